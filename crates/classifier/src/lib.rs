@@ -1,0 +1,1 @@
+//! Tuple-space search with wildcard tracking, priorities and versions.

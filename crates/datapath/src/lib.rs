@@ -1,0 +1,1 @@
+//! Caches, compiled actions, worker loop, drop reasons, the Translate trait.

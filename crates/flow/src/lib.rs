@@ -1,0 +1,1 @@
+//! Flow key, mask, and the one declarative table of match fields.

@@ -1,0 +1,1 @@
+//! Tables, learning, translation, controller connections.

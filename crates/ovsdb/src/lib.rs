@@ -1,0 +1,1 @@
+//! JSON-RPC and a replica of an OVSDB database.

@@ -1,0 +1,1 @@
+//! Packets, buffers, pools, bursts, offload metadata.

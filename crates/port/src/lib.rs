@@ -1,0 +1,1 @@
+//! Receive and transmit queues of every port type.

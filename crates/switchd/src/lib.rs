@@ -1,0 +1,1 @@
+//! The daemon heddled: reconcile the database with the two halves, unixctl, logging.

@@ -1,0 +1,1 @@
+//! Published snapshots, single-producer rings, per-core counters.

@@ -1,0 +1,1 @@
+//! Operating-system interfaces: mmap, eventfd, netlink, tun, packet sockets, affinity, NUMA.

@@ -1,0 +1,1 @@
+//! The virtio-net header and, later, the rings.

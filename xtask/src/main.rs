@@ -1,0 +1,2 @@
+//! Chores of the workspace: `cargo xtask deps` holds the import table against `cargo metadata`.
+fn main() {}
