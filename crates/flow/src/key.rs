@@ -1,0 +1,268 @@
+//! The flow key: one fixed layout of 64-bit words with named fields.
+//!
+//! **Invariants.** Integers are held in host order; MAC, IPv6, ND and label fields are byte arrays in network
+//! order. A field that the packet does not have is zero, so two packets with equal headers have equal keys.
+//! Padding (`_pad*`) is always zero. A VLAN tag that is present has [`Vlan::CFI`] set in its `tci`.
+//!
+//! **Which mask error is the safe one.** A mask with a bit too many costs a cache entry; a mask with a bit
+//! too few forwards somebody's packet the wrong way. When in doubt, set the bit.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// How many VLAN tags a key can hold, outermost first.
+pub const N_VLANS: usize = 2;
+/// How many MPLS label stack entries a key can hold, outermost first.
+pub const N_MPLS: usize = 3;
+/// Size of a [`FlowKey`] in 64-bit words.
+pub const N_WORDS: usize = core::mem::size_of::<FlowKey>() / 8;
+
+/// One VLAN tag: the EtherType that announced it and its tag control information.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Vlan {
+    /// 0x8100 or 0x88a8; zero where there is no tag.
+    pub tpid: u16,
+    /// Priority (3 bits), present bit ([`Vlan::CFI`]), VLAN id (12 bits).
+    pub tci: u16,
+}
+
+impl Vlan {
+    /// Set in `tci` of every tag that is present (the wire's DEI bit is not kept).
+    pub const CFI: u16 = 0x1000;
+    /// The VLAN id's bits of `tci`.
+    pub const VID_MASK: u16 = 0x0fff;
+    /// The priority's bits of `tci`.
+    pub const PCP_MASK: u16 = 0xe000;
+
+    /// Whether there is a tag.
+    pub fn present(self) -> bool {
+        self.tci & Self::CFI != 0
+    }
+    /// The VLAN id, 0 to 4095.
+    pub fn vid(self) -> u16 {
+        self.tci & Self::VID_MASK
+    }
+    /// The priority, 0 to 7.
+    pub fn pcp(self) -> u8 {
+        (self.tci >> 13) as u8
+    }
+}
+
+/// Values of `nw_frag` (bits).
+pub mod frag {
+    /// The packet is a fragment.
+    pub const ANY: u8 = 1;
+    /// ... and not the first one (no L4 header in it).
+    pub const LATER: u8 = 2;
+    /// Both bits: the mask of the field.
+    pub const MASK: u8 = 3;
+}
+
+/// Everything a lookup can ask about a packet. See the module's invariants.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct FlowKey {
+    // -- tunnel that the packet arrived in (zero: none)
+    /// Tunnel key: VNI, GRE key.
+    pub tun_id: u64,
+    /// Outer IPv4 source.
+    pub tun_src: u32,
+    /// Outer IPv4 destination.
+    pub tun_dst: u32,
+    /// Outer IPv6 source.
+    pub tun_ipv6_src: [u8; 16],
+    /// Outer IPv6 destination.
+    pub tun_ipv6_dst: [u8; 16],
+    /// Tunnel flags (OAM, don't fragment, checksum, key).
+    pub tun_flags: u16,
+    /// Outer type of service.
+    pub tun_tos: u8,
+    /// Outer time to live.
+    pub tun_ttl: u8,
+    /// VXLAN group policy id.
+    pub tun_gbp_id: u16,
+    /// VXLAN group policy flags.
+    pub tun_gbp_flags: u8,
+    /// Zero.
+    pub _pad0: u8,
+    // -- the pipeline's own
+    /// OpenFlow metadata.
+    pub metadata: u64,
+    /// Registers; `xreg0` is `regs[0] << 32 | regs[1]`, `xxreg0` the first four.
+    pub regs: [u32; 16],
+    /// Queue that the packet is to use.
+    pub skb_priority: u32,
+    /// Mark carried with the packet.
+    pub pkt_mark: u32,
+    /// Hash that the datapath computed on request.
+    pub dp_hash: u32,
+    /// Where the packet came from: a datapath port number in the datapath, an OpenFlow port in a pipeline.
+    pub in_port: u32,
+    /// Recirculation id; 0 for a packet fresh from a port.
+    pub recirc_id: u32,
+    /// Conjunction id.
+    pub conj_id: u32,
+    /// Connection state bits.
+    pub ct_state: u32,
+    /// Connection mark.
+    pub ct_mark: u32,
+    /// Connection label, network order.
+    pub ct_label: [u8; 16],
+    /// Original direction's IPv4 source.
+    pub ct_nw_src: u32,
+    /// Original direction's IPv4 destination.
+    pub ct_nw_dst: u32,
+    /// Original direction's IPv6 source.
+    pub ct_ipv6_src: [u8; 16],
+    /// Original direction's IPv6 destination.
+    pub ct_ipv6_dst: [u8; 16],
+    /// Original direction's L4 source port.
+    pub ct_tp_src: u16,
+    /// Original direction's L4 destination port.
+    pub ct_tp_dst: u16,
+    /// Connection tracking zone.
+    pub ct_zone: u16,
+    /// Original direction's IP protocol.
+    pub ct_nw_proto: u8,
+    /// Zero.
+    pub _pad1: u8,
+    /// Output port in the action set (OpenFlow 1.5).
+    pub actset_output: u32,
+    /// Packet type: namespace << 16 | type; 0 is Ethernet.
+    pub packet_type: u32,
+    // -- L2
+    /// Ethernet destination.
+    pub dl_dst: [u8; 6],
+    /// Ethernet source.
+    pub dl_src: [u8; 6],
+    /// EtherType behind the VLAN tags; 0x05ff for an 802.2 frame without SNAP.
+    pub dl_type: u16,
+    /// Zero.
+    pub _pad2: u16,
+    /// VLAN tags, outermost first.
+    pub vlans: [Vlan; N_VLANS],
+    /// MPLS label stack entries, outermost first.
+    pub mpls_lse: [u32; N_MPLS],
+    /// Zero.
+    pub _pad3: u32,
+    // -- L3
+    /// IPv4 source, or ARP sender protocol address.
+    pub nw_src: u32,
+    /// IPv4 destination, or ARP target protocol address.
+    pub nw_dst: u32,
+    /// IPv6 source.
+    pub ipv6_src: [u8; 16],
+    /// IPv6 destination.
+    pub ipv6_dst: [u8; 16],
+    /// IPv6 flow label, 20 bits.
+    pub ipv6_label: u32,
+    /// IP protocol, or the low byte of an ARP opcode.
+    pub nw_proto: u8,
+    /// DSCP and ECN.
+    pub nw_tos: u8,
+    /// Time to live, hop limit.
+    pub nw_ttl: u8,
+    /// Fragment bits, see [`frag`].
+    pub nw_frag: u8,
+    /// IPv6 neighbour discovery target.
+    pub nd_target: [u8; 16],
+    /// ARP sender hardware address, or ND source link-layer address.
+    pub arp_sha: [u8; 6],
+    /// ARP target hardware address, or ND target link-layer address.
+    pub arp_tha: [u8; 6],
+    /// TCP flags, 12 bits. (ND: reserved and option type are not kept.)
+    pub tcp_flags: u16,
+    /// Zero.
+    pub _pad4: u16,
+    // -- L4
+    /// TCP, UDP, SCTP source port; ICMP type.
+    pub tp_src: u16,
+    /// TCP, UDP, SCTP destination port; ICMP code.
+    pub tp_dst: u16,
+    /// IGMP group address.
+    pub igmp_group: u32,
+}
+
+impl Default for FlowKey {
+    fn default() -> Self {
+        zerocopy::FromZeros::new_zeroed()
+    }
+}
+
+impl FlowKey {
+    /// The key as words, for masking, comparing and hashing.
+    pub fn words(&self) -> &[u64; N_WORDS] {
+        zerocopy::transmute_ref!(self)
+    }
+    /// The key as words, to write.
+    pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
+        zerocopy::transmute_mut!(self)
+    }
+    /// `self & mask`, field by field.
+    pub fn masked(&self, mask: &FlowMask) -> FlowKey {
+        let mut out = *self;
+        for (w, m) in out.words_mut().iter_mut().zip(mask.words()) {
+            *w &= m;
+        }
+        out
+    }
+    /// Whether `self` and `other` agree in every bit of `mask`.
+    pub fn equal_under(&self, other: &FlowKey, mask: &FlowMask) -> bool {
+        let (a, b, m) = (self.words(), other.words(), mask.words());
+        (0..N_WORDS).all(|i| (a[i] ^ b[i]) & m[i] == 0)
+    }
+}
+
+/// Which bits of a [`FlowKey`] count: the same shape, a set bit for each bit that does.
+#[repr(transparent)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
+pub struct FlowMask(pub FlowKey);
+
+impl FlowMask {
+    /// The mask as words.
+    pub fn words(&self) -> &[u64; N_WORDS] {
+        self.0.words()
+    }
+    /// The mask as words, to write.
+    pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
+        self.0.words_mut()
+    }
+    /// Adds every bit of `other`.
+    pub fn add(&mut self, other: &FlowMask) {
+        for (w, o) in self.words_mut().iter_mut().zip(other.words()) {
+            *w |= o;
+        }
+    }
+    /// Whether every bit of `other` is in `self`.
+    pub fn contains(&self, other: &FlowMask) -> bool {
+        self.words().iter().zip(other.words()).all(|(a, b)| a & b == *b)
+    }
+    /// Whether nothing counts.
+    pub fn is_empty(&self) -> bool {
+        self.words().iter().all(|w| *w == 0)
+    }
+}
+
+/// A key and which of its bits count. Bits of the key outside the mask are zero ([`Match::normalize`]).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug)]
+pub struct Match {
+    /// The values.
+    pub key: FlowKey,
+    /// Which bits of them count.
+    pub mask: FlowMask,
+}
+
+impl Match {
+    /// Matches every packet.
+    pub fn any() -> Self {
+        Self::default()
+    }
+    /// Clears the key's bits that do not count.
+    pub fn normalize(&mut self) {
+        self.key = self.key.masked(&self.mask);
+    }
+    /// Whether a packet with this key matches.
+    pub fn matches(&self, key: &FlowKey) -> bool {
+        key.equal_under(&self.key, &self.mask)
+    }
+}
