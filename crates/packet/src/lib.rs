@@ -1,1 +1,28 @@
-//! Packets, buffers, pools, bursts, offload metadata.
+//! Packets, buffers, pools, bursts and offload metadata.
+//!
+//! A [`Packet`] is a private **head** (contiguous bytes that this process owns and may rewrite, with room to
+//! grow at the front) and an optional **tail** of [`Seg`]ments that may live in foreign memory: a kernel
+//! ring, a guest. All that is decided is decided on the head; the tail is only ever copied out. A packet that
+//! was received into a pool buffer is all head.
+//!
+//! [`Offload`] is what the virtio-net header says, in a form that does not depend on it: whether the L4
+//! checksum is still to be filled in, and whether the packet is a train of segments.
+
+#![allow(unsafe_code)] // foreign segments: see `seg`
+#![allow(clippy::cast_possible_truncation)] // lengths are bounded by BUF_SIZE, far below u32::MAX
+
+mod offload;
+mod packet;
+mod pool;
+mod seg;
+
+pub use offload::{Csum, Gso, GsoKind, Offload};
+pub use packet::{BUF_SIZE, HEADROOM, Packet};
+pub use pool::Pool;
+pub use seg::Seg;
+
+/// Most packets that a receive call hands over at once.
+pub const BURST: usize = 32;
+
+/// Packets of one receive call, in order of arrival.
+pub type Burst = arrayvec::ArrayVec<Packet, BURST>;

@@ -1,0 +1,52 @@
+//! Checksum and segmentation metadata that travels with a packet.
+
+/// What is known of a packet's L4 checksum.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub enum Csum {
+    /// Nothing is known: the bytes say what the sender wrote.
+    #[default]
+    Unknown,
+    /// The receiver's device has verified it.
+    Valid,
+    /// Not filled in: sum the packet from `start` to its end and store it at `start + offset`. The field
+    /// holds the pseudo-header's sum (virtio 1.2 §5.1.6.2, `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+    Partial {
+        /// Bytes from the start of the packet.
+        start: u16,
+        /// Bytes from `start` to the checksum field.
+        offset: u16,
+    },
+}
+
+/// The kind of segment train.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GsoKind {
+    /// TCP over IPv4.
+    Tcp4,
+    /// TCP over IPv6.
+    Tcp6,
+    /// UDP, each segment a datagram (USO).
+    Udp,
+}
+
+/// A packet that stands for a train of segments.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gso {
+    /// Which protocol is segmented.
+    pub kind: GsoKind,
+    /// TCP with CWR only on the first segment.
+    pub ecn: bool,
+    /// Payload bytes of each segment (the last may be shorter).
+    pub size: u16,
+    /// Bytes of headers that each segment repeats, as the sender claims; a hint only.
+    pub hdr_len: u16,
+}
+
+/// Offload metadata of one packet.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Offload {
+    /// The L4 checksum's state.
+    pub csum: Csum,
+    /// Segment train, if any. Implies `csum` partial.
+    pub gso: Option<Gso>,
+}

@@ -1,0 +1,185 @@
+//! One packet: a private head, an optional foreign tail, offload metadata.
+
+use crate::{Csum, Offload, Seg};
+use arrayvec::ArrayVec;
+
+/// Capacity of a pool buffer: a 64 KiB segment train, Ethernet and tunnel headers, room in front.
+pub const BUF_SIZE: usize = 68 * 1024;
+/// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later.
+pub const HEADROOM: usize = 192;
+/// Most foreign segments that one packet may have; a longer chain is copied into the head.
+pub const MAX_SEGS: usize = 18;
+
+/// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire.
+#[derive(Debug)]
+pub struct Packet {
+    buf: Box<[u8]>,
+    start: u32,
+    head_len: u32,
+    tail_len: u32,
+    segs: ArrayVec<Seg, MAX_SEGS>,
+    /// Checksum and segmentation metadata.
+    pub offload: Offload,
+    /// Datapath port that it came from.
+    pub in_port: u32,
+}
+
+impl Packet {
+    /// An empty packet in a fresh buffer. The fast path takes packets from a [`crate::Pool`] instead.
+    pub fn new() -> Self {
+        Self {
+            buf: vec![0; BUF_SIZE].into_boxed_slice(),
+            start: HEADROOM as u32,
+            head_len: 0,
+            tail_len: 0,
+            segs: ArrayVec::new(),
+            offload: Offload::default(),
+            in_port: 0,
+        }
+    }
+    /// A packet that holds a copy of `bytes`; more than fit are cut off.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut p = Self::new();
+        p.set_bytes(bytes);
+        p
+    }
+    /// Makes it empty again: no bytes, no segments, no metadata.
+    pub fn reset(&mut self) {
+        self.start = HEADROOM as u32;
+        self.head_len = 0;
+        self.tail_len = 0;
+        self.segs.clear();
+        self.offload = Offload::default();
+        self.in_port = 0;
+    }
+    /// Replaces the whole packet's bytes by a copy of `bytes`, cut to what fits.
+    pub fn set_bytes(&mut self, bytes: &[u8]) {
+        self.reset();
+        let n = bytes.len().min(BUF_SIZE - HEADROOM);
+        self.buf[HEADROOM..HEADROOM + n].copy_from_slice(&bytes[..n]);
+        self.head_len = n as u32;
+    }
+    /// Length on the wire.
+    pub fn len(&self) -> usize {
+        (self.head_len + self.tail_len) as usize
+    }
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// The private bytes: all of the packet, or its first part where there is a tail.
+    pub fn head(&self) -> &[u8] {
+        &self.buf[self.start as usize..(self.start + self.head_len) as usize]
+    }
+    /// The private bytes, to rewrite.
+    pub fn head_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[self.start as usize..(self.start + self.head_len) as usize]
+    }
+    /// Foreign segments behind the head.
+    pub fn segs(&self) -> &[Seg] {
+        &self.segs
+    }
+    /// Appends a foreign segment; `false` if there are too many already (copy into the head instead).
+    pub fn push_seg(&mut self, seg: Seg) -> bool {
+        let n = seg.len() as u32;
+        let fits = self.segs.try_push(seg).is_ok();
+        if fits {
+            self.tail_len += n;
+        }
+        fits
+    }
+    /// The empty space that a receive call may fill, from the headroom to the buffer's end.
+    pub fn space_mut(&mut self) -> &mut [u8] {
+        &mut self.buf[self.start as usize..]
+    }
+    /// Says how many bytes of [`Packet::space_mut`] are the head now (cut to the capacity).
+    pub fn set_head_len(&mut self, n: usize) {
+        self.head_len = n.min(BUF_SIZE - self.start as usize) as u32;
+    }
+    /// Grows the head by `n` bytes at the front (their content is unspecified); `false` without room. Offsets
+    /// in the metadata move along.
+    pub fn push_front(&mut self, n: usize) -> bool {
+        if n > self.start as usize {
+            return false;
+        }
+        self.start -= n as u32;
+        self.head_len += n as u32;
+        self.shift_offsets(n as i32);
+        true
+    }
+    /// Removes `n` bytes at the front of the head; `false` if it has fewer.
+    pub fn pull_front(&mut self, n: usize) -> bool {
+        if n > self.head_len as usize {
+            return false;
+        }
+        self.start += n as u32;
+        self.head_len -= n as u32;
+        self.shift_offsets(-(n as i32));
+        true
+    }
+    fn shift_offsets(&mut self, by: i32) {
+        if let Csum::Partial { start, .. } = &mut self.offload.csum {
+            *start = (i32::from(*start) + by).clamp(0, i32::from(u16::MAX)) as u16;
+        }
+        if let Some(g) = &mut self.offload.gso {
+            g.hdr_len = (i32::from(g.hdr_len) + by).clamp(0, i32::from(u16::MAX)) as u16;
+        }
+    }
+    /// Cuts the packet to `n` bytes.
+    pub fn truncate(&mut self, n: usize) {
+        if n <= self.head_len as usize {
+            self.head_len = n as u32;
+            self.tail_len = 0;
+            self.segs.clear();
+        } else if n < self.len() {
+            let mut left = n - self.head_len as usize;
+            let mut kept: ArrayVec<Seg, MAX_SEGS> = ArrayVec::new();
+            for s in &self.segs {
+                if left == 0 {
+                    break;
+                }
+                kept.push(s.prefix(left));
+                left -= s.len().min(left);
+            }
+            self.segs = kept;
+            self.tail_len = (n - self.head_len as usize) as u32;
+        }
+    }
+    /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits.
+    pub fn make_private(&mut self) {
+        for s in core::mem::take(&mut self.segs) {
+            let at = (self.start + self.head_len) as usize;
+            self.head_len += s.copy_to(&mut self.buf[at..]) as u32;
+        }
+        self.tail_len = 0;
+    }
+    /// Writes a private copy of `self` (head, tail, metadata) into `dst`.
+    pub fn copy_into(&self, dst: &mut Packet) {
+        dst.reset();
+        dst.start = self.start;
+        let (at, n) = (self.start as usize, self.head_len as usize);
+        dst.buf[at..at + n].copy_from_slice(self.head());
+        dst.head_len = self.head_len;
+        dst.segs = self.segs.clone();
+        dst.tail_len = self.tail_len;
+        dst.make_private();
+        dst.offload = self.offload;
+        dst.in_port = self.in_port;
+    }
+    /// All bytes, copied; for the slow path and tests.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut v = self.head().to_vec();
+        for s in &self.segs {
+            let at = v.len();
+            v.resize(at + s.len(), 0);
+            s.copy_to(&mut v[at..]);
+        }
+        v
+    }
+}
+
+impl Default for Packet {
+    fn default() -> Self {
+        Self::new()
+    }
+}

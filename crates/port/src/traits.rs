@@ -1,0 +1,121 @@
+//! What every port type implements.
+
+use heddle_packet::{Burst, Packet, Pool};
+use std::os::fd::RawFd;
+
+/// Why a port cannot be opened or changed; the text goes to `Interface.error`.
+#[derive(Debug, thiserror::Error)]
+pub enum PortError {
+    /// The system refused; what was tried, and its answer.
+    #[error("{what}: {source}")]
+    Sys {
+        /// What was tried, for example `could not open network device eth7`.
+        what: String,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The options make no sense; says which and why.
+    #[error("{0}")]
+    Config(String),
+    /// This port type cannot do that.
+    #[error("{0} not supported")]
+    Unsupported(&'static str),
+}
+
+/// What a port's device says of itself now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortStatus {
+    /// Hardware address.
+    pub mac: [u8; 6],
+    /// Largest IP packet, bytes (0: the type has none).
+    pub mtu: u32,
+    /// Administratively up.
+    pub admin_up: bool,
+    /// Carrier.
+    pub link_up: bool,
+    /// Times that the link changed.
+    pub link_resets: u64,
+    /// Bits per second, 0 if unknown.
+    pub speed_bps: u64,
+    /// Full duplex, where known.
+    pub full_duplex: Option<bool>,
+    /// Kernel interface index, 0 without one.
+    pub ifindex: u32,
+    /// Packets that the device lost before a receive queue saw them.
+    pub rx_dropped: u64,
+    /// Further key-value pairs for `Interface.status` (`driver_name`, ...).
+    pub extra: Vec<(String, String)>,
+}
+
+/// A descriptor that becomes readable when a receive queue has work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WakeFd(pub RawFd);
+
+/// The control plane's handle of a port. Calls may take milliseconds; no worker makes them.
+pub trait Port: Send + Sync {
+    /// Interface name.
+    fn name(&self) -> &str;
+    /// The `Interface.type` that it implements (`system`, `internal`, `dummy`, ...).
+    fn kind(&self) -> &'static str;
+    /// Opens `n` receive queues (fewer if the type has fewer). The port's earlier queues have been dropped.
+    fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError>;
+    /// Opens a transmit queue for worker `worker` of `n`.
+    fn open_tx(&self, worker: usize, n: usize) -> Result<Box<dyn TxQueue>, PortError>;
+    /// Reads the device's state.
+    fn status(&self) -> PortStatus;
+    /// Sets the MTU.
+    fn set_mtu(&self, mtu: u32) -> Result<(), PortError>;
+    /// Sets the hardware address.
+    fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError>;
+    /// Sets the admin state.
+    fn set_admin(&self, up: bool) -> Result<(), PortError>;
+    /// For type-specific commands (`netdev-dummy/receive`).
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+/// One receive queue, owned by one worker.
+pub trait RxQueue: Send {
+    /// Appends received packets to `burst` (until it is full or the queue is empty), taking buffers from
+    /// `pool`. Returns how many. A packet that cannot be taken (truncated by the kernel, runt, a bad
+    /// virtio-net header) is dropped here and counted in [`RxQueue::dropped`].
+    fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
+    /// The burst's packets are gone: foreign memory they referred to can be reused.
+    fn complete(&mut self) {}
+    /// Readable when the queue has work. `None`: the queue can only be polled.
+    fn wake_fd(&self) -> Option<WakeFd>;
+    /// Called before sleeping: arm notifications, then look again. Returns whether there is work already.
+    fn arm(&mut self) -> bool {
+        false
+    }
+    /// Called after sleeping.
+    fn disarm(&mut self) {}
+    /// Packets lost in this queue since it was opened, as (reason, count).
+    fn dropped(&self) -> &[(&'static str, u64)] {
+        &[]
+    }
+}
+
+/// What became of the packets of one transmit call.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct TxCounts {
+    /// Packets accepted.
+    pub sent: u64,
+    /// Their bytes on the wire (of a segment train: as one packet).
+    pub bytes: u64,
+    /// Dropped: the queue or device stayed full.
+    pub full: u64,
+    /// Dropped: longer than the device takes.
+    pub too_long: u64,
+    /// Dropped: the device is down.
+    pub down: u64,
+    /// Dropped: the system refused, or the packet could not be segmented.
+    pub error: u64,
+}
+
+/// One transmit queue, owned by one worker.
+pub trait TxQueue: Send {
+    /// Sends packets in order. None waits for the device: what it does not take after a bounded number of
+    /// tries is dropped and counted. `pool` serves software segmentation where the device needs it.
+    fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts;
+}
