@@ -1,0 +1,41 @@
+# The door to the project. Each target installs what it needs by itself (scripts/setup).
+#   make demo [KEEP=1]      make bench [QUICK=1]      make test [PARTS="lint cargo system differential"]
+SHELL := /bin/bash
+export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+HEDDLED ?= $(TARGET)/release/heddled
+export KEEP QUICK
+
+.PHONY: help setup build demo test bench fmt lint clean
+
+help: ## What can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Install Debian packages that are missing, check Rust
+	@scripts/setup
+
+build: setup ## Build the daemon (release)
+	@cargo build --release --package heddle-switchd --bin heddled
+
+demo: build ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
+	@HEDDLED="$(HEDDLED)" demo/demo.sh
+
+test: setup ## Unit, property, system and differential tests, formatting and lints
+	@scripts/test $(PARTS)
+
+bench: build ## Throughput and latency beside OVS, the Linux bridge and veth (QUICK=1: short rounds)
+	@HEDDLED="$(HEDDLED)" bench/run $(if $(QUICK),--quick)
+
+fmt: setup ## Format the code
+	@cargo fmt --all
+
+lint: setup ## Formatting, clippy, import order, licences and advisories
+	@cargo fmt --all --check
+	@cargo clippy --workspace --all-targets -- -D warnings
+	@cargo xtask deps
+	@if cargo deny --version >/dev/null 2>&1; then cargo deny check; \
+	 else echo "cargo-deny is not installed (cargo install cargo-deny): licences and advisories not checked"; fi
+
+clean: ## Remove what was built
+	@cargo clean
+	@find tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

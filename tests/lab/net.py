@@ -1,0 +1,114 @@
+"""Network namespaces ("pods"), veth pairs and raw sockets inside them."""
+
+import ctypes
+import os
+import socket
+import threading
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_CLONE_NEWNET = 0x40000000
+
+
+class Net:
+    """Namespaces of one lab, all named after one unique stem, removed by close()."""
+
+    def __init__(self, trace):
+        self.trace = trace
+        self.stem = f"hd{os.getpid()}"
+        self.names = []
+
+    def namespace(self, name, ipv6=False):
+        full = f"{self.stem}-{name}"
+        self.trace.run("ip", "netns", "add", full)
+        self.names.append(full)
+        self.ip(full, "link", "set", "lo", "up")
+        if not ipv6:
+            for scope in ("all", "default"):
+                self.trace.run("ip", "netns", "exec", full, "sh", "-c",
+                               f"echo 1 > /proc/sys/net/ipv6/conf/{scope}/disable_ipv6", check=False, quiet=True)
+        return full
+
+    def ip(self, ns, *args, **kw):
+        return self.trace.run("ip", "-n", ns, *args, **kw)
+
+    def run(self, ns, *argv, **kw):
+        return self.trace.run("ip", "netns", "exec", ns, *argv, **kw)
+
+    def veth(self, ns_a, dev_a, ns_b, dev_b, up=True):
+        """A veth pair born inside its namespaces, so that no name can clash outside."""
+        self.ip(ns_a, "link", "add", dev_a, "type", "veth", "peer", "name", dev_b, "netns", ns_b)
+        if up:
+            self.ip(ns_a, "link", "set", dev_a, "up")
+            self.ip(ns_b, "link", "set", dev_b, "up")
+
+    def move(self, dev, ns_from, ns_to):
+        self.ip(ns_from, "link", "set", dev, "netns", ns_to)
+
+    def address(self, ns, dev, cidr, mac=None):
+        if mac:
+            self.ip(ns, "link", "set", dev, "address", mac)
+        self.ip(ns, "addr", "add", cidr, "dev", dev)
+        self.ip(ns, "link", "set", dev, "up")
+
+    def ping(self, ns, target, count=3, size=56, df=False, timeout=20, lossless=True):
+        """Pings; returns the number of answers, and wants all of them if lossless."""
+        args = ["ping", "-n", "-c", count, "-i", "0.1", "-W", "2", "-s", size] + (["-M", "do"] if df else [])
+        out = self.run(ns, *args, target, check=False, timeout=timeout)
+        got = next((int(line.split()[3]) for line in out.splitlines() if "packets transmitted" in line), 0)
+        if lossless and got != count:
+            raise AssertionError(f"ping {target}: {got} of {count} answers\n{out}")
+        return got
+
+    def no_ping(self, ns, target, count=2):
+        out = self.run(ns, "ping", "-n", "-c", count, "-i", "0.1", "-W", "1", target, check=False)
+        if " 0 received" not in out:
+            raise AssertionError(f"ping {target} was answered\n{out}")
+
+    def socket(self, ns, make):
+        """make() run inside the namespace; the sockets that it opens stay there."""
+        result = []
+
+        def body():
+            with open(f"/run/netns/{ns}") as file:
+                if _LIBC.setns(file.fileno(), _CLONE_NEWNET) != 0:
+                    result.append(OSError(ctypes.get_errno(), f"setns {ns}"))
+                    return
+            try:
+                result.append(make())
+            except OSError as exc:
+                result.append(exc)
+        thread = threading.Thread(target=body)
+        thread.start()
+        thread.join()
+        if isinstance(result[0], Exception):
+            raise result[0]
+        return result[0]
+
+    def raw(self, ns, dev, timeout=2.0):
+        """A packet socket bound to a device of the namespace."""
+        def make():
+            sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            sock.bind((dev, 0))
+            sock.settimeout(timeout)
+            return sock
+        return self.socket(ns, make)
+
+    def close(self):
+        for name in reversed(self.names):
+            self.trace.run("ip", "netns", "del", name, check=False)
+        self.names.clear()
+
+
+def receive(sock, want, timeout=3.0):
+    """Frames that satisfy want(frame) and were not sent by ourselves, until one comes."""
+    import time
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        sock.settimeout(max(0.01, end - time.monotonic()))
+        try:
+            frame, source = sock.recvfrom(65536)
+        except TimeoutError:
+            return None
+        if source[2] != 4 and want(frame):  # PACKET_OUTGOING
+            return frame
+    return None

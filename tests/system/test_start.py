@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Starting, stopping and the command line of the daemon, as scripts of ovs-vswitchd use it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import main
+from lab.shell import wait_for
+from lab.switch import process_alive, read_pid
+
+
+def bare(switch, *args, argv0=None):
+    """A command line without the options that the lab usually adds."""
+    return ["ip", "netns", "exec", switch.netns, argv0 or switch.binary, *args]
+
+
+def scenario_detach_with_clean_stderr(lab):
+    """--detach returns when the daemon is configured; a warning on stderr fails OVS's own tests."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    sw.vsctl("--no-wait", "add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
+    sw.start_daemon()
+    noise = [line for line in sw.stderr.splitlines() if "|INFO|" not in line and line.strip()]
+    assert not noise, noise
+    assert os.path.exists(f"{sw.dir}/br0.mgmt"), "the bridge is not up when --detach returns"
+    assert "|INFO|" in sw.log(), "the log file has no lines in the usual form"
+
+
+def scenario_symlink_named_ovs_vswitchd(lab):
+    """Default names: RUNDIR/ovs-vswitchd.pid, RUNDIR/ovs-vswitchd.PID.ctl, found by plain ovs-appctl."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    link = f"{sw.dir}/ovs-vswitchd"
+    os.symlink(os.path.realpath(sw.binary), link)
+    # No database argument: unix:RUNDIR/db.sock is the default.
+    sw.run(*bare(sw, "--pidfile", "--detach", "--log-file", "--no-chdir", "--disable-system", "-vconsole:off",
+                 argv0=link))
+    sw.pid = wait_for("pid file", lambda: read_pid(sw.pidfile))
+    assert os.path.exists(f"{sw.dir}/ovs-vswitchd.{sw.pid}.ctl")
+    assert os.path.exists(f"{sw.dir}/ovs-vswitchd.log")
+    assert sw.run("ovs-appctl", "version").strip()
+    pid = sw.pid
+    sw.run("ovs-appctl", "exit")
+    wait_for("end after ovs-appctl exit", lambda: not process_alive(pid))
+    sw.pid = None
+    wait_for("removed pid file", lambda: not os.path.exists(sw.pidfile))
+
+
+def scenario_version_and_help(lab):
+    sw = lab.switch(start=False)
+    out = sw.run(sw.binary, "--version")
+    assert any(char.isdigit() for char in out), out
+    assert "--pidfile" in sw.run(sw.binary, "--help")
+    sw.run(sw.binary, "--no-such-option", check=1)
+
+
+def scenario_options_are_accepted(lab):
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    sw.start_daemon("--monitor", "--disable-system-route", "--enable-dummy", "-vfile:info", "-vconsole:off",
+                    "-v", "--dummy-numa=0,0,1,1", "--overwrite-pidfile")
+    sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
+    sw.appctl("exit", "--cleanup")
+    pid, sw.pid = sw.pid, None
+    wait_for("end", lambda: not process_alive(pid))
+
+
+def scenario_monitor_restarts_a_crashed_daemon(lab):
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    sw.start_daemon("--monitor")
+    lab.bridge(sw)
+    first = sw.pid
+    os.kill(first, signal.SIGSEGV)
+    # Started again with its state from the database; the pid file names the new child.
+    sw.pid = wait_for("another process", lambda: read_pid(sw.pidfile) not in (0, first) and read_pid(sw.pidfile), 20)
+    wait_for("the bridge again", lambda: "br0" in sw.appctl("ofproto/list", check=False), 15)
+    sw.appctl("exit")
+    pid, sw.pid = sw.pid, None
+    wait_for("end", lambda: not process_alive(pid))
+
+
+def scenario_sigterm_ends_it(lab):
+    """Foreground, then SIGTERM: it ends at once and removes what it made in the run directory."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    child = subprocess.Popen(sw.command(), env=dict(os.environ, **sw.env), stdin=subprocess.DEVNULL,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lab.cleanups.append(lambda: child.poll() is None and child.kill())
+    wait_for("pid file", lambda: read_pid(sw.pidfile))
+    wait_for("control socket", lambda: os.path.exists(sw.ctl))
+    lab.bridge(sw)
+    child.send_signal(signal.SIGTERM)
+    child.wait(timeout=10)
+    assert not os.path.exists(sw.pidfile), "pid file left behind"
+
+
+def scenario_second_daemon_refuses_the_pidfile(lab):
+    """A pid file that is locked by a running daemon stops the second one, the first goes on."""
+    sw = lab.switch()
+    out = sw.run(*sw.command("--detach"), check=False, timeout=20)
+    assert "already running" in out, out
+    assert sw.alive()
+    lab.bridge(sw)
+
+
+def scenario_starts_before_the_database(lab):
+    """Without a database it waits; when the database comes, it is served."""
+    sw = lab.switch(start=False)
+    child = subprocess.Popen(sw.command(), env=dict(os.environ, **sw.env), stdin=subprocess.DEVNULL,
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    lab.cleanups.append(lambda: child.poll() is None and (child.terminate(), child.wait(10)))
+    wait_for("control socket", lambda: os.path.exists(sw.ctl))
+    assert sw.appctl("version").strip()
+    sw.start_ovsdb()
+    lab.bridge(sw)
+    assert "br0" in sw.appctl("ofproto/list")
+
+
+def scenario_unixctl_commands_answer(lab):
+    sw = lab.switch()
+    lab.bridge(sw)
+    listed = sw.appctl("list-commands")
+    wanted = """list-commands version exit vlog/list vlog/set vlog/reopen fdb/show fdb/flush fdb/add dpif/show
+        dpif/dump-flows dpctl/dump-flows dpctl/show dpctl/dump-dps ofproto/list ofproto/trace coverage/show
+        coverage/read-counter memory/show dpif-netdev/pmd-stats-show dpif-netdev/pmd-stats-clear
+        dpif-netdev/pmd-rxq-show upcall/show revalidator/wait revalidator/purge dpif/show-dp-features""".split()
+    missing = [name for name in wanted if f" {name} " not in listed + " " and f"  {name}" not in listed]
+    assert not missing, f"list-commands lacks {missing}"
+    for command in (["version"], ["vlog/list"], ["fdb/show", "br0"], ["fdb/flush", "br0"], ["dpif/show"],
+                    ["dpif/dump-flows", "br0"], ["dpctl/dump-flows"], ["dpctl/show"], ["dpctl/dump-dps"],
+                    ["ofproto/list"], ["ofproto/trace", "br0", "in_port=LOCAL"], ["coverage/show"],
+                    ["memory/show"], ["dpif-netdev/pmd-stats-show"], ["dpif-netdev/pmd-rxq-show"],
+                    ["upcall/show"], ["revalidator/wait"], ["revalidator/purge"],
+                    ["vlog/set", "ofproto:file:dbg"], ["vlog/reopen"], ["dpif/show-dp-features", "br0"]):
+        sw.appctl(*command)
+    assert "is not a valid command" in sw.appctl("no/such-command", check=2)
+    assert sw.appctl("fdb/show", "no-such-bridge", check=2).strip()
+    assert sw.appctl("fdb/show", check=2).strip(), "a missing argument is an error"
+    assert "Datapath actions:" in sw.appctl("ofproto/trace", "br0", "in_port=LOCAL")
+
+
+if __name__ == "__main__":
+    main()
