@@ -1,1 +1,12 @@
-//! Caches, compiled actions, worker loop, drop reasons, the Translate trait.
+//! Caches, compiled actions, the worker loop, drop reasons, and the [`Translate`] trait.
+//!
+//! Workers (one thread per core) take a burst from a receive queue, parse it, look it up, run the actions and
+//! hand it to transmit queues. A miss is translated in place through [`Translate`], which `ofproto`
+//! implements; the result is a wildcarded cache entry that names what it depends on ([`Dep`]) and whom its
+//! packets are credited to ([`Credit`]).
+
+pub mod action;
+pub mod translate;
+
+pub use action::{Action, PortNo};
+pub use translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};

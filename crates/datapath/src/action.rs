@@ -1,0 +1,201 @@
+//! Datapath actions: what is left of OpenFlow after translation.
+//!
+//! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
+
+use std::sync::Arc;
+
+/// A datapath port number. [`PortNo::NONE`] is no port.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct PortNo(pub u32);
+
+impl PortNo {
+    /// No port.
+    pub const NONE: PortNo = PortNo(u32::MAX);
+}
+
+/// A value and which of its bits are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Masked<T> {
+    /// New bits; zero outside the mask.
+    pub value: T,
+    /// Bits that are written.
+    pub mask: T,
+}
+
+/// One action. A list runs in order on one packet; what no output took is dropped.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Send on a port (as it is now).
+    Output(PortNo),
+    /// Hand to the control plane: packet-in, or a slow-path reason.
+    Userspace(Arc<Upcall>),
+    /// Rewrite Ethernet addresses.
+    SetEth {
+        /// Source.
+        src: Masked<[u8; 6]>,
+        /// Destination.
+        dst: Masked<[u8; 6]>,
+    },
+    /// Rewrite the IPv4 header (its checksum and the L4 checksum follow).
+    SetIpv4 {
+        /// Source.
+        src: Masked<u32>,
+        /// Destination.
+        dst: Masked<u32>,
+        /// DSCP and ECN.
+        tos: Masked<u8>,
+        /// Time to live.
+        ttl: Masked<u8>,
+    },
+    /// Rewrite the IPv6 header.
+    SetIpv6 {
+        /// Source.
+        src: Masked<[u8; 16]>,
+        /// Destination.
+        dst: Masked<[u8; 16]>,
+        /// Flow label.
+        label: Masked<u32>,
+        /// Traffic class.
+        tclass: Masked<u8>,
+        /// Hop limit.
+        hlimit: Masked<u8>,
+    },
+    /// Rewrite L4 ports.
+    SetL4 {
+        /// Which protocol's (6, 17 or 132).
+        proto: u8,
+        /// Source port.
+        src: Masked<u16>,
+        /// Destination port.
+        dst: Masked<u16>,
+    },
+    /// Rewrite the ICMP or ICMPv6 type and code.
+    SetIcmp {
+        /// ICMPv6.
+        v6: bool,
+        /// Type.
+        ty: Masked<u8>,
+        /// Code.
+        code: Masked<u8>,
+    },
+    /// Rewrite ARP.
+    SetArp {
+        /// Sender protocol address.
+        sip: Masked<u32>,
+        /// Target protocol address.
+        tip: Masked<u32>,
+        /// Opcode.
+        op: Masked<u16>,
+        /// Sender hardware address.
+        sha: Masked<[u8; 6]>,
+        /// Target hardware address.
+        tha: Masked<[u8; 6]>,
+    },
+    /// Rewrite neighbour discovery (the ICMPv6 checksum follows).
+    SetNd {
+        /// Target.
+        target: Masked<[u8; 16]>,
+        /// Source link-layer address.
+        sll: Masked<[u8; 6]>,
+        /// Target link-layer address.
+        tll: Masked<[u8; 6]>,
+    },
+    /// Priority (queue) carried with the packet.
+    SetPriority(Masked<u32>),
+    /// Mark carried with the packet.
+    SetMark(Masked<u32>),
+    /// Push a VLAN tag; `tci` includes the present bit.
+    PushVlan {
+        /// EtherType of the tag.
+        tpid: u16,
+        /// Tag control information with the present bit.
+        tci: u16,
+    },
+    /// Pop the outermost VLAN tag.
+    PopVlan,
+    /// Push an MPLS label.
+    PushMpls {
+        /// Label stack entry.
+        lse: u32,
+        /// EtherType.
+        ethertype: u16,
+    },
+    /// Pop an MPLS label.
+    PopMpls {
+        /// EtherType of what is behind it.
+        ethertype: u16,
+    },
+    /// Rewrite the outermost label stack entry.
+    SetMpls(Masked<u32>),
+    /// Cut the next output to this many bytes.
+    Trunc(u32),
+    /// Run a list on a copy.
+    Clone(Vec<Action>),
+    /// Drop here, explicitly.
+    Drop(DropReason),
+}
+
+/// Why a translation drops.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum DropReason {
+    /// No rule, or a rule with no actions.
+    Policy,
+    /// An explicit `drop` action.
+    Explicit,
+    /// Too many resubmits, or too deep.
+    RecursionTooDeep,
+    /// Too many resubmits.
+    TooManyResubmits,
+    /// The OpenFlow stack grew too large.
+    StackTooDeep,
+    /// An action whose datapath is not there (named in the log).
+    UnsupportedAction,
+    /// The bridge or port is gone.
+    NoPort,
+    /// Reserved multicast, spanning tree or another bridging rule.
+    Bridging,
+}
+
+/// A packet for the control plane, with what translation knows about it.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Upcall {
+    /// What to do with it.
+    pub kind: UpcallKind,
+    /// Bytes of the packet to copy (0xffff: all).
+    pub max_len: u16,
+    /// Opaque to the datapath: what `ofproto` needs to make the packet-in (an index or an `Arc` of its own).
+    pub cookie: UpcallCookie,
+}
+
+/// Kinds of upcall.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum UpcallKind {
+    /// Packet-in to a controller.
+    Controller,
+    /// The packet needs the control plane's own handling (named).
+    SlowPath(&'static str),
+}
+
+/// What the issuer of an upcall attached to it, and how to print it (`userspace(pid=..,controller(...))`).
+#[derive(Clone)]
+pub struct UpcallCookie(pub Arc<dyn UpcallData>);
+
+/// The issuer's part of an upcall.
+pub trait UpcallData: Send + Sync {
+    /// As `dpctl/dump-flows` prints it inside `userspace(...)`.
+    fn text(&self) -> String;
+    /// To get the issuer's type back.
+    fn as_any(&self) -> &dyn std::any::Any;
+}
+
+impl PartialEq for UpcallCookie {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.text() == other.0.text()
+    }
+}
+
+impl std::fmt::Debug for UpcallCookie {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.text())
+    }
+}
