@@ -9,6 +9,8 @@
 //! (`extract`, `compose`), OXM and NXM entries (`oxm`), the text of `ovs-ofctl` (`text`) and the text of
 //! `ovs-dpctl` (`odp`). `field` is the declarative table that they all read.
 
+pub mod field;
 pub mod key;
 
+pub use field::{FieldId, FieldInfo, FieldValue, Subfield};
 pub use key::{FlowKey, FlowMask, Match, N_VLANS, N_WORDS, Vlan};

@@ -1,0 +1,212 @@
+//! Match fields: named pieces of a [`FlowKey`] that rules match on and actions read and write.
+//!
+//! `table.rs` says once, per field, its name, width, place in the key, headers on the wire, text form and
+//! prerequisites; a macro makes the enum, the accessors and [`FieldInfo`] from it. Several fields may share a place
+//! (`tcp_src` and `udp_src`, `reg0` and `xreg0`): prerequisites keep them apart.
+//!
+//! **Masks.** A field may be wider in the mask than its value: an exact match on `icmp_type` sets 16 mask bits, of
+//! which the key can use eight. That is harmless (see [`crate::key`] on which error is the safe one) and is
+//! what Open vSwitch does; texts depend on it.
+
+mod info;
+mod place;
+mod prereq;
+mod subfield;
+mod table;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+pub use info::{FieldInfo, Maskable, OxmId, Prereq, Style};
+pub use place::{port_from_32, port_to_32};
+pub(crate) use prereq::{ND_ADVERT, ND_SOLICIT, dl_type, eth, is_ip_any, is_mpls, is_nd, proto};
+pub use subfield::Subfield;
+pub use table::FieldId;
+pub use value::FieldValue;
+
+use crate::key::{FlowKey, FlowMask, Match};
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// A header's identity on the wire: class, field number, experimenter.
+type OxmNumber = (u16, u8, u32);
+
+static BY_NAME: LazyLock<HashMap<&'static str, FieldId>> = LazyLock::new(|| {
+    table::INFO
+        .iter()
+        .flat_map(|f| {
+            [Some(f.name), f.extra_name]
+                .into_iter()
+                .flatten()
+                .map(|n| (n, f.id))
+        })
+        .collect()
+});
+static BY_OXM_NAME: LazyLock<HashMap<&'static str, FieldId>> = LazyLock::new(|| {
+    table::INFO
+        .iter()
+        .flat_map(|f| f.nxm.iter().map(|x| (x.name, f.id)))
+        .collect()
+});
+static BY_OXM: LazyLock<HashMap<OxmNumber, FieldId>> = LazyLock::new(|| {
+    table::INFO
+        .iter()
+        .flat_map(|f| f.nxm.iter().map(|x| ((x.class, x.field, x.experimenter), f.id)))
+        .collect()
+});
+
+impl FieldId {
+    /// What the table says about the field.
+    pub fn info(self) -> &'static FieldInfo {
+        &table::INFO[self as usize]
+    }
+    /// The field's name.
+    pub fn name(self) -> &'static str {
+        self.info().name
+    }
+    /// The field named `name`, by its name or its other name.
+    pub fn by_name(name: &str) -> Option<FieldId> {
+        BY_NAME.get(name).copied()
+    }
+    /// The field that a header's name such as `NXM_OF_IN_PORT` (or `..._W`) names.
+    pub fn by_oxm_name(name: &str) -> Option<FieldId> {
+        let name = name.strip_suffix("_W").filter(|s| !s.is_empty()).unwrap_or(name);
+        BY_OXM_NAME.get(name).copied()
+    }
+    /// The field that a header on the wire names. `experimenter` counts only for class 0xffff.
+    pub fn by_oxm(class: u16, field: u8, experimenter: u32) -> Option<FieldId> {
+        let experimenter = if class == 0xffff { experimenter } else { 0 };
+        BY_OXM.get(&(class, field, experimenter)).copied()
+    }
+    /// The header to send to a peer of an OpenFlow version (wire number; 0 prefers Nicira's headers over OXM's).
+    /// `None` for a field that has no header.
+    pub fn header(self, version: u8) -> Option<&'static OxmId> {
+        let all = self.info().nxm;
+        all.iter().rfind(|x| version >= x.version).or(all.first())
+    }
+
+    /// The field's value in a key.
+    pub fn get(self, key: &FlowKey) -> FieldValue {
+        FieldValue::from_u128(table::get(self, key))
+    }
+    /// Sets the field in a packet's key. Setting a VLAN field of an untagged packet makes the tag 802.1Q;
+    /// clearing the whole TCI removes the tag.
+    pub fn set(self, key: &mut FlowKey, value: FieldValue) {
+        table::set(self, key, value.as_u128());
+        if self.is_vlan() {
+            let tag = &mut key.vlans[0];
+            if tag.tci == 0 {
+                tag.tpid = 0;
+            } else if tag.tpid == 0 {
+                tag.tpid = 0x8100;
+            }
+        }
+    }
+    /// Sets those bits of the field that are set in `mask`.
+    pub fn set_masked(self, key: &mut FlowKey, value: FieldValue, mask: FieldValue) {
+        let old = self.get(key);
+        self.set(key, (old & !mask) | (value & mask));
+    }
+    /// Which of the field's bits count.
+    pub fn get_mask(self, mask: &FlowMask) -> FieldValue {
+        FieldValue::from_u128(table::get_mask(self, &mask.0))
+    }
+    /// Makes more of the field's bits count: those set in `bits`. Never makes fewer count.
+    pub fn set_mask(self, mask: &mut FlowMask, bits: FieldValue) {
+        let v = table::get_mask(self, &mask.0) | bits.as_u128() & self.info().valid;
+        table::set_mask(self, &mut mask.0, v);
+    }
+    /// All of the field's bits.
+    pub fn full_mask(self) -> FieldValue {
+        FieldValue::from_u128(self.info().valid)
+    }
+    /// Whether `mask` covers the whole field.
+    pub fn is_exact(self, mask: FieldValue) -> bool {
+        mask.as_u128() & self.info().valid == self.info().valid
+    }
+    /// Whether `value` is one that the field can have (OpenFlow's `OFPBMC_BAD_VALUE` otherwise).
+    pub fn is_value_valid(self, value: FieldValue) -> bool {
+        match self.info().style {
+            Style::OfPort32 => u32::try_from(value.as_u128()).is_ok_and(|p| port_from_32(p).is_some()),
+            _ => value.as_u128() & !self.info().valid == 0,
+        }
+    }
+    /// Whether a match on the field may have this mask (over `n_bytes`).
+    pub fn is_mask_valid(self, mask: FieldValue) -> bool {
+        let all = place::ones(u32::from(self.info().n_bytes) * 8);
+        let m = mask.as_u128() & all;
+        self.info().maskable == Maskable::Any || m == 0 || m == all
+    }
+
+    /// Whether the field means anything for a packet with this key.
+    pub fn prereqs_ok(self, key: &FlowKey) -> bool {
+        self.info().prereq.ok(key)
+    }
+    /// Adds the bits that [`Self::prereqs_ok`] looked at.
+    pub fn add_prereq_mask(self, key: &FlowKey, mask: &mut FlowMask) {
+        self.info().prereq.add_mask(key, mask);
+    }
+
+    fn is_vlan(self) -> bool {
+        matches!(
+            self,
+            FieldId::VlanTci | FieldId::DlVlan | FieldId::VlanVid | FieldId::DlVlanPcp | FieldId::VlanPcp
+        )
+    }
+}
+
+impl Match {
+    /// Requires the field to have `value` in the bits of `mask` (`None`: all), in place of what the match required of
+    /// these bits before. A zero mask requires nothing. Does not check value, mask or prerequisites.
+    pub fn set_field(&mut self, field: FieldId, value: FieldValue, mask: Option<FieldValue>) {
+        match mask {
+            Some(m) if m.is_zero() => self.clear_field(field),
+            Some(m) if !field.is_exact(m) => {
+                table::set(field, &mut self.key, (value & m).as_u128());
+                table::set_mask(field, &mut self.mask.0, m.as_u128());
+            }
+            _ => {
+                table::set(field, &mut self.key, value.as_u128());
+                table::exact(field, &mut self.mask.0);
+                // OpenFlow 1.0's "no tag" leaves nothing of the TCI open.
+                if field == FieldId::DlVlan && self.key.vlans[0].tci == 0 {
+                    self.mask.0.vlans[0].tci = u16::MAX;
+                }
+            }
+        }
+    }
+
+    /// Requires nothing of the field.
+    pub fn clear_field(&mut self, field: FieldId) {
+        use crate::key::Vlan;
+        if field.is_vlan() {
+            let (keep, others) = match field {
+                FieldId::DlVlan | FieldId::VlanVid => (!Vlan::VID_MASK, Vlan::PCP_MASK),
+                FieldId::DlVlanPcp | FieldId::VlanPcp => (!Vlan::PCP_MASK, Vlan::VID_MASK),
+                _ => (0, 0),
+            };
+            // The present bit stays for as long as the other half of the tag is matched.
+            let keep = if self.mask.0.vlans[0].tci & others != 0 {
+                keep
+            } else {
+                0
+            };
+            self.key.vlans[0].tci &= keep;
+            self.mask.0.vlans[0].tci &= keep;
+        } else {
+            table::set(field, &mut self.key, 0);
+            table::set_mask(field, &mut self.mask.0, 0);
+        }
+    }
+
+    /// The field's value and mask; the mask is zero where the match requires nothing of it.
+    pub fn get_field(&self, field: FieldId) -> (FieldValue, FieldValue) {
+        (field.get(&self.key), field.get_mask(&self.mask))
+    }
+
+    /// Whether the match requires anything of the field.
+    pub fn has_field(&self, field: FieldId) -> bool {
+        !field.get_mask(&self.mask).is_zero()
+    }
+}
