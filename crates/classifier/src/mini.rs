@@ -1,0 +1,131 @@
+//! Matches without the words that nobody asked about.
+//!
+//! A [`Match`] is two wide keys; nearly all of their words are zero in nearly all rules. The compact form keeps
+//! the indexes of the mask's non-zero words and, in the same order, their masks and values.
+
+use heddle_flow::{FlowKey, FlowMask, Match, N_WORDS};
+use std::sync::Arc;
+
+/// The non-zero words of a mask: which, and their bits. Equal masks are equal values.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct MiniMask {
+    words: Box<[(u8, u64)]>,
+}
+
+impl MiniMask {
+    /// Compacts a mask.
+    pub fn new(mask: &FlowMask) -> Self {
+        let words = mask.words().iter().enumerate().filter(|(_, m)| **m != 0);
+        // Fewer than 256 words: checked here once for the whole crate.
+        const { assert!(N_WORDS <= 255) };
+        Self {
+            words: words
+                .map(|(i, m)| (u8::try_from(i).expect("N_WORDS <= 255"), *m))
+                .collect(),
+        }
+    }
+    /// The word indexes and their masks.
+    pub fn words(&self) -> &[(u8, u64)] {
+        &self.words
+    }
+    /// The values of `key` under this mask.
+    pub fn values(&self, key: &FlowKey) -> Box<[u64]> {
+        let w = key.words();
+        self.words.iter().map(|(i, m)| w[usize::from(*i)] & m).collect()
+    }
+    /// Whether `key` under this mask has these values.
+    pub fn matches(&self, key: &FlowKey, values: &[u64]) -> bool {
+        let w = key.words();
+        self.words
+            .iter()
+            .zip(values)
+            .all(|((i, m), v)| w[usize::from(*i)] & m == *v)
+    }
+    /// Sets these bits in a wide mask.
+    pub fn add_to(&self, mask: &mut FlowMask) {
+        let w = mask.words_mut();
+        for (i, m) in &self.words {
+            w[usize::from(*i)] |= m;
+        }
+    }
+    /// A hash of `key` under this mask; the same as [`MiniMask::hash_values`] of its values.
+    pub fn hash_key(&self, key: &FlowKey, seed: u64) -> u64 {
+        let w = key.words();
+        finish(
+            self.words
+                .iter()
+                .fold(seed, |h, (i, m)| mix(h, w[usize::from(*i)] & m)),
+        )
+    }
+    /// A hash of masked values.
+    pub fn hash_values(values: &[u64], seed: u64) -> u64 {
+        finish(values.iter().fold(seed, |h, v| mix(h, *v)))
+    }
+    /// The wide form.
+    pub fn expand(&self) -> FlowMask {
+        let mut m = FlowMask::default();
+        self.add_to(&mut m);
+        m
+    }
+}
+
+/// Folds a 64×64→128-bit product: one multiplication mixes all bits (as wyhash and foldhash do).
+fn mix(h: u64, v: u64) -> u64 {
+    let p = u128::from(h ^ v ^ 0x9e37_79b9_7f4a_7c15) * u128::from(v.rotate_left(32) ^ 0xd6e8_feb8_6659_fd93);
+    #[allow(clippy::cast_possible_truncation)] // the two halves, on purpose
+    let folded = (p as u64) ^ ((p >> 64) as u64);
+    folded ^ h.rotate_left(23)
+}
+
+fn finish(h: u64) -> u64 {
+    let h = (h ^ (h >> 32)).wrapping_mul(0x9fb2_1c65_1e98_df25);
+    h ^ (h >> 29)
+}
+
+/// A match in the compact form; the mask is shared by all rules of a subtable.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct MiniMatch {
+    /// Which bits count.
+    pub mask: Arc<MiniMask>,
+    /// Their values, in the mask's order.
+    pub values: Box<[u64]>,
+}
+
+impl MiniMatch {
+    /// Compacts a match.
+    pub fn new(m: &Match) -> Self {
+        let mask = Arc::new(MiniMask::new(&m.mask));
+        let values = mask.values(&m.key);
+        Self { mask, values }
+    }
+    /// The wide form.
+    pub fn expand(&self) -> Match {
+        let mut out = Match {
+            mask: self.mask.expand(),
+            ..Match::default()
+        };
+        let w = out.key.words_mut();
+        for ((i, _), v) in self.mask.words().iter().zip(&self.values) {
+            w[usize::from(*i)] = *v;
+        }
+        out
+    }
+    /// Whether a packet with this key matches.
+    pub fn matches(&self, key: &FlowKey) -> bool {
+        self.mask.matches(key, &self.values)
+    }
+    /// Whether everything that matches `self` also matches `loose` (OpenFlow's non-strict comparison).
+    pub fn within(&self, loose: &MiniMatch) -> bool {
+        let (mask, m) = (self.mask.expand(), self.expand());
+        loose.mask.words().iter().zip(&loose.values).all(|((i, lm), lv)| {
+            let i = usize::from(*i);
+            mask.words()[i] & lm == *lm && m.key.words()[i] & lm == *lv
+        })
+    }
+    /// Whether some packet could match both.
+    pub fn overlaps(&self, other: &MiniMatch) -> bool {
+        let (a, b) = (self.expand(), other.expand());
+        (0..N_WORDS)
+            .all(|i| (a.key.words()[i] ^ b.key.words()[i]) & a.mask.words()[i] & b.mask.words()[i] == 0)
+    }
+}

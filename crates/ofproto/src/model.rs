@@ -1,0 +1,309 @@
+//! What the control half publishes and the translation half reads.
+//!
+//! **Invariants.** A [`World`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
+//! publishes a new `World` and then bumps [`World::CONFIG_SLOT`]. Rules are not part of the snapshot: a [`Table`]
+//! is concurrent, every rule is visible in a range of versions, and [`BridgeView::version`] says which version
+//! a translation reads. A change of rules adds and removes them at `version + 1`, then stores the new version,
+//! then bumps the generation slots of the tables it touched.
+//!
+//! **Threads.** Everything is read by workers without locks.
+
+use heddle_classifier::Classifier;
+use heddle_datapath::{Credit, Generations, PortNo};
+use heddle_flow::Match;
+use heddle_openflow::{InstructionSet, Port as OfPort};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
+
+/// Number of OpenFlow tables of a bridge; 254 is the last that controllers use, as in Open vSwitch.
+pub const N_TABLES: usize = 255;
+
+/// Counters of one rule (or table, or port): added to by whoever credits cached packets.
+#[derive(Debug, Default)]
+pub struct Stats {
+    /// Packets.
+    pub packets: AtomicU64,
+    /// Bytes.
+    pub bytes: AtomicU64,
+    /// Coarse clock of the last packet, ms (0: never).
+    pub used_ms: AtomicU64,
+    /// Union of the TCP flags seen.
+    pub tcp_flags: AtomicU16,
+}
+
+impl Stats {
+    /// Adds packets. Counters are independent, so relaxed is enough.
+    pub fn add(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
+        self.packets.fetch_add(packets, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.used_ms.fetch_max(used_ms, Relaxed);
+        self.tcp_flags.fetch_or(tcp_flags, Relaxed);
+    }
+}
+
+/// One OpenFlow rule. Immutable: a modification makes a new rule that shares `stats`.
+#[derive(Debug)]
+pub struct Rule {
+    /// Table that it is in.
+    pub table: u8,
+    /// Priority.
+    pub priority: u16,
+    /// What it matches.
+    pub matches: heddle_classifier::MiniMatch,
+    /// Cookie.
+    pub cookie: u64,
+    /// Seconds without a packet before it goes, 0: none.
+    pub idle_timeout: u16,
+    /// Seconds before it goes, 0: none.
+    pub hard_timeout: u16,
+    /// Eviction importance (1.4).
+    pub importance: u16,
+    /// OFPFF_* flags as OpenFlow 1.5 numbers them.
+    pub flags: u16,
+    /// What it does.
+    pub instructions: InstructionSet,
+    /// Coarse clock at creation, ms.
+    pub created_ms: u64,
+    /// Coarse clock at the last modification, ms.
+    pub modified_ms: u64,
+    /// The switch's own rule: not shown to controllers, not theirs to change.
+    pub hidden: bool,
+    /// Packets, bytes, last use.
+    pub stats: Arc<Stats>,
+}
+
+impl Rule {
+    /// Its match in the wide form.
+    pub fn wide_match(&self) -> Match {
+        self.matches.expand()
+    }
+}
+
+impl Credit for Stats {
+    fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
+        self.add(packets, bytes, used_ms, tcp_flags);
+    }
+}
+
+/// What a table does with a packet that matches nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum TableMiss {
+    /// As the version of OpenFlow in use says: to the controller in 1.0 to 1.2, drop from 1.3 on.
+    Default = 0,
+    /// To the controller.
+    Controller = 1,
+    /// Go on in the next table.
+    Continue = 2,
+    /// Drop.
+    Drop = 3,
+}
+
+/// One OpenFlow table.
+pub struct Table {
+    /// Number.
+    pub id: u8,
+    /// Its rules.
+    pub rules: Classifier<Arc<Rule>>,
+    /// Packets looked up and matched.
+    pub matched: Arc<Stats>,
+    /// Packets looked up that matched nothing.
+    pub missed: Arc<Stats>,
+    miss: AtomicU8,
+    /// Generation slot of its rules.
+    pub slot: u16,
+}
+
+impl Table {
+    /// An empty table `id` of bridge `bridge`.
+    pub fn new(bridge: u64, id: u8) -> Self {
+        Self {
+            id,
+            rules: Classifier::new(),
+            matched: Arc::default(),
+            missed: Arc::default(),
+            miss: AtomicU8::new(0),
+            slot: Generations::slot_of(bridge << 8 | u64::from(id) | 1 << 40),
+        }
+    }
+    /// What happens on a miss.
+    pub fn miss(&self) -> TableMiss {
+        match self.miss.load(Relaxed) {
+            1 => TableMiss::Controller,
+            2 => TableMiss::Continue,
+            3 => TableMiss::Drop,
+            _ => TableMiss::Default,
+        }
+    }
+    /// Changes what happens on a miss; the caller bumps the slot.
+    pub fn set_miss(&self, miss: TableMiss) {
+        self.miss.store(miss as u8, Relaxed);
+    }
+}
+
+/// How a Port (bundle) treats VLAN tags, see `Port.vlan_mode`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum VlanMode {
+    /// Untagged packets only, all in VLAN `tag`.
+    Access,
+    /// Tagged packets of `trunks`.
+    #[default]
+    Trunk,
+    /// Trunk, and untagged packets are in VLAN `tag`; they leave tagged.
+    NativeTagged,
+    /// Trunk, and untagged packets are in VLAN `tag`; they leave untagged.
+    NativeUntagged,
+    /// 802.1ad tunnel.
+    Dot1qTunnel,
+}
+
+/// When a priority-only tag is put on packets that leave untagged (`Port.other_config:priority-tags`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PriorityTags {
+    /// Never.
+    #[default]
+    Never,
+    /// Where the priority is not zero.
+    IfNonzero,
+    /// Always.
+    Always,
+}
+
+/// One row of the Port table: one interface, or a bond of several.
+#[derive(Clone, Debug, Default)]
+pub struct Bundle {
+    /// Name.
+    pub name: String,
+    /// VLAN treatment.
+    pub vlan_mode: VlanMode,
+    /// Access or native VLAN.
+    pub tag: Option<u16>,
+    /// Allowed VLANs; `None`: all.
+    pub trunks: Option<Arc<VlanSet>>,
+    /// Customer VLANs of a dot1q tunnel; `None`: all.
+    pub cvlans: Option<Arc<VlanSet>>,
+    /// EtherType of a tunnel's outer tag (0x8100 or 0x88a8).
+    pub qinq_ethtype: u16,
+    /// Priority tags.
+    pub priority_tags: PriorityTags,
+    /// Protected ports do not talk to each other.
+    pub protected: bool,
+    /// Never a destination of floods (`other_config` of mirrors' output ports and the like).
+    pub no_flood: bool,
+    /// Members, as OpenFlow ports.
+    pub ports: Vec<OfPort>,
+}
+
+/// A set of VLAN ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VlanSet(pub Box<[u64; 64]>);
+
+impl VlanSet {
+    /// The set of these ids (others than 0..=4095 are left out).
+    pub fn from_ids(ids: impl IntoIterator<Item = u16>) -> Self {
+        let mut bits = Box::new([0u64; 64]);
+        for id in ids.into_iter().filter(|i| *i < 4096) {
+            bits[usize::from(id) / 64] |= 1 << (id % 64);
+        }
+        Self(bits)
+    }
+    /// Whether it holds `vid`.
+    pub fn contains(&self, vid: u16) -> bool {
+        self.0[usize::from(vid & 0xfff) / 64] & (1 << (vid % 64)) != 0
+    }
+}
+
+/// Where packets for an OpenFlow port go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Binding {
+    /// A port of the datapath.
+    Datapath(PortNo),
+    /// The other end of a patch: bridge id and OpenFlow port there. `None`: the peer is not there.
+    Patch(Option<(u64, OfPort)>),
+    /// Nowhere (the device could not be opened).
+    Unbound,
+}
+
+/// OpenFlow port configuration bits (as in OpenFlow 1.0; later versions have a subset).
+pub mod port_config {
+    /// Administratively down.
+    pub const PORT_DOWN: u32 = 1;
+    /// Drop what is received.
+    pub const NO_RECV: u32 = 1 << 2;
+    /// Drop received STP packets.
+    pub const NO_RECV_STP: u32 = 1 << 3;
+    /// Not in floods.
+    pub const NO_FLOOD: u32 = 1 << 4;
+    /// Drop what is sent.
+    pub const NO_FWD: u32 = 1 << 5;
+    /// No packet-ins for packets received.
+    pub const NO_PACKET_IN: u32 = 1 << 6;
+}
+
+/// One OpenFlow port of a bridge, as translation sees it.
+#[derive(Clone, Debug)]
+pub struct PortView {
+    /// Number.
+    pub no: OfPort,
+    /// Interface name.
+    pub name: String,
+    /// Where its packets go.
+    pub binding: Binding,
+    /// Hardware address.
+    pub mac: [u8; 6],
+    /// MTU, 0 if it has none.
+    pub mtu: u32,
+    /// [`port_config`] bits.
+    pub config: u32,
+    /// Carrier and admin state together: may it forward?
+    pub up: bool,
+    /// Index into [`BridgeView::bundles`].
+    pub bundle: usize,
+    /// Packets through a patch port: received, sent (unused for datapath ports: the datapath counts those).
+    pub patch_rx: Arc<Stats>,
+    /// See `patch_rx`.
+    pub patch_tx: Arc<Stats>,
+}
+
+/// One bridge, as translation sees it.
+pub struct BridgeView {
+    /// Stable number, never reused.
+    pub id: u64,
+    /// Name.
+    pub name: String,
+    /// Ports by number, in order.
+    pub ports: BTreeMap<OfPort, Arc<PortView>>,
+    /// Bundles.
+    pub bundles: Vec<Bundle>,
+    /// MAC address of the local port (reserved addresses aside, what the bridge itself answers to).
+    pub local_mac: [u8; 6],
+    /// VLANs that flood instead of learning.
+    pub flood_vlans: Option<Arc<VlanSet>>,
+    /// Forward reserved multicast (`other_config:forward-bpdu`).
+    pub forward_bpdu: bool,
+    /// Learned addresses.
+    pub mac: Arc<crate::mac::MacTable>,
+    /// Tables, 0 to 254.
+    pub tables: Arc<Vec<Table>>,
+    /// Which version of the rules is current; shared by all views of this bridge.
+    pub version: Arc<AtomicU64>,
+    /// At most this many tags are looked at (`other_config:vlan-limit`).
+    pub vlan_limit: usize,
+    /// A controller is configured or connected that misses go to (1.0 to 1.2 semantics of a table miss).
+    pub miss_to_controller: bool,
+}
+
+/// The whole configuration.
+#[derive(Default)]
+pub struct World {
+    /// Bridges by id.
+    pub bridges: HashMap<u64, Arc<BridgeView>>,
+    /// Which bridge and OpenFlow port a datapath port belongs to.
+    pub by_dp_port: HashMap<PortNo, (u64, OfPort)>,
+}
+
+impl World {
+    /// Generation slot of the snapshot itself.
+    pub const CONFIG_SLOT: u16 = 0;
+}
