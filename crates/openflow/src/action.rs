@@ -228,10 +228,18 @@ pub struct InstructionSet(pub Vec<Instruction>);
 impl InstructionSet {
     /// Drops: nothing to do.
     pub fn is_drop(&self) -> bool {
-        self.0.iter().all(|i| matches!(i, Instruction::Apply(a) if a.is_empty()))
+        self.0
+            .iter()
+            .all(|i| matches!(i, Instruction::Apply(a) if a.is_empty()))
     }
     /// The table that goto names.
     pub fn goto(&self) -> Option<u8> {
-        self.0.iter().find_map(|i| if let Instruction::Goto(t) = i { Some(*t) } else { None })
+        self.0.iter().find_map(|i| {
+            if let Instruction::Goto(t) = i {
+                Some(*t)
+            } else {
+                None
+            }
+        })
     }
 }

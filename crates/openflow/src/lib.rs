@@ -1,9 +1,18 @@
 //! OpenFlow 1.0 to 1.5 and the Nicira extensions: encode and decode, no sockets.
 //!
-//! Messages have one version-independent form; a codec per version writes and reads it. What a version cannot
-//! say is an encoding error, what a peer says wrongly is an [`OfError`-like](error) with the type and code
-//! that the specification names.
+//! Messages have one version-independent form ([`message::Message`]); a codec per version writes and reads
+//! it. What a version cannot say is an [`EncodeError`], what a peer says wrongly is a [`DecodeError`] with
+//! the type and code that the specification names. Nothing here keeps state or blocks: every function may be
+//! called from any thread. Decoders read through a bounds-checked cursor and never panic on any input.
 
 pub mod action;
+pub mod error;
+pub mod header;
+pub mod message;
+pub mod version;
 
 pub use action::{Action, Instruction, InstructionSet, Port};
+pub use error::{DecodeError, EncodeError, ErrorKind, OfError};
+pub use header::{Header, frame_len};
+pub use message::Message;
+pub use version::Version;

@@ -1,0 +1,108 @@
+//! Messages in their version-independent form.
+//!
+//! One enum for every version: what only some versions have is an `Option` or has a neutral value, and the
+//! codec of each version says what it can carry. Large payloads are boxed, so that a [`Message`] stays small
+//! to move. Numbers are in host order.
+
+mod flow;
+mod packet;
+mod port;
+mod role;
+mod stats;
+mod switch;
+mod table;
+
+pub use flow::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, GROUP_ANY};
+pub use packet::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
+pub use port::{
+    PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStatus, QueueConfig,
+    QueueGetConfig,
+};
+pub use role::{AsyncConfig, AsyncType, Role, RoleReason, RoleRequest, RoleStatus};
+pub use stats::{
+    AggregateStats, DescStats, FlowStats, FlowStatsRequest, GroupFeatures, MeterFeatures, MpReply, MpRequest,
+    PortStats, QueueStats, TableStats,
+};
+pub use switch::{Capabilities, ConfigFlags, ErrorMsg, Hello, SwitchConfig, SwitchFeatures, Unsupported};
+pub use table::{TableDesc, TableFeatures, TableMiss, TableMod};
+
+/// One message, without its header.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Message {
+    /// Version negotiation.
+    Hello(Hello),
+    /// An error about an earlier message.
+    Error(ErrorMsg),
+    /// Are you there?
+    EchoRequest(Vec<u8>),
+    /// With the bytes of the request.
+    EchoReply(Vec<u8>),
+    /// Who are you?
+    FeaturesRequest,
+    /// Answer to `FeaturesRequest`.
+    FeaturesReply(SwitchFeatures),
+    /// Asks for the switch configuration.
+    GetConfigRequest,
+    /// Answer to `GetConfigRequest`.
+    GetConfigReply(SwitchConfig),
+    /// Sets the switch configuration.
+    SetConfig(SwitchConfig),
+    /// A packet for the controller.
+    PacketIn(Box<PacketIn>),
+    /// A packet from the controller.
+    PacketOut(Box<PacketOut>),
+    /// Adds, changes, deletes flows.
+    FlowMod(Box<FlowMod>),
+    /// A flow went away.
+    FlowRemoved(Box<FlowRemoved>),
+    /// A port came, went or changed.
+    PortStatus(PortStatus),
+    /// Configures a port.
+    PortMod(PortMod),
+    /// Configures a table (1.1 and later).
+    TableMod(TableMod),
+    /// Finish what came before.
+    BarrierRequest,
+    /// Answer to `BarrierRequest`.
+    BarrierReply,
+    /// Asks for a role (Nicira's before 1.2).
+    RoleRequest(RoleRequest),
+    /// Answer to `RoleRequest`.
+    RoleReply(RoleRequest),
+    /// Somebody else took the role (1.4; experimenter in 1.3).
+    RoleStatus(RoleStatus),
+    /// Asks which asynchronous messages are wanted (1.3 and later).
+    GetAsyncRequest,
+    /// Answer to `GetAsyncRequest`.
+    GetAsyncReply(AsyncConfig),
+    /// Says which asynchronous messages are wanted.
+    SetAsync(AsyncConfig),
+    /// Asks for the queues of a port (1.0 to 1.3; later a multipart request).
+    QueueGetConfigRequest(QueueGetConfig),
+    /// Answer to `QueueGetConfigRequest`.
+    QueueGetConfigReply(QueueConfig),
+    /// Nicira (1.0): which format flow-removed messages take; `true` for NXM.
+    SetFlowFormat(bool),
+    /// Nicira: the upper byte of a flow mod's command is a table id.
+    FlowModTableId(bool),
+    /// Nicira: which format packet-ins take.
+    SetPacketInFormat(PacketInFormat),
+    /// Nicira: this connection's controller id.
+    SetControllerId(u16),
+    /// Asks for statistics or descriptions.
+    MultipartRequest {
+        /// More parts of the request follow.
+        more: bool,
+        /// What is asked.
+        body: MpRequest,
+    },
+    /// Answer to `MultipartRequest`; [`crate::encode`] splits it at 64 KiB.
+    MultipartReply {
+        /// More parts of the reply follow (in what was decoded; ignored when encoding).
+        more: bool,
+        /// The answer.
+        body: MpReply,
+    },
+    /// A message that is well framed, but that nothing handles: the error to send is in it.
+    Unsupported(Unsupported),
+}

@@ -1,0 +1,156 @@
+//! Flow mods and flow-removed messages.
+
+use crate::action::{InstructionSet, Port};
+use heddle_flow::Match;
+
+/// `OFPFC_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum FlowModCommand {
+    /// New flow; replaces one with the same match and priority.
+    Add = 0,
+    /// Changes flows that the match covers; before 1.2, adds one where there is none.
+    Modify = 1,
+    /// Changes the flow with just this match and priority.
+    ModifyStrict = 2,
+    /// Deletes flows that the match covers.
+    Delete = 3,
+    /// Deletes the flow with just this match and priority.
+    DeleteStrict = 4,
+}
+
+bitflags::bitflags! {
+    /// `OFPFF_*` with 1.3's bits.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct FlowModFlags: u16 {
+        /// Tell when the flow goes.
+        const SEND_FLOW_REM = 1 << 0;
+        /// Refuse a flow that overlaps one of the same priority.
+        const CHECK_OVERLAP = 1 << 1;
+        /// Zero the counters (1.2 and later; implied by 1.0 and 1.1).
+        const RESET_COUNTS = 1 << 2;
+        /// No packet counter (1.3 and later).
+        const NO_PKT_COUNTS = 1 << 3;
+        /// No byte counter (1.3 and later).
+        const NO_BYT_COUNTS = 1 << 4;
+    }
+}
+
+/// Adds, changes or deletes flows.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FlowMod {
+    /// What to do.
+    pub command: FlowModCommand,
+    /// Which table; 0xff: the switch chooses (add), or all (modify and delete).
+    pub table_id: u8,
+    /// Match.
+    pub match_: Match,
+    /// Priority (0 in a non-strict command of a version that ignores it).
+    pub priority: u16,
+    /// Cookie that the flow gets.
+    pub new_cookie: u64,
+    /// Whether a modification changes the cookie.
+    pub modify_cookie: bool,
+    /// Modify and delete only flows whose cookie is this under `cookie_mask`.
+    pub cookie: u64,
+    /// Bits of `cookie` that count.
+    pub cookie_mask: u64,
+    /// Seconds without a packet until it goes; 0: never.
+    pub idle_timeout: u16,
+    /// Seconds until it goes; 0: never.
+    pub hard_timeout: u16,
+    /// A buffered packet to run through it.
+    pub buffer_id: Option<u32>,
+    /// Delete only flows that output here (`Port::NONE`: any).
+    pub out_port: Port,
+    /// Delete only flows that use this group (0xffffffff: any).
+    pub out_group: u32,
+    /// Flags.
+    pub flags: FlowModFlags,
+    /// How much an eviction spares it (1.4 and later).
+    pub importance: u16,
+    /// What it does. Empty for deletions.
+    pub instructions: InstructionSet,
+    /// 1.0 only: carried by `NXT_FLOW_MOD`.
+    pub nxm: bool,
+}
+
+/// `OFPG_ANY`: no group in particular.
+pub const GROUP_ANY: u32 = 0xffff_ffff;
+
+impl FlowMod {
+    /// A flow mod of table 0 with this match and instructions, and neutral values elsewhere.
+    pub fn new(
+        command: FlowModCommand,
+        match_: Match,
+        priority: u16,
+        instructions: InstructionSet,
+    ) -> FlowMod {
+        FlowMod {
+            command,
+            table_id: 0,
+            match_,
+            priority,
+            new_cookie: 0,
+            modify_cookie: false,
+            cookie: 0,
+            cookie_mask: 0,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            buffer_id: None,
+            out_port: Port::NONE,
+            out_group: GROUP_ANY,
+            flags: FlowModFlags::empty(),
+            importance: 0,
+            instructions,
+            nxm: false,
+        }
+    }
+}
+
+/// `OFPRR_*`: why a flow went.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum FlowRemovedReason {
+    /// Idle timeout.
+    IdleTimeout = 0,
+    /// Hard timeout.
+    HardTimeout = 1,
+    /// A flow mod deleted it.
+    Delete = 2,
+    /// Its group went (1.3 and later).
+    GroupDelete = 3,
+    /// Its meter went (1.4 and later).
+    MeterDelete = 4,
+    /// Evicted (1.4 and later; written as `Delete` before).
+    Eviction = 5,
+}
+
+/// A flow went away.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FlowRemoved {
+    /// Its match.
+    pub match_: Match,
+    /// Its priority.
+    pub priority: u16,
+    /// Its cookie.
+    pub cookie: u64,
+    /// Why.
+    pub reason: FlowRemovedReason,
+    /// Its table (`None` where 1.0 does not say).
+    pub table_id: Option<u8>,
+    /// How long it lived: seconds.
+    pub duration_sec: u32,
+    /// ... and nanoseconds.
+    pub duration_nsec: u32,
+    /// Its idle timeout.
+    pub idle_timeout: u16,
+    /// Its hard timeout.
+    pub hard_timeout: u16,
+    /// Packets; all ones: unknown.
+    pub packet_count: u64,
+    /// Bytes; all ones: unknown.
+    pub byte_count: u64,
+    /// 1.0 only: carried by `NXT_FLOW_REMOVED`.
+    pub nxm: bool,
+}

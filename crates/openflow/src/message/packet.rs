@@ -1,0 +1,84 @@
+//! Packets to and from the controller.
+
+use crate::action::{Action, Port};
+use heddle_flow::Match;
+
+/// Which form packet-ins take on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PacketInFormat {
+    /// The version's own message.
+    #[default]
+    Standard,
+    /// `NXT_PACKET_IN`: pipeline fields as NXM.
+    Nxt,
+    /// `NXT_PACKET_IN2`: a list of properties, with user data and continuation.
+    Nxt2,
+}
+
+/// `OFPR_*`: why a packet came to the controller. Versions before 1.4 know the first three; later reasons
+/// are written there as the nearest that they have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum PacketInReason {
+    /// No flow matched (table miss by configuration).
+    NoMatch = 0,
+    /// An action said so.
+    Action = 1,
+    /// TTL ran out.
+    InvalidTtl = 2,
+    /// Output by the action set (1.4 and later).
+    ActionSet = 3,
+    /// Output by a group bucket (1.4 and later).
+    Group = 4,
+    /// Output by a packet-out (1.4 and later).
+    PacketOut = 5,
+    /// A table-miss flow sent it; on the wire `NoMatch`, and `Action` before 1.3.
+    ExplicitMiss = 6,
+    /// No flow matched, not even a table-miss flow; on the wire `NoMatch`.
+    ImplicitMiss = 7,
+}
+
+/// A packet for the controller.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PacketIn {
+    /// Which message carries it.
+    pub format: PacketInFormat,
+    /// The packet, perhaps cut short.
+    pub data: Vec<u8>,
+    /// The packet's length before it was cut.
+    pub total_len: u32,
+    /// Where the switch keeps the whole packet, if it does.
+    pub buffer_id: Option<u32>,
+    /// Why.
+    pub reason: PacketInReason,
+    /// Table of the flow.
+    pub table_id: u8,
+    /// Cookie of the flow; all ones if there was none.
+    pub cookie: u64,
+    /// Pipeline fields: `in_port`, registers, metadata, tunnel, connection state ...
+    pub metadata: Match,
+    /// Bytes of the `controller(userdata=...)` action; `NXT_PACKET_IN2` only.
+    pub userdata: Vec<u8>,
+    /// Opaque state to resume from, `NXT_PACKET_IN2` only.
+    pub continuation: Vec<u8>,
+}
+
+/// A packet from the controller.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PacketOut {
+    /// Where it is said to come from, and in 1.5 other pipeline fields. `key.in_port` is always set.
+    pub metadata: Match,
+    /// A buffered packet to take instead of `data`.
+    pub buffer_id: Option<u32>,
+    /// What to do.
+    pub actions: Vec<Action>,
+    /// The packet; empty with a buffer id.
+    pub data: Vec<u8>,
+}
+
+impl PacketOut {
+    /// The port that it is said to come from.
+    pub fn in_port(&self) -> Port {
+        Port(self.metadata.key.in_port)
+    }
+}

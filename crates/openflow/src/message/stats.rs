@@ -1,0 +1,300 @@
+//! Multipart requests and replies: statistics and descriptions.
+
+use super::{PortDesc, QueueConfig, QueueGetConfig, TableDesc, TableFeatures};
+use crate::action::{InstructionSet, Port};
+use heddle_flow::Match;
+
+/// What a multipart (statistics) request asks.
+#[derive(Clone, PartialEq, Debug)]
+pub enum MpRequest {
+    /// Manufacturer and so on.
+    Desc,
+    /// Flows, one by one.
+    Flow(Box<FlowStatsRequest>),
+    /// Sums over flows.
+    Aggregate(Box<FlowStatsRequest>),
+    /// Table counters.
+    Table,
+    /// Port counters; `Port::NONE` for all.
+    Port(Port),
+    /// Queue counters.
+    Queue {
+        /// Which port; `Port::ALL` or `NONE` for all.
+        port: Port,
+        /// Which queue; 0xffffffff for all.
+        queue: u32,
+    },
+    /// Port descriptions; `Port::NONE` for all (only 1.5 can name one).
+    PortDesc(Port),
+    /// What tables can do; entries with properties ask for a change.
+    TableFeatures(Vec<TableFeatures>),
+    /// Table configuration (1.4 and later).
+    TableDesc,
+    /// Queue configuration (1.4 and later).
+    QueueDesc(QueueGetConfig),
+    /// Group counters.
+    GroupStats(u32),
+    /// Group descriptions.
+    GroupDesc(u32),
+    /// What groups can do.
+    GroupFeatures,
+    /// Meter counters.
+    MeterStats(u32),
+    /// Meter descriptions.
+    MeterConfig(u32),
+    /// What meters can do.
+    MeterFeatures,
+}
+
+/// Answers to [`MpRequest`].
+#[derive(Clone, PartialEq, Debug)]
+pub enum MpReply {
+    /// See `MpRequest::Desc`.
+    Desc(DescStats),
+    /// Flows; `nxm` picks Nicira's form in 1.0.
+    Flow {
+        /// Nicira's form (1.0).
+        nxm: bool,
+        /// The flows.
+        flows: Vec<FlowStats>,
+    },
+    /// Sums; `nxm` as above.
+    Aggregate {
+        /// Nicira's form (1.0).
+        nxm: bool,
+        /// The sums.
+        stats: AggregateStats,
+    },
+    /// Table counters.
+    Table(Vec<TableStats>),
+    /// Port counters.
+    Port(Vec<PortStats>),
+    /// Queue counters.
+    Queue(Vec<QueueStats>),
+    /// Port descriptions.
+    PortDesc(Vec<PortDesc>),
+    /// Table features.
+    TableFeatures(Vec<TableFeatures>),
+    /// Table descriptions.
+    TableDesc(Vec<TableDesc>),
+    /// Queue configurations.
+    QueueDesc(Vec<QueueConfig>),
+    /// Group counters: none.
+    GroupStats,
+    /// Group descriptions: none.
+    GroupDesc,
+    /// What groups can do.
+    GroupFeatures(GroupFeatures),
+    /// Meter counters: none.
+    MeterStats,
+    /// Meter descriptions: none.
+    MeterConfig,
+    /// What meters can do.
+    MeterFeatures(MeterFeatures),
+}
+
+/// Which flows.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FlowStatsRequest {
+    /// Flows that this match covers.
+    pub match_: Match,
+    /// Which table; 0xff: all.
+    pub table_id: u8,
+    /// Flows that output here (`Port::NONE`: any).
+    pub out_port: Port,
+    /// Flows that use this group (0xffffffff: any).
+    pub out_group: u32,
+    /// Flows whose cookie is this under `cookie_mask`.
+    pub cookie: u64,
+    /// Bits of `cookie` that count.
+    pub cookie_mask: u64,
+    /// Carried by Nicira's form (1.0): answer in it.
+    pub nxm: bool,
+}
+
+/// `OFPMP_DESC`. Texts are cut to 255 bytes, the serial number to 31.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct DescStats {
+    /// Manufacturer.
+    pub mfr_desc: String,
+    /// Hardware.
+    pub hw_desc: String,
+    /// Software.
+    pub sw_desc: String,
+    /// Serial number.
+    pub serial_num: String,
+    /// The bridge.
+    pub dp_desc: String,
+}
+
+/// One flow.
+#[derive(Clone, PartialEq, Debug)]
+pub struct FlowStats {
+    /// Its table.
+    pub table_id: u8,
+    /// Its match.
+    pub match_: Match,
+    /// Its priority.
+    pub priority: u16,
+    /// Its cookie.
+    pub cookie: u64,
+    /// Its age: seconds.
+    pub duration_sec: u32,
+    /// ... and nanoseconds.
+    pub duration_nsec: u32,
+    /// Its idle timeout.
+    pub idle_timeout: u16,
+    /// Its hard timeout.
+    pub hard_timeout: u16,
+    /// Seconds since the last packet (Nicira's form only).
+    pub idle_age: Option<u16>,
+    /// Seconds since its last change (Nicira's form only).
+    pub hard_age: Option<u16>,
+    /// Flags (1.3 and later).
+    pub flags: super::FlowModFlags,
+    /// Importance (1.4 and later).
+    pub importance: u16,
+    /// Packets; all ones: unknown.
+    pub packet_count: u64,
+    /// Bytes; all ones: unknown.
+    pub byte_count: u64,
+    /// What it does.
+    pub instructions: InstructionSet,
+}
+
+/// Sums over flows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct AggregateStats {
+    /// Packets; all ones: unknown.
+    pub packet_count: u64,
+    /// Bytes; all ones: unknown.
+    pub byte_count: u64,
+    /// Flows.
+    pub flow_count: u32,
+}
+
+/// One table's counters.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TableStats {
+    /// Its name, 31 bytes at most (1.0 to 1.2).
+    pub name: String,
+    /// Which table.
+    pub table_id: u8,
+    /// How many flows it can hold (1.0 to 1.2).
+    pub max_entries: u32,
+    /// How many it holds.
+    pub active_count: u32,
+    /// Packets looked up.
+    pub lookup_count: u64,
+    /// Packets that matched.
+    pub matched_count: u64,
+}
+
+/// One port's counters; all ones means unknown.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortStats {
+    /// Which port.
+    pub port: Port,
+    /// Seconds since it was made (1.3 and later).
+    pub duration_sec: u32,
+    /// ... and nanoseconds.
+    pub duration_nsec: u32,
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Received, then dropped.
+    pub rx_dropped: u64,
+    /// Dropped instead of sent.
+    pub tx_dropped: u64,
+    /// Receive errors of all kinds.
+    pub rx_errors: u64,
+    /// Transmit errors of all kinds.
+    pub tx_errors: u64,
+    /// Frame alignment errors.
+    pub rx_frame_err: u64,
+    /// Overruns.
+    pub rx_over_err: u64,
+    /// Checksum errors.
+    pub rx_crc_err: u64,
+    /// Collisions.
+    pub collisions: u64,
+    /// Intel's counters by packet size and kind, in the order of their wire form (1.4 and later).
+    pub custom: Vec<(String, u64)>,
+}
+
+impl PortStats {
+    /// All counters unknown.
+    pub fn unknown(port: Port) -> PortStats {
+        const X: u64 = u64::MAX;
+        PortStats {
+            port,
+            duration_sec: u32::MAX,
+            duration_nsec: u32::MAX,
+            rx_packets: X,
+            tx_packets: X,
+            rx_bytes: X,
+            tx_bytes: X,
+            rx_dropped: X,
+            tx_dropped: X,
+            rx_errors: X,
+            tx_errors: X,
+            rx_frame_err: X,
+            rx_over_err: X,
+            rx_crc_err: X,
+            collisions: X,
+            custom: Vec::new(),
+        }
+    }
+}
+
+/// One queue's counters.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueStats {
+    /// Its port.
+    pub port: Port,
+    /// Its number.
+    pub queue: u32,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Packets dropped for an overrun.
+    pub tx_errors: u64,
+    /// Seconds since it was made (1.3 and later).
+    pub duration_sec: u32,
+    /// ... and nanoseconds.
+    pub duration_nsec: u32,
+}
+
+/// What groups can do, by type (all, select, indirect, fast failover).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GroupFeatures {
+    /// Bits of the supported types.
+    pub types: u32,
+    /// `OFPGFC_*` bits.
+    pub capabilities: u32,
+    /// How many groups of each type.
+    pub max_groups: [u32; 4],
+    /// Bits of the action types of each, in the numbers of the version at hand.
+    pub actions: [u32; 4],
+}
+
+/// What meters can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MeterFeatures {
+    /// How many meters.
+    pub max_meters: u32,
+    /// Bits of the supported band types.
+    pub band_types: u32,
+    /// `OFPMF13_*` bits.
+    pub capabilities: u32,
+    /// How many bands a meter can have.
+    pub max_bands: u8,
+    /// How many colours.
+    pub max_color: u8,
+}

@@ -1,0 +1,66 @@
+//! Tables as such: configuration and features.
+
+/// `OFPT_TABLE_MOD`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableMod {
+    /// Which table; 0xff: all.
+    pub table_id: u8,
+    /// What happens to packets that match nothing, where the version can say (1.1 and 1.2).
+    pub miss: Option<TableMiss>,
+    /// Evict flows when full (1.4 and later).
+    pub eviction: Option<bool>,
+    /// Send vacancy events (1.4 and later).
+    pub vacancy: Option<bool>,
+    /// Percentages at which vacancy events are sent: going down, going up.
+    pub vacancy_limits: Option<(u8, u8)>,
+}
+
+/// `OFPTC11_TABLE_MISS_*`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TableMiss {
+    /// To the controller.
+    Controller,
+    /// To the next table.
+    Continue,
+    /// Drop.
+    Drop,
+}
+
+/// What a table can do. Which fields, instructions and actions it has is the same for every table and is
+/// what this codec can carry in the version at hand, so that is not repeated here.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TableFeatures {
+    /// Which table.
+    pub table_id: u8,
+    /// Its name, 31 bytes at most.
+    pub name: String,
+    /// Bits of metadata that it can match.
+    pub metadata_match: u64,
+    /// Bits of metadata that it can write.
+    pub metadata_write: u64,
+    /// How many flows it can hold.
+    pub max_entries: u32,
+    /// Supports eviction (1.4 and later).
+    pub eviction: bool,
+    /// Supports vacancy events (1.4 and later).
+    pub vacancy: bool,
+    /// Tables that goto can name.
+    pub next: Vec<u8>,
+    /// Whether it had any property (in a decoded request, an entry without only names the table).
+    pub any_properties: bool,
+}
+
+/// `OFPMP_TABLE_DESC` (1.4 and later).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TableDesc {
+    /// Which table.
+    pub table_id: u8,
+    /// Evicts when full.
+    pub eviction: bool,
+    /// What eviction looks at (`OFPTMPEF14_*` bits).
+    pub eviction_flags: u32,
+    /// Sends vacancy events.
+    pub vacancy: bool,
+    /// Percentages: going down, going up, current.
+    pub vacancy_limits: (u8, u8, u8),
+}
