@@ -1,1 +1,19 @@
-//! Published snapshots, single-producer rings, per-core counters.
+//! Published snapshots, single-producer rings, per-core counters, and the clock.
+//!
+//! What threads of the switch share is one of these, so that the memory orderings are in one place:
+//!
+//! * [`Published`]: the control plane replaces a whole immutable value, workers read the current one.
+//! * [`ring`]: a bounded queue between exactly two threads.
+//! * [`Counter`]: a number that one thread writes and any thread reads.
+//! * [`Clock`]: milliseconds, which tests can stop and warp.
+
+#![allow(unsafe_code)] // the ring's cells: see `ring`
+
+mod clock;
+mod counter;
+mod published;
+pub mod ring;
+
+pub use clock::Clock;
+pub use counter::{CachePadded, Counter};
+pub use published::Published;
