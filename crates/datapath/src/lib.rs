@@ -6,7 +6,13 @@
 //! packets are credited to ([`Credit`]).
 
 pub mod action;
+pub mod config;
+pub mod handle;
 pub mod translate;
+pub mod view;
 
 pub use action::{Action, PortNo};
+pub use config::{Config, DatapathError, PortConfig};
+pub use handle::Datapath;
 pub use translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
+pub use view::{FlowDump, PortInfo, PortStats, Totals, UpcallPacket};

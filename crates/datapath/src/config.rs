@@ -1,0 +1,87 @@
+//! What a datapath is told at its start, and its error type.
+
+use crate::action::PortNo;
+use heddle_port::PortError;
+use heddle_sync::Clock;
+use std::sync::Arc;
+
+/// Start parameters. The ones that can change later have a setter on [`crate::Datapath`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The clock that all times are taken from; share it, so that `time/warp` moves everything.
+    pub clock: Arc<Clock>,
+    /// Processors to pin one worker each to (`pmd-cpu-mask`); `None`: see [`crate::Datapath::set_workers`].
+    pub cpus: Option<Vec<usize>>,
+    /// Most entries of all workers together (`flow-limit`).
+    pub flow_limit: usize,
+    /// An entry without a packet for this long is evicted, milliseconds (`max-idle`).
+    pub max_idle_ms: u64,
+    /// Most masks per worker; further results are cached under the full mask.
+    pub max_masks: usize,
+    /// Entries of each worker's exact-match cache (rounded up to a power of two).
+    pub l1_entries: usize,
+    /// Upper bound of the time that a worker goes on polling after the last packet, microseconds.
+    pub spin_us: u64,
+    /// Packet buffers that each worker keeps.
+    pub pool_packets: usize,
+    /// How often the sweeper looks at all entries, milliseconds of real time; 0: only when told
+    /// ([`crate::Datapath::tick`]).
+    pub sweep_interval_ms: u64,
+    /// Packets for the control plane that may wait per worker; more are dropped and counted.
+    pub upcall_ring: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            clock: Arc::default(),
+            cpus: None,
+            flow_limit: 200_000,
+            max_idle_ms: 10_000,
+            max_masks: 128,
+            l1_entries: 8192,
+            spin_us: 50,
+            pool_packets: 192,
+            sweep_interval_ms: 500,
+            upcall_ring: 512,
+        }
+    }
+}
+
+/// How a port's receive queues are spread over the workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Receive queues to open (`n_rxq`); the type may have fewer.
+    pub n_rxq: usize,
+    /// `pmd-rxq-affinity`: (queue, processor). Queues not named here go round robin.
+    pub affinity: Vec<(usize, usize)>,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self { n_rxq: 1, affinity: Vec::new() }
+    }
+}
+
+/// Why a change of the datapath failed.
+#[derive(Debug, thiserror::Error)]
+pub enum DatapathError {
+    /// The port cannot be opened; the text is for `Interface.error`.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// Another port has this number.
+    #[error("port number {} in use", .0.0)]
+    InUse(PortNo),
+    /// There is no such port.
+    #[error("no port {}", .0.0)]
+    NoPort(PortNo),
+    /// No port number is free, or the wanted one is too large.
+    #[error("no free port number")]
+    Full,
+    /// A worker did not answer in time, or the datapath was shut down.
+    #[error("datapath worker does not answer")]
+    Timeout,
+    /// The system refused a thread or a descriptor.
+    #[error("datapath: {0}")]
+    Io(#[from] std::io::Error),
+}

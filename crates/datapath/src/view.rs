@@ -1,0 +1,106 @@
+//! What the control plane reads from a datapath: plain values, copied out.
+
+use crate::action::{Action, PortNo, Upcall};
+use heddle_flow::{FlowKey, FlowMask};
+use heddle_packet::Packet;
+use std::sync::Arc;
+
+/// A packet for the control plane.
+#[derive(Debug)]
+pub struct UpcallPacket {
+    /// What the action said.
+    pub upcall: Arc<Upcall>,
+    /// The packet as it was at the action, cut to `upcall.max_len`.
+    pub bytes: Vec<u8>,
+    /// Its whole length before it was cut.
+    pub total_len: usize,
+    /// Port that it came in by.
+    pub in_port: PortNo,
+    /// Its key as it was received, with priority and mark as the actions have set them.
+    pub key: FlowKey,
+    /// The whole packet with its offload metadata, where [`crate::action::UpcallKind::SlowPath`] asks for it (to be
+    /// injected again).
+    pub packet: Option<Packet>,
+}
+
+/// A port, as the datapath knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// Number.
+    pub no: PortNo,
+    /// Interface name.
+    pub name: String,
+    /// `Interface.type`.
+    pub kind: &'static str,
+    /// Receive queues opened.
+    pub n_rxq: usize,
+}
+
+/// A port's counters since it was added, over all workers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Packets that the receive queues could not take.
+    pub rx_dropped: u64,
+    /// Packets received that could not be parsed or were malformed at the port.
+    pub rx_errors: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Packets not sent: queue full, too long, device down.
+    pub tx_dropped: u64,
+    /// Packets not sent: refused by the system.
+    pub tx_errors: u64,
+    /// The receive queues' own reasons.
+    pub rx_reasons: Vec<(&'static str, u64)>,
+}
+
+/// One cached flow.
+#[derive(Clone, Debug)]
+pub struct FlowDump {
+    /// Masked key.
+    pub key: FlowKey,
+    /// Which bits of it count.
+    pub mask: FlowMask,
+    /// Packets since it was cached (the one that made it not counted, as in OVS).
+    pub packets: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Clock when it was last used, milliseconds; 0: never.
+    pub used_ms: u64,
+    /// Union of TCP flags.
+    pub tcp_flags: u16,
+    /// What it does.
+    pub actions: Arc<[Action]>,
+    /// Core of the worker that holds it (`None`: the worker is not pinned).
+    pub core: Option<usize>,
+    /// Index of that worker.
+    pub worker: usize,
+}
+
+/// Totals of all workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Packets received, injected ones included.
+    pub packets: u64,
+    /// Packets equal to the one before (L0).
+    pub l0_hits: u64,
+    /// Exact-match hits (L1).
+    pub l1_hits: u64,
+    /// Wildcarded hits (L2).
+    pub l2_hits: u64,
+    /// Packets that were translated.
+    pub misses: u64,
+    /// Packets for the control plane that found no room.
+    pub lost: u64,
+    /// Masks looked at by L2 lookups.
+    pub l2_masks_probed: u64,
+    /// Entries now.
+    pub flows: u64,
+    /// Masks now (most of any worker).
+    pub masks: u64,
+}
