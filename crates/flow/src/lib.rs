@@ -9,6 +9,7 @@
 //! (`extract`, `compose`), OXM and NXM entries (`oxm`), the text of `ovs-ofctl` (`text`) and the text of
 //! `ovs-dpctl` (`odp`). `field` is the declarative table that they all read.
 
+pub mod extract;
 pub mod field;
 pub mod key;
 

@@ -33,6 +33,7 @@ macro_rules! int_cell {
             fn load(self) -> u128 {
                 self.into()
             }
+            #[expect(clippy::cast_possible_truncation, reason = "masked to the width")]
             fn store(v: u128) -> Self {
                 (v & u128::from(<$t>::MAX)) as $t
             }

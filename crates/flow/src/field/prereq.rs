@@ -6,31 +6,13 @@
 
 use super::Prereq;
 use crate::key::{FlowKey, FlowMask, Match, Vlan, frag};
+use heddle_wire::eth::ethertype as eth;
+use heddle_wire::ip::proto;
 
-/// EtherTypes that decide.
-pub(crate) mod eth {
-    pub(crate) const IP: u16 = 0x0800;
-    pub(crate) const ARP: u16 = 0x0806;
-    pub(crate) const RARP: u16 = 0x8035;
-    pub(crate) const IPV6: u16 = 0x86dd;
-    pub(crate) const MPLS: u16 = 0x8847;
-    pub(crate) const MPLS_MCAST: u16 = 0x8848;
-}
-
-/// IP protocol numbers that decide.
-pub(crate) mod proto {
-    pub(crate) const ICMP: u8 = 1;
-    pub(crate) const IGMP: u8 = 2;
-    pub(crate) const TCP: u8 = 6;
-    pub(crate) const UDP: u8 = 17;
-    pub(crate) const ICMPV6: u8 = 58;
-    pub(crate) const SCTP: u8 = 132;
-}
-
-/// ICMPv6 types of neighbour discovery (RFC 4861).
-pub(crate) const ND_SOLICIT: u16 = 135;
-/// Neighbour advertisement.
-pub(crate) const ND_ADVERT: u16 = 136;
+/// ICMPv6 type of a neighbour solicitation, as the key holds it.
+pub(crate) const ND_SOLICIT: u16 = heddle_wire::icmp::ND_SOLICIT as u16;
+/// ICMPv6 type of a neighbour advertisement, as the key holds it.
+pub(crate) const ND_ADVERT: u16 = heddle_wire::icmp::ND_ADVERT as u16;
 
 /// Namespace of a packet type: EtherType.
 const NS_ETHERTYPE: u32 = 1;
@@ -44,11 +26,6 @@ pub(crate) fn dl_type(key: &FlowKey) -> u16 {
     } else {
         0x05ff
     }
-}
-
-/// Whether this is an EtherType of MPLS.
-pub(crate) fn is_mpls(dl_type: u16) -> bool {
-    matches!(dl_type, eth::MPLS | eth::MPLS_MCAST)
 }
 
 /// Whether this is an EtherType of IPv4 or IPv6.
@@ -89,7 +66,7 @@ impl Prereq {
             Prereq::Ipv4 => ty == eth::IP,
             Prereq::Ipv6 => ty == eth::IPV6,
             Prereq::IpAny => is_ip_any(ty),
-            Prereq::Mpls => is_mpls(ty),
+            Prereq::Mpls => heddle_wire::eth::is_mpls(ty),
             Prereq::Tcp => l4(proto::TCP),
             Prereq::Udp => l4(proto::UDP),
             Prereq::Sctp => l4(proto::SCTP),
