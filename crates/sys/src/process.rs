@@ -1,0 +1,69 @@
+//! Forking a daemon.
+//!
+//! `fork` copies one thread only. A lock that another thread holds at that moment stays locked in the child for
+//! ever, so the call is sound only while the process has a single thread. [`fork`] checks that claim against the
+//! kernel's own count instead of trusting its caller; everything else about daemons is safe code elsewhere.
+//!
+//! Cost: one read of `/proc/self/status` and one system call. Call it at start-up only.
+
+use std::io;
+
+use nix::unistd::{ForkResult, Pid};
+
+/// Which side of a [`fork`] this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fork {
+    /// The process that called [`fork`], with the id of the new one.
+    Parent(Pid),
+    /// The new process.
+    Child,
+}
+
+/// Splits the process in two, as fork(2) does.
+///
+/// # Errors
+/// `Unsupported` when the process has more than one thread, or when the number of threads cannot be read; else
+/// what fork(2) reports (out of memory, process limit).
+pub fn fork() -> io::Result<Fork> {
+    let threads = thread_count()?;
+    if threads != 1 {
+        let text = format!("cannot fork with {threads} threads running");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    // SAFETY: the process has one thread (checked above, and only this thread could start another), so no lock of
+    // the allocator or of any library can be held by a thread that the child lacks.
+    match unsafe { nix::unistd::fork() }? {
+        ForkResult::Parent { child } => Ok(Fork::Parent(child)),
+        ForkResult::Child => Ok(Fork::Child),
+    }
+}
+
+/// The number of threads of this process, as the kernel counts them.
+///
+/// # Errors
+/// When `/proc` is not mounted or has no `Threads:` line.
+pub fn thread_count() -> io::Result<usize> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("Threads:"))
+        .and_then(|count| count.trim().parse().ok())
+        .ok_or_else(|| {
+            io::Error::new(
+                io::ErrorKind::Unsupported,
+                "/proc/self/status has no thread count",
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The test harness runs this on a thread of its own, so the process has at least two.
+    #[test]
+    fn refuses_with_threads() {
+        assert!(thread_count().unwrap() >= 2);
+        assert_eq!(fork().unwrap_err().kind(), io::ErrorKind::Unsupported);
+    }
+}
