@@ -15,9 +15,11 @@ mod offload;
 mod packet;
 mod pool;
 mod seg;
+#[cfg(test)]
+mod tests;
 
 pub use offload::{Csum, Gso, GsoKind, Offload};
-pub use packet::{BUF_SIZE, HEADROOM, Packet};
+pub use packet::{BUF_SIZE, HEADROOM, MAX_SEGS, Packet};
 pub use pool::Pool;
 pub use seg::Seg;
 

@@ -2,6 +2,7 @@
 
 use crate::{Csum, Offload, Seg};
 use arrayvec::ArrayVec;
+use heddle_sys::Iov;
 
 /// Capacity of a pool buffer: a 64 KiB segment train, Ethernet and tunnel headers, room in front.
 pub const BUF_SIZE: usize = 68 * 1024;
@@ -165,6 +166,36 @@ impl Packet {
         dst.make_private();
         dst.offload = self.offload;
         dst.in_port = self.in_port;
+    }
+    /// Pushes a VLAN tag behind the two addresses; `false` without room or addresses. Offsets move along.
+    pub fn push_vlan(&mut self, tpid: u16, tci: u16) -> bool {
+        const ADDRS: usize = 12;
+        if (self.head_len as usize) < ADDRS || !self.push_front(4) {
+            return false;
+        }
+        let head = self.head_mut();
+        head.copy_within(4..4 + ADDRS, 0);
+        head[ADDRS..ADDRS + 2].copy_from_slice(&tpid.to_be_bytes());
+        head[ADDRS + 2..ADDRS + 4].copy_from_slice(&tci.to_be_bytes());
+        true
+    }
+    /// Removes the four bytes behind the two addresses, whatever they are; `false` if the head is shorter.
+    /// Offsets move along.
+    pub fn pop_vlan(&mut self) -> bool {
+        const ADDRS: usize = 12;
+        if (self.head_len as usize) < ADDRS + 4 {
+            return false;
+        }
+        self.head_mut().copy_within(0..ADDRS, 4);
+        self.pull_front(4)
+    }
+    /// The pieces of the packet in order, for a gather list. A packet without bytes has none.
+    pub fn iovs(&self) -> impl Iterator<Item = Iov<'_>> {
+        let head = (!self.head().is_empty()).then(|| Iov::new(self.head()));
+        head.into_iter().chain(self.segs.iter().map(|s| {
+            // SAFETY: the segment's memory is readable while a packet that holds it lives (`Seg::new`).
+            unsafe { Iov::from_raw(s.as_ptr(), s.len()) }
+        }))
     }
     /// All bytes, copied; for the slow path and tests.
     pub fn to_vec(&self) -> Vec<u8> {

@@ -14,7 +14,11 @@ pub struct Pool {
 impl Pool {
     /// A pool that keeps up to `cap` packets. Their pages are touched only when first written.
     pub fn new(cap: usize) -> Self {
-        Self { free: (0..cap).map(|_| Packet::new()).collect(), cap, grown: 0 }
+        Self {
+            free: (0..cap).map(|_| Packet::new()).collect(),
+            cap,
+            grown: 0,
+        }
     }
     /// An empty packet.
     pub fn get(&mut self) -> Packet {

@@ -39,7 +39,10 @@ impl Seg {
     }
     /// The first `n` bytes (at most all of them).
     pub fn prefix(&self, n: usize) -> Seg {
-        Seg { ptr: self.ptr, len: n.min(self.len()) as u32 }
+        Seg {
+            ptr: self.ptr,
+            len: n.min(self.len()) as u32,
+        }
     }
     /// Splits off the first `n` bytes (at most all of them), leaving the rest.
     pub fn advance(&mut self, n: usize) {

@@ -1,1 +1,49 @@
-//! Operating-system interfaces: mmap, eventfd, netlink, tun, packet sockets, affinity, NUMA.
+//! Operating-system interfaces: tun/tap, packet sockets, eventfd, epoll, links, netlink, affinity, NUMA, clocks.
+//!
+//! Problem: a userspace switch lives on a handful of Linux system calls that have no safe binding. Each module
+//! wraps one of them so that every caller stays in safe Rust.
+//!
+//! Invariants: descriptors are owned ([`std::os::fd::OwnedFd`]) and close-on-exec; buffers given to the kernel
+//! are borrowed for the length of the call; no function panics on what the kernel or another process answers.
+//!
+//! Costs: modules used by the forwarding path ([`tap`], [`packet_socket`], [`batch`], [`event`], [`clock`])
+//! neither allocate nor lock per call; all others may.
+
+#![allow(unsafe_code)] // the one crate whose purpose is system calls; each block says why it is sound
+#![allow(clippy::cast_possible_truncation)] // kernel structures fix the widths; sizes are compile-time constants
+
+pub mod batch;
+pub mod clock;
+pub mod cpu;
+pub mod event;
+pub mod iov;
+pub mod link;
+pub mod link_events;
+pub mod memory;
+pub mod packet_socket;
+pub mod process;
+mod sock;
+pub mod tap;
+
+pub use batch::{RecvBatch, SendBatch};
+pub use clock::{Tsc, monotonic_ms, monotonic_ns};
+pub use event::{Epoll, EventFd};
+pub use iov::Iov;
+pub use link::LinkCtl;
+pub use link_events::LinkEvents;
+pub use packet_socket::PacketSocket;
+pub use tap::TapQueue;
+
+/// The C convention as a `Result`: -1 means "see errno".
+fn cvt(ret: libc::c_int) -> std::io::Result<libc::c_int> {
+    if ret < 0 {
+        Err(std::io::Error::last_os_error())
+    } else {
+        Ok(ret)
+    }
+}
+
+/// As [`cvt`], for calls that return a length.
+fn cvt_len(ret: libc::ssize_t) -> std::io::Result<usize> {
+    usize::try_from(ret).map_err(|_| std::io::Error::last_os_error())
+}

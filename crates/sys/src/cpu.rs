@@ -1,0 +1,93 @@
+//! Which processors this process may use, where they are, and how threads are bound to them.
+
+use crate::cvt;
+use std::io;
+
+/// The processors that this thread may run on, ascending.
+///
+/// # Errors
+/// What sched_getaffinity(2) says.
+pub fn allowed() -> io::Result<Vec<usize>> {
+    // SAFETY: `set` is plain data that the call fills.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        cvt(libc::sched_getaffinity(
+            0,
+            size_of::<libc::cpu_set_t>(),
+            &raw mut set,
+        ))?;
+        set
+    };
+    let max = libc::CPU_SETSIZE as usize;
+    // SAFETY: the index is below CPU_SETSIZE.
+    Ok((0..max)
+        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
+        .collect())
+}
+
+/// Binds the calling thread to the processors `cpus`.
+///
+/// # Errors
+/// `InvalidInput` when none of them exists or is allowed.
+pub fn pin(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: `set` is plain data; each index is checked against CPU_SETSIZE.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        for &cpu in cpus.iter().filter(|&&c| c < libc::CPU_SETSIZE as usize) {
+            libc::CPU_SET(cpu, &mut set);
+        }
+        cvt(libc::sched_setaffinity(
+            0,
+            size_of::<libc::cpu_set_t>(),
+            &raw const set,
+        ))?;
+    }
+    Ok(())
+}
+
+/// The NUMA node of processor `cpu`; `None` where the kernel does not say (then treat it as node 0).
+pub fn numa_node(cpu: usize) -> Option<u32> {
+    let dir = format!("/sys/devices/system/cpu/cpu{cpu}");
+    std::fs::read_dir(dir)
+        .ok()?
+        .flatten()
+        .find_map(|entry| entry.file_name().to_str()?.strip_prefix("node")?.parse().ok())
+}
+
+/// The hardware thread siblings' core: processors with equal values share a core. `None` if unknown.
+pub fn core_id(cpu: usize) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu{cpu}/topology/core_id")).ok()?;
+    text.trim().parse().ok()
+}
+
+/// Names the calling thread for ps, top and gdb; the kernel keeps 15 bytes.
+pub fn name_thread(name: &str) {
+    let mut buf = [0_u8; 16];
+    for (dst, src) in buf.iter_mut().take(15).zip(name.bytes()) {
+        *dst = src;
+    }
+    // SAFETY: sixteen bytes that end with a zero.
+    unsafe { libc::prctl(libc::PR_SET_NAME, buf.as_ptr()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_to_one_of_the_allowed() {
+        let cpus = allowed().unwrap();
+        let last = *cpus.last().unwrap();
+        std::thread::spawn(move || {
+            pin(&[last]).unwrap();
+            assert_eq!(allowed().unwrap(), [last]);
+            name_thread("a-name-longer-than-fifteen");
+            let comm = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+            assert_eq!(comm.trim(), "a-name-longer-t");
+        })
+        .join()
+        .unwrap();
+        assert_eq!(allowed().unwrap(), cpus);
+        assert!(pin(&[]).is_err());
+    }
+}

@@ -1,0 +1,264 @@
+//! Reading and changing network devices by name: index, MTU, address, flags, driver.
+//!
+//! Requests go through ioctl(2) on a socket (netdevice(7)), because a socket stays in the network namespace that it
+//! was opened in: one handle per namespace serves any thread.
+
+use crate::tap::{hwaddr, ifreq, mac_of, socket_in};
+use crate::{cvt, sock};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// A handle for the network devices of one network namespace.
+#[derive(Debug)]
+pub struct LinkCtl {
+    sock: OwnedFd,
+}
+
+/// State bits of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkFlags {
+    /// Administratively up.
+    pub up: bool,
+    /// Up and able to carry traffic, as the kernel sees it.
+    pub running: bool,
+    /// Promiscuous.
+    pub promisc: bool,
+    /// The loopback device.
+    pub loopback: bool,
+}
+
+/// Who drives a device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Driver {
+    /// Driver name (`veth`, `tun`, `e1000e`).
+    pub name: String,
+    /// Driver version.
+    pub version: String,
+    /// Firmware version, often empty.
+    pub firmware: String,
+    /// Bus address, often empty.
+    pub bus: String,
+}
+
+/// Line rate of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Speed {
+    /// Megabits per second, `None` when the device does not know.
+    pub mbps: Option<u32>,
+    /// Full duplex, `None` when the device does not know.
+    pub full_duplex: Option<bool>,
+}
+
+const ETHTOOL_GSET: u32 = 1;
+const ETHTOOL_GDRVINFO: u32 = 3;
+const ETHTOOL_GLINK: u32 = 10;
+
+impl LinkCtl {
+    /// A handle for the namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            sock: sock::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?,
+        })
+    }
+    /// A handle for the namespace `ns` (an open `/proc/PID/ns/net` or [`crate::TapQueue::namespace`]).
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_SYS_ADMIN`.
+    pub fn in_namespace(ns: OwnedFd) -> io::Result<Self> {
+        Ok(Self { sock: socket_in(ns)? })
+    }
+    fn request(&self, code: libc::Ioctl, req: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: every request of this module reads and writes one `ifreq`.
+        cvt(unsafe { libc::ioctl(self.sock.as_raw_fd(), code, core::ptr::from_mut(req)) })?;
+        Ok(())
+    }
+    /// Interface index.
+    ///
+    /// # Errors
+    /// `ENODEV`, as for all calls here, when no such device exists.
+    pub fn ifindex(&self, name: &str) -> io::Result<u32> {
+        let mut req = named(name)?;
+        self.request(libc::SIOCGIFINDEX, &mut req)?;
+        // SAFETY: the call has written the index form of the union.
+        Ok(u32::try_from(unsafe { req.ifr_ifru.ifru_ifindex }).unwrap_or(0))
+    }
+    /// Largest packet behind the Ethernet header, bytes.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn mtu(&self, name: &str) -> io::Result<u32> {
+        let mut req = named(name)?;
+        self.request(libc::SIOCGIFMTU, &mut req)?;
+        // SAFETY: the call has written the MTU form of the union.
+        Ok(u32::try_from(unsafe { req.ifr_ifru.ifru_mtu }).unwrap_or(0))
+    }
+    /// Sets the MTU.
+    ///
+    /// # Errors
+    /// `EINVAL` outside the device's range.
+    pub fn set_mtu(&self, name: &str, mtu: u32) -> io::Result<()> {
+        let mut req = named(name)?;
+        req.ifr_ifru.ifru_mtu = i32::try_from(mtu).unwrap_or(i32::MAX);
+        self.request(libc::SIOCSIFMTU, &mut req)
+    }
+    /// Hardware address.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn mac(&self, name: &str) -> io::Result<[u8; 6]> {
+        let mut req = named(name)?;
+        self.request(libc::SIOCGIFHWADDR, &mut req)?;
+        // SAFETY: the call has written the address form of the union.
+        Ok(mac_of(unsafe { &req.ifr_ifru.ifru_hwaddr }))
+    }
+    /// Sets the hardware address.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for a multicast or zero address, `EBUSY` where the device must be down for it.
+    pub fn set_mac(&self, name: &str, mac: [u8; 6]) -> io::Result<()> {
+        let mut req = named(name)?;
+        req.ifr_ifru.ifru_hwaddr = hwaddr(mac);
+        self.request(libc::SIOCSIFHWADDR, &mut req)
+    }
+    /// State bits.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn flags(&self, name: &str) -> io::Result<LinkFlags> {
+        let bits = self.raw_flags(name)?;
+        let has = |bit: i32| bits & bit as u16 != 0;
+        Ok(LinkFlags {
+            up: has(libc::IFF_UP),
+            running: has(libc::IFF_RUNNING),
+            promisc: has(libc::IFF_PROMISC),
+            loopback: has(libc::IFF_LOOPBACK),
+        })
+    }
+    fn raw_flags(&self, name: &str) -> io::Result<u16> {
+        let mut req = named(name)?;
+        self.request(libc::SIOCGIFFLAGS, &mut req)?;
+        // SAFETY: the call has written the flags form of the union.
+        Ok(unsafe { req.ifr_ifru.ifru_flags } as u16)
+    }
+    /// Sets the admin state.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn set_up(&self, name: &str, up: bool) -> io::Result<()> {
+        let old = self.raw_flags(name)?;
+        let bit = libc::IFF_UP as u16;
+        let new = if up { old | bit } else { old & !bit };
+        if new == old {
+            return Ok(());
+        }
+        let mut req = named(name)?;
+        req.ifr_ifru.ifru_flags = new as libc::c_short;
+        self.request(libc::SIOCSIFFLAGS, &mut req)
+    }
+    /// Whether the device has carrier, in any admin state.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn carrier(&self, name: &str) -> io::Result<bool> {
+        let mut value = [ETHTOOL_GLINK, 0];
+        match self.ethtool(name, &mut value) {
+            Ok(()) => Ok(value[1] != 0),
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Err(e),
+            Err(_) => Ok(self.flags(name)?.running),
+        }
+    }
+    /// Driver, as ethtool shows it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver does not say.
+    pub fn driver(&self, name: &str) -> io::Result<Driver> {
+        let mut info = [0_u32; 49]; // struct ethtool_drvinfo, 196 bytes
+        info[0] = ETHTOOL_GDRVINFO;
+        self.ethtool(name, &mut info)?;
+        let text = |from: usize| -> String {
+            let words = info.get(from..from + 8).unwrap_or_default();
+            let bytes: Vec<u8> = words
+                .iter()
+                .flat_map(|w| w.to_ne_bytes())
+                .take_while(|&b| b != 0)
+                .collect();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        Ok(Driver {
+            name: text(1),
+            version: text(9),
+            firmware: text(17),
+            bus: text(25),
+        })
+    }
+    /// Line rate, as ethtool shows it.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver does not say.
+    pub fn speed(&self, name: &str) -> io::Result<Speed> {
+        let mut cmd = [0_u32; 11]; // struct ethtool_cmd, 44 bytes
+        cmd[0] = ETHTOOL_GSET;
+        self.ethtool(name, &mut cmd)?;
+        let low_and_duplex = cmd[3].to_ne_bytes();
+        let high = cmd[7].to_ne_bytes();
+        let low = u16::from_ne_bytes([low_and_duplex[0], low_and_duplex[1]]);
+        let high = u16::from_ne_bytes([high[0], high[1]]);
+        let mbps = (u32::from(high) << 16) | u32::from(low);
+        let known = mbps != u32::MAX && mbps != 0xffff && mbps != 0;
+        let full_duplex = match low_and_duplex[2] {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        };
+        Ok(Speed {
+            mbps: known.then_some(mbps),
+            full_duplex,
+        })
+    }
+    fn ethtool<const N: usize>(&self, name: &str, data: &mut [u32; N]) -> io::Result<()> {
+        let mut req = named(name)?;
+        req.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
+        self.request(libc::SIOCETHTOOL, &mut req)
+    }
+}
+
+/// A request for device `name`; a name that cannot exist gets the answer that the kernel would give.
+fn named(name: &str) -> io::Result<libc::ifreq> {
+    if name.is_empty() || name.len() > crate::tap::NAME_MAX || name.contains('\0') {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    Ok(ifreq(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_and_nothing() {
+        let ctl = LinkCtl::new().unwrap();
+        assert_eq!(ctl.ifindex("lo").unwrap(), 1);
+        assert!(ctl.mtu("lo").unwrap() >= 1280);
+        assert!(ctl.flags("lo").unwrap().loopback);
+        assert_eq!(ctl.mac("lo").unwrap(), [0; 6]);
+        for bad in ["no-such-device", "", "a-name-that-is-too-long", "l\0o"] {
+            assert_eq!(
+                ctl.ifindex(bad).unwrap_err().raw_os_error(),
+                Some(libc::ENODEV),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn handle_in_own_namespace_sees_the_same() {
+        let ns = std::fs::File::open("/proc/self/ns/net").unwrap();
+        match LinkCtl::in_namespace(ns.into()) {
+            Ok(ctl) => assert_eq!(ctl.ifindex("lo").unwrap(), 1),
+            Err(e) => println!("SKIP handle_in_own_namespace_sees_the_same: {e}"),
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! Tap devices: a network device of the kernel whose other end is a descriptor (tuntap(7) in kernel documentation).
+//!
+//! Invariants: every queue carries a virtio-net header of [`VNET_HDR_LEN`] bytes. The device exists as long as one
+//! of its queues; it is never made persistent. Its owner may rename it or move it to another network namespace: the
+//! queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
+
+use crate::{Iov, cvt, cvt_len, sock};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+/// Length of the virtio-net header that tap queues use here (with the `num_buffers` field, as virtio 1.x has it).
+pub const VNET_HDR_LEN: usize = 12;
+/// Longest interface name, bytes.
+pub const NAME_MAX: usize = 15;
+/// Most queues of one device.
+pub const MAX_QUEUES: usize = 256;
+
+const TUNSETCARRIER: libc::Ioctl = 0x4004_54e2;
+const TUNGETDEVNETNS: libc::Ioctl = 0x54e3;
+const TUN_F_USO4: u32 = 0x20;
+const TUN_F_USO6: u32 = 0x40;
+
+/// What the device may hand over without finishing it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapOffloads {
+    /// Checksums left to the reader.
+    pub csum: bool,
+    /// TCP segment trains.
+    pub tso: bool,
+    /// UDP segment trains.
+    pub uso: bool,
+}
+
+/// One queue of a tap device.
+#[derive(Debug)]
+pub struct TapQueue {
+    fd: OwnedFd,
+}
+
+impl TapQueue {
+    /// Creates device `name` with its first queue, or adds a queue to it if this process holds it already.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that is empty, too long, or not a legal interface name; `EBUSY` when a device of
+    /// that name exists and is not ours; `NotFound` without `/dev/net/tun`; `PermissionDenied`.
+    pub fn open(name: &str) -> io::Result<Self> {
+        if !valid_name(name) {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        // SAFETY: the path ends with a zero; the result is checked before it is owned.
+        let fd = cvt(unsafe {
+            libc::open(
+                c"/dev/net/tun".as_ptr(),
+                libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK,
+            )
+        })?;
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let queue = Self { fd };
+        let mut req = ifreq(name);
+        req.ifr_ifru.ifru_flags =
+            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE) as libc::c_short;
+        queue.ioctl(libc::TUNSETIFF, (&raw mut req).cast())?;
+        let mut len = VNET_HDR_LEN as libc::c_int;
+        queue.ioctl(libc::TUNSETVNETHDRSZ, (&raw mut len).cast())?;
+        Ok(queue)
+    }
+
+    /// Turns on as many offloads as the kernel knows, and says which.
+    pub fn enable_offloads(&self) -> TapOffloads {
+        let tso = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        let levels = [
+            (
+                tso | TUN_F_USO4 | TUN_F_USO6,
+                TapOffloads {
+                    csum: true,
+                    tso: true,
+                    uso: true,
+                },
+            ),
+            (
+                tso,
+                TapOffloads {
+                    csum: true,
+                    tso: true,
+                    uso: false,
+                },
+            ),
+            (
+                libc::TUN_F_CSUM,
+                TapOffloads {
+                    csum: true,
+                    tso: false,
+                    uso: false,
+                },
+            ),
+        ];
+        for (flags, what) in levels {
+            // SAFETY: this request takes its argument by value.
+            let done = unsafe {
+                libc::ioctl(
+                    self.fd.as_raw_fd(),
+                    libc::TUNSETOFFLOAD,
+                    libc::c_ulong::from(flags),
+                )
+            };
+            if done == 0 {
+                return what;
+            }
+        }
+        TapOffloads {
+            csum: false,
+            tso: false,
+            uso: false,
+        }
+    }
+
+    /// Attaches this queue to its device again, or takes it off: a detached queue gets no packets and takes none.
+    ///
+    /// # Errors
+    /// `EINVAL` when it is in that state already.
+    pub fn set_attached(&self, attached: bool) -> io::Result<()> {
+        let mut req = ifreq("");
+        let flag = if attached {
+            libc::IFF_ATTACH_QUEUE
+        } else {
+            libc::IFF_DETACH_QUEUE
+        };
+        req.ifr_ifru.ifru_flags = flag as libc::c_short;
+        self.ioctl(libc::TUNSETQUEUE, (&raw mut req).cast())
+    }
+
+    /// Sets the carrier that the device shows to its owner.
+    ///
+    /// # Errors
+    /// `EINVAL` on kernels before 5.0.
+    pub fn set_carrier(&self, up: bool) -> io::Result<()> {
+        let mut on = libc::c_int::from(up);
+        self.ioctl(TUNSETCARRIER, (&raw mut on).cast())
+    }
+
+    /// The device's present name.
+    ///
+    /// # Errors
+    /// `EBADFD` for a detached queue or a deleted device.
+    pub fn ifname(&self) -> io::Result<String> {
+        let mut req = ifreq("");
+        self.ioctl(libc::TUNGETIFF, (&raw mut req).cast())?;
+        let bytes: Vec<u8> = req
+            .ifr_name
+            .iter()
+            .map(|&c| c as u8)
+            .take_while(|&b| b != 0)
+            .collect();
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The network namespace that the device is in now.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_NET_ADMIN` there; `EINVAL` on kernels before 5.7.
+    pub fn namespace(&self) -> io::Result<OwnedFd> {
+        // SAFETY: this request takes no argument and returns a descriptor.
+        let fd = cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), TUNGETDEVNETNS, 0) })?;
+        // SAFETY: a fresh descriptor that nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    /// The device's hardware address, wherever the device is.
+    ///
+    /// # Errors
+    /// `EBADFD` for a detached queue or a deleted device.
+    pub fn mac(&self) -> io::Result<[u8; 6]> {
+        let mut req = ifreq("");
+        self.ioctl(libc::SIOCGIFHWADDR, (&raw mut req).cast())?;
+        // SAFETY: the call has written the address form of the union.
+        Ok(mac_of(unsafe { &req.ifr_ifru.ifru_hwaddr }))
+    }
+
+    /// Sets the device's hardware address, wherever the device is.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` for a multicast or zero address.
+    pub fn set_mac(&self, mac: [u8; 6]) -> io::Result<()> {
+        let mut req = ifreq("");
+        req.ifr_ifru.ifru_hwaddr = hwaddr(mac);
+        self.ioctl(libc::SIOCSIFHWADDR, (&raw mut req).cast())
+    }
+
+    /// Most bytes that may wait for the reader beyond the device's queue, and for the kernel.
+    pub fn set_sndbuf(&self, bytes: i32) {
+        let mut n = bytes;
+        let _ = self.ioctl(libc::TUNSETSNDBUF, (&raw mut n).cast());
+    }
+
+    /// Reads one packet, header first. `Ok(0)`: none is there.
+    ///
+    /// # Errors
+    /// `EBADFD` for a detached queue; what read(2) says.
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        // SAFETY: `buf` is writable for its length.
+        let got = cvt_len(unsafe { libc::read(self.fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) });
+        match got {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(0),
+            other => other,
+        }
+    }
+
+    /// Writes one packet, header first.
+    ///
+    /// # Errors
+    /// `EAGAIN` or `ENOBUFS` (full), `EIO` (device down), `EINVAL` (header refused), `EBADFD` (detached).
+    pub fn write(&self, pieces: &[Iov<'_>]) -> io::Result<usize> {
+        // SAFETY: `Iov` has the layout of `iovec`, and its bytes are readable for its lifetime.
+        cvt_len(unsafe { libc::writev(self.fd.as_raw_fd(), pieces.as_ptr().cast(), pieces.len() as _) })
+    }
+
+    fn ioctl(&self, request: libc::Ioctl, arg: *mut libc::c_void) -> io::Result<()> {
+        // SAFETY: each caller passes the structure that its request reads or writes.
+        cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), request, arg) })?;
+        Ok(())
+    }
+}
+
+impl AsFd for TapQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+impl AsRawFd for TapQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// Whether `name` can be an interface name, as the kernel's `dev_valid_name` judges.
+pub fn valid_name(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    !bytes.is_empty()
+        && bytes.len() <= NAME_MAX
+        && name != "."
+        && name != ".."
+        && !bytes
+            .iter()
+            .any(|&b| b == 0 || b == b'/' || b == b':' || b == b'%' || b.is_ascii_whitespace() || b == 0x0b)
+}
+
+/// An empty request for interface `name` (cut to what fits).
+pub(crate) fn ifreq(name: &str) -> libc::ifreq {
+    // SAFETY: a C structure for which all zeroes are a value.
+    let mut req: libc::ifreq = unsafe { core::mem::zeroed() };
+    for (dst, src) in req.ifr_name.iter_mut().take(NAME_MAX).zip(name.bytes()) {
+        *dst = src as libc::c_char;
+    }
+    req
+}
+
+pub(crate) fn mac_of(addr: &libc::sockaddr) -> [u8; 6] {
+    core::array::from_fn(|i| addr.sa_data[i] as u8)
+}
+
+pub(crate) fn hwaddr(mac: [u8; 6]) -> libc::sockaddr {
+    // SAFETY: a C structure for which all zeroes are a value.
+    let mut addr: libc::sockaddr = unsafe { core::mem::zeroed() };
+    addr.sa_family = libc::ARPHRD_ETHER;
+    for (dst, src) in addr.sa_data.iter_mut().zip(mac) {
+        *dst = src as libc::c_char;
+    }
+    addr
+}
+
+/// A datagram socket, as a handle for interface requests, in the network namespace `ns`.
+///
+/// A namespace belongs to a thread, so a short-lived thread enters it and opens the socket there.
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_SYS_ADMIN`; what setns(2) or socket(2) say.
+pub(crate) fn socket_in(ns: OwnedFd) -> io::Result<OwnedFd> {
+    let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
+        // SAFETY: a namespace descriptor; only this thread changes its namespace, and it ends right after.
+        cvt(unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) })?;
+        sock::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
+    })?;
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("thread ended early")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        for good in ["a", "eth0", "br-int", "fifteen-letters"] {
+            assert!(valid_name(good), "{good}");
+        }
+        for bad in [
+            "",
+            ".",
+            "..",
+            "a/b",
+            "a b",
+            "a:b",
+            "sixteen-letters!",
+            "tap%d",
+            "a\0",
+        ] {
+            assert!(!valid_name(bad), "{bad:?}");
+            assert!(TapQueue::open(bad).is_err(), "{bad:?}");
+        }
+    }
+}
