@@ -1,0 +1,45 @@
+//! The directories that Open vSwitch's programs share, as Debian's packages place them unless the environment says
+//! otherwise.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+fn dir(variable: &str, default: &str) -> PathBuf {
+    env::var_os(variable)
+        .filter(|value| !value.is_empty())
+        .map_or_else(|| default.into(), PathBuf::from)
+}
+
+/// Where sockets and pid files are: `OVS_RUNDIR`.
+#[must_use]
+pub fn rundir() -> PathBuf {
+    dir("OVS_RUNDIR", "/var/run/openvswitch")
+}
+
+/// Where log files are: `OVS_LOGDIR`.
+#[must_use]
+pub fn logdir() -> PathBuf {
+    dir("OVS_LOGDIR", "/var/log/openvswitch")
+}
+
+/// Where the system's configuration is: `OVS_SYSCONFDIR`.
+#[must_use]
+pub fn sysconfdir() -> PathBuf {
+    dir("OVS_SYSCONFDIR", "/etc")
+}
+
+/// Where databases are: `OVS_DBDIR`, else `openvswitch` in [`sysconfdir`].
+#[must_use]
+pub fn dbdir() -> PathBuf {
+    let default = sysconfdir().join("openvswitch");
+    env::var_os("OVS_DBDIR")
+        .filter(|value| !value.is_empty())
+        .map_or(default, PathBuf::from)
+}
+
+/// `name` as it stands when it is absolute, else inside `dir`.
+#[must_use]
+pub fn inside(dir: &Path, name: &str) -> PathBuf {
+    // `join` replaces the whole path by an absolute argument.
+    dir.join(name)
+}

@@ -1,0 +1,57 @@
+//! What the program calls itself.
+//!
+//! As with Open vSwitch's daemons, messages, pid file, log file and control socket take the base name of
+//! `argv[0]`: through a symbolic link called `ovs-vswitchd` everything is where scripts expect it. Started as
+//! `heddled`, the files have the names of `ovs-vswitchd` too, since that is the default target of `ovs-appctl`, and
+//! the pid file and the control socket have a second name, so that `ovs-appctl -t heddled` finds them as well.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The version of Open vSwitch whose interfaces this program has.
+pub const COMPATIBLE_VERSION: &str = "3.1.0";
+/// The name of the program that this one stands in for.
+const COMPATIBLE_NAME: &str = "ovs-vswitchd";
+const OWN_NAME: &str = "heddled";
+
+/// The names of this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// For messages: the base name of `argv[0]`.
+    pub program: String,
+    /// For default file names.
+    pub service: String,
+    /// A second name for the pid file and the control socket.
+    pub alias: Option<String>,
+}
+
+impl Names {
+    /// The names that follow from `argv[0]`.
+    #[must_use]
+    pub fn from_argv0(argv0: Option<&OsStr>) -> Names {
+        let base = argv0
+            .map(Path::new)
+            .and_then(Path::file_name)
+            .and_then(OsStr::to_str)
+            .unwrap_or(OWN_NAME);
+        let is_own = base == OWN_NAME;
+        Names {
+            program: base.to_owned(),
+            service: if is_own { COMPATIBLE_NAME } else { base }.to_owned(),
+            alias: is_own.then(|| OWN_NAME.to_owned()),
+        }
+    }
+
+    /// The text of `--version` and of the command `version`.
+    ///
+    /// Scripts take the last word of the first line that has "Open vSwitch" in it for the version (ovs-ctl), or the
+    /// last word of the first line (ovs-lib); the second line tells a person which program this is.
+    #[must_use]
+    pub fn version_text(&self) -> String {
+        format!(
+            "{} (Open vSwitch) {COMPATIBLE_VERSION}\nHeddle {}\n",
+            self.program,
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+}

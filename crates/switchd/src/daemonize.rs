@@ -1,0 +1,234 @@
+//! Becoming a daemon: forking into the background, supervising, telling the parent when all is ready.
+//!
+//! `--detach` forks. The parent waits on a pipe until the child says that it is ready, then exits with success; when
+//! the child dies first, the parent fails with the child's exit code, so a script knows whether the switch is up.
+//! `--monitor` forks once more: the process in between restarts the daemon when it dies of a signal that means a
+//! bug, at most every ten seconds.
+//!
+//! All of this happens before the process starts its first thread; the operating system allows no other order.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::process::exit;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use heddle_sys::process::{Fork, fork};
+use nix::errno::Errno;
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, pipe, setsid};
+use parking_lot::Mutex;
+
+use crate::cli::Options;
+use crate::exit::signal_text;
+use crate::vlog::{self, Destination, Level};
+
+const RESTART_INTERVAL: Duration = Duration::from_secs(10);
+
+/// The signals after which a daemon is restarted, as ovs-vswitchd(8) lists them.
+const CRASHES: [Signal; 9] = [
+    Signal::SIGABRT,
+    Signal::SIGALRM,
+    Signal::SIGBUS,
+    Signal::SIGFPE,
+    Signal::SIGILL,
+    Signal::SIGPIPE,
+    Signal::SIGSEGV,
+    Signal::SIGXCPU,
+    Signal::SIGXFSZ,
+];
+
+/// The daemon's tie to the process that started it.
+#[derive(Debug)]
+pub struct Daemon {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    parent: Option<File>,
+    detach: bool,
+    chdir: bool,
+}
+
+impl Daemon {
+    /// A daemon that nobody waits for and that stays in the foreground.
+    #[must_use]
+    pub fn foreground() -> Daemon {
+        Daemon {
+            state: Mutex::new(State {
+                parent: None,
+                detach: false,
+                chdir: false,
+            }),
+        }
+    }
+
+    /// Tells the parent that the daemon works, and leaves the terminal: directory `/` unless `--no-chdir`, standard
+    /// input and output to nowhere, no more logging to the console. Only the first call does anything.
+    pub fn ready(&self) {
+        let mut state = self.state.lock();
+        if let Some(mut parent) = state.parent.take()
+            && let Err(error) = parent.write_all(&[0])
+        {
+            log::warn!(target: "daemon_unix", "pipe write failed ({})", vlog::errno_text(&error));
+        }
+        if std::mem::take(&mut state.detach) {
+            if state.chdir {
+                // "/" always exists; without permission to enter it the daemon stays where it is.
+                let _ = std::env::set_current_dir("/");
+            }
+            close_standard_fds();
+        }
+    }
+}
+
+fn close_standard_fds() {
+    vlog::flush();
+    if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
+        let _ = dup2_stdin(&null);
+        let _ = dup2_stdout(&null);
+        let _ = dup2_stderr(&null);
+    }
+    vlog::set_all_levels(Some(Destination::Console), Level::Off);
+}
+
+/// Forks as the options ask. Returns in the process that is to be the daemon; the others never return.
+///
+/// # Errors
+/// The text to show when the process cannot be split. It must have one thread only.
+pub fn start(options: &Options) -> Result<Daemon, String> {
+    let mut parent = None;
+    if options.detach {
+        match fork_and_wait()? {
+            Side::Child(pipe) => parent = Some(pipe),
+            Side::Parent { ready: true, .. } => exit(0),
+            Side::Parent { .. } => return Err("could not detach from foreground session".into()),
+        }
+        setsid().map_err(|error| format!("setsid failed ({})", error.desc()))?;
+    }
+    if options.monitor {
+        match fork_and_wait()? {
+            Side::Child(pipe) => parent = Some(pipe),
+            Side::Parent { ready: false, .. } => return Err("could not initiate process monitoring".into()),
+            Side::Parent { child, .. } => {
+                if let Some(mut grandparent) = parent.take() {
+                    // It only fails when the grandparent is gone, which is no reason to stop.
+                    let _ = grandparent.write_all(&[0]);
+                }
+                if options.detach {
+                    close_standard_fds();
+                }
+                parent = Some(monitor(child)?);
+            }
+        }
+    }
+    Ok(Daemon {
+        state: Mutex::new(State {
+            parent,
+            detach: options.detach,
+            chdir: options.chdir,
+        }),
+    })
+}
+
+enum Side {
+    /// Write a byte to the pipe when ready.
+    Child(File),
+    Parent {
+        child: Pid,
+        ready: bool,
+    },
+}
+
+/// Forks; the parent waits until the child is ready or dead. When the child ends with a failure of its own, so does
+/// the parent.
+fn fork_and_wait() -> Result<Side, String> {
+    let (read_end, write_end) =
+        pipe().map_err(|error| format!("failed to create pipe ({})", error.desc()))?;
+    let child = match fork().map_err(|error| format!("fork failed ({})", vlog::errno_text(&error)))? {
+        Fork::Child => return Ok(Side::Child(write_end.into())),
+        Fork::Parent(child) => child,
+    };
+    drop(write_end);
+    let ready = File::from(read_end).read_exact(&mut [0]).is_ok();
+    if !ready {
+        let status = wait_for(child)?;
+        if let WaitStatus::Exited(_, code @ 1..) = status {
+            exit(code);
+        }
+        let text = status_text(status);
+        log::error!(target: "daemon_unix", "fork child died before signaling startup ({text})");
+    }
+    Ok(Side::Parent { child, ready })
+}
+
+fn wait_for(child: Pid) -> Result<WaitStatus, String> {
+    loop {
+        match waitpid(child, None) {
+            Err(Errno::EINTR) => {}
+            other => return other.map_err(|error| format!("waitpid failed ({})", error.desc())),
+        }
+    }
+}
+
+/// Watches over the daemon, and restarts it when it crashes. Returns in a new daemon process, with its pipe; the
+/// monitor itself exits when the daemon has ended for another reason.
+fn monitor(mut daemon: Pid) -> Result<File, String> {
+    vlog::set_thread_name("monitor");
+    let mut crashes = 0;
+    let mut last_restart: Option<Instant> = None;
+    loop {
+        // The daemon has the log file open; two writers would keep a rotated file alive.
+        vlog::close_log_file();
+        let status = wait_for(daemon)?;
+        let _ = vlog::reopen_log_file();
+        let text = status_text(status);
+        let WaitStatus::Signaled(_, signal, dumped) = status else {
+            end(daemon, &text)
+        };
+        if !CRASHES.contains(&signal) {
+            end(daemon, &text);
+        }
+        crashes += 1;
+        if dumped {
+            // One core file tells enough; the next ones would only fill the disk.
+            let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+        }
+        let report = format!("{crashes} crashes: pid {daemon} died, {text}");
+        let wait = last_restart.and_then(|last| RESTART_INTERVAL.checked_sub(last.elapsed()));
+        if let Some(wait) = wait {
+            log::warn!(target: "daemon_unix", "{report}, waiting until 10 seconds since last restart");
+            sleep(wait);
+        }
+        last_restart = Some(Instant::now());
+        log::error!(target: "daemon_unix", "{report}, restarting");
+        match fork_and_wait()? {
+            Side::Child(pipe) => {
+                vlog::set_thread_name("");
+                return Ok(pipe);
+            }
+            // One that dies before it is ready is waited for again: `waitpid` then fails and the monitor gives up.
+            Side::Parent { child, ready: true } => daemon = child,
+            Side::Parent { .. } => return Err("restarted daemon did not start".into()),
+        }
+    }
+}
+
+fn end(daemon: Pid, text: &str) -> ! {
+    log::info!(target: "daemon_unix", "pid {daemon} died, {text}, exiting");
+    exit(0)
+}
+
+fn status_text(status: WaitStatus) -> String {
+    match status {
+        WaitStatus::Exited(_, code) => format!("exit status {code}"),
+        WaitStatus::Signaled(_, signal, dumped) => {
+            let dumped = if dumped { ", core dumped" } else { "" };
+            format!("killed ({}){dumped}", signal_text(signal))
+        }
+        other => format!("terminated abnormally ({other:?})"),
+    }
+}

@@ -1,0 +1,185 @@
+//! How the daemon ends: who asked for it, which files go, and what its parent sees.
+//!
+//! The fatal signals (TERM, INT, HUP, ALRM, unless the parent had them ignored) are blocked in every thread and
+//! taken by one thread with sigwait(3), so no code runs in signal context. It asks for an orderly end; when that
+//! takes too long, or on a second signal, it ends the process itself. Either way the files are removed and the
+//! process then dies of the same signal by its default action, so that its parent sees the true cause.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io, thread};
+
+use nix::sys::signal::{SigSet, Signal, raise};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::unixctl::Registry;
+use crate::vlog;
+
+/// How long an orderly end may take after a signal.
+const ORDERLY_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why and how to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// `exit --cleanup`: release also what would outlive the daemon, such as internal ports.
+    pub cleanup: bool,
+    /// The signal that asked for it, if one did.
+    pub signal: Option<Signal>,
+}
+
+/// The wish that the daemon end. Cloning gives another handle to the same wish.
+#[derive(Debug, Clone)]
+pub struct Exit {
+    state: Arc<watch::Sender<Option<Request>>>,
+}
+
+impl Default for Exit {
+    fn default() -> Exit {
+        Exit {
+            state: Arc::new(watch::Sender::new(None)),
+        }
+    }
+}
+
+impl Exit {
+    /// Asks the daemon to end. The first request counts.
+    pub fn request(&self, request: Request) {
+        self.state.send_if_modified(|state| {
+            let first = state.is_none();
+            state.get_or_insert(request);
+            first
+        });
+    }
+
+    /// The request, if there has been one.
+    #[must_use]
+    pub fn get(&self) -> Option<Request> {
+        *self.state.borrow()
+    }
+
+    /// Waits for a request.
+    pub async fn requested(&self) -> Request {
+        let mut state = self.state.subscribe();
+        match state.wait_for(Option::is_some).await.map(|state| *state) {
+            Ok(Some(request)) => request,
+            // The sender lives as long as `self`.
+            _ => std::future::pending().await,
+        }
+    }
+
+    /// Registers the command `exit`.
+    pub fn register_commands(&self, registry: &Registry) {
+        let exit = self.clone();
+        registry.register("exit", "[--cleanup]", 0, 1, move |args| {
+            let cleanup = args.first().is_some_and(|arg| arg == "--cleanup");
+            exit.request(Request {
+                cleanup,
+                signal: None,
+            });
+            Ok(String::new())
+        });
+    }
+}
+
+static FILES: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Has a file removed when the daemon ends, unless it crashes.
+pub fn remove_at_exit(path: &Path) {
+    FILES.lock().insert(path.to_owned());
+}
+
+/// Removes the files now. What cannot be removed is reported, unless it is gone already.
+pub fn remove_files() {
+    for path in std::mem::take(&mut *FILES.lock()) {
+        if let Err(error) = fs::remove_file(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            let why = vlog::errno_text(&error);
+            log::warn!(target: "fatal_signal", "could not unlink \"{}\" ({why})", path.display());
+        }
+    }
+}
+
+/// The system's words for a signal.
+#[must_use]
+pub fn signal_text(signal: Signal) -> &'static str {
+    match signal {
+        Signal::SIGHUP => "Hangup",
+        Signal::SIGINT => "Interrupt",
+        Signal::SIGQUIT => "Quit",
+        Signal::SIGILL => "Illegal instruction",
+        Signal::SIGTRAP => "Trace/breakpoint trap",
+        Signal::SIGABRT => "Aborted",
+        Signal::SIGBUS => "Bus error",
+        Signal::SIGFPE => "Floating point exception",
+        Signal::SIGKILL => "Killed",
+        Signal::SIGSEGV => "Segmentation fault",
+        Signal::SIGPIPE => "Broken pipe",
+        Signal::SIGALRM => "Alarm clock",
+        Signal::SIGTERM => "Terminated",
+        Signal::SIGXCPU => "CPU time limit exceeded",
+        Signal::SIGXFSZ => "File size limit exceeded",
+        other => other.as_str(),
+    }
+}
+
+/// The fatal signals of this process: those that its parent did not have it ignore (as nohup(1) does with HUP).
+fn fatal_signals() -> SigSet {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0);
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGALRM]
+        .into_iter()
+        .filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0)
+        .collect()
+}
+
+/// Blocks the fatal signals in this thread and those it starts, and starts the thread that takes them.
+///
+/// # Errors
+/// When the mask cannot be set or the thread cannot be started.
+pub fn watch_signals(exit: &Exit) -> io::Result<()> {
+    let signals = fatal_signals();
+    signals.thread_block()?;
+    let exit = exit.clone();
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        vlog::set_thread_name("");
+        let mut first = true;
+        while let Ok(signal) = signals.wait() {
+            if !first {
+                die_of(signal);
+            }
+            first = false;
+            let text = signal_text(signal);
+            log::warn!(target: "fatal_signal", "terminating with signal {} ({text})", signal as i32);
+            exit.request(Request {
+                cleanup: false,
+                signal: Some(signal),
+            });
+            let limit = thread::Builder::new().name("exit-limit".into()).spawn(move || {
+                thread::sleep(ORDERLY_LIMIT);
+                log::warn!(target: "fatal_signal", "the orderly end takes too long, ending now");
+                die_of(signal);
+            });
+            if limit.is_err() {
+                die_of(signal);
+            }
+        }
+    })?;
+    Ok(())
+}
+
+/// Removes the files, finishes the log and dies of `signal`.
+pub fn die_of(signal: Signal) -> ! {
+    remove_files();
+    vlog::flush();
+    let only: SigSet = [signal].into_iter().collect();
+    let _ = only.thread_unblock().and_then(|()| raise(signal));
+    // Not reached with a fatal signal, whose disposition nobody here changes; the shell's convention otherwise.
+    std::process::exit(128 + signal as i32)
+}

@@ -1,0 +1,116 @@
+//! What the daemon's memory goes to: `memory/show` and the log lines about growth.
+//!
+//! Each part that holds much memory registers a function that reports how many things of a kind it holds; counts
+//! under the same name add up. [`watch`] logs the peak resident size shortly after the start, and again whenever
+//! it has grown by half, each time with the counts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use parking_lot::Mutex;
+
+use crate::unixctl::Registry;
+
+/// Counts by kind.
+pub type Usage = BTreeMap<String, u64>;
+
+type Reporter = Box<dyn Fn(&mut Usage) + Send + Sync>;
+
+/// The functions that report. Cloning gives another handle to the same set.
+#[derive(Clone, Default)]
+pub struct Reporters {
+    all: Arc<Mutex<Vec<Reporter>>>,
+}
+
+impl std::fmt::Debug for Reporters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reporters({})", self.all.lock().len())
+    }
+}
+
+/// Adds `count` to what `usage` holds under `name`.
+pub fn add(usage: &mut Usage, name: &str, count: u64) {
+    *usage.entry(name.to_owned()).or_insert(0) += count;
+}
+
+impl Reporters {
+    /// Adds a function that calls [`add`] for each kind of thing that it knows.
+    pub fn register(&self, reporter: impl Fn(&mut Usage) + Send + Sync + 'static) {
+        self.all.lock().push(Box::new(reporter));
+    }
+
+    /// All counts as `memory/show` prints them: `name:count` sorted by name, with a blank between.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut usage = Usage::new();
+        for reporter in self.all.lock().iter() {
+            reporter(&mut usage);
+        }
+        let words: Vec<String> = usage
+            .iter()
+            .map(|(name, count)| format!("{name}:{count}"))
+            .collect();
+        words.join(" ")
+    }
+
+    /// Registers `memory/show`.
+    pub fn register_commands(&self, registry: &Registry) {
+        let reporters = self.clone();
+        registry.register("memory/show", "", 0, 0, move |_| Ok(reporters.text()));
+    }
+}
+
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Logs growth for ever; run it as a task of its own.
+#[expect(clippy::cast_precision_loss, reason = "percentages are for people")]
+pub async fn watch(reporters: Reporters) {
+    let start = Instant::now();
+    let mut reported: Option<(i64, Instant)> = None;
+    loop {
+        tokio::time::sleep(CHECK_INTERVAL).await;
+        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
+            return;
+        };
+        let (now, peak) = (Instant::now(), usage.max_rss());
+        match reported {
+            None => {
+                let secs = now.duration_since(start).as_secs_f64();
+                log::info!(target: "memory", "{peak} kB peak resident set size after {secs:.1} seconds");
+            }
+            Some((last, when)) if peak as f64 >= last as f64 * 1.5 => {
+                let percent = (peak as f64 / last as f64 - 1.0) * 100.0;
+                let secs = now.duration_since(when).as_secs_f64();
+                log::info!(
+                    target: "memory",
+                    "peak resident set size grew {percent:.0}% in last {secs:.1} seconds, from {last} kB to {peak} kB"
+                );
+            }
+            Some(_) => continue,
+        }
+        reported = Some((peak, now));
+        let text = reporters.text();
+        if !text.is_empty() {
+            log::info!(target: "memory", "{text}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_sorted_and_summed() {
+        let reporters = Reporters::default();
+        assert_eq!(reporters.text(), "");
+        reporters.register(|usage| add(usage, "rules", 3));
+        reporters.register(|usage| {
+            add(usage, "handlers", 1);
+            add(usage, "rules", 4);
+        });
+        assert_eq!(reporters.text(), "handlers:1 rules:7");
+    }
+}

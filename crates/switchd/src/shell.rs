@@ -1,0 +1,228 @@
+//! From the command line to a running daemon and out again, around [`run`](crate::run::run).
+//!
+//! The order matters: the log is set up by the options, forks come before threads, the pid file belongs to the last
+//! process forked, and the control socket has that process's id in its name.
+
+use std::ffi::OsString;
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, id};
+use std::sync::Arc;
+
+use nix::sys::mman::{MlockAllFlags, mlockall};
+
+use crate::cli::{self, ControlSocket, Options, Parsed, dirs};
+use crate::exit::{self, Exit};
+use crate::pidfile::Pidfile;
+use crate::run::{Context, run};
+use crate::unixctl::{Registry, Server};
+use crate::user::Identity;
+use crate::vlog::{self, Destination, Level, SyslogMethod};
+use crate::{coverage, daemonize, memory};
+
+/// Runs the program with these arguments, `argv[0]` first.
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let names = cli::Names::from_argv0(args.first().map(OsString::as_os_str));
+    vlog::init(&names.program);
+    let result = match cli::parse(args) {
+        Ok(Parsed::Print(text)) => {
+            print!("{text}");
+            return ExitCode::SUCCESS;
+        }
+        Ok(Parsed::Run(options)) => configure_log(&options).and_then(|()| daemon(*options)),
+        Err(error) => Err(error),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            vlog::emer_quiet("vswitchd", &error);
+            exit::remove_files();
+            eprintln!("{}: {error}", names.program);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn configure_log(options: &Options) -> Result<(), String> {
+    let from_env = || {
+        std::env::var("OVS_SYSLOG_METHOD")
+            .ok()
+            .filter(|method| !method.is_empty())
+    };
+    let method = match &options.syslog_method {
+        Some(method) => method.clone(),
+        None => from_env().map_or(Ok(SyslogMethod::Libc), |method| SyslogMethod::parse(&method))?,
+    };
+    vlog::set_syslog_method(method);
+    if options.detach {
+        // What a daemon says while it starts in the background is for the log. Scripts expect a quiet start.
+        vlog::set_all_levels(Some(Destination::Console), Level::Warn);
+    }
+    for spec in &options.verbose {
+        match spec {
+            None => vlog::set_all_levels(None, Level::Dbg),
+            Some(spec) => {
+                vlog::set_levels_from_string(spec)
+                    .map_err(|error| format!("processing \"{spec}\": {error}"))?;
+            }
+        }
+    }
+    if let Some(path) = &options.log_file {
+        // A log file that cannot be opened is not fatal; the warning about it is in the other logs.
+        let _ = vlog::set_log_file(Some(path));
+    }
+    options
+        .syslog_target
+        .as_deref()
+        .map_or(Ok(()), vlog::set_syslog_target)
+}
+
+fn daemon(options: Options) -> Result<ExitCode, String> {
+    if let Some(user) = &options.user {
+        Identity::parse(user)?.assume()?;
+    }
+    let daemon = daemonize::start(&options)?;
+
+    // From here on this is the daemon itself.
+    let pidfile = match &options.pidfile {
+        Some(path) => Some(make_pidfile(path, &options)?),
+        None => None,
+    };
+    let exit = Exit::default();
+    exit::watch_signals(&exit)
+        .map_err(|error| format!("cannot watch signals ({})", vlog::errno_text(&error)))?;
+    vlog::start_writer()
+        .map_err(|error| format!("cannot start the log writer ({})", vlog::errno_text(&error)))?;
+    log_panics();
+    if options.mlockall
+        && let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
+    {
+        log::error!(target: "vswitchd", "mlockall failed: {}", error.desc());
+    }
+
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name(&options.names.program)
+        .enable_all()
+        .build()
+        .map_err(|error| format!("cannot start the runtime ({})", vlog::errno_text(&error)))?;
+    let options = Arc::new(options);
+    let serve = serve(options, exit.clone(), daemon);
+    let served = catch_unwind(AssertUnwindSafe(|| runtime.block_on(serve)));
+    let Ok(result) = served else {
+        // The hook has logged it. A crash, so that a monitor starts a new daemon.
+        vlog::flush();
+        std::process::abort();
+    };
+    // Tasks that are left over must not hold up the end.
+    runtime.shutdown_background();
+    exit::remove_files();
+    drop(pidfile);
+    result?;
+    vlog::flush();
+    if let Some(exit::Request {
+        signal: Some(signal), ..
+    }) = exit.get()
+    {
+        exit::die_of(signal);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn serve(options: Arc<Options>, exit: Exit, daemon: daemonize::Daemon) -> Result<(), String> {
+    let commands = Registry::new();
+    let memory = memory::Reporters::default();
+    let version = options.names.version_text();
+    commands.register("version", "", 0, 0, move |_| Ok(version.clone()));
+    vlog::register_commands(&commands);
+    coverage::register_commands(&commands);
+    memory.register_commands(&commands);
+    exit.register_commands(&commands);
+    tokio::spawn(coverage::sampler());
+    tokio::spawn(memory::watch(memory.clone()));
+
+    let server = match control_socket(&options) {
+        None => None,
+        Some(path) => {
+            let server = Server::start(&path, commands.clone()).map_err(|error| {
+                let why = vlog::errno_text(&error);
+                format!("{}: could not initialize control socket ({why})", path.display())
+            })?;
+            exit::remove_at_exit(&path);
+            if options.control_socket == ControlSocket::Default {
+                add_alias(&path, &options, &format!(".{}.ctl", id()));
+            }
+            Some(server)
+        }
+    };
+    let result = run(Context {
+        options,
+        commands,
+        exit,
+        daemon: Arc::new(daemon),
+        memory,
+    })
+    .await;
+    if let Some(server) = server {
+        server.stop().await;
+    }
+    // `{:#}` shows the causes too.
+    result.map_err(|error| format!("{error:#}"))
+}
+
+fn control_socket(options: &Options) -> Option<PathBuf> {
+    match &options.control_socket {
+        ControlSocket::Disabled => None,
+        ControlSocket::Path(path) => Some(path.clone()),
+        ControlSocket::Default => {
+            Some(dirs::rundir().join(format!("{}.{}.ctl", options.names.service, id())))
+        }
+    }
+}
+
+fn make_pidfile(path: &Path, options: &Options) -> Result<Pidfile, String> {
+    let pidfile = Pidfile::create(path, options.overwrite_pidfile)?;
+    exit::remove_at_exit(path);
+    if options.pidfile_is_default {
+        add_alias(path, options, ".pid");
+    }
+    Ok(pidfile)
+}
+
+/// Gives a file in the run directory its second name, as a symbolic link. Only a link that is in the way is replaced.
+fn add_alias(path: &Path, options: &Options, suffix: &str) {
+    let (Some(alias), Some(target)) = (&options.names.alias, path.file_name()) else {
+        return;
+    };
+    let link = path.with_file_name(format!("{alias}{suffix}"));
+    if fs::symlink_metadata(&link).is_ok_and(|meta| meta.is_symlink()) {
+        // If this fails, so does making the link, which is reported.
+        let _ = fs::remove_file(&link);
+    }
+    match std::os::unix::fs::symlink(target, &link) {
+        Ok(()) => exit::remove_at_exit(&link),
+        Err(error) => {
+            let why = vlog::errno_text(&error);
+            log::warn!(target: "vswitchd", "{}: cannot make this link ({why})", link.display());
+        }
+    }
+}
+
+/// Has panics logged, with their place, before their thread unwinds.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let payload = panic.payload();
+        let what = payload.downcast_ref::<&str>().copied();
+        let what = what
+            .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+            .unwrap_or("no text");
+        let place = panic
+            .location()
+            .map_or_else(|| "unknown place".to_owned(), ToString::to_string);
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed");
+        vlog::emer("util", &format!("thread {name} panicked at {place}: {what}"));
+    }));
+}

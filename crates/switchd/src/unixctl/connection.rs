@@ -1,0 +1,152 @@
+//! One client of the control socket: reads requests, runs them one after the other, writes replies.
+//!
+//! Messages are JSON-RPC 1.0 as RFC 7047 section 4 uses it: `{"id":0,"method":"version","params":[]}` is answered
+//! with `{"id":0,"result":"...","error":null}`. What is not such a request ends this connection and no other.
+
+use std::io;
+
+use serde_json::{Map, Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio::sync::watch;
+
+use super::framing::Framer;
+use super::{Registry, Reply};
+use crate::coverage::coverage;
+
+/// A request that can be run.
+#[derive(Debug, PartialEq)]
+pub(super) struct Request {
+    pub(super) method: String,
+    pub(super) params: Vec<Value>,
+    pub(super) id: Value,
+}
+
+/// Serves one client until it hangs up, sends nonsense, or `stop` becomes true while no command is in progress.
+pub(super) async fn serve(
+    name: String,
+    mut stream: UnixStream,
+    registry: Registry,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut framer = Framer::default();
+    let mut chunk = [0u8; 4096];
+    loop {
+        match framer.next() {
+            Err(error) => return warn_bad(&name, &error.to_string()),
+            Ok(Some(message)) => match parse(&message) {
+                Err(error) => return warn_bad(&name, &error),
+                Ok(request) => {
+                    let reply = run(&registry, request).await;
+                    if let Err(error) = stream.write_all(reply.to_string().as_bytes()).await {
+                        log::debug!(target: "unixctl", "{name}: send failed: {error}");
+                        return;
+                    }
+                }
+            },
+            Ok(None) => {
+                let read = tokio::select! {
+                    read = stream.read(&mut chunk) => read,
+                    _ = stop.wait_for(|stop| *stop) => return,
+                };
+                match read {
+                    Ok(0) => return,
+                    Ok(n) => framer.push(chunk.get(..n).unwrap_or_default()),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => {
+                        log::debug!(target: "unixctl", "{name}: receive failed: {error}");
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn warn_bad(name: &str, why: &str) {
+    log::warn!(target: "jsonrpc", per_min = 5, burst = 5; "{name}: {why}");
+}
+
+/// Checks that a message is a request; the error says what it is instead.
+pub(super) fn parse(message: &[u8]) -> Result<Request, String> {
+    let value: Value =
+        serde_json::from_slice(message).map_err(|error| format!("error parsing stream: {error}"))?;
+    let Value::Object(mut object) = value else {
+        return Err("message is not a JSON object".into());
+    };
+    let mut take = |key| object.remove(key).filter(|value| !value.is_null());
+    let (method, params, id) = (take("method"), take("params"), take("id"));
+    let (result, error) = (take("result"), take("error"));
+    let refuse = |kind: &str| Err(format!("received unexpected {kind} message"));
+    if let Some(key) = object
+        .keys()
+        .find(|key| !matches!(key.as_str(), "method" | "params" | "id" | "result" | "error"))
+    {
+        return Err(format!(
+            "received bad JSON-RPC message: unexpected member \"{key}\""
+        ));
+    }
+    match (method, params, id, result, error) {
+        (Some(Value::String(method)), Some(Value::Array(params)), Some(id), None, None) => {
+            Ok(Request { method, params, id })
+        }
+        (Some(Value::String(_)), Some(Value::Array(_)), None, None, None) => refuse("notification"),
+        (None, None, Some(_), Some(_), None) => refuse("reply"),
+        (None, None, Some(_), None, Some(_)) => refuse("error"),
+        _ => Err("received bad JSON-RPC message: members do not make a request".into()),
+    }
+}
+
+async fn run(registry: &Registry, request: Request) -> Value {
+    coverage!("unixctl_received");
+    let Request { method, params, id } = request;
+    log::debug!(target: "unixctl", "received request {method}{}, id={id}", Value::from(params.clone()));
+    let reply = match registry.find(&method, params.len()) {
+        Err(error) => Err(error),
+        Ok(_) => match strings(params) {
+            None => Err(format!("\"{method}\" command has non-string argument")),
+            Some(args) => registry.run(&method, args).await,
+        },
+    };
+    let (word, body) = match &reply {
+        Ok(body) => ("success", body),
+        Err(body) => ("error", body),
+    };
+    log::debug!(target: "unixctl", "replying with {word}, id={id}: \"{body}\"");
+    coverage!("unixctl_replied");
+    // A script that reads the log after the reply must find what the command logged.
+    let _ = tokio::task::spawn_blocking(crate::vlog::flush).await;
+    encode(reply, id)
+}
+
+fn strings(params: Vec<Value>) -> Option<Vec<String>> {
+    params
+        .into_iter()
+        .map(|param| {
+            if let Value::String(text) = param {
+                Some(text)
+            } else {
+                None
+            }
+        })
+        .collect()
+}
+
+/// The reply's JSON; a text that does not end its last line gets an end.
+pub(super) fn encode(reply: Reply, id: Value) -> Value {
+    let terminated = |mut text: String| {
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        Value::String(text)
+    };
+    let (result, error) = match reply {
+        Ok(text) => (terminated(text), Value::Null),
+        Err(text) => (Value::Null, terminated(text)),
+    };
+    let mut object = Map::new();
+    object.insert("id".into(), id);
+    object.insert("result".into(), result);
+    object.insert("error".into(), error);
+    json!(object)
+}
