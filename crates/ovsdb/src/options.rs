@@ -1,0 +1,41 @@
+//! What a client can be told about how to behave.
+
+use std::time::Duration;
+
+/// Settings of a client; the defaults are those of Open vSwitch's daemons where they have one.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The lock to ask for at every connection (RFC 7047 section 4.1.8).
+    pub lock: Option<String>,
+    /// After this time without a byte from the server an echo is sent; after as much again the connection is dropped.
+    /// `None` never probes.
+    pub probe_interval: Option<Duration>,
+    /// Wait before the second attempt to connect; the first is immediate.
+    pub backoff_min: Duration,
+    /// Longest wait between attempts; the wait doubles up to it.
+    pub backoff_max: Duration,
+    /// Time limit of one attempt to connect.
+    pub connect_timeout: Duration,
+    /// Longest message accepted from the server, in bytes. The initial contents come in one message. Parsing takes a
+    /// multiple of the message's length for as long as the parsing lasts.
+    pub max_message: usize,
+    /// Changed rows that are remembered for those who poll; one who falls further behind is told to look at everything.
+    pub change_log: usize,
+    /// Requests sent and not yet answered; further ones wait in line.
+    pub max_in_flight: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            lock: None,
+            probe_interval: Some(Duration::from_secs(5)),
+            backoff_min: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(8),
+            connect_timeout: Duration::from_secs(8),
+            max_message: 64 << 20,
+            change_log: 1 << 16,
+            max_in_flight: 256,
+        }
+    }
+}

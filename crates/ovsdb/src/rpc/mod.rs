@@ -1,0 +1,11 @@
+//! JSON-RPC 1.0 as OVSDB speaks it over a byte stream (RFC 7047 section 4).
+
+mod framing;
+mod message;
+mod remote;
+#[cfg(test)]
+mod tests;
+
+pub use framing::{FrameError, Framer, MAX_DEPTH};
+pub use message::{Message, MessageError, error_reply, notification, reply, request};
+pub use remote::{DEFAULT_PORT, Remote, RemoteError, Stream};

@@ -1,0 +1,83 @@
+//! The schema of a database as the server tells it (`<database-schema>`, RFC 7047 section 3.2).
+//!
+//! The client runs with whichever schema the database has: an older one lacks columns, a newer one has more. So the
+//! schema is data, read at every connection, and code asks it ([`Schema::has_column`]) instead of assuming.
+
+mod parse;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use thiserror::Error;
+
+pub use types::{BaseType, ColumnType, Reference};
+
+/// A database's schema.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Schema {
+    /// Name of the database, e.g. `Open_vSwitch`.
+    pub name: String,
+    /// Version of the schema, `x.y.z`; empty if the server tells none.
+    pub version: String,
+    /// The tables by name.
+    pub tables: BTreeMap<Arc<str>, TableSchema>,
+}
+
+/// One table of a schema.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TableSchema {
+    /// The columns by name, without the implicit `_uuid` and `_version`.
+    pub columns: BTreeMap<Arc<str>, ColumnSchema>,
+    /// Rows stay without a reference to them (`isRoot`).
+    pub is_root: bool,
+}
+
+/// One column of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnSchema {
+    /// What it holds.
+    pub ty: ColumnType,
+    /// Its value is lost when the server restarts.
+    pub ephemeral: bool,
+    /// It can change after the row was inserted.
+    pub mutable: bool,
+}
+
+/// The server's schema cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("schema: {at}: {why}")]
+pub struct SchemaError {
+    /// Table and column, or the member at fault.
+    pub at: String,
+    /// What is wrong there.
+    pub why: String,
+}
+
+impl Schema {
+    /// Reads `<database-schema>`. A column that cannot be read is left out, with a warning in the log: the others work.
+    ///
+    /// # Errors
+    /// [`SchemaError`] if there is no name or no table in it.
+    pub fn from_json(json: &Value) -> Result<Schema, SchemaError> {
+        parse::schema(json)
+    }
+
+    /// Whether the database has this table.
+    pub fn has_table(&self, table: &str) -> bool {
+        self.tables.contains_key(table)
+    }
+
+    /// Whether the database has this column of this table.
+    pub fn has_column(&self, table: &str, column: &str) -> bool {
+        self.column(table, column).is_some()
+    }
+
+    /// The column's schema, or `None` without such a table or column.
+    pub fn column(&self, table: &str, column: &str) -> Option<&ColumnSchema> {
+        self.tables.get(table)?.columns.get(column)
+    }
+}

@@ -1,0 +1,236 @@
+//! The background task: connect, follow, and after the end of a connection wait and connect again.
+//!
+//! ```text
+//! Connecting --ok--> Loading --contents--> Connected
+//!     ^  \               |                    |
+//!     |   failed         +---- connection ends
+//!     |     v                       v
+//!     +-- wait ------------------ Backoff
+//! ```
+//!
+//! What survives a connection: the replica, and (if the server gives transaction ids) the id up to which it is complete, so
+//! that the next connection loads only what came after.
+
+mod backoff;
+mod connection;
+mod handle;
+mod outbox;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde_json::Value;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+use uuid::Uuid;
+
+use crate::client::CallError;
+use crate::options::Options;
+use crate::replica::{ChangeLog, Db, Layout, MonitorSpec};
+use crate::rpc::Remote;
+use crate::status::{ConnState, LockState, Status};
+use crate::txn::{OpResult, TxnError};
+use backoff::Backoff;
+use connection::{Connection, End};
+
+/// What all handles and the task share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) db_name: String,
+    pub(crate) lock_name: Option<String>,
+    pub(crate) state: Mutex<State>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) db: Arc<Db>,
+    pub(crate) status: Status,
+    pub(crate) log: ChangeLog,
+}
+
+impl Shared {
+    pub(crate) fn new(db_name: &str, options: &Options) -> Shared {
+        let state = State {
+            db: Arc::new(Db::default()),
+            status: Status::new(),
+            log: ChangeLog::new(options.change_log),
+        };
+        Shared {
+            db_name: db_name.to_string(),
+            lock_name: options.lock.clone(),
+            state: Mutex::new(state),
+        }
+    }
+}
+
+/// A request of a handle.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Transact {
+        params: Value,
+        before: usize,
+        ops: usize,
+        reply: oneshot::Sender<Result<Vec<OpResult>, TxnError>>,
+    },
+    Call {
+        method: String,
+        params: Value,
+        reply: oneshot::Sender<Result<Value, CallError>>,
+    },
+}
+
+impl Command {
+    /// Answers that there is no connection. A handle that no longer listens is no error.
+    fn refuse(self) {
+        match self {
+            Command::Transact { reply, .. } => drop(reply.send(Err(TxnError::NotConnected))),
+            Command::Call { reply, .. } => drop(reply.send(Err(CallError::NotConnected))),
+        }
+    }
+}
+
+/// The state of the task.
+#[derive(Debug)]
+pub(crate) struct Session {
+    remotes: Vec<Remote>,
+    spec: MonitorSpec,
+    options: Options,
+    shared: Arc<Shared>,
+    commands: mpsc::Receiver<Command>,
+    waker: watch::Sender<()>,
+    /// The columns of the replica's tables.
+    layouts: Arc<BTreeMap<Arc<str>, Arc<Layout>>>,
+    /// The transaction up to which the replica is complete, if the server can continue from one.
+    resume: Option<Uuid>,
+}
+
+/// The handles are all gone.
+struct Abandoned;
+
+impl Session {
+    pub(crate) fn new(
+        remotes: Vec<Remote>,
+        spec: MonitorSpec,
+        options: Options,
+        shared: Arc<Shared>,
+        commands: mpsc::Receiver<Command>,
+        waker: watch::Sender<()>,
+    ) -> Session {
+        Session {
+            remotes,
+            spec,
+            options,
+            shared,
+            commands,
+            waker,
+            layouts: Arc::default(),
+            resume: None,
+        }
+    }
+
+    /// Runs until the last handle is dropped.
+    pub(crate) async fn run(mut self) {
+        let mut backoff = Backoff::new(self.options.backoff_min, self.options.backoff_max);
+        let mut turn = 0;
+        // parse_list never gives an empty list.
+        while let Some(remote) = self.remotes.get(turn % self.remotes.len().max(1)).cloned() {
+            let connected_at = Instant::now();
+            let Ok(end) = self.attempt(&remote, &backoff).await else {
+                return;
+            };
+            if matches!(end, End::Abandoned) {
+                return;
+            }
+            let was_connected = self.shared.state.lock().status.is_connected();
+            self.report_end(&remote, &end, &backoff);
+            // A connection that worked for a while starts the series of waits anew; one that fails at once does not.
+            let worked = was_connected && connected_at.elapsed() >= backoff.current();
+            if !was_connected {
+                turn += 1;
+            }
+            let wait = backoff.next_wait(worked);
+            let quiet = backoff.is_quiet();
+            if !quiet {
+                log::info!(target: "reconnect", "{remote}: waiting {} seconds before reconnect", wait.as_secs_f64());
+            }
+            if self.idle_until(Instant::now() + wait).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// One connection from its attempt to its end.
+    async fn attempt(&mut self, remote: &Remote, backoff: &Backoff) -> Result<End, Abandoned> {
+        self.publish(|state| state.status.conn = ConnState::Connecting);
+        if !backoff.is_quiet() {
+            log::info!(target: "reconnect", "{remote}: connecting...");
+        }
+        let connect = timeout(self.options.connect_timeout, remote.connect());
+        let stream = {
+            tokio::pin!(connect);
+            loop {
+                tokio::select! {
+                    outcome = &mut connect => break outcome,
+                    command = self.commands.recv() => command.ok_or(Abandoned)?.refuse(),
+                }
+            }
+        };
+        let stream = match stream {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(e)) => return Ok(End::NoConnection(e)),
+            Err(_) => return Ok(End::NoConnection(std::io::ErrorKind::TimedOut.into())),
+        };
+        log::info!(target: "reconnect", "{remote}: connected");
+        self.publish(|state| state.status.conn = ConnState::Loading);
+        Ok(Connection::new(self).run(stream).await)
+    }
+
+    fn report_end(&mut self, remote: &Remote, end: &End, backoff: &Backoff) {
+        match end {
+            End::Abandoned => {}
+            End::NoConnection(_) if backoff.is_quiet() => {}
+            End::NoConnection(e) => {
+                log::warn!(target: "reconnect", "{remote}: connection attempt failed ({e})");
+            }
+            End::Peer => log::info!(target: "reconnect", "{remote}: connection closed by peer"),
+            End::Io(e) => log::warn!(target: "reconnect", "{remote}: connection dropped ({e})"),
+            End::Probe(after) => log::error!(
+                target: "reconnect",
+                "{remote}: no response to inactivity probe after {} seconds, disconnecting",
+                after.as_secs_f64()
+            ),
+            End::Protocol(why) => log::warn!("{remote}: disconnecting: {why}"),
+            End::Inconsistent(why) => {
+                log::warn!("{remote}: disconnecting to load the contents anew: {why}");
+            }
+        }
+        if matches!(end, End::Inconsistent(_)) {
+            self.resume = None;
+        }
+        self.publish(|state| {
+            state.status.conn = ConnState::Backoff;
+            state.status.lock = LockState::None;
+            state.status.last_error = Some(end.to_string());
+        });
+    }
+
+    /// Waits, refusing what is asked for meanwhile.
+    async fn idle_until(&mut self, deadline: Instant) -> Result<(), Abandoned> {
+        loop {
+            tokio::select! {
+                () = sleep_until(deadline) => return Ok(()),
+                command = self.commands.recv() => command.ok_or(Abandoned)?.refuse(),
+            }
+        }
+    }
+
+    /// Changes the shared state and wakes the handles.
+    fn publish<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let out = change(&mut self.shared.state.lock());
+        self.waker.send_modify(|()| ());
+        out
+    }
+}
