@@ -12,6 +12,8 @@
 pub mod extract;
 pub mod field;
 pub mod key;
+mod mask;
+pub mod text;
 
 pub use field::{FieldId, FieldInfo, FieldValue, Subfield};
 pub use key::{FlowKey, FlowMask, Match, N_VLANS, N_WORDS, Vlan};

@@ -21,7 +21,11 @@ pub(super) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], total: usize) -> Self {
-        Self { view: bytes, left: total.max(bytes.len()), pos: 0 }
+        Self {
+            view: bytes,
+            left: total.max(bytes.len()),
+            pos: 0,
+        }
     }
     /// Bytes left of the layer.
     pub(super) fn left(&self) -> usize {
@@ -40,7 +44,9 @@ impl<'a> Cursor<'a> {
         if self.left < size_of::<T>() {
             return Err(Stop::End);
         }
-        heddle_wire::split(self.view).map(|(t, _)| t).ok_or(Stop::BeyondView)
+        heddle_wire::split(self.view)
+            .map(|(t, _)| t)
+            .ok_or(Stop::BeyondView)
     }
     /// Moves on; past the view's end it stays there, and the next header is beyond the view.
     pub(super) fn skip(&mut self, n: usize) {

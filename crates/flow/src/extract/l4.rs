@@ -62,7 +62,11 @@ fn neighbour(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
             return Err((Stop::End, Oddity::NdOption));
         }
         if len == NdLla::LEN && matches!(opt.ty, ND_OPT_SLL | ND_OPT_TLL) {
-            let slot = if opt.ty == ND_OPT_SLL { &mut key.arp_sha } else { &mut key.arp_tha };
+            let slot = if opt.ty == ND_OPT_SLL {
+                &mut key.arp_sha
+            } else {
+                &mut key.arp_tha
+            };
             if *slot != [0; 6] {
                 key.nd_target = [0; 16];
                 key.arp_sha = [0; 6];

@@ -42,7 +42,11 @@ pub struct Hint {
 impl Hint {
     /// A whole Ethernet frame of `len` bytes, all tags read.
     pub fn ethernet(len: usize) -> Self {
-        Self { total_len: len, packet_type: 0, vlan_limit: N_VLANS as u8 }
+        Self {
+            total_len: len,
+            packet_type: 0,
+            vlan_limit: N_VLANS as u8,
+        }
     }
 }
 
@@ -89,8 +93,13 @@ pub struct Layers {
 pub fn extract(frame: &[u8], hint: &Hint, key: &mut FlowKey) -> Layers {
     *key = FlowKey::default();
     key.packet_type = hint.packet_type;
-    let mut layers =
-        Layers { l2_5: NO_OFFSET, l3: NO_OFFSET, l4: NO_OFFSET, l2_pad: 0, oddity: None };
+    let mut layers = Layers {
+        l2_5: NO_OFFSET,
+        l3: NO_OFFSET,
+        l4: NO_OFFSET,
+        l2_pad: 0,
+        oddity: None,
+    };
     let mut cur = Cursor::new(frame, hint.total_len);
     layers.oddity = match parse(&mut cur, hint, key, &mut layers) {
         Ok(()) => None,
@@ -126,7 +135,11 @@ fn parse(cur: &mut Cursor<'_>, hint: &Hint, key: &mut FlowKey, layers: &mut Laye
         _ => return Ok(()),
     }
     layers.l4 = cur.offset();
-    if key.nw_frag & frag::LATER != 0 { Ok(()) } else { l4::parse(cur, key) }
+    if key.nw_frag & frag::LATER != 0 {
+        Ok(())
+    } else {
+        l4::parse(cur, key)
+    }
 }
 
 fn ethernet(cur: &mut Cursor<'_>, vlan_limit: u8, key: &mut FlowKey) -> Result<(), Stopped> {
@@ -142,8 +155,14 @@ fn ethernet(cur: &mut Cursor<'_>, vlan_limit: u8, key: &mut FlowKey) -> Result<(
             break;
         }
         let tag: &VlanTag = cur.take().map_err(at(Oddity::BeyondView))?;
-        *vlan = Vlan { tpid: dl_type, tci: tag.tci.get() | Vlan::CFI };
-        dl_type = cur.peek::<heddle_wire::Be16>().map_err(at(Oddity::BeyondView))?.get();
+        *vlan = Vlan {
+            tpid: dl_type,
+            tci: tag.tci.get() | Vlan::CFI,
+        };
+        dl_type = cur
+            .peek::<heddle_wire::Be16>()
+            .map_err(at(Oddity::BeyondView))?
+            .get();
     }
     cur.skip(2);
     if dl_type < ethertype::MIN {
@@ -198,7 +217,10 @@ fn ipv4(cur: &mut Cursor<'_>, key: &mut FlowKey, layers: &mut Layers) -> Result<
     if header < Ipv4::LEN || size < header {
         return Err((Stop::End, Oddity::Ipv4Header));
     }
-    let Some(pad) = size.checked_sub(total).and_then(|p| u16::try_from(p).ok()).filter(|_| header <= total)
+    let Some(pad) = size
+        .checked_sub(total)
+        .and_then(|p| u16::try_from(p).ok())
+        .filter(|_| header <= total)
     else {
         return Err((Stop::End, Oddity::Ipv4Length));
     };
@@ -209,7 +231,11 @@ fn ipv4(cur: &mut Cursor<'_>, key: &mut FlowKey, layers: &mut Layers) -> Result<
     key.nw_ttl = ip.ttl;
     key.nw_proto = ip.proto;
     if ip.is_fragment() {
-        key.nw_frag = if ip.is_later_fragment() { frag::MASK } else { frag::ANY };
+        key.nw_frag = if ip.is_later_fragment() {
+            frag::MASK
+        } else {
+            frag::ANY
+        };
     }
     cur.limit(total);
     cur.skip(header);
@@ -240,7 +266,10 @@ fn ipv6(cur: &mut Cursor<'_>, key: &mut FlowKey, layers: &mut Layers) -> Result<
 /// is that of the fragment header: what is behind it is not a header.
 fn ipv6_extensions(cur: &mut Cursor<'_>, mut next: u8) -> Result<(u8, u8), Stopped> {
     let mut nw_frag = 0;
-    while matches!(next, proto::HOPOPTS | proto::ROUTING | proto::DSTOPTS | proto::AH | proto::FRAGMENT) {
+    while matches!(
+        next,
+        proto::HOPOPTS | proto::ROUTING | proto::DSTOPTS | proto::AH | proto::FRAGMENT
+    ) {
         let ext: &Ipv6Ext = cur.peek().map_err(at(Oddity::Ipv6Extension))?;
         let len = match next {
             proto::AH => (usize::from(ext.len) + 2) * 4,

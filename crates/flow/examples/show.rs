@@ -1,0 +1,32 @@
+//! Reads lines from standard input and prints what the crate makes of each: a packet in hexadecimal gives its key,
+//! `match ...` and `key ...` give a text read and written again. For comparing with Open vSwitch's tools.
+
+use heddle_flow::extract::{Hint, extract};
+use heddle_flow::{FlowKey, Match};
+
+fn hex(s: &str) -> Option<Vec<u8>> {
+    if s.len() % 2 != 0 {
+        return None;
+    }
+    (0..s.len() / 2).map(|i| u8::from_str_radix(s.get(2 * i..2 * i + 2)?, 16).ok()).collect()
+}
+
+fn show(line: &str) -> Result<String, String> {
+    if let Some(m) = line.strip_prefix("match ") {
+        return Ok(Match::parse_text(m, None)?.to_string());
+    }
+    if let Some(k) = line.strip_prefix("key ") {
+        return Ok(FlowKey::parse_text(k, None)?.to_string());
+    }
+    let bytes = hex(line).ok_or("not hexadecimal")?;
+    let mut key = FlowKey::default();
+    extract(&bytes, &Hint::ethernet(bytes.len()), &mut key);
+    key.in_port = 1;
+    Ok(key.to_string())
+}
+
+fn main() {
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        println!("{}", show(&line).unwrap_or_else(|e| format!("error: {e}")));
+    }
+}
