@@ -1,0 +1,50 @@
+"""What two daemons did with one case: equal or not, and where not."""
+
+from execute import split_actions
+
+
+def differences(left, right):
+    """[(kind, text)]; empty when nothing that a packet or a client can see differs."""
+    found = []
+
+    def add(kind, where, a, b):
+        found.append((kind, f"{where}\n  left:  {a}\n  right: {b}"))
+    for bridge in left["rejected"]:
+        if left["rejected"][bridge] != right["rejected"][bridge]:
+            add("accepted flows", f"{bridge}: indices of refused flows", left["rejected"][bridge],
+                right["rejected"][bridge])
+    for index, (a, b) in enumerate(zip(left["delivered"], right["delivered"])):
+        if a != b:
+            add("delivery", f"packet {index} taken by netdev-dummy/receive", a, b)
+    for index, (a, b) in enumerate(zip(left["traces"], right["traces"])):
+        if a != b and meaning(a) != meaning(b):
+            add("trace", f"packet {index}: datapath actions", a, b)
+    for port in left["out"]:
+        if left["out"][port] != right["out"][port]:
+            a, b = left["out"][port], right["out"][port]
+            at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+            add("packets out", f"{port}: {len(a)} and {len(b)} frames, the first that differs is number {at}",
+                a[at] if at < len(a) else "none", b[at] if at < len(b) else "none")
+    for bridge in left["flows"]:
+        a, b = left["flows"][bridge], right["flows"][bridge]
+        if a != b:
+            add("flows", f"{bridge}: dump-flows", "\n         ".join([x for x in a if x not in b] or ["-"]),
+                "\n         ".join([x for x in b if x not in a] or ["-"]))
+    for bridge in left["fdb"]:
+        if left["fdb"][bridge] != right["fdb"][bridge]:
+            add("fdb", f"{bridge}: fdb/show", left["fdb"][bridge], right["fdb"][bridge])
+    return found
+
+
+def worded_differently(left, right):
+    """How many traces mean the same in other words."""
+    return sum(a != b and meaning(a) == meaning(b) for a, b in zip(left["traces"], right["traces"]))
+
+
+def meaning(actions):
+    """What goes where, without order and rewrites.
+
+    The order in which a flood serves its ports is not defined (OVS walks a hash table), and with it changes where tags
+    are pushed and popped.  The frames that really come out of each port are compared byte by byte besides.
+    """
+    return sorted(item for item in split_actions(actions) if not item.startswith(("set(", "push_", "pop_")))

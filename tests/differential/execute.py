@@ -1,0 +1,215 @@
+"""Runs one case in one daemon and tells what could be seen of it from outside.
+
+One daemon serves all cases: each case gets bridges and ports under names that
+alternate, so that one ovs-vsctl call removes the previous case and makes the
+next without the daemon taking the new bridge for the old one.
+"""
+
+import os
+import re
+import time
+
+from generate import flow_text
+from lab.frames import read_pcap
+from lab.shell import CommandError, Trace
+from lab.switch import Switch
+from lab.unixctl import UnixctlError
+
+ARGS = ("--enable-dummy=override", "--disable-system", "--disable-system-route")
+
+
+class Died(Exception):
+    """The daemon ended or stopped answering."""
+
+
+class Side:
+    """A daemon that cases are run in.
+
+    twist: changes a case before it is run; a deliberate fault, to prove that it is found.
+    """
+
+    def __init__(self, binary, twist=None):
+        self.binary = binary
+        self.twist = twist
+        self.switch = None
+        self.control = None
+        self.count = 0
+        self.bridges = []
+
+    def start(self):
+        self.switch = Switch(Trace(), self.binary, args=ARGS, prefix="heddle-diff")
+        self.switch.start()
+        self.control = self.switch.unixctl()
+        self.bridges = []
+
+    def close(self, keep=None):
+        if self.control:
+            self.control.close()
+            self.control = None
+        if self.switch:
+            self.switch.close(keep)
+            self.switch = None
+
+    def run(self, case):
+        """The observations of a case; raises Died when the daemon does not survive it."""
+        if self.switch is None:
+            self.start()
+        self.switch.trace.lines.clear()
+        try:
+            return self._run(self.twist(case) if self.twist else case)
+        except (CommandError, ConnectionError, TimeoutError, OSError) as exc:
+            alive = self.switch.alive()
+            tail = self.switch.log()[-2000:]
+            self.close()
+            raise Died(f"{self.binary}: {'stopped answering' if alive else 'ended'}: {exc}\n{tail}") from None
+
+    def _run(self, case):
+        self.count += 1
+        suffix = "xy"[self.count & 1]
+        seen = {"rejected": {}, "traces": [], "delivered": [], "out": {}, "flows": {}, "fdb": {}}
+        captures = self._configure(case, suffix)
+        for bridge in case["bridges"]:
+            seen["rejected"][bridge["name"]] = self._add_flows(case, bridge["name"], suffix)
+        ports = self._datapath_ports(suffix)
+        home = {port["name"]: port for port in case["ports"]}
+        for packet in case["packets"]:
+            port = home[packet["port"]]
+            seen["traces"].append(self._trace(port, packet, suffix, ports))
+            seen["delivered"].append(self._inject(port["name"] + suffix, packet["hex"]))
+        for bridge in case["bridges"]:
+            name = bridge["name"]
+            dump = self.switch.ofctl("-O", case["protocol"], "dump-flows", name + suffix, quiet=True)
+            seen["flows"][name] = sorted(canonical_flow(line) for line in dump.splitlines() if "actions=" in line)
+            seen["fdb"][name] = canonical_fdb(self.control.call("fdb/show", name + suffix))
+        seen["out"] = {name: [frame.hex() for frame in read_pcap(path)] for name, path in captures.items()}
+        self.captures = captures
+        for path in captures.values():
+            if os.path.exists(path):
+                os.unlink(path)
+        return seen
+
+    def _configure(self, case, suffix):
+        """One ovs-vsctl call from the last case's configuration to this one's; returns the capture files."""
+        words, captures = [], {}
+
+        def capture(name):
+            captures[name] = f"{self.switch.dir}/{self.count}-{name}.pcap"
+            return f"options:tx_pcap={captures[name]}"
+        for bridge in self.bridges:
+            words += ["--", "--if-exists", "del-br", bridge]
+        self.bridges = [bridge["name"] + suffix for bridge in case["bridges"]]
+        for bridge in case["bridges"]:
+            name = bridge["name"] + suffix
+            words += ["--", "add-br", name, "--", "set", "bridge", name, "datapath_type=dummy", *bridge["settings"],
+                      "--", "set", "interface", name, capture(bridge["name"])]
+        for port in case["ports"]:
+            name = port["name"] + suffix
+            words += ["--", "add-port", port["bridge"] + suffix, name, *port["settings"], "--", "set", "interface", name,
+                      "type=dummy", f"ofport_request={port['ofport']}", capture(port["name"])]
+        for patch in case["patches"]:
+            for index in (0, 1):
+                name, peer = patch["names"][index] + suffix, patch["names"][1 - index] + suffix
+                words += ["--", "add-port", patch["bridges"][index] + suffix, name, "--", "set", "interface", name,
+                          "type=patch", f"options:peer={peer}", f"ofport_request={patch['ofports'][index]}"]
+        self.switch.vsctl(*words[1:])
+        return captures
+
+    def _add_flows(self, case, bridge, suffix):
+        """Loads a bridge's flows; returns the indices of those that are refused."""
+        flows = [(index, flow_text(flow)) for index, flow in enumerate(case["flows"]) if flow["bridge"] == bridge]
+        if not flows:
+            return []
+        name = bridge + suffix
+        try:
+            self._add(case, name, [text for _, text in flows])
+            return []
+        except CommandError:
+            pass
+        self.switch.ofctl("-O", case["protocol"], "del-flows", name, quiet=True)
+        rejected = []
+        for index, text in flows:
+            try:
+                self._add(case, name, [text])
+            except CommandError:
+                rejected.append(index)
+        return rejected
+
+    def _add(self, case, name, texts):
+        self.switch.ofctl("-O", case["protocol"], "add-flows", name, "-", stdin="\n".join(texts) + "\n", quiet=True)
+
+    def _datapath_ports(self, suffix):
+        """Datapath port number -> name without the suffix."""
+        found = re.findall(r"^\s+(\S+) \d+/(\d+): \(", self.control.call("dpif/show"), re.M)
+        return {int(number): name.removesuffix(suffix) for name, number in found}
+
+    def _trace(self, port, packet, suffix, ports):
+        try:
+            text = self.control.call("ofproto/trace", port["bridge"] + suffix, f"in_port={port['ofport']}",
+                                     packet["hex"])
+        except UnixctlError:
+            return "refused"
+        actions = re.findall(r"^Datapath actions: (.*)$", text, re.M)
+        return " | ".join(canonical_actions(line, ports) for line in actions)
+
+    def _inject(self, port, hexadecimal):
+        """Hands a frame to a dummy port and waits until the datapath has looked it up."""
+        before = self._looked_up()
+        try:
+            self.control.call("netdev-dummy/receive", port, hexadecimal)
+        except UnixctlError:
+            return False
+        end = time.monotonic() + 0.2
+        while self._looked_up() == before and time.monotonic() < end:
+            time.sleep(0.0002)
+        self._settle()
+        return True
+
+    def _settle(self):
+        """What was learned from the last frame applies to the next, also where a cached entry exists.
+
+        OVS corrects its caches some time later, so they are emptied and each of its frames is translated afresh: the
+        plain reference.  The daemon under test promises that a cached result is right or not used, and keeps them.
+        """
+        self.control.call("revalidator/purge" if self.switch.is_reference else "revalidator/wait")
+
+    def _looked_up(self):
+        found = re.findall(r"hit:(\d+) missed:(\d+)", self.control.call("dpif/show"))
+        return sum(int(hit) + int(missed) for hit, missed in found)
+
+
+def canonical_flow(line):
+    """A dump-flows line without what depends on the clock."""
+    line = re.sub(r"(duration|idle_age|hard_age)=[0-9.]+s?,? ?", "", line.strip())
+    return re.sub(r",? actions=", " actions=", line)
+
+
+def canonical_fdb(text):
+    """fdb/show without the age, sorted."""
+    rows = [line.split() for line in text.splitlines()[1:]]
+    return sorted(" ".join(row[:3]) for row in rows if row)
+
+
+def split_actions(text):
+    """A datapath action list cut at its top-level commas."""
+    items, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char == "(") - (char == ")")
+        if char == "," and depth == 0:
+            items.append(text[start:at])
+            start = at + 1
+    items.append(text[start:])
+    return items
+
+
+def canonical_actions(text, ports):
+    """Datapath actions with port names for numbers; outputs in a row, which no packet can tell apart, sorted."""
+    text = re.sub(r"recirc_id=\d+", "recirc_id=*", text.strip())
+    text = re.sub(r"recirc\(0x[0-9a-f]+\)", "recirc(*)", text)
+    out, run = [], []
+    for item in split_actions(text):
+        if item.isdigit():
+            run.append(ports.get(int(item), f"?{item}"))
+            continue
+        out += sorted(run) + [re.sub(r"\bclone\((.*)\)$", lambda m: f"clone({canonical_actions(m[1], ports)})", item)]
+        run = []
+    return ",".join(out + sorted(run))
