@@ -1,0 +1,129 @@
+//! What the database says of a bridge, its ports and its tables, as plain values.
+
+use crate::model::{PriorityTags, VlanMode};
+use heddle_datapath::PortNo;
+use heddle_openflow::{Port as OfPort, Version};
+
+/// `Bridge.fail_mode`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum FailMode {
+    /// Without a controller, be a learning switch.
+    #[default]
+    Standalone,
+    /// Without a controller, do what the flows say and nothing else.
+    Secure,
+}
+
+/// One row of `Bridge`, resolved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BridgeConfig {
+    /// Datapath id.
+    pub datapath_id: u64,
+    /// Fail mode.
+    pub fail_mode: FailMode,
+    /// Controllers are configured.
+    pub has_controllers: bool,
+    /// Versions of OpenFlow that may be spoken.
+    pub versions: Vec<Version>,
+    /// MAC of the local port.
+    pub local_mac: [u8; 6],
+    /// VLANs that flood instead of learning.
+    pub flood_vlans: Vec<u16>,
+    /// Forward reserved multicast.
+    pub forward_bpdu: bool,
+    /// Seconds until a learned address is forgotten.
+    pub mac_aging_s: u64,
+    /// Most learned addresses.
+    pub mac_table_size: usize,
+    /// How many VLAN tags are looked at (0: as many as a key holds).
+    pub vlan_limit: usize,
+    /// `other_config:dp-desc`.
+    pub dp_desc: Option<String>,
+    /// `other_config:dp-sn`.
+    pub dp_sn: Option<String>,
+}
+
+impl Default for BridgeConfig {
+    fn default() -> Self {
+        Self {
+            datapath_id: 0,
+            fail_mode: FailMode::Standalone,
+            has_controllers: false,
+            versions: Version::ALL.to_vec(),
+            local_mac: [0; 6],
+            flood_vlans: Vec::new(),
+            forward_bpdu: false,
+            mac_aging_s: 300,
+            mac_table_size: 8192,
+            vlan_limit: 1,
+            dp_desc: None,
+            dp_sn: None,
+        }
+    }
+}
+
+/// One row of `Port`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BundleConfig {
+    /// Name.
+    pub name: String,
+    /// VLAN treatment.
+    pub vlan_mode: VlanMode,
+    /// Access or native VLAN.
+    pub tag: Option<u16>,
+    /// Allowed VLANs; empty: all.
+    pub trunks: Vec<u16>,
+    /// Customer VLANs of a dot1q tunnel; empty: all.
+    pub cvlans: Vec<u16>,
+    /// EtherType of a tunnel's outer tag; 0: 0x88a8.
+    pub qinq_ethtype: u16,
+    /// Priority tags.
+    pub priority_tags: PriorityTags,
+    /// Protected.
+    pub protected: bool,
+}
+
+/// Where an interface's packets go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PortTarget {
+    /// A port of the datapath.
+    Datapath(PortNo),
+    /// A patch port, with the name of its peer.
+    Patch(String),
+    /// The device could not be opened.
+    Unbound,
+}
+
+/// One row of `Interface`, resolved.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortConfig {
+    /// OpenFlow port.
+    pub no: OfPort,
+    /// Interface name.
+    pub name: String,
+    /// Name of its `Port` row.
+    pub bundle: String,
+    /// Where its packets go.
+    pub target: PortTarget,
+    /// Hardware address.
+    pub mac: [u8; 6],
+    /// MTU, 0: none.
+    pub mtu: u32,
+    /// Admin state of the device.
+    pub admin_up: bool,
+    /// Carrier.
+    pub link_up: bool,
+    /// Bits per second, 0 if unknown.
+    pub speed_bps: u64,
+}
+
+/// One row of `Flow_Table`.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct TableConfig {
+    /// Name, shown to controllers.
+    pub name: Option<String>,
+    /// Most flows.
+    pub flow_limit: Option<usize>,
+    /// Evict instead of refusing.
+    pub evict: bool,
+}

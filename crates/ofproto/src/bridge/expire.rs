@@ -1,0 +1,63 @@
+//! Time: idle and hard timeouts, MAC ageing, unlinking of removed rules.
+
+use super::{Bridge, Linked};
+use crate::model::Rule;
+use heddle_openflow::message::FlowRemovedReason;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a tick found to do.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Ticked {
+    /// Rules that timed out.
+    pub expired: usize,
+}
+
+/// When a rule would go, if no packet came any more; `u64::MAX`: never.
+pub(super) fn deadline_ms(rule: &Rule) -> u64 {
+    let after = |from: u64, s: u16| if s == 0 { u64::MAX } else { from + u64::from(s) * 1000 };
+    after(last_used_ms(rule), rule.idle_timeout).min(after(rule.modified_ms, rule.hard_timeout))
+}
+
+fn last_used_ms(rule: &Rule) -> u64 {
+    rule.stats.used_ms.load(Relaxed).max(rule.created_ms)
+}
+
+fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
+    let over = |from: u64, s: u16| s != 0 && now >= from + u64::from(s) * 1000;
+    if over(rule.modified_ms, rule.hard_timeout) {
+        Some(FlowRemovedReason::HardTimeout)
+    } else if over(last_used_ms(rule), rule.idle_timeout) {
+        Some(FlowRemovedReason::IdleTimeout)
+    } else {
+        None
+    }
+}
+
+impl Bridge {
+    /// Expires rules and addresses. Called by a control thread a few times a second.
+    pub fn tick(&self) -> Ticked {
+        let now = self.now_ms();
+        self.purge_rules();
+        self.mac.age(now);
+        let candidates = self.timed_out(now);
+        if candidates.is_empty() {
+            return Ticked::default();
+        }
+        // Packets that only caches have counted so far may have kept an idle rule alive, and those of a rule that
+        // goes belong into its last message.
+        if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
+            dp.flush_stats();
+        }
+        let expired: Vec<(Linked, FlowRemovedReason)> =
+            candidates.into_iter().filter_map(|e| due(&e.data, now).map(|r| (e, r))).collect();
+        self.remove_expired(&expired);
+        Ticked { expired: expired.len() }
+    }
+
+    fn timed_out(&self, now: u64) -> Vec<Linked> {
+        let version = self.current_version();
+        let mut state = self.state.lock();
+        state.timed.retain(|e| e.visible(version));
+        state.timed.iter().filter(|e| due(&e.data, now).is_some()).cloned().collect()
+    }
+}

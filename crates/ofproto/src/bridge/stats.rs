@@ -1,0 +1,261 @@
+//! What a controller can ask: features, descriptions, statistics.
+
+use super::select::Select;
+use super::{Bridge, PortTarget, ports::PortState};
+use crate::model::{N_TABLES, Rule, Stats};
+use heddle_openflow::message::{
+    AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, GroupFeatures,
+    MeterFeatures, MpReply, MpRequest, PortStats, SwitchFeatures, TableDesc, TableFeatures, TableStats,
+};
+use heddle_openflow::{ErrorKind, Port as OfPort, Version};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Tables that controllers see; the last one is the switch's own, as in Open vSwitch.
+const N_SHOWN_TABLES: u8 = 254;
+/// What a table claims to hold.
+const MAX_ENTRIES: u32 = 1_000_000;
+/// OpenFlow 1.0 action types 0 to 11: all.
+const ACTIONS_1_0: u32 = 0x0fff;
+
+/// Seconds and nanoseconds between two coarse times.
+pub(super) fn age(now_ms: u64, then_ms: u64) -> (u32, u32) {
+    let ms = now_ms.saturating_sub(then_ms);
+    (u32::try_from(ms / 1000).unwrap_or(u32::MAX), u32::try_from(ms % 1000 * 1_000_000).unwrap_or(0))
+}
+
+fn seconds(now_ms: u64, then_ms: u64) -> u16 {
+    u16::try_from(now_ms.saturating_sub(then_ms) / 1000).unwrap_or(u16::MAX)
+}
+
+fn counts(stats: &Stats) -> (u64, u64) {
+    (stats.packets.load(Relaxed), stats.bytes.load(Relaxed))
+}
+
+impl Bridge {
+    /// Answers `OFPT_FEATURES_REQUEST`.
+    pub fn features(&self, version: Version) -> SwitchFeatures {
+        let mut capabilities = Capabilities::FLOW_STATS
+            | Capabilities::TABLE_STATS
+            | Capabilities::PORT_STATS
+            | Capabilities::QUEUE_STATS;
+        if version <= Version::V11 {
+            capabilities |= Capabilities::ARP_MATCH_IP;
+        }
+        SwitchFeatures {
+            datapath_id: self.state.lock().config.datapath_id,
+            n_buffers: 0,
+            n_tables: N_SHOWN_TABLES,
+            auxiliary_id: 0,
+            capabilities,
+            actions: ACTIONS_1_0,
+            ports: self.port_descs(),
+        }
+    }
+
+    /// Answers a multipart request.
+    pub fn multipart(&self, version: Version, request: &MpRequest) -> Result<MpReply, ErrorKind> {
+        Ok(match request {
+            MpRequest::Desc => MpReply::Desc(self.desc()),
+            MpRequest::Flow(r) => MpReply::Flow { nxm: r.nxm, flows: self.flow_stats(version, r)? },
+            MpRequest::Aggregate(r) => MpReply::Aggregate { nxm: r.nxm, stats: self.aggregate(r)? },
+            MpRequest::Table => MpReply::Table(self.table_stats()),
+            MpRequest::Port(p) => MpReply::Port(self.port_stats(*p)?),
+            MpRequest::Queue { port, .. } => {
+                self.known_port(*port, ErrorKind::QueueOpFailedBadPort)?;
+                MpReply::Queue(Vec::new())
+            }
+            MpRequest::PortDesc(p) => MpReply::PortDesc(self.some_port_descs(*p)),
+            MpRequest::TableFeatures(wanted) if wanted.is_empty() => {
+                MpReply::TableFeatures(self.table_features())
+            }
+            MpRequest::TableFeatures(_) => return Err(ErrorKind::TableFeaturesFailedEperm),
+            MpRequest::TableDesc => MpReply::TableDesc(self.table_descs()),
+            MpRequest::QueueDesc(_) => MpReply::QueueDesc(Vec::new()),
+            MpRequest::GroupStats(_) => MpReply::GroupStats,
+            MpRequest::GroupDesc(_) => MpReply::GroupDesc,
+            MpRequest::GroupFeatures => MpReply::GroupFeatures(GroupFeatures::default()),
+            MpRequest::MeterStats(_) => MpReply::MeterStats,
+            MpRequest::MeterConfig(_) => MpReply::MeterConfig,
+            MpRequest::MeterFeatures => MpReply::MeterFeatures(MeterFeatures::default()),
+        })
+    }
+
+    fn desc(&self) -> DescStats {
+        let config = self.config();
+        DescStats {
+            mfr_desc: "Nicira, Inc.".into(),
+            hw_desc: "Open vSwitch".into(),
+            sw_desc: crate::COMPATIBLE_VERSION.into(),
+            serial_num: config.dp_sn.unwrap_or_else(|| "None".into()),
+            dp_desc: config.dp_desc.unwrap_or_else(|| "None".into()),
+        }
+    }
+
+    /// Makes rule counters current. Cheap enough for every request; the workers are not disturbed.
+    fn refresh(&self) {
+        if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
+            dp.flush_stats();
+        }
+    }
+
+    fn flow_stats(&self, version: Version, r: &FlowStatsRequest) -> Result<Vec<FlowStats>, ErrorKind> {
+        check_table(r.table_id)?;
+        self.refresh();
+        let now = self.now_ms();
+        Ok(Select::for_stats(r).run(self).iter().map(|e| one_flow(version, &e.data, now)).collect())
+    }
+
+    fn aggregate(&self, r: &FlowStatsRequest) -> Result<AggregateStats, ErrorKind> {
+        check_table(r.table_id)?;
+        self.refresh();
+        let mut sum = AggregateStats::default();
+        for e in Select::for_stats(r).run(self) {
+            let (packets, bytes) = counts(&e.data.stats);
+            sum.packet_count = sum.packet_count.saturating_add(packets);
+            sum.byte_count = sum.byte_count.saturating_add(bytes);
+            sum.flow_count += 1;
+        }
+        Ok(sum)
+    }
+
+    /// Number of flows that controllers see in a table.
+    pub fn flow_count(&self, table: u8) -> u32 {
+        let mut n = 0;
+        if let Some(t) = self.tables.get(usize::from(table)) {
+            t.rules.for_each(self.current_version(), |e| n += u32::from(!e.data.hidden));
+        }
+        n
+    }
+
+    fn table_stats(&self) -> Vec<TableStats> {
+        self.refresh();
+        let state = self.state.lock();
+        let name = |t: u8| state.tables.get(&t).and_then(|c| c.name.clone()).unwrap_or_default();
+        let shown = self.tables.iter().take(N_SHOWN_TABLES.into());
+        shown
+            .map(|t| {
+                let (matched, missed) = (counts(&t.matched).0, counts(&t.missed).0);
+                TableStats {
+                    name: name(t.id),
+                    table_id: t.id,
+                    max_entries: MAX_ENTRIES,
+                    active_count: self.flow_count(t.id),
+                    lookup_count: matched + missed,
+                    matched_count: matched,
+                }
+            })
+            .collect()
+    }
+
+    fn table_features(&self) -> Vec<TableFeatures> {
+        let state = self.state.lock();
+        (0..N_SHOWN_TABLES)
+            .map(|t| TableFeatures {
+                table_id: t,
+                name: state.tables.get(&t).and_then(|c| c.name.clone()).unwrap_or_default(),
+                metadata_match: u64::MAX,
+                metadata_write: u64::MAX,
+                max_entries: MAX_ENTRIES,
+                eviction: true,
+                vacancy: false,
+                next: (t + 1..N_SHOWN_TABLES).collect(),
+                any_properties: true,
+            })
+            .collect()
+    }
+
+    fn table_descs(&self) -> Vec<TableDesc> {
+        let state = self.state.lock();
+        (0..N_SHOWN_TABLES)
+            .map(|t| TableDesc {
+                table_id: t,
+                eviction: state.tables.get(&t).is_some_and(|c| c.evict),
+                ..TableDesc::default()
+            })
+            .collect()
+    }
+
+    fn some_port_descs(&self, which: OfPort) -> Vec<heddle_openflow::message::PortDesc> {
+        let all = self.port_descs();
+        all.into_iter().filter(|d| which == OfPort::NONE || d.port == which).collect()
+    }
+
+    fn known_port(&self, which: OfPort, error: ErrorKind) -> Result<(), ErrorKind> {
+        let any = matches!(which, OfPort::NONE | OfPort::ALL);
+        if any || self.state.lock().ports.contains_key(&which) { Ok(()) } else { Err(error) }
+    }
+
+    fn port_stats(&self, which: OfPort) -> Result<Vec<PortStats>, ErrorKind> {
+        self.known_port(which, ErrorKind::BadRequestBadPort)?;
+        self.refresh();
+        let now = self.now_ms();
+        let state = self.state.lock();
+        let wanted = state.ports.values().filter(|p| matches!(which, OfPort::NONE | OfPort::ALL) || p.config.no == which);
+        Ok(wanted.map(|p| self.one_port(p, now)).collect())
+    }
+
+    fn one_port(&self, p: &PortState, now: u64) -> PortStats {
+        let (duration_sec, duration_nsec) = age(now, p.created_ms);
+        let mut out = PortStats { duration_sec, duration_nsec, ..PortStats::unknown(p.config.no) };
+        match p.config.target {
+            PortTarget::Patch(_) => {
+                (out.rx_packets, out.rx_bytes) = counts(&p.patch_rx);
+                (out.tx_packets, out.tx_bytes) = counts(&p.patch_tx);
+            }
+            PortTarget::Datapath(no) => {
+                let dp = self.of.upgrade().and_then(|of| of.datapath());
+                if let Some(s) = dp.and_then(|dp| dp.port_stats(no)) {
+                    out.rx_packets = s.rx_packets;
+                    out.rx_bytes = s.rx_bytes;
+                    out.tx_packets = s.tx_packets;
+                    out.tx_bytes = s.tx_bytes;
+                    out.rx_dropped = s.rx_dropped;
+                    out.tx_dropped = s.tx_dropped;
+                    out.rx_errors = s.rx_errors;
+                    out.tx_errors = s.tx_errors;
+                }
+            }
+            PortTarget::Unbound => {}
+        }
+        out
+    }
+
+    /// Packets and bytes of a patch port: received, sent.
+    pub fn patch_stats(&self, no: OfPort) -> Option<((u64, u64), (u64, u64))> {
+        let state = self.state.lock();
+        let p = state.ports.get(&no)?;
+        Some((counts(&p.patch_rx), counts(&p.patch_tx)))
+    }
+}
+
+fn check_table(t: u8) -> Result<(), ErrorKind> {
+    if t != 0xff && usize::from(t) >= N_TABLES { Err(ErrorKind::BadRequestBadTableId) } else { Ok(()) }
+}
+
+fn one_flow(version: Version, rule: &Rule, now: u64) -> FlowStats {
+    let (duration_sec, duration_nsec) = age(now, rule.created_ms);
+    let (packet_count, byte_count) = counts(&rule.stats);
+    let used = rule.stats.used_ms.load(Relaxed).max(rule.created_ms);
+    let mut flags = FlowModFlags::from_bits_truncate(rule.flags);
+    if version < Version::V13 {
+        // OpenFlow before 1.3 has no room for them in statistics.
+        flags = FlowModFlags::empty();
+    }
+    FlowStats {
+        table_id: rule.table,
+        match_: rule.wide_match(),
+        priority: rule.priority,
+        cookie: rule.cookie,
+        duration_sec,
+        duration_nsec,
+        idle_timeout: rule.idle_timeout,
+        hard_timeout: rule.hard_timeout,
+        idle_age: Some(seconds(now, used)),
+        hard_age: Some(seconds(now, rule.modified_ms)),
+        flags,
+        importance: rule.importance,
+        packet_count,
+        byte_count,
+        instructions: rule.instructions.clone(),
+    }
+}

@@ -1,0 +1,39 @@
+//! Packets for controllers, as the datapath's upcalls become them.
+
+use crate::xlate::PacketInMeta;
+use heddle_datapath::UpcallPacket;
+use heddle_openflow::message::{PacketIn, PacketInFormat, PacketInReason};
+
+/// One packet for controllers, before the connection's own wishes (format, length) are applied.
+#[derive(Clone, Debug)]
+pub struct PacketInEvent {
+    /// The message; its data is cut to the length that the action asked for.
+    pub message: PacketIn,
+    /// Which controllers: 0 is all primary ones.
+    pub controller_id: u16,
+    /// Length that the action asked for; `None`: the connection's `miss_send_len`.
+    pub max_len: Option<u16>,
+}
+
+/// Turns an upcall into the event and the bridge that it is for. `None` for one that nobody here issued.
+pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
+    let meta = upcall.upcall.cookie.0.as_any().downcast_ref::<PacketInMeta>()?;
+    let is_miss = matches!(meta.reason, PacketInReason::NoMatch | PacketInReason::ImplicitMiss);
+    let event = PacketInEvent {
+        message: PacketIn {
+            format: PacketInFormat::Standard,
+            data: upcall.bytes,
+            total_len: u32::try_from(upcall.total_len).unwrap_or(u32::MAX),
+            buffer_id: None,
+            reason: meta.reason,
+            table_id: meta.table,
+            cookie: meta.cookie,
+            metadata: meta.metadata,
+            userdata: meta.userdata.clone(),
+            continuation: Vec::new(),
+        },
+        controller_id: meta.controller_id,
+        max_len: (!is_miss).then_some(upcall.upcall.max_len),
+    };
+    Some((meta.bridge, event))
+}

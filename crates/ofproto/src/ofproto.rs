@@ -1,0 +1,156 @@
+//! All bridges of the switch, and what they share: the pipeline, the datapath, the clock.
+//!
+//! **Order of locks.** `bridges`, then one bridge's state. A bridge calls [`Ofproto::publish`] with none held.
+
+use crate::bridge::{Bridge, BridgeConfig, Event, PortTarget};
+use crate::mac::MacTable;
+use crate::model::World;
+use crate::xlate::Pipeline;
+use heddle_datapath::{Datapath, Generations};
+use heddle_openflow::Port as OfPort;
+use heddle_sync::Clock;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// The control half of the switch. Shared by all control threads.
+pub struct Ofproto {
+    pipeline: Arc<Pipeline>,
+    datapath: OnceLock<Arc<Datapath>>,
+    clock: Arc<Clock>,
+    bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
+    next_id: AtomicU64,
+}
+
+/// Which patch ports exist, and where.
+#[derive(Default)]
+pub(crate) struct PatchEnds {
+    /// Interface name → (bridge, OpenFlow port, peer's name).
+    ends: HashMap<String, (u64, OfPort, String)>,
+}
+
+impl PatchEnds {
+    /// The other end of patch `name`, if `peer` exists and names `name` as its own peer.
+    pub(crate) fn peer_of(&self, name: &str, peer: &str) -> Option<(u64, OfPort)> {
+        let (bridge, port, back) = self.ends.get(peer)?;
+        (back == name).then_some((*bridge, *port))
+    }
+}
+
+impl Ofproto {
+    /// No bridges yet. Make the datapath with [`Ofproto::pipeline`], then [`Ofproto::attach`] it.
+    pub fn new(clock: Arc<Clock>) -> Arc<Self> {
+        Arc::new(Self {
+            pipeline: Arc::new(Pipeline::new()),
+            datapath: OnceLock::new(),
+            clock,
+            bridges: Mutex::new(BTreeMap::new()),
+            next_id: AtomicU64::new(1),
+        })
+    }
+
+    /// The translation half, for `Datapath::new`.
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
+        &self.pipeline
+    }
+
+    /// Names the datapath that forwards for these bridges. Once.
+    pub fn attach(&self, datapath: Arc<Datapath>) {
+        assert!(self.datapath.set(datapath).is_ok(), "a datapath is attached once");
+    }
+
+    /// The attached datapath.
+    pub fn datapath(&self) -> Option<Arc<Datapath>> {
+        self.datapath.get().cloned()
+    }
+
+    /// The clock that all times are taken from.
+    pub fn clock(&self) -> &Arc<Clock> {
+        &self.clock
+    }
+
+    /// Generation counters that cached translations depend on.
+    pub fn generations(&self) -> &Generations {
+        heddle_datapath::Translate::generations(&*self.pipeline)
+    }
+
+    /// Makes a bridge, or returns the one of that name with the new configuration.
+    pub fn add_bridge(self: &Arc<Self>, name: &str, config: BridgeConfig) -> Arc<Bridge> {
+        if let Some(b) = self.bridge(name) {
+            b.configure(config);
+            return b;
+        }
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let mac = MacTable::new(id, self.pipeline.generations_arc());
+        let bridge = Bridge::new(id, name, Arc::downgrade(self), mac, config.clone());
+        self.bridges.lock().insert(name.to_owned(), bridge.clone());
+        bridge.configure(config);
+        bridge
+    }
+
+    /// Forgets a bridge. Its datapath ports are the caller's to remove.
+    pub fn remove_bridge(&self, name: &str) {
+        let gone = self.bridges.lock().remove(name);
+        if gone.is_some() {
+            self.publish();
+        }
+    }
+
+    /// The bridge of that name.
+    pub fn bridge(&self, name: &str) -> Option<Arc<Bridge>> {
+        self.bridges.lock().get(name).cloned()
+    }
+
+    /// The bridge with that number.
+    pub fn bridge_by_id(&self, id: u64) -> Option<Arc<Bridge>> {
+        self.bridges.lock().values().find(|b| b.id == id).cloned()
+    }
+
+    /// All bridges by name.
+    pub fn bridges(&self) -> Vec<Arc<Bridge>> {
+        self.bridges.lock().values().cloned().collect()
+    }
+
+    /// Builds the world anew and hands it to the translation half.
+    pub fn publish(&self) {
+        // The lock is held until the world is out, so that an older world never follows a newer one.
+        let bridges = self.bridges.lock();
+        let mut ends = PatchEnds::default();
+        let mut by_dp_port = HashMap::new();
+        for b in bridges.values() {
+            for p in b.port_configs() {
+                match p.target {
+                    PortTarget::Datapath(no) => {
+                        by_dp_port.insert(no, (b.id, p.no));
+                    }
+                    PortTarget::Patch(peer) => {
+                        ends.ends.insert(p.name, (b.id, p.no, peer));
+                    }
+                    PortTarget::Unbound => {}
+                }
+            }
+        }
+        let views = bridges.values().map(|b| (b.id, Arc::new(b.view(&ends)))).collect();
+        self.pipeline.publish(World { bridges: views, by_dp_port });
+    }
+
+    /// Time passes: expires rules and addresses of all bridges.
+    pub fn tick(&self) {
+        for b in self.bridges() {
+            b.tick();
+        }
+    }
+
+    /// Hands waiting packets of the datapath to the bridges' controllers, up to `max`; returns how many.
+    pub fn deliver_upcalls(&self, max: usize) -> usize {
+        let Some(dp) = self.datapath() else { return 0 };
+        dp.take_upcalls(max, &mut |upcall| {
+            if let Some((bridge, event)) = crate::event::packet_in(upcall) {
+                if let Some(b) = self.bridge_by_id(bridge) {
+                    b.emit(&[Event::PacketIn(Arc::new(event))]);
+                }
+            }
+        })
+    }
+}
