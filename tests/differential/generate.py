@@ -298,6 +298,8 @@ def actions(rng, kind, ports, table, style):
     if rng.random() < 0.08:
         return ["drop"]
     out = [action(rng, kind, ports, table, style) for _ in range(rng.choice([1, 1, 2, 2, 3, 4, 5]))]
+    if rng.random() < 0.5:
+        out.append(_output(rng, ports))  # else most rewrites would never be seen
     if rng.random() < 0.04:
         out.insert(rng.randrange(len(out) + 1), "exit")
     if "old" in style:

@@ -1,0 +1,222 @@
+#!/usr/bin/env bash
+# Heddle in two minutes: two pods on br-int, an uplink bridge br-ex, OpenFlow rules, traffic, and a look inside.
+#
+#   make demo              runs and tears everything down, also on Ctrl-C
+#   make demo KEEP=1       leaves it running and prints how to talk to it
+#   HEDDLED=/usr/sbin/ovs-vswitchd demo/demo.sh     the same with the real Open vSwitch
+#
+# Everything happens in a private run directory and in network namespaces of its own: a switch that already runs on
+# this machine, its bridges and its sockets are not touched.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH="$PATH:/usr/sbin:/sbin"
+HEDDLED=$(realpath "${HEDDLED:-${CARGO_TARGET_DIR:-target}/release/heddled}")
+KEEP=${KEEP:-}
+
+[ "$(id -u)" = 0 ] || { echo "demo: network namespaces need root" >&2; exit 1; }
+[ -x "$HEDDLED" ] || { echo "demo: no daemon at $HEDDLED (make build)" >&2; exit 1; }
+
+run=$(mktemp -d /tmp/heddle-demo-XXXXXX)
+chmod 755 "$run"
+stem=heddle-$$
+sw=$stem-switch red=$stem-red blue=$stem-blue world=$stem-world
+export OVS_RUNDIR=$run OVS_LOGDIR=$run OVS_DBDIR=$run OVS_SYSCONFDIR=$run
+steps=9 step=0
+
+# Teardown lives in a script of its own, so that KEEP=1 can leave it behind as the way to stop.
+cat >"$run/stop" <<STOP
+#!/bin/sh
+# Ends this demo: its two daemons, its namespaces (with every device in them) and its run directory.
+for name in ovs-vswitchd ovsdb-server; do
+    pid=\$(cat "$run/\$name.pid" 2>/dev/null) || continue
+    kill "\$pid" 2>/dev/null
+    for i in \$(seq 100); do kill -0 "\$pid" 2>/dev/null || break; sleep 0.05; done
+    kill -9 "\$pid" 2>/dev/null
+done
+for ns in $sw $red $blue $world; do
+    for pid in \$(ip netns pids "\$ns" 2>/dev/null); do kill "\$pid" 2>/dev/null; done
+    ip netns del "\$ns" 2>/dev/null
+done
+rm -rf "$run"
+STOP
+chmod +x "$run/stop"
+
+if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' off=$'\e[0m'; else bold='' dim='' off=''; fi
+title() { step=$((step + 1)); printf '\n%s[%d/%d] %s%s\n' "$bold" $step $steps "$1" "$off"; }
+say() { printf '      %s\n' "$@"; }
+show() { # runs a command and shows it; what runs in a namespace is shown with the pod's name
+    local words="$*"
+    case $1 in vsctl | appctl) words="ovs-$words" ;; esac
+    printf '    %s$ %s%s\n' "$dim" "$words" "$off"
+    "$@" 2>&1 | sed 's/^/      /'
+}
+pod() { # NAME COMMAND...
+    local name=$1
+    shift
+    printf '    %s%s$ %s%s\n' "$dim" "$name" "$*" "$off"
+    ip netns exec "$stem-$name" "$@" 2>&1
+}
+
+finish() {
+    local status=$?
+    trap - EXIT INT TERM
+    if [ $status -ne 0 ]; then
+        printf '\ndemo: ended early (status %d)\n' $status
+        if [ -s "$run/ovs-vswitchd.log" ] && [ $status -ne 130 ]; then
+            echo "the daemon's last words:"
+            tail -n 15 "$run/ovs-vswitchd.log"
+        fi
+    elif [ -n "$KEEP" ]; then
+        return
+    fi
+    "$run/stop" || true
+    echo "Everything of the demo has been removed."
+    exit $status
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# What iperf3 measured, in one line: who sent, how fast the receiver saw it, and what got lost.
+summary() {
+    python3 -c '
+import json, sys
+end = json.load(sys.stdin)["end"]
+if "sum_received" in end and "retransmits" in end["sum_sent"]:
+    print("      -> TCP: %.2f Gbit/s received, %d segments sent again" %
+          (end["sum_received"]["bits_per_second"] / 1e9, end["sum_sent"]["retransmits"]))
+else:
+    total = end["sum"]
+    print("      -> UDP: %.0f Mbit/s, %d datagrams, %.2f %% lost, %.0f us jitter" %
+          (total["bits_per_second"] / 1e6, total["packets"], total["lost_percent"], total["jitter_ms"] * 1000))'
+}
+iperf() { # SERVER-POD CLIENT-POD ADDRESS ARGS...
+    local server=$1 client=$2 address=$3
+    shift 3
+    ip netns exec "$stem-$server" timeout 30 iperf3 -s -1 >/dev/null 2>&1 &
+    local waiting=$!
+    for _ in $(seq 50); do
+        ip netns exec "$stem-$server" ss -Hltn | grep -q ':5201' && break
+        sleep 0.1
+    done
+    printf '    %s%s$ iperf3 -c %s %s%s\n' "$dim" "$client" "$address" "$*" "$off"
+    ip netns exec "$stem-$client" timeout 30 iperf3 -J -c "$address" "$@" >"$run/iperf.json"
+    wait $waiting || true
+    summary <"$run/iperf.json"
+}
+
+title "Start the database and the switch"
+say "The configuration lives in the unmodified ovsdb-server; the switch reads it from there." \
+    "Run directory: $run"
+ip netns add "$sw"
+ip -n "$sw" link set lo up
+ovsdb-tool create "$run/conf.db" /usr/share/openvswitch/vswitch.ovsschema
+ovsdb-server "$run/conf.db" --remote="punix:$run/db.sock" --pidfile="$run/ovsdb-server.pid" --detach --no-chdir \
+    --unixctl="$run/ovsdb-server.ctl" -vconsole:off --log-file="$run/ovsdb-server.log"
+export OVS_DB=unix:$run/db.sock
+vsctl() { ovs-vsctl --timeout=20 --db="$OVS_DB" "$@"; }
+vsctl --no-wait init
+printf '    %s$ %s unix:%s/db.sock --pidfile --detach --log-file%s\n' "$dim" "$(basename "$HEDDLED")" "$run" "$off"
+ip netns exec "$sw" "$HEDDLED" "unix:$run/db.sock" --pidfile="$run/ovs-vswitchd.pid" --detach --no-chdir \
+    --unixctl="$run/ovs-vswitchd.ctl" -vconsole:off --log-file="$run/ovs-vswitchd.log" --disable-system
+daemon=$(cat "$run/ovs-vswitchd.pid")
+appctl() { ovs-appctl --timeout=20 -t "$run/ovs-vswitchd.ctl" "$@"; }
+say "$(appctl version | head -n 1): process $daemon, $(awk '/^VmRSS/ {printf "%.0f MiB", $2 / 1024}' "/proc/$daemon/status") of memory"
+
+title "Wire it up: two pods, an integration bridge, an uplink bridge"
+say "" \
+    "  red 10.0.0.1 ───┐" \
+    "                  ├── br-int ── patch-ex ═══ patch-int ── br-ex ── uplink ── world 10.0.0.100" \
+    "  blue 10.0.0.2 ──┘                                                          (an outside host)" ""
+for ns in "$red" "$blue" "$world"; do
+    ip netns add "$ns"
+    ip -n "$ns" link set lo up
+    for scope in all default; do
+        ip netns exec "$ns" sh -c "echo 1 > /proc/sys/net/ipv6/conf/$scope/disable_ipv6" 2>/dev/null || true
+    done
+done
+ip -n "$sw" link add uplink type veth peer name eth0 netns "$world"
+ip -n "$sw" link set uplink up
+[[ $(basename "$HEDDLED") == ovs-vswitchd* ]] && ip netns exec "$world" ethtool -K eth0 tx off >/dev/null 2>&1
+show vsctl add-br br-int -- set bridge br-int datapath_type=netdev fail_mode=secure
+show vsctl add-br br-ex -- set bridge br-ex datapath_type=netdev
+show vsctl add-port br-int red0 -- set interface red0 type=internal
+show vsctl add-port br-int blue0 -- set interface blue0 type=internal
+show vsctl add-port br-ex uplink
+show vsctl add-port br-int patch-ex -- set interface patch-ex type=patch options:peer=patch-int \
+    -- add-port br-ex patch-int -- set interface patch-int type=patch options:peer=patch-ex
+ip -n "$sw" link set red0 netns "$red"
+ip -n "$sw" link set blue0 netns "$blue"
+ip -n "$red" addr add 10.0.0.1/24 dev red0
+ip -n "$blue" addr add 10.0.0.2/24 dev blue0
+ip -n "$world" addr add 10.0.0.100/24 dev eth0
+ip -n "$red" link set red0 up
+ip -n "$blue" link set blue0 up
+ip -n "$world" link set eth0 up
+
+title "Program br-int with OpenFlow"
+say "Table 0 holds the policy, table 1 forwards like a learning switch. br-int is in fail mode 'secure': without" \
+    "rules it forwards nothing. Telnet from red to blue is forbidden."
+red_port=$(vsctl get interface red0 ofport)
+show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=200,in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23,actions=drop"
+show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=100,ip,actions=write_metadata:0x1,goto_table:1"
+show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=100,arp,actions=goto_table:1"
+show ovs-ofctl -O OpenFlow13 add-flow br-int "table=1,priority=0,actions=NORMAL"
+
+title "Ping: pod to pod, and through both bridges to the outside"
+pod red ping -n -c 3 -i 0.2 -W 2 10.0.0.2 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
+pod blue ping -n -c 3 -i 0.2 -W 2 10.0.0.100 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
+
+title "The policy: telnet from red to blue is dropped, other ports answer"
+printf '    %sred$ connect 10.0.0.2:23, then 10.0.0.2:24%s\n' "$dim" "$off"
+ip netns exec "$red" python3 - <<'PY'
+import socket
+for port in (23, 24):
+    try:
+        socket.create_connection(("10.0.0.2", port), timeout=1.5)
+        outcome = "connected"
+    except ConnectionRefusedError:
+        outcome = "answered: refused by blue itself, so the packet got there"
+    except OSError:
+        outcome = "no answer: the rule dropped it"
+    print(f"      port {port}: {outcome}")
+PY
+
+title "Throughput: TCP and UDP"
+iperf blue red 10.0.0.2 -t 3
+iperf blue red 10.0.0.2 -t 3 -P 4
+iperf world red 10.0.0.100 -t 3
+iperf blue red 10.0.0.2 -t 3 -u -b 200M -l 1400
+
+title "What the OpenFlow rules counted"
+show ovs-ofctl -O OpenFlow13 dump-flows br-int
+
+title "What the datapath made of them"
+say "Each line is one cached decision: a wildcarded match, its counters, the ports that it leads to." \
+    "A packet that hits one of them never meets the OpenFlow tables."
+pod red ping -n -q -c 2 -i 0.2 10.0.0.100 >/dev/null
+show appctl dpif/show
+show appctl dpctl/dump-flows
+say "MAC addresses that br-int learned:"
+show appctl fdb/show br-int
+
+title "What each worker thread did"
+show appctl dpif-netdev/pmd-stats-show
+say "$(awk '/^VmRSS/ {printf "%.0f MiB of memory", $2 / 1024}' "/proc/$daemon/status") now"
+
+if [ -n "$KEEP" ]; then
+    cat <<TEXT
+
+${bold}It keeps running.${off} Talk to it with the tools of Open vSwitch:
+    export OVS_RUNDIR=$run
+    ovs-vsctl --db=unix:$run/db.sock show
+    ovs-ofctl dump-flows br-int
+    ovs-appctl -t $run/ovs-vswitchd.ctl ofproto/trace br-int in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23
+    ip netns exec $red ping 10.0.0.2
+    tail -f $run/ovs-vswitchd.log
+Stop and remove it:
+    $run/stop
+TEXT
+else
+    printf '\nDone. '
+fi
