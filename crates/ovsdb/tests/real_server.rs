@@ -1,5 +1,7 @@
 //! The client against the unmodified ovsdb-server with the switch's schema. Skipped where it is not installed.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 mod common;
 
 use std::collections::BTreeMap;

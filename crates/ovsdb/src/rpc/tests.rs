@@ -1,1 +1,179 @@
-//! Tests of this module.
+//! Framing, messages and remotes.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::value::tests::any_json;
+
+fn all(framer: &mut Framer) -> Result<Vec<Value>, FrameError> {
+    let mut out = Vec::new();
+    while let Some(value) = framer.next()? {
+        out.push(value);
+    }
+    Ok(out)
+}
+
+proptest! {
+    /// However the stream is cut, the same messages come out.
+    #[test]
+    fn cuts_do_not_matter(bodies in vec(any_json(), 0..6), step in 1..40_usize, pretty in any::<bool>()) {
+        let messages: Vec<Value> = bodies.into_iter().map(|b| json!({"x}\"{\\": b})).collect();
+        let text: String = messages
+            .iter()
+            .map(|m| if pretty { format!("\n{m:#} ") } else { m.to_string() })
+            .collect();
+        let mut framer = Framer::new(1 << 20);
+        let mut got = Vec::new();
+        for piece in text.as_bytes().chunks(step) {
+            framer.push(piece);
+            got.extend(all(&mut framer).unwrap());
+        }
+        prop_assert_eq!(got, messages);
+    }
+
+    #[test]
+    fn noise_is_refused_or_waited_for(pieces in vec(vec(any::<u8>(), 0..50), 0..10)) {
+        let mut framer = Framer::new(100);
+        for piece in pieces {
+            framer.push(&piece);
+            if all(&mut framer).is_err() {
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn any_json_is_a_message_or_not(json in any_json()) {
+        let _ = Message::from_json(json);
+    }
+}
+
+#[test]
+fn bounds_of_a_message() {
+    let mut framer = Framer::new(16);
+    framer.push(br#"{"a":"45678901"}{"#);
+    assert_eq!(framer.next().unwrap(), Some(json!({"a": "45678901"})));
+    framer.push(br#""a":"4567890""#);
+    assert!(framer.next().unwrap().is_none());
+    framer.push(b"1234567");
+    assert!(matches!(framer.next(), Err(FrameError::TooLong(16))));
+    let mut framer = Framer::new(16);
+    framer.push(br#"{"a":"456789012"}"#);
+    assert!(
+        matches!(framer.next(), Err(FrameError::TooLong(16))),
+        "complete, but longer"
+    );
+    let mut framer = Framer::new(1 << 20);
+    framer.push(b"{\"a\":");
+    framer.push(&[b'['; 200]);
+    assert!(matches!(framer.next(), Err(FrameError::TooDeep)));
+    for (noise, name) in [
+        (&b"HTTP/1.1"[..], "text"),
+        (b"[1]", "array"),
+        (b"\x16\x03\x01", "tls"),
+    ] {
+        let mut framer = Framer::new(100);
+        framer.push(noise);
+        assert!(matches!(framer.next(), Err(FrameError::NotObject(_))), "{name}");
+    }
+    for text in [&b"{]"[..], b"{\"a\" 1}", b"{\"a\": 1e999}", b"{\"a\": \"\xff\"}"] {
+        let mut framer = Framer::new(100);
+        framer.push(text);
+        assert!(matches!(framer.next(), Err(FrameError::Json(_))), "{text:?}");
+    }
+}
+
+#[test]
+fn kinds_of_messages() {
+    let read = |v: Value| Message::from_json(v);
+    assert_eq!(
+        read(request("echo", json!([1]), 3)),
+        Ok(Message::Request {
+            method: "echo".into(),
+            params: vec![json!(1)],
+            id: json!(3)
+        })
+    );
+    assert_eq!(
+        read(notification("locked", json!(["l"]))),
+        Ok(Message::Notification {
+            method: "locked".into(),
+            params: vec![json!("l")]
+        })
+    );
+    let ok = Message::Reply {
+        id: json!(4),
+        outcome: Ok(json!({})),
+    };
+    assert_eq!(read(reply(json!(4), json!({}))), Ok(ok));
+    let failed = Message::Reply {
+        id: json!("x"),
+        outcome: Err(json!("no")),
+    };
+    assert_eq!(read(error_reply(json!("x"), json!("no"))), Ok(failed));
+    // Requests without parameters.
+    assert!(matches!(
+        read(json!({"method": "list", "params": null, "id": 1})),
+        Ok(Message::Request { .. })
+    ));
+    for bad in [
+        json!({}),
+        json!([]),
+        json!({"method": 3, "params": [], "id": 1}),
+        json!({"method": "m", "params": {}, "id": 1}),
+        json!({"result": 1, "error": null, "id": null}),
+        json!({"error": null, "id": 1}),
+    ] {
+        assert!(read(bad.clone()).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn remotes() {
+    for (text, shown) in [
+        (
+            "unix:/var/run/openvswitch/db.sock",
+            "unix:/var/run/openvswitch/db.sock",
+        ),
+        ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6640"),
+        ("tcp:127.0.0.1", "tcp:127.0.0.1:6640"),
+        ("tcp:[::1]:99", "tcp:[::1]:99"),
+        ("tcp:[::1]", "tcp:[::1]:6640"),
+    ] {
+        assert_eq!(text.parse::<Remote>().unwrap().to_string(), shown);
+    }
+    for bad in [
+        "",
+        "unix:",
+        "tcp:",
+        "tcp:host:1",
+        "tcp:1.2.3.4:99999",
+        "ssl:1.2.3.4:6640",
+        "tcp:[::1",
+        "db.sock",
+    ] {
+        assert!(bad.parse::<Remote>().is_err(), "{bad}");
+    }
+    let list = Remote::parse_list("unix:/a, tcp:127.0.0.1:1").unwrap();
+    assert_eq!(list.len(), 2);
+    assert!(Remote::parse_list("unix:/a,").is_err());
+}
+
+#[tokio::test]
+async fn a_socket_path_longer_than_an_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(100));
+    std::fs::create_dir(&deep).unwrap();
+    let path = deep.join("db.sock");
+    assert!(path.as_os_str().len() > 107);
+    // Bound by the same detour that connecting takes.
+    let handle = std::fs::File::open(&deep).unwrap();
+    let short = format!(
+        "/proc/self/fd/{}/db.sock",
+        std::os::fd::AsRawFd::as_raw_fd(&handle)
+    );
+    let _listener = tokio::net::UnixListener::bind(short).unwrap();
+    assert!(Remote::Unix(path).connect().await.is_ok());
+}

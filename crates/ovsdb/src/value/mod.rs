@@ -8,7 +8,7 @@ mod atom;
 mod datum;
 mod delta;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use atom::parse_uuid;
 pub use atom::{Atom, AtomType};

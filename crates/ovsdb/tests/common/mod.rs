@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+pub(crate) mod script;
+
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -118,10 +120,6 @@ impl Server {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.as_ref().unwrap().id()
     }
 
     /// The remote for clients.
