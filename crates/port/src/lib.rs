@@ -4,6 +4,16 @@
 //! admin state. A [`RxQueue`] or [`TxQueue`] belongs to one worker at a time and is all that the fast path
 //! sees: no lock, no allocation, no clock.
 
+mod drops;
+pub mod dummy;
+mod open;
+pub mod segment;
+mod system;
+mod tap;
 mod traits;
 
-pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
+pub use dummy::DummyPort;
+pub use open::{KINDS, open};
+pub use system::SystemPort;
+pub use tap::TapPort;
+pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd, errno_text};

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 #[derive(Debug, thiserror::Error)]
 pub enum PortError {
     /// The system refused; what was tried, and its answer.
-    #[error("{what}: {source}")]
+    #[error("{what} ({})", errno_text(source))]
     Sys {
         /// What was tried, for example `could not open network device eth7`.
         what: String,
@@ -21,6 +21,29 @@ pub enum PortError {
     /// This port type cannot do that.
     #[error("{0} not supported")]
     Unsupported(&'static str),
+}
+
+impl PortError {
+    /// The system's refusal of `what`.
+    pub fn sys(what: impl Into<String>, source: std::io::Error) -> Self {
+        Self::Sys {
+            what: what.into(),
+            source,
+        }
+    }
+    /// The system's refusal to open device `name`, in the words that OVS's tools and tests expect.
+    pub fn open(name: &str, source: std::io::Error) -> Self {
+        Self::sys(format!("could not open network device {name}"), source)
+    }
+}
+
+/// The system's text for an error, without Rust's ` (os error N)` behind it.
+pub fn errno_text(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(at) if error.raw_os_error().is_some() => text[..at].to_owned(),
+        _ => text,
+    }
 }
 
 /// What a port's device says of itself now.
@@ -70,6 +93,18 @@ pub trait Port: Send + Sync {
     fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError>;
     /// Sets the admin state.
     fn set_admin(&self, up: bool) -> Result<(), PortError>;
+    /// Takes over changed options; those that this type does not know are ignored.
+    ///
+    /// # Errors
+    /// [`PortError::Config`] for a value that makes no sense.
+    fn set_options(&self, _options: &std::collections::BTreeMap<String, String>) -> Result<(), PortError> {
+        Ok(())
+    }
+    /// The queues no longer lead to the device and cannot be mended in place: open them again. (Whatever can be
+    /// mended, [`Port::status`] mends.)
+    fn stale(&self) -> bool {
+        false
+    }
     /// For type-specific commands (`netdev-dummy/receive`).
     fn as_any(&self) -> &dyn std::any::Any;
 }

@@ -1,0 +1,208 @@
+//! `system` ports: an existing network device, through packet sockets.
+//!
+//! Each receive queue is a packet socket with the virtio-net header; several share the device by flow hash (fanout).
+//! Transmission uses sockets of its own that receive nothing. The device's offloads stay as they are: its segment trains
+//! and unfinished checksums are handed on as metadata. The device's own IP stack sees the packets too.
+//!
+//! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets again;
+//! members of a fanout group cannot be, so with several queues the port says that it is stale.
+
+mod rx;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
+use heddle_sys::{LinkCtl, PacketSocket};
+use parking_lot::Mutex;
+use rx::SystemRx;
+use std::io;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Weak};
+use tx::SystemTx;
+
+/// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
+const RCVBUF: i32 = 16 << 20;
+/// Send buffer of a queue: what a device may hold back.
+const SNDBUF: i32 = 4 << 20;
+
+/// A port on an existing network device.
+#[derive(Debug)]
+pub struct SystemPort {
+    name: String,
+    link: LinkCtl,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    receivers: Vec<Weak<PacketSocket>>,
+    senders: Vec<Weak<PacketSocket>>,
+    last: PortStatus,
+    stale: bool,
+}
+
+impl SystemPort {
+    /// Opens device `name`.
+    ///
+    /// # Errors
+    /// [`PortError::Sys`]: no such device, no permission.
+    pub fn open(name: &str) -> Result<Self, PortError> {
+        let link = LinkCtl::new().map_err(|e| PortError::open(name, e))?;
+        let index = link.ifindex(name).map_err(|e| PortError::open(name, e))?;
+        // A dry run, so that a missing privilege is told here and not later.
+        PacketSocket::sender()
+            .and_then(|s| s.bind(index))
+            .map_err(|e| PortError::open(name, e))?;
+        let port = Self {
+            name: name.to_owned(),
+            link,
+            state: Mutex::default(),
+        };
+        let first = port.read(&PortStatus::default());
+        port.state.lock().last = first;
+        Ok(port)
+    }
+
+    fn receiver(&self, index: u32, group: Option<u16>) -> io::Result<Arc<PacketSocket>> {
+        let s = PacketSocket::receiver()?;
+        s.set_rcvbuf(RCVBUF);
+        s.bind(index)?;
+        s.join_promiscuous(index)?;
+        if let Some(group) = group {
+            s.join_fanout(group)?;
+        }
+        Ok(Arc::new(s))
+    }
+
+    /// What the device says now; what it does not say keeps its value from `last`.
+    fn read(&self, last: &PortStatus) -> PortStatus {
+        let (link, name) = (&self.link, self.name.as_str());
+        let mut now = last.clone();
+        let Ok(index) = link.ifindex(name) else {
+            now.ifindex = 0;
+            now.admin_up = false;
+            now.link_up = false;
+            return now;
+        };
+        if index != now.ifindex {
+            let driver = link.driver(name).unwrap_or_default();
+            now.extra = vec![
+                ("driver_name".into(), driver.name),
+                ("driver_version".into(), driver.version),
+                ("firmware_version".into(), driver.firmware),
+            ];
+        }
+        now.ifindex = index;
+        now.mac = link.mac(name).unwrap_or(now.mac);
+        now.mtu = link.mtu(name).unwrap_or(now.mtu);
+        now.admin_up = link.flags(name).is_ok_and(|f| f.up);
+        now.link_up = link.carrier(name).unwrap_or(false);
+        if let Ok(speed) = link.speed(name) {
+            now.speed_bps = u64::from(speed.mbps.unwrap_or(0)) * 1_000_000;
+            now.full_duplex = speed.full_duplex;
+        }
+        now
+    }
+
+    /// Leads the open sockets to the device's new index.
+    fn rebind(&self, state: &mut State, index: u32) {
+        let many = state.receivers.len() > 1;
+        for s in state.senders.iter().filter_map(Weak::upgrade) {
+            let _ = s.bind(index);
+        }
+        for s in state.receivers.iter().filter_map(Weak::upgrade) {
+            let done = if many {
+                Err(io::ErrorKind::Unsupported.into())
+            } else {
+                s.bind(index)
+            };
+            match done {
+                Ok(()) => drop(s.join_promiscuous(index)),
+                Err(_) => state.stale = true,
+            }
+        }
+    }
+}
+
+impl Port for SystemPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn kind(&self) -> &'static str {
+        "system"
+    }
+    fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
+        let fail = |e| PortError::open(&self.name, e);
+        let index = self.link.ifindex(&self.name).map_err(fail)?;
+        let group = (n > 1).then(next_group);
+        let mut queues: Vec<Box<dyn RxQueue>> = Vec::new();
+        let mut sockets = Vec::new();
+        for _ in 0..n {
+            let socket = self.receiver(index, group).map_err(fail)?;
+            sockets.push(Arc::downgrade(&socket));
+            queues.push(Box::new(SystemRx::new(socket)));
+        }
+        let mut state = self.state.lock();
+        state.receivers = sockets;
+        state.stale = false;
+        Ok(queues)
+    }
+    fn open_tx(&self, _worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
+        let fail = |e| PortError::open(&self.name, e);
+        let index = self.link.ifindex(&self.name).map_err(fail)?;
+        let socket = PacketSocket::sender().map_err(fail)?;
+        socket.set_sndbuf(SNDBUF);
+        if std::env::var_os("HEDDLE_QDISC").is_none() {
+            let _ = socket.bypass_qdisc();
+        }
+        socket.bind(index).map_err(fail)?;
+        let socket = Arc::new(socket);
+        let mut state = self.state.lock();
+        state.senders.retain(|s| s.strong_count() > 0);
+        state.senders.push(Arc::downgrade(&socket));
+        Ok(Box::new(SystemTx::new(socket)))
+    }
+    fn status(&self) -> PortStatus {
+        let mut state = self.state.lock();
+        let mut now = self.read(&state.last);
+        if now.ifindex != 0 && now.ifindex != state.last.ifindex {
+            self.rebind(&mut state, now.ifindex);
+        }
+        if now.link_up != state.last.link_up {
+            now.link_resets += 1;
+        }
+        for s in state.receivers.iter().filter_map(Weak::upgrade) {
+            now.rx_dropped += s.take_drops().unwrap_or(0);
+        }
+        state.last = now.clone();
+        now
+    }
+    fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
+        let done = self.link.set_mtu(&self.name, mtu);
+        done.map_err(|e| PortError::sys(format!("could not set MTU of {} to {mtu}", self.name), e))
+    }
+    fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError> {
+        let done = self.link.set_mac(&self.name, mac);
+        done.map_err(|e| PortError::sys(format!("could not set hardware address of {}", self.name), e))
+    }
+    fn set_admin(&self, up: bool) -> Result<(), PortError> {
+        let done = self.link.set_up(&self.name, up);
+        done.map_err(|e| PortError::sys(format!("could not set flags of {}", self.name), e))
+    }
+    fn stale(&self) -> bool {
+        self.state.lock().stale
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// A fanout group number that no other port of this process uses. Groups are per network namespace, so the
+/// process id keeps two switches on one machine apart.
+fn next_group() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let pid = u16::try_from(std::process::id() & 0xff).unwrap_or(0);
+    // Relaxed: only uniqueness matters.
+    (pid << 8) | (NEXT.fetch_add(1, Ordering::Relaxed) & 0xff)
+}

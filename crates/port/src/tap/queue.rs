@@ -1,0 +1,178 @@
+//! Queues of a tap device. Exits of receive: empty, burst full, dropped by name. Exits of transmit: sent, full, down,
+//! error.
+
+use crate::drops::Drops;
+use crate::segment;
+use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
+use arrayvec::ArrayVec;
+use heddle_packet::{Burst, MAX_SEGS, Packet, Pool};
+use heddle_sys::tap::VNET_HDR_LEN;
+use heddle_sys::{Iov, TapQueue};
+use heddle_virtio::net_hdr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// Shortest frame: two addresses and a type.
+const ETH_HEADER: usize = 14;
+/// Tries for a packet that the kernel has no room for.
+const TRIES: u32 = 4;
+// Error numbers of Linux that decide what becomes of a packet.
+const EIO: i32 = 5;
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const EINVAL: i32 = 22;
+const EBADFD: i32 = 77;
+const ENOBUFS: i32 = 105;
+
+#[derive(Debug)]
+pub(super) struct TapRx {
+    queue: Arc<TapQueue>,
+    /// A buffer for the next read, so that polling an empty queue costs the pool nothing.
+    spare: Option<Packet>,
+    drops: Drops,
+}
+
+impl TapRx {
+    pub(super) fn new(queue: Arc<TapQueue>) -> Self {
+        Self {
+            queue,
+            spare: None,
+            drops: Drops::new(),
+        }
+    }
+}
+
+impl RxQueue for TapRx {
+    fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let before = burst.len();
+        // Bounded by the burst, so that a queue full of bad packets does not hold the worker either.
+        for _ in 0..burst.remaining_capacity() {
+            let mut p = self.spare.take().unwrap_or_else(|| pool.get());
+            if p.is_empty() && !p.push_front(VNET_HDR_LEN) {
+                self.drops.count("no-headroom");
+                break;
+            }
+            let space = p.space_mut();
+            let room = space.len();
+            let n = match self.queue.read(space) {
+                Ok(n) => n,
+                Err(e) => {
+                    // EIO and EBADFD: the device is being deleted, or this queue was detached.
+                    if !matches!(e.raw_os_error(), Some(EIO | EBADFD)) {
+                        self.drops.count("read-error");
+                    }
+                    0
+                }
+            };
+            if n == 0 {
+                self.spare = Some(p);
+                break;
+            }
+            match take(&mut p, n, room) {
+                Ok(()) => burst.push(p),
+                Err(reason) => {
+                    self.drops.count(reason);
+                    p.reset();
+                    self.spare = Some(p);
+                }
+            }
+        }
+        burst.len() - before
+    }
+    fn wake_fd(&self) -> Option<WakeFd> {
+        Some(WakeFd(self.queue.as_raw_fd()))
+    }
+    fn dropped(&self) -> &[(&'static str, u64)] {
+        self.drops.all()
+    }
+}
+
+/// Makes a packet of the `n` bytes that were read into `room`, or says why not.
+fn take(p: &mut Packet, n: usize, room: usize) -> Result<(), &'static str> {
+    if n >= room {
+        return Err("truncated");
+    }
+    p.set_head_len(n);
+    let len = n.saturating_sub(VNET_HDR_LEN);
+    if len < ETH_HEADER {
+        return Err("runt");
+    }
+    let offload = net_hdr::decode(p.head(), len).map_err(|e| e.name())?;
+    p.pull_front(VNET_HDR_LEN);
+    p.offload = offload;
+    Ok(())
+}
+
+#[derive(Debug)]
+pub(super) struct TapTx {
+    queue: Arc<TapQueue>,
+    /// Takes over when `queue` was detached because the number of queues fell.
+    first: Arc<TapQueue>,
+}
+
+impl TapTx {
+    pub(super) fn new(queue: Arc<TapQueue>, first: Arc<TapQueue>) -> Self {
+        Self { queue, first }
+    }
+
+    /// Writes one packet; the system's error number if it was not taken.
+    fn write(&mut self, packet: &Packet) -> Result<(), i32> {
+        let hdr = net_hdr::encode(&packet.offload, packet.len());
+        let mut iovs: ArrayVec<Iov<'_>, { MAX_SEGS + 2 }> = ArrayVec::new();
+        iovs.push(Iov::new(&hdr));
+        iovs.extend(packet.iovs());
+        let mut tries = TRIES;
+        loop {
+            let Err(e) = self.queue.write(&iovs) else {
+                return Ok(());
+            };
+            let errno = e.raw_os_error().unwrap_or(EINVAL);
+            tries -= 1;
+            if tries == 0 {
+                return Err(errno);
+            }
+            match errno {
+                EAGAIN | ENOBUFS => std::hint::spin_loop(),
+                EBADFD => self.queue = Arc::clone(&self.first),
+                _ => return Err(errno),
+            }
+        }
+    }
+
+    fn send(&mut self, pool: &mut Pool, packet: &Packet, counts: &mut TxCounts) {
+        let errno = match self.write(packet) {
+            Ok(()) => {
+                counts.sent += 1;
+                counts.bytes += packet.len() as u64;
+                return;
+            }
+            Err(errno) => errno,
+        };
+        match errno {
+            EAGAIN | ENOBUFS | ENOMEM => counts.full += 1,
+            EIO => counts.down += 1,
+            EINVAL if packet.offload.gso.is_some() => {
+                // A kernel that does not know this kind of segment train: send the segments.
+                let mut all = Ok(());
+                let cut = segment::finish(pool, packet, &mut |p| all = all.and(self.write(p)));
+                if cut.is_ok() && all.is_ok() {
+                    counts.sent += 1;
+                    counts.bytes += packet.len() as u64;
+                } else {
+                    counts.error += 1;
+                }
+            }
+            _ => counts.error += 1,
+        }
+    }
+}
+
+impl TxQueue for TapTx {
+    fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let mut counts = TxCounts::default();
+        for packet in packets {
+            self.send(pool, packet, &mut counts);
+        }
+        counts
+    }
+}
