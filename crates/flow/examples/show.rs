@@ -1,14 +1,17 @@
 //! Reads lines from standard input and prints what the crate makes of each: a packet in hexadecimal gives its key,
-//! `match ...` and `key ...` give a text read and written again. For comparing with Open vSwitch's tools.
+//! `match ...` and `key ...` give a text read and written again, `nxm ...` and `oxm ...` a match in hexadecimal likewise. For comparing with Open vSwitch's tools.
 
 use heddle_flow::extract::{Hint, extract};
+use heddle_flow::oxm::{MatchForm, pull_match, put_match};
 use heddle_flow::{FlowKey, Match};
 
 fn hex(s: &str) -> Option<Vec<u8>> {
     if s.len() % 2 != 0 {
         return None;
     }
-    (0..s.len() / 2).map(|i| u8::from_str_radix(s.get(2 * i..2 * i + 2)?, 16).ok()).collect()
+    (0..s.len() / 2)
+        .map(|i| u8::from_str_radix(s.get(2 * i..2 * i + 2)?, 16).ok())
+        .collect()
 }
 
 fn show(line: &str) -> Result<String, String> {
@@ -17,6 +20,14 @@ fn show(line: &str) -> Result<String, String> {
     }
     if let Some(k) = line.strip_prefix("key ") {
         return Ok(FlowKey::parse_text(k, None)?.to_string());
+    }
+    for (word, form) in [("nxm ", MatchForm::Nxm), ("oxm ", MatchForm::Oxm(6))] {
+        if let Some(h) = line.strip_prefix(word) {
+            let m = pull_match(&hex(h).ok_or("not hexadecimal")?, true).map_err(|e| e.to_string())?;
+            let mut out = Vec::new();
+            put_match(&m, form, &mut out);
+            return Ok(out.iter().map(|b| format!("{b:02x}")).collect());
+        }
     }
     let bytes = hex(line).ok_or("not hexadecimal")?;
     let mut key = FlowKey::default();

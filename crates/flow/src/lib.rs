@@ -13,6 +13,7 @@ pub mod extract;
 pub mod field;
 pub mod key;
 mod mask;
+pub mod oxm;
 pub mod text;
 
 pub use field::{FieldId, FieldInfo, FieldValue, Subfield};

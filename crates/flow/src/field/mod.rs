@@ -83,7 +83,11 @@ impl FieldId {
     /// `None` for a field that has no header.
     pub fn header(self, version: u8) -> Option<&'static OxmId> {
         let all = self.info().nxm;
-        all.iter().rfind(|x| version >= x.version).or(all.first())
+        // The newest that the version knows; of two equally new, the first.
+        let known = all.iter().filter(|x| version >= x.version);
+        known
+            .reduce(|best, x| if x.version > best.version { x } else { best })
+            .or(all.first())
     }
 
     /// The field's value in a key.

@@ -30,6 +30,7 @@ fn preferred_headers() {
     assert_eq!(name(FieldId::TcpFlags, 6), Some("OXM_OF_TCP_FLAGS"));
     assert_eq!(name(FieldId::Xreg0, 0), Some("OXM_OF_PKT_REG0"));
     assert_eq!(name(FieldId::SkbPriority, 0), None);
+    assert_eq!(name(FieldId::DpHash, 6), Some("NXM_NX_DP_HASH"));
     assert_eq!(
         FieldId::InPort.header(0).map(|h| h.header(false)),
         Some(0x0000_0002)
