@@ -23,7 +23,7 @@ mod tests;
 pub use config::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget, TableConfig};
 pub use expire::Ticked;
 
-use crate::mac::MacTable;
+use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
 use crate::ofproto::Ofproto;
 use heddle_classifier::Entry;
@@ -144,7 +144,7 @@ impl Bridge {
             let mut state = self.state.lock();
             let old = std::mem::replace(&mut state.config, config);
             let new = &state.config;
-            self.mac.set_limits(new.mac_table_size, new.mac_aging_s);
+            self.mac.configure(MacConfig { max_entries: new.mac_table_size, idle_s: new.mac_aging_s });
             old.has_controllers != new.has_controllers
                 || (!new.has_controllers && old.fail_mode != new.fail_mode)
         };

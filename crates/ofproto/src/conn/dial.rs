@@ -1,0 +1,177 @@
+//! Active connections: rows of the `Controller` table. Calls with back-off, for as long as it lives.
+
+use super::session::{Kind, Peer};
+use super::stream::{End, serve};
+use super::{Manager, Remote};
+use heddle_openflow::message::Role;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+/// A connection attempt that takes longer has failed.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// First pause between attempts.
+const MIN_BACKOFF: Duration = Duration::from_secs(1);
+
+/// One controller, as the database has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ControllerConfig {
+    /// `Controller.target`.
+    pub target: String,
+    /// Longest pause between attempts (`max_backoff`).
+    pub max_backoff: Duration,
+    /// Silence after which the peer is asked whether it lives (`inactivity_probe`); `None`: never.
+    pub probe: Option<Duration>,
+}
+
+/// What the database wants to know of a controller.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ControllerStatus {
+    /// `is_connected`.
+    pub connected: bool,
+    /// `role`: `other`, `master`, `slave`.
+    pub role: Option<&'static str>,
+    /// `status:state`: `ACTIVE`, `CONNECTING`, `BACKOFF`, `VOID`.
+    pub state: &'static str,
+    /// `status:last_error`.
+    pub last_error: Option<String>,
+    /// `status:sec_since_connect`.
+    pub sec_since_connect: Option<u64>,
+    /// `status:sec_since_disconnect`.
+    pub sec_since_disconnect: Option<u64>,
+}
+
+/// Keeps one controller connected. Dropping it ends the connection.
+pub struct Dialer {
+    config: ControllerConfig,
+    task: JoinHandle<()>,
+    state: watch::Receiver<State>,
+    peer: watch::Receiver<Option<Arc<Peer>>>,
+}
+
+#[derive(Clone, Default)]
+struct State {
+    name: &'static str,
+    last_error: Option<String>,
+    connected_at: Option<Instant>,
+    disconnected_at: Option<Instant>,
+}
+
+impl Dialer {
+    /// Starts calling.
+    ///
+    /// # Errors
+    /// The target is not a connection method; the text says why.
+    pub fn spawn(manager: Arc<Manager>, config: ControllerConfig) -> Result<Self, String> {
+        let remote = Remote::parse(&config.target)?;
+        let (state_tx, state) = watch::channel(State { name: "CONNECTING", ..State::default() });
+        let (peer_tx, peer) = watch::channel(None);
+        let task = tokio::spawn(dial(manager, remote, config.clone(), state_tx, peer_tx));
+        Ok(Self { config, task, state, peer })
+    }
+
+    /// What it was started with.
+    pub fn config(&self) -> &ControllerConfig {
+        &self.config
+    }
+
+    /// Its state now.
+    pub fn status(&self) -> ControllerStatus {
+        let state = self.state.borrow().clone();
+        let peer = self.peer.borrow().clone().filter(|p| p.is_open());
+        let since = |t: Option<Instant>| t.map(|t| t.elapsed().as_secs());
+        ControllerStatus {
+            connected: peer.is_some(),
+            role: peer.map(|p| match p.role() {
+                Role::Primary => "master",
+                Role::Secondary => "slave",
+                Role::Equal | Role::NoChange => "other",
+            }),
+            state: state.name,
+            last_error: state.last_error,
+            sec_since_connect: since(state.connected_at),
+            sec_since_disconnect: since(state.disconnected_at),
+        }
+    }
+}
+
+impl Drop for Dialer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn dial(
+    manager: Arc<Manager>,
+    remote: Remote,
+    config: ControllerConfig,
+    state: watch::Sender<State>,
+    peer: watch::Sender<Option<Arc<Peer>>>,
+) {
+    let name = format!("{}<->{}", manager.bridge().name, config.target);
+    let mut backoff = MIN_BACKOFF;
+    loop {
+        state.send_modify(|s| s.name = "CONNECTING");
+        log::info!(target: "rconn", "{name}: connecting...");
+        let outcome = attempt(&manager, &remote, &config, &state, &peer).await;
+        let was_up = peer.send_replace(None).is_some();
+        let error = match outcome {
+            End::Closed => "connection closed by peer".to_owned(),
+            End::Silent => "no response to inactivity probe".to_owned(),
+            End::Io(e) => e.to_string(),
+        };
+        if was_up {
+            backoff = MIN_BACKOFF;
+        }
+        log::info!(target: "rconn", "{name}: {error}; waiting {} seconds before reconnect", backoff.as_secs());
+        state.send_modify(|s| {
+            s.name = "BACKOFF";
+            s.last_error = Some(error);
+            if was_up {
+                s.disconnected_at = Some(Instant::now());
+            }
+        });
+        sleep(backoff).await;
+        backoff = (backoff * 2).min(config.max_backoff.max(MIN_BACKOFF));
+    }
+}
+
+async fn attempt(
+    manager: &Arc<Manager>,
+    remote: &Remote,
+    config: &ControllerConfig,
+    state: &watch::Sender<State>,
+    peer: &watch::Sender<Option<Arc<Peer>>>,
+) -> End {
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let up = |s: &mut State| {
+        s.name = "ACTIVE";
+        s.connected_at = Some(Instant::now());
+    };
+    match remote {
+        Remote::Tcp(address) => {
+            match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.map_err(late).flatten() {
+                Ok(socket) => {
+                    // Small messages answer each other: do not wait to fill segments. Refusal is harmless.
+                    let _ = socket.set_nodelay(true);
+                    state.send_modify(up);
+                    serve(manager.clone(), Kind::Controller, socket, config.probe, Some(peer)).await
+                }
+                Err(e) => End::Io(e),
+            }
+        }
+        Remote::Unix(path) => {
+            match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await.map_err(late).flatten() {
+                Ok(socket) => {
+                    state.send_modify(up);
+                    serve(manager.clone(), Kind::Controller, socket, config.probe, Some(peer)).await
+                }
+                Err(e) => End::Io(e),
+            }
+        }
+    }
+}

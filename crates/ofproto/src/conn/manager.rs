@@ -1,0 +1,100 @@
+//! What the sessions of one bridge share.
+
+use super::session::Peer;
+use crate::bridge::{Bridge, Event, EventSink};
+use heddle_openflow::Version;
+use heddle_openflow::message::{Message, Role, RoleReason, RoleStatus};
+use parking_lot::Mutex;
+use std::sync::{Arc, Weak};
+
+/// The connections of one bridge.
+pub struct Manager {
+    pub(super) bridge: Arc<Bridge>,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    peers: Vec<Weak<Peer>>,
+    /// Last generation id of a role request (OpenFlow 1.3 §6.3.6).
+    generation: Option<u64>,
+    next_id: u64,
+}
+
+/// A role request with an old generation id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Stale;
+
+impl Manager {
+    /// The manager of `bridge`, which hears its events for as long as it lives.
+    pub fn new(bridge: Arc<Bridge>) -> Arc<Self> {
+        let manager = Arc::new(Self { bridge, shared: Mutex::default() });
+        let sink: Arc<dyn EventSink> = manager.clone();
+        manager.bridge.subscribe(&sink);
+        manager
+    }
+
+    /// The bridge.
+    pub fn bridge(&self) -> &Arc<Bridge> {
+        &self.bridge
+    }
+
+    pub(super) fn next_id(&self) -> u64 {
+        let mut shared = self.shared.lock();
+        shared.next_id += 1;
+        shared.next_id
+    }
+
+    pub(super) fn join(&self, peer: &Arc<Peer>) {
+        let mut shared = self.shared.lock();
+        shared.peers.retain(|p| p.strong_count() != 0);
+        shared.peers.push(Arc::downgrade(peer));
+    }
+
+    /// Says again whether misses go to a controller: somebody has negotiated or left.
+    pub(super) fn update_miss(&self) {
+        let yes = self.peers().iter().any(|p| p.takes_implicit_misses());
+        self.bridge.set_miss_to_controller(yes);
+    }
+
+    fn peers(&self) -> Vec<Arc<Peer>> {
+        self.shared.lock().peers.iter().filter_map(Weak::upgrade).filter(|p| p.is_open()).collect()
+    }
+
+    /// Takes note of a generation id: it must not be older than the last one, in circular order.
+    pub(super) fn check_generation(&self, id: u64) -> Result<(), Stale> {
+        let mut shared = self.shared.lock();
+        match shared.generation {
+            // OpenFlow 1.3 §6.3.6: stale if the signed distance is negative.
+            Some(last) if id.wrapping_sub(last) > u64::MAX / 2 => Err(Stale),
+            _ => {
+                shared.generation = Some(id);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn generation(&self) -> Option<u64> {
+        self.shared.lock().generation
+    }
+
+    /// `primary` has become the primary controller: whoever was it is secondary now, and is told so.
+    pub(super) fn demote_others(&self, primary: u64) {
+        let generation_id = self.generation().unwrap_or(u64::MAX);
+        for p in self.peers().iter().filter(|p| p.id != primary && p.role() == Role::Primary) {
+            p.set_role(Role::Secondary);
+            let status = RoleStatus { role: Role::Secondary, reason: RoleReason::PrimaryRequest, generation_id };
+            if p.version().is_some_and(|v| v >= Version::V14) {
+                p.send(0, &Message::RoleStatus(status));
+            }
+        }
+    }
+}
+
+impl EventSink for Manager {
+    fn event(&self, event: &Event) {
+        for p in self.peers() {
+            p.event(event);
+        }
+    }
+}
