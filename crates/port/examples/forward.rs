@@ -44,6 +44,7 @@ fn step(pool: &mut Pool, burst: &mut Burst, from: &mut Side, to: &mut Side) -> b
     from.packets += burst.len() as u64;
     let out: arrayvec::ArrayVec<&Packet, BURST> = burst.iter().collect();
     let c = to.tx.tx(pool, &out);
+    drop(out);
     to.counts.sent += c.sent;
     to.counts.full += c.full;
     to.counts.too_long += c.too_long;
