@@ -10,6 +10,9 @@ pub struct Options {
     /// After this time without a byte from the server an echo is sent; after as much again the connection is dropped.
     /// `None` never probes.
     pub probe_interval: Option<Duration>,
+    /// Also probes a server on a Unix socket. The kernel tells when such a server ends, and one that is merely busy is
+    /// not reached sooner by connecting again, so Open vSwitch's daemons probe only over the network.
+    pub probe_local: bool,
     /// Wait before the second attempt to connect; the first is immediate.
     pub backoff_min: Duration,
     /// Longest wait between attempts; the wait doubles up to it.
@@ -30,6 +33,7 @@ impl Default for Options {
         Options {
             lock: None,
             probe_interval: Some(Duration::from_secs(5)),
+            probe_local: false,
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(8),
             connect_timeout: Duration::from_secs(8),

@@ -302,6 +302,11 @@ async fn restart(kind: Kind) {
     let batch = client.poll();
     assert!(!batch.resync);
     assert_eq!(batch.changes, [], "nothing changed while it was away");
+    assert_eq!(
+        batch.db.seqno(),
+        before.seqno(),
+        "contents that are the same are no new state"
+    );
     let (old, new) = (
         before.find("Bridge", "name", "br0"),
         batch.db.find("Bridge", "name", "br0"),
@@ -496,4 +501,66 @@ async fn many_tasks_at_once() {
         db.first("Open_vSwitch").unwrap().map_get("external_ids", odd),
         Ok(Some(odd))
     );
+}
+
+/// Thousands of ports in one transaction, statistics of all of them in another, and a reload.
+#[tokio::test]
+async fn many_rows() {
+    const PORTS: usize = 2000;
+    let Some(mut server) = Server::start(Kind::Standalone) else {
+        return;
+    };
+    let mut client = client(&server, quick());
+    until(&client, "loaded", |db, s| db.is_loaded() && s.is_connected()).await;
+    client.poll();
+    let mut txn = Txn::new();
+    let mut ports = Vec::new();
+    for n in 0..PORTS {
+        let name = format!("p{n}");
+        let iface = txn.insert("Interface", Columns::new().with("name", name.as_str()));
+        let columns = Columns::new()
+            .with("name", name)
+            .with("interfaces", iface.reference());
+        ports.push(txn.insert("Port", columns).reference());
+    }
+    let bridge = txn.insert(
+        "Bridge",
+        Columns::new()
+            .with("name", "br0")
+            .with("ports", Datum::set(ports)),
+    );
+    let top = client.snapshot().first("Open_vSwitch").unwrap().uuid();
+    txn.mutate(
+        "Open_vSwitch",
+        top,
+        [Mutation::new("bridges", Mutator::Insert, bridge.reference())],
+    );
+    client.transact(txn).await.unwrap();
+    let batch = client.poll();
+    assert_eq!(batch.changes.len(), 2 * PORTS + 2);
+    let bridge = batch.db.find("Bridge", "name", "br0").unwrap();
+    assert_eq!(batch.db.referenced(bridge, "ports", "Port").len(), PORTS);
+
+    let mut txn = Txn::new();
+    for (n, row) in (0_i64..).zip(batch.db.rows("Interface")) {
+        let statistics = Datum::map([("rx_packets", n), ("tx_packets", 2 * n)]);
+        assert!(
+            txn.update_changed(row, &Columns::new().with("statistics", statistics))
+                .is_empty()
+        );
+    }
+    assert_eq!(txn.len(), PORTS);
+    client.transact(txn).await.unwrap();
+    let changes = client.poll().changes;
+    assert_eq!(changes.len(), PORTS);
+    assert!(changes.iter().all(|c| !c.touches_other_than(&["statistics"])));
+
+    // Statistics are not stored by the server: after its restart they are changed, and nothing else is.
+    server.down();
+    until(&client, "loss noticed", |_, s| !s.is_connected()).await;
+    server.up();
+    until(&client, "second connection", |_, s| s.connections == 2).await;
+    let changes = client.poll().changes;
+    assert_eq!(changes.len(), PORTS, "{:?}", changes.first());
+    assert!(changes.iter().all(|c| !c.touches_other_than(&["statistics"])));
 }

@@ -2,6 +2,17 @@
 
 use std::time::Duration;
 
+/// What is new about a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Note {
+    /// It is the shortest, or as long as the last.
+    Nothing,
+    /// It is longer than the last.
+    Doubled,
+    /// From here on it does not grow.
+    Longest,
+}
+
 /// The series of waits.
 #[derive(Debug)]
 pub(super) struct Backoff {
@@ -25,14 +36,20 @@ impl Backoff {
         self.current
     }
 
-    /// The next wait; the series starts anew after a connection that worked.
-    pub(super) fn next_wait(&mut self, worked: bool) -> Duration {
-        self.current = if worked || self.current < self.min {
+    /// The next wait, and what of it is worth a line in the log; the series starts anew after a connection that worked.
+    pub(super) fn next_wait(&mut self, worked: bool) -> (Duration, Note) {
+        let before = self.current;
+        self.current = if worked || before < self.min {
             self.min
         } else {
-            (self.current * 2).min(self.max)
+            (before * 2).min(self.max)
         };
-        self.current
+        let note = match self.current {
+            now if now <= before || now == self.min => Note::Nothing,
+            now if now < self.max => Note::Doubled,
+            _ => Note::Longest,
+        };
+        (self.current, note)
     }
 
     /// The waits no longer grow: there is nothing new to say about failing.

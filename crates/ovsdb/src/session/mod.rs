@@ -8,6 +8,9 @@
 //!     +-- wait ------------------ Backoff
 //! ```
 //!
+//! What it logs about connections has the module, the levels and the words that operators know from Open vSwitch's
+//! daemons, and their rule: nothing more once the waits have stopped growing.
+//!
 //! What survives a connection: the replica, and (if the server gives transaction ids) the id up to which it is complete, so
 //! that the next connection loads only what came after.
 
@@ -19,6 +22,7 @@ mod outbox;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -33,8 +37,8 @@ use crate::replica::{ChangeLog, Db, Layout, MonitorSpec};
 use crate::rpc::Remote;
 use crate::status::{ConnState, LockState, Status};
 use crate::txn::{OpResult, TxnError};
-use backoff::Backoff;
-use connection::{Connection, End};
+use backoff::{Backoff, Note};
+use connection::{Connection, End, plain};
 
 /// What all handles and the task share.
 #[derive(Debug)]
@@ -151,10 +155,17 @@ impl Session {
             if !was_connected {
                 turn += 1;
             }
-            let wait = backoff.next_wait(worked);
-            let quiet = backoff.is_quiet();
-            if !quiet {
-                log::info!(target: "reconnect", "{remote}: waiting {} seconds before reconnect", wait.as_secs_f64());
+            let (wait, note) = backoff.next_wait(worked);
+            match note {
+                Note::Nothing => {}
+                Note::Doubled => {
+                    let seconds = wait.as_secs_f64();
+                    log::info!(target: "reconnect", "{remote}: waiting {seconds} seconds before reconnect");
+                }
+                Note::Longest => log::info!(
+                    target: "reconnect",
+                    "{remote}: continuing to reconnect in the background but suppressing further logging"
+                ),
             }
             if self.idle_until(Instant::now() + wait).await.is_err() {
                 return;
@@ -181,22 +192,25 @@ impl Session {
         let stream = match stream {
             Ok(Ok(stream)) => stream,
             Ok(Err(e)) => return Ok(End::NoConnection(e)),
-            Err(_) => return Ok(End::NoConnection(std::io::ErrorKind::TimedOut.into())),
+            Err(_) => return Ok(End::NoConnection(io::ErrorKind::TimedOut.into())),
         };
         log::info!(target: "reconnect", "{remote}: connected");
         self.publish(|state| state.status.conn = ConnState::Loading);
-        Ok(Connection::new(self).run(stream).await)
+        Ok(Connection::new(self, remote).run(stream).await)
     }
 
     fn report_end(&mut self, remote: &Remote, end: &End, backoff: &Backoff) {
         match end {
             End::Abandoned => {}
             End::NoConnection(_) if backoff.is_quiet() => {}
+            End::NoConnection(e) if e.kind() == io::ErrorKind::TimedOut => {
+                log::info!(target: "reconnect", "{remote}: connection attempt timed out");
+            }
             End::NoConnection(e) => {
-                log::warn!(target: "reconnect", "{remote}: connection attempt failed ({e})");
+                log::info!(target: "reconnect", "{remote}: connection attempt failed ({})", plain(e));
             }
             End::Peer => log::info!(target: "reconnect", "{remote}: connection closed by peer"),
-            End::Io(e) => log::warn!(target: "reconnect", "{remote}: connection dropped ({e})"),
+            End::Io(e) => log::warn!(target: "reconnect", "{remote}: connection dropped ({})", plain(e)),
             End::Probe(after) => log::error!(
                 target: "reconnect",
                 "{remote}: no response to inactivity probe after {} seconds, disconnecting",

@@ -4,22 +4,30 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, Note};
 use super::outbox::Outbox;
 
 #[test]
 fn waits_double_and_start_anew() {
     let seconds = Duration::from_secs;
     let mut backoff = Backoff::new(seconds(1), seconds(8));
-    let waits: Vec<u64> = (0..6).map(|_| backoff.next_wait(false).as_secs()).collect();
-    assert_eq!(waits, [1, 2, 4, 8, 8, 8]);
+    let waits: Vec<_> = (0..6).map(|_| backoff.next_wait(false)).collect();
+    let expected = [
+        (1, Note::Nothing),
+        (2, Note::Doubled),
+        (4, Note::Doubled),
+        (8, Note::Longest),
+        (8, Note::Nothing),
+        (8, Note::Nothing),
+    ];
+    assert_eq!(waits, expected.map(|(s, note)| (seconds(s), note)));
     assert!(backoff.is_quiet());
-    assert_eq!(backoff.next_wait(true), seconds(1));
+    assert_eq!(backoff.next_wait(true), (seconds(1), Note::Nothing));
     assert!(!backoff.is_quiet());
     // A largest wait below the least one is a mistake that costs nothing.
     let mut odd = Backoff::new(seconds(2), seconds(1));
     assert_eq!(
-        (odd.next_wait(false), odd.next_wait(false)),
+        (odd.next_wait(false).0, odd.next_wait(false).0),
         (seconds(2), seconds(2))
     );
 }

@@ -4,9 +4,12 @@ use std::future::Future;
 use std::time::Duration;
 
 use heddle_ovsdb::rpc::{Framer, Message, error_reply, notification, reply};
+use heddle_ovsdb::{Client, MonitorSpec, Options};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
+
+use super::until;
 
 /// One table `T` with an integer `n`, a set `s` and a map `m`.
 pub(crate) fn schema() -> Value {
@@ -15,6 +18,37 @@ pub(crate) fn schema() -> Value {
         "s": {"type": {"key": "integer", "min": 0, "max": "unlimited"}},
         "m": {"type": {"key": "string", "value": "string", "min": 0, "max": "unlimited"}},
     }}}})
+}
+
+pub(crate) const ROW: &str = "00000000-0000-0000-0000-000000000001";
+pub(crate) const NIL: &str = "00000000-0000-0000-0000-000000000000";
+pub(crate) const TXN1: &str = "11111111-1111-1111-1111-111111111111";
+pub(crate) const TXN2: &str = "22222222-2222-2222-2222-222222222222";
+
+pub(crate) fn spawn(script: &Script, options: Options) -> Client {
+    Client::spawn(&script.remote, "D", MonitorSpec::all(), options).unwrap()
+}
+
+/// A row of `T` with this `n`, as an operation of `update2`.
+pub(crate) fn row(operation: &str, n: i64) -> Value {
+    json!({"T": {ROW: {operation: {"n": n}}}})
+}
+
+pub(crate) fn n_of(client: &Client) -> Option<i64> {
+    client.snapshot().first("T").map(|row| row.int("n").unwrap())
+}
+
+pub(crate) async fn until_n(client: &Client, n: i64) {
+    until(client, &format!("n = {n}"), |db, _| {
+        db.first("T").is_some_and(|row| row.int("n") == Ok(n))
+    })
+    .await;
+}
+
+pub(crate) async fn loading(script: &Script) -> Peer {
+    let mut peer = script.accept().await;
+    peer.answer("get_schema", schema()).await;
+    peer
 }
 
 /// A socket that clients find.
