@@ -2,6 +2,7 @@
 
 use crate::xlate::PacketInMeta;
 use heddle_datapath::UpcallPacket;
+use heddle_flow::{FlowKey, Match};
 use heddle_openflow::message::{PacketIn, PacketInFormat, PacketInReason};
 
 /// One packet for controllers, before the connection's own wishes (format, length) are applied.
@@ -28,7 +29,7 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
             reason: meta.reason,
             table_id: meta.table,
             cookie: meta.cookie,
-            metadata: meta.metadata,
+            metadata: pipeline_fields(&meta.metadata),
             userdata: meta.userdata.clone(),
             continuation: Vec::new(),
         },
@@ -36,4 +37,27 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
         max_len: (!is_miss).then_some(upcall.upcall.max_len),
     };
     Some((meta.bridge, event))
+}
+
+/// A match on the pipeline fields that say something: the input port, and what is not zero.
+fn pipeline_fields(key: &FlowKey) -> Match {
+    let mut m = Match { key: *key, ..Match::default() };
+    // Whole fields, so that none is sent with a partial mask: these are 32-bit halves or full words.
+    let k = &mut m.mask.0;
+    let full = |v: u32| if v == 0 { 0 } else { u32::MAX };
+    k.in_port = u32::MAX;
+    k.metadata = if key.metadata == 0 { 0 } else { u64::MAX };
+    for (mask, value) in k.regs.iter_mut().zip(key.regs) {
+        *mask = full(value);
+    }
+    k.tun_id = if key.tun_id == 0 { 0 } else { u64::MAX };
+    k.tun_src = full(key.tun_src);
+    k.tun_dst = full(key.tun_dst);
+    k.pkt_mark = full(key.pkt_mark);
+    k.ct_state = full(key.ct_state);
+    k.ct_mark = full(key.ct_mark);
+    k.ct_zone = if key.ct_zone == 0 { 0 } else { u16::MAX };
+    k.ct_label = if key.ct_label == [0; 16] { [0; 16] } else { [0xff; 16] };
+    m.normalize();
+    m
 }

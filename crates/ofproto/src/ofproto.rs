@@ -42,7 +42,7 @@ impl Ofproto {
     /// No bridges yet. Make the datapath with [`Ofproto::pipeline`], then [`Ofproto::attach`] it.
     pub fn new(clock: Arc<Clock>) -> Arc<Self> {
         Arc::new(Self {
-            pipeline: Arc::new(Pipeline::new()),
+            pipeline: Arc::new(Pipeline::new(Arc::default())),
             datapath: OnceLock::new(),
             clock,
             bridges: Mutex::new(BTreeMap::new()),
@@ -82,7 +82,7 @@ impl Ofproto {
             return b;
         }
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let mac = MacTable::new(id, self.pipeline.generations_arc());
+        let mac = MacTable::new(id, self.pipeline.shared_generations());
         let bridge = Bridge::new(id, name, Arc::downgrade(self), mac, config.clone());
         self.bridges.lock().insert(name.to_owned(), bridge.clone());
         bridge.configure(config);
