@@ -27,6 +27,8 @@ pub struct Config {
     /// How often the sweeper looks at all entries, milliseconds of real time; 0: only when told
     /// ([`crate::Datapath::tick`]).
     pub sweep_interval_ms: u64,
+    /// VLAN tags that are parsed, 1 or 2.
+    pub vlan_limit: u8,
     /// Packets for the control plane that may wait per worker; more are dropped and counted.
     pub upcall_ring: usize,
 }
@@ -43,6 +45,7 @@ impl Default for Config {
             spin_us: 50,
             pool_packets: 192,
             sweep_interval_ms: 500,
+            vlan_limit: 2,
             upcall_ring: 512,
         }
     }
@@ -59,7 +62,10 @@ pub struct PortConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        Self { n_rxq: 1, affinity: Vec::new() }
+        Self {
+            n_rxq: 1,
+            affinity: Vec::new(),
+        }
     }
 }
 

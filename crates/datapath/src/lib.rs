@@ -6,13 +6,38 @@
 //! packets are credited to ([`Credit`]).
 
 pub mod action;
+mod cache;
+mod compact;
 pub mod config;
+mod control;
+mod counters;
+pub mod drops;
+mod entry;
+mod exec;
+pub mod format;
 pub mod handle;
+mod hash;
+mod l1;
+mod l2;
+mod parse;
+mod program;
+mod shared;
+mod show;
+mod slab;
+mod sweep;
 pub mod translate;
+mod tx;
+mod upcalls;
 pub mod view;
+mod worker;
+
+#[cfg(test)]
+mod tests;
 
 pub use action::{Action, PortNo};
 pub use config::{Config, DatapathError, PortConfig};
+pub use drops::DropKind;
+pub use format::format_actions;
 pub use handle::Datapath;
 pub use translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{FlowDump, PortInfo, PortStats, Totals, UpcallPacket};

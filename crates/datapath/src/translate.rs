@@ -35,7 +35,10 @@ pub struct Dep {
 
 impl Default for Generations {
     fn default() -> Self {
-        Self { any: AtomicU64::new(1), slots: (0..N_SLOTS).map(|_| AtomicU64::new(1)).collect() }
+        Self {
+            any: AtomicU64::new(1),
+            slots: (0..N_SLOTS).map(|_| AtomicU64::new(1)).collect(),
+        }
     }
 }
 
@@ -48,7 +51,10 @@ impl Generations {
     /// Reads a slot, to be called before reading the thing itself.
     pub fn read(&self, slot: u16) -> Dep {
         // Acquire pairs with the Release in `bump`: a reader that sees the new generation sees the change.
-        Dep { slot, generation: self.slots[usize::from(slot) % N_SLOTS].load(Ordering::Acquire) }
+        Dep {
+            slot,
+            generation: self.slots[usize::from(slot) % N_SLOTS].load(Ordering::Acquire),
+        }
     }
     /// Says that the thing has changed, to be called after changing it.
     pub fn bump(&self, slot: u16) {

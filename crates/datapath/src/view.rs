@@ -1,6 +1,7 @@
 //! What the control plane reads from a datapath: plain values, copied out.
 
 use crate::action::{Action, PortNo, Upcall};
+use crate::format::{PortNames, format_stats};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
 use std::sync::Arc;
@@ -80,6 +81,17 @@ pub struct FlowDump {
     pub core: Option<usize>,
     /// Index of that worker.
     pub worker: usize,
+}
+
+impl FlowDump {
+    /// One line as `dpctl/dump-flows` prints it. `now_ms`: the datapath's clock.
+    pub fn text(&self, now_ms: u64, names: PortNames<'_>) -> String {
+        format!(
+            "{}, {}",
+            crate::format::format_key(&self.key, &self.mask),
+            format_stats(self, now_ms, names)
+        )
+    }
 }
 
 /// Totals of all workers.

@@ -1,0 +1,93 @@
+//! What workers count: per port and worker, and per worker. Single writer, any reader (see `heddle_sync::Counter`).
+
+use crate::drops::Drops;
+use heddle_sync::Counter;
+
+/// One worker's counters of one port.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct PortCounters {
+    pub(crate) rx_packets: Counter,
+    pub(crate) rx_bytes: Counter,
+    pub(crate) rx_errors: Counter,
+    pub(crate) tx_packets: Counter,
+    pub(crate) tx_bytes: Counter,
+    pub(crate) tx_dropped: Counter,
+    pub(crate) tx_errors: Counter,
+}
+
+macro_rules! worker_counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One worker's counters.
+        #[derive(Debug, Default)]
+        #[repr(align(64))]
+        pub(crate) struct WorkerCounters { $($(#[$doc])* pub(crate) $name: Counter,)* pub(crate) drops: Drops }
+
+        /// A copy of them.
+        #[derive(Clone, Copy, Debug, Default)]
+        pub(crate) struct WorkerNumbers { $($(#[$doc])* pub(crate) $name: u64,)* }
+
+        impl WorkerCounters {
+            pub(crate) fn read(&self) -> WorkerNumbers {
+                WorkerNumbers { $($name: self.$name.get(),)* }
+            }
+        }
+        impl WorkerNumbers {
+            /// What was counted since `base`.
+            pub(crate) fn since(&self, base: &Self) -> Self {
+                Self { $($name: self.$name.wrapping_sub(base.$name),)* }
+            }
+        }
+    };
+}
+
+worker_counters! {
+    /// Packets received or injected.
+    packets,
+    /// Bursts that were not empty.
+    bursts,
+    /// Equal to the packet before.
+    l0_hits,
+    /// Exact-match hits.
+    l1_hits,
+    /// Wildcarded hits.
+    l2_hits,
+    /// Masks probed by wildcarded lookups.
+    l2_probes,
+    /// Packets translated because no entry matched.
+    misses,
+    /// Hits whose entry was translated again because something it depends on had changed.
+    revalidated,
+    /// Results that were not cached: limit reached, ring full, or not cacheable.
+    not_cached,
+    /// Transmit calls.
+    tx_batches,
+    /// Packets accepted by them.
+    tx_packets,
+    /// Loop iterations.
+    iterations,
+    /// Times that the worker slept.
+    sleeps,
+    /// Cycles of iterations that found packets.
+    cycles_busy,
+    /// Cycles of iterations that found none.
+    cycles_idle,
+    /// Cycles asleep.
+    cycles_asleep,
+    /// Cycles in receive calls that returned packets.
+    cycles_rx,
+    /// Cycles parsing.
+    cycles_parse,
+    /// Cycles in cache lookups.
+    cycles_lookup,
+    /// Cycles translating and caching.
+    cycles_translate,
+    /// Cycles running actions.
+    cycles_exec,
+    /// Cycles in transmit calls.
+    cycles_tx,
+    /// Entries now.
+    flows,
+    /// Masks now.
+    masks,
+}

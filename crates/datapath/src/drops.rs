@@ -1,0 +1,102 @@
+//! Every way in which the datapath loses a packet, by name.
+//!
+//! The place that decides a drop counts it here, in counters that its worker owns ([`Drops`]); the names are
+//! those of coverage counters. Names that Open vSwitch has mean the same here.
+
+use crate::action::DropReason;
+use heddle_sync::Counter;
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal,)*) => {
+        /// Why a packet was dropped.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+        #[repr(usize)]
+        pub enum DropKind { $($(#[$doc])* $kind,)* }
+
+        impl DropKind {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &'static [DropKind] = &[$(DropKind::$kind,)*];
+            /// The coverage counter's name.
+            pub const fn name(self) -> &'static str {
+                match self { $(DropKind::$kind => $name,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Shorter than an Ethernet header.
+    RxInvalid = "datapath_drop_rx_invalid_packet",
+    /// Output to a port that is not there.
+    InvalidPort = "datapath_drop_invalid_port",
+    /// Longer than the output port's MTU, and not a segment train.
+    TxTooLong = "datapath_drop_tx_too_long",
+    /// The output device's queue stayed full.
+    TxFull = "datapath_drop_tx_full",
+    /// The output device is down.
+    TxDown = "datapath_drop_tx_down",
+    /// The system refused the packet.
+    TxError = "datapath_drop_tx_error",
+    /// No room in the ring to the control plane.
+    Upcall = "datapath_drop_upcall_error",
+    /// No room in front of the packet for another header.
+    Headroom = "datapath_drop_no_headroom",
+    /// A header that the actions rewrite lies beyond the packet's private bytes.
+    Header = "datapath_drop_header_missing",
+    /// Actions nested too deeply.
+    Nesting = "datapath_drop_action_nesting",
+    /// More copies of the packets of one burst than a worker may hold.
+    Copies = "datapath_drop_too_many_copies",
+    /// No rule, or a rule without actions.
+    Policy = "drop_action_of_pipeline",
+    /// An explicit drop action.
+    Explicit = "drop_action_explicit",
+    /// Resubmitted too deeply.
+    RecursionTooDeep = "drop_action_recursion_too_deep",
+    /// Resubmitted too often.
+    TooManyResubmits = "drop_action_too_many_resubmit",
+    /// The OpenFlow stack grew too large.
+    StackTooDeep = "drop_action_stack_too_deep",
+    /// An action that this switch does not have.
+    Unsupported = "drop_action_unsupported",
+    /// The bridge or port is gone.
+    NoPort = "drop_action_bridge_not_found",
+    /// Reserved multicast, spanning tree, port roles.
+    Bridging = "drop_action_forwarding_disabled",
+}
+
+impl From<DropReason> for DropKind {
+    fn from(r: DropReason) -> Self {
+        match r {
+            DropReason::Policy => DropKind::Policy,
+            DropReason::Explicit => DropKind::Explicit,
+            DropReason::RecursionTooDeep => DropKind::RecursionTooDeep,
+            DropReason::TooManyResubmits => DropKind::TooManyResubmits,
+            DropReason::StackTooDeep => DropKind::StackTooDeep,
+            DropReason::UnsupportedAction => DropKind::Unsupported,
+            DropReason::NoPort => DropKind::NoPort,
+            DropReason::Bridging => DropKind::Bridging,
+        }
+    }
+}
+
+/// One worker's drop counters.
+#[derive(Debug)]
+pub struct Drops([Counter; DropKind::ALL.len()]);
+
+impl Default for Drops {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| Counter::default()))
+    }
+}
+
+impl Drops {
+    /// Counts `n` drops. Only the owning worker calls this.
+    pub fn add(&self, kind: DropKind, n: u64) {
+        self.0[kind as usize].add(n);
+    }
+    /// How many there were.
+    pub fn get(&self, kind: DropKind) -> u64 {
+        self.0[kind as usize].get()
+    }
+}

@@ -1,0 +1,206 @@
+//! Runs compiled actions over one packet.
+//!
+//! The packets of a burst, and the copies that its programs make, stay where they are until the burst ends; outputs queue
+//! their numbers ([`LiveId`]) per port. So several outputs share one packet, and sending is one call per port and
+//! burst. A packet that was queued is not written any more (the compiler's invariant).
+
+pub(crate) mod csum;
+mod set;
+mod tags;
+#[cfg(test)]
+mod tests;
+
+use crate::action::{Action, PortNo, Upcall, UpcallKind};
+use crate::drops::{DropKind, Drops};
+use crate::program::{MAX_NESTING, Op, Program};
+use crate::tx::TxTable;
+use crate::upcalls::UpcallTx;
+use crate::view::UpcallPacket;
+use arrayvec::ArrayVec;
+use heddle_flow::FlowKey;
+use heddle_packet::{BURST, Packet, Pool};
+use std::sync::Arc;
+use tags::TagError;
+
+/// Most copies that the programs of one burst may make.
+pub(crate) const MAX_COPIES: usize = 4096;
+
+/// A packet of the burst (below [`BURST`]) or a copy.
+pub(crate) type LiveId = u16;
+
+/// What the executor knows of a packet besides its bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meta {
+    /// Offsets from the packet's start; `u16::MAX`: none.
+    pub(crate) l2_5: u16,
+    pub(crate) l3: u16,
+    pub(crate) l4: u16,
+    /// Where the IP payload ends.
+    pub(crate) l4_end: usize,
+    /// IP protocol of the L4 header.
+    pub(crate) proto: u8,
+    /// A fragment without L4 header.
+    pub(crate) later_fragment: bool,
+    /// An IPv6 routing header with segments left: the destination is not in the pseudo header.
+    pub(crate) routing_header: bool,
+    /// Which key of the burst is this packet's.
+    pub(crate) key: u8,
+    pub(crate) priority: u32,
+    pub(crate) mark: u32,
+}
+
+/// The packets of one burst and their copies.
+pub(crate) struct Live<'a> {
+    pub(crate) burst: &'a mut [Packet],
+    pub(crate) copies: &'a mut Vec<Packet>,
+}
+
+impl Live<'_> {
+    pub(crate) fn get(&self, id: LiveId) -> &Packet {
+        let i = usize::from(id);
+        if i < BURST {
+            &self.burst[i]
+        } else {
+            &self.copies[i - BURST]
+        }
+    }
+    fn get_mut(&mut self, id: LiveId) -> &mut Packet {
+        let i = usize::from(id);
+        if i < BURST {
+            &mut self.burst[i]
+        } else {
+            &mut self.copies[i - BURST]
+        }
+    }
+}
+
+/// All that a program may touch.
+pub(crate) struct Exec<'a> {
+    pub(crate) live: Live<'a>,
+    pub(crate) keys: &'a [FlowKey],
+    pub(crate) pool: &'a mut Pool,
+    pub(crate) tx: &'a mut TxTable,
+    pub(crate) upcalls: &'a mut UpcallTx,
+    pub(crate) drops: &'a Drops,
+}
+
+impl Exec<'_> {
+    /// Runs `program` on packet `id` of the burst.
+    pub(crate) fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
+        let (mut id, mut meta) = (id, meta);
+        let mut saved: ArrayVec<(LiveId, Meta), MAX_NESTING> = ArrayVec::new();
+        for op in &*program.ops {
+            match op {
+                Op::Output(port) => self.output(*port, id),
+                Op::OutputTrunc(port, n) => self.output_trunc(*port, *n, id),
+                Op::Userspace(upcall, cut) => self.userspace(upcall, *cut, id, &meta),
+                Op::Copy => match self.copy(id) {
+                    Some(new) => id = new,
+                    None => return self.drops.add(DropKind::Copies, 1),
+                },
+                // The compiler bounds the nesting by the same constant.
+                Op::Save => _ = saved.try_push((id, meta)),
+                Op::Restore => {
+                    if let Some(s) = saved.pop() {
+                        (id, meta) = s;
+                    }
+                }
+                Op::Apply(action) => {
+                    if let Err(kind) = apply(self.live.get_mut(id), &mut meta, action) {
+                        return self.drops.add(kind, 1);
+                    }
+                }
+                Op::Drop(kind) => return self.drops.add(*kind, 1),
+            }
+        }
+    }
+
+    fn output(&mut self, port: u32, id: LiveId) {
+        let packet = self.live.get(id);
+        match self.tx.push(port, id, packet) {
+            Ok(false) => {}
+            Ok(true) => self.tx.flush_port(port, &self.live, self.pool, self.drops),
+            Err(kind) => self.drops.add(kind, 1),
+        }
+    }
+
+    fn output_trunc(&mut self, port: u32, n: u32, id: LiveId) {
+        let n = usize::try_from(n).unwrap_or(usize::MAX);
+        if n >= self.live.get(id).len() {
+            return self.output(port, id);
+        }
+        let Some(copy) = self.copy(id) else {
+            return self.drops.add(DropKind::Copies, 1);
+        };
+        let p = self.live.get_mut(copy);
+        // What is cut off would be missing from a checksum that is filled in later.
+        csum::fill_in(p);
+        p.offload.gso = None;
+        p.truncate(n);
+        self.output(port, copy);
+    }
+
+    fn copy(&mut self, id: LiveId) -> Option<LiveId> {
+        let n = self.live.copies.len();
+        if n >= MAX_COPIES {
+            return None;
+        }
+        let mut p = self.pool.get();
+        self.live.get(id).copy_into(&mut p);
+        self.live.copies.push(p);
+        LiveId::try_from(n + BURST).ok()
+    }
+
+    fn userspace(&mut self, upcall: &Arc<Upcall>, cut: u32, id: LiveId, meta: &Meta) {
+        if !self.upcalls.has_room() {
+            return self.drops.add(DropKind::Upcall, 1);
+        }
+        let p = self.live.get(id);
+        let mut bytes = p.to_vec();
+        let total_len = bytes.len();
+        bytes.truncate(usize::try_from(cut).unwrap_or(usize::MAX));
+        if upcall.max_len != u16::MAX {
+            bytes.truncate(upcall.max_len.into());
+        }
+        let mut key = self.keys.get(usize::from(meta.key)).copied().unwrap_or_default();
+        (key.skb_priority, key.pkt_mark) = (meta.priority, meta.mark);
+        let packet = matches!(upcall.kind, UpcallKind::SlowPath(_)).then(|| {
+            let mut copy = Packet::new();
+            p.copy_into(&mut copy);
+            copy
+        });
+        let in_port = PortNo(p.in_port);
+        self.upcalls.push(UpcallPacket {
+            upcall: Arc::clone(upcall),
+            bytes,
+            total_len,
+            in_port,
+            key,
+            packet,
+        });
+    }
+}
+
+/// Applies an action that changes the packet or its metadata.
+fn apply(p: &mut Packet, meta: &mut Meta, action: &Action) -> Result<(), DropKind> {
+    let tagged = match action {
+        Action::PushVlan { tpid, tci } => tags::push_vlan(p, meta, *tpid, *tci),
+        Action::PopVlan => tags::pop_vlan(p, meta),
+        Action::PushMpls { lse, ethertype } => tags::push_mpls(p, meta, *lse, *ethertype),
+        Action::PopMpls { ethertype } => tags::pop_mpls(p, meta, *ethertype),
+        Action::SetMpls(m) => tags::set_mpls(p, m),
+        Action::SetPriority(m) => {
+            meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);
+            Ok(())
+        }
+        Action::SetMark(m) => {
+            meta.mark = (meta.mark & !m.mask) | (m.value & m.mask);
+            Ok(())
+        }
+        _ => return set::set(p, meta, action).ok_or(DropKind::Header),
+    };
+    tagged.map_err(|e| match e {
+        TagError::Headroom => DropKind::Headroom,
+        TagError::Header => DropKind::Header,
+    })
+}

@@ -1,0 +1,214 @@
+//! Set actions: masked rewrites of header fields, checksums kept right.
+//!
+//! Each function looks at the packet's own bytes before it writes; a header that is not there (or not in the packet's
+//! private part) makes it `None`, which the caller counts as a drop: forwarding the packet unchanged would send
+//! something that no rule asked for.
+
+use super::Meta;
+use super::csum::{Part, changed};
+use crate::action::{Action, Masked};
+use heddle_packet::Packet;
+use heddle_wire::arp::Arp;
+use heddle_wire::checksum::{update16, update32};
+use heddle_wire::icmp::{ND_OPT_SLL, ND_OPT_TLL};
+use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::{Be32, crc32c, split_mut};
+
+macro_rules! masked {
+    ($name:ident, $t:ty) => {
+        fn $name(old: $t, m: &Masked<$t>) -> $t {
+            (old & !m.mask) | (m.value & m.mask)
+        }
+    };
+}
+masked!(m8, u8);
+masked!(m16, u16);
+masked!(m32, u32);
+
+fn bytes<const N: usize>(old: [u8; N], m: &Masked<[u8; N]>) -> [u8; N] {
+    std::array::from_fn(|i| (old[i] & !m.mask[i]) | (m.value[i] & m.mask[i]))
+}
+
+fn at<const N: usize>(head: &mut [u8], offset: usize) -> Option<&mut [u8; N]> {
+    head.get_mut(offset..)?.first_chunk_mut()
+}
+
+/// Applies a set action of headers. `None`: the header is not there.
+pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
+    let l3 = usize::from(meta.l3);
+    // Where there is an L4 header whose checksum must follow.
+    let l4 = (meta.l4 != u16::MAX && !meta.later_fragment).then_some(usize::from(meta.l4));
+    let offload = p.offload;
+    match action {
+        Action::SetEth { src, dst } => {
+            let d: &mut [u8; 6] = at(p.head_mut(), 0)?;
+            *d = bytes(*d, dst);
+            let s: &mut [u8; 6] = at(p.head_mut(), 6)?;
+            *s = bytes(*s, src);
+        }
+        Action::SetIpv4 { src, dst, tos, ttl } => {
+            let (ip, _) = split_mut::<Ipv4>(p.head_mut().get_mut(l3..)?)?;
+            let old = *ip;
+            ip.src = m32(old.src.get(), src).into();
+            ip.dst = m32(old.dst.get(), dst).into();
+            ip.tos = m8(old.tos, tos);
+            ip.ttl = m8(old.ttl, ttl);
+            let mut c = update32(old.csum.get(), old.src.get(), ip.src.get());
+            c = update32(c, old.dst.get(), ip.dst.get());
+            c = update16(c, old.tos.into(), ip.tos.into());
+            c = update16(c, u16::from(old.ttl) << 8, u16::from(ip.ttl) << 8);
+            ip.csum = c.into();
+            let new = *ip;
+            if let Some(l4) = l4 {
+                let (from, to) = (pair(old.src, old.dst), pair(new.src, new.dst));
+                if from != to {
+                    changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, &from, &to);
+                }
+            }
+        }
+        Action::SetIpv6 {
+            src,
+            dst,
+            label,
+            tclass,
+            hlimit,
+        } => {
+            let (ip, _) = split_mut::<Ipv6>(p.head_mut().get_mut(l3..)?)?;
+            let old = *ip;
+            ip.src = bytes(old.src, src);
+            ip.dst = bytes(old.dst, dst);
+            ip.hop_limit = m8(old.hop_limit, hlimit);
+            let (cl, lb) = (
+                m8(old.traffic_class(), tclass),
+                m32(old.label(), label) & Ipv6::LABEL,
+            );
+            ip.flow = (old.flow.get() & 0xf000_0000 | u32::from(cl) << 20 | lb).into();
+            let new = *ip;
+            if let Some(l4) = l4 {
+                changed(
+                    p.head_mut(),
+                    &offload,
+                    l4,
+                    meta.proto,
+                    Part::Address,
+                    &old.src,
+                    &new.src,
+                );
+                if !meta.routing_header {
+                    changed(
+                        p.head_mut(),
+                        &offload,
+                        l4,
+                        meta.proto,
+                        Part::Address,
+                        &old.dst,
+                        &new.dst,
+                    );
+                }
+            }
+        }
+        Action::SetL4 {
+            proto: proto::SCTP,
+            src,
+            dst,
+        } => set_sctp(p, l4?, meta.l4_end, src, dst)?,
+        Action::SetL4 { proto, src, dst } => {
+            let l4 = l4?;
+            let ports: &mut [u8; 4] = at(p.head_mut(), l4)?;
+            let from = *ports;
+            *ports = set_ports(from, src, dst);
+            let to = *ports;
+            changed(p.head_mut(), &offload, l4, *proto, Part::L4, &from, &to);
+        }
+        Action::SetIcmp { v6, ty, code } => {
+            let l4 = l4?;
+            let b: &mut [u8; 2] = at(p.head_mut(), l4)?;
+            let from = *b;
+            *b = [m8(from[0], ty), m8(from[1], code)];
+            let to = *b;
+            let proto = if *v6 { proto::ICMPV6 } else { proto::ICMP };
+            changed(p.head_mut(), &offload, l4, proto, Part::L4, &from, &to);
+        }
+        Action::SetArp {
+            sip,
+            tip,
+            op,
+            sha,
+            tha,
+        } => {
+            let (arp, _) = split_mut::<Arp>(p.head_mut().get_mut(l3..)?)?;
+            arp.spa = m32(u32::from_be_bytes(arp.spa), sip).to_be_bytes();
+            arp.tpa = m32(u32::from_be_bytes(arp.tpa), tip).to_be_bytes();
+            arp.op = m16(arp.op.get(), op).into();
+            arp.sha = bytes(arp.sha, sha);
+            arp.tha = bytes(arp.tha, tha);
+        }
+        Action::SetNd { target, sll, tll } => {
+            let l4 = l4?;
+            let t: &mut [u8; 16] = at(p.head_mut(), l4 + 8)?;
+            let from = *t;
+            *t = bytes(from, target);
+            let to = *t;
+            changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
+            set_nd_options(p, l4, meta.l4_end, sll, tll);
+        }
+        _ => return None,
+    }
+    Some(())
+}
+
+fn pair(a: Be32, b: Be32) -> [u8; 8] {
+    (u64::from(a.get()) << 32 | u64::from(b.get())).to_be_bytes()
+}
+
+fn set_ports(old: [u8; 4], src: &Masked<u16>, dst: &Masked<u16>) -> [u8; 4] {
+    let s = m16(u16::from_be_bytes([old[0], old[1]]), src).to_be_bytes();
+    let d = m16(u16::from_be_bytes([old[2], old[3]]), dst).to_be_bytes();
+    [s[0], s[1], d[0], d[1]]
+}
+
+/// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). The difference of the right checksums before and after
+/// is applied, so that a wrong one stays wrong.
+fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Masked<u16>) -> Option<()> {
+    p.make_private();
+    let covered = p.head_mut().get_mut(l4..)?;
+    let n = covered.len().min(end.saturating_sub(l4));
+    let covered = &mut covered[..n];
+    let field: &mut [u8; 4] = at(covered, 8)?;
+    let was = std::mem::take(field);
+    let right_before = crc32c::crc32c(covered);
+    let ports: &mut [u8; 4] = at(covered, 0)?;
+    *ports = set_ports(*ports, src, dst);
+    let right_after = crc32c::crc32c(covered);
+    let field: &mut [u8; 4] = at(covered, 8)?;
+    *field = std::array::from_fn(|i| was[i] ^ right_before[i] ^ right_after[i]);
+    Some(())
+}
+
+/// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Options that are not there stay away.
+fn set_nd_options(p: &mut Packet, l4: usize, end: usize, sll: &Masked<[u8; 6]>, tll: &Masked<[u8; 6]>) {
+    let offload = p.offload;
+    let mut at_opt = l4 + 24;
+    while at_opt + 8 <= end {
+        let Some(opt) = at::<8>(p.head_mut(), at_opt) else {
+            return;
+        };
+        let (ty, len) = (opt[0], usize::from(opt[1]) * 8);
+        let m = match ty {
+            ND_OPT_SLL => Some(sll),
+            ND_OPT_TLL => Some(tll),
+            _ => None,
+        };
+        if let (Some(m), 8) = (m, len) {
+            let from = *opt;
+            let mac = bytes([from[2], from[3], from[4], from[5], from[6], from[7]], m);
+            opt[2..].copy_from_slice(&mac);
+            let to = *opt;
+            changed(p.head_mut(), &offload, l4, proto::ICMPV6, Part::L4, &from, &to);
+        }
+        if len == 0 {
+            return;
+        }
+        at_opt += len;
+    }
+}

@@ -1,0 +1,112 @@
+//! VLAN tags and MPLS labels: headers that appear and disappear in the middle of a packet.
+//!
+//! The layer offsets of the packet move along with its bytes; checksum offsets in the offload metadata are moved by the
+//! packet itself.
+
+use super::Meta;
+use crate::action::Masked;
+use heddle_flow::Vlan;
+use heddle_packet::Packet;
+use heddle_wire::eth::{is_mpls, is_vlan};
+
+/// Why a tag action failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TagError {
+    /// No room in front of the packet.
+    Headroom,
+    /// The header is not there.
+    Header,
+}
+
+fn shift(meta: &mut Meta, by: i16) {
+    for off in [&mut meta.l2_5, &mut meta.l3, &mut meta.l4] {
+        if *off != u16::MAX {
+            *off = off.saturating_add_signed(by);
+        }
+    }
+    meta.l4_end = meta.l4_end.saturating_add_signed(by.into());
+}
+
+fn be16(head: &[u8], at: usize) -> Option<u16> {
+    head.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
+}
+
+/// The offset of the EtherType behind the addresses and all tags.
+fn ethertype_at(head: &[u8]) -> Option<usize> {
+    let mut at = 12;
+    // A frame cannot consist of tags for ever: the head is finite.
+    while is_vlan(be16(head, at)?) {
+        at += 4;
+    }
+    Some(at)
+}
+
+pub(super) fn push_vlan(p: &mut Packet, meta: &mut Meta, tpid: u16, tci: u16) -> Result<(), TagError> {
+    if p.head().len() < 14 {
+        return Err(TagError::Header);
+    }
+    if !p.push_vlan(tpid, tci & !Vlan::CFI) {
+        return Err(TagError::Headroom);
+    }
+    shift(meta, 4);
+    Ok(())
+}
+
+/// Without a tag there is nothing to pop, which is no error (as in Open vSwitch).
+pub(super) fn pop_vlan(p: &mut Packet, meta: &mut Meta) -> Result<(), TagError> {
+    if be16(p.head(), 12).is_some_and(is_vlan) && p.pop_vlan() {
+        shift(meta, -4);
+    }
+    Ok(())
+}
+
+pub(super) fn push_mpls(p: &mut Packet, meta: &mut Meta, lse: u32, ethertype: u16) -> Result<(), TagError> {
+    let at = ethertype_at(p.head()).ok_or(TagError::Header)?;
+    if !p.push_front(4) {
+        return Err(TagError::Headroom);
+    }
+    let head = p.head_mut();
+    head.copy_within(4..4 + at, 0);
+    head[at..at + 2].copy_from_slice(&ethertype.to_be_bytes());
+    head[at + 2..at + 6].copy_from_slice(&lse.to_be_bytes());
+    shift(meta, 4);
+    meta.l2_5 = u16::try_from(at + 2).unwrap_or(u16::MAX);
+    Ok(())
+}
+
+pub(super) fn pop_mpls(p: &mut Packet, meta: &mut Meta, ethertype: u16) -> Result<(), TagError> {
+    let at = ethertype_at(p.head()).ok_or(TagError::Header)?;
+    let has_label = be16(p.head(), at).is_some_and(is_mpls) && p.head().len() >= at + 6;
+    if !has_label {
+        return Err(TagError::Header);
+    }
+    let head = p.head_mut();
+    head.copy_within(0..at, 4);
+    head[at + 4..at + 6].copy_from_slice(&ethertype.to_be_bytes());
+    if !p.pull_front(4) {
+        return Err(TagError::Header);
+    }
+    shift(meta, -4);
+    let behind = u16::try_from(at + 2).unwrap_or(u16::MAX);
+    if is_mpls(ethertype) {
+        meta.l2_5 = behind;
+    } else {
+        meta.l2_5 = u16::MAX;
+        meta.l3 = behind;
+    }
+    Ok(())
+}
+
+pub(super) fn set_mpls(p: &mut Packet, m: &Masked<u32>) -> Result<(), TagError> {
+    let at = ethertype_at(p.head()).ok_or(TagError::Header)?;
+    if !be16(p.head(), at).is_some_and(is_mpls) {
+        return Err(TagError::Header);
+    }
+    let lse: &mut [u8; 4] = p
+        .head_mut()
+        .get_mut(at + 2..)
+        .and_then(|h| h.first_chunk_mut())
+        .ok_or(TagError::Header)?;
+    *lse = ((u32::from_be_bytes(*lse) & !m.mask) | (m.value & m.mask)).to_be_bytes();
+    Ok(())
+}

@@ -1,0 +1,377 @@
+//! Actions and flows as `ovs-appctl dpctl/dump-flows` prints them.
+//!
+//! The text is an interface: scripts and Open vSwitch's own tests parse it. Masked set actions print only the fields that
+//! are written, with `/mask` where not all bits are.
+
+use crate::action::{Action, Masked, PortNo};
+use crate::view::FlowDump;
+use heddle_flow::{FlowKey, FlowMask, Vlan};
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Gives a port's name, where the user asked for names.
+pub type PortNames<'a> = Option<&'a dyn Fn(PortNo) -> Option<String>>;
+
+/// A flow's key under its mask.
+pub fn format_key(key: &FlowKey, mask: &FlowMask) -> String {
+    format!("{:?}/{:?}", key.masked(mask), mask)
+}
+
+/// A list of actions; `drop` for an empty one.
+pub fn format_actions(actions: &[Action], names: PortNames<'_>) -> String {
+    let mut s = String::new();
+    if actions.is_empty() {
+        s.push_str("drop");
+    }
+    for (i, a) in actions.iter().enumerate() {
+        if i > 0 {
+            s.push(',');
+        }
+        action(&mut s, a, names);
+    }
+    s
+}
+
+/// What follows a flow's key: `packets:1, bytes:60, used:0.5s, flags:S., actions:2`.
+pub fn format_stats(f: &FlowDump, now_ms: u64, names: PortNames<'_>) -> String {
+    let mut s = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(s, "packets:{}, bytes:{}, used:", f.packets, f.bytes);
+    let _ = match f.used_ms {
+        0 => write!(s, "never"),
+        t => write!(
+            s,
+            "{}.{:03}s",
+            now_ms.saturating_sub(t) / 1000,
+            now_ms.saturating_sub(t) % 1000
+        ),
+    };
+    if f.tcp_flags != 0 {
+        s.push_str(", flags:");
+        tcp_flags(&mut s, f.tcp_flags);
+    }
+    s.push_str(", actions:");
+    s.push_str(&format_actions(&f.actions, names));
+    s
+}
+
+/// As in `flags:SFPRU.ECN`.
+fn tcp_flags(s: &mut String, flags: u16) {
+    const NAMES: [(u16, &str); 12] = [
+        (0x002, "S"),
+        (0x001, "F"),
+        (0x008, "P"),
+        (0x004, "R"),
+        (0x020, "U"),
+        (0x010, "."),
+        (0x040, "E"),
+        (0x080, "C"),
+        (0x100, "N"),
+        (0x200, "[200]"),
+        (0x400, "[400]"),
+        (0x800, "[800]"),
+    ];
+    for (bit, name) in NAMES {
+        if flags & bit != 0 {
+            s.push_str(name);
+        }
+    }
+}
+
+/// Collects `name=value/mask` pieces of one set action.
+struct Fields(Vec<String>);
+
+impl Fields {
+    fn add(&mut self, name: &str, empty: bool, full: bool, value: &str, mask: &str) {
+        if !empty {
+            self.0.push(if full {
+                format!("{name}={value}")
+            } else {
+                format!("{name}={value}/{mask}")
+            });
+        }
+    }
+    fn mac(&mut self, name: &str, m: &Masked<[u8; 6]>) {
+        self.add(
+            name,
+            m.mask == [0; 6],
+            m.mask == [0xff; 6],
+            &mac(m.value),
+            &mac(m.mask),
+        );
+    }
+    fn ip(&mut self, name: &str, m: &Masked<u32>) {
+        let (v, k) = (
+            Ipv4Addr::from(m.value).to_string(),
+            Ipv4Addr::from(m.mask).to_string(),
+        );
+        self.add(name, m.mask == 0, m.mask == u32::MAX, &v, &k);
+    }
+    fn ip6(&mut self, name: &str, m: &Masked<[u8; 16]>) {
+        let (v, k) = (
+            Ipv6Addr::from(m.value).to_string(),
+            Ipv6Addr::from(m.mask).to_string(),
+        );
+        self.add(name, m.mask == [0; 16], m.mask == [0xff; 16], &v, &k);
+    }
+    fn dec8(&mut self, name: &str, m: &Masked<u8>) {
+        self.add(
+            name,
+            m.mask == 0,
+            m.mask == u8::MAX,
+            &m.value.to_string(),
+            &hex(m.mask.into()),
+        );
+    }
+    fn hex8(&mut self, name: &str, m: &Masked<u8>) {
+        self.add(
+            name,
+            m.mask == 0,
+            m.mask == u8::MAX,
+            &hex(m.value.into()),
+            &hex(m.mask.into()),
+        );
+    }
+    fn dec16(&mut self, name: &str, m: &Masked<u16>) {
+        self.add(
+            name,
+            m.mask == 0,
+            m.mask == u16::MAX,
+            &m.value.to_string(),
+            &hex(m.mask.into()),
+        );
+    }
+    fn put(self, s: &mut String, name: &str) {
+        let _ = write!(s, "set({name}({}))", self.0.join(","));
+    }
+}
+
+/// As C's `%#x`: zero has no prefix.
+fn hex(v: u32) -> String {
+    if v == 0 { "0".into() } else { format!("{v:#x}") }
+}
+
+fn mac(m: [u8; 6]) -> String {
+    let [a, b, c, d, e, f] = m;
+    format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
+}
+
+fn lse(s: &mut String, l: u32) {
+    let _ = write!(
+        s,
+        "label={},tc={},ttl={},bos={}",
+        l >> 12,
+        l >> 9 & 7,
+        l & 0xff,
+        l >> 8 & 1
+    );
+}
+
+fn metadata(s: &mut String, name: &str, m: &Masked<u32>) {
+    let _ = match m.mask {
+        u32::MAX => write!(s, "set({name}({}))", hex(m.value)),
+        k => write!(s, "set({name}({}/{}))", hex(m.value), hex(k)),
+    };
+}
+
+fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
+    let mut f = Fields(Vec::new());
+    match a {
+        Action::Output(no) => match names.and_then(|n| n(*no)) {
+            Some(name) => s.push_str(&name),
+            None => _ = write!(s, "{}", no.0),
+        },
+        Action::Userspace(up) => _ = write!(s, "userspace(pid=0,{})", up.cookie.0.text()),
+        Action::SetEth { src, dst } => {
+            f.mac("src", src);
+            f.mac("dst", dst);
+            f.put(s, "eth");
+        }
+        Action::SetIpv4 { src, dst, tos, ttl } => {
+            f.ip("src", src);
+            f.ip("dst", dst);
+            f.hex8("tos", tos);
+            f.dec8("ttl", ttl);
+            f.put(s, "ipv4");
+        }
+        Action::SetIpv6 {
+            src,
+            dst,
+            label,
+            tclass,
+            hlimit,
+        } => {
+            f.ip6("src", src);
+            f.ip6("dst", dst);
+            let (v, k) = (hex(label.value), hex(label.mask));
+            f.add(
+                "label",
+                label.mask == 0,
+                label.mask & 0xf_ffff == 0xf_ffff,
+                &v,
+                &k,
+            );
+            f.hex8("tclass", tclass);
+            f.dec8("hlimit", hlimit);
+            f.put(s, "ipv6");
+        }
+        Action::SetL4 { proto, src, dst } => {
+            f.dec16("src", src);
+            f.dec16("dst", dst);
+            f.put(
+                s,
+                match proto {
+                    17 => "udp",
+                    132 => "sctp",
+                    _ => "tcp",
+                },
+            );
+        }
+        Action::SetIcmp { v6, ty, code } => {
+            f.dec8("type", ty);
+            f.dec8("code", code);
+            f.put(s, if *v6 { "icmpv6" } else { "icmp" });
+        }
+        Action::SetArp {
+            sip,
+            tip,
+            op,
+            sha,
+            tha,
+        } => {
+            f.ip("sip", sip);
+            f.ip("tip", tip);
+            f.dec16("op", op);
+            f.mac("sha", sha);
+            f.mac("tha", tha);
+            f.put(s, "arp");
+        }
+        Action::SetNd { target, sll, tll } => {
+            f.ip6("target", target);
+            f.mac("sll", sll);
+            f.mac("tll", tll);
+            f.put(s, "nd");
+        }
+        Action::SetPriority(m) => metadata(s, "skb_priority", m),
+        Action::SetMark(m) => metadata(s, "skb_mark", m),
+        Action::PushVlan { tpid, tci } => {
+            s.push_str("push_vlan(");
+            if *tpid != 0x8100 {
+                let _ = write!(s, "tpid=0x{tpid:04x},");
+            }
+            let v = Vlan {
+                tpid: *tpid,
+                tci: *tci,
+            };
+            let _ = write!(s, "vid={},pcp={}", v.vid(), v.pcp());
+            s.push_str(if v.present() { ")" } else { ",cfi=0)" });
+        }
+        Action::PopVlan => s.push_str("pop_vlan"),
+        Action::PushMpls { lse: l, ethertype } => {
+            s.push_str("push_mpls(");
+            lse(s, *l);
+            let _ = write!(s, ",eth_type=0x{ethertype:x})");
+        }
+        Action::PopMpls { ethertype } => _ = write!(s, "pop_mpls(eth_type=0x{ethertype:x})"),
+        Action::SetMpls(m) if m.mask == u32::MAX => {
+            s.push_str("set(mpls(");
+            lse(s, m.value);
+            s.push_str("))");
+        }
+        Action::SetMpls(Masked { value: v, mask: k }) => {
+            let part = |x: &u32| (x >> 12, x >> 9 & 7, x & 0xff, x >> 8 & 1);
+            let ((l, c, t, b), (lm, cm, tm, bm)) = (part(v), part(k));
+            let _ = write!(
+                s,
+                "set(mpls(label={l}/{lm:#x},tc={c}/{cm:x},ttl={t}/{tm:#x},bos={b}/{bm:x}))"
+            );
+        }
+        Action::Trunc(n) => _ = write!(s, "trunc({n})"),
+        Action::Clone(inner) => {
+            s.push_str("clone(");
+            s.push_str(&format_actions(inner, names));
+            s.push(')');
+        }
+        Action::Drop(_) => s.push_str("drop"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn full<T: Copy>(value: T, mask: T) -> Masked<T> {
+        Masked { value, mask }
+    }
+
+    #[test]
+    fn as_open_vswitch_prints_them() {
+        let none = Masked::default();
+        let cases: Vec<(Vec<Action>, &str)> = vec![
+            (vec![], "drop"),
+            (
+                vec![
+                    Action::SetIpv4 {
+                        src: full(0x0102_0304, u32::MAX),
+                        dst: none,
+                        tos: full(0, 0xfc),
+                        ttl: full(63, 255),
+                    },
+                    Action::PushVlan {
+                        tpid: 0x8100,
+                        tci: 0x1005,
+                    },
+                    Action::Output(PortNo(2)),
+                ],
+                "set(ipv4(src=1.2.3.4,tos=0/0xfc,ttl=63)),push_vlan(vid=5,pcp=0),2",
+            ),
+            (
+                vec![Action::PushVlan {
+                    tpid: 0x88a8,
+                    tci: 0xf007,
+                }],
+                "push_vlan(tpid=0x88a8,vid=7,pcp=7)",
+            ),
+            (
+                vec![Action::Trunc(100), Action::Output(PortNo(3))],
+                "trunc(100),3",
+            ),
+            (
+                vec![Action::Clone(vec![Action::PopVlan, Action::Output(PortNo(1))])],
+                "clone(pop_vlan,1)",
+            ),
+            (
+                vec![Action::SetEth {
+                    src: full([0xaa; 6], [0xff; 6]),
+                    dst: full([1, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]),
+                }],
+                "set(eth(src=aa:aa:aa:aa:aa:aa,dst=01:00:00:00:00:00/01:00:00:00:00:00))",
+            ),
+            (
+                vec![Action::SetL4 {
+                    proto: 17,
+                    src: none,
+                    dst: full(53, 0xffff),
+                }],
+                "set(udp(dst=53))",
+            ),
+            (
+                vec![Action::PushMpls {
+                    lse: (10 << 12) | (1 << 8) | 64,
+                    ethertype: 0x8847,
+                }],
+                "push_mpls(label=10,tc=0,ttl=64,bos=1,eth_type=0x8847)",
+            ),
+            (
+                vec![
+                    Action::SetMark(full(5, u32::MAX)),
+                    Action::SetPriority(full(0x10, 0xf0)),
+                ],
+                "set(skb_mark(0x5)),set(skb_priority(0x10/0xf0))",
+            ),
+        ];
+        for (actions, text) in cases {
+            assert_eq!(format_actions(&actions, None), text);
+        }
+    }
+}

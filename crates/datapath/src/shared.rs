@@ -1,0 +1,42 @@
+//! What all threads of a datapath share.
+
+use crate::hash::HashKey;
+use crate::translate::Translate;
+use crate::upcalls::Bell;
+use heddle_sync::Clock;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::thread::Thread;
+
+/// Knobs and shared counts; relaxed, each is independent of the others.
+pub(crate) struct Shared {
+    pub(crate) translate: Arc<dyn Translate>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) bell: Arc<Bell>,
+    pub(crate) hash_key: HashKey,
+    /// Entries held by all workers. Changed on insertion and removal only.
+    pub(crate) n_flows: AtomicUsize,
+    pub(crate) flow_limit: AtomicUsize,
+    pub(crate) max_idle_ms: AtomicU64,
+    /// VLAN tags that the parser reads.
+    pub(crate) vlan_limit: AtomicU8,
+    /// Longest polling without packets, in cycles.
+    pub(crate) spin_cycles: AtomicU64,
+    /// Number of the next entry.
+    pub(crate) next_id: AtomicU64,
+    /// The sweeper's thread, to be woken when a worker's handover ring fills up.
+    pub(crate) sweeper: std::sync::OnceLock<Thread>,
+    pub(crate) stop: AtomicBool,
+}
+
+impl Shared {
+    /// Whether another entry may be cached.
+    pub(crate) fn has_room(&self) -> bool {
+        self.n_flows.load(Relaxed) < self.flow_limit.load(Relaxed)
+    }
+    pub(crate) fn wake_sweeper(&self) {
+        if let Some(t) = self.sweeper.get() {
+            t.unpark();
+        }
+    }
+}

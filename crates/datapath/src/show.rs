@@ -1,0 +1,237 @@
+//! Texts of `dpif-netdev/pmd-stats-show`, `pmd-perf-show`, `pmd-rxq-show` and `upcall/show`, laid out as Open vSwitch lays
+//! them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with zeros, for scripts.
+
+use crate::control::{Control, WorkerHandle};
+use crate::counters::WorkerNumbers;
+use crate::drops::DropKind;
+use crate::sweep::SweepCounts;
+use heddle_sys::{Tsc, cpu};
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+fn head(s: &mut String, w: &WorkerHandle) {
+    let numa = cpu::numa_node(w.core).unwrap_or(0);
+    let _ = write!(s, "pmd thread numa_id {numa} core_id {}:\n", w.core);
+}
+
+fn since(w: &WorkerHandle) -> WorkerNumbers {
+    w.counters.read().since(&w.base)
+}
+
+/// `dpif-netdev/pmd-stats-show`.
+pub(crate) fn pmd_stats(c: &Control) -> String {
+    let mut s = String::new();
+    for w in &c.workers {
+        head(&mut s, w);
+        let n = since(w);
+        let lost = w.counters.drops.get(DropKind::Upcall);
+        let _ = write!(
+            s,
+            "  packets received: {}\n  packet recirculations: 0\n  avg. datapath passes per packet: {:.2}\n  \
+             phwol hits: 0\n  mfex opt hits: 0\n  simple match hits: 0\n  emc hits: {}\n  smc hits: 0\n  \
+             megaflow hits: {}\n  avg. subtable lookups per megaflow hit: {:.2}\n  \
+             miss with success upcall: {}\n  miss with failed upcall: {}\n  avg. packets per output batch: {:.2}\n",
+            n.packets,
+            if n.packets > 0 { 1.0 } else { 0.0 },
+            n.l0_hits + n.l1_hits,
+            n.l2_hits,
+            ratio(n.l2_probes, n.l2_hits),
+            n.misses,
+            lost,
+            ratio(n.tx_packets, n.tx_batches),
+        );
+        let total = n.cycles_busy + n.cycles_idle;
+        if total == 0 {
+            continue;
+        }
+        let _ = write!(
+            s,
+            "  idle cycles: {} ({:.2}%)\n  processing cycles: {} ({:.2}%)\n",
+            n.cycles_idle,
+            100.0 * ratio(n.cycles_idle, total),
+            n.cycles_busy,
+            100.0 * ratio(n.cycles_busy, total),
+        );
+        if n.packets > 0 {
+            let _ = write!(
+                s,
+                "  avg cycles per packet: {:.2} ({total}/{})\n  avg processing cycles per packet: {:.2} ({}/{})\n",
+                ratio(total, n.packets),
+                n.packets,
+                ratio(n.cycles_busy, n.packets),
+                n.cycles_busy,
+                n.packets,
+            );
+        }
+    }
+    s
+}
+
+/// `dpif-netdev/pmd-perf-show`, with Heddle's cycles per stage behind it. `now` is the wall clock as `HH:MM:SS.mmm`.
+pub(crate) fn pmd_perf(c: &Control, now: &str, ms_since_clear: u64) -> String {
+    let mut s = String::new();
+    for w in &c.workers {
+        let n = since(w);
+        let secs = (ms_since_clear as f64 / 1000.0).max(0.001);
+        let us = 1e6 / Tsc::hz() as f64;
+        let used = n.cycles_busy + n.cycles_idle;
+        let pct = |a: u64, b: u64| 100.0 * ratio(a, b);
+        let _ = write!(s, "\nTime: {now}\nMeasurement duration: {secs:.3} s\n\n");
+        head(&mut s, w);
+        let _ = write!(
+            s,
+            "\n  Iterations:         {:12}  ({:.2} us/it)\n  - Used TSC cycles:  {used:12}  ({:5.1} % of total cycles)\n  \
+             - idle iterations:  {:12}  ({:5.1} % of used cycles)\n  \
+             - busy iterations:  {:12}  ({:5.1} % of used cycles)\n  \
+             - sleep iterations: {:12}  ({:5.1} % of iterations)\n  \
+             Sleep time (us):    {:12.0}  ({:3.0} us/iteration avg.)\n",
+            n.iterations,
+            ratio(used + n.cycles_asleep, n.iterations) * us,
+            100.0 * used as f64 / secs / Tsc::hz() as f64,
+            n.iterations.saturating_sub(n.bursts),
+            pct(n.cycles_idle, used),
+            n.bursts,
+            pct(n.cycles_busy, used),
+            n.sleeps,
+            pct(n.sleeps, n.iterations),
+            n.cycles_asleep as f64 * us,
+            ratio(n.cycles_asleep, n.sleeps) * us,
+        );
+        if n.packets == 0 {
+            let _ = write!(s, "  Rx packets:         {:12}\n", 0);
+        } else {
+            let lost = w.counters.drops.get(DropKind::Upcall);
+            let zero = |name: &str| format!("  - {name}{:>1$}  (  0.0 %)\n", 0, 31 - name.len());
+            let _ = write!(
+                s,
+                "  Rx packets:         {:12}  ({:.0} Kpps, {:.0} cycles/pkt)\n  \
+                 Datapath passes:    {:12}  (1.00 passes/pkt)\n{}{}{}  - EMC hits:         {:12}  ({:5.1} %)\n{}  \
+                 - Megaflow hits:    {:12}  ({:5.1} %, {:.2} subtbl lookups/hit)\n  \
+                 - Upcalls:          {:12}  ({:5.1} %, {:.1} us/upcall)\n  - Lost upcalls:     {lost:12}  ({:5.1} %)\n",
+                n.packets,
+                n.packets as f64 / secs / 1000.0,
+                ratio(n.cycles_busy, n.packets),
+                n.packets,
+                zero("PHWOL hits:"),
+                zero("MFEX Opt hits:"),
+                zero("Simple Match hits:"),
+                n.l0_hits + n.l1_hits,
+                pct(n.l0_hits + n.l1_hits, n.packets),
+                zero("SMC hits:"),
+                n.l2_hits,
+                pct(n.l2_hits, n.packets),
+                ratio(n.l2_probes, n.l2_hits),
+                n.misses,
+                pct(n.misses, n.packets),
+                ratio(n.cycles_translate, n.misses) * us,
+                pct(lost, n.packets),
+            );
+        }
+        if n.tx_packets == 0 {
+            let _ = write!(s, "  Tx packets:         {:12}\n\n", 0);
+        } else {
+            let _ = write!(
+                s,
+                "  Tx packets:         {:12}  ({:.0} Kpps)\n  Tx batches:         {:12}  ({:.2} pkts/batch)\n",
+                n.tx_packets,
+                n.tx_packets as f64 / secs / 1000.0,
+                n.tx_batches,
+                ratio(n.tx_packets, n.tx_batches),
+            );
+        }
+        stages(&mut s, &n);
+    }
+    s
+}
+
+/// Cycles per packet by stage.
+pub(crate) fn stages(s: &mut String, n: &WorkerNumbers) {
+    if n.packets == 0 {
+        return;
+    }
+    s.push_str("  Cycles per packet by stage:\n");
+    let all = [
+        ("rx", n.cycles_rx),
+        ("parse", n.cycles_parse),
+        ("lookup", n.cycles_lookup),
+        ("translate", n.cycles_translate),
+        ("execute", n.cycles_exec),
+        ("tx", n.cycles_tx),
+    ];
+    for (name, cycles) in all {
+        let _ = write!(
+            s,
+            "  - {:<18}{:12.1}\n",
+            format!("{name}:"),
+            ratio(cycles, n.packets)
+        );
+    }
+}
+
+/// `dpif-netdev/pmd-rxq-show`. Usage is since the worker started or the counters were cleared.
+pub(crate) fn pmd_rxq(c: &Control) -> String {
+    let mut s = String::from("Displaying last 60 seconds pmd usage %\n");
+    for (index, w) in c.workers.iter().enumerate() {
+        let numa = cpu::numa_node(w.core).unwrap_or(0);
+        let isolated = c
+            .ports
+            .values()
+            .any(|p| p.config.affinity.iter().any(|(_, core)| *core == w.core));
+        let _ = write!(
+            s,
+            "pmd thread numa_id {numa} core_id {}:\n  isolated : {isolated}\n",
+            w.core
+        );
+        let n = w.counters.read();
+        let total = n.cycles_busy + n.cycles_idle + n.cycles_asleep;
+        let mut queues = 0;
+        let mut in_queues = 0;
+        for p in c.ports.values() {
+            for r in p.rx.iter().filter(|r| r.worker == index) {
+                queues += 1;
+                let cycles = r.shared.cycles.get();
+                in_queues += cycles;
+                let _ = write!(
+                    s,
+                    "  port: {:<16}  queue-id: {:2} (enabled)   pmd usage: ",
+                    p.port.name(),
+                    r.queue
+                );
+                usage(&mut s, cycles, total);
+            }
+        }
+        if queues > 0 {
+            s.push_str("  overhead: ");
+            usage(&mut s, n.cycles_busy.saturating_sub(in_queues), total);
+        }
+    }
+    s
+}
+
+fn usage(s: &mut String, cycles: u64, total: u64) {
+    let _ = match total {
+        0 => writeln!(s, "NOT AVAIL"),
+        _ => writeln!(s, "{:2} %", cycles.saturating_mul(100) / total),
+    };
+}
+
+/// The lines of `upcall/show` below the datapath's name.
+pub(crate) fn upcalls(c: &Control, n: &SweepCounts) -> String {
+    let flows = c.shared.n_flows.load(Relaxed);
+    let avg = n.sum_flows.checked_div(n.passes).unwrap_or(0);
+    let limit = c.shared.flow_limit.load(Relaxed);
+    let max = n.max_flows.max(flows as u64);
+    let mut s = format!(
+        "  flows         : (current {flows}) (avg {avg}) (max {max}) (limit {limit})\n  \
+         dump duration : {}ms\n  ufid enabled : true\n\n",
+        n.last_pass_ms
+    );
+    for (i, w) in c.workers.iter().enumerate() {
+        let _ = writeln!(s, "  {i}: (keys {})", w.counters.flows.get());
+    }
+    s
+}

@@ -1,0 +1,166 @@
+//! What the control side asks of a worker.
+//!
+//! A bounded ring and an eventfd. Senders take turns under a lock of their own; the worker, the only consumer, takes
+//! none. Answers go over a channel whose buffer the command brings along.
+
+use super::{RxSlot, Worker};
+use crate::program::Program;
+use crate::tx::TxPort;
+use heddle_packet::Packet;
+use heddle_port::{RxQueue, TxQueue};
+use heddle_sync::ring::{Consumer, Producer, ring};
+use heddle_sys::{EventFd, Tsc};
+use parking_lot::Mutex;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+/// A request to a worker.
+pub(crate) enum Command {
+    /// Send on this port from now on.
+    AddTx(u32, TxPort),
+    /// Receive from this queue from now on.
+    AddRx(RxSlot),
+    /// Receive no more from this port; the queues come back.
+    DelRx(u32, Sender<Reply>),
+    /// Forget this port; its queues come back.
+    DelPort(u32, Sender<Reply>),
+    /// Forward one packet: by the program, or as if it had been received.
+    Run(Box<Packet>, Option<Arc<Program>>, Sender<Reply>),
+    /// These entries (slot, id) are dead.
+    Evict(Vec<(u32, u64)>),
+    /// Answer when all commands before this one are done.
+    Barrier(Sender<Reply>),
+    /// Answer after a round in which no queue had anything.
+    Sync(Sender<Reply>),
+    /// End the thread.
+    Stop,
+}
+
+/// A worker's answer.
+pub(crate) enum Reply {
+    /// It is done.
+    Done,
+    /// It is done, and these are closed where the answer is dropped: by the one who asked.
+    Queues(
+        #[expect(dead_code, reason = "held to be dropped elsewhere")] Vec<Box<dyn RxQueue>>,
+        #[expect(dead_code, reason = "as before")] Option<Box<dyn TxQueue>>,
+    ),
+}
+
+/// The sending end.
+pub(crate) struct CommandTx {
+    ring: Mutex<Producer<Command>>,
+    bell: Arc<EventFd>,
+}
+
+/// A command ring for one worker.
+pub(crate) fn command_ring(bell: Arc<EventFd>) -> (CommandTx, Consumer<Command>) {
+    let (tx, rx) = ring(256);
+    (
+        CommandTx {
+            ring: Mutex::new(tx),
+            bell,
+        },
+        rx,
+    )
+}
+
+/// How long a sender waits for room, or for an answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+impl CommandTx {
+    /// Sends a command; waits a bounded time for room. `false`: the worker does not take any.
+    pub(crate) fn send(&self, command: Command) -> bool {
+        let deadline = Instant::now() + PATIENCE;
+        let mut command = command;
+        loop {
+            match self.ring.lock().push(command) {
+                Ok(()) => break,
+                Err(back) => command = back,
+            }
+            if Instant::now() > deadline {
+                return false;
+            }
+            self.bell.notify();
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.bell.notify();
+        true
+    }
+}
+
+impl Worker {
+    /// Runs the commands that wait, a bounded number.
+    pub(super) fn run_commands(&mut self) {
+        for _ in 0..64 {
+            let Some(command) = self.commands.pop() else {
+                return;
+            };
+            self.run_command(command);
+        }
+    }
+
+    fn run_command(&mut self, command: Command) {
+        // An answer that nobody waits for any more is no error.
+        match command {
+            Command::AddTx(no, port) => drop(self.tx.insert(no, port)),
+            Command::AddRx(mut slot) => {
+                slot.watched = slot.queue.wake_fd().is_some_and(|fd| self.watch(fd.0));
+                self.rx.push(slot);
+            }
+            Command::DelRx(no, reply) => {
+                let queues = self.take_rx(no);
+                let _ = reply.send(Reply::Queues(queues, None));
+            }
+            Command::DelPort(no, reply) => {
+                let queues = self.take_rx(no);
+                let tx = self.tx.remove(no).map(|p| p.queue);
+                let _ = reply.send(Reply::Queues(queues, tx));
+            }
+            Command::Run(packet, program, reply) => {
+                if let (None, Some(c)) = (&program, self.tx.counters(packet.in_port)) {
+                    c.rx_packets.add(1);
+                    c.rx_bytes.add(packet.len() as u64);
+                }
+                self.scratch.burst.push(*packet);
+                self.burst(program.as_ref(), Tsc::now());
+                let _ = reply.send(Reply::Done);
+            }
+            Command::Evict(list) => self.evictions.extend(list),
+            Command::Barrier(reply) => {
+                let _ = reply.send(Reply::Done);
+            }
+            Command::Sync(reply) => self.syncing.push(reply),
+            Command::Stop => self.stop = true,
+        }
+    }
+
+    fn watch(&self, fd: RawFd) -> bool {
+        match self.epoll.add(fd, 0) {
+            Ok(()) => true,
+            // Two queues may share a descriptor.
+            Err(e) => e.kind() == std::io::ErrorKind::AlreadyExists,
+        }
+    }
+
+    fn take_rx(&mut self, no: u32) -> Vec<Box<dyn RxQueue>> {
+        self.publish_rx_drops();
+        let mut gone = Vec::new();
+        let mut i = 0;
+        while i < self.rx.len() {
+            if self.rx[i].port == no {
+                let slot = self.rx.remove(i);
+                if let Some(fd) = slot.queue.wake_fd() {
+                    // It may have been shared with a queue that went before.
+                    let _ = self.epoll.remove(fd.0);
+                }
+                gone.push(slot.queue);
+            } else {
+                i += 1;
+            }
+        }
+        gone
+    }
+}

@@ -1,0 +1,276 @@
+//! A worker: one thread that takes packets from its receive queues through lookup and actions to transmit queues.
+//!
+//! Everything it touches per packet is its own: queues, caches, buffers, counters. The control side reaches it through a
+//! bounded command ring and an eventfd; it answers on a channel that the command brings along. It takes no lock and
+//! allocates nothing per packet; a miss allocates what the new entry needs.
+//!
+//! One iteration: commands, one burst from each receive queue, a bounded piece of maintenance; without packets it goes on
+//! polling for a while and then sleeps ([`wait`]).
+
+mod burst;
+mod command;
+mod miss;
+mod wait;
+
+pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
+
+use crate::cache::Cache;
+use crate::compact::{CompactKey, Compactor};
+use crate::counters::{PortCounters, WorkerCounters};
+use crate::entry::Handover;
+use crate::exec::Meta;
+use crate::program::Program;
+use crate::shared::Shared;
+use crate::slab::SlotRef;
+use crate::translate::Translation;
+use crate::tx::TxTable;
+use crate::upcalls::UpcallTx;
+use arrayvec::ArrayVec;
+use heddle_flow::FlowKey;
+use heddle_packet::{BURST, Burst, Packet, Pool};
+use heddle_port::RxQueue;
+use heddle_sync::Counter;
+use heddle_sync::ring::{Consumer, Producer};
+use heddle_sys::{Epoll, EventFd, Tsc};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Entries that the sweeper has condemned are taken out in steps of this many per iteration.
+const EVICT_STEP: usize = 64;
+/// Entries that a worker may hand to the sweeper before the sweeper has taken any.
+pub(crate) const HANDOVER_RING: usize = 4096;
+/// Masks are put in order of hits every so many milliseconds.
+const SORT_MS: u64 = 1000;
+
+/// What the control side reads of a receive queue.
+#[derive(Debug, Default)]
+pub(crate) struct RxShared {
+    /// Cycles spent on packets of this queue.
+    pub(crate) cycles: Counter,
+    /// The queue's own drop counters. Locked by the worker only when they have changed, between bursts, and only if free.
+    pub(crate) dropped: Mutex<Vec<(&'static str, u64)>>,
+}
+
+/// A receive queue as its worker holds it.
+pub(crate) struct RxSlot {
+    pub(crate) queue: Box<dyn RxQueue>,
+    pub(crate) port: u32,
+    pub(crate) counters: Arc<PortCounters>,
+    pub(crate) shared: Arc<RxShared>,
+    /// Sum of the queue's drops when they were last published.
+    pub(crate) dropped_seen: u64,
+    /// In the epoll set under this descriptor.
+    pub(crate) watched: bool,
+}
+
+/// What a lookup chose for a packet of the burst.
+#[derive(Clone, Copy)]
+enum Choice {
+    Entry(SlotRef),
+    /// A program of this burst only.
+    Once(u16),
+    /// Dropped already.
+    Gone,
+}
+
+/// Scratch space for one burst, reused.
+struct Scratch {
+    burst: Burst,
+    copies: Vec<Packet>,
+    keys: Box<[FlowKey; BURST]>,
+    compact: Box<[Option<(CompactKey, u64)>; BURST]>,
+    metas: ArrayVec<Meta, BURST>,
+    choices: ArrayVec<Choice, BURST>,
+    once: Vec<Arc<Program>>,
+    translation: Translation,
+}
+
+/// The thread's state.
+pub(crate) struct Worker {
+    shared: Arc<Shared>,
+    counters: Arc<WorkerCounters>,
+    rx: Vec<RxSlot>,
+    tx: TxTable,
+    pool: Pool,
+    cache: Cache,
+    compactor: Compactor,
+    scratch: Scratch,
+    handover: Producer<Handover>,
+    upcalls: UpcallTx,
+    commands: Consumer<Command>,
+    evictions: VecDeque<(u32, u64)>,
+    bell: Arc<EventFd>,
+    epoll: Epoll,
+    wait: wait::Wait,
+    /// Someone waits for one whole round over the receive queues.
+    syncing: Vec<std::sync::mpsc::Sender<Reply>>,
+    sorted_ms: u64,
+    pinned: bool,
+    stop: bool,
+}
+
+/// What a worker is made of.
+pub(crate) struct Parts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) counters: Arc<WorkerCounters>,
+    pub(crate) pool: Pool,
+    pub(crate) cache: Cache,
+    pub(crate) handover: Producer<Handover>,
+    pub(crate) upcalls: UpcallTx,
+    pub(crate) commands: Consumer<Command>,
+    pub(crate) bell: Arc<EventFd>,
+    pub(crate) pinned: bool,
+}
+
+/// Token of the bell in the epoll set; queues use their position, which is never read.
+const BELL_TOKEN: u64 = u64::MAX;
+
+impl Worker {
+    /// Builds the worker; called on its own thread, so that its memory is local.
+    pub(crate) fn new(p: Parts) -> std::io::Result<Self> {
+        use std::os::fd::AsRawFd;
+        let epoll = Epoll::new(16)?;
+        epoll.add(p.bell.as_raw_fd(), BELL_TOKEN)?;
+        Ok(Self {
+            shared: p.shared,
+            counters: p.counters,
+            rx: Vec::new(),
+            tx: TxTable::default(),
+            pool: p.pool,
+            cache: p.cache,
+            compactor: Compactor::default(),
+            scratch: Scratch {
+                burst: Burst::new(),
+                copies: Vec::new(),
+                keys: Box::new([FlowKey::default(); BURST]),
+                compact: Box::new([None; BURST]),
+                metas: ArrayVec::new(),
+                choices: ArrayVec::new(),
+                once: Vec::new(),
+                translation: Translation::default(),
+            },
+            handover: p.handover,
+            upcalls: p.upcalls,
+            commands: p.commands,
+            evictions: VecDeque::new(),
+            bell: p.bell,
+            epoll,
+            wait: wait::Wait::default(),
+            syncing: Vec::new(),
+            sorted_ms: 0,
+            pinned: p.pinned,
+            stop: false,
+        })
+    }
+
+    /// Runs until told to stop.
+    pub(crate) fn run(&mut self) {
+        let mut t0 = Tsc::now();
+        while !self.stop {
+            self.run_commands();
+            let got = self.poll_all();
+            self.maintain();
+            let t1 = Tsc::now();
+            let c = &self.counters;
+            c.iterations.add(1);
+            if got > 0 {
+                c.cycles_busy.add(t1.wrapping_sub(t0));
+                self.wait.busy();
+            } else {
+                c.cycles_idle.add(t1.wrapping_sub(t0));
+                self.idle(t1);
+            }
+            t0 = t1;
+            if self.wait.slept() {
+                let woke = Tsc::now();
+                self.counters.cycles_asleep.add(woke.wrapping_sub(t1));
+                t0 = woke;
+            }
+        }
+        self.publish_rx_drops();
+    }
+
+    /// One burst from each queue; returns the number of packets.
+    fn poll_all(&mut self) -> usize {
+        let mut total = 0;
+        for i in 0..self.rx.len() {
+            total += self.poll(i);
+        }
+        if !self.syncing.is_empty() && total == 0 {
+            self.publish_rx_drops();
+            for s in self.syncing.drain(..) {
+                // The one who asked may have given up waiting.
+                let _ = s.send(Reply::Done);
+            }
+        }
+        total
+    }
+
+    /// One burst from one queue.
+    fn poll(&mut self, i: usize) -> usize {
+        let Some(slot) = self.rx.get_mut(i) else { return 0 };
+        let t0 = Tsc::now();
+        let n = slot.queue.rx(&mut self.pool, &mut self.scratch.burst);
+        if n == 0 {
+            return 0;
+        }
+        let mut bytes = 0;
+        for p in &mut self.scratch.burst {
+            p.in_port = slot.port;
+            bytes += p.len() as u64;
+        }
+        slot.counters.rx_packets.add(n as u64);
+        slot.counters.rx_bytes.add(bytes);
+        let t1 = Tsc::now();
+        self.counters.cycles_rx.add(t1.wrapping_sub(t0));
+        let t2 = self.burst(None, t1);
+        if let Some(slot) = self.rx.get_mut(i) {
+            slot.queue.complete();
+            slot.shared.cycles.add(t2.wrapping_sub(t0));
+        }
+        n
+    }
+
+    /// A bounded piece of housekeeping.
+    fn maintain(&mut self) {
+        for _ in 0..EVICT_STEP {
+            let Some((slot, id)) = self.evictions.pop_front() else {
+                break;
+            };
+            self.cache.evict(slot, id);
+        }
+        self.reap();
+    }
+
+    fn reap(&mut self) {
+        let n = self.cache.reap();
+        if n > 0 {
+            self.shared.n_flows.fetch_sub(n, Relaxed);
+            self.counters.flows.set(self.cache.len() as u64);
+            self.counters.masks.set(self.cache.n_masks() as u64);
+        }
+    }
+
+    /// Shows the queues' drop counters to the control side, where they have changed.
+    fn publish_rx_drops(&mut self) {
+        for slot in &mut self.rx {
+            let sum = slot.queue.dropped().iter().map(|(_, n)| n).sum();
+            if sum != slot.dropped_seen {
+                if let Some(mut to) = slot.shared.dropped.try_lock() {
+                    to.clear();
+                    to.extend_from_slice(slot.queue.dropped());
+                    slot.dropped_seen = sum;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Worker {
+    /// Its entries leave with it; the sweeper sees that nobody holds them any more.
+    fn drop(&mut self) {
+        self.shared.n_flows.fetch_sub(self.cache.len(), Relaxed);
+    }
+}

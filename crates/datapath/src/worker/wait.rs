@@ -1,0 +1,92 @@
+//! What a worker does without packets: poll on for a while, then sleep until a queue or the control side wakes it.
+//!
+//! **How long to poll.** A reply often follows within microseconds, and waking up costs more than that; but a worker that polls in
+//! vain takes the processor from those who would send. So the span adapts: if a packet came so soon after falling asleep that
+//! polling for the full span would have caught it, the span becomes the full one; if it did not, it is halved.
+//! An unpinned worker yields between polls, because there may be fewer processors than threads.
+//!
+//! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are pushed before the
+//! eventfd is written, and the descriptor is level triggered. Queues without a descriptor are polled every millisecond.
+
+use super::{BELL_TOKEN, Worker};
+use heddle_sys::Tsc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+
+/// Interval of polling queues that cannot wake anyone, milliseconds.
+const POLL_ONLY_MS: i32 = 1;
+
+/// The state of the adaptive wait.
+#[derive(Debug, Default)]
+pub(super) struct Wait {
+    /// Cycle counter at the first poll that found nothing; 0: the last one found packets.
+    idle_since: u64,
+    /// How long to poll now, cycles.
+    span: u64,
+    slept: bool,
+}
+
+impl Wait {
+    /// The last poll found packets.
+    pub(super) fn busy(&mut self) {
+        self.idle_since = 0;
+    }
+    /// Whether the last call of `idle` slept.
+    pub(super) fn slept(&mut self) -> bool {
+        std::mem::take(&mut self.slept)
+    }
+}
+
+impl Worker {
+    /// Called when a round found no packets, at cycle count `now`.
+    pub(super) fn idle(&mut self, now: u64) {
+        let max = self.shared.spin_cycles.load(Relaxed);
+        if self.wait.idle_since == 0 {
+            self.wait.idle_since = now.max(1);
+            self.wait.span = self.wait.span.min(max);
+        }
+        if now.wrapping_sub(self.wait.idle_since) < self.wait.span {
+            if self.pinned {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+            return;
+        }
+        if !self.commands.is_empty() || !self.evictions.is_empty() || !self.syncing.is_empty() {
+            return;
+        }
+        self.publish_rx_drops();
+        self.sleep(max);
+    }
+
+    fn sleep(&mut self, max: u64) {
+        let mut work = false;
+        let mut poll_only = false;
+        for slot in &mut self.rx {
+            work |= slot.queue.arm();
+            poll_only |= !slot.watched;
+        }
+        // Orders the arming before the look that epoll takes at the descriptors (the queues do the same for rings).
+        std::sync::atomic::fence(SeqCst);
+        let mut rung = false;
+        if !work {
+            let timeout = if poll_only { POLL_ONLY_MS } else { -1 };
+            self.counters.sleeps.add(1);
+            if let Ok(ready) = self.epoll.wait(timeout) {
+                for r in ready {
+                    rung |= r.token == BELL_TOKEN;
+                }
+            }
+            self.wait.slept = true;
+        }
+        for slot in &mut self.rx {
+            slot.queue.disarm();
+        }
+        if rung {
+            self.bell.drain();
+        }
+        let idle = Tsc::now().wrapping_sub(self.wait.idle_since);
+        self.wait.span = if idle < max { max } else { self.wait.span / 2 };
+        self.wait.idle_since = 0;
+    }
+}
