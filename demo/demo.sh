@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
-HEDDLED=$(realpath "${HEDDLED:-${CARGO_TARGET_DIR:-target}/release/heddled}")
+HEDDLED=$(realpath -m "${HEDDLED:-${CARGO_TARGET_DIR:-target}/release/heddled}")
 KEEP=${KEEP:-}
 
 [ "$(id -u)" = 0 ] || { echo "demo: network namespaces need root" >&2; exit 1; }
@@ -170,7 +170,9 @@ pod blue ping -n -c 3 -i 0.2 -W 2 10.0.0.100 | sed -E '/^    /b; s/^/      /' | 
 title "The policy: telnet from red to blue is dropped, other ports answer"
 printf '    %sred$ connect 10.0.0.2:23, then 10.0.0.2:24%s\n' "$dim" "$off"
 ip netns exec "$red" python3 - <<'PY'
+import signal
 import socket
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 for port in (23, 24):
     try:
         socket.create_connection(("10.0.0.2", port), timeout=1.5)
