@@ -78,7 +78,8 @@ fn main() -> Result<(), String> {
     };
     let (mut a, mut b) = (open(a)?, open(b)?);
     if let Some(cpu) = cpu {
-        heddle_sys::cpu::pin(&[cpu as usize]).map_err(|e| e.to_string())?;
+        heddle_sys::cpu::pin(&[usize::try_from(cpu).map_err(|e| e.to_string())?])
+            .map_err(|e| e.to_string())?;
     }
     let mut pool = Pool::new(4 * BURST);
     let mut burst = Burst::new();
