@@ -5,4 +5,6 @@
 //! thread. They share only what [`model`] defines: an immutable [`model::World`] that is replaced as a whole
 //! when configuration changes, and concurrent tables of rules with versions.
 
+pub mod mac;
 pub mod model;
+pub mod xlate;

@@ -1,0 +1,35 @@
+//! Cached packets keep their source's entry young.
+
+use super::learn::Learn;
+use super::{MacKey, MacTable};
+use heddle_datapath::Credit;
+use heddle_openflow::Port;
+use std::sync::Arc;
+
+/// Learns again, from packets that a cached translation forwarded, what the translation learned.
+pub struct MacCredit {
+    /// Which table.
+    pub table: Arc<MacTable>,
+    /// Source address and VLAN.
+    pub key: MacKey,
+    /// Where the packets came in.
+    pub port: Port,
+    /// That port is part of a bond.
+    pub bond: bool,
+}
+
+impl Credit for MacCredit {
+    fn credit(&self, packets: u64, _bytes: u64, used_ms: u64, _tcp_flags: u16) {
+        if packets > 0 {
+            // Busy is harmless: what was cached is credited again within seconds. Not told as gratuitous: the lock is
+            // for the moment of the packet.
+            self.table.learn(Learn {
+                key: self.key,
+                port: self.port,
+                bond: self.bond,
+                gratuitous_arp: false,
+                now_ms: used_ms,
+            });
+        }
+    }
+}

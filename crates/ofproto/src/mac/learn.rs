@@ -1,0 +1,152 @@
+//! Learning from packets.
+
+use super::index::Entry;
+use super::lru::Inner;
+use super::{MacKey, MacTable};
+use heddle_openflow::Port;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// For how long a gratuitous ARP keeps later ones from moving an address over a bond, ms.
+const GRAT_ARP_LOCK_MS: u64 = 5000;
+
+/// What a packet says about its source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Learn {
+    /// Who sent it.
+    pub key: MacKey,
+    /// Where it came in.
+    pub port: Port,
+    /// That port is part of a bond.
+    pub bond: bool,
+    /// It is a gratuitous ARP: whoever sent it has moved.
+    pub gratuitous_arp: bool,
+    /// Coarse clock, ms.
+    pub now_ms: u64,
+}
+
+/// What learning did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Learned {
+    /// The table says the same as before (its time of use is noted).
+    Same,
+    /// A new entry.
+    New,
+    /// The entry was on another port.
+    Moved,
+    /// Not learned and not to be: a group address, a static entry, or a locked one.
+    Refused,
+    /// Somebody else holds the table: try with the next packet.
+    Busy,
+}
+
+impl MacTable {
+    /// Learns from a packet. Never waits.
+    pub fn learn(&self, l: Learn) -> Learned {
+        if l.key.is_multicast() {
+            return Learned::Refused;
+        }
+        if let Some(mut inner) = self.inner.try_lock() {
+            return self.learn_locked(&mut inner, l);
+        }
+        match self.index.find(l.key) {
+            Some(e) if e.port() == l.port && !l.gratuitous_arp => {
+                e.used_ms.fetch_max(l.now_ms, Relaxed);
+                Learned::Same
+            }
+            _ => Learned::Busy,
+        }
+    }
+
+    fn learn_locked(&self, inner: &mut Inner, l: Learn) -> Learned {
+        let Some(node) = inner.get_mut(l.key) else {
+            if inner.len() >= inner.config.max_entries {
+                match inner.victim() {
+                    Some(victim) => {
+                        inner.stats.evicted += 1;
+                        self.drop_entry(inner, victim);
+                    }
+                    // Nothing but static entries.
+                    None => return Learned::Refused,
+                }
+            }
+            inner.stats.learned += 1;
+            self.add_entry(inner, l.key, l.port, false, l.now_ms);
+            self.note_gratuitous_arp(inner, l);
+            return Learned::New;
+        };
+        if node.is_static {
+            return Learned::Refused;
+        }
+        let (locked, old) = (l.now_ms < node.grat_arp_lock_ms, node.entry.port());
+        let refused = l.gratuitous_arp && l.bond && locked;
+        inner.touch(l.key, if refused { old } else { l.port }, l.now_ms);
+        self.note_gratuitous_arp(inner, l);
+        if refused {
+            return Learned::Refused;
+        }
+        if old == l.port {
+            return Learned::Same;
+        }
+        inner.stats.moved += 1;
+        self.generations.bump(self.slot(l.key));
+        Learned::Moved
+    }
+
+    /// A gratuitous ARP that came over a single link may come back over the members of a bond: for a while those
+    /// do not move the address.
+    fn note_gratuitous_arp(&self, inner: &mut Inner, l: Learn) {
+        if l.gratuitous_arp
+            && !l.bond
+            && let Some(node) = inner.get_mut(l.key)
+        {
+            node.grat_arp_lock_ms = l.now_ms + GRAT_ARP_LOCK_MS;
+        }
+    }
+
+    /// Whether a gratuitous ARP has locked the address (bonding asks).
+    pub fn is_grat_arp_locked(&self, key: MacKey, now_ms: u64) -> bool {
+        self.inner
+            .lock()
+            .get(key)
+            .is_some_and(|n| now_ms < n.grat_arp_lock_ms)
+    }
+
+    pub(super) fn add_entry(&self, inner: &mut Inner, key: MacKey, port: Port, is_static: bool, now_ms: u64) {
+        let entry = Arc::new(Entry::new(key, port, now_ms));
+        inner.insert(entry.clone(), is_static);
+        self.index.insert(entry);
+        self.generations.bump(self.slot(key));
+    }
+
+    pub(super) fn drop_entry(&self, inner: &mut Inner, key: MacKey) {
+        if inner.remove(key).is_some() {
+            self.index.remove(key);
+            self.generations.bump(self.slot(key));
+            self.generations.bump(self.source_slot(key));
+        }
+    }
+
+    /// Makes an entry that stays (`fdb/add`), in place of what was there.
+    pub fn add_static(&self, key: MacKey, port: Port, now_ms: u64) {
+        let mut inner = self.inner.lock();
+        self.drop_entry(&mut inner, key);
+        if inner.len() >= inner.config.max_entries
+            && let Some(victim) = inner.victim()
+        {
+            inner.stats.evicted += 1;
+            self.drop_entry(&mut inner, victim);
+        }
+        self.add_entry(&mut inner, key, port, true, now_ms);
+    }
+
+    /// Takes a static entry away (`fdb/del`). Whether there was one.
+    pub fn del_static(&self, key: MacKey) -> bool {
+        let mut inner = self.inner.lock();
+        let found = inner.get(key).is_some_and(|n| n.is_static);
+        if found {
+            self.drop_entry(&mut inner, key);
+        }
+        found
+    }
+}

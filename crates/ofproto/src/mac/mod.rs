@@ -1,0 +1,99 @@
+//! MAC learning: which port an Ethernet address was last seen on, per bridge.
+//!
+//! **Problem.** Every worker looks addresses up while it translates and most of them learn. Lookups must not wait
+//! for learners, and a worker must never wait at all.
+//!
+//! **Shape.** Readers walk an array of buckets that are replaced as a whole ([`index`]). Whoever changes the table
+//! holds one mutex, behind which the order of use lives ([`lru`]); a worker only *tries* to take it
+//! ([`MacTable::learn`] says [`Learned::Busy`] otherwise, and its translation is not cached, so that the next
+//! packet learns).
+//!
+//! **Generations.** An address has two slots. [`MacTable::slot`] moves when the answer to a lookup changes: an entry
+//! appears, moves to another port or goes. [`MacTable::source_slot`] moves only when an entry goes. A translation
+//! that looked up a destination depends on the first; one that learned a source depends on the second, so that
+//! its packets learn again after a flush, but two ports that fight for an address do not make every packet of
+//! both a miss: moves then happen as often as cached packets are credited.
+//!
+//! **Limits.** At most [`MacConfig::max_entries`]; when full, the least recently used entry of the port with
+//! the most entries goes, so that a port that makes addresses up evicts its own. Static entries are not aged and not
+//! flushed.
+
+mod age;
+mod config;
+mod credit;
+mod index;
+mod learn;
+mod lru;
+#[cfg(test)]
+mod tests;
+
+pub use age::MacEntry;
+pub use config::{MacConfig, MacStats};
+pub use credit::MacCredit;
+pub use learn::{Learn, Learned};
+
+use heddle_datapath::Generations;
+use heddle_openflow::Port;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// An address in a VLAN.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct MacKey {
+    /// The address.
+    pub mac: [u8; 6],
+    /// The VLAN, 0 to 4095.
+    pub vlan: u16,
+}
+
+impl MacKey {
+    /// As one number.
+    fn bits(self) -> u64 {
+        self.mac
+            .iter()
+            .fold(u64::from(self.vlan & 0xfff), |h, b| h << 8 | u64::from(*b))
+    }
+    /// Whether it is a group address: never learned, never looked up.
+    pub fn is_multicast(self) -> bool {
+        self.mac[0] & 1 != 0
+    }
+}
+
+/// The learned addresses of one bridge.
+pub struct MacTable {
+    bridge: u64,
+    generations: Arc<Generations>,
+    index: index::Index,
+    inner: Mutex<lru::Inner>,
+}
+
+impl MacTable {
+    /// An empty table for bridge `bridge` (its number, so that slots differ from bridge to bridge).
+    pub fn new(bridge: u64, generations: Arc<Generations>) -> Self {
+        let config = MacConfig::default();
+        Self {
+            bridge,
+            generations,
+            index: index::Index::new(config.max_entries),
+            inner: Mutex::new(lru::Inner::new(config)),
+        }
+    }
+
+    /// The port that `key` was learned on. Waits for nobody.
+    pub fn lookup(&self, key: MacKey) -> Option<Port> {
+        if key.is_multicast() {
+            return None;
+        }
+        self.index.find(key).map(|e| e.port())
+    }
+
+    /// Moves when the answer of [`MacTable::lookup`] changes.
+    pub fn slot(&self, key: MacKey) -> u16 {
+        Generations::slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 62)
+    }
+
+    /// Moves when an entry for `key` goes.
+    pub fn source_slot(&self, key: MacKey) -> u16 {
+        Generations::slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 63)
+    }
+}

@@ -1,0 +1,233 @@
+//! The table against what is expected of it, and against a plain twin.
+
+use super::*;
+use heddle_datapath::Credit;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+fn key(n: u8, vlan: u16) -> MacKey {
+    MacKey {
+        mac: [0x50, 0, 0, 0, 0, n],
+        vlan,
+    }
+}
+fn learn(n: u8, port: u32, now_ms: u64) -> Learn {
+    Learn {
+        key: key(n, 0),
+        port: Port(port),
+        bond: false,
+        gratuitous_arp: false,
+        now_ms,
+    }
+}
+fn table() -> (MacTable, Arc<Generations>) {
+    let g = Arc::new(Generations::default());
+    (MacTable::new(7, g.clone()), g)
+}
+
+#[test]
+fn learns_moves_and_ages() {
+    let (t, g) = table();
+    let dst = g.read(t.slot(key(1, 0)));
+    assert_eq!(t.learn(learn(1, 1, 1000)), Learned::New);
+    assert!(!g.hold(&[dst]), "whoever flooded must ask again");
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
+    assert_eq!(t.lookup(key(1, 5)), None, "another VLAN is another address");
+
+    let (dst, src) = (g.read(t.slot(key(1, 0))), g.read(t.source_slot(key(1, 0))));
+    assert_eq!(t.learn(learn(1, 1, 2000)), Learned::Same);
+    assert!(g.hold(&[dst, src]));
+    assert_eq!(t.learn(learn(1, 2, 3000)), Learned::Moved);
+    assert!(
+        !g.hold(&[dst]) && g.hold(&[src]),
+        "a move concerns destinations only"
+    );
+
+    t.age(302_999);
+    assert_eq!(t.entries(302_999)[0].age_s, Some(299));
+    t.age(303_000);
+    assert_eq!(t.lookup(key(1, 0)), None);
+    assert!(!g.hold(&[src]), "whoever learned must learn again");
+    assert_eq!(
+        t.stats(),
+        MacStats {
+            max: 8192,
+            learned: 1,
+            expired: 1,
+            moved: 1,
+            ..MacStats::default()
+        }
+    );
+}
+
+#[test]
+fn group_addresses_and_static_entries() {
+    let (t, _) = table();
+    let group = MacKey {
+        mac: [1, 0, 0x5e, 0, 0, 1],
+        vlan: 0,
+    };
+    assert_eq!(
+        t.learn(Learn {
+            key: group,
+            ..learn(0, 1, 0)
+        }),
+        Learned::Refused
+    );
+    t.add_static(key(1, 0), Port(3), 0);
+    assert_eq!(t.learn(learn(1, 1, 0)), Learned::Refused);
+    t.flush();
+    t.age(10_000_000);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(3)));
+    assert_eq!(t.entries(0)[0].age_s, None);
+    assert!(t.del_static(key(1, 0)) && !t.del_static(key(1, 0)));
+}
+
+#[test]
+fn the_crowded_port_makes_room() {
+    let (t, _) = table();
+    t.configure(MacConfig {
+        max_entries: 10,
+        idle_s: 300,
+    });
+    t.learn(learn(100, 2, 0));
+    for n in 0..9 {
+        t.learn(learn(n, 1, 1));
+    }
+    t.learn(learn(0, 1, 2));
+    assert_eq!(t.learn(learn(101, 2, 3)), Learned::New);
+    assert_eq!(
+        t.lookup(key(100, 0)),
+        Some(Port(2)),
+        "the other port keeps its only entry"
+    );
+    assert_eq!(t.lookup(key(1, 0)), None, "the one that was not used since");
+    assert_eq!(t.lookup(key(0, 0)), Some(Port(1)));
+    assert_eq!(t.stats().evicted, 1);
+}
+
+#[test]
+fn a_taken_table_does_not_stop_a_worker() {
+    let (t, _) = table();
+    t.learn(learn(1, 1, 0));
+    let held = t.inner.lock();
+    assert_eq!(t.learn(learn(2, 1, 5)), Learned::Busy);
+    assert_eq!(t.learn(learn(1, 2, 5)), Learned::Busy);
+    assert_eq!(t.learn(learn(1, 1, 5)), Learned::Same);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
+    drop(held);
+    assert_eq!(t.entries(5000)[0].age_s, Some(5));
+}
+
+#[test]
+fn gratuitous_arp_locks_against_bonds() {
+    let (t, _) = table();
+    t.learn(Learn {
+        gratuitous_arp: true,
+        ..learn(1, 1, 0)
+    });
+    let over_bond = Learn {
+        gratuitous_arp: true,
+        bond: true,
+        ..learn(1, 9, 100)
+    };
+    assert_eq!(t.learn(over_bond), Learned::Refused);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
+    assert_eq!(
+        t.learn(Learn {
+            now_ms: 6000,
+            ..over_bond
+        }),
+        Learned::Moved
+    );
+}
+
+#[test]
+fn credits_keep_an_entry() {
+    let (t, _) = table();
+    let t = Arc::new(t);
+    t.learn(learn(1, 1, 0));
+    let c = MacCredit {
+        table: t.clone(),
+        key: key(1, 0),
+        port: Port(1),
+        bond: false,
+    };
+    c.credit(0, 0, 200_000, 0);
+    c.credit(3, 180, 100_000, 0);
+    t.age(399_000);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
+    t.age(400_000);
+    assert_eq!(t.lookup(key(1, 0)), None);
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Learn(u8, u32),
+    Age,
+    Flush(u32),
+    Resize(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        8 => (0u8..40, 1u32..4).prop_map(|(n, p)| Op::Learn(n, p)),
+        1 => Just(Op::Age),
+        1 => (1u32..4).prop_map(Op::Flush),
+        1 => (10usize..50).prop_map(Op::Resize),
+    ]
+}
+
+proptest! {
+    /// The twin: a list in order of use.
+    #[test]
+    fn like_a_list(ops in prop::collection::vec(op(), 1..200)) {
+        let (t, _) = table();
+        let mut twin: Vec<(u8, u32, u64)> = Vec::new();
+        let mut max = 8192;
+        let mut now = 0;
+        for op in ops {
+            now += 7000;
+            match op {
+                Op::Learn(n, port) => {
+                    t.learn(learn(n, port, now));
+                    if let Some(i) = twin.iter().position(|e| e.0 == n) {
+                        twin.remove(i);
+                    } else if twin.len() >= max {
+                        let mut counts: HashMap<u32, usize> = HashMap::new();
+                        twin.iter().for_each(|e| *counts.entry(e.1).or_default() += 1);
+                        let crowded = counts.iter().map(|(p, n)| (*n, *p)).max().unwrap().1;
+                        let i = twin.iter().position(|e| e.1 == crowded).unwrap();
+                        twin.remove(i);
+                    }
+                    twin.push((n, port, now));
+                }
+                Op::Age => {
+                    t.age(now);
+                    twin.retain(|e| e.2 + 300_000 > now);
+                    while twin.len() > max {
+                        let mut counts: HashMap<u32, usize> = HashMap::new();
+                        twin.iter().for_each(|e| *counts.entry(e.1).or_default() += 1);
+                        let crowded = counts.iter().map(|(p, n)| (*n, *p)).max().unwrap().1;
+                        let i = twin.iter().position(|e| e.1 == crowded).unwrap();
+                        twin.remove(i);
+                    }
+                }
+                Op::Flush(port) => {
+                    t.flush_port(Port(port));
+                    twin.retain(|e| e.1 != port);
+                }
+                Op::Resize(n) => {
+                    max = n;
+                    t.configure(MacConfig { max_entries: n, idle_s: 300 });
+                }
+            }
+            let got: Vec<_> = t.entries(now).iter().map(|e| (e.key.mac[5], e.port.0)).collect();
+            prop_assert_eq!(&got, &twin.iter().map(|e| (e.0, e.1)).collect::<Vec<_>>());
+            for n in 0..40 {
+                let expected = twin.iter().find(|e| e.0 == n).map(|e| Port(e.1));
+                prop_assert_eq!(t.lookup(key(n, 0)), expected);
+            }
+        }
+    }
+}

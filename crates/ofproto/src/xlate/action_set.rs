@@ -1,0 +1,178 @@
+//! The action set (OpenFlow 1.1 and later): merged while tables are traversed, run at the end.
+
+use super::actions::Step;
+use super::ctx::{Ctx, key_port};
+use super::report::Kind;
+use heddle_openflow::{Action, Port};
+use smallvec::SmallVec;
+
+/// Where an action runs in the set: the slots in order, each once (the last one written counts).
+fn slot(action: &Action) -> Option<usize> {
+    Some(match action {
+        Action::PopVlan | Action::StripVlan => 0,
+        Action::PopMpls(_) => 1,
+        Action::PushMpls(_) => 2,
+        Action::PushVlan(_) => 3,
+        Action::DecTtl(_) => 4,
+        Action::DecMplsTtl => 5,
+        _ => return None,
+    })
+}
+const N_SLOTS: usize = 6;
+
+/// The action that ends the set: without one, the set does nothing. Higher ones win, later ones among equals.
+fn finality(action: &Action) -> Option<u8> {
+    match action {
+        Action::Resubmit { .. } => Some(0),
+        Action::Output { .. } => Some(1),
+        Action::Group(_) => Some(2),
+        _ => None,
+    }
+}
+
+/// Runs as often as it was written, in the order of writing.
+fn is_set_or_move(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::SetField { .. }
+            | Action::Load { .. }
+            | Action::Move { .. }
+            | Action::SetEthDst(_)
+            | Action::SetEthSrc(_)
+            | Action::SetIpDscp(_)
+            | Action::SetIpEcn(_)
+            | Action::SetIpTtl(_)
+            | Action::SetIpv4Dst(_)
+            | Action::SetIpv4Src(_)
+            | Action::SetL4Dst(_)
+            | Action::SetL4Src(_)
+            | Action::SetMplsLabel(_)
+            | Action::SetMplsTc(_)
+            | Action::SetMplsTtl(_)
+            | Action::SetQueue(_)
+            | Action::SetTunnel(_)
+            | Action::SetVlanPcp { .. }
+            | Action::SetVlanVid { .. }
+    )
+}
+
+/// The set as a list in the order of execution; empty if nothing ends it.
+fn as_list(set: &[Action]) -> Vec<Action> {
+    let mut slots: [Option<&Action>; N_SLOTS] = [None; N_SLOTS];
+    let mut last: Option<(u8, &Action)> = None;
+    for a in set {
+        if let Some(s) = slot(a) {
+            slots[s] = Some(a);
+        } else if let Some(f) = finality(a)
+            && last.is_none_or(|(best, _)| f >= best)
+        {
+            last = Some((f, a));
+        }
+    }
+    let Some((_, last)) = last else { return Vec::new() };
+    let sets = set.iter().filter(|a| is_set_or_move(a));
+    slots
+        .into_iter()
+        .flatten()
+        .chain(sets)
+        .chain([last])
+        .cloned()
+        .collect()
+}
+
+impl Ctx<'_> {
+    /// `write_actions`.
+    pub(super) fn write_actions(&mut self, actions: &[Action]) {
+        if !self.action_set_has_group {
+            for a in actions {
+                match a {
+                    Action::Output { port, .. } => self.flow.actset_output = key_port(*port),
+                    Action::Group(_) => {
+                        self.flow.actset_output = key_port(Port::UNSET);
+                        self.action_set_has_group = true;
+                        break;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        self.action_set.extend_from_slice(actions);
+        self.report_action_set("is");
+    }
+
+    /// `clear_actions`.
+    pub(super) fn clear_actions(&mut self) {
+        self.report_action_set("was");
+        self.action_set.clear();
+        self.flow.actset_output = key_port(Port::UNSET);
+        self.action_set_has_group = false;
+    }
+
+    /// Runs the set, which is empty afterwards.
+    pub(super) fn run_action_set(&mut self) {
+        if self.action_set.is_empty() {
+            return;
+        }
+        let list = as_list(&self.action_set);
+        self.action_set.clear();
+        if list.is_empty() {
+            return;
+        }
+        self.in_action_set = true;
+        let line = self.report(Kind::Table, || "--. Executing action set:".to_owned());
+        let parent = self.report_under(line);
+        let steps: SmallVec<[Step<'_>; 8]> = list.iter().map(Step::Action).collect();
+        self.run_list(&steps, true);
+        self.report_under(parent);
+        self.in_action_set = false;
+    }
+
+    fn report_action_set(&mut self, verb: &str) {
+        if self.report.is_none() {
+            return;
+        }
+        let list = as_list(&self.action_set);
+        let text = match list.as_slice() {
+            [] => format!("action set {verb} empty"),
+            list => format!(
+                "action set {verb}: {}",
+                list.iter()
+                    .map(|a| format!("{a:?}"))
+                    .collect::<Vec<_>>()
+                    .join(",")
+            ),
+        };
+        self.report(Kind::Detail, || text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_of_execution() {
+        let out = |n| Action::Output {
+            port: Port(n),
+            max_len: 0,
+        };
+        let set = [
+            out(1),
+            Action::SetQueue(7),
+            Action::PushVlan(0x8100),
+            out(2),
+            Action::PopVlan,
+        ];
+        assert_eq!(
+            as_list(&set),
+            [
+                Action::PopVlan,
+                Action::PushVlan(0x8100),
+                Action::SetQueue(7),
+                out(2)
+            ]
+        );
+        assert_eq!(as_list(&set[1..3]), [], "nothing ends it");
+        assert_eq!(as_list(&[Action::Group(5), out(1)]), [Action::Group(5)]);
+    }
+}

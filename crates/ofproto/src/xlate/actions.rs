@@ -1,0 +1,227 @@
+//! Running a list of actions, one after the other.
+
+use super::ctx::{Ctx, key_port};
+use super::mpls::lse;
+use super::report::Kind;
+use super::resubmit::{Lookup, Run};
+use super::table::OnMiss;
+use heddle_datapath::action::DropReason;
+use heddle_flow::Vlan;
+use heddle_openflow::message::PacketInReason;
+use heddle_openflow::{Action, Instruction, Port};
+use smallvec::SmallVec;
+
+/// One step of a rule: an action, or an instruction that is not `Apply`.
+#[derive(Clone, Copy)]
+pub(super) enum Step<'a> {
+    Action(&'a Action),
+    Instruction(&'a Instruction),
+}
+
+/// The steps of some instructions: the actions of `Apply` one by one, the others as they are.
+pub(super) fn steps_of(instructions: &[Instruction]) -> SmallVec<[Step<'_>; 8]> {
+    let mut steps = SmallVec::new();
+    for i in instructions {
+        match i {
+            Instruction::Apply(actions) => steps.extend(actions.iter().map(Step::Action)),
+            other => steps.push(Step::Instruction(other)),
+        }
+    }
+    steps
+}
+
+/// Whether the list goes on.
+#[derive(PartialEq, Eq)]
+enum Go {
+    On,
+    Stop,
+}
+
+impl Go {
+    fn on(on: bool) -> Self {
+        if on { Go::On } else { Go::Stop }
+    }
+}
+
+impl Ctx<'_> {
+    /// Runs steps. `last`: nothing follows them, that is, an output need not keep the packet as it is.
+    pub(super) fn run_list(&mut self, steps: &[Step<'_>], last: bool) {
+        self.nested(|c| c.run_list_here(steps, last));
+    }
+
+    fn run_list_here(&mut self, steps: &[Step<'_>], last: bool) {
+        if steps.is_empty() {
+            self.report(Kind::Action, || "drop".to_owned());
+            return;
+        }
+        for (i, step) in steps.iter().enumerate() {
+            if self.error.is_some() || self.exit {
+                break;
+            }
+            let last = last && i + 1 == steps.len() && self.action_set.is_empty();
+            if self.was_mpls && !is_safe_behind_mpls(step) {
+                self.unsupported("an action behind a popped MPLS label");
+                break;
+            }
+            self.report(Kind::Action, || step_text(step));
+            let go = match step {
+                Step::Action(a) => self.action(a, last),
+                Step::Instruction(i) => self.instruction(i, last),
+            };
+            if go == Go::Stop {
+                break;
+            }
+        }
+    }
+
+    fn instruction(&mut self, i: &Instruction, last: bool) -> Go {
+        match i {
+            Instruction::Meter(_) => self.unsupported("meter"),
+            // `steps_of` has taken these apart.
+            Instruction::Apply(_) => {}
+            Instruction::Clear => self.clear_actions(),
+            Instruction::Write(actions) => self.write_actions(actions),
+            Instruction::WriteMetadata { value, mask } => {
+                self.flow.metadata = self.flow.metadata & !mask | value & mask;
+            }
+            Instruction::Goto(table) => self.table_action(Lookup {
+                in_port: self.flow.in_port,
+                table: *table,
+                on_miss: OnMiss::FULL,
+                ct_orig: false,
+                last,
+                run: Run::Here,
+            }),
+        }
+        Go::On
+    }
+
+    fn action(&mut self, action: &Action, last: bool) -> Go {
+        match action {
+            Action::Output { port, max_len } => self.output(*port, *max_len, true, last),
+            Action::OutputReg { src, max_len } => self.output_reg(*src, *max_len, last),
+            Action::Controller(c) if c.pause => self.unsupported("controller(pause)"),
+            Action::Controller(c) => self.controller(c, reason_of(c.reason)),
+            Action::Enqueue { port, queue } => self.enqueue(*port, *queue, last),
+            Action::SetQueue(queue) => {
+                self.wc.0.skb_priority = u32::MAX;
+                self.flow.skb_priority = *queue;
+            }
+            Action::PopQueue => self.pop_queue(),
+            Action::SetVlanVid { vid, push_if_missing } => {
+                self.set_vlan_bits(*vid, Vlan::VID_MASK, *push_if_missing);
+            }
+            Action::SetVlanPcp { pcp, push_if_missing } => {
+                self.set_vlan_bits(u16::from(*pcp) << 13, Vlan::PCP_MASK, *push_if_missing);
+            }
+            Action::PopVlan | Action::StripVlan => self.pop_vlan(),
+            Action::PushVlan(tpid) => self.push_vlan(*tpid),
+            Action::SetEthSrc(_)
+            | Action::SetEthDst(_)
+            | Action::SetIpv4Src(_)
+            | Action::SetIpv4Dst(_)
+            | Action::SetIpDscp(_)
+            | Action::SetIpEcn(_)
+            | Action::SetIpTtl(_)
+            | Action::SetL4Src(_)
+            | Action::SetL4Dst(_) => self.set_header(action),
+            Action::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
+            Action::Load { dst, value } => self.load(*dst, *value),
+            Action::Move { src, dst } => self.move_field(*src, *dst),
+            Action::StackPush(src) => self.stack_push(*src),
+            Action::StackPop(dst) => self.stack_pop(*dst),
+            Action::DecTtl(controllers) => return Go::on(self.dec_ttl(controllers)),
+            Action::SetMplsLabel(label) => self.set_mpls_bits(label << 12, lse::LABEL),
+            Action::SetMplsTc(tc) => self.set_mpls_bits(u32::from(*tc) << 9, lse::TC),
+            Action::SetMplsTtl(ttl) => self.set_mpls_bits(u32::from(*ttl), lse::TTL),
+            Action::DecMplsTtl => return Go::on(self.dec_mpls_ttl()),
+            Action::PushMpls(ethertype) => self.push_mpls(*ethertype),
+            Action::PopMpls(ethertype) => self.pop_mpls(*ethertype),
+            Action::SetTunnel(id) => self.flow.tun_id = *id,
+            Action::Resubmit {
+                port,
+                table,
+                with_ct_orig,
+            } => self.resubmit(*port, *table, *with_ct_orig, last),
+            Action::Group(_) => self.unsupported("group"),
+            Action::Meter(_) => self.unsupported("meter"),
+            Action::Clone(actions) => {
+                let steps: SmallVec<[Step<'_>; 8]> = actions.iter().map(Step::Action).collect();
+                self.run_on_copy(&steps, last);
+            }
+            Action::Note(_) => {}
+            Action::Drop => self.drop_hint = Some(DropReason::Explicit),
+            Action::Exit => self.exit = true,
+            Action::Opaque(o) => self.unsupported(o.name),
+        }
+        Go::On
+    }
+
+    fn resubmit(&mut self, port: Port, table: Option<u8>, ct_orig: bool, last: bool) {
+        self.table_action(Lookup {
+            in_port: if port == Port::IN_PORT {
+                self.flow.in_port
+            } else {
+                key_port(port)
+            },
+            table: table.unwrap_or(self.table),
+            on_miss: OnMiss::NONE,
+            ct_orig,
+            last,
+            run: Run::Here,
+        });
+    }
+
+    fn pop_queue(&mut self) {
+        self.wc.0.skb_priority = u32::MAX;
+        if self.flow.skb_priority != self.orig.skb_priority {
+            self.flow.skb_priority = self.orig.skb_priority;
+            let queue = self.flow.skb_priority;
+            self.report(Kind::Detail, || format!("queue = {queue:#x}"));
+        }
+    }
+}
+
+/// What runs without a look behind a label that was just popped.
+fn is_safe_behind_mpls(step: &Step<'_>) -> bool {
+    let Step::Action(action) = step else { return false };
+    match action {
+        Action::Output { .. }
+        | Action::Enqueue { .. }
+        | Action::OutputReg { .. }
+        | Action::SetVlanVid { .. }
+        | Action::SetVlanPcp { .. }
+        | Action::SetEthSrc(_)
+        | Action::SetEthDst(_)
+        | Action::SetTunnel(_)
+        | Action::SetQueue(_)
+        | Action::Drop
+        | Action::Exit
+        | Action::Note(_) => true,
+        Action::SetField { field, .. } => *field < heddle_flow::FieldId::Ipv4Src,
+        Action::Load { dst, .. } => dst.field < heddle_flow::FieldId::Ipv4Src,
+        _ => false,
+    }
+}
+
+fn reason_of(number: u8) -> PacketInReason {
+    use PacketInReason::*;
+    let all = [
+        NoMatch,
+        Action,
+        InvalidTtl,
+        ActionSet,
+        Group,
+        PacketOut,
+        ExplicitMiss,
+        ImplicitMiss,
+    ];
+    all.get(usize::from(number)).copied().unwrap_or(Action)
+}
+
+fn step_text(step: &Step<'_>) -> String {
+    match step {
+        Step::Action(a) => format!("{a:?}"),
+        Step::Instruction(i) => format!("{i:?}"),
+    }
+}

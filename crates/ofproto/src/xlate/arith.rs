@@ -1,0 +1,71 @@
+//! The 1.0 and 1.1 forms of setting headers, and decrementing the TTL.
+
+use super::ctx::Ctx;
+use super::mask::{eth, is_ip_any};
+use super::report::Kind;
+use heddle_flow::key::frag;
+use heddle_openflow::Action;
+use heddle_openflow::action::ControllerAction;
+use heddle_openflow::message::PacketInReason;
+
+const DSCP: u8 = 0xfc;
+const ECN: u8 = 0x03;
+
+impl Ctx<'_> {
+    /// `SetEthSrc` to `SetL4Dst`; nothing where the packet has no such header.
+    pub(super) fn set_header(&mut self, action: &Action) {
+        let (ip, v4) = (is_ip_any(&self.flow), self.flow.dl_type == eth::IP);
+        let l4 = ip && self.flow.nw_frag & frag::LATER == 0;
+        let (f, m) = (&mut self.flow, &mut self.wc.0);
+        match action {
+            Action::SetEthSrc(mac) => (f.dl_src, m.dl_src) = (*mac, [0xff; 6]),
+            Action::SetEthDst(mac) => (f.dl_dst, m.dl_dst) = (*mac, [0xff; 6]),
+            Action::SetIpv4Src(a) if v4 => (f.nw_src, m.nw_src, m.nw_proto) = (*a, u32::MAX, u8::MAX),
+            Action::SetIpv4Dst(a) if v4 => (f.nw_dst, m.nw_dst, m.nw_proto) = (*a, u32::MAX, u8::MAX),
+            Action::SetIpDscp(tos) if ip => {
+                m.nw_proto = u8::MAX;
+                m.nw_tos |= DSCP;
+                f.nw_tos = f.nw_tos & !DSCP | tos & DSCP;
+            }
+            Action::SetIpEcn(ecn) if ip => {
+                m.nw_proto = u8::MAX;
+                m.nw_tos |= ECN;
+                f.nw_tos = f.nw_tos & !ECN | ecn & ECN;
+            }
+            Action::SetIpTtl(ttl) if ip => (f.nw_ttl, m.nw_ttl, m.nw_proto) = (*ttl, u8::MAX, u8::MAX),
+            Action::SetL4Src(p) if l4 => (f.tp_src, m.tp_src, m.nw_proto) = (*p, u16::MAX, u8::MAX),
+            Action::SetL4Dst(p) if l4 => (f.tp_dst, m.tp_dst, m.nw_proto) = (*p, u16::MAX, u8::MAX),
+            _ => {}
+        }
+    }
+
+    /// Decrements the TTL. `false`: it ran out; the controllers were told and the list of actions ends.
+    pub(super) fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
+        self.wc.0.nw_ttl = u8::MAX;
+        self.wc.0.nw_proto = u8::MAX;
+        if !is_ip_any(&self.flow) {
+            return true;
+        }
+        if self.flow.nw_ttl > 1 {
+            self.flow.nw_ttl -= 1;
+            return true;
+        }
+        for id in controllers {
+            self.ttl_exception(*id);
+        }
+        let version = if self.flow.dl_type == eth::IP { 4 } else { 6 };
+        self.report(Kind::Warn, || format!("IPv{version} decrement TTL exception"));
+        false
+    }
+
+    /// Tells a controller that a TTL ran out.
+    pub(super) fn ttl_exception(&mut self, controller_id: u16) {
+        let action = ControllerAction {
+            max_len: u16::MAX,
+            controller_id,
+            reason: PacketInReason::InvalidTtl as u8,
+            ..ControllerAction::default()
+        };
+        self.controller(&action, PacketInReason::InvalidTtl);
+    }
+}

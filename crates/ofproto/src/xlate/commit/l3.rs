@@ -1,0 +1,96 @@
+//! IPv4, IPv6, ARP, neighbour discovery.
+
+use super::super::ctx::Ctx;
+use super::super::mask::{eth, proto};
+use super::{diff, same};
+use heddle_datapath::action::{Action, Masked};
+
+impl Ctx<'_> {
+    pub(super) fn commit_l3(&mut self) {
+        // Without a protocol there is no L3 header to write: a malformed packet, or one behind a new label.
+        if self.flow.nw_proto == 0 {
+            return;
+        }
+        match self.base.dl_type {
+            eth::IP => self.commit_ipv4(),
+            eth::IPV6 => {
+                self.commit_ipv6();
+                if self.base.nw_proto == proto::ICMPV6 {
+                    self.commit_nd();
+                }
+            }
+            eth::ARP => self.commit_arp(),
+            _ => {}
+        }
+    }
+
+    fn commit_ipv4(&mut self) {
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let src = diff(f.nw_src, &mut b.nw_src, &mut m.nw_src);
+        let dst = diff(f.nw_dst, &mut b.nw_dst, &mut m.nw_dst);
+        let tos = diff(f.nw_tos, &mut b.nw_tos, &mut m.nw_tos);
+        let ttl = diff(f.nw_ttl, &mut b.nw_ttl, &mut m.nw_ttl);
+        if !(same(&src) && same(&dst) && same(&tos) && same(&ttl)) {
+            self.emit(Action::SetIpv4 { src, dst, tos, ttl });
+        }
+    }
+
+    fn commit_ipv6(&mut self) {
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let src = diff(f.ipv6_src, &mut b.ipv6_src, &mut m.ipv6_src);
+        let dst = diff(f.ipv6_dst, &mut b.ipv6_dst, &mut m.ipv6_dst);
+        let mut label_mask = m.ipv6_label & 0xf_ffff;
+        let label = diff(f.ipv6_label, &mut b.ipv6_label, &mut label_mask);
+        m.ipv6_label |= label_mask;
+        let tclass = diff(f.nw_tos, &mut b.nw_tos, &mut m.nw_tos);
+        let hlimit = diff(f.nw_ttl, &mut b.nw_ttl, &mut m.nw_ttl);
+        if !(same(&src) && same(&dst) && same(&label) && same(&tclass) && same(&hlimit)) {
+            self.emit(Action::SetIpv6 {
+                src,
+                dst,
+                label,
+                tclass,
+                hlimit,
+            });
+        }
+    }
+
+    fn commit_nd(&mut self) {
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let target = diff(f.nd_target, &mut b.nd_target, &mut m.nd_target);
+        let sll = diff(f.arp_sha, &mut b.arp_sha, &mut m.arp_sha);
+        let tll = diff(f.arp_tha, &mut b.arp_tha, &mut m.arp_tha);
+        if !(same(&target) && same(&sll) && same(&tll)) {
+            self.emit(Action::SetNd { target, sll, tll });
+        }
+    }
+
+    fn commit_arp(&mut self) {
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let sip = diff(f.nw_src, &mut b.nw_src, &mut m.nw_src);
+        let tip = diff(f.nw_dst, &mut b.nw_dst, &mut m.nw_dst);
+        let op = diff(f.nw_proto, &mut b.nw_proto, &mut m.nw_proto);
+        let sha = diff(f.arp_sha, &mut b.arp_sha, &mut m.arp_sha);
+        let tha = diff(f.arp_tha, &mut b.arp_tha, &mut m.arp_tha);
+        if same(&sip) && same(&tip) && same(&op) && same(&sha) && same(&tha) {
+            return;
+        }
+        // The key holds the opcode's low byte; a whole byte stands for the whole opcode.
+        let mask = if op.mask == u8::MAX {
+            u16::MAX
+        } else {
+            u16::from(op.mask)
+        };
+        let op = Masked {
+            value: u16::from(op.value),
+            mask,
+        };
+        self.emit(Action::SetArp {
+            sip,
+            tip,
+            op,
+            sha,
+            tha,
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! From what the packet is to what it should be: datapath actions for the difference between `base` and `flow`.
+//!
+//! The order is Open vSwitch's: Ethernet; popping MPLS, if what is behind it is to be written; L3; L4; MPLS; VLAN;
+//! priority; mark. A header is written by one action for all its fields that differ.
+//!
+//! **Masks.** A field that differs is written in the bits that are in the mask by now, since those were read or
+//! set; the others are still the packet's own. Should a bit differ that is in no mask, it is added.
+
+mod l3;
+mod l4;
+mod mpls;
+mod vlan;
+
+use super::ctx::Ctx;
+use super::mask::is_mpls;
+use heddle_datapath::action::{Action, Masked};
+
+/// A field's value: something with bits.
+pub(super) trait Bits: Copy + PartialEq + Default {
+    fn and(self, o: Self) -> Self;
+    fn or(self, o: Self) -> Self;
+    fn xor(self, o: Self) -> Self;
+}
+macro_rules! bits {
+    ($($t:ty),*) => {$(
+        impl Bits for $t {
+            fn and(self, o: Self) -> Self { self & o }
+            fn or(self, o: Self) -> Self { self | o }
+            fn xor(self, o: Self) -> Self { self ^ o }
+        }
+    )*};
+}
+bits!(u8, u16, u32);
+impl<const N: usize> Bits for [u8; N]
+where
+    [u8; N]: Default,
+{
+    fn and(self, o: Self) -> Self {
+        std::array::from_fn(|i| self[i] & o[i])
+    }
+    fn or(self, o: Self) -> Self {
+        std::array::from_fn(|i| self[i] | o[i])
+    }
+    fn xor(self, o: Self) -> Self {
+        std::array::from_fn(|i| self[i] ^ o[i])
+    }
+}
+
+/// Writes one field: what to write and which bits, nothing where it does not differ. Afterwards `base` is as `flow`
+/// and `wc` has the bits.
+pub(super) fn diff<T: Bits>(flow: T, base: &mut T, wc: &mut T) -> Masked<T> {
+    if flow == *base {
+        return Masked::default();
+    }
+    *wc = wc.or(flow.xor(*base));
+    *base = flow;
+    Masked {
+        value: flow.and(*wc),
+        mask: *wc,
+    }
+}
+
+/// Whether [`diff`] found nothing to write.
+pub(super) fn same<T: Bits>(m: &Masked<T>) -> bool {
+    m.mask == T::default()
+}
+
+impl Ctx<'_> {
+    /// Emits what turns the packet into `flow`.
+    pub(super) fn commit(&mut self) {
+        self.commit_eth();
+        let mpls_first = is_mpls(self.base.dl_type) && !is_mpls(self.flow.dl_type);
+        if mpls_first {
+            self.commit_mpls();
+        }
+        self.commit_l3();
+        self.commit_l4();
+        self.commit_icmp();
+        if !mpls_first {
+            self.commit_mpls();
+        }
+        self.commit_vlan();
+        let priority = diff(
+            self.flow.skb_priority,
+            &mut self.base.skb_priority,
+            &mut self.wc.0.skb_priority,
+        );
+        if !same(&priority) {
+            self.emit(Action::SetPriority(priority));
+        }
+        let mark = diff(
+            self.flow.pkt_mark,
+            &mut self.base.pkt_mark,
+            &mut self.wc.0.pkt_mark,
+        );
+        if !same(&mark) {
+            self.emit(Action::SetMark(mark));
+        }
+    }
+
+    fn commit_eth(&mut self) {
+        if self.flow.packet_type != 0 || self.base.packet_type != 0 {
+            return;
+        }
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let src = diff(f.dl_src, &mut b.dl_src, &mut m.dl_src);
+        let dst = diff(f.dl_dst, &mut b.dl_dst, &mut m.dl_dst);
+        if !same(&src) || !same(&dst) {
+            self.emit(Action::SetEth { src, dst });
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Label stacks: what both stacks have in common at the bottom stays; the rest is set, popped or pushed.
+
+use super::super::ctx::Ctx;
+use super::super::mask::{eth, is_mpls};
+use super::super::mpls::{count, pop, push};
+use heddle_datapath::action::{Action, Masked};
+
+impl Ctx<'_> {
+    pub(super) fn commit_mpls(&mut self) {
+        let (mut base_n, flow_n) = (count(&self.base, None), count(&self.flow, None));
+        let (flow, base) = (&self.flow.mpls_lse[..flow_n], &self.base.mpls_lse[..base_n]);
+        let mut common = flow
+            .iter()
+            .rev()
+            .zip(base.iter().rev())
+            .take_while(|(a, b)| a == b)
+            .count();
+        let ethertype = self.flow.dl_type;
+
+        while base_n > common {
+            if base_n == common + 1 && flow_n > common {
+                let lse = self.flow.mpls_lse[flow_n - base_n];
+                self.emit(Action::SetMpls(Masked {
+                    value: lse,
+                    mask: u32::MAX,
+                }));
+                self.base.mpls_lse[0] = lse;
+                common += 1;
+            } else {
+                // Only the last pop says what is behind the labels.
+                let behind = if !is_mpls(ethertype) && base_n > 1 {
+                    eth::MPLS
+                } else {
+                    ethertype
+                };
+                if !pop(&mut self.base, base_n, ethertype, None) {
+                    // The key does not show the bottom of the stack; popping was refused before it came to this.
+                    return;
+                }
+                self.emit(Action::PopMpls { ethertype: behind });
+                base_n -= 1;
+            }
+        }
+        while base_n < flow_n {
+            let lse = self.flow.mpls_lse[flow_n - base_n - 1];
+            self.emit(Action::PushMpls { lse, ethertype });
+            push(&mut self.base, base_n, ethertype, None);
+            self.base.mpls_lse[0] = lse;
+            base_n += 1;
+        }
+    }
+}

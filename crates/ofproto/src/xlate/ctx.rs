@@ -1,0 +1,150 @@
+//! The state of one translation.
+
+use super::limits::{MAX_NESTING, XlateError};
+use super::report::{Kind, Report};
+use crate::model::{BridgeView, PortView, Rule, World};
+use heddle_datapath::action::DropReason;
+use heddle_datapath::{Generations, Translation};
+use heddle_flow::field::{port_from_32, port_to_32};
+use heddle_flow::{FieldValue, FlowKey, FlowMask};
+use heddle_openflow::{Action, Port};
+use std::sync::Arc;
+
+/// Below this much machine stack, the next level of nesting runs on a new piece of it.
+const RED_ZONE: usize = 64 * 1024;
+/// Size of such a piece.
+const STACK_PIECE: usize = 1024 * 1024;
+
+/// One translation.
+pub(crate) struct Ctx<'w> {
+    pub(super) world: &'w World,
+    pub(super) generations: &'w Generations,
+    /// The bridge whose pipeline runs now.
+    pub(super) bridge: &'w BridgeView,
+    /// Version of its rules.
+    pub(super) version: u64,
+
+    /// The packet as the pipeline has made it; `in_port` is the OpenFlow port.
+    pub(super) flow: FlowKey,
+    /// The packet as the emitted actions have made it.
+    pub(super) base: FlowKey,
+    /// The packet as it came.
+    pub(super) orig: FlowKey,
+    /// Bits that mattered.
+    pub(super) wc: FlowMask,
+    pub(super) out: &'w mut Translation,
+    /// Size of the emitted actions, see [`super::limits::MAX_ACTION_BYTES`].
+    pub(super) out_bytes: usize,
+
+    pub(super) table: u8,
+    /// The rule whose actions run; `None` in a packet-out, or after a miss.
+    pub(super) rule: Option<Arc<Rule>>,
+    pub(super) cookie: u64,
+    pub(super) depth: u32,
+    pub(super) resubmits: u32,
+    pub(super) nesting: u32,
+    /// Set by `exit`: no more actions in this bridge.
+    pub(super) exit: bool,
+    pub(super) error: Option<XlateError>,
+    /// Why nothing was output, where there was a reason.
+    pub(super) drop_hint: Option<DropReason>,
+    /// The last MPLS label is gone: what is behind it was not parsed.
+    pub(super) was_mpls: bool,
+    pub(super) stack: Vec<(FieldValue, u16)>,
+    pub(super) action_set: Vec<Action>,
+    pub(super) action_set_has_group: bool,
+    pub(super) in_action_set: bool,
+    pub(super) in_packet_out: bool,
+    /// Controller actions so far.
+    pub(super) n_controller: u32,
+
+    /// There is a packet: log what is odd, learn.
+    pub(super) has_packet: bool,
+    pub(super) learn: bool,
+    pub(super) now_ms: u64,
+    pub(super) report: Option<&'w mut Report>,
+}
+
+/// A port as keys hold it: reserved ports in 16 bits.
+pub(crate) fn key_port(port: Port) -> u32 {
+    port_from_32(port.0).unwrap_or(port.0)
+}
+/// The reverse of [`key_port`].
+pub(crate) fn of_port(port: u32) -> Port {
+    Port(port_to_32(port))
+}
+
+impl<'w> Ctx<'w> {
+    /// The input port's view, if it is an ordinary port of the current bridge.
+    pub(super) fn in_port(&self) -> Option<&'w Arc<PortView>> {
+        self.port(of_port(self.flow.in_port))
+    }
+    /// A port of the current bridge.
+    pub(super) fn port(&self, port: Port) -> Option<&'w Arc<PortView>> {
+        self.bridge.ports.get(&port)
+    }
+
+    /// Enters a bridge: takes the version of its rules.
+    pub(super) fn enter(&mut self, bridge: &'w BridgeView) {
+        self.bridge = bridge;
+        // Acquire pairs with the Release of the writer that stored the version after it had changed the rules.
+        self.version = bridge.version.load(std::sync::atomic::Ordering::Acquire);
+    }
+
+    /// Runs something one level deeper, on more machine stack if it gets short. Fails the translation at
+    /// [`MAX_NESTING`].
+    pub(super) fn nested(&mut self, f: impl FnOnce(&mut Self)) {
+        if self.nesting >= MAX_NESTING {
+            self.report_error(|| format!("over {MAX_NESTING} nested lists of actions"));
+            self.error = Some(XlateError::RecursionTooDeep);
+            return;
+        }
+        self.nesting += 1;
+        stacker::maybe_grow(RED_ZONE, STACK_PIECE, || f(self));
+        self.nesting -= 1;
+    }
+
+    /// Adds a line to the trace, if there is one. Returns it, to put others under it.
+    pub(super) fn report(&mut self, kind: Kind, text: impl FnOnce() -> String) -> Option<usize> {
+        self.report.as_mut().map(|r| r.add(kind, text()))
+    }
+    /// Puts what follows under a line of the trace; returns where it was put before.
+    pub(super) fn report_under(&mut self, line: Option<usize>) -> Option<usize> {
+        self.report.as_mut().map(|r| r.set_parent(line.unwrap_or(0)))
+    }
+    /// A detail (` -> `).
+    pub(super) fn detail(&mut self, text: &str) {
+        self.report(Kind::Detail, || text.to_owned());
+    }
+    /// A warning (` >> `).
+    pub(super) fn warn(&mut self, text: &str) {
+        self.report(Kind::Warn, || text.to_owned());
+    }
+    /// Something that an operator should know: in the trace, or else in the log.
+    pub(super) fn report_error(&mut self, text: impl FnOnce() -> String) {
+        if self.report.is_some() {
+            self.report(Kind::Error, text);
+        } else if self.has_packet {
+            super::log::ERRORS.log(log::Level::Warn, self.now_ms, || self.log_text(&text()));
+        }
+    }
+    /// Something merely remarkable: in the trace, or else in the log.
+    pub(super) fn report_info(&mut self, text: &str) {
+        if self.report.is_some() {
+            self.warn(text);
+        } else if self.has_packet {
+            super::log::INFOS.log(log::Level::Info, self.now_ms, || self.log_text(text));
+        }
+    }
+    fn log_text(&self, text: &str) -> String {
+        let mut base = self.base;
+        base.in_port = self.flow.in_port;
+        format!("{text} on bridge {} while processing {base}", self.bridge.name)
+    }
+
+    /// An action that has no datapath yet: the whole packet is dropped, rather than forwarded without it.
+    pub(super) fn unsupported(&mut self, what: &str) {
+        self.report_error(|| format!("{what} is not supported yet, dropping"));
+        self.error = Some(XlateError::Unsupported);
+    }
+}

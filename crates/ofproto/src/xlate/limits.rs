@@ -1,0 +1,56 @@
+//! How far a translation goes before it gives up, and what it then says.
+
+use heddle_datapath::action::DropReason;
+
+/// Resubmits to the same or an earlier table, and outputs to patch ports, within each other. Resubmits to later
+/// tables end by themselves.
+pub const MAX_DEPTH: u32 = 64;
+/// Resubmits of one translation, nested or not.
+pub const MAX_RESUBMITS: u32 = MAX_DEPTH * MAX_DEPTH;
+/// Lists of actions within each other, of any kind (a guard of the machine's stack: no sensible table comes near).
+pub const MAX_NESTING: u32 = MAX_RESUBMITS + 256;
+/// Bytes on the OpenFlow stack, as Open vSwitch counts them.
+pub const MAX_STACK_BYTES: usize = 65536;
+/// Bytes of datapath actions, as a kernel datapath would be sent them.
+pub const MAX_ACTION_BYTES: usize = 65535;
+
+/// Why a translation failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum XlateError {
+    /// More than [`MAX_DEPTH`].
+    RecursionTooDeep,
+    /// More than [`MAX_RESUBMITS`].
+    TooManyResubmits,
+    /// More than [`MAX_STACK_BYTES`].
+    StackTooDeep,
+    /// More label stack entries than a key holds.
+    TooManyMplsLabels,
+    /// The key has a recirculation id that nobody gave out.
+    NoRecirculationContext,
+    /// An action whose datapath is not there.
+    Unsupported,
+}
+
+impl XlateError {
+    /// As a trace prints it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::RecursionTooDeep => "Recursion too deep",
+            Self::TooManyResubmits => "Too many resubmits",
+            Self::StackTooDeep => "Stack too deep",
+            Self::TooManyMplsLabels => "Too many MPLS labels",
+            Self::NoRecirculationContext => "No recirculation context",
+            Self::Unsupported => "Unsupported action",
+        }
+    }
+    /// As the datapath counts the packets that it costs.
+    pub fn drop_reason(self) -> DropReason {
+        match self {
+            Self::RecursionTooDeep => DropReason::RecursionTooDeep,
+            Self::TooManyResubmits => DropReason::TooManyResubmits,
+            Self::StackTooDeep => DropReason::StackTooDeep,
+            Self::TooManyMplsLabels | Self::Unsupported => DropReason::UnsupportedAction,
+            Self::NoRecirculationContext => DropReason::NoPort,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Which bits of the key matter always, and what is left of the mask at the end.
+
+use super::ctx::Ctx;
+use heddle_flow::{FlowKey, FlowMask, Vlan, key::frag};
+
+/// EtherTypes that translation decides by.
+pub(super) mod eth {
+    pub(in crate::xlate) const IP: u16 = 0x0800;
+    pub(in crate::xlate) const ARP: u16 = 0x0806;
+    pub(in crate::xlate) const VLAN: u16 = 0x8100;
+    pub(in crate::xlate) const QINQ: u16 = 0x88a8;
+    pub(in crate::xlate) const IPV6: u16 = 0x86dd;
+    pub(in crate::xlate) const MPLS: u16 = 0x8847;
+    pub(in crate::xlate) const MPLS_MCAST: u16 = 0x8848;
+}
+
+/// IP protocols that translation decides by.
+pub(super) mod proto {
+    pub(in crate::xlate) const ICMP: u8 = 1;
+    pub(in crate::xlate) const TCP: u8 = 6;
+    pub(in crate::xlate) const UDP: u8 = 17;
+    pub(in crate::xlate) const ICMPV6: u8 = 58;
+    pub(in crate::xlate) const SCTP: u8 = 132;
+}
+
+pub(super) fn is_ip_any(key: &FlowKey) -> bool {
+    matches!(key.dl_type, eth::IP | eth::IPV6)
+}
+pub(super) fn is_mpls(dl_type: u16) -> bool {
+    matches!(dl_type, eth::MPLS | eth::MPLS_MCAST)
+}
+pub(super) fn is_vlan_type(tpid: u16) -> bool {
+    matches!(tpid, eth::VLAN | eth::QINQ)
+}
+
+impl Ctx<'_> {
+    /// Bits that every answer depends on.
+    pub(super) fn mask_init(&mut self) {
+        let m = &mut self.wc.0;
+        m.packet_type = u32::MAX;
+        m.in_port = u32::MAX;
+        m.recirc_id = u32::MAX;
+        m.dl_type = u16::MAX;
+        if is_ip_any(&self.flow) {
+            m.nw_frag = frag::MASK;
+        }
+        if self.orig.tun_dst != 0 || self.orig.tun_ipv6_dst != [0; 16] {
+            // A tunnel's fields are read and rewritten together.
+            m.tun_id = u64::MAX;
+            m.tun_src = u32::MAX;
+            m.tun_dst = u32::MAX;
+            m.tun_ipv6_src = [0xff; 16];
+            m.tun_ipv6_dst = [0xff; 16];
+            m.tun_flags = u16::MAX;
+            m.tun_tos = u8::MAX;
+            m.tun_ttl = u8::MAX;
+        }
+    }
+}
+
+/// The mask as a trace shows it: without bits of headers that the packet does not have.
+pub(crate) fn shown(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
+    let mut wc = cached(wc, orig);
+    let m = &mut wc.0;
+    for (mask, tag) in m.vlans.iter_mut().zip(&orig.vlans) {
+        if !is_vlan_type(tag.tpid) {
+            *mask = Vlan::default();
+        }
+    }
+    if orig.tun_dst == 0 && orig.tun_ipv6_dst == [0; 16] {
+        m.tun_id = 0;
+        m.tun_src = 0;
+        m.tun_dst = 0;
+        m.tun_ipv6_src = [0; 16];
+        m.tun_ipv6_dst = [0; 16];
+        m.tun_flags = 0;
+        m.tun_tos = 0;
+        m.tun_ttl = 0;
+        m.tun_gbp_id = 0;
+        m.tun_gbp_flags = 0;
+    }
+    wc
+}
+
+/// The mask to cache by: pipeline fields are constant at the start, and bits that follow from others go.
+pub(super) fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
+    let mut wc = *wc;
+    let m = &mut wc.0;
+    m.metadata = 0;
+    m.regs = [0; 16];
+    m.actset_output = 0;
+    m.conj_id = 0;
+    if orig.packet_type != 0 {
+        m.dl_dst = [0; 6];
+        m.dl_src = [0; 6];
+    }
+    let icmp = matches!(
+        (orig.dl_type, orig.nw_proto),
+        (eth::IP, proto::ICMP) | (eth::IPV6, proto::ICMPV6)
+    );
+    if icmp {
+        // Eight bits each, the others are zero.
+        m.tp_src &= 0xff;
+        m.tp_dst &= 0xff;
+    }
+    if orig.nw_frag & frag::LATER != 0 {
+        m.tp_src = 0;
+        m.tp_dst = 0;
+    }
+    if !is_mpls(orig.dl_type) {
+        m.mpls_lse = Default::default();
+    }
+    for (mask, tag) in m.vlans.iter_mut().zip(&orig.vlans) {
+        if mask.tci != 0 {
+            mask.tci |= Vlan::CFI;
+        }
+        if !tag.present() && *mask != Vlan::default() {
+            // Zero follows from its absence.
+            *mask = Vlan {
+                tpid: 0,
+                tci: Vlan::CFI,
+            };
+        }
+    }
+    wc
+}

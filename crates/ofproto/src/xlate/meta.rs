@@ -1,0 +1,55 @@
+//! What goes with a packet to a controller.
+
+use heddle_datapath::action::UpcallData;
+use heddle_flow::FlowKey;
+use heddle_openflow::message::PacketInReason;
+use std::any::Any;
+
+/// What translation knew when it decided to send the packet to a controller: the issuer's part of an
+/// [`Upcall`](heddle_datapath::action::Upcall).
+#[derive(Clone, Debug, PartialEq)]
+pub struct PacketInMeta {
+    /// Bridge whose pipeline sends it.
+    pub bridge: u64,
+    /// Why.
+    pub reason: PacketInReason,
+    /// Cookie of the rule; all ones where there is none (packet-out).
+    pub cookie: u64,
+    /// Table of the rule, or the last one that was searched.
+    pub table: u8,
+    /// Bytes of the packet to send, 0xffff: all.
+    pub max_len: u16,
+    /// Which controllers; 0 is all primary ones.
+    pub controller_id: u16,
+    /// Opaque bytes of the action.
+    pub userdata: Vec<u8>,
+    /// The pipeline's fields: OpenFlow input port (in the key's form), metadata, registers, tunnel, mark. Headers are
+    /// zero: the packet has them.
+    pub metadata: Box<FlowKey>,
+    /// The pipeline waits for the controller's answer.
+    pub continuation: bool,
+    /// The how manieth of its translation, from 1: stands where Open vSwitch prints the id of its frozen state.
+    pub number: u32,
+    /// Print only: nothing is to be sent (a trace without a packet).
+    pub dont_send: bool,
+}
+
+impl UpcallData for PacketInMeta {
+    fn text(&self) -> String {
+        format!(
+            "pid=0,controller(reason={},dont_send={},continuation={},recirc_id={},rule_cookie={:#x},\
+             controller_id={},max_len={})",
+            self.reason as u8,
+            u8::from(self.dont_send),
+            u8::from(self.continuation),
+            self.number,
+            self.cookie,
+            self.controller_id,
+            self.max_len
+        )
+        .replace("rule_cookie=0x0,", "rule_cookie=0,")
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}

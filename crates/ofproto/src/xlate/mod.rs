@@ -1,0 +1,138 @@
+//! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask, and what they depend on.
+//!
+//! [`Pipeline`] is what the datapath's workers call on a miss ([`heddle_datapath::Translate`]); a [`Ctx`](ctx::Ctx) is
+//! one run of it. A run keeps two keys: `flow`, the packet as the pipeline has made it, and `base`, the packet as
+//! the datapath actions emitted so far have made it. Actions change `flow`; before an output, [`commit`] emits what
+//! turns `base` into `flow`. Everything that is looked at on the way adds its bits to the mask `wc`.
+//!
+//! **Invariants.** A generation is read before the thing it guards (see [`heddle_datapath::translate`]); the version
+//! of a bridge's rules is read once per visit and checked again after each table's generation. Registers and metadata
+//! start at zero for a packet of the datapath, so their bits need not be in the mask.
+//!
+//! **Bounds.** Resubmits, their depth, the stack, the size of the output and the nesting of actions are all bounded
+//! ([`limits`]); recursion runs on a stack that grows ([`ctx::Ctx::nested`]).
+//!
+//! **Threads.** Any number of translations run at once; none waits. Configuration is replaced with
+//! [`Pipeline::publish`].
+
+mod action_set;
+mod actions;
+mod arith;
+mod commit;
+mod controller;
+mod ctx;
+mod emit;
+mod flood;
+pub mod limits;
+mod log;
+mod mask;
+mod meta;
+mod mpls;
+mod normal;
+mod output;
+mod patch;
+mod prereq;
+pub(crate) mod report;
+mod resubmit;
+pub(crate) mod run;
+mod set_field;
+mod table;
+#[cfg(test)]
+pub(crate) mod tests;
+mod vlan;
+
+pub use limits::XlateError;
+pub use meta::PacketInMeta;
+pub use run::{Outcome, PacketOut};
+
+use crate::model::World;
+use arc_swap::ArcSwap;
+use heddle_datapath::action::{Action, DropReason};
+use heddle_datapath::{Generations, Purpose, Request, Translate, Translation};
+use heddle_flow::FlowMask;
+use std::sync::Arc;
+
+/// The pipeline of all bridges, as the datapath sees it.
+pub struct Pipeline {
+    world: ArcSwap<World>,
+    generations: Arc<Generations>,
+}
+
+impl Pipeline {
+    /// A pipeline without bridges. MAC tables must be made with the same `generations`.
+    pub fn new(generations: Arc<Generations>) -> Self {
+        Self {
+            world: ArcSwap::from_pointee(World::default()),
+            generations,
+        }
+    }
+    /// Replaces the configuration. Cached translations of the old one die on their next check.
+    pub fn publish(&self, world: World) {
+        self.world.store(Arc::new(world));
+        self.generations.bump(World::CONFIG_SLOT);
+    }
+    /// The configuration in force.
+    pub fn world(&self) -> Arc<World> {
+        self.world.load_full()
+    }
+    /// The counters that translations depend on, to share with MAC tables and rule changes.
+    pub fn shared_generations(&self) -> Arc<Generations> {
+        self.generations.clone()
+    }
+    /// Translates a controller's packet-out. `None`: no such bridge.
+    pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
+        let config = self.generations.read(World::CONFIG_SLOT);
+        let world = self.world.load();
+        translation.clear();
+        translation.deps.push(config);
+        let bridge = world.bridges.get(&out.bridge)?;
+        let input = run::Input {
+            key: out.key,
+            in_port: out.key.in_port,
+            has_packet: true,
+            learn: true,
+            now_ms: out.now_ms,
+            actions: Some(out.actions),
+            packet_out: true,
+        };
+        Some(run::run(
+            &world,
+            &self.generations,
+            bridge,
+            &input,
+            None,
+            translation,
+        ))
+    }
+}
+
+impl Translate for Pipeline {
+    fn translate(&self, request: &Request<'_>, out: &mut Translation) {
+        let config = self.generations.read(World::CONFIG_SLOT);
+        let world = self.world.load();
+        out.clear();
+        out.deps.push(config);
+        let port = heddle_datapath::PortNo(request.key.in_port);
+        let known = world.by_dp_port.get(&port);
+        let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(b)?, p))) else {
+            out.mask = FlowMask::default();
+            out.mask.0.in_port = u32::MAX;
+            out.mask.0.recirc_id = u32::MAX;
+            out.actions.push(Action::Drop(DropReason::NoPort));
+            return;
+        };
+        let input = run::Input {
+            key: request.key,
+            in_port: run::key_port(*of_port),
+            has_packet: request.packet.is_some(),
+            learn: request.purpose == Purpose::Miss,
+            now_ms: request.now_ms,
+            actions: None,
+            packet_out: false,
+        };
+        run::run(&world, &self.generations, bridge, &input, None, out);
+    }
+    fn generations(&self) -> &Generations {
+        &self.generations
+    }
+}

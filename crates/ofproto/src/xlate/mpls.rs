@@ -1,0 +1,162 @@
+//! MPLS actions, and label stacks in keys.
+//!
+//! When the last label is popped, what is behind it was never parsed: the packet can be output, but a table or an L3
+//! action would need it parsed again, which the datapath does not do yet.
+
+use super::ctx::Ctx;
+use super::limits::XlateError;
+use super::mask::{eth, is_ip_any, is_mpls};
+use super::report::Kind;
+use heddle_flow::{FlowKey, FlowMask, key::N_MPLS};
+
+/// Bits of a label stack entry (RFC 3032, 2.1).
+pub(super) mod lse {
+    pub(in crate::xlate) const LABEL: u32 = 0xffff_f000;
+    pub(in crate::xlate) const TC: u32 = 0x0000_0e00;
+    pub(in crate::xlate) const BOS: u32 = 0x0000_0100;
+    pub(in crate::xlate) const TTL: u32 = 0x0000_00ff;
+}
+
+/// How many entries there are, as far as the key shows: up to the one with the bottom bit.
+pub(super) fn count(key: &FlowKey, wc: Option<&mut FlowMask>) -> usize {
+    if !is_mpls(key.dl_type) {
+        return 0;
+    }
+    let bottom = key.mpls_lse.iter().position(|l| l & lse::BOS != 0);
+    if let Some(wc) = wc {
+        let seen = bottom.map_or(N_MPLS, |i| i + 1);
+        wc.0.mpls_lse.iter_mut().take(seen).for_each(|m| *m |= lse::BOS);
+    }
+    bottom.map_or_else(|| key.mpls_lse.iter().filter(|l| **l != 0).count(), |i| i + 1)
+}
+
+/// Adds an outermost entry to a key with `n` of them: a copy of the outermost, or one made from the IP header.
+pub(super) fn push(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut FlowMask>) {
+    if n > 0 {
+        if let Some(wc) = wc {
+            wc.0.mpls_lse.iter_mut().take(n).for_each(|m| *m = u32::MAX);
+        }
+        key.mpls_lse.copy_within(..N_MPLS - 1, 1);
+        key.mpls_lse[0] &= !lse::BOS;
+    } else {
+        let label = if key.dl_type == eth::IPV6 { 2 } else { 0 };
+        let (mut tc, mut ttl) = (0, 64);
+        if is_ip_any(key) {
+            tc = u32::from(key.nw_tos >> 2);
+            if key.nw_ttl != 0 {
+                ttl = u32::from(key.nw_ttl);
+            }
+            if let Some(wc) = wc {
+                wc.0.nw_tos |= 0xfc;
+                wc.0.nw_ttl = u8::MAX;
+            }
+        }
+        key.mpls_lse[0] = label << 12 | (tc << 9) & lse::TC | lse::BOS | ttl;
+    }
+    key.dl_type = ethertype;
+}
+
+/// Takes the outermost of `n` entries away. `false`: there is none, or what is below the last one is not known.
+pub(super) fn pop(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut FlowMask>) -> bool {
+    if n == 0 || n == N_MPLS && key.mpls_lse[n - 1] & lse::BOS == 0 {
+        return false;
+    }
+    if let Some(wc) = wc {
+        wc.0.mpls_lse
+            .iter_mut()
+            .take(n)
+            .skip(1)
+            .for_each(|m| *m = u32::MAX);
+    }
+    key.mpls_lse.copy_within(1.., 0);
+    key.mpls_lse[n - 1] = 0;
+    key.dl_type = ethertype;
+    true
+}
+
+/// Everything behind the EtherType is unknown once there is a label before it.
+fn clear_l3(key: &mut FlowKey) {
+    *key = FlowKey {
+        nw_src: 0,
+        nw_dst: 0,
+        ipv6_src: [0; 16],
+        ipv6_dst: [0; 16],
+        ipv6_label: 0,
+        nw_proto: 0,
+        nw_tos: 0,
+        nw_ttl: 0,
+        nw_frag: 0,
+        nd_target: [0; 16],
+        arp_sha: [0; 6],
+        arp_tha: [0; 6],
+        tcp_flags: 0,
+        tp_src: 0,
+        tp_dst: 0,
+        igmp_group: 0,
+        dp_hash: 0,
+        ..*key
+    };
+}
+
+impl Ctx<'_> {
+    pub(super) fn push_mpls(&mut self, ethertype: u16) {
+        let n = count(&self.flow, Some(&mut self.wc));
+        if n >= N_MPLS {
+            self.too_many_labels("push", "would have");
+            return;
+        }
+        if n == 0 {
+            // What was changed behind the label must be written before the label hides it.
+            self.commit();
+        }
+        push(&mut self.flow, n, ethertype, Some(&mut self.wc));
+        if n == 0 {
+            clear_l3(&mut self.flow);
+        }
+    }
+
+    pub(super) fn pop_mpls(&mut self, ethertype: u16) {
+        let n = count(&self.flow, Some(&mut self.wc));
+        if pop(&mut self.flow, n, ethertype, Some(&mut self.wc)) {
+            self.was_mpls |= !is_mpls(ethertype);
+        } else if n >= N_MPLS {
+            self.too_many_labels("pop", "has");
+            self.out.actions.clear();
+        }
+    }
+
+    fn too_many_labels(&mut self, what: &str, has: &str) {
+        if self.has_packet {
+            self.report_error(|| {
+                format!(
+                    "dropping packet on which an MPLS {what} action can't be performed as it {has} more MPLS LSEs \
+                     than the {N_MPLS} supported."
+                )
+            });
+        }
+        self.error = Some(XlateError::TooManyMplsLabels);
+    }
+
+    /// Sets bits of the outermost entry, if there is one.
+    pub(super) fn set_mpls_bits(&mut self, bits: u32, mask: u32) {
+        if is_mpls(self.flow.dl_type) {
+            self.wc.0.mpls_lse[0] |= mask;
+            let entry = &mut self.flow.mpls_lse[0];
+            *entry = *entry & !mask | bits & mask;
+        }
+    }
+
+    /// Decrements the outermost TTL. `false`: it ran out (or there is none), and the list of actions ends.
+    pub(super) fn dec_mpls_ttl(&mut self) -> bool {
+        if is_mpls(self.flow.dl_type) {
+            self.wc.0.mpls_lse[0] |= lse::TTL;
+            if self.flow.mpls_lse[0] & lse::TTL > 1 {
+                self.flow.mpls_lse[0] -= 1;
+                return true;
+            }
+            self.ttl_exception(0);
+        }
+        self.report(Kind::Warn, || "MPLS decrement TTL exception".to_owned());
+        false
+    }
+}

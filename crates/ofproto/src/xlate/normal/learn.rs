@@ -1,0 +1,75 @@
+//! Learning where a packet's source is.
+
+use super::super::ctx::{Ctx, of_port};
+use super::super::mask::eth;
+use super::InBundle;
+use crate::mac::{Learn, Learned, MacCredit, MacKey};
+use std::sync::Arc;
+
+/// ARP opcodes (RFC 826).
+const ARP_REQUEST: u8 = 1;
+const ARP_REPLY: u8 = 2;
+
+impl Ctx<'_> {
+    /// Whether the packet announces that its sender has moved: a broadcast ARP reply, or a request for the sender's
+    /// own address (RFC 5227, 3).
+    pub(super) fn is_gratuitous_arp(&mut self) -> bool {
+        if self.flow.dl_type != eth::ARP || self.flow.dl_dst != [0xff; 6] {
+            return false;
+        }
+        self.wc.0.nw_proto = u8::MAX;
+        match self.flow.nw_proto {
+            ARP_REPLY => true,
+            ARP_REQUEST => {
+                self.wc.0.nw_src = u32::MAX;
+                self.wc.0.nw_dst = u32::MAX;
+                self.flow.nw_src == self.flow.nw_dst
+            }
+            _ => false,
+        }
+    }
+
+    /// Learns the source, and has cached packets of it refresh the entry.
+    pub(super) fn learn_source(&mut self, from: &InBundle<'_>, vlan: u16, gratuitous_arp: bool) {
+        let Some(bundle) = from.bundle() else { return };
+        let key = MacKey {
+            mac: self.flow.dl_src,
+            vlan,
+        };
+        if key.is_multicast() || self.is_flood_vlan(vlan) || self.flow.packet_type != 0 {
+            return;
+        }
+        let (port, bond) = (of_port(self.flow.in_port), bundle.ports.len() > 1);
+        let table = &self.bridge.mac;
+        if self.learn {
+            let l = Learn {
+                key,
+                port,
+                bond,
+                gratuitous_arp,
+                now_ms: self.now_ms,
+            };
+            match table.learn(l) {
+                Learned::New | Learned::Moved => {
+                    let (m, name) = (key.mac, &bundle.name);
+                    self.report_debug(|| {
+                        format!(
+                            "learned that {:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x} is on port {name} in VLAN {vlan}",
+                            m[0], m[1], m[2], m[3], m[4], m[5]
+                        )
+                    });
+                }
+                Learned::Busy => self.out.uncacheable = true,
+                Learned::Same | Learned::Refused => {}
+            }
+        }
+        // After learning: an entry that goes from here on moves the slot.
+        self.out.deps.push(self.generations.read(table.source_slot(key)));
+        self.out.credits.push(Arc::new(MacCredit {
+            table: table.clone(),
+            key,
+            port,
+            bond,
+        }));
+    }
+}

@@ -1,0 +1,133 @@
+//! NORMAL: forwarding as a learning switch with VLANs does.
+//!
+//! The tags that a packet came with become the VLANs it is in ([`xvlan::Tags::on_input`]); its source is learned there
+//! ([`learn`]); its destination is looked up there; and for each output the VLANs become tags again.
+
+mod input;
+mod learn;
+mod xvlan;
+
+use super::ctx::Ctx;
+use super::mask::is_vlan_type;
+use crate::mac::MacKey;
+use crate::model::{Bundle, VlanMode, port_config};
+use heddle_datapath::action::DropReason;
+use heddle_flow::Vlan;
+use heddle_openflow::Port;
+use input::InBundle;
+use xvlan::Tags;
+
+impl Ctx<'_> {
+    /// The NORMAL port.
+    pub(super) fn normal(&mut self) {
+        let m = &mut self.wc.0;
+        m.dl_src = [0xff; 6];
+        m.dl_dst = [0xff; 6];
+        m.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
+
+        if self.forward_normally().is_none() {
+            self.drop_hint.get_or_insert(DropReason::Bridging);
+        }
+    }
+
+    /// `None`: the packet is not to be forwarded at all.
+    fn forward_normally(&mut self) -> Option<()> {
+        let from = self.input_bundle()?;
+        if is_vlan_type(self.flow.dl_type) && !self.flow.vlans[0].present() {
+            if self.has_packet {
+                self.report_error(|| {
+                    format!(
+                        "dropping packet with partial VLAN tag received on port {}",
+                        from.name()
+                    )
+                });
+            }
+            self.warn("partial VLAN tag, dropping");
+            return None;
+        }
+        let tags = Tags::of(&self.flow);
+        if !self.is_vid_admitted(&from, tags.0[0].vid) {
+            self.warn("disallowed VLAN VID for this input port, dropping");
+            return None;
+        }
+        let vlans = tags.on_input(from.bundle());
+        let vlan = vlans.0[0].vid;
+        if from.bundle().is_some() && !self.bridge.forward_bpdu && input::is_reserved(self.flow.dl_dst) {
+            self.detail("packet has reserved destination MAC, dropping");
+            return None;
+        }
+        let gratuitous = self.is_gratuitous_arp();
+        self.learn_source(&from, vlan, gratuitous);
+        self.forward(&from, &vlans)
+    }
+
+    fn forward(&mut self, from: &InBundle<'_>, vlans: &Tags) -> Option<()> {
+        let key = MacKey {
+            mac: self.flow.dl_dst,
+            vlan: vlans.0[0].vid,
+        };
+        let Some(port) = self.lookup_mac(key) else {
+            self.detail("no learned MAC for destination, flooding");
+            self.normal_flood(from, vlans);
+            return Some(());
+        };
+        let bridge = self.bridge;
+        let Some(view) = bridge.ports.get(&port) else {
+            self.warn("learned port is unknown, dropping");
+            return None;
+        };
+        if from.index() == Some(view.bundle) {
+            self.detail("learned port is input port, dropping");
+            return None;
+        }
+        self.detail("forwarding to learned port");
+        let to = bridge.bundles.get(view.bundle)?;
+        self.output_normal(to, vlans);
+        Some(())
+    }
+
+    /// The port that `key` was learned on; what is done depends on it, also if there is none.
+    fn lookup_mac(&mut self, key: MacKey) -> Option<Port> {
+        if key.is_multicast() || self.is_flood_vlan(key.vlan) {
+            return None;
+        }
+        let table = &self.bridge.mac;
+        self.out.deps.push(self.generations.read(table.slot(key)));
+        table.lookup(key)
+    }
+
+    fn is_flood_vlan(&self, vlan: u16) -> bool {
+        self.bridge.flood_vlans.as_ref().is_some_and(|v| v.contains(vlan))
+    }
+
+    /// To every other bundle in the VLAN, in the order of the configuration.
+    fn normal_flood(&mut self, from: &InBundle<'_>, vlans: &Tags) {
+        let bridge = self.bridge;
+        for (i, to) in bridge.bundles.iter().enumerate() {
+            if from.index() != Some(i) && vlans.are_in(to) && self.floods(to) {
+                self.output_normal(to, vlans);
+            }
+        }
+    }
+
+    fn floods(&self, b: &Bundle) -> bool {
+        let quiet = |p: &Port| {
+            self.port(*p)
+                .is_some_and(|v| v.config & port_config::NO_FLOOD != 0)
+        };
+        !b.no_flood && !b.ports.iter().any(quiet)
+    }
+
+    /// Out on one bundle, tagged as it wants it.
+    fn output_normal(&mut self, to: &Bundle, vlans: &Tags) {
+        if to.vlan_mode == VlanMode::Dot1qTunnel && to.cvlans.is_some() {
+            self.wc.0.vlans[1].tci = u16::MAX;
+        }
+        let tags = vlans.on_output(to, self.flow.vlans[0]);
+        let Some(port) = to.ports.first() else { return };
+        let old = self.flow.vlans;
+        tags.put(&mut self.flow, to.priority_tags);
+        self.output_to(*port, false);
+        self.flow.vlans = old;
+    }
+}

@@ -1,0 +1,140 @@
+//! Tags on the wire, and VLANs inside the bridge.
+
+use super::super::mask::{eth, is_vlan_type};
+use crate::model::{Bundle, PriorityTags, VlanMode};
+use heddle_flow::{FlowKey, N_VLANS, Vlan};
+
+/// One tag. Priority in place (upper three bits of the TCI).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Tag {
+    pub(super) tpid: u16,
+    pub(super) vid: u16,
+    pub(super) pcp: u16,
+}
+
+/// Tags, or the VLANs that a packet is in, outermost first.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Tags(pub(super) [Tag; N_VLANS]);
+
+/// Whether a trunk carries `vid`. A native port always carries its native VLAN.
+pub(super) fn trunks(b: &Bundle, vid: u16) -> bool {
+    let native = matches!(b.vlan_mode, VlanMode::NativeTagged | VlanMode::NativeUntagged);
+    b.vlan_mode != VlanMode::Access
+        && (b.trunks.as_ref().is_none_or(|t| t.contains(vid)) || native && vid == own_vlan(b))
+}
+
+/// Whether a dot1q tunnel carries the customer's VLAN.
+pub(super) fn allows_cvlan(b: &Bundle, vid: u16) -> bool {
+    b.cvlans.as_ref().is_none_or(|c| c.contains(vid))
+}
+
+/// Access, native or service VLAN.
+fn own_vlan(b: &Bundle) -> u16 {
+    b.tag.filter(|t| *t < 4096).unwrap_or(0)
+}
+
+fn qinq(b: &Bundle) -> u16 {
+    if b.qinq_ethtype == 0 {
+        eth::QINQ
+    } else {
+        b.qinq_ethtype
+    }
+}
+
+impl Tags {
+    /// The tags that a packet has.
+    pub(super) fn of(key: &FlowKey) -> Self {
+        let mut tags = Self::default();
+        let present = key
+            .vlans
+            .iter()
+            .take_while(|v| is_vlan_type(v.tpid) && v.present());
+        for (tag, v) in tags.0.iter_mut().zip(present) {
+            *tag = Tag {
+                tpid: v.tpid,
+                vid: v.vid(),
+                pcp: v.tci & Vlan::PCP_MASK,
+            };
+        }
+        tags
+    }
+
+    fn pop(&mut self) {
+        self.0.copy_within(1.., 0);
+        self.0[N_VLANS - 1] = Tag::default();
+    }
+
+    /// The VLANs of a packet that came in with these tags. `None`: from a controller, as on a trunk.
+    pub(super) fn on_input(self, from: Option<&Bundle>) -> Self {
+        let Some(from) = from else { return self };
+        let mut vlans = self;
+        let tpid = if self.0[0].tpid != 0 {
+            self.0[0].tpid
+        } else {
+            eth::VLAN
+        };
+        let own = Tag {
+            tpid,
+            vid: own_vlan(from),
+            pcp: self.0[0].pcp,
+        };
+        match from.vlan_mode {
+            VlanMode::Access => {
+                vlans = Self::default();
+                vlans.0[0] = own;
+            }
+            VlanMode::NativeTagged | VlanMode::NativeUntagged if self.0[0].vid == 0 => vlans.0[0] = own,
+            VlanMode::Trunk | VlanMode::NativeTagged | VlanMode::NativeUntagged => {}
+            VlanMode::Dot1qTunnel => {
+                vlans.0.copy_within(..N_VLANS - 1, 1);
+                vlans.0[0] = Tag {
+                    tpid: qinq(from),
+                    vid: own_vlan(from),
+                    pcp: 0,
+                };
+            }
+        }
+        vlans
+    }
+
+    /// The tags of a packet in these VLANs that goes out. `first` is the outermost tag that it has now.
+    pub(super) fn on_output(self, to: &Bundle, first: Vlan) -> Self {
+        let mut tags = self;
+        match to.vlan_mode {
+            VlanMode::Access => tags = Self::default(),
+            VlanMode::Trunk | VlanMode::NativeTagged => {}
+            VlanMode::NativeUntagged if self.0[0].vid == own_vlan(to) => tags.pop(),
+            VlanMode::NativeUntagged => {}
+            VlanMode::Dot1qTunnel => tags.pop(),
+        }
+        if to.priority_tags != PriorityTags::Never {
+            tags.0[0].pcp = first.tci & Vlan::PCP_MASK;
+        }
+        tags
+    }
+
+    /// Whether packets in these VLANs may go out on `to`.
+    pub(super) fn are_in(&self, to: &Bundle) -> bool {
+        let [outer, inner] = &self.0;
+        match to.vlan_mode {
+            VlanMode::Access => outer.vid == own_vlan(to) && inner.vid == 0,
+            VlanMode::Trunk | VlanMode::NativeTagged | VlanMode::NativeUntagged => trunks(to, outer.vid),
+            VlanMode::Dot1qTunnel => outer.vid == own_vlan(to) && allows_cvlan(to, inner.vid),
+        }
+    }
+
+    /// Writes the tags to a key. VLAN 0 needs a tag only for its priority.
+    pub(super) fn put(&self, key: &mut FlowKey, priority_tags: PriorityTags) {
+        for (v, tag) in key.vlans.iter_mut().zip(&self.0) {
+            let tci = tag.vid | tag.pcp;
+            *v = if tci != 0 || priority_tags == PriorityTags::Always && tag.tpid != 0 {
+                Vlan {
+                    tpid: if tag.tpid != 0 { tag.tpid } else { eth::VLAN },
+                    tci: tci | Vlan::CFI,
+                }
+            } else {
+                Vlan::default()
+            };
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Output actions.
+
+use super::ctx::{Ctx, key_port, of_port};
+use super::report::Kind;
+use super::resubmit::{Lookup, Run};
+use super::table::OnMiss;
+use crate::model::{Binding, PortView, port_config};
+use heddle_datapath::action::{Action, DropReason};
+use heddle_flow::Subfield;
+use heddle_openflow::Port;
+use heddle_openflow::action::ControllerAction;
+
+impl Ctx<'_> {
+    /// `output:port`. `may_packet_in` counts for TABLE only.
+    pub(super) fn output(&mut self, port: Port, max_len: u16, may_packet_in: bool, last: bool) {
+        match port {
+            Port::IN_PORT => self.output_to(of_port(self.flow.in_port), last),
+            Port::TABLE => self.table_action(Lookup {
+                in_port: self.flow.in_port,
+                table: 0,
+                on_miss: OnMiss {
+                    may_packet_in,
+                    honor_config: true,
+                },
+                ct_orig: false,
+                last: false,
+                run: Run::Here,
+            }),
+            Port::NORMAL => self.normal(),
+            Port::FLOOD => self.flood(false, last),
+            Port::ALL => self.flood(true, last),
+            Port::CONTROLLER => {
+                let action = ControllerAction {
+                    max_len,
+                    ..ControllerAction::default()
+                };
+                let reason = self.output_reason();
+                self.controller(&action, reason);
+            }
+            Port::NONE => {}
+            port if key_port(port) == self.flow.in_port => self.report_info("skipping output to input port"),
+            port => self.output_to(port, last),
+        }
+    }
+
+    /// `output:reg0[0..15]`: the number is in its 16-bit form.
+    pub(super) fn output_reg(&mut self, src: Subfield, max_len: u16, last: bool) {
+        let value = src.get(&self.flow).as_u64();
+        match u16::try_from(value) {
+            Ok(port) => {
+                self.report(Kind::Detail, || format!("output port is {port}"));
+                src.add_mask(&mut self.wc);
+                self.output(of_port(port.into()), max_len, false, last);
+            }
+            Err(_) => {
+                // OVS leaves the field out of the mask here; but what is done depends on it.
+                src.add_mask(&mut self.wc);
+                self.report(Kind::Warn, || format!("output port {value} is out of range"));
+            }
+        }
+    }
+
+    /// `enqueue:port:queue`.
+    pub(super) fn enqueue(&mut self, port: Port, queue: u32, last: bool) {
+        self.wc.0.skb_priority = u32::MAX;
+        let port = match port {
+            Port::IN_PORT => of_port(self.flow.in_port),
+            port if key_port(port) == self.flow.in_port => return,
+            port => port,
+        };
+        let old = std::mem::replace(&mut self.flow.skb_priority, queue);
+        self.output_to(port, last);
+        self.flow.skb_priority = old;
+    }
+
+    /// Outputs the packet as it is on a port of this bridge.
+    pub(super) fn output_to(&mut self, port: Port, last: bool) {
+        let Some(port) = self.port(port) else {
+            self.drop_hint = Some(DropReason::NoPort);
+            self.warn("Nonexistent output port");
+            return;
+        };
+        if port.config & port_config::NO_FWD != 0 {
+            self.detail("OFPPC_NO_FWD set, skipping output");
+            return;
+        }
+        if self.is_between_protected(port) {
+            self.warn("Flow is between protected ports, skipping output.");
+            return;
+        }
+        match &port.binding {
+            Binding::Datapath(no) => {
+                let old = self.flow;
+                self.commit();
+                self.emit(Action::Output(*no));
+                self.flow = old;
+            }
+            Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),
+            Binding::Patch(None) | Binding::Unbound => self.drop_hint = Some(DropReason::NoPort),
+        }
+    }
+
+    fn is_between_protected(&self, out: &PortView) -> bool {
+        let protected = |p: &PortView| self.bridge.bundles.get(p.bundle).is_some_and(|b| b.protected);
+        protected(out) && self.in_port().is_some_and(|p| protected(p))
+    }
+}

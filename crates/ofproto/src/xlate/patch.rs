@@ -1,0 +1,123 @@
+//! Output to a patch port: the translation goes on in the bridge at its other end.
+//!
+//! The packet arrives there as it is, but for what belongs to a pipeline: metadata, registers, tunnel, stack and action
+//! set start empty. All of it is put back afterwards; only what was emitted stays.
+
+use super::ctx::{Ctx, key_port};
+use super::report::Kind;
+use super::resubmit::{Lookup, Run};
+use super::table::OnMiss;
+use crate::model::{PortView, port_config};
+use heddle_datapath::action::DropReason;
+use heddle_openflow::Port;
+
+/// Where spanning tree packets go (IEEE 802.1D, 7.12.3).
+const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
+
+impl Ctx<'_> {
+    pub(super) fn patch_output(&mut self, from: &PortView, bridge: u64, peer: Port, last: bool) {
+        let world = self.world;
+        let to = world
+            .bridges
+            .get(&bridge)
+            .and_then(|b| Some((b, b.ports.get(&peer)?)));
+        let Some((bridge, to)) = to else {
+            self.drop_hint = Some(DropReason::NoPort);
+            return;
+        };
+        let old_flow = self.flow;
+        let old_bridge = (self.bridge, self.version);
+        let old_stack = std::mem::take(&mut self.stack);
+        let old_set = std::mem::take(&mut self.action_set);
+        let old_was_mpls = self.was_mpls;
+        let old_wc = self.wc;
+
+        self.clear_pipeline_fields(to.no);
+        let line = self.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
+        let parent = self.report_under(line);
+        self.enter(bridge);
+        if self.may_receive(to) {
+            self.table_action(Lookup {
+                in_port: self.flow.in_port,
+                table: 0,
+                on_miss: OnMiss::FULL,
+                ct_orig: false,
+                last,
+                run: Run::OnCopy,
+            });
+            self.run_action_set();
+        }
+        self.report_under(parent);
+
+        self.flow = old_flow;
+        (self.bridge, self.version) = old_bridge;
+        self.stack = old_stack;
+        self.action_set = old_set;
+        self.was_mpls = old_was_mpls;
+        self.restore_tunnel_mask(&old_wc);
+        // What ended the other bridge's pipeline does not end this one.
+        self.exit = false;
+        self.error = None;
+        self.credit(&from.patch_tx);
+        self.credit(&to.patch_rx);
+    }
+
+    fn clear_pipeline_fields(&mut self, in_port: Port) {
+        let f = &mut self.flow;
+        f.in_port = key_port(in_port);
+        f.metadata = 0;
+        f.regs = [0; 16];
+        f.actset_output = key_port(Port::UNSET);
+        f.tun_id = 0;
+        f.tun_src = 0;
+        f.tun_dst = 0;
+        f.tun_ipv6_src = [0; 16];
+        f.tun_ipv6_dst = [0; 16];
+        f.tun_flags = 0;
+        f.tun_tos = 0;
+        f.tun_ttl = 0;
+        f.tun_gbp_id = 0;
+        f.tun_gbp_flags = 0;
+        f.ct_state = 0;
+        f.ct_zone = 0;
+        f.ct_mark = 0;
+        f.ct_label = [0; 16];
+        f.ct_nw_proto = 0;
+        f.ct_nw_src = 0;
+        f.ct_nw_dst = 0;
+        f.ct_ipv6_src = [0; 16];
+        f.ct_ipv6_dst = [0; 16];
+        f.ct_tp_src = 0;
+        f.ct_tp_dst = 0;
+    }
+
+    /// The other bridge looked at a tunnel that it had made up: the packet's own does not matter for that.
+    fn restore_tunnel_mask(&mut self, old: &heddle_flow::FlowMask) {
+        let (m, o) = (&mut self.wc.0, &old.0);
+        m.tun_id = o.tun_id;
+        m.tun_src = o.tun_src;
+        m.tun_dst = o.tun_dst;
+        m.tun_ipv6_src = o.tun_ipv6_src;
+        m.tun_ipv6_dst = o.tun_ipv6_dst;
+        m.tun_flags = o.tun_flags;
+        m.tun_tos = o.tun_tos;
+        m.tun_ttl = o.tun_ttl;
+        m.tun_gbp_id = o.tun_gbp_id;
+        m.tun_gbp_flags = o.tun_gbp_flags;
+    }
+
+    /// Whether the port takes packets (`no-receive`, `no-receive-stp`).
+    pub(super) fn may_receive(&mut self, port: &PortView) -> bool {
+        let both = port_config::NO_RECV | port_config::NO_RECV_STP;
+        if port.config & both == 0 {
+            return true;
+        }
+        self.wc.0.dl_dst = [0xff; 6];
+        let bit = if self.flow.dl_dst == STP {
+            port_config::NO_RECV_STP
+        } else {
+            port_config::NO_RECV
+        };
+        port.config & bit == 0
+    }
+}

@@ -1,0 +1,99 @@
+//! What `ofproto/trace` shows of a translation: lines, some of them under others.
+
+/// What a line is, which decides how it is printed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// A bridge is entered.
+    Bridge,
+    /// A table's rule, or its absence.
+    Table,
+    /// An action.
+    Action,
+    /// What came of it.
+    Detail,
+    /// Something odd.
+    Warn,
+    /// Something wrong.
+    Error,
+}
+
+struct Node {
+    kind: Kind,
+    text: String,
+    subs: Vec<usize>,
+}
+
+/// The lines of one translation. Line 0 is the root, which is not printed.
+pub(crate) struct Report {
+    nodes: Vec<Node>,
+    parent: usize,
+}
+
+impl Default for Report {
+    fn default() -> Self {
+        let root = Node {
+            kind: Kind::Bridge,
+            text: String::new(),
+            subs: Vec::new(),
+        };
+        Self {
+            nodes: vec![root],
+            parent: 0,
+        }
+    }
+}
+
+impl Report {
+    /// Adds a line under the current parent.
+    pub(crate) fn add(&mut self, kind: Kind, text: String) -> usize {
+        let id = self.nodes.len();
+        self.nodes.push(Node {
+            kind,
+            text,
+            subs: Vec::new(),
+        });
+        self.nodes[self.parent].subs.push(id);
+        id
+    }
+    /// Changes the parent, returns the old one.
+    pub(crate) fn set_parent(&mut self, parent: usize) -> usize {
+        std::mem::replace(&mut self.parent, parent)
+    }
+
+    /// The lines as text.
+    ///
+    /// A line is one step right of the level of its list if another line follows in the list, or if it is of a kind
+    /// that has no lines under it; what is under it is twice as far right.
+    pub(crate) fn text(&self) -> String {
+        let mut out = String::new();
+        // (line, its level, the level of what is under it); not recursive: pipelines nest deeper than a
+        // machine's stack may.
+        let mut todo: Vec<(usize, usize, usize)> = Vec::new();
+        self.push_subs(0, 0, &mut todo);
+        while let Some((id, level, below)) = todo.pop() {
+            let node = &self.nodes[id];
+            let (indent, text) = (" ".repeat(level * 4), &node.text);
+            match node.kind {
+                Kind::Bridge => {
+                    let line = "-".repeat(text.len());
+                    out.push_str(&format!("\n{indent}{text}\n{indent}{line}\n"));
+                }
+                Kind::Table | Kind::Action => out.push_str(&format!("{indent}{text}\n")),
+                Kind::Detail => out.push_str(&format!("{indent} -> {text}\n")),
+                Kind::Warn => out.push_str(&format!("{indent} >> {text}\n")),
+                Kind::Error => out.push_str(&format!("{indent} >>>> {text} <<<<\n")),
+            }
+            self.push_subs(id, below, &mut todo);
+        }
+        out
+    }
+
+    fn push_subs(&self, id: usize, level: usize, todo: &mut Vec<(usize, usize, usize)>) {
+        let subs = &self.nodes[id].subs;
+        for (i, sub) in subs.iter().enumerate().rev() {
+            let leaf = !matches!(self.nodes[*sub].kind, Kind::Bridge | Kind::Table);
+            let step = usize::from(i + 1 < subs.len() || leaf);
+            todo.push((*sub, level + step, level + 2 * step));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Going on in another table: resubmit, goto, and the first table of a bridge behind a patch.
+
+use super::actions::{Step, steps_of};
+use super::ctx::Ctx;
+use super::limits::MAX_DEPTH;
+use super::mask::{eth, is_ip_any};
+use super::table::{Found, OnMiss};
+use heddle_flow::FlowKey;
+use heddle_openflow::Action;
+use heddle_openflow::action::ControllerAction;
+use heddle_openflow::message::PacketInReason;
+
+/// How a rule's actions run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Run {
+    /// On this packet.
+    Here,
+    /// On a copy, with the action set at the end.
+    OnCopy,
+}
+
+/// A lookup to be made.
+#[derive(Clone, Copy)]
+pub(super) struct Lookup {
+    pub(super) in_port: u32,
+    pub(super) table: u8,
+    pub(super) on_miss: OnMiss,
+    /// With the original direction's connection tuple in place of the packet's.
+    pub(super) ct_orig: bool,
+    /// Nothing follows.
+    pub(super) last: bool,
+    pub(super) run: Run,
+}
+
+impl Ctx<'_> {
+    /// Looks the packet up and runs what it finds.
+    pub(super) fn table_action(&mut self, l: Lookup) {
+        debug_assert!(self.depth <= MAX_DEPTH);
+        if self.was_mpls {
+            self.unsupported("matching behind a popped MPLS label");
+            return;
+        }
+        if !self.may_look_up() {
+            return;
+        }
+        let old_table = std::mem::replace(&mut self.table, l.table);
+        if l.ct_orig {
+            if self.flow.ct_nw_proto == 0 || !is_ip_any(&self.flow) {
+                self.report_error(|| "resubmit(ct) with non-tracked or non-IP packet!".to_owned());
+                self.table = old_table;
+                return;
+            }
+            self.swap_tuple();
+        }
+        let found = self.lookup(l.in_port, l.on_miss);
+        if l.ct_orig {
+            self.swap_tuple();
+        }
+        let line = self.report_table(&found, l.table);
+        let parent = self.report_under(line);
+        self.resubmits += 1;
+        let deepens = u32::from(l.table <= old_table);
+        self.depth += deepens;
+        self.run_found(found, l.last, l.run);
+        self.depth -= deepens;
+        self.report_under(parent);
+        self.table = old_table;
+    }
+
+    /// Runs a rule's actions, or those of a miss.
+    pub(super) fn run_found(&mut self, found: Found, last: bool, run: Run) {
+        let old_rule = self.rule.take();
+        let old_cookie = std::mem::replace(&mut self.cookie, 0);
+        match found {
+            Found::Rule(rule) => {
+                self.credit(&rule.stats);
+                self.cookie = rule.cookie;
+                self.rule = Some(rule.clone());
+                self.run_steps(&steps_of(&rule.instructions.0), last, run);
+            }
+            Found::ToController => {
+                let action = Action::Controller(ControllerAction {
+                    max_len: u16::MAX,
+                    reason: PacketInReason::ImplicitMiss as u8,
+                    ..ControllerAction::default()
+                });
+                self.run_steps(&[Step::Action(&action)], last, run);
+            }
+            Found::Nothing => self.run_steps(&[], last, run),
+        }
+        self.rule = old_rule;
+        self.cookie = old_cookie;
+    }
+
+    fn run_steps(&mut self, steps: &[Step<'_>], last: bool, run: Run) {
+        match run {
+            Run::Here => self.run_list(steps, last),
+            Run::OnCopy => self.run_on_copy(steps, last),
+        }
+    }
+
+    /// Runs actions, then the action set, on a copy of the packet. Nothing of it stays but what was emitted.
+    pub(super) fn run_on_copy(&mut self, steps: &[Step<'_>], last: bool) {
+        let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
+        self.run_list(steps, last);
+        self.run_action_set();
+        self.stack = stack;
+        self.action_set = set;
+        self.flow = flow;
+    }
+
+    /// Swaps the packet's tuple with the original direction's.
+    fn swap_tuple(&mut self) {
+        let v4 = self.flow.dl_type == eth::IP;
+        swap(&mut self.flow, v4);
+        swap(&mut self.wc.0, v4);
+    }
+}
+
+fn swap(k: &mut FlowKey, v4: bool) {
+    use std::mem::swap;
+    swap(&mut k.nw_proto, &mut k.ct_nw_proto);
+    if v4 {
+        swap(&mut k.nw_src, &mut k.ct_nw_src);
+        swap(&mut k.nw_dst, &mut k.ct_nw_dst);
+    } else {
+        swap(&mut k.ipv6_src, &mut k.ct_ipv6_src);
+        swap(&mut k.ipv6_dst, &mut k.ct_ipv6_dst);
+    }
+    swap(&mut k.tp_src, &mut k.ct_tp_src);
+    swap(&mut k.tp_dst, &mut k.ct_tp_dst);
+}

@@ -1,0 +1,146 @@
+//! Looking a packet up in tables.
+
+use super::ctx::{Ctx, of_port};
+use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
+use super::report::Kind;
+use crate::model::{N_TABLES, Rule, Stats, TableMiss, port_config};
+use heddle_flow::key::frag;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Last table that a miss continues to: the one after it belongs to the switch itself.
+const LAST_TABLE: usize = N_TABLES - 2;
+
+/// What a lookup found.
+pub(super) enum Found {
+    /// A rule.
+    Rule(Arc<Rule>),
+    /// None, and the controller is to be told.
+    ToController,
+    /// None.
+    Nothing,
+}
+
+/// What a lookup may do when nothing matches.
+#[derive(Clone, Copy)]
+pub(super) struct OnMiss {
+    /// A packet-in may be made of it.
+    pub(super) may_packet_in: bool,
+    /// The table's own setting counts. Otherwise a miss is just a miss (resubmit).
+    pub(super) honor_config: bool,
+}
+
+impl OnMiss {
+    /// As for packets from ports, and goto.
+    pub(super) const FULL: Self = Self {
+        may_packet_in: true,
+        honor_config: true,
+    };
+    /// As for resubmit.
+    pub(super) const NONE: Self = Self {
+        may_packet_in: false,
+        honor_config: false,
+    };
+}
+
+impl Ctx<'_> {
+    /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Leaves in `self.table` the last
+    /// table that was searched.
+    pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found {
+        // The match fields of a fragment's transport header are not available, in any fragment.
+        let mut key = self.flow;
+        key.in_port = in_port;
+        if key.nw_frag & frag::ANY != 0 {
+            key.tp_src = 0;
+            key.tp_dst = 0;
+        }
+        let bridge = self.bridge;
+        let mut miss = TableMiss::Continue;
+        for table in bridge.tables.iter().skip(usize::from(self.table)) {
+            if usize::from(table.id) > LAST_TABLE && table.id != self.table {
+                break;
+            }
+            self.table = table.id;
+            self.out.deps.push(self.generations.read(table.slot));
+            // Rules changed between `enter` and the line above: what we find is of the old version, but
+            // the generation may be the new one.
+            if bridge.version.load(Ordering::Acquire) != self.version {
+                self.out.uncacheable = true;
+            }
+            let found = table.rules.lookup(self.version, &key, &mut self.wc);
+            self.credit(if found.is_some() {
+                &table.matched
+            } else {
+                &table.missed
+            });
+            if let Some(entry) = found {
+                return Found::Rule(entry.data.clone());
+            }
+            if on_miss.honor_config {
+                miss = table.miss();
+                if miss == TableMiss::Continue {
+                    continue;
+                }
+            }
+            break;
+        }
+        if on_miss.may_packet_in && self.miss_wants_packet_in(miss) {
+            Found::ToController
+        } else {
+            Found::Nothing
+        }
+    }
+
+    fn miss_wants_packet_in(&self, miss: TableMiss) -> bool {
+        match miss {
+            TableMiss::Default => self.bridge.miss_to_controller,
+            TableMiss::Continue | TableMiss::Controller => self
+                .port(of_port(self.flow.in_port))
+                .is_some_and(|p| p.config & port_config::NO_PACKET_IN == 0),
+            TableMiss::Drop => false,
+        }
+    }
+
+    /// Has cached packets counted there.
+    pub(super) fn credit(&mut self, stats: &Arc<Stats>) {
+        self.out.credits.push(stats.clone());
+    }
+
+    /// Whether another lookup is within the limits.
+    pub(super) fn may_look_up(&mut self) -> bool {
+        if self.depth >= MAX_DEPTH {
+            self.report_error(|| format!("over max translation depth {MAX_DEPTH}"));
+            self.error = Some(XlateError::RecursionTooDeep);
+        } else if self.resubmits >= MAX_RESUBMITS {
+            self.report_error(|| format!("over {MAX_RESUBMITS} resubmit actions"));
+            self.error = Some(XlateError::TooManyResubmits);
+        } else if self.out_bytes > MAX_ACTION_BYTES {
+            self.report_error(|| "resubmits yielded over 64 kB of actions".to_owned());
+            // What was emitted so far is executed.
+            self.exit = true;
+        } else if self.stack_is_full() {
+            self.report_error(|| "resubmits yielded over 64 kB of stack".to_owned());
+            self.error = Some(XlateError::StackTooDeep);
+        } else {
+            return true;
+        }
+        false
+    }
+
+    /// A line for the trace that says what a lookup in `table` found.
+    pub(super) fn report_table(&mut self, found: &Found, table: u8) -> Option<usize> {
+        self.report(Kind::Table, || match found {
+            Found::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
+            Found::Nothing => format!("{table:2}. No match."),
+            Found::Rule(rule) => {
+                let matches = rule.wide_match().to_string();
+                let comma = if matches.is_empty() { "" } else { ", " };
+                let mut text = format!("{table:2}. {matches}{comma}priority {}", rule.priority);
+                if rule.cookie != 0 {
+                    text.push_str(&format!(", cookie {:#x}", rule.cookie));
+                }
+                text
+            }
+        })
+    }
+}

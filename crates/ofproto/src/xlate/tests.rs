@@ -1,0 +1,1 @@
+//! Tests of translation as a whole.
