@@ -3,10 +3,14 @@
 import ctypes
 import os
 import socket
+import struct
 import threading
+import time
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
+_SOL_PACKET, _PACKET_AUXDATA, _PACKET_OUTGOING = 263, 8, 4
+_VLAN_VALID, _VLAN_TPID_VALID = 0x10, 0x40
 
 
 class Net:
@@ -88,6 +92,7 @@ class Net:
         """A packet socket bound to a device of the namespace."""
         def make():
             sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+            sock.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
             sock.bind((dev, 0))
             sock.settimeout(timeout)
             return sock
@@ -100,15 +105,26 @@ class Net:
 
 
 def receive(sock, want, timeout=3.0):
-    """Frames that satisfy want(frame) and were not sent by ourselves, until one comes."""
-    import time
+    """The next frame that satisfies want(frame) and was not sent by ourselves; None when none comes in time."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         sock.settimeout(max(0.01, end - time.monotonic()))
         try:
-            frame, source = sock.recvfrom(65536)
+            frame, extra, _, source = sock.recvmsg(70000, 256)
         except TimeoutError:
             return None
-        if source[2] != 4 and want(frame):  # PACKET_OUTGOING
-            return frame
+        if source[2] != _PACKET_OUTGOING:
+            frame = _with_tag(frame, extra)
+            if want(frame):
+                return frame
     return None
+
+
+def _with_tag(frame, extra):
+    """The kernel takes the outer VLAN tag off before a packet socket sees the frame: put it back."""
+    for level, kind, data in extra:
+        if level == _SOL_PACKET and kind == _PACKET_AUXDATA:
+            status, _, _, _, _, tci, tpid = struct.unpack("=IIIHHHH", data[:20])
+            if status & _VLAN_VALID:
+                return frame[:12] + struct.pack("!HH", tpid if status & _VLAN_TPID_VALID else 0x8100, tci) + frame[12:]
+    return frame

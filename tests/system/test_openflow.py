@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""Flow tables and what ovs-ofctl asks about them, over OpenFlow 1.0, 1.3, 1.4 and 1.5."""
+
+import re
+import subprocess
+import time
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import frames
+from lab.net import receive
+from lab.runner import main
+from lab.shell import wait_for
+from lab.switch import end_process, read_pid
+
+VERSIONS = ("OpenFlow10", "OpenFlow13", "OpenFlow14", "OpenFlow15")
+A, B = "50:54:00:00:00:0a", "50:54:00:00:00:0b"
+
+
+def no_numbers(text):
+    return re.sub(r"(xid=|duration=|lookup=|matched=)[0-9a-fx.]+s?", r"\1-", text)
+
+
+def scenario_questions_on_every_version(lab):
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "other_config:hwaddr=aa:bb:cc:00:00:01")
+    lab.veth_pod(sw, "a")
+    for version in VERSIONS:
+        def ask(*args):
+            return sw.ofctl("-O", version, *args)
+        show = ask("show", "br0")
+        assert "dpid:0000aabbcc000001" in show and "n_tables:254" in show, show
+        assert "1(va): addr:" in show and "LOCAL(br0): addr:aa:bb:cc:00:00:01" in show, show
+        assert "actions=NORMAL" in ask("dump-flows", "br0")
+        tables = ask("dump-tables", "br0")
+        assert "table 0" in tables and "active=1" in tables, tables
+        aggregate = ask("dump-aggregate", "br0")
+        assert "flow_count=1" in aggregate and "packet_count=" in aggregate, aggregate
+        ports = ask("dump-ports", "br0")
+        assert "rx pkts=" in ports and "LOCAL" in ports, ports
+        assert "rx pkts=" in ask("dump-ports", "br0", "1")
+        assert "1(va)" in ask("dump-ports-desc", "br0")
+        description = ask("dump-desc", "br0")
+        for field in ("Manufacturer:", "Hardware:", "Software:", "Serial Num:", "DP Description:"):
+            assert field in description, description
+        assert ask("get-frags", "br0").strip()
+        if version != "OpenFlow10":
+            assert "OFPST_GROUP" in ask("dump-groups", "br0")
+        ask("probe", "br0")
+        ask("ping", "br0", "16")
+        ask("queue-stats", "br0")
+
+
+def scenario_flow_mods_strict_and_not(lab):
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    for version in VERSIONS:
+        def mod(*args, **kw):
+            return sw.ofctl("-O", version, *args, **kw)
+
+        def flows():
+            return sorted(re.sub(r"reset_counts ", "", line) for line in
+                          (text.strip() for text in mod("dump-flows", "--no-stats", "br0").splitlines())
+                          if "actions=" in line)
+        mod("del-flows", "br0")
+        mod("add-flow", "br0", "priority=10,ip,nw_dst=10.0.0.1,actions=output:1")
+        mod("add-flow", "br0", "priority=20,ip,nw_dst=10.0.0.1,actions=output:2")
+        mod("add-flow", "br0", "priority=20,tcp,nw_dst=10.0.0.1,tp_dst=80,actions=output:3")
+        assert len(flows()) == 3, flows()
+        # Same match and priority: replaced.
+        mod("add-flow", "br0", "priority=10,ip,nw_dst=10.0.0.1,actions=output:4")
+        assert len(flows()) == 3 and any("output:4" in flow for flow in flows()), flows()
+        # Not strict: everything that the match covers, at any priority.
+        mod("mod-flows", "br0", "ip,actions=output:5")
+        assert all("output:5" in flow for flow in flows()) and len(flows()) == 3, flows()
+        # Strict: exactly this one.
+        mod("--strict", "mod-flows", "br0", "priority=20,ip,nw_dst=10.0.0.1,actions=output:6")
+        assert sum("output:6" in flow for flow in flows()) == 1, flows()
+        mod("--strict", "del-flows", "br0", "priority=11,ip,nw_dst=10.0.0.1")
+        assert len(flows()) == 3, flows()
+        mod("--strict", "del-flows", "br0", "priority=10,ip,nw_dst=10.0.0.1")
+        assert len(flows()) == 2, flows()
+        mod("del-flows", "br0", "tcp")
+        assert len(flows()) == 1, flows()
+        mod("del-flows", "br0", "out_port=7")
+        assert len(flows()) == 1, flows()
+        mod("del-flows", "br0", "out_port=6")
+        assert not flows(), flows()
+
+
+def scenario_cookies(lab):
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    for index in range(4):
+        sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", f"cookie={0x10 + index:#x},priority={index},actions=drop")
+    assert len(sw.flows("br0", "cookie=0x12/-1")) == 1
+    assert len(sw.flows("br0", "cookie=0x10/0xfe")) == 2
+    sw.ofctl("-O", "OpenFlow13", "mod-flows", "br0", "cookie=0x11/-1,actions=output:9")
+    assert sum("output:9" in flow for flow in sw.flows("br0")) == 1
+    sw.ofctl("-O", "OpenFlow13", "del-flows", "br0", "cookie=0x12/-1")
+    assert len(sw.flows("br0")) == 3
+    sw.ofctl("-O", "OpenFlow13", "del-flows", "br0", "cookie=0x10/0x10")
+    assert not sw.flows("br0")
+
+
+def scenario_flags_and_errors(lab):
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    for version in VERSIONS:
+        sw.ofctl("-O", version, "del-flows", "br0")
+        sw.ofctl("-O", version, "add-flow", "br0", "priority=5,ip,actions=output:1")
+        out = sw.ofctl("-O", version, "add-flow", "br0", "check_overlap,priority=5,in_port=1,actions=output:1", check=1)
+        assert "OFPFMFC_OVERLAP" in out, out
+        sw.ofctl("-O", version, "add-flow", "br0", "check_overlap,priority=6,in_port=1,actions=output:1")
+    out = sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "table=3,actions=goto_table:2", check=1)
+    assert "OFPBIC_BAD_TABLE_ID" in out or "BAD_TABLE" in out or "goto_table" in out, out
+    out = sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "actions=group:77", check=1)
+    assert "OFPBAC_BAD_OUT_GROUP" in out, out
+    out = sw.ofctl("-O", "OpenFlow14", "add-flow", "br0", "importance=7,priority=9,actions=drop")
+    assert "importance=7" in sw.ofctl("-O", "OpenFlow14", "dump-flows", "br0")
+
+
+def scenario_ten_thousand_flows(lab):
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    text = "".join(f"table={i % 5},priority={i % 7 + 1},tcp,nw_dst=10.{i >> 8}.{i & 255}.1,tp_dst=80,actions=output:1\n"
+                   for i in range(10000))
+    began = time.monotonic()
+    sw.ofctl("-O", "OpenFlow13", "add-flows", "br0", "-", stdin=text, timeout=60)
+    lab.trace.note(f"10,000 flows in {time.monotonic() - began:.2f} s")
+    assert "flow_count=10000" in sw.ofctl("dump-aggregate", "br0")
+    assert sw.ofctl("dump-flows", "br0", quiet=True).count("actions=") == 10000
+    sw.ofctl("del-flows", "br0")
+    assert "flow_count=0" in sw.ofctl("dump-aggregate", "br0")
+
+
+class Monitor:
+    """ovs-ofctl monitor in the background, its output in a file."""
+
+    def __init__(self, lab, sw, *args):
+        self.path = f"{sw.dir}/monitor.txt"
+        self.pid_file = f"{sw.dir}/monitor.pid"
+        with open(self.path, "w") as file:
+            self.process = subprocess.Popen(
+                ["ovs-ofctl", *args[:-1], "monitor", "br0", *args[-1], "--pidfile=" + self.pid_file, "-vconsole:off",
+                 f"--unixctl={sw.dir}/monitor.ctl"],
+                env=dict(sw.trace.env, **sw.env), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
+        self.lab = lab
+        lab.cleanups.append(self.close)
+        wait_for("the monitor", lambda: os.path.exists(f"{sw.dir}/monitor.ctl"))
+        self.sw = sw
+        # The barrier that the monitor answers to proves that its connection is set up.
+        sw.run("ovs-appctl", "-t", f"{sw.dir}/monitor.ctl", "ofctl/barrier")
+
+    def text(self):
+        with open(self.path) as file:
+            return file.read()
+
+    def wait(self, what, timeout=10):
+        wait_for(f"{what} from the monitor", lambda: re.search(what, self.text(), re.S), timeout)
+
+    def close(self):
+        self.lab.trace.note("monitor:\n" + self.text()[-3000:])
+        if self.process.poll() is None:
+            end_process(read_pid(self.pid_file) or self.process.pid)
+        self.process.wait()
+
+
+def scenario_timeouts_and_flow_removed(lab):
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    monitor = Monitor(lab, sw, "-O", "OpenFlow13", ["65534"])
+    sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "hard_timeout=1,send_flow_rem,cookie=0x51,priority=1,actions=drop")
+    sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "idle_timeout=1,send_flow_rem,cookie=0x52,priority=2,actions=drop")
+    sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "send_flow_rem,cookie=0x53,priority=3,actions=drop")
+    sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "hard_timeout=1,cookie=0x54,priority=4,actions=drop")
+    wait_for("the timeouts", lambda: len(sw.flows("br0")) == 1, 15, 0.3)
+    sw.ofctl("-O", "OpenFlow13", "del-flows", "br0")
+    monitor.wait(r"FLOW_REMOVED.*reason=hard.*cookie:0x51|FLOW_REMOVED[^\n]*\n?[^\n]*reason=hard[^\n]*cookie:0x51")
+    monitor.wait(r"reason=idle[^\n]*cookie:0x52")
+    monitor.wait(r"reason=delete[^\n]*cookie:0x53")
+    assert "cookie:0x54" not in monitor.text()
+
+
+def scenario_idle_timeout_counts_traffic(lab):
+    """Traffic that only hits cached decisions still keeps its flow alive."""
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    lab.veth_pod(sw, "a")
+    lab.veth_pod(sw, "b")
+    sock = lab.net.raw(f"{lab.net.stem}-a", "eth0")
+    sw.ofctl("add-flow", "br0", "idle_timeout=3,priority=1,in_port=va,dl_type=0x9000,actions=output:vb")
+    frame = frames.ethernet(B, A, 0x9000, b"z" * 60)
+    for _ in range(30):
+        sock.send(frame)
+        time.sleep(0.2)
+    flows = sw.flows("br0")
+    assert len(flows) == 1, "the flow was idle only in the eyes of the switch"
+    wait_for("30 packets counted", lambda: "n_packets=30," in sw.flows("br0")[0], 5)
+    wait_for("the idle timeout", lambda: not sw.flows("br0"), 15, 0.3)
+
+
+def scenario_packet_in_and_out(lab):
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    lab.veth_pod(sw, "a")
+    lab.veth_pod(sw, "b")
+    into, out = lab.net.raw(f"{lab.net.stem}-a", "eth0"), lab.net.raw(f"{lab.net.stem}-b", "eth0")
+    for version in VERSIONS:
+        monitor = Monitor(lab, sw, "-O", version, ["65534"])
+        sw.ofctl("-O", version, "add-flow", "br0", "cookie=0x77,priority=1,in_port=va,actions=controller")
+        into.send(frames.ethernet(B, A, 0x0800, frames.ipv4("10.0.0.1", "10.0.0.2", 17, frames.udp(
+            "10.0.0.1", "10.0.0.2", 1111, 2222, b"packet-in"))))
+        monitor.wait(r"PACKET_IN.*in_port=va|PACKET_IN.*in_port=1")
+        monitor.wait(r"udp.*nw_src=10.0.0.1.*tp_dst=2222")
+        assert "(via action)" in monitor.text(), monitor.text()
+        # And out again, by hand.
+        data = frames.ethernet("ff:ff:ff:ff:ff:ff", A, 0x9000, b"packet-out " + version.encode() + b" " * 40)
+        sw.ofctl("-O", version, "packet-out", "br0", f"in_port=controller,packet={data.hex()},actions=output:vb")
+        assert receive(out, lambda got: got == data, 3), "packet-out to a port"
+        sw.ofctl("-O", version, "packet-out", "br0", f"in_port=vb,packet={data.hex()},actions=table")
+        sw.ofctl("-O", version, "add-flow", "br0", "priority=9,in_port=va,dl_type=0x9000,actions=set_field:%s->eth_src,vb" % B)
+        sw.ofctl("-O", version, "packet-out", "br0", f"in_port=va,packet={data.hex()},actions=table")
+        assert receive(out, lambda got: got[12:] == data[12:] and got[6:12] == frames.mac(B), 3), "packet-out to the table"
+        sw.ofctl("del-flows", "br0")
+        monitor.close()
+        for name in ("monitor.pid", "monitor.ctl"):
+            if os.path.exists(f"{sw.dir}/{name}"):
+                os.unlink(f"{sw.dir}/{name}")
+
+
+def scenario_port_status(lab):
+    sw = lab.switch()
+    lab.bridge(sw)
+    monitor = Monitor(lab, sw, "-O", "OpenFlow13", ["65534"])
+    lab.veth_pod(sw, "a")
+    monitor.wait(r"PORT_STATUS.*ADD.*va")
+    sw.vsctl("del-port", "va")
+    monitor.wait(r"PORT_STATUS.*DEL.*va")
+
+
+def scenario_counters_and_pipeline(lab):
+    """Four tables with registers, metadata and a rewritten header, counted in each."""
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    lab.veth_pod(sw, "a")
+    lab.veth_pod(sw, "b")
+    into, out = lab.net.raw(f"{lab.net.stem}-a", "eth0"), lab.net.raw(f"{lab.net.stem}-b", "eth0")
+    port = sw.get("interface", "vb", "ofport")
+    sw.ofctl("-O", "OpenFlow15", "add-flows", "br0", "-", stdin=f"""
+        table=0,ip,actions=load:{port}->NXM_NX_REG0[],write_metadata:0x5/0xf,goto_table:1
+        table=1,metadata=0x5/0xf,reg0={port},tcp,actions=dec_ttl,set_field:{B}->eth_dst,resubmit(,2),goto_table:3
+        table=2,actions=push:NXM_NX_REG0[],pop:NXM_NX_REG1[]
+        table=3,tcp,tp_dst=80,reg1={port},actions=mod_nw_dst:10.0.0.99,set_field:8080->tcp_dst,output:NXM_NX_REG1[]
+        table=3,priority=1,actions=drop
+        """)
+    frame = frames.ethernet("ff:ff:ff:ff:ff:ff", A, 0x0800, frames.ipv4("10.0.0.1", "10.0.0.2", 6, frames.tcp(
+        "10.0.0.1", "10.0.0.2", 1234, 80, data=b"GET / pipeline")))
+    wanted = frames.ethernet(B, A, 0x0800, frames.ipv4("10.0.0.1", "10.0.0.99", 6, frames.tcp(
+        "10.0.0.1", "10.0.0.99", 1234, 8080, data=b"GET / pipeline"), ttl=63))
+    for _ in range(20):
+        into.send(frame)
+    got = receive(out, lambda data: b"pipeline" in data)
+    assert got == wanted, f"{got and got.hex()}\n instead of\n{wanted.hex()}"
+    wait_for("the counters", lambda: sum("n_packets=20," in flow for flow in sw.flows("br0")) == 4, 5, 0.2)
+
+
+if __name__ == "__main__":
+    main()
