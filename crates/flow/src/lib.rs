@@ -9,10 +9,12 @@
 //! (`extract`, `compose`), OXM and NXM entries (`oxm`), the text of `ovs-ofctl` (`text`) and the text of
 //! `ovs-dpctl` (`odp`). `field` is the declarative table that they all read.
 
+pub mod compose;
 pub mod extract;
 pub mod field;
 pub mod key;
 mod mask;
+pub mod odp;
 pub mod oxm;
 pub mod text;
 

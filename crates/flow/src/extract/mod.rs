@@ -17,7 +17,7 @@ mod l4;
 #[cfg(test)]
 mod tests;
 
-use crate::key::{FlowKey, N_MPLS, N_VLANS, Vlan, frag};
+use crate::key::{FlowKey, N_MPLS, Vlan, frag};
 use cursor::{Cursor, Stop};
 use heddle_wire::arp::Arp;
 use heddle_wire::eth::{self, Ethernet, LlcSnap, MplsLse, VlanTag, ethertype};
@@ -35,7 +35,7 @@ pub struct Hint {
     pub total_len: usize,
     /// Packet type: namespace << 16 | type; 0 for Ethernet.
     pub packet_type: u32,
-    /// VLAN tags to read at most (`other_config:vlan-limit`), up to [`N_VLANS`]. A further tag is an EtherType.
+    /// VLAN tags to read at most (`other_config:vlan-limit`), up to [`crate::key::N_VLANS`]. A further tag is an EtherType.
     pub vlan_limit: u8,
 }
 
@@ -45,7 +45,7 @@ impl Hint {
         Self {
             total_len: len,
             packet_type: 0,
-            vlan_limit: N_VLANS as u8,
+            vlan_limit: 2,
         }
     }
 }

@@ -20,6 +20,7 @@ pub use flags::{CT_STATE, FlagNames, TCP, TUNNEL, format_flags, parse_flags};
 pub use format::MatchText;
 pub use parse::{PROTOCOLS, Protocol, key_values};
 pub use ports::{PortNames, PortNumbers, format_port, parse_port, reserved_port_name};
+pub(crate) use value::mac as parse_mac;
 pub use value::{format_value, parse_int, parse_value};
 
 use crate::key::{FlowKey, Match};
