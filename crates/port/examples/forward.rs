@@ -1,6 +1,6 @@
 //! Forwards between two ports, to measure them without a switch in between.
 //!
-//! `forward [--cpu N] [--spin-us N] [--secs N] KIND:NAME KIND:NAME`, for example
+//! `forward [--cpu N] [--spin-us N] [--secs N] [--no-steer] KIND:NAME KIND:NAME`, for example
 //! `forward --cpu 1 --spin-us 50 --secs 30 internal:tap0 system:veth1`. After `--spin-us` microseconds without traffic it
 //! sleeps in epoll; a very large value polls for ever. Counters are printed at the end.
 
@@ -58,7 +58,7 @@ fn step(pool: &mut Pool, burst: &mut Burst, from: &mut Side, to: &mut Side) -> b
 }
 
 fn main() -> Result<(), String> {
-    let (mut cpu, mut spin_us, mut secs, mut specs) = (None, 50, 10, Vec::new());
+    let (mut cpu, mut spin_us, mut secs, mut specs, mut steer) = (None, 50, 10, Vec::new(), true);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let mut number = || {
@@ -70,6 +70,7 @@ fn main() -> Result<(), String> {
             "--cpu" => cpu = Some(number()?),
             "--spin-us" => spin_us = number()?,
             "--secs" => secs = number()?,
+            "--no-steer" => steer = false,
             _ => specs.push(arg),
         }
     }
@@ -77,6 +78,15 @@ fn main() -> Result<(), String> {
         return Err("two ports, please".into());
     };
     let (mut a, mut b) = (open(a)?, open(b)?);
+    let others: Vec<usize> = heddle_sys::cpu::allowed()
+        .map_err(|e| e.to_string())?
+        .into_iter()
+        .filter(|c| Some(*c as u64) != cpu)
+        .collect();
+    if steer {
+        a.port.steer(&others);
+        b.port.steer(&others);
+    }
     if let Some(cpu) = cpu {
         heddle_sys::cpu::pin(&[usize::try_from(cpu).map_err(|e| e.to_string())?])
             .map_err(|e| e.to_string())?;

@@ -8,6 +8,7 @@
 //! members of a fanout group cannot be, so with several queues the port says that it is stale.
 
 mod rx;
+mod steer;
 #[cfg(test)]
 mod tests;
 mod tx;
@@ -19,6 +20,7 @@ use rx::SystemRx;
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
+use steer::Steering;
 use tx::SystemTx;
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
@@ -40,6 +42,7 @@ struct State {
     senders: Vec<Weak<PacketSocket>>,
     last: PortStatus,
     stale: bool,
+    steering: Steering,
 }
 
 impl SystemPort {
@@ -153,9 +156,8 @@ impl Port for SystemPort {
         let index = self.link.ifindex(&self.name).map_err(fail)?;
         let socket = PacketSocket::sender().map_err(fail)?;
         socket.set_sndbuf(SNDBUF);
-        if std::env::var_os("HEDDLE_QDISC").is_none() {
-            let _ = socket.bypass_qdisc();
-        }
+        // A device that holds packets back does so in its own queue; the qdisc would only add its lock.
+        let _ = socket.bypass_qdisc();
         socket.bind(index).map_err(fail)?;
         let socket = Arc::new(socket);
         let mut state = self.state.lock();
@@ -168,6 +170,7 @@ impl Port for SystemPort {
         let mut now = self.read(&state.last);
         if now.ifindex != 0 && now.ifindex != state.last.ifindex {
             self.rebind(&mut state, now.ifindex);
+            state.steering.again();
         }
         if now.link_up != state.last.link_up {
             now.link_resets += 1;
@@ -192,6 +195,17 @@ impl Port for SystemPort {
     }
     fn stale(&self) -> bool {
         self.state.lock().stale
+    }
+    fn steer(&self, cpus: &[usize]) {
+        let mut state = self.state.lock();
+        let veth = state
+            .last
+            .extra
+            .iter()
+            .any(|(k, v)| k == "driver_name" && v == "veth");
+        if veth {
+            state.steering.set(&self.name, cpus);
+        }
     }
     fn as_any(&self) -> &dyn std::any::Any {
         self

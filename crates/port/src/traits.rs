@@ -105,6 +105,9 @@ pub trait Port: Send + Sync {
     fn stale(&self) -> bool {
         false
     }
+    /// Tells which processors no worker of the switch uses (all of them, if workers use all). A type whose packets can
+    /// overtake each other on their way in (a veth pair) steers them by flow to these; the default needs nothing.
+    fn steer(&self, _cpus: &[usize]) {}
     /// For type-specific commands (`netdev-dummy/receive`).
     fn as_any(&self) -> &dyn std::any::Any;
 }

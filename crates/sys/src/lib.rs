@@ -23,6 +23,7 @@ pub mod memory;
 pub mod packet_socket;
 pub mod process;
 mod sock;
+pub mod steering;
 pub mod tap;
 
 pub use batch::{RecvBatch, SendBatch};
