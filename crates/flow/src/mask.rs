@@ -28,7 +28,7 @@ impl FlowMask {
         }
         m.skb_priority = u32::MAX;
         m.pkt_mark = u32::MAX;
-        m.ct_state = u32::MAX;
+        m.ct_state = 0xff;
         m.ct_zone = u16::MAX;
         m.ct_mark = u32::MAX;
         m.ct_label = [0xff; 16];

@@ -151,7 +151,7 @@ fn checksums_right(packet: &[u8], k: &FlowKey) -> bool {
 
 #[test]
 fn sizes() {
-    let k = FlowKey::parse_text("udp,nw_src=1.2.3.4,tp_dst=9", None).expect("key");
+    let k = FlowKey::parse_text("udp,nw_src=1.2.3.4,udp_dst=9", None).expect("key");
     assert_eq!(compose(&k, 64).len(), 14 + 20 + 8 + 64);
     assert_eq!(compose_sized(&k, 100).map(|p| p.len()), Some(100));
     assert_eq!(compose_sized(&k, 41), None);

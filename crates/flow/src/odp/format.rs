@@ -355,16 +355,14 @@ fn l2_5(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, masked: bool) -> fmt::Resu
         )?,
         ethertype::IPV6 => ipv6(w, k, m)?,
         ethertype::ARP | ethertype::RARP => {
-            let op_m = if m.nw_proto == u8::MAX {
-                u16::MAX
-            } else {
-                m.nw_proto.into()
-            };
+            // All ones of the key's eight bits are all ones of the opcode's sixteen, in the value as in the mask.
+            let wide = |x: u8| if x == u8::MAX { u16::MAX } else { x.into() };
+            let op_m = wide(m.nw_proto);
             let counts = m.nw_src | m.nw_dst != 0 || op_m != 0 || m.arp_sha != [0; 6] || m.arp_tha != [0; 6];
             w.attr("arp", counts, |w| {
                 w.ip4("sip", k.nw_src, m.nw_src)?;
                 w.ip4("tip", k.nw_dst, m.nw_dst)?;
-                w.dec16("op", k.nw_proto.into(), op_m)?;
+                w.dec16("op", wide(k.nw_proto), op_m)?;
                 w.mac("sha", k.arp_sha, m.arp_sha)?;
                 w.mac("tha", k.arp_tha, m.arp_tha)
             })?;

@@ -12,7 +12,7 @@
 mod put;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use put::{MatchForm, put_cookie, put_field, put_header, put_match};
 
