@@ -37,6 +37,12 @@ pub(crate) fn any_match() -> impl Strategy<Value = Match> {
             let mask = mask
                 .map(|m| FieldValue::from_u128(m) & f.full_mask())
                 .filter(|m| f.is_mask_valid(*m));
+            // A later fragment that is none is no packet.
+            let v = if f == FieldId::IpFrag && v.as_u64() == 2 {
+                FieldValue::ZERO
+            } else {
+                v
+            };
             let own = f.header(0).is_some() || f.header(6).is_some();
             let sound = f.prereqs_ok(&m.key) && f.info().prereq.ok_for_match(&m) && f.is_value_valid(v);
             // Fields that others need, or that share bits with those put in the other dialect.
