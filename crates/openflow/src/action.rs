@@ -81,8 +81,10 @@ pub enum Action {
         /// Push a tag where there is none.
         push_if_missing: bool,
     },
-    /// Pops the outermost tag (strip_vlan is the 1.0 name).
+    /// Pops the outermost tag (1.1 and later; prints as `pop_vlan`).
     PopVlan,
+    /// The same in 1.0; prints as `strip_vlan`.
+    StripVlan,
     /// Pushes a tag with this EtherType.
     PushVlan(u16),
     /// 1.0 and 1.1 forms of set_field on L2 to L4 headers.

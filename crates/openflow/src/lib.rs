@@ -6,12 +6,17 @@
 //! called from any thread. Decoders read through a bounds-checked cursor and never panic on any input.
 
 pub mod action;
+mod actions;
+pub mod check;
+mod codec;
 pub mod error;
 pub mod header;
 pub mod message;
+pub mod text;
 pub mod version;
 
 pub use action::{Action, Instruction, InstructionSet, Port};
+pub use codec::{DecodeContext, FlowStatsWriter, decode, encode};
 pub use error::{DecodeError, EncodeError, ErrorKind, OfError};
 pub use header::{Header, frame_len};
 pub use message::Message;

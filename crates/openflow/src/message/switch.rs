@@ -31,8 +31,8 @@ bitflags::bitflags! {
         const TABLE_STATS = 1 << 1;
         /// Port statistics.
         const PORT_STATS = 1 << 2;
-        /// 802.1D spanning tree (1.0), group statistics (1.1 and later).
-        const STP_OR_GROUP_STATS = 1 << 3;
+        /// Group statistics (1.1 and later; the bit is spanning tree in 1.0, which is never set here).
+        const GROUP_STATS = 1 << 3;
         /// Reassembles IP fragments.
         const IP_REASM = 1 << 5;
         /// Queue statistics.

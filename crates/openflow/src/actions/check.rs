@@ -1,0 +1,216 @@
+//! Checks of actions against the flow that they are in.
+//!
+//! Whether an action makes sense depends on what the match says about the packet, and on what earlier
+//! actions did to it: setting an IPv4 address needs IPv4, which a popped MPLS label may have brought about. 1.0 allows
+//! some actions on packets that lack the header (they do nothing); later versions refuse them with
+//! `OFPBAC_MATCH_INCONSISTENT`.
+
+use super::decode::is_output_port;
+use super::field::{check_dst, check_src};
+use crate::action::{Action, FieldId, Instruction, InstructionSet, Port, Subfield};
+use crate::error::ErrorKind;
+use crate::version::Version;
+use heddle_flow::Match;
+use heddle_flow::key::{Vlan, frag};
+
+/// What the checks need to know beside the match.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckContext {
+    /// Version that the message came in.
+    pub version: Version,
+    /// Largest ordinary port number that an action may name.
+    pub max_port: Port,
+    /// The flow's table; 0xff if not known.
+    pub table_id: u8,
+    /// How many tables there are; 0xff if not limited.
+    pub n_tables: u8,
+}
+
+/// Checks the instructions of a flow with this match. The error is what to answer.
+pub fn check_instructions(set: &InstructionSet, m: &Match, cx: &CheckContext) -> Result<(), ErrorKind> {
+    for i in &set.0 {
+        match i {
+            Instruction::Apply(actions) | Instruction::Write(actions) => check_actions(actions, m, cx)?,
+            Instruction::Goto(table) => {
+                let backwards = cx.table_id != 0xff && *table <= cx.table_id;
+                if backwards || cx.n_tables != 0xff && *table >= cx.n_tables {
+                    return Err(ErrorKind::BadInstructionBadTableId);
+                }
+            }
+            Instruction::Meter(id) => check_meter(*id)?,
+            Instruction::Clear | Instruction::WriteMetadata { .. } => {}
+        }
+    }
+    Ok(())
+}
+
+/// Checks a list of actions, run on packets that match `m`.
+pub fn check_actions(actions: &[Action], m: &Match, cx: &CheckContext) -> Result<(), ErrorKind> {
+    let mut checker = Checker { m: *m, cx };
+    actions.iter().try_for_each(|a| checker.action(a))
+}
+
+fn check_meter(id: u32) -> Result<(), ErrorKind> {
+    /// Largest meter that is not a reserved one.
+    const MAX: u32 = 0xffff_0000;
+    if id == 0 || id > MAX {
+        Err(ErrorKind::MeterModFailedInvalidMeter)
+    } else {
+        Ok(())
+    }
+}
+
+struct Checker<'a> {
+    /// What is known of the packet at this point.
+    m: Match,
+    cx: &'a CheckContext,
+}
+
+impl Checker<'_> {
+    /// Holds, or is inconsistent in versions after 1.0.
+    fn consistent(&self, ok: bool) -> Result<(), ErrorKind> {
+        if ok || self.cx.version == Version::V10 {
+            Ok(())
+        } else {
+            Err(ErrorKind::BadActionMatchInconsistent)
+        }
+    }
+
+    fn port(&self, port: Port) -> Result<(), ErrorKind> {
+        if is_output_port(port, self.cx.max_port) {
+            Ok(())
+        } else {
+            Err(ErrorKind::BadActionBadOutPort)
+        }
+    }
+
+    fn src(&self, s: Subfield) -> Result<(), ErrorKind> {
+        check_src(s, Some(&self.m))
+    }
+
+    fn dst(&self, s: Subfield) -> Result<(), ErrorKind> {
+        check_dst(s, Some(&self.m))
+    }
+
+    fn holds(&self, field: FieldId) -> bool {
+        field.info().prereq.ok_for_match(&self.m)
+    }
+
+    fn mpls(&self) -> Result<(), ErrorKind> {
+        self.consistent(self.holds(FieldId::MplsLabel))
+    }
+
+    fn set_field(&mut self, field: FieldId, value: u64) -> Result<(), ErrorKind> {
+        let tci = &mut self.m.key.vlans[0].tci;
+        let tagged = *tci & Vlan::CFI != 0;
+        if !field.info().prereq.ok_for_match(&self.m) || field == FieldId::VlanVid && !tagged {
+            return Err(ErrorKind::BadActionMatchInconsistent);
+        }
+        if field == FieldId::VlanTci {
+            self.m.key.vlans[0].tci = u16::try_from(value & 0xffff).expect("16 bits");
+        }
+        Ok(())
+    }
+
+    /// A 1.0 or 1.1 action on the VLAN tag.
+    fn old_vlan(&mut self, push: bool) -> Result<(), ErrorKind> {
+        self.consistent(push || self.m.key.vlans[0].present())?;
+        self.m.key.vlans[0].tci |= Vlan::CFI;
+        Ok(())
+    }
+
+    fn action(&mut self, a: &Action) -> Result<(), ErrorKind> {
+        match a {
+            Action::Output { port, .. } => self.port(*port),
+            Action::Enqueue { port, .. } => {
+                let fine = *port <= self.cx.max_port || *port == Port::IN_PORT || *port == Port::LOCAL;
+                if fine {
+                    Ok(())
+                } else {
+                    Err(ErrorKind::BadActionBadOutPort)
+                }
+            }
+            Action::OutputReg { src, .. } => self.src(*src),
+            Action::SetVlanVid { push_if_missing, .. } | Action::SetVlanPcp { push_if_missing, .. } => {
+                self.old_vlan(*push_if_missing)
+            }
+            Action::PopVlan | Action::StripVlan => {
+                self.consistent(self.m.key.vlans[0].present())?;
+                let v = &mut self.m.key.vlans;
+                *v = [v[1], Vlan::default()];
+                Ok(())
+            }
+            Action::PushVlan(_) => {
+                let v = &mut self.m.key.vlans;
+                if v[1].present() {
+                    return Err(ErrorKind::BadActionBadTag);
+                }
+                *v = [
+                    Vlan {
+                        tpid: v[0].tpid,
+                        tci: Vlan::CFI,
+                    },
+                    v[0],
+                ];
+                Ok(())
+            }
+            Action::SetIpv4Src(_) | Action::SetIpv4Dst(_) => self.consistent(self.holds(FieldId::Ipv4Src)),
+            Action::SetIpDscp(_) | Action::SetIpEcn(_) | Action::SetIpTtl(_) | Action::DecTtl(_) => {
+                self.consistent(self.holds(FieldId::IpTtl))
+            }
+            Action::SetL4Src(_) | Action::SetL4Dst(_) => {
+                let l4 = matches!(self.m.key.nw_proto, 6 | 17 | 132) && self.m.key.nw_frag & frag::LATER == 0;
+                self.consistent(l4 && self.holds(FieldId::IpTtl))
+            }
+            Action::SetField { field, value, .. } => self.set_field(*field, value.as_u64()),
+            Action::Load { dst, value } => self.set_field(
+                dst.field,
+                dst.place(heddle_flow::FieldValue::from_u64(*value)).as_u64(),
+            ),
+            Action::Move { src, dst } => {
+                self.src(*src)?;
+                self.dst(*dst)
+            }
+            Action::StackPush(s) => self.src(*s),
+            Action::StackPop(s) => self.dst(*s),
+            Action::SetMplsLabel(_) | Action::SetMplsTc(_) | Action::SetMplsTtl(_) | Action::DecMplsTtl => {
+                self.mpls()
+            }
+            Action::PushMpls(ty) => {
+                self.consistent(self.m.key.packet_type == 0)?;
+                self.m.key.dl_type = *ty;
+                // What is behind the label cannot be looked at any more.
+                self.m.key.nw_proto = 0;
+                Ok(())
+            }
+            Action::PopMpls(ty) => {
+                self.mpls()?;
+                self.m.key.dl_type = *ty;
+                Ok(())
+            }
+            Action::Resubmit { with_ct_orig, .. } => {
+                if *with_ct_orig && !self.holds(FieldId::CtNwProto) {
+                    return Err(ErrorKind::BadActionMatchInconsistent);
+                }
+                Ok(())
+            }
+            Action::Meter(id) => check_meter(*id),
+            Action::Clone(actions) => check_actions(actions, &self.m, self.cx),
+            Action::SetEthSrc(_)
+            | Action::SetEthDst(_)
+            | Action::SetTunnel(_)
+            | Action::SetQueue(_)
+            | Action::PopQueue
+            | Action::Controller(_)
+            | Action::Group(_)
+            | Action::Note(_)
+            | Action::Drop
+            | Action::Exit => Ok(()),
+            // Sending what is not IP to the connection tracker fails in the datapath, so 1.0 refuses it too.
+            Action::Opaque(o) if o.name == "ct" && !self.holds(FieldId::IpTtl) => {
+                Err(ErrorKind::BadActionMatchInconsistent)
+            }
+            Action::Opaque(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! Actions from the wire.
+//!
+//! The order of checks is that of Open vSwitch, so that a message with several faults gets the same error:
+//! number, then length, then the fields of the action in turn.
+
+use super::field::{check_dst, check_src, from_nxm_ofs, pull_entry, pull_header};
+use super::opaque;
+use super::raw::{Raw, Row, by_number};
+use super::verify::{Place, verify_actions};
+use crate::action::{Action, ControllerAction, FieldId, FieldValue, Port, Subfield};
+use crate::codec::cursor::Reader;
+use crate::codec::port::{port_from_u16, port_from_u32};
+use crate::codec::property;
+use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
+use crate::version::Version;
+
+/// How deep actions may nest (clone in clone). A 64 KiB message could nest 4,000 deep; nobody means that.
+const MAX_DEPTH: u8 = 64;
+
+/// What a list of actions may hold beside actions proper: 1.0 says `write_metadata` as an action.
+pub(crate) enum Item {
+    Action(Action),
+    WriteMetadata { value: u64, mask: u64 },
+}
+
+/// Decodes a list of actions that fills `bytes`.
+pub(crate) fn decode_items(version: Version, bytes: &[u8], depth: u8) -> Result<Vec<Item>, ErrorKind> {
+    if depth > MAX_DEPTH {
+        return Err(ErrorKind::BadActionTooMany);
+    }
+    let mut r = Reader(bytes);
+    let mut items = Vec::new();
+    while !r.is_empty() {
+        let (row, body, whole) = pull(version, &mut r)?;
+        items.push(decode_one(version, row, body, whole, depth)?);
+    }
+    Ok(items)
+}
+
+/// As [`decode_items`], where only actions are allowed.
+pub(crate) fn decode_list(version: Version, bytes: &[u8], depth: u8) -> Result<Vec<Action>, ErrorKind> {
+    decode_items(version, bytes, depth)?
+        .into_iter()
+        .map(|i| match i {
+            Item::Action(a) => Ok(a),
+            Item::WriteMetadata { .. } => Err(ErrorKind::BadInstructionUnsupInst),
+        })
+        .collect()
+}
+
+/// Splits one action off: its form, its body behind the header, and all of it.
+fn pull<'a>(version: Version, r: &mut Reader<'a>) -> Result<(&'static Row, Reader<'a>, &'a [u8]), ErrorKind> {
+    let bad_len = |_| ErrorKind::BadActionBadLen;
+    let mut body = *r;
+    if body.len() < 8 {
+        return Err(ErrorKind::BadActionBadLen);
+    }
+    let ty = body.u16().map_err(bad_len)?;
+    let len = body.u16().map_err(bad_len)?;
+    let (vendor, number) = if ty == 0xffff {
+        let vendor = body.u32().map_err(bad_len)?;
+        if vendor != NX_VENDOR && vendor != ONF_VENDOR {
+            return Err(ErrorKind::BadActionBadVendor);
+        }
+        if r.len() < 16 {
+            return Err(ErrorKind::BadActionBadLen);
+        }
+        (vendor, body.u16().map_err(bad_len)?)
+    } else {
+        (0, ty)
+    };
+    let row = by_number(version, vendor, number).ok_or(if vendor == 0 {
+        ErrorKind::BadActionBadType
+    } else {
+        ErrorKind::BadActionBadVendorType
+    })?;
+    if len < row.min || len > row.max || len % 8 != 0 {
+        return Err(ErrorKind::BadActionBadLen);
+    }
+    let whole = r.bytes(len.into()).map_err(bad_len)?;
+    let body = whole.get(if vendor == 0 { 4 } else { 10 }..).unwrap_or(&[]);
+    Ok((row, Reader(body), whole))
+}
+
+/// `Ok` if the condition holds, else `BadArgument`.
+fn argument(ok: bool) -> Result<(), ErrorKind> {
+    if ok {
+        Ok(())
+    } else {
+        Err(ErrorKind::BadActionBadArgument)
+    }
+}
+
+/// The rest must be zero.
+fn must_be_zero(r: &Reader<'_>) -> Result<(), ErrorKind> {
+    if r.is_zero() {
+        Ok(())
+    } else {
+        Err(ErrorKind::BadRequestMustBeZero)
+    }
+}
+
+fn decode_one(
+    version: Version,
+    row: &Row,
+    mut r: Reader<'_>,
+    whole: &[u8],
+    depth: u8,
+) -> Result<Item, ErrorKind> {
+    let bad_len = |_| ErrorKind::BadActionBadLen;
+    // Arguments of experimenter's actions are aligned to their own size.
+    let arg32 = |mut r: Reader<'_>| -> Result<u32, ErrorKind> {
+        if row.vendor != 0 {
+            r.skip(2).map_err(bad_len)?;
+        }
+        r.u32().map_err(bad_len)
+    };
+    let mut u16 = || r.u16().map_err(bad_len);
+    let action = match row.raw {
+        Raw::Output10 => {
+            let port = port_from_u16(u16()?);
+            output_port(Action::Output {
+                port,
+                max_len: u16()?,
+            })?
+        }
+        Raw::Output11 => {
+            let port = port_from_u32(r.u32().map_err(bad_len)?)?;
+            output_port(Action::Output {
+                port,
+                max_len: r.u16().map_err(bad_len)?,
+            })?
+        }
+        Raw::Enqueue => {
+            let port = port_from_u16(u16()?);
+            r.skip(6).map_err(bad_len)?;
+            if port > Port::MAX && port != Port::IN_PORT && port != Port::LOCAL {
+                return Err(ErrorKind::BadActionBadOutPort);
+            }
+            Action::Enqueue {
+                port,
+                queue: r.u32().map_err(bad_len)?,
+            }
+        }
+        Raw::SetVlanVid10 | Raw::SetVlanVid11 => {
+            let vid = u16()?;
+            argument(vid <= 0xfff)?;
+            Action::SetVlanVid {
+                vid,
+                push_if_missing: row.raw == Raw::SetVlanVid10,
+            }
+        }
+        Raw::SetVlanPcp10 | Raw::SetVlanPcp11 => {
+            let pcp = r.u8().map_err(bad_len)?;
+            argument(pcp <= 7)?;
+            Action::SetVlanPcp {
+                pcp,
+                push_if_missing: row.raw == Raw::SetVlanPcp10,
+            }
+        }
+        Raw::PushVlan => {
+            let tpid = u16()?;
+            argument(matches!(tpid, 0x8100 | 0x88a8))?;
+            Action::PushVlan(tpid)
+        }
+        Raw::StripVlan10 => Action::StripVlan,
+        Raw::PopVlan11 => Action::PopVlan,
+        Raw::SetDlSrc => Action::SetEthSrc(r.array().map_err(bad_len)?),
+        Raw::SetDlDst => Action::SetEthDst(r.array().map_err(bad_len)?),
+        Raw::SetNwSrc => Action::SetIpv4Src(r.u32().map_err(bad_len)?),
+        Raw::SetNwDst => Action::SetIpv4Dst(r.u32().map_err(bad_len)?),
+        Raw::SetNwTos => {
+            let tos = r.u8().map_err(bad_len)?;
+            argument(tos & 3 == 0)?;
+            Action::SetIpDscp(tos)
+        }
+        Raw::SetNwEcn => {
+            let ecn = r.u8().map_err(bad_len)?;
+            argument(ecn <= 3)?;
+            Action::SetIpEcn(ecn)
+        }
+        Raw::SetNwTtl => Action::SetIpTtl(r.u8().map_err(bad_len)?),
+        Raw::SetTpSrc => Action::SetL4Src(u16()?),
+        Raw::SetTpDst => Action::SetL4Dst(u16()?),
+        Raw::SetMplsLabel => Action::SetMplsLabel(arg32(r)?),
+        Raw::SetMplsTc => Action::SetMplsTc(r.u8().map_err(bad_len)?),
+        Raw::SetMplsTtl => Action::SetMplsTtl(r.u8().map_err(bad_len)?),
+        Raw::DecMplsTtl => Action::DecMplsTtl,
+        Raw::PushMpls => {
+            let ty = u16()?;
+            argument(matches!(ty, 0x8847 | 0x8848))?;
+            Action::PushMpls(ty)
+        }
+        Raw::PopMpls => Action::PopMpls(u16()?),
+        Raw::SetQueue => Action::SetQueue(arg32(r)?),
+        Raw::Group => Action::Group(arg32(r)?),
+        Raw::Meter15 => Action::Meter(arg32(r)?),
+        Raw::DecNwTtl => Action::DecTtl(vec![0]),
+        Raw::DecTtlCntIds => {
+            let n = u16()?;
+            if r.array::<4>().map_err(bad_len)? != [0; 4] {
+                return Err(ErrorKind::BadRequestMustBeZero);
+            }
+            Action::DecTtl(
+                (0..n)
+                    .map(|_| r.u16().map_err(bad_len))
+                    .collect::<Result<_, _>>()?,
+            )
+        }
+        Raw::SetField12 | Raw::SetField15 => set_field(r, row.raw == Raw::SetField15)?,
+        Raw::RegLoad => {
+            let ofs_nbits = u16()?;
+            let dst = from_nxm_ofs(ofs_nbits, r.u32().map_err(bad_len)?)?;
+            check_dst(dst, None)?;
+            let value = r.u64().map_err(bad_len)?;
+            argument(value.checked_shr(dst.n_bits.into()).unwrap_or(0) == 0)?;
+            Action::Load { dst, value }
+        }
+        Raw::RegLoad2 => {
+            r.skip(6).map_err(bad_len)?;
+            let (field, value, mask) = pull_entry(&mut r)?;
+            if !r.is_zero() || !field.info().writable {
+                return Err(ErrorKind::BadActionBadSetArgument);
+            }
+            Action::SetField {
+                field,
+                value,
+                mask: mask.unwrap_or(field.full_mask()),
+            }
+        }
+        Raw::RegMove => copy_field(r, 0, 0)?,
+        Raw::CopyField15 => copy_field(r, 0, 2)?,
+        Raw::CopyFieldOnf => copy_field(r, 2, 2)?,
+        Raw::Resubmit => Action::Resubmit {
+            port: port_from_u16(u16()?),
+            table: None,
+            with_ct_orig: false,
+        },
+        Raw::ResubmitTable | Raw::ResubmitTableCt => {
+            let port = port_from_u16(u16()?);
+            let table = r.u8().map_err(bad_len)?;
+            argument(r.is_zero())?;
+            Action::Resubmit {
+                port,
+                table: (table != 0xff).then_some(table),
+                with_ct_orig: row.raw == Raw::ResubmitTableCt,
+            }
+        }
+        Raw::SetTunnel => Action::SetTunnel(arg32(r)?.into()),
+        Raw::SetTunnel64 => {
+            r.skip(6).map_err(bad_len)?;
+            Action::SetTunnel(r.u64().map_err(bad_len)?)
+        }
+        Raw::PopQueue => Action::PopQueue,
+        Raw::Note => Action::Note(r.rest().to_vec()),
+        Raw::OutputReg => {
+            let ofs_nbits = u16()?;
+            let header = r.u32().map_err(bad_len)?;
+            let max_len = r.u16().map_err(bad_len)?;
+            argument(r.is_zero())?;
+            let src = from_nxm_ofs(ofs_nbits, header)?;
+            check_src(src, None)?;
+            Action::OutputReg { src, max_len }
+        }
+        Raw::OutputReg2 => {
+            let ofs_nbits = u16()?;
+            let max_len = u16()?;
+            let field = pull_header(&mut r)?;
+            must_be_zero(&r)?;
+            let src = Subfield {
+                field,
+                ofs: ofs_nbits >> 6,
+                n_bits: (ofs_nbits & 0x3f) + 1,
+            };
+            check_src(src, None)?;
+            Action::OutputReg { src, max_len }
+        }
+        Raw::Exit => Action::Exit,
+        Raw::Controller => Action::Controller(ControllerAction {
+            max_len: u16()?,
+            controller_id: u16()?,
+            reason: r.u8().map_err(bad_len)?,
+            ..ControllerAction::default()
+        }),
+        Raw::Controller2 => controller2(r)?,
+        Raw::WriteMetadata => {
+            if r.array::<6>().map_err(bad_len)? != [0; 6] {
+                return Err(ErrorKind::BadRequestMustBeZero);
+            }
+            let value = r.u64().map_err(bad_len)?;
+            return Ok(Item::WriteMetadata {
+                value,
+                mask: r.u64().map_err(bad_len)?,
+            });
+        }
+        Raw::StackPush | Raw::StackPop => {
+            let ofs = u16()?;
+            let field = pull_header(&mut r)?;
+            let s = Subfield {
+                field,
+                ofs,
+                n_bits: r.u16().map_err(bad_len)?,
+            };
+            must_be_zero(&r)?;
+            if row.raw == Raw::StackPush {
+                check_src(s, None)?;
+                Action::StackPush(s)
+            } else {
+                check_dst(s, None)?;
+                Action::StackPop(s)
+            }
+        }
+        Raw::Clone => {
+            r.skip(6).map_err(bad_len)?;
+            let actions = decode_list(version, r.0, depth + 1)?;
+            verify_actions(&actions, version, Place::Nested)?;
+            Action::Clone(actions)
+        }
+        Raw::Multipath
+        | Raw::Bundle
+        | Raw::BundleLoad
+        | Raw::Learn
+        | Raw::Learn2
+        | Raw::FinTimeout
+        | Raw::Sample
+        | Raw::Sample2
+        | Raw::Sample3
+        | Raw::Conjunction
+        | Raw::Ct
+        | Raw::Nat
+        | Raw::OutputTrunc
+        | Raw::CtClear
+        | Raw::Encap
+        | Raw::Decap
+        | Raw::DecNshTtl
+        | Raw::CheckPktLarger
+        | Raw::DeleteField => opaque::decode(version, row.raw, r, whole, depth)?,
+    };
+    Ok(Item::Action(action))
+}
+
+/// An output action whose port is one that packets can be sent to.
+fn output_port(a: Action) -> Result<Action, ErrorKind> {
+    match a {
+        Action::Output { port, .. } if !is_output_port(port, Port::MAX) => {
+            Err(ErrorKind::BadActionBadOutPort)
+        }
+        a => Ok(a),
+    }
+}
+
+/// Whether packets can be sent to a port: an ordinary one up to `max`, or a reserved one that stands for some.
+pub(crate) fn is_output_port(port: Port, max: Port) -> bool {
+    port <= max || (port >= Port::IN_PORT && port != Port::NONE)
+}
+
+fn set_field(mut r: Reader<'_>, may_mask: bool) -> Result<Action, ErrorKind> {
+    let (field, value, mask) = pull_entry(&mut r)?;
+    if mask.is_some() && !may_mask {
+        return Err(ErrorKind::BadActionBadSetMask);
+    }
+    let mask = mask.unwrap_or(field.full_mask());
+    let present = FieldValue::from_u64(0x1000);
+    let untagged = field == FieldId::VlanVid && ((mask & present).is_zero() || (value & present).is_zero());
+    let fits = field.is_value_valid(value);
+    if !r.is_zero() || field == FieldId::InPortOxm || !field.info().writable || !fits || untagged {
+        return Err(ErrorKind::BadActionBadSetArgument);
+    }
+    Ok(Action::SetField { field, value, mask })
+}
+
+/// `pad` bytes, number of bits, source and destination offsets, `pad2` bytes, source and destination headers.
+fn copy_field(mut r: Reader<'_>, pad: usize, pad2: usize) -> Result<Action, ErrorKind> {
+    let bad_len = |_| ErrorKind::BadActionBadLen;
+    r.skip(pad).map_err(bad_len)?;
+    let n_bits = r.u16().map_err(bad_len)?;
+    let (src_ofs, dst_ofs) = (r.u16().map_err(bad_len)?, r.u16().map_err(bad_len)?);
+    r.skip(pad2).map_err(bad_len)?;
+    let src = Subfield {
+        field: pull_header(&mut r)?,
+        ofs: src_ofs,
+        n_bits,
+    };
+    let dst = Subfield {
+        field: pull_header(&mut r)?,
+        ofs: dst_ofs,
+        n_bits,
+    };
+    must_be_zero(&r)?;
+    check_src(src, None)?;
+    check_dst(dst, None)?;
+    Ok(Action::Move { src, dst })
+}
+
+/// Properties of `NXAST_CONTROLLER2`.
+pub(crate) mod c2 {
+    pub(crate) const MAX_LEN: u16 = 0;
+    pub(crate) const CONTROLLER_ID: u16 = 1;
+    pub(crate) const REASON: u16 = 2;
+    pub(crate) const USERDATA: u16 = 3;
+    pub(crate) const PAUSE: u16 = 4;
+    pub(crate) const METER_ID: u16 = 5;
+}
+
+fn controller2(mut r: Reader<'_>) -> Result<Action, ErrorKind> {
+    if r.array::<6>()? != [0; 6] {
+        return Err(ErrorKind::BadRequestMustBeZero);
+    }
+    let mut c = ControllerAction {
+        max_len: 0xffff,
+        reason: 1,
+        ..ControllerAction::default()
+    };
+    while !r.is_empty() {
+        let p = property::pull(&mut r)?;
+        match p.standard()? {
+            c2::MAX_LEN => c.max_len = p.u16()?,
+            c2::CONTROLLER_ID => c.controller_id = p.u16()?,
+            c2::REASON => c.reason = p.u8()?,
+            c2::USERDATA => c.userdata = p.body.to_vec(),
+            c2::PAUSE => c.pause = true,
+            c2::METER_ID => c.meter_id = Some(p.u32()?),
+            _ => return Err(ErrorKind::BadPropertyBadType),
+        }
+    }
+    Ok(Action::Controller(c))
+}

@@ -1,0 +1,229 @@
+//! Experimenter messages: Nicira's, and ONF's of 1.3.
+
+use super::cursor::{Put, Reader};
+use super::{DecodeContext, flow_mod, flow_removed, packet, role};
+use crate::error::{EncodeError, ErrorKind, NX_VENDOR, ONF_VENDOR};
+use crate::message::{Message, PacketInFormat, Unsupported};
+use crate::version::Version;
+
+pub(super) const NXT_ROLE_REQUEST: u32 = 10;
+pub(super) const NXT_ROLE_REPLY: u32 = 11;
+const NXT_SET_FLOW_FORMAT: u32 = 12;
+pub(super) const NXT_FLOW_MOD: u32 = 13;
+pub(super) const NXT_FLOW_REMOVED: u32 = 14;
+const NXT_FLOW_MOD_TABLE_ID: u32 = 15;
+const NXT_SET_PACKET_IN_FORMAT: u32 = 16;
+pub(super) const NXT_PACKET_IN: u32 = 17;
+const NXT_FLOW_AGE: u32 = 18;
+pub(super) const NXT_SET_ASYNC_CONFIG: u32 = 19;
+const NXT_SET_CONTROLLER_ID: u32 = 20;
+const NXT_FLOW_MONITOR_CANCEL: u32 = 21;
+const NXT_TLV_TABLE_MOD: u32 = 24;
+const NXT_TLV_TABLE_REQUEST: u32 = 25;
+const NXT_SET_ASYNC_CONFIG2: u32 = 27;
+const NXT_RESUME: u32 = 28;
+const NXT_CT_FLUSH_ZONE: u32 = 29;
+pub(super) const NXT_PACKET_IN2: u32 = 30;
+const NXT_GROUP_MOD: u32 = 31;
+const NXT_CT_FLUSH: u32 = 32;
+
+const ONFT_FLOW_MONITOR_CANCEL: u32 = 1870;
+pub(super) const ONFT_ROLE_STATUS: u32 = 1911;
+const ONFT_BUNDLE_CONTROL: u32 = 2300;
+const ONFT_BUNDLE_ADD: u32 = 2301;
+
+/// Values of `NXT_SET_FLOW_FORMAT`.
+const FORMAT_OPENFLOW10: u32 = 0;
+const FORMAT_NXM: u32 = 2;
+
+/// Starts a message of Nicira's behind the header.
+pub(super) fn begin(subtype: u32, out: &mut Vec<u8>) {
+    out.u32(NX_VENDOR);
+    out.u32(subtype);
+}
+
+/// Starts a message of ONF's behind the header.
+pub(super) fn begin_onf(subtype: u32, out: &mut Vec<u8>) {
+    out.u32(ONF_VENDOR);
+    out.u32(subtype);
+}
+
+/// Reads a message behind the header; `whole` is all of it.
+pub(super) fn decode(
+    version: Version,
+    mut r: Reader<'_>,
+    whole: &[u8],
+    cx: &DecodeContext,
+) -> Result<Message, ErrorKind> {
+    let (vendor, subtype) = (r.u32()?, r.u32()?);
+    match vendor {
+        NX_VENDOR => nicira(version, subtype, r, whole, cx),
+        ONF_VENDOR => onf(version, subtype, r, whole),
+        _ => Err(ErrorKind::BadRequestBadVendor),
+    }
+}
+
+fn unsupported(kind: &'static str, error: ErrorKind, whole: &[u8]) -> Result<Message, ErrorKind> {
+    Ok(Message::Unsupported(Unsupported {
+        kind,
+        error: error.about(whole),
+    }))
+}
+
+fn nicira(
+    version: Version,
+    subtype: u32,
+    mut r: Reader<'_>,
+    whole: &[u8],
+    cx: &DecodeContext,
+) -> Result<Message, ErrorKind> {
+    let v10 = version == Version::V10;
+    let len = r.len();
+    let exact = |n: usize| {
+        if len == n {
+            Ok(())
+        } else {
+            Err(ErrorKind::BadRequestBadLen)
+        }
+    };
+    Ok(match subtype {
+        NXT_ROLE_REQUEST | NXT_ROLE_REPLY => {
+            exact(4)?;
+            let q = role::decode_nx_role(r)?;
+            if subtype == NXT_ROLE_REQUEST {
+                Message::RoleRequest(q)
+            } else {
+                Message::RoleReply(q)
+            }
+        }
+        NXT_SET_FLOW_FORMAT if v10 => {
+            exact(4)?;
+            match r.u32()? {
+                FORMAT_OPENFLOW10 => Message::SetFlowFormat(false),
+                FORMAT_NXM => Message::SetFlowFormat(true),
+                _ => return Err(ErrorKind::BadRequestEperm),
+            }
+        }
+        NXT_FLOW_MOD => Message::FlowMod(Box::new(flow_mod::decode_nx(r, version, cx)?)),
+        NXT_FLOW_REMOVED => Message::FlowRemoved(Box::new(flow_removed::decode(version, true, r)?)),
+        NXT_FLOW_MOD_TABLE_ID => {
+            exact(8)?;
+            match r.array::<8>()? {
+                [set @ 0..=1, 0, 0, 0, 0, 0, 0, 0] => Message::FlowModTableId(set == 1),
+                _ => return Err(ErrorKind::BadRequestMustBeZero),
+            }
+        }
+        NXT_SET_PACKET_IN_FORMAT => {
+            exact(4)?;
+            match r.u32()? {
+                0 => Message::SetPacketInFormat(PacketInFormat::Standard),
+                1 => Message::SetPacketInFormat(PacketInFormat::Nxt),
+                2 => Message::SetPacketInFormat(PacketInFormat::Nxt2),
+                _ => return Err(ErrorKind::BadRequestEperm),
+            }
+        }
+        NXT_PACKET_IN => Message::PacketIn(Box::new(packet::decode_in(version, true, r)?)),
+        NXT_PACKET_IN2 => Message::PacketIn(Box::new(packet::decode_in2(r)?)),
+        NXT_FLOW_AGE => {
+            exact(0)?;
+            // Asks to see ages in flow statistics, which always have them here.
+            return unsupported("NXT_FLOW_AGE", ErrorKind::BadRequestBadSubtype, whole);
+        }
+        NXT_SET_ASYNC_CONFIG => {
+            exact(24)?;
+            Message::SetAsync(role::decode_async(version, r)?)
+        }
+        NXT_SET_ASYNC_CONFIG2 if version <= Version::V13 => {
+            Message::SetAsync(role::decode_async_props(version, r)?)
+        }
+        NXT_SET_CONTROLLER_ID => {
+            exact(8)?;
+            if r.array::<6>()? != [0; 6] {
+                return Err(ErrorKind::BadRequestMustBeZero);
+            }
+            Message::SetControllerId(r.u16()?)
+        }
+        NXT_FLOW_MONITOR_CANCEL if version <= Version::V12 => {
+            exact(4)?;
+            return unsupported(
+                "NXT_FLOW_MONITOR_CANCEL",
+                ErrorKind::FlowMonitorFailedUnknownMonitor,
+                whole,
+            );
+        }
+        NXT_RESUME => return unsupported("NXT_RESUME", ErrorKind::ResumeNotSupported, whole),
+        NXT_GROUP_MOD if v10 => {
+            return unsupported("NXT_GROUP_MOD", ErrorKind::GroupModFailedOutOfGroups, whole);
+        }
+        NXT_TLV_TABLE_MOD => {
+            return unsupported("NXT_TLV_TABLE_MOD", ErrorKind::TlvTableModFailedTableFull, whole);
+        }
+        NXT_TLV_TABLE_REQUEST => {
+            return unsupported("NXT_TLV_TABLE_REQUEST", ErrorKind::BadRequestBadSubtype, whole);
+        }
+        NXT_CT_FLUSH_ZONE => {
+            return unsupported("NXT_CT_FLUSH_ZONE", ErrorKind::BadRequestBadSubtype, whole);
+        }
+        NXT_CT_FLUSH => return unsupported("NXT_CT_FLUSH", ErrorKind::BadRequestBadSubtype, whole),
+        _ => return Err(ErrorKind::BadRequestBadSubtype),
+    })
+}
+
+fn onf(version: Version, subtype: u32, r: Reader<'_>, whole: &[u8]) -> Result<Message, ErrorKind> {
+    if version != Version::V13 {
+        return Err(ErrorKind::BadRequestBadSubtype);
+    }
+    match subtype {
+        ONFT_ROLE_STATUS => Ok(Message::RoleStatus(role::decode_status(r)?)),
+        ONFT_FLOW_MONITOR_CANCEL => unsupported(
+            "ONFT_FLOW_MONITOR_CANCEL",
+            ErrorKind::FlowMonitorFailedUnknownMonitor,
+            whole,
+        ),
+        ONFT_BUNDLE_CONTROL | ONFT_BUNDLE_ADD => {
+            unsupported("ONFT_BUNDLE", ErrorKind::BundleFailedOutOfBundles, whole)
+        }
+        _ => Err(ErrorKind::BadRequestBadSubtype),
+    }
+}
+
+/// Writes one of the messages that change how a connection works.
+pub(super) fn encode_setting(version: Version, m: &Message, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    match m {
+        Message::SetFlowFormat(_) if version != Version::V10 => {
+            return Err(EncodeError::NotInVersion {
+                what: "NXT_SET_FLOW_FORMAT",
+                version,
+            });
+        }
+        Message::SetFlowFormat(nxm) => {
+            begin(NXT_SET_FLOW_FORMAT, out);
+            out.u32(if *nxm { FORMAT_NXM } else { FORMAT_OPENFLOW10 });
+        }
+        Message::FlowModTableId(set) => {
+            begin(NXT_FLOW_MOD_TABLE_ID, out);
+            out.u8((*set).into());
+            out.zeros(7);
+        }
+        Message::SetPacketInFormat(f) => {
+            begin(NXT_SET_PACKET_IN_FORMAT, out);
+            out.u32(match f {
+                PacketInFormat::Standard => 0,
+                PacketInFormat::Nxt => 1,
+                PacketInFormat::Nxt2 => 2,
+            });
+        }
+        Message::SetControllerId(id) => {
+            begin(NXT_SET_CONTROLLER_ID, out);
+            out.zeros(6);
+            out.u16(*id);
+        }
+        _ => {
+            return Err(EncodeError::NotInVersion {
+                what: "message",
+                version,
+            });
+        }
+    }
+    Ok(())
+}

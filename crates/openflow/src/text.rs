@@ -1,0 +1,10 @@
+//! Actions and instructions in the text of `ovs-ofctl`.
+//!
+//! Output is byte for byte what Open vSwitch 3.1 prints in `actions=...`; input is what `ovs-actions(7)` and
+//! `ovs-ofctl add-flow` accept.
+
+mod display;
+mod parse;
+
+pub use display::{ActionsText, InstructionsText};
+pub use parse::{parse_actions, parse_instructions};
