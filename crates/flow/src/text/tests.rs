@@ -115,6 +115,18 @@ fn ports() {
 }
 
 #[test]
+fn integers() {
+    assert_eq!(parse_int("0x10/", 2), Ok((16, "/")));
+    assert_eq!(parse_int("010", 2), Ok((8, "")));
+    assert_eq!(parse_int("65536", 2), Err(true));
+    assert_eq!(parse_int("x", 2), Err(false));
+    // Only hexadecimal goes beyond 64 bits.
+    assert_eq!(parse_int("18446744073709551615", 16), Ok((u64::MAX.into(), "")));
+    assert_eq!(parse_int("18446744073709551616", 16), Err(true));
+    assert_eq!(parse_int("0x10000000000000000", 16), Ok((1 << 64, "")));
+}
+
+#[test]
 fn flags() {
     assert_eq!(parse_flags("syn|ack", TCP, "TCP", 0xfff), Ok((0x12, u32::MAX)));
     assert_eq!(parse_flags("+syn-ack", TCP, "TCP", 0xfff), Ok((0x2, 0x12)));

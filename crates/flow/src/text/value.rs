@@ -32,6 +32,8 @@ pub fn parse_int(s: &str, n_bytes: u16) -> Result<(u128, &str), bool> {
         return if radix == 16 { Ok((0, rest)) } else { Err(false) };
     }
     let v = u128::from_str_radix(digits, radix).map_err(|_| true)?;
+    // Only hexadecimal goes beyond 64 bits.
+    let n_bytes = if radix == 16 { n_bytes } else { n_bytes.min(8) };
     let max = if n_bytes >= 16 {
         u128::MAX
     } else {
