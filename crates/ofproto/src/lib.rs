@@ -1,10 +1,19 @@
 //! Tables, learning, translation, controller connections.
 //!
-//! Two halves meet here. The **control half** (`bridge`, `flow_mod`, `conn`, ...) changes rules and
-//! configuration; the **translation half** (`xlate`, `mac`, ...) answers the datapath's misses from any worker
+//! Two halves meet here. The **control half** (`bridge`, `ofproto`, `conn`, `event`) changes rules and
+//! configuration; the **translation half** (`xlate`, `mac`, `trace`) answers the datapath's misses from any worker
 //! thread. They share only what [`model`] defines: an immutable [`model::World`] that is replaced as a whole
 //! when configuration changes, and concurrent tables of rules with versions.
 
+pub mod bridge;
+pub mod event;
 pub mod mac;
 pub mod model;
+pub mod ofproto;
+pub mod trace;
 pub mod xlate;
+
+pub use ofproto::Ofproto;
+
+/// The version of Open vSwitch whose interfaces are spoken; scripts and controllers parse it.
+pub const COMPATIBLE_VERSION: &str = "3.1.0";

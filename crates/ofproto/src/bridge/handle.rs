@@ -14,7 +14,7 @@ impl Bridge {
         match message {
             Message::FeaturesRequest => Ok(vec![Message::FeaturesReply(self.features(version))]),
             Message::FlowMod(fm) => {
-                self.check_actions(version, fm)?;
+                self.check_flow_mod(version, fm)?;
                 self.flow_mod(version, fm).map(|()| Vec::new())
             }
             Message::PacketOut(po) => self.packet_out(version, po).map(|()| Vec::new()),

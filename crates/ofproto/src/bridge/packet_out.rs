@@ -1,10 +1,14 @@
 //! Packets from controllers.
 
 use super::{Bridge, PortTarget};
-use heddle_datapath::{PortNo, Purpose, Request, Translation};
+use crate::xlate;
+use crate::xlate::{key_port, of_port};
+use heddle_datapath::{PortNo, Translation};
 use heddle_flow::FlowKey;
+use heddle_flow::extract::{Hint, extract};
+use heddle_openflow::actions::{CheckContext, check_actions, check_instructions};
 use heddle_openflow::message::{FlowMod, PacketOut};
-use heddle_openflow::{ErrorKind, Instruction, Port as OfPort, Version};
+use heddle_openflow::{ErrorKind, Port as OfPort, Version};
 use heddle_packet::Packet;
 
 impl Bridge {
@@ -13,28 +17,28 @@ impl Bridge {
         if po.buffer_id.is_some() {
             return Err(ErrorKind::BadRequestBufferUnknown);
         }
-        self.check_in_port(po.in_port())?;
+        let in_port = of_port(po.in_port().0);
+        check_in_port(in_port)?;
         let packet = Packet::from_bytes(&po.data);
         let mut key = FlowKey::default();
-        heddle_flow::extract::extract_into(packet.head(), &mut key);
-        for (w, (value, mask)) in
-            key.words_mut().iter_mut().zip(po.metadata.key.words().iter().zip(po.metadata.mask.words()))
-        {
-            *w = *w & !mask | value & mask;
+        extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
+        let said = po.metadata.key.words().iter().zip(po.metadata.mask.words());
+        for (word, (value, mask)) in key.words_mut().iter_mut().zip(said) {
+            *word = *word & !mask | value & mask;
         }
-        key.in_port = po.in_port().0;
-        heddle_openflow::check::actions(version, &po.actions, &key_match(&key), self.n_tables())?;
+        key.in_port = key_port(in_port);
+        check_actions(&po.actions, &exactly(&key), &self.check_context(version, 0))?;
         let Some(of) = self.of.upgrade() else { return Ok(()) };
         let Some(dp) = of.datapath() else { return Ok(()) };
-        let request = Request { key: &key, packet: Some(&packet), now_ms: self.now_ms(), purpose: Purpose::Miss };
+        let now_ms = self.now_ms();
         let mut out = Translation::default();
-        of.pipeline().translate_packet_out(self.id, &request, &po.actions, &mut out);
-        let bytes = packet.len() as u64;
+        let request = xlate::PacketOut { bridge: self.id, key: &key, actions: &po.actions, now_ms };
+        of.pipeline().packet_out(&request, &mut out);
         for c in &out.credits {
-            c.credit(1, bytes, request.now_ms, key.tcp_flags);
+            c.credit(1, packet.len() as u64, now_ms, key.tcp_flags);
         }
         if !out.actions.is_empty() {
-            let from = self.dp_port(po.in_port()).unwrap_or(PortNo::NONE);
+            let from = self.dp_port(in_port).unwrap_or(PortNo::NONE);
             if let Err(e) = dp.inject(packet, from, out.actions) {
                 log::warn!(target: "ofproto", "{}: packet-out was not carried out: {e}", self.name);
             }
@@ -43,23 +47,13 @@ impl Bridge {
     }
 
     /// Checks a flow mod's actions against its match, as far as the version demands.
-    pub(super) fn check_actions(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
-        for i in &fm.instructions.0 {
-            if let Instruction::Apply(actions) | Instruction::Write(actions) = i {
-                heddle_openflow::check::actions(version, actions, &fm.match_, self.n_tables())?;
-            }
-        }
-        Ok(())
+    pub(super) fn check_flow_mod(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
+        check_instructions(&fm.instructions, &fm.match_, &self.check_context(version, fm.table_id))
     }
 
-    fn n_tables(&self) -> usize {
-        self.tables.len()
-    }
-
-    /// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a source.
-    fn check_in_port(&self, port: OfPort) -> Result<(), ErrorKind> {
-        let reserved = matches!(port, OfPort::LOCAL | OfPort::NONE | OfPort::CONTROLLER);
-        if reserved || port <= OfPort::MAX { Ok(()) } else { Err(ErrorKind::BadRequestBadPort) }
+    fn check_context(&self, version: Version, table_id: u8) -> CheckContext {
+        let n_tables = u8::try_from(self.tables.len()).unwrap_or(u8::MAX);
+        CheckContext { version, max_port: OfPort::MAX, table_id, n_tables }
     }
 
     fn dp_port(&self, port: OfPort) -> Option<PortNo> {
@@ -70,8 +64,14 @@ impl Bridge {
     }
 }
 
-/// A match on everything that `key` says: what its packet certainly has.
-fn key_match(key: &FlowKey) -> heddle_flow::Match {
+/// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a source.
+fn check_in_port(port: OfPort) -> Result<(), ErrorKind> {
+    let reserved = matches!(port, OfPort::LOCAL | OfPort::NONE | OfPort::CONTROLLER);
+    if reserved || port <= OfPort::MAX { Ok(()) } else { Err(ErrorKind::BadRequestBadPort) }
+}
+
+/// A match on everything that `key` says: what the packet certainly has.
+fn exactly(key: &FlowKey) -> heddle_flow::Match {
     let mut m = heddle_flow::Match { key: *key, ..Default::default() };
     m.mask.words_mut().fill(u64::MAX);
     m

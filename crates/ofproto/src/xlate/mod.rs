@@ -44,6 +44,7 @@ mod vlan;
 pub use limits::XlateError;
 pub use meta::PacketInMeta;
 pub use run::{Outcome, PacketOut};
+pub(crate) use ctx::{key_port, of_port};
 
 use crate::model::World;
 use arc_swap::ArcSwap;
