@@ -142,7 +142,7 @@ class Switch:
 
     def flows(self, bridge, *args):
         """dump-flows without its header line and without durations."""
-        out = self.ofctl("dump-flows", "--no-stats" if "--no-stats" in args else "--rsort=priority", bridge,
+        out = self.ofctl("-O", "OpenFlow14", "dump-flows", "--no-stats" if "--no-stats" in args else "--rsort=priority", bridge,
                          *[a for a in args if a != "--no-stats"])
         return [line.strip() for line in out.splitlines()
                 if line.strip() and "_FLOW reply" not in line and "NXST_" not in line and "OFPST_" not in line]

@@ -211,6 +211,7 @@ def scenario_packet_in_and_out(lab):
     for version in VERSIONS:
         monitor = Monitor(lab, sw, "-O", version, ["65534"])
         sw.ofctl("-O", version, "add-flow", "br0", "cookie=0x77,priority=1,in_port=va,actions=controller")
+        sw.appctl("revalidator/wait")
         into.send(frames.ethernet(B, A, 0x0800, frames.ipv4("10.0.0.1", "10.0.0.2", 17, frames.udp(
             "10.0.0.1", "10.0.0.2", 1111, 2222, b"packet-in"))))
         monitor.wait(r"PACKET_IN.*in_port=va|PACKET_IN.*in_port=1")
