@@ -6,6 +6,7 @@
 //! when configuration changes, and concurrent tables of rules with versions.
 
 pub mod bridge;
+pub mod conn;
 pub mod event;
 pub mod mac;
 pub mod model;

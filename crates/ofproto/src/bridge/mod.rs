@@ -12,9 +12,14 @@
 mod config;
 mod expire;
 mod flow_mod;
+mod handle;
+mod packet_out;
 mod ports;
 mod select;
 mod stats;
+
+#[cfg(test)]
+mod tests;
 
 pub use config::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget, TableConfig};
 pub use expire::Ticked;

@@ -6,7 +6,7 @@ use crate::xlate::{key_port, of_port};
 use heddle_datapath::{PortNo, Translation};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
-use heddle_openflow::actions::{CheckContext, check_actions, check_instructions};
+use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
 use heddle_openflow::message::{FlowMod, PacketOut};
 use heddle_openflow::{ErrorKind, Port as OfPort, Version};
 use heddle_packet::Packet;

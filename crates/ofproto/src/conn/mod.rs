@@ -18,8 +18,6 @@ mod manager;
 mod remote;
 mod session;
 mod stream;
-#[cfg(test)]
-mod tests;
 
 pub use controllers::Controllers;
 pub use dial::{ControllerConfig, ControllerStatus, Dialer};
