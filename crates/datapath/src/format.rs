@@ -5,16 +5,25 @@
 
 use crate::action::{Action, Masked, PortNo};
 use crate::view::FlowDump;
-use heddle_flow::{FlowKey, FlowMask, Vlan};
+use heddle_flow::odp::KeyText;
+use heddle_flow::{FlowKey, FlowMask, N_VLANS, Vlan};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Gives a port's name, where the user asked for names.
 pub type PortNames<'a> = Option<&'a dyn Fn(PortNo) -> Option<String>>;
 
-/// A flow's key under its mask.
-pub fn format_key(key: &FlowKey, mask: &FlowMask) -> String {
-    format!("{:?}/{:?}", key.masked(mask), mask)
+/// A flow's key under its mask; `verbose` (`-m`) shows also what does not count.
+pub fn format_key(key: &FlowKey, mask: &FlowMask, verbose: bool, names: PortNames<'_>) -> String {
+    let by_number = |no: u32| names.and_then(|n| n(PortNo(no)));
+    KeyText {
+        key,
+        mask: Some(mask),
+        verbose,
+        names: Some(&by_number),
+        vlan_limit: N_VLANS,
+    }
+    .to_string()
 }
 
 /// A list of actions; `drop` for an empty one.
@@ -350,7 +359,7 @@ mod tests {
             (
                 vec![Action::SetL4 {
                     proto: 17,
-                    src: none,
+                    src: Masked::default(),
                     dst: full(53, 0xffff),
                 }],
                 "set(udp(dst=53))",

@@ -198,8 +198,8 @@ impl Datapath {
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
-    pub fn inject(&self, packet: Packet, in_port: PortNo, actions: &[Action]) -> Result<(), DatapathError> {
-        self.run(packet, in_port, Some(Arc::new(Program::compile(actions))))
+    pub fn inject(&self, packet: Packet, in_port: PortNo, actions: Vec<Action>) -> Result<(), DatapathError> {
+        self.run(packet, in_port, Some(Arc::new(Program::compile(&actions))))
     }
     /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is done.
     ///

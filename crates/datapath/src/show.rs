@@ -105,7 +105,7 @@ pub(crate) fn pmd_perf(c: &Control, now: &str, ms_since_clear: u64) -> String {
             let _ = write!(s, "  Rx packets:         {:12}\n", 0);
         } else {
             let lost = w.counters.drops.get(DropKind::Upcall);
-            let zero = |name: &str| format!("  - {name}{:>1$}  (  0.0 %)\n", 0, 31 - name.len());
+            let zero = |name: &str| format!("  - {name}{:>1$}  (  0.0 %)\n", 0, 30 - name.len());
             let _ = write!(
                 s,
                 "  Rx packets:         {:12}  ({:.0} Kpps, {:.0} cycles/pkt)\n  \

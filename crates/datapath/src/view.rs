@@ -1,7 +1,7 @@
 //! What the control plane reads from a datapath: plain values, copied out.
 
 use crate::action::{Action, PortNo, Upcall};
-use crate::format::{PortNames, format_stats};
+use crate::format::{PortNames, format_key, format_stats};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
 use std::sync::Arc;
@@ -86,11 +86,13 @@ pub struct FlowDump {
 impl FlowDump {
     /// One line as `dpctl/dump-flows` prints it. `now_ms`: the datapath's clock.
     pub fn text(&self, now_ms: u64, names: PortNames<'_>) -> String {
-        format!(
-            "{}, {}",
-            crate::format::format_key(&self.key, &self.mask),
-            format_stats(self, now_ms, names)
-        )
+        let key = format_key(&self.key, &self.mask, false, names);
+        format!("{key}, {}", format_stats(self, now_ms, names))
+    }
+    /// As `dpctl/dump-flows -m` prints it: also what does not count.
+    pub fn text_verbose(&self, now_ms: u64, names: PortNames<'_>) -> String {
+        let key = format_key(&self.key, &self.mask, true, names);
+        format!("{key}, {}", format_stats(self, now_ms, names))
     }
 }
 

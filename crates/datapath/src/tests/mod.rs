@@ -1,1 +1,9 @@
+//! The datapath as a whole, on ports made of memory.
 
+mod fake;
+mod flows;
+mod hierarchy;
+mod ports;
+mod twins;
+
+pub(crate) use fake::{FakePort, Toy, ToyRule, udp};

@@ -107,14 +107,16 @@ impl Worker {
             }
             self.finish_run(i, &mut run, now_ms);
             let compact = self.scratch.compact[i].as_ref();
-            let choice = match self.cache.get(&self.scratch.keys[i], compact) {
+            // A packet that was translated for is counted and credited already. It starts no run either: what the
+            // next packet finds may be this packet's new entry.
+            let (choice, to_count) = match self.cache.get(&self.scratch.keys[i], compact) {
                 Some((r, level)) => {
                     match level {
                         Level::L1 => hits.l1 += 1,
                         Level::L2 => hits.l2 += 1,
                     }
                     if self.cache.entry(r).is_some_and(|e| e.valid_at(any)) {
-                        Choice::Entry(r)
+                        (Choice::Entry(r), true)
                     } else {
                         let t = Tsc::now();
                         let c = self.revalidate(r, i, any, now_ms);
@@ -126,13 +128,10 @@ impl Worker {
                     let t = Tsc::now();
                     let c = self.miss(i, any, now_ms);
                     translated += Tsc::now().wrapping_sub(t);
-                    // Counted and credited already, and not to be shared with the next packet before it has been
-                    // looked up: what it finds may be this packet's new entry.
-                    self.scratch.choices.push(c);
-                    continue;
+                    (c, false)
                 }
             };
-            if let Choice::Entry(_) = choice {
+            if to_count {
                 run = Run {
                     packets: 1,
                     bytes: len as u64,

@@ -22,13 +22,13 @@ impl Worker {
         self.install(i, any, now_ms)
     }
 
-    /// Entry `r` matches packet `i`, but may be stale.
-    pub(super) fn revalidate(&mut self, r: SlotRef, i: usize, any: u64, now_ms: u64) -> Choice {
+    /// Entry `r` matches packet `i`, but may be stale. The flag says whether the packet is still to be counted on it.
+    pub(super) fn revalidate(&mut self, r: SlotRef, i: usize, any: u64, now_ms: u64) -> (Choice, bool) {
         let Some(entry) = self.cache.entry(r).cloned() else {
-            return self.miss(i, any, now_ms);
+            return (self.miss(i, any, now_ms), false);
         };
         if !entry.is_dead() && entry.recheck(any, self.shared.translate.generations()) {
-            return Choice::Entry(r);
+            return (Choice::Entry(r), true);
         }
         self.counters.revalidated.add(1);
         self.translate(i, now_ms);
@@ -39,7 +39,7 @@ impl Worker {
             && self.handover.free() > 0;
         if !keep {
             self.cache.forget(r);
-            return self.install(i, any, now_ms);
+            return (self.install(i, any, now_ms), false);
         }
         let credits = t.credits.drain(..).collect();
         entry.renew(std::mem::take(&mut t.deps), any);
@@ -52,7 +52,7 @@ impl Worker {
             packets,
             bytes,
         });
-        Choice::Entry(r)
+        (Choice::Entry(r), true)
     }
 
     fn translate(&mut self, i: usize, now_ms: u64) {

@@ -52,7 +52,7 @@ impl Worker {
             }
             return;
         }
-        if !self.commands.is_empty() || !self.evictions.is_empty() || !self.syncing.is_empty() {
+        if self.stop || !self.commands.is_empty() || !self.evictions.is_empty() || !self.syncing.is_empty() {
             return;
         }
         self.publish_rx_drops();

@@ -1,0 +1,274 @@
+//! A port whose queues are in memory, and a pipeline that is a list of rules.
+
+use crate::action::{Action, PortNo};
+use crate::translate::{Credit, Dep, Generations, Request, Translate, Translation};
+use heddle_flow::key::Match;
+use heddle_packet::{Burst, Packet, Pool};
+use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
+use heddle_sync::Published;
+use heddle_sys::EventFd;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+#[derive(Default)]
+struct Wires {
+    to_switch: Mutex<VecDeque<Vec<u8>>>,
+    from_switch: Mutex<Vec<Vec<u8>>>,
+}
+
+/// A port with one receive queue.
+pub(crate) struct FakePort {
+    name: String,
+    wires: Arc<Wires>,
+    bell: Arc<EventFd>,
+    pub(crate) mtu: u32,
+    pub(crate) opened: AtomicU64,
+}
+
+impl FakePort {
+    pub(crate) fn new(name: &str) -> Arc<Self> {
+        Self::with_mtu(name, 1500)
+    }
+    pub(crate) fn with_mtu(name: &str, mtu: u32) -> Arc<Self> {
+        let bell = Arc::new(EventFd::new().unwrap());
+        Arc::new(Self {
+            name: name.into(),
+            wires: Arc::default(),
+            bell,
+            mtu,
+            opened: 0.into(),
+        })
+    }
+    /// Packets arrive at the switch.
+    pub(crate) fn send(&self, packets: impl IntoIterator<Item = Vec<u8>>) {
+        self.wires.to_switch.lock().extend(packets);
+        self.bell.notify();
+    }
+    /// What the switch has sent since the last call.
+    pub(crate) fn take(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.wires.from_switch.lock())
+    }
+    /// Waits until the switch has sent at least `n` packets, a bounded time.
+    pub(crate) fn wait(&self, n: usize) -> Vec<Vec<u8>> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while self.wires.from_switch.lock().len() < n {
+            assert!(
+                Instant::now() < deadline,
+                "{} of {n} packets",
+                self.wires.from_switch.lock().len()
+            );
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        self.take()
+    }
+}
+
+impl Port for FakePort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn kind(&self) -> &'static str {
+        "fake"
+    }
+    fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
+        self.opened.fetch_add(1, Relaxed);
+        let q = FakeRx {
+            wires: Arc::clone(&self.wires),
+            bell: Arc::clone(&self.bell),
+            drops: [("runt", 0)],
+        };
+        Ok(vec![Box::new(q)])
+    }
+    fn open_tx(&self, _: usize, _: usize) -> Result<Box<dyn TxQueue>, PortError> {
+        if self.name == "bad" {
+            return Err(PortError::Config("cannot open".into()));
+        }
+        Ok(Box::new(FakeTx(Arc::clone(&self.wires))))
+    }
+    fn status(&self) -> PortStatus {
+        PortStatus {
+            mtu: self.mtu,
+            ..PortStatus::default()
+        }
+    }
+    fn set_mtu(&self, _: u32) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn set_mac(&self, _: [u8; 6]) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn set_admin(&self, _: bool) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+struct FakeRx {
+    wires: Arc<Wires>,
+    bell: Arc<EventFd>,
+    drops: [(&'static str, u64); 1],
+}
+
+impl RxQueue for FakeRx {
+    fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let mut q = self.wires.to_switch.lock();
+        let before = burst.len();
+        while !burst.is_full() {
+            let Some(bytes) = q.pop_front() else { break };
+            if bytes.is_empty() {
+                self.drops[0].1 += 1;
+                continue;
+            }
+            let mut p = pool.get();
+            p.set_bytes(&bytes);
+            burst.push(p);
+        }
+        burst.len() - before
+    }
+    fn wake_fd(&self) -> Option<WakeFd> {
+        Some(WakeFd(self.bell.as_raw_fd()))
+    }
+    fn arm(&mut self) -> bool {
+        self.bell.drain();
+        !self.wires.to_switch.lock().is_empty()
+    }
+    fn dropped(&self) -> &[(&'static str, u64)] {
+        &self.drops
+    }
+}
+
+struct FakeTx(Arc<Wires>);
+
+impl TxQueue for FakeTx {
+    fn tx(&mut self, _: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let mut out = self.0.from_switch.lock();
+        let mut n = TxCounts::default();
+        for p in packets {
+            n.sent += 1;
+            n.bytes += p.len() as u64;
+            out.push(p.to_vec());
+        }
+        n
+    }
+}
+
+/// A UDP packet of IPv4 with right checksums: `last` is the last byte of both addresses' host part.
+pub(crate) fn udp(src: u32, dst: u32, sport: u16, dport: u16) -> Vec<u8> {
+    let mut p = vec![0; 60];
+    p[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    p[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+    p[12..14].copy_from_slice(&[8, 0]);
+    p[14] = 0x45;
+    p[17] = 46;
+    p[22] = 64;
+    p[23] = 17;
+    p[26..30].copy_from_slice(&src.to_be_bytes());
+    p[30..34].copy_from_slice(&dst.to_be_bytes());
+    let c = heddle_wire::checksum::checksum(&p[14..34]);
+    p[24..26].copy_from_slice(&c.to_be_bytes());
+    p[34..36].copy_from_slice(&sport.to_be_bytes());
+    p[36..38].copy_from_slice(&dport.to_be_bytes());
+    p[39] = 26;
+    p
+}
+
+/// Counts what it is credited with.
+#[derive(Default, Debug)]
+pub(crate) struct Tally {
+    pub(crate) packets: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+}
+
+impl Credit for Tally {
+    fn credit(&self, packets: u64, bytes: u64, _: u64, _: u16) {
+        self.packets.fetch_add(packets, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+/// A rule: first match wins.
+#[derive(Clone, Debug)]
+pub(crate) struct ToyRule {
+    pub(crate) matches: Match,
+    pub(crate) actions: Vec<Action>,
+    pub(crate) tally: Arc<Tally>,
+}
+
+impl ToyRule {
+    pub(crate) fn new(matches: Match, actions: Vec<Action>) -> Self {
+        Self {
+            matches,
+            actions,
+            tally: Arc::default(),
+        }
+    }
+    pub(crate) fn any(actions: Vec<Action>) -> Self {
+        Self::new(Match::any(), actions)
+    }
+    pub(crate) fn output(no: u32) -> Self {
+        Self::any(vec![Action::Output(PortNo(no))])
+    }
+}
+
+/// A pipeline: one list of rules. Each rule's place in the list has a generation slot.
+#[derive(Default)]
+pub(crate) struct Toy {
+    rules: Published<Vec<ToyRule>>,
+    generations: Generations,
+    pub(crate) translated: AtomicU64,
+}
+
+impl Toy {
+    pub(crate) fn new(rules: Vec<ToyRule>) -> Arc<Self> {
+        Arc::new(Self {
+            rules: Published::new(rules),
+            ..Self::default()
+        })
+    }
+    /// Replaces the rules, then says so for all places from the first changed one on.
+    pub(crate) fn set(&self, rules: Vec<ToyRule>) {
+        let n = rules.len().max(self.rules.get().len());
+        self.rules.store(rules);
+        (0..=n).for_each(|i| self.generations.bump(Generations::slot_of(i as u64)));
+    }
+    /// Replaces one rule: only what depends on its place is stale.
+    pub(crate) fn replace(&self, at: usize, rule: ToyRule) {
+        let mut rules = (*self.rules.get()).clone();
+        rules[at] = rule;
+        self.rules.store(rules);
+        self.generations.bump(Generations::slot_of(at as u64));
+    }
+    pub(crate) fn rules(&self) -> Arc<Vec<ToyRule>> {
+        self.rules.get()
+    }
+}
+
+impl Translate for Toy {
+    fn translate(&self, request: &Request<'_>, out: &mut Translation) {
+        self.translated.fetch_add(1, Relaxed);
+        // The number of places may change, so read more generations than there are rules; then the rules.
+        let deps: Vec<Dep> = (0..32)
+            .map(|i| self.generations.read(Generations::slot_of(i)))
+            .collect();
+        let rules = self.rules.get();
+        for (rule, dep) in rules.iter().zip(&deps) {
+            out.mask.add(&rule.matches.mask);
+            out.deps.push(*dep);
+            if rule.matches.matches(request.key) {
+                out.actions.extend(rule.actions.iter().cloned());
+                out.credits.push(Arc::clone(&rule.tally) as Arc<dyn Credit>);
+                return;
+            }
+        }
+        out.deps.push(deps[rules.len()]);
+    }
+    fn generations(&self) -> &Generations {
+        &self.generations
+    }
+}

@@ -1,0 +1,300 @@
+//! Caching, crediting, evicting, texts.
+
+use super::fake::Tally;
+use super::{FakePort, Toy, ToyRule, udp};
+use crate::action::{Action, PortNo, Upcall, UpcallCookie, UpcallData, UpcallKind};
+use crate::{Config, Datapath, DropKind};
+use heddle_packet::Packet;
+use heddle_sync::Clock;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+struct Setup {
+    dp: Arc<Datapath>,
+    toy: Arc<Toy>,
+    clock: Arc<Clock>,
+    a: Arc<FakePort>,
+    b: Arc<FakePort>,
+}
+
+/// Two ports, 1 and 2, under a stopped clock and no background sweeps.
+fn setup(rules: Vec<ToyRule>) -> Setup {
+    let clock = Arc::new(Clock::default());
+    clock.stop();
+    let toy = Toy::new(rules);
+    let config = Config {
+        clock: Arc::clone(&clock),
+        sweep_interval_ms: 0,
+        ..Config::default()
+    };
+    let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
+    let (a, b) = (FakePort::new("a"), FakePort::with_mtu("b", 1000));
+    assert_eq!(dp.add_port(Arc::clone(&a) as _, None).unwrap(), PortNo(1));
+    assert_eq!(
+        dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap(),
+        PortNo(2)
+    );
+    Setup { dp, toy, clock, a, b }
+}
+
+fn count(t: &Tally) -> (u64, u64) {
+    (t.packets.load(Relaxed), t.bytes.load(Relaxed))
+}
+
+#[test]
+fn forwards_caches_and_credits_each_packet_once() {
+    let rule = ToyRule::output(2);
+    let tally = Arc::clone(&rule.tally);
+    let s = setup(vec![rule]);
+    s.a.send((0..100).map(|i| udp(1, 2, i, 80)));
+    assert_eq!(s.b.wait(100).len(), 100);
+    assert_eq!(
+        s.toy.translated.load(Relaxed),
+        1,
+        "one wildcarded entry serves all"
+    );
+    s.dp.flush_stats();
+    assert_eq!(count(&tally), (100, 6000));
+    let flows = s.dp.flows();
+    assert_eq!(
+        (flows.len(), flows[0].packets),
+        (1, 99),
+        "the first packet is credited, not counted on the entry"
+    );
+    let stats = (
+        s.dp.port_stats(PortNo(1)).unwrap(),
+        s.dp.port_stats(PortNo(2)).unwrap(),
+    );
+    assert_eq!(
+        (
+            stats.0.rx_packets,
+            stats.0.rx_bytes,
+            stats.1.tx_packets,
+            stats.1.tx_bytes
+        ),
+        (100, 6000, 100, 6000)
+    );
+    // Idle entries go, and their counts with them to the rule, once.
+    s.a.send([udp(1, 2, 3, 4)]);
+    s.b.wait(1);
+    s.clock.warp(9_999);
+    s.dp.tick();
+    assert_eq!(s.dp.flows().len(), 1);
+    s.clock.warp(1);
+    s.dp.tick();
+    assert!(s.dp.flows().is_empty());
+    s.dp.flush_stats();
+    s.dp.tick();
+    assert_eq!(count(&tally), (101, 6060));
+    assert_eq!(s.dp.totals().flows, 0);
+    let t = s.dp.totals();
+    assert_eq!(t.packets, 101);
+    assert_eq!(t.l0_hits + t.l1_hits + t.l2_hits + t.misses, 101);
+}
+
+#[test]
+fn a_rule_change_is_seen_by_the_next_packet_and_counts_stay_with_their_rule() {
+    let (old, new) = (ToyRule::output(2), ToyRule::output(1));
+    let (old_tally, new_tally) = (Arc::clone(&old.tally), Arc::clone(&new.tally));
+    let s = setup(vec![old]);
+    s.a.send((0..10).map(|_| udp(1, 2, 3, 4)));
+    s.b.wait(10);
+    s.toy.set(vec![new]);
+    s.a.send((0..5).map(|_| udp(1, 2, 3, 4)));
+    s.a.wait(5);
+    s.dp.flush_stats();
+    s.dp.tick();
+    assert_eq!((count(&old_tally).0, count(&new_tally).0), (10, 5));
+    // The sweeper finds a change too, without traffic.
+    s.toy.set(vec![ToyRule::any(vec![])]);
+    s.dp.tick();
+    assert!(s.dp.flows().is_empty());
+}
+
+#[test]
+fn same_answer_keeps_the_entry_and_moves_the_credits() {
+    let s = setup(vec![ToyRule::output(2)]);
+    s.a.send((0..10).map(|_| udp(1, 2, 3, 4)));
+    s.b.wait(10);
+    for sweep in [false, true] {
+        let again = ToyRule::output(2);
+        let tally = Arc::clone(&again.tally);
+        s.toy.set(vec![again]);
+        if sweep {
+            s.dp.tick();
+        }
+        let before = s.dp.flows()[0].packets;
+        s.a.send((0..7).map(|_| udp(1, 2, 3, 4)));
+        s.b.wait(7);
+        s.dp.flush_stats();
+        assert_eq!(s.dp.flows()[0].packets, before + 7);
+        assert_eq!(count(&tally).0, 7);
+    }
+}
+
+#[test]
+fn flow_limit_and_purge() {
+    let mut m = heddle_flow::key::Match::any();
+    m.mask.0.tp_src = 0xffff;
+    m.key.tp_src = 9999;
+    let rest = ToyRule::output(2);
+    let tally = Arc::clone(&rest.tally);
+    let s = setup(vec![ToyRule::new(m, vec![]), rest]);
+    s.dp.set_flow_limit(10);
+    s.a.send((0..50).map(|i| udp(1, 2, i, 4)));
+    s.b.wait(50);
+    s.dp.flush_stats();
+    assert_eq!(s.dp.flows().len(), 10);
+    assert_eq!(count(&tally).0, 50);
+    s.dp.purge();
+    assert!(s.dp.flows().is_empty());
+    s.a.send((0..50).map(|i| udp(1, 2, i, 4)));
+    s.b.wait(50);
+    s.dp.purge();
+    s.dp.tick();
+    assert_eq!(count(&tally).0, 100);
+}
+
+#[test]
+fn texts_look_like_open_vswitch() {
+    let s = setup(vec![ToyRule::output(2)]);
+    s.a.send((0..3).map(|_| udp(1, 2, 3, 4)));
+    s.b.wait(3);
+    s.dp.flush_stats();
+    s.clock.warp(1234);
+    let text = s.dp.dump_flows_text(&|_| true, None);
+    assert!(
+        text.ends_with(", packets:2, bytes:120, used:1.234s, actions:2\n"),
+        "{text}"
+    );
+    let named =
+        s.dp.dump_flows_text(&|_| true, Some(&|no| (no.0 == 2).then(|| "b".into())));
+    assert!(named.ends_with("actions:b\n"), "{named}");
+    assert_eq!(s.dp.dump_flows_text(&|f| f.packets > 5, None), "");
+    let stats = s.dp.pmd_stats_show();
+    assert!(
+        stats.contains("\n  packets received: ") && stats.contains("\n  megaflow hits: "),
+        "{stats}"
+    );
+    let rxq = s.dp.pmd_rxq_show();
+    assert!(
+        rxq.contains("  port: a                 queue-id:  0 (enabled)   pmd usage: "),
+        "{rxq}"
+    );
+    let perf = s.dp.pmd_perf_show("00:00:00.000");
+    assert!(
+        perf.contains("  - PHWOL hits:                  0  (  0.0 %)\n"),
+        "{perf}"
+    );
+    assert!(
+        s.dp.upcall_show()
+            .starts_with("  flows         : (current 1) (avg "),
+        "{}",
+        s.dp.upcall_show()
+    );
+    s.dp.pmd_stats_clear();
+    assert!(s.dp.pmd_stats_show().contains("packets received: 0\n"));
+}
+
+#[test]
+fn drops_have_names() {
+    let s = setup(vec![ToyRule::output(2)]);
+    let read = |kind: DropKind| {
+        s.dp.flush_stats();
+        s.dp.coverage()
+            .into_iter()
+            .find(|(n, _)| *n == kind.name())
+            .unwrap()
+            .1
+    };
+    s.a.send([vec![0; 13], vec![], udp(1, 2, 3, 4)]);
+    s.b.wait(1);
+    assert_eq!(read(DropKind::RxInvalid), 1);
+    let stats = s.dp.port_stats(PortNo(1)).unwrap();
+    assert_eq!((stats.rx_errors, stats.rx_dropped), (1, 1));
+    assert_eq!(stats.rx_reasons, [("runt", 1)]);
+    let mut long = udp(1, 2, 3, 4);
+    long.resize(1000 + 19, 0);
+    s.a.send([long.clone()]);
+    assert_eq!(read(DropKind::TxTooLong), 1);
+    s.dp.set_port_mtu(PortNo(2), 1500).unwrap();
+    s.a.send([long]);
+    s.b.wait(1);
+    s.toy.set(vec![ToyRule::output(77)]);
+    s.a.send([udp(1, 2, 3, 4)]);
+    assert_eq!(read(DropKind::InvalidPort), 1);
+    s.toy.set(vec![]);
+    s.a.send([udp(1, 2, 3, 4)]);
+    assert_eq!(read(DropKind::Policy), 1);
+}
+
+struct Note(&'static str);
+impl UpcallData for Note {
+    fn text(&self) -> String {
+        self.0.into()
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+#[test]
+fn packets_to_and_from_the_control_plane() {
+    let cookie = || UpcallCookie(Arc::new(Note("controller(reason=1)")));
+    let up = |kind, max_len| {
+        Action::Userspace(Arc::new(Upcall {
+            kind,
+            max_len,
+            cookie: cookie(),
+        }))
+    };
+    let s = setup(vec![ToyRule::any(vec![
+        up(UpcallKind::Controller, 20),
+        Action::Output(PortNo(2)),
+    ])]);
+    let frame = udp(1, 2, 3, 4);
+    s.a.send([frame.clone()]);
+    s.b.wait(1);
+    let mut got = Vec::new();
+    assert_eq!(s.dp.take_upcalls(10, &mut |u| got.push(u)), 1);
+    assert_eq!(
+        (&got[0].bytes[..], got[0].total_len, got[0].in_port),
+        (&frame[..20], 60, PortNo(1))
+    );
+    assert_eq!(
+        (got[0].key.nw_src, got[0].key.in_port, got[0].key.tp_dst),
+        (1, 1, 4)
+    );
+    assert!(got[0].packet.is_none());
+    assert_eq!(got[0].upcall.cookie.0.text(), "controller(reason=1)");
+    assert!(
+        s.dp.flows()[0]
+            .text(1000, None)
+            .ends_with("actions:userspace(pid=0,controller(reason=1)),2")
+    );
+    // A slow-path packet comes whole and goes back in.
+    s.toy.set(vec![ToyRule::any(vec![up(
+        UpcallKind::SlowPath("test"),
+        u16::MAX,
+    )])]);
+    s.dp.inject_translate(Packet::from_bytes(&frame), PortNo(1))
+        .unwrap();
+    let mut again = None;
+    assert_eq!(s.dp.take_upcalls(10, &mut |u| again = u.packet), 1);
+    s.dp.inject(again.unwrap(), PortNo(1), vec![Action::Output(PortNo(2))])
+        .unwrap();
+    assert_eq!(s.b.take(), [frame.clone()]);
+    assert_eq!(
+        s.dp.port_stats(PortNo(1)).unwrap().rx_packets,
+        2,
+        "an injected packet was received, a packet-out was not"
+    );
+    // More than the ring holds are dropped by name, and the switch goes on.
+    for _ in 0..600 {
+        s.dp.inject_translate(Packet::from_bytes(&frame), PortNo(1))
+            .unwrap();
+    }
+    assert_eq!(s.dp.totals().lost, 600 - 512);
+    assert_eq!(s.dp.take_upcalls(usize::MAX, &mut |_| {}), 512);
+    assert_eq!(s.dp.take_upcalls(usize::MAX, &mut |_| {}), 0);
+}

@@ -1,0 +1,122 @@
+//! Ports and workers that come and go under traffic; sleeping.
+
+use super::{FakePort, Toy, ToyRule, udp};
+use crate::action::{Action, PortNo};
+use crate::{Config, Datapath, DatapathError, PortConfig};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+#[test]
+fn ports_come_and_go_while_traffic_runs() {
+    let toy = Toy::new(vec![ToyRule::any(vec![
+        Action::Output(PortNo(2)),
+        Action::Output(PortNo(3)),
+    ])]);
+    let dp = Datapath::new(
+        Config {
+            cpus: Some(vec![0, 0, 0]),
+            ..Config::default()
+        },
+        toy as _,
+    )
+    .unwrap();
+    let (a, b) = (FakePort::new("a"), FakePort::new("b"));
+    dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let sender = {
+        let (a, stop) = (Arc::clone(&a), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            let mut n = 0_usize;
+            while !stop.load(Relaxed) {
+                a.send((0..20).map(|i| udp(1, 2, i, 4)));
+                n += 20;
+                std::thread::sleep(Duration::from_micros(100));
+            }
+            n
+        })
+    };
+    let mut third = 0;
+    for round in 0..30 {
+        let c = FakePort::new("c");
+        assert_eq!(dp.add_port(Arc::clone(&c) as _, None).unwrap(), PortNo(3));
+        assert!(matches!(
+            dp.add_port(FakePort::new("d") as _, Some(PortNo(3))),
+            Err(DatapathError::InUse(_))
+        ));
+        assert!(matches!(
+            dp.add_port(FakePort::new("bad") as _, None),
+            Err(DatapathError::Port(_))
+        ));
+        third += c.wait(1).len();
+        dp.del_port(PortNo(3)).unwrap();
+        let left = c.take().len();
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(c.take().is_empty(), "nothing is sent to a port that is gone");
+        third += left;
+        assert_eq!(Arc::strong_count(&c), 1, "its queues are closed");
+        if round == 15 {
+            dp.set_workers(Some(&[0, 0])).unwrap();
+            dp.configure_port(
+                PortNo(1),
+                PortConfig {
+                    n_rxq: 2,
+                    affinity: vec![],
+                },
+            )
+            .unwrap();
+        }
+    }
+    stop.store(true, Relaxed);
+    let sent = sender.join().unwrap();
+    assert!(third > 0);
+    b.wait(1);
+    dp.flush_stats();
+    let s = dp.port_stats(PortNo(1)).unwrap();
+    assert_eq!(s.rx_packets, sent as u64, "counts survive workers and queues");
+    assert_eq!(dp.ports().len(), 2);
+    assert!(matches!(dp.del_port(PortNo(9)), Err(DatapathError::NoPort(_))));
+    assert_eq!(dp.port_by_name("b"), Some(PortNo(2)));
+}
+
+#[test]
+fn idle_workers_sleep_and_wake_up() {
+    let toy = Toy::new(vec![ToyRule::output(2)]);
+    let dp = Datapath::new(Config::default(), toy as _).unwrap();
+    let (a, b) = (FakePort::new("a"), FakePort::new("b"));
+    dp.add_port(Arc::clone(&a) as _, None).unwrap();
+    dp.add_port(Arc::clone(&b) as _, None).unwrap();
+    for _ in 0..20 {
+        a.send([udp(1, 2, 3, 4)]);
+        assert_eq!(b.wait(1).len(), 1);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let iterations = || -> u64 {
+        let c = dp.pmd_perf_show("");
+        let numbers = c.lines().filter_map(|l| l.strip_prefix("  Iterations:"));
+        numbers
+            .map(|l| l.split_whitespace().next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    };
+    std::thread::sleep(Duration::from_millis(50));
+    let before = iterations();
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(iterations() - before < 10, "an idle switch does nothing");
+}
+
+#[test]
+fn shutdown_ends_all() {
+    let toy = Toy::new(vec![]);
+    let dp = Datapath::new(Config::default(), Arc::clone(&toy) as _).unwrap();
+    let a = FakePort::new("a");
+    dp.add_port(Arc::clone(&a) as _, None).unwrap();
+    dp.shutdown();
+    dp.shutdown();
+    assert!(matches!(
+        dp.inject(heddle_packet::Packet::new(), PortNo(1), vec![]),
+        Err(DatapathError::Timeout)
+    ));
+    drop(dp);
+    assert_eq!((Arc::strong_count(&a), Arc::strong_count(&toy)), (1, 1));
+}
