@@ -20,6 +20,7 @@ pub mod iov;
 pub mod link;
 pub mod link_events;
 pub mod memory;
+pub mod mmap;
 pub mod packet_socket;
 pub mod process;
 mod sock;
@@ -32,6 +33,7 @@ pub use event::{Epoll, EventFd};
 pub use iov::Iov;
 pub use link::LinkCtl;
 pub use link_events::LinkEvents;
+pub use mmap::Mapping;
 pub use packet_socket::PacketSocket;
 pub use tap::TapQueue;
 

@@ -52,16 +52,18 @@ impl SystemRx {
             self.ready.push(p);
         }
         let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
-        let got = match self.batch.recv(self.socket.as_fd(), bufs) {
-            Ok(n) => n,
-            Err(e) => {
-                // ENETDOWN is told once when the device goes down: the control plane sees that by itself.
-                if e.raw_os_error() != Some(ENETDOWN) {
-                    self.drops.count("receive-error");
-                }
-                0
+        let mut got = self.batch.recv(self.socket.as_fd(), bufs);
+        if let Err(e) = &got {
+            // ENETDOWN is told once when the device goes down (the control plane sees that by itself) and hides what
+            // has come since it is up again.
+            if e.raw_os_error() == Some(ENETDOWN) {
+                let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
+                got = self.batch.recv(self.socket.as_fd(), bufs);
+            } else {
+                self.drops.count("receive-error");
             }
-        };
+        }
+        let got = got.unwrap_or(0);
         for i in 0..got {
             let Some(mut p) = self.ready.pop() else { break };
             match take(&mut p, self.batch.received(i), self.hdr_len) {

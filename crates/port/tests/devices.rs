@@ -1,0 +1,500 @@
+//! Tap devices and packet sockets between network namespaces. Needs root; each test can run alone.
+
+#![allow(clippy::unwrap_used)] // helpers of tests, outside #[test] functions
+#![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
+
+#[path = "common/bridge.rs"]
+mod bridge;
+mod common;
+
+use bridge::Bridge;
+use common::{LIMIT, Netns, ip, unique, wait_for};
+use heddle_packet::{Burst, Csum, Gso, GsoKind, Packet, Pool};
+use heddle_port::{Port, RxQueue, SystemPort, TapPort};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes that the TCP tests carry.
+const AMOUNT: usize = 24 << 20;
+
+/// The byte at `i` of the test stream: no period that a segment size divides.
+fn pattern(i: usize) -> u8 {
+    (i % 251) as u8 ^ (i >> 13) as u8
+}
+
+/// Not a test by itself: what this program does when a test starts it inside a namespace.
+#[test]
+fn peer() {
+    let Ok(role) = std::env::var("HEDDLE_PEER") else {
+        return;
+    };
+    let (verb, rest) = role.split_once(' ').unwrap();
+    match verb {
+        "tcp-server" => {
+            let (mut s, _) = TcpListener::bind(rest).unwrap().accept().unwrap();
+            s.set_read_timeout(Some(LIMIT)).unwrap();
+            let (mut buf, mut at) = (vec![0; 1 << 16], 0);
+            loop {
+                let n = s.read(&mut buf).unwrap();
+                if n == 0 {
+                    break;
+                }
+                assert!(
+                    buf[..n].iter().enumerate().all(|(i, &b)| b == pattern(at + i)),
+                    "changed on the way"
+                );
+                at += n;
+            }
+            println!("received {at}");
+        }
+        "tcp-client" => {
+            let mut s = (0..500)
+                .find_map(|_| {
+                    std::thread::sleep(Duration::from_millis(10));
+                    TcpStream::connect(rest).ok()
+                })
+                .unwrap();
+            let bytes: Vec<u8> = (0..AMOUNT).map(pattern).collect();
+            s.write_all(&bytes).unwrap();
+            println!("sent {AMOUNT}");
+        }
+        "udp-flood" => {
+            let (addr, count) = rest.split_once(' ').unwrap();
+            let count: usize = count.parse().unwrap();
+            for flow in 0..16 {
+                let s = UdpSocket::bind(("0.0.0.0", 20_000 + flow)).unwrap();
+                for n in 0..count / 16 {
+                    s.send_to(&n.to_be_bytes(), addr).unwrap();
+                    if n % 16 == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            }
+            println!("sent");
+        }
+        _ => panic!("unknown role {verb}"),
+    }
+}
+
+/// Two namespaces with one device each, 10.66.0.1 and .2, whose other ends are ports.
+struct Pair {
+    a: Netns,
+    b: Netns,
+    ports: [Arc<dyn Port>; 2],
+    dev: [String; 2],
+}
+
+impl Pair {
+    fn open(test: &str, kinds: [&str; 2]) -> Option<Self> {
+        let (a, b) = (Netns::new(test)?, Netns::new(test)?);
+        let dev = [format!("ha{}", unique()), format!("hb{}", unique())];
+        let mut ports = Vec::new();
+        for ((kind, dev), ns) in kinds.iter().zip(&dev).zip([&a, &b]) {
+            let port = match *kind {
+                "tap" => {
+                    let port = heddle_port::open("internal", dev, &BTreeMap::new()).unwrap();
+                    ip(&format!("link set {dev} netns {}", ns.0));
+                    port
+                }
+                _ => {
+                    let outer = format!("o{dev}");
+                    ip(&format!(
+                        "link add {outer} type veth peer name {dev} netns {}",
+                        ns.0
+                    ));
+                    let port = heddle_port::open("system", &outer, &BTreeMap::new()).unwrap();
+                    port.set_admin(true).unwrap();
+                    port
+                }
+            };
+            ports.push(port);
+        }
+        for (n, (ns, dev)) in [&a, &b].into_iter().zip(&dev).enumerate() {
+            ns.ip(&format!("link set {dev} up"));
+            ns.ip(&format!("addr add 10.66.0.{}/24 dev {dev}", n + 1));
+        }
+        let ports = ports.try_into().ok().unwrap();
+        Some(Self { a, b, ports, dev })
+    }
+
+    /// Carries a TCP stream from a to b; what the forwarder saw.
+    fn tcp(&self, server: &str) -> bridge::Seen {
+        let forward = Bridge::start(Arc::clone(&self.ports[0]), Arc::clone(&self.ports[1]));
+        let sink = self.b.peer(&format!("tcp-server {server}:5001"));
+        let source = self.a.peer(&format!("tcp-client {server}:5001"));
+        assert!(source.finish().contains(&format!("sent {AMOUNT}")));
+        assert!(sink.finish().contains(&format!("received {AMOUNT}")));
+        forward.finish()
+    }
+}
+
+fn check_trains(seen: &bridge::Seen) {
+    assert!(seen.trains > 10 && seen.longest > 30_000, "{seen:?}");
+    assert!(seen.partial >= seen.trains, "{seen:?}");
+    assert_eq!((seen.lost, seen.dropped), (0, 0), "{seen:?}");
+}
+
+#[test]
+fn trains_cross_tap_to_tap() {
+    let Some(pair) = Pair::open("trains_cross_tap_to_tap", ["tap", "tap"]) else {
+        return;
+    };
+    check_trains(&pair.tcp("10.66.0.2"));
+}
+
+#[test]
+fn trains_cross_veth_to_veth() {
+    let Some(pair) = Pair::open("trains_cross_veth_to_veth", ["veth", "veth"]) else {
+        return;
+    };
+    check_trains(&pair.tcp("10.66.0.2"));
+}
+
+#[test]
+fn trains_cross_tap_to_veth() {
+    let Some(pair) = Pair::open("trains_cross_tap_to_veth", ["tap", "veth"]) else {
+        return;
+    };
+    check_trains(&pair.tcp("10.66.0.2"));
+}
+
+/// An IPv4 TCP frame of `payload` bytes behind `tags` VLAN tags, checksum left to the receiver; a train if longer than a
+/// segment.
+fn tcp_frame(tags: &[u16], payload: usize) -> Packet {
+    let mut b = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    for tci in tags {
+        b.extend([0x81, 0]);
+        b.extend(tci.to_be_bytes());
+    }
+    b.extend([8, 0, 0x45, 0]);
+    b.extend(((40 + payload) as u16).to_be_bytes());
+    b.extend([0, 1, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let ip = b.len() - 20;
+    let sum = heddle_wire::checksum::checksum(&b[ip..]);
+    b[ip + 10..ip + 12].copy_from_slice(&sum.to_be_bytes());
+    let start = b.len() as u16;
+    b.extend([
+        0, 80, 0, 81, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 1, 0, 0x12, 0x34, 0, 0,
+    ]);
+    b.extend((0..payload).map(pattern));
+    let mut p = Packet::from_bytes(&b);
+    p.offload.csum = Csum::Partial { start, offset: 16 };
+    if payload > 1000 {
+        p.offload.gso = Some(Gso {
+            kind: GsoKind::Tcp4,
+            ecn: false,
+            size: 1000,
+            hdr_len: start + 20,
+        });
+    }
+    p
+}
+
+/// The kernel takes a tag out of a packet that it receives; the receive queue puts it back, metadata included.
+#[test]
+fn tags_and_metadata_survive_a_veth_pair() {
+    let Some(_root) = Netns::new("tags_and_metadata_survive_a_veth_pair") else {
+        return;
+    };
+    let (one, two) = (format!("hv{}", unique()), format!("hv{}", unique()));
+    ip(&format!("link add {one} type veth peer name {two}"));
+    let (a, b) = (SystemPort::open(&one).unwrap(), SystemPort::open(&two).unwrap());
+    a.set_admin(true).unwrap();
+    b.set_admin(true).unwrap();
+    wait_for("link", || b.status().link_up);
+    let mut rx = b.open_rx(1).unwrap().remove(0);
+    let mut tx = a.open_tx(0, 1).unwrap();
+    let mut pool = Pool::new(64);
+    let tags: [&[u16]; 4] = [&[], &[0x2007], &[5, 6], &[0]];
+    for payload in [10, 900, 30_000, 64_000] {
+        for tags in tags {
+            let sent = tcp_frame(tags, payload);
+            drain(&mut rx, &mut pool);
+            let c = tx.tx(&mut pool, &[&sent]);
+            assert_eq!(c.sent, 1, "{payload} bytes, tags {tags:?}: {c:?}");
+            let (mut burst, mut got) = (Burst::new(), None);
+            wait_for("arrival", || {
+                rx.rx(&mut pool, &mut burst);
+                got = burst.drain(..).find(|p| p.to_vec() == sent.to_vec());
+                got.is_some()
+            });
+            let (got, sent) = (got.unwrap().offload, sent.offload);
+            assert_eq!(got.csum, sent.csum, "{payload} bytes, tags {tags:?}");
+            assert_eq!(
+                got.gso.map(|g| (g.kind, g.size)),
+                sent.gso.map(|g| (g.kind, g.size))
+            );
+        }
+    }
+    assert!(rx.dropped().is_empty(), "{:?}", rx.dropped());
+    ip(&format!("link del {one}"));
+}
+
+#[test]
+fn trains_over_ipv6() {
+    let Some(pair) = Pair::open("trains_over_ipv6", ["veth", "tap"]) else {
+        return;
+    };
+    for (n, (ns, dev)) in [&pair.a, &pair.b].into_iter().zip(&pair.dev).enumerate() {
+        ns.ip(&format!("addr add fd66::{}/64 dev {dev} nodad", n + 1));
+    }
+    check_trains(&pair.tcp("[fd66::2]"));
+}
+
+#[test]
+fn tap_is_followed_into_a_namespace() {
+    let Some(ns) = Netns::new("tap_is_followed_into_a_namespace") else {
+        return;
+    };
+    let name = format!("ht{}", unique());
+    let port = TapPort::open(&name).unwrap();
+    let home = port.status();
+    assert!(home.ifindex > 0 && home.mtu == 1500 && !home.admin_up, "{home:?}");
+    assert!(
+        home.extra.contains(&("driver_name".into(), "tun".into())),
+        "{home:?}"
+    );
+    ip(&format!("link set {name} netns {}", ns.0));
+    ns.ip(&format!(
+        "link set {name} name pod0 mtu 1400 address 02:00:00:00:00:77 up"
+    ));
+    let away = port.status();
+    assert_eq!(
+        (away.mtu, away.admin_up, away.link_up),
+        (1400, true, true),
+        "{away:?}"
+    );
+    assert_eq!(away.mac, [2, 0, 0, 0, 0, 0x77]);
+    port.set_mtu(1300).unwrap();
+    port.set_mac([2, 0, 0, 0, 0, 0x78]).unwrap();
+    port.set_admin(false).unwrap();
+    let changed = port.status();
+    assert_eq!(
+        (changed.mtu, changed.admin_up, changed.mac[5]),
+        (1300, false, 0x78),
+        "{changed:?}"
+    );
+    // No second queue can join from here, so one is what there is.
+    assert_eq!(port.open_rx(2).unwrap().len(), 1);
+    drop(ns); // takes the device along
+    let gone = port.status();
+    assert_eq!(gone.mtu, 1300, "the last known value stays: {gone:?}");
+}
+
+#[test]
+fn tap_names_are_exclusive() {
+    let Some(_root) = Netns::new("tap_names_are_exclusive") else {
+        return;
+    };
+    let name = format!("ht{}", unique());
+    ip(&format!("link add {name} type veth peer name o{name}"));
+    let refused = TapPort::open(&name).map(drop);
+    ip(&format!("link del {name}"));
+    let text = refused.unwrap_err().to_string();
+    assert!(
+        text.starts_with(&format!("could not open network device {name} (")),
+        "{text}"
+    );
+    drop(TapPort::open(&name).unwrap());
+    let again = TapPort::open(&name).expect("the device went with its port");
+    assert_eq!(again.name(), name);
+}
+
+/// Sends a broadcast frame and says whether the namespace's device counts it.
+fn arrives(port: &dyn Port, worker: usize, n: usize) -> bool {
+    let mut frame = vec![0xff; 60];
+    frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 9, 0x88, 0xb5]);
+    let c = port
+        .open_tx(worker, n)
+        .unwrap()
+        .tx(&mut Pool::new(1), &[&Packet::from_bytes(&frame)]);
+    c.sent == 1
+}
+
+#[test]
+fn tap_queues_come_and_go() {
+    let Some(_root) = Netns::new("tap_queues_come_and_go") else {
+        return;
+    };
+    let port = TapPort::open(&format!("ht{}", unique())).unwrap();
+    assert!(!arrives(&port, 0, 1), "a device that is down takes nothing");
+    port.set_admin(true).unwrap();
+    let three = port.open_rx(3).unwrap();
+    assert_eq!(three.len(), 3);
+    let mut late = port.open_tx(2, 3).unwrap();
+    assert!(arrives(&port, 0, 3) && arrives(&port, 2, 3));
+    drop(three);
+    assert_eq!(port.open_rx(1).unwrap().len(), 1);
+    // The queue of worker 2 is detached now; its transmit queue falls back.
+    let mut frame = vec![0xff; 60];
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let p = Packet::from_bytes(&frame);
+    assert_eq!(late.tx(&mut Pool::new(1), &[&p, &p]).sent, 2);
+}
+
+fn drain(queue: &mut Box<dyn RxQueue>, pool: &mut Pool) -> Vec<Vec<u8>> {
+    let mut burst = Burst::new();
+    let mut out = Vec::new();
+    while queue.rx(pool, &mut burst) > 0 {
+        out.extend(burst.iter().map(Packet::to_vec));
+        burst.drain(..).for_each(|p| pool.put(p));
+    }
+    out
+}
+
+/// A namespace with a veth whose outer end has the returned name.
+fn veth(test: &str) -> Option<(Netns, String)> {
+    let ns = Netns::new(test)?;
+    let outer = format!("hv{}", unique());
+    attach(&ns, &outer);
+    Some((ns, outer))
+}
+
+fn attach(ns: &Netns, outer: &str) {
+    ip(&format!(
+        "link add {outer} type veth peer name in0 netns {}",
+        ns.0
+    ));
+    ns.ip("link set in0 up");
+    ns.ip("addr add 10.66.0.1/24 dev in0");
+    ns.ip("neigh add 10.66.0.2 lladdr 02:00:00:00:00:02 dev in0");
+}
+
+fn udp_count(frames: &[Vec<u8>]) -> usize {
+    frames
+        .iter()
+        .filter(|f| f.len() > 23 && f[12..14] == [8, 0] && f[23] == 17)
+        .count()
+}
+
+#[test]
+fn device_comes_back() {
+    let Some((ns, outer)) = veth("device_comes_back") else {
+        return;
+    };
+    let port = SystemPort::open(&outer).unwrap();
+    port.set_admin(true).unwrap();
+    let mut rx = port.open_rx(1).unwrap();
+    let mut tx = port.open_tx(0, 1).unwrap();
+    let mut pool = Pool::new(64);
+    let first = port.status();
+    assert!(first.link_up && first.admin_up && first.ifindex > 0, "{first:?}");
+    assert!(
+        first.extra.contains(&("driver_name".into(), "veth".into())),
+        "{first:?}"
+    );
+    let send = |tx: &mut Box<dyn heddle_port::TxQueue>, pool: &mut Pool| {
+        let mut f = vec![0xff; 60];
+        f[12..14].copy_from_slice(&[0x88, 0xb5]);
+        tx.tx(pool, &[&Packet::from_bytes(&f)])
+    };
+    assert_eq!(send(&mut tx, &mut pool).sent, 1);
+
+    ip(&format!("link del {outer}"));
+    let gone = port.status();
+    assert_eq!((gone.ifindex, gone.link_up, gone.admin_up), (0, false, false));
+    assert_eq!(gone.link_resets, first.link_resets + 1);
+    assert_eq!(send(&mut tx, &mut pool).down, 1);
+    assert!(drain(&mut rx[0], &mut pool).len() < 20);
+
+    attach(&ns, &outer);
+    port.set_admin(true).unwrap();
+    wait_for("link", || port.status().link_up);
+    assert!(!port.stale());
+    drain(&mut rx[0], &mut pool);
+    assert_eq!(send(&mut tx, &mut pool).sent, 1);
+    let flood = ns.peer("udp-flood 10.66.0.2:9 160");
+    assert!(flood.finish().contains("sent"));
+    assert_eq!(udp_count(&drain(&mut rx[0], &mut pool)), 160);
+}
+
+#[test]
+fn fanout_shares_and_loses_nothing() {
+    let Some((ns, outer)) = veth("fanout_shares_and_loses_nothing") else {
+        return;
+    };
+    let port = SystemPort::open(&outer).unwrap();
+    port.set_admin(true).unwrap();
+    let mut rx = port.open_rx(3).unwrap();
+    wait_for("link", || port.status().link_up);
+    let flood = ns.peer("udp-flood 10.66.0.2:9 1600");
+    assert!(flood.finish().contains("sent"));
+    let mut pool = Pool::new(64);
+    let counts: Vec<usize> = rx.iter_mut().map(|q| udp_count(&drain(q, &mut pool))).collect();
+    assert_eq!(counts.iter().sum::<usize>(), 1600, "{counts:?}");
+    assert!(counts.iter().filter(|n| **n > 0).count() >= 2, "{counts:?}");
+    assert_eq!(port.status().rx_dropped, 0);
+    ip(&format!("link del {outer}"));
+    attach(&ns, &outer);
+    wait_for("notice", || port.stale() || port.status().ifindex == 0);
+    assert!(port.stale(), "members of a group cannot be bound again");
+    drop(rx);
+    assert_eq!(port.open_rx(3).unwrap().len(), 3);
+    assert!(!port.stale());
+}
+
+#[test]
+fn limits_and_own_packets() {
+    let Some((ns, outer)) = veth("limits_and_own_packets") else {
+        return;
+    };
+    let port = SystemPort::open(&outer).unwrap();
+    port.set_admin(true).unwrap();
+    port.set_mtu(1400).unwrap();
+    port.set_mac([2, 0, 0, 0, 0, 0x31]).unwrap();
+    wait_for("link", || port.status().link_up);
+    let status = port.status();
+    assert_eq!((status.mtu, status.mac[5]), (1400, 0x31));
+    assert!(port.set_mtu(10).is_err());
+    let mut rx = port.open_rx(1).unwrap();
+    let mut tx = port.open_tx(0, 1).unwrap();
+    let mut pool = Pool::new(64);
+    drain(&mut rx[0], &mut pool);
+    let frame = |len: usize| {
+        let mut f = vec![0xff; len];
+        f[12..14].copy_from_slice(&[0x88, 0xb5]);
+        Packet::from_bytes(&f)
+    };
+    let (fits, long) = (frame(1414), frame(1500));
+    let all: Vec<&Packet> = (0..50).map(|i| if i % 5 == 4 { &long } else { &fits }).collect();
+    let c = tx.tx(&mut pool, &all);
+    assert_eq!((c.sent, c.too_long, c.bytes), (40, 10, 40 * 1414), "{c:?}");
+    assert!(
+        !drain(&mut rx[0], &mut pool)
+            .iter()
+            .any(|f| f[12..14] == [0x88, 0xb5]),
+        "own packets come back"
+    );
+    port.set_admin(false).unwrap();
+    let c = tx.tx(&mut pool, &[&fits]);
+    assert_eq!(c.down, 1, "{c:?}");
+    port.set_admin(true).unwrap();
+    wait_for("link", || port.status().link_up);
+    assert_eq!(tx.tx(&mut pool, &[&fits]).sent, 1);
+    let flood = ns.peer("udp-flood 10.66.0.2:9 32");
+    assert!(flood.finish().contains("sent"));
+    assert_eq!(udp_count(&drain(&mut rx[0], &mut pool)), 32);
+}
+
+#[test]
+fn steering_is_set_and_undone() {
+    let Some((_ns, outer)) = veth("steering_is_set_and_undone") else {
+        return;
+    };
+    let mask = || std::fs::read_to_string(format!("/sys/class/net/{outer}/queues/rx-0/rps_cpus")).unwrap();
+    let port = SystemPort::open(&outer).unwrap();
+    let before = mask();
+    port.steer(&[0]);
+    assert!(mask().trim().ends_with('1'), "{}", mask());
+    drop(port);
+    assert_eq!(mask(), before);
+    std::fs::write(format!("/sys/class/net/{outer}/queues/rx-0/rps_cpus"), "2").ok();
+    let theirs = mask();
+    let port = SystemPort::open(&outer).unwrap();
+    port.steer(&[0]);
+    drop(port);
+    assert_eq!(mask(), theirs, "what the owner has set stays");
+}

@@ -1,0 +1,194 @@
+//! Memory that is shared with another process: mappings of descriptors, and memfds to map.
+//!
+//! Invariants: a [`Mapping`] is readable and writable from [`Mapping::as_ptr`] for [`Mapping::len`] bytes until it is
+//! dropped; the descriptor may be closed meanwhile. There is no access to the bytes here: whoever maps memory that
+//! others write to decides how to read it (`heddle-virtio`'s `mem`).
+//!
+//! A file that its owner cuts after it was mapped raises SIGBUS on access. Its length is checked when it is mapped;
+//! what happens afterwards is the owner's doing (a virtual machine monitor's, not its guest's).
+//!
+//! Thread-safety: a mapping is an address range; it may be used and dropped on any thread.
+
+use crate::cvt;
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Which pages a memfd is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// The system's usual pages.
+    #[default]
+    Normal,
+    /// 2 MiB pages of the hugepage pool; mapping fails where the pool is too small.
+    Huge2M,
+}
+
+/// Makes a nameless file of `len` zero bytes (memfd_create(2)) that other processes can map. `name` is for
+/// `/proc/PID/maps`.
+///
+/// # Errors
+/// What memfd_create(2) and ftruncate(2) say; `InvalidInput` for a name with a zero byte.
+pub fn memfd(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
+    let name = CString::new(name)?;
+    let huge = match pages {
+        Pages::Normal => 0,
+        Pages::Huge2M => libc::MFD_HUGETLB | libc::MFD_HUGE_2MB,
+    };
+    // SAFETY: `name` is a terminated string; the result is checked before it is owned.
+    let fd = cvt(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | huge) })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: plain system call on an owned descriptor.
+    cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), len) })?;
+    Ok(fd)
+}
+
+/// A mapped range of memory.
+#[derive(Debug)]
+pub struct Mapping {
+    /// What was mapped: whole pages around the range.
+    base: NonNull<u8>,
+    base_len: usize,
+    ptr: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range that stays valid until drop; it grants no access by itself.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `len` bytes of `fd` from `offset` on, shared, readable and writable. Neither needs to be a multiple of a page.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an empty range, one beyond the file's end, or beyond the address space; else what fstat(2) and
+    /// mmap(2) say.
+    pub fn of_fd(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
+        let refuse = || io::Error::from(io::ErrorKind::InvalidInput);
+        // SAFETY: all-zero is a valid stat buffer.
+        let mut st: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: `st` is writable.
+        cvt(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut st) })?;
+        let end = offset.checked_add(len).filter(|_| len > 0).ok_or_else(refuse)?;
+        let regular = st.st_mode & libc::S_IFMT == libc::S_IFREG;
+        if regular && end > u64::try_from(st.st_size).unwrap_or(0) {
+            return Err(refuse());
+        }
+        // A hugetlb file's block is its page: both ends are rounded to it.
+        let page = u64::try_from(st.st_blksize)
+            .unwrap_or(0)
+            .next_power_of_two()
+            .clamp(4096, 1 << 30);
+        let page = if regular { page } else { 4096 };
+        let from = offset & !(page - 1);
+        let base_len = end.checked_next_multiple_of(page).ok_or_else(refuse)? - from;
+        let off = i64::try_from(from).map_err(|_| refuse())?;
+        let base_len = usize::try_from(base_len).map_err(|_| refuse())?;
+        let base = map(base_len, libc::MAP_SHARED, fd.as_raw_fd(), off)?;
+        // SAFETY: `offset - from` is less than the mapped length.
+        let ptr = unsafe { base.add((offset - from) as usize) };
+        Ok(Self {
+            base,
+            base_len,
+            ptr,
+            len: len as usize,
+        })
+    }
+
+    /// Maps `len` zero bytes that no other process sees.
+    ///
+    /// # Errors
+    /// What mmap(2) says.
+    pub fn anonymous(len: usize) -> io::Result<Self> {
+        let base_len = len
+            .max(1)
+            .checked_next_multiple_of(4096)
+            .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+        let base = map(base_len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
+        Ok(Self {
+            base,
+            base_len,
+            ptr: base,
+            len,
+        })
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Result<NonNull<u8>> {
+    // SAFETY: a new mapping at an address of the kernel's choice changes no existing memory.
+    let p = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            fd,
+            offset,
+        )
+    };
+    if p == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(p.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly what `map` returned; the owner's contract is that nothing refers to it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.base_len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn two_mappings_share_bytes() {
+        let fd = memfd("test", 10_000, Pages::Normal).unwrap();
+        let a = Mapping::of_fd(fd.as_fd(), 0, 10_000).unwrap();
+        let b = Mapping::of_fd(fd.as_fd(), 5000, 100).unwrap();
+        assert_eq!((a.len(), b.len()), (10_000, 100));
+        // SAFETY: both ranges are mapped; nobody else uses them.
+        let seen = unsafe {
+            a.as_ptr().add(5003).write(7);
+            b.as_ptr().add(3).read()
+        };
+        assert_eq!(seen, 7);
+    }
+
+    #[test]
+    fn ranges_beyond_the_file_are_refused() {
+        let fd = memfd("test", 8192, Pages::Normal).unwrap();
+        for (offset, len) in [
+            (0, 8193),
+            (8192, 1),
+            (4096, 4097),
+            (0, 0),
+            (u64::MAX, 2),
+            (1, u64::MAX),
+        ] {
+            let e = Mapping::of_fd(fd.as_fd(), offset, len).unwrap_err();
+            assert_eq!(e.kind(), io::ErrorKind::InvalidInput, "{offset}+{len}");
+        }
+        assert!(Mapping::anonymous(1 << 20).is_ok());
+    }
+}
