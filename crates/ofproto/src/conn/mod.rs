@@ -19,6 +19,9 @@ mod remote;
 mod session;
 mod stream;
 
+#[cfg(test)]
+mod tests;
+
 pub use controllers::Controllers;
 pub use dial::{ControllerConfig, ControllerStatus, Dialer};
 pub use listen::Listener;

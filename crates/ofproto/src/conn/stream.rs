@@ -14,6 +14,9 @@ const CHUNK: usize = 64 * 1024;
 /// A peer that takes nothing for so long while we want to write is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long a connection that is to be closed may take to read what was still to be said.
+const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Why a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
@@ -36,14 +39,21 @@ pub(super) async fn serve<S>(
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let (peer, outgoing) = Peer::new(manager, kind);
-    let (reader, writer) = tokio::io::split(socket);
+    let (peer, mut outgoing) = Peer::new(manager, kind);
+    let (reader, mut writer) = tokio::io::split(socket);
     let _guard = Closer(peer.clone());
     peer.greet();
-    tokio::select! {
+    let end = tokio::select! {
         end = read(&peer, reader, probe, up) => end,
-        end = write(&peer, writer, outgoing) => end,
+        end = write(&peer, &mut writer, &mut outgoing) => return end,
+    };
+    // The last words, such as why there is no version in common.
+    outgoing.close();
+    let last_words = write(&peer, &mut writer, &mut outgoing);
+    if timeout(LAST_WORDS_TIMEOUT, last_words).await.is_err() {
+        log::debug!(target: "ofproto", "the peer did not take the last messages");
     }
+    end
 }
 
 /// Marks the peer closed however its task ends.
@@ -106,8 +116,8 @@ async fn read<R: AsyncRead + Unpin>(
 
 async fn write<W: AsyncWrite + Unpin>(
     peer: &Arc<Peer>,
-    mut writer: W,
-    mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    writer: &mut W,
+    outgoing: &mut mpsc::UnboundedReceiver<Outgoing>,
 ) -> End {
     while let Some(out) = outgoing.recv().await {
         match timeout(WRITE_TIMEOUT, writer.write_all(&out.bytes)).await {

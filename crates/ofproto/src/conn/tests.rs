@@ -1,0 +1,211 @@
+use super::session::Kind;
+use super::{Manager, stream};
+use crate::Ofproto;
+use crate::bridge::{BridgeConfig, Event, FailMode};
+use crate::event::PacketInEvent;
+use heddle_flow::Match;
+use heddle_openflow::message::{
+    FlowMod, FlowModCommand, Hello, PacketIn, PacketInFormat, PacketInReason, Role, RoleRequest, SwitchConfig,
+};
+use heddle_openflow::{DecodeContext, ErrorKind, InstructionSet, Message, Version, decode, encode, frame_len};
+use heddle_sync::Clock;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::timeout;
+
+struct Client {
+    socket: DuplexStream,
+    buffer: Vec<u8>,
+}
+
+fn manager(versions: &[Version]) -> (Arc<Ofproto>, Arc<Manager>) {
+    let of = Ofproto::new(Arc::new(Clock::default()));
+    let config = BridgeConfig { fail_mode: FailMode::Secure, versions: versions.to_vec(), ..BridgeConfig::default() };
+    let bridge = of.add_bridge("br0", config);
+    (of, Manager::new(bridge))
+}
+
+impl Client {
+    fn connect(m: &Arc<Manager>, kind: Kind) -> Self {
+        let (ours, theirs) = tokio::io::duplex(1 << 20);
+        tokio::spawn(stream::serve(m.clone(), kind, theirs, None, None));
+        Self { socket: ours, buffer: Vec::new() }
+    }
+    async fn greeted(m: &Arc<Manager>, kind: Kind, version: Version) -> Self {
+        let mut c = Self::connect(m, kind);
+        c.send(version, 1, &Message::Hello(Hello { bitmap: Some(version.bit()) })).await;
+        assert!(matches!(c.receive().await, Some(Message::Hello(_))));
+        c
+    }
+    async fn raw(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).await.expect("the switch reads");
+    }
+    async fn send(&mut self, version: Version, xid: u32, m: &Message) {
+        for part in encode(version, xid, m).expect("encodes") {
+            self.raw(&part).await;
+        }
+    }
+    /// The next message; `None` when the connection was closed.
+    async fn receive(&mut self) -> Option<Message> {
+        loop {
+            if let Ok(Some(n)) = frame_len(&self.buffer) {
+                if n <= self.buffer.len() {
+                    let rest = self.buffer.split_off(n);
+                    let whole = std::mem::replace(&mut self.buffer, rest);
+                    return Some(decode(&whole, &DecodeContext::default()).expect("the switch speaks well").1);
+                }
+            }
+            let got = timeout(Duration::from_secs(5), self.socket.read_buf(&mut self.buffer)).await;
+            if got.expect("in time").expect("readable") == 0 {
+                return None;
+            }
+        }
+    }
+    async fn error(&mut self) -> ErrorKind {
+        match self.receive().await {
+            Some(Message::Error(e)) => e.kind.expect("a known error"),
+            other => panic!("an error, not {other:?}"),
+        }
+    }
+    /// Nothing was sent before the answer to a barrier.
+    async fn quiet(&mut self, version: Version) {
+        self.send(version, 99, &Message::BarrierRequest).await;
+        assert_eq!(self.receive().await, Some(Message::BarrierReply));
+    }
+}
+
+fn packet_in(controller_id: u16, reason: PacketInReason) -> Event {
+    Event::PacketIn(Arc::new(PacketInEvent {
+        message: PacketIn {
+            format: PacketInFormat::Standard,
+            data: vec![7; 200],
+            total_len: 200,
+            buffer_id: None,
+            reason,
+            table_id: 0,
+            cookie: 0,
+            metadata: Match::any(),
+            userdata: Vec::new(),
+            continuation: Vec::new(),
+        },
+        controller_id,
+        max_len: None,
+    }))
+}
+
+#[tokio::test]
+async fn versions_are_negotiated() {
+    let (_of, m) = manager(&Version::ALL);
+    for v in Version::ALL {
+        let mut c = Client::greeted(&m, Kind::Service, v).await;
+        c.quiet(v).await;
+    }
+    // Without a bitmap, a version above all of ours stands for everything below.
+    let mut c = Client::connect(&m, Kind::Service);
+    c.raw(&[9, 0, 0, 8, 0, 0, 0, 1]).await;
+    assert!(matches!(c.receive().await, Some(Message::Hello(_))));
+    c.quiet(Version::V15).await;
+}
+
+#[tokio::test]
+async fn no_common_version_is_said_and_ends_it() {
+    let (_of, m) = manager(&[Version::V13]);
+    let mut c = Client::connect(&m, Kind::Service);
+    c.send(Version::V10, 1, &Message::Hello(Hello { bitmap: Some(Version::V10.bit()) })).await;
+    assert!(matches!(c.receive().await, Some(Message::Hello(_))));
+    assert_eq!(c.error().await, ErrorKind::HelloFailedIncompatible);
+    assert_eq!(c.receive().await, None);
+}
+
+#[tokio::test]
+async fn what_is_malformed_is_answered_and_the_connection_lives() {
+    let (_of, m) = manager(&Version::ALL);
+    let mut c = Client::greeted(&m, Kind::Service, Version::V13).await;
+    c.raw(&[4, 77, 0, 8, 0, 0, 0, 5]).await;
+    assert_eq!(c.error().await, ErrorKind::BadRequestBadType);
+    c.raw(&[4, 14, 0, 12, 0, 0, 0, 6, 0, 0, 0, 0]).await;
+    assert_eq!(c.error().await, ErrorKind::BadRequestBadLen);
+    c.raw(&[1, 5, 0, 8, 0, 0, 0, 7]).await;
+    assert_eq!(c.error().await, ErrorKind::BadRequestBadVersion);
+    c.quiet(Version::V13).await;
+    c.send(Version::V13, 8, &Message::EchoRequest(vec![1, 2, 3])).await;
+    assert_eq!(c.receive().await, Some(Message::EchoReply(vec![1, 2, 3])));
+    c.raw(&[4, 2, 0, 7, 0, 0, 0, 9]).await;
+    assert_eq!(c.receive().await, None, "framing is lost");
+}
+
+#[tokio::test]
+async fn messages_that_arrive_in_pieces_or_together() {
+    let (_of, m) = manager(&Version::ALL);
+    let mut c = Client::greeted(&m, Kind::Service, Version::V13).await;
+    let mut two = encode(Version::V13, 5, &Message::EchoRequest(vec![5])).expect("encodes").concat();
+    two.extend(encode(Version::V13, 6, &Message::BarrierRequest).expect("encodes").concat());
+    for b in two {
+        c.raw(&[b]).await;
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(c.receive().await, Some(Message::EchoReply(vec![5])));
+    assert_eq!(c.receive().await, Some(Message::BarrierReply));
+}
+
+#[tokio::test]
+async fn roles_demote_and_old_generations_are_stale() {
+    let (_of, m) = manager(&Version::ALL);
+    let v = Version::V14;
+    let mut a = Client::greeted(&m, Kind::Controller, v).await;
+    let mut b = Client::greeted(&m, Kind::Controller, v).await;
+    let ask = |role, id| Message::RoleRequest(RoleRequest { role, generation_id: Some(id) });
+    a.send(v, 2, &ask(Role::Primary, 5)).await;
+    assert!(matches!(a.receive().await, Some(Message::RoleReply(r)) if r.role == Role::Primary));
+    b.send(v, 2, &ask(Role::Primary, 4)).await;
+    assert_eq!(b.error().await, ErrorKind::RoleRequestFailedStale);
+    b.send(v, 3, &ask(Role::Primary, 6)).await;
+    assert!(matches!(b.receive().await, Some(Message::RoleReply(r)) if r.role == Role::Primary));
+    assert!(matches!(a.receive().await, Some(Message::RoleStatus(s)) if s.role == Role::Secondary));
+    let fm = FlowMod::new(FlowModCommand::Delete, Match::any(), 0, InstructionSet::default());
+    a.send(v, 4, &Message::FlowMod(Box::new(fm))).await;
+    assert_eq!(a.error().await, ErrorKind::BadRequestIsSecondary);
+}
+
+#[tokio::test]
+async fn packet_ins_go_to_those_who_want_them() {
+    let (_of, m) = manager(&Version::ALL);
+    let v = Version::V13;
+    let mut controller = Client::greeted(&m, Kind::Controller, v).await;
+    let mut service = Client::greeted(&m, Kind::Service, v).await;
+    controller.quiet(v).await;
+    service.quiet(v).await;
+    m.bridge().emit(&[packet_in(0, PacketInReason::Action)]);
+    match controller.receive().await {
+        Some(Message::PacketIn(p)) => assert_eq!((p.data.len(), p.total_len), (128, 200)),
+        other => panic!("a packet-in, not {other:?}"),
+    }
+    service.quiet(v).await;
+    let config = SwitchConfig { miss_send_len: 0xffff, ..SwitchConfig::default() };
+    service.send(v, 3, &Message::SetConfig(config)).await;
+    service.quiet(v).await;
+    m.bridge().emit(&[packet_in(0, PacketInReason::Action)]);
+    assert!(matches!(service.receive().await, Some(Message::PacketIn(p)) if p.data.len() == 200));
+    // Another controller's packets, and reasons that nobody asked for, do not come.
+    m.bridge().emit(&[packet_in(3, PacketInReason::Action), packet_in(0, PacketInReason::InvalidTtl)]);
+    service.quiet(v).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
+    let (_of, m) = manager(&Version::ALL);
+    let v = Version::V13;
+    let mut slow = Client::greeted(&m, Kind::Controller, v).await;
+    slow.quiet(v).await;
+    let many: Vec<Event> = (0..50_000).map(|_| packet_in(0, PacketInReason::Action)).collect();
+    m.bridge().emit(&many);
+    let mut other = Client::greeted(&m, Kind::Service, v).await;
+    other.quiet(v).await;
+    slow.send(v, 9, &Message::BarrierRequest).await;
+    let mut packets = 0;
+    while !matches!(slow.receive().await, Some(Message::BarrierReply)) {
+        packets += 1;
+    }
+    assert!(packets < 50_000, "some were dropped: {packets}");
+}
