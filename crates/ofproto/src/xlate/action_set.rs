@@ -3,6 +3,7 @@
 use super::actions::Step;
 use super::ctx::{Ctx, key_port};
 use super::report::Kind;
+use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Port};
 use smallvec::SmallVec;
 
@@ -134,13 +135,7 @@ impl Ctx<'_> {
         let list = as_list(&self.action_set);
         let text = match list.as_slice() {
             [] => format!("action set {verb} empty"),
-            list => format!(
-                "action set {verb}: {}",
-                list.iter()
-                    .map(|a| format!("{a:?}"))
-                    .collect::<Vec<_>>()
-                    .join(",")
-            ),
+            actions => format!("action set {verb}: {}", ActionsText { actions, names: None }),
         };
         self.report(Kind::Detail, || text);
     }

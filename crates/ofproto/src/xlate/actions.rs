@@ -1,6 +1,6 @@
 //! Running a list of actions, one after the other.
 
-use super::ctx::{Ctx, key_port};
+use super::ctx::{Ctx, key_port, of_port};
 use super::mpls::lse;
 use super::report::Kind;
 use super::resubmit::{Lookup, Run};
@@ -8,7 +8,9 @@ use super::table::OnMiss;
 use heddle_datapath::action::DropReason;
 use heddle_flow::Vlan;
 use heddle_openflow::message::PacketInReason;
-use heddle_openflow::{Action, Instruction, Port};
+use heddle_flow::text::PortNames;
+use heddle_openflow::text::{ActionsText, InstructionsText};
+use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use smallvec::SmallVec;
 
 /// One step of a rule: an action, or an instruction that is not `Apply`.
@@ -63,7 +65,7 @@ impl Ctx<'_> {
                 self.unsupported("an action behind a popped MPLS label");
                 break;
             }
-            self.report(Kind::Action, || step_text(step));
+            self.report_step(step);
             let go = match step {
                 Step::Action(a) => self.action(a, last),
                 Step::Instruction(i) => self.instruction(i, last),
@@ -72,6 +74,21 @@ impl Ctx<'_> {
                 break;
             }
         }
+    }
+
+    fn report_step(&mut self, step: &Step<'_>) {
+        let Some(report) = &mut self.report else { return };
+        let bridge = self.bridge;
+        let name = |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
+        let names: Option<PortNames<'_>> = if report.names { Some(&name) } else { None };
+        let text = match step {
+            Step::Action(a) => ActionsText { actions: std::slice::from_ref(a), names }.to_string(),
+            Step::Instruction(i) => {
+                let set = InstructionSet(vec![Instruction::clone(i)]);
+                InstructionsText { set: &set, names }.to_string()
+            }
+        };
+        report.add(Kind::Action, text);
     }
 
     fn instruction(&mut self, i: &Instruction, last: bool) -> Go {
@@ -219,9 +236,3 @@ fn reason_of(number: u8) -> PacketInReason {
     all.get(usize::from(number)).copied().unwrap_or(Action)
 }
 
-fn step_text(step: &Step<'_>) -> String {
-    match step {
-        Step::Action(a) => format!("{a:?}"),
-        Step::Instruction(i) => format!("{i:?}"),
-    }
-}

@@ -30,8 +30,10 @@ pub(crate) struct Ctx<'w> {
     pub(super) base: FlowKey,
     /// The packet as it came.
     pub(super) orig: FlowKey,
-    /// Bits that mattered.
+    /// Bits that mattered, as Open vSwitch keeps them: a trace shows these.
     pub(super) wc: FlowMask,
+    /// Bits that mattered and that Open vSwitch leaves out: they are in the cached mask only.
+    pub(super) extra: FlowMask,
     pub(super) out: &'w mut Translation,
     /// Size of the emitted actions, see [`super::limits::MAX_ACTION_BYTES`].
     pub(super) out_bytes: usize,
@@ -140,6 +142,11 @@ impl<'w> Ctx<'w> {
         let mut base = self.base;
         base.in_port = self.flow.in_port;
         format!("{text} on bridge {} while processing {base}", self.bridge.name)
+    }
+
+    /// Whether the trace is to have names of ports.
+    pub(super) fn wants_names(&self) -> bool {
+        self.report.as_ref().is_some_and(|r| r.names)
     }
 
     /// An action that has no datapath yet: the whole packet is dropped, rather than forwarded without it.

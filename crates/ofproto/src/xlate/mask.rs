@@ -60,8 +60,12 @@ impl Ctx<'_> {
 
 /// The mask as a trace shows it: without bits of headers that the packet does not have.
 pub(crate) fn shown(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
+    let inner = wc.0.vlans[1];
     let mut wc = cached(wc, orig);
     let m = &mut wc.0;
+    if inner == Vlan::default() {
+        m.vlans[1] = inner;
+    }
     for (mask, tag) in m.vlans.iter_mut().zip(&orig.vlans) {
         if !is_vlan_type(tag.tpid) {
             *mask = Vlan::default();
@@ -109,6 +113,10 @@ pub(super) fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
     }
     if !is_mpls(orig.dl_type) {
         m.mpls_lse = Default::default();
+    }
+    if m.vlans[0] != Vlan::default() && orig.vlans[0].present() {
+        // Tags are counted whenever one is pushed or popped.
+        m.vlans[1].tci |= Vlan::CFI;
     }
     for (mask, tag) in m.vlans.iter_mut().zip(&orig.vlans) {
         if mask.tci != 0 {

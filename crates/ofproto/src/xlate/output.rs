@@ -53,8 +53,7 @@ impl Ctx<'_> {
                 self.output(of_port(port.into()), max_len, false, last);
             }
             Err(_) => {
-                // OVS leaves the field out of the mask here; but what is done depends on it.
-                src.add_mask(&mut self.wc);
+                src.add_mask(&mut self.extra);
                 self.report(Kind::Warn, || format!("output port {value} is out of range"));
             }
         }

@@ -27,6 +27,8 @@ struct Node {
 pub(crate) struct Report {
     nodes: Vec<Node>,
     parent: usize,
+    /// Rules and actions are printed with names of ports.
+    pub(crate) names: bool,
 }
 
 impl Default for Report {
@@ -39,6 +41,7 @@ impl Default for Report {
         Self {
             nodes: vec![root],
             parent: 0,
+            names: false,
         }
     }
 }

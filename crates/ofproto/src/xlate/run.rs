@@ -80,6 +80,7 @@ pub(crate) fn run<'w>(
         base: flow,
         orig: *input.key,
         wc: FlowMask::default(),
+        extra: FlowMask::default(),
         out,
         out_bytes: 0,
         table: 0,
@@ -144,7 +145,7 @@ impl Ctx<'_> {
         }
     }
 
-    fn finish(self, initial: FlowKey) -> Outcome {
+    fn finish(mut self, initial: FlowKey) -> Outcome {
         if self.error.is_some() {
             self.out.actions.clear();
         }
@@ -155,7 +156,8 @@ impl Ctx<'_> {
             };
             self.out.actions.push(heddle_datapath::Action::Drop(reason));
         }
-        self.out.mask = mask::cached(&self.wc, &self.orig);
+        self.extra.add(&self.wc);
+        self.out.mask = mask::cached(&self.extra, &self.orig);
         Outcome {
             error: self.error,
             initial,

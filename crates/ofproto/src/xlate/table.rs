@@ -5,6 +5,7 @@ use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
 use crate::model::{N_TABLES, Rule, Stats, TableMiss, port_config};
 use heddle_flow::key::frag;
+use heddle_flow::text::DEFAULT_PRIORITY;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -129,11 +130,15 @@ impl Ctx<'_> {
 
     /// A line for the trace that says what a lookup in `table` found.
     pub(super) fn report_table(&mut self, found: &Found, table: u8) -> Option<usize> {
+        let bridge = self.bridge;
+        let name = move |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
+        let names = self.wants_names();
         self.report(Kind::Table, || match found {
             Found::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
             Found::Nothing => format!("{table:2}. No match."),
             Found::Rule(rule) => {
-                let matches = rule.wide_match().to_string();
+                let matches = rule.wide_match();
+                let matches = matches.text(if names { Some(&name) } else { None }, DEFAULT_PRIORITY).to_string();
                 let comma = if matches.is_empty() { "" } else { ", " };
                 let mut text = format!("{table:2}. {matches}{comma}priority {}", rule.priority);
                 if rule.cookie != 0 {

@@ -24,9 +24,23 @@ impl Ctx<'_> {
         m.dl_src = [0xff; 6];
         m.dl_dst = [0xff; 6];
         m.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
+        self.mask_inner_tag();
 
         if self.forward_normally().is_none() {
             self.drop_hint.get_or_insert(DropReason::Bridging);
+        }
+    }
+
+    /// Bits of tags that bridging decides by now and then: a tag for VLAN 0 stays only for its priority, and an inner
+    /// tag keeps a packet out of access ports.
+    fn mask_inner_tag(&mut self) {
+        let [outer, inner] = self.flow.vlans;
+        let extra = &mut self.extra.0.vlans;
+        if outer.present() && outer.vid() == 0 {
+            extra[0].tci |= Vlan::PCP_MASK;
+        }
+        if inner.present() {
+            extra[1] = Vlan { tpid: u16::MAX, tci: u16::MAX };
         }
     }
 

@@ -1,0 +1,156 @@
+//! The arguments of `ofproto/trace`: `[OPTIONS] {[DATAPATH] ODP-FLOW | BRIDGE FLOW} [OPTIONS] [PACKET]`.
+
+use super::TraceEnv;
+use crate::model::{BridgeView, World};
+use crate::xlate::key_port;
+use heddle_datapath::PortNo;
+use heddle_flow::extract::{Hint, extract};
+use heddle_flow::{FlowKey, compose, odp};
+
+/// Bytes of payload in a generated packet, unless told otherwise.
+const DEFAULT_PAYLOAD: usize = 64;
+/// Shortest packet: an Ethernet header.
+const ETHERNET_LEN: usize = 14;
+
+/// What is to be traced.
+pub(super) struct Request<'w> {
+    pub(super) bridge: &'w BridgeView,
+    /// `in_port` is the OpenFlow port, in the key's form.
+    pub(super) key: FlowKey,
+    pub(super) packet: Option<Vec<u8>>,
+    /// Print names of ports.
+    pub(super) names: bool,
+}
+
+struct Options {
+    generate: bool,
+    names: bool,
+    payload: usize,
+}
+
+/// Reads arguments.
+pub(super) fn parse<'w>(world: &'w World, args: &[&str], env: &TraceEnv<'_>) -> Result<Request<'w>, String> {
+    let (options, mut words) = options(args)?;
+    let mut packet = None;
+    if !options.generate && words.len() > 1 {
+        match hex(words[words.len() - 1]) {
+            Ok(bytes) => {
+                packet = Some(bytes);
+                words.pop();
+            }
+            Err(e) if words.len() > 2 => return Err(e.to_owned()),
+            Err(_) => {}
+        }
+    }
+    let (bridge, mut key) = match words.as_slice() {
+        [flow] => flow_of_datapath(world, env, None, flow)?,
+        [first, flow] => flow_of_datapath(world, env, Some(first), flow)?,
+        _ => return Err("Syntax error".to_owned()),
+    };
+    if let Some(bytes) = &packet {
+        key = key_of_packet(bytes, &key, bridge);
+    } else if options.generate {
+        packet = Some(compose::compose(&key, options.payload));
+    }
+    Ok(Request { bridge, key, packet, names: options.names })
+}
+
+fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
+    let mut options = Options { generate: false, names: false, payload: DEFAULT_PAYLOAD };
+    let mut words = Vec::new();
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match *arg {
+            "-generate" | "--generate" => options.generate = true,
+            "-names" | "--names" => options.names = true,
+            "--l7-len" => {
+                let n = args.next().ok_or_else(|| format!("Missing argument for option {arg}"))?;
+                options.payload = n.parse().unwrap_or(0);
+                if options.payload > 64000 {
+                    return Err(format!("{n}: too much L7 data"));
+                }
+            }
+            option if option.starts_with('-') => return Err(format!("{option}: unknown option")),
+            _ if words.len() >= 3 => return Err("too many arguments".to_owned()),
+            word => words.push(word),
+        }
+    }
+    Ok((options, words))
+}
+
+/// Bytes of a packet in hexadecimal; blanks may stand between them.
+fn hex(s: &str) -> Result<Vec<u8>, &'static str> {
+    let digits: Option<Vec<u32>> =
+        s.chars().filter(|c| !c.is_ascii_whitespace()).map(|c| c.to_digit(16)).collect();
+    let digits = digits.filter(|d| d.len() % 2 == 0).ok_or("Trailing garbage in packet data")?;
+    let bytes: Vec<u8> =
+        digits.chunks_exact(2).filter_map(|d| u8::try_from(d[0] << 4 | d[1]).ok()).collect();
+    if bytes.len() < ETHERNET_LEN {
+        return Err("Packet data too short for Ethernet");
+    }
+    Ok(bytes)
+}
+
+/// The text of a datapath's key, or else of a bridge's.
+fn flow_of_datapath<'w>(
+    world: &'w World,
+    env: &TraceEnv<'_>,
+    first: Option<&str>,
+    flow: &str,
+) -> Result<(&'w BridgeView, FlowKey), String> {
+    match odp::parse_key(flow, Some(env.port_numbers)) {
+        Ok(mut key) => {
+            let name = first.map(|n| n.strip_prefix("ovs-").unwrap_or(n));
+            if name.is_some_and(|n| !env.datapaths.contains(&n)) {
+                return Err("Cannot find the datapath".to_owned());
+            }
+            let found = world.by_dp_port.get(&PortNo(key.in_port));
+            let (bridge, port) = found
+                .and_then(|(b, p)| Some((world.bridges.get(b)?, *p)))
+                .ok_or_else(|| format!("no OpenFlow port for datapath port {}", key.in_port))?;
+            key.in_port = key_port(port);
+            Ok((bridge, key))
+        }
+        Err(e) => match first {
+            None => Err(format!("{e} (or the bridge name was omitted)")),
+            Some(bridge) => flow_of_bridge(world, bridge, flow),
+        },
+    }
+}
+
+fn flow_of_bridge<'w>(world: &'w World, name: &str, flow: &str) -> Result<(&'w BridgeView, FlowKey), String> {
+    let bridge = world.bridges.values().find(|b| b.name == name);
+    let bridge: &BridgeView = bridge.ok_or_else(|| format!("{name}: unknown bridge"))?;
+    let port = |name: &str| bridge.ports.values().find(|p| p.name == name).map(|p| key_port(p.no));
+    let key = FlowKey::parse_text(flow, Some(&port)).map_err(|e| format!("Bad openflow flow syntax: {e}"))?;
+    Ok((bridge, key))
+}
+
+/// The key of a packet that came as `given` says.
+fn key_of_packet(bytes: &[u8], given: &FlowKey, bridge: &BridgeView) -> FlowKey {
+    let mut key = FlowKey::default();
+    let vlan_limit = u8::try_from(bridge.vlan_limit).unwrap_or(u8::MAX);
+    extract(bytes, &Hint { vlan_limit, ..Hint::ethernet(bytes.len()) }, &mut key);
+    FlowKey {
+        in_port: given.in_port,
+        skb_priority: given.skb_priority,
+        pkt_mark: given.pkt_mark,
+        dp_hash: given.dp_hash,
+        recirc_id: given.recirc_id,
+        tun_id: given.tun_id,
+        tun_src: given.tun_src,
+        tun_dst: given.tun_dst,
+        tun_ipv6_src: given.tun_ipv6_src,
+        tun_ipv6_dst: given.tun_ipv6_dst,
+        tun_flags: given.tun_flags,
+        tun_tos: given.tun_tos,
+        tun_ttl: given.tun_ttl,
+        tun_gbp_id: given.tun_gbp_id,
+        tun_gbp_flags: given.tun_gbp_flags,
+        ct_state: given.ct_state,
+        ct_zone: given.ct_zone,
+        ct_mark: given.ct_mark,
+        ct_label: given.ct_label,
+        ..key
+    }
+}

@@ -1,0 +1,117 @@
+//! `ofproto/trace`: a translation, told line by line.
+//!
+//! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules, actions and what
+//! came of them, the key at the end, the mask, the datapath actions. A trace has side effects only with a packet
+//! (given, or made with `-generate`): it learns, and the caller may send its packet-ins.
+
+mod args;
+#[cfg(test)]
+mod tests;
+
+use crate::model::World;
+use crate::xlate::report::Report;
+use crate::xlate::run::{Input, run};
+use crate::xlate::{Outcome, Pipeline};
+use heddle_datapath::{PortNo, Translation, format_actions};
+use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
+use heddle_flow::{FlowKey, Match};
+
+/// What a trace needs to know of the datapath.
+pub struct TraceEnv<'a> {
+    /// Names that a datapath may be given by, such as `netdev`.
+    pub datapaths: &'a [&'a str],
+    /// Numbers of datapath ports by name.
+    pub port_numbers: PortNumbers<'a>,
+    /// Names of datapath ports, for `--names`.
+    pub port_names: &'a dyn Fn(PortNo) -> Option<String>,
+    /// Coarse clock, ms.
+    pub now_ms: u64,
+}
+
+/// A trace.
+pub struct Traced {
+    /// What to print; without a newline at its end unless the translation failed.
+    pub text: String,
+    /// The translation itself.
+    pub translation: Translation,
+    /// The packet that was given or made: its packet-ins are to be sent.
+    pub packet: Option<Vec<u8>>,
+    /// Bridge that the packet entered.
+    pub bridge: u64,
+    /// The key, with the OpenFlow port (reserved ones in 16 bits).
+    pub key: FlowKey,
+}
+
+/// Runs `ofproto/trace` with these arguments (without the command's name).
+///
+/// # Errors
+/// What to tell the user who gave wrong arguments.
+pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
+    let world = pipeline.world();
+    let request = args::parse(&world, args, env)?;
+    Ok(trace_request(pipeline, &world, request, env))
+}
+
+fn trace_request(pipeline: &Pipeline, world: &World, request: args::Request<'_>, env: &TraceEnv<'_>) -> Traced {
+    let bridge = request.bridge;
+    let mut report = Report::default();
+    report.names = request.names;
+    let mut translation = Translation::default();
+    let input = Input {
+        key: &request.key,
+        in_port: request.key.in_port,
+        has_packet: request.packet.is_some(),
+        learn: request.packet.is_some(),
+        now_ms: env.now_ms,
+        actions: None,
+        packet_out: false,
+    };
+    let generations = pipeline.shared_generations();
+    let outcome = run(world, &generations, bridge, &input, Some(&mut report), &mut translation);
+
+    let port_name = |port: u32| bridge.ports.get(&crate::xlate::of_port(port)).map(|p| p.name.clone());
+    let show = |m: &Match| {
+        let names: Option<heddle_flow::text::PortNames<'_>> = if request.names { Some(&port_name) } else { None };
+        m.text(names, DEFAULT_PRIORITY).to_string()
+    };
+    let text = text(&request, &outcome, &report, &translation, env, &show);
+    Traced {
+        text,
+        translation,
+        packet: request.packet,
+        bridge: bridge.id,
+        key: request.key,
+    }
+}
+
+fn text(
+    request: &args::Request<'_>,
+    outcome: &Outcome,
+    report: &Report,
+    translation: &Translation,
+    env: &TraceEnv<'_>,
+    show: &dyn Fn(&Match) -> String,
+) -> String {
+    let last = if outcome.initial == outcome.last {
+        "unchanged".to_owned()
+    } else {
+        show(&outcome.last.shown())
+    };
+    let mut megaflow = Match { key: request.key, mask: outcome.shown };
+    megaflow.normalize();
+    let actions = match outcome.error {
+        // Whatever the reason, nothing happens to the packet.
+        Some(_) => "drop".to_owned(),
+        None => format_actions(&translation.actions, request.names.then_some(env.port_names)),
+    };
+    let mut text = format!(
+        "Flow: {}\n{}\nFinal flow: {last}\nMegaflow: {}\nDatapath actions: {actions}",
+        show(&outcome.initial.shown()),
+        report.text(),
+        show(&megaflow),
+    );
+    if let Some(error) = outcome.error {
+        text.push_str(&format!("\nTranslation failed ({}), packet is dropped.\n", error.text()));
+    }
+    text
+}

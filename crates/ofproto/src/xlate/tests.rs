@@ -1,1 +1,0 @@
-//! Tests of translation as a whole.

@@ -1,0 +1,199 @@
+//! Bridges made by hand, as the control half would publish them.
+
+use crate::mac::MacTable;
+use crate::model::{Binding, BridgeView, Bundle, N_TABLES, PortView, Rule, Table, World};
+use crate::trace::{TraceEnv, Traced, trace};
+use crate::xlate::{Pipeline, key_port, of_port};
+use heddle_classifier::{Entry, MiniMatch};
+use heddle_datapath::{Generations, PortNo, Purpose, Request, Translate, Translation};
+use heddle_flow::{FlowKey, Match};
+use heddle_openflow::{Action, Instruction, InstructionSet, Port};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(crate) struct LabBridge {
+    pub(crate) name: String,
+    pub(crate) bundles: Vec<Bundle>,
+    pub(crate) config: HashMap<Port, u32>,
+    pub(crate) patches: HashMap<Port, (u64, Port)>,
+    pub(crate) mac: Arc<MacTable>,
+    pub(crate) tables: Arc<Vec<Table>>,
+    version: Arc<AtomicU64>,
+    pub(crate) miss_to_controller: bool,
+    pub(crate) flood_vlans: Option<Arc<crate::model::VlanSet>>,
+}
+
+/// A pipeline under test. Datapath port numbers are `100 * bridge + port`.
+pub(crate) struct Lab {
+    pub(crate) pipeline: Pipeline,
+    pub(crate) generations: Arc<Generations>,
+    pub(crate) bridges: Vec<LabBridge>,
+}
+
+pub(crate) fn dp(bridge: usize, port: u32) -> PortNo {
+    PortNo(u32::try_from(bridge).unwrap() * 100 + if port == 0xffff_fffe { 99 } else { port })
+}
+
+pub(crate) fn out(port: u32) -> Action {
+    Action::Output { port: Port(port), max_len: 0 }
+}
+pub(crate) fn to(port: Port) -> Action {
+    Action::Output { port, max_len: 0xffff }
+}
+pub(crate) fn resubmit(table: u8) -> Action {
+    Action::Resubmit { port: Port::IN_PORT, table: Some(table), with_ct_orig: false }
+}
+
+impl Lab {
+    /// Bridges `br0`, `br1`, ... with ports 1 to `n` and the local port.
+    pub(crate) fn new(ports: &[u32]) -> Self {
+        let generations = Arc::new(Generations::default());
+        let bridges = ports.iter().enumerate().map(|(i, n)| LabBridge {
+            name: format!("br{i}"),
+            bundles: std::iter::once(Port::LOCAL)
+                .chain((1..=*n).map(Port))
+                .map(|p| Bundle { name: port_name(i, p), ports: vec![p], ..Bundle::default() })
+                .collect(),
+            config: HashMap::new(),
+            patches: HashMap::new(),
+            mac: Arc::new(MacTable::new(i as u64, generations.clone())),
+            tables: Arc::new((0..N_TABLES).map(|t| Table::new(i as u64, u8::try_from(t).unwrap())).collect()),
+            version: Arc::new(1.into()),
+            miss_to_controller: false,
+            flood_vlans: None,
+        });
+        let bridges = bridges.collect();
+        let lab = Self { pipeline: Pipeline::new(generations.clone()), generations, bridges };
+        lab.publish();
+        lab
+    }
+
+    /// Publishes what the bridges are configured as.
+    pub(crate) fn publish(&self) {
+        let mut world = World::default();
+        for (i, b) in self.bridges.iter().enumerate() {
+            let mut ports = std::collections::BTreeMap::new();
+            for (bundle, p) in b.bundles.iter().enumerate().flat_map(|(n, b)| b.ports.iter().map(move |p| (n, *p))) {
+                let binding = match b.patches.get(&p) {
+                    Some(peer) => Binding::Patch(Some(*peer)),
+                    None => Binding::Datapath(dp(i, p.0)),
+                };
+                if let Binding::Datapath(no) = binding {
+                    world.by_dp_port.insert(no, (i as u64, p));
+                }
+                let view = PortView {
+                    no: p,
+                    name: port_name(i, p),
+                    binding,
+                    mac: [0; 6],
+                    mtu: 1500,
+                    config: b.config.get(&p).copied().unwrap_or(0),
+                    up: true,
+                    bundle,
+                    patch_rx: Arc::default(),
+                    patch_tx: Arc::default(),
+                };
+                ports.insert(p, Arc::new(view));
+            }
+            let view = BridgeView {
+                id: i as u64,
+                name: b.name.clone(),
+                ports,
+                bundles: b.bundles.clone(),
+                local_mac: [0; 6],
+                flood_vlans: b.flood_vlans.clone(),
+                forward_bpdu: false,
+                mac: b.mac.clone(),
+                tables: b.tables.clone(),
+                version: b.version.clone(),
+                vlan_limit: 2,
+                miss_to_controller: b.miss_to_controller,
+            };
+            world.bridges.insert(i as u64, Arc::new(view));
+        }
+        self.pipeline.publish(world);
+    }
+
+    /// Joins two bridges.
+    pub(crate) fn patch(&mut self, a: (usize, u32), b: (usize, u32)) {
+        self.bridges[a.0].patches.insert(Port(a.1), (b.0 as u64, Port(b.1)));
+        self.bridges[b.0].patches.insert(Port(b.1), (a.0 as u64, Port(a.1)));
+        self.publish();
+    }
+
+    /// Adds a rule as a controller's flow mod would: rules, version, generations.
+    pub(crate) fn add(&self, at: (usize, u8), priority: u16, matches: &Match, set: InstructionSet) -> Arc<Entry<Arc<Rule>>> {
+        let b = &self.bridges[at.0];
+        let table = &b.tables[usize::from(at.1)];
+        let mini = MiniMatch::new(matches);
+        let rule = Rule {
+            table: at.1,
+            priority,
+            matches: mini.clone(),
+            cookie: 0,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            importance: 0,
+            flags: 0,
+            instructions: set,
+            created_ms: 0,
+            modified_ms: 0,
+            hidden: false,
+            stats: Arc::default(),
+        };
+        let version = b.version.load(Ordering::Relaxed) + 1;
+        let entry = table.rules.insert(&mini, priority.into(), version, Arc::new(rule));
+        b.version.store(version, Ordering::Release);
+        self.generations.bump(table.slot);
+        entry
+    }
+
+    /// Adds a rule with actions to table `at.1` of bridge `at.0`.
+    pub(crate) fn rule(&self, at: (usize, u8), matches: &str, actions: Vec<Action>) -> Arc<Entry<Arc<Rule>>> {
+        let m = Match::parse_text(matches, None).unwrap();
+        self.add(at, 0x8000, &m, InstructionSet(vec![Instruction::Apply(actions)]))
+    }
+
+    pub(crate) fn remove(&self, at: (usize, u8), entry: &Arc<Entry<Arc<Rule>>>) {
+        let b = &self.bridges[at.0];
+        let table = &b.tables[usize::from(at.1)];
+        let version = b.version.load(Ordering::Relaxed) + 1;
+        table.rules.remove(&entry.data.matches, entry, version);
+        b.version.store(version, Ordering::Release);
+        self.generations.bump(table.slot);
+        table.rules.purge(version);
+    }
+
+    /// A key of the datapath: `text` is in the form of `ovs-ofctl`, its `in_port` a port of bridge 0.
+    pub(crate) fn key(text: &str) -> FlowKey {
+        let mut key = FlowKey::parse_text(text, None).unwrap();
+        key.in_port = dp(0, of_port(key.in_port).0).0;
+        key
+    }
+
+    pub(crate) fn translate(&self, key: &FlowKey, purpose: Purpose) -> Translation {
+        let mut t = Translation::default();
+        self.pipeline.translate(&Request { key, packet: None, now_ms: 1000, purpose }, &mut t);
+        t
+    }
+
+    /// Translates a missed packet, returns the datapath actions' text.
+    pub(crate) fn actions(&self, text: &str) -> String {
+        heddle_datapath::format_actions(&self.translate(&Self::key(text), Purpose::Miss).actions, None)
+    }
+
+    pub(crate) fn trace(&self, args: &[&str]) -> Result<Traced, String> {
+        let env = TraceEnv {
+            datapaths: &["dummy"],
+            port_numbers: &|_| None,
+            port_names: &|_| None,
+            now_ms: 1000,
+        };
+        trace(&self.pipeline, args, &env)
+    }
+}
+
+fn port_name(bridge: usize, p: Port) -> String {
+    if p == Port::LOCAL { format!("br{bridge}") } else { format!("p{}{}", bridge, key_port(p)) }
+}

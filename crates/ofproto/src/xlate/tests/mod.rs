@@ -1,0 +1,6 @@
+//! Tests of translation as a whole: bridges of a few ports, random rules, random packets.
+
+pub(crate) mod lab;
+mod normal;
+mod pipeline;
+mod props;

@@ -1,0 +1,124 @@
+//! Bridging: VLANs, learning, flooding.
+
+use super::lab::{Lab, to};
+use crate::mac::MacKey;
+use crate::model::{PriorityTags, VlanMode, VlanSet};
+use heddle_datapath::Purpose;
+use heddle_openflow::Port;
+use std::sync::Arc;
+
+fn lab() -> Lab {
+    let lab = Lab::new(&[4]);
+    lab.rule((0, 0), "", vec![to(Port::NORMAL)]);
+    lab
+}
+
+const A: &str = "dl_src=50:00:00:00:00:0a,dl_dst=50:00:00:00:00:0b";
+const B: &str = "dl_src=50:00:00:00:00:0b,dl_dst=50:00:00:00:00:0a";
+
+#[test]
+fn floods_then_forwards() {
+    let lab = lab();
+    let flooded = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Miss);
+    assert_eq!(heddle_datapath::format_actions(&flooded.actions, None), "99,2,3,4");
+    assert!(lab.generations.hold(&flooded.deps));
+    assert_eq!(lab.actions(&format!("in_port=2,{B}")), "1");
+    assert!(!lab.generations.hold(&flooded.deps), "the destination is known now");
+    assert_eq!(lab.actions(&format!("in_port=1,{A}")), "2");
+    assert_eq!(lab.actions(&format!("in_port=2,{A}")), "drop", "back to where it came from");
+}
+
+#[test]
+fn only_misses_learn() {
+    let lab = lab();
+    lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Revalidate);
+    assert!(lab.bridges[0].mac.entries(0).is_empty());
+    let t = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Miss);
+    assert_eq!(lab.bridges[0].mac.entries(0).len(), 1);
+    lab.bridges[0].mac.flush();
+    assert!(!lab.generations.hold(&t.deps), "cached packets must learn again");
+    t.credits.iter().for_each(|c| c.credit(1, 60, 2000, 0));
+    assert_eq!(lab.bridges[0].mac.entries(0).len(), 1);
+}
+
+#[test]
+fn access_trunk_native() {
+    let mut lab = lab();
+    {
+        let b = &mut lab.bridges[0].bundles;
+        (b[1].vlan_mode, b[1].tag) = (VlanMode::Access, Some(10));
+        b[2].trunks = Some(Arc::new(VlanSet::from_ids([10, 20])));
+        (b[3].vlan_mode, b[3].tag) = (VlanMode::NativeUntagged, Some(10));
+        (b[4].vlan_mode, b[4].tag) = (VlanMode::NativeTagged, Some(20));
+    }
+    lab.publish();
+    assert_eq!(lab.actions(&format!("in_port=1,{A}")), "push_vlan(vid=10,pcp=0),99,2,pop_vlan,3,push_vlan(vid=10,pcp=0),4");
+    assert_eq!(lab.actions(&format!("in_port=1,dl_vlan=10,{A}")), "drop");
+    assert_eq!(lab.actions(&format!("in_port=2,dl_vlan=10,{B}")), "pop_vlan,1");
+    assert_eq!(lab.actions(&format!("in_port=2,dl_vlan=30,{B}")), "drop");
+    assert_eq!(lab.actions(&format!("in_port=4,{A}")), "push_vlan(vid=20,pcp=0),99,2,3");
+    let entry = lab.bridges[0].mac.lookup(MacKey { mac: [0x50, 0, 0, 0, 0, 0x0a], vlan: 20 });
+    assert_eq!(entry, Some(Port(4)));
+}
+
+#[test]
+fn tunnels_of_tags() {
+    let mut lab = lab();
+    for (i, tag) in [(1, 100), (2, 100), (3, 200)] {
+        let b = &mut lab.bridges[0].bundles[i];
+        (b.vlan_mode, b.tag, b.qinq_ethtype) = (VlanMode::Dot1qTunnel, Some(tag), 0x88a8);
+    }
+    lab.bridges[0].bundles[1].cvlans = Some(Arc::new(VlanSet::from_ids([7])));
+    lab.publish();
+    assert_eq!(lab.actions(&format!("in_port=1,dl_vlan=8,{A}")), "drop");
+    assert_eq!(
+        lab.actions(&format!("in_port=1,dl_vlan=7,{A}")),
+        "push_vlan(tpid=0x88a8,vid=100,pcp=0),99,pop_vlan,2,push_vlan(tpid=0x88a8,vid=100,pcp=0),4"
+    );
+}
+
+#[test]
+fn priority_tags() {
+    let mut lab = lab();
+    let b = &mut lab.bridges[0].bundles[2];
+    (b.vlan_mode, b.tag, b.priority_tags) = (VlanMode::Access, Some(5), PriorityTags::IfNonzero);
+    lab.publish();
+    lab.actions(&format!("in_port=2,{B}"));
+    assert_eq!(
+        lab.actions(&format!("in_port=1,dl_vlan=5,dl_vlan_pcp=3,{A}")),
+        "pop_vlan,push_vlan(vid=0,pcp=3),2"
+    );
+    assert_eq!(lab.actions(&format!("in_port=1,dl_vlan=5,{A}")), "pop_vlan,2");
+}
+
+#[test]
+fn reserved_addresses_groups_and_flood_vlans() {
+    let mut lab = lab();
+    assert_eq!(lab.actions("in_port=1,dl_dst=01:80:c2:00:00:0e"), "drop");
+    assert_eq!(lab.actions("in_port=1,dl_dst=01:80:c2:00:00:10"), "99,2,3,4");
+    assert_eq!(lab.actions("in_port=1,dl_src=01:00:5e:00:00:01,dl_dst=ff:ff:ff:ff:ff:ff"), "99,2,3,4");
+    lab.bridges[0].flood_vlans = Some(Arc::new(VlanSet::from_ids([0])));
+    lab.publish();
+    lab.actions(&format!("in_port=1,{A}"));
+    assert!(lab.bridges[0].mac.lookup(MacKey { mac: [0x50, 0, 0, 0, 0, 0x0a], vlan: 0 }).is_none());
+}
+
+#[test]
+fn protected_ports_keep_apart() {
+    let mut lab = lab();
+    lab.bridges[0].bundles[1].protected = true;
+    lab.bridges[0].bundles[3].protected = true;
+    lab.publish();
+    assert_eq!(lab.actions(&format!("in_port=1,{A}")), "99,2,4");
+    assert_eq!(lab.actions(&format!("in_port=2,{B}")), "1");
+}
+
+/// The floods of both kinds go the way they go in Open vSwitch (recorded: bridge with ports 1 to 5).
+#[test]
+fn order_of_floods() {
+    let lab = Lab::new(&[5]);
+    lab.rule((0, 0), "in_port=1", vec![to(Port::FLOOD)]);
+    lab.rule((0, 0), "in_port=2", vec![to(Port::NORMAL)]);
+    assert_eq!(lab.actions("in_port=1"), "4,99,5,2,3");
+    assert_eq!(lab.actions(&format!("in_port=2,{A}")), "99,1,3,4,5");
+}
