@@ -15,4 +15,4 @@ pub use check::{CheckContext, check_actions, check_instructions};
 pub(crate) use decode::decode_list;
 pub(crate) use encode::Encoder;
 pub(crate) use instructions::{decode_instructions, encode_instructions};
-pub(crate) use verify::{Place, verify_actions};
+pub(crate) use verify::{Place, verify_actions, verify_order};

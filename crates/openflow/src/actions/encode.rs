@@ -372,11 +372,6 @@ impl Encoder {
             },
             Action::Resubmit {
                 port,
-                table: None,
-                with_ct_orig: false,
-            } => self.simple(Raw::Resubmit, "resubmit", &port_to_u16(*port).to_be_bytes(), out),
-            Action::Resubmit {
-                port,
                 table,
                 with_ct_orig,
             } => {

@@ -1,10 +1,9 @@
 //! The fixed match of OpenFlow 1.0 (40 bytes, §5.2.3 of 1.0).
 
 use super::cursor::{Put, Reader};
-use super::port::{port_from_u16, port_to_u16};
-use crate::action::Port;
 use crate::error::ErrorKind;
 use heddle_flow::key::{FlowMask, Match, Vlan};
+use heddle_flow::{FieldId, FieldValue};
 
 /// Bits that say what does not count.
 pub(super) mod fw {
@@ -35,7 +34,7 @@ const ETH_RARP: u16 = 0x8035;
 /// rule has the highest priority, §3.4 of 1.0).
 pub(super) fn decode(r: &mut Reader<'_>) -> Result<(Match, bool), ErrorKind> {
     let w = r.u32()?;
-    let in_port = port_from_u16(r.u16()?);
+    let in_port = r.u16()?;
     let (dl_src, dl_dst) = (r.array::<6>()?, r.array::<6>()?);
     let (vlan, pcp) = (r.u16()?, r.u8()?);
     r.skip(1)?;
@@ -47,10 +46,10 @@ pub(super) fn decode(r: &mut Reader<'_>) -> Result<(Match, bool), ErrorKind> {
 
     let counts = |bit: u32| w & bit == 0;
     let mut m = Match::any();
-    let (k, x) = (&mut m.key, &mut m.mask.0);
     if counts(fw::IN_PORT) {
-        (k.in_port, x.in_port) = (in_port.0, u32::MAX);
+        m.set_field(FieldId::InPort, FieldValue::from_u64(in_port.into()), None);
     }
+    let (k, x) = (&mut m.key, &mut m.mask.0);
     if counts(fw::DL_SRC) {
         (k.dl_src, x.dl_src) = (dl_src, [0xff; 6]);
     }
@@ -143,11 +142,8 @@ pub(super) fn encode(m: &Match, out: &mut Vec<u8>) {
         }
     }
     out.u32(w);
-    out.u16(if x.in_port == 0 {
-        0
-    } else {
-        port_to_u16(Port(k.in_port))
-    });
+    // The key holds ports as 1.0 writes them.
+    out.u16(u16::try_from(k.in_port & 0xffff).expect("16 bits"));
     out.put(&k.dl_src);
     out.put(&k.dl_dst);
     out.u16(vlan);

@@ -3,7 +3,9 @@
 use super::cursor::{Put, Reader};
 use super::port::port_from_u32;
 use crate::error::ErrorKind;
+use heddle_flow::field::port_to_32;
 use heddle_flow::key::{FlowMask, Match, Vlan};
+use heddle_flow::{FieldId, FieldValue};
 
 /// Bits that say what does not count.
 mod fw {
@@ -49,11 +51,11 @@ pub(super) fn decode(mut r: Reader<'_>) -> Result<Match, ErrorKind> {
 
     let counts = |bit: u32| w & bit == 0;
     let mut m = Match::any();
-    let (k, x) = (&mut m.key, &mut m.mask.0);
     if counts(fw::IN_PORT) {
         let port = port_from_u32(in_port).map_err(|_| ErrorKind::BadMatchBadValue)?;
-        (k.in_port, x.in_port) = (port.0, u32::MAX);
+        m.set_field(FieldId::InPortOxm, FieldValue::from_u64(port.0.into()), None);
     }
+    let (k, x) = (&mut m.key, &mut m.mask.0);
     (k.dl_src, x.dl_src) = (dl_src, src_mask);
     (k.dl_dst, x.dl_dst) = (dl_dst, dst_mask);
     let mut tag = (0, 0);
@@ -146,7 +148,7 @@ pub(super) fn encode(m: &Match, out: &mut Vec<u8>) {
         w |= bit(tci & Vlan::PCP_MASK == 0, fw::DL_VLAN_PCP);
     }
     let not6 = |b: [u8; 6]| b.map(|b| !b);
-    out.u32(k.in_port);
+    out.u32(port_to_32(k.in_port));
     out.u32(w);
     out.put(&k.dl_src);
     out.put(&not6(x.dl_src));

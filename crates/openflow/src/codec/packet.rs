@@ -52,6 +52,11 @@ fn buffer(v: u32) -> Option<u32> {
     (v != u32::MAX).then_some(v)
 }
 
+/// The input port that a match names; keys hold ports as 1.0 writes them.
+fn key_port(m: &Match) -> Port {
+    Port(heddle_flow::field::port_to_32(m.key.in_port))
+}
+
 fn in_port_match(port: Port) -> Match {
     let mut m = Match::any();
     m.set_field(FieldId::InPortOxm, FieldValue::from_u64(port.0.into()), None);
@@ -78,13 +83,13 @@ pub(super) fn encode_in(version: Version, nxt: bool, p: &PacketIn, out: &mut Vec
         }
         Version::V10 => {
             out.u16(total_len);
-            out.u16(port_to_u16(Port(p.metadata.key.in_port)));
+            out.u16(port_to_u16(key_port(&p.metadata)));
             out.u8(reason);
             out.zeros(1);
         }
         Version::V11 => {
-            out.u32(p.metadata.key.in_port);
-            out.u32(p.metadata.key.in_port);
+            out.u32(key_port(&p.metadata).0);
+            out.u32(key_port(&p.metadata).0);
             out.u16(total_len);
             out.u8(reason);
             out.u8(p.table_id);
@@ -234,7 +239,7 @@ pub(super) fn decode_out(version: Version, mut r: Reader<'_>) -> Result<PacketOu
     }
     let actions = decode_list(version, r.bytes(actions_len.into())?, 0)?;
     verify_actions(&actions, version, Place::Top)?;
-    let in_port = Port(metadata.key.in_port);
+    let in_port = key_port(&metadata);
     if in_port > Port::MAX && !matches!(in_port, Port::LOCAL | Port::NONE | Port::CONTROLLER) {
         return Err(ErrorKind::BadRequestBadPort);
     }

@@ -66,7 +66,8 @@ pub struct PacketIn {
 /// A packet from the controller.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PacketOut {
-    /// Where it is said to come from, and in 1.5 other pipeline fields. `key.in_port` is always set.
+    /// Where it is said to come from, and in 1.5 other pipeline fields. `key.in_port` is always set
+    /// (in the key's form; [`PacketOut::in_port`] has it as a port).
     pub metadata: Match,
     /// A buffered packet to take instead of `data`.
     pub buffer_id: Option<u32>,
@@ -79,6 +80,6 @@ pub struct PacketOut {
 impl PacketOut {
     /// The port that it is said to come from.
     pub fn in_port(&self) -> Port {
-        Port(self.metadata.key.in_port)
+        Port(heddle_flow::field::port_to_32(self.metadata.key.in_port))
     }
 }

@@ -2,7 +2,8 @@
 
 use crate::action::{Action, ControllerAction, Instruction, InstructionSet, Port};
 use core::fmt::{self, Formatter, Write};
-use heddle_flow::text::{PortNames, format_port, format_value};
+use heddle_flow::field::port_from_32;
+use heddle_flow::text::{self, PortNames, format_value};
 use std::net::Ipv4Addr;
 
 /// A list of actions, with names for ports.
@@ -68,7 +69,7 @@ impl fmt::Display for Action {
 
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        format_port(f, self.0, None)
+        format_port(f, *self, None)
     }
 }
 
@@ -98,6 +99,11 @@ fn instruction(f: &mut Formatter<'_>, i: &Instruction, names: Option<PortNames<'
         }
         Instruction::Goto(t) => write!(f, "goto_table:{t}"),
     }
+}
+
+/// Writes a port; texts know ports by the numbers that keys have.
+fn format_port(f: &mut Formatter<'_>, port: Port, names: Option<PortNames<'_>>) -> fmt::Result {
+    text::format_port(f, port_from_32(port.0).unwrap_or(port.0), names)
 }
 
 /// `%#x` of C: zero has no prefix.
@@ -184,7 +190,7 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
             if *port <= Port::MAX {
                 f.write_str("output:")?;
             }
-            format_port(f, port.0, names)?;
+            format_port(f, *port, names)?;
             if *port == Port::CONTROLLER {
                 write!(f, ":{max_len}")
             } else {
@@ -195,7 +201,7 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
         Action::Controller(c) => controller(f, c),
         Action::Enqueue { port, queue } => {
             f.write_str("enqueue:")?;
-            format_port(f, port.0, names)?;
+            format_port(f, *port, names)?;
             write!(f, ":{queue}")
         }
         Action::SetQueue(q) => write!(f, "set_queue:{q}"),
@@ -260,7 +266,7 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
             with_ct_orig: _,
         } if *port != Port::IN_PORT => {
             f.write_str("resubmit:")?;
-            format_port(f, port.0, names)
+            format_port(f, *port, names)
         }
         Action::Resubmit {
             port,
@@ -269,7 +275,7 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
         } => {
             f.write_str("resubmit(")?;
             if *port != Port::IN_PORT {
-                format_port(f, port.0, names)?;
+                format_port(f, *port, names)?;
             }
             f.write_char(',')?;
             if let Some(t) = table {
