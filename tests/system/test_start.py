@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import main
@@ -118,6 +119,29 @@ def scenario_starts_before_the_database(lab):
     sw.start_ovsdb()
     lab.bridge(sw)
     assert "br0" in sw.appctl("ofproto/list")
+
+
+def scenario_small_and_idle(lab):
+    """At start under 64 MiB; with ports and no traffic hardly any processor time."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    a = lab.internal_pod(sw, "a", "10.1.0.1/24")
+    lab.veth_pod(sw, "b", "10.1.0.2/24")
+    lab.net.ping(a, "10.1.0.2")
+    time.sleep(2)  # statistics and probes of the start are over
+
+    def ticks():
+        with open(f"/proc/{sw.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+    with open(f"/proc/{sw.pid}/status") as file:
+        resident = next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
+    before = ticks()
+    time.sleep(3)
+    share = (ticks() - before) / os.sysconf("SC_CLK_TCK") / 3
+    lab.trace.note(f"{resident:.1f} MiB resident, {share:.1%} of a core when idle")
+    assert resident < 64, f"{resident:.1f} MiB resident"
+    assert share < 0.10, f"{share:.1%} of a core when idle"
 
 
 def scenario_unixctl_commands_answer(lab):
