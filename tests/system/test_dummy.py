@@ -92,12 +92,12 @@ def scenario_trace_layout(lab):
         table=0,in_port=1,ip,cookie=0x5,priority=7 actions=load:2->NXM_NX_REG0[],resubmit(,3)
         table=3,ip actions=dec_ttl,mod_nw_dst:10.0.0.9,output:2
         """)
-    out = sw.appctl("ofproto/trace", "br0", "in_port=1,ip,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64")
-    assert re.match(r"Flow: ip,in_port=1,.*\n\nbridge\(\"br0\"\)\n-+\n *0\. ip,in_port=1, priority 7, cookie 0x5\n", out), out
+    out = sw.appctl("ofproto/trace", "br0", "in_port=1,udp,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64")
+    assert re.match(r"Flow: udp,in_port=1,.*\n\nbridge\(\"br0\"\)\n-+\n *0\. ip,in_port=1, priority 7, cookie 0x5\n", out), out
     assert "\n    load:0x2->NXM_NX_REG0[]\n    resubmit(,3)\n" in out, out
     assert re.search(r"\n *3\. ip, priority 32768\n    +dec_ttl\n", out), out
-    assert re.search(r"\nFinal flow: ip,reg0=0x2,in_port=1,.*nw_dst=10\.0\.0\.9,.*nw_ttl=63", out), out
-    assert re.search(r"\nMegaflow: recirc_id=0,eth,ip,in_port=1,", out), out
+    assert re.search(r"\nFinal flow: udp,reg0=0x2,in_port=1,.*nw_dst=10\.0\.0\.9,.*nw_ttl=63", out), out
+    assert re.search(r"\nMegaflow: recirc_id=0,eth,udp,in_port=1,", out), out
     assert re.search(r"\nDatapath actions: set\(ipv4\(dst=10\.0\.0\.9,ttl=63\)\),\d+\n?$", out), out
     last = sw.appctl("ofproto/trace", "br0", "in_port=2,arp").strip().splitlines()[-1]
     assert last == "Datapath actions: drop", last
