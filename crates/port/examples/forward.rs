@@ -111,6 +111,9 @@ fn main() -> Result<(), String> {
         if busy {
             last = now;
         } else if now.saturating_sub(last) > spin {
+            if a.rx.arm() | b.rx.arm() {
+                continue;
+            }
             sleeps += 1;
             epoll.wait(200).map_err(|e| e.to_string())?.for_each(drop);
             last = Tsc::now();

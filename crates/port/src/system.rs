@@ -1,6 +1,6 @@
 //! `system` ports: an existing network device, through packet sockets.
 //!
-//! Each receive queue is a packet socket with the virtio-net header; several share the device by flow hash (fanout).
+//! Each receive queue is a packet socket with the virtio-net header and a ring shared with the kernel; several share the device by flow hash (fanout).
 //! Transmission uses sockets of its own that receive nothing. The device's offloads stay as they are: its segment trains
 //! and unfinished checksums are handed on as metadata. The device's own IP stack sees the packets too.
 //!
@@ -8,13 +8,14 @@
 //! members of a fanout group cannot be, so with several queues the port says that it is stale.
 
 mod rx;
+mod socket;
 mod steer;
 #[cfg(test)]
 mod tests;
 mod tx;
 
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
-use heddle_sys::{LinkCtl, PacketSocket};
+use heddle_sys::{LinkCtl, PacketSocket, RxRing};
 use parking_lot::Mutex;
 use rx::SystemRx;
 use std::io;
@@ -25,6 +26,8 @@ use tx::SystemTx;
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
 const RCVBUF: i32 = 16 << 20;
+/// Frames of a receive ring: what may arrive while the worker is elsewhere.
+const RING: usize = 512;
 /// Send buffer of a queue: what a device may hold back.
 const SNDBUF: i32 = 4 << 20;
 
@@ -67,15 +70,18 @@ impl SystemPort {
         Ok(port)
     }
 
-    fn receiver(&self, index: u32, group: Option<u16>) -> io::Result<Arc<PacketSocket>> {
+    fn receiver(&self, index: u32, group: Option<u16>) -> io::Result<(Arc<PacketSocket>, Option<RxRing>)> {
         let s = PacketSocket::receiver()?;
         s.set_rcvbuf(RCVBUF);
+        let ring = RxRing::attach(&s, RING)
+            .inspect_err(|e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.name))
+            .ok();
         s.bind(index)?;
         s.join_promiscuous(index)?;
         if let Some(group) = group {
             s.join_fanout(group)?;
         }
-        Ok(Arc::new(s))
+        Ok((Arc::new(s), ring))
     }
 
     /// What the device says now; what it does not say keeps its value from `last`.
@@ -142,9 +148,9 @@ impl Port for SystemPort {
         let mut queues: Vec<Box<dyn RxQueue>> = Vec::new();
         let mut sockets = Vec::new();
         for _ in 0..n {
-            let socket = self.receiver(index, group).map_err(fail)?;
+            let (socket, ring) = self.receiver(index, group).map_err(fail)?;
             sockets.push(Arc::downgrade(&socket));
-            queues.push(Box::new(SystemRx::new(socket)));
+            queues.push(Box::new(SystemRx::new(socket, ring)));
         }
         let mut state = self.state.lock();
         state.receivers = sockets;

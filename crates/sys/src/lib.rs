@@ -21,6 +21,7 @@ pub mod link;
 pub mod link_events;
 pub mod memory;
 pub mod mmap;
+pub mod packet_ring;
 pub mod packet_socket;
 pub mod process;
 mod sock;
@@ -34,6 +35,7 @@ pub use iov::Iov;
 pub use link::LinkCtl;
 pub use link_events::LinkEvents;
 pub use mmap::Mapping;
+pub use packet_ring::RxRing;
 pub use packet_socket::PacketSocket;
 pub use tap::TapQueue;
 

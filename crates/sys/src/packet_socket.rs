@@ -115,6 +115,21 @@ impl PacketSocket {
             let _ = sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
         }
     }
+    /// Forgets a pending error. A device that goes down leaves `ENETDOWN` on its sockets, which keeps them "readable"
+    /// until it is asked for.
+    pub fn clear_error(&self) {
+        let (mut value, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
+        // SAFETY: `value` is writable for `len` bytes.
+        unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ERROR,
+                (&raw mut value).cast(),
+                &raw mut len,
+            )
+        };
+    }
     /// Packets that found the receive buffer full since the last call.
     ///
     /// # Errors

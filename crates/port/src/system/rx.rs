@@ -1,72 +1,71 @@
 //! Receive queue of a network device. Exits: empty, burst full, dropped by name.
 //!
-//! Buffers wait in a stack: message 0 goes to its top, so that at low rates the same warm buffer is used again, and how
-//! many are offered follows how many came last time.
+//! Packets up to a ring frame's size are copied out of the ring that the kernel fills, without a system call; longer
+//! ones (segment trains, jumbo frames) wait on the socket, in the order of their frames, and are received into the
+//! buffers directly. Where no ring can be had, everything comes by the socket.
+//!
+//! Measured with 64-byte packets: 13 cycles a packet and 26 for an empty look, against 1570 and 1040 with recvmmsg(2);
+//! the sender's side pays 700 more.
 
+use super::socket::Socket;
 use crate::drops::Drops;
 use crate::{RxQueue, WakeFd};
-use heddle_packet::{BURST, Burst, Packet, Pool};
-use heddle_sys::batch::Received;
-use heddle_sys::packet_socket::VNET_HDR_LEN;
-use heddle_sys::{PacketSocket, RecvBatch};
+use heddle_packet::{Burst, Packet, Pool};
+use heddle_sys::batch::StrippedVlan;
+use heddle_sys::{PacketSocket, RxRing};
 use heddle_virtio::net_hdr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 const ETH_HEADER: usize = 14;
-/// Fewest buffers offered to a receive call.
-const MIN_OFFER: usize = 4;
-const ENETDOWN: i32 = 100;
 
 #[derive(Debug)]
 pub(super) struct SystemRx {
-    socket: Arc<PacketSocket>,
-    hdr_len: usize,
-    batch: RecvBatch,
-    /// Empty buffers, room for the header made.
-    ready: Vec<Packet>,
-    offer: usize,
+    socket: Socket,
+    ring: Option<RxRing>,
+    /// Frames given back whose packets are still to be received from the socket.
+    on_socket: usize,
     drops: Drops,
 }
 
 impl SystemRx {
-    pub(super) fn new(socket: Arc<PacketSocket>) -> Self {
-        let hdr_len = if socket.has_vnet_hdr() { VNET_HDR_LEN } else { 0 };
-        let batch = RecvBatch::new(BURST);
+    pub(super) fn new(socket: Arc<PacketSocket>, ring: Option<RxRing>) -> Self {
         Self {
-            socket,
-            hdr_len,
-            batch,
-            ready: Vec::with_capacity(BURST),
-            offer: MIN_OFFER,
+            socket: Socket::new(socket),
+            ring,
+            on_socket: 0,
             drops: Drops::new(),
         }
     }
 
-    /// One system call. Returns (offered, received).
-    fn receive(&mut self, pool: &mut Pool, burst: &mut Burst) -> (usize, usize) {
-        let offer = self.offer.min(burst.remaining_capacity());
-        while self.ready.len() < offer {
-            let mut p = pool.get();
-            p.push_front(self.hdr_len);
-            self.ready.push(p);
-        }
-        let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
-        let mut got = self.batch.recv(self.socket.as_fd(), bufs);
-        if let Err(e) = &got {
-            // ENETDOWN is told once when the device goes down (the control plane sees that by itself) and hides what
-            // has come since it is up again.
-            if e.raw_os_error() == Some(ENETDOWN) {
-                let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
-                got = self.batch.recv(self.socket.as_fd(), bufs);
-            } else {
-                self.drops.count("receive-error");
+    /// Takes packets from the ring until one is on the socket, the ring is empty or the burst full.
+    fn take_ring(&mut self, pool: &mut Pool, burst: &mut Burst) {
+        let Some(ring) = &mut self.ring else { return };
+        // Bounded, so that a ring full of bad packets does not hold the worker.
+        for _ in 0..burst.remaining_capacity() {
+            let Some(frame) = ring.packet() else { return };
+            if frame.on_socket {
+                self.on_socket += 1;
+                ring.release();
+                continue;
             }
-        }
-        let got = got.unwrap_or(0);
-        for i in 0..got {
-            let Some(mut p) = self.ready.pop() else { break };
-            match take(&mut p, self.batch.received(i), self.hdr_len) {
+            if self.on_socket > 0 {
+                // Those on the socket came first.
+                return;
+            }
+            let mut p = pool.get();
+            let done = if frame.truncated {
+                Err("truncated")
+            } else {
+                let (hdr, bytes) = frame
+                    .bytes
+                    .split_at_checked(net_hdr::LEN_LEGACY)
+                    .unwrap_or_default();
+                p.set_bytes(bytes);
+                finish(&mut p, hdr, frame.vlan)
+            };
+            ring.release();
+            match done {
                 Ok(()) => burst.push(p),
                 Err(reason) => {
                     self.drops.count(reason);
@@ -74,26 +73,25 @@ impl SystemRx {
                 }
             }
         }
-        (offer, got)
+    }
+
+    /// Takes up to `most` packets from the socket; how many it gave, good or bad.
+    fn take_socket(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let drops = &mut self.drops;
+        self.socket
+            .receive(most, pool, burst, &mut |reason| drops.count(reason))
     }
 }
 
-/// Makes a packet of what was received, or says why not.
-fn take(p: &mut Packet, got: Received, hdr_len: usize) -> Result<(), &'static str> {
-    if got.truncated {
-        return Err("truncated");
-    }
-    p.set_head_len(got.len);
-    let len = got.len.saturating_sub(hdr_len);
-    if len < ETH_HEADER {
+/// Makes a packet of received bytes and their virtio-net header (empty: none), or says why not.
+pub(super) fn finish(p: &mut Packet, hdr: &[u8], vlan: Option<StrippedVlan>) -> Result<(), &'static str> {
+    if p.len() < ETH_HEADER {
         return Err("runt");
     }
-    if hdr_len > 0 {
-        let offload = net_hdr::decode(p.head(), len).map_err(|e| e.name())?;
-        p.pull_front(hdr_len);
-        p.offload = offload;
+    if !hdr.is_empty() {
+        p.offload = net_hdr::decode(hdr, p.len()).map_err(|e| e.name())?;
     }
-    if let Some(tag) = got.vlan
+    if let Some(tag) = vlan
         && !p.push_vlan(tag.tpid, tag.tci)
     {
         return Err("no-headroom");
@@ -104,20 +102,35 @@ fn take(p: &mut Packet, got: Received, hdr_len: usize) -> Result<(), &'static st
 impl RxQueue for SystemRx {
     fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let before = burst.len();
-        let mut total = 0;
-        loop {
-            let (offered, got) = self.receive(pool, burst);
-            total += got;
-            if got < offered || total >= BURST || burst.is_full() {
+        if self.ring.is_none() {
+            self.take_socket(burst.remaining_capacity(), pool, burst);
+            return burst.len() - before;
+        }
+        while !burst.is_full() {
+            let (had, waiting) = (burst.len(), self.on_socket);
+            self.take_ring(pool, burst);
+            if self.on_socket > 0 {
+                let got = self.take_socket(self.on_socket, pool, burst);
+                self.on_socket -= got.min(self.on_socket);
+                if got == 0 {
+                    // The kernel queues a packet before it marks its frame, so it must be there; should it not, it is
+                    // lost rather than waited for.
+                    self.drops.count("not-on-socket");
+                    self.on_socket = 0;
+                }
+            }
+            if burst.len() == had && self.on_socket == waiting {
                 break;
             }
-            self.offer = (self.offer * 2).min(BURST);
         }
-        self.offer = total.next_power_of_two().clamp(MIN_OFFER, BURST);
         burst.len() - before
     }
     fn wake_fd(&self) -> Option<WakeFd> {
         Some(WakeFd(self.socket.as_raw_fd()))
+    }
+    fn arm(&mut self) -> bool {
+        self.socket.clear_error();
+        self.on_socket > 0 || self.ring.as_ref().is_some_and(RxRing::has_packet)
     }
     fn dropped(&self) -> &[(&'static str, u64)] {
         self.drops.all()
