@@ -15,6 +15,9 @@ pub mod message;
 pub mod text;
 pub mod version;
 
+#[cfg(test)]
+mod tests;
+
 pub use action::{Action, Instruction, InstructionSet, Port};
 pub use codec::{DecodeContext, FlowStatsWriter, decode, encode};
 pub use error::{DecodeError, EncodeError, ErrorKind, OfError};

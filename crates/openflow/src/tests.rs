@@ -1,0 +1,476 @@
+//! Round trips of random messages through every version, and robustness against any bytes.
+
+mod strategies;
+
+use crate::error::ErrorKind;
+use crate::message::*;
+use crate::{Action, DecodeContext, Instruction, InstructionSet, Message, Port, Version, decode, encode};
+use heddle_flow::Match;
+use proptest::prelude::*;
+use strategies::*;
+
+const CX: DecodeContext = DecodeContext {
+    flow_mod_table_id: true,
+};
+
+/// What a message becomes by going over the wire once. Panics if it does not arrive.
+fn over(version: Version, m: &Message) -> Message {
+    let parts = encode(version, 5, m).expect("encodes");
+    assert_eq!(parts.len(), 1, "small messages have one part");
+    let (header, back) = decode(&parts[0], &CX).unwrap_or_else(|e| panic!("{version:?} {m:?}: {e}"));
+    assert_eq!((header.version, header.xid), (version.wire(), 5));
+    assert_eq!(usize::from(header.length), parts[0].len());
+    back
+}
+
+/// A message survives whole.
+fn survives(version: Version, m: Message) {
+    assert_eq!(over(version, &m), m, "{version:?}");
+}
+
+/// A message may lose what its version cannot say in the first trip, and nothing more in a second.
+fn settles(version: Version, m: &Message) -> Message {
+    let once = over(version, m);
+    assert_eq!(over(version, &once), once, "{version:?}");
+    once
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn flow_mods(version in version(), m in flow_match(), set in instructions(), command in 0..5u8,
+                 priority: u16, cookie in 0..u64::MAX, timeouts: (u16, u16), nxm: bool) {
+        let command = [FlowModCommand::Add, FlowModCommand::Modify, FlowModCommand::ModifyStrict,
+                       FlowModCommand::Delete, FlowModCommand::DeleteStrict][usize::from(command)];
+        let mut fm = FlowMod::new(command, m, priority, set);
+        fm.new_cookie = cookie;
+        (fm.idle_timeout, fm.hard_timeout) = timeouts;
+        fm.flags = FlowModFlags::all();
+        fm.nxm = nxm && version == Version::V10;
+        let once = settles(version, &Message::FlowMod(Box::new(fm.clone())));
+        let Message::FlowMod(back) = once else { panic!("a flow mod") };
+        prop_assert_eq!(back.command, command);
+        prop_assert_eq!(back.idle_timeout, fm.idle_timeout);
+        // OXM and NXM say every field that the strategy makes.
+        if version >= Version::V12 || fm.nxm {
+            prop_assert_eq!(back.match_, m);
+        }
+    }
+
+    #[test]
+    fn flow_stats(version in version(), m in flow_match(), set in instructions(), count: u32, nxm: bool) {
+        let nxm = nxm && version == Version::V10;
+        let s = FlowStats {
+            table_id: 4, match_: m, priority: 9, cookie: 8, duration_sec: 7, duration_nsec: 6,
+            idle_timeout: 5, hard_timeout: 4,
+            idle_age: (nxm || version == Version::V15).then_some(3), hard_age: nxm.then_some(2),
+            flags: FlowModFlags::empty(), importance: 0,
+            packet_count: count.into(), byte_count: u64::from(count) * 60, instructions: set,
+        };
+        let message = Message::MultipartReply { more: false, body: MpReply::Flow { nxm, flows: vec![s.clone(), s] } };
+        settles(version, &message);
+    }
+
+    #[test]
+    fn flow_requests(version in version(), m in flow_match(), cookie: u64, mask: u64, nxm: bool, sum: bool) {
+        let nxm = nxm && version == Version::V10;
+        let (cookie, cookie_mask) = if version == Version::V10 && !nxm { (0, 0) } else { (cookie & mask, mask) };
+        let m = if version == Version::V10 && !nxm || version == Version::V11 { Match::any() } else { m };
+        let q = Box::new(FlowStatsRequest {
+            match_: m, table_id: 7, out_port: Port::LOCAL, out_group: GROUP_ANY, cookie, cookie_mask, nxm,
+        });
+        let body = if sum { MpRequest::Aggregate(q) } else { MpRequest::Flow(q) };
+        survives(version, Message::MultipartRequest { more: false, body });
+    }
+
+    #[test]
+    fn flow_removed(version in version(), m in flow_match(), reason in 0..3u8, packets: u32, nxm: bool) {
+        let reason = [FlowRemovedReason::IdleTimeout, FlowRemovedReason::HardTimeout, FlowRemovedReason::Delete][usize::from(reason)];
+        let f = FlowRemoved {
+            match_: m, priority: 3, cookie: 4, reason, table_id: Some(9), duration_sec: 1, duration_nsec: 2,
+            idle_timeout: 3, hard_timeout: 0, packet_count: packets.into(), byte_count: 7, nxm: nxm && version == Version::V10,
+        };
+        settles(version, &Message::FlowRemoved(Box::new(f)));
+    }
+
+    #[test]
+    fn packets(version in version(), data in prop::collection::vec(any::<u8>(), 0..80), port in 1..60000u32,
+               actions in actions(), format in 0..3u8) {
+        let mut m = Match::any();
+        m.set_field(crate::action::FieldId::InPortOxm, heddle_flow::FieldValue::from_u64(port.into()), None);
+        m.mask.0.packet_type = if version == Version::V15 { 0 } else { u32::MAX };
+        survives_actions(version, PacketOut { metadata: m, buffer_id: None, actions, data: data.clone() });
+        let format = [PacketInFormat::Standard, PacketInFormat::Nxt, PacketInFormat::Nxt2][usize::from(format)];
+        let p = PacketIn {
+            format, total_len: u32::try_from(data.len()).expect("short") + 5, data, buffer_id: None,
+            reason: PacketInReason::Action, table_id: 3, cookie: 77, metadata: m,
+            userdata: vec![1; 3], continuation: vec![2; 16],
+        };
+        let once = settles(version, &Message::PacketIn(Box::new(p.clone())));
+        let Message::PacketIn(back) = once else { panic!("a packet-in") };
+        prop_assert_eq!(&back.data, &p.data);
+        prop_assert_eq!(back.metadata.key.in_port, port);
+        if format == PacketInFormat::Nxt2 {
+            prop_assert_eq!((&back.userdata, &back.continuation), (&p.userdata, &p.continuation));
+        }
+    }
+
+    #[test]
+    fn ports(version in version(), desc in port_desc(), mask: u32) {
+        let status = PortStatus { reason: PortReason::Modify, desc: desc.clone() };
+        let once = settles(version, &Message::PortStatus(status));
+        let Message::PortStatus(s) = once else { panic!("a port status") };
+        prop_assert_eq!((s.desc.port, &s.desc.name, s.desc.hw_addr), (desc.port, &desc.name, desc.hw_addr));
+        let mask = PortConfig::from_bits_truncate(mask);
+        let m = PortMod { port: desc.port, hw_addr: desc.hw_addr, config: desc.config & mask, mask, advertise: desc.advertised };
+        settles(version, &Message::PortMod(m));
+        settles(version, &Message::MultipartReply { more: false, body: MpReply::PortDesc(vec![desc.clone(), desc]) });
+    }
+
+    #[test]
+    fn counters(version in version(), v: [u64; 12], n in 1..60000u32) {
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = v;
+        let since13 = |x| if version >= Version::V13 { x } else { u32::MAX };
+        let s = PortStats {
+            port: Port(n), duration_sec: since13(4), duration_nsec: since13(5),
+            rx_packets: a, tx_packets: b, rx_bytes: c, tx_bytes: d, rx_dropped: e, tx_dropped: f,
+            rx_errors: g, tx_errors: h, rx_frame_err: i, rx_over_err: j, rx_crc_err: k, collisions: l,
+            custom: if version >= Version::V14 { vec![("name".into(), a), (String::new(), b)] } else { Vec::new() },
+        };
+        survives(version, Message::MultipartReply { more: false, body: MpReply::Port(vec![s.clone(), s]) });
+        let q = QueueStats { port: Port(n), queue: 3, tx_bytes: a, tx_packets: b, tx_errors: c,
+                             duration_sec: since13(4), duration_nsec: since13(5) };
+        survives(version, Message::MultipartReply { more: false, body: MpReply::Queue(vec![q, q]) });
+        let t = TableStats { table_id: 3, active_count: n, lookup_count: a, matched_count: b, ..TableStats::default() };
+        survives(version, Message::MultipartReply { more: false, body: MpReply::Table(vec![t]) });
+    }
+
+    /// Actions survive in text too.
+    #[test]
+    fn texts(set in instructions()) {
+        let text = set.to_string();
+        let back = crate::text::parse_instructions(&text, None).unwrap_or_else(|e| panic!("{text}: {e}"));
+        prop_assert_eq!(back.to_string(), text);
+    }
+
+    /// No bytes whatever make a decoder panic.
+    #[test]
+    fn noise(version in 0..8u8, ty in 0..40u8, body in prop::collection::vec(any::<u8>(), 0..300)) {
+        let mut bytes = vec![version, ty, 0, 0, 0, 0, 0, 1];
+        bytes.extend(&body);
+        let len = u16::try_from(bytes.len()).expect("short").to_be_bytes();
+        bytes[2..4].copy_from_slice(&len);
+        let _ = decode(&bytes, &CX);
+        let _ = decode(&body, &CX);
+    }
+}
+
+/// A packet-out survives but for actions that its version says differently.
+fn survives_actions(version: Version, p: PacketOut) {
+    let Message::PacketOut(back) = settles(version, &Message::PacketOut(Box::new(p.clone()))) else {
+        panic!("a packet-out")
+    };
+    assert_eq!((back.in_port(), &back.data), (p.in_port(), &p.data));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    /// Bytes of good messages with a few of them changed: the decoder answers, whatever it makes of them, and what it
+    /// does accept can be said again.
+    #[test]
+    fn mutations(version in version(), m in flow_match(), set in instructions(),
+                 changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut: prop::sample::Index) {
+        let mut fm = FlowMod::new(FlowModCommand::Add, m, 5, set);
+        fm.nxm = version == Version::V10;
+        let mut bytes = encode(version, 5, &Message::FlowMod(Box::new(fm))).expect("encodes").concat();
+        for (at, v) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = v;
+        }
+        let keep = cut.index(4 * bytes.len());
+        bytes.truncate(keep.max(8));
+        let len = u16::try_from(bytes.len()).expect("short").to_be_bytes();
+        bytes[2..4].copy_from_slice(&len);
+        if let Ok((h, back)) = decode(&bytes, &CX)
+            && !matches!(back, Message::Unsupported(_))
+            && let Some(v) = Version::from_wire(h.version)
+        {
+            let _ = encode(v, 5, &back);
+            let _ = format!("{back:?}");
+        }
+    }
+}
+
+#[test]
+fn small_messages_survive() {
+    for version in Version::ALL {
+        let v12 = version >= Version::V12;
+        let v13 = version >= Version::V13;
+        let mut all = vec![
+            Message::Hello(Hello { bitmap: Some(0x7e) }),
+            Message::Hello(Hello { bitmap: None }),
+            Message::EchoRequest(vec![1, 2, 3]),
+            Message::FeaturesRequest,
+            Message::GetConfigRequest,
+            Message::SetConfig(SwitchConfig {
+                flags: ConfigFlags::FRAG_DROP,
+                miss_send_len: 9,
+            }),
+            Message::BarrierRequest,
+            Message::BarrierReply,
+            Message::FlowModTableId(true),
+            Message::SetPacketInFormat(PacketInFormat::Nxt2),
+            Message::SetControllerId(77),
+            Message::RoleRequest(RoleRequest {
+                role: Role::Primary,
+                generation_id: v12.then_some(5),
+            }),
+            Message::RoleReply(RoleRequest {
+                role: Role::Equal,
+                generation_id: None,
+            }),
+            Message::MultipartRequest {
+                more: false,
+                body: MpRequest::Desc,
+            },
+            Message::MultipartRequest {
+                more: false,
+                body: MpRequest::Table,
+            },
+            Message::MultipartRequest {
+                more: false,
+                body: MpRequest::Port(Port(3)),
+            },
+            Message::MultipartRequest {
+                more: false,
+                body: MpRequest::Queue {
+                    port: Port(3),
+                    queue: 4,
+                },
+            },
+            Message::MultipartRequest {
+                more: false,
+                body: MpRequest::PortDesc(Port::NONE),
+            },
+            Message::MultipartRequest {
+                more: false,
+                body: MpRequest::GroupStats(5),
+            },
+            Message::MultipartRequest {
+                more: false,
+                body: MpRequest::GroupFeatures,
+            },
+        ];
+        if version == Version::V10 {
+            all.push(Message::SetFlowFormat(true));
+        }
+        if version <= Version::V13 {
+            all.push(Message::QueueGetConfigRequest(QueueGetConfig {
+                port: Port(5),
+                queue: None,
+            }));
+        }
+        if v13 {
+            all.push(Message::GetAsyncRequest);
+            all.push(Message::MultipartRequest {
+                more: false,
+                body: MpRequest::MeterStats(5),
+            });
+            all.push(Message::MultipartRequest {
+                more: false,
+                body: MpRequest::TableFeatures(Vec::new()),
+            });
+            all.push(Message::RoleStatus(RoleStatus {
+                role: Role::Secondary,
+                reason: RoleReason::Config,
+                generation_id: 4,
+            }));
+        }
+        if version >= Version::V14 {
+            let c = AsyncConfig {
+                primary: [0, 1, 2, 3, 8, 1],
+                secondary: [2; 6],
+                named: 0x3f3f,
+            };
+            let c = AsyncConfig {
+                secondary: [2, 1, 2, 3, 16, 0],
+                ..c
+            };
+            all.push(Message::SetAsync(c));
+            all.push(Message::MultipartRequest {
+                more: false,
+                body: MpRequest::TableDesc,
+            });
+            let q = QueueGetConfig {
+                port: Port(5),
+                queue: Some(3),
+            };
+            all.push(Message::MultipartRequest {
+                more: false,
+                body: MpRequest::QueueDesc(q),
+            });
+        }
+        for m in all {
+            survives(version, m);
+        }
+    }
+}
+
+/// The error that bytes get.
+fn error_of(bytes: &[u8]) -> Option<ErrorKind> {
+    decode(bytes, &CX).err().map(|e| e.error.kind)
+}
+
+/// A whole message with this body.
+fn message(version: u8, ty: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = vec![version, ty, 0, 0, 0, 0, 0, 1];
+    out.extend_from_slice(body);
+    let len = u16::try_from(out.len()).expect("short").to_be_bytes();
+    out[2..4].copy_from_slice(&len);
+    out
+}
+
+#[test]
+fn faults_get_the_errors_of_the_specification() {
+    assert_eq!(
+        error_of(&message(9, 5, &[])),
+        Some(ErrorKind::BadRequestBadVersion)
+    );
+    assert_eq!(error_of(&message(1, 99, &[])), Some(ErrorKind::BadRequestBadType));
+    assert_eq!(
+        error_of(&message(1, 24, &[])),
+        Some(ErrorKind::BadRequestBadType),
+        "a role request in 1.0"
+    );
+    assert_eq!(error_of(&message(4, 5, &[0])), Some(ErrorKind::BadRequestBadLen));
+    assert_eq!(
+        error_of(&message(4, 4, &[0, 0, 0, 9, 0, 0, 0, 1])),
+        Some(ErrorKind::BadRequestBadVendor)
+    );
+    assert_eq!(
+        error_of(&message(4, 4, &[0, 0, 0x23, 0x20, 0, 0, 9, 9])),
+        Some(ErrorKind::BadRequestBadSubtype)
+    );
+    assert_eq!(
+        error_of(&message(4, 18, &[0, 99, 0, 0, 0, 0, 0, 0])),
+        Some(ErrorKind::BadRequestBadStat)
+    );
+    assert_eq!(
+        error_of(&message(1, 9, &[0, 4, 0, 0])),
+        Some(ErrorKind::SwitchConfigFailedBadFlags)
+    );
+    assert_eq!(
+        error_of(&message(4, 24, &[0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+        Some(ErrorKind::RoleRequestFailedBadRole)
+    );
+    // Packet-outs with one action each.
+    let out = |actions: &[u8]| {
+        let mut body = vec![0xff; 4];
+        body.extend([0, 1, 0, u8::try_from(actions.len()).expect("short")]);
+        body.extend(actions);
+        error_of(&message(1, 13, &body))
+    };
+    assert_eq!(out(&[0, 0, 0, 8, 0, 1, 0, 0]), None);
+    assert_eq!(
+        out(&[0, 0, 0, 8, 0xff, 0xff, 0, 0]),
+        Some(ErrorKind::BadActionBadOutPort)
+    );
+    assert_eq!(out(&[0, 99, 0, 8, 0, 0, 0, 0]), Some(ErrorKind::BadActionBadType));
+    assert_eq!(out(&[0, 0, 0, 9, 0, 1, 0, 0]), Some(ErrorKind::BadActionBadLen));
+    assert_eq!(out(&[0, 0, 0, 0, 0, 1, 0, 0]), Some(ErrorKind::BadActionBadLen));
+    assert_eq!(
+        out(&[0, 1, 0, 8, 0xf0, 0, 0, 0]),
+        Some(ErrorKind::BadActionBadArgument)
+    );
+    assert_eq!(
+        out(&[0xff, 0xff, 0, 8, 0, 0, 0, 1]),
+        Some(ErrorKind::BadActionBadVendor)
+    );
+    assert_eq!(
+        out(&[0xff, 0xff, 0, 16, 0, 0, 0x23, 0x20, 0xff, 0, 0, 0, 0, 0, 0, 0]),
+        Some(ErrorKind::BadActionBadVendorType)
+    );
+}
+
+/// Found by thought, not by accident: clones in clones must not exhaust the stack.
+#[test]
+fn deep_nesting_is_refused() {
+    let mut actions: Vec<u8> = Vec::new();
+    for _ in 0..4000 {
+        let len = u16::try_from(actions.len() + 16).expect("short").to_be_bytes();
+        let mut outer = vec![
+            0xff, 0xff, len[0], len[1], 0, 0, 0x23, 0x20, 0, 42, 0, 0, 0, 0, 0, 0,
+        ];
+        outer.append(&mut actions);
+        actions = outer;
+    }
+    let len = u16::try_from(actions.len()).expect("short").to_be_bytes();
+    let mut body = vec![0xff, 0xff, 0xff, 0xff, 0, 1, len[0], len[1]];
+    body.append(&mut actions);
+    assert_eq!(
+        error_of(&message(1, 13, &body)),
+        Some(ErrorKind::BadActionTooMany)
+    );
+}
+
+#[test]
+fn actions_must_fit_their_match() {
+    let check = |version, m: &str, actions: &str| {
+        let m = Match::parse_text(m, None).expect("match");
+        let set = crate::text::parse_instructions(actions, None).expect("actions");
+        crate::check::instructions(version, &set, &m, 3, 10).err()
+    };
+    use Version::{V10, V13};
+    let inconsistent = Some(ErrorKind::BadActionMatchInconsistent);
+    assert_eq!(check(V13, "ip", "mod_nw_src:1.2.3.4"), None);
+    assert_eq!(check(V13, "", "mod_nw_src:1.2.3.4"), inconsistent);
+    assert_eq!(
+        check(V10, "", "mod_nw_src:1.2.3.4"),
+        None,
+        "1.0 lets it do nothing"
+    );
+    assert_eq!(check(V10, "", "set_field:1.2.3.4->ip_src"), inconsistent);
+    assert_eq!(check(V13, "tcp", "set_field:1->udp_src"), inconsistent);
+    assert_eq!(check(V13, "", "pop_vlan"), inconsistent);
+    assert_eq!(
+        check(V13, "", "push_vlan:0x8100,set_field:4097->vlan_vid,pop_vlan"),
+        None
+    );
+    assert_eq!(
+        check(V13, "", "push_vlan:0x8100,push_vlan:0x8100,push_vlan:0x8100"),
+        Some(ErrorKind::BadActionBadTag)
+    );
+    assert_eq!(check(V13, "mpls", "pop_mpls:0x0800,dec_ttl"), None);
+    assert_eq!(check(V13, "ip", "push_mpls:0x8847,dec_ttl"), inconsistent);
+    assert_eq!(check(V13, "", "goto_table:4"), None);
+    assert_eq!(
+        check(V13, "", "goto_table:3"),
+        Some(ErrorKind::BadInstructionBadTableId)
+    );
+    assert_eq!(
+        check(V13, "", "goto_table:10"),
+        Some(ErrorKind::BadInstructionBadTableId)
+    );
+    assert_eq!(check(V13, "", "output:NXM_OF_IP_SRC[]"), inconsistent);
+}
+
+#[test]
+fn instruction_texts() {
+    let set = InstructionSet(vec![
+        Instruction::Apply(vec![Action::Output {
+            port: Port::CONTROLLER,
+            max_len: 128,
+        }]),
+        Instruction::Write(vec![]),
+        Instruction::Goto(4),
+    ]);
+    assert_eq!(set.to_string(), "CONTROLLER:128,write_actions(drop),goto_table:4");
+    assert_eq!(InstructionSet::default().to_string(), "drop");
+    assert!(crate::text::parse_instructions("goto_table:1,clear_actions", None).is_err());
+    assert!(crate::text::parse_actions("goto_table:1", None).is_err());
+    assert!(crate::text::parse_actions("load:0x10->NXM_NX_REG0[0..3]", None).is_err());
+    assert!(crate::text::parse_actions("output:nosuchport", None).is_err());
+    assert_eq!(crate::text::parse_actions("drop", None), Ok(Vec::new()));
+}
