@@ -50,12 +50,11 @@ impl Cache {
         key: &FlowKey,
         compact: Option<&(CompactKey, u64)>,
     ) -> Option<(SlotRef, Level)> {
-        if let Some((ck, hash)) = compact {
-            if let Some(r) = self.l1.get(*hash, ck) {
-                if self.slab.get(r).is_some_and(|e| !e.is_dead()) {
-                    return Some((r, Level::L1));
-                }
-            }
+        if let Some((ck, hash)) = compact
+            && let Some(r) = self.l1.get(*hash, ck)
+            && self.slab.get(r).is_some_and(|e| !e.is_dead())
+        {
+            return Some((r, Level::L1));
         }
         let (found, probes) = self.l2.get(key, &self.slab);
         self.probes += probes;
@@ -99,10 +98,11 @@ impl Cache {
     }
     /// Forgets the entry with this id, if it still has this slot.
     pub(crate) fn evict(&mut self, slot: u32, id: u64) {
-        if let Some((r, e)) = self.slab.at(slot) {
-            if e.id == id && !self.doomed.contains(&r) {
-                self.forget(r);
-            }
+        if let Some((r, e)) = self.slab.at(slot)
+            && e.id == id
+            && !self.doomed.contains(&r)
+        {
+            self.forget(r);
         }
     }
     /// Frees the slots of forgotten entries, between bursts; returns how many.

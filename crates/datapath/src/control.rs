@@ -58,6 +58,7 @@ pub(crate) struct WorkerHandle {
     /// The processor that it is pinned to, or that it stands for in texts.
     pub(crate) core: usize,
     pub(crate) counters: Arc<WorkerCounters>,
+    pub(crate) started: std::time::Instant,
     /// Counts at the last `pmd-stats-clear`.
     pub(crate) base: WorkerNumbers,
 }
@@ -175,6 +176,7 @@ impl Control {
             thread,
             core,
             counters,
+            started: std::time::Instant::now(),
             base: WorkerNumbers::default(),
         })
     }
@@ -183,10 +185,8 @@ impl Control {
     pub(crate) fn stop_workers(&mut self) {
         for (index, mut w) in std::mem::take(&mut self.workers).into_iter().enumerate() {
             w.commands.send(Command::Stop);
-            if let Some(t) = w.thread.take() {
-                if t.join().is_err() {
-                    log::error!("worker {index} ended by a panic");
-                }
+            if w.thread.take().is_some_and(|t| t.join().is_err()) {
+                log::error!("worker {index} ended by a panic");
             }
             for (past, kind) in self.past_drops.iter_mut().zip(crate::drops::DropKind::ALL) {
                 *past += w.counters.drops.get(*kind);

@@ -16,12 +16,48 @@ pub(crate) struct PortCounters {
     pub(crate) tx_errors: Counter,
 }
 
+/// Length of a usage interval.
+const INTERVAL_MS: u64 = 5000;
+/// Intervals of the window: 60 seconds.
+const INTERVALS: usize = 12;
+/// The window over which usage is shown, milliseconds.
+pub(crate) const WINDOW_MS: u64 = INTERVAL_MS * INTERVALS as u64;
+
+/// Cycles spent in the last minute, in intervals. Interval `n` is kept in slot `n % 12` with its number, so that a
+/// reader tells a current slot from one that was left behind while the worker slept.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    slots: [(Counter, Counter); INTERVALS],
+}
+
+impl Window {
+    /// Adds cycles spent at `now_ms`. Owner only.
+    pub(crate) fn add(&self, now_ms: u64, cycles: u64) {
+        let n = now_ms / INTERVAL_MS;
+        let (number, sum) = &self.slots[usize::try_from(n).unwrap_or(0) % INTERVALS];
+        if number.get() != n {
+            sum.set(0);
+            number.set(n);
+        }
+        sum.add(cycles);
+    }
+    /// The sum over the last minute.
+    pub(crate) fn sum(&self, now_ms: u64) -> u64 {
+        let oldest = (now_ms / INTERVAL_MS).saturating_sub(INTERVALS as u64 - 1);
+        self.slots
+            .iter()
+            .filter(|(n, _)| n.get() >= oldest)
+            .map(|(_, sum)| sum.get())
+            .sum()
+    }
+}
+
 macro_rules! worker_counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// One worker's counters.
         #[derive(Debug, Default)]
         #[repr(align(64))]
-        pub(crate) struct WorkerCounters { $($(#[$doc])* pub(crate) $name: Counter,)* pub(crate) drops: Drops }
+        pub(crate) struct WorkerCounters { $($(#[$doc])* pub(crate) $name: Counter,)* pub(crate) drops: Drops, pub(crate) usage: Window }
 
         /// A copy of them.
         #[derive(Clone, Copy, Debug, Default)]

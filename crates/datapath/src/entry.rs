@@ -156,6 +156,8 @@ pub(crate) struct Handover {
     pub(crate) entry: Arc<Entry>,
     pub(crate) slot: u32,
     pub(crate) credits: Vec<Arc<dyn Credit>>,
+    /// [`Generations::any`] as it was before the translation.
+    pub(crate) any: u64,
     /// Counts up to which the earlier credits (if any) are due.
     pub(crate) packets: u64,
     pub(crate) bytes: u64,

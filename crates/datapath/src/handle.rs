@@ -101,10 +101,8 @@ impl Datapath {
         control.stop_workers();
         control.ports.clear();
         drop(control);
-        if let Some(t) = self.sweeper.lock().take() {
-            if t.join().is_err() {
-                log::error!("the sweeper ended by a panic");
-            }
+        if self.sweeper.lock().take().is_some_and(|t| t.join().is_err()) {
+            log::error!("the sweeper ended by a panic");
         }
     }
 

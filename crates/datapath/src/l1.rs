@@ -73,7 +73,7 @@ impl L1 {
             Some(way) => way,
             None => {
                 self.turn = self.turn.wrapping_add(1);
-                if self.turn % 4 != 0 {
+                if !self.turn.is_multiple_of(4) {
                     return;
                 }
                 (self.turn / 4) as usize % WAYS

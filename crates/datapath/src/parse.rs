@@ -2,7 +2,7 @@
 
 use crate::exec::Meta;
 use heddle_flow::FlowKey;
-use heddle_flow::extract::{Hint, NO_OFFSET, extract};
+use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
 use heddle_flow::key::frag;
 use heddle_packet::Packet;
 use heddle_wire::ip::{Ipv6, Ipv6Ext, proto};
@@ -11,15 +11,20 @@ use heddle_wire::split;
 /// Shortest frame that is looked at: an Ethernet header.
 pub(crate) const MIN_FRAME: usize = 14;
 
-/// Parses `p` into `key` (all of it is written, `in_port` from the packet) and says where its layers are.
+/// Parses `p` into `key` (all of it is written, `in_port` from the packet) and says where its layers are. A packet whose
+/// headers go on in its foreign tail is made private for that.
 #[inline]
-pub(crate) fn parse(p: &Packet, vlan_limit: u8, key: &mut FlowKey) -> Meta {
+pub(crate) fn parse(p: &mut Packet, vlan_limit: u8, key: &mut FlowKey) -> Meta {
     let hint = Hint {
         total_len: p.len(),
         packet_type: 0,
         vlan_limit,
     };
-    let layers = extract(p.head(), &hint, key);
+    let mut layers = extract(p.head(), &hint, key);
+    if layers.oddity == Some(Oddity::BeyondView) && !p.segs().is_empty() {
+        p.make_private();
+        layers = extract(p.head(), &hint, key);
+    }
     key.in_port = p.in_port;
     let mut meta = Meta {
         l2_5: layers.l2_5,

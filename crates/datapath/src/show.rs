@@ -2,7 +2,7 @@
 //! them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with zeros, for scripts.
 
 use crate::control::{Control, WorkerHandle};
-use crate::counters::WorkerNumbers;
+use crate::counters::{WINDOW_MS, WorkerNumbers};
 use crate::drops::DropKind;
 use crate::sweep::SweepCounts;
 use heddle_sys::{Tsc, cpu};
@@ -15,7 +15,7 @@ fn ratio(a: u64, b: u64) -> f64 {
 
 fn head(s: &mut String, w: &WorkerHandle) {
     let numa = cpu::numa_node(w.core).unwrap_or(0);
-    let _ = write!(s, "pmd thread numa_id {numa} core_id {}:\n", w.core);
+    let _ = writeln!(s, "pmd thread numa_id {numa} core_id {}:", w.core);
 }
 
 fn since(w: &WorkerHandle) -> WorkerNumbers {
@@ -102,7 +102,7 @@ pub(crate) fn pmd_perf(c: &Control, now: &str, ms_since_clear: u64) -> String {
             ratio(n.cycles_asleep, n.sleeps) * us,
         );
         if n.packets == 0 {
-            let _ = write!(s, "  Rx packets:         {:12}\n", 0);
+            let _ = writeln!(s, "  Rx packets:         {:12}", 0);
         } else {
             let lost = w.counters.drops.get(DropKind::Upcall);
             let zero = |name: &str| format!("  - {name}{:>1$}  (  0.0 %)\n", 0, 30 - name.len());
@@ -163,18 +163,19 @@ pub(crate) fn stages(s: &mut String, n: &WorkerNumbers) {
         ("tx", n.cycles_tx),
     ];
     for (name, cycles) in all {
-        let _ = write!(
+        let _ = writeln!(
             s,
-            "  - {:<18}{:12.1}\n",
+            "  - {:<18}{:12.1}",
             format!("{name}:"),
             ratio(cycles, n.packets)
         );
     }
 }
 
-/// `dpif-netdev/pmd-rxq-show`. Usage is since the worker started or the counters were cleared.
+/// `dpif-netdev/pmd-rxq-show`: usage over the last minute, or since the worker started.
 pub(crate) fn pmd_rxq(c: &Control) -> String {
-    let mut s = String::from("Displaying last 60 seconds pmd usage %\n");
+    let now_ms = c.shared.clock.now_ms();
+    let mut s = format!("Displaying last {} seconds pmd usage %\n", WINDOW_MS / 1000);
     for (index, w) in c.workers.iter().enumerate() {
         let numa = cpu::numa_node(w.core).unwrap_or(0);
         let isolated = c
@@ -186,14 +187,17 @@ pub(crate) fn pmd_rxq(c: &Control) -> String {
             "pmd thread numa_id {numa} core_id {}:\n  isolated : {isolated}\n",
             w.core
         );
-        let n = w.counters.read();
-        let total = n.cycles_busy + n.cycles_idle + n.cycles_asleep;
+        let age = w
+            .started
+            .elapsed()
+            .min(std::time::Duration::from_millis(WINDOW_MS));
+        let total = Tsc::from_us(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
         let mut queues = 0;
         let mut in_queues = 0;
         for p in c.ports.values() {
             for r in p.rx.iter().filter(|r| r.worker == index) {
                 queues += 1;
-                let cycles = r.shared.cycles.get();
+                let cycles = r.shared.usage.sum(now_ms);
                 in_queues += cycles;
                 let _ = write!(
                     s,
@@ -206,16 +210,20 @@ pub(crate) fn pmd_rxq(c: &Control) -> String {
         }
         if queues > 0 {
             s.push_str("  overhead: ");
-            usage(&mut s, n.cycles_busy.saturating_sub(in_queues), total);
+            usage(
+                &mut s,
+                w.counters.usage.sum(now_ms).saturating_sub(in_queues),
+                total,
+            );
         }
     }
     s
 }
 
 fn usage(s: &mut String, cycles: u64, total: u64) {
-    let _ = match total {
-        0 => writeln!(s, "NOT AVAIL"),
-        _ => writeln!(s, "{:2} %", cycles.saturating_mul(100) / total),
+    let _ = match cycles.saturating_mul(100).checked_div(total) {
+        None => writeln!(s, "NOT AVAIL"),
+        Some(percent) => writeln!(s, "{:2} %", percent.min(100)),
     };
 }
 

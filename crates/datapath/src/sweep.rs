@@ -30,6 +30,8 @@ struct Record {
     entry: Arc<Entry>,
     slot: u32,
     credits: Vec<Arc<dyn Credit>>,
+    /// Generation of the translation that named the credits: an older one that arrives late does not replace them.
+    credits_any: u64,
     /// How much has been credited.
     packets: u64,
     bytes: u64,
@@ -87,14 +89,17 @@ impl SweepWorker {
             match self.records.get_mut(&h.entry.id) {
                 Some(r) => {
                     r.credit_to(h.packets, h.bytes);
-                    r.credits = h.credits;
+                    if h.any >= r.credits_any {
+                        (r.credits, r.credits_any) = (h.credits, h.any);
+                    }
                 }
                 None => {
-                    let (entry, slot, credits) = (h.entry, h.slot, h.credits);
+                    let (entry, slot, credits, credits_any) = (h.entry, h.slot, h.credits, h.any);
                     let (packets, bytes) = (h.packets, h.bytes);
                     let record = Record {
                         slot,
                         credits,
+                        credits_any,
                         packets,
                         bytes,
                         told: false,
@@ -299,7 +304,7 @@ fn still_right(
         return false;
     }
     r.credit();
-    r.credits = scratch.credits.drain(..).collect();
+    (r.credits, r.credits_any) = (scratch.credits.drain(..).collect(), any);
     r.entry.renew(std::mem::take(&mut scratch.deps), any);
     true
 }

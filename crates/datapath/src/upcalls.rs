@@ -26,6 +26,8 @@ impl Bell {
     /// Makes the descriptor readable. The swap orders the ring's content before the flag: a control side that
     /// cleared the flag (Release) before it looked at the rings is told again.
     pub(crate) fn ring(&self) {
+        // Between the ring's tail and the flag; pairs with the fence in `silence`, so that not both sides miss the other.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if !self.rung.swap(true, AcqRel) {
             self.fd.notify();
         }

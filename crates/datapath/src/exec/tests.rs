@@ -217,9 +217,7 @@ fn apply_to_key(k: &mut FlowKey, a: &Action) {
         };
     }
     fn bytes<const N: usize>(dst: &mut [u8; N], m: &Masked<[u8; N]>) {
-        for i in 0..N {
-            dst[i] = (dst[i] & !m.mask[i]) | m.value[i];
-        }
+        *dst = std::array::from_fn(|i| (dst[i] & !m.mask[i]) | m.value[i]);
     }
     match a {
         Action::SetEth { src, dst } => {
@@ -276,7 +274,7 @@ proptest! {
         prop_assume!((s.proto != 58 || s.v6) && (s.proto != 1 || !s.v6));
         let mut p = build(&s, partial);
         let mut key = FlowKey::default();
-        let mut meta = parse(&p, 2, &mut key);
+        let mut meta = parse(&mut p, 2, &mut key);
         let mut want = key;
         for a in &actions {
             prop_assert_eq!(apply(&mut p, &mut meta, a), Ok(()));
@@ -284,7 +282,7 @@ proptest! {
         }
         fill_in(&mut p);
         let mut got = FlowKey::default();
-        let again = parse(&p, 2, &mut got);
+        let again = parse(&mut p, 2, &mut got);
         prop_assert_eq!(got, want);
         verify(&p, &again, &got)?;
     }
@@ -294,7 +292,7 @@ proptest! {
     fn tags_move_the_layers(s in shape().prop_map(|s| Shape { proto: 6, tags: s.tags % 2, ..s }), ops in prop::collection::vec(0_u8..4, 0..6), partial in any::<bool>()) {
         let mut p = build(&s, partial);
         let mut key = FlowKey::default();
-        let mut meta = parse(&p, 2, &mut key);
+        let mut meta = parse(&mut p, 2, &mut key);
         let mut tags = s.tags;
         for op in ops {
             let a = match op {
@@ -309,14 +307,14 @@ proptest! {
         prop_assert_eq!(apply(&mut p, &mut meta, &Action::PushMpls { lse: 0x0001_0140, ethertype: 0x8847 }), Ok(()));
         prop_assert_eq!(apply(&mut p, &mut meta, &Action::SetMpls(m(0x0002_0000, 0xffff_f000))), Ok(()));
         let mut inside = FlowKey::default();
-        parse(&p, 2, &mut inside);
+        parse(&mut p, 2, &mut inside);
         prop_assert_eq!((inside.dl_type, inside.mpls_lse[0]), (0x8847, 0x0002_0140));
         prop_assert_eq!(apply(&mut p, &mut meta, &Action::PopMpls { ethertype: key.dl_type }), Ok(()));
         let port = Action::SetL4 { proto: 6, src: m(1, 0xffff), dst: m(2, 0xffff) };
         prop_assert_eq!(apply(&mut p, &mut meta, &port), Ok(()));
         fill_in(&mut p);
         let mut got = FlowKey::default();
-        let again = parse(&p, 2, &mut got);
+        let again = parse(&mut p, 2, &mut got);
         prop_assert_eq!((got.tp_src, got.tp_dst, got.nw_src, got.ipv6_dst), (1, 2, key.nw_src, key.ipv6_dst));
         prop_assert_eq!((again.l3, again.l4), (meta.l3, meta.l4));
         verify(&p, &again, &got)?;

@@ -283,7 +283,7 @@ fn packets_to_and_from_the_control_plane() {
     assert_eq!(s.dp.take_upcalls(10, &mut |u| again = u.packet), 1);
     s.dp.inject(again.unwrap(), PortNo(1), vec![Action::Output(PortNo(2))])
         .unwrap();
-    assert_eq!(s.b.take(), [frame.clone()]);
+    assert_eq!(s.b.take(), std::slice::from_ref(&frame));
     assert_eq!(
         s.dp.port_stats(PortNo(1)).unwrap().rx_packets,
         2,

@@ -35,6 +35,7 @@ impl Worker {
     /// `t0` is the cycle counter now; returns what it is at the end.
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
+        self.now_ms = now_ms;
         self.parse_all();
         let t1 = Tsc::now();
         let translated = match given {
@@ -73,7 +74,12 @@ impl Worker {
         s.choices.clear();
         s.once.clear();
         let vlan_limit = self.shared.vlan_limit.load(Relaxed);
-        for ((p, key), compact) in s.burst.iter().zip(s.keys.iter_mut()).zip(s.compact.iter_mut()) {
+        for ((p, key), compact) in s
+            .burst
+            .iter_mut()
+            .zip(s.keys.iter_mut())
+            .zip(s.compact.iter_mut())
+        {
             let mut meta = parse(p, vlan_limit, key);
             meta.key = u8::try_from(s.metas.len()).expect("a burst has at most 32 packets");
             s.metas.push(meta);
@@ -173,10 +179,10 @@ impl Worker {
         }
         let r = std::mem::take(run);
         // Keys of a run are equal, so one packet's flags are all packets' flags.
-        if let Some(Choice::Entry(slot)) = end.checked_sub(1).and_then(|i| self.scratch.choices.get(i)) {
-            if let Some(e) = self.cache.entry(*slot) {
-                e.count(r.packets, r.bytes, now_ms, self.scratch.keys[end - 1].tcp_flags);
-            }
+        if let Some(Choice::Entry(slot)) = end.checked_sub(1).and_then(|i| self.scratch.choices.get(i))
+            && let Some(e) = self.cache.entry(*slot)
+        {
+            e.count(r.packets, r.bytes, now_ms, self.scratch.keys[end - 1].tcp_flags);
         }
     }
 

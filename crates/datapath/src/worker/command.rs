@@ -32,7 +32,7 @@ pub(crate) enum Command {
     Evict(Vec<(u32, u64)>),
     /// Answer when all commands before this one are done.
     Barrier(Sender<Reply>),
-    /// Answer after a round in which no queue had anything.
+    /// Answer after a round in which no queue had anything, or after a bounded number of rounds.
     Sync(Sender<Reply>),
     /// End the thread.
     Stop,
@@ -132,7 +132,7 @@ impl Worker {
             Command::Barrier(reply) => {
                 let _ = reply.send(Reply::Done);
             }
-            Command::Sync(reply) => self.syncing.push(reply),
+            Command::Sync(reply) => self.syncing.push((reply, super::SYNC_ROUNDS)),
             Command::Stop => self.stop = true,
         }
     }

@@ -49,6 +49,7 @@ impl Worker {
             entry,
             slot: r.index,
             credits,
+            any,
             packets,
             bytes,
         });
@@ -106,6 +107,7 @@ impl Worker {
             entry,
             slot: r.index,
             credits,
+            any,
             packets: 0,
             bytes: 0,
         });

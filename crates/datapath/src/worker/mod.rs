@@ -16,7 +16,7 @@ pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
 
 use crate::cache::Cache;
 use crate::compact::{CompactKey, Compactor};
-use crate::counters::{PortCounters, WorkerCounters};
+use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::entry::Handover;
 use crate::exec::Meta;
 use crate::program::Program;
@@ -29,7 +29,6 @@ use arrayvec::ArrayVec;
 use heddle_flow::FlowKey;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
-use heddle_sync::Counter;
 use heddle_sync::ring::{Consumer, Producer};
 use heddle_sys::{Epoll, EventFd, Tsc};
 use parking_lot::Mutex;
@@ -39,6 +38,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Entries that the sweeper has condemned are taken out in steps of this many per iteration.
 const EVICT_STEP: usize = 64;
+/// A round without packets answers those who wait for one; so does this many rounds with packets.
+const SYNC_ROUNDS: u32 = 256;
 /// Entries that a worker may hand to the sweeper before the sweeper has taken any.
 pub(crate) const HANDOVER_RING: usize = 4096;
 /// Masks are put in order of hits every so many milliseconds.
@@ -47,8 +48,8 @@ const SORT_MS: u64 = 1000;
 /// What the control side reads of a receive queue.
 #[derive(Debug, Default)]
 pub(crate) struct RxShared {
-    /// Cycles spent on packets of this queue.
-    pub(crate) cycles: Counter,
+    /// Cycles spent on packets of this queue in the last minute.
+    pub(crate) usage: Window,
     /// The queue's own drop counters. Locked by the worker only when they have changed, between bursts, and only if free.
     pub(crate) dropped: Mutex<Vec<(&'static str, u64)>>,
 }
@@ -105,8 +106,10 @@ pub(crate) struct Worker {
     epoll: Epoll,
     wait: wait::Wait,
     /// Someone waits for one whole round over the receive queues.
-    syncing: Vec<std::sync::mpsc::Sender<Reply>>,
+    syncing: Vec<(std::sync::mpsc::Sender<Reply>, u32)>,
     sorted_ms: u64,
+    /// The clock as the last burst read it.
+    now_ms: u64,
     pinned: bool,
     stop: bool,
 }
@@ -160,6 +163,7 @@ impl Worker {
             wait: wait::Wait::default(),
             syncing: Vec::new(),
             sorted_ms: 0,
+            now_ms: 0,
             pinned: p.pinned,
             stop: false,
         })
@@ -177,6 +181,7 @@ impl Worker {
             c.iterations.add(1);
             if got > 0 {
                 c.cycles_busy.add(t1.wrapping_sub(t0));
+                c.usage.add(self.now_ms, t1.wrapping_sub(t0));
                 self.wait.busy();
             } else {
                 c.cycles_idle.add(t1.wrapping_sub(t0));
@@ -198,12 +203,17 @@ impl Worker {
         for i in 0..self.rx.len() {
             total += self.poll(i);
         }
-        if !self.syncing.is_empty() && total == 0 {
+        if !self.syncing.is_empty() {
             self.publish_rx_drops();
-            for s in self.syncing.drain(..) {
-                // The one who asked may have given up waiting.
-                let _ = s.send(Reply::Done);
-            }
+            self.syncing.retain_mut(|(reply, rounds)| {
+                *rounds = rounds.saturating_sub(1);
+                let over = total == 0 || *rounds == 0;
+                if over {
+                    // The one who asked may have given up waiting.
+                    let _ = reply.send(Reply::Done);
+                }
+                !over
+            });
         }
         total
     }
@@ -228,7 +238,7 @@ impl Worker {
         let t2 = self.burst(None, t1);
         if let Some(slot) = self.rx.get_mut(i) {
             slot.queue.complete();
-            slot.shared.cycles.add(t2.wrapping_sub(t0));
+            slot.shared.usage.add(self.now_ms, t2.wrapping_sub(t0));
         }
         n
     }
@@ -257,12 +267,12 @@ impl Worker {
     fn publish_rx_drops(&mut self) {
         for slot in &mut self.rx {
             let sum = slot.queue.dropped().iter().map(|(_, n)| n).sum();
-            if sum != slot.dropped_seen {
-                if let Some(mut to) = slot.shared.dropped.try_lock() {
-                    to.clear();
-                    to.extend_from_slice(slot.queue.dropped());
-                    slot.dropped_seen = sum;
-                }
+            if sum != slot.dropped_seen
+                && let Some(mut to) = slot.shared.dropped.try_lock()
+            {
+                to.clear();
+                to.extend_from_slice(slot.queue.dropped());
+                slot.dropped_seen = sum;
             }
         }
     }

@@ -1,0 +1,217 @@
+//! What a packet costs, by stage: one worker, ports made of memory, 64-byte packets.
+//!
+//! `cargo run --release -p heddle-datapath --example cost [SECONDS]`. The receive queue copies prepared frames into pool
+//! buffers and the transmit queue drops them, so the numbers are the datapath's own plus one copy of 64 bytes.
+
+use heddle_datapath::action::Masked;
+use heddle_datapath::{Action, Config, Datapath, Generations, PortNo, Request, Translate, Translation};
+use heddle_packet::{Burst, Packet, Pool};
+use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+/// A port that receives the same frames again and again while it is switched on.
+struct Source {
+    frames: Arc<Vec<Vec<u8>>>,
+    /// Frames from the same flow in a row.
+    run: usize,
+    on: Arc<AtomicBool>,
+}
+
+struct SourceRx {
+    frames: Arc<Vec<Vec<u8>>>,
+    run: usize,
+    on: Arc<AtomicBool>,
+    next: usize,
+}
+
+struct Sink;
+
+impl RxQueue for SourceRx {
+    fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        if !self.on.load(Relaxed) {
+            return 0;
+        }
+        while !burst.is_full() {
+            let mut p = pool.get();
+            p.set_bytes(&self.frames[self.next / self.run % self.frames.len()]);
+            self.next += 1;
+            burst.push(p);
+        }
+        burst.len()
+    }
+    fn wake_fd(&self) -> Option<WakeFd> {
+        None
+    }
+}
+
+impl TxQueue for Sink {
+    fn tx(&mut self, _: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let bytes = packets.iter().map(|p| p.len() as u64).sum();
+        TxCounts {
+            sent: packets.len() as u64,
+            bytes,
+            ..TxCounts::default()
+        }
+    }
+}
+
+impl Port for Source {
+    fn name(&self) -> &str {
+        "source"
+    }
+    fn kind(&self) -> &'static str {
+        "bench"
+    }
+    fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
+        let (frames, on) = (Arc::clone(&self.frames), Arc::clone(&self.on));
+        Ok(vec![Box::new(SourceRx {
+            frames,
+            run: self.run,
+            on,
+            next: 0,
+        })])
+    }
+    fn open_tx(&self, _: usize, _: usize) -> Result<Box<dyn TxQueue>, PortError> {
+        Ok(Box::new(Sink))
+    }
+    fn status(&self) -> PortStatus {
+        PortStatus::default()
+    }
+    fn set_mtu(&self, _: u32) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn set_mac(&self, _: [u8; 6]) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn set_admin(&self, _: bool) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+/// Matches on the whole 5-tuple, or on the input port only.
+struct Pipeline {
+    generations: Generations,
+    exact: bool,
+    actions: Vec<Action>,
+}
+
+impl Translate for Pipeline {
+    fn translate(&self, _: &Request<'_>, out: &mut Translation) {
+        let m = &mut out.mask.0;
+        (m.in_port, m.dl_type, m.nw_frag) = (u32::MAX, u16::MAX, 3);
+        if self.exact {
+            (m.nw_src, m.nw_dst, m.nw_proto) = (u32::MAX, u32::MAX, 0xff);
+            (m.tp_src, m.tp_dst) = (0xffff, 0xffff);
+        }
+        out.actions.clone_from(&self.actions);
+    }
+    fn generations(&self) -> &Generations {
+        &self.generations
+    }
+}
+
+/// A 60-byte UDP frame (64 with the checksum that a wire adds).
+fn frame(flow: u32) -> Vec<u8> {
+    let mut p = vec![0; 60];
+    p[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    p[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+    p[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
+    p[30..34].copy_from_slice(&[10, 1, 0, 1]);
+    let c = heddle_wire::checksum::checksum(&p[14..34]);
+    p[24..26].copy_from_slice(&c.to_be_bytes());
+    p[34..40].copy_from_slice(&[0, 7, 0, 9, 0, 26]);
+    p
+}
+
+fn run(name: &str, flows: u32, in_a_row: usize, exact: bool, actions: Vec<Action>, seconds: f64) {
+    let pipeline = Arc::new(Pipeline {
+        generations: Generations::default(),
+        exact,
+        actions,
+    });
+    let cpu = heddle_sys::cpu::allowed()
+        .ok()
+        .and_then(|c| c.last().copied())
+        .unwrap_or(0);
+    let config = Config {
+        cpus: Some(vec![cpu]),
+        ..Config::default()
+    };
+    let dp = Datapath::new(config, pipeline).expect("the system grants a thread");
+    let on = Arc::new(AtomicBool::new(false));
+    let frames = Arc::new((0..flows).map(frame).collect());
+    let source = Source {
+        frames,
+        run: in_a_row,
+        on: Arc::clone(&on),
+    };
+    dp.add_port(Arc::new(source), Some(PortNo(1)))
+        .expect("a port of memory opens");
+    on.store(true, Relaxed);
+    std::thread::sleep(Duration::from_secs_f64(seconds / 4.0));
+    dp.pmd_stats_clear();
+    let before = dp.totals();
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    let after = dp.totals();
+    let text = dp.pmd_perf_show("");
+    let packets = after.packets - before.packets;
+    println!(
+        "{name}: {:.2} Mpps, {} flows cached",
+        packets as f64 / seconds / 1e6,
+        after.flows
+    );
+    let pct = |a: u64, b: u64| 100.0 * (a - b) as f64 / packets.max(1) as f64;
+    println!(
+        "  L0 {:.1} %, L1 {:.1} %, L2 {:.1} %, miss {:.1} %",
+        pct(after.l0_hits, before.l0_hits),
+        pct(after.l1_hits, before.l1_hits),
+        pct(after.l2_hits, before.l2_hits),
+        pct(after.misses, before.misses)
+    );
+    let wanted = |l: &&str| {
+        l.contains("cycles/pkt")
+            || l.trim_start().starts_with("- ") && l.ends_with(|c: char| c.is_ascii_digit())
+    };
+    text.lines().filter(wanted).for_each(|l| println!("{l}"));
+}
+
+fn main() {
+    let seconds = std::env::args()
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(1.0);
+    let out = || vec![Action::Output(PortNo(1))];
+    let ttl = Action::SetIpv4 {
+        src: Masked::default(),
+        dst: Masked::default(),
+        tos: Masked::default(),
+        ttl: Masked { value: 63, mask: 255 },
+    };
+    println!("counter: {:.2} GHz", heddle_sys::Tsc::hz() as f64 / 1e9);
+    run("1 flow", 1, 1, true, out(), seconds);
+    run(
+        "1 flow, dec_ttl",
+        1,
+        1,
+        true,
+        vec![ttl, Action::Output(PortNo(1))],
+        seconds,
+    );
+    run("8 flows, runs of 4", 8, 4, true, out(), seconds);
+    run("1k flows", 1000, 1, true, out(), seconds);
+    run("10k flows", 10_000, 1, true, out(), seconds);
+    run(
+        "10k flows, one wildcarded entry",
+        10_000,
+        1,
+        false,
+        out(),
+        seconds,
+    );
+    run("100k flows", 100_000, 1, true, out(), seconds);
+}
