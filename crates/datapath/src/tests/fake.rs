@@ -48,6 +48,14 @@ impl FakePort {
         self.wires.to_switch.lock().extend(packets);
         self.bell.notify();
     }
+    /// Waits until the switch has taken all packets, a bounded time.
+    pub(crate) fn drained(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.wires.to_switch.lock().is_empty() {
+            assert!(Instant::now() < deadline, "packets are left");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
     /// What the switch has sent since the last call.
     pub(crate) fn take(&self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.wires.from_switch.lock())

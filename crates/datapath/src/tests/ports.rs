@@ -71,6 +71,7 @@ fn ports_come_and_go_while_traffic_runs() {
     stop.store(true, Relaxed);
     let sent = sender.join().unwrap();
     assert!(third > 0);
+    a.drained();
     b.wait(1);
     dp.flush_stats();
     let s = dp.port_stats(PortNo(1)).unwrap();
