@@ -264,9 +264,10 @@ impl Datapath {
     /// Credits everything counted so far: after it, rule statistics hold all packets that were received before
     /// the call.
     pub fn flush_stats(&self) {
-        // Queues that never run empty end the wait by its time limit: then what is counted so far is credited.
-        if let Err(e) = self.control.lock().sync(Duration::from_millis(20)) {
-            log::debug!("statistics flushed while queues are busy: {e}");
+        // A busy worker answers after a bounded number of rounds. Only one that gets no processor time lets the limit
+        // pass: then what is counted so far is credited.
+        if let Err(e) = self.control.lock().sync(Duration::from_secs(1)) {
+            log::debug!("statistics flushed without waiting for a worker: {e}");
         }
         self.sweep.lock().credit();
     }

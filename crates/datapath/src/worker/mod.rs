@@ -174,8 +174,8 @@ impl Worker {
         let mut t0 = Tsc::now();
         while !self.stop {
             self.run_commands();
-            let got = self.poll_all();
             self.maintain();
+            let got = self.poll_all();
             let t1 = Tsc::now();
             let c = &self.counters;
             c.iterations.add(1);
