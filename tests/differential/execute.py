@@ -46,22 +46,25 @@ class Side:
         if self.control:
             self.control.close()
             self.control = None
-        if self.switch:
-            self.switch.close(keep)
-            self.switch = None
+        switch, self.switch = self.switch, None
+        if switch:
+            switch.close(keep)
 
     def run(self, case):
         """The observations of a case; raises Died when the daemon does not survive it."""
-        if self.switch is None:
-            self.start()
-        self.switch.trace.lines.clear()
         try:
+            if self.switch is None:
+                self.start()
+            self.switch.trace.lines.clear()
             return self._run(self.twist(case) if self.twist else case)
-        except (CommandError, ConnectionError, TimeoutError, OSError) as exc:
-            alive = self.switch.alive()
-            tail = self.switch.log()[-2000:]
-            self.close()
-            raise Died(f"{self.binary}: {'stopped answering' if alive else 'ended'}: {exc}\n{tail}") from None
+        except (CommandError, AssertionError, ConnectionError, TimeoutError, OSError) as exc:
+            alive = bool(self.switch) and self.switch.alive()
+            tail = self.switch.log()[-2000:] if self.switch else ""
+            try:
+                self.close()
+            except AssertionError as late:
+                tail += f"\n{late}"
+            raise Died(f"{self.binary}: {'does not answer as it should' if alive else 'ended'}: {exc}\n{tail}") from None
 
     def _run(self, case):
         self.count += 1
