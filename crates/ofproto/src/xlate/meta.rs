@@ -36,18 +36,20 @@ pub struct PacketInMeta {
 
 impl UpcallData for PacketInMeta {
     fn text(&self) -> String {
+        let cookie = match self.cookie {
+            0 => "0".to_owned(),
+            c => format!("{c:#x}"),
+        };
         format!(
-            "pid=0,controller(reason={},dont_send={},continuation={},recirc_id={},rule_cookie={:#x},\
-             controller_id={},max_len={})",
+            "controller(reason={},dont_send={},continuation={},recirc_id={},rule_cookie={cookie},controller_id={},\
+             max_len={})",
             self.reason as u8,
             u8::from(self.dont_send),
             u8::from(self.continuation),
             self.number,
-            self.cookie,
             self.controller_id,
             self.max_len
         )
-        .replace("rule_cookie=0x0,", "rule_cookie=0,")
     }
     fn as_any(&self) -> &dyn Any {
         self

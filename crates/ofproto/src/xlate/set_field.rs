@@ -75,7 +75,8 @@ impl Ctx<'_> {
             let _ =
                 heddle_flow::text::format_value(&mut text, sf.field, sf.field.get(&self.flow), None, None);
         } else {
-            text = format!("{:#x}", sf.get(&self.flow).as_u128());
+            let value = sf.get(&self.flow).as_u128();
+            text = if value == 0 { "0".to_owned() } else { format!("{value:#x}") };
         }
         self.report(Kind::Detail, || format!("{sf} is now {text}"));
     }

@@ -16,11 +16,14 @@ pub(super) struct Tag {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Tags(pub(super) [Tag; N_VLANS]);
 
-/// Whether a trunk carries `vid`. A native port always carries its native VLAN.
+/// Whether a trunk carries `vid`. A native port always carries its native VLAN, and never VLAN 0 beside it.
 pub(super) fn trunks(b: &Bundle, vid: u16) -> bool {
-    let native = matches!(b.vlan_mode, VlanMode::NativeTagged | VlanMode::NativeUntagged);
-    b.vlan_mode != VlanMode::Access
-        && (b.trunks.as_ref().is_none_or(|t| t.contains(vid)) || native && vid == own_vlan(b))
+    let native = matches!(b.vlan_mode, VlanMode::NativeTagged | VlanMode::NativeUntagged).then(|| own_vlan(b));
+    match native {
+        _ if b.vlan_mode == VlanMode::Access => false,
+        Some(own) if own != 0 && (vid == own || vid == 0) => vid == own,
+        _ => b.trunks.as_ref().is_none_or(|t| t.contains(vid)),
+    }
 }
 
 /// Whether a dot1q tunnel carries the customer's VLAN.

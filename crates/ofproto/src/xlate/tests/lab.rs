@@ -187,10 +187,18 @@ impl Lab {
         let env = TraceEnv {
             datapaths: &["dummy"],
             port_numbers: &|_| None,
-            port_names: &|_| None,
+            port_names: &|no| self.name_of(no),
             now_ms: 1000,
         };
         trace(&self.pipeline, args, &env)
+    }
+}
+
+impl Lab {
+    fn name_of(&self, no: PortNo) -> Option<String> {
+        let world = self.pipeline.world();
+        let (bridge, port) = world.by_dp_port.get(&no)?;
+        Some(port_name(usize::try_from(*bridge).ok()?, *port))
     }
 }
 

@@ -2,5 +2,6 @@
 
 pub(crate) mod lab;
 mod normal;
+mod peer;
 mod pipeline;
 mod props;

@@ -12,6 +12,13 @@ fn set(field: FieldId, value: u64, mask: u64) -> Action {
     Action::SetField { field, value: FieldValue::from_u64(value), mask: FieldValue::from_u64(mask) }
 }
 
+/// The same as OpenFlow 1.0 has it; the mask's bits are adjacent.
+fn load(field: FieldId, value: u64, mask: u64) -> Action {
+    let (ofs, n_bits) = (mask.trailing_zeros(), mask.count_ones());
+    let small = |n: u32| u16::try_from(n).unwrap();
+    Action::Load { dst: Subfield { field, ofs: small(ofs), n_bits: small(n_bits) }, value: value >> ofs }
+}
+
 /// Small numbers everywhere, so that rules and packets meet.
 pub(crate) fn action() -> impl Strategy<Value = Action> {
     let reg = |n: u8| Subfield { field: FieldId::ALL[FieldId::Reg0 as usize + usize::from(n)], ofs: 4, n_bits: 16 };
@@ -19,14 +26,14 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         6 => (1u32..5).prop_map(out),
         3 => (1u8..5).prop_map(resubmit),
         1 => prop_oneof![Just(Port::NORMAL), Just(Port::FLOOD), Just(Port::IN_PORT), Just(Port::CONTROLLER)].prop_map(to),
-        1 => (0u64..3).prop_map(|v| set(FieldId::EthDst, v, 0xff)),
-        1 => (0u64..3).prop_map(|v| set(FieldId::EthSrc, v << 8, 0xff00)),
-        1 => (0u64..3).prop_map(|v| set(FieldId::Ipv4Dst, v, u64::from(u32::MAX))),
-        1 => (0u64..3).prop_map(|v| set(FieldId::IpDscp, v << 2, 0x0c)),
-        1 => (0u64..3).prop_map(|v| set(FieldId::TcpDst, v, 0xffff)),
-        1 => (0u64..3).prop_map(|v| set(FieldId::ArpTpa, v, 0xff)),
-        1 => (0u64..3).prop_map(|v| set(FieldId::VlanVid, 0x1000 | v, 0x1fff)),
-        1 => (0u64..3).prop_map(|v| set(FieldId::PktMark, v, 0xf)),
+        1 => (0u64..3).prop_map(|v| load(FieldId::EthDst, v, 0xff)),
+        1 => (0u64..3).prop_map(|v| load(FieldId::EthSrc, v << 8, 0xff00)),
+        1 => (0u64..3).prop_map(|v| load(FieldId::Ipv4Dst, v, u64::from(u32::MAX))),
+        1 => (0u64..3).prop_map(|v| load(FieldId::IpDscp, v << 2, 0x0c)),
+        1 => (0u64..3).prop_map(|v| load(FieldId::TcpDst, v, 0xffff)),
+        1 => (0u64..3).prop_map(|v| load(FieldId::ArpTpa, v, 0xff)),
+        1 => (0u64..3).prop_map(|v| load(FieldId::VlanTci, 0x1000 | v, 0xffff)),
+        1 => (0u64..3).prop_map(|v| load(FieldId::PktMark, v, 0xf)),
         1 => (0u64..3, 0u8..3).prop_map(move |(value, n)| Action::Load { dst: reg(n), value }),
         1 => (0u8..3, 0u8..3).prop_map(move |(a, b)| Action::Move { src: reg(a), dst: reg(b) }),
         1 => Just(Action::Move { src: Subfield { field: FieldId::Ipv4Src, ofs: 0, n_bits: 8 },
@@ -65,7 +72,7 @@ pub(crate) fn matches() -> impl Strategy<Value = String> {
         4 => Just(String::new()),
         1 => (0u16..3).prop_map(|v| format!("dl_vlan={v},")),
         1 => Just("vlan_tci=0x1000/0x1000,".to_owned()),
-        1 => Just("vlan_tci=0,".to_owned()),
+        1 => Just("vlan_tci=0x0000/0x1000,".to_owned()),
         1 => (0u16..3).prop_map(|v| format!("dl_vlan_pcp={v},")),
     ];
     let l3 = prop_oneof![
@@ -95,12 +102,69 @@ pub(crate) struct RandomRule {
     pub(crate) table: u8,
     pub(crate) priority: u16,
     pub(crate) matches: String,
-    pub(crate) actions: Vec<Action>,
+    pub(crate) set: InstructionSet,
 }
 
+/// Rules as OpenFlow 1.0 has them.
 pub(crate) fn rules(n: usize) -> impl Strategy<Value = Vec<RandomRule>> {
-    let one = (0u8..5, 0u16..4, matches(), prop::collection::vec(action(), 0..5))
-        .prop_map(|(table, priority, matches, actions)| RandomRule { table, priority, matches, actions });
+    let one = (0u8..5, 0u16..4, matches(), prop::collection::vec(action(), 0..5)).prop_map(
+        |(table, priority, matches, actions)| RandomRule {
+            table,
+            priority,
+            matches,
+            set: InstructionSet(vec![Instruction::Apply(actions)]),
+        },
+    );
+    prop::collection::vec(one, 1..n)
+}
+
+/// Actions of OpenFlow 1.3 that may be in an action set.
+fn set_action() -> impl Strategy<Value = Action> {
+    prop_oneof![
+        4 => (1u32..5).prop_map(out),
+        1 => prop_oneof![Just(Port::FLOOD), Just(Port::IN_PORT), Just(Port::CONTROLLER)].prop_map(to),
+        1 => (0u64..3).prop_map(|v| set(FieldId::EthDst, v, 0xff)),
+        1 => (0u64..3).prop_map(|v| set(FieldId::Ipv4Dst, v, u64::from(u32::MAX))),
+        1 => (0u64..3).prop_map(|v| set(FieldId::TcpDst, v, 0xffff)),
+        1 => (0u64..3).prop_map(|v| set(FieldId::Reg0, v, 0xf)),
+        1 => (0u64..3).prop_map(|v| set(FieldId::VlanVid, 0x1000 | v, 0x1fff)),
+        1 => (0u64..3).prop_map(|v| set(FieldId::IpDscpShifted, v, 0x3f)),
+        1 => (0u64..3).prop_map(|v| set(FieldId::EthSrc, v << 8 | v << 24, 0x0f00_ff00)),
+        1 => (0u64..3).prop_map(|v| set(FieldId::ArpTpa, v, 0xff)),
+        1 => Just(Action::PopVlan),
+        1 => Just(Action::PushVlan(0x8100)),
+        1 => Just(Action::PushMpls(0x8847)),
+        1 => Just(Action::DecTtl(vec![0])),
+        1 => (0u32..3).prop_map(Action::SetQueue),
+        1 => (1u8..5).prop_map(resubmit),
+    ]
+}
+
+/// Rules with the instructions of OpenFlow 1.3.
+pub(crate) fn rules13(n: usize) -> impl Strategy<Value = Vec<RandomRule>> {
+    let apply = prop::collection::vec(prop_oneof![3 => set_action(), 1 => prop_oneof![
+        Just(Action::PopMpls(0x0800)),
+        Just(Action::DecMplsTtl),
+        Just(Action::SetMplsLabel(5)),
+        prop::collection::vec(set_action(), 1..3).prop_map(Action::Clone),
+    ]], 0..4).prop_map(|a| Some(Instruction::Apply(a)).filter(|i| *i != Instruction::Apply(vec![])));
+    let clear = prop_oneof![4 => Just(None), 1 => Just(Some(Instruction::Clear))];
+    let write = prop::collection::vec(set_action(), 0..3)
+        .prop_map(|a| Some(Instruction::Write(a)).filter(|i| *i != Instruction::Write(vec![])));
+    let metadata = prop_oneof![
+        3 => Just(None),
+        1 => (0u64..4).prop_map(|value| Some(Instruction::WriteMetadata { value, mask: 3 })),
+    ];
+    let goto = prop_oneof![1 => Just(None), 2 => (1u8..5).prop_map(Some)];
+    let matches = (matches(), prop_oneof![3 => Just(String::new()), 1 => (0u8..4).prop_map(|m| format!("metadata={m}/0x3"))])
+        .prop_map(|(a, b)| [a, b].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(","));
+    let one = (0u8..5, 0u16..4, matches, apply, clear, write, metadata, goto).prop_map(
+        |(table, priority, matches, apply, clear, write, metadata, goto)| {
+            let goto = goto.map(|t| Instruction::Goto(table + t));
+            let set = InstructionSet([apply, clear, write, metadata, goto].into_iter().flatten().collect());
+            RandomRule { table, priority, matches, set }
+        },
+    );
     prop::collection::vec(one, 1..n)
 }
 
@@ -143,8 +207,7 @@ pub(crate) fn lab(rules: &[RandomRule]) -> Lab {
 
 pub(crate) fn add(lab: &Lab, r: &RandomRule) {
     let m = Match::parse_text(&r.matches, None).unwrap();
-    let set = InstructionSet(vec![Instruction::Apply(r.actions.clone())]);
-    lab.add((0, r.table), r.priority, &m, set);
+    lab.add((0, r.table), r.priority, &m, r.set.clone());
 }
 
 /// Whether a packet with this key can be: what OVS's mask leaves to the headers' own rules.
@@ -160,7 +223,7 @@ proptest! {
     /// Any key that agrees under the mask gets the same answer.
     #[test]
     fn a_function_of_the_masked_key(
-        rules in rules(12),
+        rules in prop_oneof![rules(12), rules13(12)],
         text in packet(),
         others in prop::collection::vec((packet(), prop::collection::vec(any::<u64>(), N_WORDS)), 1..20),
     ) {
@@ -200,7 +263,7 @@ proptest! {
     /// After a change either a dependency fails or the answer is what it was.
     #[test]
     fn dependencies_tell_of_changes(
-        rules in rules(10),
+        rules in prop_oneof![rules(10), rules13(10)],
         packets in prop::collection::vec(packet(), 1..6),
         changes in prop::collection::vec((any::<prop::sample::Index>(), rules(2), 0u8..4), 1..6),
     ) {
@@ -208,8 +271,7 @@ proptest! {
         let mut linked = Vec::new();
         for r in &rules {
             let m = Match::parse_text(&r.matches, None).unwrap();
-            let set = InstructionSet(vec![Instruction::Apply(r.actions.clone())]);
-            linked.push(((0, r.table), lab.add((0, r.table), r.priority + 4, &m, set)));
+            linked.push(((0, r.table), lab.add((0, r.table), r.priority + 4, &m, r.set.clone())));
         }
         for (which, new, kind) in changes {
             let before: Vec<_> = packets.iter().map(|p| {
