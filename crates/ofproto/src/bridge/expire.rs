@@ -14,7 +14,13 @@ pub struct Ticked {
 
 /// When a rule would go, if no packet came any more; `u64::MAX`: never.
 pub(super) fn deadline_ms(rule: &Rule) -> u64 {
-    let after = |from: u64, s: u16| if s == 0 { u64::MAX } else { from + u64::from(s) * 1000 };
+    let after = |from: u64, s: u16| {
+        if s == 0 {
+            u64::MAX
+        } else {
+            from + u64::from(s) * 1000
+        }
+    };
     after(last_used_ms(rule), rule.idle_timeout).min(after(rule.modified_ms, rule.hard_timeout))
 }
 
@@ -48,16 +54,25 @@ impl Bridge {
         if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
             dp.flush_stats();
         }
-        let expired: Vec<(Linked, FlowRemovedReason)> =
-            candidates.into_iter().filter_map(|e| due(&e.data, now).map(|r| (e, r))).collect();
+        let expired: Vec<(Linked, FlowRemovedReason)> = candidates
+            .into_iter()
+            .filter_map(|e| due(&e.data, now).map(|r| (e, r)))
+            .collect();
         self.remove_expired(&expired);
-        Ticked { expired: expired.len() }
+        Ticked {
+            expired: expired.len(),
+        }
     }
 
     fn timed_out(&self, now: u64) -> Vec<Linked> {
         let version = self.current_version();
         let mut state = self.state.lock();
         state.timed.retain(|e| e.visible(version));
-        state.timed.iter().filter(|e| due(&e.data, now).is_some()).cloned().collect()
+        state
+            .timed
+            .iter()
+            .filter(|e| due(&e.data, now).is_some())
+            .cloned()
+            .collect()
     }
 }

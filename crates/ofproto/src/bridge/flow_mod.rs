@@ -46,8 +46,13 @@ impl Bridge {
     fn batch(&self, f: impl FnOnce(&mut Batch<'_>) -> Result<(), ErrorKind>) -> Result<(), ErrorKind> {
         let mut state = self.state.lock();
         let version = self.current_version() + 1;
-        let mut batch =
-            Batch { bridge: self, state: &mut state, version, tables: BTreeSet::new(), events: Vec::new() };
+        let mut batch = Batch {
+            bridge: self,
+            state: &mut state,
+            version,
+            tables: BTreeSet::new(),
+            events: Vec::new(),
+        };
         let result = f(&mut batch);
         let Batch { tables, events, .. } = batch;
         if !tables.is_empty() {
@@ -117,7 +122,10 @@ impl Bridge {
 }
 
 fn default_rule(now: u64, hidden: bool) -> Rule {
-    let normal = heddle_openflow::Action::Output { port: heddle_openflow::Port::NORMAL, max_len: 0 };
+    let normal = heddle_openflow::Action::Output {
+        port: heddle_openflow::Port::NORMAL,
+        max_len: 0,
+    };
     Rule {
         table: 0,
         priority: 0,
@@ -148,7 +156,9 @@ impl Batch<'_> {
         check_goto(&fm.instructions, table)?;
         let matches = compact(&fm.match_);
         let t = &self.bridge.tables[usize::from(table)];
-        let old = t.rules.find_exact(self.version - 1, &matches, i32::from(fm.priority));
+        let old = t
+            .rules
+            .find_exact(self.version - 1, &matches, i32::from(fm.priority));
         if old.is_none() {
             if fm.flags.contains(FlowModFlags::CHECK_OVERLAP) && self.overlaps(table, fm.priority, &matches) {
                 return Err(ErrorKind::FlowModFailedOverlap);
@@ -197,7 +207,11 @@ impl Batch<'_> {
                 table: old.table,
                 priority: old.priority,
                 matches: old.matches.clone(),
-                cookie: if fm.modify_cookie { fm.new_cookie } else { old.cookie },
+                cookie: if fm.modify_cookie {
+                    fm.new_cookie
+                } else {
+                    old.cookie
+                },
                 idle_timeout: old.idle_timeout,
                 hard_timeout: old.hard_timeout,
                 importance: old.importance,
@@ -223,22 +237,30 @@ impl Batch<'_> {
 
     fn overlaps(&self, table: u8, priority: u16, matches: &MiniMatch) -> bool {
         let mut found = false;
-        self.bridge.tables[usize::from(table)].rules.for_each(self.version - 1, |e| {
-            found |= e.priority == i32::from(priority) && e.data.matches.overlaps(matches);
-        });
+        self.bridge.tables[usize::from(table)]
+            .rules
+            .for_each(self.version - 1, |e| {
+                found |= e.priority == i32::from(priority) && e.data.matches.overlaps(matches);
+            });
         found
     }
 
     /// Refuses, or evicts the rule that is worth least, when the table's configured limit is reached.
     fn make_room(&mut self, table: u8) -> Result<(), ErrorKind> {
-        let Some(config) = self.state.tables.get(&table) else { return Ok(()) };
-        let Some(limit) = config.flow_limit else { return Ok(()) };
+        let Some(config) = self.state.tables.get(&table) else {
+            return Ok(());
+        };
+        let Some(limit) = config.flow_limit else {
+            return Ok(());
+        };
         let mut rules = Vec::new();
-        self.bridge.tables[usize::from(table)].rules.for_each(self.version - 1, |e| {
-            if !e.data.hidden {
-                rules.push(e.clone());
-            }
-        });
+        self.bridge.tables[usize::from(table)]
+            .rules
+            .for_each(self.version - 1, |e| {
+                if !e.data.hidden {
+                    rules.push(e.clone());
+                }
+            });
         if rules.len() < limit {
             return Ok(());
         }
@@ -247,7 +269,9 @@ impl Batch<'_> {
             .into_iter()
             .filter(|e| config.evict && (e.data.idle_timeout != 0 || e.data.hard_timeout != 0))
             .min_by_key(|e| (e.data.importance, super::expire::deadline_ms(&e.data)));
-        let Some(victim) = victim else { return Err(ErrorKind::FlowModFailedTableFull) };
+        let Some(victim) = victim else {
+            return Err(ErrorKind::FlowModFailedTableFull);
+        };
         self.remove(&victim, FlowRemovedReason::Eviction);
         Ok(())
     }
@@ -266,7 +290,10 @@ impl Batch<'_> {
 
     fn unlink(&mut self, e: &Linked) {
         let table = e.data.table;
-        if self.bridge.tables[usize::from(table)].rules.remove(&e.data.matches, e, self.version) {
+        if self.bridge.tables[usize::from(table)]
+            .rules
+            .remove(&e.data.matches, e, self.version)
+        {
             self.state.garbage = true;
             self.tables.insert(table);
         }
@@ -275,7 +302,8 @@ impl Batch<'_> {
     fn remove(&mut self, e: &Linked, reason: FlowRemovedReason) {
         self.unlink(e);
         if FlowModFlags::from_bits_truncate(e.data.flags).contains(FlowModFlags::SEND_FLOW_REM) {
-            self.events.push(Event::FlowRemoved(Arc::new(self.removed(&e.data, reason))));
+            self.events
+                .push(Event::FlowRemoved(Arc::new(self.removed(&e.data, reason))));
         }
     }
 

@@ -37,7 +37,10 @@ impl Bridge {
         if !known && !matches!(q.port, OfPort::NONE | OfPort::ALL) {
             return Err(ErrorKind::QueueOpFailedBadPort);
         }
-        Ok(vec![Message::QueueGetConfigReply(QueueConfig { port: q.port, queues: Vec::new() })])
+        Ok(vec![Message::QueueGetConfigReply(QueueConfig {
+            port: q.port,
+            queues: Vec::new(),
+        })])
     }
 
     fn table_mod(&self, tm: &TableMod) -> Result<(), ErrorKind> {

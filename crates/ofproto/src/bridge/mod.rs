@@ -89,7 +89,13 @@ pub(crate) struct State {
 }
 
 impl Bridge {
-    pub(crate) fn new(id: u64, name: &str, of: Weak<Ofproto>, mac: MacTable, config: BridgeConfig) -> Arc<Self> {
+    pub(crate) fn new(
+        id: u64,
+        name: &str,
+        of: Weak<Ofproto>,
+        mac: MacTable,
+        config: BridgeConfig,
+    ) -> Arc<Self> {
         let tables = (0..=u8::MAX).take(N_TABLES).map(|t| Table::new(id, t)).collect();
         let bridge = Arc::new(Self {
             id,
@@ -145,7 +151,10 @@ impl Bridge {
             let mut state = self.state.lock();
             let old = std::mem::replace(&mut state.config, config);
             let new = &state.config;
-            self.mac.configure(MacConfig { max_entries: new.mac_table_size, idle_s: new.mac_aging_s });
+            self.mac.configure(MacConfig {
+                max_entries: new.mac_table_size,
+                idle_s: new.mac_aging_s,
+            });
             old.has_controllers != new.has_controllers
                 || (!new.has_controllers && old.fail_mode != new.fail_mode)
         };

@@ -28,11 +28,18 @@ impl Bridge {
         }
         key.in_port = key_port(in_port);
         check_actions(&po.actions, &exactly(&key), &self.check_context(version, 0))?;
-        let Some(of) = self.of.upgrade() else { return Ok(()) };
+        let Some(of) = self.of.upgrade() else {
+            return Ok(());
+        };
         let Some(dp) = of.datapath() else { return Ok(()) };
         let now_ms = self.now_ms();
         let mut out = Translation::default();
-        let request = xlate::PacketOut { bridge: self.id, key: &key, actions: &po.actions, now_ms };
+        let request = xlate::PacketOut {
+            bridge: self.id,
+            key: &key,
+            actions: &po.actions,
+            now_ms,
+        };
         of.pipeline().packet_out(&request, &mut out);
         for c in &out.credits {
             c.credit(1, packet.len() as u64, now_ms, key.tcp_flags);
@@ -48,12 +55,21 @@ impl Bridge {
 
     /// Checks a flow mod's actions against its match, as far as the version demands.
     pub(super) fn check_flow_mod(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
-        check_instructions(&fm.instructions, &fm.match_, &self.check_context(version, fm.table_id))
+        check_instructions(
+            &fm.instructions,
+            &fm.match_,
+            &self.check_context(version, fm.table_id),
+        )
     }
 
     fn check_context(&self, version: Version, table_id: u8) -> CheckContext {
         let n_tables = u8::try_from(self.tables.len()).unwrap_or(u8::MAX);
-        CheckContext { version, max_port: OfPort::MAX, table_id, n_tables }
+        CheckContext {
+            version,
+            max_port: OfPort::MAX,
+            table_id,
+            n_tables,
+        }
     }
 
     fn dp_port(&self, port: OfPort) -> Option<PortNo> {
@@ -67,12 +83,19 @@ impl Bridge {
 /// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a source.
 fn check_in_port(port: OfPort) -> Result<(), ErrorKind> {
     let reserved = matches!(port, OfPort::LOCAL | OfPort::NONE | OfPort::CONTROLLER);
-    if reserved || port <= OfPort::MAX { Ok(()) } else { Err(ErrorKind::BadRequestBadPort) }
+    if reserved || port <= OfPort::MAX {
+        Ok(())
+    } else {
+        Err(ErrorKind::BadRequestBadPort)
+    }
 }
 
 /// A match on everything that `key` says: what the packet certainly has.
 fn exactly(key: &FlowKey) -> heddle_flow::Match {
-    let mut m = heddle_flow::Match { key: *key, ..Default::default() };
+    let mut m = heddle_flow::Match {
+        key: *key,
+        ..Default::default()
+    };
     m.mask.words_mut().fill(u64::MAX);
     m
 }

@@ -70,7 +70,12 @@ impl Bridge {
 
     /// The OpenFlow port of an interface.
     pub fn port_by_name(&self, name: &str) -> Option<OfPort> {
-        self.state.lock().ports.values().find(|p| p.config.name == name).map(|p| p.config.no)
+        self.state
+            .lock()
+            .ports
+            .values()
+            .find(|p| p.config.name == name)
+            .map(|p| p.config.no)
     }
 
     /// Name of a port.
@@ -80,14 +85,22 @@ impl Bridge {
 
     /// Ports as configured, in order.
     pub fn port_configs(&self) -> Vec<PortConfig> {
-        self.state.lock().ports.values().map(|p| p.config.clone()).collect()
+        self.state
+            .lock()
+            .ports
+            .values()
+            .map(|p| p.config.clone())
+            .collect()
     }
 
     /// Carries out a port mod. Bits that cannot be changed are ignored, as in Open vSwitch.
     pub fn port_mod(&self, pm: &PortMod) -> Result<(), ErrorKind> {
         let (event, device) = {
             let mut state = self.state.lock();
-            let port = state.ports.get_mut(&pm.port).ok_or(ErrorKind::PortModFailedBadPort)?;
+            let port = state
+                .ports
+                .get_mut(&pm.port)
+                .ok_or(ErrorKind::PortModFailedBadPort)?;
             if pm.hw_addr != [0; 6] && pm.hw_addr != port.config.mac {
                 return Err(ErrorKind::PortModFailedBadHwAddr);
             }
@@ -124,12 +137,18 @@ impl Bridge {
     /// The immutable view for translation. `ends` says which patch ports exist and where.
     pub(crate) fn view(&self, ends: &PatchEnds) -> BridgeView {
         let state = self.state.lock();
-        let index: HashMap<&str, usize> =
-            state.bundles.iter().enumerate().map(|(i, b)| (b.name.as_str(), i)).collect();
+        let index: HashMap<&str, usize> = state
+            .bundles
+            .iter()
+            .enumerate()
+            .map(|(i, b)| (b.name.as_str(), i))
+            .collect();
         let mut bundles: Vec<Bundle> = state.bundles.iter().map(bundle_view).collect();
         let mut ports = BTreeMap::new();
         for (no, p) in &state.ports {
-            let Some(&bundle) = index.get(p.config.bundle.as_str()) else { continue };
+            let Some(&bundle) = index.get(p.config.bundle.as_str()) else {
+                continue;
+            };
             bundles[bundle].ports.push(*no);
             ports.insert(*no, Arc::new(port_view(p, bundle, &p.config.name, ends)));
         }
@@ -169,7 +188,11 @@ fn bundle_view(b: &BundleConfig) -> Bundle {
         tag: b.tag,
         trunks: vlan_set(&b.trunks),
         cvlans: vlan_set(&b.cvlans),
-        qinq_ethtype: if b.qinq_ethtype == 0 { 0x88a8 } else { b.qinq_ethtype },
+        qinq_ethtype: if b.qinq_ethtype == 0 {
+            0x88a8
+        } else {
+            b.qinq_ethtype
+        },
         priority_tags: b.priority_tags,
         protected: b.protected,
         no_flood: false,
@@ -198,11 +221,19 @@ fn port_view(p: &PortState, bundle: usize, name: &str, ends: &PatchEnds) -> Port
 }
 
 fn bits(p: &PortState) -> u32 {
-    p.bits | if p.config.admin_up { 0 } else { port_config::PORT_DOWN }
+    p.bits
+        | if p.config.admin_up {
+            0
+        } else {
+            port_config::PORT_DOWN
+        }
 }
 
 fn status(reason: PortReason, p: &PortState) -> Event {
-    Event::PortStatus(Arc::new(message::PortStatus { reason, desc: desc(p) }))
+    Event::PortStatus(Arc::new(message::PortStatus {
+        reason,
+        desc: desc(p),
+    }))
 }
 
 fn desc(p: &PortState) -> PortDesc {

@@ -49,10 +49,16 @@ impl Select {
     pub(super) fn run(&self, bridge: &Bridge) -> Vec<Linked> {
         let version = bridge.current_version();
         let mut found = Vec::new();
-        for table in bridge.tables.iter().filter(|t| self.table_id == 0xff || t.id == self.table_id) {
+        for table in bridge
+            .tables
+            .iter()
+            .filter(|t| self.table_id == 0xff || t.id == self.table_id)
+        {
             let from = found.len();
             if let Some(priority) = self.strict {
-                let e = table.rules.find_exact(version, &self.matches, i32::from(priority));
+                let e = table
+                    .rules
+                    .find_exact(version, &self.matches, i32::from(priority));
                 found.extend(e.filter(|e| self.wants(&e.data)));
             } else {
                 table.rules.for_each(version, |e| {
@@ -60,9 +66,8 @@ impl Select {
                         found.push(e.clone());
                     }
                 });
-                found[from..].sort_by(|a, b| {
-                    (b.priority, a.data.created_ms).cmp(&(a.priority, b.data.created_ms))
-                });
+                found[from..]
+                    .sort_by(|a, b| (b.priority, a.data.created_ms).cmp(&(a.priority, b.data.created_ms)));
             }
         }
         found
@@ -93,7 +98,9 @@ fn sends_to(action: &Action, port: OfPort) -> bool {
 /// Whether some action, also in nested lists, satisfies `f`.
 fn outputs(rule: &Rule, f: &dyn Fn(&Action) -> bool) -> bool {
     fn any(actions: &[Action], f: &dyn Fn(&Action) -> bool) -> bool {
-        actions.iter().any(|a| f(a) || matches!(a, Action::Clone(inner) if any(inner, f)))
+        actions
+            .iter()
+            .any(|a| f(a) || matches!(a, Action::Clone(inner) if any(inner, f)))
     }
     rule.instructions.0.iter().any(|i| match i {
         Instruction::Apply(actions) | Instruction::Write(actions) => any(actions, f),

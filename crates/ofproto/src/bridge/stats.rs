@@ -20,7 +20,10 @@ const ACTIONS_1_0: u32 = 0x0fff;
 /// Seconds and nanoseconds between two coarse times.
 pub(super) fn age(now_ms: u64, then_ms: u64) -> (u32, u32) {
     let ms = now_ms.saturating_sub(then_ms);
-    (u32::try_from(ms / 1000).unwrap_or(u32::MAX), u32::try_from(ms % 1000 * 1_000_000).unwrap_or(0))
+    (
+        u32::try_from(ms / 1000).unwrap_or(u32::MAX),
+        u32::try_from(ms % 1000 * 1_000_000).unwrap_or(0),
+    )
 }
 
 fn seconds(now_ms: u64, then_ms: u64) -> u16 {
@@ -56,10 +59,16 @@ impl Bridge {
     pub fn multipart(&self, version: Version, request: &MpRequest) -> Result<MpReply, ErrorKind> {
         Ok(match request {
             MpRequest::Desc => MpReply::Desc(self.desc()),
-            MpRequest::Flow(r) => MpReply::Flow { nxm: r.nxm, flows: self.flow_stats(version, r)? },
-            MpRequest::Aggregate(r) => MpReply::Aggregate { nxm: r.nxm, stats: self.aggregate(r)? },
+            MpRequest::Flow(r) => MpReply::Flow {
+                nxm: r.nxm,
+                flows: self.flow_stats(version, r)?,
+            },
+            MpRequest::Aggregate(r) => MpReply::Aggregate {
+                nxm: r.nxm,
+                stats: self.aggregate(r)?,
+            },
             MpRequest::Table => MpReply::Table(self.table_stats()),
-            MpRequest::Port(p) => MpReply::Port(self.port_stats(*p)?),
+            MpRequest::Port(p) => MpReply::Port(self.port_stats(*p)),
             MpRequest::Queue { port, .. } => {
                 self.known_port(*port, ErrorKind::QueueOpFailedBadPort)?;
                 MpReply::Queue(Vec::new())
@@ -102,7 +111,11 @@ impl Bridge {
         check_table(r.table_id)?;
         self.refresh();
         let now = self.now_ms();
-        Ok(Select::for_stats(r).run(self).iter().map(|e| one_flow(version, &e.data, now)).collect())
+        Ok(Select::for_stats(r)
+            .run(self)
+            .iter()
+            .map(|e| one_flow(version, &e.data, now))
+            .collect())
     }
 
     fn aggregate(&self, r: &FlowStatsRequest) -> Result<AggregateStats, ErrorKind> {
@@ -122,7 +135,8 @@ impl Bridge {
     pub fn flow_count(&self, table: u8) -> u32 {
         let mut n = 0;
         if let Some(t) = self.tables.get(usize::from(table)) {
-            t.rules.for_each(self.current_version(), |e| n += u32::from(!e.data.hidden));
+            t.rules
+                .for_each(self.current_version(), |e| n += u32::from(!e.data.hidden));
         }
         n
     }
@@ -130,7 +144,13 @@ impl Bridge {
     fn table_stats(&self) -> Vec<TableStats> {
         self.refresh();
         let state = self.state.lock();
-        let name = |t: u8| state.tables.get(&t).and_then(|c| c.name.clone()).unwrap_or_default();
+        let name = |t: u8| {
+            state
+                .tables
+                .get(&t)
+                .and_then(|c| c.name.clone())
+                .unwrap_or_default()
+        };
         let shown = self.tables.iter().take(N_SHOWN_TABLES.into());
         shown
             .map(|t| {
@@ -152,7 +172,11 @@ impl Bridge {
         (0..N_SHOWN_TABLES)
             .map(|t| TableFeatures {
                 table_id: t,
-                name: state.tables.get(&t).and_then(|c| c.name.clone()).unwrap_or_default(),
+                name: state
+                    .tables
+                    .get(&t)
+                    .and_then(|c| c.name.clone())
+                    .unwrap_or_default(),
                 metadata_match: u64::MAX,
                 metadata_write: u64::MAX,
                 max_entries: MAX_ENTRIES,
@@ -177,26 +201,39 @@ impl Bridge {
 
     fn some_port_descs(&self, which: OfPort) -> Vec<heddle_openflow::message::PortDesc> {
         let all = self.port_descs();
-        all.into_iter().filter(|d| which == OfPort::NONE || d.port == which).collect()
+        all.into_iter()
+            .filter(|d| which == OfPort::NONE || d.port == which)
+            .collect()
     }
 
     fn known_port(&self, which: OfPort, error: ErrorKind) -> Result<(), ErrorKind> {
         let any = matches!(which, OfPort::NONE | OfPort::ALL);
-        if any || self.state.lock().ports.contains_key(&which) { Ok(()) } else { Err(error) }
+        if any || self.state.lock().ports.contains_key(&which) {
+            Ok(())
+        } else {
+            Err(error)
+        }
     }
 
-    fn port_stats(&self, which: OfPort) -> Result<Vec<PortStats>, ErrorKind> {
-        self.known_port(which, ErrorKind::BadRequestBadPort)?;
+    /// As in Open vSwitch, a port that is not there has an empty answer, not an error.
+    fn port_stats(&self, which: OfPort) -> Vec<PortStats> {
         self.refresh();
         let now = self.now_ms();
         let state = self.state.lock();
-        let wanted = state.ports.values().filter(|p| matches!(which, OfPort::NONE | OfPort::ALL) || p.config.no == which);
-        Ok(wanted.map(|p| self.one_port(p, now)).collect())
+        let wanted = state
+            .ports
+            .values()
+            .filter(|p| matches!(which, OfPort::NONE | OfPort::ALL) || p.config.no == which);
+        wanted.map(|p| self.one_port(p, now)).collect()
     }
 
     fn one_port(&self, p: &PortState, now: u64) -> PortStats {
         let (duration_sec, duration_nsec) = age(now, p.created_ms);
-        let mut out = PortStats { duration_sec, duration_nsec, ..PortStats::unknown(p.config.no) };
+        let mut out = PortStats {
+            duration_sec,
+            duration_nsec,
+            ..PortStats::unknown(p.config.no)
+        };
         match p.config.target {
             PortTarget::Patch(_) => {
                 (out.rx_packets, out.rx_bytes) = counts(&p.patch_rx);
@@ -229,7 +266,11 @@ impl Bridge {
 }
 
 fn check_table(t: u8) -> Result<(), ErrorKind> {
-    if t != 0xff && usize::from(t) >= N_TABLES { Err(ErrorKind::BadRequestBadTableId) } else { Ok(()) }
+    if t != 0xff && usize::from(t) >= N_TABLES {
+        Err(ErrorKind::BadRequestBadTableId)
+    } else {
+        Ok(())
+    }
 }
 
 fn one_flow(version: Version, rule: &Rule, now: u64) -> FlowStats {

@@ -1,7 +1,8 @@
 use super::*;
 use heddle_flow::Match;
 use heddle_openflow::message::{
-    FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStatsRequest, GROUP_ANY, MpReply, MpRequest, PortMod,
+    FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStatsRequest, GROUP_ANY, MpReply,
+    MpRequest, PortMod,
 };
 use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet};
 use heddle_sync::Clock;
@@ -33,7 +34,10 @@ fn lab(config: BridgeConfig) -> Lab {
 }
 
 fn secure() -> BridgeConfig {
-    BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::default() }
+    BridgeConfig {
+        fail_mode: FailMode::Secure,
+        ..BridgeConfig::default()
+    }
 }
 
 fn nw_dst(value: u32, prefix: u32) -> Match {
@@ -47,7 +51,10 @@ fn nw_dst(value: u32, prefix: u32) -> Match {
 }
 
 fn output(port: u32) -> InstructionSet {
-    InstructionSet(vec![Instruction::Apply(vec![Action::Output { port: OfPort(port), max_len: 0 }])])
+    InstructionSet(vec![Instruction::Apply(vec![Action::Output {
+        port: OfPort(port),
+        max_len: 0,
+    }])])
 }
 
 fn flow_mod(command: FlowModCommand, m: Match, priority: u16, port: u32) -> FlowMod {
@@ -78,7 +85,13 @@ impl Lab {
         let events = self.events.0.lock();
         events
             .iter()
-            .filter_map(|e| if let Event::FlowRemoved(f) = e { Some((f.priority, f.reason)) } else { None })
+            .filter_map(|e| {
+                if let Event::FlowRemoved(f) = e {
+                    Some((f.priority, f.reason))
+                } else {
+                    None
+                }
+            })
             .collect()
     }
 }
@@ -89,7 +102,11 @@ fn standalone_starts_as_a_learning_switch_and_secure_with_nothing() {
     assert!(flows(&lab(secure()).bridge).is_empty());
     let l = lab(secure());
     l.bridge.configure(BridgeConfig::default());
-    assert_eq!(flows(&l.bridge).len(), 1, "the fail mode changed without controllers");
+    assert_eq!(
+        flows(&l.bridge).len(),
+        1,
+        "the fail mode changed without controllers"
+    );
 }
 
 #[test]
@@ -110,9 +127,12 @@ fn adding_twice_replaces_and_the_version_decides_about_counters() {
     let fm = flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0001, 32), 5, 1);
     l.add(&fm).expect("new");
     let mut stats = None;
-    l.bridge.tables[0].rules.for_each(l.bridge.current_version(), |e| stats = Some(e.data.stats.clone()));
+    l.bridge.tables[0]
+        .rules
+        .for_each(l.bridge.current_version(), |e| stats = Some(e.data.stats.clone()));
     stats.expect("one rule").add(3, 300, 1, 0);
-    l.add(&flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0001, 32), 5, 2)).expect("replaced");
+    l.add(&flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0001, 32), 5, 2))
+        .expect("replaced");
     let now = flows(&l.bridge);
     assert_eq!((now.len(), now[0].packet_count), (1, 3));
     assert_eq!(now[0].instructions, output(2));
@@ -123,7 +143,8 @@ fn adding_twice_replaces_and_the_version_decides_about_counters() {
 #[test]
 fn overlap_is_refused_on_request() {
     let l = lab(secure());
-    l.add(&flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0000, 8), 5, 1)).expect("new");
+    l.add(&flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0000, 8), 5, 1))
+        .expect("new");
     let mut fm = flow_mod(FlowModCommand::Add, nw_dst(0x0a01_0000, 16), 5, 1);
     fm.flags = FlowModFlags::CHECK_OVERLAP;
     assert_eq!(l.add(&fm), Err(ErrorKind::FlowModFailedOverlap));
@@ -136,13 +157,33 @@ fn overlap_is_refused_on_request() {
 fn strict_and_loose_commands_choose_as_the_specification_says() {
     let l = lab(secure());
     for (value, prefix) in [(0x0a00_0000, 8), (0x0a01_0000, 16), (0x0b00_0000, 8)] {
-        l.add(&flow_mod(FlowModCommand::Add, nw_dst(value, prefix), 5, 1)).expect("new");
+        l.add(&flow_mod(FlowModCommand::Add, nw_dst(value, prefix), 5, 1))
+            .expect("new");
     }
-    l.add(&flow_mod(FlowModCommand::Modify, nw_dst(0x0a00_0000, 8), 0, 9)).expect("modified");
-    assert_eq!(flows(&l.bridge).iter().filter(|f| f.instructions == output(9)).count(), 2);
-    l.add(&flow_mod(FlowModCommand::DeleteStrict, nw_dst(0x0a00_0000, 8), 4, 0)).expect("nothing");
+    l.add(&flow_mod(FlowModCommand::Modify, nw_dst(0x0a00_0000, 8), 0, 9))
+        .expect("modified");
+    assert_eq!(
+        flows(&l.bridge)
+            .iter()
+            .filter(|f| f.instructions == output(9))
+            .count(),
+        2
+    );
+    l.add(&flow_mod(
+        FlowModCommand::DeleteStrict,
+        nw_dst(0x0a00_0000, 8),
+        4,
+        0,
+    ))
+    .expect("nothing");
     assert_eq!(flows(&l.bridge).len(), 3);
-    l.add(&flow_mod(FlowModCommand::DeleteStrict, nw_dst(0x0a00_0000, 8), 5, 0)).expect("one");
+    l.add(&flow_mod(
+        FlowModCommand::DeleteStrict,
+        nw_dst(0x0a00_0000, 8),
+        5,
+        0,
+    ))
+    .expect("one");
     assert_eq!(flows(&l.bridge).len(), 2);
     let mut by_port = flow_mod(FlowModCommand::Delete, Match::any(), 0, 0);
     by_port.out_port = OfPort(9);
@@ -189,7 +230,10 @@ fn timeouts_expire_with_their_reason() {
     l.add(&fm).expect("idle");
     clock.warp(4_999);
     assert_eq!(l.bridge.tick().expired, 0);
-    let busy = l.bridge.tables[0].rules.find_exact(l.bridge.current_version(), &select::compact(&nw_dst(2, 32)), 2);
+    let busy =
+        l.bridge.tables[0]
+            .rules
+            .find_exact(l.bridge.current_version(), &select::compact(&nw_dst(2, 32)), 2);
     busy.expect("there").data.stats.add(1, 60, clock.now_ms(), 0);
     clock.warp(4_000);
     assert_eq!(l.bridge.tick().expired, 0, "a packet kept it alive");
@@ -197,7 +241,13 @@ fn timeouts_expire_with_their_reason() {
     assert_eq!(l.bridge.tick().expired, 2);
     let mut got = l.removed();
     got.sort_by_key(|g| g.0);
-    assert_eq!(got, [(1, FlowRemovedReason::HardTimeout), (2, FlowRemovedReason::IdleTimeout)]);
+    assert_eq!(
+        got,
+        [
+            (1, FlowRemovedReason::HardTimeout),
+            (2, FlowRemovedReason::IdleTimeout)
+        ]
+    );
     l.bridge.tick();
     assert!(l.bridge.tables[0].rules.is_empty(), "and they were unlinked");
 }
@@ -205,17 +255,35 @@ fn timeouts_expire_with_their_reason() {
 #[test]
 fn a_full_table_refuses_or_evicts() {
     let l = lab(secure());
-    let limit = |evict| BTreeMap::from([(0, TableConfig { flow_limit: Some(2), evict, name: None })]);
+    let limit = |evict| {
+        BTreeMap::from([(
+            0,
+            TableConfig {
+                flow_limit: Some(2),
+                evict,
+                name: None,
+            },
+        )])
+    };
     l.bridge.configure_tables(limit(false));
     for n in 1..=3u16 {
         let mut fm = flow_mod(FlowModCommand::Add, nw_dst(n.into(), 32), n, 1);
         (fm.hard_timeout, fm.importance, fm.flags) = (100, 10 - n, FlowModFlags::SEND_FLOW_REM);
-        let want = if n == 3 { Err(ErrorKind::FlowModFailedTableFull) } else { Ok(()) };
+        let want = if n == 3 {
+            Err(ErrorKind::FlowModFailedTableFull)
+        } else {
+            Ok(())
+        };
         assert_eq!(l.add(&fm), want);
     }
     l.bridge.configure_tables(limit(true));
-    l.add(&flow_mod(FlowModCommand::Add, nw_dst(4, 32), 4, 1)).expect("room was made");
-    assert_eq!(l.removed(), [(2, FlowRemovedReason::Eviction)], "the least important one went");
+    l.add(&flow_mod(FlowModCommand::Add, nw_dst(4, 32), 4, 1))
+        .expect("room was made");
+    assert_eq!(
+        l.removed(),
+        [(2, FlowRemovedReason::Eviction)],
+        "the least important one went"
+    );
 }
 
 fn port(no: u32, name: &str) -> PortConfig {
@@ -235,7 +303,10 @@ fn port(no: u32, name: &str) -> PortConfig {
 #[test]
 fn ports_come_change_and_go_with_events() {
     let l = lab(secure());
-    let bundle = |n: &str| BundleConfig { name: n.into(), ..BundleConfig::default() };
+    let bundle = |n: &str| BundleConfig {
+        name: n.into(),
+        ..BundleConfig::default()
+    };
     l.bridge.set_ports(vec![bundle("p1")], vec![port(1, "p1")]);
     l.bridge.set_ports(vec![bundle("p1")], vec![port(1, "p1")]);
     let mut down = port(1, "p1");
@@ -249,18 +320,34 @@ fn ports_come_change_and_go_with_events() {
     };
     l.bridge.port_mod(&pm).expect("changed");
     assert_eq!(
-        l.bridge.port_mod(&PortMod { hw_addr: [9; 6], ..pm.clone() }),
+        l.bridge.port_mod(&PortMod {
+            hw_addr: [9; 6],
+            ..pm.clone()
+        }),
         Err(ErrorKind::PortModFailedBadHwAddr)
     );
     assert_eq!(
-        l.bridge.port_mod(&PortMod { port: OfPort(7), ..pm }),
+        l.bridge.port_mod(&PortMod {
+            port: OfPort(7),
+            ..pm
+        }),
         Err(ErrorKind::PortModFailedBadPort)
     );
     l.bridge.set_ports(vec![], vec![]);
     use heddle_openflow::message::PortReason::{Add, Delete, Modify};
-    let reasons: Vec<_> = l.events.0.lock().iter().map(|e| {
-        if let Event::PortStatus(s) = e { s.reason } else { panic!("only ports change, not {e:?}") }
-    }).collect();
+    let reasons: Vec<_> = l
+        .events
+        .0
+        .lock()
+        .iter()
+        .map(|e| {
+            if let Event::PortStatus(s) = e {
+                s.reason
+            } else {
+                panic!("only ports change, not {e:?}")
+            }
+        })
+        .collect();
     assert_eq!(reasons, [Add, Modify, Modify, Delete]);
 }
 
@@ -268,14 +355,30 @@ fn ports_come_change_and_go_with_events() {
 fn patch_ports_find_each_other_across_bridges() {
     let l = lab(secure());
     let other = l.of.add_bridge("br1", secure());
-    let bundle = |n: &str| BundleConfig { name: n.into(), ..BundleConfig::default() };
-    let patch = |name: &str, peer: &str| PortConfig { target: PortTarget::Patch(peer.into()), ..port(1, name) };
+    let bundle = |n: &str| BundleConfig {
+        name: n.into(),
+        ..BundleConfig::default()
+    };
+    let patch = |name: &str, peer: &str| PortConfig {
+        target: PortTarget::Patch(peer.into()),
+        ..port(1, name)
+    };
     l.bridge.set_ports(vec![bundle("a")], vec![patch("a", "b")]);
-    let end = |b: &Bridge| l.of.pipeline().world().bridges[&b.id].ports[&OfPort(1)].binding.clone();
+    let end = |b: &Bridge| {
+        l.of.pipeline().world().bridges[&b.id].ports[&OfPort(1)]
+            .binding
+            .clone()
+    };
     assert_eq!(end(&l.bridge), crate::model::Binding::Patch(None));
     other.set_ports(vec![bundle("b")], vec![patch("b", "a")]);
-    assert_eq!(end(&l.bridge), crate::model::Binding::Patch(Some((other.id, OfPort(1)))));
-    assert_eq!(end(&other), crate::model::Binding::Patch(Some((l.bridge.id, OfPort(1)))));
+    assert_eq!(
+        end(&l.bridge),
+        crate::model::Binding::Patch(Some((other.id, OfPort(1))))
+    );
+    assert_eq!(
+        end(&other),
+        crate::model::Binding::Patch(Some((l.bridge.id, OfPort(1))))
+    );
     l.of.remove_bridge("br1");
     assert_eq!(end(&l.bridge), crate::model::Binding::Patch(None));
 }

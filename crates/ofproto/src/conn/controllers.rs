@@ -24,7 +24,12 @@ pub struct Controllers {
 impl Controllers {
     /// None yet.
     pub fn new(manager: Arc<Manager>) -> Self {
-        Self { manager, dialers: BTreeMap::new(), errors: BTreeMap::new(), alone_since: None }
+        Self {
+            manager,
+            dialers: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            alone_since: None,
+        }
     }
 
     /// What they share with all other connections of the bridge.
@@ -56,9 +61,17 @@ impl Controllers {
 
     /// State of each controller by target.
     pub fn status(&self) -> BTreeMap<String, ControllerStatus> {
-        let bad = |e: &String| ControllerStatus { state: "VOID", last_error: Some(e.clone()), ..Default::default() };
+        let bad = |e: &String| ControllerStatus {
+            state: "VOID",
+            last_error: Some(e.clone()),
+            ..Default::default()
+        };
         let failed = self.errors.iter().map(|(t, e)| (t.clone(), bad(e)));
-        self.dialers.iter().map(|(t, d)| (t.clone(), d.status())).chain(failed).collect()
+        self.dialers
+            .iter()
+            .map(|(t, d)| (t.clone(), d.status()))
+            .chain(failed)
+            .collect()
     }
 
     /// Time passes: a standalone bridge that has heard from no controller for long enough forwards by itself,
@@ -73,7 +86,12 @@ impl Controllers {
             return;
         }
         let since = *self.alone_since.get_or_insert_with(Instant::now);
-        let probe = self.dialers.values().filter_map(|d| d.config().probe).max().unwrap_or(DEFAULT_PROBE);
+        let probe = self
+            .dialers
+            .values()
+            .filter_map(|d| d.config().probe)
+            .max()
+            .unwrap_or(DEFAULT_PROBE);
         if since.elapsed() >= probe * FAIL_OPEN_PROBES {
             bridge.set_fail_open(true);
         }

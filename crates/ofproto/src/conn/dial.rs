@@ -68,10 +68,18 @@ impl Dialer {
     /// The target is not a connection method; the text says why.
     pub fn spawn(manager: Arc<Manager>, config: ControllerConfig) -> Result<Self, String> {
         let remote = Remote::parse(&config.target)?;
-        let (state_tx, state) = watch::channel(State { name: "CONNECTING", ..State::default() });
+        let (state_tx, state) = watch::channel(State {
+            name: "CONNECTING",
+            ..State::default()
+        });
         let (peer_tx, peer) = watch::channel(None);
         let task = tokio::spawn(dial(manager, remote, config.clone(), state_tx, peer_tx));
-        Ok(Self { config, task, state, peer })
+        Ok(Self {
+            config,
+            task,
+            state,
+            peer,
+        })
     }
 
     /// What it was started with.
@@ -154,21 +162,43 @@ async fn attempt(
     };
     match remote {
         Remote::Tcp(address) => {
-            match timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await.map_err(late).flatten() {
+            match timeout(CONNECT_TIMEOUT, TcpStream::connect(address))
+                .await
+                .map_err(late)
+                .flatten()
+            {
                 Ok(socket) => {
                     // Small messages answer each other: do not wait to fill segments. Refusal is harmless.
                     let _ = socket.set_nodelay(true);
                     state.send_modify(up);
-                    serve(manager.clone(), Kind::Controller, socket, config.probe, Some(peer)).await
+                    serve(
+                        manager.clone(),
+                        Kind::Controller,
+                        socket,
+                        config.probe,
+                        Some(peer),
+                    )
+                    .await
                 }
                 Err(e) => End::Io(e),
             }
         }
         Remote::Unix(path) => {
-            match timeout(CONNECT_TIMEOUT, UnixStream::connect(path)).await.map_err(late).flatten() {
+            match timeout(CONNECT_TIMEOUT, UnixStream::connect(path))
+                .await
+                .map_err(late)
+                .flatten()
+            {
                 Ok(socket) => {
                     state.send_modify(up);
-                    serve(manager.clone(), Kind::Controller, socket, config.probe, Some(peer)).await
+                    serve(
+                        manager.clone(),
+                        Kind::Controller,
+                        socket,
+                        config.probe,
+                        Some(peer),
+                    )
+                    .await
                 }
                 Err(e) => End::Io(e),
             }

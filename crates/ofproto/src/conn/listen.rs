@@ -32,7 +32,10 @@ impl Listener {
         }
         let listener = UnixListener::bind(path).map_err(what)?;
         let task = tokio::spawn(accept(manager, listener));
-        Ok(Self { path: path.to_owned(), task })
+        Ok(Self {
+            path: path.to_owned(),
+            task,
+        })
     }
 }
 

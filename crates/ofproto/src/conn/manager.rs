@@ -28,7 +28,10 @@ pub(super) struct Stale;
 impl Manager {
     /// The manager of `bridge`, which hears its events for as long as it lives.
     pub fn new(bridge: Arc<Bridge>) -> Arc<Self> {
-        let manager = Arc::new(Self { bridge, shared: Mutex::default() });
+        let manager = Arc::new(Self {
+            bridge,
+            shared: Mutex::default(),
+        });
         let sink: Arc<dyn EventSink> = manager.clone();
         manager.bridge.subscribe(&sink);
         manager
@@ -58,7 +61,13 @@ impl Manager {
     }
 
     fn peers(&self) -> Vec<Arc<Peer>> {
-        self.shared.lock().peers.iter().filter_map(Weak::upgrade).filter(|p| p.is_open()).collect()
+        self.shared
+            .lock()
+            .peers
+            .iter()
+            .filter_map(Weak::upgrade)
+            .filter(|p| p.is_open())
+            .collect()
     }
 
     /// Takes note of a generation id: it must not be older than the last one, in circular order.
@@ -81,9 +90,17 @@ impl Manager {
     /// `primary` has become the primary controller: whoever was it is secondary now, and is told so.
     pub(super) fn demote_others(&self, primary: u64) {
         let generation_id = self.generation().unwrap_or(u64::MAX);
-        for p in self.peers().iter().filter(|p| p.id != primary && p.role() == Role::Primary) {
+        for p in self
+            .peers()
+            .iter()
+            .filter(|p| p.id != primary && p.role() == Role::Primary)
+        {
             p.set_role(Role::Secondary);
-            let status = RoleStatus { role: Role::Secondary, reason: RoleReason::PrimaryRequest, generation_id };
+            let status = RoleStatus {
+                role: Role::Secondary,
+                reason: RoleReason::PrimaryRequest,
+                generation_id,
+            };
             if p.version().is_some_and(|v| v >= Version::V14) {
                 p.send(0, &Message::RoleStatus(status));
             }

@@ -32,7 +32,10 @@ fn tcp(text: &str) -> Result<SocketAddr, String> {
     if let Ok(full) = text.parse::<SocketAddr>() {
         return Ok(full);
     }
-    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|t| t.strip_suffix(']'))
+        .unwrap_or(text);
     let ip: IpAddr = bare.parse().map_err(|_| bad())?;
     Ok(SocketAddr::new(ip, DEFAULT_PORT))
 }
@@ -45,8 +48,14 @@ mod tests {
     fn methods() {
         assert_eq!(Remote::parse("unix:/a"), Ok(Remote::Unix("/a".into())));
         let with_default = Remote::parse("tcp:127.0.0.1");
-        assert_eq!(with_default, Ok(Remote::Tcp("127.0.0.1:6653".parse().expect("an address"))));
-        assert_eq!(Remote::parse("tcp:[::1]:7"), Ok(Remote::Tcp("[::1]:7".parse().expect("an address"))));
+        assert_eq!(
+            with_default,
+            Ok(Remote::Tcp("127.0.0.1:6653".parse().expect("an address")))
+        );
+        assert_eq!(
+            Remote::parse("tcp:[::1]:7"),
+            Ok(Remote::Tcp("[::1]:7".parse().expect("an address")))
+        );
         for bad in ["", "tcp:", "tcp:x:1", "unix:", "ssl:1.2.3.4", "foo:1"] {
             assert!(Remote::parse(bad).is_err(), "{bad}");
         }

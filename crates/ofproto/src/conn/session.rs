@@ -80,7 +80,11 @@ impl Peer {
                 wanted: AsyncConfig::default(),
                 format: PacketInFormat::Standard,
                 // A service connection gets events only once it asks for them by setting a length.
-                miss_send_len: if kind == Kind::Service { 0 } else { DEFAULT_MISS_SEND_LEN },
+                miss_send_len: if kind == Kind::Service {
+                    0
+                } else {
+                    DEFAULT_MISS_SEND_LEN
+                },
                 controller_id: 0,
                 decode: DecodeContext::default(),
                 next_xid: 1,
@@ -142,7 +146,11 @@ impl Peer {
     /// Sends a message in the negotiated version. `xid` 0: one of our own.
     pub(super) fn send(&self, xid: u32, message: &Message) {
         let Some(version) = self.version() else { return };
-        let xid = if xid == 0 { self.wishes.lock().next_xid() } else { xid };
+        let xid = if xid == 0 {
+            self.wishes.lock().next_xid()
+        } else {
+            xid
+        };
         self.send_as(version, xid, message, false);
     }
 
@@ -171,12 +179,18 @@ impl Peer {
 
     /// Takes one whole message.
     pub(super) fn receive(&self, bytes: &[u8]) -> Next {
-        let Some(header) = Header::parse(bytes) else { return Next::Close };
+        let Some(header) = Header::parse(bytes) else {
+            return Next::Close;
+        };
         match self.version() {
             None => self.negotiate(&header, bytes),
             Some(version) => {
                 self.receive_in(version, header, bytes);
-                if self.is_open() { Next::Continue } else { Next::Close }
+                if self.is_open() {
+                    Next::Continue
+                } else {
+                    Next::Close
+                }
             }
         }
     }
@@ -194,11 +208,19 @@ impl Peer {
             }
         };
         // Without a bitmap, a hello stands for its version and all below.
-        let theirs = hello.bitmap.unwrap_or_else(|| (2u32 << header.version.min(highest.wire())) - 1);
-        let common = Version::ALL.into_iter().rev().find(|v| v.bit() & ours & theirs != 0);
+        let theirs = hello
+            .bitmap
+            .unwrap_or_else(|| (2u32 << header.version.min(highest.wire())) - 1);
+        let common = Version::ALL
+            .into_iter()
+            .rev()
+            .find(|v| v.bit() & ours & theirs != 0);
         let Some(version) = common else {
             let text = format!("no version in common: ours 0x{ours:02x}, yours 0x{theirs:02x}");
-            let error = OfError { kind: ErrorKind::HelloFailedIncompatible, data: text.into_bytes() };
+            let error = OfError {
+                kind: ErrorKind::HelloFailedIncompatible,
+                data: text.into_bytes(),
+            };
             self.send_error(highest, header.xid, &error);
             return Next::Close;
         };
@@ -214,7 +236,9 @@ impl Peer {
     fn receive_in(&self, version: Version, header: Header, bytes: &[u8]) {
         let context = self.wishes.lock().decode.clone();
         let result = match heddle_openflow::decode(bytes, &context) {
-            _ if header.version != version.wire() && header.msg_type > 3 => Err(ErrorKind::BadRequestBadVersion),
+            _ if header.version != version.wire() && header.msg_type > 3 => {
+                Err(ErrorKind::BadRequestBadVersion)
+            }
             Ok((_, message)) => self.handle(version, header.xid, message),
             Err(e) => {
                 self.send_error(version, header.xid, &e.error);
@@ -241,7 +265,10 @@ impl Peer {
             Message::BarrierRequest => self.send(xid, &Message::BarrierReply),
             Message::GetConfigRequest => {
                 let w = self.wishes.lock().miss_send_len;
-                let config = SwitchConfig { flags: bridge.frag_flags(), miss_send_len: w };
+                let config = SwitchConfig {
+                    flags: bridge.frag_flags(),
+                    miss_send_len: w,
+                };
                 self.send(xid, &Message::GetConfigReply(config));
             }
             Message::SetConfig(c) => {
@@ -276,7 +303,9 @@ impl Peer {
 
     fn change_role(&self, xid: u32, request: RoleRequest) -> Result<(), ErrorKind> {
         if let (Some(id), Role::Primary | Role::Secondary) = (request.generation_id, request.role) {
-            self.manager.check_generation(id).map_err(|_| ErrorKind::RoleRequestFailedStale)?;
+            self.manager
+                .check_generation(id)
+                .map_err(|_| ErrorKind::RoleRequestFailedStale)?;
         }
         if request.role != Role::NoChange {
             self.set_role(request.role);
@@ -284,8 +313,16 @@ impl Peer {
         if request.role == Role::Primary {
             self.manager.demote_others(self.id);
         }
-        let generation_id = request.generation_id.map(|_| self.manager.generation().unwrap_or(u64::MAX));
-        self.send(xid, &Message::RoleReply(RoleRequest { role: self.role(), generation_id }));
+        let generation_id = request
+            .generation_id
+            .map(|_| self.manager.generation().unwrap_or(u64::MAX));
+        self.send(
+            xid,
+            &Message::RoleReply(RoleRequest {
+                role: self.role(),
+                generation_id,
+            }),
+        );
         Ok(())
     }
 
@@ -314,7 +351,11 @@ impl Peer {
             if !wanted || p.controller_id != w.controller_id {
                 return;
             }
-            let max_len = p.max_len.unwrap_or(if w.miss_send_len == 0 { NO_LIMIT } else { w.miss_send_len });
+            let max_len = p.max_len.unwrap_or(if w.miss_send_len == 0 {
+                NO_LIMIT
+            } else {
+                w.miss_send_len
+            });
             (version, w.format, max_len, w.next_xid())
         };
         if self.packet_ins.load(Ordering::Relaxed) >= MAX_PACKET_INS {

@@ -7,7 +7,9 @@ use heddle_flow::Match;
 use heddle_openflow::message::{
     FlowMod, FlowModCommand, Hello, PacketIn, PacketInFormat, PacketInReason, Role, RoleRequest, SwitchConfig,
 };
-use heddle_openflow::{DecodeContext, ErrorKind, InstructionSet, Message, Version, decode, encode, frame_len};
+use heddle_openflow::{
+    DecodeContext, ErrorKind, InstructionSet, Message, Version, decode, encode, frame_len,
+};
 use heddle_sync::Clock;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,11 @@ struct Client {
 
 fn manager(versions: &[Version]) -> (Arc<Ofproto>, Arc<Manager>) {
     let of = Ofproto::new(Arc::new(Clock::default()));
-    let config = BridgeConfig { fail_mode: FailMode::Secure, versions: versions.to_vec(), ..BridgeConfig::default() };
+    let config = BridgeConfig {
+        fail_mode: FailMode::Secure,
+        versions: versions.to_vec(),
+        ..BridgeConfig::default()
+    };
     let bridge = of.add_bridge("br0", config);
     (of, Manager::new(bridge))
 }
@@ -30,11 +36,21 @@ impl Client {
     fn connect(m: &Arc<Manager>, kind: Kind) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
         tokio::spawn(stream::serve(m.clone(), kind, theirs, None, None));
-        Self { socket: ours, buffer: Vec::new() }
+        Self {
+            socket: ours,
+            buffer: Vec::new(),
+        }
     }
     async fn greeted(m: &Arc<Manager>, kind: Kind, version: Version) -> Self {
         let mut c = Self::connect(m, kind);
-        c.send(version, 1, &Message::Hello(Hello { bitmap: Some(version.bit()) })).await;
+        c.send(
+            version,
+            1,
+            &Message::Hello(Hello {
+                bitmap: Some(version.bit()),
+            }),
+        )
+        .await;
         assert!(matches!(c.receive().await, Some(Message::Hello(_))));
         c
     }
@@ -53,7 +69,11 @@ impl Client {
                 if n <= self.buffer.len() {
                     let rest = self.buffer.split_off(n);
                     let whole = std::mem::replace(&mut self.buffer, rest);
-                    return Some(decode(&whole, &DecodeContext::default()).expect("the switch speaks well").1);
+                    return Some(
+                        decode(&whole, &DecodeContext::default())
+                            .expect("the switch speaks well")
+                            .1,
+                    );
                 }
             }
             let got = timeout(Duration::from_secs(5), self.socket.read_buf(&mut self.buffer)).await;
@@ -112,7 +132,14 @@ async fn versions_are_negotiated() {
 async fn no_common_version_is_said_and_ends_it() {
     let (_of, m) = manager(&[Version::V13]);
     let mut c = Client::connect(&m, Kind::Service);
-    c.send(Version::V10, 1, &Message::Hello(Hello { bitmap: Some(Version::V10.bit()) })).await;
+    c.send(
+        Version::V10,
+        1,
+        &Message::Hello(Hello {
+            bitmap: Some(Version::V10.bit()),
+        }),
+    )
+    .await;
     assert!(matches!(c.receive().await, Some(Message::Hello(_))));
     assert_eq!(c.error().await, ErrorKind::HelloFailedIncompatible);
     assert_eq!(c.receive().await, None);
@@ -129,7 +156,8 @@ async fn what_is_malformed_is_answered_and_the_connection_lives() {
     c.raw(&[1, 5, 0, 8, 0, 0, 0, 7]).await;
     assert_eq!(c.error().await, ErrorKind::BadRequestBadVersion);
     c.quiet(Version::V13).await;
-    c.send(Version::V13, 8, &Message::EchoRequest(vec![1, 2, 3])).await;
+    c.send(Version::V13, 8, &Message::EchoRequest(vec![1, 2, 3]))
+        .await;
     assert_eq!(c.receive().await, Some(Message::EchoReply(vec![1, 2, 3])));
     c.raw(&[4, 2, 0, 7, 0, 0, 0, 9]).await;
     assert_eq!(c.receive().await, None, "framing is lost");
@@ -139,8 +167,14 @@ async fn what_is_malformed_is_answered_and_the_connection_lives() {
 async fn messages_that_arrive_in_pieces_or_together() {
     let (_of, m) = manager(&Version::ALL);
     let mut c = Client::greeted(&m, Kind::Service, Version::V13).await;
-    let mut two = encode(Version::V13, 5, &Message::EchoRequest(vec![5])).expect("encodes").concat();
-    two.extend(encode(Version::V13, 6, &Message::BarrierRequest).expect("encodes").concat());
+    let mut two = encode(Version::V13, 5, &Message::EchoRequest(vec![5]))
+        .expect("encodes")
+        .concat();
+    two.extend(
+        encode(Version::V13, 6, &Message::BarrierRequest)
+            .expect("encodes")
+            .concat(),
+    );
     for b in two {
         c.raw(&[b]).await;
         tokio::task::yield_now().await;
@@ -155,7 +189,12 @@ async fn roles_demote_and_old_generations_are_stale() {
     let v = Version::V14;
     let mut a = Client::greeted(&m, Kind::Controller, v).await;
     let mut b = Client::greeted(&m, Kind::Controller, v).await;
-    let ask = |role, id| Message::RoleRequest(RoleRequest { role, generation_id: Some(id) });
+    let ask = |role, id| {
+        Message::RoleRequest(RoleRequest {
+            role,
+            generation_id: Some(id),
+        })
+    };
     a.send(v, 2, &ask(Role::Primary, 5)).await;
     assert!(matches!(a.receive().await, Some(Message::RoleReply(r)) if r.role == Role::Primary));
     b.send(v, 2, &ask(Role::Primary, 4)).await;
@@ -182,13 +221,19 @@ async fn packet_ins_go_to_those_who_want_them() {
         other => panic!("a packet-in, not {other:?}"),
     }
     service.quiet(v).await;
-    let config = SwitchConfig { miss_send_len: 0xffff, ..SwitchConfig::default() };
+    let config = SwitchConfig {
+        miss_send_len: 0xffff,
+        ..SwitchConfig::default()
+    };
     service.send(v, 3, &Message::SetConfig(config)).await;
     service.quiet(v).await;
     m.bridge().emit(&[packet_in(0, PacketInReason::Action)]);
     assert!(matches!(service.receive().await, Some(Message::PacketIn(p)) if p.data.len() == 200));
     // Another controller's packets, and reasons that nobody asked for, do not come.
-    m.bridge().emit(&[packet_in(3, PacketInReason::Action), packet_in(0, PacketInReason::InvalidTtl)]);
+    m.bridge().emit(&[
+        packet_in(3, PacketInReason::Action),
+        packet_in(0, PacketInReason::InvalidTtl),
+    ]);
     service.quiet(v).await;
 }
 
@@ -198,7 +243,9 @@ async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
     let v = Version::V13;
     let mut slow = Client::greeted(&m, Kind::Controller, v).await;
     slow.quiet(v).await;
-    let many: Vec<Event> = (0..50_000).map(|_| packet_in(0, PacketInReason::Action)).collect();
+    let many: Vec<Event> = (0..50_000)
+        .map(|_| packet_in(0, PacketInReason::Action))
+        .collect();
     m.bridge().emit(&many);
     let mut other = Client::greeted(&m, Kind::Service, v).await;
     other.quiet(v).await;
