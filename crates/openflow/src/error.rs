@@ -135,8 +135,11 @@ impl ErrorKind {
     }
 }
 
+/// Experimenter (0: standard), type, code.
+pub(crate) type RawCode = (u32, u16, u16);
+
 /// Splits an error message's body into its raw numbers and the data that follows them.
-pub(crate) fn parse_body(version: u8, body: &[u8]) -> Option<((u32, u16, u16), &[u8])> {
+pub(crate) fn parse_body(version: u8, body: &[u8]) -> Option<(RawCode, &[u8])> {
     let (head, rest) = body.split_first_chunk::<4>()?;
     let (t, c) = (
         u16::from_be_bytes([head[0], head[1]]),

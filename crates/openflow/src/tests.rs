@@ -474,3 +474,18 @@ fn instruction_texts() {
     assert!(crate::text::parse_actions("output:nosuchport", None).is_err());
     assert_eq!(crate::text::parse_actions("drop", None), Ok(Vec::new()));
 }
+
+/// The entry of Nicira's second load starts right behind the subtype, not behind the usual padding; a round trip
+/// alone does not see the difference.
+#[test]
+fn second_load_starts_early() {
+    let mut body = vec![0xff, 0xff, 0xff, 0xff, 0, 1, 0, 24];
+    body.extend([
+        0xff, 0xff, 0, 24, 0, 0, 0x23, 0x20, 0, 33, 0, 1, 0, 4, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0,
+    ]);
+    let (_, m) = decode(&message(1, 13, &body), &CX).expect("decodes");
+    let Message::PacketOut(p) = m else {
+        panic!("a packet-out")
+    };
+    assert_eq!(p.actions[0].to_string(), "set_field:0x5->reg0");
+}

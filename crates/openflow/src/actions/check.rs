@@ -7,7 +7,8 @@
 
 use super::decode::is_output_port;
 use super::field::{check_dst, check_src};
-use crate::action::{Action, FieldId, Instruction, InstructionSet, Port, Subfield};
+use super::learn;
+use crate::action::{Action, FieldId, Instruction, InstructionSet, OpaqueAction, Port, Subfield};
 use crate::error::ErrorKind;
 use crate::version::Version;
 use heddle_flow::Match;
@@ -119,6 +120,31 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// What is carried but not run: as far as its bytes tell.
+    fn opaque(&self, o: &OpaqueAction) -> Result<(), ErrorKind> {
+        /// Ports of the protocols whose helpers there are, and the protocol under them.
+        const FTP: u16 = 21;
+        const TFTP: u16 = 69;
+        /// EtherType of a network service header.
+        const NSH: u16 = 0x894f;
+        match o.name {
+            "ct" => {
+                let alg = o.wire.get(22..24).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
+                let proto = self.m.key.nw_proto;
+                let helper = alg == FTP && proto != 6 || alg == TFTP && proto != 17;
+                // The datapath refuses such flows, so 1.0 does it too.
+                if helper || !self.holds(FieldId::IpTtl) {
+                    return Err(ErrorKind::BadActionMatchInconsistent);
+                }
+                Ok(())
+            }
+            "fin_timeout" => self.consistent(self.m.key.nw_proto == 6),
+            "dec_nsh_ttl" => self.consistent(self.m.key.dl_type == NSH),
+            "learn" => learn::check(&o.wire, &self.m),
+            _ => Ok(()),
+        }
+    }
+
     fn action(&mut self, a: &Action) -> Result<(), ErrorKind> {
         match a {
             Action::Output { port, .. } => self.port(*port),
@@ -206,11 +232,7 @@ impl Checker<'_> {
             | Action::Note(_)
             | Action::Drop
             | Action::Exit => Ok(()),
-            // Sending what is not IP to the connection tracker fails in the datapath, so 1.0 refuses it too.
-            Action::Opaque(o) if o.name == "ct" && !self.holds(FieldId::IpTtl) => {
-                Err(ErrorKind::BadActionMatchInconsistent)
-            }
-            Action::Opaque(_) => Ok(()),
+            Action::Opaque(o) => self.opaque(o),
         }
     }
 }

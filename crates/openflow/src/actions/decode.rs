@@ -217,7 +217,6 @@ fn decode_one(
             Action::Load { dst, value }
         }
         Raw::RegLoad2 => {
-            r.skip(6).map_err(bad_len)?;
             let (field, value, mask) = pull_entry(&mut r)?;
             if !r.is_zero() || !field.info().writable {
                 return Err(ErrorKind::BadActionBadSetArgument);

@@ -94,7 +94,6 @@ impl Encoder {
     fn loads(&self, field: FieldId, value: FieldValue, mask: FieldValue, out: &mut Vec<u8>) -> Encoded {
         if nxm(field).is_none() {
             let start = self.begin(Raw::RegLoad2, "load", out)?;
-            out.zeros(6);
             if !put_entry(out, field, Headers::Nxm, value, mask) {
                 return Err(self.missing("load of a field without header"));
             }

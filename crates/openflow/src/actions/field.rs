@@ -34,7 +34,7 @@ pub(crate) fn pull_any_header(r: &mut Reader<'_>) -> Result<OxmHeader, ErrorKind
     let field = known.filter(|f| usize::from(f.info().n_bytes) << u8::from(masked) == payload);
     Ok(OxmHeader {
         field,
-        bad_length: known.is_some() && field.is_none(),
+        bad_length: payload > 0 && known.is_some() && field.is_none(),
         masked,
         payload,
     })
@@ -75,15 +75,11 @@ pub(crate) fn pull_entry(r: &mut Reader<'_>) -> Result<(FieldId, FieldValue, Opt
     Ok((field, FieldValue::from_bytes(value), mask))
 }
 
-/// The field that a Nicira action's 32-bit header names.
+/// The field that a Nicira action's 32-bit header names, whether the header says that a mask follows or not.
 pub(crate) fn from_nxm(header: u32) -> Result<FieldId, ErrorKind> {
     let bytes = header.to_be_bytes();
     match pull_any_header(&mut Reader(&bytes)) {
-        Ok(OxmHeader {
-            field: Some(f),
-            masked: false,
-            ..
-        }) => Ok(f),
+        Ok(OxmHeader { field: Some(f), .. }) => Ok(f),
         _ => Err(ErrorKind::BadActionBadSetType),
     }
 }

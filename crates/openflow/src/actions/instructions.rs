@@ -22,7 +22,7 @@ pub(crate) fn decode_instructions(version: Version, bytes: &[u8]) -> Result<Inst
     if version == Version::V10 {
         return decode_10(bytes);
     }
-    if bytes.len() % 8 != 0 {
+    if !bytes.len().is_multiple_of(8) {
         return Err(ErrorKind::BadInstructionBadLen);
     }
     let parts = split(version, bytes)?;
@@ -77,15 +77,16 @@ fn split(version: Version, bytes: &[u8]) -> Result<Vec<(u16, &[u8])>, ErrorKind>
             WRITE_METADATA => len == 24,
             WRITE_ACTIONS | APPLY_ACTIONS => len >= 8,
             CLEAR_ACTIONS => len == 8,
-            METER if version < Version::V13 || version >= Version::V15 => {
-                return Err(ErrorKind::BadInstructionUnknownInst);
-            }
             METER => len == 8,
             EXPERIMENTER => return Err(ErrorKind::BadInstructionBadExperimenter),
             _ => return Err(ErrorKind::BadInstructionUnknownInst),
         };
         if !right {
             return Err(ErrorKind::BadInstructionBadLen);
+        }
+        // 1.5 has an action in its place. (1.1 and 1.2 lack it, but it does no harm there.)
+        if ty == METER && version >= Version::V15 {
+            return Err(ErrorKind::BadInstructionUnknownInst);
         }
         if parts.iter().any(|p| p.0 == ty) {
             return Err(ErrorKind::BadInstructionDupInst);
@@ -97,7 +98,7 @@ fn split(version: Version, bytes: &[u8]) -> Result<Vec<(u16, &[u8])>, ErrorKind>
 
 /// Actions of 1.0, which may end in a metadata action of Nicira's.
 fn decode_10(bytes: &[u8]) -> Result<InstructionSet, ErrorKind> {
-    if bytes.len() % 8 != 0 {
+    if !bytes.len().is_multiple_of(8) {
         return Err(ErrorKind::BadRequestBadLen);
     }
     let set = InstructionSet(apply(Version::V10, bytes)?);

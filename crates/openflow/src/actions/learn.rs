@@ -4,8 +4,9 @@ use super::field::{check_dst, check_src, from_nxm, pull_header};
 use crate::action::{FieldValue, Subfield};
 use crate::codec::cursor::{Reader, Short};
 use crate::error::ErrorKind;
+use core::fmt;
+use heddle_flow::Match;
 use heddle_flow::text::format_value;
-use std::fmt::Write;
 
 const SEND_FLOW_REM: u16 = 1 << 0;
 const DELETE_LEARNED: u16 = 1 << 1;
@@ -34,9 +35,6 @@ pub(super) fn text(mut r: Reader<'_>, second: bool) -> Result<String, ErrorKind>
     let (table, pad) = (r.u8().map_err(short)?, r.u8().map_err(short)?);
     let (fin_idle, fin_hard) = (r.u16().map_err(short)?, r.u16().map_err(short)?);
     let allowed = SEND_FLOW_REM | DELETE_LEARNED | if second { WRITE_RESULT } else { 0 };
-    if pad != 0 || table == 0xff {
-        return Err(BAD_ARGUMENT);
-    }
     let (mut limit, mut result_ofs) = (0, 0);
     if second {
         limit = r.u32().map_err(short)?;
@@ -45,7 +43,7 @@ pub(super) fn text(mut r: Reader<'_>, second: bool) -> Result<String, ErrorKind>
             return Err(ErrorKind::BadActionMustBeZero);
         }
     }
-    if flags & !allowed != 0 {
+    if pad != 0 || table == 0xff || flags & !allowed != 0 {
         return Err(BAD_ARGUMENT);
     }
     let mut t = format!("learn(table={table}");
@@ -73,11 +71,11 @@ pub(super) fn text(mut r: Reader<'_>, second: bool) -> Result<String, ErrorKind>
             true,
             format!(
                 "result_dst={}",
-                Subfield {
+                Bits(Subfield {
                     field,
                     ofs: result_ofs,
                     n_bits: 1
-                }
+                })
             ),
         );
     } else if result_ofs != 0 {
@@ -89,7 +87,7 @@ pub(super) fn text(mut r: Reader<'_>, second: bool) -> Result<String, ErrorKind>
             break;
         }
         t.push(',');
-        t += &spec(&mut r, header)?;
+        t += &pull_spec(&mut r, header)?.to_string();
     }
     if !r.is_zero() {
         return Err(BAD_ARGUMENT);
@@ -97,17 +95,37 @@ pub(super) fn text(mut r: Reader<'_>, second: bool) -> Result<String, ErrorKind>
     Ok(t + ")")
 }
 
-/// A specification behind its first word.
-fn spec(r: &mut Reader<'_>, header: u16) -> Result<String, ErrorKind> {
+/// One specification: where the new flow's match or action gets its bits from.
+struct Spec<'a> {
+    dst_type: u16,
+    /// Bytes of an immediate source.
+    imm: Option<&'a [u8]>,
+    src: Option<Subfield>,
+    /// Nothing for an output.
+    dst: Option<Subfield>,
+}
+
+/// Reads a specification behind its first word. Its subfields are not checked yet.
+fn pull_spec<'a>(r: &mut Reader<'a>, header: u16) -> Result<Spec<'a>, ErrorKind> {
     let n_bits = header & N_BITS;
     let dst_type = header & DST_MASK;
     let immediate = header & SRC_IMMEDIATE != 0;
     if !matches!(dst_type, DST_MATCH | DST_LOAD) && (dst_type != DST_OUTPUT || immediate) {
         return Err(BAD_ARGUMENT);
     }
-    let n_bytes = usize::from(n_bits).div_ceil(8);
+    // The lengths of source and destination follow from the first word alone.
+    let imm_len = if immediate {
+        2 * usize::from(n_bits).div_ceil(16)
+    } else {
+        0
+    };
+    let subfields = usize::from(!immediate) + usize::from(dst_type != DST_OUTPUT);
+    if r.len() < imm_len + 6 * subfields {
+        return Err(ErrorKind::BadActionBadLen);
+    }
     let imm = if immediate {
-        let raw = r.bytes(2 * usize::from(n_bits).div_ceil(16)).map_err(short)?;
+        let raw = r.bytes(imm_len).map_err(short)?;
+        let n_bytes = usize::from(n_bits).div_ceil(8);
         Some(raw.get(raw.len() - n_bytes..).unwrap_or(raw))
     } else {
         None
@@ -126,43 +144,95 @@ fn spec(r: &mut Reader<'_>, header: u16) -> Result<String, ErrorKind> {
     } else {
         Some(subfield(r)?)
     };
-    if let Some(s) = src {
-        check_src(s, None)?;
-    }
-    if let Some(d) = dst {
-        if dst_type == DST_LOAD {
-            check_dst(d, None)?
-        } else {
-            check_src(d, None)?
-        };
-    }
-    let hex = |b: &[u8]| {
-        let all: String = b.iter().map(|b| format!("{b:02x}")).collect();
-        let digits = all.trim_start_matches('0');
-        if digits.is_empty() {
-            "0".to_owned()
-        } else {
-            format!("0x{digits}")
-        }
-    };
-    Ok(match (imm, src, dst) {
-        (Some(imm), _, Some(d)) if dst_type == DST_MATCH && d == Subfield::all(d.field) => {
-            let mut t = format!("{}=", d.field.name());
-            format_value(&mut t, d.field, FieldValue::from_bytes(imm), None, None)
-                .expect("writing to a string");
-            t
-        }
-        (Some(imm), _, Some(d)) if dst_type == DST_MATCH => format!("{d}={}", hex(imm)),
-        (Some(imm), _, Some(d)) => format!("load:{}->{d}", hex(imm)),
-        (None, Some(s), Some(d)) if dst_type == DST_MATCH => {
-            let mut t = d.to_string();
-            if (s.field, s.ofs) != (d.field, d.ofs) {
-                write!(t, "={s}").expect("writing to a string");
-            }
-            t
-        }
-        (None, Some(s), Some(d)) => format!("load:{s}->{d}"),
-        (None, Some(s), None) => format!("output:{s}"),
-        _ => return Err(BAD_ARGUMENT),
+    Ok(Spec {
+        dst_type,
+        imm,
+        src,
+        dst,
     })
+}
+
+impl fmt::Display for Spec<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_match = self.dst_type == DST_MATCH;
+        let shown = |s: Option<Subfield>| s.map(Bits);
+        match (self.imm, shown(self.src), shown(self.dst)) {
+            (Some(imm), _, Some(d)) if is_match && d.0 == Subfield::all(d.0.field) => {
+                write!(f, "{}=", d.0.field.name())?;
+                format_value(f, d.0.field, FieldValue::from_bytes(imm), None, None)
+            }
+            (Some(imm), _, Some(d)) if is_match => write!(f, "{d}={}", Hex(imm)),
+            (Some(imm), _, Some(d)) => write!(f, "load:{}->{d}", Hex(imm)),
+            (None, Some(s), Some(d)) if is_match && (s.0.field, s.0.ofs) == (d.0.field, d.0.ofs) => {
+                write!(f, "{d}")
+            }
+            (None, Some(s), Some(d)) if is_match => write!(f, "{d}={s}"),
+            (None, Some(s), Some(d)) => write!(f, "load:{s}->{d}"),
+            (_, Some(s), None) => write!(f, "output:{s}"),
+            (_, None, _) => Ok(()),
+        }
+    }
+}
+
+/// A subfield that may not lie within its field: that is found out only when the action is checked.
+struct Bits(Subfield);
+
+impl fmt::Display for Bits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Bits(s) = self;
+        if s.is_valid() {
+            s.fmt(f)
+        } else {
+            write!(f, "{}[{}+{}]", s.field.name(), s.ofs, s.n_bits)
+        }
+    }
+}
+
+/// Bytes as one hexadecimal number; `0` for zero.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: String = self.0.iter().map(|b| format!("{b:02x}")).collect();
+        match all.trim_start_matches('0') {
+            "" => f.write_str("0"),
+            digits => write!(f, "0x{digits}"),
+        }
+    }
+}
+
+/// Checks the subfields of a learn action (all its bytes) that runs on packets that match `m`: sources against that
+/// match, destinations against the match that the new flow gets.
+pub(super) fn check(whole: &[u8], m: &Match) -> Result<(), ErrorKind> {
+    /// Bytes of the two forms up to their specifications, and the longer one's subtype.
+    const FIXED: [usize; 2] = [32, 40];
+    const SECOND: [u8; 2] = [0, 45];
+    let second = whole.get(8..10) == Some(&SECOND);
+    let mut r = Reader(whole.get(FIXED[usize::from(second)]..).unwrap_or(&[]));
+    let flags = whole.get(24..26).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
+    if second && flags & WRITE_RESULT != 0 {
+        pull_header(&mut r)?;
+    }
+    let mut made = Match::any();
+    while r.len() >= 2 {
+        let header = r.u16().map_err(short)?;
+        if header == 0 {
+            break;
+        }
+        let spec = pull_spec(&mut r, header)?;
+        if let Some(s) = spec.src {
+            check_src(s, Some(m))?;
+        }
+        match spec.dst {
+            Some(d) if spec.dst_type == DST_LOAD => check_dst(d, Some(&made))?,
+            Some(d) => {
+                check_src(d, Some(&made))?;
+                if let Some(imm) = spec.imm {
+                    d.set_match(&mut made, FieldValue::from_bytes(imm));
+                }
+            }
+            None => {}
+        }
+    }
+    Ok(())
 }

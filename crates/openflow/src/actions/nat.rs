@@ -17,6 +17,13 @@ const IPV6_MAX: u16 = 1 << 3;
 const PROTO_MIN: u16 = 1 << 4;
 const PROTO_MAX: u16 = 1 << 5;
 
+/// Whether an action (all its bytes) changes no address: no flags, no range.
+pub(super) fn is_bare(whole: &[u8]) -> bool {
+    const ADDRESS: u8 = 0b101;
+    // Behind the header and two bytes of padding.
+    matches!(whole.get(12..16), Some([0, 0, _, range]) if range & ADDRESS == 0)
+}
+
 /// Reads the body; its text.
 pub(super) fn text(mut r: Reader<'_>) -> Result<String, ErrorKind> {
     const BAD: ErrorKind = ErrorKind::BadActionBadArgument;

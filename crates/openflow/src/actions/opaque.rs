@@ -92,7 +92,7 @@ fn ct(version: Version, mut r: Reader<'_>, depth: u8) -> Result<String, ErrorKin
     }
     let actions = decode_list(version, r.0, depth + 1)?;
     verify_actions(&actions, version, Place::Ct)?;
-    let bare_nat = |a: &Action| matches!(a, Action::Opaque(o) if o.name == "nat" && o.text == "nat");
+    let bare_nat = |a: &Action| matches!(a, Action::Opaque(o) if o.name == "nat" && nat::is_bare(&o.wire));
     if flags & COMMIT == 0 && !actions.iter().all(bare_nat) {
         return Err(BAD_ARGUMENT);
     }
@@ -180,12 +180,16 @@ fn bundle(mut r: Reader<'_>, load: bool) -> Result<String, ErrorKind> {
     let n = r.u16().map_err(short)?;
     let (ofs_nbits, dst) = (r.u16().map_err(short)?, r.u32().map_err(short)?);
     let zero = r.u32().map_err(short)?;
+    let short_list = r.len() < 2 * usize::from(n);
     let dst = if load {
         let dst = from_nxm_ofs(ofs_nbits, dst)?;
-        if dst.n_bits < 16 {
+        if dst.n_bits < 16 && !short_list {
             return Err(BAD_ARGUMENT);
         }
+        check_dst(dst, None)?;
         format!("{dst},")
+    } else if short_list {
+        return Err(ErrorKind::BadActionBadLen);
     } else if ofs_nbits != 0 || dst != 0 {
         return Err(BAD_ARGUMENT);
     } else {

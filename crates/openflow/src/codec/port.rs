@@ -17,10 +17,10 @@ pub(crate) fn port_from_u16(v: u16) -> Port {
 
 /// From 32 bits; numbers between the two ranges are refused.
 pub(crate) fn port_from_u32(v: u32) -> Result<Port, ErrorKind> {
-    if v < 0xff00 || v >= 0xffff_ff00 {
-        Ok(Port(v))
-    } else {
+    if (0xff00..0xffff_ff00).contains(&v) {
         Err(ErrorKind::BadActionBadOutPort)
+    } else {
+        Ok(Port(v))
     }
 }
 

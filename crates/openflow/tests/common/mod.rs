@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod flows;
+
 use heddle_openflow::message::{
     Capabilities, Hello, Message, MpReply, MpRequest, SwitchConfig, SwitchFeatures, TableFeatures,
 };
