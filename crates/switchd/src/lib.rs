@@ -1,13 +1,16 @@
 //! The daemon heddled: reconcile the database with the two halves, unixctl, logging.
 
 pub mod cli;
+pub mod commands;
 pub mod coverage;
 pub mod daemonize;
 pub mod exit;
 pub mod memory;
 pub mod pidfile;
+pub mod reconcile;
 pub mod run;
 pub mod shell;
+pub mod switch;
 pub mod unixctl;
 pub mod user;
 pub mod vlog;

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
+
 use crate::cli::Options;
 use crate::daemonize::Daemon;
 use crate::exit::Exit;
 use crate::memory;
+use crate::switch::Switch;
 use crate::unixctl::Registry;
+use crate::{commands, reconcile};
 
 /// What the parts of the daemon share.
 #[derive(Debug, Clone)]
@@ -28,7 +32,11 @@ pub struct Context {
 /// # Errors
 /// What makes it impossible to go on; the daemon then exits with a failure.
 pub async fn run(ctx: Context) -> anyhow::Result<()> {
-    ctx.daemon.ready();
-    ctx.exit.requested().await;
-    Ok(())
+    let switch = Switch::start(ctx.options.clone())?;
+    commands::register(&ctx, &switch);
+    let result = reconcile::run(&ctx, switch.clone()).await;
+    // Workers end and devices close on a thread that may wait for them.
+    let ended = tokio::task::spawn_blocking(move || switch.shutdown()).await;
+    ended.context("the switch did not end well")?;
+    result
 }

@@ -1,0 +1,222 @@
+//! `dpctl/*`: the datapath by itself.
+//!
+//! All bridges share one datapath here. To the outside it is one per type that has bridges, as in Open vSwitch: each shows
+//! the ports of its bridges and the flows that come from them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+use heddle_datapath::FlowDump;
+use heddle_flow::Match;
+
+use super::Commands;
+use super::args::{self, Options};
+use super::flows::{self, Style};
+use crate::reconcile::{Item, datapath_name};
+use crate::switch::Switch;
+use crate::unixctl::Reply;
+
+const EINVAL: &str = "Invalid argument";
+const ENODEV: &str = "No such device";
+
+pub(super) fn register(c: &Commands<'_>) {
+    const ANY: usize = usize::MAX;
+    c.add("dpctl/dump-dps", "", (0, 0), |s, _| Ok(types(s).iter().map(|t| datapath_name(t) + "\n").collect()));
+    c.add("dpctl/show", "[-s] [dp...]", (0, ANY), show);
+    c.add("dpctl/dump-flows", "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]", (0, ANY), dump_flows);
+    c.add("dpctl/del-flows", "[dp] [file]", (0, 2), del_flows);
+}
+
+/// Types of datapath that have bridges.
+pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
+    switch.inventory.read().bridges.values().cloned().collect()
+}
+
+fn failed(switch: &Switch, text: &str, why: Option<&str>) -> String {
+    let why = why.map(|w| format!(" ({w})")).unwrap_or_default();
+    format!("{}: {text}{why}\n", switch.options.names.program)
+}
+
+/// The type of datapath that a user means by a name such as `netdev@ovs-netdev`.
+fn named(switch: &Switch, name: &str) -> Option<String> {
+    let full = if name.contains('@') { name.to_owned() } else { format!("system@{name}") };
+    types(switch).into_iter().find(|t| datapath_name(t) == full)
+}
+
+/// The datapath that is named first of all arguments, or the only one; and the other arguments.
+fn one<'a, 'b>(switch: &Switch, args: &'a [&'b str], max: usize) -> Result<(String, &'a [&'b str]), String> {
+    if let [first, rest @ ..] = args {
+        if let Some(found) = named(switch, first) {
+            return Ok((found, rest));
+        }
+    }
+    let not_found = failed(switch, "datapath not found", Some(EINVAL));
+    if args.len() >= max {
+        return Err(not_found);
+    }
+    let mut all = types(switch).into_iter();
+    match (all.next(), all.next()) {
+        (Some(only), None) => Ok((only, args)),
+        (None, _) => Err(failed(switch, "no datapaths exist", None) + &not_found),
+        _ => Err(failed(switch, "multiple datapaths, specify one", None) + &not_found),
+    }
+}
+
+/// Interfaces of a datapath, by their numbers in it.
+pub(super) fn ports_of(switch: &Switch, datapath_type: &str) -> BTreeMap<u32, (String, Item)> {
+    let inventory = switch.inventory.read();
+    let of_type = |item: &Item| inventory.bridges.get(&item.bridge).is_some_and(|t| t == datapath_type);
+    let all = inventory.interfaces.iter().filter(|(_, item)| of_type(item));
+    all.filter_map(|(name, item)| Some((item.dp_no?.0, (name.clone(), item.clone())))).collect()
+}
+
+fn show(switch: &Switch, args: &[&str]) -> Reply {
+    let (options, names) = args::split(args)?;
+    if names.is_empty() {
+        return Ok(types(switch).iter().map(|t| show_one(switch, t, options)).collect());
+    }
+    let mut out = String::new();
+    let mut ok = true;
+    for name in names {
+        match named(switch, name) {
+            Some(found) => out += &show_one(switch, &found, options),
+            None => {
+                ok = false;
+                out += &failed(switch, &format!("opening datapath {name} failed"), Some(ENODEV));
+            }
+        }
+    }
+    if ok { Ok(out) } else { Err(out) }
+}
+
+fn show_one(switch: &Switch, datapath_type: &str, options: Options) -> String {
+    let t = switch.datapath.totals();
+    let hits = t.packets.saturating_sub(t.misses);
+    // Writing to a string cannot fail.
+    let mut out = format!("{}:\n  lookups: hit:{hits} missed:{} lost:{}\n  flows: {}\n",
+        datapath_name(datapath_type), t.misses, t.lost, t.flows);
+    for (no, (name, item)) in ports_of(switch, datapath_type) {
+        let _ = write!(out, "  port {no}: {name}");
+        if item.shown != "system" {
+            let _ = write!(out, " ({}{})", item.shown, settings(&item));
+        }
+        out.push('\n');
+        if options.statistics {
+            out += &statistics(switch, &item);
+        }
+    }
+    out
+}
+
+/// `: key=value, key=value`, or nothing.
+pub(super) fn settings(item: &Item) -> String {
+    let all: Vec<String> = item.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+    if all.is_empty() { String::new() } else { format!(": {}", all.join(", ")) }
+}
+
+fn statistics(switch: &Switch, item: &Item) -> String {
+    let stats = item.dp_no.and_then(|no| switch.datapath.port_stats(no)).unwrap_or_default();
+    format!(
+        "    RX packets:{} errors:{} dropped:{} overruns:? frame:?\n    \
+         TX packets:{} errors:{} dropped:{} aborted:? carrier:?\n    collisions:?\n    \
+         RX bytes:{}{}  TX bytes:{}{}\n",
+        stats.rx_packets,
+        stats.rx_errors,
+        stats.rx_dropped,
+        stats.tx_packets,
+        stats.tx_errors,
+        stats.tx_dropped,
+        stats.rx_bytes,
+        human(stats.rx_bytes),
+        stats.tx_bytes,
+        human(stats.tx_bytes),
+    )
+}
+
+/// ` (1.5 KiB)`, or nothing for what is smaller.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn human(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(bits, _)| bytes >> bits != 0);
+    unit.map(|(bits, name)| format!(" ({:.1} {name})", bytes as f64 / (1_u64 << bits) as f64)).unwrap_or_default()
+}
+
+/// Which flows a user wants to see.
+#[derive(Default)]
+struct Filter {
+    flow: Option<Match>,
+    core: Option<Option<usize>>,
+    none: bool,
+}
+
+impl Filter {
+    /// Takes `filter=`, `type=` and `pmd=` off the end of the arguments.
+    fn take(switch: &Switch, mut args: &[&str]) -> Result<(Filter, usize), String> {
+        let mut filter = Filter::default();
+        while let [rest @ .., last] = args {
+            if let Some(text) = last.strip_prefix("filter=") {
+                let ports = flows::port_names(switch);
+                let number = |name: &str| ports.iter().find(|(_, n)| *n == name).map(|(no, _)| *no);
+                let wanted = Match::parse_text(text, Some(&number));
+                let why = |e| failed(switch, &format!("Failed to parse filter ({e})"), None);
+                filter.flow = Some(wanted.map_err(why)?);
+            } else if let Some(list) = last.strip_prefix("type=") {
+                filter.none = true;
+                for kind in list.split(',') {
+                    match kind {
+                        "ovs" | "non-offloaded" | "all" => filter.none = false,
+                        "tc" | "dpdk" | "offloaded" | "partially-offloaded" => {}
+                        other => return Err(failed(switch, &format!("Failed to parse type ({other})"), None)),
+                    }
+                }
+            } else if let Some(core) = last.strip_prefix("pmd=") {
+                // -1 is every thread that is not bound to a processor.
+                filter.core = Some(core.parse().ok());
+            } else {
+                break;
+            }
+            args = rest;
+        }
+        Ok((filter, args.len()))
+    }
+
+    fn takes(&self, flow: &FlowDump) -> bool {
+        let wanted = self.flow.as_ref().is_none_or(|m| {
+            let words = flow.key.words().iter().zip(m.key.words()).zip(m.mask.0.words());
+            words.into_iter().all(|((have, want), mask)| (have ^ want) & mask == 0)
+        });
+        wanted && !self.none && self.core.is_none_or(|core| core == flow.core)
+    }
+}
+
+fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
+    let (options, args) = args::split(args)?;
+    let (filter, left) = Filter::take(switch, args)?;
+    let (datapath_type, _) = one(switch, args.get(..left).unwrap_or_default(), 1)?;
+    let ports = ports_of(switch, &datapath_type);
+    let style = Style { verbose: options.verbosity > 0, names: options.names };
+    let mut by_core: BTreeMap<Option<usize>, Vec<FlowDump>> = BTreeMap::new();
+    for flow in switch.datapath.flows() {
+        if ports.contains_key(&flow.key.in_port) && filter.takes(&flow) {
+            by_core.entry(flow.core).or_default().push(flow);
+        }
+    }
+    let mut out = String::new();
+    for (core, flows) in by_core {
+        if filter.core.is_none() {
+            out += &match core {
+                None => "flow-dump from the main thread:\n".to_owned(),
+                Some(core) => format!("flow-dump from pmd on cpu core: {core}\n"),
+            };
+        }
+        out += &flows::lines(switch, &flows::merged(flows), style);
+    }
+    Ok(out)
+}
+
+fn del_flows(switch: &Switch, args: &[&str]) -> Reply {
+    let (_, args) = args::split(args)?;
+    one(switch, args, 1)?;
+    switch.datapath.purge();
+    Ok(String::new())
+}

@@ -1,0 +1,102 @@
+//! `fdb/*`: learned addresses.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use heddle_flow::text::reserved_port_name;
+use heddle_ofproto::bridge::Bridge;
+use heddle_ofproto::mac::MacKey;
+use heddle_openflow::Port as OfPort;
+
+use super::{Commands, bridge_named};
+use crate::reconcile::{mac_text, parse_mac, port_text};
+use crate::switch::Switch;
+use crate::unixctl::Reply;
+
+const NO_BRIDGE: &str = "no such bridge";
+
+pub(super) fn register(c: &Commands<'_>) {
+    c.add("fdb/show", "bridge", (1, 1), show);
+    c.add("fdb/flush", "[bridge]", (0, 1), |s, args| {
+        some_bridges(s, args)?.iter().for_each(|b| b.mac.flush());
+        Ok("table successfully flushed".into())
+    });
+    c.add("fdb/add", "bridge port vlan mac", (4, 4), add);
+    c.add("fdb/del", "bridge vlan mac", (3, 3), del);
+    c.add("fdb/stats-show", "bridge", (1, 1), stats);
+    c.add("fdb/stats-clear", "[bridge]", (0, 1), |s, args| {
+        some_bridges(s, args)?.iter().for_each(|b| b.mac.clear_stats());
+        Ok("statistics successfully cleared".into())
+    });
+}
+
+/// The bridge that is named, or all.
+fn some_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, String> {
+    match args.first() {
+        Some(name) => Ok(vec![bridge_named(switch, name, NO_BRIDGE)?]),
+        None => Ok(switch.ofproto.bridges()),
+    }
+}
+
+fn port_name(no: OfPort) -> String {
+    reserved_port_name(port_text(no)).map_or_else(|| no.0.to_string(), str::to_owned)
+}
+
+fn show(switch: &Switch, args: &[&str]) -> Reply {
+    let bridge = bridge_named(switch, args.first().copied().unwrap_or_default(), NO_BRIDGE)?;
+    let mut out = String::from(" port  VLAN  MAC                Age\n");
+    for entry in bridge.mac.entries(switch.clock.now_ms()) {
+        let age = entry.age_s.map_or_else(|| "static".to_owned(), |s| format!("{s:3}"));
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            out,
+            "{:>5}  {:4}  {}  {age}", port_name(entry.port), entry.key.vlan, mac_text(entry.key.mac)
+        );
+    }
+    Ok(out)
+}
+
+/// What C's `atoi` makes of a VLAN id.
+fn vlan(text: &str) -> u16 {
+    let digits: String = text.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or(0) & 0xfff
+}
+
+fn add(switch: &Switch, args: &[&str]) -> Reply {
+    let [bridge, port, vid, mac] = args else { return Err(NO_BRIDGE.into()) };
+    let bridge = bridge_named(switch, bridge, NO_BRIDGE)?;
+    let mac = parse_mac(mac).ok_or("bad MAC address")?;
+    let no = bridge.port_by_name(port).ok_or("software error, odp port is present but no ofp port")?;
+    let key = MacKey { mac, vlan: vlan(vid) };
+    let now = switch.clock.now_ms();
+    let before = bridge.mac.entries(now).into_iter().find(|e| e.key == key);
+    let note = before.filter(|e| e.port != no || e.age_s.is_some()).map(|e| {
+        let kind = if e.age_s.is_none() { "static" } else { "dynamic" };
+        format!("Overriding already existing {kind} entry on {}\n", port_name(e.port))
+    });
+    bridge.mac.add_static(key, no, now);
+    Ok(note.unwrap_or_default())
+}
+
+fn del(switch: &Switch, args: &[&str]) -> Reply {
+    let [bridge, vid, mac] = args else { return Err(NO_BRIDGE.into()) };
+    let bridge = bridge_named(switch, bridge, NO_BRIDGE)?;
+    let mac = parse_mac(mac).ok_or("bad MAC address")?;
+    if bridge.mac.del_static(MacKey { mac, vlan: vlan(vid) }) {
+        Ok(String::new())
+    } else {
+        Err("could not find static mac entry\n".into())
+    }
+}
+
+fn stats(switch: &Switch, args: &[&str]) -> Reply {
+    let name = args.first().copied().unwrap_or_default();
+    let s = bridge_named(switch, name, NO_BRIDGE)?.mac.stats();
+    Ok(format!(
+        "Statistics for bridge \"{name}\":\n  Current/maximum MAC entries in the table: {}/{}\n  \
+         Current static MAC entries in the table : {}\n  Total number of learned MAC entries     : {}\n  \
+         Total number of expired MAC entries     : {}\n  Total number of evicted MAC entries     : {}\n  \
+         Total number of port moved MAC entries  : {}\n",
+        s.current, s.max, s.statics, s.learned, s.expired, s.evicted, s.moved
+    ))
+}

@@ -1,0 +1,63 @@
+//! Cached flows as text.
+
+use std::collections::BTreeMap;
+
+use heddle_datapath::format::format_stats;
+use heddle_datapath::{FlowDump, PortNo};
+use heddle_flow::odp::KeyText;
+
+use crate::switch::Switch;
+
+/// How flows are shown.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Style {
+    /// Also what does not count.
+    pub(super) verbose: bool,
+    /// Names of ports.
+    pub(super) names: bool,
+}
+
+/// Names of the datapath's ports by number.
+pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
+    switch.datapath.ports().into_iter().map(|p| (p.no.0, p.name)).collect()
+}
+
+/// Flows, those that several workers cache as one.
+pub(super) fn merged(flows: impl IntoIterator<Item = FlowDump>) -> Vec<FlowDump> {
+    let mut all: Vec<FlowDump> = Vec::new();
+    for flow in flows {
+        let same = |m: &&mut FlowDump| {
+            m.worker != flow.worker && m.key == flow.key && m.mask == flow.mask && m.actions == flow.actions
+        };
+        match all.iter_mut().find(same) {
+            Some(m) => {
+                m.packets += flow.packets;
+                m.bytes += flow.bytes;
+                m.used_ms = m.used_ms.max(flow.used_ms);
+                m.tcp_flags |= flow.tcp_flags;
+            }
+            None => all.push(flow),
+        }
+    }
+    all
+}
+
+/// One line per flow.
+pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String {
+    let ports = if style.names { port_names(switch) } else { BTreeMap::new() };
+    let name = |no: u32| ports.get(&no).cloned();
+    let dp_name = |no: PortNo| name(no.0);
+    let now_ms = switch.clock.now_ms();
+    let line = |flow: &FlowDump| {
+        let key = KeyText {
+            key: &flow.key,
+            mask: Some(&flow.mask),
+            verbose: style.verbose,
+            names: style.names.then_some(&name),
+            vlan_limit: heddle_flow::N_VLANS,
+        };
+        let names: Option<&dyn Fn(PortNo) -> Option<String>> = if style.names { Some(&dp_name) } else { None };
+        format!("{key}, {}\n", format_stats(flow, now_ms, names))
+    };
+    flows.iter().map(line).collect()
+}

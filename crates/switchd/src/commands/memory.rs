@@ -1,0 +1,23 @@
+//! What `memory/show` tells of the switch.
+
+use std::sync::Arc;
+
+use crate::memory::{Reporters, add};
+use crate::switch::Switch;
+
+pub(super) fn register(reporters: &Reporters, switch: &Arc<Switch>) {
+    let switch = switch.clone();
+    reporters.register(move |usage| {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        add(usage, "handlers", count(switch.datapath.n_workers()));
+        add(usage, "revalidators", 1);
+        let flows = switch.datapath.totals().flows;
+        if flows > 0 {
+            add(usage, "udpif keys", flows);
+        }
+        for bridge in switch.ofproto.bridges() {
+            add(usage, "ports", count(bridge.port_configs().len()));
+            add(usage, "rules", count(bridge.tables.iter().map(|t| t.rules.len()).sum()));
+        }
+    });
+}

@@ -1,0 +1,71 @@
+//! Commands of the control socket that look at the switch or change it, with the words and layouts of Open vSwitch:
+//! scripts read them.
+
+mod args;
+mod bridge;
+mod dpctl;
+mod dpif;
+mod dummy;
+mod fdb;
+mod flows;
+mod memory;
+mod pmd;
+mod time;
+mod trace;
+mod upcall;
+
+use std::sync::Arc;
+
+use heddle_ofproto::bridge::Bridge;
+
+use crate::coverage;
+use crate::run::Context;
+use crate::switch::Switch;
+use crate::unixctl::{Registry, Reply};
+
+/// Registers all of them.
+pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
+    let commands = Commands { registry: &ctx.commands, switch };
+    bridge::register(&commands);
+    dpctl::register(&commands);
+    dpif::register(&commands);
+    fdb::register(&commands);
+    pmd::register(&commands);
+    trace::register(&commands);
+    upcall::register(&commands);
+    if ctx.options.dummy.is_some() {
+        dummy::register(&commands);
+        time::register(&commands);
+    }
+    memory::register(&ctx.memory, switch);
+    let datapath = switch.datapath.clone();
+    coverage::register_source(move |add| datapath.coverage().into_iter().for_each(|(name, n)| add(name, n)));
+}
+
+/// Where commands go, and what they work on.
+struct Commands<'a> {
+    registry: &'a Registry,
+    switch: &'a Arc<Switch>,
+}
+
+impl Commands<'_> {
+    /// Adds a command that gets the switch and its arguments. It may block.
+    fn add(
+        &self,
+        name: &str,
+        usage: &str,
+        (min_args, max_args): (usize, usize),
+        handler: impl Fn(&Switch, &[&str]) -> Reply + Send + Sync + 'static,
+    ) {
+        let switch = self.switch.clone();
+        self.registry.register(name, usage, min_args, max_args, move |args| {
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            handler(&switch, &args)
+        });
+    }
+}
+
+/// The bridge of that name.
+fn bridge_named(switch: &Switch, name: &str, otherwise: &str) -> Result<Arc<Bridge>, String> {
+    switch.ofproto.bridge(name).ok_or_else(|| otherwise.to_owned())
+}

@@ -1,0 +1,161 @@
+//! From the configuration to the switch: what differs is changed, the rest is not touched.
+//!
+//! The order is Open vSwitch's: first everything goes that is to go, in all bridges, since what is to come may need its
+//! names and numbers; then bridges and ports come; then each bridge is configured as a whole and shown to controllers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heddle_ofproto::bridge::Bridge;
+use heddle_ofproto::conn::{Controllers, Manager};
+use heddle_openflow::Port as OfPort;
+use heddle_ovsdb::Db;
+
+use super::desired::{BridgeRow, Desired};
+use super::globals::Globals;
+use super::kinds;
+use super::numbers::Numbers;
+use super::state::{BridgeState, Iface, Inventory};
+use super::{Reconciler, mac};
+
+impl Reconciler {
+    /// Makes the switch what the database says.
+    pub(super) fn reconfigure(&mut self, db: &Db) {
+        crate::coverage::coverage!("bridge_reconfigure");
+        let desired = Desired::read(db);
+        let globals = Globals::read(&desired.other_config, self.globals.restore_wait);
+        globals.apply(&self.globals, &self.switch.datapath);
+        self.globals = globals;
+
+        self.remove_bridges(&desired.bridges);
+        for (name, row) in &desired.bridges {
+            if let Some(state) = self.bridges.get_mut(name) {
+                state.row = row.clone();
+                state.failures.clear();
+            }
+        }
+        for name in self.names() {
+            self.remove_ports(&name);
+        }
+        for row in desired.bridges.into_values() {
+            if !self.bridges.contains_key(&row.name) {
+                self.add_bridge(row);
+            }
+        }
+        for name in self.names() {
+            self.add_ports(&name);
+        }
+        for name in self.names() {
+            self.finish(&name);
+        }
+        self.applied = desired.next_cfg;
+        self.update_inventory();
+    }
+
+    pub(super) fn names(&self) -> Vec<String> {
+        self.bridges.keys().cloned().collect()
+    }
+
+    /// Removes all bridges: another process has taken over.
+    pub(super) fn clear(&mut self) {
+        self.remove_bridges(&BTreeMap::new());
+        self.update_inventory();
+    }
+
+    fn remove_bridges(&mut self, wanted: &BTreeMap<String, BridgeRow>) {
+        for name in self.names() {
+            let same = |state: &BridgeState| {
+                wanted.get(&name).is_some_and(|row| row.datapath_type == state.row.datapath_type)
+            };
+            if self.bridges.get(&name).is_some_and(same) {
+                continue;
+            }
+            let Some(mut state) = self.bridges.remove(&name) else { continue };
+            for iface in std::mem::take(&mut state.ifaces).into_values() {
+                self.remove_iface(&mut state, iface);
+            }
+            self.switch.ofproto.remove_bridge(&name);
+        }
+    }
+
+    /// Takes an interface out of the datapath; its number and its name are free then.
+    pub(super) fn remove_iface(&self, state: &mut BridgeState, iface: Iface) {
+        // The device ends with its last handle, and commands may hold one.
+        self.switch.inventory.write().interfaces.remove(&iface.name);
+        if let Some((_, no)) = iface.device() {
+            if let Err(error) = self.switch.datapath.del_port(no) {
+                log::warn!(target: "bridge", "bridge {}: interface {}: {error}", state.row.name, iface.name);
+            }
+        }
+        state.numbers.give_back(iface.no, self.switch.clock.now_ms());
+        log::info!(
+            target: "bridge",
+            "bridge {}: deleted interface {} on port {}", state.row.name, iface.name, port_text(iface.no)
+        );
+    }
+
+    fn add_bridge(&mut self, row: BridgeRow) {
+        let name = row.name.clone();
+        if !kinds::datapath_types(&self.switch.options).contains(&row.datapath_type.as_str()) {
+            let kind = &row.datapath_type;
+            log::warn!(target: "dpif", "could not create datapath {name} of unknown type {kind}");
+            let why = "Address family not supported by protocol";
+            log::error!(target: "bridge", "failed to create bridge {name}: {why}");
+            return;
+        }
+        let mac = row.default_mac();
+        let config = row.config(mac::datapath_id(&row, mac), mac, self.globals.vlan_limit);
+        let bridge: Arc<Bridge> = self.switch.ofproto.add_bridge(&name, config);
+        let state = BridgeState {
+            controllers: Controllers::new(Manager::new(bridge.clone())),
+            bridge,
+            row,
+            ifaces: BTreeMap::new(),
+            parked: BTreeMap::new(),
+            failures: BTreeMap::new(),
+            numbers: Numbers::default(),
+            mac,
+            datapath_id: None,
+            min_mtu: None,
+            pushed: None,
+            listener: None,
+        };
+        self.bridges.insert(name, state);
+    }
+
+    /// Configures a bridge whose ports are there.
+    fn finish(&mut self, name: &str) {
+        let Some(mut state) = self.bridges.remove(name) else { return };
+        self.set_addresses(&mut state);
+        self.follow_mtu(&mut state);
+        let id = mac::datapath_id(&state.row, state.mac);
+        if state.datapath_id != Some(id) {
+            log::info!(target: "bridge", "bridge {name}: using datapath ID {id:016x}");
+            state.datapath_id = Some(id);
+        }
+        let mut config = state.row.config(id, state.mac, self.globals.vlan_limit);
+        config.has_controllers &= !self.globals.restore_wait;
+        if state.bridge.config() != config {
+            state.bridge.configure(config);
+        }
+        state.bridge.configure_tables(state.row.tables.clone());
+        state.push_ports();
+        self.set_remotes(&mut state);
+        self.bridges.insert(name.to_owned(), state);
+    }
+
+    fn update_inventory(&self) {
+        let mut inventory = Inventory::default();
+        for (name, state) in &self.bridges {
+            inventory.bridges.insert(name.clone(), state.row.datapath_type.clone());
+            let items = state.ifaces.values().map(|i| (i.name.clone(), i.item(name)));
+            inventory.interfaces.extend(items);
+        }
+        *self.switch.inventory.write() = inventory;
+    }
+}
+
+/// A port number as people know it: 16 bits, as in OpenFlow 1.0.
+pub(crate) fn port_text(no: OfPort) -> u32 {
+    no.0 & 0xffff
+}

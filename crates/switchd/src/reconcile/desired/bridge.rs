@@ -1,0 +1,134 @@
+//! One row of `Bridge`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use heddle_ofproto::bridge::{BridgeConfig, FailMode, TableConfig};
+use heddle_openflow::Version;
+use heddle_ovsdb::{Db, Row, Uuid};
+
+use super::{ControllerRow, InterfaceRow, PortRow, Smap, opt_text, text, value};
+
+/// A bridge.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::reconcile) struct BridgeRow {
+    pub(in crate::reconcile) uuid: Uuid,
+    pub(in crate::reconcile) name: String,
+    /// `datapath_type`, `system` where it is empty.
+    pub(in crate::reconcile) datapath_type: String,
+    /// By name; among them the local port, if there is to be one.
+    pub(in crate::reconcile) ports: BTreeMap<String, PortRow>,
+    pub(in crate::reconcile) controllers: Vec<ControllerRow>,
+    pub(in crate::reconcile) fail_mode: FailMode,
+    pub(in crate::reconcile) versions: Vec<Version>,
+    pub(in crate::reconcile) flood_vlans: Vec<u16>,
+    pub(in crate::reconcile) other_config: Smap,
+    pub(in crate::reconcile) tables: BTreeMap<u8, TableConfig>,
+    /// Ports that mirrors send to: their addresses are not the bridge's.
+    pub(in crate::reconcile) mirror_outputs: BTreeSet<Uuid>,
+}
+
+impl BridgeRow {
+    pub(super) fn read(db: &Db, row: &Row) -> BridgeRow {
+        let name = text(row, "name");
+        let mut ports = BTreeMap::new();
+        for port in db.referenced(row, "ports", "Port") {
+            let port = PortRow::read(db, port);
+            if ports.contains_key(&port.name) {
+                log::warn!(target: "bridge", "bridge {name}: {} specified twice as bridge port", port.name);
+            } else {
+                ports.insert(port.name.clone(), port);
+            }
+        }
+        let mut controllers: Vec<ControllerRow> =
+            db.referenced(row, "controller", "Controller").into_iter().map(|c| ControllerRow::read(c)).collect();
+        if matches!(controllers.as_slice(), [only] if only.target == "none") {
+            controllers.clear();
+        }
+        if !controllers.is_empty() && !ports.contains_key(&name) {
+            log::warn!(target: "bridge", "bridge {name}: no port named {name}, synthesizing one");
+            ports.insert(name.clone(), PortRow::synthetic(&name));
+        }
+        let mirrors = db.referenced(row, "mirrors", "Mirror");
+        BridgeRow {
+            uuid: row.uuid(),
+            datapath_type: Some(text(row, "datapath_type")).filter(|t| !t.is_empty()).unwrap_or("system".into()),
+            ports,
+            controllers,
+            fail_mode: match opt_text(row, "fail_mode").as_deref() {
+                None | Some("standalone") => FailMode::Standalone,
+                Some(_) => FailMode::Secure,
+            },
+            versions: versions(value(row.strs("protocols"))),
+            flood_vlans: vlans(&value(row.ints("flood_vlans"))),
+            other_config: Smap(value(row.map_str("other_config"))),
+            tables: tables(db, row, &name),
+            mirror_outputs: mirrors.iter().filter_map(|m| value(m.opt_uuid("output_port"))).collect(),
+            name,
+        }
+    }
+
+    /// The address that the bridge has as long as no port lends it one: made from the row's identity, so that it stays.
+    pub(in crate::reconcile) fn default_mac(&self) -> [u8; 6] {
+        let b = self.uuid.as_bytes();
+        // As Open vSwitch lays a UUID out in memory: words of 32 bits, little-endian. Locally administered, unicast.
+        [b[3] & !1 | 2, b[2], b[1], b[0], b[7], b[6]]
+    }
+
+    /// An interface of any of the ports.
+    pub(in crate::reconcile) fn interface(&self, name: &str) -> Option<(&PortRow, &InterfaceRow)> {
+        let all = self.ports.values().flat_map(|p| p.interfaces.iter().map(move |i| (p, i)));
+        all.into_iter().find(|(_, i)| i.name == name)
+    }
+
+    /// The configuration for OpenFlow. `vlan_limit` is the whole switch's.
+    pub(in crate::reconcile) fn config(&self, datapath_id: u64, mac: [u8; 6], vlan_limit: usize) -> BridgeConfig {
+        let defaults = BridgeConfig::default();
+        let number = |key, default| match self.other_config.number(key, 0) {
+            0 => default,
+            n => n,
+        };
+        BridgeConfig {
+            datapath_id,
+            fail_mode: self.fail_mode,
+            has_controllers: !self.controllers.is_empty(),
+            versions: if self.versions.is_empty() { defaults.versions } else { self.versions.clone() },
+            local_mac: mac,
+            flood_vlans: self.flood_vlans.clone(),
+            forward_bpdu: self.other_config.bool("forward-bpdu", false),
+            mac_aging_s: number("mac-aging-time", defaults.mac_aging_s),
+            mac_table_size: usize::try_from(number("mac-table-size", defaults.mac_table_size as u64))
+                .unwrap_or(usize::MAX),
+            vlan_limit,
+            dp_desc: self.other_config.get("dp-desc").map(str::to_owned),
+            dp_sn: self.other_config.get("dp-sn").map(str::to_owned),
+        }
+    }
+}
+
+fn versions(names: Vec<&str>) -> Vec<Version> {
+    let mut versions: Vec<Version> = names.into_iter().filter_map(Version::by_name).collect();
+    versions.sort_unstable();
+    versions
+}
+
+/// VLAN ids; others are left out.
+pub(super) fn vlans(ids: &[i64]) -> Vec<u16> {
+    ids.iter().filter_map(|id| u16::try_from(*id).ok()).filter(|id| *id < 4096).collect()
+}
+
+fn tables(db: &Db, row: &Row, bridge: &str) -> BTreeMap<u8, TableConfig> {
+    let mut tables = BTreeMap::new();
+    for (number, uuid) in value(row.map_int_uuid("flow_tables")) {
+        let (Ok(number), Some(row)) = (u8::try_from(number), db.row("Flow_Table", uuid)) else {
+            log::warn!(target: "bridge", "bridge {bridge}: flow table {number} is not one of 0 to 254");
+            continue;
+        };
+        let config = TableConfig {
+            name: opt_text(row, "name").filter(|n| !n.is_empty()),
+            flow_limit: value(row.opt_int("flow_limit")).and_then(|n| usize::try_from(n).ok()),
+            evict: opt_text(row, "overflow_policy").as_deref() == Some("evict"),
+        };
+        tables.insert(number, config);
+    }
+    tables
+}

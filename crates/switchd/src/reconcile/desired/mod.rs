@@ -1,0 +1,73 @@
+//! What the database says, as plain values: bridges, their ports, their interfaces, their controllers.
+//!
+//! Reading never fails. A row that makes no sense as a whole (a bridge whose name is a path, a name used twice) is left
+//! out with a warning; a value that makes no sense gets its default, with a warning where Open vSwitch gives one.
+
+mod bridge;
+mod controller;
+mod port;
+mod smap;
+
+pub(super) use bridge::BridgeRow;
+pub(super) use controller::ControllerRow;
+pub(super) use port::{InterfaceRow, PortRow};
+pub(super) use smap::Smap;
+
+use std::collections::BTreeMap;
+
+use heddle_ovsdb::{ColumnError, Db, Row};
+
+/// The one row of `Open_vSwitch` and all that hangs on it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Desired {
+    /// `Open_vSwitch.next_cfg`; `None` without that row.
+    pub(super) next_cfg: Option<i64>,
+    /// `Open_vSwitch.other_config`.
+    pub(super) other_config: Smap,
+    /// Bridges by name.
+    pub(super) bridges: BTreeMap<String, BridgeRow>,
+}
+
+impl Desired {
+    /// Reads the whole configuration.
+    pub(super) fn read(db: &Db) -> Desired {
+        let Some(top) = db.first("Open_vSwitch") else {
+            return Desired::default();
+        };
+        let mut desired = Desired {
+            next_cfg: Some(value(top.int("next_cfg"))),
+            other_config: Smap(value(top.map_str("other_config"))),
+            bridges: BTreeMap::new(),
+        };
+        for row in db.referenced(top, "bridges", "Bridge") {
+            let name = text(row, "name");
+            if name.contains(['/', '\\']) || name.is_empty() {
+                // A name is part of a socket's path: it must not lead anywhere else.
+                log::warn!(target: "bridge", "ignoring bridge with invalid name \"{name}\"");
+            } else if desired.bridges.contains_key(&name) {
+                log::warn!(target: "bridge", "bridge {name} specified twice");
+            } else {
+                desired.bridges.insert(name, BridgeRow::read(db, row));
+            }
+        }
+        desired
+    }
+}
+
+/// The column's value, or the type's own idea of nothing. A schema without the column is an older or newer one, not an error.
+fn value<T: Default>(column: Result<T, ColumnError>) -> T {
+    column.unwrap_or_else(|error| {
+        if !matches!(error, ColumnError::Absent { .. }) {
+            log::warn!(target: "bridge", "{error}");
+        }
+        T::default()
+    })
+}
+
+fn text(row: &Row, column: &str) -> String {
+    value(row.str(column)).to_owned()
+}
+
+fn opt_text(row: &Row, column: &str) -> Option<String> {
+    value(row.opt_str(column)).map(str::to_owned)
+}

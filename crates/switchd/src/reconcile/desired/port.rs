@@ -1,0 +1,144 @@
+//! Rows of `Port` and `Interface`.
+
+use heddle_ofproto::bridge::BundleConfig;
+use heddle_ofproto::model::{PriorityTags, VlanMode};
+use heddle_openflow::Port as OfPort;
+use heddle_ovsdb::{Db, Row, Uuid};
+
+use super::bridge::vlans;
+use super::{Smap, opt_text, text, value};
+use crate::reconcile::mac::parse_mac;
+
+/// A port: one interface, or several that are bonded.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::reconcile) struct PortRow {
+    /// `None`: there is no row, the switch needs the port itself.
+    pub(in crate::reconcile) uuid: Option<Uuid>,
+    pub(in crate::reconcile) name: String,
+    pub(in crate::reconcile) interfaces: Vec<InterfaceRow>,
+    pub(in crate::reconcile) bundle: BundleConfig,
+    /// The address that it lends to the bridge, where that is not an interface's.
+    pub(in crate::reconcile) mac: Option<[u8; 6]>,
+    /// It stands for a VLAN bridge of XenServer's.
+    pub(in crate::reconcile) fake_bridge: bool,
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::reconcile) struct InterfaceRow {
+    /// `None`: there is no row.
+    pub(in crate::reconcile) uuid: Option<Uuid>,
+    pub(in crate::reconcile) name: String,
+    /// `type`, `system` where it is empty.
+    pub(in crate::reconcile) kind: String,
+    pub(in crate::reconcile) options: Smap,
+    pub(in crate::reconcile) other_config: Smap,
+    /// The number that the user wants.
+    pub(in crate::reconcile) ofport_request: Option<OfPort>,
+    /// The number that it had, perhaps before this process started.
+    pub(in crate::reconcile) ofport: Option<OfPort>,
+    pub(in crate::reconcile) mac: Option<[u8; 6]>,
+    pub(in crate::reconcile) mtu_request: Option<u32>,
+}
+
+impl PortRow {
+    pub(super) fn read(db: &Db, row: &Row) -> PortRow {
+        let name = text(row, "name");
+        PortRow {
+            uuid: Some(row.uuid()),
+            interfaces: db.referenced(row, "interfaces", "Interface").into_iter().map(|i| InterfaceRow::read(i)).collect(),
+            bundle: bundle(row, &name),
+            mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
+            fake_bridge: value(row.bool("fake_bridge")),
+            name,
+        }
+    }
+
+    /// The local port of a bridge whose row has none.
+    pub(super) fn synthetic(name: &str) -> PortRow {
+        let interface = InterfaceRow {
+            uuid: None,
+            name: name.to_owned(),
+            kind: "internal".into(),
+            options: Smap::default(),
+            other_config: Smap::default(),
+            ofport_request: None,
+            ofport: None,
+            mac: None,
+            mtu_request: None,
+        };
+        PortRow {
+            uuid: None,
+            name: name.to_owned(),
+            interfaces: vec![interface],
+            bundle: BundleConfig { name: name.to_owned(), ..BundleConfig::default() },
+            mac: None,
+            fake_bridge: false,
+        }
+    }
+}
+
+fn bundle(row: &Row, name: &str) -> BundleConfig {
+    let tag = value(row.opt_int("tag")).and_then(|t| u16::try_from(t).ok()).filter(|t| *t < 4096);
+    let trunks = vlans(&value(row.ints("trunks")));
+    let cvlans = vlans(&value(row.ints("cvlans")));
+    let other_config = Smap(value(row.map_str("other_config")));
+    let vlan_mode = match opt_text(row, "vlan_mode").as_deref() {
+        Some("access") => VlanMode::Access,
+        Some("trunk") => VlanMode::Trunk,
+        Some("native-tagged") => VlanMode::NativeTagged,
+        Some("native-untagged") => VlanMode::NativeUntagged,
+        Some("dot1q-tunnel") => VlanMode::Dot1qTunnel,
+        Some(other) => {
+            log::warn!(target: "bridge", "port {name}: unknown VLAN mode {other}, falling back to trunk mode");
+            VlanMode::Trunk
+        }
+        None if tag.is_some() => {
+            if !trunks.is_empty() || !cvlans.is_empty() {
+                log::warn!(target: "bridge", "port {name}: ignoring trunks in favor of implicit vlan");
+            }
+            VlanMode::Access
+        }
+        None => VlanMode::Trunk,
+    };
+    BundleConfig {
+        name: name.to_owned(),
+        vlan_mode,
+        tag,
+        trunks,
+        cvlans,
+        qinq_ethtype: if other_config.get("qinq-ethtype") == Some("802.1q") { 0x8100 } else { 0x88a8 },
+        priority_tags: match other_config.get("priority-tags") {
+            Some("if-nonzero" | "true") => PriorityTags::IfNonzero,
+            Some("always") => PriorityTags::Always,
+            _ => PriorityTags::Never,
+        },
+        protected: value(row.bool("protected")),
+    }
+}
+
+impl InterfaceRow {
+    fn read(row: &Row) -> InterfaceRow {
+        InterfaceRow {
+            uuid: Some(row.uuid()),
+            name: text(row, "name"),
+            kind: Some(text(row, "type")).filter(|t| !t.is_empty()).unwrap_or("system".into()),
+            options: Smap(value(row.map_str("options"))),
+            other_config: Smap(value(row.map_str("other_config"))),
+            ofport_request: value(row.opt_int("ofport_request")).and_then(ordinary),
+            ofport: value(row.opt_int("ofport")).and_then(ordinary),
+            mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
+            mtu_request: value(row.opt_int("mtu_request")).and_then(|m| u32::try_from(m).ok()),
+        }
+    }
+
+    /// The number to ask for first.
+    pub(in crate::reconcile) fn preferred(&self) -> Option<OfPort> {
+        self.ofport_request.or(self.ofport)
+    }
+}
+
+/// A number that an ordinary port can have.
+fn ordinary(number: i64) -> Option<OfPort> {
+    u32::try_from(number).ok().filter(|n| (1..=OfPort::MAX.0).contains(n)).map(OfPort)
+}

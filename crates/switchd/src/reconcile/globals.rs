@@ -1,0 +1,96 @@
+//! Settings of the whole switch: `Open_vSwitch.other_config`.
+
+use heddle_datapath::Datapath;
+
+use super::desired::Smap;
+
+/// The settings that this switch has. Others are accepted and change nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Globals {
+    flow_limit: usize,
+    max_idle_ms: u64,
+    /// VLAN tags that are looked at, 0: as many as possible.
+    pub(super) vlan_limit: usize,
+    /// Processors of workers; `None`: the datapath's choice.
+    cpus: Option<Vec<usize>>,
+    /// Controllers wait until flows are restored.
+    pub(super) restore_wait: bool,
+    /// Statistics of the machine are wanted.
+    pub(super) statistics: bool,
+    /// Milliseconds between updates of statistics.
+    pub(super) stats_interval_ms: u64,
+}
+
+impl Globals {
+    /// Before anything is known.
+    pub(super) fn new() -> Globals {
+        Globals { restore_wait: true, ..Globals::default() }
+    }
+
+    /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last value).
+    pub(super) fn read(config: &Smap, waited: bool) -> Globals {
+        let size = |key, default| usize::try_from(config.number(key, default)).unwrap_or(usize::MAX);
+        Globals {
+            flow_limit: size("flow-limit", 200_000),
+            max_idle_ms: config.number("max-idle", 10_000),
+            vlan_limit: size("vlan-limit", 1),
+            cpus: config.get("pmd-cpu-mask").filter(|m| !m.is_empty()).and_then(cpu_mask),
+            restore_wait: waited && config.bool("flow-restore-wait", false),
+            statistics: config.bool("enable-statistics", false),
+            stats_interval_ms: config.number("stats-update-interval", 5000).max(5000),
+        }
+    }
+
+    /// Gives the datapath what differs from `before`.
+    pub(super) fn apply(&self, before: &Globals, datapath: &Datapath) {
+        if self.flow_limit != before.flow_limit {
+            datapath.set_flow_limit(self.flow_limit);
+        }
+        if self.max_idle_ms != before.max_idle_ms {
+            datapath.set_max_idle_ms(self.max_idle_ms);
+        }
+        if self.vlan_limit != before.vlan_limit {
+            datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
+        }
+        if self.cpus != before.cpus {
+            if let Err(error) = datapath.set_workers(self.cpus.as_deref()) {
+                log::error!(target: "dpif_netdev", "pmd-cpu-mask: {error}");
+            }
+        }
+    }
+}
+
+/// Processor numbers of a hexadecimal mask.
+fn cpu_mask(text: &str) -> Option<Vec<usize>> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let mut cpus = Vec::new();
+    for (place, digit) in digits.chars().rev().enumerate() {
+        let Some(bits) = digit.to_digit(16) else {
+            log::warn!(target: "ovs_numa", "Invalid cpu mask: {digit}");
+            return None;
+        };
+        cpus.extend((0..4).filter(|bit| bits & (1 << bit) != 0).map(|bit| place * 4 + bit));
+    }
+    Some(cpus).filter(|c| !c.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks() {
+        assert_eq!(cpu_mask("0x5"), Some(vec![0, 2]));
+        assert_eq!(cpu_mask("100000000000000001"), Some(vec![0, 68]));
+        assert_eq!(cpu_mask("0"), None);
+        assert_eq!(cpu_mask("0xg"), None);
+    }
+
+    #[test]
+    fn waiting_ends_once() {
+        let config = Smap([("flow-restore-wait".to_owned(), "true".to_owned())].into());
+        assert!(Globals::read(&config, true).restore_wait);
+        assert!(!Globals::read(&config, false).restore_wait);
+        assert!(!Globals::read(&Smap::default(), true).restore_wait);
+    }
+}

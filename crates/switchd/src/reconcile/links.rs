@@ -1,0 +1,41 @@
+//! A thread that listens to the kernel's notices of network devices.
+
+use std::io;
+use std::os::fd::AsRawFd as _;
+
+use heddle_sys::{Epoll, LinkEvents};
+use tokio::sync::watch;
+
+use crate::vlog::errno_text;
+
+/// After this time without a notice, the thread looks whether anybody still wants them.
+const WAIT_MS: i32 = 500;
+
+/// Starts listening. The receiver changes whenever a device came, went or changed. Without the kernel's notices it never
+/// does, and devices are only looked at now and then.
+pub(super) fn watch_links() -> watch::Receiver<()> {
+    let (sender, receiver) = watch::channel(());
+    let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
+        if let Err(error) = listen(&sender) {
+            log::warn!(target: "bridge", "no notices of network devices ({})", errno_text(&error));
+        }
+    });
+    if let Err(error) = thread {
+        log::warn!(target: "bridge", "no notices of network devices ({})", errno_text(&error));
+    }
+    receiver
+}
+
+fn listen(sender: &watch::Sender<()>) -> io::Result<()> {
+    let mut events = LinkEvents::new()?;
+    let mut epoll = Epoll::new(1)?;
+    epoll.add(events.as_raw_fd(), 0)?;
+    while !sender.is_closed() {
+        let ready = epoll.wait(WAIT_MS)?.next().is_some();
+        if ready && !events.read()?.is_empty() {
+            // It fails when nobody listens, which ends the loop.
+            let _ = sender.send(());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! The MTU of internal ports: as long as the user has not set it, the smallest of the bridge's other ports.
+//!
+//! Hosts behind the bridge then send what every port can carry. Where the bridge has no other ports, internal ones keep what
+//! they have.
+
+use super::Reconciler;
+use super::state::{BridgeState, Iface};
+
+/// What an internal port has when the last other port has gone.
+const DEFAULT: u32 = 1500;
+
+impl Reconciler {
+    /// Gives internal ports their MTU where it is due, and the datapath what ports have.
+    pub(super) fn follow_mtu(&self, state: &mut BridgeState) {
+        let leads = |i: &&Iface| i.device().is_some() && !i.follows_mtu() && i.status.mtu != 0;
+        let lead = state.ifaces.values().filter(leads).map(|i| i.status.mtu).min();
+        let min = lead.or(state.min_mtu.map(|_| DEFAULT));
+        let moved = min != state.min_mtu;
+        state.min_mtu = min;
+        for iface in state.ifaces.values_mut() {
+            let is_new = std::mem::take(&mut iface.is_new);
+            let Some(mtu) = min.filter(|_| iface.follows_mtu()) else { continue };
+            let due = if moved { iface.status.mtu != mtu } else { is_new && iface.status.mtu > mtu };
+            let Some((device, no)) = iface.device().filter(|_| due) else { continue };
+            match device.set_mtu(mtu) {
+                Ok(()) => {
+                    // It cannot fail: the port is there.
+                    let _ = self.switch.datapath.set_port_mtu(no, mtu);
+                    iface.status.mtu = mtu;
+                }
+                Err(error) => {
+                    log::warn!(target: "netdev", "failed to set MTU for network device {}: {error}", iface.name);
+                }
+            }
+        }
+    }
+}

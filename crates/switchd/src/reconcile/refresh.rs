@@ -1,0 +1,78 @@
+//! What devices say of themselves: link, MTU, address. Read about once a second, and when the kernel says that one changed.
+
+use heddle_port::PortStatus;
+
+use super::Reconciler;
+use super::ports::is_gone;
+use super::state::{BridgeState, Iface};
+
+/// What was found.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Found {
+    /// Something is to be written to the database.
+    pub(super) changed: bool,
+    /// A device has gone, or one may have come that is waited for: the configuration is to be applied again.
+    pub(super) reconfigure: bool,
+}
+
+impl Reconciler {
+    /// Reads the state of all devices and passes changes on to OpenFlow.
+    pub(super) fn refresh(&mut self) -> Found {
+        let mut found = Found::default();
+        for name in self.names() {
+            let Some(mut state) = self.bridges.remove(&name) else { continue };
+            if self.refresh_bridge(&mut state, &mut found) {
+                self.follow_mtu(&mut state);
+                state.push_ports();
+                found.changed = true;
+            }
+            state.controllers.tick();
+            self.bridges.insert(name, state);
+        }
+        found
+    }
+
+    fn refresh_bridge(&self, state: &mut BridgeState, found: &mut Found) -> bool {
+        let patches: Vec<_> = state.bridge.port_configs();
+        let mut changed = false;
+        for iface in state.ifaces.values_mut() {
+            let now = match iface.device() {
+                Some((device, _)) => device.status(),
+                // A patch port's admin state is what controllers make it.
+                None => match patches.iter().find(|p| p.no == iface.no) {
+                    Some(p) => PortStatus { admin_up: p.admin_up, ..iface.status.clone() },
+                    None => continue,
+                },
+            };
+            self.reopen_if_stale(&state.row.name, iface);
+            if now == iface.status {
+                continue;
+            }
+            if let Some((device, no)) = iface.device() {
+                found.reconfigure |= is_gone(device.as_ref(), &now);
+                if now.mtu != iface.status.mtu {
+                    // It cannot fail: the port is there.
+                    let _ = self.switch.datapath.set_port_mtu(no, now.mtu);
+                }
+            }
+            changed |= PortStatus { rx_dropped: 0, ..now.clone() } != PortStatus { rx_dropped: 0, ..iface.status.clone() };
+            iface.status = now;
+        }
+        changed
+    }
+
+    /// Opens the queues anew of a device that was replaced by another of its name.
+    fn reopen_if_stale(&self, bridge: &str, iface: &Iface) {
+        let Some((device, no)) = iface.device().filter(|(device, _)| device.stale()) else { return };
+        let datapath = &self.switch.datapath;
+        let again = datapath.del_port(no).and_then(|()| datapath.add_port(device.clone(), Some(no)));
+        if let Err(error) = again {
+            log::warn!(target: "bridge", "bridge {bridge}: interface {}: {error}", iface.name);
+        }
+    }
+
+    /// Whether some interface waits for its device.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.bridges.values().any(|b| !b.failures.is_empty())
+    }
+}

@@ -1,0 +1,215 @@
+//! What the reconciler has made so far.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heddle_datapath::{PortNo, PortStats};
+use heddle_ofproto::bridge::{Bridge, BundleConfig, PortConfig, PortTarget};
+use heddle_ofproto::conn::{Controllers, Listener};
+use heddle_openflow::Port as OfPort;
+use heddle_ovsdb::Uuid;
+use heddle_port::{Port, PortStatus};
+
+use super::desired::{BridgeRow, InterfaceRow, Smap};
+use super::numbers::Numbers;
+
+/// One interface that is there.
+pub(super) struct Iface {
+    pub(super) name: String,
+    /// Its row; `None` without one.
+    pub(super) uuid: Option<Uuid>,
+    /// The port that it belongs to.
+    pub(super) port: String,
+    /// The type in the database.
+    pub(super) kind: String,
+    /// The type to show.
+    pub(super) shown: &'static str,
+    pub(super) no: OfPort,
+    pub(super) body: Body,
+    /// As last read.
+    pub(super) status: PortStatus,
+    pub(super) options: Smap,
+    /// The user has set the MTU.
+    pub(super) mtu_request: Option<u32>,
+    /// Its MTU follows those of the other ports from now on.
+    pub(super) is_new: bool,
+}
+
+/// What an interface is made of.
+pub(super) enum Body {
+    /// A device in the datapath.
+    Device(Arc<dyn Port>, PortNo),
+    /// One end of a patch, with the name of the other.
+    Patch(String),
+}
+
+impl Iface {
+    /// Whether it is the bridge's own port.
+    pub(super) fn is_local(&self) -> bool {
+        self.no == OfPort::LOCAL
+    }
+
+    pub(super) fn device(&self) -> Option<(&Arc<dyn Port>, PortNo)> {
+        match &self.body {
+            Body::Device(device, no) => Some((device, *no)),
+            Body::Patch(_) => None,
+        }
+    }
+
+    /// Whether its MTU follows those of the other ports.
+    pub(super) fn follows_mtu(&self) -> bool {
+        let internal = matches!(&self.body, Body::Device(d, _) if matches!(d.kind(), "internal" | "dummy-internal"));
+        internal && self.kind != "tap" && self.mtu_request.is_none()
+    }
+
+    /// For OpenFlow.
+    pub(super) fn config(&self) -> PortConfig {
+        PortConfig {
+            no: self.no,
+            name: self.name.clone(),
+            bundle: self.port.clone(),
+            target: match &self.body {
+                Body::Device(_, no) => PortTarget::Datapath(*no),
+                Body::Patch(peer) => PortTarget::Patch(peer.clone()),
+            },
+            mac: self.status.mac,
+            mtu: self.status.mtu,
+            admin_up: self.status.admin_up,
+            link_up: self.status.link_up,
+            speed_bps: self.status.speed_bps,
+        }
+    }
+}
+
+/// An interface that could not be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Its row.
+    pub(super) uuid: Uuid,
+    /// Why; for `Interface.error`.
+    pub(super) why: Option<String>,
+}
+
+/// One bridge that is there.
+pub(super) struct BridgeState {
+    pub(super) row: BridgeRow,
+    pub(super) bridge: Arc<Bridge>,
+    /// By name.
+    pub(super) ifaces: BTreeMap<String, Iface>,
+    /// Interfaces on the way to another number.
+    pub(super) parked: BTreeMap<String, Iface>,
+    /// By interface name.
+    pub(super) failures: BTreeMap<String, Failure>,
+    pub(super) numbers: Numbers,
+    pub(super) mac: [u8; 6],
+    pub(super) datapath_id: Option<u64>,
+    /// The MTU that internal ports follow.
+    pub(super) min_mtu: Option<u32>,
+    /// What OpenFlow was last told.
+    pub(super) pushed: Option<(Vec<BundleConfig>, Vec<PortConfig>)>,
+    pub(super) controllers: Controllers,
+    /// Where `ovs-ofctl` calls.
+    pub(super) listener: Option<Listener>,
+}
+
+impl BridgeState {
+    /// Tells OpenFlow the ports and bundles as they are now, if anything about them has changed: it costs every cached flow
+    /// a look.
+    pub(super) fn push_ports(&mut self) {
+        let with_members = |name: &str| self.ifaces.values().any(|i| i.port == name);
+        let bundles: Vec<BundleConfig> =
+            self.row.ports.values().filter(|p| with_members(&p.name)).map(|p| p.bundle.clone()).collect();
+        let ports: Vec<PortConfig> = self.ifaces.values().map(Iface::config).collect();
+        let now = Some((bundles.clone(), ports.clone()));
+        if self.pushed == now {
+            return;
+        }
+        self.bridge.set_ports(bundles, ports);
+        // Addresses learned in VLANs that a port has left would lead astray.
+        let before = std::mem::replace(&mut self.pushed, now);
+        for old in before.iter().flat_map(|(bundles, _)| bundles) {
+            let changed = self.row.ports.get(&old.name).is_some_and(|p| p.bundle != *old);
+            for iface in self.ifaces.values().filter(|i| changed && i.port == old.name) {
+                self.bridge.mac.flush_port(iface.no);
+            }
+        }
+    }
+
+    /// The interface with that number.
+    pub(super) fn by_number(&self, no: OfPort) -> Option<&Iface> {
+        self.ifaces.values().find(|i| i.no == no)
+    }
+
+    /// The row of an interface that exists.
+    pub(super) fn row_of(&self, name: &str) -> Option<&InterfaceRow> {
+        self.row.interface(name).map(|(_, i)| i)
+    }
+}
+
+/// What commands may know of interfaces, by name. Replaced as a whole after every change.
+#[derive(Default)]
+pub struct Inventory {
+    /// Bridges by name: type of the datapath.
+    pub bridges: BTreeMap<String, String>,
+    /// Interfaces by name.
+    pub interfaces: BTreeMap<String, Item>,
+}
+
+/// One interface.
+#[derive(Clone)]
+pub struct Item {
+    /// Its bridge.
+    pub bridge: String,
+    /// The type to show.
+    pub shown: &'static str,
+    /// OpenFlow port.
+    pub no: OfPort,
+    /// Number in the datapath, none for patch ports.
+    pub dp_no: Option<PortNo>,
+    /// The device.
+    pub device: Option<Arc<dyn Port>>,
+    /// Settings to show, by key.
+    pub settings: BTreeMap<String, String>,
+}
+
+impl Iface {
+    pub(super) fn item(&self, bridge: &str) -> Item {
+        let mut settings = BTreeMap::new();
+        match &self.body {
+            Body::Patch(peer) => {
+                settings.insert("peer".to_owned(), peer.clone());
+            }
+            Body::Device(device, _) if device.kind().starts_with("dummy") => {
+                for key in ["ifindex", "pstream", "stream"] {
+                    if let Some(v) = self.options.get(key) {
+                        settings.insert(key.to_owned(), v.to_owned());
+                    }
+                }
+            }
+            Body::Device(..) => {}
+        }
+        let device = self.device();
+        Item {
+            bridge: bridge.to_owned(),
+            shown: self.shown,
+            no: self.no,
+            dp_no: device.map(|(_, no)| no),
+            device: device.map(|(d, _)| d.clone()),
+            settings,
+        }
+    }
+}
+
+/// Counters of an interface, as (name in the database, count).
+pub(super) fn counters(stats: &PortStats, status: &PortStatus) -> [(&'static str, u64); 8] {
+    [
+        ("rx_packets", stats.rx_packets),
+        ("tx_packets", stats.tx_packets),
+        ("rx_bytes", stats.rx_bytes),
+        ("tx_bytes", stats.tx_bytes),
+        ("rx_dropped", stats.rx_dropped + status.rx_dropped),
+        ("tx_dropped", stats.tx_dropped),
+        ("rx_errors", stats.rx_errors),
+        ("tx_errors", stats.tx_errors),
+    ]
+}

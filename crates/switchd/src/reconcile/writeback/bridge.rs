@@ -1,0 +1,58 @@
+//! `Bridge` and `Controller`.
+
+use heddle_ovsdb::{Columns, Datum, Db, Txn};
+
+use super::report;
+use crate::reconcile::Reconciler;
+use crate::reconcile::state::BridgeState;
+
+impl Reconciler {
+    pub(super) fn describe_bridge(&self, db: &Db, state: &BridgeState, txn: &mut Txn) {
+        let Some(row) = db.row("Bridge", state.row.uuid) else { return };
+        let id = state.datapath_id.map(|id| format!("{id:016x}"));
+        let columns =
+            Columns::new().with("datapath_id", Datum::optional(id)).with("datapath_version", "<built-in>");
+        report(txn.update_changed(row, &columns));
+    }
+
+    /// A controller's state is written when it changes; the ages in it only now and then (`ages`).
+    pub(super) fn describe_controllers(&self, db: &Db, state: &BridgeState, ages: bool, txn: &mut Txn) {
+        let all = state.controllers.status();
+        for controller in &state.row.controllers {
+            let Some(row) = db.row("Controller", controller.uuid) else { continue };
+            // A relative path of a socket was made absolute: found by its end then.
+            let found = all.get(&controller.target).or_else(|| {
+                let path = controller.target.strip_prefix("unix:")?;
+                all.iter().find(|(t, _)| t.starts_with("unix:") && t.ends_with(path)).map(|(_, s)| s)
+            });
+            let Some(status) = found else {
+                let none = Columns::new()
+                    .with("is_connected", false)
+                    .with("role", Datum::empty())
+                    .with("status", Datum::empty());
+                report(txn.update_changed(row, &none));
+                continue;
+            };
+            let same = row.bool("is_connected").is_ok_and(|c| c == status.connected)
+                && row.opt_str("role").is_ok_and(|r| r == status.role)
+                && row.map_get("status", "state").is_ok_and(|s| s == Some(status.state))
+                && row.map_get("status", "last_error").is_ok_and(|e| e == status.last_error.as_deref());
+            if same && !ages {
+                continue;
+            }
+            let mut pairs = vec![("state".to_owned(), status.state.to_owned())];
+            let secs = |s: Option<u64>| s.map(|s| s.to_string());
+            let more = [
+                ("last_error", status.last_error.clone()),
+                ("sec_since_connect", secs(status.sec_since_connect)),
+                ("sec_since_disconnect", secs(status.sec_since_disconnect)),
+            ];
+            pairs.extend(more.into_iter().filter_map(|(k, v)| Some((k.to_owned(), v?))));
+            let columns = Columns::new()
+                .with("is_connected", status.connected)
+                .with("role", Datum::optional(status.role))
+                .with("status", Datum::map(pairs));
+            report(txn.update_changed(row, &columns));
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `Interface`: number, state, counters, and why it could not be made.
+
+use heddle_ovsdb::{Columns, Datum, Db, Txn};
+
+use super::report;
+use crate::reconcile::Reconciler;
+use crate::reconcile::mac::mac_text;
+use crate::reconcile::state::{Body, BridgeState, Failure, Iface, counters};
+
+/// Columns that are not configuration.
+pub(super) const OWN: &[&str] = &[
+    "ofport",
+    "error",
+    "status",
+    "statistics",
+    "admin_state",
+    "link_state",
+    "link_resets",
+    "link_speed",
+    "duplex",
+    "mtu",
+    "mac_in_use",
+    "ifindex",
+    "lacp_current",
+    "bfd_status",
+    "cfm_fault",
+    "cfm_fault_status",
+    "cfm_flap_count",
+    "cfm_health",
+    "cfm_remote_mpids",
+    "cfm_remote_opstate",
+    "external_ids",
+];
+
+/// Columns that an interface has only while it is there.
+const STATE: &[&str] = &[
+    "status",
+    "statistics",
+    "admin_state",
+    "link_state",
+    "link_resets",
+    "link_speed",
+    "duplex",
+    "mtu",
+    "mac_in_use",
+    "ifindex",
+];
+
+fn up_down(up: bool) -> &'static str {
+    if up { "up" } else { "down" }
+}
+
+fn int(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+impl Reconciler {
+    pub(super) fn describe_interface(&self, db: &Db, bridge: &BridgeState, iface: &Iface, all: bool, txn: &mut Txn) {
+        let Some(row) = iface.uuid.and_then(|u| db.row("Interface", u)) else { return };
+        let status = &iface.status;
+        let speed = (status.speed_bps != 0).then(|| int(status.speed_bps));
+        let duplex = speed.map(|_| if status.full_duplex.unwrap_or(false) { "full" } else { "half" });
+        let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
+        let mut columns = Columns::new()
+            .with("ofport", i64::from(iface.no.0 & 0xffff))
+            .with("error", Datum::optional(self.patch_error(bridge, iface)))
+            .with("admin_state", up_down(status.admin_up))
+            .with("link_state", up_down(status.link_up))
+            .with("link_resets", int(status.link_resets))
+            .with("link_speed", Datum::optional(speed))
+            .with("duplex", Datum::optional(duplex))
+            .with("mtu", Datum::optional((status.mtu != 0).then_some(status.mtu)))
+            .with("mac_in_use", mac_text(status.mac))
+            .with("ifindex", status.ifindex)
+            .with("status", Datum::map(known));
+        if all || row.datum("statistics").is_ok_and(Datum::is_empty) {
+            columns.set("statistics", self.statistics(bridge, iface));
+        }
+        report(txn.update_changed(row, &columns));
+    }
+
+    fn statistics(&self, bridge: &BridgeState, iface: &Iface) -> Datum {
+        match &iface.body {
+            Body::Device(_, no) => {
+                let stats = self.switch.datapath.port_stats(*no).unwrap_or_default();
+                Datum::map(counters(&stats, &iface.status).map(|(name, n)| (name, int(n))))
+            }
+            Body::Patch(_) => {
+                let ((rx, rx_bytes), (tx, tx_bytes)) = bridge.bridge.patch_stats(iface.no).unwrap_or_default();
+                let all = [("rx_packets", rx), ("rx_bytes", rx_bytes), ("tx_packets", tx), ("tx_bytes", tx_bytes)];
+                Datum::map(all.map(|(name, n)| (name, int(n))))
+            }
+        }
+    }
+
+    /// What is wrong with a patch port whose other end is not there, or does not mean it.
+    fn patch_error(&self, bridge: &BridgeState, iface: &Iface) -> Option<String> {
+        let Body::Patch(peer) = &iface.body else { return None };
+        let other = self.bridges.values().find_map(|b| b.ifaces.get(peer));
+        let paired = matches!(other.map(|o| &o.body), Some(Body::Patch(back)) if *back == iface.name);
+        let datapath = &bridge.row.datapath_type;
+        (!paired).then(|| format!("No usable peer '{peer}' exists in '{datapath}' datapath."))
+    }
+}
+
+pub(super) fn describe_failure(db: &Db, failure: &Failure, txn: &mut Txn) {
+    let Some(row) = db.row("Interface", failure.uuid) else { return };
+    let mut columns =
+        Columns::new().with("ofport", -1_i64).with("error", Datum::optional(failure.why.as_deref()));
+    for column in STATE {
+        columns.set(column, Datum::empty());
+    }
+    report(txn.update_changed(row, &columns));
+}

@@ -1,0 +1,88 @@
+//! From the switch to the database: what became of each row, its state and its counters.
+//!
+//! Every value is computed anew and only what differs from the replica is sent, in one transaction. A row that has gone in
+//! the meantime is passed over.
+
+mod bridge;
+mod interface;
+mod machine;
+
+use heddle_ovsdb::{Columns, Datum, Db, Txn};
+
+use super::Reconciler;
+use super::kinds;
+use crate::cli::COMPATIBLE_VERSION;
+
+/// Columns that this process writes, or that mean nothing to it: a change of those is no change of the configuration.
+pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
+    (
+        "Open_vSwitch",
+        &[
+            "cur_cfg", "statistics", "datapath_types", "iface_types", "ovs_version", "db_version", "system_type",
+            "system_version", "dpdk_version", "dpdk_initialized", "external_ids", "manager_options", "ssl",
+        ],
+    ),
+    ("Bridge", &["datapath_id", "datapath_version", "status", "rstp_status", "external_ids"]),
+    ("Port", &["status", "statistics", "rstp_status", "rstp_statistics", "bond_active_slave", "external_ids"]),
+    ("Interface", interface::OWN),
+    ("Controller", &["is_connected", "role", "status", "external_ids"]),
+    ("Flow_Table", &["external_ids"]),
+    ("Mirror", &["statistics", "external_ids"]),
+];
+
+/// The columns of `table` that are not configuration.
+pub(super) fn not_config(table: &str) -> &'static [&'static str] {
+    NOT_CONFIG.iter().find(|(t, _)| *t == table).map_or(&[], |(_, columns)| columns)
+}
+
+impl Reconciler {
+    /// What is to be written. `counters`: also the counters of all interfaces, not just of new ones.
+    pub(super) fn describe(&mut self, db: &Db, counters: bool) -> Txn {
+        let mut txn = Txn::new();
+        self.describe_switch(db, counters, &mut txn);
+        for state in self.bridges.values() {
+            self.describe_bridge(db, state, &mut txn);
+            self.describe_controllers(db, state, counters, &mut txn);
+            for iface in state.ifaces.values() {
+                self.describe_interface(db, state, iface, counters, &mut txn);
+            }
+            for failure in state.failures.values() {
+                interface::describe_failure(db, failure, &mut txn);
+            }
+        }
+        if !txn.is_empty() {
+            txn.assert_lock();
+        }
+        txn
+    }
+
+    fn describe_switch(&self, db: &Db, counters: bool, txn: &mut Txn) {
+        let Some(top) = db.first("Open_vSwitch") else { return };
+        let options = &self.switch.options;
+        let mut columns = Columns::new()
+            .with("datapath_types", Datum::set(kinds::datapath_types(options)))
+            .with("iface_types", Datum::set(kinds::interface_types(options)))
+            .with("dpdk_initialized", false)
+            .with("dpdk_version", "none")
+            .with("ovs_version", COMPATIBLE_VERSION);
+        if let Some(schema) = db.schema() {
+            columns.set("db_version", schema.version.as_str());
+        }
+        if let Some(cfg) = self.applied {
+            columns.set("cur_cfg", cfg);
+        }
+        if !self.globals.statistics {
+            columns.set("statistics", Datum::empty());
+        } else if counters {
+            columns.set("statistics", Datum::map(machine::statistics(&options.names.service)));
+        }
+        report(txn.update_changed(top, &columns));
+    }
+}
+
+/// A value that its column cannot hold is a mistake in this program, or a schema from another age.
+fn report(refused: Vec<heddle_ovsdb::Refused>) {
+    for r in refused {
+        log::debug!(target: "bridge", "column {} not written: {:?}", r.column, r.why);
+    }
+}

@@ -1,0 +1,172 @@
+//! The parts of the switch, put together: clock, bridges, datapath, and the threads between them.
+//!
+//! * Packets for controllers: a thread waits for the datapath's bell and hands them to the bridges.
+//! * Time: a thread of its own expires rules and addresses, since crediting cached packets first may take some
+//!   milliseconds.
+//! * [`Switch::warp`] moves the clock and does that thread's work at every step, before it returns.
+//!
+//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look at it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use heddle_datapath::{Config, Datapath};
+use heddle_ofproto::Ofproto;
+use heddle_sync::Clock;
+use heddle_sys::Epoll;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::mpsc;
+
+use crate::cli::Options;
+use crate::reconcile::Inventory;
+
+/// How often time-outs are looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How long the thread for upcalls waits before it looks whether it is time to end.
+const WAIT_MS: i32 = 100;
+/// Packets handed to controllers in one go.
+const UPCALL_BATCH: usize = 256;
+
+/// How long a command waits for the reconciler.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A wish that devices be looked at, to be answered when that is done.
+pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
+
+/// The switch of this process.
+pub struct Switch {
+    /// The command line.
+    pub options: Arc<Options>,
+    /// The time that everything in the switch goes by.
+    pub clock: Arc<Clock>,
+    /// Bridges, rules, controllers' requests.
+    pub ofproto: Arc<Ofproto>,
+    /// Workers, ports, cached flows.
+    pub datapath: Arc<Datapath>,
+    /// What the database has made of interfaces, for commands that name them.
+    pub inventory: RwLock<Inventory>,
+    /// Wishes that devices be looked at now; whoever carries one out answers it.
+    wishes: mpsc::UnboundedSender<Wish>,
+    wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
+    /// Held while time passes: by the ticker, or by one `time/warp`.
+    ticking: Mutex<()>,
+    stop: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl std::fmt::Debug for Switch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Switch").finish_non_exhaustive()
+    }
+}
+
+impl Switch {
+    /// Starts workers and threads. To be called within the runtime.
+    ///
+    /// # Errors
+    /// The system refuses threads or descriptors.
+    pub fn start(options: Arc<Options>) -> anyhow::Result<Arc<Switch>> {
+        let clock = Arc::new(Clock::default());
+        let ofproto = Ofproto::new(clock.clone());
+        let config = Config { clock: clock.clone(), ..Config::default() };
+        let datapath =
+            Datapath::new(config, ofproto.pipeline().clone()).context("cannot start the datapath")?;
+        ofproto.attach(datapath.clone());
+        let (wishes, wished) = mpsc::unbounded_channel();
+        let switch = Arc::new(Switch {
+            options,
+            clock,
+            ofproto,
+            datapath,
+            inventory: RwLock::default(),
+            wishes,
+            wished: Mutex::new(Some(wished)),
+            ticking: Mutex::new(()),
+            stop: false.into(),
+            threads: Mutex::default(),
+        });
+        let spawn = |name: &str, work: fn(&Switch)| {
+            let own = switch.clone();
+            std::thread::Builder::new().name(name.into()).spawn(move || work(&own)).context("cannot start a thread")
+        };
+        let threads = vec![spawn("ticker", Switch::tick_on)?, spawn("upcalls", Switch::deliver_on)?];
+        *switch.threads.lock() = threads;
+        Ok(switch)
+    }
+
+    fn tick_on(&self) {
+        while !self.stop.load(Relaxed) {
+            self.tick();
+            std::thread::park_timeout(TICK);
+        }
+    }
+
+    fn deliver_on(&self) {
+        let mut bell = match Epoll::new(1).and_then(|e| e.add(self.datapath.upcall_fd(), 0).map(|()| e)) {
+            Ok(bell) => bell,
+            Err(error) => {
+                let why = crate::vlog::errno_text(&error);
+                log::error!(target: "ofproto_dpif_upcall", "cannot wait for packets, looking for them instead ({why})");
+                while !self.stop.load(Relaxed) {
+                    self.ofproto.deliver_upcalls(UPCALL_BATCH);
+                    std::thread::park_timeout(Duration::from_millis(1));
+                }
+                return;
+            }
+        };
+        while !self.stop.load(Relaxed) {
+            // Woken by the datapath, and now and then to see whether it is time to end.
+            if bell.wait(WAIT_MS).is_ok_and(|mut ready| ready.next().is_some()) {
+                self.ofproto.deliver_upcalls(UPCALL_BATCH);
+            }
+        }
+    }
+
+    /// Does what is due at this time.
+    pub fn tick(&self) {
+        let _alone = self.ticking.lock();
+        self.ofproto.tick();
+    }
+
+    /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows included.
+    pub fn warp(&self, total_ms: u64, step_ms: u64) {
+        let _alone = self.ticking.lock();
+        let mut left = total_ms;
+        while left > 0 {
+            let step = left.min(step_ms.max(1));
+            self.clock.warp(step);
+            self.datapath.tick();
+            self.ofproto.tick();
+            left -= step;
+        }
+    }
+
+    /// Has the reconciler look at all devices, and waits until it has. For commands that change a device.
+    pub fn look_at_devices(&self) {
+        let (done, wait) = std::sync::mpsc::sync_channel(1);
+        if self.wishes.send(done).is_ok() {
+            // Late is as good as never: then the next look, within a second, sees it.
+            let _ = wait.recv_timeout(PATIENCE);
+        }
+    }
+
+    /// The wishes of [`Switch::look_at_devices`]; once.
+    pub(crate) fn take_wishes(&self) -> Option<mpsc::UnboundedReceiver<Wish>> {
+        self.wished.lock().take()
+    }
+
+    /// Ends all threads and closes all ports.
+    pub fn shutdown(&self) {
+        self.stop.store(true, Relaxed);
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                log::error!(target: "vswitchd", "a thread ended by a panic");
+            }
+        }
+        self.datapath.shutdown();
+    }
+}
