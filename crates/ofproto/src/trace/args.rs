@@ -52,11 +52,20 @@ pub(super) fn parse<'w>(world: &'w World, args: &[&str], env: &TraceEnv<'_>) -> 
     } else if options.generate {
         packet = Some(compose::compose(&key, options.payload));
     }
-    Ok(Request { bridge, key, packet, names: options.names })
+    Ok(Request {
+        bridge,
+        key,
+        packet,
+        names: options.names,
+    })
 }
 
 fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
-    let mut options = Options { generate: false, names: false, payload: DEFAULT_PAYLOAD };
+    let mut options = Options {
+        generate: false,
+        names: false,
+        payload: DEFAULT_PAYLOAD,
+    };
     let mut words = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -64,7 +73,9 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
             "-generate" | "--generate" => options.generate = true,
             "-names" | "--names" => options.names = true,
             "--l7-len" => {
-                let n = args.next().ok_or_else(|| format!("Missing argument for option {arg}"))?;
+                let n = args
+                    .next()
+                    .ok_or_else(|| format!("Missing argument for option {arg}"))?;
                 options.payload = n.parse().unwrap_or(0);
                 if options.payload > 64000 {
                     return Err(format!("{n}: too much L7 data"));
@@ -80,11 +91,18 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
 
 /// Bytes of a packet in hexadecimal; blanks may stand between them.
 fn hex(s: &str) -> Result<Vec<u8>, &'static str> {
-    let digits: Option<Vec<u32>> =
-        s.chars().filter(|c| !c.is_ascii_whitespace()).map(|c| c.to_digit(16)).collect();
-    let digits = digits.filter(|d| d.len() % 2 == 0).ok_or("Trailing garbage in packet data")?;
-    let bytes: Vec<u8> =
-        digits.chunks_exact(2).filter_map(|d| u8::try_from(d[0] << 4 | d[1]).ok()).collect();
+    let digits: Option<Vec<u32>> = s
+        .chars()
+        .filter(|c| !c.is_ascii_whitespace())
+        .map(|c| c.to_digit(16))
+        .collect();
+    let digits = digits
+        .filter(|d| d.len() % 2 == 0)
+        .ok_or("Trailing garbage in packet data")?;
+    let bytes: Vec<u8> = digits
+        .chunks_exact(2)
+        .filter_map(|d| u8::try_from(d[0] << 4 | d[1]).ok())
+        .collect();
     if bytes.len() < ETHERNET_LEN {
         return Err("Packet data too short for Ethernet");
     }
@@ -121,7 +139,13 @@ fn flow_of_datapath<'w>(
 fn flow_of_bridge<'w>(world: &'w World, name: &str, flow: &str) -> Result<(&'w BridgeView, FlowKey), String> {
     let bridge = world.bridges.values().find(|b| b.name == name);
     let bridge: &BridgeView = bridge.ok_or_else(|| format!("{name}: unknown bridge"))?;
-    let port = |name: &str| bridge.ports.values().find(|p| p.name == name).map(|p| key_port(p.no));
+    let port = |name: &str| {
+        bridge
+            .ports
+            .values()
+            .find(|p| p.name == name)
+            .map(|p| key_port(p.no))
+    };
     let key = FlowKey::parse_text(flow, Some(&port)).map_err(|e| format!("Bad openflow flow syntax: {e}"))?;
     Ok((bridge, key))
 }
@@ -130,7 +154,14 @@ fn flow_of_bridge<'w>(world: &'w World, name: &str, flow: &str) -> Result<(&'w B
 fn key_of_packet(bytes: &[u8], given: &FlowKey, bridge: &BridgeView) -> FlowKey {
     let mut key = FlowKey::default();
     let vlan_limit = u8::try_from(bridge.vlan_limit).unwrap_or(u8::MAX);
-    extract(bytes, &Hint { vlan_limit, ..Hint::ethernet(bytes.len()) }, &mut key);
+    extract(
+        bytes,
+        &Hint {
+            vlan_limit,
+            ..Hint::ethernet(bytes.len())
+        },
+        &mut key,
+    );
     FlowKey {
         in_port: given.in_port,
         skb_priority: given.skb_priority,

@@ -52,7 +52,12 @@ pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<T
     Ok(trace_request(pipeline, &world, request, env))
 }
 
-fn trace_request(pipeline: &Pipeline, world: &World, request: args::Request<'_>, env: &TraceEnv<'_>) -> Traced {
+fn trace_request(
+    pipeline: &Pipeline,
+    world: &World,
+    request: args::Request<'_>,
+    env: &TraceEnv<'_>,
+) -> Traced {
     let bridge = request.bridge;
     let mut report = Report::default();
     report.names = request.names;
@@ -67,11 +72,24 @@ fn trace_request(pipeline: &Pipeline, world: &World, request: args::Request<'_>,
         packet_out: false,
     };
     let generations = pipeline.shared_generations();
-    let outcome = run(world, &generations, bridge, &input, Some(&mut report), &mut translation);
+    let outcome = run(
+        world,
+        &generations,
+        bridge,
+        &input,
+        Some(&mut report),
+        &mut translation,
+    );
 
-    let port_name = |port: u32| bridge.ports.get(&crate::xlate::of_port(port)).map(|p| p.name.clone());
+    let port_name = |port: u32| {
+        bridge
+            .ports
+            .get(&crate::xlate::of_port(port))
+            .map(|p| p.name.clone())
+    };
     let show = |m: &Match| {
-        let names: Option<heddle_flow::text::PortNames<'_>> = if request.names { Some(&port_name) } else { None };
+        let names: Option<heddle_flow::text::PortNames<'_>> =
+            if request.names { Some(&port_name) } else { None };
         m.text(names, DEFAULT_PRIORITY).to_string()
     };
     let text = text(&request, &outcome, &report, &translation, env, &show);
@@ -97,7 +115,10 @@ fn text(
     } else {
         show(&outcome.last.shown())
     };
-    let mut megaflow = Match { key: request.key, mask: outcome.shown };
+    let mut megaflow = Match {
+        key: request.key,
+        mask: outcome.shown,
+    };
     megaflow.normalize();
     let actions = match outcome.error {
         // Whatever the reason, nothing happens to the packet.
@@ -111,7 +132,10 @@ fn text(
         show(&megaflow),
     );
     if let Some(error) = outcome.error {
-        text.push_str(&format!("\nTranslation failed ({}), packet is dropped.\n", error.text()));
+        text.push_str(&format!(
+            "\nTranslation failed ({}), packet is dropped.\n",
+            error.text()
+        ));
     }
     text
 }

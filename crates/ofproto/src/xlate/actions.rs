@@ -7,8 +7,8 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use heddle_datapath::action::DropReason;
 use heddle_flow::Vlan;
-use heddle_openflow::message::PacketInReason;
 use heddle_flow::text::PortNames;
+use heddle_openflow::message::PacketInReason;
 use heddle_openflow::text::{ActionsText, InstructionsText};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use smallvec::SmallVec;
@@ -82,7 +82,11 @@ impl Ctx<'_> {
         let name = |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
         let names: Option<PortNames<'_>> = if report.names { Some(&name) } else { None };
         let text = match step {
-            Step::Action(a) => ActionsText { actions: std::slice::from_ref(a), names }.to_string(),
+            Step::Action(a) => ActionsText {
+                actions: std::slice::from_ref(a),
+                names,
+            }
+            .to_string(),
             Step::Instruction(i) => {
                 let set = InstructionSet(vec![Instruction::clone(i)]);
                 InstructionsText { set: &set, names }.to_string()
@@ -235,4 +239,3 @@ fn reason_of(number: u8) -> PacketInReason {
     ];
     all.get(usize::from(number)).copied().unwrap_or(Action)
 }
-

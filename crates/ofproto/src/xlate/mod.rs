@@ -41,10 +41,10 @@ mod table;
 pub(crate) mod tests;
 mod vlan;
 
+pub(crate) use ctx::{key_port, of_port};
 pub use limits::XlateError;
 pub use meta::PacketInMeta;
 pub use run::{Outcome, PacketOut};
-pub(crate) use ctx::{key_port, of_port};
 
 use crate::model::World;
 use arc_swap::ArcSwap;

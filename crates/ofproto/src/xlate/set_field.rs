@@ -76,7 +76,11 @@ impl Ctx<'_> {
                 heddle_flow::text::format_value(&mut text, sf.field, sf.field.get(&self.flow), None, None);
         } else {
             let value = sf.get(&self.flow).as_u128();
-            text = if value == 0 { "0".to_owned() } else { format!("{value:#x}") };
+            text = if value == 0 {
+                "0".to_owned()
+            } else {
+                format!("{value:#x}")
+            };
         }
         self.report(Kind::Detail, || format!("{sf} is now {text}"));
     }

@@ -138,7 +138,9 @@ impl Ctx<'_> {
             Found::Nothing => format!("{table:2}. No match."),
             Found::Rule(rule) => {
                 let matches = rule.wide_match();
-                let matches = matches.text(if names { Some(&name) } else { None }, DEFAULT_PRIORITY).to_string();
+                let matches = matches
+                    .text(if names { Some(&name) } else { None }, DEFAULT_PRIORITY)
+                    .to_string();
                 let comma = if matches.is_empty() { "" } else { ", " };
                 let mut text = format!("{table:2}. {matches}{comma}priority {}", rule.priority);
                 if rule.cookie != 0 {

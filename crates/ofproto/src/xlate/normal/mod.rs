@@ -40,7 +40,10 @@ impl Ctx<'_> {
             extra[0].tci |= Vlan::PCP_MASK;
         }
         if inner.present() {
-            extra[1] = Vlan { tpid: u16::MAX, tci: u16::MAX };
+            extra[1] = Vlan {
+                tpid: u16::MAX,
+                tci: u16::MAX,
+            };
         }
     }
 

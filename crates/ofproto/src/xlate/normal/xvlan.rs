@@ -18,7 +18,8 @@ pub(super) struct Tags(pub(super) [Tag; N_VLANS]);
 
 /// Whether a trunk carries `vid`. A native port always carries its native VLAN, and never VLAN 0 beside it.
 pub(super) fn trunks(b: &Bundle, vid: u16) -> bool {
-    let native = matches!(b.vlan_mode, VlanMode::NativeTagged | VlanMode::NativeUntagged).then(|| own_vlan(b));
+    let native =
+        matches!(b.vlan_mode, VlanMode::NativeTagged | VlanMode::NativeUntagged).then(|| own_vlan(b));
     match native {
         _ if b.vlan_mode == VlanMode::Access => false,
         Some(own) if own != 0 && (vid == own || vid == 0) => vid == own,

@@ -24,7 +24,8 @@ pub(crate) struct LabBridge {
     pub(crate) flood_vlans: Option<Arc<crate::model::VlanSet>>,
 }
 
-/// A pipeline under test. Datapath port numbers are `100 * bridge + port`.
+/// A pipeline under test. Datapath port numbers are `100 * bridge + port`, 100 for the
+/// local port.
 pub(crate) struct Lab {
     pub(crate) pipeline: Pipeline,
     pub(crate) generations: Arc<Generations>,
@@ -32,17 +33,27 @@ pub(crate) struct Lab {
 }
 
 pub(crate) fn dp(bridge: usize, port: u32) -> PortNo {
-    PortNo(u32::try_from(bridge).unwrap() * 100 + if port == 0xffff_fffe { 99 } else { port })
+    PortNo(u32::try_from(bridge).unwrap() * 100 + if port == 0xffff_fffe { 100 } else { port })
 }
 
 pub(crate) fn out(port: u32) -> Action {
-    Action::Output { port: Port(port), max_len: 0 }
+    Action::Output {
+        port: Port(port),
+        max_len: 0,
+    }
 }
 pub(crate) fn to(port: Port) -> Action {
-    Action::Output { port, max_len: 0xffff }
+    Action::Output {
+        port,
+        max_len: 0xffff,
+    }
 }
 pub(crate) fn resubmit(table: u8) -> Action {
-    Action::Resubmit { port: Port::IN_PORT, table: Some(table), with_ct_orig: false }
+    Action::Resubmit {
+        port: Port::IN_PORT,
+        table: Some(table),
+        with_ct_orig: false,
+    }
 }
 
 impl Lab {
@@ -53,18 +64,30 @@ impl Lab {
             name: format!("br{i}"),
             bundles: std::iter::once(Port::LOCAL)
                 .chain((1..=*n).map(Port))
-                .map(|p| Bundle { name: port_name(i, p), ports: vec![p], ..Bundle::default() })
+                .map(|p| Bundle {
+                    name: port_name(i, p),
+                    ports: vec![p],
+                    ..Bundle::default()
+                })
                 .collect(),
             config: HashMap::new(),
             patches: HashMap::new(),
             mac: Arc::new(MacTable::new(i as u64, generations.clone())),
-            tables: Arc::new((0..N_TABLES).map(|t| Table::new(i as u64, u8::try_from(t).unwrap())).collect()),
+            tables: Arc::new(
+                (0..N_TABLES)
+                    .map(|t| Table::new(i as u64, u8::try_from(t).unwrap()))
+                    .collect(),
+            ),
             version: Arc::new(1.into()),
             miss_to_controller: false,
             flood_vlans: None,
         });
         let bridges = bridges.collect();
-        let lab = Self { pipeline: Pipeline::new(generations.clone()), generations, bridges };
+        let lab = Self {
+            pipeline: Pipeline::new(generations.clone()),
+            generations,
+            bridges,
+        };
         lab.publish();
         lab
     }
@@ -74,7 +97,12 @@ impl Lab {
         let mut world = World::default();
         for (i, b) in self.bridges.iter().enumerate() {
             let mut ports = std::collections::BTreeMap::new();
-            for (bundle, p) in b.bundles.iter().enumerate().flat_map(|(n, b)| b.ports.iter().map(move |p| (n, *p))) {
+            for (bundle, p) in b
+                .bundles
+                .iter()
+                .enumerate()
+                .flat_map(|(n, b)| b.ports.iter().map(move |p| (n, *p)))
+            {
                 let binding = match b.patches.get(&p) {
                     Some(peer) => Binding::Patch(Some(*peer)),
                     None => Binding::Datapath(dp(i, p.0)),
@@ -117,13 +145,23 @@ impl Lab {
 
     /// Joins two bridges.
     pub(crate) fn patch(&mut self, a: (usize, u32), b: (usize, u32)) {
-        self.bridges[a.0].patches.insert(Port(a.1), (b.0 as u64, Port(b.1)));
-        self.bridges[b.0].patches.insert(Port(b.1), (a.0 as u64, Port(a.1)));
+        self.bridges[a.0]
+            .patches
+            .insert(Port(a.1), (b.0 as u64, Port(b.1)));
+        self.bridges[b.0]
+            .patches
+            .insert(Port(b.1), (a.0 as u64, Port(a.1)));
         self.publish();
     }
 
     /// Adds a rule as a controller's flow mod would: rules, version, generations.
-    pub(crate) fn add(&self, at: (usize, u8), priority: u16, matches: &Match, set: InstructionSet) -> Arc<Entry<Arc<Rule>>> {
+    pub(crate) fn add(
+        &self,
+        at: (usize, u8),
+        priority: u16,
+        matches: &Match,
+        set: InstructionSet,
+    ) -> Arc<Entry<Arc<Rule>>> {
         let b = &self.bridges[at.0];
         let table = &b.tables[usize::from(at.1)];
         let mini = MiniMatch::new(matches);
@@ -143,7 +181,9 @@ impl Lab {
             stats: Arc::default(),
         };
         let version = b.version.load(Ordering::Relaxed) + 1;
-        let entry = table.rules.insert(&mini, priority.into(), version, Arc::new(rule));
+        let entry = table
+            .rules
+            .insert(&mini, priority.into(), version, Arc::new(rule));
         b.version.store(version, Ordering::Release);
         self.generations.bump(table.slot);
         entry
@@ -174,7 +214,15 @@ impl Lab {
 
     pub(crate) fn translate(&self, key: &FlowKey, purpose: Purpose) -> Translation {
         let mut t = Translation::default();
-        self.pipeline.translate(&Request { key, packet: None, now_ms: 1000, purpose }, &mut t);
+        self.pipeline.translate(
+            &Request {
+                key,
+                packet: None,
+                now_ms: 1000,
+                purpose,
+            },
+            &mut t,
+        );
         t
     }
 
@@ -203,5 +251,9 @@ impl Lab {
 }
 
 fn port_name(bridge: usize, p: Port) -> String {
-    if p == Port::LOCAL { format!("br{bridge}") } else { format!("p{}{}", bridge, key_port(p)) }
+    if p == Port::LOCAL {
+        format!("br{bridge}")
+    } else {
+        format!("p{}{}", bridge, key_port(p))
+    }
 }

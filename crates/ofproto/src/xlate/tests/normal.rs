@@ -20,12 +20,22 @@ const B: &str = "dl_src=50:00:00:00:00:0b,dl_dst=50:00:00:00:00:0a";
 fn floods_then_forwards() {
     let lab = lab();
     let flooded = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Miss);
-    assert_eq!(heddle_datapath::format_actions(&flooded.actions, None), "99,2,3,4");
+    assert_eq!(
+        heddle_datapath::format_actions(&flooded.actions, None),
+        "100,2,3,4"
+    );
     assert!(lab.generations.hold(&flooded.deps));
     assert_eq!(lab.actions(&format!("in_port=2,{B}")), "1");
-    assert!(!lab.generations.hold(&flooded.deps), "the destination is known now");
+    assert!(
+        !lab.generations.hold(&flooded.deps),
+        "the destination is known now"
+    );
     assert_eq!(lab.actions(&format!("in_port=1,{A}")), "2");
-    assert_eq!(lab.actions(&format!("in_port=2,{A}")), "drop", "back to where it came from");
+    assert_eq!(
+        lab.actions(&format!("in_port=2,{A}")),
+        "drop",
+        "back to where it came from"
+    );
 }
 
 #[test]
@@ -52,12 +62,21 @@ fn access_trunk_native() {
         (b[4].vlan_mode, b[4].tag) = (VlanMode::NativeTagged, Some(20));
     }
     lab.publish();
-    assert_eq!(lab.actions(&format!("in_port=1,{A}")), "push_vlan(vid=10,pcp=0),99,2,pop_vlan,3,push_vlan(vid=10,pcp=0),4");
+    assert_eq!(
+        lab.actions(&format!("in_port=1,{A}")),
+        "push_vlan(vid=10,pcp=0),100,2,pop_vlan,3,push_vlan(vid=10,pcp=0),4"
+    );
     assert_eq!(lab.actions(&format!("in_port=1,dl_vlan=10,{A}")), "drop");
     assert_eq!(lab.actions(&format!("in_port=2,dl_vlan=10,{B}")), "pop_vlan,1");
     assert_eq!(lab.actions(&format!("in_port=2,dl_vlan=30,{B}")), "drop");
-    assert_eq!(lab.actions(&format!("in_port=4,{A}")), "push_vlan(vid=20,pcp=0),99,2,3");
-    let entry = lab.bridges[0].mac.lookup(MacKey { mac: [0x50, 0, 0, 0, 0, 0x0a], vlan: 20 });
+    assert_eq!(
+        lab.actions(&format!("in_port=4,{A}")),
+        "push_vlan(vid=20,pcp=0),100,2,3"
+    );
+    let entry = lab.bridges[0].mac.lookup(MacKey {
+        mac: [0x50, 0, 0, 0, 0, 0x0a],
+        vlan: 20,
+    });
     assert_eq!(entry, Some(Port(4)));
 }
 
@@ -73,7 +92,7 @@ fn tunnels_of_tags() {
     assert_eq!(lab.actions(&format!("in_port=1,dl_vlan=8,{A}")), "drop");
     assert_eq!(
         lab.actions(&format!("in_port=1,dl_vlan=7,{A}")),
-        "push_vlan(tpid=0x88a8,vid=100,pcp=0),99,pop_vlan,2,push_vlan(tpid=0x88a8,vid=100,pcp=0),4"
+        "push_vlan(tpid=0x88a8,vid=100,pcp=0),100,pop_vlan,2,push_vlan(tpid=0x88a8,vid=100,pcp=0),4"
     );
 }
 
@@ -95,12 +114,23 @@ fn priority_tags() {
 fn reserved_addresses_groups_and_flood_vlans() {
     let mut lab = lab();
     assert_eq!(lab.actions("in_port=1,dl_dst=01:80:c2:00:00:0e"), "drop");
-    assert_eq!(lab.actions("in_port=1,dl_dst=01:80:c2:00:00:10"), "99,2,3,4");
-    assert_eq!(lab.actions("in_port=1,dl_src=01:00:5e:00:00:01,dl_dst=ff:ff:ff:ff:ff:ff"), "99,2,3,4");
+    assert_eq!(lab.actions("in_port=1,dl_dst=01:80:c2:00:00:10"), "100,2,3,4");
+    assert_eq!(
+        lab.actions("in_port=1,dl_src=01:00:5e:00:00:01,dl_dst=ff:ff:ff:ff:ff:ff"),
+        "100,2,3,4"
+    );
     lab.bridges[0].flood_vlans = Some(Arc::new(VlanSet::from_ids([0])));
     lab.publish();
     lab.actions(&format!("in_port=1,{A}"));
-    assert!(lab.bridges[0].mac.lookup(MacKey { mac: [0x50, 0, 0, 0, 0, 0x0a], vlan: 0 }).is_none());
+    assert!(
+        lab.bridges[0]
+            .mac
+            .lookup(MacKey {
+                mac: [0x50, 0, 0, 0, 0, 0x0a],
+                vlan: 0
+            })
+            .is_none()
+    );
 }
 
 #[test]
@@ -109,7 +139,7 @@ fn protected_ports_keep_apart() {
     lab.bridges[0].bundles[1].protected = true;
     lab.bridges[0].bundles[3].protected = true;
     lab.publish();
-    assert_eq!(lab.actions(&format!("in_port=1,{A}")), "99,2,4");
+    assert_eq!(lab.actions(&format!("in_port=1,{A}")), "100,2,4");
     assert_eq!(lab.actions(&format!("in_port=2,{B}")), "1");
 }
 
@@ -119,6 +149,6 @@ fn order_of_floods() {
     let lab = Lab::new(&[5]);
     lab.rule((0, 0), "in_port=1", vec![to(Port::FLOOD)]);
     lab.rule((0, 0), "in_port=2", vec![to(Port::NORMAL)]);
-    assert_eq!(lab.actions("in_port=1"), "4,99,5,2,3");
-    assert_eq!(lab.actions(&format!("in_port=2,{A}")), "99,1,3,4,5");
+    assert_eq!(lab.actions("in_port=1"), "4,100,5,2,3");
+    assert_eq!(lab.actions(&format!("in_port=2,{A}")), "100,1,3,4,5");
 }

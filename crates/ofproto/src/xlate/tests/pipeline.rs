@@ -2,8 +2,8 @@
 
 use super::lab::{Lab, dp, out, resubmit, to};
 use crate::model::{TableMiss, port_config};
-use heddle_datapath::action::{Action as Odp, DropReason};
 use heddle_datapath::Purpose;
+use heddle_datapath::action::{Action as Odp, DropReason};
 use heddle_flow::{FieldId, FieldValue, Match, Subfield};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +15,11 @@ fn a_rule_and_nothing_else_in_the_mask() {
     let lab = Lab::new(&[3]);
     lab.rule((0, 0), "in_port=1", vec![out(2), out(1), out(9)]);
     let t = lab.translate(&Lab::key(TCP), Purpose::Miss);
-    assert_eq!(t.actions, [Odp::Output(dp(0, 2))], "never back, never to what is not there");
+    assert_eq!(
+        t.actions,
+        [Odp::Output(dp(0, 2))],
+        "never back, never to what is not there"
+    );
     assert_eq!(t.mask.0.nw_src, 0);
     assert_eq!(t.mask.0.nw_frag, 3);
     assert!(lab.generations.hold(&t.deps));
@@ -25,7 +29,10 @@ fn a_rule_and_nothing_else_in_the_mask() {
 #[test]
 fn misses() {
     let mut lab = Lab::new(&[2]);
-    assert_eq!(lab.translate(&Lab::key("in_port=1"), Purpose::Miss).actions, [Odp::Drop(DropReason::Policy)]);
+    assert_eq!(
+        lab.translate(&Lab::key("in_port=1"), Purpose::Miss).actions,
+        [Odp::Drop(DropReason::Policy)]
+    );
     lab.bridges[0].miss_to_controller = true;
     lab.publish();
     assert!(lab.actions("in_port=1").contains("reason=7"));
@@ -49,7 +56,7 @@ fn ports_that_do_not() {
     lab.publish();
     let mut got: Vec<_> = lab.actions("in_port=1").split(',').map(str::to_owned).collect();
     got.sort();
-    assert_eq!(got, ["4", "99"]);
+    assert_eq!(got, ["100", "4"]);
     assert_eq!(lab.actions("in_port=4"), "drop");
 }
 
@@ -58,7 +65,10 @@ fn unknown_datapath_port() {
     let lab = Lab::new(&[1]);
     let mut key = Lab::key("in_port=1");
     key.in_port = 77;
-    assert_eq!(lab.translate(&key, Purpose::Miss).actions, [Odp::Drop(DropReason::NoPort)]);
+    assert_eq!(
+        lab.translate(&key, Purpose::Miss).actions,
+        [Odp::Drop(DropReason::NoPort)]
+    );
 }
 
 #[test]
@@ -91,7 +101,11 @@ fn masked_sets_write_only_their_bits() {
         value: FieldValue::from_u64(v),
         mask: FieldValue::from_u64(m),
     };
-    lab.rule((0, 0), "", vec![field(FieldId::Ipv4Dst, 0x0000_0100, 0x0000_ff00), out(2)]);
+    lab.rule(
+        (0, 0),
+        "",
+        vec![field(FieldId::Ipv4Dst, 0x0000_0100, 0x0000_ff00), out(2)],
+    );
     assert_eq!(lab.actions(TCP), "set(ipv4(dst=0.0.1.0/0.0.255.0)),2");
     assert_eq!(lab.actions("in_port=1,arp"), "2", "no such field in this packet");
 }
@@ -102,22 +116,46 @@ fn ttl_runs_out() {
     lab.rule((0, 0), "", vec![resubmit(1), out(2)]);
     lab.rule((0, 1), "", vec![Action::DecTtl(vec![0]), out(1)]);
     let text = lab.actions("in_port=2,icmp,nw_ttl=1");
-    assert!(text.starts_with("userspace(") && text.contains("reason=2"), "{text}");
-    assert!(!text.contains(",1"), "the list ends, the caller's goes on: {text}");
+    assert!(
+        text.starts_with("userspace(") && text.contains("reason=2"),
+        "{text}"
+    );
+    assert!(
+        !text.contains(",1"),
+        "the list ends, the caller's goes on: {text}"
+    );
 }
 
 #[test]
 fn tags() {
     let lab = Lab::new(&[4]);
     let vid = |vid, push_if_missing| Action::SetVlanVid { vid, push_if_missing };
-    lab.rule((0, 0), "in_port=1", vec![vid(5, false), out(2), vid(5, true), out(3), Action::PopVlan, out(4)]);
-    lab.rule((0, 0), "in_port=2", vec![Action::PushVlan(0x88a8), vid(7, false), out(1)]);
+    lab.rule(
+        (0, 0),
+        "in_port=1",
+        vec![
+            vid(5, false),
+            out(2),
+            vid(5, true),
+            out(3),
+            Action::PopVlan,
+            out(4),
+        ],
+    );
+    lab.rule(
+        (0, 0),
+        "in_port=2",
+        vec![Action::PushVlan(0x88a8), vid(7, false), out(1)],
+    );
     assert_eq!(lab.actions("in_port=1"), "2,push_vlan(vid=5,pcp=0),3,pop_vlan,4");
     assert_eq!(
         lab.actions("in_port=1,dl_vlan=3,dl_vlan_pcp=2"),
         "pop_vlan,push_vlan(vid=5,pcp=2),2,3,pop_vlan,4"
     );
-    assert_eq!(lab.actions("in_port=2,dl_vlan=3"), "push_vlan(tpid=0x88a8,vid=7,pcp=0),1");
+    assert_eq!(
+        lab.actions("in_port=2,dl_vlan=3"),
+        "push_vlan(tpid=0x88a8,vid=7,pcp=0),1"
+    );
 }
 
 #[test]
@@ -126,10 +164,23 @@ fn labels() {
     lab.rule(
         (0, 0),
         "ip",
-        vec![Action::DecTtl(vec![]), Action::PushMpls(0x8847), Action::SetMplsLabel(9), out(2)],
+        vec![
+            Action::DecTtl(vec![]),
+            Action::PushMpls(0x8847),
+            Action::SetMplsLabel(9),
+            out(2),
+        ],
     );
-    lab.rule((0, 0), "mpls", vec![Action::PopMpls(0x0800), Action::SetEthDst([2; 6]), out(2)]);
-    lab.rule((0, 0), "mpls,mpls_label=1", vec![Action::PopMpls(0x0800), resubmit(1)]);
+    lab.rule(
+        (0, 0),
+        "mpls",
+        vec![Action::PopMpls(0x0800), Action::SetEthDst([2; 6]), out(2)],
+    );
+    lab.rule(
+        (0, 0),
+        "mpls,mpls_label=1",
+        vec![Action::PopMpls(0x0800), resubmit(1)],
+    );
     assert_eq!(
         lab.actions(TCP),
         "set(ipv4(ttl=63)),push_mpls(label=9,tc=0,ttl=63,bos=1,eth_type=0x8847),2"
@@ -143,21 +194,44 @@ fn labels() {
 #[test]
 fn registers_metadata_stack() {
     let lab = Lab::new(&[5]);
-    let reg = |n: usize| Subfield { field: FieldId::ALL[FieldId::Reg0 as usize + n], ofs: 0, n_bits: 16 };
+    let reg = |n: usize| Subfield {
+        field: FieldId::ALL[FieldId::Reg0 as usize + n],
+        ofs: 0,
+        n_bits: 16,
+    };
     lab.rule(
         (0, 0),
         "",
         vec![
-            Action::Load { dst: reg(0), value: 3 },
-            Action::Move { src: reg(0), dst: reg(1) },
+            Action::Load {
+                dst: reg(0),
+                value: 3,
+            },
+            Action::Move {
+                src: reg(0),
+                dst: reg(1),
+            },
             Action::StackPush(reg(1)),
-            Action::Load { dst: reg(1), value: 4 },
-            Action::OutputReg { src: reg(1), max_len: 0 },
+            Action::Load {
+                dst: reg(1),
+                value: 4,
+            },
+            Action::OutputReg {
+                src: reg(1),
+                max_len: 0,
+            },
             Action::StackPop(reg(2)),
             resubmit(1),
         ],
     );
-    lab.rule((0, 1), "reg0=3,reg1=4,reg2=3", vec![Action::OutputReg { src: reg(2), max_len: 0 }]);
+    lab.rule(
+        (0, 1),
+        "reg0=3,reg1=4,reg2=3",
+        vec![Action::OutputReg {
+            src: reg(2),
+            max_len: 0,
+        }],
+    );
     assert_eq!(lab.actions("in_port=1"), "4,3");
     let mask = lab.translate(&Lab::key("in_port=1"), Purpose::Miss).mask;
     assert_eq!(mask.0.regs, [0; 16], "the datapath has no registers");
@@ -169,7 +243,10 @@ fn action_set_and_goto() {
     let set = InstructionSet(vec![
         Instruction::Apply(vec![out(2)]),
         Instruction::Write(vec![out(3), Action::SetEthSrc([1; 6])]),
-        Instruction::WriteMetadata { value: 0xff, mask: 0xf },
+        Instruction::WriteMetadata {
+            value: 0xff,
+            mask: 0xf,
+        },
         Instruction::Goto(5),
     ]);
     lab.add((0, 0), 1, &Match::any(), set);
@@ -185,10 +262,18 @@ fn action_set_and_goto() {
 #[test]
 fn resubmit_with_another_port_and_exit() {
     let lab = Lab::new(&[4]);
-    let as_port = |p| Action::Resubmit { port: Port(p), table: None, with_ct_orig: false };
+    let as_port = |p| Action::Resubmit {
+        port: Port(p),
+        table: None,
+        with_ct_orig: false,
+    };
     lab.rule((0, 0), "in_port=1", vec![as_port(2), as_port(9), out(4)]);
     lab.rule((0, 0), "in_port=2", vec![to(Port::IN_PORT), out(1), out(3)]);
-    assert_eq!(lab.actions("in_port=1"), "1,3,4", "only the lookup sees the other port");
+    assert_eq!(
+        lab.actions("in_port=1"),
+        "1,3,4",
+        "only the lookup sees the other port"
+    );
     lab.rule((0, 0), "in_port=9", vec![Action::Exit, out(3)]);
     assert_eq!(lab.actions("in_port=1"), "1,3");
 }
@@ -230,14 +315,23 @@ fn the_machines_stack_survives() {
         let t = lab.translate(&Lab::key("in_port=1"), Purpose::Miss);
         assert_eq!(t.actions, [Odp::Drop(DropReason::RecursionTooDeep)]);
     };
-    std::thread::Builder::new().stack_size(256 * 1024).spawn(run).unwrap().join().unwrap();
+    std::thread::Builder::new()
+        .stack_size(256 * 1024)
+        .spawn(run)
+        .unwrap()
+        .join()
+        .unwrap();
 }
 
 #[test]
 fn a_pushed_stack_has_an_end() {
     let lab = Lab::new(&[3]);
     let push = Action::StackPush(Subfield::all(FieldId::Xxreg0));
-    lab.rule((0, 0), "", vec![push; 5000].into_iter().chain([resubmit(1)]).collect());
+    lab.rule(
+        (0, 0),
+        "",
+        vec![push; 5000].into_iter().chain([resubmit(1)]).collect(),
+    );
     let t = lab.translate(&Lab::key("in_port=1"), Purpose::Miss);
     assert_eq!(t.actions, [Odp::Drop(DropReason::StackTooDeep)]);
 }
@@ -258,13 +352,25 @@ fn patches_fold() {
     lab.rule(
         (0, 0),
         "",
-        vec![Action::Load { dst: reg0, value: 7 }, Action::SetEthSrc([1; 6]), out(3), resubmit(1)],
+        vec![
+            Action::Load { dst: reg0, value: 7 },
+            Action::SetEthSrc([1; 6]),
+            out(3),
+            resubmit(1),
+        ],
     );
     lab.rule((0, 1), "reg0=7", vec![out(2)]);
-    lab.rule((1, 0), "in_port=3,reg0=0", vec![Action::SetEthSrc([2; 6]), out(1), out(3), Action::Exit]);
+    lab.rule(
+        (1, 0),
+        "in_port=3,reg0=0",
+        vec![Action::SetEthSrc([2; 6]), out(1), out(3), Action::Exit],
+    );
     let t = lab.translate(&Lab::key("in_port=1"), Purpose::Miss);
     let text = heddle_datapath::format_actions(&t.actions, None);
-    assert_eq!(text, "set(eth(src=02:02:02:02:02:02)),101,set(eth(src=01:01:01:01:01:01)),2");
+    assert_eq!(
+        text,
+        "set(eth(src=02:02:02:02:02:02)),101,set(eth(src=01:01:01:01:01:01)),2"
+    );
     t.credits.iter().for_each(|c| c.credit(2, 120, 5, 0));
     let world = lab.pipeline.world();
     let stats = |b: u64, p| &world.bridges[&b].ports[&Port(p)];

@@ -9,19 +9,34 @@ use proptest::prelude::*;
 use std::sync::Arc;
 
 fn set(field: FieldId, value: u64, mask: u64) -> Action {
-    Action::SetField { field, value: FieldValue::from_u64(value), mask: FieldValue::from_u64(mask) }
+    Action::SetField {
+        field,
+        value: FieldValue::from_u64(value),
+        mask: FieldValue::from_u64(mask),
+    }
 }
 
 /// The same as OpenFlow 1.0 has it; the mask's bits are adjacent.
 fn load(field: FieldId, value: u64, mask: u64) -> Action {
     let (ofs, n_bits) = (mask.trailing_zeros(), mask.count_ones());
     let small = |n: u32| u16::try_from(n).unwrap();
-    Action::Load { dst: Subfield { field, ofs: small(ofs), n_bits: small(n_bits) }, value: value >> ofs }
+    Action::Load {
+        dst: Subfield {
+            field,
+            ofs: small(ofs),
+            n_bits: small(n_bits),
+        },
+        value: value >> ofs,
+    }
 }
 
 /// Small numbers everywhere, so that rules and packets meet.
 pub(crate) fn action() -> impl Strategy<Value = Action> {
-    let reg = |n: u8| Subfield { field: FieldId::ALL[FieldId::Reg0 as usize + usize::from(n)], ofs: 4, n_bits: 16 };
+    let reg = |n: u8| Subfield {
+        field: FieldId::ALL[FieldId::Reg0 as usize + usize::from(n)],
+        ofs: 4,
+        n_bits: 16,
+    };
     let leaf = prop_oneof![
         6 => (1u32..5).prop_map(out),
         3 => (1u8..5).prop_map(resubmit),
@@ -43,10 +58,9 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         1 => (0u8..3).prop_map(move |n| Action::StackPush(reg(n))),
         1 => (0u8..3).prop_map(move |n| Action::StackPop(reg(n))),
         1 => (0u8..3).prop_map(move |n| Action::OutputReg { src: reg(n), max_len: 0 }),
-        1 => (0u16..3, any::<bool>()).prop_map(|(vid, push_if_missing)| Action::SetVlanVid { vid, push_if_missing }),
-        1 => (0u8..3, any::<bool>()).prop_map(|(pcp, push_if_missing)| Action::SetVlanPcp { pcp, push_if_missing }),
+        1 => (0u16..3).prop_map(|vid| Action::SetVlanVid { vid, push_if_missing: true }),
+        1 => (0u8..3).prop_map(|pcp| Action::SetVlanPcp { pcp, push_if_missing: true }),
         2 => Just(Action::StripVlan),
-        1 => Just(Action::PushVlan(0x8100)),
         1 => Just(Action::DecTtl(vec![0])),
         1 => (0u8..3).prop_map(Action::SetIpTtl),
         1 => (0u16..3).prop_map(Action::SetL4Src),
@@ -58,7 +72,9 @@ pub(crate) fn action() -> impl Strategy<Value = Action> {
         1 => Just(Action::Exit),
         1 => (1u32..5).prop_map(|p| Action::Resubmit { port: Port(p), table: Some(1), with_ct_orig: false }),
     ];
-    leaf.prop_recursive(2, 6, 3, |inner| prop::collection::vec(inner, 1..3).prop_map(Action::Clone))
+    leaf.prop_recursive(2, 6, 3, |inner| {
+        prop::collection::vec(inner, 1..3).prop_map(Action::Clone)
+    })
 }
 
 /// A rule's match, in the text of `ovs-ofctl`.
@@ -142,12 +158,16 @@ fn set_action() -> impl Strategy<Value = Action> {
 
 /// Rules with the instructions of OpenFlow 1.3.
 pub(crate) fn rules13(n: usize) -> impl Strategy<Value = Vec<RandomRule>> {
-    let apply = prop::collection::vec(prop_oneof![3 => set_action(), 1 => prop_oneof![
-        Just(Action::PopMpls(0x0800)),
-        Just(Action::DecMplsTtl),
-        Just(Action::SetMplsLabel(5)),
-        prop::collection::vec(set_action(), 1..3).prop_map(Action::Clone),
-    ]], 0..4).prop_map(|a| Some(Instruction::Apply(a)).filter(|i| *i != Instruction::Apply(vec![])));
+    let apply = prop::collection::vec(
+        prop_oneof![3 => set_action(), 1 => prop_oneof![
+            Just(Action::PopMpls(0x0800)),
+            Just(Action::DecMplsTtl),
+            Just(Action::SetMplsLabel(5)),
+            prop::collection::vec(set_action(), 1..3).prop_map(Action::Clone),
+        ]],
+        0..4,
+    )
+    .prop_map(|a| Some(Instruction::Apply(a)).filter(|i| *i != Instruction::Apply(vec![])));
     let clear = prop_oneof![4 => Just(None), 1 => Just(Some(Instruction::Clear))];
     let write = prop::collection::vec(set_action(), 0..3)
         .prop_map(|a| Some(Instruction::Write(a)).filter(|i| *i != Instruction::Write(vec![])));
@@ -156,13 +176,32 @@ pub(crate) fn rules13(n: usize) -> impl Strategy<Value = Vec<RandomRule>> {
         1 => (0u64..4).prop_map(|value| Some(Instruction::WriteMetadata { value, mask: 3 })),
     ];
     let goto = prop_oneof![1 => Just(None), 2 => (1u8..5).prop_map(Some)];
-    let matches = (matches(), prop_oneof![3 => Just(String::new()), 1 => (0u8..4).prop_map(|m| format!("metadata={m}/0x3"))])
-        .prop_map(|(a, b)| [a, b].into_iter().filter(|s| !s.is_empty()).collect::<Vec<_>>().join(","));
+    let matches = (
+        matches(),
+        prop_oneof![3 => Just(String::new()), 1 => (0u8..4).prop_map(|m| format!("metadata={m}/0x3"))],
+    )
+        .prop_map(|(a, b)| {
+            [a, b]
+                .into_iter()
+                .filter(|s| !s.is_empty())
+                .collect::<Vec<_>>()
+                .join(",")
+        });
     let one = (0u8..5, 0u16..4, matches, apply, clear, write, metadata, goto).prop_map(
         |(table, priority, matches, apply, clear, write, metadata, goto)| {
             let goto = goto.map(|t| Instruction::Goto(table + t));
-            let set = InstructionSet([apply, clear, write, metadata, goto].into_iter().flatten().collect());
-            RandomRule { table, priority, matches, set }
+            let set = InstructionSet(
+                [apply, clear, write, metadata, goto]
+                    .into_iter()
+                    .flatten()
+                    .collect(),
+            );
+            RandomRule {
+                table,
+                priority,
+                matches,
+                set,
+            }
         },
     );
     prop::collection::vec(one, 1..n)
@@ -213,7 +252,13 @@ pub(crate) fn add(lab: &Lab, r: &RandomRule) {
 /// Whether a packet with this key can be: what OVS's mask leaves to the headers' own rules.
 fn is_consistent(k: &FlowKey) -> bool {
     let tags = k.vlans;
-    let clean = |v: &Vlan| if v.present() { matches!(v.tpid, 0x8100 | 0x88a8) } else { *v == Vlan::default() };
+    let clean = |v: &Vlan| {
+        if v.present() {
+            matches!(v.tpid, 0x8100 | 0x88a8)
+        } else {
+            *v == Vlan::default()
+        }
+    };
     tags.iter().all(clean) && (tags[0].present() || !tags[1].present())
 }
 
