@@ -1,8 +1,21 @@
-//! The virtio-net header and, later, the rings.
+//! Guest memory, virtqueues and the virtio-net header.
+//!
+//! * [`mem`]: a guest's memory as a table of mapped regions that can be replaced while workers run.
+//! * [`ring`]: the device side of split and packed virtqueues, for the switch.
+//! * [`driver`]: the driver side over the same memory, for load generators and tests.
+//! * [`net_hdr`]: the header in front of each packet.
 //!
 //! What a guest or another process writes into a ring or a header is a claim. The decoders here turn claims into
-//! checked values ([`net_hdr::decode`]) and name what they refuse.
+//! checked values ([`net_hdr::decode`], [`mem::Claim`]) and name what they refuse.
 
+#![allow(unsafe_code)] // guest memory is raw memory: see `mem::host`; the rings use its safe functions
+#![allow(clippy::cast_possible_truncation)] // widths of ring fields are fixed; positions are masked by the ring's size
+
+pub mod driver;
+pub mod mem;
 pub mod net_hdr;
+pub mod ring;
 
+pub use mem::{GuestMemory, Region, SharedMemory};
 pub use net_hdr::{NetHdrError, decode, encode};
+pub use ring::{DeviceRx, DeviceTx, Features, QueueConfig, RingError};

@@ -1,0 +1,152 @@
+//! The driver side of virtqueues: what a guest's kernel does, for load generators and tests.
+//!
+//! It works over a [`GuestMemory`] that this process shares with a device, which may be another process: what the device writes
+//! is checked too ([`DriverError::Device`]), so that a wrong device ends a test with a word, not with wrong numbers.
+//!
+//! Costs: adding and taking buffers touches the ring's lines as a kernel's driver does; indices are published once per call of
+//! [`Driver::publish`]. No allocation after [`Driver::new`]. One thread per queue.
+
+mod arena;
+mod packed;
+mod slots;
+mod split;
+
+pub use arena::Arena;
+
+use crate::mem::GuestMemory;
+use crate::ring::{QueueConfig, RingError};
+use packed::Packed;
+use split::Split;
+
+/// A buffer: the driver's address and length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buf {
+    /// Address.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+/// A chain that the device has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What [`Driver::add`] was given.
+    pub token: u32,
+    /// Bytes that the device wrote. Of a chain that IN_ORDER let the device skip: all that it could write.
+    pub len: u32,
+}
+
+/// Why a driver cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// Not enough free descriptors now.
+    #[error("the ring is full")]
+    Full,
+    /// A chain of no buffers, or more than the ring has.
+    #[error("a chain of {0} buffers")]
+    Chain(usize),
+    /// An indirect table was asked for without the feature.
+    #[error("indirect descriptors were not negotiated")]
+    Indirect,
+    /// The table for indirect descriptors is not in memory.
+    #[error("indirect table: {0}")]
+    Table(crate::mem::MemError),
+    /// The device broke the protocol; says how.
+    #[error("the device {0}")]
+    Device(&'static str),
+}
+
+/// Where a chain's descriptors go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Into the ring.
+    Direct,
+    /// Into a table at this address, 16 bytes per buffer, which the driver may overwrite after the chain is done.
+    Indirect(u64),
+}
+
+#[derive(Debug)]
+enum Layout {
+    Split(Split),
+    Packed(Packed),
+}
+
+/// The driver side of one queue, of either layout.
+#[derive(Debug)]
+pub struct Driver(Layout);
+
+impl Driver {
+    /// Sets a queue up in zeroed memory, at the position that `cfg` names.
+    ///
+    /// # Errors
+    /// [`RingError::Size`], [`RingError::Area`].
+    pub fn new(cfg: &QueueConfig, mem: &GuestMemory) -> Result<Self, RingError> {
+        Ok(Self(if cfg.packed() {
+            Layout::Packed(Packed::new(cfg, mem)?)
+        } else {
+            Layout::Split(Split::new(cfg, mem)?)
+        }))
+    }
+    /// Adds a chain: `readable` buffers, then `writable` ones. The device sees it after [`Driver::publish`]. `mem` is where an
+    /// indirect table is written.
+    ///
+    /// # Errors
+    /// [`DriverError::Full`] and misuse; nothing was added then.
+    pub fn add(
+        &mut self,
+        mem: &GuestMemory,
+        readable: &[Buf],
+        writable: &[Buf],
+        place: Place,
+        token: u32,
+    ) -> Result<(), DriverError> {
+        match &mut self.0 {
+            Layout::Split(s) => s.add(mem, readable, writable, place, token),
+            Layout::Packed(p) => p.add(mem, readable, writable, place, token),
+        }
+    }
+    /// Shows the device what was added; returns whether it wants a kick.
+    pub fn publish(&mut self) -> bool {
+        match &mut self.0 {
+            Layout::Split(s) => s.publish(),
+            Layout::Packed(p) => p.publish(),
+        }
+    }
+    /// Takes the next chain that the device has used.
+    ///
+    /// # Errors
+    /// [`DriverError::Device`].
+    pub fn pop(&mut self) -> Result<Option<Done>, DriverError> {
+        match &mut self.0 {
+            Layout::Split(s) => s.pop(),
+            Layout::Packed(p) => p.pop(),
+        }
+    }
+    /// Asks to be notified of the next used chain. Returns whether there is one already.
+    pub fn arm(&mut self) -> bool {
+        match &mut self.0 {
+            Layout::Split(s) => s.arm(),
+            Layout::Packed(p) => p.arm(),
+        }
+    }
+    /// Asks not to be notified.
+    pub fn disarm(&mut self) {
+        match &mut self.0 {
+            Layout::Split(s) => s.disarm(),
+            Layout::Packed(p) => p.disarm(),
+        }
+    }
+    /// Free descriptors.
+    pub fn free(&self) -> usize {
+        match &self.0 {
+            Layout::Split(s) => s.free(),
+            Layout::Packed(p) => p.free(),
+        }
+    }
+}
+
+/// The buffers of a chain in order, each with whether the device writes to it.
+fn in_order<'a>(readable: &'a [Buf], writable: &'a [Buf]) -> impl Iterator<Item = (Buf, bool)> + 'a {
+    let r = readable.iter().map(|&b| (b, false));
+    r.chain(writable.iter().map(|&b| (b, true)))
+}

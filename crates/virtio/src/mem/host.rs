@@ -1,0 +1,210 @@
+//! Bytes of a guest in this process: the only code that touches them.
+//!
+//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers (no reference is made, the
+//! result may be a mixture of old and new bytes, nothing is decided on it before it is private), and ring fields are atomics
+//! of their natural size and alignment.
+
+use super::{DirtyLog, MemError};
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use heddle_sys::Mapping;
+use std::sync::Arc;
+
+/// A checked range inside one mapping, which it keeps alive: a ring, an event area.
+#[derive(Clone, Debug)]
+pub struct HostRange {
+    ptr: NonNull<u8>,
+    len: usize,
+    log: u64,
+    _map: Arc<Mapping>,
+}
+
+// SAFETY: the mapping lives as long as the range; all access is atomic or a raw copy.
+unsafe impl Send for HostRange {}
+// SAFETY: as above.
+unsafe impl Sync for HostRange {}
+
+impl HostRange {
+    /// `len` bytes at `offset` of `map`, which the caller has checked to be inside; refused when not aligned.
+    pub(super) fn new(
+        map: Arc<Mapping>,
+        offset: usize,
+        len: usize,
+        log: u64,
+        align: usize,
+    ) -> Result<Self, MemError> {
+        assert!(
+            offset <= map.len() && len <= map.len() - offset,
+            "regions lie inside their mapping"
+        );
+        // SAFETY: within the mapping by the line above.
+        let ptr = unsafe { map.as_ptr().add(offset) };
+        if !ptr.addr().get().is_multiple_of(align) {
+            return Err(MemError::Misaligned { addr: log, align });
+        }
+        Ok(Self {
+            ptr,
+            len,
+            log,
+            _map: map,
+        })
+    }
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Where dirty logging places the first byte.
+    pub fn log_addr(&self) -> u64 {
+        self.log
+    }
+
+    /// A pointer to a `T` at `off`. Offsets are computed from masked ring positions, never taken from a guest.
+    #[inline]
+    fn at<T>(&self, off: usize) -> *mut T {
+        assert!(
+            off < self.len
+                && size_of::<T>() <= self.len - off
+                && (self.ptr.addr().get() + off).is_multiple_of(align_of::<T>()),
+            "ring fields lie inside the ring, aligned"
+        );
+        // SAFETY: inside the range, and aligned, by the lines above.
+        unsafe { self.ptr.as_ptr().add(off).cast() }
+    }
+    #[inline]
+    fn a16(&self, off: usize) -> &AtomicU16 {
+        // SAFETY: valid and aligned for the life of `self` (`at`); all parties access it as an atomic.
+        unsafe { AtomicU16::from_ptr(self.at(off)) }
+    }
+    #[inline]
+    fn a32(&self, off: usize) -> &AtomicU32 {
+        // SAFETY: as `a16`.
+        unsafe { AtomicU32::from_ptr(self.at(off)) }
+    }
+    #[inline]
+    fn a64(&self, off: usize) -> &AtomicU64 {
+        // SAFETY: as `a16`.
+        unsafe { AtomicU64::from_ptr(self.at(off)) }
+    }
+    /// Reads the little-endian 16-bit field at `off`.
+    #[inline]
+    pub fn load16(&self, off: usize, order: Ordering) -> u16 {
+        u16::from_le(self.a16(off).load(order))
+    }
+    /// Writes the little-endian 16-bit field at `off`.
+    #[inline]
+    pub fn store16(&self, off: usize, value: u16, order: Ordering) {
+        self.a16(off).store(value.to_le(), order);
+    }
+    /// Reads the little-endian 32-bit field at `off`.
+    #[inline]
+    pub fn load32(&self, off: usize, order: Ordering) -> u32 {
+        u32::from_le(self.a32(off).load(order))
+    }
+    /// Writes the little-endian 32-bit field at `off`.
+    #[inline]
+    pub fn store32(&self, off: usize, value: u32, order: Ordering) {
+        self.a32(off).store(value.to_le(), order);
+    }
+    /// Reads the little-endian 64-bit field at `off`, unordered.
+    #[inline]
+    pub fn load64(&self, off: usize) -> u64 {
+        u64::from_le(self.a64(off).load(Ordering::Relaxed))
+    }
+    /// Writes the little-endian 64-bit field at `off`, unordered.
+    #[inline]
+    pub fn store64(&self, off: usize, value: u64) {
+        self.a64(off).store(value.to_le(), Ordering::Relaxed);
+    }
+    /// Asks the processor to bring the line at `off` near.
+    #[inline]
+    pub fn prefetch(&self, off: usize) {
+        prefetch(self.at::<u8>(off));
+    }
+}
+
+/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it; queues keep that snapshot until
+/// none of its pieces is in use, so pieces do not leave this crate.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    ptr: NonNull<u8>,
+    len: u32,
+    log: u64,
+}
+
+// SAFETY: an address whose mapping the owning queue keeps alive; it grants raw copies only.
+unsafe impl Send for Piece {}
+
+impl Piece {
+    pub(super) fn new(ptr: NonNull<u8>, len: u32, log: u64) -> Self {
+        Self { ptr, len, log }
+    }
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self.ptr.as_ptr());
+    }
+    /// Copies as many bytes from `at` on as there are and as fit into `dst`; returns how many.
+    #[inline]
+    pub(crate) fn read(&self, at: usize, dst: &mut [u8]) -> usize {
+        let n = dst.len().min(self.len().saturating_sub(at));
+        if n > 0 {
+            // SAFETY: `at + n <= len`; `dst` is private memory, so it does not overlap.
+            unsafe { core::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), dst.as_mut_ptr(), n) };
+        }
+        n
+    }
+    /// Copies as many bytes of `src` to `at` as there is room for; returns how many.
+    #[inline]
+    pub(crate) fn write(&self, at: usize, src: &[u8]) -> usize {
+        let n = src.len().min(self.len().saturating_sub(at));
+        if n > 0 {
+            // SAFETY: `at + n <= len`; `src` is private memory, so it does not overlap.
+            unsafe { core::ptr::copy_nonoverlapping(src.as_ptr(), self.ptr.as_ptr().add(at), n) };
+        }
+        n
+    }
+    /// As [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between two guests.
+    #[inline]
+    pub(crate) fn write_seg(&self, at: usize, seg: &heddle_packet::Seg, skip: usize) -> usize {
+        let n = seg.len().saturating_sub(skip).min(self.len().saturating_sub(at));
+        if n > 0 {
+            // SAFETY: both ranges are inside their mappings. A guest that posts one buffer for both directions makes them
+            // overlap, so this is a copy that allows it.
+            unsafe { core::ptr::copy(seg.as_ptr().add(skip), self.ptr.as_ptr().add(at), n) };
+        }
+        n
+    }
+    /// The bytes from `at` on, as a segment of a packet.
+    #[inline]
+    pub(crate) fn seg(&self, at: usize) -> heddle_packet::Seg {
+        let at = at.min(self.len());
+        // SAFETY: `at <= len`, so the address is in or one past the mapping, which the receive queue keeps (`DeviceRx` holds
+        // the memory snapshot until `complete`, and for ever when it is dropped before).
+        unsafe { heddle_packet::Seg::new(self.ptr.add(at), self.len - at as u32) }
+    }
+    /// Tells the dirty log that the first `n` bytes were written.
+    #[inline]
+    pub(crate) fn mark(&self, log: Option<&DirtyLog>, n: usize) {
+        if let Some(log) = log {
+            log.mark(self.log, n as u64);
+        }
+    }
+}
+
+#[inline]
+fn prefetch(p: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a hint; it never faults.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = p;
+}

@@ -1,0 +1,31 @@
+//! Guest memory: where a guest's addresses lie in this process.
+//!
+//! **Problem.** A guest names its buffers by its own addresses and may change their content, the ring and its mind at any
+//! moment. Its memory table is replaced (hotplug, migration, IOTLB) while workers copy packets.
+//!
+//! **Invariants.** A [`GuestMemory`] is immutable: regions sorted, disjoint, without wrap-around, each inside a mapping that it
+//! keeps alive. No address of a guest becomes a pointer except through [`GuestMemory`]'s bounds checks. No reference (`&[u8]`) to
+//! guest memory exists: bytes are copied in or out, ring fields are atomics.
+//!
+//! **Replacing.** A new table is published in [`SharedMemory`]; a queue keeps the snapshot that its unfinished packets point
+//! into and takes the new one when it has none. The old mapping is unmapped when its last user lets go.
+//!
+//! **Costs.** Translation: two compares when the address lies in the region of the one before, else a binary search. A look for
+//! a new table: one load of a line that is written only when tables change.
+
+mod claim;
+mod dirty;
+mod host;
+mod region;
+mod shared;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use claim::Claim;
+pub use dirty::DirtyLog;
+pub use host::HostRange;
+pub(crate) use host::Piece;
+pub use region::{MemError, Region};
+pub use shared::SharedMemory;
+pub use table::{GuestMemory, MAX_REGIONS};

@@ -1,0 +1,212 @@
+//! The table of regions and its translations.
+
+use super::{DirtyLog, HostRange, MemError, Piece, Region};
+use core::ptr::NonNull;
+use std::sync::Arc;
+
+/// Most regions of one table (QEMU's limit of memory slots with CONFIGURE_MEM_SLOTS).
+pub const MAX_REGIONS: usize = 512;
+
+/// What translation needs of a region, without indirection.
+#[derive(Clone, Copy, Debug)]
+struct Fast {
+    base: u64,
+    len: u64,
+    log: u64,
+    host: NonNull<u8>,
+}
+
+/// An immutable table of a guest's memory. Sorted by address; see the module header for its invariants.
+#[derive(Debug, Default)]
+pub struct GuestMemory {
+    regions: Vec<Region>,
+    fast: Vec<Fast>,
+    log: Option<Arc<DirtyLog>>,
+}
+
+// SAFETY: the raw pointers are addresses inside mappings that `regions` keeps alive; they grant raw copies only.
+unsafe impl Send for GuestMemory {}
+// SAFETY: as above; the table is immutable.
+unsafe impl Sync for GuestMemory {}
+
+impl GuestMemory {
+    /// A table of `regions` in any order.
+    ///
+    /// # Errors
+    /// [`MemError::Overlap`], [`MemError::TooMany`].
+    pub fn new(mut regions: Vec<Region>) -> Result<Self, MemError> {
+        if regions.len() > MAX_REGIONS {
+            return Err(MemError::TooMany);
+        }
+        regions.sort_by_key(|r| r.base);
+        for (a, b) in regions.iter().zip(regions.iter().skip(1)) {
+            if b.base - a.base < a.len {
+                return Err(MemError::Overlap { base: b.base });
+            }
+        }
+        let fast = regions
+            .iter()
+            .map(|r| Fast {
+                base: r.base,
+                len: r.len,
+                log: r.log,
+                // SAFETY: `Region::part` checked that the offset is inside the mapping.
+                host: unsafe { r.map.as_ptr().add(r.offset) },
+            })
+            .collect();
+        Ok(Self {
+            regions,
+            fast,
+            log: None,
+        })
+    }
+    /// The same table with another dirty log (`None`: no migration runs).
+    #[must_use]
+    pub fn with_log(&self, log: Option<Arc<DirtyLog>>) -> Self {
+        Self {
+            regions: self.regions.clone(),
+            fast: self.fast.clone(),
+            log,
+        }
+    }
+    /// The same table with one more region.
+    ///
+    /// # Errors
+    /// As [`GuestMemory::new`].
+    pub fn with_region(&self, region: Region) -> Result<Self, MemError> {
+        let mut regions = self.regions.clone();
+        regions.push(region);
+        let mut table = Self::new(regions)?;
+        table.log.clone_from(&self.log);
+        Ok(table)
+    }
+    /// The same table without the region of `len` bytes at `base`.
+    ///
+    /// # Errors
+    /// [`MemError::NoRegion`] when there is no region of exactly that range.
+    pub fn without_region(&self, base: u64, len: u64) -> Result<Self, MemError> {
+        let mut regions = self.regions.clone();
+        regions.retain(|r| (r.base, r.len) != (base, len));
+        if regions.len() == self.regions.len() {
+            return Err(MemError::NoRegion { base });
+        }
+        let mut table = Self::new(regions)?;
+        table.log.clone_from(&self.log);
+        Ok(table)
+    }
+    /// The regions, by address.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+    /// The dirty log, while a migration runs.
+    #[inline]
+    pub fn log(&self) -> Option<&DirtyLog> {
+        self.log.as_deref()
+    }
+    /// The driver's address of the front end's own address `user` (vhost-user gives ring addresses in that form).
+    ///
+    /// # Errors
+    /// [`MemError::Unmapped`] when no region holds all of the `len` bytes.
+    pub fn addr_of_user(&self, user: u64, len: u64) -> Result<u64, MemError> {
+        self.regions
+            .iter()
+            .find_map(|r| {
+                let off = user.checked_sub(r.user)?;
+                (off < r.len && len <= r.len - off).then_some(r.base + off)
+            })
+            .ok_or(MemError::Unmapped { addr: user, len })
+    }
+
+    /// The region that holds `addr`, as its place in `fast` and the offset. `hint` remembers the place for the next call.
+    #[inline]
+    fn locate(&self, hint: &mut usize, addr: u64) -> Option<(&Fast, u64)> {
+        if let Some(r) = self.fast.get(*hint) {
+            let off = addr.wrapping_sub(r.base);
+            if off < r.len {
+                return Some((r, off));
+            }
+        }
+        let at = self.fast.partition_point(|r| r.base <= addr).checked_sub(1)?;
+        let r = self.fast.get(at)?;
+        let off = addr - r.base;
+        (off < r.len).then(|| {
+            *hint = at;
+            (r, off)
+        })
+    }
+
+    /// Calls `each` with the pieces of `len` bytes at `addr`: one, or several where adjacent regions share the range.
+    #[inline]
+    pub(crate) fn pieces(
+        &self,
+        hint: &mut usize,
+        addr: u64,
+        len: u32,
+        mut each: impl FnMut(Piece),
+    ) -> Result<(), MemError> {
+        let (mut addr, mut left) = (addr, len);
+        while left > 0 {
+            let unmapped = MemError::Unmapped {
+                addr,
+                len: u64::from(left),
+            };
+            let Some((r, off)) = self.locate(hint, addr) else {
+                return Err(unmapped);
+            };
+            let n = u64::from(left).min(r.len - off) as u32;
+            // SAFETY: `off < r.len`, and the region lies inside its mapping.
+            let ptr = unsafe { r.host.add(off as usize) };
+            each(Piece::new(ptr, n, r.log + off));
+            left -= n;
+            // Regions do not wrap, so neither does their end.
+            addr = r.base + off + u64::from(n);
+        }
+        Ok(())
+    }
+
+    /// A range inside one region, for a ring or an event area, whose start is a multiple of `align` here.
+    ///
+    /// # Errors
+    /// [`MemError::Unmapped`], [`MemError::Crosses`], [`MemError::Misaligned`].
+    pub fn range(&self, addr: u64, len: u64, align: usize) -> Result<HostRange, MemError> {
+        let mut hint = 0;
+        let Some((_, off)) = self.locate(&mut hint, addr) else {
+            return Err(MemError::Unmapped { addr, len });
+        };
+        let at = self.regions.partition_point(|r| r.base <= addr) - 1;
+        let r = &self.regions[at];
+        if len > r.len - off {
+            return Err(MemError::Crosses { addr, len });
+        }
+        HostRange::new(
+            Arc::clone(&r.map),
+            r.offset + off as usize,
+            len as usize,
+            r.log + off,
+            align,
+        )
+    }
+
+    /// Copies bytes out of the guest; for the driver side, the control plane and tests.
+    ///
+    /// # Errors
+    /// [`MemError::Unmapped`].
+    pub fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), MemError> {
+        let (mut hint, mut done) = (0, 0);
+        let len = u32::try_from(dst.len()).map_err(|_| MemError::Unmapped { addr, len: u64::MAX })?;
+        self.pieces(&mut hint, addr, len, |p| {
+            done += p.read(0, &mut dst[done..]);
+        })
+    }
+    /// Copies bytes into the guest; for the driver side, the control plane and tests. The dirty log is not told.
+    ///
+    /// # Errors
+    /// [`MemError::Unmapped`].
+    pub fn write(&self, addr: u64, src: &[u8]) -> Result<(), MemError> {
+        let (mut hint, mut done) = (0, 0);
+        let len = u32::try_from(src.len()).map_err(|_| MemError::Unmapped { addr, len: u64::MAX })?;
+        self.pieces(&mut hint, addr, len, |p| {
+            done += p.write(0, &src[done..]);
+        })
+    }
+}

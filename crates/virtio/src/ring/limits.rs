@@ -1,0 +1,15 @@
+//! Bounds, and where they deviate from virtio 1.2.
+
+/// Largest split ring (virtio 1.2 §2.7) and packed ring (§2.8).
+pub const MAX_QUEUE: u16 = 32768;
+/// Most descriptors of an indirect table. §2.7.5.3.1 bounds a chain by the queue's size, but Linux's driver exceeds that on small
+/// queues; this is the bound of Linux's own back end (`UIO_MAXIOV`). Direct chains are bounded by the queue's size.
+pub const MAX_INDIRECT: u32 = 1024;
+/// Most chains that are held in private memory between their reading and their use.
+pub const WINDOW: usize = 128;
+/// Most receive buffers that one packet is spread over (`num_buffers`): the window. 512-byte buffers still take the largest segment train.
+pub const MAX_BUFFERS: usize = WINDOW;
+/// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries.
+pub const HEAD: usize = 192;
+/// Times that a transmit call looks again for buffers before it drops.
+pub const RETRIES: u32 = 4;

@@ -1,0 +1,227 @@
+//! One queue of either layout: follows the memory table, stops when the ring is broken.
+
+use super::RingError;
+use super::chain::{Direction, Used, UsedBatch, Window};
+use super::config::{Position, QueueConfig};
+use super::packed::Packed;
+use super::split::Split;
+use crate::mem::{DirtyLog, GuestMemory, MemError, SharedMemory};
+use std::sync::Arc;
+
+/// A buffer whose address is not in the memory table, on a queue that waits for such (IOTLB miss).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// First address that is missing.
+    pub addr: u64,
+    /// Bytes from there on that the buffer has.
+    pub len: u64,
+    /// Whether the device wants to write there.
+    pub write: bool,
+}
+
+#[derive(Debug)]
+enum Layout {
+    Split(Split),
+    Packed(Packed),
+}
+
+/// What both directions share.
+#[derive(Debug)]
+pub(super) struct Queue {
+    layout: Option<Layout>,
+    cfg: QueueConfig,
+    direction: Direction,
+    shared: Arc<SharedMemory>,
+    /// The snapshot that the window's pieces and the packets of the current burst point into.
+    mem: Arc<GuestMemory>,
+    generation: u64,
+    error: Option<RingError>,
+    miss: Option<Miss>,
+    position: Position,
+    pub(super) window: Window,
+    /// Used, not published.
+    pub(super) batch: UsedBatch,
+}
+
+impl Queue {
+    pub(super) fn new(
+        cfg: QueueConfig,
+        shared: Arc<SharedMemory>,
+        direction: Direction,
+    ) -> Result<Self, RingError> {
+        let generation = shared.generation();
+        let mem = shared.get();
+        let mut q = Self {
+            layout: None,
+            cfg,
+            direction,
+            shared,
+            mem,
+            generation,
+            error: None,
+            miss: None,
+            position: cfg.start,
+            window: Window::new(),
+            batch: UsedBatch::new(),
+        };
+        q.open()?;
+        Ok(q)
+    }
+
+    fn open(&mut self) -> Result<(), RingError> {
+        let areas = self.cfg.areas(&self.mem)?;
+        let cfg = QueueConfig {
+            start: self.position,
+            ..self.cfg
+        };
+        self.layout = Some(if cfg.packed() {
+            Layout::Packed(Packed::new(&cfg, areas, self.direction)?)
+        } else {
+            Layout::Split(Split::new(&cfg, areas, self.direction))
+        });
+        Ok(())
+    }
+
+    pub(super) fn error(&self) -> Option<RingError> {
+        self.error
+    }
+    pub(super) fn take_miss(&mut self) -> Option<Miss> {
+        self.miss.take()
+    }
+    /// Stops the queue. The first error is the one that is told.
+    pub(super) fn stop(&mut self, error: RingError) {
+        self.error.get_or_insert(error);
+    }
+    /// Where the next chain to use is.
+    pub(super) fn position(&self) -> Position {
+        match &self.layout {
+            Some(Layout::Split(s)) => Position {
+                index: s.position(),
+                wrap: true,
+            },
+            Some(Layout::Packed(p)) => p.position(),
+            None => self.position,
+        }
+    }
+    pub(super) fn log(&self) -> Option<&DirtyLog> {
+        self.mem.log()
+    }
+    /// Keeps the current snapshot mapped for ever; for a queue that is dropped while packets point into it.
+    pub(super) fn leak_memory(&self) {
+        core::mem::forget(Arc::clone(&self.mem));
+    }
+
+    /// Takes a new memory table over if there is one. Only called while nothing points into the old one and nothing
+    /// is unpublished; chains that were only looked at are taken again, with new addresses.
+    #[inline]
+    pub(super) fn refresh(&mut self) {
+        if self.shared.generation() != self.generation {
+            self.reload();
+        }
+    }
+    #[cold]
+    fn reload(&mut self) {
+        // The number first: a table that is replaced in between is taken again at the next call.
+        self.generation = self.shared.generation();
+        self.mem = self.shared.get();
+        self.position = self.position();
+        self.window.clear();
+        self.miss = None;
+        if self.error.is_some_and(|e| !e.may_recover()) {
+            return;
+        }
+        self.layout = None;
+        self.error = self.open().err();
+    }
+
+    /// Takes up to `max` more chains into the window; returns how many. Stops the queue at an error, after what was good.
+    #[inline]
+    pub(super) fn fetch(&mut self, max: usize) -> usize {
+        if self.error.is_some() {
+            return 0;
+        }
+        let before = self.window.len();
+        let fetched = match &mut self.layout {
+            Some(Layout::Split(s)) => s.fetch(&self.mem, max, &mut self.window),
+            Some(Layout::Packed(p)) => p.fetch(&self.mem, max, &mut self.window),
+            None => Ok(()),
+        };
+        if let Err(e) = fetched {
+            self.refuse(e);
+        }
+        self.window.prefetch(before);
+        self.window.len() - before
+    }
+    #[cold]
+    fn refuse(&mut self, error: RingError) {
+        match error {
+            RingError::Buffer(MemError::Unmapped { addr, len }) if self.cfg.wait_for_miss => {
+                self.miss = Some(Miss {
+                    addr,
+                    len,
+                    write: self.direction == Direction::ToGuest,
+                });
+            }
+            _ => self.stop(error),
+        }
+    }
+
+    /// Notes that a chain was used. `false` when the batch is full: publish first.
+    #[inline]
+    pub(super) fn push_used(&mut self, id: u16, slots: u16, len: u32) -> bool {
+        self.batch.try_push(Used { id, slots, len }).is_ok()
+    }
+
+    /// Gives the used chains back; returns whether the driver wants to be notified. Also on a stopped queue: what was used
+    /// before it broke is the driver's again.
+    #[inline]
+    pub(super) fn publish(&mut self) -> bool {
+        if self.batch.is_empty() {
+            return false;
+        }
+        let log = self.mem.log();
+        let call = match &mut self.layout {
+            Some(Layout::Split(s)) => {
+                s.publish(&self.batch, log);
+                s.needs_call()
+            }
+            Some(Layout::Packed(p)) => {
+                p.publish(&self.batch, log);
+                p.needs_call()
+            }
+            None => false,
+        };
+        self.batch.clear();
+        call
+    }
+
+    pub(super) fn arm(&mut self) -> bool {
+        let waiting = match &mut self.layout {
+            _ if self.error.is_some() => return false,
+            Some(Layout::Split(s)) => s.arm(),
+            Some(Layout::Packed(p)) => Ok(p.arm()),
+            None => Ok(false),
+        };
+        waiting.unwrap_or_else(|e| {
+            self.stop(e);
+            false
+        })
+    }
+    pub(super) fn disarm(&mut self) {
+        match &mut self.layout {
+            _ if self.error.is_some() => {}
+            Some(Layout::Split(s)) => s.disarm(),
+            Some(Layout::Packed(p)) => p.disarm(),
+            None => {}
+        }
+    }
+    /// Gives back what was taken and not used, so that [`Queue::position`] is the whole state.
+    pub(super) fn rewind(&mut self) {
+        self.window.clear();
+        match &mut self.layout {
+            Some(Layout::Split(s)) => s.rewind(),
+            Some(Layout::Packed(p)) => p.rewind(),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Device against driver.
+
+mod hostile;
+mod memory;
+mod notify;
+mod random;
+mod twins;
+
+use super::*;
+use crate::driver::{Arena, Buf, Done, Driver, DriverError, Place};
+use crate::mem::SharedMemory;
+use heddle_packet::{Burst, Packet, Pool};
+use std::sync::Arc;
+
+/// Where the guest's memory starts.
+const BASE: u64 = 0x10_0000;
+/// Its length.
+const LEN: usize = 4 << 20;
+
+/// A guest with one queue, seen from both sides.
+struct Rig {
+    shared: Arc<SharedMemory>,
+    arena: Arena,
+    cfg: QueueConfig,
+    driver: Driver,
+}
+
+impl Rig {
+    fn new(features: Features, size: u16) -> Self {
+        Self::at(features, size, Position::default())
+    }
+    fn at(features: Features, size: u16, start: Position) -> Self {
+        let (mem, mut arena) = Arena::private(BASE, LEN).unwrap();
+        let mut cfg = arena.queue(features | Features::VERSION_1, size).unwrap();
+        cfg.start = start;
+        let driver = Driver::new(&cfg, &mem).unwrap();
+        Self {
+            shared: Arc::new(SharedMemory::new(mem)),
+            arena,
+            cfg,
+            driver,
+        }
+    }
+    fn rx(&self) -> DeviceRx {
+        DeviceRx::new(self.cfg, Arc::clone(&self.shared)).unwrap()
+    }
+    fn tx(&self) -> DeviceTx {
+        DeviceTx::new(self.cfg, Arc::clone(&self.shared)).unwrap()
+    }
+    /// A buffer with these bytes.
+    fn buf(&mut self, bytes: &[u8]) -> Buf {
+        let buf = self.room(bytes.len());
+        self.write(buf.addr, bytes);
+        buf
+    }
+    /// A buffer of `len` bytes.
+    fn room(&mut self, len: usize) -> Buf {
+        Buf {
+            addr: self.arena.take(len as u64, 1).unwrap(),
+            len: len as u32,
+        }
+    }
+    fn write(&self, addr: u64, bytes: &[u8]) {
+        self.shared.get().write(addr, bytes).unwrap();
+    }
+    fn read(&self, buf: Buf) -> Vec<u8> {
+        let mut v = vec![0; buf.len as usize];
+        self.shared.get().read(buf.addr, &mut v).unwrap();
+        v
+    }
+    fn add(
+        &mut self,
+        readable: &[Buf],
+        writable: &[Buf],
+        place: Place,
+        token: u32,
+    ) -> Result<(), DriverError> {
+        self.driver
+            .add(&self.shared.get(), readable, writable, place, token)
+    }
+    /// Sends one frame behind an empty header, in one buffer.
+    fn send(&mut self, frame: &[u8], token: u32) {
+        let buf = self.buf(&[&[0; 12], frame].concat());
+        self.add(&[buf], &[], Place::Direct, token).unwrap();
+        self.driver.publish();
+    }
+    fn done(&mut self) -> Vec<Done> {
+        std::iter::from_fn(|| self.driver.pop().unwrap()).collect()
+    }
+    /// Overwrites a direct descriptor of the ring: address, length, and the last two fields.
+    fn poke(&self, at: u16, addr: u64, len: u32, third: u16, fourth: u16) {
+        let mut d = Vec::new();
+        d.extend(addr.to_le_bytes());
+        d.extend(len.to_le_bytes());
+        d.extend(third.to_le_bytes());
+        d.extend(fourth.to_le_bytes());
+        self.write(self.cfg.desc + 16 * u64::from(at), &d);
+    }
+    /// Makes descriptor `head` of a split ring available, as the `nth` since the start at 0.
+    fn offer(&self, nth: u16, head: u16) {
+        let at = self.cfg.driver + 4 + 2 * u64::from(nth % self.cfg.size);
+        self.write(at, &head.to_le_bytes());
+        self.write(self.cfg.driver + 2, &(nth + 1).to_le_bytes());
+    }
+}
+
+/// Receives one burst; the frames as bytes.
+fn receive(rx: &mut DeviceRx) -> Vec<Vec<u8>> {
+    let (mut pool, mut burst) = (Pool::new(0), Burst::new());
+    rx.rx(&mut pool, &mut burst);
+    burst.iter().map(Packet::to_vec).collect()
+}
+
+/// Bytes that differ from place to place.
+fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251 + seed * 31) as u8).collect()
+}
+
+/// Every combination of layout and the features that change what is in the ring.
+fn combinations() -> impl Iterator<Item = Features> {
+    let bits = [
+        Features::RING_PACKED,
+        Features::INDIRECT_DESC,
+        Features::EVENT_IDX,
+        Features::IN_ORDER,
+        Features::MRG_RXBUF,
+    ];
+    (0..1_u32 << bits.len()).map(move |n| {
+        let on = bits.iter().enumerate().filter(|(i, _)| n >> i & 1 != 0);
+        on.fold(Features::empty(), |f, (_, &bit)| f | bit)
+    })
+}

@@ -1,0 +1,166 @@
+//! Random ring memory: a driver that writes anything anywhere, with a bias to what is almost right. The device may stop or drop; it
+//! must not panic, must not loop, and gives out only bytes of the guest's memory.
+
+use super::*;
+use proptest::prelude::*;
+
+/// One descriptor, mostly plausible.
+#[derive(Clone, Debug)]
+struct Desc {
+    addr: u64,
+    len: u32,
+    third: u16,
+    fourth: u16,
+}
+
+fn addr() -> impl Strategy<Value = u64> {
+    let end = BASE + LEN as u64;
+    prop_oneof![
+        6 => BASE..end,
+        2 => (BASE..BASE + 0x2000).prop_map(|a| a & !15),
+        1 => (end - 300)..end + 300,
+        1 => any::<u64>(),
+    ]
+}
+
+fn len() -> impl Strategy<Value = u32> {
+    prop_oneof![5 => 0_u32..2000, 3 => (0_u32..70).prop_map(|n| n * 16), 1 => 0_u32..200_000, 1 => any::<u32>()]
+}
+
+fn flags() -> impl Strategy<Value = u16> {
+    let wrap = prop_oneof![3 => Just(F_AVAIL), 1 => Just(F_USED), 1 => Just(0), 1 => Just(F_AVAIL | F_USED)];
+    (wrap, 0_u16..8, prop_oneof![9 => Just(0), 1 => any::<u16>()]).prop_map(|(w, f, x)| (w | f) ^ x)
+}
+
+fn desc() -> impl Strategy<Value = Desc> {
+    (
+        addr(),
+        len(),
+        flags(),
+        prop_oneof![3 => 0_u16..17, 1 => any::<u16>()],
+        any::<bool>(),
+    )
+        .prop_map(|(addr, len, flags, other, swap)| Desc {
+            addr,
+            len,
+            third: if swap { flags } else { other },
+            fourth: if swap { other } else { flags },
+        })
+}
+
+#[derive(Clone, Debug)]
+enum Act {
+    Desc(u16, Desc),
+    /// Descriptors at the place that others name as a table.
+    Table(u64, Vec<Desc>),
+    Head(u16, u16),
+    AvailIdx(u16),
+    Area(u8, u16, u16),
+    Bytes(u64, Vec<u8>),
+    Receive,
+    Complete,
+    Send(Vec<usize>),
+    Arm,
+    Disarm,
+    Table2,
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let near = prop_oneof![8 => 0_u16..20, 1 => any::<u16>()];
+    prop_oneof![
+        8 => (0_u16..16, desc()).prop_map(|(i, d)| Act::Desc(i, d)),
+        2 => ((BASE..BASE + 0x2000).prop_map(|a| a & !15), proptest::collection::vec(desc(), 1..5)).prop_map(|(a, d)| Act::Table(a, d)),
+        3 => (0_u16..16, near.clone()).prop_map(|(i, h)| Act::Head(i, h)),
+        5 => near.clone().prop_map(Act::AvailIdx),
+        1 => (0_u8..2, 0_u16..300, any::<u16>()).prop_map(|(w, at, v)| Act::Area(w, at, v)),
+        1 => (addr(), proptest::collection::vec(any::<u8>(), 1..40)).prop_map(|(a, b)| Act::Bytes(a, b)),
+        6 => Just(Act::Receive),
+        3 => Just(Act::Complete),
+        4 => proptest::collection::vec(14_usize..3000, 1..4).prop_map(Act::Send),
+        1 => Just(Act::Arm),
+        1 => Just(Act::Disarm),
+        1 => Just(Act::Table2),
+    ]
+}
+
+fn run(features: Features, acts: &[Act]) {
+    let rig = Rig::new(features, 16);
+    let mem = rig.shared.get();
+    let (mut pool, mut burst) = (Pool::new(8), Burst::new());
+    let (mut rx, mut tx) = (rig.rx(), rig.tx());
+    let (mut opened, mut given) = (0, 0);
+    for a in acts {
+        match a {
+            Act::Desc(i, d) => rig.poke(*i, d.addr, d.len, d.third, d.fourth),
+            Act::Table(at, ds) => {
+                for (i, d) in ds.iter().enumerate() {
+                    let e = (u128::from(d.addr)
+                        | u128::from(d.len) << 64
+                        | u128::from(d.third) << 96
+                        | u128::from(d.fourth) << 112)
+                        .to_le_bytes();
+                    let _ = mem.write(at + 16 * i as u64, &e);
+                }
+            }
+            Act::Head(i, h) => rig.write(
+                rig.cfg.driver
+                    + if rig.cfg.packed() {
+                        0
+                    } else {
+                        4 + 2 * u64::from(*i)
+                    },
+                &h.to_le_bytes(),
+            ),
+            Act::AvailIdx(i) => rig.write(rig.cfg.driver + 2, &i.to_le_bytes()),
+            Act::Area(which, at, v) => {
+                let area = [rig.cfg.driver, rig.cfg.device][usize::from(*which)];
+                rig.write(area + u64::from(*at), &v.to_le_bytes());
+            }
+            Act::Bytes(at, b) => drop(mem.write(*at, b)),
+            Act::Receive => {
+                given += rx.rx(&mut pool, &mut burst);
+                for p in &burst {
+                    // Reads each byte: outside the mapping this would be a fault.
+                    assert!(p.len() >= 14 && p.to_vec().len() == p.len());
+                }
+            }
+            Act::Complete => {
+                burst.drain(..).for_each(|p| pool.put(p));
+                rx.complete();
+            }
+            Act::Send(lens) => {
+                let packets: Vec<Packet> = lens.iter().map(|&n| Packet::from_bytes(&pattern(n, 1))).collect();
+                let out = tx.tx(&packets.iter().collect::<Vec<_>>());
+                assert_eq!(out.sent + out.full + out.too_long + out.down, lens.len() as u64);
+            }
+            Act::Arm => drop((rx.arm(), tx.arm())),
+            Act::Disarm => {
+                rx.disarm();
+                tx.disarm();
+            }
+            Act::Table2 => drop(rig.shared.replace(mem.with_log(None))),
+        }
+        if rx.error().is_some_and(|e| !e.may_recover()) && opened < 20 {
+            // The driver resets the queue: the test goes on with what is in memory.
+            burst.drain(..).for_each(|p| pool.put(p));
+            rx.complete();
+            rx = rig.rx();
+            opened += 1;
+        }
+        if tx.error().is_some_and(|e| !e.may_recover()) && opened < 20 {
+            tx = rig.tx();
+            opened += 1;
+        }
+    }
+    assert!(given <= acts.len() * heddle_packet::BURST);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_memory_breaks_nothing(acts in proptest::collection::vec(act(), 1..120), bits in 0_usize..32) {
+        let features = combinations().nth(bits).unwrap();
+        run(features, &acts);
+    }
+}
