@@ -44,8 +44,9 @@ impl Bridge {
         if version <= Version::V11 {
             capabilities |= Capabilities::ARP_MATCH_IP;
         }
+        let datapath_id = self.state.lock().config.datapath_id;
         SwitchFeatures {
-            datapath_id: self.state.lock().config.datapath_id,
+            datapath_id,
             n_buffers: 0,
             n_tables: N_SHOWN_TABLES,
             auxiliary_id: 0,

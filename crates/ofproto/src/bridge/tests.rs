@@ -286,6 +286,53 @@ fn a_full_table_refuses_or_evicts() {
     );
 }
 
+/// Every question that a controller can ask is answered, with the mutex free again afterwards.
+#[test]
+fn every_request_is_answered() {
+    let l = lab(BridgeConfig::default());
+    l.bridge.set_ports(
+        vec![BundleConfig {
+            name: "p1".into(),
+            ..BundleConfig::default()
+        }],
+        vec![port(1, "p1")],
+    );
+    let all = OfPort::NONE;
+    let requests = [
+        MpRequest::Desc,
+        MpRequest::Table,
+        MpRequest::Port(all),
+        MpRequest::Queue {
+            port: all,
+            queue: u32::MAX,
+        },
+        MpRequest::PortDesc(all),
+        MpRequest::TableFeatures(Vec::new()),
+        MpRequest::TableDesc,
+        MpRequest::GroupStats(u32::MAX),
+        MpRequest::GroupDesc(u32::MAX),
+        MpRequest::GroupFeatures,
+        MpRequest::MeterStats(u32::MAX),
+        MpRequest::MeterConfig(u32::MAX),
+        MpRequest::MeterFeatures,
+    ];
+    for v in Version::ALL {
+        let ask = |m: &heddle_openflow::Message| l.bridge.handle(v, m).expect("answered").len();
+        assert_eq!(ask(&heddle_openflow::Message::FeaturesRequest), 1);
+        for r in &requests {
+            assert_eq!(
+                ask(&heddle_openflow::Message::MultipartRequest {
+                    more: false,
+                    body: r.clone()
+                }),
+                1,
+                "{r:?}"
+            );
+        }
+        assert!(l.bridge.state.try_lock().is_some());
+    }
+}
+
 fn port(no: u32, name: &str) -> PortConfig {
     PortConfig {
         no: OfPort(no),
