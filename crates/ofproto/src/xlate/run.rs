@@ -8,7 +8,7 @@ use super::limits::XlateError;
 use super::mask;
 use super::report::{Kind, Report};
 use super::resubmit::Run;
-use super::table::OnMiss;
+use super::table::{Found, OnMiss};
 use crate::model::{BridgeView, World};
 use heddle_datapath::action::DropReason;
 use heddle_datapath::{Generations, Translation};
@@ -134,7 +134,15 @@ impl Ctx<'_> {
             return;
         }
         match (found, actions) {
-            (Some(found), _) => self.run_found(found, true, Run::Here),
+            (Some(found), _) => {
+                // The action set runs in the first rule's name.
+                self.cookie = 0;
+                if let Found::Rule(rule) = &found {
+                    self.cookie = rule.cookie;
+                    self.rule = Some(rule.clone());
+                }
+                self.run_found(found, true, Run::Here);
+            }
             (None, list) => {
                 let steps: SmallVec<[Step<'_>; 8]> = list.unwrap_or(&[]).iter().map(Step::Action).collect();
                 self.run_list(&steps, true);

@@ -171,7 +171,11 @@ fn one_case(peer: &Peer, seed: u64) {
         rng_seed: RngSeed::Fixed(seed),
         ..Config::default()
     });
-    let version = if seed.is_multiple_of(2) { "OpenFlow10" } else { "OpenFlow13" };
+    let version = if seed.is_multiple_of(2) {
+        "OpenFlow10"
+    } else {
+        "OpenFlow13"
+    };
     let mut draw_rules = match version {
         "OpenFlow10" => rules(20).new_tree(&mut runner).unwrap().current(),
         _ => rules13(20).new_tree(&mut runner).unwrap().current(),
