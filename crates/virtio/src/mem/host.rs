@@ -160,6 +160,15 @@ impl Piece {
         }
         n
     }
+    /// The first `N` bytes; zeros if it has fewer.
+    #[inline]
+    pub(crate) fn first<const N: usize>(&self) -> [u8; N] {
+        if self.len() < N {
+            return [0; N];
+        }
+        // SAFETY: `N <= len`, and byte arrays have no alignment.
+        unsafe { self.ptr.as_ptr().cast::<[u8; N]>().read() }
+    }
     /// Copies as many bytes of `src` to `at` as there is room for; returns how many.
     #[inline]
     pub(crate) fn write(&self, at: usize, src: &[u8]) -> usize {

@@ -8,7 +8,6 @@ use super::desc::{self, F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
 use super::limits::{MAX_INDIRECT, WINDOW};
 use crate::mem::{GuestMemory, Piece};
 use arrayvec::ArrayVec;
-use std::collections::VecDeque;
 
 /// Pieces beyond which no chain is added.
 const MAX_PIECES: usize = 4 * WINDOW;
@@ -39,7 +38,9 @@ pub(super) struct Chain {
 /// Chains in order of arrival with their pieces.
 #[derive(Debug)]
 pub(super) struct Window {
-    chains: VecDeque<Chain>,
+    chains: Vec<Chain>,
+    /// Chains before this one have been taken out.
+    front: usize,
     pieces: Vec<Piece>,
     /// An indirect table as it was read.
     table: Vec<RawDesc>,
@@ -49,7 +50,8 @@ pub(super) struct Window {
 impl Window {
     pub(super) fn new() -> Self {
         Self {
-            chains: VecDeque::with_capacity(WINDOW),
+            chains: Vec::with_capacity(WINDOW),
+            front: 0,
             // The last chain may be the longest; pages are touched only when written.
             pieces: Vec::with_capacity(MAX_PIECES + MAX_INDIRECT as usize),
             table: Vec::with_capacity(64),
@@ -57,10 +59,10 @@ impl Window {
         }
     }
     pub(super) fn len(&self) -> usize {
-        self.chains.len()
+        self.chains.len() - self.front
     }
     pub(super) fn is_empty(&self) -> bool {
-        self.chains.is_empty()
+        self.len() == 0
     }
     /// Whether it takes no more chains: as many as it holds, or chains of so many pieces that memory is bounded by it.
     pub(super) fn is_full(&self) -> bool {
@@ -68,11 +70,11 @@ impl Window {
     }
     pub(super) fn clear(&mut self) {
         self.chains.clear();
+        self.front = 0;
         self.pieces.clear();
-        self.hint = 0;
     }
     pub(super) fn get(&self, at: usize) -> Option<&Chain> {
-        self.chains.get(at)
+        self.chains.get(self.front + at)
     }
     pub(super) fn pieces(&self, chain: &Chain) -> &[Piece] {
         let first = chain.first as usize;
@@ -82,19 +84,20 @@ impl Window {
     }
     /// Takes the first chain out; its pieces stay readable until the window is written again.
     pub(super) fn pop(&mut self) -> Option<Chain> {
-        self.chains.pop_front()
+        let chain = self.chains.get(self.front).copied();
+        self.front += usize::from(chain.is_some());
+        chain
     }
-    /// Makes room for pieces: moves those of the chains that are left to the front.
+    /// Makes room: moves the chains that are left, and their pieces, to the front.
     pub(super) fn compact(&mut self) {
-        let Some(front) = self.chains.front() else {
-            self.pieces.clear();
+        let Some(first) = self.get(0).map(|c| c.first) else {
+            self.clear();
             return;
         };
-        let gone = front.first;
-        if gone > 0 {
-            self.pieces.drain(..(gone as usize).min(self.pieces.len()));
-            self.chains.iter_mut().for_each(|c| c.first -= gone);
-        }
+        self.chains.drain(..self.front);
+        self.front = 0;
+        self.pieces.drain(..(first as usize).min(self.pieces.len()));
+        self.chains.iter_mut().for_each(|c| c.first -= first);
     }
     /// Starts a chain.
     pub(super) fn begin<'a>(&'a mut self, mem: &'a GuestMemory, rules: Rules) -> Walk<'a> {
@@ -108,7 +111,7 @@ impl Window {
     }
     /// Brings the first line of each piece from chain `from` on near.
     pub(super) fn prefetch(&self, from: usize) {
-        for chain in self.chains.iter().skip(from) {
+        for chain in self.chains.iter().skip(self.front + from) {
             for piece in self.pieces(chain).iter().take(2) {
                 piece.prefetch();
             }
@@ -146,10 +149,21 @@ impl Walk<'_> {
         if self.len > u64::from(u32::MAX) {
             return Err(RingError::ChainTooLarge);
         }
-        let pieces = &mut self.window.pieces;
+        let (pieces, most) = (&mut self.window.pieces, self.first + MAX_INDIRECT as usize);
+        let mut fits = true;
         self.mem
-            .pieces(&mut self.window.hint, d.addr, d.len, |p| pieces.push(p))
-            .map_err(RingError::Buffer)
+            .pieces(&mut self.window.hint, d.addr, d.len, |p| {
+                fits = pieces.len() < most;
+                if fits {
+                    pieces.push(p);
+                }
+            })
+            .map_err(RingError::Buffer)?;
+        if fits {
+            Ok(())
+        } else {
+            Err(RingError::ChainTooLong)
+        }
     }
 
     /// Adds the buffers of the indirect table that `d` names. The table is read once, whole, into private memory: its length and
@@ -232,7 +246,7 @@ impl Walk<'_> {
     #[inline]
     pub(super) fn finish(self, id: u16, slots: u16) {
         let end = self.window.pieces.len();
-        self.window.chains.push_back(Chain {
+        self.window.chains.push(Chain {
             id,
             slots,
             len: self.len as u32,

@@ -4,6 +4,7 @@
 pub const MAX_QUEUE: u16 = 32768;
 /// Most descriptors of an indirect table. §2.7.5.3.1 bounds a chain by the queue's size, but Linux's driver exceeds that on small
 /// queues; this is the bound of Linux's own back end (`UIO_MAXIOV`). Direct chains are bounded by the queue's size.
+/// It also bounds the pieces of a chain, of which a buffer has more than one where it crosses regions of memory.
 pub const MAX_INDIRECT: u32 = 1024;
 /// Most chains that are held in private memory between their reading and their use.
 pub const WINDOW: usize = 128;

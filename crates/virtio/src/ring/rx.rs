@@ -181,9 +181,9 @@ fn take(packet: &mut Packet, chain: &Chain, pieces: &[Piece], header_len: usize)
         return Err(Dropped::TooLong);
     }
     let mut hdr = [0; net_hdr::LEN];
-    let mut source = Source::new(pieces);
-    source.copy(&mut hdr[..header_len]);
     let head = len.min(HEAD);
+    let mut source = Source::new(pieces);
+    source.header(&mut hdr, header_len);
     source.copy(&mut packet.space_mut()[..head]);
     packet.set_head_len(head);
     while let Some((piece, at)) = source.next_piece() {
@@ -217,6 +217,18 @@ impl<'a> Source<'a> {
         let mut pieces = pieces.iter();
         let current = pieces.next().map(|p| (p, 0));
         Self { pieces, current }
+    }
+    /// Reads the first `len` bytes into `hdr`. Of a first piece that has them all more may be read, which costs less than a copy of
+    /// a length that the compiler does not know.
+    #[inline]
+    fn header(&mut self, hdr: &mut [u8; net_hdr::LEN], len: usize) {
+        match &mut self.current {
+            Some((piece, at)) if piece.len() > net_hdr::LEN => {
+                *hdr = piece.first();
+                *at = len;
+            }
+            _ => self.copy(&mut hdr[..len]),
+        }
     }
     /// Fills `dst`; the chain was found to have enough.
     #[inline]

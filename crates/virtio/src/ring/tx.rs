@@ -226,6 +226,16 @@ struct Sink<'a> {
 impl Sink<'_> {
     #[inline]
     fn put(&mut self, src: &[u8]) {
+        // The usual case: the current piece has room for all of it.
+        if let Some(piece) = self
+            .window
+            .get(self.chain)
+            .and_then(|c| self.window.pieces(c).get(self.piece))
+            && piece.len() - self.at > src.len()
+        {
+            self.at += piece.write(self.at, src);
+            return;
+        }
         let mut done = 0;
         while done < src.len() {
             let Some(chain) = self.window.get(self.chain) else {

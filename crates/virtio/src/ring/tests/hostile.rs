@@ -104,8 +104,9 @@ fn chain_length_unbounded() {
         }
     });
     assert_eq!(e, Some(RingError::ChainTooLong));
-    // 4 GiB of the same megabyte.
+    // 4 GiB of the same 4 MiB.
     let e = verdict(Features::INDIRECT_DESC, |rig| {
+        rig.shared = Arc::new(SharedMemory::new(Arena::private(BASE, LEN).unwrap().0));
         let table = rig.arena.take(16 * 1024, 16).unwrap();
         for i in 0..1024_u16 {
             rig.write(
@@ -117,6 +118,17 @@ fn chain_length_unbounded() {
         rig.offer(0, 0);
     });
     assert_eq!(e, Some(RingError::ChainTooLarge));
+    // Few buffers, but many regions.
+    let e = verdict(Features::INDIRECT_DESC, |rig| {
+        let table = rig.arena.take(48, 16).unwrap();
+        for i in 0..3_u16 {
+            let flags = if i < 2 { NEXT } else { 0 };
+            rig.write(table + 16 * u64::from(i), &entry(BASE, LEN as u32, flags, i + 1));
+        }
+        rig.poke(0, table, 48, INDIRECT, 0);
+        rig.offer(0, 0);
+    });
+    assert_eq!(e, Some(RingError::ChainTooLong));
 }
 
 /// A packed driver that makes everything available, also what the device still has.

@@ -8,8 +8,9 @@ mod twins;
 
 use super::*;
 use crate::driver::{Arena, Buf, Done, Driver, DriverError, Place};
-use crate::mem::SharedMemory;
+use crate::mem::{GuestMemory, Region, SharedMemory};
 use heddle_packet::{Burst, Packet, Pool};
+use heddle_sys::Mapping;
 use std::sync::Arc;
 
 /// Where the guest's memory starts.
@@ -30,7 +31,7 @@ impl Rig {
         Self::at(features, size, Position::default())
     }
     fn at(features: Features, size: u16, start: Position) -> Self {
-        let (mem, mut arena) = Arena::private(BASE, LEN).unwrap();
+        let (mem, mut arena) = (patchwork(), Arena::new(BASE, LEN as u64));
         let mut cfg = arena.queue(features | Features::VERSION_1, size).unwrap();
         cfg.start = start;
         let driver = Driver::new(&cfg, &mem).unwrap();
@@ -102,6 +103,21 @@ impl Rig {
         self.write(at, &head.to_le_bytes());
         self.write(self.cfg.driver + 2, &(nth + 1).to_le_bytes());
     }
+}
+
+/// Memory that is contiguous for the guest only: rings fit into the first region, the others are small and lie in reverse order, so that
+/// buffers and tables cross borders.
+fn patchwork() -> GuestMemory {
+    const FIRST: usize = 128 << 10;
+    const PART: usize = 8 << 10;
+    let map = Arc::new(Mapping::anonymous(LEN).unwrap());
+    let part =
+        |base: u64, len: usize, offset| Region::part(base, len as u64, 0, Arc::clone(&map), offset).unwrap();
+    let mut regions = vec![part(BASE, FIRST, 0)];
+    for at in (FIRST..LEN).step_by(PART) {
+        regions.push(part(BASE + at as u64, PART, FIRST + LEN - PART - at));
+    }
+    GuestMemory::new(regions).unwrap()
 }
 
 /// Receives one burst; the frames as bytes.

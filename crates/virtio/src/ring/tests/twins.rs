@@ -16,7 +16,7 @@ struct Sent {
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    let len = prop_oneof![4 => 14_usize..1600, 1 => 60_usize..70_000];
+    let len = prop_oneof![4 => 14_usize..1600, 1 => 60_usize..69_441];
     (
         len,
         proptest::collection::vec(0_usize..1700, 0..5),
@@ -245,7 +245,7 @@ fn guest_takes(rig: &mut Rig, bufs: &[Vec<Buf>], mergeable: bool) -> Result<Vec<
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
     fn what_a_guest_sends_arrives(
