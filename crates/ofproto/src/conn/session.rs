@@ -154,6 +154,13 @@ impl Peer {
         self.send_as(version, xid, message, false);
     }
 
+    /// Answers a request, whatever id it has: `ovs-ofctl probe` counts from zero.
+    fn reply(&self, xid: u32, message: &Message) {
+        if let Some(version) = self.version() {
+            self.send_as(version, xid, message, false);
+        }
+    }
+
     fn send_as(&self, version: Version, xid: u32, message: &Message, is_packet_in: bool) {
         match heddle_openflow::encode(version, xid, message) {
             Ok(parts) => parts.into_iter().for_each(|bytes| self.push(bytes, is_packet_in)),
@@ -261,15 +268,15 @@ impl Peer {
             Message::Error(e) => {
                 log::info!(target: "ofproto", "{}: peer reports error {:?}", bridge.name, e.kind);
             }
-            Message::EchoRequest(data) => self.send(xid, &Message::EchoReply(data)),
-            Message::BarrierRequest => self.send(xid, &Message::BarrierReply),
+            Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
+            Message::BarrierRequest => self.reply(xid, &Message::BarrierReply),
             Message::GetConfigRequest => {
                 let w = self.wishes.lock().miss_send_len;
                 let config = SwitchConfig {
                     flags: bridge.frag_flags(),
                     miss_send_len: w,
                 };
-                self.send(xid, &Message::GetConfigReply(config));
+                self.reply(xid, &Message::GetConfigReply(config));
             }
             Message::SetConfig(c) => {
                 if self.role() != Role::Secondary {
@@ -281,7 +288,7 @@ impl Peer {
             Message::RoleRequest(r) => self.change_role(xid, r)?,
             Message::GetAsyncRequest => {
                 let wanted = self.wishes.lock().wanted;
-                self.send(xid, &Message::GetAsyncReply(wanted));
+                self.reply(xid, &Message::GetAsyncReply(wanted));
             }
             Message::SetAsync(update) => {
                 self.wishes.lock().wanted.apply(&update);
