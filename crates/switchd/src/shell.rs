@@ -90,6 +90,9 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
         Some(path) => Some(make_pidfile(path, &options)?),
         None => None,
     };
+    if let Err(error) = heddle_sys::process::die_of_faults() {
+        log::warn!(target: "vswitchd", "faults are not told to the parent ({})", vlog::errno_text(&error));
+    }
     let exit = Exit::default();
     exit::watch_signals(&exit)
         .map_err(|error| format!("cannot watch signals ({})", vlog::errno_text(&error)))?;

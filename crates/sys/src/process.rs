@@ -8,6 +8,7 @@
 
 use std::io;
 
+use nix::sys::signal::{SigHandler, Signal};
 use nix::unistd::{ForkResult, Pid};
 
 /// Which side of a [`fork`] this is.
@@ -36,6 +37,21 @@ pub fn fork() -> io::Result<Fork> {
         ForkResult::Parent { child } => Ok(Fork::Parent(child)),
         ForkResult::Child => Ok(Fork::Child),
     }
+}
+
+/// Lets SIGSEGV and SIGBUS end the process again, as they do by default.
+///
+/// Rust's runtime handles both, to tell of a stack overflow; when one is sent by kill(2) instead of caused by an access,
+/// its handler goes on as if nothing had happened, and a monitor would never see a crash.
+///
+/// # Errors
+/// None in practice: both signals exist.
+pub fn die_of_faults() -> io::Result<()> {
+    for signal in [Signal::SIGSEGV, Signal::SIGBUS] {
+        // SAFETY: the default disposition runs no code of ours.
+        unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;
+    }
+    Ok(())
 }
 
 /// The number of threads of this process, as the kernel counts them.
