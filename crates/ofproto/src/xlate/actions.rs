@@ -2,7 +2,7 @@
 
 use super::ctx::{Ctx, key_port, of_port};
 use super::mpls::lse;
-use super::report::Kind;
+use super::report::{Kind, hex};
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use heddle_datapath::action::DropReason;
@@ -198,7 +198,7 @@ impl Ctx<'_> {
         if self.flow.skb_priority != self.orig.skb_priority {
             self.flow.skb_priority = self.orig.skb_priority;
             let queue = self.flow.skb_priority;
-            self.report(Kind::Detail, || format!("queue = {queue:#x}"));
+            self.report(Kind::Detail, || format!("queue = {}", hex(queue.into())));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! What goes with a packet to a controller.
 
+use super::report::hex;
 use heddle_datapath::action::UpcallData;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::PacketInReason;
@@ -36,17 +37,14 @@ pub struct PacketInMeta {
 
 impl UpcallData for PacketInMeta {
     fn text(&self) -> String {
-        let cookie = match self.cookie {
-            0 => "0".to_owned(),
-            c => format!("{c:#x}"),
-        };
         format!(
-            "controller(reason={},dont_send={},continuation={},recirc_id={},rule_cookie={cookie},controller_id={},\
+            "controller(reason={},dont_send={},continuation={},recirc_id={},rule_cookie={},controller_id={},\
              max_len={})",
             self.reason as u8,
             u8::from(self.dont_send),
             u8::from(self.continuation),
             self.number,
+            hex(self.cookie.into()),
             self.controller_id,
             self.max_len
         )

