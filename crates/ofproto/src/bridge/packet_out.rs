@@ -8,7 +8,7 @@ use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
 use heddle_openflow::message::{FlowMod, PacketOut};
-use heddle_openflow::{ErrorKind, Port as OfPort, Version};
+use heddle_openflow::{Action, ErrorKind, Instruction, Port as OfPort, Version};
 use heddle_packet::Packet;
 
 impl Bridge {
@@ -28,6 +28,7 @@ impl Bridge {
         }
         key.in_port = key_port(in_port);
         check_actions(&po.actions, &exactly(&key), &self.check_context(version, 0))?;
+        check_references(&po.actions)?;
         let Some(of) = self.of.upgrade() else {
             return Ok(());
         };
@@ -59,7 +60,15 @@ impl Bridge {
             &fm.instructions,
             &fm.match_,
             &self.check_context(version, fm.table_id),
-        )
+        )?;
+        for i in &fm.instructions.0 {
+            match i {
+                Instruction::Apply(actions) | Instruction::Write(actions) => check_references(actions)?,
+                Instruction::Meter(_) => return Err(ErrorKind::MeterModFailedInvalidMeter),
+                Instruction::Clear | Instruction::WriteMetadata { .. } | Instruction::Goto(_) => {}
+            }
+        }
+        Ok(())
     }
 
     fn check_context(&self, version: Version, table_id: u8) -> CheckContext {
@@ -78,6 +87,16 @@ impl Bridge {
             _ => None,
         }
     }
+}
+
+/// There are no groups and no meters yet, so what names one names one that does not exist.
+fn check_references(actions: &[Action]) -> Result<(), ErrorKind> {
+    actions.iter().try_for_each(|a| match a {
+        Action::Group(_) => Err(ErrorKind::BadActionBadOutGroup),
+        Action::Meter(_) => Err(ErrorKind::MeterModFailedInvalidMeter),
+        Action::Clone(inner) => check_references(inner),
+        _ => Ok(()),
+    })
 }
 
 /// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a source.

@@ -102,7 +102,7 @@ impl Manager {
                 generation_id,
             };
             if p.version().is_some_and(|v| v >= Version::V14) {
-                p.send(0, &Message::RoleStatus(status));
+                p.send(&Message::RoleStatus(status));
             }
         }
     }

@@ -143,18 +143,13 @@ impl Peer {
         self.send_as(highest, 1, &Message::Hello(Hello { bitmap: Some(bitmap) }), false);
     }
 
-    /// Sends a message in the negotiated version. `xid` 0: one of our own.
-    pub(super) fn send(&self, xid: u32, message: &Message) {
-        let Some(version) = self.version() else { return };
-        let xid = if xid == 0 {
-            self.wishes.lock().next_xid()
-        } else {
-            xid
-        };
-        self.send_as(version, xid, message, false);
+    /// Sends a message of our own in the negotiated version.
+    pub(super) fn send(&self, message: &Message) {
+        let xid = self.wishes.lock().next_xid();
+        self.reply(xid, message);
     }
 
-    /// Answers a request, whatever id it has: `ovs-ofctl probe` counts from zero.
+    /// Answers the message that had this `xid`.
     fn reply(&self, xid: u32, message: &Message) {
         if let Some(version) = self.version() {
             self.send_as(version, xid, message, false);
@@ -323,7 +318,7 @@ impl Peer {
         let generation_id = request
             .generation_id
             .map(|_| self.manager.generation().unwrap_or(u64::MAX));
-        self.send(
+        self.reply(
             xid,
             &Message::RoleReply(RoleRequest {
                 role: self.role(),
@@ -341,10 +336,10 @@ impl Peer {
             Event::FlowRemoved(f) if wants(AsyncType::FlowRemoved, f.reason as u8) => {
                 let mut f = (**f).clone();
                 f.nxm = self.wishes.lock().format != PacketInFormat::Standard;
-                self.send(0, &Message::FlowRemoved(Box::new(f)));
+                self.send(&Message::FlowRemoved(Box::new(f)));
             }
             Event::PortStatus(s) if wants(AsyncType::PortStatus, s.reason as u8) => {
-                self.send(0, &Message::PortStatus((**s).clone()));
+                self.send(&Message::PortStatus((**s).clone()));
             }
             _ => {}
         }

@@ -82,7 +82,7 @@ async fn read<R: AsyncRead + Unpin>(
             Err(_) if probed.is_some() => return End::Silent,
             Err(_) => {
                 probed = Some(Instant::now());
-                peer.send(0, &Message::EchoRequest(Vec::new()));
+                peer.send(&Message::EchoRequest(Vec::new()));
                 continue;
             }
         }

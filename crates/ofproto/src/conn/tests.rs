@@ -82,6 +82,14 @@ impl Client {
             }
         }
     }
+    /// Eight bytes as they come.
+    async fn raw_reply(&mut self) -> [u8; 8] {
+        assert!(self.buffer.is_empty());
+        let mut bytes = [0; 8];
+        let got = timeout(Duration::from_secs(5), self.socket.read_exact(&mut bytes)).await;
+        got.expect("in time").expect("readable");
+        bytes
+    }
     async fn error(&mut self) -> ErrorKind {
         match self.receive().await {
             Some(Message::Error(e)) => e.kind.expect("a known error"),
