@@ -242,12 +242,14 @@ impl Bridge {
             }
             PortTarget::Datapath(no) => {
                 let dp = self.of.upgrade().and_then(|of| of.datapath());
+                let device = dp.as_ref().and_then(|dp| dp.port(no));
                 if let Some(s) = dp.and_then(|dp| dp.port_stats(no)) {
                     out.rx_packets = s.rx_packets;
                     out.rx_bytes = s.rx_bytes;
                     out.tx_packets = s.tx_packets;
                     out.tx_bytes = s.tx_bytes;
-                    out.rx_dropped = s.rx_dropped;
+                    // ... and what the device lost before a receive queue saw it.
+                    out.rx_dropped = s.rx_dropped + device.map_or(0, |d| d.status().rx_dropped);
                     out.tx_dropped = s.tx_dropped;
                     out.rx_errors = s.rx_errors;
                     out.tx_errors = s.tx_errors;
