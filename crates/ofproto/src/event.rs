@@ -19,7 +19,10 @@ pub struct PacketInEvent {
 /// Turns an upcall into the event and the bridge that it is for. `None` for one that nobody here issued.
 pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
     let meta = upcall.upcall.cookie.0.as_any().downcast_ref::<PacketInMeta>()?;
-    let is_miss = matches!(meta.reason, PacketInReason::NoMatch | PacketInReason::ImplicitMiss);
+    let is_miss = matches!(
+        meta.reason,
+        PacketInReason::NoMatch | PacketInReason::ImplicitMiss
+    );
     let event = PacketInEvent {
         message: PacketIn {
             format: PacketInFormat::Standard,
@@ -41,7 +44,10 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
 
 /// A match on the pipeline fields that say something: the input port, and what is not zero.
 fn pipeline_fields(key: &FlowKey) -> Match {
-    let mut m = Match { key: *key, ..Match::default() };
+    let mut m = Match {
+        key: *key,
+        ..Match::default()
+    };
     // Whole fields, so that none is sent with a partial mask: these are 32-bit halves or full words.
     let k = &mut m.mask.0;
     let full = |v: u32| if v == 0 { 0 } else { u32::MAX };
@@ -57,7 +63,11 @@ fn pipeline_fields(key: &FlowKey) -> Match {
     k.ct_state = full(key.ct_state);
     k.ct_mark = full(key.ct_mark);
     k.ct_zone = if key.ct_zone == 0 { 0 } else { u16::MAX };
-    k.ct_label = if key.ct_label == [0; 16] { [0; 16] } else { [0xff; 16] };
+    k.ct_label = if key.ct_label == [0; 16] {
+        [0; 16]
+    } else {
+        [0xff; 16]
+    };
     m.normalize();
     m
 }

@@ -131,8 +131,14 @@ impl Ofproto {
                 }
             }
         }
-        let views = bridges.values().map(|b| (b.id, Arc::new(b.view(&ends)))).collect();
-        self.pipeline.publish(World { bridges: views, by_dp_port });
+        let views = bridges
+            .values()
+            .map(|b| (b.id, Arc::new(b.view(&ends))))
+            .collect();
+        self.pipeline.publish(World {
+            bridges: views,
+            by_dp_port,
+        });
     }
 
     /// Time passes: expires rules and addresses of all bridges.
