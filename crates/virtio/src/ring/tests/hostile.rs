@@ -80,6 +80,7 @@ fn heads_and_next_beyond_the_table() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "slow: thousands of pieces")]
 fn chain_length_unbounded() {
     // A loop of two.
     let e = verdict(Features::empty(), |rig| {
@@ -220,6 +221,7 @@ fn buffers_outside_the_guest_or_of_the_wrong_direction() {
 
 /// The length of an indirect table changes while the device reads it (TOCTOU): whatever it saw is what it checks.
 #[test]
+#[cfg_attr(miri, ignore = "a race on purpose: the guest's side writes without atomics")]
 fn indirect_table_length_is_read_once() {
     let mut rig = Rig::new(Features::INDIRECT_DESC, 8);
     let table = rig.arena.take(32, 16).unwrap();

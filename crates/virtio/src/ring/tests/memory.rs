@@ -15,6 +15,7 @@ fn mapped(fd: &std::os::fd::OwnedFd) -> GuestMemory {
 /// SET_MEM_TABLE while a worker holds packets: what they point into stays mapped until they are gone, then is unmapped, and the
 /// queue goes on in the new table.
 #[test]
+#[cfg_attr(miri, ignore = "needs memfd")]
 fn no_use_after_unmap_when_the_table_is_replaced() {
     for features in [Features::empty(), Features::RING_PACKED] {
         let fd = memfd("guest", LEN as u64, Pages::Normal).unwrap();

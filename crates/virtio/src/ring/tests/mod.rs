@@ -1,4 +1,7 @@
 //! Device against driver.
+//!
+//! Under miri, which knows anonymous memory but no memfd: `MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p
+//! heddle-virtio --lib -- ring::tests::hostile ring::tests::memory ring::tests::notify mem::tests`.
 
 mod hostile;
 mod memory;

@@ -88,6 +88,7 @@ fn chains_that_are_all_dropped_are_given_back_by_themselves() {
 
 /// Two threads that sleep whenever they find nothing: no wake-up is lost, all frames arrive in order.
 #[test]
+#[cfg_attr(miri, ignore = "20,000 frames, eventfd")]
 fn two_threads_that_sleep_lose_no_wakeup() {
     const FRAMES: u32 = 20_000;
     for features in layouts() {

@@ -156,7 +156,7 @@ fn run(features: Features, acts: &[Act]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 1 } else { 200 }, ..ProptestConfig::default() })]
 
     #[test]
     fn random_memory_breaks_nothing(acts in proptest::collection::vec(act(), 1..120), bits in 0_usize..32) {
