@@ -19,7 +19,7 @@ mod seg;
 mod tests;
 
 pub use offload::{Csum, Gso, GsoKind, Offload};
-pub use packet::{BUF_SIZE, HEADROOM, MAX_SEGS, Packet};
+pub use packet::{BUF_SIZE, HEADROOM, MAX_SEGS, Packet, State};
 pub use pool::Pool;
 pub use seg::Seg;
 

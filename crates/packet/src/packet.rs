@@ -12,23 +12,42 @@ pub const HEADROOM: usize = 192;
 pub const MAX_SEGS: usize = 18;
 
 /// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire.
+///
+/// A handle of eight bytes: packets move between pool, burst and batches without being copied.
 #[derive(Debug)]
-pub struct Packet {
+pub struct Packet(Box<State>);
+
+/// What a [`Packet`] refers to; its public fields are read and written through the packet.
+#[derive(Debug)]
+pub struct State {
     buf: Box<[u8]>,
     start: u32,
     head_len: u32,
     tail_len: u32,
-    segs: ArrayVec<Seg, MAX_SEGS>,
     /// Checksum and segmentation metadata.
     pub offload: Offload,
     /// Datapath port that it came from.
     pub in_port: u32,
+    segs: ArrayVec<Seg, MAX_SEGS>,
+}
+
+impl core::ops::Deref for Packet {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl core::ops::DerefMut for Packet {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.0
+    }
 }
 
 impl Packet {
     /// An empty packet in a fresh buffer. The fast path takes packets from a [`crate::Pool`] instead.
     pub fn new() -> Self {
-        Self {
+        Self(Box::new(State {
             buf: vec![0; BUF_SIZE].into_boxed_slice(),
             start: HEADROOM as u32,
             head_len: 0,
@@ -36,7 +55,7 @@ impl Packet {
             segs: ArrayVec::new(),
             offload: Offload::default(),
             in_port: 0,
-        }
+        }))
     }
     /// A packet that holds a copy of `bytes`; more than fit are cut off.
     pub fn from_bytes(bytes: &[u8]) -> Self {
@@ -74,7 +93,8 @@ impl Packet {
     }
     /// The private bytes, to rewrite.
     pub fn head_mut(&mut self) -> &mut [u8] {
-        &mut self.buf[self.start as usize..(self.start + self.head_len) as usize]
+        let s = &mut *self.0;
+        &mut s.buf[s.start as usize..(s.start + s.head_len) as usize]
     }
     /// Foreign segments behind the head.
     pub fn segs(&self) -> &[Seg] {
@@ -91,7 +111,8 @@ impl Packet {
     }
     /// The empty space that a receive call may fill, from the headroom to the buffer's end.
     pub fn space_mut(&mut self) -> &mut [u8] {
-        &mut self.buf[self.start as usize..]
+        let s = &mut *self.0;
+        &mut s.buf[s.start as usize..]
     }
     /// Says how many bytes of [`Packet::space_mut`] are the head now (cut to the capacity).
     pub fn set_head_len(&mut self, n: usize) {
