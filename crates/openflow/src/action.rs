@@ -47,6 +47,13 @@ pub enum Action {
         /// Bytes to send to the controller (0xffff: all).
         max_len: u16,
     },
+    /// Nicira: output of the packet's first bytes.
+    OutputTrunc {
+        /// Where to: an ordinary port, or one of the reserved ones that stand for one.
+        port: Port,
+        /// Bytes to send, 14 at least.
+        max_len: u32,
+    },
     /// Nicira: output to the port named by a subfield.
     OutputReg {
         /// Where the port number is.

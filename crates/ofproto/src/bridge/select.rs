@@ -89,7 +89,9 @@ pub(super) fn compact(m: &Match) -> MiniMatch {
 
 fn sends_to(action: &Action, port: OfPort) -> bool {
     match action {
-        Action::Output { port: p, .. } | Action::Enqueue { port: p, .. } => *p == port,
+        Action::Output { port: p, .. }
+        | Action::OutputTrunc { port: p, .. }
+        | Action::Enqueue { port: p, .. } => *p == port,
         Action::Controller(_) => port == OfPort::CONTROLLER,
         _ => false,
     }

@@ -164,6 +164,9 @@ async fn what_is_malformed_is_answered_and_the_connection_lives() {
     c.raw(&[1, 5, 0, 8, 0, 0, 0, 7]).await;
     assert_eq!(c.error().await, ErrorKind::BadRequestBadVersion);
     c.quiet(Version::V13).await;
+    // A transaction id of zero is one like any other.
+    c.raw(&[4, 2, 0, 8, 0, 0, 0, 0]).await;
+    assert_eq!(c.raw_reply().await, [4, 3, 0, 8, 0, 0, 0, 0]);
     c.send(Version::V13, 8, &Message::EchoRequest(vec![1, 2, 3]))
         .await;
     assert_eq!(c.receive().await, Some(Message::EchoReply(vec![1, 2, 3])));

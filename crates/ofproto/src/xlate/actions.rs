@@ -120,6 +120,7 @@ impl Ctx<'_> {
     fn action(&mut self, action: &Action, last: bool) -> Go {
         match action {
             Action::Output { port, max_len } => self.output(*port, *max_len, true, last),
+            Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len, last),
             Action::OutputReg { src, max_len } => self.output_reg(*src, *max_len, last),
             Action::Controller(c) if c.pause => self.unsupported("controller(pause)"),
             Action::Controller(c) => self.controller(c, reason_of(c.reason)),

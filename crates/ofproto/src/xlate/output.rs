@@ -5,7 +5,7 @@ use super::report::Kind;
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::model::{Binding, PortView, port_config};
-use heddle_datapath::action::{Action, DropReason};
+use heddle_datapath::action::{Action as DpAction, DropReason};
 use heddle_flow::Subfield;
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
@@ -40,6 +40,30 @@ impl Ctx<'_> {
             Port::NONE => {}
             port if key_port(port) == self.flow.in_port => self.report_info("skipping output to input port"),
             port => self.output_to(port, last),
+        }
+    }
+
+    /// `output(port=PORT,max_len=BYTES)`: the cut holds for this output alone, so that it goes with one port only.
+    pub(super) fn output_trunc(&mut self, port: Port, max_len: u32, last: bool) {
+        let to = match port {
+            Port::IN_PORT => of_port(self.flow.in_port),
+            Port::TABLE | Port::NORMAL | Port::FLOOD | Port::ALL | Port::CONTROLLER | Port::NONE => {
+                self.report(Kind::Warn, || {
+                    format!("output_trunc does not support port: {port}")
+                });
+                return;
+            }
+            port if key_port(port) == self.flow.in_port => {
+                self.report_info("skipping output to input port");
+                return;
+            }
+            port => port,
+        };
+        let before = self.out.actions.len();
+        self.emit(DpAction::Trunc(max_len));
+        self.output_to(to, last);
+        if self.out.actions.len() == before + 1 {
+            self.out.actions.pop();
         }
     }
 
@@ -91,7 +115,7 @@ impl Ctx<'_> {
             Binding::Datapath(no) => {
                 let old = self.flow;
                 self.commit();
-                self.emit(Action::Output(*no));
+                self.emit(DpAction::Output(*no));
                 self.flow = old;
             }
             Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),

@@ -147,7 +147,7 @@ impl Checker<'_> {
 
     fn action(&mut self, a: &Action) -> Result<(), ErrorKind> {
         match a {
-            Action::Output { port, .. } => self.port(*port),
+            Action::Output { port, .. } | Action::OutputTrunc { port, .. } => self.port(*port),
             Action::Enqueue { port, .. } => {
                 let fine = *port <= self.cx.max_port || *port == Port::IN_PORT || *port == Port::LOCAL;
                 if fine {

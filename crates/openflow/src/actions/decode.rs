@@ -315,6 +315,7 @@ fn decode_one(
             verify_actions(&actions, version, Place::Nested)?;
             Action::Clone(actions)
         }
+        Raw::OutputTrunc => opaque::output_trunc(r)?,
         Raw::Multipath
         | Raw::Bundle
         | Raw::BundleLoad
@@ -327,7 +328,6 @@ fn decode_one(
         | Raw::Conjunction
         | Raw::Ct
         | Raw::Nat
-        | Raw::OutputTrunc
         | Raw::CtClear
         | Raw::Encap
         | Raw::Decap

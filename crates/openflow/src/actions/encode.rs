@@ -250,6 +250,13 @@ impl Encoder {
     fn action(&mut self, a: &Action, out: &mut Vec<u8>) -> Encoded {
         match a {
             Action::Output { port, max_len } => self.output(*port, *max_len, out),
+            Action::OutputTrunc { port, max_len } => {
+                let start = self.begin(Raw::OutputTrunc, "output", out)?;
+                out.u16(port_to_u16(*port));
+                out.u32(*max_len);
+                end(out, start);
+                Ok(())
+            }
             Action::OutputReg { src, max_len } => self.output_reg(*src, *max_len, out),
             Action::Controller(c) => self.controller(c, out),
             Action::Enqueue { port, queue } if self.version == Version::V10 => {

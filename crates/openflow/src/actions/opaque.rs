@@ -40,7 +40,6 @@ pub(super) fn decode(
         Raw::Sample => ("sample", sample(r, raw)?),
         Raw::Sample2 => ("sample", sample(r, raw)?),
         Raw::Sample3 => ("sample", sample(r, raw)?),
-        Raw::OutputTrunc => ("output", output_trunc(r)?),
         Raw::CheckPktLarger => ("check_pkt_larger", check_pkt_larger(r)?),
         Raw::DeleteField => ("delete_field", delete_field(r)?),
         Raw::Encap => ("encap", encap(r)?),
@@ -266,7 +265,7 @@ fn sample(mut r: Reader<'_>, raw: Raw) -> Result<String, ErrorKind> {
     }
 }
 
-fn output_trunc(mut r: Reader<'_>) -> Result<String, ErrorKind> {
+pub(super) fn output_trunc(mut r: Reader<'_>) -> Result<Action, ErrorKind> {
     /// An Ethernet header must remain.
     const MIN_LEN: u32 = 14;
     let port = port_from_u16(r.u16().map_err(short)?);
@@ -274,7 +273,7 @@ fn output_trunc(mut r: Reader<'_>) -> Result<String, ErrorKind> {
     if max_len < MIN_LEN {
         return Err(BAD_ARGUMENT);
     }
-    Ok(format!("output(port={port},max_len={max_len})"))
+    Ok(Action::OutputTrunc { port, max_len })
 }
 
 fn check_pkt_larger(mut r: Reader<'_>) -> Result<String, ErrorKind> {

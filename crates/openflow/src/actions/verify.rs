@@ -100,7 +100,8 @@ fn allowed_in_set(a: &Action) -> bool {
         | Action::PushMpls(_)
         | Action::PopMpls(_)
         | Action::SetTunnel(_) => true,
-        Action::OutputReg { .. }
+        Action::OutputTrunc { .. }
+        | Action::OutputReg { .. }
         | Action::Controller(_)
         | Action::Enqueue { .. }
         | Action::PopQueue

@@ -197,6 +197,11 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
                 Ok(())
             }
         }
+        Action::OutputTrunc { port, max_len } => {
+            f.write_str("output(port=")?;
+            format_port(f, *port, names)?;
+            write!(f, ",max_len={max_len})")
+        }
         Action::OutputReg { src, .. } => write!(f, "output:{src}"),
         Action::Controller(c) => controller(f, c),
         Action::Enqueue { port, queue } => {

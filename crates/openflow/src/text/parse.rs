@@ -214,6 +214,9 @@ fn output(value: &str, ports: Option<PortNumbers<'_>>) -> Result<Action, String>
         let max_len = if p == Port::CONTROLLER { u16::MAX } else { 0 };
         return Ok(Action::Output { port: p, max_len });
     }
+    if value.contains("max_len=") {
+        return output_trunc(value, ports);
+    }
     let src = value
         .parse()
         .map_err(|_| format!("{value}: output to unknown port"))?;
@@ -221,6 +224,22 @@ fn output(value: &str, ports: Option<PortNumbers<'_>>) -> Result<Action, String>
         src,
         max_len: u16::MAX,
     })
+}
+
+/// `output(port=PORT,max_len=BYTES)`.
+fn output_trunc(value: &str, ports: Option<PortNumbers<'_>>) -> Result<Action, String> {
+    let (mut to, mut max_len) = (Port::NONE, 0);
+    for (key, value) in key_values(value) {
+        match key {
+            "port" => to = port(value, ports, "output to")?,
+            "max_len" => max_len = int(value)?,
+            _ => return Err(format!("invalid key '{key}' in output_trunc argument")),
+        }
+    }
+    if max_len < 14 {
+        return Err(format!("max_len {max_len} is less than the minimum value 14"));
+    }
+    Ok(Action::OutputTrunc { port: to, max_len })
 }
 
 fn controller(value: &str) -> Result<Action, String> {
