@@ -14,7 +14,8 @@ struct Wire(Generations);
 impl Translate for Wire {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         out.mask.0.in_port = u32::MAX;
-        out.actions.push(Action::Output(PortNo(3 - request.key.in_port.clamp(1, 2))));
+        out.actions
+            .push(Action::Output(PortNo(3 - request.key.in_port.clamp(1, 2))));
     }
     fn generations(&self) -> &Generations {
         &self.0
@@ -38,7 +39,12 @@ fn main() {
         }
     }
     println!("ready");
-    std::thread::sleep(std::time::Duration::from_secs_f64(seconds.parse().unwrap_or(10.0)));
+    std::thread::sleep(std::time::Duration::from_secs_f64(
+        seconds.parse().unwrap_or(10.0),
+    ));
     print!("{}", dp.pmd_perf_show(""));
-    dp.coverage().iter().filter(|(_, n)| *n > 0).for_each(|(name, n)| println!("{name}: {n}"));
+    dp.coverage()
+        .iter()
+        .filter(|(_, n)| *n > 0)
+        .for_each(|(name, n)| println!("{name}: {n}"));
 }

@@ -48,7 +48,7 @@ impl Program {
             depth: 0,
         };
         let mut shared = false;
-        if c.list(actions, &mut shared, true).is_none() {
+        if c.list(actions, &mut shared, true, u32::MAX).is_none() {
             c.ops.clear();
             c.ops.push(Op::Drop(DropKind::Nesting));
         } else if c.ops.is_empty() {
@@ -64,28 +64,34 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles a list. `shared`: an output may hold the packet. `tail`: nothing runs after the list. `None`: too
-    /// deep.
-    fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool) -> Option<()> {
-        let mut cut = u32::MAX;
+    /// Compiles a list. `shared`: an output may hold the packet. `tail`: nothing runs after the list. `cut`: the
+    /// truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
+    fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool, mut cut: u32) -> Option<()> {
         for (i, action) in actions.iter().enumerate() {
             match action {
                 Action::Output(port) if cut == u32::MAX => {
                     self.ops.push(Op::Output(port.0));
                     *shared = true;
                 }
-                Action::Output(port) => self.ops.push(Op::OutputTrunc(port.0, cut)),
-                Action::Userspace(up) => self.ops.push(Op::Userspace(Arc::clone(up), cut)),
-                Action::Trunc(n) => {
-                    cut = *n;
-                    continue;
+                Action::Output(port) => {
+                    // A packet that is not longer than the cut leaves itself, not as a copy.
+                    self.ops
+                        .push(Op::OutputTrunc(port.0, std::mem::replace(&mut cut, u32::MAX)));
+                    *shared = true;
                 }
-                Action::Clone(inner) if tail && i + 1 == actions.len() => self.nested(inner, shared, true)?,
+                Action::Userspace(up) => {
+                    let cut = std::mem::replace(&mut cut, u32::MAX);
+                    self.ops.push(Op::Userspace(Arc::clone(up), cut));
+                }
+                Action::Trunc(n) => cut = *n,
+                Action::Clone(inner) if tail && i + 1 == actions.len() => {
+                    self.nested(inner, shared, true, cut)?;
+                }
                 Action::Clone(inner) => {
                     self.ops.push(Op::Save);
                     // What follows needs the packet as it is, so the clone copies before its first write.
                     let mut inner_shared = true;
-                    self.nested(inner, &mut inner_shared, false)?;
+                    self.nested(inner, &mut inner_shared, false, cut)?;
                     self.ops.push(Op::Restore);
                     *shared |= has_output(inner);
                 }
@@ -112,16 +118,15 @@ impl Compiler {
                     self.ops.push(Op::Apply(action.clone()));
                 }
             }
-            cut = u32::MAX;
         }
         Some(())
     }
-    fn nested(&mut self, inner: &[Action], shared: &mut bool, tail: bool) -> Option<()> {
+    fn nested(&mut self, inner: &[Action], shared: &mut bool, tail: bool, cut: u32) -> Option<()> {
         if self.depth == MAX_NESTING {
             return None;
         }
         self.depth += 1;
-        let done = self.list(inner, shared, tail);
+        let done = self.list(inner, shared, tail, cut);
         self.depth -= 1;
         done
     }
@@ -139,6 +144,24 @@ fn has_output(actions: &[Action]) -> bool {
 mod tests {
     use super::*;
     use crate::action::PortNo;
+
+    /// A truncation waits for the output behind a rewrite; and a packet that was shorter than the cut is shared with
+    /// that output, so that a later rewrite copies it first.
+    #[test]
+    fn truncation_outlives_rewrites_and_shares_what_is_short() {
+        let p = Program::compile(&[
+            Action::Trunc(40),
+            Action::PopVlan,
+            Action::Output(PortNo(1)),
+            Action::PopVlan,
+            Action::Output(PortNo(2)),
+        ]);
+        let pop = || Op::Apply(Action::PopVlan);
+        assert_eq!(
+            *p.ops,
+            [pop(), Op::OutputTrunc(1, 40), Op::Copy, pop(), Op::Output(2)]
+        );
+    }
 
     #[test]
     fn copies_only_between_output_and_write() {

@@ -169,7 +169,11 @@ impl Ctx<'_> {
             Action::Meter(_) => self.unsupported("meter"),
             Action::Clone(actions) => {
                 let steps: SmallVec<[Step<'_>; 8]> = actions.iter().map(Step::Action).collect();
-                self.run_on_copy(&steps, last);
+                if last || actions.iter().all(is_reversible) {
+                    self.run_on_copy(&steps, last);
+                } else {
+                    self.run_in_clone(&steps);
+                }
             }
             Action::Note(_) => {}
             Action::Drop => self.drop_hint = Some(DropReason::Explicit),
@@ -202,6 +206,12 @@ impl Ctx<'_> {
             self.report(Kind::Detail, || format!("queue = {}", hex(queue.into())));
         }
     }
+}
+
+/// Whether the datapath can undo what the action makes of the packet by setting fields back. A truncation that found
+/// no output cannot be taken back.
+fn is_reversible(action: &Action) -> bool {
+    !matches!(action, Action::OutputTrunc { .. })
 }
 
 /// What runs without a look behind a label that was just popped.

@@ -59,6 +59,15 @@ impl Ctx<'_> {
             }
             port => port,
         };
+        if !self
+            .port(to)
+            .is_some_and(|p| matches!(p.binding, Binding::Datapath(_)))
+        {
+            self.report(Kind::Warn, || {
+                format!("output_trunc does not support patch port {to}")
+            });
+            return;
+        }
         let before = self.out.actions.len();
         self.emit(DpAction::Trunc(max_len));
         self.output_to(to, last);

@@ -109,6 +109,17 @@ impl Ctx<'_> {
         self.flow = flow;
     }
 
+    /// Runs steps on a copy that the datapath makes.
+    pub(super) fn run_in_clone(&mut self, steps: &[Step<'_>]) {
+        let (base, at) = (self.base, self.out.actions.len());
+        self.run_on_copy(steps, true);
+        self.base = base;
+        let inner: Vec<_> = self.out.actions.drain(at..).collect();
+        if !inner.is_empty() {
+            self.emit(heddle_datapath::Action::Clone(inner));
+        }
+    }
+
     /// Swaps the packet's tuple with the original direction's.
     fn swap_tuple(&mut self) {
         let v4 = self.flow.dl_type == eth::IP;

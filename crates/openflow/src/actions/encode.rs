@@ -119,7 +119,7 @@ impl Encoder {
 
     fn load(&self, dst: Subfield, value: u64, out: &mut Vec<u8>) -> Encoded {
         if self.version >= Version::V15 {
-            return self.oxm(dst.field, dst.place(FieldValue::from_u64(value)), dst.mask(), out);
+            return self.load15(dst, value, out);
         }
         let Some(header) = nxm(dst.field) else {
             return self.loads(dst.field, dst.place(FieldValue::from_u64(value)), dst.mask(), out);
@@ -128,6 +128,23 @@ impl Encoder {
         out.u16(ofs_nbits(dst));
         out.u32(header);
         out.u64(value);
+        end(out, start);
+        Ok(())
+    }
+
+    /// A load in 1.5 is a set-field. As in Open vSwitch it has a mask unless it writes whole bytes: a load of all 20
+    /// bits of a flow label differs in that from a set-field of the label.
+    fn load15(&self, dst: Subfield, value: u64, out: &mut Vec<u8>) -> Encoded {
+        let n = usize::from(dst.field.info().n_bytes);
+        let whole = usize::from(dst.n_bits) == n * 8;
+        let start = self.begin(Raw::SetField15, "load", out)?;
+        if !put_header(out, dst.field, Headers::Oxm(self.version), !whole) {
+            return Err(self.missing("load of a field without OXM header"));
+        }
+        out.put(dst.place(FieldValue::from_u64(value)).bytes(n));
+        if !whole {
+            out.put(dst.mask().bytes(n));
+        }
         end(out, start);
         Ok(())
     }
