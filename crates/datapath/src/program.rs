@@ -68,6 +68,9 @@ impl Compiler {
     /// truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
     fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool, mut cut: u32) -> Option<()> {
         for (i, action) in actions.iter().enumerate() {
+            if cut != u32::MAX {
+                cut = cut.saturating_add_signed(growth(action));
+            }
             match action {
                 Action::Output(port) if cut == u32::MAX => {
                     self.ops.push(Op::Output(port.0));
@@ -132,6 +135,16 @@ impl Compiler {
     }
 }
 
+/// Bytes by which an action makes the packet longer. A truncation says how much is cut off the packet as it was
+/// then, so what is pushed afterwards comes on top.
+fn growth(action: &Action) -> i32 {
+    match action {
+        Action::PushVlan { .. } | Action::PushMpls { .. } => 4,
+        Action::PopVlan | Action::PopMpls { .. } => -4,
+        _ => 0,
+    }
+}
+
 fn has_output(actions: &[Action]) -> bool {
     actions.iter().any(|a| match a {
         Action::Output(_) => true,
@@ -145,7 +158,7 @@ mod tests {
     use super::*;
     use crate::action::PortNo;
 
-    /// A truncation waits for the output behind a rewrite; and a packet that was shorter than the cut is shared with
+    /// A truncation waits for the output behind a rewrite, less what was popped meanwhile; and a packet that was shorter than the cut is shared with
     /// that output, so that a later rewrite copies it first.
     #[test]
     fn truncation_outlives_rewrites_and_shares_what_is_short() {
@@ -159,7 +172,7 @@ mod tests {
         let pop = || Op::Apply(Action::PopVlan);
         assert_eq!(
             *p.ops,
-            [pop(), Op::OutputTrunc(1, 40), Op::Copy, pop(), Op::Output(2)]
+            [pop(), Op::OutputTrunc(1, 36), Op::Copy, pop(), Op::Output(2)]
         );
     }
 

@@ -169,11 +169,7 @@ impl Ctx<'_> {
             Action::Meter(_) => self.unsupported("meter"),
             Action::Clone(actions) => {
                 let steps: SmallVec<[Step<'_>; 8]> = actions.iter().map(Step::Action).collect();
-                if last || actions.iter().all(is_reversible) {
-                    self.run_on_copy(&steps, last);
-                } else {
-                    self.run_in_clone(&steps);
-                }
+                self.run_on_copy(&steps, last);
             }
             Action::Note(_) => {}
             Action::Drop => self.drop_hint = Some(DropReason::Explicit),
@@ -208,10 +204,12 @@ impl Ctx<'_> {
     }
 }
 
-/// Whether the datapath can undo what the action makes of the packet by setting fields back. A truncation that found
-/// no output cannot be taken back.
-fn is_reversible(action: &Action) -> bool {
-    !matches!(action, Action::OutputTrunc { .. })
+impl Step<'_> {
+    /// Whether the datapath can undo what the step makes of the packet by setting fields back. A truncation that
+    /// found no output cannot be taken back.
+    pub(super) fn is_reversible(&self) -> bool {
+        !matches!(self, Step::Action(Action::OutputTrunc { .. }))
+    }
 }
 
 /// What runs without a look behind a label that was just popped.

@@ -100,23 +100,22 @@ impl Ctx<'_> {
     }
 
     /// Runs actions, then the action set, on a copy of the packet. Nothing of it stays but what was emitted.
+    /// Steps that cannot be undone run on a copy that the datapath makes, unless nothing comes after them.
     pub(super) fn run_on_copy(&mut self, steps: &[Step<'_>], last: bool) {
+        let in_clone = !last && !steps.iter().all(Step::is_reversible);
+        let (base, at) = (self.base, self.out.actions.len());
         let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
-        self.run_list(steps, last);
+        self.run_list(steps, last || in_clone);
         self.run_action_set();
         self.stack = stack;
         self.action_set = set;
         self.flow = flow;
-    }
-
-    /// Runs steps on a copy that the datapath makes.
-    pub(super) fn run_in_clone(&mut self, steps: &[Step<'_>]) {
-        let (base, at) = (self.base, self.out.actions.len());
-        self.run_on_copy(steps, true);
-        self.base = base;
-        let inner: Vec<_> = self.out.actions.drain(at..).collect();
-        if !inner.is_empty() {
-            self.emit(heddle_datapath::Action::Clone(inner));
+        if in_clone {
+            self.base = base;
+            let inner: Vec<_> = self.out.actions.drain(at..).collect();
+            if !inner.is_empty() {
+                self.emit(heddle_datapath::Action::Clone(inner));
+            }
         }
     }
 

@@ -358,12 +358,22 @@ fn set_field(mut r: Reader<'_>, may_mask: bool) -> Result<Action, ErrorKind> {
     if mask.is_some() && !may_mask {
         return Err(ErrorKind::BadActionBadSetMask);
     }
+    let masked = mask.is_some();
     let mask = mask.unwrap_or(field.full_mask());
     let present = FieldValue::from_u64(0x1000);
     let untagged = field == FieldId::VlanVid && ((mask & present).is_zero() || (value & present).is_zero());
     let fits = field.is_value_valid(value);
     if !r.is_zero() || field == FieldId::InPortOxm || !field.info().writable || !fits || untagged {
         return Err(ErrorKind::BadActionBadSetArgument);
+    }
+    // A load of a whole field whose bits do not fill its bytes comes with a mask in 1.5 (see `encode::load15`), and is
+    // told from a set-field by it.
+    let partly_filled = usize::from(field.info().n_bits) < usize::from(field.info().n_bytes) * 8;
+    if masked && partly_filled && field.is_exact(mask) {
+        return Ok(Action::Load {
+            dst: Subfield::all(field),
+            value: value.as_u64(),
+        });
     }
     Ok(Action::SetField { field, value, mask })
 }
