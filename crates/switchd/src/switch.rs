@@ -71,7 +71,10 @@ impl Switch {
     pub fn start(options: Arc<Options>) -> anyhow::Result<Arc<Switch>> {
         let clock = Arc::new(Clock::default());
         let ofproto = Ofproto::new(clock.clone());
-        let config = Config { clock: clock.clone(), ..Config::default() };
+        let config = Config {
+            clock: clock.clone(),
+            ..Config::default()
+        };
         let datapath =
             Datapath::new(config, ofproto.pipeline().clone()).context("cannot start the datapath")?;
         ofproto.attach(datapath.clone());
@@ -90,9 +93,15 @@ impl Switch {
         });
         let spawn = |name: &str, work: fn(&Switch)| {
             let own = switch.clone();
-            std::thread::Builder::new().name(name.into()).spawn(move || work(&own)).context("cannot start a thread")
+            std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || work(&own))
+                .context("cannot start a thread")
         };
-        let threads = vec![spawn("ticker", Switch::tick_on)?, spawn("upcalls", Switch::deliver_on)?];
+        let threads = vec![
+            spawn("ticker", Switch::tick_on)?,
+            spawn("upcalls", Switch::deliver_on)?,
+        ];
         *switch.threads.lock() = threads;
         Ok(switch)
     }

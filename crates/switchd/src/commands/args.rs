@@ -47,7 +47,14 @@ mod tests {
     #[test]
     fn options_come_first() {
         let (options, rest) = split(&["-ms", "--no-names", "dp", "-x"]).unwrap();
-        assert_eq!(options, Options { verbosity: 1, names: false, statistics: true });
+        assert_eq!(
+            options,
+            Options {
+                verbosity: 1,
+                names: false,
+                statistics: true
+            }
+        );
         assert_eq!(rest, ["dp", "-x"]);
         assert!(split(&["-m"]).unwrap().0.names);
         assert_eq!(split(&["-x"]).unwrap_err(), "Unrecognized option -x");

@@ -12,11 +12,20 @@ const NEWEST: u64 = u64::MAX - 1;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("ofproto/list", "", (0, 0), |s, _| {
-        Ok(s.ofproto.bridges().iter().map(|b| format!("{}\n", b.name)).collect())
+        Ok(s.ofproto
+            .bridges()
+            .iter()
+            .map(|b| format!("{}\n", b.name))
+            .collect())
     });
     // No tunnels yet: none to list.
     c.add("ofproto/list-tunnels", "", (0, 0), |_, _| Ok(String::new()));
-    c.add("bridge/dump-flows", "[--offload-stats] bridge", (1, 2), dump_flows);
+    c.add(
+        "bridge/dump-flows",
+        "[--offload-stats] bridge",
+        (1, 2),
+        dump_flows,
+    );
 }
 
 /// All flows of a bridge, also those that the switch made itself.
@@ -28,7 +37,9 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let mut out = String::new();
     for table in bridge.tables.iter() {
         let mut rules = Vec::new();
-        table.rules.for_each(NEWEST, |entry| rules.push(entry.data.clone()));
+        table
+            .rules
+            .for_each(NEWEST, |entry| rules.push(entry.data.clone()));
         rules.sort_by_key(|r| (std::cmp::Reverse(r.priority), r.created_ms));
         for rule in rules {
             // Writing to a string cannot fail.

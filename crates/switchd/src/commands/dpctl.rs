@@ -4,7 +4,6 @@
 //! the ports of its bridges and the flows that come from them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 
 use heddle_datapath::FlowDump;
 use heddle_flow::Match;
@@ -12,7 +11,7 @@ use heddle_flow::Match;
 use super::Commands;
 use super::args::{self, Options};
 use super::flows::{self, Style};
-use crate::reconcile::{Item, datapath_name};
+use crate::reconcile::{Item, OWN_PORT, datapath_name};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
@@ -21,9 +20,16 @@ const ENODEV: &str = "No such device";
 
 pub(super) fn register(c: &Commands<'_>) {
     const ANY: usize = usize::MAX;
-    c.add("dpctl/dump-dps", "", (0, 0), |s, _| Ok(types(s).iter().map(|t| datapath_name(t) + "\n").collect()));
+    c.add("dpctl/dump-dps", "", (0, 0), |s, _| {
+        Ok(types(s).iter().map(|t| datapath_name(t) + "\n").collect())
+    });
     c.add("dpctl/show", "[-s] [dp...]", (0, ANY), show);
-    c.add("dpctl/dump-flows", "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]", (0, ANY), dump_flows);
+    c.add(
+        "dpctl/dump-flows",
+        "[-m] [--names] [dp] [filter=..] [type=..] [pmd=..]",
+        (0, ANY),
+        dump_flows,
+    );
     c.add("dpctl/del-flows", "[dp] [file]", (0, 2), del_flows);
 }
 
@@ -39,16 +45,20 @@ fn failed(switch: &Switch, text: &str, why: Option<&str>) -> String {
 
 /// The type of datapath that a user means by a name such as `netdev@ovs-netdev`.
 fn named(switch: &Switch, name: &str) -> Option<String> {
-    let full = if name.contains('@') { name.to_owned() } else { format!("system@{name}") };
+    let full = if name.contains('@') {
+        name.to_owned()
+    } else {
+        format!("system@{name}")
+    };
     types(switch).into_iter().find(|t| datapath_name(t) == full)
 }
 
 /// The datapath that is named first of all arguments, or the only one; and the other arguments.
 fn one<'a, 'b>(switch: &Switch, args: &'a [&'b str], max: usize) -> Result<(String, &'a [&'b str]), String> {
-    if let [first, rest @ ..] = args {
-        if let Some(found) = named(switch, first) {
-            return Ok((found, rest));
-        }
+    if let [first, rest @ ..] = args
+        && let Some(found) = named(switch, first)
+    {
+        return Ok((found, rest));
     }
     let not_found = failed(switch, "datapath not found", Some(EINVAL));
     if args.len() >= max {
@@ -65,15 +75,24 @@ fn one<'a, 'b>(switch: &Switch, args: &'a [&'b str], max: usize) -> Result<(Stri
 /// Interfaces of a datapath, by their numbers in it.
 pub(super) fn ports_of(switch: &Switch, datapath_type: &str) -> BTreeMap<u32, (String, Item)> {
     let inventory = switch.inventory.read();
-    let of_type = |item: &Item| inventory.bridges.get(&item.bridge).is_some_and(|t| t == datapath_type);
+    let of_type = |item: &Item| {
+        inventory
+            .bridges
+            .get(&item.bridge)
+            .is_some_and(|t| t == datapath_type)
+    };
     let all = inventory.interfaces.iter().filter(|(_, item)| of_type(item));
-    all.filter_map(|(name, item)| Some((item.dp_no?.0, (name.clone(), item.clone())))).collect()
+    all.filter_map(|(name, item)| Some((item.dp_no?.0, (name.clone(), item.clone()))))
+        .collect()
 }
 
 fn show(switch: &Switch, args: &[&str]) -> Reply {
     let (options, names) = args::split(args)?;
     if names.is_empty() {
-        return Ok(types(switch).iter().map(|t| show_one(switch, t, options)).collect());
+        return Ok(types(switch)
+            .iter()
+            .map(|t| show_one(switch, t, options))
+            .collect());
     }
     let mut out = String::new();
     let mut ok = true;
@@ -92,30 +111,55 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
 fn show_one(switch: &Switch, datapath_type: &str, options: Options) -> String {
     let t = switch.datapath.totals();
     let hits = t.packets.saturating_sub(t.misses);
-    // Writing to a string cannot fail.
-    let mut out = format!("{}:\n  lookups: hit:{hits} missed:{} lost:{}\n  flows: {}\n",
-        datapath_name(datapath_type), t.misses, t.lost, t.flows);
+    let mut out = format!(
+        "{}:\n  lookups: hit:{hits} missed:{} lost:{}\n  flows: {}\n",
+        datapath_name(datapath_type),
+        t.misses,
+        t.lost,
+        t.flows
+    );
+    let own = switch
+        .datapath
+        .port(OWN_PORT)
+        .filter(|_| datapath_type == "dummy");
+    if let Some(own) = own {
+        let item = Item::of_datapath(own);
+        out += &show_port(switch, OWN_PORT.0, "ovs-dummy", &item, options);
+    }
     for (no, (name, item)) in ports_of(switch, datapath_type) {
-        let _ = write!(out, "  port {no}: {name}");
-        if item.shown != "system" {
-            let _ = write!(out, " ({}{})", item.shown, settings(&item));
-        }
-        out.push('\n');
-        if options.statistics {
-            out += &statistics(switch, &item);
-        }
+        out += &show_port(switch, no, &name, &item, options);
     }
     out
+}
+
+fn show_port(switch: &Switch, no: u32, name: &str, item: &Item, options: Options) -> String {
+    let kind = match item.shown {
+        "system" => String::new(),
+        shown => format!(" ({shown}{})", settings(item)),
+    };
+    let statistics = if options.statistics {
+        statistics(switch, item)
+    } else {
+        String::new()
+    };
+    format!("  port {no}: {name}{kind}\n{statistics}")
 }
 
 /// `: key=value, key=value`, or nothing.
 pub(super) fn settings(item: &Item) -> String {
     let all: Vec<String> = item.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
-    if all.is_empty() { String::new() } else { format!(": {}", all.join(", ")) }
+    if all.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", all.join(", "))
+    }
 }
 
 fn statistics(switch: &Switch, item: &Item) -> String {
-    let stats = item.dp_no.and_then(|no| switch.datapath.port_stats(no)).unwrap_or_default();
+    let stats = item
+        .dp_no
+        .and_then(|no| switch.datapath.port_stats(no))
+        .unwrap_or_default();
     format!(
         "    RX packets:{} errors:{} dropped:{} overruns:? frame:?\n    \
          TX packets:{} errors:{} dropped:{} aborted:? carrier:?\n    collisions:?\n    \
@@ -138,7 +182,8 @@ fn statistics(switch: &Switch, item: &Item) -> String {
 fn human(bytes: u64) -> String {
     let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
     let unit = units.into_iter().find(|(bits, _)| bytes >> bits != 0);
-    unit.map(|(bits, name)| format!(" ({:.1} {name})", bytes as f64 / (1_u64 << bits) as f64)).unwrap_or_default()
+    unit.map(|(bits, name)| format!(" ({:.1} {name})", bytes as f64 / (1_u64 << bits) as f64))
+        .unwrap_or_default()
 }
 
 /// Which flows a user wants to see.
@@ -166,7 +211,9 @@ impl Filter {
                     match kind {
                         "ovs" | "non-offloaded" | "all" => filter.none = false,
                         "tc" | "dpdk" | "offloaded" | "partially-offloaded" => {}
-                        other => return Err(failed(switch, &format!("Failed to parse type ({other})"), None)),
+                        other => {
+                            return Err(failed(switch, &format!("Failed to parse type ({other})"), None));
+                        }
                     }
                 }
             } else if let Some(core) = last.strip_prefix("pmd=") {
@@ -183,7 +230,9 @@ impl Filter {
     fn takes(&self, flow: &FlowDump) -> bool {
         let wanted = self.flow.as_ref().is_none_or(|m| {
             let words = flow.key.words().iter().zip(m.key.words()).zip(m.mask.0.words());
-            words.into_iter().all(|((have, want), mask)| (have ^ want) & mask == 0)
+            words
+                .into_iter()
+                .all(|((have, want), mask)| (have ^ want) & mask == 0)
         });
         wanted && !self.none && self.core.is_none_or(|core| core == flow.core)
     }
@@ -194,7 +243,10 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let (filter, left) = Filter::take(switch, args)?;
     let (datapath_type, _) = one(switch, args.get(..left).unwrap_or_default(), 1)?;
     let ports = ports_of(switch, &datapath_type);
-    let style = Style { verbose: options.verbosity > 0, names: options.names };
+    let style = Style {
+        verbose: options.verbosity > 0,
+        names: options.names,
+    };
     let mut by_core: BTreeMap<Option<usize>, Vec<FlowDump>> = BTreeMap::new();
     for flow in switch.datapath.flows() {
         if ports.contains_key(&flow.key.in_port) && filter.takes(&flow) {

@@ -11,11 +11,20 @@ use crate::unixctl::Reply;
 pub(super) fn register(c: &Commands<'_>) {
     c.add("dpif/dump-dps", "", (0, 0), |s, _| {
         let inventory = s.inventory.read();
-        Ok(inventory.bridges.iter().map(|(name, t)| format!("{t}@{name}\n")).collect())
+        Ok(inventory
+            .bridges
+            .iter()
+            .map(|(name, t)| format!("{t}@{name}\n"))
+            .collect())
     });
     c.add("dpif/show", "", (0, 0), |s, _| Ok(show(s)));
     c.add("dpif/show-dp-features", "bridge", (1, 1), features);
-    c.add("dpif/dump-flows", "[-m] [--names | --no-names] bridge", (1, usize::MAX), dump_flows);
+    c.add(
+        "dpif/dump-flows",
+        "[-m] [--names | --no-names] bridge",
+        (1, usize::MAX),
+        dump_flows,
+    );
 }
 
 fn show(switch: &Switch) -> String {
@@ -27,12 +36,24 @@ fn show(switch: &Switch) -> String {
     for t in types {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "{}: hit:{hits} missed:{}", datapath_name(&t), totals.misses);
-        for bridge in inventory.bridges.iter().filter(|(_, of)| **of == t).map(|(name, _)| name) {
+        for bridge in inventory
+            .bridges
+            .iter()
+            .filter(|(_, of)| **of == t)
+            .map(|(name, _)| name)
+        {
             let _ = writeln!(out, "  {bridge}:");
             for (name, item) in inventory.interfaces.iter().filter(|(_, i)| i.bridge == *bridge) {
-                let number = item.dp_no.map_or_else(|| "none".to_owned(), |no| no.0.to_string());
+                let number = item
+                    .dp_no
+                    .map_or_else(|| "none".to_owned(), |no| no.0.to_string());
                 let settings = dpctl::settings(item);
-                let _ = writeln!(out, "    {name} {}/{number}: ({}{settings})", port_text(item.no), item.shown);
+                let _ = writeln!(
+                    out,
+                    "    {name} {}/{number}: ({}{settings})",
+                    port_text(item.no),
+                    item.shown
+                );
             }
         }
     }
@@ -86,7 +107,9 @@ fn features(switch: &Switch, args: &[&str]) -> Reply {
 }
 
 fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
-    let Some((name, options)) = args.split_last() else { return Err("no such bridge".into()) };
+    let Some((name, options)) = args.split_last() else {
+        return Err("no such bridge".into());
+    };
     bridge_named(switch, name, "no such bridge")?;
     let mut style = Style::default();
     let mut names = None;
@@ -104,6 +127,10 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         let own = inventory.interfaces.values().filter(|i| i.bridge == *name);
         own.filter_map(|i| Some(i.dp_no?.0)).collect()
     };
-    let own = switch.datapath.flows().into_iter().filter(|f| ports.contains(&f.key.in_port));
+    let own = switch
+        .datapath
+        .flows()
+        .into_iter()
+        .filter(|f| ports.contains(&f.key.in_port));
     Ok(flows::lines(switch, &flows::merged(own), style))
 }

@@ -20,14 +20,24 @@ pub(super) fn register(c: &Commands<'_>) {
     const ANY: usize = usize::MAX;
     let usage = "name [--qid queue_id] packet|flow [--len packet_len]";
     c.add("netdev-dummy/receive", usage, (2, ANY), receive);
-    c.add("netdev-dummy/set-admin-state", "[netdev] up|down", (1, 2), set_admin_state);
+    c.add(
+        "netdev-dummy/set-admin-state",
+        "[netdev] up|down",
+        (1, 2),
+        set_admin_state,
+    );
     c.add("netdev-dummy/conn-state", "[netdev]", (0, 1), conn_state);
-    c.add("netdev-dummy/ip4addr", "[netdev] ipaddr/mask-prefix-len", (2, 2), |s, args| {
-        let (port, text) = port_and_text(s, args)?;
-        let (addr, mask) = parse_ip4(text)?;
-        with_dummy(&port, |d| d.set_ip4(addr, mask));
-        Ok("OK".into())
-    });
+    c.add(
+        "netdev-dummy/ip4addr",
+        "[netdev] ipaddr/mask-prefix-len",
+        (2, 2),
+        |s, args| {
+            let (port, text) = port_and_text(s, args)?;
+            let (addr, mask) = parse_ip4(text)?;
+            with_dummy(&port, |d| d.set_ip4(addr, mask));
+            Ok("OK".into())
+        },
+    );
     c.add("netdev-dummy/ip6addr", "[netdev] ip6addr", (2, 2), |s, args| {
         let (port, text) = port_and_text(s, args)?;
         let (addr, prefix) = parse_ip6(text)?;
@@ -45,7 +55,10 @@ fn find(switch: &Switch, name: &str) -> Option<Arc<dyn Port>> {
 /// All pretended devices with their names.
 fn all(switch: &Switch) -> Vec<(String, Arc<dyn Port>)> {
     let inventory = switch.inventory.read();
-    let devices = inventory.interfaces.iter().filter_map(|(name, i)| Some((name.clone(), i.device.clone()?)));
+    let devices = inventory
+        .interfaces
+        .iter()
+        .filter_map(|(name, i)| Some((name.clone(), i.device.clone()?)));
     devices.filter(|(_, d)| d.as_any().is::<DummyPort>()).collect()
 }
 
@@ -54,7 +67,9 @@ fn with_dummy<T>(port: &Arc<dyn Port>, f: impl FnOnce(&DummyPort) -> T) -> Optio
 }
 
 fn port_and_text<'a>(switch: &Switch, args: &[&'a str]) -> Result<(Arc<dyn Port>, &'a str), String> {
-    let [name, text] = args else { return Err("Unknown Dummy Interface".into()) };
+    let [name, text] = args else {
+        return Err("Unknown Dummy Interface".into());
+    };
     Ok((find(switch, name).ok_or("Unknown Dummy Interface")?, text))
 }
 
@@ -65,7 +80,11 @@ fn receive(switch: &Switch, args: &[&str]) -> Reply {
     let mut queue = 0;
     if let ["--qid", number, more @ ..] = rest {
         let open = with_dummy(&port, DummyPort::n_rxq).unwrap_or(0);
-        queue = number.parse().ok().filter(|q| *q < open).ok_or("bad rx queue id.")?;
+        queue = number
+            .parse()
+            .ok()
+            .filter(|q| *q < open)
+            .ok_or("bad rx queue id.")?;
         rest = more;
     }
     let mut result = Ok(String::new());
@@ -141,6 +160,11 @@ fn conn_state(switch: &Switch, args: &[&str]) -> Reply {
         let state = find(switch, name).and_then(|p| with_dummy(&p, DummyPort::conn_state));
         return Ok(text(name, state.unwrap_or(ConnState::Unknown)));
     }
-    let states = all(switch).into_iter().filter_map(|(name, p)| Some((name, with_dummy(&p, DummyPort::conn_state)?)));
-    Ok(states.filter(|(_, s)| *s != ConnState::Unknown).map(|(name, s)| text(&name, s)).collect())
+    let states = all(switch)
+        .into_iter()
+        .filter_map(|(name, p)| Some((name, with_dummy(&p, DummyPort::conn_state)?)));
+    Ok(states
+        .filter(|(_, s)| *s != ConnState::Unknown)
+        .map(|(name, s)| text(&name, s))
+        .collect())
 }

@@ -46,11 +46,16 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
     let bridge = bridge_named(switch, args.first().copied().unwrap_or_default(), NO_BRIDGE)?;
     let mut out = String::from(" port  VLAN  MAC                Age\n");
     for entry in bridge.mac.entries(switch.clock.now_ms()) {
-        let age = entry.age_s.map_or_else(|| "static".to_owned(), |s| format!("{s:3}"));
+        let age = entry
+            .age_s
+            .map_or_else(|| "static".to_owned(), |s| format!("{s:3}"));
         // Writing to a string cannot fail.
         let _ = writeln!(
             out,
-            "{:>5}  {:4}  {}  {age}", port_name(entry.port), entry.key.vlan, mac_text(entry.key.mac)
+            "{:>5}  {:4}  {}  {age}",
+            port_name(entry.port),
+            entry.key.vlan,
+            mac_text(entry.key.mac)
         );
     }
     Ok(out)
@@ -58,28 +63,41 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
 
 /// What C's `atoi` makes of a VLAN id.
 fn vlan(text: &str) -> u16 {
-    let digits: String = text.trim_start().chars().take_while(char::is_ascii_digit).collect();
+    let digits: String = text
+        .trim_start()
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect();
     digits.parse().unwrap_or(0) & 0xfff
 }
 
 fn add(switch: &Switch, args: &[&str]) -> Reply {
-    let [bridge, port, vid, mac] = args else { return Err(NO_BRIDGE.into()) };
+    let [bridge, port, vid, mac] = args else {
+        return Err(NO_BRIDGE.into());
+    };
     let bridge = bridge_named(switch, bridge, NO_BRIDGE)?;
     let mac = parse_mac(mac).ok_or("bad MAC address")?;
-    let no = bridge.port_by_name(port).ok_or("software error, odp port is present but no ofp port")?;
+    let no = bridge
+        .port_by_name(port)
+        .ok_or("software error, odp port is present but no ofp port")?;
     let key = MacKey { mac, vlan: vlan(vid) };
     let now = switch.clock.now_ms();
     let before = bridge.mac.entries(now).into_iter().find(|e| e.key == key);
     let note = before.filter(|e| e.port != no || e.age_s.is_some()).map(|e| {
         let kind = if e.age_s.is_none() { "static" } else { "dynamic" };
-        format!("Overriding already existing {kind} entry on {}\n", port_name(e.port))
+        format!(
+            "Overriding already existing {kind} entry on {}\n",
+            port_name(e.port)
+        )
     });
     bridge.mac.add_static(key, no, now);
     Ok(note.unwrap_or_default())
 }
 
 fn del(switch: &Switch, args: &[&str]) -> Reply {
-    let [bridge, vid, mac] = args else { return Err(NO_BRIDGE.into()) };
+    let [bridge, vid, mac] = args else {
+        return Err(NO_BRIDGE.into());
+    };
     let bridge = bridge_named(switch, bridge, NO_BRIDGE)?;
     let mac = parse_mac(mac).ok_or("bad MAC address")?;
     if bridge.mac.del_static(MacKey { mac, vlan: vlan(vid) }) {

@@ -19,7 +19,12 @@ pub(super) struct Style {
 
 /// Names of the datapath's ports by number.
 pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
-    switch.datapath.ports().into_iter().map(|p| (p.no.0, p.name)).collect()
+    switch
+        .datapath
+        .ports()
+        .into_iter()
+        .map(|p| (p.no.0, p.name))
+        .collect()
 }
 
 /// Flows, those that several workers cache as one.
@@ -44,7 +49,11 @@ pub(super) fn merged(flows: impl IntoIterator<Item = FlowDump>) -> Vec<FlowDump>
 
 /// One line per flow.
 pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String {
-    let ports = if style.names { port_names(switch) } else { BTreeMap::new() };
+    let ports = if style.names {
+        port_names(switch)
+    } else {
+        BTreeMap::new()
+    };
     let name = |no: u32| ports.get(&no).cloned();
     let dp_name = |no: PortNo| name(no.0);
     let now_ms = switch.clock.now_ms();
@@ -56,7 +65,8 @@ pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String
             names: style.names.then_some(&name),
             vlan_limit: heddle_flow::N_VLANS,
         };
-        let names: Option<&dyn Fn(PortNo) -> Option<String>> = if style.names { Some(&dp_name) } else { None };
+        let names: Option<&dyn Fn(PortNo) -> Option<String>> =
+            if style.names { Some(&dp_name) } else { None };
         format!("{key}, {}\n", format_stats(flow, now_ms, names))
     };
     flows.iter().map(line).collect()

@@ -17,7 +17,11 @@ pub(super) fn register(reporters: &Reporters, switch: &Arc<Switch>) {
         }
         for bridge in switch.ofproto.bridges() {
             add(usage, "ports", count(bridge.port_configs().len()));
-            add(usage, "rules", count(bridge.tables.iter().map(|t| t.rules.len()).sum()));
+            add(
+                usage,
+                "rules",
+                count(bridge.tables.iter().map(|t| t.rules.len()).sum()),
+            );
         }
     });
 }

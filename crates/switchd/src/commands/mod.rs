@@ -25,7 +25,10 @@ use crate::unixctl::{Registry, Reply};
 
 /// Registers all of them.
 pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
-    let commands = Commands { registry: &ctx.commands, switch };
+    let commands = Commands {
+        registry: &ctx.commands,
+        switch,
+    };
     bridge::register(&commands);
     dpctl::register(&commands);
     dpif::register(&commands);
@@ -58,10 +61,11 @@ impl Commands<'_> {
         handler: impl Fn(&Switch, &[&str]) -> Reply + Send + Sync + 'static,
     ) {
         let switch = self.switch.clone();
-        self.registry.register(name, usage, min_args, max_args, move |args| {
-            let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            handler(&switch, &args)
-        });
+        self.registry
+            .register(name, usage, min_args, max_args, move |args| {
+                let args: Vec<&str> = args.iter().map(String::as_str).collect();
+                handler(&switch, &args)
+            });
     }
 }
 

@@ -8,7 +8,12 @@ pub(super) fn register(c: &Commands<'_>) {
         Ok(String::new())
     });
     c.add("time/warp", "[large_msecs] msecs", (1, 2), |s, args| {
-        let number = |text: &str| text.trim().parse::<i64>().ok().and_then(|n| u64::try_from(n).ok());
+        let number = |text: &str| {
+            text.trim()
+                .parse::<i64>()
+                .ok()
+                .and_then(|n| u64::try_from(n).ok())
+        };
         let (total, step) = match args {
             [total, step] => (number(total), number(step)),
             [step] => (number(step), number(step)),

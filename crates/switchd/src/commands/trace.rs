@@ -14,7 +14,10 @@ pub(super) fn register(c: &Commands<'_>) {
 
 fn run(switch: &Switch, args: &[&str]) -> Reply {
     let types = dpctl::types(switch);
-    let names: Vec<String> = types.iter().flat_map(|t| [format!("{t}@ovs-{t}"), format!("ovs-{t}")]).collect();
+    let names: Vec<String> = types
+        .iter()
+        .flat_map(|t| [format!("{t}@ovs-{t}"), format!("ovs-{t}")])
+        .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let ports = flows::port_names(switch);
     let env = TraceEnv {

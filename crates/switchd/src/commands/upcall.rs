@@ -6,12 +6,16 @@ use crate::reconcile::datapath_name;
 pub(super) fn register(c: &Commands<'_>) {
     c.add("upcall/show", "", (0, 0), |s, _| {
         let body = s.datapath.upcall_show();
-        Ok(dpctl::types(s).iter().map(|t| format!("{}:\n{body}", datapath_name(t))).collect())
+        Ok(dpctl::types(s)
+            .iter()
+            .map(|t| format!("{}:\n{body}", datapath_name(t)))
+            .collect())
     });
     c.add("upcall/set-flow-limit", "flow-limit-number", (1, 1), |s, args| {
         let text = args.first().copied().unwrap_or_default();
         let limit: u32 = text.parse().unwrap_or(0);
-        s.datapath.set_flow_limit(usize::try_from(limit).unwrap_or(usize::MAX));
+        s.datapath
+            .set_flow_limit(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(format!("set flow_limit to {limit}\n"))
     });
     c.add("revalidator/wait", "", (0, 0), |s, _| {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use heddle_datapath::{DatapathError, PortNo};
 use heddle_ofproto::bridge::Bridge;
 use heddle_ofproto::conn::{Controllers, Manager};
 use heddle_openflow::Port as OfPort;
@@ -17,6 +18,9 @@ use super::kinds;
 use super::numbers::Numbers;
 use super::state::{BridgeState, Iface, Inventory};
 use super::{Reconciler, mac};
+
+/// The number of a datapath's own port.
+pub(crate) const OWN_PORT: PortNo = PortNo(0);
 
 impl Reconciler {
     /// Makes the switch what the database says.
@@ -42,6 +46,7 @@ impl Reconciler {
                 self.add_bridge(row);
             }
         }
+        self.own_port();
         for name in self.names() {
             self.add_ports(&name);
         }
@@ -65,12 +70,16 @@ impl Reconciler {
     fn remove_bridges(&mut self, wanted: &BTreeMap<String, BridgeRow>) {
         for name in self.names() {
             let same = |state: &BridgeState| {
-                wanted.get(&name).is_some_and(|row| row.datapath_type == state.row.datapath_type)
+                wanted
+                    .get(&name)
+                    .is_some_and(|row| row.datapath_type == state.row.datapath_type)
             };
             if self.bridges.get(&name).is_some_and(same) {
                 continue;
             }
-            let Some(mut state) = self.bridges.remove(&name) else { continue };
+            let Some(mut state) = self.bridges.remove(&name) else {
+                continue;
+            };
             for iface in std::mem::take(&mut state.ifaces).into_values() {
                 self.remove_iface(&mut state, iface);
             }
@@ -82,10 +91,10 @@ impl Reconciler {
     pub(super) fn remove_iface(&self, state: &mut BridgeState, iface: Iface) {
         // The device ends with its last handle, and commands may hold one.
         self.switch.inventory.write().interfaces.remove(&iface.name);
-        if let Some((_, no)) = iface.device() {
-            if let Err(error) = self.switch.datapath.del_port(no) {
-                log::warn!(target: "bridge", "bridge {}: interface {}: {error}", state.row.name, iface.name);
-            }
+        if let Some((_, no)) = iface.device()
+            && let Err(error) = self.switch.datapath.del_port(no)
+        {
+            log::warn!(target: "bridge", "bridge {}: interface {}: {error}", state.row.name, iface.name);
         }
         state.numbers.give_back(iface.no, self.switch.clock.now_ms());
         log::info!(
@@ -123,9 +132,26 @@ impl Reconciler {
         self.bridges.insert(name, state);
     }
 
+    /// A pretended datapath has a port 0 of its own, as Open vSwitch's has: tests look for it.
+    fn own_port(&self) {
+        let datapath = &self.switch.datapath;
+        let wanted = self.bridges.values().any(|b| b.row.datapath_type == "dummy");
+        if !wanted || datapath.port(OWN_PORT).is_some() {
+            return;
+        }
+        let made = heddle_port::open("dummy-internal", "ovs-dummy", &BTreeMap::new())
+            .map_err(DatapathError::from)
+            .and_then(|device| datapath.add_port(device, Some(OWN_PORT)));
+        if let Err(error) = made {
+            log::warn!(target: "dpif_netdev", "ovs-dummy: {error}");
+        }
+    }
+
     /// Configures a bridge whose ports are there.
     fn finish(&mut self, name: &str) {
-        let Some(mut state) = self.bridges.remove(name) else { return };
+        let Some(mut state) = self.bridges.remove(name) else {
+            return;
+        };
         self.set_addresses(&mut state);
         self.follow_mtu(&mut state);
         let id = mac::datapath_id(&state.row, state.mac);
@@ -147,7 +173,9 @@ impl Reconciler {
     fn update_inventory(&self) {
         let mut inventory = Inventory::default();
         for (name, state) in &self.bridges {
-            inventory.bridges.insert(name.clone(), state.row.datapath_type.clone());
+            inventory
+                .bridges
+                .insert(name.clone(), state.row.datapath_type.clone());
             let items = state.ifaces.values().map(|i| (i.name.clone(), i.item(name)));
             inventory.interfaces.extend(items);
         }

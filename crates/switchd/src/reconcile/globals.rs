@@ -24,7 +24,10 @@ pub(super) struct Globals {
 impl Globals {
     /// Before anything is known.
     pub(super) fn new() -> Globals {
-        Globals { restore_wait: true, ..Globals::default() }
+        Globals {
+            restore_wait: true,
+            ..Globals::default()
+        }
     }
 
     /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last value).
@@ -34,7 +37,10 @@ impl Globals {
             flow_limit: size("flow-limit", 200_000),
             max_idle_ms: config.number("max-idle", 10_000),
             vlan_limit: size("vlan-limit", 1),
-            cpus: config.get("pmd-cpu-mask").filter(|m| !m.is_empty()).and_then(cpu_mask),
+            cpus: config
+                .get("pmd-cpu-mask")
+                .filter(|m| !m.is_empty())
+                .and_then(cpu_mask),
             restore_wait: waited && config.bool("flow-restore-wait", false),
             statistics: config.bool("enable-statistics", false),
             stats_interval_ms: config.number("stats-update-interval", 5000).max(5000),
@@ -52,24 +58,31 @@ impl Globals {
         if self.vlan_limit != before.vlan_limit {
             datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
         }
-        if self.cpus != before.cpus {
-            if let Err(error) = datapath.set_workers(self.cpus.as_deref()) {
-                log::error!(target: "dpif_netdev", "pmd-cpu-mask: {error}");
-            }
+        if self.cpus != before.cpus
+            && let Err(error) = datapath.set_workers(self.cpus.as_deref())
+        {
+            log::error!(target: "dpif_netdev", "pmd-cpu-mask: {error}");
         }
     }
 }
 
 /// Processor numbers of a hexadecimal mask.
 fn cpu_mask(text: &str) -> Option<Vec<usize>> {
-    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
+    let digits = text
+        .strip_prefix("0x")
+        .or_else(|| text.strip_prefix("0X"))
+        .unwrap_or(text);
     let mut cpus = Vec::new();
     for (place, digit) in digits.chars().rev().enumerate() {
         let Some(bits) = digit.to_digit(16) else {
             log::warn!(target: "ovs_numa", "Invalid cpu mask: {digit}");
             return None;
         };
-        cpus.extend((0..4).filter(|bit| bits & (1 << bit) != 0).map(|bit| place * 4 + bit));
+        cpus.extend(
+            (0..4)
+                .filter(|bit| bits & (1 << bit) != 0)
+                .map(|bit| place * 4 + bit),
+        );
     }
     Some(cpus).filter(|c| !c.is_empty())
 }

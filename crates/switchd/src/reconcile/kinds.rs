@@ -97,19 +97,40 @@ mod tests {
         assert_eq!(kind(&[], "system", "internal"), device("internal", "internal"));
         assert_eq!(kind(&[], "netdev", "internal"), device("internal", "tap"));
         assert_eq!(kind(&[], "netdev", "dummy"), Err(Unknown));
-        assert_eq!(kind(&["--enable-dummy"], "netdev", "system"), device("system", "system"));
-        assert_eq!(kind(&["--enable-dummy"], "dummy", "internal"), device("dummy-internal", "dummy-internal"));
-        assert_eq!(kind(&["--enable-dummy=system"], "netdev", "system"), device("dummy", "system"));
-        assert_eq!(kind(&["--enable-dummy=override"], "netdev", "internal"), device("dummy-internal", "dummy-internal"));
-        assert_eq!(kind(&["--enable-dummy=override"], "netdev", "patch"), Ok(Kind::Patch));
+        assert_eq!(
+            kind(&["--enable-dummy"], "netdev", "system"),
+            device("system", "system")
+        );
+        assert_eq!(
+            kind(&["--enable-dummy"], "dummy", "internal"),
+            device("dummy-internal", "dummy-internal")
+        );
+        assert_eq!(
+            kind(&["--enable-dummy=system"], "netdev", "system"),
+            device("dummy", "system")
+        );
+        assert_eq!(
+            kind(&["--enable-dummy=override"], "netdev", "internal"),
+            device("dummy-internal", "dummy-internal")
+        );
+        assert_eq!(
+            kind(&["--enable-dummy=override"], "netdev", "patch"),
+            Ok(Kind::Patch)
+        );
         assert_eq!(kind(&["--enable-dummy=override"], "netdev", "foo"), Err(Unknown));
     }
 
     #[test]
     fn disabling_the_system_leaves_netdev() {
         assert_eq!(datapath_types(&options(&["--disable-system"])), ["netdev"]);
-        assert_eq!(datapath_types(&options(&["--disable-system", "--enable-dummy"])), ["dummy", "netdev"]);
+        assert_eq!(
+            datapath_types(&options(&["--disable-system", "--enable-dummy"])),
+            ["dummy", "netdev"]
+        );
         let all = ["dummy", "netdev", "system"];
-        assert_eq!(datapath_types(&options(&["--disable-system", "--enable-dummy=override"])), all);
+        assert_eq!(
+            datapath_types(&options(&["--disable-system", "--enable-dummy=override"])),
+            all
+        );
     }
 }

@@ -1,9 +1,10 @@
 //! Hardware addresses: their text, and which one a bridge has.
 
-use super::desired::BridgeRow;
-use super::state::Iface;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+
+use super::desired::BridgeRow;
+use super::state::Iface;
 
 /// Reads `00:11:22:33:44:55`.
 pub(crate) fn parse_mac(text: &str) -> Option<[u8; 6]> {
@@ -67,15 +68,24 @@ pub(super) fn bridge_mac(row: &BridgeRow, ifaces: &BTreeMap<String, Iface>) -> [
 }
 
 /// The lowest address that a port lends; with `tag`, only of ports with that tag.
-pub(super) fn lent_mac(row: &BridgeRow, ifaces: &BTreeMap<String, Iface>, tag: Option<u16>) -> Option<[u8; 6]> {
-    let ports = row.ports.values().filter(|p| p.uuid.is_none_or(|u| !row.mirror_outputs.contains(&u)));
+pub(super) fn lent_mac(
+    row: &BridgeRow,
+    ifaces: &BTreeMap<String, Iface>,
+    tag: Option<u16>,
+) -> Option<[u8; 6]> {
+    let ports = row
+        .ports
+        .values()
+        .filter(|p| p.uuid.is_none_or(|u| !row.mirror_outputs.contains(&u)));
     let lent = ports.filter_map(|port| {
         if let Some(mac) = port.mac {
             return Some(mac);
         }
         // Of several interfaces the first by name stands for the port.
         let names = port.interfaces.iter().map(|i| i.name.as_str());
-        let iface = names.filter_map(|n| ifaces.get(n)).min_by(|a, b| a.name.cmp(&b.name))?;
+        let iface = names
+            .filter_map(|n| ifaces.get(n))
+            .min_by(|a, b| a.name.cmp(&b.name))?;
         let fits = tag.is_none_or(|t| port.bundle.tag == Some(t));
         (!iface.is_local() && fits).then_some(iface.status.mac)
     });

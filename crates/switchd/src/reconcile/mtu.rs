@@ -19,9 +19,17 @@ impl Reconciler {
         state.min_mtu = min;
         for iface in state.ifaces.values_mut() {
             let is_new = std::mem::take(&mut iface.is_new);
-            let Some(mtu) = min.filter(|_| iface.follows_mtu()) else { continue };
-            let due = if moved { iface.status.mtu != mtu } else { is_new && iface.status.mtu > mtu };
-            let Some((device, no)) = iface.device().filter(|_| due) else { continue };
+            let Some(mtu) = min.filter(|_| iface.follows_mtu()) else {
+                continue;
+            };
+            let due = if moved {
+                iface.status.mtu != mtu
+            } else {
+                is_new && iface.status.mtu > mtu
+            };
+            let Some((device, no)) = iface.device().filter(|_| due) else {
+                continue;
+            };
             match device.set_mtu(mtu) {
                 Ok(()) => {
                     // It cannot fail: the port is there.

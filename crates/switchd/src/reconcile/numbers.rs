@@ -1,6 +1,6 @@
 //! Which OpenFlow port number a new port gets.
 //!
-//! The one that it asks for (the user's wish, or what the database remembers), if that is free; else the next one after
+//! The one that it asks for (the user's wish, then what the database remembers), if that is free; else the next one after
 //! the last that was given out, so that a number is not soon reused: flows of controllers may still mean the old port.
 //! Numbers from 32768 on are given only to those who ask for them.
 
@@ -26,9 +26,13 @@ impl Numbers {
         matches!(self.known.get(&number), Some(None))
     }
 
-    /// Gives a number, `wanted` if that is free. `None`: all are taken.
-    pub(super) fn take(&mut self, wanted: Option<OfPort>, now_ms: u64) -> Option<OfPort> {
-        let wanted = wanted.map(|p| p.0).filter(|n| (1..=OfPort::MAX.0).contains(n) && !self.is_taken(*n));
+    /// Gives a number, the first of `wishes` that is free. `None`: all are taken.
+    pub(super) fn take(&mut self, wishes: &[Option<OfPort>], now_ms: u64) -> Option<OfPort> {
+        let wanted = wishes
+            .iter()
+            .flatten()
+            .map(|p| p.0)
+            .find(|n| (1..=OfPort::MAX.0).contains(n) && !self.is_taken(*n));
         let number = wanted.or_else(|| self.next(now_ms))?;
         self.known.insert(number, None);
         Some(OfPort(number))
@@ -42,7 +46,9 @@ impl Numbers {
                 None => return Some(self.last),
                 Some(None) => {}
                 Some(Some(back)) if now_ms.saturating_sub(*back) > FORGET_MS => return Some(self.last),
-                Some(Some(back)) => oldest = oldest.min(Some((*back, self.last))).or(Some((*back, self.last))),
+                Some(Some(back)) => {
+                    oldest = oldest.min(Some((*back, self.last))).or(Some((*back, self.last)))
+                }
             }
         }
         oldest.map(|(_, number)| number)
@@ -63,30 +69,42 @@ mod tests {
     #[test]
     fn wishes_first_then_the_next() {
         let mut n = Numbers::default();
-        assert_eq!(n.take(Some(OfPort(7)), 0), Some(OfPort(7)));
-        assert_eq!(n.take(Some(OfPort(7)), 0), Some(OfPort(1)), "taken: the next one");
-        assert_eq!(n.take(None, 0), Some(OfPort(2)));
+        assert_eq!(n.take(&[Some(OfPort(7))], 0), Some(OfPort(7)));
+        assert_eq!(
+            n.take(&[Some(OfPort(7))], 0),
+            Some(OfPort(1)),
+            "taken: the next one"
+        );
+        assert_eq!(n.take(&[], 0), Some(OfPort(2)));
+        assert_eq!(
+            n.take(&[Some(OfPort(7)), None, Some(OfPort(900))], 0),
+            Some(OfPort(900))
+        );
         n.give_back(OfPort(2), 10);
-        assert_eq!(n.take(None, 10), Some(OfPort(3)), "not reused at once");
-        assert_eq!(n.take(Some(OfPort(2)), 10), Some(OfPort(2)), "but to whom it belonged");
-        assert_eq!(n.take(Some(OfPort(0)), 0), Some(OfPort(4)));
-        assert_eq!(n.take(Some(OfPort::LOCAL), 0), Some(OfPort(5)));
-        assert_eq!(n.take(Some(OfPort(60_000)), 0), Some(OfPort(60_000)));
-        assert_eq!(n.take(None, 0), Some(OfPort(6)));
-        assert_eq!(n.take(None, 0), Some(OfPort(8)), "7 is taken");
+        assert_eq!(n.take(&[], 10), Some(OfPort(3)), "not reused at once");
+        assert_eq!(
+            n.take(&[Some(OfPort(2))], 10),
+            Some(OfPort(2)),
+            "but to whom it belonged"
+        );
+        assert_eq!(n.take(&[Some(OfPort(0))], 0), Some(OfPort(4)));
+        assert_eq!(n.take(&[Some(OfPort::LOCAL)], 0), Some(OfPort(5)));
+        assert_eq!(n.take(&[Some(OfPort(60_000))], 0), Some(OfPort(60_000)));
+        assert_eq!(n.take(&[], 0), Some(OfPort(6)));
+        assert_eq!(n.take(&[], 0), Some(OfPort(8)), "7 is taken");
     }
 
     #[test]
     fn the_oldest_when_none_is_new() {
         let mut n = Numbers::default();
         for i in 1..END {
-            assert_eq!(n.take(None, 0), Some(OfPort(i)));
+            assert_eq!(n.take(&[], 0), Some(OfPort(i)));
         }
-        assert_eq!(n.take(None, 0), None);
+        assert_eq!(n.take(&[], 0), None);
         n.give_back(OfPort(9), 20);
         n.give_back(OfPort(5), 10);
         n.give_back(OfPort(6), 30);
-        assert_eq!(n.take(None, 40), Some(OfPort(5)));
-        assert_eq!(n.take(None, 40), Some(OfPort(9)));
+        assert_eq!(n.take(&[], 40), Some(OfPort(5)));
+        assert_eq!(n.take(&[], 40), Some(OfPort(9)));
     }
 }

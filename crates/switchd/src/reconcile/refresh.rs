@@ -20,7 +20,9 @@ impl Reconciler {
     pub(super) fn refresh(&mut self) -> Found {
         let mut found = Found::default();
         for name in self.names() {
-            let Some(mut state) = self.bridges.remove(&name) else { continue };
+            let Some(mut state) = self.bridges.remove(&name) else {
+                continue;
+            };
             if self.refresh_bridge(&mut state, &mut found) {
                 self.follow_mtu(&mut state);
                 state.push_ports();
@@ -40,7 +42,10 @@ impl Reconciler {
                 Some((device, _)) => device.status(),
                 // A patch port's admin state is what controllers make it.
                 None => match patches.iter().find(|p| p.no == iface.no) {
-                    Some(p) => PortStatus { admin_up: p.admin_up, ..iface.status.clone() },
+                    Some(p) => PortStatus {
+                        admin_up: p.admin_up,
+                        ..iface.status.clone()
+                    },
                     None => continue,
                 },
             };
@@ -55,7 +60,13 @@ impl Reconciler {
                     let _ = self.switch.datapath.set_port_mtu(no, now.mtu);
                 }
             }
-            changed |= PortStatus { rx_dropped: 0, ..now.clone() } != PortStatus { rx_dropped: 0, ..iface.status.clone() };
+            changed |= PortStatus {
+                rx_dropped: 0,
+                ..now.clone()
+            } != PortStatus {
+                rx_dropped: 0,
+                ..iface.status.clone()
+            };
             iface.status = now;
         }
         changed
@@ -63,9 +74,13 @@ impl Reconciler {
 
     /// Opens the queues anew of a device that was replaced by another of its name.
     fn reopen_if_stale(&self, bridge: &str, iface: &Iface) {
-        let Some((device, no)) = iface.device().filter(|(device, _)| device.stale()) else { return };
+        let Some((device, no)) = iface.device().filter(|(device, _)| device.stale()) else {
+            return;
+        };
         let datapath = &self.switch.datapath;
-        let again = datapath.del_port(no).and_then(|()| datapath.add_port(device.clone(), Some(no)));
+        let again = datapath
+            .del_port(no)
+            .and_then(|()| datapath.add_port(device.clone(), Some(no)));
         if let Err(error) = again {
             log::warn!(target: "bridge", "bridge {bridge}: interface {}: {error}", iface.name);
         }

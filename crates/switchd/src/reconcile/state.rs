@@ -10,6 +10,7 @@ use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{Port, PortStatus};
 
+use super::apply::OWN_PORT;
 use super::desired::{BridgeRow, InterfaceRow, Smap};
 use super::numbers::Numbers;
 
@@ -58,7 +59,8 @@ impl Iface {
 
     /// Whether its MTU follows those of the other ports.
     pub(super) fn follows_mtu(&self) -> bool {
-        let internal = matches!(&self.body, Body::Device(d, _) if matches!(d.kind(), "internal" | "dummy-internal"));
+        let internal =
+            matches!(&self.body, Body::Device(d, _) if matches!(d.kind(), "internal" | "dummy-internal"));
         internal && self.kind != "tap" && self.mtu_request.is_none()
     }
 
@@ -117,8 +119,13 @@ impl BridgeState {
     /// a look.
     pub(super) fn push_ports(&mut self) {
         let with_members = |name: &str| self.ifaces.values().any(|i| i.port == name);
-        let bundles: Vec<BundleConfig> =
-            self.row.ports.values().filter(|p| with_members(&p.name)).map(|p| p.bundle.clone()).collect();
+        let bundles: Vec<BundleConfig> = self
+            .row
+            .ports
+            .values()
+            .filter(|p| with_members(&p.name))
+            .map(|p| p.bundle.clone())
+            .collect();
         let ports: Vec<PortConfig> = self.ifaces.values().map(Iface::config).collect();
         let now = Some((bundles.clone(), ports.clone()));
         if self.pushed == now {
@@ -170,6 +177,20 @@ pub struct Item {
     pub device: Option<Arc<dyn Port>>,
     /// Settings to show, by key.
     pub settings: BTreeMap<String, String>,
+}
+
+impl Item {
+    /// A datapath's own port, which belongs to no bridge.
+    pub(crate) fn of_datapath(device: Arc<dyn Port>) -> Item {
+        Item {
+            bridge: String::new(),
+            shown: device.kind(),
+            no: OfPort::NONE,
+            dp_no: Some(OWN_PORT),
+            device: Some(device),
+            settings: BTreeMap::new(),
+        }
+    }
 }
 
 impl Iface {

@@ -39,8 +39,11 @@ impl BridgeRow {
                 ports.insert(port.name.clone(), port);
             }
         }
-        let mut controllers: Vec<ControllerRow> =
-            db.referenced(row, "controller", "Controller").into_iter().map(|c| ControllerRow::read(c)).collect();
+        let mut controllers: Vec<ControllerRow> = db
+            .referenced(row, "controller", "Controller")
+            .into_iter()
+            .map(|c| ControllerRow::read(c))
+            .collect();
         if matches!(controllers.as_slice(), [only] if only.target == "none") {
             controllers.clear();
         }
@@ -51,7 +54,9 @@ impl BridgeRow {
         let mirrors = db.referenced(row, "mirrors", "Mirror");
         BridgeRow {
             uuid: row.uuid(),
-            datapath_type: Some(text(row, "datapath_type")).filter(|t| !t.is_empty()).unwrap_or("system".into()),
+            datapath_type: Some(text(row, "datapath_type"))
+                .filter(|t| !t.is_empty())
+                .unwrap_or("system".into()),
             ports,
             controllers,
             fail_mode: match opt_text(row, "fail_mode").as_deref() {
@@ -62,7 +67,10 @@ impl BridgeRow {
             flood_vlans: vlans(&value(row.ints("flood_vlans"))),
             other_config: Smap(value(row.map_str("other_config"))),
             tables: tables(db, row, &name),
-            mirror_outputs: mirrors.iter().filter_map(|m| value(m.opt_uuid("output_port"))).collect(),
+            mirror_outputs: mirrors
+                .iter()
+                .filter_map(|m| value(m.opt_uuid("output_port")))
+                .collect(),
             name,
         }
     }
@@ -76,12 +84,20 @@ impl BridgeRow {
 
     /// An interface of any of the ports.
     pub(in crate::reconcile) fn interface(&self, name: &str) -> Option<(&PortRow, &InterfaceRow)> {
-        let all = self.ports.values().flat_map(|p| p.interfaces.iter().map(move |i| (p, i)));
+        let all = self
+            .ports
+            .values()
+            .flat_map(|p| p.interfaces.iter().map(move |i| (p, i)));
         all.into_iter().find(|(_, i)| i.name == name)
     }
 
     /// The configuration for OpenFlow. `vlan_limit` is the whole switch's.
-    pub(in crate::reconcile) fn config(&self, datapath_id: u64, mac: [u8; 6], vlan_limit: usize) -> BridgeConfig {
+    pub(in crate::reconcile) fn config(
+        &self,
+        datapath_id: u64,
+        mac: [u8; 6],
+        vlan_limit: usize,
+    ) -> BridgeConfig {
         let defaults = BridgeConfig::default();
         let number = |key, default| match self.other_config.number(key, 0) {
             0 => default,
@@ -91,7 +107,11 @@ impl BridgeRow {
             datapath_id,
             fail_mode: self.fail_mode,
             has_controllers: !self.controllers.is_empty(),
-            versions: if self.versions.is_empty() { defaults.versions } else { self.versions.clone() },
+            versions: if self.versions.is_empty() {
+                defaults.versions
+            } else {
+                self.versions.clone()
+            },
             local_mac: mac,
             flood_vlans: self.flood_vlans.clone(),
             forward_bpdu: self.other_config.bool("forward-bpdu", false),
@@ -113,7 +133,10 @@ fn versions(names: Vec<&str>) -> Vec<Version> {
 
 /// VLAN ids; others are left out.
 pub(super) fn vlans(ids: &[i64]) -> Vec<u16> {
-    ids.iter().filter_map(|id| u16::try_from(*id).ok()).filter(|id| *id < 4096).collect()
+    ids.iter()
+        .filter_map(|id| u16::try_from(*id).ok())
+        .filter(|id| *id < 4096)
+        .collect()
 }
 
 fn tables(db: &Db, row: &Row, bridge: &str) -> BTreeMap<u8, TableConfig> {

@@ -38,13 +38,21 @@ impl ControllerRow {
     ///
     /// # Errors
     /// Why it is left out.
-    pub(in crate::reconcile) fn config(&self, bridge: &str, rundir: &Path, confined: bool) -> Result<ControllerConfig, String> {
+    pub(in crate::reconcile) fn config(
+        &self,
+        bridge: &str,
+        rundir: &Path,
+        confined: bool,
+    ) -> Result<ControllerConfig, String> {
         let mut target = self.target.clone();
         if let Some(path) = self.target.strip_prefix("unix:") {
             let path = Path::new(path);
-            let plain = path.components().all(|c| matches!(c, std::path::Component::Normal(_)));
+            let plain = path
+                .components()
+                .all(|c| matches!(c, std::path::Component::Normal(_)));
             let inside = path.strip_prefix(rundir).is_ok_and(|rest| {
-                rest.components().all(|c| matches!(c, std::path::Component::Normal(_)))
+                rest.components()
+                    .all(|c| matches!(c, std::path::Component::Normal(_)))
             });
             if confined && !inside && !plain {
                 let run = rundir.display();
@@ -56,6 +64,10 @@ impl ControllerRow {
             }
             target = format!("unix:{}", rundir.join(path).display());
         }
-        Ok(ControllerConfig { target, max_backoff: self.max_backoff, probe: self.probe })
+        Ok(ControllerConfig {
+            target,
+            max_backoff: self.max_backoff,
+            probe: self.probe,
+        })
     }
 }

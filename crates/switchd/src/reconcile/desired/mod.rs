@@ -14,6 +14,7 @@ pub(super) use port::{InterfaceRow, PortRow};
 pub(super) use smap::Smap;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 use heddle_ovsdb::{ColumnError, Db, Row};
 
@@ -44,10 +45,15 @@ impl Desired {
             if name.contains(['/', '\\']) || name.is_empty() {
                 // A name is part of a socket's path: it must not lead anywhere else.
                 log::warn!(target: "bridge", "ignoring bridge with invalid name \"{name}\"");
-            } else if desired.bridges.contains_key(&name) {
-                log::warn!(target: "bridge", "bridge {name} specified twice");
-            } else {
-                desired.bridges.insert(name, BridgeRow::read(db, row));
+                continue;
+            }
+            match desired.bridges.entry(name) {
+                Entry::Occupied(twice) => {
+                    log::warn!(target: "bridge", "bridge {} specified twice", twice.key());
+                }
+                Entry::Vacant(free) => {
+                    free.insert(BridgeRow::read(db, row));
+                }
             }
         }
         desired

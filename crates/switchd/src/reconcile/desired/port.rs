@@ -46,7 +46,11 @@ impl PortRow {
         let name = text(row, "name");
         PortRow {
             uuid: Some(row.uuid()),
-            interfaces: db.referenced(row, "interfaces", "Interface").into_iter().map(|i| InterfaceRow::read(i)).collect(),
+            interfaces: db
+                .referenced(row, "interfaces", "Interface")
+                .into_iter()
+                .map(|i| InterfaceRow::read(i))
+                .collect(),
             bundle: bundle(row, &name),
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
             fake_bridge: value(row.bool("fake_bridge")),
@@ -71,7 +75,10 @@ impl PortRow {
             uuid: None,
             name: name.to_owned(),
             interfaces: vec![interface],
-            bundle: BundleConfig { name: name.to_owned(), ..BundleConfig::default() },
+            bundle: BundleConfig {
+                name: name.to_owned(),
+                ..BundleConfig::default()
+            },
             mac: None,
             fake_bridge: false,
         }
@@ -79,7 +86,9 @@ impl PortRow {
 }
 
 fn bundle(row: &Row, name: &str) -> BundleConfig {
-    let tag = value(row.opt_int("tag")).and_then(|t| u16::try_from(t).ok()).filter(|t| *t < 4096);
+    let tag = value(row.opt_int("tag"))
+        .and_then(|t| u16::try_from(t).ok())
+        .filter(|t| *t < 4096);
     let trunks = vlans(&value(row.ints("trunks")));
     let cvlans = vlans(&value(row.ints("cvlans")));
     let other_config = Smap(value(row.map_str("other_config")));
@@ -107,7 +116,11 @@ fn bundle(row: &Row, name: &str) -> BundleConfig {
         tag,
         trunks,
         cvlans,
-        qinq_ethtype: if other_config.get("qinq-ethtype") == Some("802.1q") { 0x8100 } else { 0x88a8 },
+        qinq_ethtype: if other_config.get("qinq-ethtype") == Some("802.1q") {
+            0x8100
+        } else {
+            0x88a8
+        },
         priority_tags: match other_config.get("priority-tags") {
             Some("if-nonzero" | "true") => PriorityTags::IfNonzero,
             Some("always") => PriorityTags::Always,
@@ -122,7 +135,9 @@ impl InterfaceRow {
         InterfaceRow {
             uuid: Some(row.uuid()),
             name: text(row, "name"),
-            kind: Some(text(row, "type")).filter(|t| !t.is_empty()).unwrap_or("system".into()),
+            kind: Some(text(row, "type"))
+                .filter(|t| !t.is_empty())
+                .unwrap_or("system".into()),
             options: Smap(value(row.map_str("options"))),
             other_config: Smap(value(row.map_str("other_config"))),
             ofport_request: value(row.opt_int("ofport_request")).and_then(ordinary),
@@ -131,14 +146,12 @@ impl InterfaceRow {
             mtu_request: value(row.opt_int("mtu_request")).and_then(|m| u32::try_from(m).ok()),
         }
     }
-
-    /// The number to ask for first.
-    pub(in crate::reconcile) fn preferred(&self) -> Option<OfPort> {
-        self.ofport_request.or(self.ofport)
-    }
 }
 
 /// A number that an ordinary port can have.
 fn ordinary(number: i64) -> Option<OfPort> {
-    u32::try_from(number).ok().filter(|n| (1..=OfPort::MAX.0).contains(n)).map(OfPort)
+    u32::try_from(number)
+        .ok()
+        .filter(|n| (1..=OfPort::MAX.0).contains(n))
+        .map(OfPort)
 }

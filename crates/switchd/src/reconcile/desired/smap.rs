@@ -23,6 +23,8 @@ impl Smap {
 
     /// A number not below zero; `default` for anything else.
     pub(in crate::reconcile) fn number(&self, key: &str, default: u64) -> u64 {
-        self.get(key).and_then(|v| v.trim().parse().ok()).unwrap_or(default)
+        self.get(key)
+            .and_then(|v| v.trim().parse().ok())
+            .unwrap_or(default)
     }
 }

@@ -8,10 +8,13 @@ use crate::reconcile::state::BridgeState;
 
 impl Reconciler {
     pub(super) fn describe_bridge(&self, db: &Db, state: &BridgeState, txn: &mut Txn) {
-        let Some(row) = db.row("Bridge", state.row.uuid) else { return };
+        let Some(row) = db.row("Bridge", state.row.uuid) else {
+            return;
+        };
         let id = state.datapath_id.map(|id| format!("{id:016x}"));
-        let columns =
-            Columns::new().with("datapath_id", Datum::optional(id)).with("datapath_version", "<built-in>");
+        let columns = Columns::new()
+            .with("datapath_id", Datum::optional(id))
+            .with("datapath_version", "<built-in>");
         report(txn.update_changed(row, &columns));
     }
 
@@ -19,11 +22,15 @@ impl Reconciler {
     pub(super) fn describe_controllers(&self, db: &Db, state: &BridgeState, ages: bool, txn: &mut Txn) {
         let all = state.controllers.status();
         for controller in &state.row.controllers {
-            let Some(row) = db.row("Controller", controller.uuid) else { continue };
+            let Some(row) = db.row("Controller", controller.uuid) else {
+                continue;
+            };
             // A relative path of a socket was made absolute: found by its end then.
             let found = all.get(&controller.target).or_else(|| {
                 let path = controller.target.strip_prefix("unix:")?;
-                all.iter().find(|(t, _)| t.starts_with("unix:") && t.ends_with(path)).map(|(_, s)| s)
+                all.iter()
+                    .find(|(t, _)| t.starts_with("unix:") && t.ends_with(path))
+                    .map(|(_, s)| s)
             });
             let Some(status) = found else {
                 let none = Columns::new()
@@ -35,8 +42,12 @@ impl Reconciler {
             };
             let same = row.bool("is_connected").is_ok_and(|c| c == status.connected)
                 && row.opt_str("role").is_ok_and(|r| r == status.role)
-                && row.map_get("status", "state").is_ok_and(|s| s == Some(status.state))
-                && row.map_get("status", "last_error").is_ok_and(|e| e == status.last_error.as_deref());
+                && row
+                    .map_get("status", "state")
+                    .is_ok_and(|s| s == Some(status.state))
+                && row
+                    .map_get("status", "last_error")
+                    .is_ok_and(|e| e == status.last_error.as_deref());
             if same && !ages {
                 continue;
             }

@@ -55,11 +55,26 @@ fn int(n: u64) -> i64 {
 }
 
 impl Reconciler {
-    pub(super) fn describe_interface(&self, db: &Db, bridge: &BridgeState, iface: &Iface, all: bool, txn: &mut Txn) {
-        let Some(row) = iface.uuid.and_then(|u| db.row("Interface", u)) else { return };
+    pub(super) fn describe_interface(
+        &self,
+        db: &Db,
+        bridge: &BridgeState,
+        iface: &Iface,
+        all: bool,
+        txn: &mut Txn,
+    ) {
+        let Some(row) = iface.uuid.and_then(|u| db.row("Interface", u)) else {
+            return;
+        };
         let status = &iface.status;
         let speed = (status.speed_bps != 0).then(|| int(status.speed_bps));
-        let duplex = speed.map(|_| if status.full_duplex.unwrap_or(false) { "full" } else { "half" });
+        let duplex = speed.map(|_| {
+            if status.full_duplex.unwrap_or(false) {
+                "full"
+            } else {
+                "half"
+            }
+        });
         let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
         let mut columns = Columns::new()
             .with("ofport", i64::from(iface.no.0 & 0xffff))
@@ -86,8 +101,14 @@ impl Reconciler {
                 Datum::map(counters(&stats, &iface.status).map(|(name, n)| (name, int(n))))
             }
             Body::Patch(_) => {
-                let ((rx, rx_bytes), (tx, tx_bytes)) = bridge.bridge.patch_stats(iface.no).unwrap_or_default();
-                let all = [("rx_packets", rx), ("rx_bytes", rx_bytes), ("tx_packets", tx), ("tx_bytes", tx_bytes)];
+                let ((rx, rx_bytes), (tx, tx_bytes)) =
+                    bridge.bridge.patch_stats(iface.no).unwrap_or_default();
+                let all = [
+                    ("rx_packets", rx),
+                    ("rx_bytes", rx_bytes),
+                    ("tx_packets", tx),
+                    ("tx_bytes", tx_bytes),
+                ];
                 Datum::map(all.map(|(name, n)| (name, int(n))))
             }
         }
@@ -95,7 +116,9 @@ impl Reconciler {
 
     /// What is wrong with a patch port whose other end is not there, or does not mean it.
     fn patch_error(&self, bridge: &BridgeState, iface: &Iface) -> Option<String> {
-        let Body::Patch(peer) = &iface.body else { return None };
+        let Body::Patch(peer) = &iface.body else {
+            return None;
+        };
         let other = self.bridges.values().find_map(|b| b.ifaces.get(peer));
         let paired = matches!(other.map(|o| &o.body), Some(Body::Patch(back)) if *back == iface.name);
         let datapath = &bridge.row.datapath_type;
@@ -104,9 +127,12 @@ impl Reconciler {
 }
 
 pub(super) fn describe_failure(db: &Db, failure: &Failure, txn: &mut Txn) {
-    let Some(row) = db.row("Interface", failure.uuid) else { return };
-    let mut columns =
-        Columns::new().with("ofport", -1_i64).with("error", Datum::optional(failure.why.as_deref()));
+    let Some(row) = db.row("Interface", failure.uuid) else {
+        return;
+    };
+    let mut columns = Columns::new()
+        .with("ofport", -1_i64)
+        .with("error", Datum::optional(failure.why.as_deref()));
     for column in STATE {
         columns.set(column, Datum::empty());
     }

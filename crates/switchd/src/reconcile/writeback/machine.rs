@@ -24,7 +24,9 @@ pub(super) fn statistics(service: &str) -> Vec<(String, String)> {
 /// Total, used with and without caches, total swap, used swap, in kB.
 fn memory(text: &str) -> Option<String> {
     let get = |key: &str| {
-        let line = text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix(key)?.strip_prefix(':'))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
     let (total, free) = (get("MemTotal")?, get("MemFree")?);
@@ -48,7 +50,11 @@ fn process() -> Option<String> {
     let cpu_ms = (field(14)? + field(15)?) * ticks_ms;
     let uptime = fs::read_to_string("/proc/uptime").ok()?;
     let uptime_ms: f64 = uptime.split(' ').next()?.parse::<f64>().ok()? * 1000.0;
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an uptime is a small number")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an uptime is a small number"
+    )]
     let age_ms = (uptime_ms as u64).saturating_sub(field(22)? * ticks_ms);
     let (vsz, rss) = (field(23)? / 1024, field(24)? * 4);
     Some(format!("{vsz},{rss},{cpu_ms},0,{age_ms},{age_ms}"))

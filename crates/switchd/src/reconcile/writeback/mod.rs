@@ -18,12 +18,42 @@ pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
     (
         "Open_vSwitch",
         &[
-            "cur_cfg", "statistics", "datapath_types", "iface_types", "ovs_version", "db_version", "system_type",
-            "system_version", "dpdk_version", "dpdk_initialized", "external_ids", "manager_options", "ssl",
+            "cur_cfg",
+            "statistics",
+            "datapath_types",
+            "iface_types",
+            "ovs_version",
+            "db_version",
+            "system_type",
+            "system_version",
+            "dpdk_version",
+            "dpdk_initialized",
+            "external_ids",
+            "manager_options",
+            "ssl",
         ],
     ),
-    ("Bridge", &["datapath_id", "datapath_version", "status", "rstp_status", "external_ids"]),
-    ("Port", &["status", "statistics", "rstp_status", "rstp_statistics", "bond_active_slave", "external_ids"]),
+    (
+        "Bridge",
+        &[
+            "datapath_id",
+            "datapath_version",
+            "status",
+            "rstp_status",
+            "external_ids",
+        ],
+    ),
+    (
+        "Port",
+        &[
+            "status",
+            "statistics",
+            "rstp_status",
+            "rstp_statistics",
+            "bond_active_slave",
+            "external_ids",
+        ],
+    ),
     ("Interface", interface::OWN),
     ("Controller", &["is_connected", "role", "status", "external_ids"]),
     ("Flow_Table", &["external_ids"]),
@@ -32,7 +62,10 @@ pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
 
 /// The columns of `table` that are not configuration.
 pub(super) fn not_config(table: &str) -> &'static [&'static str] {
-    NOT_CONFIG.iter().find(|(t, _)| *t == table).map_or(&[], |(_, columns)| columns)
+    NOT_CONFIG
+        .iter()
+        .find(|(t, _)| *t == table)
+        .map_or(&[], |(_, columns)| columns)
 }
 
 impl Reconciler {
@@ -57,7 +90,9 @@ impl Reconciler {
     }
 
     fn describe_switch(&self, db: &Db, counters: bool, txn: &mut Txn) {
-        let Some(top) = db.first("Open_vSwitch") else { return };
+        let Some(top) = db.first("Open_vSwitch") else {
+            return;
+        };
         let options = &self.switch.options;
         let mut columns = Columns::new()
             .with("datapath_types", Datum::set(kinds::datapath_types(options)))
@@ -74,7 +109,10 @@ impl Reconciler {
         if !self.globals.statistics {
             columns.set("statistics", Datum::empty());
         } else if counters {
-            columns.set("statistics", Datum::map(machine::statistics(&options.names.service)));
+            columns.set(
+                "statistics",
+                Datum::map(machine::statistics(&options.names.service)),
+            );
         }
         report(txn.update_changed(top, &columns));
     }

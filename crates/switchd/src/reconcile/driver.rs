@@ -1,0 +1,282 @@
+//! Decides what is due when: follows the database, devices and time, and sends what is to be written.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use heddle_ovsdb::{Batch, Client, LockState, MonitorSpec, Options, PendingTxn, Txn, TxnError};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use super::globals::Globals;
+use super::{Due, Reconciler, links, writeback};
+use crate::cli::dirs;
+use crate::run::Context;
+use crate::switch::{Switch, Wish};
+
+/// How often devices are looked at without a notice.
+const REFRESH: Duration = Duration::from_secs(1);
+/// The wait before a transaction that failed is tried again.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// Follows the database until the daemon is asked to end.
+///
+/// # Errors
+/// The database's address makes no sense, or the reconciler failed by a mistake of its own.
+pub(crate) async fn run(ctx: &Context, switch: Arc<Switch>) -> anyhow::Result<()> {
+    let mut driver = Driver::new(ctx, switch)?;
+    let result = tokio::select! {
+        _ = ctx.exit.requested() => Ok(()),
+        result = driver.follow() => result,
+    };
+    // Sockets close and controllers hear of it before the ports go.
+    driver.reconciler = None;
+    result
+}
+
+struct Driver<'a> {
+    ctx: &'a Context,
+    client: Client,
+    /// `None` only while a blocking thread has it.
+    reconciler: Option<Reconciler>,
+    pending: Option<PendingTxn>,
+    due: Due,
+    configured: bool,
+    next_counters: Instant,
+    /// After a failure: not before this time.
+    not_before: Instant,
+    disabled: bool,
+}
+
+fn monitor() -> MonitorSpec {
+    [
+        "Open_vSwitch",
+        "Bridge",
+        "Port",
+        "Interface",
+        "Controller",
+        "Flow_Table",
+        "Mirror",
+    ]
+    .into_iter()
+    .fold(MonitorSpec::new(), MonitorSpec::whole_table)
+}
+
+/// Where the database is, with relative names of sockets made absolute.
+fn database(remote: &str) -> String {
+    let absolute = |one: &str| match one.strip_prefix("unix:") {
+        Some(path) => format!("unix:{}", dirs::inside(&dirs::rundir(), path).display()),
+        None => one.to_owned(),
+    };
+    remote.split(',').map(absolute).collect::<Vec<_>>().join(",")
+}
+
+impl<'a> Driver<'a> {
+    fn new(ctx: &'a Context, switch: Arc<Switch>) -> anyhow::Result<Driver<'a>> {
+        let options = Options {
+            lock: Some("ovs_vswitchd".into()),
+            ..Options::default()
+        };
+        let remote = database(&ctx.options.database);
+        let client =
+            Client::spawn(&remote, "Open_vSwitch", monitor(), options).with_context(|| remote.clone())?;
+        let reconciler = Reconciler {
+            switch,
+            bridges: BTreeMap::new(),
+            globals: Globals::new(),
+            applied: None,
+        };
+        Ok(Driver {
+            ctx,
+            client,
+            reconciler: Some(reconciler),
+            pending: None,
+            due: Due::default(),
+            configured: false,
+            next_counters: Instant::now(),
+            not_before: Instant::now(),
+            disabled: false,
+        })
+    }
+
+    async fn follow(&mut self) -> anyhow::Result<()> {
+        let mut links = links::watch_links();
+        let mut wishes = self
+            .reconciler
+            .as_ref()
+            .and_then(|r| r.switch.take_wishes())
+            .context("two reconcilers")?;
+        let mut answer: Vec<Wish> = Vec::new();
+        let mut refresh = tokio::time::interval(REFRESH);
+        refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let waiting = self.pending.is_none() && (self.due.write || self.due.counters);
+            tokio::select! {
+                changed = self.client.changed() => changed?,
+                () = changed(&mut links) => (self.due.refresh, self.due.links) = (true, true),
+                _ = refresh.tick() => self.due.refresh = true,
+                Some(wish) = wishes.recv() => {
+                    self.due.refresh = true;
+                    answer.push(wish);
+                }
+                result = finished(&mut self.pending) => self.sent(result),
+                () = tokio::time::sleep_until(self.not_before), if waiting => {}
+            }
+            let batch = self.client.poll();
+            if self.may_configure(&batch).await? {
+                self.step(batch).await?;
+            }
+            // Whoever has asked does not wait any more.
+            for wish in answer.drain(..) {
+                let _ = wish.try_send(());
+            }
+        }
+    }
+
+    /// Whether this process is the one to configure the switch now.
+    async fn may_configure(&mut self, batch: &Batch) -> anyhow::Result<bool> {
+        if batch.status.lock == LockState::Contended {
+            if !self.disabled {
+                log::error!(
+                    target: "bridge",
+                    "another ovs-vswitchd process is running, disabling this process (pid {}) until it goes away",
+                    std::process::id()
+                );
+                self.disabled = true;
+                self.blocking(|reconciler| reconciler.clear()).await?;
+            }
+            // Whatever changes meanwhile: all of it is looked at when the lock comes.
+            self.due = Due {
+                reconfigure: true,
+                ..Due::default()
+            };
+            return Ok(false);
+        }
+        let news = batch.resync
+            || batch
+                .changes
+                .iter()
+                .any(|c| c.touches_other_than(writeback::not_config(&c.table)));
+        self.due.reconfigure |= news;
+        if batch.db.is_loaded() && batch.status.has_lock() {
+            self.due.reconfigure |= self.disabled || !self.configured;
+            self.disabled = false;
+            return Ok(true);
+        }
+        // The server is away: devices are looked after all the same.
+        if self.configured && std::mem::take(&mut self.due.refresh) {
+            self.due.write |= self.blocking(Reconciler::refresh).await?.changed;
+        }
+        Ok(false)
+    }
+
+    async fn step(&mut self, batch: Batch) -> anyhow::Result<()> {
+        let now = Instant::now();
+        if now >= self.next_counters {
+            self.due.counters = true;
+        }
+        let due = self.due;
+        if due.reconfigure || due.refresh {
+            let db = batch.db;
+            self.due = Due {
+                reconfigure: false,
+                refresh: false,
+                links: false,
+                ..due
+            };
+            let found = self.blocking(move |reconciler| reconciler.work(&db, due)).await?;
+            self.due.write |= found.changed;
+        }
+        if self.pending.is_some() || now < self.not_before || !(self.due.write || self.due.counters) {
+            return Ok(());
+        }
+        let counters = self.due.counters;
+        let db = self.client.snapshot();
+        let (txn, interval) = self
+            .blocking(move |r| {
+                (
+                    r.describe(&db, counters),
+                    Duration::from_millis(r.globals.stats_interval_ms),
+                )
+            })
+            .await?;
+        self.due.write = false;
+        if counters {
+            self.due.counters = false;
+            self.next_counters = now + interval;
+        }
+        self.send(txn);
+        Ok(())
+    }
+
+    fn send(&mut self, txn: Txn) {
+        if txn.is_empty() {
+            self.configured();
+            return;
+        }
+        match self.client.submit(txn) {
+            Ok(pending) => self.pending = Some(pending),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn sent(&mut self, result: Result<(), TxnError>) {
+        self.pending = None;
+        match result {
+            Ok(()) => self.configured(),
+            Err(error) => self.failed(&error),
+        }
+    }
+
+    fn failed(&mut self, error: &TxnError) {
+        if error.is_retriable() {
+            log::debug!(target: "bridge", "status not written: {error}");
+        } else {
+            log::warn!(target: "bridge", "status not written: {error}");
+        }
+        self.due.write = true;
+        self.not_before = Instant::now() + RETRY;
+    }
+
+    /// The first configuration is in force and the database knows it.
+    fn configured(&mut self) {
+        if self.reconciler.as_ref().is_some_and(|r| r.is_configured())
+            && !std::mem::replace(&mut self.configured, true)
+        {
+            self.ctx.daemon.ready();
+            let version = crate::cli::COMPATIBLE_VERSION;
+            log::info!(target: "bridge", "{} (Open vSwitch) {version}", self.ctx.options.names.program);
+        }
+    }
+
+    /// Runs `work` where it may block.
+    async fn blocking<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut Reconciler) -> T + Send + 'static,
+    ) -> anyhow::Result<T> {
+        let mut reconciler = self.reconciler.take().context("the reconciler is busy")?;
+        let (reconciler, result) = tokio::task::spawn_blocking(move || {
+            let result = work(&mut reconciler);
+            (reconciler, result)
+        })
+        .await
+        .context("the reconciler failed")?;
+        self.reconciler = Some(reconciler);
+        Ok(result)
+    }
+}
+
+/// Waits for a notice; for ever when there will be none.
+async fn changed(links: &mut tokio::sync::watch::Receiver<()>) {
+    if links.changed().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
+/// Waits for the end of a transaction; for ever without one.
+async fn finished(pending: &mut Option<PendingTxn>) -> Result<(), TxnError> {
+    match pending {
+        Some(pending) => pending.await.map(drop),
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,193 @@
+//! One interface is made: its kind, its device, its place in the datapath.
+//!
+//! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
+
+use std::sync::Arc;
+
+use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
+use heddle_openflow::Port as OfPort;
+use heddle_port::{Port, PortStatus, errno_text};
+
+use super::desired::{BridgeRow, InterfaceRow, PortRow};
+use super::kinds::{self, Kind};
+use super::state::{Body, Iface};
+use super::{Reconciler, mac};
+
+/// Names that the datapaths themselves have.
+const RESERVED: [&str; 3] = ["ovs-netdev", "ovs-dummy", "ovs-system"];
+
+impl Reconciler {
+    /// Makes an interface that has no number yet.
+    pub(super) fn make(
+        &self,
+        bridge: &BridgeRow,
+        port: &PortRow,
+        row: &InterfaceRow,
+    ) -> Result<Iface, Option<String>> {
+        let name = &row.name;
+        if RESERVED.contains(&name.as_str()) {
+            log::warn!(target: "bridge", "could not create interface {name}, name is reserved");
+            return Err(None);
+        }
+        let cannot_open = |why: &str| {
+            let text = format!("could not open network device {name} ({why})");
+            log::warn!(target: "bridge", "{text}");
+            Some(text)
+        };
+        if name.is_empty() {
+            return Err(cannot_open("Invalid argument"));
+        }
+        let taken = self
+            .bridges
+            .values()
+            .any(|b| b.ifaces.contains_key(name) || b.parked.contains_key(name));
+        if taken {
+            let text = format!("could not add network device {name} to ofproto (File exists)");
+            log::warn!(target: "bridge", "{text}");
+            return Err(Some(text));
+        }
+        let Ok(kind) = self.kind_of(bridge, row) else {
+            log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
+            return Err(cannot_open("Address family not supported by protocol"));
+        };
+        let (body, status, shown) = match kind {
+            Kind::Patch => {
+                let peer = patch_peer(row).inspect_err(|why| {
+                    log::error!(target: "netdev_vport", "{why}");
+                    log::warn!(target: "netdev", "{name}: could not set configuration (Invalid argument)");
+                });
+                (Body::Patch(peer.map_err(Some)?), patch_status(), "patch")
+            }
+            Kind::Device { open, shown } => {
+                let (device, no) = self.open(bridge, row, open)?;
+                (Body::Device(device.clone(), no), device.status(), shown)
+            }
+        };
+        Ok(Iface {
+            name: name.clone(),
+            uuid: row.uuid,
+            port: port.name.clone(),
+            kind: row.kind.clone(),
+            shown,
+            no: OfPort::NONE,
+            body,
+            status,
+            options: row.options.clone(),
+            mtu_request: row.mtu_request,
+            is_new: true,
+        })
+    }
+
+    fn open(
+        &self,
+        bridge: &BridgeRow,
+        row: &InterfaceRow,
+        kind: &str,
+    ) -> Result<(Arc<dyn Port>, PortNo), Option<String>> {
+        let failed = |text: String| {
+            log::warn!(target: "bridge", "{text}");
+            Some(text)
+        };
+        let device = heddle_port::open(kind, &row.name, &row.options.0).map_err(|e| failed(e.to_string()))?;
+        request_mtu(device.as_ref(), row);
+        let datapath = &self.switch.datapath;
+        let wish = if kinds::is_dummy_datapath(&self.switch.options, &bridge.datapath_type) {
+            self.easy_number(&row.name)
+        } else {
+            None
+        };
+        let no = datapath.add_port(device.clone(), wish).map_err(|error| {
+            failed(match error {
+                DatapathError::Port(error) => error.to_string(),
+                DatapathError::Io(error) => format!(
+                    "could not add network device {} to ofproto ({})",
+                    row.name,
+                    errno_text(&error)
+                ),
+                other => format!("could not add network device {} to ofproto ({other})", row.name),
+            })
+        })?;
+        self.set_queues(no, row);
+        Ok((device, no))
+    }
+
+    /// In a pretended datapath a port's number is the first number in its name, plus 100 for a bridge, if that is free:
+    /// tests are easier to write so.
+    fn easy_number(&self, name: &str) -> Option<PortNo> {
+        let digits: String = name
+            .chars()
+            .skip_while(|c| !c.is_ascii_digit())
+            .take_while(char::is_ascii_digit)
+            .collect();
+        let base = if name.starts_with("br") { 100 } else { 0 };
+        let number = digits.parse::<u32>().ok()?.checked_add(base)?;
+        let free = number > 0 && number < 65_534 && self.switch.datapath.port(PortNo(number)).is_none();
+        free.then_some(PortNo(number))
+    }
+
+    pub(super) fn set_queues(&self, no: PortNo, row: &InterfaceRow) {
+        let n_rxq = usize::try_from(row.options.number("n_rxq", 1))
+            .unwrap_or(1)
+            .clamp(1, 1024);
+        let affinity = row
+            .other_config
+            .get("pmd-rxq-affinity")
+            .map(affinity)
+            .unwrap_or_default();
+        if let Err(error) = self
+            .switch
+            .datapath
+            .configure_port(no, QueueConfig { n_rxq, affinity })
+        {
+            log::warn!(target: "dpif_netdev", "{}: {error}", row.name);
+        }
+    }
+
+    pub(super) fn kind_of(&self, bridge: &BridgeRow, row: &InterfaceRow) -> Result<Kind, kinds::Unknown> {
+        // The bridge's own port is what it is, whatever the row says.
+        let kind = if row.name == bridge.name {
+            "internal"
+        } else {
+            row.kind.as_str()
+        };
+        kinds::interface_kind(&self.switch.options, &bridge.datapath_type, kind)
+    }
+}
+
+pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) {
+    let Some(wish) = row.mtu_request.filter(|wish| device.status().mtu != *wish) else {
+        return;
+    };
+    if let Err(error) = device.set_mtu(wish) {
+        log::warn!(target: "netdev", "failed to set MTU for network device {}: {error}", row.name);
+    }
+}
+
+/// The other end, or what is wrong with the options.
+pub(super) fn patch_peer(row: &InterfaceRow) -> Result<String, String> {
+    let name = &row.name;
+    match row.options.get("peer") {
+        None => Err(format!("{name}: patch type requires valid 'peer' argument")),
+        Some(_) if row.options.0.len() > 1 => Err(format!("{name}: patch type takes only a 'peer' argument")),
+        Some(peer) if peer == name => Err(format!("{name}: patch peer must not be self")),
+        Some(peer) => Ok(peer.to_owned()),
+    }
+}
+
+fn patch_status() -> PortStatus {
+    PortStatus {
+        mac: mac::random_mac(),
+        admin_up: true,
+        link_up: true,
+        ..PortStatus::default()
+    }
+}
+
+/// `queue:processor` pairs.
+fn affinity(text: &str) -> Vec<(usize, usize)> {
+    let pairs = text.split(',').filter_map(|pair| {
+        let (queue, core) = pair.split_once(':')?;
+        Some((queue.trim().parse().ok()?, core.trim().parse().ok()?))
+    });
+    pairs.collect()
+}

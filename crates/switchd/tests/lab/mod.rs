@@ -1,0 +1,134 @@
+//! A private `ovsdb-server` and one daemon with pretended devices, ended when the value is dropped.
+
+mod database;
+
+use std::cell::RefCell;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use database::Database;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+pub(crate) struct Lab {
+    dir: tempfile::TempDir,
+    database: Database,
+    daemon: RefCell<Child>,
+}
+
+/// A program with its result, or the reason why the test fails.
+fn output(command: &mut Command) -> (bool, String) {
+    let out = command.output().expect("started");
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        return (false, text + &String::from_utf8_lossy(&out.stderr));
+    }
+    (true, text)
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LIMIT, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Lab {
+    /// `None` where Open vSwitch's programs are not installed.
+    pub(crate) fn new(test: &str) -> Option<Lab> {
+        let database = Database::start(test)?;
+        let dir = tempfile::tempdir().expect("a directory");
+        let daemon = RefCell::new(start(&database, dir.path()));
+        Some(Lab {
+            dir,
+            database,
+            daemon,
+        })
+    }
+
+    fn run(&self, program: &str, args: &str) -> (bool, String) {
+        let mut command = Command::new(program);
+        let target = match program {
+            "ovs-vsctl" => format!("--db={}", self.database.remote()),
+            "ovs-appctl" => format!("--target={}", self.dir.path().join("ctl").display()),
+            _ => "-vconsole:warn".to_owned(),
+        };
+        command
+            .env("OVS_RUNDIR", self.dir.path())
+            .arg(target)
+            .arg("--timeout=20")
+            .args(args.split_whitespace());
+        output(&mut command)
+    }
+
+    fn succeeds(&self, program: &str, args: &str) -> String {
+        let (ok, text) = self.run(program, args);
+        assert!(ok, "{program} {args}: {text}");
+        text
+    }
+
+    pub(crate) fn vsctl(&self, args: &str) {
+        let (ok, text) = self.run("ovs-vsctl", args);
+        assert!(ok && !text.contains("Error"), "ovs-vsctl {args}: {text}");
+    }
+
+    /// The configuration is written, and something in it cannot be.
+    pub(crate) fn vsctl_fails(&self, args: &str) {
+        let text = self.run("ovs-vsctl", args).1;
+        assert!(!text.contains("Alarm"), "ovs-vsctl {args}: {text}");
+    }
+
+    pub(crate) fn appctl(&self, args: &str) -> String {
+        self.succeeds("ovs-appctl", args)
+    }
+
+    pub(crate) fn ofctl(&self, args: &str) -> String {
+        self.succeeds("ovs-ofctl", args)
+    }
+
+    pub(crate) fn get(&self, table: &str, record: &str, column: &str) -> String {
+        self.succeeds("ovs-vsctl", &format!("get {table} {record} {column}"))
+            .trim()
+            .to_owned()
+    }
+
+    pub(crate) fn wait(&self, table: &str, record: &str, column: &str, value: &str) {
+        eventually(&format!("{record} {column}={value}"), || {
+            self.get(table, record, column) == value
+        });
+    }
+
+    /// Ends the daemon and starts another.
+    pub(crate) fn restart(&self) {
+        self.appctl("exit");
+        let mut daemon = self.daemon.borrow_mut();
+        eventually("the end of the daemon", || {
+            daemon.try_wait().is_ok_and(|s| s.is_some())
+        });
+        *daemon = start(&self.database, self.dir.path());
+    }
+}
+
+fn start(database: &Database, dir: &std::path::Path) -> Child {
+    let daemon = Command::new(env!("CARGO_BIN_EXE_heddled"))
+        .arg(database.remote())
+        .arg(format!("--unixctl={}", dir.join("ctl").display()))
+        .args(["--enable-dummy=override", "--disable-system", "-vconsole:off"])
+        .env("OVS_RUNDIR", dir)
+        .env("OVS_LOGDIR", dir)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("started");
+    eventually("the control socket", || dir.join("ctl").exists());
+    daemon
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let mut daemon = self.daemon.borrow_mut();
+        let _ = daemon.kill();
+        let _ = daemon.wait();
+    }
+}
