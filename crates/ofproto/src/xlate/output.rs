@@ -68,12 +68,8 @@ impl Ctx<'_> {
             });
             return;
         }
-        let before = self.out.actions.len();
         self.emit(DpAction::Trunc(max_len));
         self.output_to(to, last);
-        if self.out.actions.len() == before + 1 {
-            self.out.actions.pop();
-        }
     }
 
     /// `output:reg0[0..15]`: the number is in its 16-bit form.

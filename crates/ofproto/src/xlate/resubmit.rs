@@ -103,6 +103,9 @@ impl Ctx<'_> {
     /// Steps that cannot be undone run on a copy that the datapath makes, unless nothing comes after them.
     pub(super) fn run_on_copy(&mut self, steps: &[Step<'_>], last: bool) {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
+        if in_clone {
+            self.commit();
+        }
         let (base, at) = (self.base, self.out.actions.len());
         let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
         self.run_list(steps, last || in_clone);

@@ -157,6 +157,10 @@ impl Ctx<'_> {
         if self.error.is_some() {
             self.out.actions.clear();
         }
+        // Nothing comes after the last action, so it needs no copy.
+        if let Some(heddle_datapath::Action::Clone(inner)) = self.out.actions.pop_if(is_clone) {
+            self.out.actions.extend(inner);
+        }
         if self.out.actions.is_empty() {
             let reason = match self.error {
                 Some(error) => error.drop_reason(),
@@ -173,4 +177,8 @@ impl Ctx<'_> {
             shown: mask::shown(&self.wc, &self.orig),
         }
     }
+}
+
+fn is_clone(action: &mut heddle_datapath::Action) -> bool {
+    matches!(action, heddle_datapath::Action::Clone(_))
 }

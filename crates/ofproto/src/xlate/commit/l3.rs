@@ -4,9 +4,14 @@ use super::super::ctx::Ctx;
 use super::super::mask::{eth, proto};
 use super::{diff, same};
 use heddle_datapath::action::{Action, Masked};
+use heddle_flow::FlowKey;
 
 impl Ctx<'_> {
     pub(super) fn commit_l3(&mut self) {
+        if self.l3_differs() {
+            // The answer depends on the protocol, whether it is zero and whether it has an ND header behind it.
+            self.extra.0.nw_proto = u8::MAX;
+        }
         // Without a protocol there is no L3 header to write: a malformed packet, or one behind a new label.
         if self.flow.nw_proto == 0 {
             return;
@@ -22,6 +27,15 @@ impl Ctx<'_> {
             eth::ARP => self.commit_arp(),
             _ => {}
         }
+    }
+
+    fn l3_differs(&self) -> bool {
+        let l3 = |k: &FlowKey| {
+            let ip = (k.nw_src, k.nw_dst, k.nw_tos, k.nw_ttl, k.nw_proto);
+            let ipv6 = (k.ipv6_src, k.ipv6_dst, k.ipv6_label);
+            (ip, ipv6, (k.nd_target, k.arp_sha, k.arp_tha))
+        };
+        l3(&self.flow) != l3(&self.base)
     }
 
     fn commit_ipv4(&mut self) {
