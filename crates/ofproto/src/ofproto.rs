@@ -152,10 +152,10 @@ impl Ofproto {
     pub fn deliver_upcalls(&self, max: usize) -> usize {
         let Some(dp) = self.datapath() else { return 0 };
         dp.take_upcalls(max, &mut |upcall| {
-            if let Some((bridge, event)) = crate::event::packet_in(upcall) {
-                if let Some(b) = self.bridge_by_id(bridge) {
-                    b.emit(&[Event::PacketIn(Arc::new(event))]);
-                }
+            if let Some((bridge, event)) = crate::event::packet_in(upcall)
+                && let Some(b) = self.bridge_by_id(bridge)
+            {
+                b.emit(&[Event::PacketIn(Arc::new(event))]);
             }
         })
     }

@@ -19,8 +19,9 @@ pub const ONF_VENDOR: u32 = 0x4f4e_4600;
 const NXET_VENDOR: u16 = 0xb0c2;
 /// Experimenter error type of 1.2 and later.
 const OFPET12_EXPERIMENTER: u16 = 0xffff;
-/// How much of the offending message an error carries (the specification asks for at least 64 bytes).
-const MAX_DATA: usize = 64;
+/// How much of the offending message an error carries: all of it, as Open vSwitch does, as long as the error is a message
+/// itself (the specification asks for at least 64 bytes).
+const MAX_DATA: usize = u16::MAX as usize - 32;
 
 /// How an error is said in a version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +59,7 @@ pub struct OfError {
 }
 
 impl OfError {
-    /// An error about `message`, of which the first 64 bytes are kept.
+    /// An error about `message`, of which as much is kept as an error can carry.
     pub fn new(kind: ErrorKind, message: &[u8]) -> OfError {
         OfError {
             kind,

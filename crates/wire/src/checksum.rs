@@ -11,7 +11,10 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum(u64);
 
-#[expect(clippy::cast_possible_truncation, reason = "folded into 16 bits by the lines before")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "folded into 16 bits by the lines before"
+)]
 const fn fold(mut s: u64) -> u16 {
     s = (s & 0xffff_ffff) + (s >> 32);
     s = (s & 0xffff_ffff) + (s >> 32);

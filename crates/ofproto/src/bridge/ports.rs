@@ -95,15 +95,13 @@ impl Bridge {
 
     /// Carries out a port mod. Bits that cannot be changed are ignored, as in Open vSwitch.
     pub fn port_mod(&self, pm: &PortMod) -> Result<(), ErrorKind> {
-        let (event, device) = {
+        let admin = self.port_mod_admin(pm)?;
+        let event = {
             let mut state = self.state.lock();
             let port = state
                 .ports
                 .get_mut(&pm.port)
                 .ok_or(ErrorKind::PortModFailedBadPort)?;
-            if pm.hw_addr != [0; 6] && pm.hw_addr != port.config.mac {
-                return Err(ErrorKind::PortModFailedBadHwAddr);
-            }
             let before = desc(port);
             let changeable = port_config::NO_RECV
                 | port_config::NO_RECV_STP
@@ -112,26 +110,48 @@ impl Bridge {
                 | port_config::NO_PACKET_IN;
             let mask = pm.mask.bits() & changeable;
             port.bits = port.bits & !mask | pm.config.bits() & mask;
-            let mut device = None;
-            if pm.mask.contains(message::PortConfig::PORT_DOWN) {
-                let up = !pm.config.contains(message::PortConfig::PORT_DOWN);
-                if up != port.config.admin_up {
-                    device = Some((port.config.target.clone(), up));
-                    port.config.admin_up = up;
-                }
+            if let Some((up, link_up)) = admin {
+                port.config.admin_up = up;
+                port.config.link_up = link_up.unwrap_or(port.config.link_up);
             }
-            let changed = desc(port) != before;
-            (changed.then(|| status(PortReason::Modify, port)), device)
+            (desc(port) != before).then(|| status(PortReason::Modify, port))
         };
-        if let Some((PortTarget::Datapath(no), up)) = device {
-            let dp = self.of.upgrade().and_then(|of| of.datapath());
-            if let Some(Err(e)) = dp.and_then(|dp| dp.port(no)).map(|p| p.set_admin(up)) {
-                log::warn!(target: "ofproto", "{}: could not change port {}: {e}", self.name, pm.port.0);
-            }
-        }
         self.republish();
         self.emit(event.as_slice());
         Ok(())
+    }
+
+    /// Changes the device's admin state where a port mod asks for that; returns it, and the device's link after it. The
+    /// device may take a while, so the bridge is not locked meanwhile.
+    fn port_mod_admin(&self, pm: &PortMod) -> Result<Option<(bool, Option<bool>)>, ErrorKind> {
+        let up = !pm.config.contains(message::PortConfig::PORT_DOWN);
+        let target = {
+            let state = self.state.lock();
+            let port = state.ports.get(&pm.port).ok_or(ErrorKind::PortModFailedBadPort)?;
+            if pm.hw_addr != [0; 6] && pm.hw_addr != port.config.mac {
+                return Err(ErrorKind::PortModFailedBadHwAddr);
+            }
+            if !pm.mask.contains(message::PortConfig::PORT_DOWN) || up == port.config.admin_up {
+                return Ok(None);
+            }
+            port.config.target.clone()
+        };
+        let PortTarget::Datapath(no) = target else {
+            return Ok(Some((up, None)));
+        };
+        let Some(device) = self
+            .of
+            .upgrade()
+            .and_then(|of| of.datapath())
+            .and_then(|dp| dp.port(no))
+        else {
+            return Ok(None);
+        };
+        if let Err(e) = device.set_admin(up) {
+            log::warn!(target: "ofproto", "{}: could not change port {}: {e}", self.name, pm.port.0);
+        }
+        let now = device.status();
+        Ok(Some((now.admin_up, Some(now.link_up))))
     }
 
     /// The immutable view for translation. `ends` says which patch ports exist and where.

@@ -152,6 +152,10 @@ impl Bridge {
                 .and_then(|c| c.name.clone())
                 .unwrap_or_default()
         };
+        let limit = |t: u8| {
+            let limit = state.tables.get(&t).and_then(|c| c.flow_limit);
+            limit.map_or(MAX_ENTRIES, |n| u32::try_from(n).unwrap_or(u32::MAX))
+        };
         let shown = self.tables.iter().take(N_SHOWN_TABLES.into());
         shown
             .map(|t| {
@@ -159,7 +163,7 @@ impl Bridge {
                 TableStats {
                     name: name(t.id),
                     table_id: t.id,
-                    max_entries: MAX_ENTRIES,
+                    max_entries: limit(t.id),
                     active_count: self.flow_count(t.id),
                     lookup_count: matched + missed,
                     matched_count: matched,

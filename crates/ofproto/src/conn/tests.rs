@@ -65,16 +65,16 @@ impl Client {
     /// The next message; `None` when the connection was closed.
     async fn receive(&mut self) -> Option<Message> {
         loop {
-            if let Ok(Some(n)) = frame_len(&self.buffer) {
-                if n <= self.buffer.len() {
-                    let rest = self.buffer.split_off(n);
-                    let whole = std::mem::replace(&mut self.buffer, rest);
-                    return Some(
-                        decode(&whole, &DecodeContext::default())
-                            .expect("the switch speaks well")
-                            .1,
-                    );
-                }
+            if let Ok(Some(n)) = frame_len(&self.buffer)
+                && n <= self.buffer.len()
+            {
+                let rest = self.buffer.split_off(n);
+                let whole = std::mem::replace(&mut self.buffer, rest);
+                return Some(
+                    decode(&whole, &DecodeContext::default())
+                        .expect("the switch speaks well")
+                        .1,
+                );
             }
             let got = timeout(Duration::from_secs(5), self.socket.read_buf(&mut self.buffer)).await;
             if got.expect("in time").expect("readable") == 0 {
