@@ -25,6 +25,29 @@ pub fn allowed() -> io::Result<Vec<usize>> {
         .collect())
 }
 
+/// The processors of the machine that are on, ascending.
+///
+/// # Errors
+/// What reading the kernel's list says.
+pub fn online() -> io::Result<Vec<usize>> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/online")?;
+    parse_list(text.trim()).ok_or_else(|| io::Error::other(format!("{text:?} is no list of processors")))
+}
+
+/// The kernel's list format: `0-3,8`.
+fn parse_list(text: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in text.split(',').filter(|p| !p.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last >= libc::CPU_SETSIZE as usize {
+            return None;
+        }
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
 /// Binds the calling thread to the processors `cpus`.
 ///
 /// # Errors
@@ -89,5 +112,16 @@ mod tests {
         .unwrap();
         assert_eq!(allowed().unwrap(), cpus);
         assert!(pin(&[]).is_err());
+    }
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(parse_list("0-2,5"), Some(vec![0, 1, 2, 5]));
+        assert_eq!(parse_list(""), Some(vec![]));
+        for bad in ["x", "1-", "0-99999999999", "3-y"] {
+            assert_eq!(parse_list(bad), None, "{bad}");
+        }
+        let (on, ours) = (online().expect("a list"), allowed().expect("a set"));
+        assert!(ours.iter().all(|c| on.contains(c)));
     }
 }

@@ -47,6 +47,18 @@ impl Globals {
         }
     }
 
+    /// Processors that no worker uses: packets that leave the switch towards pods are taken up there.
+    pub(super) fn cpus_without_workers(&self) -> Vec<usize> {
+        let workers = match &self.cpus {
+            Some(cpus) => Ok(cpus.clone()),
+            None => heddle_sys::cpu::allowed(),
+        };
+        match (heddle_sys::cpu::online(), workers) {
+            (Ok(online), Ok(workers)) => online.into_iter().filter(|c| !workers.contains(c)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Gives the datapath what differs from `before`.
     pub(super) fn apply(&self, before: &Globals, datapath: &Datapath) {
         if self.flow_limit != before.flow_limit {
@@ -58,10 +70,16 @@ impl Globals {
         if self.vlan_limit != before.vlan_limit {
             datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
         }
-        if self.cpus != before.cpus
-            && let Err(error) = datapath.set_workers(self.cpus.as_deref())
-        {
-            log::error!(target: "dpif_netdev", "pmd-cpu-mask: {error}");
+        if self.cpus != before.cpus {
+            if let Err(error) = datapath.set_workers(self.cpus.as_deref()) {
+                log::error!(target: "dpif_netdev", "pmd-cpu-mask: {error}");
+            }
+            let spare = self.cpus_without_workers();
+            let ports = datapath.ports();
+            ports
+                .iter()
+                .filter_map(|p| datapath.port(p.no))
+                .for_each(|p| p.steer(&spare));
         }
     }
 }

@@ -107,6 +107,7 @@ impl Reconciler {
                 other => format!("could not add network device {} to ofproto ({other})", row.name),
             })
         })?;
+        device.steer(&self.globals.cpus_without_workers());
         self.set_queues(no, row);
         Ok((device, no))
     }
