@@ -142,15 +142,19 @@ impl Switch {
 
     /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows included.
     pub fn warp(&self, total_ms: u64, step_ms: u64) {
-        let _alone = self.ticking.lock();
-        let mut left = total_ms;
-        while left > 0 {
-            let step = left.min(step_ms.max(1));
-            self.clock.warp(step);
-            self.datapath.tick();
-            self.ofproto.tick();
-            left -= step;
+        {
+            let _alone = self.ticking.lock();
+            let mut left = total_ms;
+            while left > 0 {
+                let step = left.min(step_ms.max(1));
+                self.clock.warp(step);
+                self.datapath.tick();
+                self.ofproto.tick();
+                left -= step;
+            }
         }
+        // Statistics may have become due.
+        self.look_at_devices();
     }
 
     /// Has the reconciler look at all devices, and waits until it has. For commands that change a device.

@@ -185,6 +185,7 @@ fn states_reach_openflow_and_the_database() {
     );
     lab.wait("interface", "p1", "admin_state", "down");
     lab.ofctl("mod-port br0 p1 up");
+    assert!(lab.ofctl("show br0").contains("state:      0"), "at once");
     lab.wait("interface", "p1", "admin_state", "up");
 }
 
@@ -215,5 +216,7 @@ fn tags_and_time() {
     lab.appctl("time/stop");
     assert_eq!(lab.appctl("time/warp 301000 10000"), "warped\n");
     assert!(!lab.appctl("fdb/show br0").contains(SRC), "aged");
+    let stats = lab.get("interface", "p1", "statistics:rx_packets");
+    assert_eq!(stats, "1", "counters go by the clock that was moved");
     assert_eq!(lab.appctl("dpif/dump-flows br0"), "", "idle flows are evicted");
 }

@@ -127,7 +127,7 @@ impl Reconciler {
             datapath_id: None,
             min_mtu: None,
             pushed: None,
-            listener: None,
+            listeners: BTreeMap::new(),
         };
         self.bridges.insert(name, state);
     }

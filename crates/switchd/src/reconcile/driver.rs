@@ -42,7 +42,9 @@ struct Driver<'a> {
     pending: Option<PendingTxn>,
     due: Due,
     configured: bool,
-    next_counters: Instant,
+    /// By the switch's clock, which tests move.
+    next_counters_ms: u64,
+    switch: Arc<Switch>,
     /// After a failure: not before this time.
     not_before: Instant,
     disabled: bool,
@@ -81,7 +83,7 @@ impl<'a> Driver<'a> {
         let client =
             Client::spawn(&remote, "Open_vSwitch", monitor(), options).with_context(|| remote.clone())?;
         let reconciler = Reconciler {
-            switch,
+            switch: switch.clone(),
             bridges: BTreeMap::new(),
             globals: Globals::new(),
             applied: None,
@@ -93,7 +95,8 @@ impl<'a> Driver<'a> {
             pending: None,
             due: Due::default(),
             configured: false,
-            next_counters: Instant::now(),
+            next_counters_ms: 0,
+            switch,
             not_before: Instant::now(),
             disabled: false,
         })
@@ -101,11 +104,7 @@ impl<'a> Driver<'a> {
 
     async fn follow(&mut self) -> anyhow::Result<()> {
         let mut links = links::watch_links();
-        let mut wishes = self
-            .reconciler
-            .as_ref()
-            .and_then(|r| r.switch.take_wishes())
-            .context("two reconcilers")?;
+        let mut wishes = self.switch.take_wishes().context("two reconcilers")?;
         let mut answer: Vec<Wish> = Vec::new();
         let mut refresh = tokio::time::interval(REFRESH);
         refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -172,7 +171,8 @@ impl<'a> Driver<'a> {
 
     async fn step(&mut self, batch: Batch) -> anyhow::Result<()> {
         let now = Instant::now();
-        if now >= self.next_counters {
+        let clock_ms = self.switch.clock.now_ms();
+        if clock_ms >= self.next_counters_ms {
             self.due.counters = true;
         }
         let due = self.due;
@@ -192,18 +192,13 @@ impl<'a> Driver<'a> {
         }
         let counters = self.due.counters;
         let db = self.client.snapshot();
-        let (txn, interval) = self
-            .blocking(move |r| {
-                (
-                    r.describe(&db, counters),
-                    Duration::from_millis(r.globals.stats_interval_ms),
-                )
-            })
+        let (txn, interval_ms) = self
+            .blocking(move |r| (r.describe(&db, counters), r.globals.stats_interval_ms))
             .await?;
         self.due.write = false;
         if counters {
             self.due.counters = false;
-            self.next_counters = now + interval;
+            self.next_counters_ms = clock_ms + interval_ms;
         }
         self.send(txn);
         Ok(())
@@ -233,6 +228,8 @@ impl<'a> Driver<'a> {
             log::debug!(target: "bridge", "status not written: {error}");
         } else {
             log::warn!(target: "bridge", "status not written: {error}");
+            // It would be refused again. The configuration is in force all the same.
+            self.configured();
         }
         self.due.write = true;
         self.not_before = Instant::now() + RETRY;

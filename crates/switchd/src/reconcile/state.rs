@@ -1,6 +1,7 @@
 //! What the reconciler has made so far.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use heddle_datapath::{PortNo, PortStats};
@@ -110,8 +111,8 @@ pub(super) struct BridgeState {
     /// What OpenFlow was last told.
     pub(super) pushed: Option<(Vec<BundleConfig>, Vec<PortConfig>)>,
     pub(super) controllers: Controllers,
-    /// Where `ovs-ofctl` calls.
-    pub(super) listener: Option<Listener>,
+    /// Where `ovs-ofctl` and others call.
+    pub(super) listeners: BTreeMap<PathBuf, Listener>,
 }
 
 impl BridgeState {

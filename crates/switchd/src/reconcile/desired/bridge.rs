@@ -106,7 +106,7 @@ impl BridgeRow {
         BridgeConfig {
             datapath_id,
             fail_mode: self.fail_mode,
-            has_controllers: !self.controllers.is_empty(),
+            has_controllers: self.controllers.iter().any(ControllerRow::is_primary),
             versions: if self.versions.is_empty() {
                 defaults.versions
             } else {

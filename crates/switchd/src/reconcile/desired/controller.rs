@@ -1,6 +1,6 @@
 //! Rows of `Controller`.
 
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use heddle_ofproto::conn::ControllerConfig;
@@ -33,41 +33,114 @@ impl ControllerRow {
         }
     }
 
-    /// What to connect to. `confined`: Unix sockets lie in `rundir`, nowhere else, for the database may be written by
+    /// Whether it is one that the bridge obeys and depends on; one that calls the bridge is a mere service.
+    pub(in crate::reconcile) fn is_primary(&self) -> bool {
+        !self.target.starts_with('p')
+    }
+
+    /// What to do about it. `confined`: Unix sockets lie in `rundir`, nowhere else, for the database may be written by
     /// somebody who has no right to the rest of the machine.
     ///
     /// # Errors
     /// Why it is left out.
-    pub(in crate::reconcile) fn config(
+    pub(in crate::reconcile) fn remote(
         &self,
         bridge: &str,
         rundir: &Path,
         confined: bool,
-    ) -> Result<ControllerConfig, String> {
+    ) -> Result<Remote, String> {
+        let run = rundir.display();
+        if let Some(path) = self.target.strip_prefix("punix:") {
+            let path = rundir.join(path);
+            let own = path.file_name().and_then(|f| f.to_str());
+            let own = own.is_some_and(|f| f.starts_with(&format!("{bridge}.")));
+            if confined && !(own && is_plainly(path.parent(), rundir)) {
+                return Err(format!(
+                    "bridge {bridge}: Not adding Unix domain socket controller \"{}\" due to possibility of \
+                     overwriting local files. Instead, specify path in permitted format \"punix:{run}/{bridge}.*\" or \
+                     connect to \"unix:{run}/{bridge}.mgmt\" (which is always available without special \
+                     configuration).",
+                    self.target
+                ));
+            }
+            return Ok(Remote::Listen(path));
+        }
         let mut target = self.target.clone();
         if let Some(path) = self.target.strip_prefix("unix:") {
-            let path = Path::new(path);
-            let plain = path
-                .components()
-                .all(|c| matches!(c, std::path::Component::Normal(_)));
-            let inside = path.strip_prefix(rundir).is_ok_and(|rest| {
-                rest.components()
-                    .all(|c| matches!(c, std::path::Component::Normal(_)))
-            });
-            if confined && !inside && !plain {
-                let run = rundir.display();
+            let path = rundir.join(path);
+            let inside = path
+                .strip_prefix(rundir)
+                .is_ok_and(|rest| rest.components().all(|c| matches!(c, Component::Normal(_))));
+            if confined && !inside {
                 return Err(format!(
                     "bridge {bridge}: Not connecting to socket controller \"{target}\" due to possibility for remote \
                      exploit.  Instead, specify socket in permitted directory \"unix:{run}/\" or connect to \
                      \"unix:{run}/{bridge}.mgmt\" (which is always available without special configuration)."
                 ));
             }
-            target = format!("unix:{}", rundir.join(path).display());
+            target = format!("unix:{}", path.display());
         }
-        Ok(ControllerConfig {
+        Ok(Remote::Call(ControllerConfig {
             target,
             max_backoff: self.max_backoff,
             probe: self.probe,
-        })
+        }))
+    }
+}
+
+/// What a row of `Controller` asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::reconcile) enum Remote {
+    /// Call it.
+    Call(ControllerConfig),
+    /// Let it call at this socket.
+    Listen(PathBuf),
+}
+
+/// Whether a path is this directory, in so many words: without `..` that lead out of it.
+fn is_plainly(path: Option<&Path>, dir: &Path) -> bool {
+    path.is_some_and(|p| p == dir)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn remote(target: &str, confined: bool) -> Result<Remote, String> {
+        let row = ControllerRow {
+            uuid: Uuid::nil(),
+            target: target.into(),
+            max_backoff: Duration::from_secs(8),
+            probe: None,
+        };
+        row.remote("br0", Path::new("/run/ovs"), confined)
+    }
+
+    #[test]
+    fn sockets_are_confined() {
+        for good in ["unix:x", "unix:/run/ovs/x", "unix:sub/x"] {
+            assert!(
+                matches!(remote(good, true), Ok(Remote::Call(c)) if c.target.starts_with("unix:/run/ovs/")),
+                "{good}"
+            );
+        }
+        for bad in [
+            "unix:/tmp/x",
+            "unix:../x",
+            "unix:/run/ovs/../x",
+            "punix:/tmp/br0.x",
+            "punix:/run/ovs/br1.x",
+            "punix:/run/ovs/br0.x/../y",
+            "punix:/run/ovs/../br0.x",
+            "punix:/run/ovs/br0.x/y",
+        ] {
+            assert!(remote(bad, true).is_err(), "{bad}");
+            assert!(remote(bad, false).is_ok(), "{bad}");
+        }
+        assert_eq!(
+            remote("punix:br0.x", true),
+            Ok(Remote::Listen("/run/ovs/br0.x".into()))
+        );
+        assert!(matches!(remote("tcp:127.0.0.1:1", true), Ok(Remote::Call(_))));
     }
 }

@@ -9,7 +9,7 @@ mod port;
 mod smap;
 
 pub(super) use bridge::BridgeRow;
-pub(super) use controller::ControllerRow;
+pub(super) use controller::{ControllerRow, Remote};
 pub(super) use port::{InterfaceRow, PortRow};
 pub(super) use smap::Smap;
 
