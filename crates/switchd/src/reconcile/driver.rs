@@ -44,6 +44,8 @@ struct Driver<'a> {
     configured: bool,
     /// By the switch's clock, which tests move.
     next_counters_ms: u64,
+    /// Between two updates of counters.
+    interval_ms: u64,
     switch: Arc<Switch>,
     /// After a failure: not before this time.
     not_before: Instant,
@@ -96,6 +98,7 @@ impl<'a> Driver<'a> {
             due: Due::default(),
             configured: false,
             next_counters_ms: 0,
+            interval_ms: 0,
             switch,
             not_before: Instant::now(),
             disabled: false,
@@ -184,7 +187,14 @@ impl<'a> Driver<'a> {
                 links: false,
                 ..due
             };
-            let found = self.blocking(move |reconciler| reconciler.work(&db, due)).await?;
+            let (found, interval_ms) = self
+                .blocking(move |r| (r.work(&db, due), r.globals.stats_interval_ms))
+                .await?;
+            if interval_ms != self.interval_ms {
+                // Another interval begins now.
+                self.interval_ms = interval_ms;
+                self.due.counters = true;
+            }
             self.due.write |= found.changed;
         }
         if self.pending.is_some() || now < self.not_before || !(self.due.write || self.due.counters) {
@@ -192,13 +202,11 @@ impl<'a> Driver<'a> {
         }
         let counters = self.due.counters;
         let db = self.client.snapshot();
-        let (txn, interval_ms) = self
-            .blocking(move |r| (r.describe(&db, counters), r.globals.stats_interval_ms))
-            .await?;
+        let txn = self.blocking(move |r| r.describe(&db, counters)).await?;
         self.due.write = false;
         if counters {
             self.due.counters = false;
-            self.next_counters_ms = clock_ms + interval_ms;
+            self.next_counters_ms = clock_ms + self.interval_ms;
         }
         self.send(txn);
         Ok(())
