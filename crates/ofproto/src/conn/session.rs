@@ -8,7 +8,8 @@ use super::Manager;
 use crate::bridge::Event;
 use crate::event::PacketInEvent;
 use heddle_openflow::message::{
-    AsyncConfig, AsyncType, Hello, Message, PacketInFormat, PacketInReason, Role, RoleRequest, SwitchConfig,
+    AsyncConfig, AsyncType, ConfigFlags, Hello, Message, PacketInFormat, PacketInReason, Role, RoleRequest,
+    SwitchConfig,
 };
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version};
 use parking_lot::Mutex;
@@ -22,6 +23,8 @@ const MAX_PACKET_INS: usize = 100;
 const MAX_BACKLOG: usize = 64 << 20;
 /// `miss_send_len` of a controller that has not said another (OpenFlow 1.0 §5.3.2).
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
+/// Packets with an invalid TTL, in a mask of packet-in reasons.
+const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
 /// The whole packet, whatever its length.
 const NO_LIMIT: u16 = 0xffff;
 
@@ -266,10 +269,16 @@ impl Peer {
             Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
             Message::BarrierRequest => self.reply(xid, &Message::BarrierReply),
             Message::GetConfigRequest => {
-                let w = self.wishes.lock().miss_send_len;
-                let config = SwitchConfig {
-                    flags: bridge.frag_flags(),
-                    miss_send_len: w,
+                let mut flags = bridge.frag_flags() & ConfigFlags::FRAG_MASK;
+                let config = {
+                    let w = self.wishes.lock();
+                    let ttl = version < Version::V13
+                        && w.wanted.primary[AsyncType::PacketIn as usize] & INVALID_TTL != 0;
+                    flags.set(ConfigFlags::INVALID_TTL_TO_CONTROLLER, ttl);
+                    SwitchConfig {
+                        flags,
+                        miss_send_len: w.miss_send_len,
+                    }
                 };
                 self.reply(xid, &Message::GetConfigReply(config));
             }
@@ -277,7 +286,7 @@ impl Peer {
                 if self.role() != Role::Secondary {
                     bridge.set_frag_flags(c.flags);
                 }
-                self.wishes.lock().miss_send_len = c.miss_send_len;
+                self.wishes.lock().configure(version, &c);
                 self.manager.update_miss();
             }
             Message::RoleRequest(r) => self.change_role(xid, r)?,
@@ -380,6 +389,19 @@ fn changes_the_switch(m: &Message) -> bool {
 }
 
 impl Wishes {
+    /// Before 1.3 a flag asks for packets with an invalid TTL; later `SetAsync` does.
+    fn configure(&mut self, version: Version, c: &SwitchConfig) {
+        self.miss_send_len = c.miss_send_len;
+        if version < Version::V13 {
+            let reasons = &mut self.wanted.primary[AsyncType::PacketIn as usize];
+            let on = c.flags.contains(ConfigFlags::INVALID_TTL_TO_CONTROLLER);
+            *reasons = if on {
+                *reasons | INVALID_TTL
+            } else {
+                *reasons & !INVALID_TTL
+            };
+        }
+    }
     fn wants(&self, kind: Kind, ty: AsyncType, reason: u8) -> bool {
         let silent = kind == Kind::Service && self.miss_send_len == 0;
         self.version.is_some() && !silent && self.wanted.wants(self.role == Role::Secondary, ty, reason)

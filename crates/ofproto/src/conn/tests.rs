@@ -249,6 +249,28 @@ async fn packet_ins_go_to_those_who_want_them() {
 }
 
 #[tokio::test]
+async fn invalid_ttls_come_on_request_before_1_3() {
+    let (_of, m) = manager(&Version::ALL);
+    let v = Version::V12;
+    let mut c = Client::greeted(&m, Kind::Controller, v).await;
+    let on = heddle_openflow::message::ConfigFlags::INVALID_TTL_TO_CONTROLLER;
+    for flags in [on, on - on] {
+        let config = SwitchConfig {
+            flags,
+            miss_send_len: 0xffff,
+        };
+        c.send(v, 3, &Message::SetConfig(config)).await;
+        c.send(v, 4, &Message::GetConfigRequest).await;
+        assert_eq!(c.receive().await, Some(Message::GetConfigReply(config)));
+        m.bridge().emit(&[packet_in(0, PacketInReason::InvalidTtl)]);
+        if flags == on {
+            assert!(matches!(c.receive().await, Some(Message::PacketIn(_))));
+        }
+        c.quiet(v).await;
+    }
+}
+
+#[tokio::test]
 async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
     let (_of, m) = manager(&Version::ALL);
     let v = Version::V13;
