@@ -299,9 +299,21 @@ impl Control {
             return Ok(());
         }
         state.config = config;
+        self.reopen_rx(no)?.or_else(|why| {
+            // As many queues as were asked for cannot be had. One can, as before: the port is not left deaf.
+            if let Some(state) = self.ports.get_mut(&no.0) {
+                state.config = PortConfig::default();
+            }
+            self.reopen_rx(no)??;
+            Err(why)
+        })
+    }
+
+    /// Closes the receive queues and opens those that are configured. The inner result is that of the opening.
+    fn reopen_rx(&mut self, no: PortNo) -> Result<Result<(), DatapathError>, DatapathError> {
         self.ask_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0, false);
-        self.open_rx(no.0)
+        Ok(self.open_rx(no.0))
     }
 
     pub(crate) fn set_mtu(&self, no: PortNo, mtu: u32) -> Result<(), DatapathError> {

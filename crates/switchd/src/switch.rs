@@ -8,7 +8,7 @@
 //! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look at it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ use crate::reconcile::Inventory;
 
 /// How often time-outs are looked at.
 const TICK: Duration = Duration::from_millis(100);
+/// Fewer cached flows than this are not worth giving their memory back.
+const MANY_FLOWS: u64 = 10_000;
 /// How long the thread for upcalls waits before it looks whether it is time to end.
 const WAIT_MS: i32 = 100;
 /// Packets handed to controllers in one go.
@@ -53,6 +55,8 @@ pub struct Switch {
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
     /// Held while time passes: by the ticker, or by one `time/warp`.
     ticking: Mutex<()>,
+    /// Most cached flows since memory was last given back.
+    most_flows: AtomicU64,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -88,6 +92,7 @@ impl Switch {
             wishes,
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
+            most_flows: AtomicU64::new(0),
             stop: false.into(),
             threads: Mutex::default(),
         });
@@ -134,9 +139,19 @@ impl Switch {
         }
     }
 
+    /// Gives memory back once most of many cached flows are gone.
+    fn give_back(&self) {
+        let now = self.datapath.totals().flows;
+        if self.most_flows.fetch_max(now, Relaxed) > MANY_FLOWS.max(now * 2) {
+            self.most_flows.store(now, Relaxed);
+            heddle_sys::memory::trim();
+        }
+    }
+
     /// Does what is due at this time.
     pub fn tick(&self) {
         let _alone = self.ticking.lock();
+        self.give_back();
         self.ofproto.tick();
     }
 

@@ -2,6 +2,16 @@
 
 use std::io;
 
+/// Gives memory that was freed back to the system. The allocator keeps what a flood of flows took, piece by piece; call
+/// this after a collapse, from a thread that may wait some milliseconds.
+pub fn trim() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: takes the allocator's own locks, has no precondition.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Memory of this process, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {

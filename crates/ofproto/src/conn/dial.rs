@@ -130,7 +130,7 @@ async fn dial(
         let error = match outcome {
             End::Closed => "connection closed by peer".to_owned(),
             End::Silent => "no response to inactivity probe".to_owned(),
-            End::Io(e) => e.to_string(),
+            End::Io(e) => errno_text(&e),
         };
         if was_up {
             backoff = MIN_BACKOFF;
@@ -204,4 +204,10 @@ async fn attempt(
             }
         }
     }
+}
+
+/// The system's words alone, as the tools of Open vSwitch show them: without the number that Rust appends.
+fn errno_text(e: &io::Error) -> String {
+    let text = e.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
