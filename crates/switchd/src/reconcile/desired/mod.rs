@@ -7,6 +7,7 @@ mod bridge;
 mod controller;
 mod port;
 mod smap;
+mod unsupported;
 
 pub(super) use bridge::BridgeRow;
 pub(super) use controller::{ControllerRow, Remote};
