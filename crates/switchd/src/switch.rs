@@ -27,6 +27,8 @@ use crate::reconcile::Inventory;
 const TICK: Duration = Duration::from_millis(100);
 /// Fewer cached flows than this are not worth giving their memory back.
 const MANY_FLOWS: u64 = 10_000;
+/// Ticks between the end of many flows and giving their memory back.
+const TRIM_TICKS: u64 = 50;
 /// How long the thread for upcalls waits before it looks whether it is time to end.
 const WAIT_MS: i32 = 100;
 /// Packets handed to controllers in one go.
@@ -57,6 +59,8 @@ pub struct Switch {
     ticking: Mutex<()>,
     /// Most cached flows since memory was last given back.
     most_flows: AtomicU64,
+    /// Ticks until memory is given back, 0: not due.
+    trim_in: AtomicU64,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -93,6 +97,7 @@ impl Switch {
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
             most_flows: AtomicU64::new(0),
+            trim_in: AtomicU64::new(0),
             stop: false.into(),
             threads: Mutex::default(),
         });
@@ -139,12 +144,21 @@ impl Switch {
         }
     }
 
-    /// Gives memory back once most of many cached flows are gone.
+    /// Gives memory back some time after most of many cached flows are gone: workers and sweeper let go of them first.
     fn give_back(&self) {
         let now = self.datapath.totals().flows;
         if self.most_flows.fetch_max(now, Relaxed) > MANY_FLOWS.max(now * 2) {
             self.most_flows.store(now, Relaxed);
-            heddle_sys::memory::trim();
+            self.trim_in.store(TRIM_TICKS, Relaxed);
+        }
+        match self.trim_in.load(Relaxed) {
+            0 => {}
+            left => {
+                self.trim_in.store(left - 1, Relaxed);
+                if left == 1 {
+                    heddle_sys::memory::trim();
+                }
+            }
         }
     }
 
