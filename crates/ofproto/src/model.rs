@@ -189,8 +189,6 @@ pub struct Bundle {
     pub priority_tags: PriorityTags,
     /// Protected ports do not talk to each other.
     pub protected: bool,
-    /// Never a destination of floods (`other_config` of mirrors' output ports and the like).
-    pub no_flood: bool,
     /// Members, as OpenFlow ports.
     pub ports: Vec<OfPort>,
 }

@@ -215,7 +215,6 @@ fn bundle_view(b: &BundleConfig) -> Bundle {
         },
         priority_tags: b.priority_tags,
         protected: b.protected,
-        no_flood: false,
         ports: Vec::new(),
     }
 }

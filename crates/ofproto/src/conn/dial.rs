@@ -7,6 +7,7 @@ use heddle_openflow::message::Role;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -156,54 +157,42 @@ async fn attempt(
     peer: &watch::Sender<Option<Arc<Peer>>>,
 ) -> End {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let up = |s: &mut State| {
+    let socket = match timeout(CONNECT_TIMEOUT, connect(remote))
+        .await
+        .map_err(late)
+        .flatten()
+    {
+        Ok(socket) => socket,
+        Err(e) => return End::Io(e),
+    };
+    state.send_modify(|s| {
         s.name = "ACTIVE";
         s.connected_at = Some(Instant::now());
-    };
-    match remote {
+    });
+    serve(
+        manager.clone(),
+        Kind::Controller,
+        socket,
+        config.probe,
+        Some(peer),
+    )
+    .await
+}
+
+/// A connected socket of either kind.
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
+
+async fn connect(remote: &Remote) -> io::Result<Box<dyn Socket>> {
+    Ok(match remote {
         Remote::Tcp(address) => {
-            match timeout(CONNECT_TIMEOUT, TcpStream::connect(address))
-                .await
-                .map_err(late)
-                .flatten()
-            {
-                Ok(socket) => {
-                    // Small messages answer each other: do not wait to fill segments. Refusal is harmless.
-                    let _ = socket.set_nodelay(true);
-                    state.send_modify(up);
-                    serve(
-                        manager.clone(),
-                        Kind::Controller,
-                        socket,
-                        config.probe,
-                        Some(peer),
-                    )
-                    .await
-                }
-                Err(e) => End::Io(e),
-            }
+            let socket = TcpStream::connect(address).await?;
+            // Small messages answer each other: do not wait to fill segments. Refusal is harmless.
+            let _ = socket.set_nodelay(true);
+            Box::new(socket)
         }
-        Remote::Unix(path) => {
-            match timeout(CONNECT_TIMEOUT, UnixStream::connect(path))
-                .await
-                .map_err(late)
-                .flatten()
-            {
-                Ok(socket) => {
-                    state.send_modify(up);
-                    serve(
-                        manager.clone(),
-                        Kind::Controller,
-                        socket,
-                        config.probe,
-                        Some(peer),
-                    )
-                    .await
-                }
-                Err(e) => End::Io(e),
-            }
-        }
-    }
+        Remote::Unix(path) => Box::new(UnixStream::connect(path).await?),
+    })
 }
 
 /// The system's words alone, as the tools of Open vSwitch show them: without the number that Rust appends.

@@ -132,7 +132,7 @@ impl Ctx<'_> {
             self.port(*p)
                 .is_some_and(|v| v.config & port_config::NO_FLOOD != 0)
         };
-        !b.no_flood && !b.ports.iter().any(quiet)
+        !b.ports.iter().any(quiet)
     }
 
     /// Out on one bundle, tagged as it wants it.
