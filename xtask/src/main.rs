@@ -17,7 +17,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("sys", &[]),
     ("packet", &["sync", "sys"]),
     ("virtio", &["packet", "sys", "sync"]),
-    ("port", &["packet", "virtio", "sys", "sync", "wire", "flow"]),
+    ("vhost-user", &["virtio", "sys"]),
+    (
+        "port",
+        &["packet", "virtio", "vhost-user", "sys", "sync", "wire", "flow"],
+    ),
     ("classifier", &["flow", "sync"]),
     (
         "datapath",
@@ -28,6 +32,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "sys",
             "packet",
             "virtio",
+            "vhost-user",
             "port",
             "classifier",
         ],
@@ -55,6 +60,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "sys",
             "packet",
             "virtio",
+            "vhost-user",
             "port",
             "classifier",
             "datapath",

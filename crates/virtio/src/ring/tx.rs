@@ -190,6 +190,11 @@ impl DeviceTx {
     pub fn error(&self) -> Option<RingError> {
         self.queue.error()
     }
+    /// Takes a new memory table over, if there is one and nothing points into the old one. Queues do so by themselves when they are
+    /// used; this is for those that are not.
+    pub fn refresh(&mut self) {
+        self.queue.refresh();
+    }
     /// The address that the queue waits for; told once.
     pub fn take_miss(&mut self) -> Option<Miss> {
         self.queue.take_miss()

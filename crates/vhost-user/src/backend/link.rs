@@ -1,0 +1,43 @@
+//! From a device to its session, from any thread.
+
+use heddle_sys::EventFd;
+use heddle_virtio::ring::Miss;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Most misses that wait to be sent. Queues tell a miss again when it was not resolved, so those beyond are no loss.
+const MAX_MISSES: usize = 256;
+
+/// What a device has to tell its front end. Cheap to clone; calls after the connection's end do nothing.
+#[derive(Clone, Debug)]
+pub struct Link(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    misses: Mutex<Vec<Miss>>,
+    wake: Arc<EventFd>,
+}
+
+impl Link {
+    #[allow(dead_code)] // the session, which follows
+    pub(super) fn new(wake: Arc<EventFd>) -> Self {
+        Self(Arc::new(Inner {
+            misses: Mutex::new(Vec::new()),
+            wake,
+        }))
+    }
+    /// A queue waits for an address behind the IOMMU ([`heddle_virtio::DeviceRx::take_miss`]): asks the front end for it. Costs a
+    /// lock and a system call; a queue has at most one miss at a time.
+    pub fn miss(&self, miss: Miss) {
+        let mut misses = self.0.misses.lock();
+        if misses.len() < MAX_MISSES && !misses.contains(&miss) {
+            misses.push(miss);
+            self.0.wake.notify();
+        }
+    }
+    /// What was told since the last time.
+    #[allow(dead_code)] // the session, which follows
+    pub(super) fn take(&self) -> Vec<Miss> {
+        core::mem::take(&mut self.0.misses.lock())
+    }
+}

@@ -1,0 +1,331 @@
+//! Messages over a Unix stream socket, with their descriptors.
+//!
+//! **Problem.** Bytes come in pieces of the sender's choice and descriptors beside one of them; the reader must neither block nor
+//! hold more than one message, and must not lose or mix up descriptors.
+//!
+//! **Invariants.** At most one unfinished message is held: its header, at most [`MAX_PAYLOAD`] bytes, at most [`MAX_FDS`] descriptors.
+//! No call blocks. Exactly the header and then exactly the payload are asked of the kernel, so descriptors of the next message
+//! cannot be taken for this one's. What is not sent yet is bounded ([`MAX_UNSENT`]).
+
+use super::{HEADER_LEN, Header, HeaderFlags, MAX_FDS, MAX_PAYLOAD, MessageError, Reply, Request};
+use arrayvec::ArrayVec;
+use core::mem::MaybeUninit;
+use core::time::Duration;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Instant;
+
+/// Most bytes that wait to be sent.
+pub const MAX_UNSENT: usize = 64 * 1024;
+
+/// Why a connection is at its end.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The other side sent what is not a message.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The other side closed its end in the middle of a message.
+    #[error("connection closed in the middle of a message")]
+    Cut,
+    /// The other side does not read its answers.
+    #[error("the other side does not read its answers")]
+    Unread,
+    /// More descriptors than [`MAX_FDS`] beside one message.
+    #[error("more than {MAX_FDS} descriptors beside one message")]
+    TooManyFds,
+    /// The system's word.
+    #[error(transparent)]
+    Io(std::io::Error),
+}
+
+impl From<Errno> for SocketError {
+    fn from(e: Errno) -> Self {
+        Self::Io(e.into())
+    }
+}
+
+/// A whole message.
+#[derive(Debug)]
+pub struct Frame {
+    /// Its header.
+    pub header: Header,
+    /// Its payload.
+    pub payload: Vec<u8>,
+    /// The descriptors that came beside it.
+    pub fds: ArrayVec<OwnedFd, MAX_FDS>,
+}
+
+/// What [`Connection::recv`] found.
+#[derive(Debug)]
+pub enum Received {
+    /// A message.
+    Frame(Frame),
+    /// Nothing, or not all of a message, yet.
+    Nothing,
+    /// The other side closed its end.
+    Closed,
+}
+
+/// One end of a connection. Not shared: one thread at a time.
+#[derive(Debug)]
+pub struct Connection {
+    stream: UnixStream,
+    head: [u8; HEADER_LEN],
+    /// The header, once it is complete.
+    header: Option<Header>,
+    /// Bytes of the header, or then of the payload, that have come.
+    have: usize,
+    payload: Vec<u8>,
+    fds: ArrayVec<OwnedFd, MAX_FDS>,
+    /// When the unfinished message began.
+    since: Option<Instant>,
+    unsent: Vec<u8>,
+}
+
+impl Connection {
+    /// Takes over a connected socket. Its mode does not matter: no call waits.
+    pub fn new(stream: UnixStream) -> Self {
+        Self {
+            stream,
+            head: [0; HEADER_LEN],
+            header: None,
+            have: 0,
+            payload: Vec::new(),
+            fds: ArrayVec::new(),
+            since: None,
+            unsent: Vec::new(),
+        }
+    }
+
+    /// The next message, if all of it is there.
+    ///
+    /// # Errors
+    /// [`SocketError`]: the connection is of no further use.
+    pub fn recv(&mut self) -> Result<Received, SocketError> {
+        loop {
+            let Some(header) = self.header else {
+                match self.fill_header()? {
+                    Fill::Done => continue,
+                    Fill::Wait => return Ok(Received::Nothing),
+                    Fill::End if self.have == 0 && self.fds.is_empty() => return Ok(Received::Closed),
+                    Fill::End => return Err(SocketError::Cut),
+                }
+            };
+            if self.have < self.payload.len() {
+                match self.fill_payload()? {
+                    Fill::Done => continue,
+                    Fill::Wait => return Ok(Received::Nothing),
+                    Fill::End => return Err(SocketError::Cut),
+                }
+            }
+            self.header = None;
+            self.have = 0;
+            self.since = None;
+            return Ok(Received::Frame(Frame {
+                header,
+                payload: core::mem::take(&mut self.payload),
+                fds: core::mem::take(&mut self.fds),
+            }));
+        }
+    }
+
+    fn fill_header(&mut self) -> Result<Fill, SocketError> {
+        let mut head = self.head;
+        let Some(n) = self.read(&mut head, self.have)? else {
+            return Ok(Fill::Wait);
+        };
+        if n == 0 {
+            return Ok(Fill::End);
+        }
+        self.head = head;
+        self.have += n;
+        if self.have == HEADER_LEN {
+            let header = Header::decode(self.head)?;
+            self.payload = vec![0; header.size as usize];
+            self.header = Some(header);
+            self.have = 0;
+        }
+        Ok(Fill::Done)
+    }
+
+    fn fill_payload(&mut self) -> Result<Fill, SocketError> {
+        let mut payload = core::mem::take(&mut self.payload);
+        let n = self.read(&mut payload, self.have);
+        self.payload = payload;
+        match n? {
+            None => Ok(Fill::Wait),
+            Some(0) => Ok(Fill::End),
+            Some(n) => {
+                self.have += n;
+                Ok(Fill::Done)
+            }
+        }
+    }
+
+    /// Reads into `buf` from `at` on; `None`: nothing is there.
+    fn read(&mut self, buf: &mut [u8], at: usize) -> Result<Option<usize>, SocketError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut iov = [IoSliceMut::new(&mut buf[at..])];
+        let got = loop {
+            match recvmsg(&self.stream, &mut iov, &mut control, flags) {
+                Ok(got) => break got,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                // The other side went away with our bytes unread: an end, like any other.
+                Err(Errno::CONNRESET) => return Ok(Some(0)),
+                Err(e) => return Err(e.into()),
+            }
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                for fd in fds {
+                    self.fds.try_push(fd).map_err(|_| SocketError::TooManyFds)?;
+                }
+            }
+        }
+        if got.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(SocketError::TooManyFds);
+        }
+        if got.bytes > 0 {
+            self.since.get_or_insert_with(Instant::now);
+        }
+        Ok(Some(got.bytes))
+    }
+
+    /// When the message began that is not complete yet.
+    pub fn partial_since(&self) -> Option<Instant> {
+        self.since
+    }
+
+    /// Sends a message, or keeps what the socket does not take now for [`Connection::flush`].
+    ///
+    /// # Errors
+    /// [`SocketError`]: the connection is of no further use.
+    pub fn send(
+        &mut self,
+        request: u32,
+        flags: HeaderFlags,
+        payload: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), SocketError> {
+        let header = Header::new(request, flags, payload.len()).encode();
+        let sent = if self.unsent.is_empty() {
+            self.write(&[IoSlice::new(&header), IoSlice::new(payload)], fds)?
+        } else {
+            0
+        };
+        if sent == 0 && !fds.is_empty() {
+            // Descriptors travel with a message's first byte and are not kept.
+            return Err(SocketError::Unread);
+        }
+        if self.unsent.len() + HEADER_LEN + payload.len() - sent > MAX_UNSENT {
+            return Err(SocketError::Unread);
+        }
+        self.unsent.extend(header.iter().chain(payload).skip(sent));
+        Ok(())
+    }
+
+    /// Sends a request of the front end.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn send_request(
+        &mut self,
+        request: &Request,
+        flags: HeaderFlags,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), SocketError> {
+        let mut payload = Vec::with_capacity(MAX_PAYLOAD / 8);
+        request.encode(&mut payload);
+        self.send(request.code(), flags, &payload, fds)
+    }
+
+    /// Sends the answer to the request with number `request`.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn send_reply(
+        &mut self,
+        request: u32,
+        reply: &Reply,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), SocketError> {
+        let mut payload = Vec::with_capacity(32);
+        reply.encode(&mut payload);
+        self.send(request, HeaderFlags::REPLY, &payload, fds)
+    }
+
+    /// Sends more of what was kept; returns whether all of it is gone.
+    ///
+    /// # Errors
+    /// As [`Connection::send`].
+    pub fn flush(&mut self) -> Result<bool, SocketError> {
+        if !self.unsent.is_empty() {
+            let sent = self.write(&[IoSlice::new(&self.unsent)], &[])?;
+            self.unsent.drain(..sent);
+        }
+        Ok(self.unsent.is_empty())
+    }
+
+    /// Whether something waits to be sent.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    fn write(&self, iov: &[IoSlice<'_>], fds: &[BorrowedFd<'_>]) -> Result<usize, SocketError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+            return Err(SocketError::TooManyFds);
+        }
+        loop {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match sendmsg(&self.stream, iov, &mut control, flags) {
+                Ok(n) => return Ok(n),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(0),
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Waits until something can be received, the other side closed, or the time is over; returns whether it was one of the former.
+    /// For front ends, which ask and wait; the back end's thread never calls it.
+    ///
+    /// # Errors
+    /// What poll(2) says.
+    pub fn wait_readable(&self, timeout: Duration) -> std::io::Result<bool> {
+        let timeout = Timespec::try_from(timeout).ok();
+        let mut fds = [PollFd::new(&self.stream, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(n) => Ok(n > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// How far a read came.
+enum Fill {
+    /// Some bytes.
+    Done,
+    /// None for now.
+    Wait,
+    /// None any more.
+    End,
+}
