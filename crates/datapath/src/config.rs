@@ -31,6 +31,8 @@ pub struct Config {
     pub vlan_limit: u8,
     /// Packets for the control plane that may wait per worker; more are dropped and counted.
     pub upcall_ring: usize,
+    /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then stand for these and are not pinned.
+    pub dummy_numa: Option<Vec<u32>>,
 }
 
 impl Default for Config {
@@ -47,6 +49,7 @@ impl Default for Config {
             sweep_interval_ms: 500,
             vlan_limit: 2,
             upcall_ring: 512,
+            dummy_numa: None,
         }
     }
 }
@@ -58,6 +61,8 @@ pub struct PortConfig {
     pub n_rxq: usize,
     /// `pmd-rxq-affinity`: (queue, processor). Queues not named here go round robin.
     pub affinity: Vec<(usize, usize)>,
+    /// NUMA node of the packets' memory: workers there are preferred.
+    pub numa: Option<u32>,
 }
 
 impl Default for PortConfig {
@@ -65,6 +70,7 @@ impl Default for PortConfig {
         Self {
             n_rxq: 1,
             affinity: Vec::new(),
+            numa: None,
         }
     }
 }

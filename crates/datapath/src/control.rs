@@ -57,6 +57,8 @@ pub(crate) struct WorkerHandle {
     thread: Option<JoinHandle<()>>,
     /// The processor that it is pinned to, or that it stands for in texts.
     pub(crate) core: usize,
+    /// That processor's NUMA node.
+    pub(crate) numa: u32,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) started: std::time::Instant,
     /// Counts at the last `pmd-stats-clear`.
@@ -107,6 +109,10 @@ impl Control {
         let (cores, pinned): (Vec<usize>, bool) = match cpus {
             Some(cpus) if !cpus.is_empty() => (cpus.to_vec(), true),
             _ => (allowed.into_iter().take(MAX_DEFAULT_WORKERS).collect(), false),
+        };
+        let (cores, pinned) = match &self.config.dummy_numa {
+            Some(nodes) => (pretended(nodes, cpus), false),
+            None => (cores, pinned),
         };
         for (index, core) in cores.into_iter().enumerate() {
             let w = self.start_worker(index, core, pinned)?;
@@ -171,10 +177,15 @@ impl Control {
         ));
         self.upcalls.lock().push(upcall_rx);
         let thread = Some(thread);
+        let numa = match &self.config.dummy_numa {
+            Some(nodes) => nodes.get(core).copied(),
+            None => cpu::numa_node(core),
+        };
         Ok(WorkerHandle {
             commands,
             thread,
             core,
+            numa: numa.unwrap_or(0),
             counters,
             started: std::time::Instant::now(),
             base: WorkerNumbers::default(),
@@ -351,7 +362,8 @@ impl Control {
         self.barrier()
     }
 
-    /// Gives a receive queue to the worker of its affinity, or to the one with the fewest queues.
+    /// Gives a receive queue to the worker of its affinity; else, of the workers on the port's NUMA node (of all, if none is
+    /// there), to the one with the fewest queues.
     fn place(&mut self, no: u32, i: usize, queue: Box<dyn RxQueue>) -> Result<(), DatapathError> {
         let load = |w: usize| {
             self.ports
@@ -360,8 +372,12 @@ impl Control {
                 .filter(|r| r.worker == w)
                 .count()
         };
-        let fewest = (0..self.workers.len())
-            .min_by_key(|w| load(*w))
+        let node = self.ports.get(&no).and_then(|p| p.config.numa);
+        let away = |w: &WorkerHandle| node.is_some_and(|n| n != w.numa);
+        let workers = self.workers.iter().enumerate();
+        let fewest = workers
+            .min_by_key(|(i, w)| (away(w), load(*i)))
+            .map(|(i, _)| i)
             .ok_or(DatapathError::Timeout)?;
         let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
         let wanted = state
@@ -388,7 +404,7 @@ impl Control {
             counters,
             shared,
             dropped_seen: 0,
-            watched: false,
+            watched: None,
         };
         if w.commands.send(Command::AddRx(slot)) {
             Ok(())
@@ -433,6 +449,19 @@ impl Control {
             .map_or(0, |r| r.worker);
         self.workers.get(at)
     }
+}
+
+/// The pretended processors that workers stand for: those of `cpus` that exist, else the first of each node.
+fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<usize> {
+    let asked = cpus.unwrap_or_default().iter().copied();
+    let asked: Vec<usize> = asked.filter(|c| *c < nodes.len()).collect();
+    if !asked.is_empty() {
+        return asked;
+    }
+    let first = |i: &usize| nodes.get(..*i).is_none_or(|before| !before.contains(&nodes[*i]));
+    (0..nodes.len().max(1))
+        .filter(|i| nodes.is_empty() || first(i))
+        .collect()
 }
 
 fn add(to: &mut PortStats, c: &PortCounters) {

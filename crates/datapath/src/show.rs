@@ -5,7 +5,7 @@ use crate::control::{Control, WorkerHandle};
 use crate::counters::{WINDOW_MS, WorkerNumbers};
 use crate::drops::DropKind;
 use crate::sweep::SweepCounts;
-use heddle_sys::{Tsc, cpu};
+use heddle_sys::Tsc;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -14,8 +14,7 @@ fn ratio(a: u64, b: u64) -> f64 {
 }
 
 fn head(s: &mut String, w: &WorkerHandle) {
-    let numa = cpu::numa_node(w.core).unwrap_or(0);
-    let _ = writeln!(s, "pmd thread numa_id {numa} core_id {}:", w.core);
+    let _ = writeln!(s, "pmd thread numa_id {} core_id {}:", w.numa, w.core);
 }
 
 fn since(w: &WorkerHandle) -> WorkerNumbers {
@@ -177,15 +176,14 @@ pub(crate) fn pmd_rxq(c: &Control) -> String {
     let now_ms = c.shared.clock.now_ms();
     let mut s = format!("Displaying last {} seconds pmd usage %\n", WINDOW_MS / 1000);
     for (index, w) in c.workers.iter().enumerate() {
-        let numa = cpu::numa_node(w.core).unwrap_or(0);
         let isolated = c
             .ports
             .values()
             .any(|p| p.config.affinity.iter().any(|(_, core)| *core == w.core));
         let _ = write!(
             s,
-            "pmd thread numa_id {numa} core_id {}:\n  isolated : {isolated}\n",
-            w.core
+            "pmd thread numa_id {} core_id {}:\n  isolated : {isolated}\n",
+            w.numa, w.core
         );
         let age = w
             .started
@@ -194,16 +192,23 @@ pub(crate) fn pmd_rxq(c: &Control) -> String {
         let total = Tsc::from_us(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
         let mut queues = 0;
         let mut in_queues = 0;
-        for p in c.ports.values() {
+        let mut ports: Vec<_> = c.ports.values().collect();
+        ports.sort_by_key(|p| p.port.name().to_owned());
+        for p in ports {
             for r in p.rx.iter().filter(|r| r.worker == index) {
                 queues += 1;
                 let cycles = r.shared.usage.sum(now_ms);
                 in_queues += cycles;
                 let _ = write!(
                     s,
-                    "  port: {:<16}  queue-id: {:2} (enabled)   pmd usage: ",
+                    "  port: {:<16}  queue-id: {:2} {}  pmd usage: ",
                     p.port.name(),
-                    r.queue
+                    r.queue,
+                    if p.port.rxq_enabled(r.queue) {
+                        "(enabled) "
+                    } else {
+                        "(disabled)"
+                    },
                 );
                 usage(&mut s, cycles, total);
             }

@@ -67,6 +67,10 @@ pub struct PortStatus {
     pub ifindex: u32,
     /// Packets that the device lost before a receive queue saw them.
     pub rx_dropped: u64,
+    /// Receive queues that the device has now, where it decides that and not the user (a guest's queue pairs).
+    pub n_rxq: Option<usize>,
+    /// NUMA node of the memory that its packets lie in, where that is known.
+    pub numa: Option<u32>,
     /// Further key-value pairs for `Interface.status` (`driver_name`, ...).
     pub extra: Vec<(String, String)>,
 }
@@ -100,6 +104,14 @@ pub trait Port: Send + Sync {
     fn set_options(&self, _options: &std::collections::BTreeMap<String, String>) -> Result<(), PortError> {
         Ok(())
     }
+    /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not keep.
+    fn statistics(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+    /// Whether the device wants receive queue `queue` to be polled (`dpif-netdev/pmd-rxq-show` says so).
+    fn rxq_enabled(&self, _queue: usize) -> bool {
+        true
+    }
     /// The queues no longer lead to the device and cannot be mended in place: open them again. (Whatever can be
     /// mended, [`Port::status`] mends.)
     fn stale(&self) -> bool {
@@ -122,6 +134,10 @@ pub trait RxQueue: Send {
     fn complete(&mut self) {}
     /// Readable when the queue has work. `None`: the queue can only be polled.
     fn wake_fd(&self) -> Option<WakeFd>;
+    /// Called after sleeping, before [`RxQueue::disarm`], on the queue whose descriptor was readable: what made it so is
+    /// taken note of, and it is readable again only when something new happens. A queue whose descriptor is that of the
+    /// device needs nothing: reading the device makes it unreadable.
+    fn woken(&mut self) {}
     /// Called before sleeping: arm notifications, then look again. Returns whether there is work already.
     fn arm(&mut self) -> bool {
         false

@@ -81,6 +81,7 @@ impl Switch {
         let ofproto = Ofproto::new(clock.clone());
         let config = Config {
             clock: clock.clone(),
+            dummy_numa: options.dummy_numa.clone(),
             ..Config::default()
         };
         let datapath =

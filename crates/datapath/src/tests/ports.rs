@@ -62,7 +62,7 @@ fn ports_come_and_go_while_traffic_runs() {
                 PortNo(1),
                 PortConfig {
                     n_rxq: 2,
-                    affinity: vec![],
+                    ..PortConfig::default()
                 },
             )
             .unwrap();

@@ -91,6 +91,11 @@ impl CommandTx {
     }
 }
 
+/// A descriptor's token in the epoll set.
+pub(super) fn token_of(fd: RawFd) -> u64 {
+    u64::from(fd.unsigned_abs())
+}
+
 impl Worker {
     /// Runs the commands that wait, a bounded number.
     pub(super) fn run_commands(&mut self) {
@@ -107,7 +112,7 @@ impl Worker {
         match command {
             Command::AddTx(no, port) => drop(self.tx.insert(no, port)),
             Command::AddRx(mut slot) => {
-                slot.watched = slot.queue.wake_fd().is_some_and(|fd| self.watch(fd.0));
+                slot.watched = slot.queue.wake_fd().map(|fd| fd.0).filter(|fd| self.watch(*fd));
                 self.rx.push(slot);
             }
             Command::DelRx(no, reply) => {
@@ -138,7 +143,7 @@ impl Worker {
     }
 
     fn watch(&self, fd: RawFd) -> bool {
-        match self.epoll.add(fd, 0) {
+        match self.epoll.add(fd, token_of(fd)) {
             Ok(()) => true,
             // Two queues may share a descriptor.
             Err(e) => e.kind() == std::io::ErrorKind::AlreadyExists,

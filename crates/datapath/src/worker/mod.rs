@@ -33,6 +33,7 @@ use heddle_sync::ring::{Consumer, Producer};
 use heddle_sys::{Epoll, EventFd, Tsc};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -62,8 +63,8 @@ pub(crate) struct RxSlot {
     pub(crate) shared: Arc<RxShared>,
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
-    /// In the epoll set under this descriptor.
-    pub(crate) watched: bool,
+    /// In the epoll set under this descriptor, which is its token too.
+    pub(crate) watched: Option<RawFd>,
 }
 
 /// What a lookup chose for a packet of the burst.
@@ -127,7 +128,7 @@ pub(crate) struct Parts {
     pub(crate) pinned: bool,
 }
 
-/// Token of the bell in the epoll set; queues use their position, which is never read.
+/// Token of the bell in the epoll set; queues use their descriptor.
 const BELL_TOKEN: u64 = u64::MAX;
 
 impl Worker {

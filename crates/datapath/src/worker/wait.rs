@@ -8,6 +8,7 @@
 //! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are pushed before the
 //! eventfd is written, and the descriptor is level triggered. Queues without a descriptor are polled every millisecond.
 
+use super::command::token_of;
 use super::{BELL_TOKEN, Worker};
 use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -64,7 +65,7 @@ impl Worker {
         let mut poll_only = false;
         for slot in &mut self.rx {
             work |= slot.queue.arm();
-            poll_only |= !slot.watched;
+            poll_only |= slot.watched.is_none();
         }
         // Orders the arming before the look that epoll takes at the descriptors (the queues do the same for rings).
         std::sync::atomic::fence(SeqCst);
@@ -75,6 +76,10 @@ impl Worker {
             if let Ok(ready) = self.epoll.wait(timeout) {
                 for r in ready {
                     rung |= r.token == BELL_TOKEN;
+                    let same = |fd: std::os::fd::RawFd| token_of(fd) == r.token;
+                    for slot in self.rx.iter_mut().filter(|s| s.watched.is_some_and(same)) {
+                        slot.queue.woken();
+                    }
                 }
             }
             self.wait.slept = true;

@@ -108,7 +108,7 @@ impl Reconciler {
             })
         })?;
         device.steer(&self.globals.cpus_without_workers());
-        self.set_queues(no, row);
+        self.set_queues(no, row, &device.status());
         Ok((device, no))
     }
 
@@ -126,26 +126,28 @@ impl Reconciler {
         free.then_some(PortNo(number))
     }
 
-    pub(super) fn set_queues(&self, no: PortNo, row: &InterfaceRow) {
+    /// Gives a device's receive queues to workers: as many as the user wants, or as the device has by itself (`status`).
+    pub(super) fn set_queues(&self, no: PortNo, row: &InterfaceRow, status: &PortStatus) {
         // More queues than workers would only cost memory; pretended devices may have more, for tests.
         let most = if row.kind.starts_with("dummy") {
             1024
         } else {
             self.switch.datapath.n_workers().max(1)
         };
-        let n_rxq = usize::try_from(row.options.number("n_rxq", 1))
-            .unwrap_or(1)
-            .clamp(1, most);
+        let wanted = usize::try_from(row.options.number("n_rxq", 1)).unwrap_or(1);
+        let n_rxq = status.n_rxq.unwrap_or(wanted.clamp(1, most)).max(1);
         let affinity = row
             .other_config
             .get("pmd-rxq-affinity")
             .map(affinity)
             .unwrap_or_default();
-        if let Err(error) = self
-            .switch
-            .datapath
-            .configure_port(no, QueueConfig { n_rxq, affinity })
-        {
+        let numa = status.numa;
+        let config = QueueConfig {
+            n_rxq,
+            affinity,
+            numa,
+        };
+        if let Err(error) = self.switch.datapath.configure_port(no, config) {
             log::warn!(target: "dpif_netdev", "{}: {error}", row.name);
         }
     }

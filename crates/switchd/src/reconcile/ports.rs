@@ -112,7 +112,7 @@ impl Reconciler {
             log::warn!(target: "netdev", "{}: could not set configuration ({error})", row.name);
             return false;
         }
-        self.set_queues(no, row);
+        self.set_queues(no, row, &device.status());
         request_mtu(device.as_ref(), row);
         true
     }

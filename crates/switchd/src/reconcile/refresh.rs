@@ -59,6 +59,11 @@ impl Reconciler {
                     // It cannot fail: the port is there.
                     let _ = self.switch.datapath.set_port_mtu(no, now.mtu);
                 }
+                if (now.n_rxq, now.numa) != (iface.status.n_rxq, iface.status.numa)
+                    && let Some((_, row)) = state.row.interface(&iface.name)
+                {
+                    self.set_queues(no, row, &now);
+                }
             }
             changed |= PortStatus {
                 rx_dropped: 0,
