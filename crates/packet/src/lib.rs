@@ -8,9 +8,10 @@
 //! [`Offload`] is what the virtio-net header says, in a form that does not depend on it: whether the L4
 //! checksum is still to be filled in, and whether the packet is a train of segments.
 
-#![allow(unsafe_code)] // foreign segments: see `seg`
+#![allow(unsafe_code)] // foreign segments (`seg`), zeroed buffers (`buf`)
 #![allow(clippy::cast_possible_truncation)] // lengths are bounded by BUF_SIZE, far below u32::MAX
 
+mod buf;
 mod offload;
 mod packet;
 mod pool;
@@ -18,8 +19,9 @@ mod seg;
 #[cfg(test)]
 mod tests;
 
+pub use buf::{BUF_SIZE, HEAD_SPACE, HEADROOM};
 pub use offload::{Csum, Gso, GsoKind, Offload};
-pub use packet::{BUF_SIZE, HEADROOM, MAX_SEGS, Packet, State};
+pub use packet::{MAX_SEGS, Packet, State};
 pub use pool::Pool;
 pub use seg::Seg;
 

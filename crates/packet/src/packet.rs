@@ -1,61 +1,125 @@
 //! One packet: a private head, an optional foreign tail, offload metadata.
+//!
+//! Costs: a packet is 12 cache lines, of which one (its fields) and those of its head's bytes are touched; a tail of more than
+//! one segment touches another line per four.
 
+use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
 use crate::{Csum, Offload, Seg};
 use arrayvec::ArrayVec;
 use heddle_sys::Iov;
 
-/// Capacity of a pool buffer: a 64 KiB segment train, Ethernet and tunnel headers, room in front.
-pub const BUF_SIZE: usize = 68 * 1024;
-/// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later.
-pub const HEADROOM: usize = 192;
 /// Most foreign segments that one packet may have; a longer chain is copied into the head.
 pub const MAX_SEGS: usize = 18;
 
-/// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire.
+/// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire. `buf` is the small area that
+/// every packet has, or a big one where that was asked for ([`Packet::reserve`], [`crate::Pool::get_for`]) or needed.
 ///
 /// A handle of eight bytes: packets move between pool, burst and batches without being copied.
 #[derive(Debug)]
 pub struct Packet(Box<State>);
 
 /// What a [`Packet`] refers to; its public fields are read and written through the packet.
+///
+/// All fields but further segments and the bytes are on the first cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct State {
-    buf: Box<[u8]>,
+    big: Option<Box<Big>>,
     start: u32,
     head_len: u32,
     tail_len: u32,
-    /// Checksum and segmentation metadata.
-    pub offload: Offload,
     /// Datapath port that it came from.
     pub in_port: u32,
+    /// Checksum and segmentation metadata.
+    pub offload: Offload,
     segs: ArrayVec<Seg, MAX_SEGS>,
+    small: Small,
+}
+
+impl State {
+    #[inline]
+    fn buf(&self) -> &[u8] {
+        match &self.big {
+            None => &self.small.0,
+            Some(b) => &b.0,
+        }
+    }
+    #[inline]
+    fn buf_mut(&mut self) -> &mut [u8] {
+        match &mut self.big {
+            None => &mut self.small.0,
+            Some(b) => &mut b.0,
+        }
+    }
+    #[inline]
+    fn capacity(&self) -> usize {
+        self.buf().len()
+    }
 }
 
 impl core::ops::Deref for Packet {
     type Target = State;
+    #[inline]
     fn deref(&self) -> &State {
         &self.0
     }
 }
 
 impl core::ops::DerefMut for Packet {
+    #[inline]
     fn deref_mut(&mut self) -> &mut State {
         &mut self.0
     }
 }
 
 impl Packet {
-    /// An empty packet in a fresh buffer. The fast path takes packets from a [`crate::Pool`] instead.
+    /// An empty packet with the small area. The fast path takes packets from a [`crate::Pool`] instead.
     pub fn new() -> Self {
         Self(Box::new(State {
-            buf: vec![0; BUF_SIZE].into_boxed_slice(),
+            big: None,
             start: HEADROOM as u32,
             head_len: 0,
             tail_len: 0,
-            segs: ArrayVec::new(),
-            offload: Offload::default(),
             in_port: 0,
+            offload: Offload::default(),
+            segs: ArrayVec::new(),
+            small: Small([0; HEADROOM + HEAD_SPACE]),
         }))
+    }
+    /// An empty packet with a big buffer.
+    pub fn new_big() -> Self {
+        let mut p = Self::new();
+        p.0.big = Some(Big::new());
+        p
+    }
+    /// Whether it has a big buffer.
+    #[inline]
+    pub fn is_big(&self) -> bool {
+        self.0.big.is_some()
+    }
+    /// Makes room for a head of `n` bytes from the present start on; allocates the big buffer where the small area has too
+    /// few. What does not fit a big buffer either is for the caller to cut.
+    #[inline]
+    pub fn reserve(&mut self, n: usize) {
+        if self.0.start as usize + n > self.0.capacity() {
+            self.enlarge();
+        }
+    }
+    #[cold]
+    fn enlarge(&mut self) {
+        let s = &mut *self.0;
+        if s.big.is_some() {
+            return;
+        }
+        let mut big = Big::new();
+        let (from, to) = (s.start as usize, (s.start + s.head_len) as usize);
+        big.0[from..to].copy_from_slice(&s.small.0[from..to]);
+        s.big = Some(big);
+    }
+    /// Takes the big buffer away and empties the packet.
+    pub(crate) fn shrink(&mut self) {
+        self.reset();
+        self.0.big = None;
     }
     /// A packet that holds a copy of `bytes`; more than fit are cut off.
     pub fn from_bytes(bytes: &[u8]) -> Self {
@@ -63,7 +127,8 @@ impl Packet {
         p.set_bytes(bytes);
         p
     }
-    /// Makes it empty again: no bytes, no segments, no metadata.
+    /// Makes it empty again: no bytes, no segments, no metadata. A big buffer stays.
+    #[inline]
     pub fn reset(&mut self) {
         self.start = HEADROOM as u32;
         self.head_len = 0;
@@ -76,10 +141,12 @@ impl Packet {
     pub fn set_bytes(&mut self, bytes: &[u8]) {
         self.reset();
         let n = bytes.len().min(BUF_SIZE - HEADROOM);
-        self.buf[HEADROOM..HEADROOM + n].copy_from_slice(&bytes[..n]);
+        self.reserve(n);
+        self.buf_mut()[HEADROOM..HEADROOM + n].copy_from_slice(&bytes[..n]);
         self.head_len = n as u32;
     }
     /// Length on the wire.
+    #[inline]
     pub fn len(&self) -> usize {
         (self.head_len + self.tail_len) as usize
     }
@@ -88,19 +155,23 @@ impl Packet {
         self.len() == 0
     }
     /// The private bytes: all of the packet, or its first part where there is a tail.
+    #[inline]
     pub fn head(&self) -> &[u8] {
-        &self.buf[self.start as usize..(self.start + self.head_len) as usize]
+        &self.buf()[self.start as usize..(self.start + self.head_len) as usize]
     }
     /// The private bytes, to rewrite.
+    #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
-        let s = &mut *self.0;
-        &mut s.buf[s.start as usize..(s.start + s.head_len) as usize]
+        let (from, to) = (self.start as usize, (self.start + self.head_len) as usize);
+        &mut self.buf_mut()[from..to]
     }
     /// Foreign segments behind the head.
+    #[inline]
     pub fn segs(&self) -> &[Seg] {
         &self.segs
     }
     /// Appends a foreign segment; `false` if there are too many already (copy into the head instead).
+    #[inline]
     pub fn push_seg(&mut self, seg: Seg) -> bool {
         let n = seg.len() as u32;
         let fits = self.segs.try_push(seg).is_ok();
@@ -109,14 +180,28 @@ impl Packet {
         }
         fits
     }
-    /// The empty space that a receive call may fill, from the headroom to the buffer's end.
+    /// The empty space that a receive call may fill, from the packet's start to the buffer's end: at least [`HEAD_SPACE`] bytes
+    /// in a fresh packet, and room for the longest packet in one with a big buffer.
+    #[inline]
     pub fn space_mut(&mut self) -> &mut [u8] {
+        let from = self.start as usize;
+        &mut self.buf_mut()[from..]
+    }
+    /// As [`Packet::space_mut`] of a fresh packet, the part that each has; moves the start to where a fresh packet has it.
+    #[inline]
+    pub fn head_space(&mut self) -> &mut [u8; HEAD_SPACE] {
         let s = &mut *self.0;
-        &mut s.buf[s.start as usize..]
+        s.start = HEADROOM as u32;
+        let space = match &mut s.big {
+            None => s.small.0.last_chunk_mut(),
+            Some(b) => b.0[HEADROOM..].first_chunk_mut(),
+        };
+        space.expect("both areas are longer than that")
     }
     /// Says how many bytes of [`Packet::space_mut`] are the head now (cut to the capacity).
+    #[inline]
     pub fn set_head_len(&mut self, n: usize) {
-        self.head_len = n.min(BUF_SIZE - self.start as usize) as u32;
+        self.0.head_len = n.min(self.0.capacity() - self.0.start as usize) as u32;
     }
     /// Grows the head by `n` bytes at the front (their content is unspecified); `false` without room. Offsets
     /// in the metadata move along.
@@ -167,20 +252,27 @@ impl Packet {
             self.tail_len = (n - self.head_len as usize) as u32;
         }
     }
-    /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits.
+    /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits a big buffer,
+    /// which is allocated if needed.
     pub fn make_private(&mut self) {
+        if self.segs.is_empty() {
+            return;
+        }
+        self.reserve(self.len());
         for s in core::mem::take(&mut self.segs) {
             let at = (self.start + self.head_len) as usize;
-            self.head_len += s.copy_to(&mut self.buf[at..]) as u32;
+            let n = s.copy_to(&mut self.buf_mut()[at..]) as u32;
+            self.head_len += n;
         }
         self.tail_len = 0;
     }
-    /// Writes a private copy of `self` (head, tail, metadata) into `dst`.
+    /// Writes a private copy of `self` (head, tail, metadata) into `dst`, which should have room ([`crate::Pool::get_for`]).
     pub fn copy_into(&self, dst: &mut Packet) {
         dst.reset();
         dst.start = self.start;
+        dst.reserve(self.len());
         let (at, n) = (self.start as usize, self.head_len as usize);
-        dst.buf[at..at + n].copy_from_slice(self.head());
+        dst.buf_mut()[at..at + n].copy_from_slice(self.head());
         dst.head_len = self.head_len;
         dst.segs = self.segs.clone();
         dst.tail_len = self.tail_len;

@@ -1,40 +1,82 @@
-//! A worker's own stock of packet buffers: last in, first out, so that the warmest buffer is used next.
+//! A worker's own stock of packets: last in, first out, so that the warmest one is used next.
+//!
+//! Two stacks: packets with the small area only, and packets with a big buffer. A packet goes back to the stack that it
+//! belongs to by then, and either kind stands in for the other when its own stack is empty; so nothing is allocated once
+//! the stock has as many big buffers as the traffic needs. A few bursts' worth of packets without a big buffer is always kept: they
+//! are the ones that lie close together.
 
-use crate::Packet;
+use crate::{BUF_SIZE, BURST, HEAD_SPACE, Packet};
+
+/// Packets of the stock that have no big buffer, if it is large enough.
+const KEEP_SMALL: usize = 4 * BURST;
 
 /// Free packets of one worker. Taking and giving back never allocates while the stock lasts; a pool that runs
 /// dry allocates one more packet and says so in [`Pool::grown`].
 #[derive(Debug, Default)]
 pub struct Pool {
-    free: Vec<Packet>,
+    small: Vec<Packet>,
+    big: Vec<Packet>,
     cap: usize,
     grown: u64,
 }
 
 impl Pool {
-    /// A pool that keeps up to `cap` packets. Their pages are touched only when first written.
+    /// A pool that keeps up to `cap` packets, about 800 bytes each; and as many of them with big buffers as come to need one,
+    /// whose pages are touched only when first written.
     pub fn new(cap: usize) -> Self {
         Self {
-            free: (0..cap).map(|_| Packet::new()).collect(),
+            small: (0..cap).map(|_| Packet::new()).collect(),
+            big: Vec::with_capacity(cap),
             cap,
             grown: 0,
         }
     }
-    /// An empty packet.
+    /// An empty packet with room for at least [`HEAD_SPACE`] bytes.
+    #[inline]
     pub fn get(&mut self) -> Packet {
-        self.free.pop().unwrap_or_else(|| {
-            self.grown += 1;
-            Packet::new()
-        })
-    }
-    /// Takes a packet back.
-    pub fn put(&mut self, mut p: Packet) {
-        if self.free.len() < self.cap {
-            p.reset();
-            self.free.push(p);
+        match self.small.pop() {
+            Some(p) => p,
+            None => self.big.pop().unwrap_or_else(|| self.grow()),
         }
     }
-    /// How often it had to allocate.
+    /// An empty packet with room for `n` bytes (cut to a big buffer's size).
+    #[inline]
+    pub fn get_for(&mut self, n: usize) -> Packet {
+        if n <= HEAD_SPACE {
+            self.get()
+        } else {
+            self.get_big()
+        }
+    }
+    /// An empty packet with a big buffer, for receiving what may be of any length.
+    pub fn get_big(&mut self) -> Packet {
+        self.big.pop().unwrap_or_else(|| {
+            let mut p = self.get();
+            p.reserve(BUF_SIZE);
+            p
+        })
+    }
+    #[cold]
+    fn grow(&mut self) -> Packet {
+        self.grown += 1;
+        Packet::new()
+    }
+    /// Takes a packet back.
+    #[inline]
+    pub fn put(&mut self, mut p: Packet) {
+        p.reset();
+        if self.small.len() + self.big.len() >= self.cap {
+            return;
+        }
+        if p.is_big() {
+            if self.big.len() + KEEP_SMALL < self.cap {
+                return self.big.push(p);
+            }
+            p.shrink();
+        }
+        self.small.push(p);
+    }
+    /// How often it had to allocate a packet.
     pub fn grown(&self) -> u64 {
         self.grown
     }

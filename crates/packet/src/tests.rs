@@ -1,6 +1,8 @@
 //! The packet against a plain vector of bytes.
 
-use crate::{BUF_SIZE, Csum, Gso, GsoKind, HEADROOM, MAX_SEGS, Offload, Packet, Pool, Seg};
+use crate::{
+    BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, MAX_SEGS, Offload, Packet, Pool, Seg,
+};
 use core::ptr::NonNull;
 use proptest::prelude::*;
 
@@ -89,6 +91,7 @@ proptest! {
                 Op::Private => {
                     p.make_private();
                     head_len = model.len();
+                    prop_assert!(p.is_big() || model.len() <= HEADROOM + HEAD_SPACE);
                     prop_assert!(p.segs().is_empty());
                 }
             }
@@ -183,4 +186,42 @@ fn pool_counts_growth_and_cleans() {
     pool.put(b);
     let c = pool.get();
     assert!(c.is_empty() && c.in_port == 0 && pool.grown() == 1);
+}
+
+#[test]
+fn small_packets_grow_when_asked_and_keep_their_bytes() {
+    let mut p = Packet::from_bytes(&[3; HEAD_SPACE]);
+    assert!(!p.is_big());
+    assert!(p.push_front(8));
+    p.head_mut()[..8].fill(4);
+    p.reserve(HEAD_SPACE + 8);
+    assert!(!p.is_big(), "the headroom that was used counts");
+    p.reserve(HEAD_SPACE + 9);
+    assert!(p.is_big());
+    assert_eq!(p.head()[..9], [4, 4, 4, 4, 4, 4, 4, 4, 3]);
+    assert_eq!(p.len(), HEAD_SPACE + 8);
+    assert_eq!(p.space_mut().len(), BUF_SIZE - HEADROOM + 8);
+    let tail = [9; 1000];
+    let mut q = Packet::from_bytes(&[1; 100]);
+    assert!(q.push_seg(seg(&tail)));
+    q.make_private();
+    assert!(q.is_big());
+    assert_eq!(q.head().len(), 1100);
+    q.reset();
+    assert_eq!(q.head_space().len(), HEAD_SPACE);
+}
+
+#[test]
+fn pool_keeps_big_buffers_for_those_who_need_them() {
+    let cap = 5 * BURST;
+    let mut pool = Pool::new(cap);
+    let mut all: Vec<Packet> = (0..cap).map(|_| pool.get_big()).collect();
+    assert_eq!(pool.grown(), 0);
+    assert!(all.iter().all(Packet::is_big));
+    all.drain(..).for_each(|p| pool.put(p));
+    assert!(pool.get_for(HEAD_SPACE + 1).is_big());
+    let small: Vec<Packet> = (0..4 * BURST).map(|_| pool.get()).collect();
+    assert!(!small.iter().any(Packet::is_big));
+    assert!(pool.get().is_big(), "better than allocating");
+    assert_eq!(pool.grown(), 0);
 }

@@ -69,7 +69,7 @@ pub fn finish(
         each(packet);
         return Ok(1);
     }
-    let mut whole = pool.get();
+    let mut whole = pool.get_for(packet.len());
     packet.copy_into(&mut whole);
     let done = if packet.offload.gso.is_none() {
         complete_csum(&mut whole).map(|()| {
@@ -77,7 +77,7 @@ pub fn finish(
             1
         })
     } else {
-        let mut piece = pool.get();
+        let mut piece = pool.get_big();
         let done = cut(&whole, &mut piece, each);
         pool.put(piece);
         done

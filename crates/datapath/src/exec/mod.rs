@@ -145,7 +145,7 @@ impl Exec<'_> {
         if n >= MAX_COPIES {
             return None;
         }
-        let mut p = self.pool.get();
+        let mut p = self.pool.get_for(self.live.get(id).len());
         self.live.get(id).copy_into(&mut p);
         self.live.copies.push(p);
         LiveId::try_from(n + BURST).ok()

@@ -51,7 +51,7 @@ impl RxQueue for DummyRx {
                 self.drops.count("runt");
                 continue;
             }
-            let mut p = pool.get();
+            let mut p = pool.get_for(frame.len());
             p.set_bytes(&frame);
             burst.push(p);
         }

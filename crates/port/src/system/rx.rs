@@ -53,7 +53,7 @@ impl SystemRx {
                 // Those on the socket came first.
                 return;
             }
-            let mut p = pool.get();
+            let mut p = pool.get_for(frame.bytes.len());
             let done = if frame.truncated {
                 Err("truncated")
             } else {

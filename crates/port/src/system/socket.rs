@@ -78,7 +78,7 @@ impl Socket {
             return 0;
         }
         while self.ready.len() < offer {
-            let mut p = pool.get();
+            let mut p = pool.get_big();
             p.push_front(self.hdr_len);
             self.ready.push(p);
         }

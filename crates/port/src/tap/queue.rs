@@ -47,7 +47,7 @@ impl RxQueue for TapRx {
         let before = burst.len();
         // Bounded by the burst, so that a queue full of bad packets does not hold the worker either.
         for _ in 0..burst.remaining_capacity() {
-            let mut p = self.spare.take().unwrap_or_else(|| pool.get());
+            let mut p = self.spare.take().unwrap_or_else(|| pool.get_big());
             if p.is_empty() && !p.push_front(VNET_HDR_LEN) {
                 self.drops.count("no-headroom");
                 break;

@@ -191,7 +191,7 @@ fn take(packet: &mut Packet, chain: &Chain, pieces: &[Piece], header_len: usize)
     let head = len.min(HEAD);
     let mut source = Source::new(pieces);
     source.header(&mut hdr, header_len);
-    source.copy(&mut packet.space_mut()[..head]);
+    source.copy(&mut packet.head_space()[..head]);
     packet.set_head_len(head);
     while let Some((piece, at)) = source.next_piece() {
         if !packet.push_seg(piece.seg(at)) {

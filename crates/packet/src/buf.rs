@@ -1,0 +1,44 @@
+//! Where the private bytes of packets lie: a small area beside the packet's own fields, or a big one of its own.
+//!
+//! Nearly every packet needs its first headers only; those of a burst shall lie close together (few pages) and on
+//! different sets of the first-level cache. A packet that is received or copied whole takes a [`Big`] buffer.
+
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+
+/// Capacity of a big buffer: a 64 KiB segment train, Ethernet and tunnel headers, room in front.
+pub const BUF_SIZE: usize = 68 * 1024;
+/// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later.
+pub const HEADROOM: usize = 192;
+/// Bytes from the headroom on that every packet has room for.
+pub const HEAD_SPACE: usize = 192;
+
+/// The area that every packet has, on cache lines of its own.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Small(pub(crate) [u8; HEADROOM + HEAD_SPACE]);
+
+/// A buffer for a whole packet, on cache lines of its own.
+#[repr(C, align(64))]
+pub(crate) struct Big(pub(crate) [u8; BUF_SIZE]);
+
+impl Big {
+    /// A fresh buffer of zeros; its pages are touched only when they are written.
+    pub(crate) fn new() -> Box<Self> {
+        let layout = Layout::new::<Self>();
+        // SAFETY: the layout has a size above zero; all bytes zero are a valid `Big`; the pointer comes from the global
+        // allocator with the layout that the box will free it with, and is checked.
+        unsafe {
+            let p = alloc_zeroed(layout).cast::<Self>();
+            if p.is_null() {
+                handle_alloc_error(layout);
+            }
+            Box::from_raw(p)
+        }
+    }
+}
+
+impl core::fmt::Debug for Big {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Big")
+    }
+}
