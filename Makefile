@@ -1,15 +1,16 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1]      make bench [QUICK=1]      make test [PARTS="lint cargo system differential"]
+#   make conformance [ARGS="--files ofproto.at"]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(TARGET)/release/heddled
 export KEEP QUICK
 
-.PHONY: help setup build demo test bench fmt lint clean
+.PHONY: help setup build demo test bench conformance fmt lint clean
 
 help: ## What can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install Debian packages that are missing, check Rust
 	@scripts/setup
@@ -25,6 +26,10 @@ test: setup ## Unit, property, system and differential tests, formatting and lin
 
 bench: build ## Throughput and latency beside OVS, the Linux bridge and veth (QUICK=1: short rounds)
 	@HEDDLED="$(HEDDLED)" bench/run $(if $(QUICK),--quick)
+
+conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")
+	@scripts/setup conformance
+	@HEDDLED="$(HEDDLED)" tests/conformance/run $(ARGS)
 
 fmt: setup ## Format the code
 	@cargo fmt --all

@@ -1,0 +1,100 @@
+"""Open vSwitch's own test suite: unpacking it, and what is in it.
+
+The suite comes from Debian's package openvswitch-source. It is unpacked and configured (not built) under
+target/conformance/, so nothing of it ever becomes part of this repository.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+
+PACKAGE = "openvswitch-source"
+TARBALL = "/usr/src/openvswitch/openvswitch.tar.gz"
+# The daemon's clients and the database: always Debian's own.
+TOOLS = ("ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl", "ovs-ofctl", "ovs-appctl", "ovs-dpctl", "ovs-pcap",
+         "ovs-tcpundump", "ovs-parse-backtrace", "ovs-pki", "ovs-testcontroller", "vtep-ctl")
+# What starts the switch daemon in a test's script.
+STARTS_DAEMON = re.compile(r"\bovs-vswitchd --|start_daemon ovs-vswitchd|\bsim_add\b")
+# Programs that exist only in a built source tree.
+HELPER = re.compile(r"\bovstest\b|\btest-ofparse\b|\bovs-testcontroller\b")
+
+
+class Unavailable(Exception):
+    """The suite cannot be had on this machine; the text says what to do."""
+
+
+class Test:
+    """One test of the suite. `key` (file and title) stays the same when numbers move."""
+
+    def __init__(self, number, file, line, title, body):
+        self.number, self.file, self.line, self.title = number, file, line, title
+        self.starts_daemon = bool(STARTS_DAEMON.search(body))
+        self.helper = match.group(0) if (match := HELPER.search(body)) else None
+        self.key = (file, title)
+
+
+class Suite:
+    """An unpacked, configured source tree."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        self.script = os.path.join(directory, "tests", "testsuite")
+        with open(self.script, errors="replace") as file:
+            text = file.read()
+        self.version = re.search(r"\[openvswitch ([0-9.]+)\]", text).group(1)
+        self.tests = list(self._tests(text))
+
+    @staticmethod
+    def _tests(text):
+        bodies = {number: body for number, body in
+                  re.findall(r"^#AT_START_(\d+)$(.*?)^#AT_STOP_\1$", text, re.S | re.M)}
+        seen = {}
+        for row in re.search(r'^at_help_all="(.*?)"$', text, re.S | re.M).group(1).splitlines():
+            number, place, title = row.split(";")[:3]
+            file, line = place.rsplit(":", 1)
+            test = Test(int(number), file, int(line), title, bodies.get(number, ""))
+            # Two tests of one file may share a title: count from the second on.
+            seen[test.key] = seen.get(test.key, 0) + 1
+            if seen[test.key] > 1:
+                test.key = (file, f"{title} [{seen[test.key]}]")
+            yield test
+
+
+def prepare(root):
+    """The suite, unpacked and configured if it is not there yet."""
+    if not os.path.exists(TARBALL):
+        raise Unavailable(f"{TARBALL} is missing: apt-get install {PACKAGE}")
+    home = os.path.join(root, "target", "conformance")
+    stamp = str(int(os.stat(TARBALL).st_mtime))
+    directory = os.path.join(home, f"suite-{stamp}")
+    if not os.path.exists(os.path.join(directory, "tests", "atlocal")):
+        print("unpacking and configuring the suite ...", flush=True)
+        shutil.rmtree(directory, ignore_errors=True)
+        raw = directory + ".raw"
+        shutil.rmtree(raw, ignore_errors=True)
+        os.makedirs(raw)
+        with tarfile.open(TARBALL) as tar:
+            tar.extractall(raw)
+        os.rename(os.path.join(raw, os.listdir(raw)[0]), directory)
+        os.rmdir(raw)
+        done = subprocess.run(["./configure", "--disable-ssl"], cwd=directory, stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=600)
+        if done.returncode:
+            raise Unavailable(f"configuring the suite failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return Suite(directory)
+
+
+def tool_path(directory, daemon):
+    """Fills `directory` with links to the tools and, as ovs-vswitchd, to the daemon under test."""
+    os.makedirs(directory)
+    os.symlink(os.path.abspath(daemon), os.path.join(directory, "ovs-vswitchd"))
+    where = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    for tool in TOOLS:
+        if found := shutil.which(tool, path=where):
+            os.symlink(found, os.path.join(directory, tool))
+    for needed in ("ovsdb-server", "ovs-vsctl", "ovs-ofctl", "ovs-appctl"):
+        if not os.path.exists(os.path.join(directory, needed)):
+            raise Unavailable(f"{needed} is missing: run scripts/setup")
+    return directory
