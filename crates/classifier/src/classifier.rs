@@ -1,24 +1,41 @@
 //! The classifier: subtables by falling priority, versions, purge.
 
-use crate::mini::MiniMatch;
+use crate::mini::{MiniMask, MiniMatch};
+use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
 use crate::subtable::{Entry, FOREVER, Subtable};
 use arc_swap::ArcSwap;
 use heddle_flow::{FlowKey, FlowMask};
 use std::collections::hash_map::RandomState;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-type Subtables<T> = Vec<Arc<Subtable<T>>>;
-/// Removed entries that are still linked, with the subtables that link them.
-type Garbage<T> = Vec<(Arc<Subtable<T>>, Arc<Entry<T>>)>;
+/// What lookups read. Replaced when a subtable comes, goes or changes its place.
+struct View<T> {
+    /// With the highest priority in each, falling.
+    subtables: Vec<(i32, Arc<Subtable<T>>)>,
+    tracked: Arc<[Tracked]>,
+}
+
+/// A subtable as writers know it.
+struct Known<T> {
+    subtable: Arc<Subtable<T>>,
+    /// How many linked rules have each priority.
+    priorities: BTreeMap<i32, usize>,
+}
+
+/// What only writers use; they take turns under its lock.
+struct Writer<T> {
+    known: HashMap<Arc<MiniMask>, Known<T>>,
+    /// Removed entries that are still linked, with their masks.
+    garbage: Vec<(Arc<MiniMask>, Arc<Entry<T>>)>,
+}
 
 /// Rules with priorities, wildcards and versions. See the crate's text.
 pub struct Classifier<T> {
-    /// Sorted by falling `max_priority`.
-    subtables: ArcSwap<Subtables<T>>,
-    /// What `purge` has to unlink. Also serialises writers.
-    garbage: Mutex<Garbage<T>>,
+    view: ArcSwap<View<T>>,
+    writer: Mutex<Writer<T>>,
     seed: u64,
 }
 
@@ -29,37 +46,40 @@ impl<T> Default for Classifier<T> {
 }
 
 impl<T> Classifier<T> {
-    /// An empty classifier, with a hash key of its own.
+    /// An empty classifier, with a hash key of its own, that tracks [`PrefixField::DEFAULT`].
     pub fn new() -> Self {
-        let seed = RandomState::new().hash_one(0u8);
+        let tracked = PrefixField::DEFAULT.map(Tracked::new).into_iter().collect();
         Self {
-            subtables: ArcSwap::from_pointee(Vec::new()),
-            garbage: Mutex::new(Vec::new()),
-            seed,
+            view: ArcSwap::from_pointee(View {
+                subtables: Vec::new(),
+                tracked,
+            }),
+            writer: Mutex::new(Writer {
+                known: HashMap::new(),
+                garbage: Vec::new(),
+            }),
+            seed: RandomState::new().hash_one(0u8),
         }
     }
 
-    fn writer(&self) -> MutexGuard<'_, Garbage<T>> {
-        // A writer that panicked left the lists whole: every step replaces one pointer.
-        self.garbage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn writer(&self) -> MutexGuard<'_, Writer<T>> {
+        // A writer that panicked left lookups a whole view: every step replaces one pointer.
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The visible rule of highest priority that matches `key`. Adds to `wc` every bit that the answer
     /// depends on, also when there is none.
     pub fn lookup(&self, version: u64, key: &FlowKey, wc: &mut FlowMask) -> Option<Arc<Entry<T>>> {
+        let view = self.view.load();
+        let mut tries = Tries::new(&view.tracked);
         let mut best: Option<Arc<Entry<T>>> = None;
-        for st in self.subtables.load().iter() {
-            // Acquire pairs with the Release in `Subtable::insert`.
-            if best
-                .as_ref()
-                .is_some_and(|b| b.priority >= st.max_priority.load(Ordering::Acquire))
-            {
-                // The list is sorted, but a concurrent insertion may have raised a later subtable's
-                // priority: go through them all, each costs one load.
-                continue;
+        for (max, subtable) in &view.subtables {
+            // A rule that was added since this view was made is not visible at `version`: whoever published that version
+            // did it after the view.
+            if best.as_ref().is_some_and(|b| b.priority >= *max) {
+                break;
             }
-            st.mask.add_to(wc);
-            let found = st.lookup(version, key);
+            let found = subtable.lookup(version, key, &mut tries, wc);
             if found
                 .as_ref()
                 .is_some_and(|e| best.as_ref().is_none_or(|b| e.priority > b.priority))
@@ -70,10 +90,23 @@ impl<T> Classifier<T> {
         best
     }
 
+    /// The same match, sharing the mask of the rules that are there already: thousands of rules have few masks.
+    #[must_use]
+    pub fn share(&self, matches: MiniMatch) -> MiniMatch {
+        let writer = self.writer();
+        match writer.known.get_key_value(&matches.mask) {
+            Some((mask, _)) => MiniMatch {
+                mask: mask.clone(),
+                values: matches.values,
+            },
+            None => matches,
+        }
+    }
+
     /// Adds a rule, visible from `version` on. Rules that are equal in match and priority may both be there as
     /// long as their versions do not meet; the caller removes the old one at the same version.
     pub fn insert(&self, matches: &MiniMatch, priority: i32, version: u64, data: T) -> Arc<Entry<T>> {
-        let _writer = self.writer();
+        let mut writer = self.writer();
         let entry = Arc::new(Entry {
             values: matches.values.clone(),
             priority,
@@ -81,34 +114,54 @@ impl<T> Classifier<T> {
             removed: FOREVER.into(),
             data,
         });
-        let list = self.subtables.load_full();
-        let known = list.iter().find(|s| *s.mask == *matches.mask).cloned();
-        let st = known
-            .clone()
-            .unwrap_or_else(|| Arc::new(Subtable::new(matches.mask.clone(), self.seed)));
-        let rises = priority > st.max_priority.load(Ordering::Relaxed);
-        st.insert(entry.clone());
-        if known.is_none() || rises {
-            let mut list = Vec::clone(&list);
-            if known.is_none() {
-                list.push(st);
+        let view = self.view.load_full();
+        let known = writer.known.entry(matches.mask.clone()).or_insert_with(|| Known {
+            subtable: Arc::new(Subtable::new(matches.mask.clone(), self.seed)),
+            priorities: BTreeMap::new(),
+        });
+        let max = known.priorities.keys().next_back().copied();
+        *known.priorities.entry(priority).or_default() += 1;
+        let wide = known.subtable.wide(&entry.values);
+        // What lets lookups pass the rule by goes first.
+        for t in view.tracked.iter() {
+            let len = known.subtable.prefixes[t.field as usize];
+            if len > 0 {
+                t.insert(&wide, len);
             }
-            list.sort_by_key(|s| core::cmp::Reverse(s.max_priority.load(Ordering::Relaxed)));
-            self.subtables.store(Arc::new(list));
+        }
+        known.subtable.insert(entry.clone(), &wide);
+        if max.is_none_or(|m| priority > m) {
+            self.publish(&writer, &view.tracked);
         }
         entry
+    }
+
+    /// Makes a view of what writers know.
+    fn publish(&self, writer: &Writer<T>, tracked: &Arc<[Tracked]>) {
+        let mut subtables: Vec<_> = writer
+            .known
+            .values()
+            .filter_map(|k| Some((*k.priorities.keys().next_back()?, k.subtable.clone())))
+            .collect();
+        // Of equal priorities any comes first; by mask, so that the same rules give the same megaflows.
+        subtables.sort_by(|(a, s), (b, t)| b.cmp(a).then_with(|| s.mask.words().cmp(t.mask.words())));
+        self.view.store(Arc::new(View {
+            subtables,
+            tracked: tracked.clone(),
+        }));
     }
 
     /// Hides a rule from `version` on. It stays linked until [`Classifier::purge`], so that lookups at earlier
     /// versions still see it. `false` if it was removed before.
     pub fn remove(&self, matches: &MiniMatch, entry: &Arc<Entry<T>>, version: u64) -> bool {
-        let mut garbage = self.writer();
+        let mut writer = self.writer();
         if entry.removed.load(Ordering::Relaxed) != FOREVER {
             return false;
         }
         entry.removed.store(version, Ordering::Relaxed);
-        if let Some(st) = self.subtables.load().iter().find(|s| *s.mask == *matches.mask) {
-            garbage.push((st.clone(), entry.clone()));
+        if let Some((mask, _)) = writer.known.get_key_value(&matches.mask) {
+            let mask = mask.clone();
+            writer.garbage.push((mask, entry.clone()));
         }
         true
     }
@@ -116,37 +169,75 @@ impl<T> Classifier<T> {
     /// Unlinks rules that are invisible from `version` on, and subtables that are empty. A lookup that still
     /// runs at an earlier version may then miss them; whatever it caches carries the old generation.
     pub fn purge(&self, version: u64) {
-        let mut garbage = self.writer();
+        let mut guard = self.writer();
+        let Writer { known, garbage } = &mut *guard;
         if garbage.is_empty() {
             return;
         }
-        garbage.retain(|(st, e)| {
-            let dead = e.removed.load(Ordering::Relaxed) <= version;
-            if dead {
-                st.remove(e);
+        let tracked = self.view.load().tracked.clone();
+        let mut moved = false;
+        garbage.retain(|(mask, e)| {
+            if e.removed.load(Ordering::Relaxed) > version {
+                return true;
             }
-            !dead
+            if let Some(k) = known.get_mut(mask) {
+                moved |= k.unlink(e, &tracked);
+            }
+            false
         });
-        let list = self.subtables.load_full();
-        if list.iter().any(|s| s.len() == 0) {
-            self.subtables
-                .store(Arc::new(list.iter().filter(|s| s.len() != 0).cloned().collect()));
+        garbage.shrink_to(garbage.len() * 2);
+        known.retain(|_, k| !k.priorities.is_empty());
+        if moved {
+            self.publish(&guard, &tracked);
         }
+    }
+
+    /// Chooses the fields whose prefixes are tracked (the first three count; a field named twice counts once).
+    pub fn set_prefixes(&self, fields: &[PrefixField]) {
+        let writer = self.writer();
+        let mut wanted: Vec<PrefixField> = Vec::new();
+        for f in fields {
+            if wanted.len() < MAX_TRACKED && !wanted.contains(f) {
+                wanted.push(*f);
+            }
+        }
+        let now = self.view.load().tracked.clone();
+        if now.iter().map(|t| t.field).eq(wanted.iter().copied()) {
+            return;
+        }
+        let tracked: Arc<[Tracked]> = wanted.into_iter().map(Tracked::new).collect();
+        for k in writer.known.values() {
+            k.subtable.for_each(&mut |e| {
+                let wide = k.subtable.wide(&e.values);
+                for t in tracked.iter() {
+                    let len = k.subtable.prefixes[t.field as usize];
+                    if len > 0 {
+                        t.insert(&wide, len);
+                    }
+                }
+            });
+        }
+        self.publish(&writer, &tracked);
     }
 
     /// The rule with exactly this match and priority that is visible at `version`.
     pub fn find_exact(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
-        let list = self.subtables.load();
-        let st = list.iter().find(|s| *s.mask == *matches.mask)?;
-        st.with_values(&matches.values)
+        let writer = self.writer();
+        let known = writer.known.get(&matches.mask)?;
+        if !known.priorities.contains_key(&priority) {
+            return None;
+        }
+        known
+            .subtable
+            .with_values(&matches.values)
             .into_iter()
             .find(|e| e.priority == priority && e.visible(version))
     }
 
     /// Calls `f` for every rule that is visible at `version`, in no order.
     pub fn for_each(&self, version: u64, mut f: impl FnMut(&Arc<Entry<T>>)) {
-        for st in self.subtables.load().iter() {
-            st.for_each(&mut |e| {
+        for (_, subtable) in &self.view.load().subtables {
+            subtable.for_each(&mut |e| {
                 if e.visible(version) {
                     f(e);
                 }
@@ -156,7 +247,7 @@ impl<T> Classifier<T> {
 
     /// Number of linked rules (removed ones that are not purged count).
     pub fn len(&self) -> usize {
-        self.subtables.load().iter().map(|s| s.len()).sum()
+        self.view.load().subtables.iter().map(|(_, s)| s.len()).sum()
     }
 
     /// Whether no rule is linked.
@@ -166,6 +257,31 @@ impl<T> Classifier<T> {
 
     /// Number of distinct masks.
     pub fn n_masks(&self) -> usize {
-        self.subtables.load().len()
+        self.view.load().subtables.len()
+    }
+}
+
+impl<T> Known<T> {
+    /// Unlinks an entry; says whether the subtable's place in the view changed by it.
+    fn unlink(&mut self, e: &Arc<Entry<T>>, tracked: &[Tracked]) -> bool {
+        let wide = self.subtable.wide(&e.values);
+        if !self.subtable.remove(e, &wide) {
+            return false;
+        }
+        for t in tracked {
+            let len = self.subtable.prefixes[t.field as usize];
+            if len > 0 {
+                t.remove(&wide, len);
+            }
+        }
+        let highest = self.priorities.keys().next_back() == Some(&e.priority);
+        if let Some(n) = self.priorities.get_mut(&e.priority) {
+            *n -= 1;
+            if *n == 0 {
+                self.priorities.remove(&e.priority);
+                return highest;
+            }
+        }
+        false
     }
 }

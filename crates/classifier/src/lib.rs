@@ -3,9 +3,12 @@
 //! **Problem.** Find, among rules that match arbitrary bits of the flow key, the one of highest priority that
 //! matches a key, and say which bits of the key that answer depended on.
 //!
-//! **Shape.** Rules with the same mask form a [`Subtable`](subtable): a hash table over the masked words. A
+//! **Shape.** Rules with the same mask form a [subtable](subtable): a hash table over the masked words. A
 //! lookup walks the subtables by falling highest priority and stops when none left can beat what it has.
-//! Every subtable that was looked into adds its whole mask to the wildcards: the safe error is a bit too many.
+//!
+//! **Wildcards.** The fewer bits a lookup looks at, the more packets share its answer. Three ways of Open vSwitch's find out
+//! early that a subtable has nothing: [stages](stage) of the mask (metadata, L2, L3, L4), [prefixes](prefix) of addresses that
+//! some rule asks for, and the L4 ports that rules of the subtable ask for. The safe error is a bit too many.
 //!
 //! **Versions.** A rule is visible to lookups at versions `added <= v < removed`, so that a batch of changes
 //! appears all at once when the caller moves on to the next version.
@@ -13,16 +16,20 @@
 //! **Threads.** Any number of readers, without locks and without waiting; writers are serialised by the caller
 //! (a second concurrent writer waits on a mutex). A removed rule stays until [`Classifier::purge`].
 //!
-//! **Costs.** A lookup costs one hash and one probe a subtable; an insertion copies one bucket (a handful of
+//! **Costs.** A lookup costs one hash and one probe a stage; an insertion copies one bucket (a handful of
 //! pointers); the number of subtables is the number of distinct masks. [`linear`] is the plain twin.
 
 mod classifier;
 pub mod linear;
 mod mini;
+mod prefix;
+mod stage;
 mod subtable;
 #[cfg(test)]
 mod tests;
+mod trie;
 
 pub use classifier::Classifier;
 pub use mini::{MiniMask, MiniMatch};
+pub use prefix::PrefixField;
 pub use subtable::Entry;

@@ -48,24 +48,39 @@ impl MiniMask {
             w[usize::from(*i)] |= m;
         }
     }
-    /// A hash of `key` under this mask; the same as [`MiniMask::hash_values`] of its values.
-    pub fn hash_key(&self, key: &FlowKey, seed: u64) -> u64 {
-        let w = key.words();
-        finish(
-            self.words
-                .iter()
-                .fold(seed, |h, (i, m)| mix(h, w[usize::from(*i)] & m)),
-        )
-    }
-    /// A hash of masked values.
-    pub fn hash_values(values: &[u64], seed: u64) -> u64 {
-        finish(values.iter().fold(seed, |h, v| mix(h, *v)))
-    }
     /// The wide form.
     pub fn expand(&self) -> FlowMask {
         let mut m = FlowMask::default();
         self.add_to(&mut m);
         m
+    }
+}
+
+/// A hash that takes masked words one after the other, and can be read in between.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hasher(u64);
+
+impl Hasher {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+    /// Adds the words of `key` under these masks; the same as [`Hasher::values`] of the masked words.
+    #[inline]
+    pub(crate) fn key(&mut self, key: &FlowKey, words: &[(u8, u64)]) {
+        let w = key.words();
+        for (i, m) in words {
+            self.0 = mix(self.0, w[usize::from(*i)] & m);
+        }
+    }
+    /// Adds masked words.
+    #[inline]
+    pub(crate) fn values(&mut self, values: &[u64]) {
+        self.0 = values.iter().fold(self.0, |h, v| mix(h, *v));
+    }
+    /// The hash so far.
+    #[inline]
+    pub(crate) fn get(self) -> u64 {
+        finish(self.0)
     }
 }
 
@@ -88,14 +103,14 @@ pub struct MiniMatch {
     /// Which bits count.
     pub mask: Arc<MiniMask>,
     /// Their values, in the mask's order.
-    pub values: Box<[u64]>,
+    pub values: Arc<[u64]>,
 }
 
 impl MiniMatch {
     /// Compacts a match.
     pub fn new(m: &Match) -> Self {
         let mask = Arc::new(MiniMask::new(&m.mask));
-        let values = mask.values(&m.key);
+        let values = mask.values(&m.key).into();
         Self { mask, values }
     }
     /// The wide form.
@@ -105,7 +120,7 @@ impl MiniMatch {
             ..Match::default()
         };
         let w = out.key.words_mut();
-        for ((i, _), v) in self.mask.words().iter().zip(&self.values) {
+        for ((i, _), v) in self.mask.words().iter().zip(&*self.values) {
             w[usize::from(*i)] = *v;
         }
         out
@@ -117,10 +132,15 @@ impl MiniMatch {
     /// Whether everything that matches `self` also matches `loose` (OpenFlow's non-strict comparison).
     pub fn within(&self, loose: &MiniMatch) -> bool {
         let (mask, m) = (self.mask.expand(), self.expand());
-        loose.mask.words().iter().zip(&loose.values).all(|((i, lm), lv)| {
-            let i = usize::from(*i);
-            mask.words()[i] & lm == *lm && m.key.words()[i] & lm == *lv
-        })
+        loose
+            .mask
+            .words()
+            .iter()
+            .zip(&*loose.values)
+            .all(|((i, lm), lv)| {
+                let i = usize::from(*i);
+                mask.words()[i] & lm == *lm && m.key.words()[i] & lm == *lv
+            })
     }
     /// Whether some packet could match both.
     pub fn overlaps(&self, other: &MiniMatch) -> bool {

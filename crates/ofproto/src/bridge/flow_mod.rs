@@ -276,10 +276,11 @@ impl Batch<'_> {
         Ok(())
     }
 
-    fn link(&mut self, rule: Rule, priority: i32) -> Linked {
+    fn link(&mut self, mut rule: Rule, priority: i32) -> Linked {
         let (table, timed) = (rule.table, rule.idle_timeout != 0 || rule.hard_timeout != 0);
-        let matches = rule.matches.clone();
         let rules = &self.bridge.tables[usize::from(table)].rules;
+        rule.matches = rules.share(rule.matches);
+        let matches = rule.matches.clone();
         let entry = rules.insert(&matches, priority, self.version, Arc::new(rule));
         if timed {
             self.state.timed.push(entry.clone());
