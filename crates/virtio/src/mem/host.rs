@@ -49,6 +49,22 @@ impl HostRange {
             _map: map,
         })
     }
+    /// `len` bytes at `offset` of `map`, which need not belong to a guest.
+    ///
+    /// # Errors
+    /// [`MemError::BeyondMapping`], [`MemError::Misaligned`].
+    pub fn of(map: Arc<Mapping>, offset: u64, len: u64, align: usize) -> Result<Self, MemError> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= map.len() as u64);
+        if !inside {
+            return Err(MemError::BeyondMapping { base: offset });
+        }
+        Self::new(map, offset as usize, len as usize, 0, align)
+    }
+    /// Sets where dirty logging places the first byte.
+    pub(crate) fn logged_at(mut self, log: u64) -> Self {
+        self.log = log;
+        self
+    }
     /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -26,6 +26,6 @@ pub use claim::Claim;
 pub use dirty::DirtyLog;
 pub use host::HostRange;
 pub(crate) use host::Piece;
-pub use region::{MemError, Region};
+pub use region::{Access, MemError, Region};
 pub use shared::SharedMemory;
-pub use table::{GuestMemory, MAX_REGIONS};
+pub use table::{GuestMemory, MAX_ENTRIES, MAX_REGIONS};

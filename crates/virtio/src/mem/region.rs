@@ -61,6 +61,17 @@ pub enum MemError {
     },
 }
 
+bitflags::bitflags! {
+    /// What the device may do with a region.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Access: u8 {
+        /// It reads.
+        const READ = 1;
+        /// It writes.
+        const WRITE = 2;
+    }
+}
+
 /// A range of the addresses that a driver puts into rings (guest physical addresses; I/O virtual addresses behind an IOMMU), and
 /// where its bytes are.
 #[derive(Clone, Debug)]
@@ -71,6 +82,7 @@ pub struct Region {
     pub(super) log: u64,
     pub(super) map: Arc<Mapping>,
     pub(super) offset: usize,
+    pub(super) access: Access,
 }
 
 impl Region {
@@ -102,7 +114,15 @@ impl Region {
             log: base,
             map,
             offset,
+            access: Access::all(),
         })
+    }
+    /// Restricts what the device may do with it (an IOMMU's permissions). Buffers and indirect tables are held to it; ring areas are
+    /// not, since whoever sets a ring up sees to them.
+    #[must_use]
+    pub fn restricted(mut self, access: Access) -> Self {
+        self.access = access;
+        self
     }
     /// Sets the guest physical address that dirty logging reports, where it differs from `base` (behind an IOMMU).
     #[must_use]

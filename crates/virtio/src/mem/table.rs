@@ -1,11 +1,13 @@
 //! The table of regions and its translations.
 
-use super::{DirtyLog, HostRange, MemError, Piece, Region};
+use super::{Access, DirtyLog, HostRange, MemError, Piece, Region};
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-/// Most regions of one table (QEMU's limit of memory slots with CONFIGURE_MEM_SLOTS).
+/// Most regions of a guest's memory (QEMU's limit of memory slots with CONFIGURE_MEM_SLOTS).
 pub const MAX_REGIONS: usize = 512;
+/// Most regions of one table: behind an IOMMU there is one for each range that the guest mapped.
+pub const MAX_ENTRIES: usize = 4096;
 
 /// What translation needs of a region, without indirection.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,8 @@ pub struct GuestMemory {
     regions: Vec<Region>,
     fast: Vec<Fast>,
     log: Option<Arc<DirtyLog>>,
+    /// Whether the device may not do everything everywhere.
+    restricted: bool,
 }
 
 // SAFETY: the raw pointers are addresses inside mappings that `regions` keeps alive; they grant raw copies only.
@@ -35,7 +39,7 @@ impl GuestMemory {
     /// # Errors
     /// [`MemError::Overlap`], [`MemError::TooMany`].
     pub fn new(mut regions: Vec<Region>) -> Result<Self, MemError> {
-        if regions.len() > MAX_REGIONS {
+        if regions.len() > MAX_ENTRIES {
             return Err(MemError::TooMany);
         }
         regions.sort_by_key(|r| r.base);
@@ -55,6 +59,7 @@ impl GuestMemory {
             })
             .collect();
         Ok(Self {
+            restricted: regions.iter().any(|r| r.access != Access::all()),
             regions,
             fast,
             log: None,
@@ -67,6 +72,7 @@ impl GuestMemory {
             regions: self.regions.clone(),
             fast: self.fast.clone(),
             log,
+            restricted: self.restricted,
         }
     }
     /// The same table with one more region.
@@ -135,13 +141,15 @@ impl GuestMemory {
         })
     }
 
-    /// Calls `each` with the pieces of `len` bytes at `addr`: one, or several where adjacent regions share the range.
+    /// Calls `each` with the pieces of `len` bytes at `addr`: one, or several where adjacent regions share the range. A region
+    /// that forbids the `access` is as good as none.
     #[inline]
     pub(crate) fn pieces(
         &self,
         hint: &mut usize,
         addr: u64,
         len: u32,
+        access: Access,
         mut each: impl FnMut(Piece),
     ) -> Result<(), MemError> {
         let (mut addr, mut left) = (addr, len);
@@ -153,6 +161,10 @@ impl GuestMemory {
             let Some((r, off)) = self.locate(hint, addr) else {
                 return Err(unmapped);
             };
+            // `locate` left the region's place in the hint.
+            if self.restricted && !self.regions.get(*hint).is_some_and(|r| r.access.contains(access)) {
+                return Err(unmapped);
+            }
             let n = u64::from(left).min(r.len - off) as u32;
             // SAFETY: `off < r.len`, and the region lies inside its mapping.
             let ptr = unsafe { r.host.add(off as usize) };
@@ -194,7 +206,7 @@ impl GuestMemory {
     pub fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), MemError> {
         let (mut hint, mut done) = (0, 0);
         let len = u32::try_from(dst.len()).map_err(|_| MemError::Unmapped { addr, len: u64::MAX })?;
-        self.pieces(&mut hint, addr, len, |p| {
+        self.pieces(&mut hint, addr, len, Access::empty(), |p| {
             done += p.read(0, &mut dst[done..]);
         })
     }
@@ -205,7 +217,7 @@ impl GuestMemory {
     pub fn write(&self, addr: u64, src: &[u8]) -> Result<(), MemError> {
         let (mut hint, mut done) = (0, 0);
         let len = u32::try_from(src.len()).map_err(|_| MemError::Unmapped { addr, len: u64::MAX })?;
-        self.pieces(&mut hint, addr, len, |p| {
+        self.pieces(&mut hint, addr, len, Access::empty(), |p| {
             done += p.write(0, &src[done..]);
         })
     }

@@ -35,7 +35,7 @@ fn tables_that_make_no_sense_are_refused() {
         let r = Region::part(0, len, 0, Arc::clone(&map), offset);
         assert_eq!(r.unwrap_err(), MemError::BeyondMapping { base: 0 });
     }
-    let many = (0..=MAX_REGIONS as u64).map(|i| Region::new(i * 4096, 0, Arc::clone(&map)).unwrap());
+    let many = (0..=MAX_ENTRIES as u64).map(|i| Region::new(i * 4096, 0, Arc::clone(&map)).unwrap());
     assert_eq!(GuestMemory::new(many.collect()).unwrap_err(), MemError::TooMany);
 }
 
@@ -53,6 +53,23 @@ fn regions_come_and_go() {
     assert_eq!(two.addr_of_user(0x7002_1000, 4096), Ok(0x21000));
     assert!(two.addr_of_user(0x7002_1000, 4097).is_err());
     assert!(two.addr_of_user(0x1, 1).is_err());
+}
+
+/// An IOMMU's permissions hold for buffers.
+#[test]
+fn restricted_regions_are_as_good_as_none() {
+    let mem = GuestMemory::new(vec![region(0, 4096), region(4096, 4096).restricted(Access::READ)]).unwrap();
+    let try_access = |addr, len, access| mem.pieces(&mut 0, addr, len, access, |_| {});
+    assert!(try_access(4000, 200, Access::READ).is_ok());
+    let missing = MemError::Unmapped { addr: 4096, len: 104 };
+    assert_eq!(try_access(4000, 200, Access::WRITE), Err(missing));
+    assert!(try_access(4000, 96, Access::WRITE).is_ok());
+    assert!(try_access(4096, 1, Access::all()).is_err());
+    assert!(
+        mem.with_log(None)
+            .pieces(&mut 0, 4096, 1, Access::WRITE, |_| {})
+            .is_err()
+    );
 }
 
 /// CVE-2018-1059's kind: a range that starts inside a region is not therefore inside.
@@ -114,7 +131,7 @@ proptest! {
         let mut hint = 0;
         for (addr, len) in asks {
             let mut got = Vec::new();
-            let whole = mem.pieces(&mut hint, addr, len, |p| {
+            let whole = mem.pieces(&mut hint, addr, len, Access::all(), |p| {
                 let mut part = vec![0; p.len()];
                 p.read(0, &mut part);
                 got.extend(part);

@@ -6,7 +6,7 @@
 use super::RingError;
 use super::desc::{self, F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
 use super::limits::{MAX_INDIRECT, WINDOW};
-use crate::mem::{GuestMemory, Piece};
+use crate::mem::{Access, GuestMemory, Piece};
 use arrayvec::ArrayVec;
 
 /// Pieces beyond which no chain is added.
@@ -19,6 +19,17 @@ pub(super) enum Direction {
     FromGuest,
     /// The device writes: the guest's receive queue.
     ToGuest,
+}
+
+impl Direction {
+    /// What the device does with the queue's buffers.
+    #[inline]
+    pub(super) fn access(self) -> Access {
+        match self {
+            Self::FromGuest => Access::READ,
+            Self::ToGuest => Access::WRITE,
+        }
+    }
 }
 
 /// One chain: what is needed to use it and to give it back.
@@ -152,12 +163,18 @@ impl Walk<'_> {
         let (pieces, most) = (&mut self.window.pieces, self.first + MAX_INDIRECT as usize);
         let mut fits = true;
         self.mem
-            .pieces(&mut self.window.hint, d.addr, d.len, |p| {
-                fits = pieces.len() < most;
-                if fits {
-                    pieces.push(p);
-                }
-            })
+            .pieces(
+                &mut self.window.hint,
+                d.addr,
+                d.len,
+                self.rules.direction.access(),
+                |p| {
+                    fits = pieces.len() < most;
+                    if fits {
+                        pieces.push(p);
+                    }
+                },
+            )
             .map_err(RingError::Buffer)?;
         if fits {
             Ok(())
@@ -197,7 +214,7 @@ impl Walk<'_> {
         let mut raw = [0; desc::SIZE];
         let mut have = 0;
         self.mem
-            .pieces(&mut self.window.hint, d.addr, d.len, |p| {
+            .pieces(&mut self.window.hint, d.addr, d.len, Access::READ, |p| {
                 let mut at = 0;
                 while at < p.len() {
                     let n = p.read(at, &mut raw[have..]);
@@ -209,7 +226,7 @@ impl Walk<'_> {
                     }
                 }
             })
-            .map_err(RingError::Buffer)
+            .map_err(RingError::Table)
     }
 
     /// A split ring's table: linked from entry 0 by `next` (virtio 1.2 §2.7.5.3).

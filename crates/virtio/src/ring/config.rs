@@ -1,7 +1,7 @@
 //! What a queue is set up with: features, addresses, where to start.
 
-use super::RingError;
 use super::limits::MAX_QUEUE;
+use super::{Record, RingError};
 use crate::mem::{GuestMemory, HostRange};
 
 bitflags::bitflags! {
@@ -115,7 +115,7 @@ impl Position {
         half | half << 16
     }
     /// The reverse of [`Position::to_base`]. Of the two halves of a packed ring's number the used one (the upper) counts: what
-    /// was taken but not used is taken again.
+    /// was taken but not used is taken again. Front ends that know one half only (DPDK's) leave the upper one zero.
     pub fn from_base(base: u32, packed: bool) -> Self {
         if !packed {
             return Self {
@@ -123,7 +123,10 @@ impl Position {
                 wrap: true,
             };
         }
-        let half = (base >> 16) as u16;
+        let half = match (base >> 16) as u16 {
+            0 => base as u16,
+            used => used,
+        };
         Self {
             index: half & 0x7fff,
             wrap: half >> 15 != 0,
@@ -148,6 +151,16 @@ pub struct QueueConfig {
     pub start: Position,
     /// Whether a buffer outside the memory table is a miss to be resolved (IOTLB) instead of an error.
     pub wait_for_miss: bool,
+}
+
+/// What is kept of a queue outside of it.
+#[derive(Clone, Debug, Default)]
+pub struct Tracking {
+    /// Guest address at which dirty logging places the first byte of the device area (vhost's `log_guest_addr`), where it is not the
+    /// one that the memory table says.
+    pub log_device: Option<u64>,
+    /// Where a packed ring's position is kept, begun at the queue's start or recovered to it.
+    pub record: Option<Record>,
 }
 
 /// The three areas of a ring, checked.

@@ -21,6 +21,8 @@ pub(crate) const AREA_DESC: u16 = 2;
 
 /// Bytes of a descriptor.
 pub(super) const SIZE: usize = 16;
+/// Packed: where a descriptor's flags are.
+pub(super) const FLAGS: usize = 14;
 
 /// One descriptor, read once. The two layouts agree in `addr` and `len`; the last two fields are `flags, next` in a split
 /// ring and `id, flags` in a packed one.

@@ -35,6 +35,9 @@ pub enum RingError {
     /// A buffer outside the guest's memory.
     #[error("buffer: {0}")]
     Buffer(MemError),
+    /// An indirect table outside the guest's memory.
+    #[error("indirect table: {0}")]
+    Table(MemError),
     /// A device-writable buffer in a transmit chain, or a device-readable one in a receive chain (§5.1.6).
     #[error("buffer of the wrong direction")]
     Direction,
@@ -64,6 +67,7 @@ impl RingError {
             Self::ChainTooLong => "ring-chain-too-long",
             Self::ChainTooLarge => "ring-chain-too-large",
             Self::Buffer(_) => "ring-buffer",
+            Self::Table(_) => "ring-table",
             Self::Direction => "ring-direction",
             Self::IndirectNotNegotiated => "ring-indirect-not-negotiated",
             Self::IndirectLength(_) => "ring-indirect-length",

@@ -29,16 +29,18 @@ mod event;
 pub mod limits;
 mod packed;
 mod queue;
+mod record;
 mod rx;
 mod split;
 #[cfg(test)]
 mod tests;
 mod tx;
 
-pub use config::{Features, Position, QueueConfig};
+pub use config::{Features, Position, QueueConfig, Tracking};
 pub(crate) use desc::{AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE};
 pub use error::RingError;
 pub(crate) use event::{packed_event_passed, split_event_passed};
 pub use queue::Miss;
+pub use record::{Record, RecordLayout};
 pub use rx::{DeviceRx, RxDrops};
 pub use tx::{DeviceTx, TxOutcome};

@@ -6,21 +6,29 @@
 use super::chain::{Direction, Rules, UsedBatch, Window};
 use super::config::{Areas, QueueConfig};
 use super::desc::{
-    self, AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE, RawDesc,
+    self, AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE, FLAGS, RawDesc,
 };
-use super::{Features, Position, RingError, packed_event_passed};
+use super::{Features, Position, Record, RingError, packed_event_passed};
 use crate::mem::{DirtyLog, GuestMemory, HostRange};
 use core::sync::atomic::{Ordering, fence};
 
 const ID: usize = 12;
 const LEN: usize = 8;
-const FLAGS: usize = 14;
 
 /// A slot and the wrap counter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cursor {
     at: u16,
     wrap: bool,
+}
+
+impl From<Cursor> for Position {
+    fn from(c: Cursor) -> Self {
+        Self {
+            index: c.at,
+            wrap: c.wrap,
+        }
+    }
 }
 
 impl Cursor {
@@ -60,10 +68,19 @@ pub(super) struct Packed {
     held: u16,
     /// Slots given back since the driver's wish was last looked at; `None` at the start.
     unsignalled: Option<u32>,
+    /// Where the position is kept.
+    record: Option<Record>,
 }
 
 impl Packed {
-    pub(super) fn new(cfg: &QueueConfig, areas: Areas, direction: Direction) -> Result<Self, RingError> {
+    /// Sets the ring up, and finishes what the record says was not.
+    pub(super) fn new(
+        cfg: &QueueConfig,
+        areas: Areas,
+        direction: Direction,
+        record: Option<Record>,
+        log: Option<&DirtyLog>,
+    ) -> Result<Self, RingError> {
         if cfg.start.index >= cfg.size {
             return Err(RingError::Head(cfg.start.index));
         }
@@ -71,7 +88,8 @@ impl Packed {
             at: cfg.start.index,
             wrap: cfg.start.wrap,
         };
-        Ok(Self {
+        let unfinished = record.as_ref().and_then(|r| r.unfinished(cfg.start));
+        let mut ring = Self {
             ring: areas.desc,
             driver: areas.driver,
             device: areas.device,
@@ -87,13 +105,16 @@ impl Packed {
             used: start,
             held: 0,
             unsignalled: None,
-        })
+            record,
+        };
+        if let Some(batch) = unfinished {
+            ring.publish(&batch, log);
+            ring.fetch = ring.used;
+        }
+        Ok(ring)
     }
     pub(super) fn position(&self) -> Position {
-        Position {
-            index: self.used.at,
-            wrap: self.used.wrap,
-        }
+        self.used.into()
     }
     /// Forgets what was taken and not used.
     pub(super) fn rewind(&mut self) {
@@ -168,6 +189,13 @@ impl Packed {
         let Some(last) = batch.last() else { return };
         let total: u32 = batch.iter().map(|u| u32::from(u.slots)).sum();
         let first = self.used;
+        let mut next = first;
+        for u in batch {
+            next = next.advance(u.slots, self.size);
+        }
+        if let Some(record) = &self.record {
+            record.begin(batch, first.into(), next.into());
+        }
         // §2.8.9: with IN_ORDER one descriptor, at the batch's first place, names its last chain; right only where the device
         // writes nothing, see the split layout.
         if self.in_order && self.rules.direction == Direction::FromGuest {
@@ -187,8 +215,9 @@ impl Packed {
             let len = batch.first().map_or(0, |u| u.len);
             self.write_flags(first, len, Ordering::Release);
         }
-        for u in batch {
-            self.used = self.used.advance(u.slots, self.size);
+        self.used = next;
+        if let Some(record) = &self.record {
+            record.commit(next.into(), first.into());
         }
         self.held = self.held.saturating_sub(total as u16);
         self.unsignalled = self.unsignalled.map(|n| n.saturating_add(total));

@@ -2,7 +2,7 @@
 
 use super::RingError;
 use super::chain::{Direction, Used, UsedBatch, Window};
-use super::config::{Position, QueueConfig};
+use super::config::{Position, QueueConfig, Tracking};
 use super::packed::Packed;
 use super::split::Split;
 use crate::mem::{DirtyLog, GuestMemory, MemError, SharedMemory};
@@ -30,6 +30,7 @@ enum Layout {
 pub(super) struct Queue {
     layout: Option<Layout>,
     cfg: QueueConfig,
+    tracking: Tracking,
     direction: Direction,
     shared: Arc<SharedMemory>,
     /// The snapshot that the window's pieces and the packets of the current burst point into.
@@ -48,12 +49,14 @@ impl Queue {
         cfg: QueueConfig,
         shared: Arc<SharedMemory>,
         direction: Direction,
+        tracking: Tracking,
     ) -> Result<Self, RingError> {
         let generation = shared.generation();
         let mem = shared.get();
         let mut q = Self {
             layout: None,
             cfg,
+            tracking,
             direction,
             shared,
             mem,
@@ -69,13 +72,17 @@ impl Queue {
     }
 
     fn open(&mut self) -> Result<(), RingError> {
-        let areas = self.cfg.areas(&self.mem)?;
+        let mut areas = self.cfg.areas(&self.mem)?;
+        if let Some(log) = self.tracking.log_device {
+            areas.device = areas.device.logged_at(log);
+        }
         let cfg = QueueConfig {
             start: self.position,
             ..self.cfg
         };
         self.layout = Some(if cfg.packed() {
-            Layout::Packed(Packed::new(&cfg, areas, self.direction)?)
+            let record = self.tracking.record.clone();
+            Layout::Packed(Packed::new(&cfg, areas, self.direction, record, self.mem.log())?)
         } else {
             Layout::Split(Split::new(&cfg, areas, self.direction))
         });
@@ -154,15 +161,17 @@ impl Queue {
     }
     #[cold]
     fn refuse(&mut self, error: RingError) {
-        match error {
-            RingError::Buffer(MemError::Unmapped { addr, len }) if self.cfg.wait_for_miss => {
-                self.miss = Some(Miss {
-                    addr,
-                    len,
-                    write: self.direction == Direction::ToGuest,
-                });
+        let (addr, len, write) = match error {
+            RingError::Buffer(MemError::Unmapped { addr, len }) => {
+                (addr, len, self.direction == Direction::ToGuest)
             }
-            _ => self.stop(error),
+            RingError::Table(MemError::Unmapped { addr, len }) => (addr, len, false),
+            _ => return self.stop(error),
+        };
+        if self.cfg.wait_for_miss {
+            self.miss = Some(Miss { addr, len, write });
+        } else {
+            self.stop(error);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use super::RingError;
 use super::chain::{Chain, Direction};
-use super::config::{Position, QueueConfig};
+use super::config::{Position, QueueConfig, Tracking};
 use super::limits::{HEAD, WINDOW};
 use super::queue::{Miss, Queue};
 use crate::mem::{Piece, SharedMemory};
@@ -52,9 +52,16 @@ impl DeviceRx {
     /// # Errors
     /// [`RingError::Size`], [`RingError::Area`].
     pub fn new(cfg: QueueConfig, mem: Arc<SharedMemory>) -> Result<Self, RingError> {
+        Self::tracked(cfg, mem, Tracking::default())
+    }
+    /// Sets a queue up of which something is kept outside.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn tracked(cfg: QueueConfig, mem: Arc<SharedMemory>, tracking: Tracking) -> Result<Self, RingError> {
         Ok(Self {
             header_len: cfg.features.header_len(),
-            queue: Queue::new(cfg, mem, Direction::FromGuest)?,
+            queue: Queue::new(cfg, mem, Direction::FromGuest, tracking)?,
             drops: RxDrops::default(),
             open: false,
             call: false,

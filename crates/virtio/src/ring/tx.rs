@@ -5,7 +5,7 @@
 //! finds too few.
 
 use super::chain::{Direction, Window};
-use super::config::{Position, QueueConfig};
+use super::config::{Position, QueueConfig, Tracking};
 use super::limits::{RETRIES, WINDOW};
 use super::queue::{Miss, Queue};
 use super::{Features, RingError};
@@ -52,10 +52,17 @@ impl DeviceTx {
     /// # Errors
     /// [`RingError::Size`], [`RingError::Area`].
     pub fn new(cfg: QueueConfig, mem: Arc<SharedMemory>) -> Result<Self, RingError> {
+        Self::tracked(cfg, mem, Tracking::default())
+    }
+    /// Sets a queue up of which something is kept outside.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn tracked(cfg: QueueConfig, mem: Arc<SharedMemory>, tracking: Tracking) -> Result<Self, RingError> {
         Ok(Self {
             header_len: cfg.features.header_len(),
             mergeable: cfg.features.contains(Features::MRG_RXBUF),
-            queue: Queue::new(cfg, mem, Direction::ToGuest)?,
+            queue: Queue::new(cfg, mem, Direction::ToGuest, tracking)?,
         })
     }
 

@@ -7,6 +7,7 @@ mod hostile;
 mod memory;
 mod notify;
 mod random;
+mod record;
 mod twins;
 
 use super::*;
