@@ -19,7 +19,6 @@ struct Inner {
 }
 
 impl Link {
-    #[allow(dead_code)] // the session, which follows
     pub(super) fn new(wake: Arc<EventFd>) -> Self {
         Self(Arc::new(Inner {
             misses: Mutex::new(Vec::new()),
@@ -36,7 +35,6 @@ impl Link {
         }
     }
     /// What was told since the last time.
-    #[allow(dead_code)] // the session, which follows
     pub(super) fn take(&self) -> Vec<Miss> {
         core::mem::take(&mut self.0.misses.lock())
     }

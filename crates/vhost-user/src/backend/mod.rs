@@ -1,17 +1,54 @@
 //! The back end: the switch's side of vhost-user.
 //!
-//! [`Device`] is what a port implements; sessions call it.
+//! [`Control`] serves sockets, each with a [`Device`], which is what a port implements. A front end that connects gets a session, which
+//! turns its messages into calls of the device: rings start and stop, memory changes, the guest is reset or migrates.
+//!
+//! * **Sockets.** As a server ([`Role::Server`]) a stale socket file is replaced and a live one left alone; as a client the connection is
+//!   tried about once a second, for ever. One front end at a time.
+//! * **Restarts.** A split ring says where it is. A packed ring's position is kept in the front end's inflight area or in a journal
+//!   (a file, so that it survives a killed process). Either way what was in flight is taken again.
+//! * **Not implemented:** postcopy migration (its feature is not offered; its messages are refused), cross-endian rings, in-band
+//!   notifications.
 
+mod control;
 mod device;
+mod endpoint;
+mod journal;
 mod link;
+mod listen;
+mod session;
 
+#[cfg(test)]
+mod tests;
+
+pub use control::{Control, MAX_SOCKETS, SocketId};
 pub use device::{Device, MAX_QUEUE_PAIRS, Notify, Offer, Queue, RingSetup, StartError};
 pub use link::Link;
 
 use crate::message::ProtocolFeatures;
+use std::path::PathBuf;
 
-/// The protocol features that sessions implement. Postcopy migration, cross-endian rings and in-band notifications are not among
-/// them.
+/// Which side makes the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The front end connects to a socket of ours (OVS's `dpdkvhostuser`).
+    Server,
+    /// We connect to a socket of the front end's (OVS's `dpdkvhostuserclient`).
+    Client,
+}
+
+/// A socket to be served.
+#[derive(Clone, Debug)]
+pub struct Socket {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Who connects.
+    pub role: Role,
+    /// A file that keeps the positions of packed rings across processes. `None`: across connections only.
+    pub journal: Option<PathBuf>,
+}
+
+/// The protocol features that sessions implement.
 pub const PROTOCOL: ProtocolFeatures = ProtocolFeatures::MQ
     .union(ProtocolFeatures::LOG_SHMFD)
     .union(ProtocolFeatures::RARP)

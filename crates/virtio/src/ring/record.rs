@@ -102,6 +102,11 @@ impl Record {
             && self.area.load16(DESC_NUM, Ordering::Relaxed) == self.size
     }
 
+    /// Whether the ring is noted to be at `at`, with nothing unfinished.
+    pub fn is_at(&self, at: Position) -> bool {
+        self.is_started() && self.noted() == Noted { new: at, old: at }
+    }
+
     /// Where the ring `cfg` goes on, after a device that kept this record died: the start of a queue that is given this record.
     /// `None`: there is no record of this ring, or the ring's content contradicts it (the driver was reset meanwhile).
     ///
@@ -148,7 +153,7 @@ impl Record {
             Some(noted.old)
         } else {
             let last = self.area.load32(LAST, Ordering::Relaxed);
-            (last & KNOWN != 0).then(|| Position {
+            (last & KNOWN != 0).then_some(Position {
                 index: (last & 0x7fff) as u16,
                 wrap: last & 0x8000 != 0,
             })

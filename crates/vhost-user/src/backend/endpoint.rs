@@ -1,0 +1,243 @@
+//! One socket: makes connections and keeps them, one at a time.
+//!
+//! As a server the socket is listened at as long as the port exists; as a client it is connected to about once a second. A front end
+//! that did something wrong is let in again after a pause that grows.
+
+use super::journal::Journal;
+use super::listen::{Listener, dial};
+use super::session::{End, Session};
+use super::{Device, Role, Socket};
+use crate::message::Connection;
+use core::time::Duration;
+use heddle_sys::{Epoll, EventFd};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Between attempts to connect or to listen.
+const RETRY: Duration = Duration::from_secs(1);
+/// From the loss of a connection to the first attempt.
+const AFTER_LOSS: Duration = Duration::from_millis(200);
+/// Longest pause after faults of front ends.
+const MAX_PAUSE: Duration = Duration::from_secs(16);
+/// A session of this length had no fault that matters for the next.
+const GOOD: Duration = Duration::from_secs(10);
+/// Most connections that are turned away at a time.
+const TURN: usize = 8;
+
+/// What of an endpoint is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Listener,
+    Session,
+}
+
+pub(super) struct Endpoint {
+    socket: Socket,
+    device: Box<dyn Device>,
+    wake: Arc<EventFd>,
+    journal: Option<Journal>,
+    listener: Option<Listener>,
+    session: Option<(Session, Instant)>,
+    /// When to try to connect or listen, or to let a front end in again.
+    next: Instant,
+    /// Faults one after the other.
+    faults: u32,
+    /// The last text about the socket itself, which is not repeated.
+    told: String,
+    /// Which parts are watched.
+    watched: [bool; 2],
+}
+
+impl Endpoint {
+    pub(super) fn new(socket: Socket, mut device: Box<dyn Device>, wake: Arc<EventFd>) -> Self {
+        let rings = 2 * device.offer().queue_pairs.clamp(1, super::MAX_QUEUE_PAIRS);
+        let path = socket.journal.as_deref();
+        let mut told = String::new();
+        let journal = Journal::open(path, rings).or_else(|e| {
+            told = format!("the journal cannot be opened, packed rings will not survive this process: {e}");
+            device.trouble(&told);
+            Journal::open(None, rings)
+        });
+        Self {
+            socket,
+            device,
+            wake,
+            journal: journal.ok(),
+            listener: None,
+            session: None,
+            next: Instant::now(),
+            faults: 0,
+            told,
+            watched: [false; 2],
+        }
+    }
+
+    /// Does what is due; returns when to be called again at the latest.
+    pub(super) fn service(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) -> Option<Instant> {
+        let mut due = None;
+        if let Some((session, _)) = &mut self.session {
+            match session.tick(&mut *self.device) {
+                Ok(next) => due = next,
+                Err(end) => self.end(&end),
+            }
+        }
+        let now = Instant::now();
+        if self.session.is_none() && now >= self.next {
+            self.attempt(now);
+        }
+        if self.session.is_none() {
+            due = Some(self.next.max(now));
+        }
+        self.watch(token, epoll);
+        // A listener that waits for connections has nothing else to wait for but the loss of its file.
+        if self.session.is_none() && self.listener.is_some() && self.next <= now {
+            due = Some(now + RETRY);
+        }
+        due
+    }
+
+    /// Handles input.
+    pub(super) fn ready(&mut self, part: Part) {
+        match part {
+            Part::Session => self.read(),
+            Part::Listener => self.accept(),
+        }
+    }
+
+    fn read(&mut self) {
+        if let Some((session, _)) = &mut self.session
+            && let Err(end) = session.readable(&mut *self.device)
+        {
+            self.end(&end);
+        }
+    }
+
+    fn attempt(&mut self, now: Instant) {
+        match self.socket.role {
+            Role::Client => {
+                self.next = now + RETRY;
+                match dial(&self.socket.path) {
+                    Ok(stream) => self.begin(stream),
+                    Err(e) => self.trouble(&format!("cannot connect to {}: {e}", self.socket.path.display())),
+                }
+            }
+            Role::Server => {
+                if self.listener.as_ref().is_some_and(|l| !l.is_there()) {
+                    self.drop_listener();
+                }
+                if self.listener.is_none() {
+                    match Listener::bind(&self.socket.path) {
+                        Ok(listener) => {
+                            self.listener = Some(listener);
+                            self.told.clear();
+                        }
+                        Err(e) => {
+                            self.next = now + RETRY;
+                            self.trouble(&format!("cannot listen at {}: {e}", self.socket.path.display()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..TURN {
+            let stream = match self.listener.as_ref().map(Listener::accept) {
+                Some(Ok(Some(stream))) => stream,
+                Some(Err(e)) => {
+                    self.trouble(&format!("cannot accept: {e}"));
+                    self.next = Instant::now() + RETRY;
+                    return;
+                }
+                _ => return,
+            };
+            // The one before may be gone already, without having been noticed yet.
+            self.read();
+            if self.session.is_some() || Instant::now() < self.next {
+                self.device.trouble("a second front end was turned away");
+                continue;
+            }
+            self.begin(stream);
+        }
+    }
+
+    fn begin(&mut self, stream: UnixStream) {
+        self.told.clear();
+        let conn = Connection::new(stream);
+        let journal = self.journal.clone();
+        let session = Session::new(conn, &mut *self.device, Arc::clone(&self.wake), journal);
+        self.session = Some((session, Instant::now()));
+        self.watched[1] = false;
+    }
+
+    fn end(&mut self, end: &End) {
+        let Some((session, began)) = self.session.take() else {
+            return;
+        };
+        self.watched[1] = false;
+        let now = Instant::now();
+        self.faults = match end.is_fault() {
+            false if session.is_greeted() => 0,
+            false => self.faults,
+            true if now.duration_since(began) > GOOD => 1,
+            true => self.faults.saturating_add(1),
+        };
+        session.close(&end.to_string(), &mut *self.device);
+        let pause = match self.faults {
+            0 if self.socket.role == Role::Client => AFTER_LOSS,
+            0 => Duration::ZERO,
+            n => (RETRY * (1 << n.saturating_sub(1).min(4))).min(MAX_PAUSE),
+        };
+        self.next = now + pause;
+    }
+
+    /// Ends the session because the port goes away.
+    pub(super) fn close(mut self) {
+        self.end(&End::Removed);
+    }
+
+    /// Tells something about the socket, once.
+    fn trouble(&mut self, text: &str) {
+        if self.told != text {
+            text.clone_into(&mut self.told);
+            self.device.trouble(text);
+        }
+    }
+
+    fn drop_listener(&mut self) {
+        self.listener = None;
+        self.watched[0] = false;
+    }
+
+    /// Makes what is watched what is wanted. A descriptor that was closed is not watched any more.
+    fn watch(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) {
+        let quiet = self.session.is_none() && Instant::now() < self.next;
+        let listener = self.listener.as_ref().map(AsRawFd::as_raw_fd);
+        let session = self.session.as_ref();
+        let fd = session.map(|(s, _)| s.as_fd().as_raw_fd());
+        let paused = session.is_some_and(|(s, _)| s.is_paused());
+        for (i, part, fd, want) in [
+            (0, Part::Listener, listener, !quiet),
+            (1, Part::Session, fd, !paused),
+        ] {
+            let Some(fd) = fd else { continue };
+            let done = match (self.watched[i], want) {
+                (false, true) => epoll.add(fd, token(part)),
+                (true, false) => epoll.remove(fd),
+                _ => continue,
+            };
+            match done {
+                Ok(()) => self.watched[i] = want,
+                Err(e) => self.cannot_watch(&e),
+            }
+        }
+    }
+    #[cold]
+    fn cannot_watch(&mut self, e: &io::Error) {
+        self.trouble(&format!("cannot watch {}: {e}", self.socket.path.display()));
+    }
+}

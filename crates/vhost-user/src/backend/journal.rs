@@ -1,0 +1,104 @@
+//! Packed rings' positions across sessions and processes, where the front end keeps none (QEMU keeps no inflight area for network
+//! devices, and after a crash of the back end tells the base that it knew at the start).
+//!
+//! A file (or nameless memory) with a slot for each ring: what the ring was when it started, and its [`Record`]. A ring is taken to be the
+//! same one when size, addresses and the told base are, it was not stopped in between, and its content agrees with the record.
+//!
+//! Whoever can write the file can make this port's rings go wrong, nothing more; it is made readable for its owner only.
+
+use heddle_sys::Mapping;
+use heddle_sys::mmap::{Pages, memfd};
+use heddle_virtio::mem::{GuestMemory, HostRange};
+use heddle_virtio::ring::limits::MAX_QUEUE;
+use heddle_virtio::ring::{Position, QueueConfig, Record, RecordLayout};
+use rustix::fs::{CWD, Mode, OFlags, ftruncate, openat};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Identity of the ring in front of its record.
+const IDENTITY: u64 = 64;
+/// The mark of an identity: also the layout's version.
+const MAGIC: u64 = 0x4845_4444_4c45_0001;
+
+/// The slots of one port's rings. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Journal {
+    map: Arc<Mapping>,
+}
+
+/// Bytes of a slot. Pages that no ring uses are never touched.
+fn slot_len() -> u64 {
+    (IDENTITY + RecordLayout::Dense.len(MAX_QUEUE)).next_multiple_of(4096)
+}
+
+impl Journal {
+    /// A journal for `rings` rings in the file `path`, or in memory of this process.
+    pub(super) fn open(path: Option<&Path>, rings: u16) -> io::Result<Self> {
+        let len = slot_len() * u64::from(rings);
+        let fd: OwnedFd = match path {
+            None => memfd("vhost-user-journal", len, Pages::Normal)?,
+            Some(path) => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+                let fd = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR)?;
+                ftruncate(&fd, len)?; // a sparse file
+                fd
+            }
+        };
+        Ok(Self {
+            map: Arc::new(Mapping::of_fd(fd.as_fd(), 0, len)?),
+        })
+    }
+
+    fn slot(&self, index: u16) -> Option<HostRange> {
+        HostRange::of(Arc::clone(&self.map), slot_len() * u64::from(index), IDENTITY, 8).ok()
+    }
+
+    /// Where ring `index`, which the front end places at `told`, really is, and the record to keep of it from now on. `known` is its
+    /// place when this session stopped it itself.
+    pub(super) fn begin(
+        &self,
+        index: u16,
+        cfg: &QueueConfig,
+        told: Position,
+        known: Option<Position>,
+        mem: &GuestMemory,
+    ) -> Option<(Position, Record)> {
+        let slot = self.slot(index)?;
+        let at = slot_len() * u64::from(index) + IDENTITY;
+        let record = Record::new(&self.map, at, cfg.size, RecordLayout::Dense).ok()?;
+        let identity = identity(cfg, told);
+        let same = identity.iter().enumerate().all(|(i, &v)| slot.load64(8 * i) == v);
+        let found = match known {
+            None if same => record.recover(cfg, mem).ok()?,
+            _ => None,
+        };
+        let at = known.or(found).unwrap_or(told);
+        if found.is_none() && !(same && record.is_at(at)) {
+            record.start(at);
+        }
+        for (i, v) in identity.into_iter().enumerate() {
+            slot.store64(8 * i, v);
+        }
+        Some((at, record))
+    }
+
+    /// The front end knows where ring `index` is.
+    pub(super) fn end(&self, index: u16) {
+        if let Some(slot) = self.slot(index) {
+            slot.store64(0, 0);
+        }
+    }
+}
+
+fn identity(cfg: &QueueConfig, told: Position) -> [u64; 6] {
+    [
+        MAGIC,
+        u64::from(cfg.size),
+        cfg.desc,
+        cfg.driver,
+        cfg.device,
+        u64::from(told.to_base(true)),
+    ]
+}

@@ -1,0 +1,132 @@
+//! Sockets in the file system: one's own is made, a stale one replaced, a live one left alone.
+
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// Longest path that a socket's address holds.
+const MAX_PATH: usize = 107;
+
+/// A path that fits into an address, and what keeps it valid: that of a long path goes through its directory's descriptor.
+fn address(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
+    if path.as_os_str().len() <= MAX_PATH {
+        return Ok((path.to_owned(), None));
+    }
+    let dir = directory(path)?;
+    let name = path.file_name().unwrap_or_default();
+    let short = Path::new("/proc/self/fd")
+        .join(dir.as_raw_fd().to_string())
+        .join(name);
+    Ok((short, Some(dir)))
+}
+
+fn directory(path: &Path) -> io::Result<OwnedFd> {
+    let dir = path
+        .parent()
+        .filter(|p| !p.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    Ok(openat(
+        CWD,
+        dir,
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?)
+}
+
+/// Connects without waiting: a listener whose queue is full is as good as none.
+///
+/// # Errors
+/// What connect(2) says.
+pub(super) fn dial(path: &Path) -> io::Result<UnixStream> {
+    let (short, _dir) = address(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect(&fd, &SocketAddrUnix::new(&short)?)?;
+    Ok(UnixStream::from(fd))
+}
+
+/// A listening socket, whose file goes with it.
+#[derive(Debug)]
+pub(super) struct Listener {
+    socket: UnixListener,
+    path: PathBuf,
+    /// The file that was made.
+    file: (u64, u64),
+}
+
+impl Listener {
+    /// Listens at `path`. A socket there that nobody listens at is what a process that was killed left behind: it is replaced. The file has the
+    /// permissions that the process's umask leaves.
+    ///
+    /// # Errors
+    /// `AddrInUse` when somebody listens there, `AlreadyExists` when something else than a socket is there, `WouldBlock` when another
+    /// process is just doing the same; else what the system says.
+    pub(super) fn bind(path: &Path) -> io::Result<Self> {
+        // Two processes that both find a stale socket must not remove each other's new one.
+        let dir = directory(path)?;
+        flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+        if let Ok(meta) = std::fs::symlink_metadata(path) {
+            if !meta.file_type().is_socket() {
+                return Err(io::Error::new(
+                    io::ErrorKind::AlreadyExists,
+                    "there is a file that is no socket",
+                ));
+            }
+            match dial(path) {
+                Ok(_) => return Err(in_use()),
+                Err(e) if e.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => return Err(in_use()),
+                Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
+                Err(e) => return Err(e),
+            }
+        }
+        let (short, _dir) = address(path)?;
+        let socket = UnixListener::bind(short)?;
+        socket.set_nonblocking(true)?;
+        let meta = std::fs::symlink_metadata(path)?;
+        Ok(Self {
+            socket,
+            path: path.to_owned(),
+            file: (meta.dev(), meta.ino()),
+        })
+    }
+
+    /// The next connection, if there is one.
+    ///
+    /// # Errors
+    /// What accept(2) says.
+    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match self.socket.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Whether the file is still this socket's: somebody may have removed or replaced it, so that nobody finds it any more.
+    pub(super) fn is_there(&self) -> bool {
+        std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file)
+    }
+}
+
+impl AsRawFd for Listener {
+    fn as_raw_fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if self.is_there() {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn in_use() -> io::Error {
+    io::Error::new(io::ErrorKind::AddrInUse, "another process listens there")
+}

@@ -1,0 +1,289 @@
+//! The IOMMU: entries that the front end told, misses that queues met, ring areas behind it.
+//!
+//! An entry maps a range of I/O virtual addresses to the front end's own addresses. The queues' memory table is made of the entries.
+//! The front end sends entries when asked (specification, "IOMMU support"); when there are too many, the oldest are forgotten and
+//! asked for again.
+//!
+//! Ring areas must be readable and writable in one contiguous piece; buffers and indirect tables are held to their permissions by
+//! the queues.
+
+use super::{Handled, Outcome, PLAIN, Refusal, Session, memory::Mapped, refuse};
+use crate::backend::Device;
+use crate::message::{Access, BackendRequest, Connection, IotlbKind, IotlbMsg, Received, Reply};
+use core::time::Duration;
+use heddle_virtio::mem::{self, MAX_ENTRIES, Region};
+use heddle_virtio::ring::QueueConfig;
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Most addresses that are asked for at a time.
+const MAX_ASKED: usize = 1024;
+/// How long the front end has to answer before it is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) size: u64,
+    pub(super) user: u64,
+    pub(super) access: Access,
+}
+
+/// Entries, and the channel on which more are asked for.
+#[derive(Debug, Default)]
+pub(super) struct Iotlb {
+    /// By first address; disjoint.
+    entries: BTreeMap<u64, Entry>,
+    /// First addresses in the order in which they came; may name entries that are gone.
+    age: VecDeque<u64>,
+    /// What was asked for and has not come.
+    asked: Vec<(u64, Access, Instant)>,
+    channel: Option<Connection>,
+}
+
+impl Iotlb {
+    /// Forgets all entries.
+    pub(super) fn clear(&mut self) {
+        self.entries.clear();
+        self.age.clear();
+        self.asked.clear();
+    }
+
+    /// Removes entries that have an address in the range: whole ones, since what is left of one is asked for again.
+    pub(super) fn remove(&mut self, iova: u64, size: u64) -> bool {
+        let end = iova.saturating_add(size);
+        let before = self.entries.len();
+        self.entries
+            .retain(|&at, e| at >= end || at.saturating_add(e.size) <= iova);
+        self.entries.len() != before
+    }
+
+    pub(super) fn insert(&mut self, iova: u64, entry: Entry) {
+        self.remove(iova, entry.size);
+        while self.entries.len() >= MAX_ENTRIES {
+            let oldest = self.age.pop_front();
+            if oldest.is_none_or(|at| self.entries.remove(&at).is_none()) && oldest.is_none() {
+                self.entries.pop_first();
+            }
+        }
+        if self.age.len() >= 4 * MAX_ENTRIES {
+            let mut seen = std::collections::HashSet::new();
+            let entries = &self.entries;
+            self.age.retain(|at| entries.contains_key(at) && seen.insert(*at));
+        }
+        self.entries.insert(iova, entry);
+        self.age.push_back(iova);
+        let end = iova.saturating_add(entry.size);
+        self.asked.retain(|(at, ..)| !(iova..end).contains(at));
+    }
+
+    /// The queues' regions: entries next to each other in both spaces are one, since a ring's area has to be.
+    pub(super) fn regions(&self, memory: &[Mapped]) -> Vec<Region> {
+        let mut merged: Vec<(u64, Entry)> = Vec::with_capacity(self.entries.len());
+        for (&iova, e) in &self.entries {
+            match merged.last_mut() {
+                Some((at, last))
+                    if last.access == e.access
+                        && at.checked_add(last.size) == Some(iova)
+                        && last.user.checked_add(last.size) == Some(e.user) =>
+                {
+                    last.size += e.size;
+                }
+                _ => merged.push((iova, *e)),
+            }
+        }
+        merged
+            .iter()
+            .flat_map(|(iova, e)| pieces(*iova, e, memory))
+            .collect()
+    }
+
+    /// First address of the range that no entry with this access holds.
+    pub(super) fn missing(&self, iova: u64, size: u64, access: Access) -> Option<u64> {
+        let (mut at, end) = (iova, iova.saturating_add(size));
+        while at < end {
+            match self.entries.range(..=at).next_back() {
+                Some((&from, e)) if at - from < e.size && e.access.contains(access) => {
+                    at = from.saturating_add(e.size);
+                }
+                _ => return Some(at),
+            }
+        }
+        None
+    }
+
+    /// Asks the front end for the entry at `iova`, unless that was just done.
+    fn ask(&mut self, iova: u64, access: Access) -> Result<(), Refusal> {
+        let now = Instant::now();
+        self.asked.retain(|(.., at)| now.duration_since(*at) < ASK_AGAIN);
+        if self.asked.len() >= MAX_ASKED || self.asked.iter().any(|&(a, x, _)| (a, x) == (iova, access)) {
+            return Ok(());
+        }
+        let Some(channel) = &mut self.channel else {
+            refuse!("{iova:#x} is not known, and there is no channel to ask for it");
+        };
+        let request = BackendRequest::Iotlb(IotlbMsg {
+            iova,
+            size: 0,
+            user: 0,
+            access,
+            kind: IotlbKind::Miss,
+        });
+        let mut payload = Vec::new();
+        request.encode(&mut payload);
+        if let Err(e) = channel.send(request.code(), PLAIN, &payload, &[]) {
+            self.channel = None;
+            refuse!("asking for {iova:#x}: {e}");
+        }
+        self.asked.push((iova, access, now));
+        Ok(())
+    }
+
+    /// When something has to be asked for again.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.asked.iter().map(|(.., at)| *at + ASK_AGAIN).min()
+    }
+
+    /// Sends what waits, and drops what the front end says on the channel: answers that nobody asked for.
+    pub(super) fn serve(&mut self) -> Result<(), Refusal> {
+        let Some(channel) = &mut self.channel else {
+            return Ok(());
+        };
+        let mut end = channel.flush().err();
+        for _ in 0..super::TURN {
+            match channel.recv() {
+                Ok(Received::Frame(_)) => {}
+                Ok(Received::Nothing) => break,
+                Ok(Received::Closed) => {
+                    self.channel = None;
+                    return Ok(());
+                }
+                Err(e) => {
+                    end = Some(e);
+                    break;
+                }
+            }
+        }
+        if let Some(e) = end {
+            self.channel = None;
+            refuse!("the back end's channel: {e}");
+        }
+        Ok(())
+    }
+}
+
+/// The parts of an entry that lie in the guest's memory; it may lie across several regions of the front end's addresses.
+fn pieces(iova: u64, e: &Entry, memory: &[Mapped]) -> Vec<Region> {
+    let (mut done, mut out) = (0, Vec::new());
+    let access = mem::Access::from_bits_truncate(e.access.bits());
+    while done < e.size {
+        let user = e.user.saturating_add(done);
+        let place = memory.iter().find_map(|m| {
+            let offset = user.checked_sub(m.told.user).filter(|&o| o < m.told.size)?;
+            Some((m, offset))
+        });
+        let Some((m, offset)) = place else { break };
+        let size = (e.size - done).min(m.told.size - offset);
+        let part = usize::try_from(offset)
+            .ok()
+            .and_then(|at| Region::part(iova.checked_add(done)?, size, user, Arc::clone(&m.map), at).ok());
+        out.extend(part.map(|r| {
+            r.logged_at(m.told.guest.saturating_add(offset))
+                .restricted(access)
+        }));
+        done += size;
+    }
+    out
+}
+
+impl Session {
+    pub(super) fn set_backend_req_fd(&mut self, fd: Option<OwnedFd>) -> Handled {
+        let Some(fd) = fd else { refuse!("no descriptor") };
+        if !matches!(
+            rustix::net::sockopt::socket_type(&fd),
+            Ok(rustix::net::SocketType::STREAM)
+        ) {
+            refuse!("the descriptor is no stream socket");
+        }
+        self.iotlb.channel = Some(Connection::new(UnixStream::from(fd)));
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn iotlb_message(&mut self, msg: IotlbMsg, device: &mut dyn Device) -> Handled {
+        let wraps = msg.iova.checked_add(msg.size).is_none() || msg.user.checked_add(msg.size).is_none();
+        match msg.kind {
+            IotlbKind::Update => {
+                if msg.size == 0 || wraps {
+                    refuse!("an entry of {:#x} bytes at {:#x}", msg.size, msg.iova);
+                }
+                let table = &self.memory.regions;
+                let entry = Entry {
+                    size: msg.size,
+                    user: msg.user,
+                    access: msg.access,
+                };
+                // "Addresses and size must be within vhost memory regions."
+                let inside: u64 = pieces(msg.iova, &entry, table).iter().map(Region::len).sum();
+                if inside != msg.size {
+                    refuse!("{:#x}+{:#x} is not in the guest's memory", msg.user, msg.size);
+                }
+                self.iotlb.insert(msg.iova, entry);
+            }
+            IotlbKind::Invalidate => {
+                // A range of no bytes, or of all of them, are ways to say "everything".
+                if msg.size == 0 {
+                    self.iotlb.clear();
+                } else {
+                    self.iotlb.remove(msg.iova, msg.size);
+                }
+            }
+            IotlbKind::Miss | IotlbKind::AccessFail => refuse!("{:?} goes the other way", msg.kind),
+        }
+        let published = self.publish_memory(device)?;
+        self.follow_memory(device)?;
+        match published {
+            Outcome::Await(old, _) => Ok(Outcome::Await(old, Some(Reply::U64(0)))),
+            other => Ok(other),
+        }
+    }
+
+    /// Whether all of a ring's areas are known; asks for the first address of each that is not.
+    pub(super) fn areas_reachable(&mut self, cfg: &QueueConfig) -> Result<bool, Refusal> {
+        let mut all = true;
+        for (at, len) in [cfg.desc, cfg.driver, cfg.device].into_iter().zip(cfg.area_len()) {
+            if let Some(addr) = self.iotlb.missing(at, len, Access::all()) {
+                all = false;
+                self.iotlb.ask(addr, Access::all())?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Asks for what queues wait for, again for what never came.
+    pub(super) fn serve_iotlb(&mut self, device: &mut dyn Device) {
+        let misses = self.link.take();
+        if !self.has_iommu() {
+            return;
+        }
+        let mut served = self.iotlb.serve();
+        for miss in misses {
+            let access = if miss.write { Access::WRITE } else { Access::READ };
+            served = served.and(self.iotlb.ask(miss.addr, access));
+        }
+        if self.iotlb.next().is_some_and(|t| t <= Instant::now()) {
+            self.iotlb.asked.clear();
+            // Queues that still wait tell so again; rings' areas are looked at here.
+            served = served.and(self.follow_memory(device));
+            device.refresh_memory();
+        }
+        if let Err(Refusal(why)) = served {
+            device.trouble(&why);
+        }
+    }
+    /// When to serve the IOTLB again at the latest.
+    pub(super) fn iotlb_deadline(&self) -> Option<Instant> {
+        self.iotlb.next()
+    }
+}

@@ -1,0 +1,166 @@
+//! The guest's memory and the dirty log.
+//!
+//! A table is built from what the front end sent, published, and answered for when the one before is out of use
+//! ([`super::Outcome::Await`]): "use after unmap" cannot happen, since a table keeps its mappings, and the front end is not told that
+//! memory is free while a worker may still copy into it.
+
+use super::{Handled, Outcome, Refusal, Session, no_memory, refuse};
+use crate::backend::Device;
+use crate::message::{LogArea, MemRegion, Reply};
+use heddle_sys::Mapping;
+use heddle_virtio::mem::{DirtyLog, GuestMemory, Region, SharedMemory};
+use heddle_virtio::ring::Features;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Most bytes of a dirty log: a guest of 1 PiB.
+const MAX_LOG: u64 = 1 << 35;
+
+/// A region that the front end handed over.
+#[derive(Clone, Debug)]
+pub(super) struct Mapped {
+    pub(super) told: MemRegion,
+    file: FileId,
+    region: Region,
+    pub(super) map: Arc<Mapping>,
+}
+
+/// Which file a descriptor stands for.
+type FileId = (u64, u64);
+
+/// What the front end set up.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) regions: Vec<Mapped>,
+    log: Option<Arc<DirtyLog>>,
+    pub(super) shared: Arc<SharedMemory>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            regions: Vec::new(),
+            log: None,
+            shared: no_memory(),
+        }
+    }
+}
+
+fn file_id(fd: &OwnedFd) -> Result<FileId, Refusal> {
+    let st = rustix::fs::fstat(fd)?;
+    Ok((st.st_dev, st.st_ino))
+}
+
+impl Memory {
+    /// Maps a region, or takes the mapping that is there already for the same bytes of the same file.
+    fn map(&self, told: &MemRegion, fd: &OwnedFd) -> Result<Mapped, Refusal> {
+        let file = file_id(fd)?;
+        let same = |m: &&Mapped| m.file == file && (m.told.offset, m.told.size) == (told.offset, told.size);
+        let map = match self.regions.iter().find(same) {
+            Some(m) => Arc::clone(&m.map),
+            None => Arc::new(Mapping::of_fd(fd.as_fd(), told.offset, told.size).map_err(|e| {
+                Refusal(format!(
+                    "{:#x} bytes at {:#x} of a region's file cannot be mapped: {e}",
+                    told.size, told.offset
+                ))
+            })?),
+        };
+        let region = Region::new(told.guest, told.user, Arc::clone(&map))?;
+        Ok(Mapped {
+            told: *told,
+            file,
+            region,
+            map,
+        })
+    }
+}
+
+impl Session {
+    pub(super) fn set_mem_table(
+        &mut self,
+        regions: &[MemRegion],
+        fds: &[OwnedFd],
+        device: &mut dyn Device,
+    ) -> Handled {
+        let mut table = Vec::with_capacity(regions.len());
+        for (told, fd) in regions.iter().zip(fds) {
+            table.push(self.memory.map(told, fd)?);
+        }
+        self.take_regions(table, device)
+    }
+
+    pub(super) fn add_mem_reg(
+        &mut self,
+        told: &MemRegion,
+        fd: Option<OwnedFd>,
+        device: &mut dyn Device,
+    ) -> Handled {
+        let Some(fd) = fd else { refuse!("no descriptor") };
+        if self.memory.regions.len() >= self.offer.mem_slots {
+            refuse!("all {} memory slots are in use", self.offer.mem_slots);
+        }
+        let mut table = self.memory.regions.clone();
+        table.push(self.memory.map(told, &fd)?);
+        self.take_regions(table, device)
+    }
+
+    pub(super) fn rem_mem_reg(&mut self, told: &MemRegion, device: &mut dyn Device) -> Handled {
+        // The file's offset does not count (specification, REM_MEM_REG).
+        let same =
+            |m: &Mapped| (m.told.guest, m.told.size, m.told.user) == (told.guest, told.size, told.user);
+        let mut table = self.memory.regions.clone();
+        let Some(at) = table.iter().position(same) else {
+            refuse!("no region of {:#x} bytes at {:#x}", told.size, told.guest);
+        };
+        table.remove(at);
+        self.take_regions(table, device)
+    }
+
+    /// Makes `table` the guest's memory, if it makes sense.
+    fn take_regions(&mut self, table: Vec<Mapped>, device: &mut dyn Device) -> Handled {
+        GuestMemory::new(table.iter().map(|m| m.region.clone()).collect())?;
+        self.memory.regions = table;
+        // Entries name the front end's addresses, which may mean other bytes now.
+        self.iotlb.clear();
+        let published = self.publish_memory(device)?;
+        self.follow_memory(device)?;
+        Ok(published)
+    }
+
+    /// Publishes the table that follows from regions, IOTLB, features and log.
+    pub(super) fn publish_memory(&mut self, device: &mut dyn Device) -> Handled {
+        let regions = if self.has_iommu() {
+            self.iotlb.regions(&self.memory.regions)
+        } else {
+            self.memory.regions.iter().map(|m| m.region.clone()).collect()
+        };
+        let log = self.memory.log.clone();
+        let log = log.filter(|_| self.features.contains(Features::LOG_ALL));
+        let table = GuestMemory::new(regions)?.with_log(log);
+        let old = self.memory.shared.replace(table);
+        device.refresh_memory();
+        Ok(Outcome::Await(old, None))
+    }
+
+    pub(super) fn set_log_base(
+        &mut self,
+        area: Option<LogArea>,
+        fd: Option<OwnedFd>,
+        device: &mut dyn Device,
+    ) -> Handled {
+        let (Some(area), Some(fd)) = (area, fd) else {
+            refuse!("a log can only be shared by a descriptor (LOG_SHMFD)");
+        };
+        if area.size > MAX_LOG {
+            refuse!("a log of {:#x} bytes", area.size);
+        }
+        let map = Mapping::of_fd(fd.as_fd(), area.offset, area.size)?;
+        self.memory.log = Some(Arc::new(DirtyLog::new(map)?));
+        // "The back-end must reply" (specification, Communication); QEMU reads and ignores the number.
+        let reply = Some(Reply::U64(0));
+        match self.publish_memory(device)? {
+            Outcome::Await(old, _) => Ok(Outcome::Await(old, reply)),
+            other => Ok(other),
+        }
+    }
+}

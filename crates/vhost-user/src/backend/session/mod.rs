@@ -1,0 +1,410 @@
+//! One connection of a front end: what it has set up, and the messages that change it.
+//!
+//! **Problem.** The front end sends any message in any order; rings run meanwhile in workers; memory that it takes away must be out
+//! of use before it is told so. And one front end must not delay the others.
+//!
+//! **Invariants.**
+//! * No function waits for the front end. What has to wait for workers ([`Pending`]) is asked again later; until then no further
+//!   message is read.
+//! * Each request gets the answer that the specification gives it, once. What is refused is answered with an error where
+//!   there is an answer, else the connection ends with a text that says why.
+//! * Memory: one table, one table of IOTLB entries, one unfinished message, two bounded queues of unsent bytes.
+//! * After [`Session::close`] no ring runs.
+//!
+//! **Thread-safety.** Belongs to the control thread.
+
+mod inflight;
+mod iotlb;
+mod memory;
+mod negotiate;
+mod ring;
+
+use super::journal::Journal;
+use super::{Device, Link, MAX_QUEUE_PAIRS, Offer, PROTOCOL};
+use crate::message::{
+    Connection, Frame, HeaderFlags, MessageError, ProtocolFeatures, Received, Reply, ReplyKind, Request,
+    SocketError,
+};
+use core::time::Duration;
+use heddle_sys::EventFd;
+use heddle_virtio::mem::{GuestMemory, MAX_REGIONS, SharedMemory};
+use heddle_virtio::ring::Features;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// How long workers may use an old memory table before the front end is told that it cannot be taken away.
+const MEMORY_WAIT: Duration = Duration::from_secs(2);
+/// How long a message may take from its first byte to its last.
+const PARTIAL_WAIT: Duration = Duration::from_secs(2);
+/// How long a front end may leave its answers unread.
+const UNSENT_WAIT: Duration = Duration::from_secs(2);
+/// How long a front end may take to its first message.
+const HELLO_WAIT: Duration = Duration::from_secs(10);
+/// Most messages that are handled before others get their turn.
+const TURN: usize = 64;
+
+/// Why a session ends.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum End {
+    /// The front end closed the connection.
+    #[error("the front end closed the connection")]
+    Closed,
+    /// The connection is broken, or what came is no message.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// A message that makes no sense here.
+    #[error("{0}")]
+    Refused(String),
+    /// The port is taken away.
+    #[error("the port was removed")]
+    Removed,
+}
+
+impl End {
+    /// Whether the front end did something wrong, so that it should not be back at once.
+    pub(super) fn is_fault(&self) -> bool {
+        match self {
+            Self::Closed | Self::Removed => false,
+            Self::Socket(SocketError::Io(_)) => false,
+            Self::Socket(_) | Self::Refused(_) => true,
+        }
+    }
+}
+
+/// A request that is refused, with a text for people.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal(String);
+
+impl<T: core::fmt::Display> From<T> for Refusal {
+    fn from(e: T) -> Self {
+        Self(e.to_string())
+    }
+}
+
+/// Refuses, with a text.
+macro_rules! refuse {
+    ($($arg:tt)*) => { return Err(Refusal(format!($($arg)*))) };
+}
+use refuse;
+
+/// What a request leads to.
+#[derive(Debug)]
+enum Outcome {
+    /// Done; an acknowledgement if one is wanted.
+    Done,
+    /// Its own answer, with or without a descriptor.
+    Answer(Reply, Option<OwnedFd>),
+    /// Done when nobody uses this table any more; an answer then.
+    Await(Arc<GuestMemory>, Option<Reply>),
+}
+
+type Handled = Result<Outcome, Refusal>;
+
+/// A request whose answer waits until the old memory table is out of use.
+#[derive(Debug)]
+struct Pending {
+    old: Arc<GuestMemory>,
+    request: u32,
+    reply: Option<Reply>,
+    deadline: Instant,
+}
+
+/// A connection's state.
+#[derive(Debug)]
+pub(super) struct Session {
+    conn: Connection,
+    link: Link,
+    offer: Offer,
+    features: Features,
+    protocol: ProtocolFeatures,
+    status: u8,
+    memory: memory::Memory,
+    rings: Vec<ring::Ring>,
+    iotlb: iotlb::Iotlb,
+    inflight: Option<inflight::Area>,
+    journal: Option<Journal>,
+    pending: Option<Pending>,
+    began: Instant,
+    /// Whether a message came.
+    greeted: bool,
+    unsent_since: Option<Instant>,
+}
+
+impl Session {
+    /// A connection just made. `wake` is raised when the device has something to tell.
+    pub(super) fn new(
+        conn: Connection,
+        device: &mut dyn Device,
+        wake: Arc<EventFd>,
+        journal: Option<Journal>,
+    ) -> Self {
+        let offer = bounded(device.offer());
+        let link = Link::new(wake);
+        device.connected(link.clone());
+        let rings = (0..2 * offer.queue_pairs)
+            .map(|_| ring::Ring::default())
+            .collect();
+        Self {
+            conn,
+            link,
+            offer,
+            features: Features::empty(),
+            protocol: ProtocolFeatures::empty(),
+            status: 0,
+            memory: memory::Memory::default(),
+            rings,
+            iotlb: iotlb::Iotlb::default(),
+            inflight: None,
+            journal,
+            pending: None,
+            began: Instant::now(),
+            greeted: false,
+            unsent_since: None,
+        }
+    }
+
+    /// The descriptor to watch for input, unless [`Session::is_paused`].
+    pub(super) fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.conn.as_fd()
+    }
+    /// Whether no message is to be read now.
+    pub(super) fn is_paused(&self) -> bool {
+        self.pending.is_some() || self.conn.has_unsent()
+    }
+    /// Whether a front end has shown itself: it sent a message.
+    pub(super) fn is_greeted(&self) -> bool {
+        self.greeted
+    }
+
+    /// Reads and handles what is there, bounded.
+    pub(super) fn readable(&mut self, device: &mut dyn Device) -> Result<(), End> {
+        for _ in 0..TURN {
+            if self.is_paused() {
+                break;
+            }
+            match self.conn.recv()? {
+                Received::Nothing => break,
+                Received::Closed => return Err(End::Closed),
+                Received::Frame(frame) => self.message(frame, device)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what time or the device ask for; returns when to be called again at the latest.
+    pub(super) fn tick(&mut self, device: &mut dyn Device) -> Result<Option<Instant>, End> {
+        let now = Instant::now();
+        self.serve_iotlb(device);
+        self.finish_pending(now, device)?;
+        if self.conn.flush()? {
+            self.unsent_since = None;
+        } else if now.duration_since(*self.unsent_since.get_or_insert(now)) > UNSENT_WAIT {
+            return Err(SocketError::Unread.into());
+        }
+        let over = |since: Instant, wait| now.duration_since(since) > wait;
+        if !self.greeted && over(self.began, HELLO_WAIT) {
+            return Err(End::Refused("no message from the front end".into()));
+        }
+        if self.conn.partial_since().is_some_and(|s| over(s, PARTIAL_WAIT)) {
+            return Err(End::Refused("a message was never finished".into()));
+        }
+        let soon = self.is_paused().then_some(now + Duration::from_millis(2));
+        let hello = (!self.greeted).then_some(self.began + HELLO_WAIT);
+        let partial = self.conn.partial_since().map(|s| s + PARTIAL_WAIT);
+        let grain = Duration::from_millis(5);
+        let again = self.iotlb_deadline().filter(|_| self.has_iommu());
+        Ok(
+            [soon, again, hello.map(|t| t + grain), partial.map(|t| t + grain)]
+                .into_iter()
+                .flatten()
+                .min(),
+        )
+    }
+
+    /// Stops all rings and tells the device. `why` is for people.
+    pub(super) fn close(mut self, why: &str, device: &mut dyn Device) {
+        self.stop_all(device);
+        device.disconnected(why);
+    }
+
+    fn message(&mut self, mut frame: Frame, device: &mut dyn Device) -> Result<(), End> {
+        self.greeted = true;
+        let code = frame.header.request;
+        let wants_ack = frame.header.needs_reply() && self.protocol.contains(ProtocolFeatures::REPLY_ACK);
+        let request = match Request::decode(code, &frame.payload) {
+            Ok(request) => request,
+            // A later extension, perhaps: whoever asks for an answer learns that it is not known here.
+            Err(e @ MessageError::Unknown(_)) if wants_ack => {
+                device.trouble(&e.to_string());
+                return Ok(self.conn.send_reply(code, &Reply::U64(1), &[])?);
+            }
+            Err(e) => return Err(SocketError::from(e).into()),
+        };
+        if frame.header.is_reply() {
+            return Err(End::Refused(format!("{} came as an answer", request.name())));
+        }
+        if !request.fds().allows(frame.fds.len()) {
+            let fds = frame.fds.len();
+            return Err(SocketError::from(MessageError::Fds { request: code, fds }).into());
+        }
+        let fds: Vec<OwnedFd> = frame.fds.drain(..).collect();
+        match self.handle(&request, fds, device) {
+            Ok(outcome) => self.answer(&request, wants_ack, outcome, device),
+            Err(Refusal(why)) => {
+                let text = format!("{}: {why}", request.name());
+                match (&request, request.reply()) {
+                    (Request::GetConfig(_), _) => {
+                        device.trouble(&text);
+                        Ok(self.conn.send_reply(code, &Reply::NoConfig, &[])?)
+                    }
+                    (_, ReplyKind::Ack) if wants_ack => {
+                        device.trouble(&text);
+                        Ok(self.conn.send_reply(code, &Reply::U64(1), &[])?)
+                    }
+                    (Request::Iotlb(_), _) => {
+                        device.trouble(&text);
+                        Ok(self.conn.send_reply(code, &Reply::U64(1), &[])?)
+                    }
+                    _ => Err(End::Refused(text)),
+                }
+            }
+        }
+    }
+
+    fn answer(
+        &mut self,
+        request: &Request,
+        wants_ack: bool,
+        outcome: Outcome,
+        device: &mut dyn Device,
+    ) -> Result<(), End> {
+        let ack = (wants_ack && request.reply() == ReplyKind::Ack).then_some(Reply::U64(0));
+        let code = request.code();
+        match outcome {
+            Outcome::Done => match ack {
+                Some(reply) => Ok(self.conn.send_reply(code, &reply, &[])?),
+                None => Ok(()),
+            },
+            Outcome::Answer(reply, fd) => {
+                let fd = fd.as_ref().map(AsFd::as_fd);
+                Ok(self.conn.send_reply(code, &reply, fd.as_slice())?)
+            }
+            Outcome::Await(old, reply) => {
+                let now = Instant::now();
+                self.pending = Some(Pending {
+                    old,
+                    request: code,
+                    reply: reply.or(ack),
+                    deadline: now + MEMORY_WAIT,
+                });
+                self.finish_pending(now, device)
+            }
+        }
+    }
+
+    /// Answers the request that waits for workers, if they are done.
+    fn finish_pending(&mut self, now: Instant, device: &mut dyn Device) -> Result<(), End> {
+        let Some(pending) = &self.pending else {
+            return Ok(());
+        };
+        device.refresh_memory();
+        let free = Arc::strong_count(&pending.old) == 1;
+        if !free && now < pending.deadline {
+            return Ok(());
+        }
+        let Some(pending) = self.pending.take() else {
+            return Ok(());
+        };
+        if !free {
+            // The mapping lives on as long as it is used; but what the front end asked for was not done.
+            return Err(End::Refused(
+                "workers did not let go of the guest's memory".into(),
+            ));
+        }
+        match pending.reply {
+            Some(reply) => Ok(self.conn.send_reply(pending.request, &reply, &[])?),
+            None => Ok(()),
+        }
+    }
+
+    fn handle(&mut self, request: &Request, fds: Vec<OwnedFd>, device: &mut dyn Device) -> Handled {
+        self.check_negotiated(request)?;
+        let mut fds = fds;
+        let mut fd = || fds.pop();
+        match request {
+            Request::GetFeatures => Ok(number(self.offer.features.bits())),
+            Request::SetFeatures(bits) => self.set_features(*bits, device),
+            Request::GetProtocolFeatures => Ok(number(self.offer.protocol.bits())),
+            Request::SetProtocolFeatures(bits) => self.set_protocol_features(*bits),
+            Request::SetOwner => Ok(Outcome::Done),
+            Request::ResetOwner => self.disable_all(device),
+            Request::GetQueueNum => Ok(number(self.offer.queue_pairs.into())),
+            Request::GetMaxMemSlots => Ok(number(self.offer.mem_slots as u64)),
+            Request::SetMemTable(regions) => self.set_mem_table(regions, &fds, device),
+            Request::AddMemReg(region) => self.add_mem_reg(region, fd(), device),
+            Request::RemMemReg(region) => self.rem_mem_reg(region, device),
+            Request::SetLogBase(area) => self.set_log_base(*area, fd(), device),
+            // The descriptor would be raised after writes to the log, which front ends look at anyway: closed.
+            Request::SetLogFd => Ok(Outcome::Done),
+            Request::SetVringNum(v) => self.set_vring_num(*v),
+            Request::SetVringAddr(v) => self.set_vring_addr(*v, device),
+            Request::SetVringBase(v) => self.set_vring_base(*v),
+            Request::GetVringBase(v) => self.get_vring_base(*v, device),
+            Request::SetVringKick(v) => self.set_vring_kick(*v, fd(), device),
+            Request::SetVringCall(v) => self.set_vring_call(*v, fd(), device),
+            Request::SetVringErr(v) => self.set_vring_err(*v, fd(), device),
+            Request::SetVringEnable(v) => self.set_vring_enable(*v, device),
+            Request::NetSetMtu(mtu) => self.set_mtu(*mtu, device),
+            Request::SendRarp(mac) => {
+                device.send_rarp(*mac);
+                Ok(Outcome::Done)
+            }
+            Request::SetBackendReqFd => self.set_backend_req_fd(fd()),
+            Request::Iotlb(msg) => self.iotlb_message(*msg, device),
+            Request::GetConfig(space) => self.get_config(space, device),
+            Request::SetConfig(space) => self.set_config(space, device),
+            Request::GetInflightFd(shape) => self.get_inflight_fd(*shape),
+            Request::SetInflightFd(shape) => self.set_inflight_fd(*shape, fd()),
+            Request::ResetDevice => self.reset_device(device),
+            Request::SetStatus(status) => self.set_status(*status, device),
+            Request::GetStatus => Ok(number(self.status.into())),
+            Request::PostcopyAdvise | Request::PostcopyListen | Request::PostcopyEnd => {
+                refuse!("postcopy migration was not offered")
+            }
+            Request::SetVringEndian(_) => refuse!("cross-endian rings were not offered"),
+            Request::VringKick(_) => refuse!("in-band notifications were not offered"),
+        }
+    }
+
+    /// Whether addresses go through an IOMMU.
+    fn has_iommu(&self) -> bool {
+        self.features.contains(Features::ACCESS_PLATFORM)
+    }
+}
+
+/// An offer that this session can keep.
+fn bounded(offer: Offer) -> Offer {
+    let mut features = offer.features | Features::PROTOCOL_FEATURES | Features::LOG_ALL;
+    if !offer.protocol.contains(ProtocolFeatures::BACKEND_REQ) {
+        features.remove(Features::ACCESS_PLATFORM); // misses could not be told
+    }
+    Offer {
+        features,
+        protocol: offer.protocol & PROTOCOL,
+        queue_pairs: offer.queue_pairs.clamp(1, MAX_QUEUE_PAIRS),
+        mem_slots: offer.mem_slots.clamp(1, MAX_REGIONS),
+    }
+}
+
+fn number(v: u64) -> Outcome {
+    Outcome::Answer(Reply::U64(v), None)
+}
+
+/// Flags of a request of ours.
+const PLAIN: HeaderFlags = HeaderFlags::empty();
+
+/// A table for the queues of a session that has none yet.
+fn no_memory() -> Arc<SharedMemory> {
+    Arc::new(SharedMemory::new(GuestMemory::default()))
+}

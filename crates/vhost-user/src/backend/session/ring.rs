@@ -1,0 +1,399 @@
+//! Rings: what was told about each, and when it runs.
+//!
+//! A ring starts when its size, its addresses and its kick are known and all of its areas can be reached, and stops with
+//! GET_VRING_BASE. That is earlier than the specification's first kick, and is what front ends know from other back ends: they set
+//! rings up only when the driver is ready. A disabled ring is started as such.
+
+use super::{Handled, Outcome, Refusal, Session, refuse};
+use crate::backend::{Device, Notify, Queue, RingSetup};
+use crate::message::{Reply, VringAddr, VringFd, VringState};
+use heddle_virtio::mem::GuestMemory;
+use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Tracking};
+use heddle_virtio::{DeviceRx, DeviceTx};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// What was told about a ring.
+#[derive(Debug, Default)]
+pub(super) struct Ring {
+    size: u16,
+    addr: Option<VringAddr>,
+    /// What the front end was told or told last.
+    base: Option<u32>,
+    /// Where the ring was when it was stopped without telling the front end.
+    at: Option<Position>,
+    /// Whether SET_VRING_KICK came since the ring was stopped.
+    kicked: bool,
+    /// Kept here until the ring starts.
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    enabled: bool,
+    /// What it runs with.
+    running: Option<QueueConfig>,
+}
+
+impl Ring {
+    pub(super) fn is_started(&self) -> bool {
+        self.running.is_some()
+    }
+    /// As before the front end told anything, but for the descriptors that it need not send again.
+    pub(super) fn reset(&mut self) {
+        *self = Self {
+            call: self.call.take(),
+            err: self.err.take(),
+            ..Self::default()
+        };
+    }
+    /// Whether everything was told that it takes to run.
+    fn is_told(&self) -> bool {
+        self.size > 0 && self.addr.is_some() && self.kicked
+    }
+}
+
+/// A copy for the ring; the session keeps its own, for a ring that is stopped and started again.
+fn copy(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
+    Ok(fd.map(OwnedFd::try_clone).transpose()?)
+}
+
+/// A descriptor that workers write to must not make them wait.
+fn non_blocking(fd: Option<&OwnedFd>) -> Result<(), Refusal> {
+    use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
+    let Some(fd) = fd else { return Ok(()) };
+    // An eventfd has no file type at all; a pipe is what front ends without eventfds send.
+    let kind = FileType::from_raw_mode(fstat(fd)?.st_mode);
+    if !matches!(kind, FileType::Unknown | FileType::Fifo) {
+        refuse!("a descriptor is neither an eventfd nor a pipe");
+    }
+    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+    Ok(())
+}
+
+impl Session {
+    fn ring(&mut self, index: u32) -> Result<&mut Ring, Refusal> {
+        let n = self.rings.len();
+        match self.rings.get_mut(index as usize) {
+            Some(ring) => Ok(ring),
+            None => refuse!("there is no ring {index} of {n}"),
+        }
+    }
+    fn stopped_ring(&mut self, index: u32) -> Result<&mut Ring, Refusal> {
+        let ring = self.ring(index)?;
+        if ring.is_started() {
+            refuse!("ring {index} is running");
+        }
+        Ok(ring)
+    }
+
+    pub(super) fn set_vring_num(&mut self, v: VringState) -> Handled {
+        let size = u16::try_from(v.num).ok();
+        let size = size.filter(|s| (1..=heddle_virtio::ring::limits::MAX_QUEUE).contains(s));
+        let Some(size) = size else {
+            refuse!("a ring of {} entries", v.num)
+        };
+        let ring = self.ring(v.index)?;
+        if ring.is_started() && ring.size != size {
+            refuse!("ring {} is running", v.index);
+        }
+        ring.size = size;
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn set_vring_base(&mut self, v: VringState) -> Handled {
+        let ring = self.stopped_ring(v.index)?;
+        ring.base = Some(v.num);
+        ring.at = None;
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn set_vring_addr(&mut self, v: VringAddr, device: &mut dyn Device) -> Handled {
+        let ring = self.ring(v.index)?;
+        let before = ring.addr.replace(v);
+        if !ring.is_started() {
+            return self.try_start(v.index, device);
+        }
+        if before == Some(v) {
+            return Ok(Outcome::Done);
+        }
+        // A running ring's logging is switched on and off this way (specification, "Migration").
+        self.restart(v.index, device)
+    }
+
+    pub(super) fn set_vring_kick(
+        &mut self,
+        v: VringFd,
+        fd: Option<OwnedFd>,
+        device: &mut dyn Device,
+    ) -> Handled {
+        let ring = self.ring(v.index.into())?;
+        ring.kicked = true;
+        ring.kick = fd;
+        if ring.is_started() {
+            device.set_notify(v.index.into(), Notify::Kick, copy(ring.kick.as_ref())?);
+            return Ok(Outcome::Done);
+        }
+        self.try_start(v.index.into(), device)
+    }
+
+    pub(super) fn set_vring_call(
+        &mut self,
+        v: VringFd,
+        fd: Option<OwnedFd>,
+        device: &mut dyn Device,
+    ) -> Handled {
+        non_blocking(fd.as_ref())?;
+        let ring = self.ring(v.index.into())?;
+        ring.call = fd;
+        if ring.is_started() {
+            device.set_notify(v.index.into(), Notify::Call, copy(ring.call.as_ref())?);
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn set_vring_err(
+        &mut self,
+        v: VringFd,
+        fd: Option<OwnedFd>,
+        device: &mut dyn Device,
+    ) -> Handled {
+        non_blocking(fd.as_ref())?;
+        let ring = self.ring(v.index.into())?;
+        ring.err = fd;
+        if ring.is_started() {
+            device.set_notify(v.index.into(), Notify::Err, copy(ring.err.as_ref())?);
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn set_vring_enable(&mut self, v: VringState, device: &mut dyn Device) -> Handled {
+        if v.num > 1 {
+            refuse!("a ring is enabled by 1 or disabled by 0, not by {}", v.num);
+        }
+        let before = self.is_enabled(v.index);
+        self.ring(v.index)?.enabled = v.num == 1;
+        let now = self.is_enabled(v.index);
+        if before != now && self.ring(v.index)?.is_started() {
+            device.enable(Self::short(v.index), now);
+        }
+        Ok(Outcome::Done)
+    }
+
+    /// RESET_OWNER is deprecated; of the two meanings allowed this is the one that loses nothing.
+    pub(super) fn disable_all(&mut self, device: &mut dyn Device) -> Handled {
+        for (i, ring) in (0..).zip(&mut self.rings) {
+            if core::mem::take(&mut ring.enabled) && ring.is_started() {
+                device.enable(i, false);
+            }
+        }
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn get_vring_base(&mut self, v: VringState, device: &mut dyn Device) -> Handled {
+        self.ring(v.index)?;
+        self.stop(v.index, device);
+        let packed = self.features.contains(Features::RING_PACKED);
+        let ring = self.ring(v.index)?;
+        // A new start takes a new kick.
+        ring.kicked = false;
+        ring.kick = None;
+        let num = match ring.at.take() {
+            Some(at) => at.to_base(packed),
+            None => ring.base.unwrap_or_else(|| Position::default().to_base(packed)),
+        };
+        ring.base = Some(num);
+        if let Some(journal) = &self.journal {
+            journal.end(Self::short(v.index));
+        }
+        Ok(Outcome::Answer(
+            Reply::Vring(VringState { index: v.index, num }),
+            None,
+        ))
+    }
+
+    /// Without PROTOCOL_FEATURES rings need not be enabled (specification, "Ring states").
+    fn is_enabled(&self, index: u32) -> bool {
+        !self.features.contains(Features::PROTOCOL_FEATURES)
+            || self.rings.get(index as usize).is_some_and(|r| r.enabled)
+    }
+    /// Indices were checked against the number of rings, which fits.
+    fn short(index: u32) -> u16 {
+        u16::try_from(index).expect("at most 256 rings")
+    }
+
+    /// Starts the ring if all that it needs was told and can be reached. An area behind the IOMMU that is not known yet is asked
+    /// for; the ring then starts with the answer.
+    pub(super) fn try_start(&mut self, index: u32, device: &mut dyn Device) -> Handled {
+        let ring = self.ring(index)?;
+        if ring.is_started() || !ring.is_told() {
+            return Ok(Outcome::Done);
+        }
+        let Some(cfg) = self.config(index)? else {
+            return Ok(Outcome::Done);
+        };
+        let table = self.memory.shared.get();
+        let (start, record) = if cfg.packed() {
+            self.packed_start(index, &cfg, &table)?
+        } else {
+            (self.split_start(index, &cfg, &table)?, None)
+        };
+        let cfg = QueueConfig { start, ..cfg };
+        let setup = self.setup(index, cfg, record)?;
+        device.start(setup)?;
+        let ring = self.ring(index)?;
+        ring.running = Some(cfg);
+        ring.at = None;
+        Ok(Outcome::Done)
+    }
+
+    /// What a queue needs of the ring. `None`: areas are still to be asked for.
+    fn config(&mut self, index: u32) -> Result<Option<QueueConfig>, Refusal> {
+        let iommu = self.has_iommu();
+        let features = self.features;
+        let ring = self.ring(index)?;
+        let Some(addr) = ring.addr else { return Ok(None) };
+        let mut cfg = QueueConfig {
+            features,
+            size: ring.size,
+            desc: addr.desc,
+            driver: addr.avail,
+            device: addr.used,
+            start: Position::default(),
+            wait_for_miss: iommu,
+        };
+        let areas = cfg.area_len();
+        if iommu {
+            return Ok(self.areas_reachable(&cfg)?.then_some(cfg));
+        }
+        let table = self.memory.shared.get();
+        for (at, len) in [&mut cfg.desc, &mut cfg.driver, &mut cfg.device]
+            .into_iter()
+            .zip(areas)
+        {
+            *at = table.addr_of_user(*at, len)?;
+        }
+        Ok(Some(cfg))
+    }
+
+    /// Where a split ring goes on: behind what it says was used last. All of this back end's queues use chains in order, so that what
+    /// was taken but not used before a crash of either side is taken again. A front end's number that differs is stale.
+    fn split_start(
+        &mut self,
+        index: u32,
+        cfg: &QueueConfig,
+        table: &GuestMemory,
+    ) -> Result<Position, Refusal> {
+        if let Some(area) = &self.inflight {
+            area.begin_split(Self::short(index), cfg.size);
+        }
+        Ok(Position {
+            index: cfg.used_index(table)?,
+            ..Position::default()
+        })
+    }
+
+    /// Where a packed ring goes on: where the front end's inflight area, or this process's journal, says that it was left, if the ring
+    /// agrees; else where the front end says.
+    fn packed_start(
+        &mut self,
+        index: u32,
+        cfg: &QueueConfig,
+        table: &GuestMemory,
+    ) -> Result<(Position, Option<Record>), Refusal> {
+        let short = Self::short(index);
+        let ring = self.ring(index)?;
+        let told = ring
+            .base
+            .map_or_else(Position::default, |b| Position::from_base(b, true));
+        let known = ring.at;
+        let area = self.inflight.as_ref();
+        if let Some(record) = area.and_then(|a| a.record(short, cfg.size)) {
+            let found = match known {
+                Some(at) => Some(at),
+                None => record.recover(cfg, table)?,
+            };
+            let at = found.unwrap_or(told);
+            if found.is_none() || known.is_some_and(|at| !record.is_at(at)) {
+                record.start(at);
+            }
+            return Ok((at, Some(record)));
+        }
+        let journal = self.journal.as_ref();
+        Ok(
+            match journal.and_then(|j| j.begin(short, cfg, told, known, table)) {
+                Some((at, record)) => (at, Some(record)),
+                None => (known.unwrap_or(told), None),
+            },
+        )
+    }
+
+    fn setup(
+        &mut self,
+        index: u32,
+        config: QueueConfig,
+        record: Option<Record>,
+    ) -> Result<RingSetup, Refusal> {
+        let addr = self.ring(index)?.addr;
+        let tracking = Tracking {
+            // Behind an IOMMU the table's own log addresses count, as they do for Linux's back end: what is told is an I/O virtual
+            // address.
+            log_device: addr.filter(|a| a.log_used && !self.has_iommu()).map(|a| a.log),
+            record,
+        };
+        let enabled = self.is_enabled(index);
+        let memory = Arc::clone(&self.memory.shared);
+        let queue = if index % 2 == 0 {
+            Queue::ToGuest(DeviceTx::tracked(config, Arc::clone(&memory), tracking)?)
+        } else {
+            Queue::FromGuest(DeviceRx::tracked(config, Arc::clone(&memory), tracking)?)
+        };
+        let ring = self.ring(index)?;
+        Ok(RingSetup {
+            index: Self::short(index),
+            config,
+            queue,
+            memory,
+            kick: copy(ring.kick.as_ref())?,
+            call: copy(ring.call.as_ref())?,
+            err: copy(ring.err.as_ref())?,
+            enabled,
+        })
+    }
+
+    /// Stops a ring if it runs, and remembers where it was.
+    fn stop(&mut self, index: u32, device: &mut dyn Device) {
+        let Ok(ring) = self.ring(index) else { return };
+        if ring.running.take().is_some() {
+            ring.at = Some(device.stop(Self::short(index)));
+        }
+    }
+    pub(super) fn stop_all(&mut self, device: &mut dyn Device) {
+        for index in (0..).take(self.rings.len()) {
+            self.stop(index, device);
+        }
+    }
+    fn restart(&mut self, index: u32, device: &mut dyn Device) -> Handled {
+        self.stop(index, device);
+        self.try_start(index, device)
+    }
+
+    /// After the memory changed: rings whose areas lie elsewhere now are started again, rings that waited are started.
+    pub(super) fn follow_memory(&mut self, device: &mut dyn Device) -> Result<(), Refusal> {
+        for index in (0..).take(self.rings.len()) {
+            let Some(running) = self.ring(index)?.running else {
+                self.try_start(index, device)?;
+                continue;
+            };
+            let moved = match self.config(index) {
+                Ok(Some(cfg)) => {
+                    (cfg.desc, cfg.driver, cfg.device) != (running.desc, running.driver, running.device)
+                }
+                Ok(None) => false, // asked for; the queue waits for it
+                Err(_) => true,
+            };
+            if moved {
+                self.restart(index, device)?;
+            }
+        }
+        Ok(())
+    }
+}
