@@ -42,20 +42,20 @@ impl Cache {
             probes: 0,
         }
     }
-    /// Looks up a key; `compact` is its compact form and hash, if it is ordinary. A dead entry is no hit (but is
-    /// noted for removal).
+    /// Looks an ordinary packet's key up among exact matches. A dead entry is no hit.
     #[inline]
-    pub(crate) fn get(
+    pub(crate) fn exact(&self, compact: Option<&(CompactKey, u64)>) -> Option<SlotRef> {
+        let (key, hash) = compact?;
+        let r = self.l1.get(*hash, key)?;
+        self.slab.get(r).is_some_and(|e| !e.is_dead()).then_some(r)
+    }
+    /// Looks up a key that is no exact match; `compact` is its compact form and hash, if it is ordinary. A dead entry is no hit
+    /// (but is noted for removal).
+    pub(crate) fn wildcarded(
         &mut self,
         key: &FlowKey,
         compact: Option<&(CompactKey, u64)>,
-    ) -> Option<(SlotRef, Level)> {
-        if let Some((ck, hash)) = compact
-            && let Some(r) = self.l1.get(*hash, ck)
-            && self.slab.get(r).is_some_and(|e| !e.is_dead())
-        {
-            return Some((r, Level::L1));
-        }
+    ) -> Option<SlotRef> {
         let (found, probes) = self.l2.get(key, &self.slab);
         self.probes += probes;
         let r = found?;
@@ -64,7 +64,17 @@ impl Cache {
             return None;
         }
         self.remember(r, compact);
-        Some((r, Level::L2))
+        Some(r)
+    }
+    /// Both, one after the other.
+    #[cfg(test)]
+    pub(crate) fn get(
+        &mut self,
+        key: &FlowKey,
+        compact: Option<&(CompactKey, u64)>,
+    ) -> Option<(SlotRef, Level)> {
+        let exact = self.exact(compact).map(|r| (r, Level::L1));
+        exact.or_else(|| self.wildcarded(key, compact).map(|r| (r, Level::L2)))
     }
     fn remember(&mut self, r: SlotRef, compact: Option<&(CompactKey, u64)>) {
         if let Some((ck, hash)) = compact {

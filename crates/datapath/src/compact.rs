@@ -2,115 +2,79 @@
 //!
 //! Ordinary: TCP, UDP or ICMP over IPv4 or IPv6, at most one VLAN tag, no fragment, fresh from a port (no tunnel, no
 //! recirculation, registers zero). **Invariant:** two ordinary keys have equal compact keys exactly when the full keys
-//! are equal. Whatever else a key may hold makes it extraordinary ([`CompactKey::of`] gives `None`): it is looked up in
-//! the wildcarded cache only. The check is one pass over the words that an ordinary key has zero.
+//! are equal. Whatever else a key may hold makes it extraordinary: it is looked up in the wildcarded cache only.
 //!
-//! Layout of the words: 0 in_port 32, TCI 16, TCP flags 12, kind 4; 1 dl_dst 48, tp_src 16; 2 dl_src 48, tp_dst 16;
-//! 3 label 20, proto 8, tos 8, ttl 8; 4-5 source; 6-7 destination (IPv4: word 4 holds both).
+//! Fields stand as they do on the wire wherever that saves work: [`CompactKey::read`] makes a key of a packet's first bytes
+//! with a handful of loads at fixed places. Layout, by byte (numbers of more than a byte in the machine's order but where
+//! "wire" is said):
+//!
+//! | word | bytes |
+//! | --- | --- |
+//! | 0 | Ethernet destination (6, wire), source (first 2, wire) |
+//! | 1 | source (last 4, wire), input port (4) |
+//! | 2 | TCI with present bit (2), TCP flags (2, wire), type of service, time to live, protocol, kind |
+//! | 3 | L4 source and destination port, or ICMP type and code as such (2 + 2, wire), IPv6 flow label (4) |
+//! | 4–7 | source and destination (wire): IPv4 has both in word 4 and zeros behind |
+
+#[cfg(test)]
+pub(crate) mod plain;
 
 use crate::hash::HashKey;
-use heddle_flow::{FlowKey, FlowMask, N_WORDS};
 
 /// An ordinary packet's key.
 #[repr(align(64))]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CompactKey([u64; 8]);
 
-const KIND_V6: u64 = 1;
-const KIND_VLAN: u64 = 2;
-const KIND_QINQ: u64 = 4;
-
-/// The words of a full key that must be zero in an ordinary one, and which bits of them.
-fn extraordinary() -> FlowMask {
-    let mut m = FlowMask::default();
-    m.words_mut().fill(u64::MAX);
-    let k = &mut m.0;
-    k.in_port = 0;
-    k.dl_dst = [0; 6];
-    k.dl_src = [0; 6];
-    k.dl_type = 0;
-    k.vlans[0] = Default::default();
-    k.nw_src = 0;
-    k.nw_dst = 0;
-    k.ipv6_src = [0; 16];
-    k.ipv6_dst = [0; 16];
-    k.ipv6_label = 0xfff0_0000;
-    k.nw_proto = 0;
-    k.nw_tos = 0;
-    k.nw_ttl = 0;
-    k.tcp_flags = 0xf000;
-    k.tp_src = 0;
-    k.tp_dst = 0;
-    m
-}
-
-/// Makes compact keys; holds the precomputed words to check.
-#[derive(Debug)]
-pub(crate) struct Compactor {
-    zero: [(usize, u64); N_WORDS],
-    n: usize,
-}
-
-impl Default for Compactor {
-    fn default() -> Self {
-        let mask = extraordinary();
-        let mut zero = [(0, 0); N_WORDS];
-        let mut n = 0;
-        for (i, w) in mask.words().iter().enumerate().filter(|(_, w)| **w != 0) {
-            zero[n] = (i, *w);
-            n += 1;
-        }
-        Self { zero, n }
+impl PartialEq for CompactKey {
+    /// Word by word: the keys compared are often still in registers, and a wide load behind narrow stores waits for them.
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (&self.0, &other.0);
+        (0..8).fold(0, |odd, i| odd | (a[i] ^ b[i])) == 0
     }
 }
 
-impl Compactor {
-    /// The compact form of `key`, if it is ordinary.
-    #[inline]
-    pub(crate) fn of(&self, key: &FlowKey) -> Option<CompactKey> {
-        let words = key.words();
-        let odd = self.zero[..self.n]
-            .iter()
-            .fold(0, |acc, &(i, m)| acc | (words[i] & m));
-        if odd != 0 || !matches!(key.nw_proto, 1 | 6 | 17 | 58) {
-            return None;
-        }
-        let vlan = key.vlans[0];
-        let mut kind = match vlan.tpid {
-            0 if vlan.tci == 0 => 0,
-            0x8100 => KIND_VLAN,
-            0x88a8 => KIND_VLAN | KIND_QINQ,
-            _ => return None,
-        };
-        let mut w = [0; 8];
-        match key.dl_type {
-            0x0800 => {
-                if (key.ipv6_src, key.ipv6_dst, key.ipv6_label) != ([0; 16], [0; 16], 0) {
-                    return None;
-                }
-                w[4] = u64::from(key.nw_src) << 32 | u64::from(key.nw_dst);
-            }
-            0x86dd => {
-                if key.nw_src != 0 || key.nw_dst != 0 {
-                    return None;
-                }
-                kind |= KIND_V6;
-                (w[4], w[5]) = halves(&key.ipv6_src);
-                (w[6], w[7]) = halves(&key.ipv6_dst);
-            }
-            _ => return None,
-        }
-        w[0] = u64::from(key.in_port) << 32
-            | u64::from(vlan.tci) << 16
-            | u64::from(key.tcp_flags & 0xfff) << 4
-            | kind;
-        w[1] = mac(key.dl_dst) << 16 | u64::from(key.tp_src);
-        w[2] = mac(key.dl_src) << 16 | u64::from(key.tp_dst);
-        w[3] = u64::from(key.ipv6_label) << 24
-            | u64::from(key.nw_proto) << 16
-            | u64::from(key.nw_tos) << 8
-            | u64::from(key.nw_ttl);
-        Some(CompactKey(w))
+impl Eq for CompactKey {}
+
+const KIND_V6: u8 = 1;
+const KIND_VLAN: u8 = 2;
+const KIND_QINQ: u8 = 4;
+
+/// The members of a compact key, each in its own representation.
+struct Parts {
+    macs: [u64; 2],
+    in_port: u32,
+    tci: u16,
+    flags: u16,
+    tos: u8,
+    ttl: u8,
+    proto: u8,
+    kind: u8,
+    ports: u32,
+    label: u32,
+    addrs: [u64; 4],
+}
+
+impl Parts {
+    #[inline(always)]
+    fn key(self) -> CompactKey {
+        let w2 = u64::from(self.tci)
+            | u64::from(self.flags) << 16
+            | u64::from(self.tos) << 32
+            | u64::from(self.ttl) << 40
+            | u64::from(self.proto) << 48
+            | u64::from(self.kind) << 56;
+        CompactKey([
+            self.macs[0],
+            self.macs[1] | u64::from(self.in_port) << 32,
+            w2,
+            u64::from(self.ports) | u64::from(self.label) << 32,
+            self.addrs[0],
+            self.addrs[1],
+            self.addrs[2],
+            self.addrs[3],
+        ])
     }
 }
 
@@ -122,20 +86,195 @@ impl CompactKey {
         let mut h = k.mix(k.start(), w[0], w[1]);
         h = k.mix(h, w[2], w[3]);
         h = k.mix(h, w[4], w[5]);
-        if w[0] & KIND_V6 != 0 {
+        if self.kind() & KIND_V6 != 0 {
             h = k.mix(h, w[6], w[7]);
         }
         k.finish(h)
     }
+    fn kind(&self) -> u8 {
+        self.byte(7)
+    }
+    #[allow(clippy::cast_possible_truncation)] // one byte of the word is wanted
+    fn byte(&self, i: u32) -> u8 {
+        (self.0[2] >> (8 * i)) as u8
+    }
+    /// The IP protocol.
+    pub(crate) fn proto(&self) -> u8 {
+        self.byte(6)
+    }
+    /// The TCP flags.
+    #[allow(clippy::cast_possible_truncation)] // as above
+    pub(crate) fn tcp_flags(&self) -> u16 {
+        u16::from_be((self.0[2] >> 16) as u16)
+    }
+    /// Where the IP header is in an ordinary packet without IPv4 options.
+    pub(crate) fn l3(&self) -> u16 {
+        if self.kind() & KIND_VLAN != 0 { 18 } else { 14 }
+    }
+    /// Where the L4 header is, as above.
+    pub(crate) fn l4(&self) -> u16 {
+        self.l3() + if self.kind() & KIND_V6 != 0 { 40 } else { 20 }
+    }
 }
 
-fn mac(m: [u8; 6]) -> u64 {
-    u64::from(u16::from_be_bytes([m[0], m[1]])) << 32
-        | u64::from(u32::from_be_bytes([m[2], m[3], m[4], m[5]]))
+// -- from bytes
+
+/// How many bytes of a packet [`CompactKey::read`] looks at: Ethernet, a tag, IPv6, TCP.
+pub(crate) const VIEW: usize = 80;
+
+/// What is known of a packet besides its first bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Frame {
+    /// How many of the bytes shown are the packet's; what lies behind them means nothing.
+    pub(crate) head: usize,
+    /// Length of the packet.
+    pub(crate) total: usize,
+    pub(crate) in_port: u32,
+    /// Whether tags are looked behind.
+    pub(crate) vlan: bool,
 }
 
-fn halves(a: &[u8; 16]) -> (u64, u64) {
-    let v = u128::from_ne_bytes(*a);
-    #[allow(clippy::cast_possible_truncation)] // the halves are what is wanted
-    (v as u64, (v >> 64) as u64)
+/// `N` bytes at a fixed place. Inlined with constants: no check is left.
+#[inline(always)]
+fn at<const N: usize>(b: &[u8; VIEW], i: usize) -> [u8; N] {
+    let mut out = [0; N];
+    out.copy_from_slice(&b[i..i + N]);
+    out
+}
+
+#[inline(always)]
+fn be16(b: &[u8; VIEW], i: usize) -> u16 {
+    u16::from_be_bytes(at(b, i))
+}
+
+impl CompactKey {
+    /// The compact key of an ordinary packet with its headers in the usual places; `None`: parse it the long way. That is the
+    /// answer for all extraordinary packets, and for ordinary ones with IPv4 options, or with anything odd about them.
+    ///
+    /// Equal to `plain::Compactor::of` of the packet's full key (a test holds it to that).
+    #[inline(always)]
+    pub(crate) fn read(b: &[u8; VIEW], f: Frame) -> Option<Self> {
+        match be16(b, 12) {
+            0x0800 => ipv4::<14>(b, f, 0, 0),
+            0x86dd => ipv6::<14>(b, f, 0, 0),
+            tpid @ (0x8100 | 0x88a8) => tagged(b, f, tpid),
+            _ => None,
+        }
+    }
+}
+
+#[inline]
+fn tagged(b: &[u8; VIEW], f: Frame, tpid: u16) -> Option<CompactKey> {
+    if !f.vlan {
+        return None;
+    }
+    let tci = be16(b, 14) | heddle_flow::Vlan::CFI;
+    let kind = if tpid == 0x8100 {
+        KIND_VLAN
+    } else {
+        KIND_VLAN | KIND_QINQ
+    };
+    match be16(b, 16) {
+        0x0800 => ipv4::<18>(b, f, tci, kind),
+        0x86dd => ipv6::<18>(b, f, tci, kind),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn ipv4<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option<CompactKey> {
+    let len = usize::from(be16(b, L3 + 2));
+    // Version 4 without options; not a fragment; no longer than the packet, which has no more padding than can be told.
+    let sound = b[L3] == 0x45
+        && be16(b, L3 + 6) & 0x3fff == 0
+        && len + L3 <= f.total
+        && f.total <= usize::from(u16::MAX);
+    // Shorter than its own header is no less odd: the least length of L4 says so too.
+    if !sound || len < 20 {
+        return None;
+    }
+    let proto = b[L3 + 9];
+    if proto == 58 {
+        return None;
+    }
+    let (ports, flags) = l4(b, L3 + 20, f.head, len - 20, proto)?;
+    let parts = Parts {
+        macs: macs(b),
+        in_port: f.in_port,
+        tci,
+        flags,
+        tos: b[L3 + 1],
+        ttl: b[L3 + 8],
+        proto,
+        kind,
+        ports,
+        label: 0,
+        addrs: [u64::from_ne_bytes(at(b, L3 + 12)), 0, 0, 0],
+    };
+    Some(parts.key())
+}
+
+#[inline]
+fn ipv6<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option<CompactKey> {
+    let len = usize::from(be16(b, L3 + 4));
+    let flow = u32::from_be_bytes(at(b, L3));
+    let sound = flow >> 28 == 6 && len + L3 + 40 <= f.total && f.total <= usize::from(u16::MAX);
+    if !sound {
+        return None;
+    }
+    let proto = b[L3 + 6];
+    // ICMP in IPv6 is odd; neighbour discovery says more than a compact key can.
+    if proto == 1 || proto == 58 && matches!(b[L3 + 40], 135 | 136) && b[L3 + 41] == 0 {
+        return None;
+    }
+    let (ports, flags) = l4(b, L3 + 40, f.head, len, proto)?;
+    #[allow(clippy::cast_possible_truncation)] // a byte is wanted
+    let tos = (flow >> 20) as u8;
+    let word = |i: usize| u64::from_ne_bytes(at(b, L3 + 8 + 8 * i));
+    let parts = Parts {
+        macs: macs(b),
+        in_port: f.in_port,
+        tci,
+        flags,
+        tos,
+        ttl: b[L3 + 7],
+        proto,
+        kind: kind | KIND_V6,
+        ports,
+        label: flow & 0xf_ffff,
+        addrs: [word(0), word(1), word(2), word(3)],
+    };
+    Some(parts.key())
+}
+
+#[inline(always)]
+fn macs(b: &[u8; VIEW]) -> [u64; 2] {
+    [
+        u64::from_ne_bytes(at(b, 0)),
+        u64::from(u32::from_ne_bytes(at(b, 8))),
+    ]
+}
+
+/// Ports and TCP flags. `left`: bytes that the IP header says are its payload.
+#[inline(always)]
+fn l4(b: &[u8; VIEW], l4: usize, head: usize, left: usize, proto: u8) -> Option<(u32, u16)> {
+    let (tcp, udp) = (proto == 6, proto == 17);
+    if !(tcp || udp) {
+        // ICMP of either version: type and code as ports.
+        let icmp = matches!(proto, 1 | 58) && left >= 8 && head >= l4 + 8;
+        return icmp.then(|| (u32::from_ne_bytes([0, b[l4], 0, b[l4 + 1]]), 0));
+    }
+    // Chosen without a branch: both protocols in one burst are no rarity.
+    let ctl: [u8; 2] = at(b, l4 + 12);
+    let need = if tcp { 20 } else { 8 };
+    let header = if tcp { usize::from(ctl[0] >> 4) * 4 } else { 8 };
+    let flags = if tcp {
+        u16::from_ne_bytes([ctl[0] & 0x0f, ctl[1]])
+    } else {
+        0
+    };
+    if (header < need) | (left < header) | (head < l4 + need) {
+        return None;
+    }
+    Some((u32::from_ne_bytes(at(b, l4)), flags))
 }

@@ -1,5 +1,10 @@
-//! From a packet's bytes to its key and to the offsets that actions need.
+//! From packets' bytes to runs of equal keys, and to the offsets that actions need.
+//!
+//! Ordinary packets get their compact key straight from their bytes; a full key is made for the others, and later for
+//! those that no exact-match entry answers. Neighbours with equal keys are one [`Run`] from here on: looked up, counted and acted on once.
+//! What actions need to know of an ordinary packet follows from its key, so it is the same for a whole run.
 
+use crate::compact::{CompactKey, Frame, VIEW};
 use crate::exec::Meta;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
@@ -11,19 +16,195 @@ use heddle_wire::split;
 /// Shortest frame that is looked at: an Ethernet header.
 pub(crate) const MIN_FRAME: usize = 14;
 
-/// Parses `p` into `key` (all of it is written, `in_port` from the packet) and says where its layers are. A packet whose
+/// Which of its keys a run has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// The compact one.
+    Ordinary,
+    /// The full one, in this place.
+    Wide(u8),
+    /// None: shorter than a frame's header.
+    Runt,
+}
+
+/// Neighbours in a burst with equal keys: packets `first..end`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) first: u16,
+    pub(crate) end: u16,
+    pub(crate) kind: Kind,
+    /// Where an ordinary run's full key is, once it was needed; [`NO_KEY`] until then.
+    pub(crate) full: u8,
+    /// Length of all together, and of the longest.
+    pub(crate) bytes: u64,
+    pub(crate) longest: u32,
+}
+
+/// No place.
+const NO_KEY: u8 = u8::MAX;
+
+/// The keys and runs of one burst.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) runs: Vec<Run>,
+    /// Of each run that is ordinary, in its place.
+    pub(crate) compact: Vec<CompactKey>,
+    /// Full keys and what goes with them, of the runs that refer to them.
+    pub(crate) wide: Vec<(FlowKey, Meta)>,
+}
+
+impl Parsed {
+    /// For bursts of up to `burst` packets.
+    pub(crate) fn new(burst: usize) -> Self {
+        Self {
+            runs: Vec::with_capacity(burst),
+            compact: vec![CompactKey::default(); burst],
+            wide: Vec::with_capacity(burst),
+        }
+    }
+    pub(crate) fn clear(&mut self) {
+        self.runs.clear();
+        self.wide.clear();
+    }
+    /// Reads packet `i`, which is the next in the burst.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, i: u16, p: &mut Packet, vlan_limit: u8) {
+        let total = p.len();
+        let frame = Frame {
+            head: p.head().len(),
+            total,
+            in_port: p.in_port,
+            vlan: vlan_limit > 0,
+        };
+        match p.window::<VIEW>().and_then(|b| CompactKey::read(b, frame)) {
+            Some(key) => self.ordinary(i, key, total),
+            None => self.odd(i, p, vlan_limit),
+        }
+    }
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    fn ordinary(&mut self, i: u16, key: CompactKey, total: usize) {
+        let n = self.runs.len();
+        if let Some(run) = self.runs.last_mut()
+            && run.kind == Kind::Ordinary
+            && self.compact[n - 1] == key
+        {
+            run.end = i + 1;
+            run.bytes += total as u64;
+            run.longest = run.longest.max(total as u32);
+        } else {
+            self.compact[n] = key;
+            self.start(i, Kind::Ordinary, total);
+        }
+    }
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation)] // as above
+    fn start(&mut self, i: u16, kind: Kind, total: usize) {
+        self.runs.push(Run {
+            first: i,
+            end: i + 1,
+            kind,
+            full: NO_KEY,
+            bytes: total as u64,
+            longest: total as u32,
+        });
+    }
+    #[cold]
+    fn odd(&mut self, i: u16, p: &mut Packet, vlan_limit: u8) {
+        let total = p.len();
+        if total < MIN_FRAME {
+            return self.start(i, Kind::Runt, total);
+        }
+        let at = self.wide.len();
+        self.wide.push(parse(p, vlan_limit));
+        if let (Some(run), Some((before, [new]))) = (self.runs.last_mut(), self.wide.split_last_chunk::<1>())
+            && run.kind == Kind::Wide(u8::try_from(at.wrapping_sub(1)).unwrap_or(u8::MAX))
+            && before.last() == Some(new)
+        {
+            self.wide.pop();
+            run.end = i + 1;
+            run.bytes += total as u64;
+            run.longest = run.longest.max(u32::try_from(total).unwrap_or(u32::MAX));
+            return;
+        }
+        self.start(
+            i,
+            Kind::Wide(u8::try_from(at).expect("a burst has fewer packets")),
+            total,
+        );
+    }
+    /// The compact key of run `r`, if it is ordinary.
+    #[inline]
+    pub(crate) fn key(&self, r: usize) -> Option<&CompactKey> {
+        (self.runs[r].kind == Kind::Ordinary).then(|| &self.compact[r])
+    }
+    /// The full key of run `r`, made of its packet `p` (as it was received) unless there is one already.
+    pub(crate) fn full(&mut self, r: usize, p: &mut Packet, vlan_limit: u8) -> &FlowKey {
+        let at = match self.runs[r] {
+            Run {
+                kind: Kind::Wide(at), ..
+            } => at,
+            Run { full: NO_KEY, .. } => {
+                let at = u8::try_from(self.wide.len()).expect("a burst has fewer packets");
+                self.wide.push(parse(p, vlan_limit));
+                self.runs[r].full = at;
+                at
+            }
+            Run { full, .. } => full,
+        };
+        &self.wide[usize::from(at)].0
+    }
+    /// The full key of run `r`, if it was made.
+    pub(crate) fn known(&self, r: usize) -> Option<&FlowKey> {
+        let run = self.runs.get(r)?;
+        let at = match run.kind {
+            Kind::Wide(at) => at,
+            _ => run.full,
+        };
+        self.wide.get(usize::from(at)).map(|(key, _)| key)
+    }
+    /// The TCP flags of run `r`.
+    pub(crate) fn tcp_flags(&self, r: usize) -> u16 {
+        match self.runs[r].kind {
+            Kind::Ordinary => self.compact[r].tcp_flags(),
+            Kind::Wide(at) => self.wide[usize::from(at)].0.tcp_flags,
+            Kind::Runt => 0,
+        }
+    }
+    /// What actions need to know of the packets of run `r`.
+    pub(crate) fn meta(&self, r: usize) -> Meta {
+        match self.runs[r].kind {
+            Kind::Wide(at) => self.wide[usize::from(at)].1,
+            Kind::Ordinary => {
+                let key = &self.compact[r];
+                Meta {
+                    l2_5: NO_OFFSET,
+                    l3: key.l3(),
+                    l4: key.l4(),
+                    // The protocols that need the true end are extraordinary.
+                    l4_end: usize::MAX,
+                    proto: key.proto(),
+                    ..Meta::default()
+                }
+            }
+            Kind::Runt => Meta::default(),
+        }
+    }
+}
+
+/// Makes the full key of `p` (`in_port` from the packet) and says where its layers are. A packet whose
 /// headers go on in its foreign tail is made private for that.
-#[inline]
-pub(crate) fn parse(p: &mut Packet, vlan_limit: u8, key: &mut FlowKey) -> Meta {
+pub(crate) fn parse(p: &mut Packet, vlan_limit: u8) -> (FlowKey, Meta) {
+    let mut key = FlowKey::default();
     let hint = Hint {
         total_len: p.len(),
         packet_type: 0,
         vlan_limit,
     };
-    let mut layers = extract(p.head(), &hint, key);
+    let mut layers = extract(p.head(), &hint, &mut key);
     if layers.oddity == Some(Oddity::BeyondView) && !p.segs().is_empty() {
         p.make_private();
-        layers = extract(p.head(), &hint, key);
+        layers = extract(p.head(), &hint, &mut key);
     }
     key.in_port = p.in_port;
     let mut meta = Meta {
@@ -38,7 +219,7 @@ pub(crate) fn parse(p: &mut Packet, vlan_limit: u8, key: &mut FlowKey) -> Meta {
     if key.dl_type == 0x86dd && layers.l3 != NO_OFFSET {
         meta.routing_header = has_routing_header(p.head(), layers.l3.into(), layers.l4.into());
     }
-    meta
+    (key, meta)
 }
 
 /// Whether a routing header with segments left stands between the IPv6 header and L4 (RFC 8200, 8.1: then the pseudo header

@@ -35,10 +35,24 @@ pub(crate) enum Op {
     Drop(DropKind),
 }
 
+/// What a program as a whole amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One output of the packet as it is.
+    Output(u32),
+    /// Rewrites and outputs of the same packet, no more.
+    Line,
+    /// Anything else.
+    Any,
+}
+
 /// A compiled list of actions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Program {
     pub(crate) ops: Box<[Op]>,
+    pub(crate) shape: Shape,
+    /// Hands packets to the control plane, which wants the key.
+    pub(crate) needs_key: bool,
 }
 
 impl Program {
@@ -54,7 +68,16 @@ impl Program {
         } else if c.ops.is_empty() {
             c.ops.push(Op::Drop(DropReason::Policy.into()));
         }
-        Self { ops: c.ops.into() }
+        let shape = match &c.ops[..] {
+            [Op::Output(port)] => Shape::Output(*port),
+            ops if ops.iter().all(|op| matches!(op, Op::Output(_) | Op::Apply(_))) => Shape::Line,
+            _ => Shape::Any,
+        };
+        Self {
+            shape,
+            needs_key: c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
+            ops: c.ops.into(),
+        }
     }
 }
 
@@ -137,7 +160,7 @@ impl Compiler {
 
 /// Bytes by which an action makes the packet longer. A truncation says how much is cut off the packet as it was
 /// then, so what is pushed afterwards comes on top.
-fn growth(action: &Action) -> i32 {
+pub(crate) fn growth(action: &Action) -> i32 {
     match action {
         Action::PushVlan { .. } | Action::PushMpls { .. } => 4,
         Action::PopVlan | Action::PopMpls { .. } => -4,

@@ -6,6 +6,7 @@ use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
 use heddle_packet::{Packet, Pool};
 use heddle_port::TxQueue;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -30,6 +31,20 @@ impl TxPort {
             mtu,
             counters,
             batch: ArrayVec::new(),
+        }
+    }
+    /// Queues one by one, until the batch is full.
+    #[cold]
+    fn push_those_that_fit(&mut self, ids: &mut Range<LiveId>, mtu: usize, live: &Live<'_>, drops: &Drops) {
+        while !self.batch.is_full() {
+            let Some(id) = ids.next() else { return };
+            let packet = live.get(id);
+            if packet.len() > mtu + L2_LEN && packet.offload.gso.is_none() {
+                self.counters.tx_dropped.add(1);
+                drops.add(DropKind::TxTooLong, 1);
+            } else {
+                self.batch.push(id);
+            }
         }
     }
 }
@@ -62,21 +77,35 @@ impl TxTable {
     pub(crate) fn counters(&self, no: u32) -> Option<&Arc<PortCounters>> {
         Some(&self.ports.get(no as usize)?.as_ref()?.counters)
     }
-    /// Queues a packet on a port. `Ok(true)`: the batch is full now.
+    /// Queues packets `ids` on a port, taking out of the range what was queued (or was too long); `longest` is the longest
+    /// one's length. `Ok(true)`: the batch is full now.
     #[inline]
-    pub(crate) fn push(&mut self, no: u32, id: LiveId, packet: &Packet) -> Result<bool, DropKind> {
+    pub(crate) fn push(
+        &mut self,
+        no: u32,
+        ids: &mut Range<LiveId>,
+        longest: u32,
+        live: &Live<'_>,
+        drops: &Drops,
+    ) -> Result<bool, DropKind> {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
             return Err(DropKind::InvalidPort);
         };
+        let was_empty = port.batch.is_empty();
         let mtu = port.mtu.load(Relaxed) as usize;
-        if mtu != 0 && packet.len() > mtu + L2_LEN && packet.offload.gso.is_none() {
-            port.counters.tx_dropped.add(1);
-            return Err(DropKind::TxTooLong);
+        if mtu != 0 && longest as usize > mtu + L2_LEN {
+            port.push_those_that_fit(ids, mtu, live, drops);
+        } else {
+            let n = ids.len().min(port.batch.remaining_capacity());
+            // `n` is at most the range's length.
+            #[allow(clippy::cast_possible_truncation)]
+            let end = ids.start + n as LiveId;
+            port.batch.extend(ids.start..end);
+            ids.start = end;
         }
-        if port.batch.is_empty() {
+        if was_empty && !port.batch.is_empty() {
             self.active.push(no);
         }
-        port.batch.push(id);
         Ok(port.batch.is_full())
     }
     /// Sends one port's batch.

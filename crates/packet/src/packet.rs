@@ -159,6 +159,12 @@ impl Packet {
     pub fn head(&self) -> &[u8] {
         &self.buf()[self.start as usize..(self.start + self.head_len) as usize]
     }
+    /// The first `N` bytes from the packet's start on: those of the head and, where that is shorter, whatever the buffer
+    /// holds behind it. For a parser that checks lengths itself and wants no check per load. `None`: the buffer ends before.
+    #[inline]
+    pub fn window<const N: usize>(&self) -> Option<&[u8; N]> {
+        self.buf().get(self.start as usize..)?.first_chunk()
+    }
     /// The private bytes, to rewrite.
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {

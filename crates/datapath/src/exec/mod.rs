@@ -1,4 +1,7 @@
-//! Runs compiled actions over one packet.
+//! Runs compiled actions over packets.
+//!
+//! Packets of a run, whose keys are equal, have one program. The two most common shapes of programs ([`Shape`]) are run over all of
+//! them at once, action by action; any other packet by packet.
 //!
 //! The packets of a burst, and the copies that its programs make, stay where they are until the burst ends; outputs queue
 //! their numbers ([`LiveId`]) per port. So several outputs share one packet, and sending is one call per port and
@@ -12,13 +15,14 @@ mod tests;
 
 use crate::action::{Action, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
-use crate::program::{MAX_NESTING, Op, Program};
+use crate::program::{MAX_NESTING, Op, Program, Shape, growth};
 use crate::tx::TxTable;
 use crate::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
 use arrayvec::ArrayVec;
 use heddle_flow::FlowKey;
 use heddle_packet::{BURST, Packet, Pool};
+use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
 
@@ -29,7 +33,7 @@ pub(crate) const MAX_COPIES: usize = 4096;
 pub(crate) type LiveId = u16;
 
 /// What the executor knows of a packet besides its bytes.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Meta {
     /// Offsets from the packet's start; `u16::MAX`: none.
     pub(crate) l2_5: u16,
@@ -43,8 +47,6 @@ pub(crate) struct Meta {
     pub(crate) later_fragment: bool,
     /// An IPv6 routing header with segments left: the destination is not in the pseudo header.
     pub(crate) routing_header: bool,
-    /// Which key of the burst is this packet's.
-    pub(crate) key: u8,
     pub(crate) priority: u32,
     pub(crate) mark: u32,
 }
@@ -56,6 +58,7 @@ pub(crate) struct Live<'a> {
 }
 
 impl Live<'_> {
+    #[inline]
     pub(crate) fn get(&self, id: LiveId) -> &Packet {
         let i = usize::from(id);
         if i < BURST {
@@ -77,7 +80,8 @@ impl Live<'_> {
 /// All that a program may touch.
 pub(crate) struct Exec<'a> {
     pub(crate) live: Live<'a>,
-    pub(crate) keys: &'a [FlowKey],
+    /// The key of the packets at hand as they were received, where the program needs it.
+    pub(crate) key: Option<&'a FlowKey>,
     pub(crate) pool: &'a mut Pool,
     pub(crate) tx: &'a mut TxTable,
     pub(crate) upcalls: &'a mut UpcallTx,
@@ -85,6 +89,63 @@ pub(crate) struct Exec<'a> {
 }
 
 impl Exec<'_> {
+    /// Runs `program` on packets `ids` of the burst, a run of ordinary packets (`ordinary`) or of others; the longest has
+    /// `longest` bytes.
+    #[inline]
+    pub(crate) fn group(
+        &mut self,
+        program: &Program,
+        ids: Range<LiveId>,
+        longest: u32,
+        ordinary: bool,
+        meta: impl Fn() -> Meta,
+    ) {
+        match program.shape {
+            Shape::Output(port) => self.output_all(port, ids, longest),
+            Shape::Line if ordinary => self.line(program, ids, longest, meta()),
+            _ => {
+                let meta = meta();
+                ids.for_each(|id| self.run(program, id, meta));
+            }
+        }
+    }
+
+    /// A program of rewrites and outputs, action by action. What the first packet's layers are after an action, all packets' are:
+    /// their keys are equal, and they are ordinary.
+    fn line(&mut self, program: &Program, ids: Range<LiveId>, mut longest: u32, mut meta: Meta) {
+        // Packets that failed are left out from then on, by their number in the run.
+        let mut failed = 0_u64;
+        let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
+        for op in &*program.ops {
+            match op {
+                Op::Apply(action) => {
+                    let before = meta;
+                    for id in ids.clone() {
+                        if lost(failed, id) {
+                            continue;
+                        }
+                        let mut m = before;
+                        match apply(self.live.get_mut(id), &mut m, action) {
+                            Ok(()) => meta = m,
+                            Err(kind) => {
+                                failed |= 1 << (id - ids.start);
+                                self.drops.add(kind, 1);
+                            }
+                        }
+                    }
+                    longest = longest.saturating_add_signed(growth(action).max(0));
+                }
+                Op::Output(port) if failed == 0 => self.output_all(*port, ids.clone(), longest),
+                Op::Output(port) => {
+                    for id in ids.clone().filter(|id| !lost(failed, *id)) {
+                        self.output_all(*port, id..id + 1, longest);
+                    }
+                }
+                _ => debug_assert!(false, "not part of this shape"),
+            }
+        }
+    }
+
     /// Runs `program` on packet `id` of the burst.
     pub(crate) fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
         let (mut id, mut meta) = (id, meta);
@@ -116,11 +177,19 @@ impl Exec<'_> {
     }
 
     fn output(&mut self, port: u32, id: LiveId) {
-        let packet = self.live.get(id);
-        match self.tx.push(port, id, packet) {
-            Ok(false) => {}
-            Ok(true) => self.tx.flush_port(port, &self.live, self.pool, self.drops),
-            Err(kind) => self.drops.add(kind, 1),
+        let longest = u32::try_from(self.live.get(id).len()).unwrap_or(u32::MAX);
+        self.output_all(port, id..id + 1, longest);
+    }
+
+    /// Queues packets on a port.
+    #[inline]
+    fn output_all(&mut self, port: u32, mut ids: Range<LiveId>, longest: u32) {
+        while !ids.is_empty() {
+            match self.tx.push(port, &mut ids, longest, &self.live, self.drops) {
+                Ok(false) => {}
+                Ok(true) => self.tx.flush_port(port, &self.live, self.pool, self.drops),
+                Err(kind) => return self.drops.add(kind, ids.len() as u64),
+            }
         }
     }
 
@@ -162,7 +231,7 @@ impl Exec<'_> {
         if upcall.max_len != u16::MAX {
             bytes.truncate(upcall.max_len.into());
         }
-        let mut key = self.keys.get(usize::from(meta.key)).copied().unwrap_or_default();
+        let mut key = self.key.copied().unwrap_or_default();
         (key.skb_priority, key.pkt_mark) = (meta.priority, meta.mark);
         let packet = matches!(upcall.kind, UpcallKind::SlowPath(_)).then(|| {
             let mut copy = Packet::new();

@@ -2,10 +2,12 @@
 
 use crate::action::Action;
 use crate::cache::Cache;
-use crate::compact::{CompactKey, Compactor};
+use crate::compact::plain::Compactor;
+use crate::compact::{CompactKey, Frame, VIEW};
 use crate::entry::{Entry, NewEntry};
 use crate::hash::HashKey;
 use crate::program::Program;
+use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -72,7 +74,111 @@ fn masks() -> Vec<FlowMask> {
     ]
 }
 
+/// What a frame is made of: tags, IPv6, protocol, and bytes for everything else.
+fn frame() -> impl Strategy<Value = Vec<u8>> {
+    let proto = prop::sample::select(vec![1_u8, 6, 17, 58, 132, 0, 44]);
+    (
+        0_usize..3,
+        any::<bool>(),
+        proto,
+        prop::collection::vec(any::<u8>(), 120),
+    )
+        .prop_map(|(tags, v6, proto, junk)| {
+            let mut f = junk[..12].to_vec();
+            for i in 0..tags {
+                f.extend([
+                    if i == 0 { 0x88 } else { 0x81 },
+                    if i == 0 { 0xa8 } else { 0 },
+                    junk[12 + i],
+                    junk[14 + i],
+                ]);
+            }
+            let payload = &junk[60..];
+            let n = u8::try_from(payload.len()).unwrap();
+            if v6 {
+                f.extend([
+                    0x86,
+                    0xdd,
+                    0x60 | junk[20] & 0xf,
+                    junk[21],
+                    junk[22],
+                    junk[23],
+                    0,
+                    n,
+                    proto,
+                    junk[24],
+                ]);
+                f.extend(&junk[25..57]);
+            } else {
+                f.extend([
+                    8,
+                    0,
+                    0x45,
+                    junk[20],
+                    0,
+                    20 + n,
+                    1,
+                    2,
+                    0x40,
+                    0,
+                    junk[21],
+                    proto,
+                    0,
+                    0,
+                ]);
+                f.extend(&junk[25..33]);
+            }
+            f.extend(payload);
+            let at = f.len() - payload.len();
+            if proto == 6 {
+                f[at + 12] = f[at + 12] & 0xf | 0x50;
+            }
+            f
+        })
+}
+
 proptest! {
+    /// The short way from bytes to a compact key says what the long way says; and it says something of all packets that are
+    /// ordinary in every respect.
+    #[test]
+    fn reading_is_parsing(
+        frame in frame(),
+        changes in prop::collection::vec((0_usize..80, any::<u8>()), 0..3),
+        cut in 0_usize..160,
+        shown in 0_usize..300,
+        vlan_limit in 1_u8..3,
+    ) {
+        let mut bytes = frame;
+        for (i, b) in changes {
+            if let Some(to) = bytes.get_mut(i) { *to = b; }
+        }
+        // Cut short, or with padding behind; and not all of it at hand.
+        bytes.resize(if cut < 80 { bytes.len() + cut / 8 } else { cut }, 0xee);
+        let head = shown.min(bytes.len());
+        let mut window = [0x5a; VIEW];
+        let n = head.min(VIEW);
+        window[..n].copy_from_slice(&bytes[..n]);
+        let read = CompactKey::read(&window, Frame { head, total: bytes.len(), in_port: 7, vlan: vlan_limit > 0 });
+        let mut key = FlowKey::default();
+        let hint = Hint { total_len: bytes.len(), packet_type: 0, vlan_limit };
+        let layers = extract(&bytes[..head], &hint, &mut key);
+        key.in_port = 7;
+        let plain = Compactor::default().of(&key);
+        if let Some(read) = read {
+            prop_assert_eq!(Some(read), plain);
+            prop_assert_eq!(layers.oddity, None);
+            prop_assert_eq!((read.l3(), read.l4()), (layers.l3, layers.l4));
+            prop_assert_eq!((read.proto(), read.tcp_flags()), (key.nw_proto, key.tcp_flags));
+        } else if plain.is_some() && layers.oddity.is_none() {
+            let (l3, v6) = (usize::from(layers.l3), key.dl_type == 0x86dd);
+            let unusual = layers.l4 - layers.l3 != if v6 { 40 } else { 20 }
+                || bytes[l3] >> 4 != if v6 { 6 } else { 4 }
+                || key.nw_proto == if v6 { 1 } else { 58 }
+                || v6 && key.nw_proto == 58 && matches!(key.tp_src, 135 | 136);
+            prop_assert!(unusual, "{:?}", key);
+        }
+    }
+
     /// Equal compact forms mean equal keys, and the other way round.
     #[test]
     fn compact_keys_are_faithful(a in key(), b in key(), flip in 0..heddle_flow::N_WORDS * 64) {

@@ -1,15 +1,16 @@
 //! One burst: parse all, look all up, run all programs, send, give the buffers back.
 //!
 //! The stages run over the whole burst each, so that their costs are measured with two counter reads per stage and burst.
-//! Counters of entries are written in the lookup stage, that is before any packet of the burst leaves: who
-//! received a packet finds it counted.
+//! From parsing on they work on runs of packets with equal keys. Counters of entries are written in the lookup stage, that is before
+//! any packet of the burst leaves: who received a packet finds it counted.
 
-use super::{Choice, Worker};
+use super::{Choice, Group, Worker};
 use crate::cache::Level;
 use crate::drops::DropKind;
-use crate::exec::{Exec, Live, Meta};
-use crate::parse::{MIN_FRAME, parse};
+use crate::exec::{Exec, Live};
+use crate::parse::{Kind, Run};
 use crate::program::Program;
+use heddle_flow::FlowKey;
 use heddle_packet::BURST;
 use heddle_sys::Tsc;
 use std::sync::Arc;
@@ -23,13 +24,6 @@ struct Hits {
     l2: u64,
 }
 
-/// A run of packets with equal keys.
-#[derive(Default)]
-struct Run {
-    packets: u64,
-    bytes: u64,
-}
-
 impl Worker {
     /// Forwards the packets in the scratch burst. `given`: run this program on them instead of looking them up.
     /// `t0` is the cycle counter now; returns what it is at the end.
@@ -41,8 +35,11 @@ impl Worker {
         let translated = match given {
             Some(program) => {
                 self.scratch.once.push(Arc::clone(program));
-                let n = self.scratch.burst.len();
-                self.scratch.choices.extend((0..n).map(|_| Choice::Once(0)));
+                for r in 0..self.scratch.parsed.runs.len() {
+                    self.scratch
+                        .groups
+                        .push(Group::of(&self.scratch.parsed.runs[r], r, Choice::Once(0)));
+                }
                 0
             }
             None => self.lookup_all(now_ms),
@@ -70,89 +67,102 @@ impl Worker {
 
     fn parse_all(&mut self) {
         let s = &mut self.scratch;
-        s.metas.clear();
-        s.choices.clear();
+        s.groups.clear();
         s.once.clear();
+        s.parsed.clear();
         let vlan_limit = self.shared.vlan_limit.load(Relaxed);
-        for ((p, key), compact) in s
-            .burst
-            .iter_mut()
-            .zip(s.keys.iter_mut())
-            .zip(s.compact.iter_mut())
-        {
-            let mut meta = parse(p, vlan_limit, key);
-            meta.key = u8::try_from(s.metas.len()).expect("a burst has at most 32 packets");
-            s.metas.push(meta);
-            *compact = self.compactor.of(key).map(|c| (c, c.hash(self.shared.hash_key)));
+        for (i, p) in (0..).zip(s.burst.iter_mut()) {
+            s.parsed.push(i, p, vlan_limit);
         }
     }
 
     /// Chooses a program for each packet; returns the cycles that translation took.
     fn lookup_all(&mut self, now_ms: u64) -> u64 {
         let any = self.shared.translate.generations().any();
-        let n = self.scratch.burst.len();
         let mut hits = Hits::default();
-        let mut run = Run::default();
         let mut translated = 0;
-        for i in 0..n {
-            let len = self.scratch.burst[i].len();
-            if len < MIN_FRAME {
-                self.drop_runt(i);
-                self.finish_run(i, &mut run, now_ms);
-                self.scratch.choices.push(Choice::Gone);
+        for r in 0..self.scratch.parsed.runs.len() {
+            let run = self.scratch.parsed.runs[r];
+            if run.kind == Kind::Runt {
+                self.drop_runt(run.first.into());
                 continue;
             }
-            let repeats = run.packets > 0 && self.same_as_before(i);
-            if repeats {
-                hits.l0 += 1;
-                run.packets += 1;
-                run.bytes += len as u64;
-                let before = self.scratch.choices[i - 1];
-                self.scratch.choices.push(before);
-                continue;
-            }
-            self.finish_run(i, &mut run, now_ms);
-            let compact = self.scratch.compact[i].as_ref();
-            // A packet that was translated for is counted and credited already. It starts no run either: what the
-            // next packet finds may be this packet's new entry.
-            let (choice, to_count) = match self.cache.get(&self.scratch.keys[i], compact) {
-                Some((r, level)) => {
-                    match level {
-                        Level::L1 => hits.l1 += 1,
-                        Level::L2 => hits.l2 += 1,
-                    }
-                    if self.cache.entry(r).is_some_and(|e| e.valid_at(any)) {
-                        (Choice::Entry(r), true)
-                    } else {
-                        let t = Tsc::now();
-                        let c = self.revalidate(r, i, any, now_ms);
-                        translated += Tsc::now().wrapping_sub(t);
-                        c
-                    }
-                }
-                None => {
-                    let t = Tsc::now();
-                    let c = self.miss(i, any, now_ms);
-                    translated += Tsc::now().wrapping_sub(t);
-                    (c, false)
-                }
-            };
-            if to_count {
-                run = Run {
-                    packets: 1,
-                    bytes: len as u64,
-                };
-            }
-            self.scratch.choices.push(choice);
+            translated += self.lookup(r, run, any, now_ms, &mut hits);
         }
-        self.finish_run(n, &mut run, now_ms);
         let c = &self.counters;
-        c.packets.add(n as u64);
+        c.packets.add(self.scratch.burst.len() as u64);
         c.l0_hits.add(hits.l0);
         c.l1_hits.add(hits.l1);
         c.l2_hits.add(hits.l2);
         c.l2_probes.add(self.cache.take_probes());
         translated
+    }
+
+    /// Chooses a program for the packets of one run, which is the same for all unless the first ones miss.
+    fn lookup(&mut self, r: usize, mut run: Run, any: u64, now_ms: u64, hits: &mut Hits) -> u64 {
+        let hashed = self
+            .scratch
+            .parsed
+            .key(r)
+            .map(|k| (*k, k.hash(self.shared.hash_key)));
+        let mut translated = 0;
+        while run.first < run.end {
+            let found = match self.cache.exact(hashed.as_ref()) {
+                Some(slot) => Some((slot, Level::L1)),
+                None => {
+                    let key = self.full_key(r, run.first.into());
+                    self.cache
+                        .wildcarded(&key, hashed.as_ref())
+                        .map(|slot| (slot, Level::L2))
+                }
+            };
+            if let Some((_, level)) = found {
+                match level {
+                    Level::L1 => hits.l1 += 1,
+                    Level::L2 => hits.l2 += 1,
+                }
+            }
+            let (choice, to_count) = match found {
+                Some((slot, _)) if self.cache.entry(slot).is_some_and(|e| e.valid_at(any)) => {
+                    (Choice::Entry(slot), true)
+                }
+                _ => {
+                    let t = Tsc::now();
+                    let i = run.first.into();
+                    let chosen = match found {
+                        Some((slot, _)) => self.revalidate(slot, r, i, any, now_ms),
+                        None => (self.miss(r, i, any, now_ms), false),
+                    };
+                    translated += Tsc::now().wrapping_sub(t);
+                    chosen
+                }
+            };
+            if to_count {
+                hits.l0 += u64::from(run.end - run.first) - 1;
+                self.count(choice, r, &run, now_ms);
+                self.scratch.groups.push(Group::of(&run, r, choice));
+                break;
+            }
+            // This packet was translated for, and is counted and credited. What the next one finds may be its new entry.
+            let len = self.scratch.burst[usize::from(run.first)].len();
+            let one = Run {
+                end: run.first + 1,
+                ..run
+            };
+            self.scratch.groups.push(Group::of(&one, r, choice));
+            run.first += 1;
+            run.bytes -= len as u64;
+        }
+        translated
+    }
+
+    /// The full key of run `r`, of which packet `i` is one.
+    pub(super) fn full_key(&mut self, r: usize, i: usize) -> FlowKey {
+        let vlan_limit = self.shared.vlan_limit.load(Relaxed);
+        *self
+            .scratch
+            .parsed
+            .full(r, &mut self.scratch.burst[i], vlan_limit)
     }
 
     fn drop_runt(&self, i: usize) {
@@ -162,58 +172,48 @@ impl Worker {
         }
     }
 
-    /// Whether packet `i`'s key equals the one before.
-    fn same_as_before(&self, i: usize) -> bool {
-        let s = &self.scratch;
-        match (&s.compact[i], &s.compact[i - 1]) {
-            (Some((a, ha)), Some((b, hb))) => ha == hb && a == b,
-            (None, None) => s.keys[i] == s.keys[i - 1],
-            _ => false,
-        }
-    }
-
-    /// Counts the run that ended before packet `end` on its entry.
-    fn finish_run(&mut self, end: usize, run: &mut Run, now_ms: u64) {
-        if run.packets == 0 {
-            return;
-        }
-        let r = std::mem::take(run);
-        // Keys of a run are equal, so one packet's flags are all packets' flags.
-        if let Some(Choice::Entry(slot)) = end.checked_sub(1).and_then(|i| self.scratch.choices.get(i))
-            && let Some(e) = self.cache.entry(*slot)
+    /// Counts a run on its entry. Its keys are equal, so one packet's flags are all packets' flags.
+    fn count(&self, choice: Choice, r: usize, run: &Run, now_ms: u64) {
+        if let Choice::Entry(slot) = choice
+            && let Some(e) = self.cache.entry(slot)
         {
-            e.count(r.packets, r.bytes, now_ms, self.scratch.keys[end - 1].tcp_flags);
+            let packets = u64::from(run.end - run.first);
+            e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
         }
     }
 
     fn execute_all(&mut self) {
-        let s = &mut self.scratch;
-        let mut exec = Exec {
-            live: Live {
-                burst: &mut s.burst,
-                copies: &mut s.copies,
-            },
-            keys: &*s.keys,
-            pool: &mut self.pool,
-            tx: &mut self.tx,
-            upcalls: &mut self.upcalls,
-            drops: &self.counters.drops,
-        };
-        let metas: &[Meta] = &s.metas;
-        for ((i, choice), meta) in (0..).zip(&s.choices).zip(metas) {
-            match choice {
-                Choice::Entry(r) => {
-                    if let Some(e) = self.cache.entry(*r) {
-                        exec.run(&e.program, i, *meta);
-                    }
-                }
-                Choice::Once(n) => {
-                    if let Some(p) = s.once.get(usize::from(*n)) {
-                        exec.run(p, i, *meta);
-                    }
-                }
-                Choice::Gone => {}
+        let vlan_limit = self.shared.vlan_limit.load(Relaxed);
+        for g in 0..self.scratch.groups.len() {
+            let group = self.scratch.groups[g];
+            let s = &mut self.scratch;
+            let program = match group.choice {
+                Choice::Entry(slot) => self.cache.entry(slot).map(|e| &e.program),
+                Choice::Once(n) => s.once.get(usize::from(n)).map(|p| &**p),
+                Choice::Gone => None,
+            };
+            let Some(program) = program else { continue };
+            let r = usize::from(group.run);
+            if program.needs_key {
+                // Before the program changes the packet.
+                s.parsed
+                    .full(r, &mut s.burst[usize::from(group.first)], vlan_limit);
             }
+            let mut exec = Exec {
+                live: Live {
+                    burst: &mut s.burst,
+                    copies: &mut s.copies,
+                },
+                key: s.parsed.known(r),
+                pool: &mut self.pool,
+                tx: &mut self.tx,
+                upcalls: &mut self.upcalls,
+                drops: &self.counters.drops,
+            };
+            let ordinary = s.parsed.runs[r].kind == Kind::Ordinary;
+            exec.group(program, group.first..group.end, group.longest, ordinary, || {
+                s.parsed.meta(r)
+            });
         }
     }
 

@@ -11,35 +11,46 @@ use crate::entry::{Entry, Handover, NewEntry};
 use crate::program::Program;
 use crate::slab::SlotRef;
 use crate::translate::{Purpose, Request};
+use heddle_flow::FlowKey;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
-    /// No entry matches packet `i`.
-    pub(super) fn miss(&mut self, i: usize, any: u64, now_ms: u64) -> Choice {
+    /// No entry matches packet `i`, of run `r`.
+    pub(super) fn miss(&mut self, r: usize, i: usize, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
-        self.translate(i, now_ms);
-        self.install(i, any, now_ms)
+        let key = self.full_key(r, i);
+        self.translate(&key, i, now_ms);
+        self.install(&key, r, i, any, now_ms)
     }
 
-    /// Entry `r` matches packet `i`, but may be stale. The flag says whether the packet is still to be counted on it.
-    pub(super) fn revalidate(&mut self, r: SlotRef, i: usize, any: u64, now_ms: u64) -> (Choice, bool) {
-        let Some(entry) = self.cache.entry(r).cloned() else {
-            return (self.miss(i, any, now_ms), false);
+    /// The entry in `slot` matches packet `i`, of run `r`, but may be stale. The flag says whether the packet is still to be counted
+    /// on it.
+    pub(super) fn revalidate(
+        &mut self,
+        slot: SlotRef,
+        r: usize,
+        i: usize,
+        any: u64,
+        now_ms: u64,
+    ) -> (Choice, bool) {
+        let Some(entry) = self.cache.entry(slot).cloned() else {
+            return (self.miss(r, i, any, now_ms), false);
         };
         if !entry.is_dead() && entry.recheck(any, self.shared.translate.generations()) {
-            return (Choice::Entry(r), true);
+            return (Choice::Entry(slot), true);
         }
         self.counters.revalidated.add(1);
-        self.translate(i, now_ms);
+        let key = self.full_key(r, i);
+        self.translate(&key, i, now_ms);
         let t = &mut self.scratch.translation;
         let keep = !entry.is_dead()
             && !t.uncacheable
             && entry.agrees(&t.mask, &t.actions)
             && self.handover.free() > 0;
         if !keep {
-            self.cache.forget(r);
-            return (self.install(i, any, now_ms), false);
+            self.cache.forget(slot);
+            return (self.install(&key, r, i, any, now_ms), false);
         }
         let credits = t.credits.drain(..).collect();
         entry.renew(std::mem::take(&mut t.deps), any);
@@ -47,20 +58,20 @@ impl Worker {
         // There was room, and only this thread pushes.
         let _ = self.handover.push(Handover {
             entry,
-            slot: r.index,
+            slot: slot.index,
             credits,
             any,
             packets,
             bytes,
         });
-        (Choice::Entry(r), true)
+        (Choice::Entry(slot), true)
     }
 
-    fn translate(&mut self, i: usize, now_ms: u64) {
+    fn translate(&mut self, key: &FlowKey, i: usize, now_ms: u64) {
         let s = &mut self.scratch;
         s.translation.clear();
         let request = Request {
-            key: &s.keys[i],
+            key,
             packet: Some(&s.burst[i]),
             now_ms,
             purpose: Purpose::Miss,
@@ -69,10 +80,10 @@ impl Worker {
     }
 
     /// Runs the translation at hand for packet `i`, and caches it if it may be.
-    fn install(&mut self, i: usize, any: u64, now_ms: u64) -> Choice {
+    fn install(&mut self, key: &FlowKey, r: usize, i: usize, any: u64, now_ms: u64) -> Choice {
         let t = &mut self.scratch.translation;
         let program = Program::compile(&t.actions);
-        let (len, flags) = (self.scratch.burst[i].len() as u64, self.scratch.keys[i].tcp_flags);
+        let (len, flags) = (self.scratch.burst[i].len() as u64, key.tcp_flags);
         for c in &t.credits {
             c.credit(1, len, now_ms, flags);
         }
@@ -85,7 +96,6 @@ impl Worker {
             // At most one program per packet of the burst.
             return u16::try_from(self.scratch.once.len() - 1).map_or(Choice::Gone, Choice::Once);
         }
-        let key = &self.scratch.keys[i];
         let (tuple, hash) = self.cache.mask_for(&t.mask, key);
         let entry = Arc::new(Entry::new(NewEntry {
             id: self.shared.next_id.fetch_add(1, Relaxed),
@@ -99,13 +109,13 @@ impl Worker {
             now_ms,
         }));
         let credits = t.credits.drain(..).collect();
-        let r = self
-            .cache
-            .insert(Arc::clone(&entry), self.scratch.compact[i].as_ref());
+        let hash_key = self.shared.hash_key;
+        let compact = self.scratch.parsed.key(r).map(|k| (*k, k.hash(hash_key)));
+        let slot = self.cache.insert(Arc::clone(&entry), compact.as_ref());
         // There was room, and only this thread pushes.
         let _ = self.handover.push(Handover {
             entry,
-            slot: r.index,
+            slot: slot.index,
             credits,
             any,
             packets: 0,
@@ -114,6 +124,6 @@ impl Worker {
         self.shared.n_flows.fetch_add(1, Relaxed);
         self.counters.flows.set(self.cache.len() as u64);
         self.counters.masks.set(self.cache.n_masks() as u64);
-        Choice::Entry(r)
+        Choice::Entry(slot)
     }
 }

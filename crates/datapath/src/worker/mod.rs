@@ -15,18 +15,15 @@ mod wait;
 pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
 
 use crate::cache::Cache;
-use crate::compact::{CompactKey, Compactor};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::entry::Handover;
-use crate::exec::Meta;
+use crate::parse::{Parsed, Run};
 use crate::program::Program;
 use crate::shared::Shared;
 use crate::slab::SlotRef;
 use crate::translate::Translation;
 use crate::tx::TxTable;
 use crate::upcalls::UpcallTx;
-use arrayvec::ArrayVec;
-use heddle_flow::FlowKey;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::ring::{Consumer, Producer};
@@ -77,14 +74,48 @@ enum Choice {
     Gone,
 }
 
+/// Packets of one run for which the lookup chose the same.
+#[derive(Clone, Copy)]
+struct Group {
+    first: u16,
+    end: u16,
+    /// The run's number.
+    run: u16,
+    longest: u32,
+    choice: Choice,
+}
+
+impl Group {
+    /// All of a run, or what is left of it.
+    fn of(run: &Run, r: usize, choice: Choice) -> Self {
+        Self {
+            first: run.first,
+            end: run.end,
+            run: u16::try_from(r).expect("a burst has fewer packets"),
+            longest: run.longest,
+            choice,
+        }
+    }
+}
+
+/// A receive queue's part of a burst.
+#[derive(Clone, Copy)]
+struct Source {
+    /// Its place in the list of queues.
+    slot: usize,
+    /// Packets.
+    packets: usize,
+    /// Cycles that receiving them took.
+    cycles: u64,
+}
+
 /// Scratch space for one burst, reused.
 struct Scratch {
     burst: Burst,
+    sources: Vec<Source>,
     copies: Vec<Packet>,
-    keys: Box<[FlowKey; BURST]>,
-    compact: Box<[Option<(CompactKey, u64)>; BURST]>,
-    metas: ArrayVec<Meta, BURST>,
-    choices: ArrayVec<Choice, BURST>,
+    parsed: Parsed,
+    groups: Vec<Group>,
     once: Vec<Arc<Program>>,
     translation: Translation,
 }
@@ -97,7 +128,6 @@ pub(crate) struct Worker {
     tx: TxTable,
     pool: Pool,
     cache: Cache,
-    compactor: Compactor,
     scratch: Scratch,
     handover: Producer<Handover>,
     upcalls: UpcallTx,
@@ -144,14 +174,12 @@ impl Worker {
             tx: TxTable::default(),
             pool: p.pool,
             cache: p.cache,
-            compactor: Compactor::default(),
             scratch: Scratch {
                 burst: Burst::new(),
+                sources: Vec::new(),
                 copies: Vec::new(),
-                keys: Box::new([FlowKey::default(); BURST]),
-                compact: Box::new([None; BURST]),
-                metas: ArrayVec::new(),
-                choices: ArrayVec::new(),
+                parsed: Parsed::new(BURST),
+                groups: Vec::with_capacity(BURST),
                 once: Vec::new(),
                 translation: Translation::default(),
             },
@@ -176,7 +204,7 @@ impl Worker {
         while !self.stop {
             self.run_commands();
             self.maintain();
-            let got = self.poll_all();
+            let got = self.poll_all(t0);
             let t1 = Tsc::now();
             let c = &self.counters;
             c.iterations.add(1);
@@ -198,11 +226,32 @@ impl Worker {
         self.publish_rx_drops();
     }
 
-    /// One burst from each queue; returns the number of packets.
-    fn poll_all(&mut self) -> usize {
+    /// One turn of each queue; returns the number of packets. Queues with few packets share a burst: it is forwarded when it is
+    /// half full, so that the next queue always finds room, or when all queues have been asked.
+    fn poll_all(&mut self, t0: u64) -> usize {
         let mut total = 0;
+        let mut t = t0;
         for i in 0..self.rx.len() {
-            total += self.poll(i);
+            let slot = &mut self.rx[i];
+            let n = slot.queue.rx(&mut self.pool, &mut self.scratch.burst);
+            if n > 0 {
+                let now = Tsc::now();
+                let cycles = now.wrapping_sub(t);
+                self.counters.cycles_rx.add(cycles);
+                self.scratch.sources.push(Source {
+                    slot: i,
+                    packets: n,
+                    cycles,
+                });
+                total += n;
+                t = now;
+                if self.scratch.burst.len() >= BURST / 2 {
+                    t = self.forward(t);
+                }
+            }
+        }
+        if !self.scratch.sources.is_empty() {
+            self.forward(t);
         }
         if !self.syncing.is_empty() {
             self.publish_rx_drops();
@@ -219,29 +268,29 @@ impl Worker {
         total
     }
 
-    /// One burst from one queue.
-    fn poll(&mut self, i: usize) -> usize {
-        let Some(slot) = self.rx.get_mut(i) else { return 0 };
-        let t0 = Tsc::now();
-        let n = slot.queue.rx(&mut self.pool, &mut self.scratch.burst);
-        if n == 0 {
-            return 0;
+    /// Forwards what was received, and tells the queues that it is done.
+    fn forward(&mut self, t0: u64) -> u64 {
+        let n = self.scratch.burst.len() as u64;
+        let mut packets = self.scratch.burst.iter_mut();
+        for source in &self.scratch.sources {
+            let slot = &self.rx[source.slot];
+            let mut bytes = 0;
+            for p in packets.by_ref().take(source.packets) {
+                p.in_port = slot.port;
+                bytes += p.len() as u64;
+            }
+            slot.counters.rx_packets.add(source.packets as u64);
+            slot.counters.rx_bytes.add(bytes);
         }
-        let mut bytes = 0;
-        for p in &mut self.scratch.burst {
-            p.in_port = slot.port;
-            bytes += p.len() as u64;
-        }
-        slot.counters.rx_packets.add(n as u64);
-        slot.counters.rx_bytes.add(bytes);
-        let t1 = Tsc::now();
-        self.counters.cycles_rx.add(t1.wrapping_sub(t0));
-        let t2 = self.burst(None, t1);
-        if let Some(slot) = self.rx.get_mut(i) {
+        let t1 = self.burst(None, t0);
+        let cycles = t1.wrapping_sub(t0);
+        for source in self.scratch.sources.drain(..) {
+            let slot = &mut self.rx[source.slot];
             slot.queue.complete();
-            slot.shared.usage.add(self.now_ms, t2.wrapping_sub(t0));
+            let share = cycles * source.packets as u64 / n.max(1);
+            slot.shared.usage.add(self.now_ms, source.cycles + share);
         }
-        n
+        t1
     }
 
     /// A bounded piece of housekeeping.
