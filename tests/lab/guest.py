@@ -16,7 +16,7 @@ import time
 
 from .qmp import Qmp
 from .shell import CommandError
-from .switch import end_process, process_alive, remove
+from .switch import process_alive, remove
 
 CACHE = os.environ.get("HEDDLE_LAB_CACHE") or os.path.join(
     os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "heddle-lab")
@@ -62,11 +62,13 @@ class Nic:
 class Guest:
     """One QEMU process.  qemu: qemu10 or qemu7; memory in MiB; incoming: where a migration will come from."""
 
-    def __init__(self, trace, name, nics, qemu="qemu10", cpus=1, memory=256, incoming=None, iommu=False, kernel=""):
+    def __init__(self, trace, name, nics, qemu="qemu10", cpus=1, memory=256, incoming=None, iommu=False, kernel="",
+                 directory=None):
         self.trace, self.name, self.nics, self.qemu = trace, name, nics, qemu
         self.cpus, self.memory, self.incoming, self.iommu, self.kernel = cpus, memory, incoming, iommu, kernel
-        self.dir = tempfile.mkdtemp(prefix=f"heddle-guest-{name}-")
+        self.dir = os.path.abspath(directory) if directory else tempfile.mkdtemp(prefix=f"heddle-guest-{name}-")
         self.process = None
+        self.pid = 0
         self.agent = self.qmp = None
         self.buffer = b""
         self.ident = 0
@@ -97,7 +99,17 @@ class Guest:
         words = self.command()
         self.trace.note(f"guest {self.name}: {' '.join(words)}")
         with open(f"{self.dir}/qemu.log", "ab") as log:
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self.pid = self.process.pid
+        return self
+
+    def attach(self, pid):
+        """Speaks to a guest that another process has started in this directory; it has to answer already."""
+        self.pid = pid
+        self.agent = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.agent.connect(f"{self.dir}/agent")
+        # Answers to somebody else's numbers are not taken for ours.
+        self.ident = time.monotonic_ns() % 1_000_000_000
         return self
 
     def start(self, timeout=60):
@@ -142,7 +154,9 @@ class Guest:
             raise AssertionError(f"guest {self.name}: {what} in time; console: {self.console()[-300:]}")
 
     def alive(self):
-        return self.process is not None and self.process.poll() is None
+        if self.process is None:
+            return self.pid != 0 and process_alive(self.pid)
+        return self.process.poll() is None
 
     def kill(self, sig=signal.SIGKILL):
         """Ends QEMU as violently as asked; the guest can be launched again."""
@@ -159,6 +173,7 @@ class Guest:
                     self.process.kill()
             self.process.wait(10)
             self.process = None
+        self.pid = 0
 
     def close(self):
         self.kill()

@@ -84,7 +84,11 @@ class Iperf:
 
 
 def parse_iperf(text):
-    data = json.loads(text)
+    # A warning (datagrams beyond the MTU) may come before the figures.
+    at = text.find("{")
+    if at < 0:
+        raise AssertionError(f"iperf3 said: {text.strip()[:300]}")
+    data = json.loads(text[at:])
     if data.get("error"):
         raise AssertionError(f"iperf3: {data['error']}")
     end = data["end"]

@@ -12,10 +12,10 @@ from lab.runner import limit
 
 def compare(g, pod, guest, what):
     streams = [Stream(g.net, pod, guest, address(2), to_guest, 7000 + to_guest) for to_guest in (False, True)]
-    guest.run("sleep 2")
+    guest.run("sleep 1")
     total = sum(stream.finish() for stream in streams)
-    to_guest, _ = Iperf(g.net, pod, guest, address(2), 3).result()
-    from_guest, _ = Iperf(g.net, pod, guest, address(2), 3, backwards=True).result()
+    to_guest, _ = Iperf(g.net, pod, guest, address(2), 2).result()
+    from_guest, _ = Iperf(g.net, pod, guest, address(2), 2, backwards=True).result()
     udp, _ = Iperf(g.net, pod, guest, address(2), 2, backwards=True, extra=["-u", "-b", "20M", "-l", 4000]).result()
     g.tell(f"{what}: pod to guest {to_guest:.0f} Mbit/s, guest to pod {from_guest:.0f} Mbit/s, fragmented UDP {udp:.0f} of 20 "
            f"Mbit/s, {total:.0f} MiB compared")

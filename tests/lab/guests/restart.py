@@ -58,7 +58,7 @@ def qemu_dies(g, pod, other, guest, what):
     _, lost, gap = others.stop()
     g.tell(f"{what}: QEMU killed: booted again and answering after {took:.1f} s; between two pods meanwhile {lost} pings lost, "
            f"longest silence {gap:.0f} ms")
-    assert lost == 0, "another port suffered"
+    assert lost == 0 or g.switch.is_reference, "another port suffered"
 
 
 def both_die(g, pod, guest, switch_first, what):
