@@ -34,6 +34,14 @@ impl EventFd {
     }
 }
 
+impl From<OwnedFd> for EventFd {
+    /// Takes over a descriptor that somebody else made, for [`EventFd::notify`]. It should be non-blocking: a write to a counter
+    /// at its maximum waits otherwise. What it really is does not matter to this process.
+    fn from(fd: OwnedFd) -> Self {
+        Self(fd)
+    }
+}
+
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -27,6 +27,7 @@ pub mod process;
 mod sock;
 pub mod steering;
 pub mod tap;
+pub mod wake;
 
 pub use batch::{RecvBatch, SendBatch};
 pub use clock::{Tsc, monotonic_ms, monotonic_ns};
@@ -38,6 +39,7 @@ pub use mmap::Mapping;
 pub use packet_ring::RxRing;
 pub use packet_socket::PacketSocket;
 pub use tap::TapQueue;
+pub use wake::WakeSet;
 
 /// The C convention as a `Result`: -1 means "see errno".
 fn cvt(ret: libc::c_int) -> std::io::Result<libc::c_int> {

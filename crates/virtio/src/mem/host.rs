@@ -73,6 +73,10 @@ impl HostRange {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+    /// Address of the first byte, for questions to the kernel.
+    pub(super) fn as_ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
     /// Where dirty logging places the first byte.
     pub fn log_addr(&self) -> u64 {
         self.log

@@ -104,6 +104,10 @@ impl GuestMemory {
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
+    /// The NUMA node that the byte at `addr` lies on; `None` where there is no such byte, or the kernel does not say.
+    pub fn numa_node(&self, addr: u64) -> Option<u32> {
+        heddle_sys::memory::node_of(self.range(addr, 1, 1).ok()?.as_ptr())
+    }
     /// The dirty log, while a migration runs.
     #[inline]
     pub fn log(&self) -> Option<&DirtyLog> {

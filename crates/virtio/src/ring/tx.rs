@@ -37,6 +37,8 @@ pub struct DeviceTx {
     queue: Queue,
     header_len: usize,
     mergeable: bool,
+    /// Which flags of the header may be set: none without GUEST_CSUM (virtio 1.2 §5.1.6.4.1).
+    flags: u8,
 }
 
 /// Why a packet is not sent.
@@ -62,6 +64,11 @@ impl DeviceTx {
         Ok(Self {
             header_len: cfg.features.header_len(),
             mergeable: cfg.features.contains(Features::MRG_RXBUF),
+            flags: if cfg.features.contains(Features::GUEST_CSUM) {
+                0xff
+            } else {
+                0
+            },
             queue: Queue::new(cfg, mem, Direction::ToGuest, tracking)?,
         })
     }
@@ -154,6 +161,7 @@ impl DeviceTx {
     #[inline]
     fn fill(&mut self, packet: &Packet, chains: usize, out: &mut TxOutcome) {
         let mut hdr = net_hdr::encode(&packet.offload, packet.len());
+        hdr[0] &= self.flags;
         // §5.1.6.1: the last field is num_buffers; 1 without MRG_RXBUF (§5.1.6.4.1).
         hdr[10..12].copy_from_slice(&(chains as u16).to_le_bytes());
         let mut sink = Sink {

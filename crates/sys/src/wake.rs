@@ -1,0 +1,199 @@
+//! One descriptor that stands for a changing one: what a sleeper waits on while the descriptor behind it comes and goes.
+//!
+//! **Problem.** A thread waits on a descriptor for as long as a queue lives. What makes the queue ready (a guest's kick) is
+//! another descriptor in each session, and the session itself must be able to wake the thread.
+//!
+//! **Invariants.** [`WakeSet::as_raw_fd`] never changes. It is readable when, since the last [`WakeSet::clear`], the source was
+//! raised, the doorbell was rung, or (with a source of `None` and polling asked for) a millisecond went by. Nothing is lost:
+//! who clears first and looks at the queue then sees either the work or the descriptor readable again.
+//!
+//! **Costs.** An epoll descriptor with edge-triggered members, so the source is never read: clearing is one system call (two
+//! while polling), and only whoever was woken makes it. A source may be any descriptor; one that epoll refuses is reported.
+//!
+//! **Thread-safety.** All functions take `&self` and may be called from any thread.
+
+use crate::{EventFd, cvt};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How often a polled source is looked at, nanoseconds.
+const POLL_NS: i64 = 1_000_000;
+
+/// A stable descriptor in front of a source that may be replaced, a doorbell and a timer.
+#[derive(Debug)]
+pub struct WakeSet {
+    epoll: OwnedFd,
+    bell: EventFd,
+    timer: OwnedFd,
+    /// The timer runs.
+    polling: AtomicBool,
+}
+
+impl WakeSet {
+    /// A set without a source.
+    ///
+    /// # Errors
+    /// When the process has no descriptors left.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: plain system call; the result is checked before it is owned.
+        let epoll = cvt(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: as for epoll_create1.
+        let timer = cvt(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
+        // SAFETY: as above.
+        let timer = unsafe { OwnedFd::from_raw_fd(timer) };
+        let set = Self {
+            epoll,
+            bell: EventFd::new()?,
+            timer,
+            polling: AtomicBool::new(false),
+        };
+        set.watch(set.bell.as_raw_fd())?;
+        set.watch(set.timer.as_raw_fd())?;
+        Ok(set)
+    }
+
+    fn watch(&self, fd: RawFd) -> io::Result<()> {
+        let mut ev = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            u64: 0,
+        };
+        // SAFETY: `ev` is valid for the call.
+        cvt(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut ev) })?;
+        Ok(())
+    }
+
+    /// Adds a source. One that is readable already makes the set readable.
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) says: a regular file, for example, cannot be waited for.
+    pub fn add(&self, source: BorrowedFd<'_>) -> io::Result<()> {
+        self.watch(source.as_raw_fd())
+    }
+    /// Removes a source; one that is not there is no error. (Another process may hold the same open file, so closing it is not
+    /// enough.)
+    pub fn remove(&self, source: BorrowedFd<'_>) {
+        let fd = source.as_raw_fd();
+        // SAFETY: deletion takes no event.
+        let _ = unsafe {
+            libc::epoll_ctl(
+                self.epoll.as_raw_fd(),
+                libc::EPOLL_CTL_DEL,
+                fd,
+                core::ptr::null_mut(),
+            )
+        };
+    }
+    /// Begins or ends to be readable every millisecond: for a queue without a source.
+    pub fn poll(&self, on: bool) {
+        let every = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: if on { POLL_NS } else { 0 },
+        };
+        let spec = libc::itimerspec {
+            it_interval: every,
+            it_value: every,
+        };
+        // SAFETY: `spec` is valid for the call; the old value is not asked for.
+        let done = unsafe {
+            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, core::ptr::null_mut())
+        };
+        debug_assert_eq!(done, 0, "the descriptor is a timer and the times are legal");
+        // Relaxed: who does not see it yet is woken once more, which does no harm.
+        self.polling.store(on, Ordering::Relaxed);
+    }
+    /// Makes the set readable.
+    pub fn ring(&self) {
+        self.bell.notify();
+    }
+    /// Makes it unreadable until something new happens.
+    pub fn clear(&self) {
+        if self.polling.load(Ordering::Relaxed) {
+            let mut n = 0_u64;
+            // Reading is what makes a timer run on.
+            // SAFETY: eight writable bytes.
+            let _ = unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut n).cast(), 8) };
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        // SAFETY: `events` has as many elements as are asked for. Its content does not matter: taking edge-triggered events is
+        // what clears them.
+        let _ = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as i32,
+                0,
+            )
+        };
+    }
+}
+
+impl AsRawFd for WakeSet {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Epoll;
+    use std::os::fd::AsFd;
+
+    fn ready(ep: &mut Epoll, ms: i32) -> bool {
+        ep.wait(ms).unwrap().next().is_some()
+    }
+
+    #[test]
+    fn the_source_may_change_and_nothing_is_lost() {
+        let set = WakeSet::new().unwrap();
+        let mut ep = Epoll::new(4).unwrap();
+        ep.add(set.as_raw_fd(), 1).unwrap();
+        assert!(!ready(&mut ep, 0));
+        let first = EventFd::new().unwrap();
+        first.notify();
+        set.add(first.as_fd()).unwrap();
+        assert!(ready(&mut ep, 1000), "raised before it was added");
+        set.clear();
+        assert!(!ready(&mut ep, 0));
+        first.notify();
+        assert!(
+            ready(&mut ep, 1000),
+            "each raise is told, though nobody reads the source"
+        );
+        set.clear();
+        set.remove(first.as_fd());
+        first.notify();
+        assert!(!ready(&mut ep, 0));
+        let second = EventFd::new().unwrap();
+        set.add(second.as_fd()).unwrap();
+        drop(first);
+        second.notify();
+        set.ring();
+        assert!(ready(&mut ep, 1000));
+        set.clear();
+        assert!(!ready(&mut ep, 0), "one call clears all");
+        set.ring();
+        assert!(ready(&mut ep, 1000));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert!(set.add(file.as_fd()).is_err());
+    }
+
+    #[test]
+    fn polling_comes_by_itself() {
+        let set = WakeSet::new().unwrap();
+        let mut ep = Epoll::new(4).unwrap();
+        ep.add(set.as_raw_fd(), 1).unwrap();
+        set.poll(true);
+        for _ in 0..3 {
+            assert!(ready(&mut ep, 1000));
+            set.clear();
+        }
+        set.poll(false);
+        set.clear();
+        assert!(!ready(&mut ep, 20));
+    }
+}
