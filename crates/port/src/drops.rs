@@ -9,9 +9,13 @@ impl Drops {
         Self(Vec::with_capacity(16))
     }
     pub(crate) fn count(&mut self, reason: &'static str) {
+        self.add(reason, 1);
+    }
+    pub(crate) fn add(&mut self, reason: &'static str, n: u64) {
         match self.0.iter_mut().find(|(r, _)| *r == reason) {
-            Some((_, n)) => *n += 1,
-            None => self.0.push((reason, 1)),
+            Some((_, sum)) => *sum += n,
+            None if n > 0 => self.0.push((reason, n)),
+            None => {}
         }
     }
     pub(crate) fn all(&self) -> &[(&'static str, u64)] {

@@ -11,9 +11,11 @@ pub mod segment;
 mod system;
 mod tap;
 mod traits;
+mod vhost;
 
 pub use dummy::DummyPort;
 pub use open::{KINDS, open};
 pub use system::SystemPort;
 pub use tap::TapPort;
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd, errno_text};
+pub use vhost::{VHOST_KINDS, VhostContext, VhostPort, socket_dir};

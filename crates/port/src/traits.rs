@@ -71,6 +71,8 @@ pub struct PortStatus {
     pub n_rxq: Option<usize>,
     /// NUMA node of the memory that its packets lie in, where that is known.
     pub numa: Option<u32>,
+    /// What is wrong with the port although it is there, for `Interface.error`.
+    pub error: Option<String>,
     /// Further key-value pairs for `Interface.status` (`driver_name`, ...).
     pub extra: Vec<(String, String)>,
 }

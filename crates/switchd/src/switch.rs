@@ -52,6 +52,8 @@ pub struct Switch {
     pub datapath: Arc<Datapath>,
     /// What the database has made of interfaces, for commands that name them.
     pub inventory: RwLock<Inventory>,
+    /// Raised by ports whose state changes by itself (a virtual machine came or went).
+    pub(crate) ports_changed: Arc<tokio::sync::Notify>,
     /// Wishes that devices be looked at now; whoever carries one out answers it.
     wishes: mpsc::UnboundedSender<Wish>,
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
@@ -94,6 +96,7 @@ impl Switch {
             ofproto,
             datapath,
             inventory: RwLock::default(),
+            ports_changed: Arc::default(),
             wishes,
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),

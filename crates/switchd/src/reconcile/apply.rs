@@ -96,6 +96,11 @@ impl Reconciler {
         {
             log::warn!(target: "bridge", "bridge {}: interface {}: {error}", state.row.name, iface.name);
         }
+        if let Some((device, _)) = iface.device()
+            && let Some(port) = device.as_any().downcast_ref::<heddle_port::VhostPort>()
+        {
+            port.forget();
+        }
         state.numbers.give_back(iface.no, self.switch.clock.now_ms());
         log::info!(
             target: "bridge",

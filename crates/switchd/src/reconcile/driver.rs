@@ -9,6 +9,7 @@ use heddle_ovsdb::{Batch, Client, LockState, MonitorSpec, Options, PendingTxn, T
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::globals::Globals;
+use super::vhost::Vhost;
 use super::{Due, Reconciler, links, writeback};
 use crate::cli::dirs;
 use crate::run::Context;
@@ -88,6 +89,7 @@ impl<'a> Driver<'a> {
             switch: switch.clone(),
             bridges: BTreeMap::new(),
             globals: Globals::new(),
+            vhost: Vhost::default(),
             applied: None,
         };
         Ok(Driver {
@@ -107,6 +109,7 @@ impl<'a> Driver<'a> {
 
     async fn follow(&mut self) -> anyhow::Result<()> {
         let mut links = links::watch_links();
+        let switch = self.switch.clone();
         let mut wishes = self.switch.take_wishes().context("two reconcilers")?;
         let mut answer: Vec<Wish> = Vec::new();
         let mut refresh = tokio::time::interval(REFRESH);
@@ -117,6 +120,7 @@ impl<'a> Driver<'a> {
                 changed = self.client.changed() => changed?,
                 () = changed(&mut links) => (self.due.refresh, self.due.links) = (true, true),
                 _ = refresh.tick() => self.due.refresh = true,
+                () = switch.ports_changed.notified() => self.due.refresh = true,
                 Some(wish) = wishes.recv() => {
                     self.due.refresh = true;
                     answer.push(wish);

@@ -19,6 +19,14 @@ pub(super) struct Globals {
     pub(super) statistics: bool,
     /// Milliseconds between updates of statistics.
     pub(super) stats_interval_ms: u64,
+    /// `vhost-sock-dir`: where sockets of `dpdkvhostuser` ports are, below the run directory.
+    pub(super) vhost_sock_dir: Option<String>,
+    /// `vhost-iommu-support`.
+    pub(super) vhost_iommu: bool,
+    /// `vhost-postcopy-support`, which this switch does not have.
+    pub(super) vhost_postcopy: bool,
+    /// `dpdk-init`: ports of DPDK's types are wanted.
+    pub(super) dpdk_init: bool,
 }
 
 impl Globals {
@@ -44,6 +52,10 @@ impl Globals {
             restore_wait: waited && config.bool("flow-restore-wait", false),
             statistics: config.bool("enable-statistics", false),
             stats_interval_ms: config.number("stats-update-interval", 5000).max(5000),
+            vhost_sock_dir: config.get("vhost-sock-dir").map(str::to_owned),
+            vhost_iommu: config.bool("vhost-iommu-support", false),
+            vhost_postcopy: config.bool("vhost-postcopy-support", false),
+            dpdk_init: config.bool("dpdk-init", false) || config.get("dpdk-init") == Some("try"),
         }
     }
 
@@ -59,6 +71,16 @@ impl Globals {
         }
     }
 
+    /// Says what becomes of settings that are DPDK's in Open vSwitch.
+    fn tell_dpdk(&self, before: &Globals) {
+        if self.dpdk_init && !before.dpdk_init {
+            log::info!(target: "dpdk", "vhost-user ports need no DPDK here: dpdk-* settings change nothing");
+        }
+        if self.vhost_postcopy && !before.vhost_postcopy {
+            log::warn!(target: "dpdk", "POSTCOPY support for vhost-user is not available, it stays disabled.");
+        }
+    }
+
     /// Gives the datapath what differs from `before`.
     pub(super) fn apply(&self, before: &Globals, datapath: &Datapath) {
         if self.flow_limit != before.flow_limit {
@@ -70,6 +92,7 @@ impl Globals {
         if self.vlan_limit != before.vlan_limit {
             datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
         }
+        self.tell_dpdk(before);
         if self.cpus != before.cpus {
             if let Err(error) = datapath.set_workers(self.cpus.as_deref()) {
                 log::error!(target: "dpif_netdev", "pmd-cpu-mask: {error}");

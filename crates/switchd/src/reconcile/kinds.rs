@@ -37,6 +37,7 @@ pub(super) fn datapath_types(options: &Options) -> Vec<&'static str> {
 /// Types of interfaces that exist, in order.
 pub(super) fn interface_types(options: &Options) -> Vec<&'static str> {
     let mut types = vec!["internal", "patch", "system", "tap"];
+    types.extend(heddle_port::VHOST_KINDS);
     if options.dummy.is_some() {
         types.extend(["dummy", "dummy-internal", "dummy-pmd"]);
     }
@@ -66,6 +67,8 @@ pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str)
         "tap" => device("internal", "tap"),
         "system" if options.dummy >= Some(Dummy::System) => device("dummy", "system"),
         "system" => device("system", "system"),
+        "dpdkvhostuser" => device("dpdkvhostuser", "dpdkvhostuser"),
+        "dpdkvhostuserclient" => device("dpdkvhostuserclient", "dpdkvhostuserclient"),
         "dummy" if options.dummy.is_some() => device("dummy", "dummy"),
         "dummy-internal" if options.dummy.is_some() => device("dummy-internal", "dummy-internal"),
         "dummy-pmd" if options.dummy.is_some() => device("dummy-pmd", "dummy-pmd"),

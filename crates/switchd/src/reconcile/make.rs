@@ -88,7 +88,14 @@ impl Reconciler {
             log::warn!(target: "bridge", "{text}");
             Some(text)
         };
-        let device = heddle_port::open(kind, &row.name, &row.options.0).map_err(|e| failed(e.to_string()))?;
+        let options = &row.options.0;
+        let made = if heddle_port::VHOST_KINDS.contains(&kind) {
+            self.vhost
+                .open(kind, &row.name, options, &self.switch, &self.globals)
+        } else {
+            heddle_port::open(kind, &row.name, options)
+        };
+        let device = made.map_err(|e| failed(e.to_string()))?;
         request_mtu(device.as_ref(), row);
         let datapath = &self.switch.datapath;
         let wish = if kinds::is_dummy_datapath(&self.switch.options, &bridge.datapath_type) {

@@ -22,6 +22,7 @@ mod ports;
 mod refresh;
 mod remotes;
 mod state;
+mod vhost;
 mod writeback;
 
 pub(crate) use apply::{OWN_PORT, port_text};
@@ -45,6 +46,7 @@ pub(crate) struct Reconciler {
     switch: Arc<Switch>,
     bridges: BTreeMap<String, BridgeState>,
     globals: Globals,
+    vhost: vhost::Vhost,
     /// `next_cfg` of the configuration that is in force.
     applied: Option<i64>,
 }

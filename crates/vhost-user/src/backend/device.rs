@@ -92,6 +92,9 @@ pub trait Device: Send {
     /// refused.
     fn trouble(&mut self, text: &str);
 
+    /// The socket of a server is there: front ends may connect. Also after [`Device::trouble`] with it.
+    fn listening(&mut self) {}
+
     /// The driver's choice of features (SET_FEATURES). May come again, with LOG_ALL added or taken away, while rings run.
     fn negotiated(&mut self, features: Features);
 

@@ -133,6 +133,7 @@ impl Endpoint {
                         Ok(listener) => {
                             self.listener = Some(listener);
                             self.told.clear();
+                            self.device.listening();
                         }
                         Err(e) => {
                             self.next = now + RETRY;

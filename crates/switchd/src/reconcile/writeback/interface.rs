@@ -75,10 +75,11 @@ impl Reconciler {
                 "half"
             }
         });
+        let error = self.patch_error(bridge, iface).or_else(|| status.error.clone());
         let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
         let mut columns = Columns::new()
             .with("ofport", i64::from(iface.no.0 & 0xffff))
-            .with("error", Datum::optional(self.patch_error(bridge, iface)))
+            .with("error", Datum::optional(error))
             .with("admin_state", up_down(status.admin_up))
             .with("link_state", up_down(status.link_up))
             .with("link_resets", int(status.link_resets))
@@ -96,9 +97,11 @@ impl Reconciler {
 
     fn statistics(&self, bridge: &BridgeState, iface: &Iface) -> Datum {
         match &iface.body {
-            Body::Device(_, no) => {
+            Body::Device(device, no) => {
                 let stats = self.switch.datapath.port_stats(*no).unwrap_or_default();
-                Datum::map(counters(&stats, &iface.status).map(|(name, n)| (name, int(n))))
+                let common = counters(&stats, &iface.status).map(|(name, n)| (name.to_owned(), n));
+                let all = common.into_iter().chain(device.statistics());
+                Datum::map(all.map(|(name, n)| (name, int(n))))
             }
             Body::Patch(_) => {
                 let ((rx, rx_bytes), (tx, tx_bytes)) =

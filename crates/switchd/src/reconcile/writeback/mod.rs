@@ -97,7 +97,7 @@ impl Reconciler {
         let mut columns = Columns::new()
             .with("datapath_types", Datum::set(kinds::datapath_types(options)))
             .with("iface_types", Datum::set(kinds::interface_types(options)))
-            .with("dpdk_initialized", false)
+            .with("dpdk_initialized", self.globals.dpdk_init)
             .with("dpdk_version", "none")
             .with("ovs_version", COMPATIBLE_VERSION);
         if let Some(schema) = db.schema() {

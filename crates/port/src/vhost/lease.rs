@@ -1,0 +1,197 @@
+//! A guest's transmit ring on its way between the session and the worker that polls it.
+//!
+//! **Problem.** The session starts, changes and stops a ring at any time; a worker uses it for each burst, and packets point into
+//! the guest's memory from [`heddle_virtio::DeviceRx::rx`] to `complete`. Neither may wait for the other for long, and the worker
+//! shall not pay for changes that do not happen.
+//!
+//! **How.** The ring is lent: the worker keeps it, and looks before each burst at one number ([`Lease::turn`]) that only changes
+//! when the session wants something. Then it takes the lock, hands the ring back or takes another. The session asks for the ring back,
+//! rings the doorbell and waits until it is there, which takes one burst of a worker that runs.
+//!
+//! **Invariants.** A ring is in one place: here, or with one worker. A worker gives it back between bursts only. A queue that is
+//! dropped (its worker ends, the port is reconfigured) gives it back too.
+//!
+//! **Costs.** One load of a line that nobody writes, per poll. Changes cost the session up to one burst; it waits at most
+//! [`PATIENCE`] and says so in the log if that is not enough.
+
+use super::counts::RxCounts;
+use heddle_sys::{EventFd, WakeSet};
+use heddle_vhost_user::backend::Link;
+use heddle_virtio::{DeviceRx, RingError};
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the session waits for a worker. A worker that does not come back within seconds has ended by a mistake of its own.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A started ring and what belongs to it.
+#[derive(Debug)]
+pub(super) struct FromGuest {
+    pub(super) ring: Box<DeviceRx>,
+    /// Notifications of the guest.
+    pub(super) call: Option<EventFd>,
+    /// Told when the ring breaks.
+    pub(super) err: Option<EventFd>,
+    /// Packets are forwarded; otherwise taken and dropped.
+    pub(super) enabled: bool,
+    /// For addresses behind an IOMMU.
+    pub(super) link: Option<Link>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    ring: Option<FromGuest>,
+    lent: bool,
+    wanted: bool,
+    /// The port is administratively down: the ring stays here.
+    down: bool,
+    announce: Option<[u8; 6]>,
+    failure: Option<RingError>,
+}
+
+/// The place of one receive queue's ring. Lives as long as its port.
+#[derive(Debug)]
+pub(super) struct Lease {
+    turn: AtomicU32,
+    state: Mutex<State>,
+    returned: Condvar,
+    pub(super) wake: WakeSet,
+    pub(super) counts: RxCounts,
+}
+
+/// What a worker gets when it looks.
+#[derive(Debug, Default)]
+pub(super) struct Handed {
+    /// The ring to poll from now on.
+    pub(super) ring: Option<FromGuest>,
+    /// Announce this address to the network, once.
+    pub(super) announce: Option<[u8; 6]>,
+}
+
+impl Lease {
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            turn: AtomicU32::new(1),
+            state: Mutex::default(),
+            returned: Condvar::new(),
+            wake: WakeSet::new()?,
+            counts: RxCounts::default(),
+        })
+    }
+
+    // -- the worker's side
+
+    /// Changes when the worker is to look ([`Lease::exchange`]). Zero is never its value.
+    #[inline]
+    pub(super) fn turn(&self) -> u32 {
+        self.turn.load(Ordering::Acquire) // pairs with the Release in `changed`
+    }
+    /// Gives back what the worker holds, and takes what it is to hold; returns also the turn that this answers.
+    pub(super) fn exchange(&self, mine: Option<FromGuest>) -> (u32, Handed) {
+        let mut s = self.state.lock();
+        let turn = self.turn();
+        if let Some(ring) = mine {
+            s.ring = Some(ring);
+            s.lent = false;
+            self.returned.notify_all();
+        }
+        let announce = s.announce.take();
+        if s.wanted || s.down || s.ring.is_none() {
+            return (turn, Handed { ring: None, announce });
+        }
+        s.lent = true;
+        let ring = s.ring.take();
+        (turn, Handed { ring, announce })
+    }
+    /// The worker takes no more.
+    pub(super) fn give_back(&self, mine: FromGuest) {
+        let mut s = self.state.lock();
+        s.ring = Some(mine);
+        s.lent = false;
+        self.returned.notify_all();
+    }
+    /// The ring broke, or works again with a new memory table.
+    pub(super) fn set_failure(&self, failure: Option<RingError>) {
+        self.state.lock().failure = failure;
+    }
+
+    // -- the session's side
+
+    /// Makes the worker look, also one that sleeps.
+    fn changed(&self) {
+        // Release pairs with the Acquire in `turn`. Zero is left out, so that a new queue always looks.
+        if self.turn.fetch_add(1, Ordering::Release) == u32::MAX {
+            self.turn.fetch_add(1, Ordering::Release);
+        }
+        self.wake.ring();
+    }
+    /// A ring starts.
+    pub(super) fn start(&self, ring: FromGuest) {
+        let mut s = self.state.lock();
+        s.ring = Some(ring);
+        s.wanted = false;
+        s.failure = None;
+        drop(s);
+        self.changed();
+    }
+    /// Calls `change` on the started ring while no worker has it. `None`: there is no ring.
+    pub(super) fn with<T>(&self, change: impl FnOnce(&mut FromGuest) -> T) -> Option<T> {
+        let mut ring = self.recall()?;
+        let value = change(&mut ring);
+        let mut s = self.state.lock();
+        s.ring = Some(ring);
+        s.wanted = false;
+        drop(s);
+        self.changed();
+        Some(value)
+    }
+    /// Takes the ring away for good. `None`: there is none, or a worker does not give it back.
+    pub(super) fn stop(&self) -> Option<FromGuest> {
+        let ring = self.recall();
+        let mut s = self.state.lock();
+        s.wanted = false;
+        s.failure = None;
+        s.announce = None;
+        ring
+    }
+    fn recall(&self) -> Option<FromGuest> {
+        let mut s = self.state.lock();
+        if s.lent {
+            s.wanted = true;
+            self.changed();
+            let until = Instant::now() + PATIENCE;
+            while s.lent {
+                if self.returned.wait_until(&mut s, until).timed_out() && s.lent {
+                    log::error!(target: "netdev_dpdk", "a worker does not give a ring back");
+                    s.wanted = false;
+                    return None;
+                }
+            }
+        }
+        s.ring.take()
+    }
+    /// Lets the worker look at the memory table again.
+    pub(super) fn refresh(&self) {
+        let s = &mut *self.state.lock();
+        match &mut s.ring {
+            Some(mine) => mine.ring.refresh(),
+            None if s.lent => self.wake.ring(),
+            None => {}
+        }
+    }
+    /// The port went up or down.
+    pub(super) fn set_down(&self, down: bool) {
+        self.state.lock().down = down;
+        self.changed();
+    }
+    /// An address is to be announced by the worker, as if the guest had sent it.
+    pub(super) fn announce(&self, mac: [u8; 6]) {
+        self.state.lock().announce = Some(mac);
+        self.changed();
+    }
+    /// Why the ring is stopped, if it is.
+    pub(super) fn failure(&self) -> Option<RingError> {
+        self.state.lock().failure
+    }
+}

@@ -1,0 +1,188 @@
+//! Receive queue: what a guest transmits by one ring. Exits: no ring, empty, burst full, stopped by name, dropped by name.
+
+use super::lease::{FromGuest, Handed, Lease};
+use super::rarp;
+use crate::drops::Drops;
+use crate::{RxQueue, WakeFd};
+use heddle_packet::{Burst, Pool};
+use heddle_virtio::RingError;
+use heddle_virtio::ring::RxDrops;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+/// The port's notice that its state changed.
+pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
+
+/// One receive queue, over whichever ring the session has started in its place.
+pub(super) struct VhostRx {
+    lease: Arc<Lease>,
+    name: Arc<str>,
+    index: usize,
+    changed: Changed,
+    /// The turn that was answered last; 0: none.
+    seen: u32,
+    mine: Option<FromGuest>,
+    /// The failure that was told.
+    told: Option<RingError>,
+    /// The ring's drops that are in `drops` already.
+    counted: RxDrops,
+    drops: Drops,
+}
+
+impl VhostRx {
+    pub(super) fn new(lease: Arc<Lease>, name: Arc<str>, index: usize, changed: Changed) -> Self {
+        Self {
+            lease,
+            name,
+            index,
+            changed,
+            seen: 0,
+            mine: None,
+            told: None,
+            counted: RxDrops::default(),
+            drops: Drops::new(),
+        }
+    }
+
+    /// The session wants something: hands the ring back and takes what there is.
+    #[cold]
+    fn attend(&mut self, pool: &mut Pool, burst: &mut Burst) {
+        self.count_drops();
+        let (turn, Handed { ring, announce }) = self.lease.exchange(self.mine.take());
+        self.seen = turn;
+        self.mine = ring;
+        if let Some(mine) = &mut self.mine {
+            self.counted = mine.ring.drops();
+            self.told = mine.ring.error();
+            mine.ring.disarm();
+        }
+        if let Some(mac) = announce
+            && !burst.is_full()
+        {
+            let mut packet = pool.get();
+            packet.set_bytes(&rarp::request(mac));
+            burst.push(packet);
+        }
+    }
+
+    /// A poll found nothing: the time to look at what is rare.
+    fn look_around(&mut self) {
+        let Some(mine) = &mut self.mine else { return };
+        if mine.ring.take_call() {
+            call(mine, &self.lease);
+        }
+        if mine.ring.error() != self.told {
+            self.tell_failure();
+        } else if let Some(miss) = mine.ring.take_miss()
+            && let Some(link) = &mine.link
+        {
+            link.miss(miss);
+        }
+        self.count_drops();
+    }
+
+    #[cold]
+    fn tell_failure(&mut self) {
+        let Some(mine) = &self.mine else { return };
+        self.told = mine.ring.error();
+        self.lease.set_failure(self.told);
+        if let Some(error) = self.told {
+            self.lease.counts.broken.add(1);
+            if let Some(err) = &mine.err {
+                err.notify();
+            }
+            log::warn!(target: "netdev_dpdk", per_min = 10, burst = 10;
+                "{}: queue {} from the guest is stopped: {error}", self.name, self.index);
+        }
+        (self.changed)();
+    }
+
+    /// Adds what the ring has dropped since the last time.
+    fn count_drops(&mut self) {
+        let Some(mine) = &self.mine else { return };
+        let now = mine.ring.drops();
+        if now == self.counted {
+            return;
+        }
+        let before = std::mem::replace(&mut self.counted, now);
+        self.drops.add("runt", now.runt - before.runt);
+        self.drops.add("too-long", now.too_long - before.too_long);
+        let header = now
+            .last_header
+            .map_or("vnet-hdr", heddle_virtio::NetHdrError::name);
+        self.drops.add(header, now.header - before.header);
+    }
+
+    /// A ring that is started and not enabled: its packets go nowhere.
+    #[cold]
+    fn discard(&mut self, pool: &mut Pool, burst: &mut Burst, from: usize) {
+        let n = burst.len() - from;
+        burst.drain(from..).for_each(|p| pool.put(p));
+        self.drops.add("ring-disabled", n as u64);
+        self.complete();
+    }
+}
+
+/// Notifies the guest.
+fn call(mine: &FromGuest, lease: &Lease) {
+    if let Some(call) = &mine.call {
+        call.notify();
+        lease.counts.calls.add(1);
+    }
+}
+
+impl RxQueue for VhostRx {
+    fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let before = burst.len();
+        if self.lease.turn() != self.seen {
+            self.attend(pool, burst);
+        }
+        let Some(mine) = &mut self.mine else {
+            return burst.len() - before;
+        };
+        let own = burst.len();
+        if mine.ring.rx(pool, burst) == 0 {
+            self.look_around();
+        } else if mine.enabled {
+            let bytes = burst.iter().skip(own).map(|p| p.len() as u64).sum();
+            self.lease.counts.packets.add((burst.len() - own) as u64);
+            self.lease.counts.bytes.add(bytes);
+        } else {
+            self.discard(pool, burst, own);
+        }
+        burst.len() - before
+    }
+    fn complete(&mut self) {
+        if let Some(mine) = &mut self.mine
+            && mine.ring.complete()
+        {
+            call(mine, &self.lease);
+        }
+    }
+    fn wake_fd(&self) -> Option<WakeFd> {
+        Some(WakeFd(self.lease.wake.as_raw_fd()))
+    }
+    fn woken(&mut self) {
+        self.lease.wake.clear();
+    }
+    fn arm(&mut self) -> bool {
+        let waiting = self.mine.as_mut().is_some_and(|m| m.ring.arm());
+        waiting || self.lease.turn() != self.seen
+    }
+    fn disarm(&mut self) {
+        if let Some(mine) = &mut self.mine {
+            mine.ring.disarm();
+        }
+    }
+    fn dropped(&self) -> &[(&'static str, u64)] {
+        self.drops.all()
+    }
+}
+
+impl Drop for VhostRx {
+    fn drop(&mut self) {
+        if let Some(mine) = self.mine.take() {
+            self.lease.give_back(mine);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Options of a port and what all ports share, read as Open vSwitch reads them.
+
+use super::Mode;
+use super::rx::Changed;
+use crate::PortError;
+use heddle_vhost_user::backend::Control;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::hash::{BuildHasher, Hasher};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Longest path of a socket, without the zero behind it (unix(7)).
+const MAX_PATH: usize = 107;
+/// Largest MTU: an IP packet's length.
+pub(super) const MAX_MTU: u32 = 65535;
+/// Linux's number for an invalid argument.
+pub(super) const EINVAL: i32 = 22;
+/// `tx-retries-max`: default and most.
+const RETRIES_DEFAULT: u32 = 8;
+const RETRIES_MOST: u32 = 32;
+
+/// What all ports of a switch have in common.
+#[derive(Clone)]
+pub struct VhostContext {
+    /// The control thread of all sockets.
+    pub control: Arc<Control>,
+    /// Called, from any thread, when a port's status changes.
+    pub changed: Changed,
+    /// The run directory: what outlives the process is kept here.
+    pub rundir: PathBuf,
+    /// Where sockets of `dpdkvhostuser` ports are ([`socket_dir`]).
+    pub socket_dir: PathBuf,
+    /// `vhost-iommu-support`: guests may put an IOMMU before their memory.
+    pub iommu: bool,
+    /// `--dummy-numa`: `options:numa_id` says where a guest's memory is.
+    pub dummy_numa: bool,
+}
+
+/// The directory of `other_config:vhost-sock-dir` (relative to the run directory), as a path, or why it is not used.
+///
+/// # Errors
+/// The text for the log; the run directory is used then.
+pub fn socket_dir(rundir: &Path, setting: Option<&str>) -> Result<PathBuf, String> {
+    let Some(sub) = setting.filter(|s| s.len() <= 255) else {
+        return Ok(rundir.to_owned());
+    };
+    let dir = rundir.join(sub.trim_start_matches('/'));
+    if sub.contains("..") {
+        return Err(format!(
+            "vhost-user sock directory request '{}' has invalid characters '..' - using {} instead.",
+            dir.display(),
+            rundir.display()
+        ));
+    }
+    Ok(dir)
+}
+
+/// The socket's path.
+pub(super) fn path(
+    mode: Mode,
+    name: &str,
+    options: &BTreeMap<String, String>,
+    context: &VhostContext,
+) -> Result<PathBuf, PortError> {
+    let path = match mode {
+        Mode::Client => {
+            let set = options.get("vhost-server-path").filter(|p| !p.is_empty());
+            let missing = || {
+                PortError::Config(format!(
+                    "{name}: dpdkvhostuserclient needs options:vhost-server-path"
+                ))
+            };
+            PathBuf::from(set.ok_or_else(missing)?)
+        }
+        Mode::Server => {
+            if name.contains(['/', '\\']) {
+                return Err(PortError::Config(format!(
+                    "\"{name}\" is not a valid name for a vhost-user port. A valid name must not include '/' or '\\'"
+                )));
+            }
+            context.socket_dir.join(name)
+        }
+    };
+    let len = path.as_os_str().len();
+    if len > MAX_PATH || path.as_os_str().as_encoded_bytes().contains(&0) {
+        return Err(PortError::Config(format!(
+            "{name}: the socket's path {} has {len} bytes, {MAX_PATH} are possible",
+            path.display()
+        )));
+    }
+    Ok(path)
+}
+
+/// Whether a socket can be made in the directory of `path`: tried with a file, since the socket itself is made later, and tried
+/// again for as long as the port exists.
+pub(super) fn probe_directory(path: &Path) -> io::Result<()> {
+    let probe = path.with_extension(format!("{}.probe", std::process::id()));
+    File::create(&probe)?;
+    std::fs::remove_file(&probe)
+}
+
+/// `options:tx-retries-max`; values out of range count as the default. Ports that listen do not have it.
+pub(super) fn tx_retries_max(mode: Mode, options: &BTreeMap<String, String>) -> u32 {
+    let set = options.get("tx-retries-max").filter(|_| mode == Mode::Client);
+    let number = set.and_then(|v| v.trim().parse().ok());
+    number.filter(|n| *n <= RETRIES_MOST).unwrap_or(RETRIES_DEFAULT)
+}
+
+/// Where a guest's memory is said to be.
+pub(super) fn pretended_numa(options: &BTreeMap<String, String>, context: &VhostContext) -> Option<u32> {
+    options
+        .get("numa_id")
+        .filter(|_| context.dummy_numa)?
+        .parse()
+        .ok()
+}
+
+/// A locally administered address.
+pub(super) fn random_mac() -> [u8; 6] {
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    let [a, b, c, d, e, f, ..] = random.to_be_bytes();
+    [a & 0xfc | 2, b, c, d, e, f]
+}

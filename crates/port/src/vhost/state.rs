@@ -1,0 +1,237 @@
+//! What a port knows of itself and of its session, and how `Interface` shows it.
+//!
+//! Keys of `Interface.status` that Open vSwitch has (`mode`, `status`, `socket`, `features`, `mtu`, `numa`, `num_of_vrings`,
+//! `vring_N_size`) mean and look the same. Heddle's own: `vring_N_error` (why a ring is stopped), `disconnect_reason` (why the last
+//! front end left), `socket_error` (what is wrong with the socket).
+
+use super::{Mode, Shared};
+use crate::PortStatus;
+use heddle_virtio::RingError;
+use heddle_virtio::ring::Features;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// A started ring.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    size: u16,
+    enabled: bool,
+}
+
+/// One front end's session.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Session {
+    connected: bool,
+    pub(super) features: Features,
+    /// The MTU that the front end has told.
+    pub(super) mtu: Option<u16>,
+    pub(super) numa: Option<u32>,
+    /// Started rings by index.
+    rings: BTreeMap<u16, Ring>,
+    /// Queue pairs: most that were started since the front end came, so that a guest's restart does not move queues.
+    pairs: usize,
+}
+
+impl Session {
+    pub(super) fn start(&mut self, index: u16, size: u16, enabled: bool) {
+        self.rings.insert(index, Ring { size, enabled });
+        self.pairs = self.pairs.max(usize::from(index / 2) + 1);
+    }
+    pub(super) fn stop(&mut self, index: u16) {
+        self.rings.remove(&index);
+    }
+    pub(super) fn enable(&mut self, index: u16, on: bool) {
+        if let Some(ring) = self.rings.get_mut(&index) {
+            ring.enabled = on;
+        }
+    }
+    /// Whether packets can pass in both directions.
+    fn is_running(&self) -> bool {
+        let any = |odd| self.rings.iter().any(|(i, r)| i % 2 == odd && r.enabled);
+        any(0) && any(1)
+    }
+    /// Whether the guest uses queue pair `pair` for transmission.
+    pub(super) fn polls(&self, pair: usize) -> bool {
+        let index = u16::try_from(2 * pair + 1).unwrap_or(u16::MAX);
+        self.rings.get(&index).is_some_and(|r| r.enabled)
+    }
+}
+
+/// A port's own state.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) mac: [u8; 6],
+    pub(super) mtu: u32,
+    pub(super) admin_up: bool,
+    pub(super) session: Session,
+    /// `--dummy-numa`: the node that the guest's memory is said to be on.
+    pub(super) pretended_numa: Option<u32>,
+    /// What is wrong with the socket or the session.
+    pub(super) trouble: Option<String>,
+    /// A server's socket is there.
+    pub(super) listening: bool,
+    left: Option<String>,
+    link_up: bool,
+    link_resets: u64,
+}
+
+impl State {
+    pub(super) fn new(mac: [u8; 6]) -> Self {
+        Self {
+            mac,
+            mtu: 1500,
+            admin_up: true,
+            session: Session::default(),
+            pretended_numa: None,
+            trouble: None,
+            listening: false,
+            left: None,
+            link_up: false,
+            link_resets: 0,
+        }
+    }
+    pub(super) fn connected(&mut self) {
+        self.session = Session {
+            connected: true,
+            ..Session::default()
+        };
+        self.trouble = None;
+    }
+    pub(super) fn disconnected(&mut self, reason: &str) {
+        self.session = Session::default();
+        self.left = Some(reason.to_owned());
+    }
+    fn numa(&self) -> Option<u32> {
+        let known = self.pretended_numa.or(self.session.numa);
+        known.filter(|_| self.session.pairs > 0)
+    }
+    /// Takes note of the link; tells the log as Open vSwitch does. To be called after each change.
+    pub(super) fn follow_link(&mut self, path: &Path) {
+        let up = self.session.is_running();
+        if up == self.link_up {
+            return;
+        }
+        self.link_up = up;
+        self.link_resets += 1;
+        let path = path.display();
+        if up {
+            let node = self.numa().unwrap_or(0);
+            log::info!(target: "netdev_dpdk", "vHost Device '{path}' has been added on numa node {node}");
+        } else {
+            log::info!(target: "netdev_dpdk", "vHost Device '{path}' has been removed");
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn status(&self) -> PortStatus {
+        let s = self.state.lock().clone();
+        PortStatus {
+            mac: s.mac,
+            mtu: s.mtu,
+            admin_up: s.admin_up,
+            link_up: s.link_up,
+            link_resets: s.link_resets,
+            n_rxq: Some(s.session.pairs.max(1)),
+            numa: s.numa(),
+            error: s
+                .trouble
+                .clone()
+                .filter(|_| self.mode == Mode::Server && !s.listening),
+            extra: self.extra(&s),
+            ..PortStatus::default()
+        }
+    }
+
+    fn extra(&self, s: &State) -> Vec<(String, String)> {
+        let mut all = Vec::new();
+        let mut add = |key: &str, value: String| all.push((key.to_owned(), value));
+        let mode = match self.mode {
+            Mode::Client => "client",
+            Mode::Server => "server",
+        };
+        add("mode", mode.into());
+        if let Some(text) = &s.trouble {
+            add("socket_error", text.clone());
+        }
+        if !s.session.connected {
+            add("status", "disconnected".into());
+            if let Some(reason) = &s.left {
+                add("disconnect_reason", reason.clone());
+            }
+            return all;
+        }
+        add("status", "connected".into());
+        add("socket", self.path.lock().display().to_string());
+        add("features", format!("0x{:016x}", s.session.features.bits()));
+        if let Some(mtu) = s.session.mtu {
+            add("mtu", mtu.to_string());
+        }
+        if let Some(numa) = s.numa() {
+            add("numa", numa.to_string());
+        }
+        // Rings are counted in pairs, up to the last that is started.
+        let last = s.session.rings.keys().next_back();
+        let n = last.map_or(0, |i| (i / 2 + 1) * 2);
+        if n > 0 {
+            add("num_of_vrings", n.to_string());
+        }
+        for i in 0..n {
+            let size = s.session.rings.get(&i).map_or(0, |r| r.size);
+            add(&format!("vring_{i}_size"), size.to_string());
+            if let Some(error) = self.failure(i) {
+                add(&format!("vring_{i}_error"), error.to_string());
+            }
+        }
+        all
+    }
+
+    fn failure(&self, index: u16) -> Option<RingError> {
+        let place = usize::from(index / 2);
+        if index % 2 == 1 {
+            self.known_lease(place)?.failure()
+        } else {
+            self.tx.cells().get(place)?.failure()
+        }
+    }
+
+    /// Counters as Open vSwitch names them (`ovs_*` of all rings, then per ring as its DPDK does), and Heddle's own.
+    pub(super) fn statistics(&self) -> Vec<(String, u64)> {
+        let (leases, cells) = (self.leases(), self.tx.cells());
+        let sum =
+            |f: &dyn Fn(&super::counts::TxCounts) -> u64| cells.iter().map(|c| f(&c.counts)).sum::<u64>();
+        let mut all: Vec<(String, u64)> = [
+            ("ovs_tx_retries", sum(&|c| c.retries.get())),
+            ("ovs_tx_failure_drops", sum(&|c| c.full.get())),
+            ("ovs_tx_mtu_exceeded_drops", sum(&|c| c.too_long.get())),
+            ("ovs_tx_qos_drops", 0),
+            ("ovs_rx_qos_drops", 0),
+            ("ovs_tx_invalid_hwol_drops", sum(&|c| c.invalid.get())),
+            ("tx_software_offloads", sum(&|c| c.finished.get())),
+            (
+                "tx_contention",
+                cells
+                    .iter()
+                    .map(|c| c.contention.load(std::sync::atomic::Ordering::Relaxed))
+                    .sum(),
+            ),
+            (
+                "rings_broken",
+                sum(&|c| c.broken.get()) + leases.iter().map(|l| l.counts.broken.get()).sum::<u64>(),
+            ),
+        ]
+        .map(|(name, n)| (name.to_owned(), n))
+        .to_vec();
+        for (i, l) in leases.iter().enumerate() {
+            all.push((format!("rx_q{i}_good_packets"), l.counts.packets.get()));
+            all.push((format!("rx_q{i}_good_bytes"), l.counts.bytes.get()));
+            all.push((format!("rx_q{i}_guest_notifications"), l.counts.calls.get()));
+        }
+        for (i, c) in cells.iter().enumerate() {
+            all.push((format!("tx_q{i}_good_packets"), c.counts.packets.get()));
+            all.push((format!("tx_q{i}_good_bytes"), c.counts.bytes.get()));
+            all.push((format!("tx_q{i}_guest_notifications"), c.counts.calls.get()));
+        }
+        all
+    }
+}

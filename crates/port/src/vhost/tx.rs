@@ -1,0 +1,191 @@
+//! Transmit queue: into a guest's receive rings. Exits of a packet: sent, full, too long, down, error; each counted.
+//!
+//! A burst goes out with one lock and at most one notification. Packets whose metadata the guest has not negotiated are finished in
+//! software, one by one, in their place among the others.
+
+use super::txset::{ToGuest, TxCell, TxSet};
+use super::{Shared, rx::Changed};
+use crate::segment;
+use crate::{TxCounts, TxQueue};
+use heddle_packet::{Packet, Pool};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// One worker's way into the guest.
+pub(super) struct VhostTx {
+    shared: Arc<Shared>,
+    worker: usize,
+    /// The turn that was answered last; 0: none.
+    seen: u32,
+    cell: Option<Arc<TxCell>>,
+}
+
+impl VhostTx {
+    pub(super) fn new(shared: Arc<Shared>, worker: usize) -> Self {
+        Self {
+            shared,
+            worker,
+            seen: 0,
+            cell: None,
+        }
+    }
+    #[cold]
+    fn choose(&mut self) {
+        (self.seen, self.cell) = self.set().choose(self.worker);
+    }
+    fn set(&self) -> &TxSet {
+        &self.shared.tx
+    }
+}
+
+impl TxQueue for VhostTx {
+    fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let mut counts = TxCounts::default();
+        if self.set().turn() != self.seen {
+            self.choose();
+        }
+        let all = packets.len() as u64;
+        let Some(cell) = &self.cell else {
+            counts.down = all;
+            return counts;
+        };
+        let Some(mut guard) = cell.lock() else {
+            counts.full = all;
+            return counts;
+        };
+        // Taken away since the choice was made.
+        let Some(to) = guard.as_mut() else {
+            counts.down = all;
+            return counts;
+        };
+        let retries = self.shared.tx_retries_max.load(Relaxed);
+        let mut send = Send {
+            to,
+            cell,
+            retries,
+            counts: &mut counts,
+            call: false,
+        };
+        send.all(pool, packets);
+        let (call, broken) = (send.call, send.to.ring.error() != send.to.told);
+        if call && let Some(fd) = &to.call {
+            fd.notify();
+            cell.counts.calls.add(1);
+        }
+        if broken {
+            tell_failure(to, cell, &self.shared.name, &self.shared.changed);
+        } else if counts.full > 0
+            && let Some(miss) = to.ring.take_miss()
+            && let Some(link) = &to.link
+        {
+            link.miss(miss);
+        }
+        let c = &cell.counts;
+        c.packets.add(counts.sent);
+        c.bytes.add(counts.bytes);
+        if counts.sent < all {
+            c.full.add(counts.full);
+            c.too_long.add(counts.too_long);
+            c.invalid.add(counts.error);
+        }
+        counts
+    }
+}
+
+#[cold]
+fn tell_failure(to: &mut ToGuest, cell: &TxCell, name: &str, changed: &Changed) {
+    to.told = to.ring.error();
+    if let Some(error) = to.told {
+        cell.counts.broken.add(1);
+        if let Some(err) = &to.err {
+            err.notify();
+        }
+        log::warn!(target: "netdev_dpdk", per_min = 10, burst = 10;
+            "{name}: a queue to the guest is stopped: {error}");
+    }
+    changed();
+}
+
+/// One burst on its way.
+struct Send<'a> {
+    to: &'a mut ToGuest,
+    cell: &'a TxCell,
+    retries: u32,
+    counts: &'a mut TxCounts,
+    call: bool,
+}
+
+impl Send<'_> {
+    fn all(&mut self, pool: &mut Pool, packets: &[&Packet]) {
+        let takes = self.to.takes;
+        let mut rest = packets;
+        while !rest.is_empty() {
+            let n = rest.iter().take_while(|p| takes.takes(&p.offload)).count();
+            let (plain, others) = rest.split_at(n);
+            self.run(plain);
+            let Some((unfinished, behind)) = others.split_first() else {
+                return;
+            };
+            self.finish(pool, unfinished);
+            rest = behind;
+        }
+    }
+
+    /// Packets that the guest takes as they are.
+    fn run(&mut self, packets: &[&Packet]) {
+        let mut rest = packets;
+        let mut tries = 0;
+        while !rest.is_empty() {
+            let out = self.to.ring.tx(rest);
+            self.call |= out.call;
+            self.counts.sent += out.sent;
+            self.counts.bytes += out.bytes;
+            self.counts.too_long += out.too_long;
+            self.counts.down += out.down;
+            if out.full == 0 {
+                return;
+            }
+            // As long as it takes some it may take more; the guest is told of those first, or it would not make room.
+            let again = out.sent > 0 && tries < self.retries;
+            if !again {
+                self.counts.full += out.full;
+                return;
+            }
+            tries += 1;
+            self.cell.counts.retries.add(1);
+            let done = rest.len() - usize::try_from(out.full).unwrap_or(rest.len());
+            rest = rest.get(done..).unwrap_or_default();
+        }
+    }
+
+    /// A packet to be segmented or completed. It counts as one packet, sent if all of it was.
+    fn finish(&mut self, pool: &mut Pool, packet: &Packet) {
+        self.cell.counts.finished.add(1);
+        let (mut sent, mut full, mut too_long, mut down) = (0, 0, 0, 0);
+        let (ring, call) = (&mut self.to.ring, &mut self.call);
+        let cut = segment::finish(pool, packet, &mut |piece| {
+            // A ring without room for one has none for those behind it: they are of one length, and the guest empties it later.
+            if full + too_long + down > 0 {
+                return;
+            }
+            let out = ring.tx(&[piece]);
+            *call |= out.call;
+            sent += out.bytes;
+            full += out.full;
+            too_long += out.too_long;
+            down += out.down;
+        });
+        self.counts.bytes += sent;
+        if cut.is_err() {
+            self.counts.error += 1;
+        } else if down > 0 {
+            self.counts.down += 1;
+        } else if too_long > 0 {
+            self.counts.too_long += 1;
+        } else if full > 0 {
+            self.counts.full += 1;
+        } else {
+            self.counts.sent += 1;
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! vhost-user ports: what they share, and when it is made.
+//!
+//! The thread of all sockets starts with the first such port and ends with the last handle. A setting that changes
+//! (`vhost-sock-dir`, `vhost-iommu-support`) is for ports that are made from then on, as in Open vSwitch.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use heddle_port::{Port, PortError, VhostContext, VhostPort, socket_dir};
+use heddle_vhost_user::backend::Control;
+
+use super::globals::Globals;
+use crate::cli::dirs;
+use crate::switch::Switch;
+
+/// What all vhost-user ports share.
+#[derive(Default)]
+pub(super) struct Vhost {
+    control: OnceLock<Arc<Control>>,
+}
+
+impl Vhost {
+    /// Opens a port.
+    pub(super) fn open(
+        &self,
+        kind: &str,
+        name: &str,
+        options: &BTreeMap<String, String>,
+        switch: &Switch,
+        globals: &Globals,
+    ) -> Result<Arc<dyn Port>, PortError> {
+        let rundir = dirs::rundir();
+        let socket_dir = socket_dir(&rundir, globals.vhost_sock_dir.as_deref()).unwrap_or_else(|why| {
+            log::error!(target: "netdev_dpdk", "{why}");
+            rundir.clone()
+        });
+        let changed = Arc::clone(&switch.ports_changed);
+        let context = VhostContext {
+            control: self.control(name)?,
+            changed: Arc::new(move || changed.notify_one()),
+            rundir,
+            socket_dir,
+            iommu: globals.vhost_iommu,
+            dummy_numa: switch.options.dummy_numa.is_some(),
+        };
+        let port: Arc<dyn Port> = VhostPort::open(kind, name, options, context)?;
+        Ok(port)
+    }
+
+    fn control(&self, name: &str) -> Result<Arc<Control>, PortError> {
+        if let Some(control) = self.control.get() {
+            return Ok(control.clone());
+        }
+        let made = Control::start().map_err(|e| PortError::open(name, e))?;
+        Ok(self.control.get_or_init(|| Arc::new(made)).clone())
+    }
+}
