@@ -347,7 +347,7 @@ impl Session {
             Request::SetLogBase(area) => self.set_log_base(*area, fd(), device),
             // The descriptor would be raised after writes to the log, which front ends look at anyway: closed.
             Request::SetLogFd => Ok(Outcome::Done),
-            Request::SetVringNum(v) => self.set_vring_num(*v),
+            Request::SetVringNum(v) => self.set_vring_num(*v, device),
             Request::SetVringAddr(v) => self.set_vring_addr(*v, device),
             Request::SetVringBase(v) => self.set_vring_base(*v),
             Request::GetVringBase(v) => self.get_vring_base(*v, device),

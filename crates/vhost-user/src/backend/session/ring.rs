@@ -85,7 +85,7 @@ impl Session {
         Ok(ring)
     }
 
-    pub(super) fn set_vring_num(&mut self, v: VringState) -> Handled {
+    pub(super) fn set_vring_num(&mut self, v: VringState, device: &mut dyn Device) -> Handled {
         let size = u16::try_from(v.num).ok();
         let size = size.filter(|s| (1..=heddle_virtio::ring::limits::MAX_QUEUE).contains(s));
         let Some(size) = size else {
@@ -96,7 +96,7 @@ impl Session {
             refuse!("ring {} is running", v.index);
         }
         ring.size = size;
-        Ok(Outcome::Done)
+        self.try_start(v.index, device)
     }
 
     pub(super) fn set_vring_base(&mut self, v: VringState) -> Handled {

@@ -1,1 +1,422 @@
+//! Rings: when they start and stop, memory that changes under them, the dirty log, the IOMMU.
+
 use super::*;
+use heddle_packet::{Burst, Packet, Pool};
+
+/// One frame through ring 1 (from the guest): how many the switch got.
+fn receive(rig: &Rig) -> usize {
+    let mut seen = rig.device.seen.lock();
+    let Some(Queue::FromGuest(q)) = seen.rings.get_mut(&1).map(|r| &mut r.queue) else {
+        panic!("ring 1 does not run");
+    };
+    let (mut pool, mut burst) = (Pool::new(0), Burst::new());
+    let n = q.rx(&mut pool, &mut burst);
+    let frames: Vec<usize> = burst.iter().map(Packet::len).collect();
+    assert!(frames.iter().all(|&l| l == 60), "{frames:?}");
+    drop(burst);
+    q.complete();
+    n
+}
+fn guest_sends(rig: &mut Rig, driver: &mut Driver, n: usize) {
+    for token in 0..n {
+        let addr = rig.arena.take(72, 2).unwrap();
+        let buf = Buf { addr, len: 72 };
+        driver
+            .add(
+                &rig.mem,
+                &[buf],
+                &[],
+                Place::Direct,
+                u32::try_from(token).unwrap(),
+            )
+            .unwrap();
+    }
+    driver.publish();
+}
+fn done(driver: &mut Driver) -> Vec<Done> {
+    std::iter::from_fn(|| driver.pop().unwrap()).collect()
+}
+fn layouts() -> [Features; 2] {
+    [Features::VERSION_1, Features::VERSION_1 | Features::RING_PACKED]
+}
+
+#[test]
+fn a_ring_runs_between_its_kick_and_its_base() {
+    for features in layouts() {
+        let mut rig = Rig::new();
+        rig.negotiate(features);
+        let cfg = rig.ring(features, 64);
+        let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+        rig.start(1, &cfg, Some(Position::default().to_base(cfg.packed())));
+        let events = rig.events();
+        // Disabled at first: PROTOCOL_FEATURES was negotiated.
+        assert_eq!(
+            events[events.len() - 2..],
+            [Event::Start(1, false), Event::Enable(1, true)]
+        );
+        guest_sends(&mut rig, &mut driver, 5);
+        assert_eq!(receive(&rig), 5);
+        assert_eq!(done(&mut driver).len(), 5);
+        let Reply::Vring(base) = rig.ask(&Request::GetVringBase(state(1, 0)), &[]) else {
+            panic!()
+        };
+        let at = Position { index: 5, wrap: true };
+        assert_eq!((base.index, base.num), (1, at.to_base(cfg.packed())));
+        assert!(!rig.is_running(1));
+        // Again, and with nothing but a kick: the base is the one that was told.
+        assert_eq!(
+            rig.ask(&Request::GetVringBase(state(1, 0)), &[]),
+            Reply::Vring(base)
+        );
+        let kick = VringFd {
+            index: 1,
+            has_fd: false,
+        };
+        assert_eq!(rig.ack(&Request::SetVringKick(kick), &[]), 0);
+        guest_sends(&mut rig, &mut driver, 2);
+        assert_eq!(receive(&rig), 2);
+        assert!(
+            rig.device.seen.lock().rings[&1].kick.is_none(),
+            "a ring without a kick is polled"
+        );
+    }
+}
+
+/// Messages about a ring in any order; the last one starts it.
+#[test]
+fn the_order_of_ring_messages_does_not_matter() {
+    for first in 0..3 {
+        let mut rig = Rig::new();
+        rig.negotiate(Features::VERSION_1);
+        let cfg = rig.ring(Features::VERSION_1, 64);
+        let mut requests = [
+            Request::SetVringNum(state(0, 64)),
+            Request::SetVringAddr(Rig::addr_of(0, &cfg)),
+            Request::SetVringKick(VringFd {
+                index: 0,
+                has_fd: false,
+            }),
+        ];
+        requests.rotate_left(first);
+        for (n, request) in requests.iter().enumerate() {
+            assert_eq!(rig.ack(request, &[]), 0);
+            assert_eq!(rig.is_running(0), n == 2, "{n} {request:?}");
+        }
+    }
+}
+
+#[test]
+fn without_protocol_features_rings_start_enabled() {
+    let mut rig = Rig::new();
+    rig.send(&Request::SetFeatures(0), &[]);
+    let file = rig.file.try_clone().unwrap();
+    rig.send(&Request::SetMemTable(vec![rig.region()]), &[file.as_fd()]);
+    let cfg = rig.ring(Features::empty(), 64);
+    rig.send(&Request::SetVringNum(state(1, 64)), &[]);
+    rig.send(&Request::SetVringAddr(Rig::addr_of(1, &cfg)), &[]);
+    rig.send(
+        &Request::SetVringKick(VringFd {
+            index: 1,
+            has_fd: false,
+        }),
+        &[],
+    );
+    assert_eq!(rig.ended, None);
+    assert!(rig.events().contains(&Event::Start(1, true)));
+    // A legacy guest: ten bytes of header.
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    let addr = rig.arena.take(70, 2).unwrap();
+    driver
+        .add(&rig.mem, &[Buf { addr, len: 70 }], &[], Place::Direct, 1)
+        .unwrap();
+    driver.publish();
+    assert_eq!(receive(&rig), 1);
+}
+
+#[test]
+fn rings_that_make_no_sense_are_refused() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    let addr = Rig::addr_of(1, &cfg);
+    for bad in [
+        Request::SetVringNum(state(1, 0)),
+        Request::SetVringNum(state(1, 32769)),
+        Request::SetVringNum(state(1, u32::MAX)),
+        Request::SetVringNum(state(4, 64)),
+        Request::SetVringNum(state(u32::MAX, 64)),
+        Request::SetVringBase(state(4, 0)),
+        Request::SetVringEnable(state(4, 1)),
+        Request::SetVringEnable(state(1, 2)),
+        Request::SetVringAddr(VringAddr { index: 4, ..addr }),
+        Request::SetVringKick(VringFd {
+            index: 200,
+            has_fd: false,
+        }),
+        Request::SetVringCall(VringFd {
+            index: 4,
+            has_fd: false,
+        }),
+        Request::SetVringErr(VringFd {
+            index: 255,
+            has_fd: false,
+        }),
+    ] {
+        assert_eq!(rig.ack(&bad, &[]), 1, "{bad:?}");
+    }
+    // Addresses are looked at when the ring starts.
+    let kick = Request::SetVringKick(VringFd {
+        index: 1,
+        has_fd: false,
+    });
+    for bad in [
+        VringAddr {
+            desc: addr.desc + 8,
+            ..addr
+        },
+        VringAddr {
+            desc: USER + LEN - 64 * 16 + 16,
+            ..addr
+        },
+        VringAddr { used: 0, ..addr },
+        VringAddr {
+            used: u64::MAX,
+            ..addr
+        },
+        VringAddr {
+            avail: USER - 2,
+            ..addr
+        },
+        VringAddr {
+            avail: addr.avail + 1,
+            ..addr
+        },
+        VringAddr {
+            desc: cfg.desc,
+            used: cfg.device,
+            avail: cfg.driver,
+            ..addr
+        }, // guest's instead of the front end's
+    ] {
+        let mut rig = Rig::new();
+        rig.negotiate(Features::VERSION_1);
+        rig.send(&Request::SetVringNum(state(1, 64)), &[]);
+        rig.send(&Request::SetVringAddr(bad), &[]);
+        assert_eq!(rig.ack(&kick, &[]), 1, "{bad:x?}");
+        assert!(!rig.is_running(1));
+    }
+    // A split ring that is no power of two.
+    rig.send(&Request::SetVringNum(state(1, 63)), &[]);
+    rig.send(&Request::SetVringAddr(addr), &[]);
+    assert_eq!(rig.ack(&kick, &[]), 1);
+    assert_eq!(rig.ended, None);
+}
+
+#[test]
+fn descriptors_are_replaced_while_a_ring_runs() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    rig.start(0, &cfg, Some(0));
+    rig.events();
+    let ev = EventFd::new().unwrap();
+    let with = VringFd {
+        index: 0,
+        has_fd: true,
+    };
+    let without = VringFd {
+        index: 0,
+        has_fd: false,
+    };
+    rig.send(&Request::SetVringCall(with), &[ev.as_fd()]);
+    rig.send(&Request::SetVringCall(without), &[]);
+    rig.send(&Request::SetVringErr(with), &[ev.as_fd()]);
+    rig.send(&Request::SetVringKick(with), &[ev.as_fd()]);
+    rig.send(&Request::SetVringEnable(state(0, 0)), &[]);
+    rig.send(&Request::SetVringEnable(state(0, 0)), &[]);
+    assert_eq!(
+        rig.events(),
+        [
+            Event::Notify(0, Notify::Call, true),
+            Event::Notify(0, Notify::Call, false),
+            Event::Notify(0, Notify::Err, true),
+            Event::Notify(0, Notify::Kick, true),
+            Event::Enable(0, false)
+        ]
+    );
+    // What a running ring stands on does not change.
+    assert_eq!(rig.ack(&Request::SetVringBase(state(0, 7)), &[]), 1);
+    assert_eq!(rig.ack(&Request::SetVringNum(state(0, 128)), &[]), 1);
+    assert_eq!(rig.ack(&Request::SetFeatures(0), &[]), 1);
+    rig.send(&Request::SetVringEnable(state(0, 1)), &[]);
+    rig.send(&Request::ResetOwner, &[]);
+    assert_eq!(rig.events().last(), Some(&Event::Enable(0, false)));
+}
+
+#[test]
+fn a_reset_stops_all_rings() {
+    for reset in [Request::ResetDevice, Request::SetStatus(0)] {
+        let mut rig = Rig::new();
+        rig.negotiate(Features::VERSION_1);
+        let cfg = rig.ring(Features::VERSION_1, 64);
+        rig.start(0, &cfg, Some(0));
+        rig.start(1, &cfg, Some(0));
+        assert_eq!(rig.ack(&reset, &[]), 0);
+        assert!(!rig.is_running(0) && !rig.is_running(1));
+        // All of it has to be told again.
+        rig.send(
+            &Request::SetVringKick(VringFd {
+                index: 0,
+                has_fd: false,
+            }),
+            &[],
+        );
+        assert!(!rig.is_running(0));
+        rig.start(0, &cfg, Some(0));
+        assert!(rig.is_running(0));
+    }
+}
+
+/// "Use after unmap on SET_MEM_TABLE while workers run": the answer waits until nobody uses the old table, and the old mapping lives
+/// until then.
+#[test]
+fn memory_is_not_given_back_before_workers_let_go() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    rig.start(1, &cfg, Some(0));
+    guest_sends(&mut rig, &mut driver, 3);
+    // A worker in the middle of a burst.
+    let held = rig.device.seen.lock().rings[&1].memory.get();
+    let file = rig.file.try_clone().unwrap();
+    let table = Request::SetMemTable(vec![rig.region()]);
+    rig.front
+        .send_request(&table, HeaderFlags::NEED_REPLY, &[file.as_fd()])
+        .unwrap();
+    // What comes behind is not read before.
+    rig.front
+        .send_request(&Request::GetQueueNum, HeaderFlags::empty(), &[])
+        .unwrap();
+    for _ in 0..3 {
+        rig.run();
+        assert_eq!(rig.answer(&table), None);
+    }
+    let mut bytes = [0; 16];
+    held.read(cfg.desc, &mut bytes).unwrap();
+    assert_ne!(bytes, [0; 16], "the old table reads the same memory still");
+    drop(held);
+    rig.run();
+    assert_eq!(rig.answer(&table), Some(Reply::U64(0)));
+    rig.run();
+    assert_eq!(rig.answer(&Request::GetQueueNum), Some(Reply::U64(2)));
+    assert_eq!(receive(&rig), 3);
+}
+
+#[test]
+fn rings_follow_memory_that_moves() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    rig.start(1, &cfg, Some(0));
+    guest_sends(&mut rig, &mut driver, 2);
+    assert_eq!(receive(&rig), 2);
+    rig.events();
+    // The same memory: the ring is not disturbed.
+    let file = rig.file.try_clone().unwrap();
+    assert_eq!(
+        rig.ack(&Request::SetMemTable(vec![rig.region()]), &[file.as_fd()]),
+        0
+    );
+    assert_eq!(rig.events(), []);
+    guest_sends(&mut rig, &mut driver, 2);
+    assert_eq!(receive(&rig), 2);
+    // The ring's area is gone.
+    let tail = MemRegion {
+        guest: BASE + LEN / 2,
+        user: USER + LEN / 2,
+        size: LEN / 2,
+        offset: LEN / 2,
+    };
+    assert_eq!(rig.ack(&Request::SetMemTable(vec![tail]), &[file.as_fd()]), 1);
+    assert!(!rig.is_running(1));
+    // It is back: so is the ring, where it was.
+    assert_eq!(
+        rig.ack(&Request::SetMemTable(vec![rig.region()]), &[file.as_fd()]),
+        0
+    );
+    assert!(rig.is_running(1));
+    guest_sends(&mut rig, &mut driver, 2);
+    assert_eq!(receive(&rig), 2);
+    assert_eq!(done(&mut driver).len(), 6);
+}
+
+/// Migration: what the device writes is marked from the answer to SET_LOG_BASE and SET_FEATURES on, the used ring at the address told.
+#[test]
+fn written_pages_are_logged() {
+    for features in layouts() {
+        let mut rig = Rig::new();
+        rig.negotiate(features);
+        let cfg = rig.ring(features, 64);
+        let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+        rig.start(0, &cfg, Some(Position::default().to_base(cfg.packed())));
+        let fd = memfd("log", 4096, Pages::Normal).unwrap();
+        let area = LogArea {
+            size: 4096,
+            offset: 0,
+        };
+        assert_eq!(
+            rig.ask(&Request::SetLogBase(Some(area)), &[fd.as_fd()]),
+            Reply::U64(0)
+        );
+        let log = |page: u64| {
+            let map = Arc::new(Mapping::of_fd(fd.as_fd(), 0, 4096).unwrap());
+            let view = heddle_virtio::mem::HostRange::of(map, 0, 4096, 8).unwrap();
+            let word = view.load64(usize::try_from(page / 64 * 8).unwrap());
+            word >> (page % 64) & 1 != 0
+        };
+        let page = |addr: u64| addr / 4096;
+        let buffer = rig.arena.take(3 * 4096, 4096).unwrap();
+        let mut send = |rig: &mut Rig, n: u64| {
+            let buf = Buf {
+                addr: buffer + n * 4096,
+                len: 2048,
+            };
+            driver.add(&rig.mem, &[], &[buf], Place::Direct, 0).unwrap();
+            driver.publish();
+            let packet = Packet::from_bytes(&[1; 60]);
+            let mut seen = rig.device.seen.lock();
+            let Some(Queue::ToGuest(q)) = seen.rings.get_mut(&0).map(|r| &mut r.queue) else {
+                panic!()
+            };
+            assert_eq!(q.tx(&[&packet]).sent, 1);
+        };
+        send(&mut rig, 0);
+        assert!(!log(page(buffer)), "logging is not on yet");
+        let on = features | Features::PROTOCOL_FEATURES | Features::LOG_ALL;
+        assert_eq!(rig.ack(&Request::SetFeatures(on.bits()), &[]), 0);
+        let far = 20_000 * 4096; // "might be outside the legal guest physical address range"
+        let addr = VringAddr {
+            log_used: true,
+            log: far,
+            ..Rig::addr_of(0, &cfg)
+        };
+        assert_eq!(rig.ack(&Request::SetVringAddr(addr), &[]), 0);
+        assert!(rig.is_running(0));
+        send(&mut rig, 1);
+        assert!(log(page(buffer + 4096)) && !log(page(buffer)) && !log(page(buffer + 8192)));
+        assert!(log(if cfg.packed() { page(cfg.desc) } else { page(far) }));
+        let off = features | Features::PROTOCOL_FEATURES;
+        assert_eq!(rig.ack(&Request::SetFeatures(off.bits()), &[]), 0);
+        send(&mut rig, 2);
+        assert!(!log(page(buffer + 8192)));
+        // A log that is not there.
+        let area = LogArea {
+            size: 8192,
+            offset: 0,
+        };
+        rig.send(&Request::SetLogBase(Some(area)), &[fd.as_fd()]);
+        assert!(rig.ended.is_some_and(|e| e.starts_with("SET_LOG_BASE")));
+    }
+}
