@@ -11,7 +11,7 @@ use super::{Handled, Outcome, PLAIN, Refusal, Session, memory::Mapped, refuse};
 use crate::backend::Device;
 use crate::message::{Access, BackendRequest, Connection, IotlbKind, IotlbMsg, Received, Reply};
 use core::time::Duration;
-use heddle_virtio::mem::{self, MAX_ENTRIES, Region};
+use heddle_virtio::mem::{self, Region};
 use heddle_virtio::ring::QueueConfig;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -19,6 +19,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// Most entries: each change makes a new table of them all.
+const MAX_ENTRIES: usize = mem::MAX_ENTRIES / 2;
 /// Most addresses that are asked for at a time.
 const MAX_ASKED: usize = 1024;
 /// How long the front end has to answer before it is asked again.
@@ -41,6 +43,8 @@ pub(super) struct Iotlb {
     /// What was asked for and has not come.
     asked: Vec<(u64, Access, Instant)>,
     channel: Option<Connection>,
+    /// Why it could not be asked.
+    complaint: Option<String>,
 }
 
 impl Iotlb {
@@ -114,8 +118,14 @@ impl Iotlb {
         None
     }
 
-    /// Asks the front end for the entry at `iova`, unless that was just done.
-    fn ask(&mut self, iova: u64, access: Access) -> Result<(), Refusal> {
+    /// Asks the front end for the entry at `iova`, unless that was just done. A channel that does not work is no fault of the request
+    /// that is being handled: it is told once.
+    fn ask(&mut self, iova: u64, access: Access) {
+        if let Err(Refusal(why)) = self.try_ask(iova, access) {
+            self.complaint.get_or_insert(why);
+        }
+    }
+    fn try_ask(&mut self, iova: u64, access: Access) -> Result<(), Refusal> {
         let now = Instant::now();
         self.asked.retain(|(.., at)| now.duration_since(*at) < ASK_AGAIN);
         if self.asked.len() >= MAX_ASKED || self.asked.iter().any(|&(a, x, _)| (a, x) == (iova, access)) {
@@ -241,7 +251,15 @@ impl Session {
             }
             IotlbKind::Miss | IotlbKind::AccessFail => refuse!("{:?} goes the other way", msg.kind),
         }
-        let published = self.publish_memory(device)?;
+        let published = match self.publish_memory(device) {
+            Ok(published) => published,
+            Err(why) => {
+                // Entries across so many regions that no table holds them: what is needed is asked for again.
+                self.iotlb.clear();
+                self.publish_memory(device)?;
+                return Err(why);
+            }
+        };
         self.follow_memory(device)?;
         match published {
             Outcome::Await(old, _) => Ok(Outcome::Await(old, Some(Reply::U64(0)))),
@@ -250,15 +268,15 @@ impl Session {
     }
 
     /// Whether all of a ring's areas are known; asks for the first address of each that is not.
-    pub(super) fn areas_reachable(&mut self, cfg: &QueueConfig) -> Result<bool, Refusal> {
+    pub(super) fn areas_reachable(&mut self, cfg: &QueueConfig) -> bool {
         let mut all = true;
         for (at, len) in [cfg.desc, cfg.driver, cfg.device].into_iter().zip(cfg.area_len()) {
             if let Some(addr) = self.iotlb.missing(at, len, Access::all()) {
                 all = false;
-                self.iotlb.ask(addr, Access::all())?;
+                self.iotlb.ask(addr, Access::all());
             }
         }
-        Ok(all)
+        all
     }
 
     /// Asks for what queues wait for, again for what never came.
@@ -270,7 +288,7 @@ impl Session {
         let mut served = self.iotlb.serve();
         for miss in misses {
             let access = if miss.write { Access::WRITE } else { Access::READ };
-            served = served.and(self.iotlb.ask(miss.addr, access));
+            self.iotlb.ask(miss.addr, access);
         }
         if self.iotlb.next().is_some_and(|t| t <= Instant::now()) {
             self.iotlb.asked.clear();
@@ -278,7 +296,8 @@ impl Session {
             served = served.and(self.follow_memory(device));
             device.refresh_memory();
         }
-        if let Err(Refusal(why)) = served {
+        let complaint = self.iotlb.complaint.take();
+        for why in complaint.into_iter().chain(served.err().map(|Refusal(why)| why)) {
             device.trouble(&why);
         }
     }

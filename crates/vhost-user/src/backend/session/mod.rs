@@ -228,6 +228,12 @@ impl Session {
         device.disconnected(why);
     }
 
+    /// The queues' memory table.
+    #[cfg(test)]
+    pub(super) fn table(&self) -> Arc<GuestMemory> {
+        self.memory.shared.get()
+    }
+
     fn message(&mut self, mut frame: Frame, device: &mut dyn Device) -> Result<(), End> {
         self.greeted = true;
         let code = frame.header.request;

@@ -262,7 +262,7 @@ impl Session {
         };
         let areas = cfg.area_len();
         if iommu {
-            return Ok(self.areas_reachable(&cfg)?.then_some(cfg));
+            return Ok(self.areas_reachable(&cfg).then_some(cfg));
         }
         let table = self.memory.shared.get();
         for (at, len) in [&mut cfg.desc, &mut cfg.driver, &mut cfg.device]

@@ -1,6 +1,7 @@
 //! Sessions, sockets and restarts, with a front end in the same process.
 
 mod hostile;
+mod iommu;
 mod messages;
 mod restart;
 mod rings;
@@ -10,6 +11,7 @@ use super::journal::Journal;
 use super::session::{End, Session};
 use super::*;
 use crate::message::*;
+use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::EventFd;
 use heddle_sys::mmap::{Mapping, Pages, memfd};
 use heddle_virtio::driver::{Arena, Buf, Done, Driver, Place};
@@ -45,8 +47,6 @@ struct Seen {
     events: Vec<Event>,
     rings: BTreeMap<u16, RingSetup>,
     link: Option<Link>,
-    /// A table that a worker is said to use still.
-    held: Option<Arc<GuestMemory>>,
 }
 
 type Shared = Arc<Mutex<Seen>>;
@@ -177,25 +177,24 @@ impl Rig {
     fn new() -> Self {
         Self::with(Dummy::new(), None)
     }
-    fn with(mut device: Dummy, journal: Option<Journal>) -> Self {
-        let (a, b) = UnixStream::pair().unwrap();
-        let wake = Arc::new(EventFd::new().unwrap());
-        let session = Session::new(Connection::new(a), &mut device, wake, journal);
+    fn with(device: Dummy, journal: Option<Journal>) -> Self {
         let file = memfd("guest", LEN, Pages::Normal).unwrap();
         let map = Arc::new(Mapping::of_fd(file.as_fd(), 0, LEN).unwrap());
-        Self {
+        let mut rig = Self {
             device,
-            session: Some(session),
-            front: Connection::new(b),
+            session: None,
+            front: Connection::new(UnixStream::pair().unwrap().0),
             file,
             mem: GuestMemory::new(vec![Region::new(BASE, USER, map).unwrap()]).unwrap(),
             arena: Arena::new(BASE, LEN),
             ended: None,
-        }
+        };
+        rig.connect(journal);
+        rig
     }
     /// The same guest and front end, connected anew.
-    fn reconnect(&mut self, journal: Option<Journal>) {
-        self.hang_up();
+    fn connect(&mut self, journal: Option<Journal>) {
+        assert!(self.session.is_none());
         let (a, b) = UnixStream::pair().unwrap();
         let wake = Arc::new(EventFd::new().unwrap());
         self.session = Some(Session::new(Connection::new(a), &mut self.device, wake, journal));
@@ -331,4 +330,45 @@ impl Rig {
 /// A number and a ring.
 fn state(index: u32, num: u32) -> VringState {
     VringState { index, num }
+}
+
+/// One frame through ring 1 (from the guest): how many the switch got.
+fn receive(rig: &Rig) -> usize {
+    let mut seen = rig.device.seen.lock();
+    let Some(Queue::FromGuest(q)) = seen.rings.get_mut(&1).map(|r| &mut r.queue) else {
+        panic!("ring 1 does not run");
+    };
+    let (mut pool, mut burst) = (Pool::new(0), Burst::new());
+    let n = q.rx(&mut pool, &mut burst);
+    let frames: Vec<usize> = burst.iter().map(Packet::len).collect();
+    assert!(frames.iter().all(|&l| l == 60), "{frames:?}");
+    drop(burst);
+    q.complete();
+    n
+}
+fn guest_sends(rig: &mut Rig, driver: &mut Driver, n: usize) {
+    guest_sends_at(rig, driver, n, 0);
+}
+/// `n` frames in buffers whose addresses are `shift` above the physical ones.
+fn guest_sends_at(rig: &mut Rig, driver: &mut Driver, n: usize, shift: u64) {
+    for token in 0..n {
+        let addr = rig.arena.take(72, 2).unwrap() + shift;
+        let buf = Buf { addr, len: 72 };
+        driver
+            .add(
+                &rig.mem,
+                &[buf],
+                &[],
+                Place::Direct,
+                u32::try_from(token).unwrap(),
+            )
+            .unwrap();
+    }
+    driver.publish();
+}
+fn done(driver: &mut Driver) -> Vec<Done> {
+    std::iter::from_fn(|| driver.pop().unwrap()).collect()
+}
+fn layouts() -> [Features; 2] {
+    [Features::VERSION_1, Features::VERSION_1 | Features::RING_PACKED]
 }

@@ -1,1 +1,185 @@
+//! Either side dies, in either order, with packets on the way: rings go on where they were, each packet is given back once.
+
 use super::*;
+use proptest::prelude::*;
+
+const PACKED: Features = Features::VERSION_1.union(Features::RING_PACKED);
+
+impl Rig {
+    /// The switch is killed: nothing is stopped, workers' queues are gone with what they had taken.
+    fn kill(&mut self) {
+        let rings = core::mem::take(&mut self.device.seen.lock().rings);
+        core::mem::forget(rings);
+        core::mem::forget(self.session.take());
+    }
+    /// A worker takes packets and does not come to give them back.
+    fn take_only(&self) -> usize {
+        let mut seen = self.device.seen.lock();
+        let Some(Queue::FromGuest(q)) = seen.rings.get_mut(&1).map(|r| &mut r.queue) else {
+            panic!()
+        };
+        let mut burst = Burst::new();
+        let n = q.rx(&mut Pool::new(0), &mut burst);
+        core::mem::forget(burst);
+        n
+    }
+}
+
+/// What QEMU tells as base at every start, when it was never told another.
+fn first_base(packed: bool) -> u32 {
+    Position::default().to_base(packed)
+}
+
+/// How a process keeps packed rings' positions.
+#[derive(Clone, Copy, Debug)]
+enum Keep {
+    /// In a file.
+    File,
+    /// In the front end's area.
+    Area,
+}
+
+fn area(rig: &mut Rig) -> (Inflight, OwnedFd) {
+    let get = Request::GetInflightFd(Inflight {
+        mmap_size: 0,
+        mmap_offset: 0,
+        num_queues: 4,
+        queue_size: 64,
+    });
+    rig.send(&get, &[]);
+    match rig.answer_with_fds(&get) {
+        Some((Reply::Inflight(shape), mut fds)) => (shape, fds.pop().unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs `rounds` of traffic, each ended by one of the ways in which a session can end.
+fn survives(features: Features, keep: Keep, rounds: &[(u8, u8, u8)]) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal");
+    let journal = || matches!(keep, Keep::File).then(|| Journal::open(Some(&path), 4).unwrap());
+    let mut rig = Rig::with(Dummy::new(), journal());
+    rig.negotiate(features);
+    let kept = matches!(keep, Keep::Area).then(|| area(&mut rig));
+    let cfg = rig.ring(features, 32);
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    let mut base = first_base(cfg.packed());
+    let mut waiting = 0; // taken by nobody, or by a switch that was killed
+    for &(sent, taken, how) in rounds {
+        let area = kept.as_ref();
+        if let Some((shape, fd)) = area {
+            assert_eq!(rig.ack(&Request::SetInflightFd(*shape), &[fd.as_fd()]), 0);
+        }
+        rig.start(1, &cfg, Some(base));
+        let n = usize::from(sent).min(driver.free());
+        guest_sends(&mut rig, &mut driver, n);
+        waiting += n;
+        if taken % 2 == 0 {
+            let got = receive(&rig);
+            assert_eq!(
+                got, waiting,
+                "what a switch took and did not give back is taken again"
+            );
+            assert_eq!(done(&mut driver).len(), waiting);
+            waiting = 0;
+        } else if waiting > 0 {
+            assert!(rig.take_only() > 0);
+        }
+        match how % 4 {
+            0 => rig.kill(),
+            1 => rig.hang_up(),
+            2 => rig.shut_down(),
+            _ => {
+                let Reply::Vring(v) = rig.ask(&Request::GetVringBase(state(1, 0)), &[]) else {
+                    panic!()
+                };
+                base = v.num;
+                // A stop lets the worker finish what it had taken.
+                waiting -= done(&mut driver).len();
+                rig.hang_up();
+            }
+        }
+        if matches!(how % 4, 1 | 2) {
+            waiting -= done(&mut driver).len();
+        }
+        rig.connect(journal());
+        rig.negotiate(features);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn rings_survive_whoever_dies(
+        rounds in proptest::collection::vec(any::<(u8, u8, u8)>(), 1..12),
+        packed: bool,
+        area: bool,
+        in_order: bool,
+    ) {
+        let mut features = if packed { PACKED } else { Features::VERSION_1 };
+        if in_order {
+            features |= Features::IN_ORDER;
+        }
+        survives(features, if area { Keep::Area } else { Keep::File }, &rounds);
+    }
+}
+
+/// A guest that was reset while the switch was away: the new ring begins at its beginning, wherever the old one was.
+#[test]
+fn a_reset_guest_begins_anew() {
+    for (features, sent) in [(PACKED, 5), (PACKED, 31), (PACKED, 45), (Features::VERSION_1, 40)] {
+        let journal = Journal::open(None, 4).unwrap();
+        let mut rig = Rig::with(Dummy::new(), Some(journal.clone()));
+        rig.negotiate(features);
+        let cfg = rig.ring(features, 32);
+        let base = Some(first_base(cfg.packed()));
+        let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+        rig.start(1, &cfg, base);
+        for _ in 0..sent {
+            guest_sends(&mut rig, &mut driver, 1);
+            assert_eq!(receive(&rig), 1);
+            assert_eq!(done(&mut driver).len(), 1);
+        }
+        rig.kill();
+        let zero = vec![0; 32 * 16];
+        rig.mem.write(cfg.desc, &zero).unwrap();
+        rig.mem.write(cfg.driver, &[0; 4]).unwrap();
+        rig.mem.write(cfg.device, &[0; 4]).unwrap();
+        let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+        rig.connect(Some(journal));
+        rig.negotiate(features);
+        guest_sends(&mut rig, &mut driver, 3);
+        rig.start(1, &cfg, base);
+        assert_eq!(receive(&rig), 3, "{features:?} after {sent}");
+        assert_eq!(done(&mut driver).len(), 3);
+    }
+}
+
+/// The front end's word counts where it knows better: it was told at a clean stop, or moved the ring itself.
+#[test]
+fn a_told_base_counts() {
+    let journal = Journal::open(None, 4).unwrap();
+    let mut rig = Rig::with(Dummy::new(), Some(journal));
+    rig.negotiate(PACKED);
+    let cfg = rig.ring(PACKED, 32);
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    rig.start(1, &cfg, Some(first_base(true)));
+    guest_sends(&mut rig, &mut driver, 7);
+    assert_eq!(receive(&rig), 7);
+    let Reply::Vring(v) = rig.ask(&Request::GetVringBase(state(1, 0)), &[]) else {
+        panic!()
+    };
+    let at = Position { index: 7, wrap: true };
+    assert_eq!(v.num, at.to_base(true));
+    rig.start(1, &cfg, Some(v.num));
+    assert_eq!(rig.device.seen.lock().rings[&1].config.start, at);
+    // A base that names no slot of the ring.
+    rig.ask(&Request::GetVringBase(state(1, 0)), &[]);
+    rig.send(&Request::SetVringBase(state(1, 40 | 40 << 16)), &[]);
+    let kick = VringFd {
+        index: 1,
+        has_fd: false,
+    };
+    assert_eq!(rig.ack(&Request::SetVringKick(kick), &[]), 1);
+}

@@ -1,44 +1,7 @@
 //! Rings: when they start and stop, memory that changes under them, the dirty log, the IOMMU.
 
 use super::*;
-use heddle_packet::{Burst, Packet, Pool};
-
-/// One frame through ring 1 (from the guest): how many the switch got.
-fn receive(rig: &Rig) -> usize {
-    let mut seen = rig.device.seen.lock();
-    let Some(Queue::FromGuest(q)) = seen.rings.get_mut(&1).map(|r| &mut r.queue) else {
-        panic!("ring 1 does not run");
-    };
-    let (mut pool, mut burst) = (Pool::new(0), Burst::new());
-    let n = q.rx(&mut pool, &mut burst);
-    let frames: Vec<usize> = burst.iter().map(Packet::len).collect();
-    assert!(frames.iter().all(|&l| l == 60), "{frames:?}");
-    drop(burst);
-    q.complete();
-    n
-}
-fn guest_sends(rig: &mut Rig, driver: &mut Driver, n: usize) {
-    for token in 0..n {
-        let addr = rig.arena.take(72, 2).unwrap();
-        let buf = Buf { addr, len: 72 };
-        driver
-            .add(
-                &rig.mem,
-                &[buf],
-                &[],
-                Place::Direct,
-                u32::try_from(token).unwrap(),
-            )
-            .unwrap();
-    }
-    driver.publish();
-}
-fn done(driver: &mut Driver) -> Vec<Done> {
-    std::iter::from_fn(|| driver.pop().unwrap()).collect()
-}
-fn layouts() -> [Features; 2] {
-    [Features::VERSION_1, Features::VERSION_1 | Features::RING_PACKED]
-}
+use heddle_packet::Packet;
 
 #[test]
 fn a_ring_runs_between_its_kick_and_its_base() {
