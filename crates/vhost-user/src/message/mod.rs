@@ -17,7 +17,7 @@ mod socket;
 mod wire;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use features::ProtocolFeatures;
 pub use header::{HEADER_LEN, Header, HeaderFlags};

@@ -228,6 +228,11 @@ impl Session {
         device.disconnected(why);
     }
 
+    /// Whether whoever asks for an answer gets one.
+    #[cfg(test)]
+    pub(super) fn answers(&self) -> bool {
+        self.protocol.contains(ProtocolFeatures::REPLY_ACK)
+    }
     /// The queues' memory table.
     #[cfg(test)]
     pub(super) fn table(&self) -> Arc<GuestMemory> {

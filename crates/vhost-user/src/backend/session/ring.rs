@@ -341,7 +341,7 @@ impl Session {
         };
         let enabled = self.is_enabled(index);
         let memory = Arc::clone(&self.memory.shared);
-        let queue = if index % 2 == 0 {
+        let queue = if index.is_multiple_of(2) {
             Queue::ToGuest(DeviceTx::tracked(config, Arc::clone(&memory), tracking)?)
         } else {
             Queue::FromGuest(DeviceRx::tracked(config, Arc::clone(&memory), tracking)?)

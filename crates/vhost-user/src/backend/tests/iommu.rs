@@ -168,7 +168,7 @@ fn permissions_hold() {
     driver.add(&it.rig.mem, &[], &[buf], Place::Direct, 0).unwrap();
     driver.publish();
     let packet = Packet::from_bytes(&[7; 60]);
-    let mut send = |it: &mut Iommu| {
+    let send = |it: &mut Iommu| {
         let mut seen = it.rig.device.seen.lock();
         let Some(Queue::ToGuest(q)) = seen.rings.get_mut(&0).map(|r| &mut r.queue) else {
             panic!()

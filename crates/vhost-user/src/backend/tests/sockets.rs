@@ -1,1 +1,213 @@
+//! Sockets: stale, live, lost, taken; the control thread with several of them.
+
 use super::*;
+use crate::backend::listen::Listener;
+use std::io::{ErrorKind, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn wait_for(what: &str, mut ok: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !ok() {
+        assert!(Instant::now() < end, "waited for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+fn saw(device: &Dummy, what: impl Fn(&Event) -> bool) -> usize {
+    device.seen.lock().events.iter().filter(|e| what(e)).count()
+}
+fn connected(device: &Dummy) -> usize {
+    saw(device, |e| *e == Event::Connected)
+}
+fn gone(device: &Dummy) -> usize {
+    saw(device, |e| matches!(e, Event::Gone(_)))
+}
+fn server(path: &Path) -> Socket {
+    Socket {
+        path: path.into(),
+        role: Role::Server,
+        journal: None,
+    }
+}
+fn client(path: &Path) -> Socket {
+    Socket {
+        role: Role::Client,
+        ..server(path)
+    }
+}
+/// A front end that asks for the features.
+fn says_hello(stream: UnixStream) -> Connection {
+    let mut front = Connection::new(stream);
+    front
+        .send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
+        .unwrap();
+    assert!(front.wait_readable(LONG).unwrap());
+    assert!(matches!(front.recv().unwrap(), Received::Frame(_)));
+    front
+}
+
+#[test]
+fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vhost0");
+    // A process that was killed leaves its file.
+    drop(UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let ours = Listener::bind(&path).unwrap();
+    assert_eq!(Listener::bind(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
+    assert!(ours.is_there());
+    // A file of another kind is somebody's.
+    let plain = dir.path().join("plain");
+    std::fs::write(&plain, b"precious").unwrap();
+    assert_eq!(
+        Listener::bind(&plain).unwrap_err().kind(),
+        ErrorKind::AlreadyExists
+    );
+    assert_eq!(std::fs::read(&plain).unwrap(), b"precious");
+    // The file goes with the socket, but not another's file in its place.
+    drop(ours);
+    assert!(!path.exists());
+    let ours = Listener::bind(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let theirs = UnixListener::bind(&path).unwrap();
+    assert!(!ours.is_there());
+    drop(ours);
+    assert!(path.exists());
+    drop(theirs);
+    assert!(Listener::bind(&dir.path().join("no/such")).is_err());
+}
+
+/// Names longer than a socket's address.
+#[test]
+fn long_paths_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let deep = dir.path().join("d".repeat(90)).join("e".repeat(90));
+    std::fs::create_dir_all(&deep).unwrap();
+    let path = deep.join("vhost0");
+    let device = Dummy::new();
+    let control = Control::start().unwrap();
+    let id = control.add(server(&path), Box::new(device.clone())).unwrap();
+    wait_for("the socket", || path.exists());
+    let front = says_hello(crate::backend::listen::dial(&path).unwrap());
+    assert_eq!(connected(&device), 1);
+    drop(front);
+    wait_for("its end", || gone(&device) == 1);
+    control.remove(id);
+    assert!(!path.exists());
+}
+
+#[test]
+fn a_server_has_one_front_end_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vhost0");
+    let device = Dummy::new();
+    let control = Control::start().unwrap();
+    let id = control.add(server(&path), Box::new(device.clone())).unwrap();
+    wait_for("the socket", || path.exists());
+    for round in 1..4 {
+        let mut first = says_hello(UnixStream::connect(&path).unwrap());
+        let mut second = Connection::new(UnixStream::connect(&path).unwrap());
+        assert!(second.wait_readable(LONG).unwrap());
+        assert!(matches!(second.recv().unwrap(), Received::Closed));
+        first
+            .send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
+            .unwrap();
+        assert!(first.wait_readable(LONG).unwrap());
+        assert!(matches!(first.recv().unwrap(), Received::Frame(_)));
+        // One that is killed makes room at once for the next.
+        drop(first);
+        assert!(connected(&device) >= round);
+    }
+    // Removing the port ends the session and takes the file away.
+    let front = says_hello(UnixStream::connect(&path).unwrap());
+    control.remove(id);
+    assert!(!path.exists());
+    assert_eq!(Arc::strong_count(&device.seen), 1, "the device is dropped");
+    assert!(front.wait_readable(LONG).unwrap());
+    assert_eq!(connected(&device), gone(&device));
+}
+
+#[test]
+fn a_client_connects_whenever_it_can() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vhost0");
+    let device = Dummy::new();
+    let control = Control::start().unwrap();
+    let _id = control.add(client(&path), Box::new(device.clone())).unwrap();
+    wait_for("the complaint", || {
+        saw(&device, |e| matches!(e, Event::Trouble(_))) == 1
+    });
+    for round in 1..3 {
+        let listener = UnixListener::bind(&path).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        drop(listener);
+        std::fs::remove_file(&path).unwrap();
+        let front = says_hello(stream);
+        drop(front);
+        wait_for("the loss", || gone(&device) == round);
+        assert_eq!(connected(&device), round);
+    }
+    // A complaint is not repeated each second.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(saw(&device, |e| matches!(e, Event::Trouble(_))) <= 3);
+}
+
+#[test]
+fn a_front_end_that_talks_nonsense_has_to_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vhost0");
+    let (device, other) = (Dummy::new(), Dummy::new());
+    let control = Control::start().unwrap();
+    let id = control.add(server(&path), Box::new(device.clone())).unwrap();
+    let other_path = dir.path().join("vhost1");
+    control.add(server(&other_path), Box::new(other.clone())).unwrap();
+    wait_for("the sockets", || path.exists() && other_path.exists());
+    let mut good = says_hello(UnixStream::connect(&other_path).unwrap());
+    let mut bad = UnixStream::connect(&path).unwrap();
+    bad.write_all(&[0xff; 64]).unwrap();
+    wait_for("its end", || gone(&device) == 1);
+    assert!(
+        device
+            .seen
+            .lock()
+            .events
+            .iter()
+            .any(|e| matches!(e, Event::Gone(t) if t.contains("version")))
+    );
+    // It may come back, but not at once.
+    let began = Instant::now();
+    let _front = says_hello(UnixStream::connect(&path).unwrap());
+    assert!(
+        began.elapsed() > Duration::from_millis(500),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(connected(&device), 2);
+    // Nobody else noticed.
+    good.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
+        .unwrap();
+    assert!(good.wait_readable(LONG).unwrap());
+    assert!(matches!(good.recv().unwrap(), Received::Frame(_)));
+    assert_eq!(gone(&other), 0);
+    control.remove(id);
+    drop(control);
+    assert_eq!(gone(&other), 1);
+    assert!(!other_path.exists());
+}
+
+/// Somebody removes the file: the port makes it again.
+#[test]
+fn a_socket_file_that_vanishes_is_made_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vhost0");
+    let device = Dummy::new();
+    let control = Control::start().unwrap();
+    let id = control.add(server(&path), Box::new(device.clone())).unwrap();
+    wait_for("the socket", || path.exists());
+    std::fs::remove_file(&path).unwrap();
+    wait_for("a new one", || path.exists());
+    let _front = says_hello(UnixStream::connect(&path).unwrap());
+    control.remove(id);
+}
