@@ -51,6 +51,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         ],
     ),
     ("ovsdb", &[]),
+    ("bench", &["wire", "packet", "virtio", "vhost-user", "sys"]),
+    ("ctl", &["bench", "vhost-user", "sys"]),
     (
         "switchd",
         &[

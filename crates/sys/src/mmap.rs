@@ -117,6 +117,11 @@ impl Mapping {
         })
     }
 
+    /// Asks for transparent hugepages, where the system gives them for such memory.
+    pub fn advise_huge(&self) {
+        // SAFETY: advice about a range that is mapped; refusal is no loss.
+        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.base_len, libc::MADV_HUGEPAGE) };
+    }
     /// First byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.ptr

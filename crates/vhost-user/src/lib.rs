@@ -2,6 +2,7 @@
 //! process (the back end) over a Unix socket.
 //!
 //! * [`message`]: the bytes and descriptors of every message, for both sides.
+//! * [`frontend`]: what a virtual machine monitor does, for load generators and tests.
 //! * [`backend`]: the switch's side: sockets, sessions and the [`backend::Device`] that they drive.
 //!
 //! The text followed is QEMU's `docs/interop/vhost-user.rst` ("the specification" in this crate).
@@ -11,4 +12,5 @@
 //! hold, and hands memory to `heddle-virtio`'s tables.
 
 pub mod backend;
+pub mod frontend;
 pub mod message;

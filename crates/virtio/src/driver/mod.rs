@@ -10,8 +10,10 @@ mod arena;
 mod packed;
 mod slots;
 mod split;
+pub mod stream;
 
 pub use arena::Arena;
+pub use stream::{Buffers, Flow, Stream, View};
 
 use crate::mem::GuestMemory;
 use crate::ring::{QueueConfig, RingError};

@@ -139,6 +139,45 @@ impl HostRange {
     pub fn store64(&self, off: usize, value: u64) {
         self.a64(off).store(value.to_le(), Ordering::Relaxed);
     }
+    /// Writes the little-endian 64-bit field at `off`, after all writes before it.
+    #[inline]
+    pub fn store64_release(&self, off: usize, value: u64) {
+        self.a64(off).store(value.to_le(), Ordering::Release);
+    }
+    /// A pointer to `len` bytes at `off`.
+    #[inline]
+    fn bytes(&self, off: usize, len: usize) -> *mut u8 {
+        assert!(
+            off <= self.len && len <= self.len - off,
+            "bytes lie inside the range"
+        );
+        // SAFETY: inside the range, or one past it, by the line above.
+        unsafe { self.ptr.as_ptr().add(off) }
+    }
+    /// Copies the bytes at `off` out. Another party may write meanwhile: the result may be a mixture.
+    ///
+    /// # Panics
+    /// When they are not all inside the range; so do [`HostRange::write`] and [`HostRange::copy_to`].
+    #[inline]
+    pub fn read(&self, off: usize, dst: &mut [u8]) {
+        let src = self.bytes(off, dst.len());
+        // SAFETY: `src` has as many bytes; `dst` is private memory, so they do not overlap.
+        unsafe { core::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) };
+    }
+    /// Copies `src` to `off`.
+    #[inline]
+    pub fn write(&self, off: usize, src: &[u8]) {
+        let dst = self.bytes(off, src.len());
+        // SAFETY: as `read`.
+        unsafe { core::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
+    }
+    /// Copies `len` bytes at `off` to `to` of another range.
+    #[inline]
+    pub fn copy_to(&self, off: usize, other: &Self, to: usize, len: usize) {
+        let (src, dst) = (self.bytes(off, len), other.bytes(to, len));
+        // SAFETY: both have `len` bytes; this copy allows them to overlap.
+        unsafe { core::ptr::copy(src, dst, len) };
+    }
     /// Asks the processor to bring the line at `off` near.
     #[inline]
     pub fn prefetch(&self, off: usize) {

@@ -1,0 +1,184 @@
+//! Loops in this process carry everything, in order and unchanged; with them the generator itself is tested.
+
+use super::*;
+use crate::flows::Order;
+use crate::frame::Shape;
+use crate::report::Outcome;
+use crate::run::Timing;
+use crate::traffic::Checks;
+use core::time::Duration;
+
+/// Measures until enough has been carried, however busy the machine is, and checks that nothing is lost without a word.
+fn measure(kind: Kind, ports: usize, setup: Setup, load: Load) -> Outcome {
+    const ENOUGH: u64 = 2000;
+    let core = *cpu::allowed().unwrap().last().unwrap();
+    let setup = Setup {
+        huge: heddle_vhost_user::frontend::HugePages::Never,
+        ..setup
+    };
+    let (floor, mut engine) = Floor::start(kind, ports, core, &setup, &load).unwrap();
+    let timing = Timing {
+        warm_up: Duration::from_millis(5),
+        measure: Duration::from_millis(20),
+        drain: Duration::from_secs(20),
+    };
+    let (mut sent, mut received) = (0, 0);
+    for _ in 0..1000 {
+        let mut outcome = engine.measure(&timing).unwrap();
+        sent += outcome.sent_total;
+        received += outcome.received_total;
+        let context = format!("{kind:?} {setup:?} {load:?} {outcome:?}");
+        assert_eq!((outcome.corrupt, outcome.reordered), (0, 0), "{context}");
+        if received < ENOUGH || outcome.received_total == 0 {
+            continue;
+        }
+        let work = floor.stop().unwrap();
+        assert!(work.busy > 0);
+        // Announcements are not counted by the engine.
+        let announced = ports as u64;
+        assert_eq!(work.packets, sent + announced, "{context}");
+        assert_eq!(received, work.packets - work.dropped - announced, "{context}");
+        outcome.sent_total = sent;
+        return outcome;
+    }
+    panic!("only {received} of {sent} packets arrived");
+}
+
+#[test]
+fn every_kind_carries_every_packet_in_every_layout() {
+    for kind in [Kind::OneCopy, Kind::TwoCopies, Kind::Rings] {
+        for packed in [false, true] {
+            for (mergeable, size) in [(true, 64), (true, 9000), (false, 64), (false, 9000)] {
+                let setup = Setup {
+                    packed,
+                    mergeable,
+                    ..Setup::default()
+                };
+                let load = Load {
+                    shape: Shape::Udp(size),
+                    checks: Checks::Content,
+                    flows: 100,
+                    ..Load::default()
+                };
+                let o = measure(kind, 2, setup, load);
+                assert_eq!(o.read, o.received_total);
+            }
+        }
+    }
+}
+
+#[test]
+fn segment_trains_pass_whole() {
+    for kind in [Kind::OneCopy, Kind::Rings] {
+        let load = Load {
+            shape: Shape::Tso {
+                size: Shape::MAX,
+                mss: 1448,
+            },
+            checks: Checks::Content,
+            burst: 16,
+            ..Load::default()
+        };
+        let o = measure(kind, 2, Setup::default(), load);
+        assert_eq!(o.foreign_pps, 0.0);
+    }
+}
+
+#[test]
+fn many_ports_both_ways_in_order_with_probes() {
+    for packed in [false, true] {
+        let setup = Setup {
+            packed,
+            in_order: true,
+            event_idx: true,
+            pairs: 2,
+            ..Setup::default()
+        };
+        let load = Load {
+            both_ways: true,
+            flows: 1000,
+            order: Order::Random,
+            ..Load::default()
+        };
+        let o = measure(Kind::Rings, 4, setup, load);
+        // One of 64 was read, give or take a ring's worth per receiver.
+        let probes = o.received_total / 64;
+        assert!(o.read.abs_diff(probes) <= 8 * 256 / 64 + probes / 2, "{o:?}");
+        let latency = o.latency.unwrap();
+        assert!(latency.p50_us > 0.0 && latency.p50_us <= latency.p99_us && latency.count <= o.read);
+    }
+}
+
+#[test]
+fn a_fixed_rate_is_kept() {
+    let load = Load {
+        rate: Some(50_000.0),
+        checks: Checks::Probes(1),
+        ..Load::default()
+    };
+    let o = measure(Kind::OneCopy, 2, Setup::default(), load);
+    // Other work on the machine may keep the generator from its core, never speed it up.
+    let due = 50_000.0 * o.seconds;
+    assert!(o.sent_pps * o.seconds <= due + 300.0, "{o:?}");
+    assert_eq!(o.read, o.received_total);
+}
+
+#[test]
+fn one_port_sends_to_itself() {
+    let o = measure(Kind::OneCopy, 1, Setup::default(), Load::default());
+    assert!(o.received_total > 0);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let wrong = [
+        (
+            Setup::default(),
+            Load {
+                shape: Shape::Udp(40),
+                ..Load::default()
+            },
+        ),
+        (
+            Setup::default(),
+            Load {
+                shape: Shape::Udp(70_000),
+                ..Load::default()
+            },
+        ),
+        (
+            Setup::default(),
+            Load {
+                checks: Checks::Probes(3),
+                ..Load::default()
+            },
+        ),
+        (
+            Setup::default(),
+            Load {
+                checks: Checks::Probes(512),
+                ..Load::default()
+            },
+        ),
+        (
+            Setup::default(),
+            Load {
+                rate: Some(0.0),
+                ..Load::default()
+            },
+        ),
+        (
+            Setup {
+                ring: 100,
+                ..Setup::default()
+            },
+            Load::default(),
+        ),
+    ];
+    for (setup, load) in wrong {
+        assert!(
+            matches!(load.check(&setup), Err(RunError::Asked(_))),
+            "{setup:?} {load:?}"
+        );
+    }
+}

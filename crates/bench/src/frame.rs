@@ -1,0 +1,308 @@
+//! The frames: templates that are written once, and the places in them that change.
+
+use crate::flows::Tuple;
+use heddle_packet::{Csum, Gso, GsoKind, Offload};
+use heddle_virtio::net_hdr;
+use heddle_wire::checksum::Sum;
+use heddle_wire::eth::{Ethernet, ethertype};
+use heddle_wire::ip::{Ipv4, proto};
+use heddle_wire::l4::{Tcp, Udp};
+use heddle_wire::{Be16, Be32, IntoBytes};
+
+/// Bytes of the virtio-net header in front of each frame (VERSION_1).
+pub const HDR: usize = net_hdr::LEN;
+const TTL: u8 = 64;
+/// Where [`Tuple::bytes`] belongs in a frame.
+pub const TUPLE_AT: usize = Ethernet::LEN + 8;
+/// Bytes of a [`Stamp`].
+pub const STAMP: usize = 16;
+/// Bytes that a probe lacks.
+pub const PROBE_SHORTER: usize = 2;
+
+/// What frames are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// UDP over IPv4, of so many bytes (without the frame check sequence).
+    Udp(usize),
+    /// A TCP segment train over IPv4 of so many bytes that asks for segments of `mss` bytes of payload.
+    Tso {
+        /// Bytes of the frame.
+        size: usize,
+        /// Payload bytes of a segment.
+        mss: u16,
+    },
+}
+
+impl Shape {
+    /// Bytes of the frame.
+    pub fn size(self) -> usize {
+        match self {
+            Self::Udp(size) | Self::Tso { size, .. } => size,
+        }
+    }
+    /// Where the L4 payload begins.
+    pub fn payload_at(self) -> usize {
+        let l4 = match self {
+            Self::Udp(_) => Udp::LEN,
+            Self::Tso { .. } => Tcp::LEN,
+        };
+        Ethernet::LEN + Ipv4::LEN + l4
+    }
+    /// The same, `less` bytes shorter.
+    #[must_use]
+    pub fn shorter(self, less: usize) -> Self {
+        match self {
+            Self::Udp(size) => Self::Udp(size - less),
+            Self::Tso { size, mss } => Self::Tso {
+                size: size - less,
+                mss,
+            },
+        }
+    }
+    /// The shortest frame that has room for a stamp at both ends and can be a probe.
+    pub fn min(self) -> usize {
+        self.payload_at() + STAMP + PROBE_SHORTER
+    }
+    /// The longest frame: a packet of 65535 bytes behind an Ethernet header.
+    pub const MAX: usize = Ethernet::LEN + 65535;
+}
+
+/// What the payload of a checked packet begins with. Little endian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Which sender.
+    pub sender: u8,
+    /// The sender's number of this packet.
+    pub seq: u32,
+    /// The cycle counter when it was sent.
+    pub tsc: u64,
+}
+
+const MAGIC: [u8; 3] = *b"hdl";
+
+impl Stamp {
+    /// Its bytes.
+    #[inline]
+    pub fn bytes(self) -> [u8; STAMP] {
+        let [a, b, c] = MAGIC;
+        let low = u32::from_le_bytes([a, b, c, self.sender]);
+        let v = u128::from(low) | u128::from(self.seq) << 32 | u128::from(self.tsc) << 64;
+        v.to_le_bytes()
+    }
+    /// Reads it; `None` when the packet is no checked one.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // fields of fixed width
+    pub fn read(bytes: [u8; STAMP]) -> Option<Self> {
+        let [a, b, c, sender, ..] = bytes;
+        let v = u128::from_le_bytes(bytes);
+        ([a, b, c] == MAGIC).then_some(Self {
+            sender,
+            seq: (v >> 32) as u32,
+            tsc: (v >> 64) as u64,
+        })
+    }
+}
+
+/// The frame of one sender, with its virtio-net header.
+#[derive(Clone, Debug)]
+pub struct Template {
+    /// Header and frame.
+    pub bytes: Vec<u8>,
+    /// Its shape.
+    pub shape: Shape,
+    proto: u8,
+    rest: Sum,
+}
+
+/// The Ethernet address of port `port`.
+pub fn mac(port: u8) -> [u8; 6] {
+    [0x02, b'h', b'd', b'l', 0, port]
+}
+
+impl Template {
+    /// The frame from port `src` to port `dst`, of flow 0 of sender `sender`.
+    ///
+    /// # Panics
+    /// When the shape has no room for a stamp, or is above [`Shape::MAX`].
+    pub fn new(shape: Shape, src: u8, dst: u8, sender: u8) -> Self {
+        let size = shape.size();
+        assert!(
+            (shape.payload_at() + STAMP..=Shape::MAX).contains(&size),
+            "the size was checked before"
+        );
+        let be16 = |n: usize| Be16::new(u16::try_from(n).unwrap_or(u16::MAX));
+        let ip_len = size - Ethernet::LEN;
+        let tuple = Tuple::of(sender, 0);
+        let eth = Ethernet {
+            dst: mac(dst),
+            src: mac(src),
+            ethertype: ethertype::IP.into(),
+        };
+        let proto = match shape {
+            Shape::Udp(_) => proto::UDP,
+            Shape::Tso { .. } => proto::TCP,
+        };
+        let mut ip = Ipv4 {
+            version_ihl: 0x45,
+            total_len: be16(ip_len),
+            frag: Be16::new(Ipv4::DONT),
+            ttl: TTL,
+            proto,
+            ..Ipv4::default()
+        };
+        let rest = Sum::ZERO.bytes(ip.as_bytes());
+        ip.src = Be32::new(tuple.src);
+        ip.dst = Be32::new(tuple.dst);
+        let l4_len = ip_len - Ipv4::LEN;
+        let mut bytes = net_hdr::encode(&offload(shape), size).to_vec();
+        bytes.extend(eth.as_bytes());
+        bytes.extend(ip.as_bytes());
+        match shape {
+            Shape::Udp(_) => bytes.extend(
+                Udp {
+                    len: be16(l4_len),
+                    ..Udp::default()
+                }
+                .as_bytes(),
+            ),
+            Shape::Tso { .. } => {
+                // virtio 1.2 §5.1.6.2: the field holds the pseudo header's sum.
+                let len = u32::try_from(l4_len).unwrap_or(0);
+                let pseudo = Sum::ZERO.pseudo_v4(tuple.src, tuple.dst, proto, len);
+                bytes.extend(
+                    Tcp {
+                        ctl: Be16::new(5 << 12 | 0x10),
+                        window: Be16::new(u16::MAX),
+                        csum: Be16::new(pseudo.folded()),
+                        ..Tcp::default()
+                    }
+                    .as_bytes(),
+                );
+            }
+        }
+        let at = bytes.len();
+        bytes.resize(HDR + size, 0);
+        for (i, b) in bytes.iter_mut().enumerate().skip(at) {
+            *b = pattern(i - HDR);
+        }
+        let mut t = Self {
+            bytes,
+            shape,
+            proto,
+            rest,
+        };
+        let patch = t.patch(tuple);
+        t.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + 16].copy_from_slice(&patch);
+        t
+    }
+    /// The bytes at [`TUPLE_AT`] for another flow. (A train's pseudo header follows the addresses: trains have one flow per sender.)
+    #[inline]
+    pub fn patch(&self, tuple: Tuple) -> [u8; 16] {
+        tuple.bytes(TTL, self.proto, self.rest)
+    }
+    /// Whether `frame` (without header) is this template's, of any flow, as [`Stamp`] and the bytes at its end have changed it.
+    /// The head may have been rewritten by a switch; the payload may not.
+    pub fn matches(&self, frame: &[u8]) -> bool {
+        let from = self.shape.payload_at() + STAMP;
+        let to = frame.len().saturating_sub(TAIL);
+        let (ours, theirs) = (self.bytes.get(HDR + from..HDR + to), frame.get(from..to));
+        frame.len() == self.shape.size() && ours.is_some() && ours == theirs
+    }
+}
+
+/// Bytes at the end of a checked frame that repeat the number in its stamp.
+pub const TAIL: usize = 4;
+
+/// The payload's byte at `at` of the frame.
+fn pattern(at: usize) -> u8 {
+    (at.wrapping_mul(37) >> 3).to_le_bytes()[0]
+}
+
+fn offload(shape: Shape) -> Offload {
+    let Shape::Tso { mss, .. } = shape else {
+        return Offload::default();
+    };
+    let start = Ethernet::LEN + Ipv4::LEN;
+    let start = u16::try_from(start).unwrap_or(0);
+    Offload {
+        csum: Csum::Partial { start, offset: 16 },
+        gso: Some(Gso {
+            kind: GsoKind::Tcp4,
+            ecn: false,
+            size: mss,
+            hdr_len: 54,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_wire::checksum::checksum;
+
+    #[test]
+    fn headers_are_right_for_every_flow() {
+        for shape in [
+            Shape::Udp(64),
+            Shape::Udp(9000),
+            Shape::Tso {
+                size: 65549,
+                mss: 1448,
+            },
+        ] {
+            let mut t = Template::new(shape, 1, 2, 3);
+            assert_eq!(t.bytes.len(), HDR + shape.size());
+            for n in [0, 1, 16_383, 16_384, 999_999] {
+                let tuple = Tuple::of(3, n);
+                let patch = t.patch(tuple);
+                t.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + 16].copy_from_slice(&patch);
+                let ip = &t.bytes[HDR + 14..HDR + 34];
+                assert_eq!(checksum(ip), 0, "flow {n}");
+                let (view, l4) = heddle_wire::split::<Ipv4>(&t.bytes[HDR + 14..]).unwrap();
+                assert_eq!(usize::from(view.total_len.get()), shape.size() - 14);
+                assert_eq!((view.src.get(), view.dst.get()), (tuple.src, tuple.dst));
+                let (udp, _) = heddle_wire::split::<Udp>(l4).unwrap();
+                assert_eq!((udp.src.get(), udp.dst.get()), (tuple.sport, tuple.dport));
+            }
+            assert!(t.matches(&t.bytes[HDR..]));
+            let mut bad = t.bytes[HDR..].to_vec();
+            let at = shape.payload_at() + STAMP;
+            bad[at] ^= 1;
+            assert!(!t.matches(&bad), "a flipped bit is seen");
+            assert!(!t.matches(&bad[1..]));
+        }
+    }
+
+    #[test]
+    fn stamps_survive() {
+        let s = Stamp {
+            sender: 7,
+            seq: 0x1234_5678,
+            tsc: u64::MAX - 5,
+        };
+        assert_eq!(Stamp::read(s.bytes()), Some(s));
+        assert_eq!(Stamp::read([0; STAMP]), None);
+    }
+
+    #[test]
+    fn trains_ask_for_segments() {
+        let t = Template::new(
+            Shape::Tso {
+                size: 9000,
+                mss: 1448,
+            },
+            1,
+            2,
+            0,
+        );
+        let o = heddle_virtio::decode(&t.bytes, 128).unwrap();
+        assert_eq!(o.gso.map(|g| (g.kind, g.size)), Some((GsoKind::Tcp4, 1448)));
+        assert_eq!(
+            o.csum,
+            Csum::Partial {
+                start: 34,
+                offset: 16
+            }
+        );
+    }
+}

@@ -1,0 +1,29 @@
+//! Load generation and measurement of switches with vhost-user ports.
+//!
+//! **Problem.** A switch is measured by what arrives, with a generator that costs less than the switch and that treats each switch the same.
+//! The generator here is the driver side of virtqueues ([`heddle_virtio::driver::Stream`]): one thread, one core, polls all ports.
+//!
+//! * [`frame`], [`flows`]: what is sent.
+//! * [`traffic`]: senders and receivers on rings; what is counted and checked.
+//! * [`run`]: ports, connections, the loop, phases of a measurement.
+//! * [`floor`]: the same generator against a loop that only moves descriptors and copies; the limit of this machine.
+//! * [`ping`]: packets one by one with every byte checked, for tests.
+//! * [`line`]: what a line of memory costs between two cores, which decides everything else.
+//! * [`report`]: results as data and as a table.
+//!
+//! **What is written and read in steady state.** Transmit buffers hold their frame; only what differs from the frame before in the same buffer is
+//! written: the addresses and ports when the flow is another one, sequence number and time stamp in one buffer of
+//! [`traffic::Checks::every`]. Those *probes* are two bytes shorter than the others, so a receiver knows them by their length and reads only them.
+//! Each packet's length is checked. This touches fewer lines than a guest that reads and writes every packet would, for
+//! every switch alike: what is left is the switch's own cost.
+
+#![allow(clippy::cast_precision_loss)] // rates and times: far below 2^52
+
+pub mod floor;
+pub mod flows;
+pub mod frame;
+pub mod line;
+pub mod ping;
+pub mod report;
+pub mod run;
+pub mod traffic;

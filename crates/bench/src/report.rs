@@ -1,0 +1,131 @@
+//! Results: as data (JSON) and as text.
+
+use crate::run::Phase;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// Latency of packets, one way, microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// Packets that were timed.
+    pub count: u64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Median.
+    pub p50_us: f64,
+    /// Nine of ten are faster.
+    pub p90_us: f64,
+    /// 99 of 100 are faster.
+    pub p99_us: f64,
+    /// 999 of 1000 are faster.
+    pub p999_us: f64,
+    /// The slowest.
+    pub max_us: f64,
+}
+
+impl Latency {
+    /// Of a histogram of cycles on a counter of `hz`.
+    pub fn of(h: &Histogram<u64>, hz: u64) -> Self {
+        let us = |cycles: f64| cycles * 1e6 / hz as f64;
+        let quantile = |q: f64| us(h.value_at_quantile(q) as f64);
+        Self {
+            count: h.len(),
+            mean_us: us(h.mean()),
+            p50_us: quantile(0.5),
+            p90_us: quantile(0.9),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+            max_us: us(h.max() as f64),
+        }
+    }
+}
+
+/// A time without packets while senders were sending.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Outage {
+    /// When it began, since the start.
+    pub at_ms: u64,
+    /// How long.
+    pub ms: u64,
+}
+
+/// What a measurement found. Rates are of the measured phase; totals include warming up and the last packets.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// Length of the measured phase.
+    pub seconds: f64,
+    /// Packets per second that the switch took.
+    pub sent_pps: f64,
+    /// Packets per second that arrived.
+    pub received_pps: f64,
+    /// Bits of frames per second that arrived, segments included.
+    pub received_gbps: f64,
+    /// Packets per second of another length that arrived: segments of trains, neighbour discovery.
+    pub foreign_pps: f64,
+    /// Share of what was sent in the measured phase that did not arrive in it.
+    pub loss: f64,
+    /// Packets sent, in all.
+    pub sent_total: u64,
+    /// Packets received, in all.
+    pub received_total: u64,
+    /// Packets that were read.
+    pub read: u64,
+    /// Of those: not what was sent.
+    pub corrupt: u64,
+    /// Of those: out of order.
+    pub reordered: u64,
+    /// At a fixed rate: packets that could not be sent in time.
+    pub skipped: u64,
+    /// Share of the generator's time in turns that moved packets.
+    pub generator_busy: f64,
+    /// Cycles of those turns per packet received.
+    pub generator_cycles: f64,
+    /// Share of the senders' attempts that found the ring full: near 0 the generator is the limit, near 1 the switch.
+    pub ring_full: f64,
+    /// One way latency.
+    pub latency: Option<Latency>,
+    /// Pauses of reception; only where reconnection was asked for.
+    pub outages: Vec<Outage>,
+}
+
+impl Outcome {
+    /// The rates of a phase on a counter of `hz`.
+    pub fn of(p: &Phase, hz: u64) -> Self {
+        let seconds = p.cycles as f64 / hz as f64;
+        let per_second = |n: u64| n as f64 / seconds;
+        let share = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
+        Self {
+            seconds,
+            sent_pps: per_second(p.sent.taken),
+            received_pps: per_second(p.received.packets),
+            received_gbps: per_second(p.received.bytes + p.received.foreign_bytes) * 8.0 / 1e9,
+            foreign_pps: per_second(p.received.foreign),
+            loss: share(p.sent.taken.saturating_sub(p.received.packets), p.sent.taken),
+            skipped: p.sent.skipped,
+            generator_busy: share(p.busy, p.cycles),
+            generator_cycles: share(p.busy, p.received.packets),
+            ring_full: share(p.sent.full, p.sent.wishes),
+            ..Self::default()
+        }
+    }
+    /// One line of text under [`HEADING`].
+    pub fn row(&self) -> String {
+        let (p50, p99) = self
+            .latency
+            .map_or((f64::NAN, f64::NAN), |l| (l.p50_us, l.p99_us));
+        format!(
+            "{:>9.3} {:>9.3} {:>8.2} {:>8.4} {:>8.2} {:>8.2} {:>6.0} {:>5.2}",
+            self.sent_pps / 1e6,
+            self.received_pps / 1e6,
+            self.received_gbps,
+            self.loss * 100.0,
+            p50,
+            p99,
+            self.generator_cycles,
+            self.ring_full,
+        )
+    }
+}
+
+/// The columns of [`Outcome::row`]: millions of packets per second, gigabits per second, percent, microseconds, cycles per packet, share.
+pub const HEADING: &str = "sent Mpps recv Mpps   Gbit/s   loss %   p50 us   p99 us gen cy  full";

@@ -1,0 +1,274 @@
+//! The loop and its phases.
+
+use super::{Endpoint, Link, Load, Port, RunError, Setup, Timing};
+use crate::report::{Latency, Outage, Outcome};
+use crate::traffic::{Received, Sent};
+use core::time::Duration;
+use hdrhistogram::Histogram;
+use heddle_sys::Tsc;
+
+/// How often sockets are looked at, in turns of the loop.
+const WATCH: u64 = 4096;
+/// How long a port waits for its back end at the start.
+const START: Duration = Duration::from_secs(15);
+/// A pause of reception that is told, milliseconds.
+const GAP_MS: u64 = 5;
+/// Most pauses that are told.
+const MAX_GAPS: usize = 64;
+
+/// What the loop did in a phase.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Phase {
+    /// Cycles from start to end.
+    pub cycles: u64,
+    /// Cycles of turns that moved packets.
+    pub busy: u64,
+    /// Turns.
+    pub turns: u64,
+    /// Sent in this phase.
+    pub sent: Sent,
+    /// Received in this phase.
+    pub received: Received,
+}
+
+/// All ports, driven by one thread.
+#[derive(Debug)]
+pub struct Engine {
+    ports: Vec<Port>,
+    /// Whether a back end that has gone may come back; else its going is an error.
+    reconnect: bool,
+    /// When packets came last, in cycles.
+    last: u64,
+    gaps: Vec<Outage>,
+    started: u64,
+}
+
+impl Engine {
+    /// Connects all ports and tells switches that learn where they are.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn connect(endpoints: &[Endpoint], setup: &Setup, load: &Load) -> Result<Self, RunError> {
+        load.check(setup)?;
+        let config = setup.nic(load.shape);
+        let at = |port| move |error| RunError::Session { port, error };
+        // All sockets first: a back end may wait for one while we wait for another.
+        let mut links = Vec::new();
+        for (i, e) in endpoints.iter().enumerate() {
+            links.push(Link::new(e.clone()).map_err(at(i))?);
+        }
+        let mut ports = Vec::new();
+        for (i, mut link) in links.into_iter().enumerate() {
+            let nic = link.open(&config, START).map_err(at(i))?;
+            ports.push(Port::new(nic, Some(link)));
+        }
+        Self::over(ports, setup, load)
+    }
+    /// Takes over ports whose device side is running.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn over(ports: Vec<Port>, setup: &Setup, load: &Load) -> Result<Self, RunError> {
+        load.check(setup)?;
+        if ports.is_empty() || ports.len() * usize::from(setup.pairs) > 255 {
+            return Err(RunError::Asked(format!("{} ports", ports.len())));
+        }
+        let now = Tsc::now();
+        let mut engine = Self {
+            ports,
+            reconnect: false,
+            last: now,
+            gaps: Vec::new(),
+            started: now,
+        };
+        engine.announce()?;
+        let count = engine.ports.len();
+        for (i, port) in engine.ports.iter_mut().enumerate() {
+            port.load(load, setup, i, count);
+        }
+        Ok(engine)
+    }
+    fn announce(&mut self) -> Result<(), RunError> {
+        for (i, port) in self.ports.iter_mut().enumerate() {
+            port.announce(u8::try_from(i).unwrap_or(u8::MAX));
+        }
+        let end = Tsc::now() + Tsc::hz() * START.as_secs();
+        for (i, port) in self.ports.iter_mut().enumerate() {
+            loop {
+                let taken = port
+                    .announced()
+                    .map_err(|error| RunError::Ring { port: i, error })?;
+                if taken {
+                    break;
+                }
+                if Tsc::now() > end {
+                    return Err(RunError::Silent(format!(
+                        "the switch takes nothing from port {i}"
+                    )));
+                }
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+        Ok(())
+    }
+    /// From now on a back end that goes away is waited for, and the pauses are told in the outcome.
+    pub fn reconnecting(&mut self) {
+        self.reconnect = true;
+    }
+    /// The ports.
+    pub fn ports_mut(&mut self) -> &mut [Port] {
+        &mut self.ports
+    }
+    fn totals(&self) -> (Sent, Received) {
+        self.ports
+            .iter()
+            .fold((Sent::default(), Received::default()), |(s, r), p| {
+                (s.plus(p.sent()), r.plus(p.received()))
+            })
+    }
+
+    /// Runs for `cycles`; with `quiet` only until nothing more comes and all that was sent is taken.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn phase(&mut self, cycles: u64, send: bool, quiet: Option<u64>) -> Result<Phase, RunError> {
+        let start = Tsc::now();
+        let (sent0, received0) = self.totals();
+        let (mut now, mut busy, mut turns, mut last) = (start, 0, 0_u64, start);
+        let mut settled = false;
+        while now - start < cycles {
+            let mut moved = 0;
+            for (i, port) in self.ports.iter_mut().enumerate() {
+                if port.link.as_ref().is_some_and(|l| !l.is_up()) {
+                    continue;
+                }
+                let (sent, taken) = port
+                    .turn(now, send)
+                    .map_err(|error| RunError::Ring { port: i, error })?;
+                moved += sent + taken;
+                if taken > 0 {
+                    last = now;
+                }
+            }
+            let then = now;
+            now = Tsc::now();
+            if moved > 0 {
+                busy += now - then;
+            }
+            turns += 1;
+            if turns.is_multiple_of(WATCH) {
+                self.watch()?;
+            }
+            if self.reconnect {
+                self.note_gap(last);
+            }
+            if quiet.is_some_and(|q| now - last > q) {
+                // Once all is taken, one more turn: what was taken last may have arrived after this one.
+                if settled && moved == 0 {
+                    break;
+                }
+                settled = self.settled()?;
+            }
+        }
+        for (i, port) in self.ports.iter_mut().enumerate() {
+            port.reap().map_err(|error| RunError::Ring { port: i, error })?;
+        }
+        let (sent, received) = self.totals();
+        Ok(Phase {
+            cycles: Tsc::now() - start,
+            busy,
+            turns,
+            sent: sent.since(sent0),
+            received: received.since(received0),
+        })
+    }
+    fn settled(&mut self) -> Result<bool, RunError> {
+        let mut all = true;
+        for (i, port) in self.ports.iter_mut().enumerate() {
+            all &= port.reap().map_err(|error| RunError::Ring { port: i, error })?;
+        }
+        Ok(all)
+    }
+    fn note_gap(&mut self, last: u64) {
+        if last <= self.last {
+            return;
+        }
+        let ms = (last - self.last) * 1000 / Tsc::hz();
+        if ms >= GAP_MS && self.gaps.len() < MAX_GAPS {
+            let at = (self.last.saturating_sub(self.started)) * 1000 / Tsc::hz();
+            self.gaps.push(Outage { at_ms: at, ms });
+        }
+        self.last = last;
+    }
+    /// Looks after the connections.
+    #[cold]
+    fn watch(&mut self) -> Result<(), RunError> {
+        let reconnect = self.reconnect;
+        for (i, port) in self.ports.iter_mut().enumerate() {
+            let Some(link) = &mut port.link else { continue };
+            if let Some(error) = link.watch()
+                && !reconnect
+            {
+                return Err(RunError::Session { port: i, error });
+            }
+            if !link.is_up() && reconnect {
+                // A back end that comes and fails is given another chance: it may have been killed once more.
+                let _ = link.renew(&port.nic);
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole measurement.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn measure(&mut self, timing: &Timing) -> Result<Outcome, RunError> {
+        let hz = Tsc::hz();
+        let cycles = |d: Duration| Tsc::from_us(u64::try_from(d.as_micros()).unwrap_or(u64::MAX / hz));
+        let before = self.totals();
+        self.phase(cycles(timing.warm_up), true, None)?;
+        for port in &mut self.ports {
+            for r in &mut port.receivers {
+                r.forget_latency();
+            }
+        }
+        let main = self.phase(cycles(timing.measure), true, None)?;
+        let latency = self.latency();
+        self.phase(cycles(timing.drain), false, Some(hz / 200))?;
+        let after = self.totals();
+        let (all_sent, all_received) = (after.0.since(before.0), after.1.since(before.1));
+        let mut outcome = Outcome::of(&main, hz);
+        outcome.latency = latency.map(|h| Latency::of(&h, hz));
+        outcome.sent_total = all_sent.posted;
+        outcome.received_total = all_received.packets;
+        outcome.corrupt = all_received.corrupt;
+        outcome.reordered = all_received.reordered;
+        outcome.read = all_received.read;
+        outcome.outages = core::mem::take(&mut self.gaps);
+        Ok(outcome)
+    }
+    fn latency(&self) -> Option<Histogram<u64>> {
+        let mut all: Option<Histogram<u64>> = None;
+        for r in self.ports.iter().flat_map(|p| &p.receivers) {
+            match &mut all {
+                Some(h) => h.add(r.latency()).ok()?,
+                None => all = Some(r.latency().clone()),
+            }
+        }
+        all.filter(|h| !h.is_empty())
+    }
+    /// Ends all sessions as guests that shut down do.
+    ///
+    /// # Errors
+    /// [`RunError::Session`].
+    pub fn close(mut self) -> Result<(), RunError> {
+        for (i, port) in self.ports.iter_mut().enumerate() {
+            if let Some(link) = &mut port.link {
+                link.close(&port.nic)
+                    .map_err(|error| RunError::Session { port: i, error })?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! The connection of a port: made, watched, made again.
+
+use core::time::Duration;
+use heddle_vhost_user::frontend::{Frontend, FrontendError, Listener, Nic, NicConfig};
+use std::path::{Path, PathBuf};
+
+/// How long one answer of a back end may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A port's socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// The back end connects to us (`dpdkvhostuserclient`).
+    Listen(PathBuf),
+    /// The back end listens (`dpdkvhostuser`).
+    Connect(PathBuf),
+}
+
+impl Endpoint {
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Listen(p) | Self::Connect(p) => p,
+        }
+    }
+}
+
+impl core::str::FromStr for Endpoint {
+    type Err = String;
+    /// `listen:PATH`, `connect:PATH`; a path alone is listened at.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("listen", path)) => Ok(Self::Listen(path.into())),
+            Some(("connect", path)) => Ok(Self::Connect(path.into())),
+            _ if text.is_empty() => Err("an empty path".into()),
+            _ => Ok(Self::Listen(text.into())),
+        }
+    }
+}
+
+/// A port's connection.
+#[derive(Debug)]
+pub struct Link {
+    endpoint: Endpoint,
+    listener: Option<Listener>,
+    session: Option<Frontend>,
+}
+
+impl Link {
+    /// Opens the socket if it is ours; connects to nobody yet.
+    ///
+    /// # Errors
+    /// [`FrontendError::Path`].
+    pub fn new(endpoint: Endpoint) -> Result<Self, FrontendError> {
+        let listener = match &endpoint {
+            Endpoint::Listen(path) => Some(Listener::bind(path)?),
+            Endpoint::Connect(_) => None,
+        };
+        Ok(Self {
+            endpoint,
+            listener,
+            session: None,
+        })
+    }
+    fn front(&self, wait: Duration) -> Result<Option<Frontend>, FrontendError> {
+        match &self.listener {
+            Some(listener) => listener.accept(wait, PATIENCE),
+            None => Frontend::connect(self.endpoint.path(), wait, PATIENCE).map(Some),
+        }
+    }
+    /// The first connection: makes the device of what both sides have.
+    ///
+    /// # Errors
+    /// [`FrontendError`].
+    pub fn open(&mut self, config: &NicConfig, wait: Duration) -> Result<Nic, FrontendError> {
+        let mut front = self.front(wait)?.ok_or(FrontendError::Timeout {
+            what: "a back end",
+            after: wait,
+        })?;
+        let nic = Nic::negotiate(&mut front, config)?;
+        nic.attach(&mut front)?;
+        self.session = Some(front);
+        Ok(nic)
+    }
+    /// Whether the back end is there.
+    pub fn is_up(&self) -> bool {
+        self.session.is_some()
+    }
+    /// Whether the back end is there still; says once why not.
+    pub fn watch(&mut self) -> Option<FrontendError> {
+        let session = self.session.as_mut()?;
+        let gone = session.check().err()?;
+        self.session = None;
+        Some(gone)
+    }
+    /// Tries to hand `nic` to the next back end, without waiting for one. Returns whether one has it.
+    ///
+    /// # Errors
+    /// What a back end that came did wrong.
+    pub fn renew(&mut self, nic: &Nic) -> Result<bool, FrontendError> {
+        let mut front = match self.front(Duration::ZERO) {
+            Ok(Some(front)) => front,
+            Ok(None) | Err(FrontendError::Path { .. }) => return Ok(false), // nobody there yet
+            Err(e) => return Err(e),
+        };
+        nic.renew(&mut front, NicConfig::PROTOCOL)?;
+        nic.attach(&mut front)?;
+        self.session = Some(front);
+        Ok(true)
+    }
+    /// Ends the session as a guest that shuts down does.
+    ///
+    /// # Errors
+    /// [`FrontendError`].
+    pub fn close(&mut self, nic: &Nic) -> Result<(), FrontendError> {
+        if let Some(mut session) = self.session.take() {
+            nic.detach(&mut session)?;
+        }
+        Ok(())
+    }
+}

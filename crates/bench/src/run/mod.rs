@@ -1,0 +1,234 @@
+//! A measurement: ports, the loop that drives all of them from one thread, and its phases.
+//!
+//! One thread, no locks, no allocation while it runs. Per turn of the loop each sender posts at most one burst and each receiver takes all that
+//! has come, so no port waits for another.
+
+mod engine;
+mod link;
+mod port;
+#[cfg(test)]
+mod tests;
+
+pub use engine::{Engine, Phase};
+pub use link::{Endpoint, Link};
+pub use port::Port;
+
+use crate::flows::Order;
+use crate::frame::{HDR, Shape};
+use crate::traffic::Checks;
+use core::time::Duration;
+use heddle_vhost_user::frontend::{FrontendError, HugePages, NicConfig};
+use heddle_virtio::Features;
+use heddle_virtio::driver::DriverError;
+
+/// Why a measurement cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A port's session.
+    #[error("port {port}: {error}")]
+    Session {
+        /// The port's number.
+        port: usize,
+        /// What happened.
+        #[source]
+        error: FrontendError,
+    },
+    /// A port's ring.
+    #[error("port {port}: {error}")]
+    Ring {
+        /// The port's number.
+        port: usize,
+        /// What happened.
+        #[source]
+        error: DriverError,
+    },
+    /// What was asked for makes no sense.
+    #[error("{0}")]
+    Asked(String),
+    /// The system's word.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// What the system says.
+        #[source]
+        error: std::io::Error,
+    },
+    /// Nothing arrives although it should.
+    #[error("{0}")]
+    Silent(String),
+}
+
+/// How ports are set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// Packed rings instead of split ones.
+    pub packed: bool,
+    /// Mergeable receive buffers.
+    pub mergeable: bool,
+    /// IN_ORDER.
+    pub in_order: bool,
+    /// EVENT_IDX.
+    pub event_idx: bool,
+    /// Entries of each ring.
+    pub ring: u16,
+    /// Queue pairs of each port.
+    pub pairs: u16,
+    /// Bytes of a receive buffer; `None`: 2 KiB with mergeable buffers, else what the longest frame needs.
+    pub rx_buffer: Option<u32>,
+    /// Which memory.
+    pub huge: HugePages,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            packed: false,
+            mergeable: true,
+            in_order: false,
+            event_idx: false,
+            ring: 256,
+            pairs: 1,
+            rx_buffer: None,
+            huge: HugePages::Try,
+        }
+    }
+}
+
+/// Bytes of a receive buffer that is one of several for a long packet.
+const MERGEABLE_BUFFER: u32 = 2048;
+
+impl Setup {
+    /// What a port's device is like that carries frames of `shape`.
+    pub fn nic(&self, shape: Shape) -> NicConfig {
+        let mut features = Features::VERSION_1 | Features::ANY_LAYOUT | Features::STATUS;
+        features.set(Features::RING_PACKED, self.packed);
+        features.set(Features::MRG_RXBUF, self.mergeable);
+        features.set(Features::IN_ORDER, self.in_order);
+        features.set(Features::EVENT_IDX, self.event_idx);
+        features.set(Features::MQ | Features::CTRL_VQ, self.pairs > 1);
+        if matches!(shape, Shape::Tso { .. }) {
+            features |= Features::CSUM
+                | Features::GUEST_CSUM
+                | Features::HOST_TSO4
+                | Features::GUEST_TSO4
+                | Features::HOST_TSO6
+                | Features::GUEST_TSO6;
+        }
+        let longest = u32::try_from(HDR + shape.size()).unwrap_or(u32::MAX);
+        let rx_len = self.rx_buffer.unwrap_or(if self.mergeable {
+            MERGEABLE_BUFFER
+        } else {
+            longest.max(MERGEABLE_BUFFER)
+        });
+        NicConfig {
+            features,
+            protocol: NicConfig::PROTOCOL,
+            pairs: self.pairs,
+            queue_size: self.ring,
+            tx_len: longest,
+            rx_len,
+            huge: self.huge,
+        }
+    }
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    /// The frames.
+    pub shape: Shape,
+    /// Whether each port sends, or only the first of each pair.
+    pub both_ways: bool,
+    /// Flows of each sending port.
+    pub flows: u32,
+    /// Their order.
+    pub order: Order,
+    /// Packets per second of all senders together; `None`: as many as the switch takes.
+    pub rate: Option<f64>,
+    /// What receivers check.
+    pub checks: Checks,
+    /// Most packets of one post.
+    pub burst: usize,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Self {
+            shape: Shape::Udp(64),
+            both_ways: false,
+            flows: 1,
+            order: Order::RoundRobin,
+            rate: None,
+            checks: Checks::Probes(64),
+            burst: 64,
+        }
+    }
+}
+
+impl Load {
+    /// Where port `port` of `ports` sends to; `None`: it only receives. Ports form pairs (0 and 1, 2 and 3, …); a last port without a
+    /// partner sends to itself.
+    pub fn target(&self, port: usize, ports: usize) -> Option<usize> {
+        let partner = if (port ^ 1) < ports { port ^ 1 } else { port };
+        (self.both_ways || port.is_multiple_of(2)).then_some(partner)
+    }
+    /// Whether it makes sense with `setup`.
+    ///
+    /// # Errors
+    /// [`RunError::Asked`] says why not.
+    pub fn check(&self, setup: &Setup) -> Result<(), RunError> {
+        let asked = |text: String| Err(RunError::Asked(text));
+        let size = self.shape.size();
+        if size < self.shape.min() || size > Shape::MAX {
+            return asked(format!(
+                "frames of {size} bytes: {} to {}",
+                self.shape.min(),
+                Shape::MAX
+            ));
+        }
+        if self.checks == Checks::Content && size < self.shape.min() + 2 {
+            return asked(format!(
+                "checking content needs frames of {} bytes",
+                self.shape.min() + 2
+            ));
+        }
+        if matches!(self.shape, Shape::Tso { .. }) && self.flows > 1 << 14 {
+            return asked("segment trains have at most 16384 flows".into());
+        }
+        match self.checks {
+            Checks::Probes(n) if !n.is_power_of_two() || n > setup.ring => asked(format!(
+                "one probe of {n}: a power of two, at most the ring's size"
+            )),
+            _ if !setup.packed && !setup.ring.is_power_of_two() => asked(format!(
+                "a split ring of {}: a power of two is needed",
+                setup.ring
+            )),
+            _ if self.rate.is_some_and(|r| !r.is_finite() || r < 1.0) => {
+                asked("a rate of at least one packet per second".into())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How long the phases are.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// Before anything counts.
+    pub warm_up: Duration,
+    /// What counts.
+    pub measure: Duration,
+    /// Most time for the last packets to arrive.
+    pub drain: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            warm_up: Duration::from_millis(300),
+            measure: Duration::from_secs(2),
+            drain: Duration::from_millis(500),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! One receive queue.
+
+use super::Checks;
+use crate::frame::{HDR, PROBE_SHORTER, STAMP, Shape, Stamp, TAIL, Template};
+use hdrhistogram::Histogram;
+use heddle_vhost_user::frontend::NicQueue;
+use heddle_virtio::Features;
+use heddle_virtio::driver::{DriverError, View};
+
+/// Longest latency that is told apart, in cycles: about half a minute. Longer ones count as this.
+const LONGEST: u64 = 1 << 36;
+/// Where the number of buffers is in a virtio-net header (virtio 1.2 §5.1.6.1).
+const NUM_BUFFERS: usize = 10;
+/// A byte in the line that a UDP frame's stamp begins in.
+const STAMP_LINE: usize = HDR + 42;
+
+/// What a receiver has seen so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Packets that came from a sender of ours, as far as their length says.
+    pub packets: u64,
+    /// Bytes of those, without virtio-net headers.
+    pub bytes: u64,
+    /// Packets of another length: neighbour discovery, segments of a train.
+    pub foreign: u64,
+    /// Bytes of those.
+    pub foreign_bytes: u64,
+    /// Packets that were read.
+    pub read: u64,
+    /// Of those: not what was sent.
+    pub corrupt: u64,
+    /// Of those: behind one with a higher number of the same sender.
+    pub reordered: u64,
+}
+
+impl Received {
+    /// Sums, field by field.
+    #[must_use]
+    pub fn plus(self, o: Self) -> Self {
+        Self {
+            packets: self.packets + o.packets,
+            bytes: self.bytes + o.bytes,
+            foreign: self.foreign + o.foreign,
+            foreign_bytes: self.foreign_bytes + o.foreign_bytes,
+            read: self.read + o.read,
+            corrupt: self.corrupt + o.corrupt,
+            reordered: self.reordered + o.reordered,
+        }
+    }
+    /// What was added since `o`.
+    #[must_use]
+    pub fn since(self, o: Self) -> Self {
+        Self {
+            packets: self.packets - o.packets,
+            bytes: self.bytes - o.bytes,
+            foreign: self.foreign - o.foreign,
+            foreign_bytes: self.foreign_bytes - o.foreign_bytes,
+            read: self.read - o.read,
+            corrupt: self.corrupt - o.corrupt,
+            reordered: self.reordered - o.reordered,
+        }
+    }
+}
+
+/// A packet that is to be read: its first buffer, its bytes with header, and where in `parts` its buffers begin.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    first: u16,
+    len: u32,
+    parts: usize,
+}
+
+/// A packet whose buffers are being collected.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    missing: u16,
+    first: u16,
+    len: u32,
+    parts: usize,
+}
+
+/// A receiver on one receive queue. All frames that come from senders have one shape.
+#[derive(Debug)]
+pub struct Receiver {
+    sort: Sorter,
+    /// What the payload shall be.
+    template: Template,
+    scratch: Vec<u8>,
+    /// The number expected next of each sender.
+    next: Box<[Option<u32>; 256]>,
+    latency: Histogram<u64>,
+}
+
+/// Counts packets by their lengths and picks those to be read.
+#[derive(Debug)]
+struct Sorter {
+    view: View,
+    checks: Checks,
+    mergeable: bool,
+    /// Bytes of a receive buffer.
+    capacity: u32,
+    /// Bytes of a whole packet and of a probe, with header.
+    full: u32,
+    probe: u32,
+    open: Open,
+    look: Vec<Look>,
+    /// Buffers of packets to be read whole, with the bytes in each.
+    parts: Vec<(u16, u32)>,
+    counts: Received,
+}
+
+impl Sorter {
+    #[inline]
+    fn buffer(&mut self, buffer: u16, len: u32) {
+        if self.open.missing > 0 {
+            self.more(buffer, len);
+        } else if len == self.full || len == self.probe || !self.mergeable || len != self.capacity {
+            self.packet(buffer, len, self.parts.len(), false);
+        } else {
+            self.first_of_many(buffer, len);
+        }
+    }
+    /// A full buffer: the header says how many follow.
+    fn first_of_many(&mut self, buffer: u16, len: u32) {
+        let mut n = [0; 2];
+        self.view.read(buffer, NUM_BUFFERS, &mut n);
+        self.open = Open {
+            missing: u16::from_le_bytes(n).max(1),
+            first: buffer,
+            len: 0,
+            parts: self.parts.len(),
+        };
+        self.more(buffer, len);
+    }
+    fn more(&mut self, buffer: u16, len: u32) {
+        self.open.missing -= 1;
+        self.open.len += len;
+        if self.checks == Checks::Content {
+            self.parts.push((buffer, len));
+        }
+        if self.open.missing == 0 {
+            self.packet(self.open.first, self.open.len, self.open.parts, true);
+        }
+    }
+    #[inline]
+    fn packet(&mut self, first: u16, len: u32, parts: usize, collected: bool) {
+        let bytes = u64::from(len).saturating_sub(HDR as u64);
+        if len != self.full && len != self.probe {
+            self.counts.foreign += 1;
+            self.counts.foreign_bytes += bytes;
+            return;
+        }
+        self.counts.packets += 1;
+        self.counts.bytes += bytes;
+        let look = match self.checks {
+            Checks::Lengths => false,
+            Checks::Probes(1) | Checks::Content => true,
+            Checks::Probes(_) => len == self.probe,
+        };
+        if look {
+            if self.checks == Checks::Content && !collected {
+                self.parts.push((first, len));
+            }
+            self.view.prefetch(first, STAMP_LINE);
+            self.look.push(Look { first, len, parts });
+        }
+    }
+}
+
+impl Receiver {
+    /// A receiver of frames of `shape`. `features` are the negotiated ones, `capacity` the bytes of a receive buffer.
+    pub fn new(queue: &NicQueue, features: Features, capacity: u32, shape: Shape, checks: Checks) -> Self {
+        let full = u32::try_from(HDR + shape.size()).unwrap_or(u32::MAX);
+        let less = match checks {
+            Checks::Probes(n) if n > 1 => PROBE_SHORTER,
+            _ => 0,
+        };
+        let template = Template::new(shape, 0, 0, 0);
+        let size = usize::from(queue.config.size);
+        Self {
+            sort: Sorter {
+                view: queue.stream.view().clone(),
+                checks,
+                mergeable: features.contains(Features::MRG_RXBUF),
+                capacity,
+                full,
+                probe: full - u32::try_from(less).unwrap_or(0),
+                open: Open::default(),
+                look: Vec::with_capacity(size),
+                parts: Vec::with_capacity(size),
+                counts: Received::default(),
+            },
+            scratch: Vec::with_capacity(template.bytes.len()),
+            template,
+            next: Box::new([None; 256]),
+            latency: Histogram::new_with_bounds(1, LONGEST, 3).expect("bounds that the library allows"),
+        }
+    }
+    /// What was seen so far.
+    pub fn counts(&self) -> Received {
+        self.sort.counts
+    }
+    /// Latencies since the last [`Receiver::forget_latency`], in cycles.
+    pub fn latency(&self) -> &Histogram<u64> {
+        &self.latency
+    }
+    /// Starts the latencies anew: after warming up.
+    pub fn forget_latency(&mut self) {
+        self.latency.reset();
+    }
+
+    /// Takes what has come and posts the buffers again; `clock` tells the time (cycles) of what is read. Returns how many buffers.
+    ///
+    /// # Errors
+    /// [`DriverError::Device`].
+    #[inline]
+    pub fn poll(&mut self, queue: &mut NicQueue, clock: impl Fn() -> u64) -> Result<usize, DriverError> {
+        let sort = &mut self.sort;
+        let n = queue
+            .stream
+            .take(usize::MAX, |buffer, len| sort.buffer(buffer, len))?;
+        if n == 0 {
+            return Ok(0);
+        }
+        if !self.sort.look.is_empty() {
+            self.read_all(clock());
+        }
+        if self.sort.open.missing == 0 {
+            // Else a packet's buffers are not all there, and the first ones may still have to be read.
+            let free = queue.stream.free();
+            queue.post(free);
+            self.sort.parts.clear();
+        }
+        Ok(n)
+    }
+
+    fn read_all(&mut self, now: u64) {
+        for i in 0..self.sort.look.len() {
+            let Some(&look) = self.sort.look.get(i) else { break };
+            self.sort.counts.read += 1;
+            let stamp = self.stamp(look.first);
+            let good = stamp.filter(|s| self.sort.checks != Checks::Content || self.content(look, s.seq));
+            let Some(stamp) = good else {
+                self.sort.counts.corrupt += 1;
+                continue;
+            };
+            // A latency beyond the bound counts as the bound.
+            self.latency
+                .saturating_record(now.saturating_sub(stamp.tsc).max(1));
+            let next = &mut self.next[usize::from(stamp.sender)];
+            if next.is_some_and(|n| stamp.seq.wrapping_sub(n) > u32::MAX / 2) {
+                self.sort.counts.reordered += 1;
+            } else {
+                *next = Some(stamp.seq.wrapping_add(1));
+            }
+        }
+        self.sort.look.clear();
+    }
+    fn stamp(&self, buffer: u16) -> Option<Stamp> {
+        let mut bytes = [0; STAMP];
+        self.sort
+            .view
+            .read(buffer, HDR + self.template.shape.payload_at(), &mut bytes);
+        Stamp::read(bytes)
+    }
+    /// Whether the whole packet is what was sent with number `seq`.
+    fn content(&mut self, look: Look, seq: u32) -> bool {
+        self.scratch.clear();
+        let mut left = look.len as usize;
+        for &(buffer, len) in self.sort.parts.get(look.parts..).unwrap_or_default() {
+            let (at, n) = (self.scratch.len(), left.min(len as usize));
+            self.scratch.resize(at + n, 0);
+            self.sort.view.read(buffer, 0, &mut self.scratch[at..]);
+            left -= n;
+            if left == 0 {
+                break;
+            }
+        }
+        let frame = self.scratch.get(HDR..).unwrap_or_default();
+        left == 0 && frame.ends_with(&seq.to_le_bytes()) && self.template.matches(frame)
+    }
+}
+
+const _: () = assert!(TAIL == size_of::<u32>(), "the number is repeated at the end");

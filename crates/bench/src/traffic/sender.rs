@@ -1,0 +1,254 @@
+//! One transmit queue.
+
+use super::Checks;
+use crate::flows::{Sequence, Tuple};
+use crate::frame::{HDR, PROBE_SHORTER, Shape, Stamp, TAIL, TUPLE_AT, Template};
+use heddle_vhost_user::frontend::NicQueue;
+use heddle_virtio::driver::DriverError;
+
+/// How fast to send.
+#[derive(Clone, Copy, Debug)]
+pub enum Pace {
+    /// As fast as the device takes packets.
+    Full,
+    /// One packet each so many cycles (of the cycle counter), as 32.32 fixed point.
+    Every(u64),
+}
+
+impl Pace {
+    /// `pps` packets per second on a counter of `hz`; not above 2^32 cycles between two.
+    pub fn of_rate(pps: f64, hz: u64) -> Self {
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // saturates
+        Self::Every(((hz as f64 / pps) * 4_294_967_296.0) as u64)
+    }
+}
+
+/// What a sender has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Packets posted.
+    pub posted: u64,
+    /// Packets that the device has given back.
+    pub taken: u64,
+    /// Times that the sender wanted to post.
+    pub wishes: u64,
+    /// Times of those that the ring was full.
+    pub full: u64,
+    /// At a fixed rate: packets that were not sent because the ring was full when they were due.
+    pub skipped: u64,
+}
+
+impl Sent {
+    /// Sums, field by field.
+    #[must_use]
+    pub fn plus(self, o: Self) -> Self {
+        Self {
+            posted: self.posted + o.posted,
+            taken: self.taken + o.taken,
+            wishes: self.wishes + o.wishes,
+            full: self.full + o.full,
+            skipped: self.skipped + o.skipped,
+        }
+    }
+    /// What was added since `o`.
+    #[must_use]
+    pub fn since(self, o: Self) -> Self {
+        Self {
+            posted: self.posted - o.posted,
+            taken: self.taken - o.taken,
+            wishes: self.wishes - o.wishes,
+            full: self.full - o.full,
+            skipped: self.skipped - o.skipped,
+        }
+    }
+}
+
+/// A sender on one transmit queue.
+#[derive(Debug)]
+pub struct Sender {
+    frames: Frames,
+    id: u8,
+    checks: Checks,
+    flows: Sequence,
+    /// The flow that each buffer's frame has now.
+    current: Box<[u32]>,
+    pace: Pace,
+    /// When the next packet is due, as cycles in 32.32 fixed point.
+    due: Option<u128>,
+    /// Most packets of one post.
+    burst: usize,
+    seq: u32,
+    counts: Sent,
+}
+
+/// What a sender sends.
+#[derive(Clone, Debug)]
+pub struct Frames {
+    full: Template,
+    /// [`PROBE_SHORTER`] bytes shorter.
+    probe: Template,
+}
+
+impl Frames {
+    /// Frames from port `src` to port `dst`; `id` tells senders apart.
+    ///
+    /// # Panics
+    /// As [`Template::new`]; a shape of at least [`Shape::min`] is right.
+    pub fn new(shape: Shape, src: u8, dst: u8, id: u8) -> Self {
+        Self {
+            full: Template::new(shape, src, dst, id),
+            probe: Template::new(shape.shorter(PROBE_SHORTER), src, dst, id),
+        }
+    }
+}
+
+impl Sender {
+    /// Writes the frames into the queue's buffers, all of which must be free.
+    pub fn new(
+        queue: &mut NicQueue,
+        frames: Frames,
+        id: u8,
+        checks: Checks,
+        flows: Sequence,
+        pace: Pace,
+        burst: usize,
+    ) -> Self {
+        let size = queue.config.size;
+        let sender = Self {
+            frames,
+            id,
+            checks,
+            flows,
+            current: vec![0; size.into()].into_boxed_slice(),
+            pace,
+            due: None,
+            burst: burst.clamp(1, size.into()),
+            seq: 0,
+            counts: Sent::default(),
+        };
+        for buffer in 0..size {
+            let bytes = &sender.template(buffer).bytes;
+            queue.stream.write(buffer, 0, bytes);
+            let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            queue.stream.set_len(buffer, len);
+        }
+        sender
+    }
+    /// Whether the frame in `buffer` carries a stamp.
+    #[inline]
+    fn stamped(&self, buffer: u16) -> bool {
+        match self.checks.every() {
+            0 => false,
+            n => buffer & (n - 1) == 0,
+        }
+    }
+    #[inline]
+    fn template(&self, buffer: u16) -> &Template {
+        if matches!(self.checks, Checks::Probes(n) if n > 1) && self.stamped(buffer) {
+            &self.frames.probe
+        } else {
+            &self.frames.full
+        }
+    }
+    /// What was done so far.
+    pub fn counts(&self) -> Sent {
+        self.counts
+    }
+    /// Sends at another pace from now on.
+    pub fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+        self.due = None;
+    }
+
+    /// Sends what is due at `now` (cycles); returns how many packets.
+    ///
+    /// # Errors
+    /// [`DriverError::Device`].
+    #[inline]
+    pub fn poll(&mut self, queue: &mut NicQueue, now: u64) -> Result<usize, DriverError> {
+        let want = match self.pace {
+            Pace::Full => self.burst,
+            Pace::Every(gap) => self.due(now, gap, queue.config.size),
+        };
+        if want == 0 {
+            return Ok(0);
+        }
+        self.counts.wishes += 1;
+        if queue.stream.free() < want {
+            self.reap(queue)?;
+        }
+        let n = want.min(queue.stream.free());
+        self.counts.full += u64::from(n < want);
+        match self.pace {
+            // A burst, or nothing: one packet at a time would cost the device a look at the ring for each.
+            Pace::Full if n < want => return Ok(0),
+            Pace::Full => {}
+            Pace::Every(gap) => self.due = self.due.map(|due| due + u128::from(gap) * n as u128),
+        }
+        self.send(queue, n, now);
+        Ok(n)
+    }
+    /// Packets that are due, at most a burst. What is more than a ring behind is given up.
+    fn due(&mut self, now: u64, gap: u64, ring: u16) -> usize {
+        let (now, gap) = (u128::from(now) << 32, u128::from(gap.max(1)));
+        let due = *self.due.get_or_insert(now);
+        if now < due {
+            return 0;
+        }
+        let n = (now - due) / gap + 1;
+        if n > u128::from(ring) {
+            let lost = n - u128::from(ring);
+            self.counts.skipped += u64::try_from(lost).unwrap_or(u64::MAX);
+            self.due = Some(due + lost * gap);
+        }
+        usize::try_from(n).unwrap_or(usize::MAX).min(self.burst)
+    }
+    #[inline]
+    fn send(&mut self, queue: &mut NicQueue, n: usize, now: u64) {
+        for k in 0..n {
+            let buffer = queue.stream.upcoming(k);
+            let flow = self.flows.number();
+            if let Some(current) = self.current.get_mut(usize::from(buffer))
+                && *current != flow
+            {
+                *current = flow;
+                let patch = self.template(buffer).patch(Tuple::of(self.id, flow));
+                queue.stream.write(buffer, HDR + TUPLE_AT, &patch);
+            }
+            if self.stamped(buffer) {
+                self.stamp(queue, buffer, now, k);
+            }
+        }
+        self.seq = self.seq.wrapping_add(u32::try_from(n).unwrap_or(0));
+        self.counts.posted += n as u64;
+        if n > 0 {
+            queue.post(n);
+        }
+    }
+    fn stamp(&self, queue: &NicQueue, buffer: u16, tsc: u64, k: usize) {
+        let seq = self.seq.wrapping_add(u32::try_from(k).unwrap_or(0));
+        let stamp = Stamp {
+            sender: self.id,
+            seq,
+            tsc,
+        };
+        let shape = self.template(buffer).shape;
+        queue
+            .stream
+            .write(buffer, HDR + shape.payload_at(), &stamp.bytes());
+        if self.checks == Checks::Content {
+            let end = HDR + shape.size() - TAIL;
+            queue.stream.write(buffer, end, &seq.to_le_bytes());
+        }
+    }
+    /// Takes back what the device has used; returns how many.
+    ///
+    /// # Errors
+    /// [`DriverError::Device`].
+    #[inline]
+    pub fn reap(&mut self, queue: &mut NicQueue) -> Result<usize, DriverError> {
+        let n = queue.stream.take(usize::MAX, |_, _| ())?;
+        self.counts.taken += n as u64;
+        Ok(n)
+    }
+}

@@ -1,0 +1,46 @@
+//! `heddle bench`: the command line of the load generator.
+
+mod floor;
+mod options;
+mod output;
+mod ping;
+mod vhost;
+
+use clap::Subcommand;
+
+/// What to measure.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// A switch with vhost-user ports: this is the guests' side of them
+    Vhost(vhost::Args),
+    /// Packets one by one between two vhost-user ports, every byte checked; prints JSON, fails when one is lost or changed
+    Ping(ping::Args),
+    /// The limit of this machine: the same load through a loop in this process that only moves descriptors and copies
+    Floor(floor::Args),
+    /// The time that a line of memory takes from one core to another and back
+    Line {
+        /// The two cores
+        #[arg(default_values_t = [0, 1], num_args = 2)]
+        cores: Vec<usize>,
+    },
+}
+
+impl Command {
+    pub(crate) fn run(&self) -> anyhow::Result<()> {
+        match self {
+            Self::Vhost(args) => args.run(),
+            Self::Ping(args) => args.run(),
+            Self::Floor(args) => args.run(),
+            Self::Line { cores } => {
+                let &[a, b] = cores.as_slice() else {
+                    anyhow::bail!("two cores are needed");
+                };
+                match heddle_bench::line::round_trip_ns(a, b) {
+                    Some(ns) => println!("{ns:.0} ns"),
+                    None => anyhow::bail!("the cores {a} and {b} could not be used at the same time"),
+                }
+                Ok(())
+            }
+        }
+    }
+}

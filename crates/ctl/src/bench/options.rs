@@ -1,0 +1,180 @@
+//! Options that several measurements share.
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use heddle_bench::flows::Order;
+use heddle_bench::frame::Shape;
+use heddle_bench::run::{Load, Setup, Timing};
+use heddle_bench::traffic::Checks;
+use heddle_vhost_user::frontend::HugePages;
+use std::time::Duration;
+
+/// Order of flows.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum FlowOrder {
+    /// One after the other
+    RoundRobin,
+    /// Uniformly at random
+    Random,
+}
+
+/// Which packets receivers read.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Check {
+    /// None: lengths only, no latency
+    Lengths,
+    /// One of --probe-every, for latency
+    Probes,
+    /// Every byte of every packet
+    Content,
+}
+
+/// Hugepages for the guests' memory.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Huge {
+    /// Where there are enough
+    Try,
+    /// Fail where there are not
+    Need,
+    /// Never
+    No,
+}
+
+/// Switches that can be turned off.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum OnOff {
+    On,
+    Off,
+}
+
+/// What the guests' devices are like.
+#[derive(Args, Clone)]
+pub(crate) struct DeviceOptions {
+    /// Packed rings instead of split ones
+    #[arg(long)]
+    packed: bool,
+    /// Mergeable receive buffers
+    #[arg(long, value_enum, default_value = "on")]
+    mergeable: OnOff,
+    /// Negotiate IN_ORDER
+    #[arg(long)]
+    in_order: bool,
+    /// Negotiate EVENT_IDX
+    #[arg(long)]
+    event_idx: bool,
+    /// Entries of each ring
+    #[arg(long, default_value_t = 256)]
+    ring: u16,
+    /// Queue pairs of each port
+    #[arg(long, default_value_t = 1)]
+    queues: u16,
+    /// Bytes of a receive buffer (2048 with mergeable buffers, else what the longest frame needs)
+    #[arg(long)]
+    rx_buffer: Option<u32>,
+    /// Hugepages for the guests' memory
+    #[arg(long, value_enum, default_value = "try")]
+    huge: Huge,
+}
+
+impl DeviceOptions {
+    pub(crate) fn setup(&self) -> Setup {
+        Setup {
+            packed: self.packed,
+            mergeable: matches!(self.mergeable, OnOff::On),
+            in_order: self.in_order,
+            event_idx: self.event_idx,
+            ring: self.ring,
+            pairs: self.queues,
+            rx_buffer: self.rx_buffer,
+            huge: match self.huge {
+                Huge::Try => HugePages::Try,
+                Huge::Need => HugePages::Need,
+                Huge::No => HugePages::Never,
+            },
+        }
+    }
+}
+
+/// What is sent, and for how long.
+#[derive(Args, Clone)]
+pub(crate) struct LoadOptions {
+    /// Bytes of the frames, without the check sequence; several: one measurement each
+    #[arg(long, value_delimiter = ',', default_value = "64")]
+    pub(crate) size: Vec<usize>,
+    /// Send TCP segment trains of that size, with so many bytes of payload in a segment
+    #[arg(long, value_name = "MSS")]
+    tso: Option<u16>,
+    /// Each port sends, not only the first of each pair
+    #[arg(long)]
+    both: bool,
+    /// Flows (5-tuples) of each sending port
+    #[arg(long, default_value_t = 1)]
+    flows: u32,
+    /// Order of flows
+    #[arg(long, value_enum, default_value = "round-robin")]
+    order: FlowOrder,
+    /// Packets per second of all ports together; without it as many as the switch takes
+    #[arg(long)]
+    rate: Option<f64>,
+    /// Which packets receivers read
+    #[arg(long, value_enum, default_value = "probes")]
+    check: Check,
+    /// One packet of so many carries a time stamp
+    #[arg(long, default_value_t = 64)]
+    probe_every: u16,
+    /// Most packets posted at once
+    #[arg(long, default_value_t = 64)]
+    burst: usize,
+    /// Seconds that are measured
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Seconds before that do not count
+    #[arg(long, default_value_t = 0.3)]
+    warm_up: f64,
+    /// The core of the generator
+    #[arg(long, default_value_t = 0)]
+    pub(crate) core: usize,
+    /// The core of the switch: a line's round trip to it is told beside the numbers
+    #[arg(long, default_value_t = 1)]
+    pub(crate) switch_core: usize,
+}
+
+impl LoadOptions {
+    pub(crate) fn load(&self, size: usize) -> Load {
+        Load {
+            shape: match self.tso {
+                Some(mss) => Shape::Tso { size, mss },
+                None => Shape::Udp(size),
+            },
+            both_ways: self.both,
+            flows: self.flows,
+            order: match self.order {
+                FlowOrder::RoundRobin => Order::RoundRobin,
+                FlowOrder::Random => Order::Random,
+            },
+            rate: self.rate,
+            checks: match self.check {
+                Check::Lengths => Checks::Lengths,
+                Check::Probes => Checks::Probes(self.probe_every),
+                Check::Content => Checks::Content,
+            },
+            burst: self.burst,
+        }
+    }
+    pub(crate) fn timing(&self) -> Result<Timing> {
+        let seconds = |s: f64| Duration::try_from_secs_f64(s);
+        if self.seconds > 3600.0 || self.warm_up > 60.0 {
+            bail!("at most an hour, after at most a minute of warming up");
+        }
+        Ok(Timing {
+            warm_up: seconds(self.warm_up)?,
+            measure: seconds(self.seconds)?,
+            ..Timing::default()
+        })
+    }
+}
+
+/// Binds this thread to core `n`.
+pub(crate) fn core(n: usize) -> Result<()> {
+    heddle_sys::cpu::pin(&[n]).with_context(|| format!("core {n} for the generator"))
+}

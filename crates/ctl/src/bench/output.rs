@@ -1,0 +1,68 @@
+//! Results on standard output: a table, or JSON.
+
+use clap::Args;
+use heddle_bench::report::{HEADING, Outcome};
+use serde::Serialize;
+
+#[derive(Args, Clone)]
+pub(crate) struct Output {
+    /// Print JSON, one object per measurement
+    #[arg(long)]
+    json: bool,
+}
+
+/// One measurement.
+#[derive(Serialize)]
+struct Row<'a> {
+    size: usize,
+    line_ns: Option<f64>,
+    /// Busy cycles per packet of the loop on the switch's core, where it is ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loop_cycles: Option<f64>,
+    #[serde(flatten)]
+    outcome: &'a Outcome,
+}
+
+impl Output {
+    /// Prints what stands above all rows.
+    pub(crate) fn begin(&self) {
+        if !self.json {
+            println!("{:>6} {HEADING} line ns loop cy", "bytes");
+        }
+    }
+    /// Prints one measurement; `line_ns` is a line's round trip beside it.
+    pub(crate) fn row(
+        &self,
+        size: usize,
+        outcome: &Outcome,
+        line_ns: Option<f64>,
+        loop_cycles: Option<f64>,
+    ) -> anyhow::Result<()> {
+        if self.json {
+            let row = Row {
+                size,
+                line_ns,
+                loop_cycles,
+                outcome,
+            };
+            println!("{}", serde_json::to_string(&row)?);
+        } else {
+            let or_dash = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.0}"));
+            let (line, cycles) = (or_dash(line_ns), or_dash(loop_cycles));
+            println!("{size:>6} {} {line:>7} {cycles:>7}", outcome.row());
+            for o in &outcome.outages {
+                println!(
+                    "       nothing received for {} ms, {} ms after the start",
+                    o.ms, o.at_ms
+                );
+            }
+            if outcome.corrupt + outcome.reordered > 0 {
+                println!(
+                    "       of {} packets that were read {} were corrupt, {} out of order",
+                    outcome.read, outcome.corrupt, outcome.reordered
+                );
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,65 @@
+//! `heddle bench ping`.
+
+use super::options::{DeviceOptions, core};
+use anyhow::{Result, bail};
+use heddle_bench::frame::Shape;
+use heddle_bench::ping::{Plan, exchange};
+use heddle_bench::run::{Endpoint, Engine, Load};
+use std::time::Duration;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The two ports' sockets, as for `heddle bench vhost`
+    #[arg(long = "port", value_name = "ENDPOINT", required = true)]
+    ports: Vec<Endpoint>,
+    /// Packets in each direction
+    #[arg(long, default_value_t = 1000)]
+    count: u32,
+    /// Shortest frame
+    #[arg(long, default_value_t = 60)]
+    min: usize,
+    /// Longest frame
+    #[arg(long, default_value_t = 1514)]
+    max: usize,
+    /// Flows
+    #[arg(long, default_value_t = 16)]
+    flows: u32,
+    /// Seconds that a packet may take
+    #[arg(long, default_value_t = 1.0)]
+    patience: f64,
+    /// The core of the generator; any without it
+    #[arg(long)]
+    core: Option<usize>,
+    #[command(flatten)]
+    device: DeviceOptions,
+}
+
+impl Args {
+    pub(crate) fn run(&self) -> Result<()> {
+        if let Some(n) = self.core {
+            core(n)?;
+        }
+        let load = Load {
+            shape: Shape::Udp(self.max),
+            ..Load::default()
+        };
+        let mut engine = Engine::connect(&self.ports, &self.device.setup(), &load)?;
+        let plan = Plan {
+            count: self.count,
+            sizes: (self.min, self.max),
+            flows: self.flows,
+            patience: Duration::try_from_secs_f64(self.patience)?,
+        };
+        let out = exchange(engine.ports_mut(), &plan)?;
+        engine.close()?;
+        println!("{}", serde_json::to_string(&out)?);
+        if !out.is_perfect() {
+            bail!(
+                "{} of {} packets did not arrive as they were sent",
+                out.sent - out.received,
+                out.sent
+            );
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,94 @@
+//! The front end: what a virtual machine monitor does towards a back end, for load generators and tests.
+//!
+//! * [`Frontend`]: one connection; sends requests, waits (bounded) for answers, negotiates.
+//! * [`Listener`]: where back ends connect to us (a back end in client mode).
+//! * [`Ram`]: memory that both sides map.
+//! * [`Nic`]: a network device of a pretended guest: memory, rings, their descriptors. It outlives connections: after a back end's
+//!   death it is handed to the next one where the rings stand.
+//!
+//! It works against any back end; Debian's OVS-DPDK is the reference that it is tested with.
+//!
+//! Thread-safety: plain values, used by one thread at a time. No call waits longer than the time that the connection was given.
+
+mod listener;
+mod nic;
+mod ram;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub use listener::Listener;
+pub use nic::{Nic, NicConfig, NicQueue};
+pub use ram::{HugePages, Ram};
+pub use session::{Frontend, Offered};
+
+use crate::message::{MessageError, SocketError};
+use core::time::Duration;
+use heddle_virtio::Features;
+use heddle_virtio::mem::MemError;
+use heddle_virtio::ring::RingError;
+
+/// Why the front end cannot go on with this connection.
+#[derive(Debug, thiserror::Error)]
+pub enum FrontendError {
+    /// The connection is broken, or the back end sent what is no message.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// The back end's answer does not fit the request.
+    #[error(transparent)]
+    Message(#[from] MessageError),
+    /// The back end closed the connection.
+    #[error("the back end closed the connection")]
+    Closed,
+    /// No answer in time.
+    #[error("no answer to {what} within {after:?}")]
+    Timeout {
+        /// The request, or what was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+    },
+    /// The back end says no.
+    #[error("the back end refuses {what}: {code}")]
+    Refused {
+        /// The request.
+        what: &'static str,
+        /// Its number for why; each back end has its own.
+        code: u64,
+    },
+    /// An answer to something else.
+    #[error("answer {got} to {what}")]
+    Unexpected {
+        /// The request.
+        what: &'static str,
+        /// The number of the request that was answered.
+        got: u32,
+    },
+    /// The back end lacks what is needed.
+    #[error("the back end does not offer {0:?}")]
+    Lacks(Features),
+    /// Fewer queues than are needed.
+    #[error("the back end has {0} queue pairs")]
+    Queues(u64),
+    /// Memory cannot be had or mapped.
+    #[error("memory: {0}")]
+    Memory(#[source] std::io::Error),
+    /// The memory is laid out wrongly.
+    #[error("memory: {0}")]
+    Layout(#[from] MemError),
+    /// A ring cannot be set up.
+    #[error("ring: {0}")]
+    Ring(#[from] RingError),
+    /// The socket's path.
+    #[error("{path}: {error}")]
+    Path {
+        /// The path.
+        path: String,
+        /// What the system says of it.
+        #[source]
+        error: std::io::Error,
+    },
+}
+
+/// Shorthand.
+pub type Result<T> = core::result::Result<T, FrontendError>;
