@@ -184,11 +184,11 @@ fn run(name: &str, traffic: Traffic, exact: bool, actions: Vec<Action>, seconds:
     }
     let warm = dp.totals();
     let new = warm.misses as f64 / started.elapsed().as_secs_f64();
-    dp.pmd_stats_clear();
+    dp.pmd_stats_clear(None);
     let before = dp.totals();
     std::thread::sleep(Duration::from_secs_f64(seconds));
     let after = dp.totals();
-    let text = dp.pmd_perf_show("");
+    let text = dp.pmd_perf_show(None, "", true);
     let packets = after.packets - before.packets;
     let pct = |a: u64, b: u64| 100.0 * (a - b) as f64 / packets.max(1) as f64;
     println!(

@@ -42,7 +42,7 @@ fn main() {
     std::thread::sleep(std::time::Duration::from_secs_f64(
         seconds.parse().unwrap_or(10.0),
     ));
-    print!("{}", dp.pmd_perf_show(""));
+    print!("{}", dp.pmd_perf_show(None, "", true));
     dp.coverage()
         .iter()
         .filter(|(_, n)| *n > 0)

@@ -63,6 +63,10 @@ pub(crate) struct WorkerHandle {
     pub(crate) started: std::time::Instant,
     /// Counts at the last `pmd-stats-clear`.
     pub(crate) base: WorkerNumbers,
+    /// Lost upcalls then.
+    pub(crate) base_lost: u64,
+    /// When that was.
+    pub(crate) cleared_ms: u64,
 }
 
 /// Upcall rings, one per worker; those of ended workers until they are empty.
@@ -189,6 +193,8 @@ impl Control {
             counters,
             started: std::time::Instant::now(),
             base: WorkerNumbers::default(),
+            base_lost: 0,
+            cleared_ms: self.shared.clock.now_ms(),
         })
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct PortCounters {
 }
 
 /// Length of a usage interval.
-const INTERVAL_MS: u64 = 5000;
+pub(crate) const INTERVAL_MS: u64 = 5000;
 /// Intervals of the window: 60 seconds.
 const INTERVALS: usize = 12;
 /// The window over which usage is shown, milliseconds.
@@ -41,9 +41,10 @@ impl Window {
         }
         sum.add(cycles);
     }
-    /// The sum over the last minute.
-    pub(crate) fn sum(&self, now_ms: u64) -> u64 {
-        let oldest = (now_ms / INTERVAL_MS).saturating_sub(INTERVALS as u64 - 1);
+    /// The sum over the last `window_ms`, in whole intervals.
+    pub(crate) fn sum(&self, now_ms: u64, window_ms: u64) -> u64 {
+        let intervals = (window_ms / INTERVAL_MS).max(1);
+        let oldest = (now_ms / INTERVAL_MS).saturating_sub(intervals - 1);
         self.slots
             .iter()
             .filter(|(n, _)| n.get() >= oldest)

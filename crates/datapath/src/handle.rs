@@ -8,7 +8,7 @@
 
 use crate::action::{Action, PortNo};
 use crate::config::{Config, DatapathError, PortConfig};
-use crate::control::{Control, UpcallRings};
+use crate::control::{Control, UpcallRings, WorkerHandle};
 use crate::drops::DropKind;
 use crate::format;
 use crate::hash::HashKey;
@@ -38,7 +38,6 @@ pub struct Datapath {
     sweep: Arc<Mutex<Sweep>>,
     upcalls: Arc<UpcallRings>,
     sweeper: Mutex<Option<JoinHandle<()>>>,
-    cleared_ms: std::sync::atomic::AtomicU64,
 }
 
 impl std::fmt::Debug for Datapath {
@@ -81,7 +80,6 @@ impl Datapath {
             0 => None,
             ms => Some(start_sweeper(&shared, &sweep, Duration::from_millis(ms))?),
         };
-        let cleared_ms = shared.clock.now_ms().into();
         let (control, sweeper) = (Mutex::new(control), Mutex::new(sweeper));
         Ok(Arc::new(Self {
             shared,
@@ -89,7 +87,6 @@ impl Datapath {
             sweep,
             upcalls,
             sweeper,
-            cleared_ms,
         }))
     }
 
@@ -325,29 +322,28 @@ impl Datapath {
         }
         merged.iter().map(|f| f.text(now_ms, names) + "\n").collect()
     }
-    /// `dpif-netdev/pmd-stats-show`.
-    pub fn pmd_stats_show(&self) -> String {
-        show::pmd_stats(&self.control.lock())
+    /// `dpif-netdev/pmd-stats-show`, of the worker of processor `core` or of all.
+    pub fn pmd_stats_show(&self, core: Option<usize>) -> String {
+        show::pmd_stats(&self.control.lock(), core)
     }
     /// `dpif-netdev/pmd-stats-clear`.
-    pub fn pmd_stats_clear(&self) {
-        for w in &mut self.control.lock().workers {
+    pub fn pmd_stats_clear(&self, core: Option<usize>) {
+        let now_ms = self.shared.clock.now_ms();
+        let mut control = self.control.lock();
+        let chosen = |w: &&mut WorkerHandle| core.is_none_or(|core| core == w.core);
+        for w in control.workers.iter_mut().filter(chosen) {
             w.base = w.counters.read();
+            w.base_lost = w.counters.drops.get(DropKind::Upcall);
+            w.cleared_ms = now_ms;
         }
-        self.cleared_ms.store(self.shared.clock.now_ms(), Relaxed);
     }
-    /// `dpif-netdev/pmd-rxq-show`.
-    pub fn pmd_rxq_show(&self) -> String {
-        show::pmd_rxq(&self.control.lock())
+    /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds (0: a minute).
+    pub fn pmd_rxq_show(&self, core: Option<usize>, secs: u64) -> String {
+        show::pmd_rxq(&self.control.lock(), core, secs)
     }
-    /// `dpif-netdev/pmd-perf-show`; `time` is the wall clock as `HH:MM:SS.mmm`.
-    pub fn pmd_perf_show(&self, time: &str) -> String {
-        let ms = self
-            .shared
-            .clock
-            .now_ms()
-            .saturating_sub(self.cleared_ms.load(Relaxed));
-        show::pmd_perf(&self.control.lock(), time, ms)
+    /// `dpif-netdev/pmd-perf-show`; `time` is the wall clock as `HH:MM:SS.mmm`; `details`: also cycles per stage.
+    pub fn pmd_perf_show(&self, core: Option<usize>, time: &str, details: bool) -> String {
+        show::pmd_perf(&self.control.lock(), core, time, details)
     }
     /// The lines of `upcall/show` below the datapath's name.
     pub fn upcall_show(&self) -> String {

@@ -2,7 +2,7 @@
 //! them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with zeros, for scripts.
 
 use crate::control::{Control, WorkerHandle};
-use crate::counters::{WINDOW_MS, WorkerNumbers};
+use crate::counters::{INTERVAL_MS, WINDOW_MS, WorkerNumbers};
 use crate::drops::DropKind;
 use crate::sweep::SweepCounts;
 use heddle_sys::Tsc;
@@ -17,17 +17,30 @@ fn head(s: &mut String, w: &WorkerHandle) {
     let _ = writeln!(s, "pmd thread numa_id {} core_id {}:", w.numa, w.core);
 }
 
+/// Upcalls lost since the last clearing.
+fn lost(w: &WorkerHandle) -> u64 {
+    w.counters.drops.get(DropKind::Upcall).saturating_sub(w.base_lost)
+}
+
 fn since(w: &WorkerHandle) -> WorkerNumbers {
     w.counters.read().since(&w.base)
 }
 
+/// Which workers a text is about: those of this processor, or all.
+pub(crate) type Core = Option<usize>;
+
+fn chosen(c: &Control, core: Core) -> impl Iterator<Item = (usize, &WorkerHandle)> {
+    let all = c.workers.iter().enumerate();
+    all.filter(move |(_, w)| core.is_none_or(|core| core == w.core))
+}
+
 /// `dpif-netdev/pmd-stats-show`.
-pub(crate) fn pmd_stats(c: &Control) -> String {
+pub(crate) fn pmd_stats(c: &Control, core: Core) -> String {
     let mut s = String::new();
-    for w in &c.workers {
+    for (_, w) in chosen(c, core) {
         head(&mut s, w);
         let n = since(w);
-        let lost = w.counters.drops.get(DropKind::Upcall);
+        let lost = lost(w);
         let _ = write!(
             s,
             "  packets received: {}\n  packet recirculations: 0\n  avg. datapath passes per packet: {:.2}\n  \
@@ -70,11 +83,14 @@ pub(crate) fn pmd_stats(c: &Control) -> String {
     s
 }
 
-/// `dpif-netdev/pmd-perf-show`, with Heddle's cycles per stage behind it. `now` is the wall clock as `HH:MM:SS.mmm`.
-pub(crate) fn pmd_perf(c: &Control, now: &str, ms_since_clear: u64) -> String {
+/// `dpif-netdev/pmd-perf-show`. `now` is the wall clock as `HH:MM:SS.mmm`. With `details`, where Open vSwitch has histograms, come
+/// the cycles per stage.
+pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, details: bool) -> String {
     let mut s = String::new();
-    for w in &c.workers {
+    let now_ms = c.shared.clock.now_ms();
+    for (_, w) in chosen(c, core) {
         let n = since(w);
+        let ms_since_clear = now_ms.saturating_sub(w.cleared_ms);
         let secs = (ms_since_clear as f64 / 1000.0).max(0.001);
         let us = 1e6 / Tsc::hz() as f64;
         let used = n.cycles_busy + n.cycles_idle;
@@ -103,7 +119,7 @@ pub(crate) fn pmd_perf(c: &Control, now: &str, ms_since_clear: u64) -> String {
         if n.packets == 0 {
             let _ = writeln!(s, "  Rx packets:         {:12}", 0);
         } else {
-            let lost = w.counters.drops.get(DropKind::Upcall);
+            let lost = lost(w);
             let zero = |name: &str| format!("  - {name}{:>1$}  (  0.0 %)\n", 0, 30 - name.len());
             let _ = write!(
                 s,
@@ -142,7 +158,9 @@ pub(crate) fn pmd_perf(c: &Control, now: &str, ms_since_clear: u64) -> String {
                 ratio(n.tx_packets, n.tx_batches),
             );
         }
-        stages(&mut s, &n);
+        if details {
+            stages(&mut s, &n);
+        }
     }
     s
 }
@@ -171,11 +189,18 @@ pub(crate) fn stages(s: &mut String, n: &WorkerNumbers) {
     }
 }
 
-/// `dpif-netdev/pmd-rxq-show`: usage over the last minute, or since the worker started.
-pub(crate) fn pmd_rxq(c: &Control) -> String {
+/// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` (at most a minute, which 0 means too), or since the worker started.
+pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
     let now_ms = c.shared.clock.now_ms();
-    let mut s = format!("Displaying last {} seconds pmd usage %\n", WINDOW_MS / 1000);
-    for (index, w) in c.workers.iter().enumerate() {
+    let window_ms = match secs.saturating_mul(1000) {
+        ms if ms == 0 || ms > WINDOW_MS => WINDOW_MS,
+        ms => ms.next_multiple_of(INTERVAL_MS),
+    };
+    let mut s = String::new();
+    for (index, w) in chosen(c, core) {
+        if s.is_empty() {
+            let _ = writeln!(s, "Displaying last {} seconds pmd usage %", window_ms / 1000);
+        }
         let isolated = c
             .ports
             .values()
@@ -188,8 +213,13 @@ pub(crate) fn pmd_rxq(c: &Control) -> String {
         let age = w
             .started
             .elapsed()
-            .min(std::time::Duration::from_millis(WINDOW_MS));
-        let total = Tsc::from_us(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+            .min(std::time::Duration::from_millis(window_ms));
+        // Nothing is told before there is a whole interval.
+        let total = if age < std::time::Duration::from_millis(INTERVAL_MS) {
+            0
+        } else {
+            Tsc::from_us(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
+        };
         let mut queues = 0;
         let mut in_queues = 0;
         let mut ports: Vec<_> = c.ports.values().collect();
@@ -197,7 +227,7 @@ pub(crate) fn pmd_rxq(c: &Control) -> String {
         for p in ports {
             for r in p.rx.iter().filter(|r| r.worker == index) {
                 queues += 1;
-                let cycles = r.shared.usage.sum(now_ms);
+                let cycles = r.shared.usage.sum(now_ms, window_ms);
                 in_queues += cycles;
                 let _ = write!(
                     s,
@@ -217,7 +247,7 @@ pub(crate) fn pmd_rxq(c: &Control) -> String {
             s.push_str("  overhead: ");
             usage(
                 &mut s,
-                w.counters.usage.sum(now_ms).saturating_sub(in_queues),
+                w.counters.usage.sum(now_ms, window_ms).saturating_sub(in_queues),
                 total,
             );
         }

@@ -171,17 +171,17 @@ fn texts_look_like_open_vswitch() {
         s.dp.dump_flows_text(&|_| true, Some(&|no| (no.0 == 2).then(|| "b".into())));
     assert!(named.ends_with("actions:b\n"), "{named}");
     assert_eq!(s.dp.dump_flows_text(&|f| f.packets > 5, None), "");
-    let stats = s.dp.pmd_stats_show();
+    let stats = s.dp.pmd_stats_show(None);
     assert!(
         stats.contains("\n  packets received: ") && stats.contains("\n  megaflow hits: "),
         "{stats}"
     );
-    let rxq = s.dp.pmd_rxq_show();
+    let rxq = s.dp.pmd_rxq_show(None, 0);
     assert!(
         rxq.contains("  port: a                 queue-id:  0 (enabled)   pmd usage: "),
         "{rxq}"
     );
-    let perf = s.dp.pmd_perf_show("00:00:00.000");
+    let perf = s.dp.pmd_perf_show(None, "00:00:00.000", true);
     assert!(
         perf.contains("  - PHWOL hits:                  0  (  0.0 %)\n"),
         "{perf}"
@@ -192,8 +192,8 @@ fn texts_look_like_open_vswitch() {
         "{}",
         s.dp.upcall_show()
     );
-    s.dp.pmd_stats_clear();
-    assert!(s.dp.pmd_stats_show().contains("packets received: 0\n"));
+    s.dp.pmd_stats_clear(None);
+    assert!(s.dp.pmd_stats_show(None).contains("packets received: 0\n"));
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn idle_workers_sleep_and_wake_up() {
         std::thread::sleep(Duration::from_millis(3));
     }
     let iterations = || -> u64 {
-        let c = dp.pmd_perf_show("");
+        let c = dp.pmd_perf_show(None, "", true);
         let numbers = c.lines().filter_map(|l| l.strip_prefix("  Iterations:"));
         numbers
             .map(|l| l.split_whitespace().next().unwrap().parse::<u64>().unwrap())
@@ -120,4 +120,48 @@ fn shutdown_ends_all() {
     ));
     drop(dp);
     assert_eq!((Arc::strong_count(&a), Arc::strong_count(&toy)), (1, 1));
+}
+
+#[test]
+fn queues_go_to_workers_of_their_memorys_node() {
+    let toy = Toy::new(vec![ToyRule::output(2)]);
+    let config = Config {
+        dummy_numa: Some(vec![0, 0, 1, 1]),
+        ..Config::default()
+    };
+    let dp = Datapath::new(config, toy as _).unwrap();
+    let on = |core: usize| {
+        let text = dp.pmd_rxq_show(Some(core), 0);
+        let ports = text.lines().filter_map(|l| l.strip_prefix("  port: "));
+        let mut names: Vec<String> = ports.map(|l| l[..1].to_owned()).collect();
+        names.sort_unstable();
+        (text.lines().nth(1).unwrap_or_default().to_owned(), names.concat())
+    };
+    // Without a mask: the first processor of each node.
+    assert_eq!(on(0).0, "pmd thread numa_id 0 core_id 0:");
+    assert_eq!(on(2).0, "pmd thread numa_id 1 core_id 2:");
+    dp.set_workers(Some(&[1, 2, 3, 99])).unwrap();
+    assert_eq!(dp.n_workers(), 3, "a processor that does not exist has no worker");
+    let numa = |no, numa| {
+        let config = PortConfig {
+            numa,
+            ..PortConfig::default()
+        };
+        dp.configure_port(PortNo(no), config).unwrap();
+    };
+    for (no, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "d")] {
+        dp.add_port(FakePort::new(name) as _, Some(PortNo(no))).unwrap();
+        numa(no, Some(u32::from(no < 4)));
+    }
+    assert_eq!(on(1).1, "d");
+    assert_eq!((on(2).1 + &on(3).1).len(), 3, "node 1 has two workers");
+    assert!(!on(2).1.is_empty() && !on(3).1.is_empty());
+    numa(1, Some(0));
+    assert_eq!(on(1).1, "ad", "it moves with its memory");
+    numa(1, Some(7));
+    assert_eq!(
+        (on(1).1 + &on(2).1 + &on(3).1).len(),
+        4,
+        "a node without workers: anywhere"
+    );
 }

@@ -10,18 +10,14 @@ pub(super) fn register(c: &Commands<'_>) {
         "dpif-netdev/pmd-stats-show",
         "[-pmd core] [dp]",
         (0, 3),
-        |s, args| {
-            let core = Wanted::parse(s, args)?;
-            Ok(core.filter(&s.datapath.pmd_stats_show()))
-        },
+        |s, args| Ok(s.datapath.pmd_stats_show(Wanted::parse(s, args)?.core)),
     );
     c.add(
         "dpif-netdev/pmd-stats-clear",
         "[-pmd core] [dp]",
         (0, 3),
         |s, args| {
-            Wanted::parse(s, args)?;
-            s.datapath.pmd_stats_clear();
+            s.datapath.pmd_stats_clear(Wanted::parse(s, args)?.core);
             Ok(String::new())
         },
     );
@@ -30,62 +26,64 @@ pub(super) fn register(c: &Commands<'_>) {
         "[-pmd core] [-secs secs] [dp]",
         (0, 5),
         |s, args| {
-            let core = Wanted::parse(s, args)?;
-            Ok(core.filter(&s.datapath.pmd_rxq_show()))
+            let wanted = Wanted::parse(s, args)?;
+            Ok(s.datapath.pmd_rxq_show(wanted.core, wanted.secs))
         },
     );
     let usage = "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]";
     c.add("dpif-netdev/pmd-perf-show", usage, (0, ANY), |s, args| {
-        let core = Wanted::parse(s, args)?;
+        let wanted = Wanted::parse(s, args)?;
         let now = chrono::Local::now().format("%H:%M:%S%.3f").to_string();
-        Ok(core.filter(&s.datapath.pmd_perf_show(&now)))
+        Ok(s.datapath.pmd_perf_show(wanted.core, &now, !wanted.brief))
+    });
+    // Iterations are not kept one by one, so there is nothing to log: accepted for scripts that set it.
+    let usage = "on|off [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]";
+    c.add("dpif-netdev/pmd-perf-log-set", usage, (0, 10), |_, _| {
+        Ok(String::new())
     });
 }
 
-/// Which worker's text is wanted.
-struct Wanted(Option<String>);
+/// What is wanted of whom.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wanted<'a> {
+    /// `-pmd`: the worker of this processor.
+    core: Option<usize>,
+    /// `-secs`.
+    secs: u64,
+    /// `-nh`: no histograms.
+    brief: bool,
+    /// The datapath.
+    named: Option<&'a str>,
+}
 
-impl Wanted {
-    fn parse(switch: &Switch, args: &[&str]) -> Result<Wanted, String> {
-        let mut wanted = Wanted(None);
-        let mut named = None;
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            match *arg {
-                "-pmd" => wanted.0 = args.next().map(|core| (*core).to_owned()),
-                "-secs" | "-it" | "-ms" => drop(args.next()),
-                "-nh" => {}
-                name => named = Some(name),
-            }
-        }
+impl<'a> Wanted<'a> {
+    fn parse(switch: &Switch, args: &[&'a str]) -> Result<Wanted<'a>, String> {
+        let wanted = Wanted::read(args);
         let all = dpctl::types(switch);
         let known = |name: &str| {
             all.iter()
                 .any(|t| name == format!("ovs-{t}") || name == datapath_name(t))
         };
-        if all.is_empty() || named.is_some_and(|name| !known(name)) {
+        if all.is_empty() || wanted.named.is_some_and(|name| !known(name)) {
             return Err("please specify an existing datapath".into());
         }
         Ok(wanted)
     }
 
-    /// Of a text in blocks that begin with a worker's line, those of the wanted worker.
-    fn filter(&self, text: &str) -> String {
-        let Some(core) = &self.0 else {
-            return text.to_owned();
-        };
-        let end = format!(" core_id {core}:");
-        let mut inside = true;
-        let wanted = |line: &&str| {
-            if line.starts_with("pmd thread") {
-                inside = line.ends_with(&end);
+    /// Numbers that are none count as not given.
+    fn read(args: &[&'a str]) -> Wanted<'a> {
+        let mut wanted = Wanted::default();
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            match *arg {
+                "-pmd" => wanted.core = args.next().and_then(|core| core.parse().ok()),
+                "-secs" => wanted.secs = args.next().and_then(|s| s.parse().ok()).unwrap_or(0),
+                "-it" | "-ms" => drop(args.next()),
+                "-nh" => wanted.brief = true,
+                name => wanted.named = Some(name),
             }
-            inside
-        };
-        text.lines()
-            .filter(wanted)
-            .map(|line| format!("{line}\n"))
-            .collect()
+        }
+        wanted
     }
 }
 
@@ -94,11 +92,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_worker_of_several() {
-        let text =
-            "Displaying\npmd thread numa_id 0 core_id 1:\n  a\npmd thread numa_id 0 core_id 11:\n  b\n";
-        let only = Wanted(Some("1".into())).filter(text);
-        assert_eq!(only, "Displaying\npmd thread numa_id 0 core_id 1:\n  a\n");
-        assert_eq!(Wanted(None).filter(text), text);
+    fn options_in_any_order() {
+        let read = |text: &'static str| Wanted::read(&text.split(' ').collect::<Vec<_>>());
+        let want = Wanted {
+            core: Some(11),
+            secs: 7,
+            brief: true,
+            named: Some("ovs-netdev"),
+        };
+        assert_eq!(read("-pmd 11 -secs 7 -nh ovs-netdev"), want);
+        assert_eq!(read("-it 5 -ms 9 -nh -secs 7 -pmd 11 ovs-netdev"), want);
+        assert_eq!(read("-pmd x -secs y").core, None);
     }
 }
