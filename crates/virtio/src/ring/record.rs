@@ -16,7 +16,8 @@
 
 use super::chain::{Used, UsedBatch};
 use super::config::QueueConfig;
-use super::desc::{self, F_AVAIL, F_USED};
+use super::desc::{self, F_AVAIL, F_USED, FLAGS};
+use super::limits::WINDOW;
 use super::{Position, RingError};
 use crate::mem::{GuestMemory, HostRange, MemError};
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -42,7 +43,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(500);
 pub enum RecordLayout {
     /// vhost-user's `QueueRegionPacked`: in the address fields of its descriptor states, whose in-flight marks stay clear.
     Inflight,
-    /// One after the other.
+    /// One after the other, as many as a batch has at most.
     Dense,
 }
 
@@ -57,7 +58,7 @@ impl RecordLayout {
     pub fn len(self, size: u16) -> u64 {
         match self {
             Self::Inflight => 32 + 32 * u64::from(size),
-            Self::Dense => 32 + 8 * u64::from(size),
+            Self::Dense => 32 + 8 * (WINDOW as u64).min(u64::from(size)),
         }
     }
 }
@@ -137,7 +138,7 @@ impl Record {
     /// Whether the flags of all slots are what they can be when the device is there.
     fn agrees(&self, ring: &HostRange, noted: Noted) -> bool {
         let flags = |slot: u16| {
-            let f = ring.load16(usize::from(slot) * desc::SIZE + desc::FLAGS, Ordering::Relaxed);
+            let f = ring.load16(usize::from(slot) * desc::SIZE + FLAGS, Ordering::Relaxed);
             (f & F_AVAIL != 0, f & F_USED != 0)
         };
         let open = noted.old != noted.new;
