@@ -14,10 +14,10 @@
 //!
 //! Costs: one store per chain and two per batch, to lines that no other process looks at.
 
-use super::chain::{Used, UsedBatch};
 use super::config::QueueConfig;
 use super::desc::{self, F_AVAIL, F_USED, FLAGS};
 use super::limits::WINDOW;
+use super::window::{Used, UsedBatch};
 use super::{Position, RingError};
 use crate::mem::{GuestMemory, HostRange, MemError};
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -211,8 +211,8 @@ impl Record {
 
     /// `batch` is about to be written; it takes the ring from `old` to `new`.
     #[inline]
-    pub(super) fn begin(&self, batch: &UsedBatch, old: Position, new: Position) {
-        for (i, u) in batch.iter().enumerate() {
+    pub(super) fn begin(&self, batch: impl Iterator<Item = Used>, old: Position, new: Position) {
+        for (i, u) in batch.enumerate() {
             let e = u64::from(u.id) | u64::from(u.slots) << 16 | u64::from(u.len) << 32;
             self.area.store64(self.layout.entry(i), e);
         }
