@@ -380,8 +380,8 @@ impl Session {
     /// also when one cannot be.
     pub(super) fn follow_memory(&mut self, device: &mut dyn Device) -> Result<(), Refusal> {
         let rings = (0..).take(self.rings.len());
-        let followed = rings.map(|index| self.follow(index, device));
-        followed.fold(Ok(()), |all, one| all.and(one))
+        let followed: Vec<_> = rings.map(|index| self.follow(index, device)).collect();
+        followed.into_iter().collect()
     }
     fn follow(&mut self, index: u32, device: &mut dyn Device) -> Result<(), Refusal> {
         let Some(running) = self.ring(index)?.running else {

@@ -277,8 +277,6 @@ fn play(acts: &[Act]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
-
     #[test]
     fn any_messages_in_any_order(acts in proptest::collection::vec(act(), 1..120)) {
         play(&acts);
