@@ -11,11 +11,9 @@
 //! * [`line`]: what a line of memory costs between two cores, which decides everything else.
 //! * [`report`]: results as data and as a table.
 //!
-//! **What is written and read in steady state.** Transmit buffers hold their frame; only what differs from the frame before in the same buffer is
-//! written: the addresses and ports when the flow is another one, sequence number and time stamp in one buffer of
-//! [`traffic::Checks::every`]. Those *probes* are two bytes shorter than the others, so a receiver knows them by their length and reads only them.
-//! Each packet's length is checked. This touches fewer lines than a guest that reads and writes every packet would, for
-//! every switch alike: what is left is the switch's own cost.
+//! **What is written and read.** Transmit buffers hold their frame; how much of it is written for each packet is [`traffic::Touch`]'s choice. Sequence
+//! number and time stamp are written into one of so many packets ([`traffic::Checks`]): these *probes* are two bytes shorter than the others, so a
+//! receiver knows them by their length. Each packet's length is checked.
 
 #![allow(clippy::cast_precision_loss)] // rates and times: far below 2^52
 

@@ -162,8 +162,6 @@ fn cases() -> Vec<Case> {
         eviction: true,
         vacancy: false,
         next,
-        command: TableFeaturesCommand::Replace,
-        unknown: false,
         any_properties: true,
     };
     let queues = QueueConfig {

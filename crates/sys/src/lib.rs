@@ -24,7 +24,6 @@ pub mod mmap;
 pub mod packet_ring;
 pub mod packet_socket;
 pub mod process;
-pub mod sigbus;
 mod sock;
 pub mod steering;
 pub mod tap;

@@ -5,7 +5,7 @@ use crate::flows::Order;
 use crate::frame::Shape;
 use crate::report::Outcome;
 use crate::run::Timing;
-use crate::traffic::Checks;
+use crate::traffic::{Checks, Touch};
 use core::time::Duration;
 
 /// Measures until enough has been carried, however busy the machine is, and checks that nothing is lost without a word.
@@ -57,6 +57,7 @@ fn every_kind_carries_every_packet_in_every_layout() {
                 let load = Load {
                     shape: Shape::Udp(size),
                     checks: Checks::Content,
+                    touch: if packed { Touch::Packets } else { Touch::Changes },
                     flows: 100,
                     ..Load::default()
                 };
@@ -98,6 +99,7 @@ fn many_ports_both_ways_in_order_with_probes() {
             both_ways: true,
             flows: 1000,
             order: Order::Random,
+            touch: Touch::Changes,
             ..Load::default()
         };
         let o = measure(Kind::Rings, 4, setup, load);

@@ -31,6 +31,15 @@ pub struct Phase {
     pub received: Received,
 }
 
+/// Where a measurement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The measured phase begins.
+    Measuring,
+    /// It has ended; nothing more is sent.
+    Measured,
+}
+
 /// All ports, driven by one thread.
 #[derive(Debug)]
 pub struct Engine {
@@ -224,6 +233,17 @@ impl Engine {
     /// # Errors
     /// [`RunError`].
     pub fn measure(&mut self, timing: &Timing) -> Result<Outcome, RunError> {
+        self.measure_and_tell(timing, &mut |_| ())
+    }
+    /// As [`Engine::measure`]; tells when the measured phase begins and ends, so that the switch's counters can be cleared and read.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn measure_and_tell(
+        &mut self,
+        timing: &Timing,
+        tell: &mut dyn FnMut(Step),
+    ) -> Result<Outcome, RunError> {
         let hz = Tsc::hz();
         let cycles = |d: Duration| Tsc::from_us(u64::try_from(d.as_micros()).unwrap_or(u64::MAX / hz));
         let before = self.totals();
@@ -233,7 +253,9 @@ impl Engine {
                 r.forget_latency();
             }
         }
+        tell(Step::Measuring);
         let main = self.phase(cycles(timing.measure), true, None)?;
+        tell(Step::Measured);
         let latency = self.latency();
         self.phase(cycles(timing.drain), false, Some(hz / 200))?;
         let after = self.totals();

@@ -9,13 +9,13 @@ mod port;
 #[cfg(test)]
 mod tests;
 
-pub use engine::{Engine, Phase};
+pub use engine::{Engine, Phase, Step};
 pub use link::{Endpoint, Link};
 pub use port::Port;
 
 use crate::flows::Order;
 use crate::frame::{HDR, Shape};
-use crate::traffic::Checks;
+use crate::traffic::{Checks, Touch};
 use core::time::Duration;
 use heddle_vhost_user::frontend::{FrontendError, HugePages, NicConfig};
 use heddle_virtio::Features;
@@ -148,6 +148,8 @@ pub struct Load {
     pub rate: Option<f64>,
     /// What receivers check.
     pub checks: Checks,
+    /// How much of each packet guests touch.
+    pub touch: Touch,
     /// Most packets of one post.
     pub burst: usize,
 }
@@ -161,6 +163,7 @@ impl Default for Load {
             order: Order::RoundRobin,
             rate: None,
             checks: Checks::Probes(64),
+            touch: Touch::Heads,
             burst: 64,
         }
     }

@@ -75,7 +75,7 @@ impl Port {
             .nic
             .rx
             .iter()
-            .map(|q| Receiver::new(q, features, capacity, load.shape, load.checks))
+            .map(|q| Receiver::new(q, features, capacity, number(index), load))
             .collect();
         self.senders.clear();
         let Some(to) = load.target(index, ports) else {
@@ -91,15 +91,8 @@ impl Port {
             let flows = load.flows.div_ceil(u32::try_from(pairs).unwrap_or(1));
             let flows = Sequence::new(load.order, flows, 0x9e37_79b9_7f4a_7c15 ^ u64::from(id));
             let frames = Frames::new(load.shape, number(index), number(to), id);
-            self.senders.push(Sender::new(
-                queue,
-                frames,
-                id,
-                load.checks,
-                flows,
-                pace,
-                load.burst,
-            ));
+            self.senders
+                .push(Sender::new(queue, frames, id, flows, pace, load));
         }
     }
 

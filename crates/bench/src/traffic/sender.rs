@@ -1,10 +1,14 @@
 //! One transmit queue.
 
-use super::Checks;
+use super::{Checks, HEAD, Touch};
 use crate::flows::{Sequence, Tuple};
 use crate::frame::{HDR, PROBE_SHORTER, Shape, Stamp, TAIL, TUPLE_AT, Template};
+use crate::run::Load;
 use heddle_vhost_user::frontend::NicQueue;
 use heddle_virtio::driver::DriverError;
+
+/// Bytes of a line.
+const LINE: usize = 64;
 
 /// How fast to send.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +81,7 @@ pub struct Sender {
     due: Option<u128>,
     /// Most packets of one post.
     burst: usize,
+    touch: Touch,
     seq: u32,
     counts: Sent,
 }
@@ -103,26 +108,26 @@ impl Frames {
 }
 
 impl Sender {
-    /// Writes the frames into the queue's buffers, all of which must be free.
+    /// Writes the frames into the queue's buffers, all of which must be free. `id` tells senders apart.
     pub fn new(
         queue: &mut NicQueue,
         frames: Frames,
         id: u8,
-        checks: Checks,
         flows: Sequence,
         pace: Pace,
-        burst: usize,
+        load: &Load,
     ) -> Self {
         let size = queue.config.size;
         let sender = Self {
             frames,
             id,
-            checks,
+            checks: load.checks,
             flows,
             current: vec![0; size.into()].into_boxed_slice(),
             pace,
             due: None,
-            burst: burst.clamp(1, size.into()),
+            burst: load.burst.clamp(1, size.into()),
+            touch: load.touch,
             seq: 0,
             counts: Sent::default(),
         };
@@ -205,10 +210,22 @@ impl Sender {
     }
     #[inline]
     fn send(&mut self, queue: &mut NicQueue, n: usize, now: u64) {
+        let touched = self.touch.of(self.frames.full.bytes.len());
+        if touched > 0 {
+            // The switch has read these lines: ask for all of them at once.
+            for k in 0..n {
+                let buffer = queue.stream.upcoming(k);
+                for at in (0..touched.min(HEAD)).step_by(LINE) {
+                    queue.stream.view().prefetch_write(buffer, at);
+                }
+            }
+        }
         for k in 0..n {
             let buffer = queue.stream.upcoming(k);
             let flow = self.flows.number();
-            if let Some(current) = self.current.get_mut(usize::from(buffer))
+            if touched > 0 {
+                self.rewrite(queue, buffer, touched, flow);
+            } else if let Some(current) = self.current.get_mut(usize::from(buffer))
                 && *current != flow
             {
                 *current = flow;
@@ -223,6 +240,21 @@ impl Sender {
         self.counts.posted += n as u64;
         if n > 0 {
             queue.post(n);
+        }
+    }
+    /// Writes the first `touched` bytes anew, as of `flow`.
+    #[inline]
+    fn rewrite(&self, queue: &NicQueue, buffer: u16, touched: usize, flow: u32) {
+        let template = self.template(buffer);
+        let bytes = &template.bytes[..touched.min(template.bytes.len())];
+        let mut head = [0; HEAD];
+        let n = bytes.len().min(HEAD);
+        head[..n].copy_from_slice(&bytes[..n]);
+        let patch = template.patch(Tuple::of(self.id, flow));
+        head[HDR + TUPLE_AT..HDR + TUPLE_AT + patch.len()].copy_from_slice(&patch);
+        queue.stream.write(buffer, 0, &head[..n]);
+        if let Some(rest) = bytes.get(HEAD..) {
+            queue.stream.write(buffer, HEAD, rest);
         }
     }
     fn stamp(&self, queue: &NicQueue, buffer: u16, tsc: u64, k: usize) {

@@ -49,7 +49,7 @@ impl Args {
             let load = self.load.load(size);
             let (floor, mut engine) = Floor::start(kind, self.ports, self.load.switch_core, &setup, &load)?;
             let before = floor.work();
-            let outcome = engine.measure(&timing)?;
+            let outcome = engine.measure_and_tell(&timing, &mut |step| self.output.step(step))?;
             let work = floor.stop()?.since(before);
             self.output.row(size, &outcome, line, Some(work.cycles()))?;
         }

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 use heddle_bench::flows::Order;
 use heddle_bench::frame::Shape;
 use heddle_bench::run::{Load, Setup, Timing};
-use heddle_bench::traffic::Checks;
+use heddle_bench::traffic::{Checks, Touch};
 use heddle_vhost_user::frontend::HugePages;
 use std::time::Duration;
 
@@ -27,6 +27,17 @@ pub(crate) enum Check {
     Probes,
     /// Every byte of every packet
     Content,
+}
+
+/// How much of each packet the guests touch.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Touched {
+    /// Only what differs from the packet before in the same buffer
+    Changes,
+    /// The first 128 bytes of each packet are written and read
+    Heads,
+    /// All of each packet is written and read
+    Packets,
 }
 
 /// Hugepages for the guests' memory.
@@ -122,6 +133,9 @@ pub(crate) struct LoadOptions {
     /// One packet of so many carries a time stamp
     #[arg(long, default_value_t = 64)]
     probe_every: u16,
+    /// How much of each packet the guests touch
+    #[arg(long, value_enum, default_value = "heads")]
+    touch: Touched,
     /// Most packets posted at once
     #[arg(long, default_value_t = 64)]
     burst: usize,
@@ -157,6 +171,11 @@ impl LoadOptions {
                 Check::Lengths => Checks::Lengths,
                 Check::Probes => Checks::Probes(self.probe_every),
                 Check::Content => Checks::Content,
+            },
+            touch: match self.touch {
+                Touched::Changes => Touch::Changes,
+                Touched::Heads => Touch::Heads,
+                Touched::Packets => Touch::Packets,
             },
             burst: self.burst,
         }

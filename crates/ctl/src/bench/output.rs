@@ -2,13 +2,18 @@
 
 use clap::Args;
 use heddle_bench::report::{HEADING, Outcome};
+use heddle_bench::run::Step;
 use serde::Serialize;
+use std::io::Write;
 
 #[derive(Args, Clone)]
 pub(crate) struct Output {
     /// Print JSON, one object per measurement
     #[arg(long)]
     json: bool,
+    /// Print lines `{"event":"measuring"}` and `{"event":"measured"}` when the measured time begins and ends
+    #[arg(long)]
+    events: bool,
 }
 
 /// One measurement.
@@ -28,6 +33,18 @@ impl Output {
     pub(crate) fn begin(&self) {
         if !self.json {
             println!("{:>6} {HEADING} line ns loop cy", "bytes");
+        }
+    }
+    /// Prints where a measurement is, if that was asked for.
+    pub(crate) fn step(&self, step: Step) {
+        if self.events {
+            let event = match step {
+                Step::Measuring => "measuring",
+                Step::Measured => "measured",
+            };
+            println!("{}", serde_json::json!({ "event": event }));
+            // Nobody reads it any more: the measurement goes on for its result's sake.
+            let _ = std::io::stdout().flush();
         }
     }
     /// Prints one measurement; `line_ns` is a line's round trip beside it.

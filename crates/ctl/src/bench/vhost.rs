@@ -36,7 +36,7 @@ impl Args {
             if self.reconnect {
                 engine.reconnecting();
             }
-            let outcome = engine.measure(&timing)?;
+            let outcome = engine.measure_and_tell(&timing, &mut |step| self.output.step(step))?;
             engine.close()?;
             self.output.row(size, &outcome, line, None)?;
         }

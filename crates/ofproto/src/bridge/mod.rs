@@ -9,38 +9,30 @@
 //!
 //! **Costs.** A strict flow mod is a hash lookup; a loose one looks at every rule of its tables.
 
-mod bundle;
-mod change;
 mod config;
-mod evict;
 mod expire;
 mod flow_mod;
 mod handle;
-mod monitor;
 mod packet_out;
 mod ports;
-mod queues;
 mod select;
 mod stats;
-mod tables;
 
 #[cfg(test)]
 mod tests;
 
-pub use bundle::{BundleEntry, BundleFailed};
 pub use config::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget, TableConfig};
 pub use expire::Ticked;
-pub use monitor::Monitor;
 
 use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
 use crate::ofproto::Ofproto;
 use heddle_classifier::Entry;
-use heddle_openflow::message::{FlowEvent, FlowRemoved, PortStatus, TableStatus};
+use heddle_openflow::message::{FlowRemoved, PortStatus};
 use heddle_openflow::{Port as OfPort, Version};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A rule where it is linked.
@@ -55,41 +47,12 @@ pub enum Event {
     FlowRemoved(Arc<FlowRemoved>),
     /// A port came, went or changed.
     PortStatus(Arc<PortStatus>),
-    /// A flow came, went or changed; told only while there are flow monitors.
-    FlowChanged(Arc<FlowChanged>),
-    /// A table has become full or empty.
-    TableStatus(Arc<TableStatus>),
 }
 
-/// Whose message asks for a change.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Origin {
-    /// The connection.
-    pub peer: u64,
-    /// The message's transaction id.
-    pub xid: u32,
-}
-
-/// What became of a flow, for flow monitors.
-#[derive(Clone, Debug)]
-pub struct FlowChanged {
-    /// What became of it.
-    pub what: FlowEvent,
-    /// The flow as it is now (as it was, if it went).
-    pub rule: Arc<Rule>,
-    /// The flow as it was, if it is another now.
-    pub old: Option<Arc<Rule>>,
-    /// Who asked for it.
-    pub origin: Option<Origin>,
-}
-
-/// Somebody who is told of a bridge's events. Called from control threads only; must neither block nor change rules.
+/// Somebody who is told of a bridge's events. Called from control threads only; must not block.
 pub trait EventSink: Send + Sync {
-    /// Takes events that happened together, in order.
-    fn events(&self, events: &[Event]);
-
-    /// Time passes.
-    fn tick(&self, _now_ms: u64) {}
+    /// Takes one event.
+    fn event(&self, event: &Event);
 }
 
 /// A bridge.
@@ -105,10 +68,6 @@ pub struct Bridge {
     pub(crate) version: Arc<AtomicU64>,
     pub(crate) of: Weak<Ofproto>,
     pub(crate) state: Mutex<State>,
-    /// Held from a change of rules until its events are told, so that they are told in order. Before `state`.
-    order: Mutex<()>,
-    /// How many flow monitors there are.
-    monitors: AtomicUsize,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
 }
 
@@ -123,8 +82,7 @@ pub(crate) struct State {
     fail_open: Option<Linked>,
     /// Removed rules wait for `purge`.
     garbage: bool,
-    /// By table.
-    tables: Vec<tables::TableState>,
+    pub(crate) tables: BTreeMap<u8, TableConfig>,
     /// Controllers that decide about misses by OpenFlow 1.0 to 1.2's rules are connected.
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
@@ -153,12 +111,10 @@ impl Bridge {
                 timed: Vec::new(),
                 fail_open: None,
                 garbage: false,
-                tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
+                tables: BTreeMap::new(),
                 miss_to_controller: false,
                 frag_flags: 0,
             }),
-            order: Mutex::new(()),
-            monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
         });
         bridge.flush_flows();
@@ -177,13 +133,10 @@ impl Bridge {
         if events.is_empty() {
             return;
         }
-        for sink in self.sinks() {
-            sink.events(events);
+        let sinks: Vec<_> = self.sinks.lock().iter().filter_map(Weak::upgrade).collect();
+        for sink in sinks {
+            events.iter().for_each(|e| sink.event(e));
         }
-    }
-
-    fn sinks(&self) -> Vec<Arc<dyn EventSink>> {
-        self.sinks.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The configuration as it stands.
@@ -209,6 +162,11 @@ impl Bridge {
             self.flush_flows();
         }
         self.republish();
+    }
+
+    /// Per-table configuration from the database (`Flow_Table`).
+    pub fn configure_tables(&self, tables: BTreeMap<u8, TableConfig>) {
+        self.state.lock().tables = tables;
     }
 
     /// Says whether misses go to a controller under the rules of OpenFlow 1.0 to 1.2.

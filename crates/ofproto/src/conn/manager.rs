@@ -101,25 +101,17 @@ impl Manager {
                 reason: RoleReason::PrimaryRequest,
                 generation_id,
             };
-            // An experimenter's message in 1.3; before, there is none.
-            if p.version().is_some_and(|v| v >= Version::V13) {
-                p.tell(&Message::RoleStatus(status));
+            if p.version().is_some_and(|v| v >= Version::V14) {
+                p.send(&Message::RoleStatus(status));
             }
         }
     }
 }
 
 impl EventSink for Manager {
-    fn events(&self, events: &[Event]) {
+    fn event(&self, event: &Event) {
         for p in self.peers() {
-            p.events(events);
-        }
-    }
-
-    fn tick(&self, now_ms: u64) {
-        let idle_ms = self.bridge.config().bundle_idle_s * 1000;
-        for p in self.peers() {
-            p.tick(now_ms, idle_ms);
+            p.event(event);
         }
     }
 }

@@ -15,10 +15,7 @@
 
 mod claim;
 mod dirty;
-mod fields;
 mod host;
-mod piece;
-mod prefetch;
 mod region;
 mod shared;
 mod table;
@@ -27,10 +24,8 @@ mod tests;
 
 pub use claim::Claim;
 pub use dirty::DirtyLog;
-pub(crate) use fields::{Fields, Table};
 pub use host::HostRange;
-pub(crate) use piece::Piece;
+pub(crate) use host::Piece;
 pub use region::{Access, MemError, Region};
 pub use shared::SharedMemory;
-pub(crate) use table::Near;
 pub use table::{GuestMemory, MAX_ENTRIES, MAX_REGIONS};

@@ -84,6 +84,14 @@ impl View {
         let n = bytes.len().min(room);
         self.data.read(off, &mut bytes[..n]);
     }
+    /// Asks the processor to bring the line at `at` of `buffer` near, to be written.
+    #[inline]
+    pub fn prefetch_write(&self, buffer: u16, at: usize) {
+        let (off, room) = self.place(buffer, at);
+        if room > 0 {
+            self.data.prefetch_write(off);
+        }
+    }
     /// Asks the processor to bring the line at `at` of `buffer` near.
     #[inline]
     pub fn prefetch(&self, buffer: u16, at: usize) {

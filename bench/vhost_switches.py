@@ -1,0 +1,186 @@
+"""Who is measured with vhost-user ports: Heddle, OVS-DPDK, and loops that switch nothing."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+from lab.shell import Trace
+from lab.switch import Switch
+from lab.unixctl import Unixctl
+
+GENERATOR_CORE, SWITCH_CORE = 0, 1
+BRIDGE = "br0"
+PERF = re.compile(r"Rx packets:\s+(\d+)\s+\(\S+ Kpps, (\d+) cycles/pkt\)")
+
+
+class Failed(Exception):
+    """A measurement could not be made; the text says why."""
+
+
+def generate(heddle, arguments, began=None, ended=None, timeout=120):
+    """Runs the generator; calls `began` and `ended` around the measured time. Returns its result."""
+    argv = [heddle, "bench", *arguments, "--json", "--events", "--core", str(GENERATOR_CORE),
+            "--switch-core", str(SWITCH_CORE)]
+    proc = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    result, end = None, time.monotonic() + timeout
+    try:
+        for line in proc.stdout:
+            event = json.loads(line)
+            if event.get("event") == "measuring" and began:
+                began()
+            elif event.get("event") == "measured" and ended:
+                ended()
+            elif "received_pps" in event:
+                result = event
+            if time.monotonic() > end:
+                raise Failed(f"no end after {timeout} s")
+        proc.wait(timeout=30)
+    finally:
+        if proc.poll() is None:
+            proc.kill()
+        errors = proc.stderr.read().strip()
+        proc.wait()
+        proc.stdout.close()
+        proc.stderr.close()
+    if proc.returncode or result is None:
+        raise Failed(errors or f"the generator ended with status {proc.returncode}")
+    return result
+
+
+class Floor:
+    """The generator's own loop on the switch's core."""
+
+    pid = None
+
+    def __init__(self, name, kind, heddle):
+        self.name, self.kind, self.heddle = name, kind, heddle
+
+    def setup(self, ports):
+        pass
+
+    def thaw(self):
+        pass
+
+    def freeze(self):
+        pass
+
+    def close(self):
+        pass
+
+    def able(self, case):
+        return case.flows == 1  # it looks at no packet: more flows would only measure the generator
+
+    def measure(self, case, seconds, rate=None):
+        result = generate(self.heddle, ["floor", "--kind", self.kind, "--ports", str(case.ports),
+                                        *case.arguments(seconds, rate)])
+        return result | {"cycles": result.get("loop_cycles")}
+
+
+class Vhost:
+    """A switch process with vhost-user ports in client mode: the generator owns the sockets."""
+
+    def __init__(self, name, binary, heddle, env=None, options=(), dpdk=False):
+        self.name, self.binary, self.heddle, self.dpdk = name, binary, heddle, dpdk
+        self.options = [f"other_config:pmd-cpu-mask={1 << SWITCH_CORE:x}", *options]
+        self.trace = Trace()
+        self.env = env or {}
+        self.switch = None
+        self.rules = self.mtu = None
+        self.unixctl = None
+
+    def setup(self, ports):
+        self.switch = Switch(self.trace, self.binary, args=("--disable-system",), prefix=f"heddle-bench-{self.name}")
+        self.switch.start_ovsdb()
+        self.switch.vsctl("--no-wait", "set", "open_vswitch", ".", *self.options)
+        command = self.switch.command
+        # Everything but the thread that forwards runs on the generator's core, which is where a busy host would have it.
+        self.switch.command = lambda *args: ["taskset", "-c", f"{GENERATOR_CORE},{SWITCH_CORE}", "env",
+                                             *(f"{key}={value}" for key, value in self.env.items()), *command(*args)]
+        self.switch.start_daemon(timeout=60)
+        self.switch.vsctl("add-br", BRIDGE, "--", "set", "bridge", BRIDGE, "datapath_type=netdev")
+        for port in range(ports):
+            self.switch.vsctl("add-port", BRIDGE, f"vhost{port}", "--", "set", "interface", f"vhost{port}",
+                              "type=dpdkvhostuserclient", f"ofport_request={port + 1}",
+                              f"options:vhost-server-path={self.socket(port)}")
+            error = self.switch.get("interface", f"vhost{port}", "error")
+            if error not in ("", "[]"):
+                raise Failed(f"port vhost{port}: {error}")
+        self.ports = ports
+        self.unixctl = Unixctl(self.switch.ctl)
+
+    def socket(self, port):
+        return f"{self.switch.dir}/vhost{port}.sock"
+
+    def thaw(self):
+        if self.switch and self.switch.pid:
+            os.kill(self.switch.pid, signal.SIGCONT)
+
+    def freeze(self):
+        if self.switch and self.switch.pid:
+            os.kill(self.switch.pid, signal.SIGSTOP)
+
+    def close(self):
+        if self.switch:
+            self.thaw()
+            if self.unixctl:
+                self.unixctl.close()
+            self.switch.close()
+
+    def able(self, case):
+        # OVS takes segment trains only with an option that is read at its start; both variants run where trains are measured.
+        return not self.dpdk or case.tso == self.name.endswith("-tso")
+
+    def prepare(self, case):
+        """Rules and MTU, where they differ from those of the case before."""
+        if case.mtu() != self.mtu:
+            self.switch.vsctl(*(word for port in range(self.ports) for word in (
+                "--", "set", "interface", f"vhost{port}", f"mtu_request={case.mtu()}")))
+            self.mtu = case.mtu()
+            time.sleep(1 if self.dpdk else 0.2)  # its memory pools are made anew
+        wanted = (case.rules, case.ports)
+        if wanted != self.rules:
+            self.switch.ofctl("del-flows", BRIDGE)
+            for rule in case.openflow():
+                self.switch.ofctl("add-flow", BRIDGE, rule)
+            self.rules = wanted
+
+    def clear(self):
+        self.unixctl.call("dpif-netdev/pmd-stats-clear")
+
+    def cycles(self):
+        """Busy cycles per packet since the last clear, on the switch's core."""
+        text = self.unixctl.call("dpif-netdev/pmd-perf-show", "-nh", "-pmd", str(SWITCH_CORE))
+        found = PERF.search(text)
+        return {"cycles": float(found[2]), "counted": int(found[1])} if found else {}
+
+    def measure(self, case, seconds, rate=None):
+        self.prepare(case)
+        seen = {}
+        ports = [word for port in range(case.ports) for word in ("--port", f"listen:{self.socket(port)}")]
+        result = generate(self.heddle, ["vhost", *ports, *case.arguments(seconds, rate)],
+                          began=self.clear, ended=lambda: seen.update(self.cycles()))
+        return result | {"cycles": None} | seen
+
+
+def contenders(heddled, heddle, dpdk, names, tso):
+    """Name -> contender, not yet set up, in the order of a round."""
+    made = {}
+    if os.access(heddled, os.X_OK):
+        made["heddle"] = Vhost("heddle", heddled, heddle)
+    if dpdk:
+        # Its own processor mask, all ports on one forwarding thread, memory pools of the usual size; the emergency
+        # insertion probability and the caches are the defaults, which its documentation recommends for few flows.
+        best = ["other_config:dpdk-init=true", "other_config:dpdk-socket-mem=1024",
+                f"other_config:dpdk-lcore-mask={1 << GENERATOR_CORE:x}",
+                "other_config:dpdk-extra=--no-pci --in-memory"]
+        made["ovs"] = Vhost("ovs", dpdk.daemon, heddle, dpdk.env, best, dpdk=True)
+        if tso:
+            made["ovs-tso"] = Vhost("ovs-tso", dpdk.daemon, heddle, dpdk.env,
+                                    [*best, "other_config:userspace-tso-enable=true"], dpdk=True)
+    for kind in ("one-copy", "two-copies", "rings"):
+        made[kind] = Floor(kind, kind, heddle)
+    chosen = names or [name for name in made if name != "rings"]
+    return {name: made[name] for name in made if name in chosen}
