@@ -1,10 +1,11 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1]      make bench [QUICK=1]      make test [PARTS="lint cargo system differential"]
+#   make demo [KEEP=1]      make bench [QUICK=1] [BENCH="pods vhost"]      make test [PARTS="lint cargo system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(TARGET)/release/heddled
+BENCH ?= pods vhost
 export KEEP QUICK
 
 .PHONY: help setup build demo test bench conformance fmt lint clean
@@ -15,8 +16,8 @@ help: ## What can be made
 setup: ## Install Debian packages that are missing, check Rust
 	@scripts/setup
 
-build: setup ## Build the daemon (release)
-	@cargo build --release --package heddle-switchd --bin heddled
+build: setup ## Build the daemon and the tool heddle (release)
+	@cargo build --release --package heddle-switchd --bin heddled --package heddle-ctl --bin heddle
 
 demo: build ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
 	@HEDDLED="$(HEDDLED)" demo/demo.sh
@@ -24,8 +25,11 @@ demo: build ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 lea
 test: setup ## Unit, property, system and differential tests, formatting and lints
 	@scripts/test $(PARTS)
 
-bench: build ## Throughput and latency beside OVS, the Linux bridge and veth (QUICK=1: short rounds)
-	@HEDDLED="$(HEDDLED)" bench/run $(if $(QUICK),--quick)
+bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth (QUICK=1: short rounds; BENCH="pods vhost": parts)
+	@for part in $(BENCH); do case $$part in \
+	   pods) HEDDLED="$(HEDDLED)" bench/run $(if $(QUICK),--quick);; \
+	   vhost) HEDDLED="$(HEDDLED)" bench/vhost $(if $(QUICK),--quick);; \
+	   *) echo "no such part: $$part"; exit 2;; esac || exit 1; done
 
 conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")
 	@scripts/setup conformance

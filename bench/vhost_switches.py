@@ -20,19 +20,44 @@ class Failed(Exception):
     """A measurement could not be made; the text says why."""
 
 
-def generate(heddle, arguments, began=None, ended=None, timeout=120):
-    """Runs the generator; calls `began` and `ended` around the measured time. Returns its result."""
+def processor_time(pids):
+    """Seconds that both cores worked, seconds that the host took away from them, seconds of these processes."""
+    tick, busy, stolen, own = os.sysconf("SC_CLK_TCK"), 0, 0, 0
+    with open("/proc/stat") as file:
+        for line in file:
+            name, *fields = line.split()
+            if name in (f"cpu{GENERATOR_CORE}", f"cpu{SWITCH_CORE}"):
+                user, nice, system, _idle, _wait, irq, softirq, steal = map(int, fields[:8])
+                busy += user + nice + system + irq + softirq
+                stolen += steal
+    for pid in pids:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+            own += int(fields[11]) + int(fields[12])
+    return busy / tick, stolen / tick, own / tick
+
+
+def generate(heddle, arguments, began=None, ended=None, pid=None, timeout=120):
+    """Runs the generator; calls `began` and `ended` around the measured time. Returns its result, with `disturbed`: the
+    share of a core's time in it that went to others than the generator and the switch `pid`."""
     argv = [heddle, "bench", *arguments, "--json", "--events", "--core", str(GENERATOR_CORE),
             "--switch-core", str(SWITCH_CORE)]
     proc = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
-    result, end = None, time.monotonic() + timeout
+    result, end, clock = None, time.monotonic() + timeout, {}
+
+    def now():
+        return time.monotonic(), processor_time([proc.pid] + ([pid] if pid else []))
     try:
         for line in proc.stdout:
             event = json.loads(line)
-            if event.get("event") == "measuring" and began:
-                began()
-            elif event.get("event") == "measured" and ended:
-                ended()
+            if event.get("event") == "measuring":
+                if began:
+                    began()
+                clock["began"] = now()
+            elif event.get("event") == "measured":
+                clock["ended"] = now()
+                if ended:
+                    ended()
             elif "received_pps" in event:
                 result = event
             if time.monotonic() > end:
@@ -47,6 +72,8 @@ def generate(heddle, arguments, began=None, ended=None, timeout=120):
         proc.stderr.close()
     if proc.returncode or result is None:
         raise Failed(errors or f"the generator ended with status {proc.returncode}")
+    (t0, (busy0, stolen0, own0)), (t1, (busy1, stolen1, own1)) = clock["began"], clock["ended"]
+    result["disturbed"] = max(0.0, stolen1 - stolen0 + busy1 - busy0 - (own1 - own0)) / (t1 - t0)
     return result
 
 
@@ -161,7 +188,7 @@ class Vhost:
         seen = {}
         ports = [word for port in range(case.ports) for word in ("--port", f"listen:{self.socket(port)}")]
         result = generate(self.heddle, ["vhost", *ports, *case.arguments(seconds, rate)],
-                          began=self.clear, ended=lambda: seen.update(self.cycles()))
+                          began=self.clear, ended=lambda: seen.update(self.cycles()), pid=self.switch.pid)
         return result | {"cycles": None} | seen
 
 
