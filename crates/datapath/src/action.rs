@@ -14,7 +14,7 @@ impl PortNo {
 }
 
 /// A value and which of its bits are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Masked<T> {
     /// New bits; zero outside the mask.
     pub value: T,
@@ -23,7 +23,7 @@ pub struct Masked<T> {
 }
 
 /// One action. A list runs in order on one packet; what no output took is dropped.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub enum Action {
     /// Send on a port (as it is now).
     Output(PortNo),
@@ -165,6 +165,13 @@ pub struct Upcall {
     pub max_len: u16,
     /// Opaque to the datapath: what `ofproto` needs to make the packet-in (an index or an `Arc` of its own).
     pub cookie: UpcallCookie,
+}
+
+impl std::hash::Hash for Upcall {
+    /// Equal upcalls have equal lengths, and their cookies cannot say more.
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.max_len.hash(state);
+    }
 }
 
 /// Kinds of upcall.

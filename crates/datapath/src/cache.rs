@@ -1,147 +1,314 @@
-//! The cache hierarchy of one worker: L1 before L2, both referring to the same entries.
+//! The cache hierarchy of one worker: entries, and the ways to find them.
 //!
-//! Removal is deferred: an entry that was found useless in the middle of a burst keeps its slot until
-//! [`Cache::reap`], so that packets of the burst that already chose it can still run its program.
+//! L0: the key of the packets before ([`Parsed`]'s runs, and the last run of the burst before). L1: by hash of the whole key. L2: by
+//! hash of the masked key, mask by mask. All lead to slots of the same entries, and any entry that matches is right, so a
+//! candidate is only ever compared, never trusted. Where a port's packets have one mask, L2 is as quick as L1 and L1 is left out.
+//!
+//! A burst's lookups are made side by side (`find`), stage by stage, so that their cache misses overlap.
+//!
+//! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the sweeper what it had counted.
 
 use crate::compact::CompactKey;
-use crate::entry::{Entry, TupleMask};
+use crate::entry::{Entry, NewEntry};
 use crate::hash::HashKey;
 use crate::l1::L1;
-use crate::l2::L2;
-use crate::slab::{Slab, SlotRef};
-use heddle_flow::{FlowKey, FlowMask};
+use crate::note::{Counted, Horizon, Note, ROOM, WideKey};
+use crate::store::Store;
+use crate::table::Table;
+use crate::translate::Translation;
+use crate::tuple::{MAX_LISTED, Tuple, Tuples};
+use crate::verdict::{Verdict, Verdicts};
+use heddle_flow::FlowKey;
+use heddle_sync::ring::Producer;
+use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Which level answered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Level {
-    /// Exact match.
-    L1,
-    /// Wildcarded.
-    L2,
+mod find;
+
+pub(crate) use find::Level;
+
+/// No slot.
+pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// What a cache is made of.
+pub(crate) struct CacheParts {
+    pub(crate) l1: L1,
+    pub(crate) max_masks: usize,
+    pub(crate) key: HashKey,
+    pub(crate) notes: Producer<Note>,
+    pub(crate) horizon: Arc<Horizon>,
 }
 
-#[derive(Debug)]
 pub(crate) struct Cache {
+    store: Store,
+    verdicts: Verdicts,
+    tuples: Tuples,
+    table: Table,
     l1: L1,
-    l2: L2,
-    slab: Slab,
-    len: usize,
-    doomed: Vec<SlotRef>,
+    /// Keys of extraordinary packets' entries, by slot.
+    wide: HashMap<u32, Arc<WideKey>>,
+    notes: Producer<Note>,
+    horizon: Arc<Horizon>,
+    next_id: u64,
+    key: HashKey,
+    /// Out of L2, not told of yet.
+    doomed: Vec<u32>,
     probes: u64,
+    new_mask: bool,
+    /// L1 is used even where a port has one mask.
+    always_l1: bool,
+    last: find::Last,
+    scratch: find::Scratch,
 }
 
 impl Cache {
-    pub(crate) fn new(l1_entries: usize, max_masks: usize, key: HashKey) -> Self {
+    pub(crate) fn new(p: CacheParts) -> Self {
         Self {
-            l1: L1::new(l1_entries),
-            l2: L2::new(max_masks, key),
-            slab: Slab::default(),
-            len: 0,
+            store: Store::default(),
+            verdicts: Verdicts::default(),
+            tuples: Tuples::new(p.max_masks),
+            table: Table::new(),
+            l1: p.l1,
+            wide: HashMap::new(),
+            notes: p.notes,
+            horizon: p.horizon,
+            next_id: 1,
+            key: p.key,
             doomed: Vec::new(),
             probes: 0,
+            new_mask: false,
+            always_l1: false,
+            last: find::Last::default(),
+            scratch: find::Scratch::default(),
         }
     }
-    /// Looks an ordinary packet's key up among exact matches. A dead entry is no hit.
+    /// The entry in a slot that was found just now.
     #[inline]
-    pub(crate) fn exact(&self, compact: Option<&(CompactKey, u64)>) -> Option<SlotRef> {
-        let (key, hash) = compact?;
-        let r = self.l1.get(*hash, key)?;
-        self.slab.get(r).is_some_and(|e| !e.is_dead()).then_some(r)
+    pub(crate) fn entry(&self, slot: u32) -> Option<&Entry> {
+        self.store.get(slot)
     }
-    /// Looks up a key that is no exact match; `compact` is its compact form and hash, if it is ordinary. A dead entry is no hit
-    /// (but is noted for removal).
-    pub(crate) fn wildcarded(
+    /// A verdict of this burst.
+    #[inline]
+    pub(crate) fn verdict(&self, n: u32) -> Option<&Arc<Verdict>> {
+        self.verdicts.get(n)
+    }
+    /// The mask of an entry.
+    pub(crate) fn tuple(&self, e: &Entry) -> Option<&Arc<Tuple>> {
+        self.tuples.get(e.tuple())
+    }
+    /// How many notes wait for the sweeper.
+    pub(crate) fn notes_waiting(&mut self) -> usize {
+        self.notes.len()
+    }
+
+    fn push(&mut self, note: Note) {
+        let full = self.notes.push(note).is_err();
+        debug_assert!(!full, "the caller has looked whether there is room");
+    }
+
+    /// Stores what a translation said of a packet, `compact` being its key if it is ordinary; `any` was read before. It is found from
+    /// now on. Returns the verdict's number; `None`: no room for it.
+    pub(crate) fn insert(
         &mut self,
         key: &FlowKey,
-        compact: Option<&(CompactKey, u64)>,
-    ) -> Option<SlotRef> {
-        let (found, probes) = self.l2.get(key, &self.slab);
-        self.probes += probes;
-        let r = found?;
-        if self.slab.get(r).is_none_or(|e| e.is_dead()) {
-            self.forget(r);
+        compact: Option<&CompactKey>,
+        t: &mut Translation,
+        any: u64,
+        now_ms: u64,
+    ) -> Option<u32> {
+        let port = key.in_port;
+        if port > MAX_LISTED || self.notes.free() < ROOM {
             return None;
         }
-        self.remember(r, compact);
-        Some(r)
+        let taken = self.store.take()?;
+        let slot = taken.slot;
+        let family = find::family(compact);
+        // Masks are per port.
+        t.mask.0.in_port = u32::MAX;
+        let (tuple, tuple_is_new) = self.tuples.mask_for(&t.mask, port, family);
+        self.new_mask |= self.tuples.add(tuple, port);
+        let held = self.tuples.get(tuple).map(Arc::clone)?;
+        let (hash, masked) = match compact {
+            Some(c) => {
+                let mask = self.tuples.compact(tuple)?;
+                (mask.hash(c, self.key, tuple), c.masked(mask))
+            }
+            None => (find::wide_hash(self.key, &held, tuple, key), CompactKey::NONE),
+        };
+        if !self.table.insert(hash, slot) {
+            self.tuples.remove(tuple, port);
+            // The chunk, if it is new, is the last one and stays with nothing in it until it is used.
+            self.store.free(slot);
+            return None;
+        }
+        let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
+        self.verdicts.retain(verdict);
+        if let Some((n, mem)) = taken.chunk {
+            self.push(Note::Chunk(n, mem));
+        }
+        if tuple_is_new {
+            self.push(Note::Tuple(tuple, Arc::clone(&held)));
+        }
+        if verdict_is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
+            self.push(Note::Verdict(verdict, v));
+        }
+        let id = self.take_id();
+        if compact.is_none() {
+            let words = held.of(key).collect();
+            let wide = Arc::new(WideKey {
+                id,
+                port,
+                tuple: held,
+                words,
+            });
+            self.wide.insert(slot, Arc::clone(&wide));
+            self.push(Note::Wide(slot, wide));
+        }
+        if let Some(e) = self.store.get(slot) {
+            e.publish(&NewEntry {
+                id,
+                key: masked,
+                verdict,
+                tuple,
+                hash,
+                now_ms,
+            });
+        }
+        self.horizon.set(self.next_id);
+        self.remember(key, compact, slot);
+        Some(verdict)
     }
-    /// Both, one after the other.
-    #[cfg(test)]
-    pub(crate) fn get(
-        &mut self,
-        key: &FlowKey,
-        compact: Option<&(CompactKey, u64)>,
-    ) -> Option<(SlotRef, Level)> {
-        let exact = self.exact(compact).map(|r| (r, Level::L1));
-        exact.or_else(|| self.wildcarded(key, compact).map(|r| (r, Level::L2)))
+    fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
     }
-    fn remember(&mut self, r: SlotRef, compact: Option<&(CompactKey, u64)>) {
-        if let Some((ck, hash)) = compact {
-            self.l1.insert(*hash, ck, r, |old| self.slab.get(old).is_none());
+    fn counted(e: &Entry) -> Counted {
+        // The owner's own entry does not change while the owner looks.
+        let s = e.read();
+        s.map_or(Counted::default(), |s| Counted {
+            packets: s.packets,
+            bytes: s.bytes,
+            used_ms: s.used_ms,
+            tcp_flags: s.tcp_flags,
+        })
+    }
+
+    /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or creditors: the
+    /// entry goes on with the verdict that says so, whose number is returned. `None`: no room to say it.
+    pub(crate) fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
+        if self.notes.free() < ROOM {
+            return None;
+        }
+        let interned = self.verdicts.intern(t, any);
+        self.rename(slot, interned);
+        Some(interned.0)
+    }
+    /// As [`Cache::renew`], where the sweeper made the translation, of the entry that had this id.
+    pub(crate) fn adopt(&mut self, slot: u32, id: u64, verdict: &Arc<Verdict>) {
+        let current = self.store.get(slot).is_some_and(|e| e.id() == id && e.alive());
+        if current && self.notes.free() >= ROOM {
+            let interned = self.verdicts.adopt(verdict);
+            self.rename(slot, interned);
         }
     }
-    /// Where an answer with mask `want` is to be stored.
-    pub(crate) fn mask_for(&self, want: &FlowMask, key: &FlowKey) -> (Arc<TupleMask>, u64) {
-        self.l2.mask_for(want, key)
+    fn rename(&mut self, slot: u32, (verdict, is_new): (u32, bool)) {
+        if is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
+            self.push(Note::Verdict(verdict, v));
+        }
+        let new = self.take_id();
+        if let Some(e) = self.store.get(slot) {
+            let (id, old, counted) = (e.id(), e.verdict(), Self::counted(e));
+            if old == verdict {
+                return;
+            }
+            self.verdicts.retain(verdict);
+            e.rename(new, verdict);
+            self.verdicts.release(old);
+            self.push(Note::Renamed(slot, id, old, counted, new));
+        }
+        if let Some(w) = self.wide.get_mut(&slot) {
+            let named = WideKey {
+                id: new,
+                port: w.port,
+                tuple: Arc::clone(&w.tuple),
+                words: w.words.clone(),
+            };
+            *w = Arc::new(named);
+            let note = Note::Wide(slot, Arc::clone(w));
+            self.push(note);
+        }
+        self.horizon.set(self.next_id);
     }
-    /// Stores an entry; it is found from now on.
-    pub(crate) fn insert(&mut self, entry: Arc<Entry>, compact: Option<&(CompactKey, u64)>) -> SlotRef {
-        let r = self.slab.insert(Arc::clone(&entry));
-        self.l2.insert(&entry, r);
-        self.len += 1;
-        self.remember(r, compact);
-        r
-    }
-    /// The entry behind a reference that this burst got.
-    #[inline]
-    pub(crate) fn entry(&self, r: SlotRef) -> Option<&Arc<Entry>> {
-        self.slab.get(r)
-    }
+
     /// Takes an entry out of the lookups now and out of its slot at the next [`Cache::reap`].
-    pub(crate) fn forget(&mut self, r: SlotRef) {
-        if let Some(e) = self.slab.get(r) {
-            e.kill();
-            self.l2.remove(e, r);
-            self.doomed.push(r);
+    pub(crate) fn forget(&mut self, slot: u32) {
+        let Some(e) = self.store.get(slot) else { return };
+        e.condemn(e.id());
+        if self.table.remove(e.hash(), slot) {
+            self.doomed.push(slot);
         }
     }
     /// Forgets the entry with this id, if it still has this slot.
     pub(crate) fn evict(&mut self, slot: u32, id: u64) {
-        if let Some((r, e)) = self.slab.at(slot)
-            && e.id == id
-            && !self.doomed.contains(&r)
-        {
-            self.forget(r);
+        if self.store.get(slot).is_some_and(|e| e.id() == id) {
+            self.forget(slot);
         }
     }
-    /// Frees the slots of forgotten entries, between bursts; returns how many.
+    /// Frees the slots of forgotten entries, and verdicts that nobody uses, between bursts, as far as the sweeper can be told; returns
+    /// how many entries.
     pub(crate) fn reap(&mut self) -> usize {
         let mut n = 0;
-        for r in self.doomed.drain(..) {
-            n += usize::from(self.slab.remove(r).is_some());
+        while !self.doomed.is_empty() && self.notes.free() >= ROOM {
+            let Some(slot) = self.doomed.pop() else { break };
+            let Some(e) = self.store.get(slot) else { continue };
+            let (id, verdict, tuple, counted) = (e.id(), e.verdict(), e.tuple(), Self::counted(e));
+            let port = match self.wide.remove(&slot) {
+                Some(w) => w.port,
+                None => e.key().in_port(),
+            };
+            e.retire();
+            self.push(Note::Gone(slot, id, verdict, counted));
+            self.verdicts.release(verdict);
+            if self.tuples.remove(tuple, port) {
+                self.push(Note::TupleGone(tuple));
+            }
+            if let Some(chunk) = self.store.free(slot) {
+                self.push(Note::ChunkGone(chunk));
+            }
+            n += 1;
         }
-        self.len -= n;
+        let notes = &mut self.notes;
+        self.verdicts
+            .reap(|v| notes.free() > 0 && notes.push(Note::VerdictGone(v)).is_ok());
+        if n > 0 {
+            self.table.tidy();
+        }
         n
     }
-    /// Reorders the masks by hits.
-    pub(crate) fn sort(&mut self) {
-        self.l2.sort();
+    /// Once a second: orders the masks by hits, looks whether L1 has the right size.
+    pub(crate) fn tidy(&mut self) {
+        self.tuples.sort();
+        self.l1.tidy(self.store.len());
     }
+    /// `emc-insert-inv-prob`, where it was given: how many insertions into a full part of L1 one succeeds of; 0: L1 is not used.
+    pub(crate) fn set_inv_prob(&mut self, n: Option<u32>) {
+        self.l1.set_inv_prob(n.unwrap_or(crate::l1::INV_PROB));
+        self.always_l1 = n.is_some_and(|n| n > 0);
+    }
+    /// The most masks of any port.
     pub(crate) fn n_masks(&self) -> usize {
-        self.l2.n_masks()
+        self.tuples.most()
     }
     /// Entries held, doomed ones included.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        self.store.len()
+    }
+    /// Whether a mask was added since the last call.
+    pub(crate) fn take_new_mask(&mut self) -> bool {
+        std::mem::take(&mut self.new_mask)
     }
     /// Masks probed since the last call.
     pub(crate) fn take_probes(&mut self) -> u64 {
         std::mem::take(&mut self.probes)
-    }
-    /// All entries, for the comparison with a plain list.
-    #[cfg(test)]
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (SlotRef, &Arc<Entry>)> {
-        self.slab.iter()
     }
 }

@@ -16,10 +16,12 @@
 //! | 3 | L4 source and destination port, or ICMP type and code as such (2 + 2, wire), IPv6 flow label (4) |
 //! | 4–7 | source and destination (wire): IPv4 has both in word 4 and zeros behind |
 
+mod mask;
 #[cfg(test)]
 pub(crate) mod plain;
 
 use crate::hash::HashKey;
+pub(crate) use mask::CompactMask;
 
 /// An ordinary packet's key.
 #[repr(align(64))]
@@ -40,6 +42,8 @@ impl Eq for CompactKey {}
 const KIND_V6: u8 = 1;
 const KIND_VLAN: u8 = 2;
 const KIND_QINQ: u8 = 4;
+/// No key has this one.
+const KIND_NONE: u8 = 0x80;
 
 /// The members of a compact key, each in its own representation.
 struct Parts {
@@ -78,7 +82,45 @@ impl Parts {
     }
 }
 
+/// Two Ethernet addresses, as the key has them.
+fn mac_words(d: &[u8; 6], s: &[u8; 6]) -> [u64; 2] {
+    [
+        u64::from_ne_bytes([d[0], d[1], d[2], d[3], d[4], d[5], s[0], s[1]]),
+        u64::from(u32::from_ne_bytes([s[2], s[3], s[4], s[5]])),
+    ]
+}
+
+fn port_word(src: u16, dst: u16) -> u32 {
+    let (s, d) = (src.to_be_bytes(), dst.to_be_bytes());
+    u32::from_ne_bytes([s[0], s[1], d[0], d[1]])
+}
+
+fn v4_words(src: u32, dst: u32) -> [u64; 4] {
+    let (s, d) = (src.to_be_bytes(), dst.to_be_bytes());
+    [
+        u64::from_ne_bytes([s[0], s[1], s[2], s[3], d[0], d[1], d[2], d[3]]),
+        0,
+        0,
+        0,
+    ]
+}
+
+fn v6_words(src: &[u8; 16], dst: &[u8; 16]) -> [u64; 4] {
+    let half = |a: &[u8; 16], i: usize| {
+        let mut b = [0; 8];
+        b.copy_from_slice(&a[i..i + 8]);
+        u64::from_ne_bytes(b)
+    };
+    [half(src, 0), half(src, 8), half(dst, 0), half(dst, 8)]
+}
+
 impl CompactKey {
+    pub(crate) fn words(&self) -> &[u64; 8] {
+        &self.0
+    }
+    pub(crate) fn from_words(words: [u64; 8]) -> Self {
+        Self(words)
+    }
     /// Keyed hash.
     #[inline]
     pub(crate) fn hash(&self, k: HashKey) -> u64 {
@@ -90,6 +132,14 @@ impl CompactKey {
             h = k.mix(h, w[6], w[7]);
         }
         k.finish(h)
+    }
+    /// Is no packet's key.
+    pub(crate) const NONE: Self = Self([0, 0, (KIND_NONE as u64) << 56, 0, 0, 0, 0, 0]);
+    /// The input port.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // the upper half
+    pub(crate) fn in_port(&self) -> u32 {
+        (self.0[1] >> 32) as u32
     }
     fn kind(&self) -> u8 {
         self.byte(7)

@@ -16,10 +16,12 @@ pub struct Config {
     pub flow_limit: usize,
     /// An entry without a packet for this long is evicted, milliseconds (`max-idle`).
     pub max_idle_ms: u64,
-    /// Most masks per worker; further results are cached under the full mask.
+    /// Most masks per worker, port and family of packets; further results are cached under the full mask.
     pub max_masks: usize,
-    /// Entries of each worker's exact-match cache (rounded up to a power of two).
+    /// Entries of each worker's exact-match cache at first (rounded up to a power of two), eight bytes each.
     pub l1_entries: usize,
+    /// ... and at most.
+    pub l1_most: usize,
     /// Upper bound of the time that a worker goes on polling after the last packet, microseconds.
     pub spin_us: u64,
     /// Packet buffers that each worker keeps.
@@ -44,6 +46,7 @@ impl Default for Config {
             max_idle_ms: 10_000,
             max_masks: 128,
             l1_entries: 8192,
+            l1_most: 1 << 20,
             spin_us: 50,
             pool_packets: 192,
             sweep_interval_ms: 500,

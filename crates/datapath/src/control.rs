@@ -4,17 +4,17 @@
 //! have carried it out. Queues are opened and closed here, not on workers: that may take milliseconds.
 
 use crate::action::PortNo;
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheParts};
 use crate::config::{Config, DatapathError, PortConfig};
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
+use crate::l1::L1;
+use crate::note::{self, Horizon};
 use crate::shared::Shared;
 use crate::sweep::{Sweep, SweepWorker};
 use crate::tx::TxPort;
 use crate::upcalls::upcall_ring;
 use crate::view::{PortStats, UpcallPacket};
-use crate::worker::{
-    Command, CommandTx, HANDOVER_RING, PATIENCE, Parts, Reply, RxShared, RxSlot, Worker, command_ring,
-};
+use crate::worker::{Command, CommandTx, PATIENCE, Parts, Reply, RxShared, RxSlot, Worker, command_ring};
 use heddle_packet::Pool;
 use heddle_port::{Port, RxQueue};
 use heddle_sync::ring::{Consumer, ring};
@@ -136,7 +136,9 @@ impl Control {
         let bell = Arc::new(EventFd::new()?);
         let (commands, command_rx) = command_ring(Arc::clone(&bell));
         let commands = Arc::new(commands);
-        let (handover, handover_rx) = ring(HANDOVER_RING);
+        let (notes, notes_rx) = ring(note::RING);
+        let horizon = Arc::new(Horizon::default());
+        let worker_horizon = Arc::clone(&horizon);
         let (upcall_tx, upcall_rx) = upcall_ring(self.config.upcall_ring, Arc::clone(&self.shared.bell));
         let counters = Arc::new(WorkerCounters::default());
         let (started_tx, started) = mpsc::channel();
@@ -151,18 +153,26 @@ impl Control {
             if pinned && cpu::pin(&[core]).is_err() {
                 log::warn!("cannot bind a worker to processor {core}");
             }
-            let parts = Parts {
-                pool: Pool::new(config.pool_packets),
-                cache: Cache::new(config.l1_entries, config.max_masks, shared.hash_key),
-                shared,
-                counters: worker_counters,
-                handover,
-                upcalls: upcall_tx,
-                commands: command_rx,
-                bell,
-                pinned,
-            };
-            match Worker::new(parts) {
+            let worker = L1::new(config.l1_entries, config.l1_most).and_then(|l1| {
+                let cache = CacheParts {
+                    l1,
+                    max_masks: config.max_masks,
+                    key: shared.hash_key,
+                    notes,
+                    horizon: worker_horizon,
+                };
+                Worker::new(Parts {
+                    pool: Pool::new(config.pool_packets),
+                    cache: Cache::new(cache),
+                    shared,
+                    counters: worker_counters,
+                    upcalls: upcall_tx,
+                    commands: command_rx,
+                    bell,
+                    pinned,
+                })
+            });
+            match worker {
                 Ok(mut w) => {
                     let _ = started_tx.send(Ok(()));
                     w.run();
@@ -176,7 +186,8 @@ impl Control {
         self.sweep.lock().workers.push(SweepWorker::new(
             index,
             pinned.then_some(core),
-            handover_rx,
+            notes_rx,
+            horizon,
             Arc::clone(&commands),
         ));
         self.upcalls.lock().push(upcall_rx);

@@ -1,164 +1,179 @@
-//! A cached flow: what the worker that owns it and the control side share.
+//! A cached flow's two cache lines: its masked key, and what it counts.
 //!
-//! **Who writes what.** The counters: only the owning worker. `validated`: the worker, and the sweeper after it has
-//! re-checked; both store a value of [`Generations::any`] that was read *before* the dependencies were found to hold,
-//! so a late store of an old value only causes another check. `deps`: whoever re-translated with the same
-//! outcome. `dead`: set once, by either, never cleared; a worker never uses an entry it has seen dead.
+//! **Who writes what.** The worker that owns the entry writes everything but `dead`, which only the sweeper writes. The sweeper reads
+//! everything at any time. All accesses are atomic, so nobody reads a torn word; which words belong together is said by `id`:
 //!
-//! All accesses but `deps` are relaxed: each is a hint or a count. `deps` is published (Release, Acquire).
+//! * An entry is in use while its `id` is not zero. Ids are never used twice.
+//! * The owner writes all other fields, then `id` (Release). To free or change what an id stands for it writes zero to `id`, then a
+//!   Release fence, and only then other fields.
+//! * A reader loads `id` (Acquire), then fields, then after an Acquire fence `id` again ([`Entry::read`]): equal ids mean
+//!   that the fields are those of that id. Counters may be of any moment in between.
+//! * `dead` holds the id that the sweeper has condemned. Since ids are not reused, a late store condemns nobody else.
 //!
-//! The hot fields share the first cache line; the owner's counter stores go to the same line that a hit reads anyway.
+//! An entry of an extraordinary packet has its key elsewhere (`wide`); its first line is unused.
 
-use crate::action::Action;
-use crate::program::Program;
-use crate::translate::{Credit, Dep, Generations};
-use heddle_flow::{FlowKey, FlowMask};
-use heddle_sync::{Counter, Published};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use crate::compact::{CompactKey, CompactMask};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+};
+use zerocopy::FromZeros;
 
-/// The words that a mask uses: what a tuple of the wildcarded cache, and its entries, share.
-#[derive(Debug)]
-pub(crate) struct TupleMask {
-    pub(crate) mask: FlowMask,
-    /// (index, bits) of each word with a bit set.
-    pub(crate) words: Box<[(u8, u64)]>,
-}
-
-impl TupleMask {
-    pub(crate) fn new(mask: &FlowMask) -> Self {
-        let words = mask.words().iter().enumerate().filter(|(_, w)| **w != 0);
-        let words = words.map(|(i, w)| (u8::try_from(i).expect("a key has fewer than 256 words"), *w));
-        Self {
-            mask: *mask,
-            words: words.collect(),
-        }
-    }
-    /// The masked words of a key.
-    #[inline]
-    pub(crate) fn of<'a>(&'a self, key: &'a FlowKey) -> impl Iterator<Item = u64> + 'a {
-        let key = key.words();
-        self.words
-            .iter()
-            .map(move |&(i, m)| key.get(usize::from(i)).map_or(0, |w| w & m))
-    }
-}
-
-/// A cached flow.
-#[derive(Debug)]
-#[repr(align(64))]
+/// A cached flow. All zeros is a free one.
+#[repr(C, align(128))]
+#[derive(Debug, FromZeros)]
 pub(crate) struct Entry {
-    validated: AtomicU64,
-    pub(crate) packets: Counter,
-    pub(crate) bytes: Counter,
-    pub(crate) used_ms: Counter,
-    pub(crate) tcp_flags: Counter,
-    dead: AtomicBool,
-    pub(crate) program: Program,
-    // -- not touched by a hit in the exact-match cache
-    pub(crate) id: u64,
-    pub(crate) tuple: Arc<TupleMask>,
-    pub(crate) hash: u64,
-    pub(crate) words: Box<[u64]>,
-    pub(crate) deps: Published<Vec<Dep>>,
-    pub(crate) actions: Arc<[Action]>,
-    pub(crate) created_ms: u64,
+    key: [AtomicU64; 8],
+    // -- second line: what each hit reads and writes
+    id: AtomicU64,
+    dead: AtomicU64,
+    verdict: AtomicU32,
+    tuple: AtomicU32,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// Milliseconds of the datapath's clock: last use, or creation while there were no packets.
+    used_ms: AtomicU64,
+    tcp_flags: AtomicU64,
+    /// Hash of the masked key, by which the wildcarded cache finds the entry again.
+    hash: AtomicU64,
 }
 
 /// What an entry is made of.
-pub(crate) struct NewEntry<'a> {
+#[derive(Clone, Copy)]
+pub(crate) struct NewEntry {
     pub(crate) id: u64,
-    pub(crate) key: &'a FlowKey,
-    pub(crate) tuple: Arc<TupleMask>,
+    pub(crate) key: CompactKey,
+    pub(crate) verdict: u32,
+    pub(crate) tuple: u32,
     pub(crate) hash: u64,
-    pub(crate) actions: Vec<Action>,
-    pub(crate) program: Program,
-    pub(crate) deps: Vec<Dep>,
-    pub(crate) validated: u64,
     pub(crate) now_ms: u64,
 }
 
-impl Entry {
-    pub(crate) fn new(n: NewEntry<'_>) -> Self {
-        Self {
-            validated: AtomicU64::new(n.validated),
-            packets: Counter::default(),
-            bytes: Counter::default(),
-            used_ms: Counter::default(),
-            tcp_flags: Counter::default(),
-            dead: AtomicBool::new(false),
-            program: n.program,
-            id: n.id,
-            words: n.tuple.of(n.key).collect(),
-            tuple: n.tuple,
-            hash: n.hash,
-            deps: Published::new(n.deps),
-            actions: n.actions.into(),
-            created_ms: n.now_ms,
-        }
-    }
-    /// Whether it may be used as far as generation `any` is known.
-    #[inline]
-    pub(crate) fn valid_at(&self, any: u64) -> bool {
-        self.validated.load(Relaxed) == any && !self.is_dead()
-    }
-    #[inline]
-    pub(crate) fn is_dead(&self) -> bool {
-        self.dead.load(Relaxed)
-    }
-    pub(crate) fn kill(&self) {
-        self.dead.store(true, Relaxed);
-    }
-    /// Looks at the dependencies; if all hold, remembers that they did at `any` (read before this call).
-    pub(crate) fn recheck(&self, any: u64, generations: &Generations) -> bool {
-        let hold = generations.hold(&self.deps.load());
-        if hold {
-            self.validated.store(any, Relaxed);
-        }
-        hold
-    }
-    /// The same answer came from a fresh translation made after `any` was read.
-    pub(crate) fn renew(&self, deps: Vec<Dep>, any: u64) {
-        self.deps.store(deps);
-        self.validated.store(any, Relaxed);
-    }
-    /// Whether a packet with this key is the entry's.
-    #[inline]
-    pub(crate) fn matches(&self, key: &FlowKey) -> bool {
-        self.tuple.of(key).zip(self.words.iter()).all(|(a, b)| a == *b)
-    }
-    /// The masked key, in full.
-    pub(crate) fn key(&self) -> FlowKey {
-        let mut key = FlowKey::default();
-        for (&(i, _), w) in self.tuple.words.iter().zip(self.words.iter()) {
-            if let Some(dst) = key.words_mut().get_mut(usize::from(i)) {
-                *dst = *w;
-            }
-        }
-        key
-    }
-    /// Whether a translation of this entry's key says the same as it does.
-    pub(crate) fn agrees(&self, mask: &FlowMask, actions: &[Action]) -> bool {
-        self.tuple.mask.contains(mask) && *self.actions == *actions
-    }
-    /// Counts a run of packets. Owner only.
-    #[inline]
-    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ms: u64, tcp_flags: u16) {
-        self.packets.add(packets);
-        self.bytes.add(bytes);
-        self.used_ms.set(now_ms);
-        self.tcp_flags.set(self.tcp_flags.get() | u64::from(tcp_flags));
-    }
-}
-
-/// From a worker to the sweeper: an entry is new, or was re-translated with the same outcome.
-pub(crate) struct Handover {
-    pub(crate) entry: Arc<Entry>,
-    pub(crate) slot: u32,
-    pub(crate) credits: Vec<Arc<dyn Credit>>,
-    /// [`Generations::any`] as it was before the translation.
-    pub(crate) any: u64,
-    /// Counts up to which the earlier credits (if any) are due.
+/// What a reader sees of an entry in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) id: u64,
+    pub(crate) dead: bool,
+    pub(crate) verdict: u32,
+    pub(crate) tuple: u32,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
+    pub(crate) used_ms: u64,
+    pub(crate) tcp_flags: u16,
+}
+
+impl Entry {
+    // -- by the owner
+
+    /// Fills a free entry.
+    pub(crate) fn publish(&self, n: &NewEntry) {
+        // Pairs with the reader's fence: who sees one of the stores below sees the zero that `retire` (or the start) left.
+        fence(Release);
+        for (to, word) in self.key.iter().zip(n.key.words()) {
+            to.store(*word, Relaxed);
+        }
+        self.verdict.store(n.verdict, Relaxed);
+        self.tuple.store(n.tuple, Relaxed);
+        self.packets.store(0, Relaxed);
+        self.bytes.store(0, Relaxed);
+        self.used_ms.store(n.now_ms, Relaxed);
+        self.tcp_flags.store(0, Relaxed);
+        self.hash.store(n.hash, Relaxed);
+        self.id.store(n.id, Release);
+    }
+    /// Frees it: from now on the fields mean nothing.
+    pub(crate) fn retire(&self) {
+        self.id.store(0, Relaxed);
+    }
+    /// Gives it another verdict under another id; the counters go on.
+    pub(crate) fn rename(&self, id: u64, verdict: u32) {
+        self.id.store(0, Relaxed);
+        fence(Release);
+        self.verdict.store(verdict, Relaxed);
+        self.id.store(id, Release);
+    }
+    /// Counts a run of packets.
+    #[inline]
+    pub(crate) fn count(&self, packets: u64, bytes: u64, now_ms: u64, tcp_flags: u16) {
+        let add = |c: &AtomicU64, n: u64| c.store(c.load(Relaxed).wrapping_add(n), Relaxed);
+        add(&self.packets, packets);
+        add(&self.bytes, bytes);
+        self.used_ms.store(now_ms, Relaxed);
+        if tcp_flags != 0 {
+            let flags = self.tcp_flags.load(Relaxed) | u64::from(tcp_flags);
+            self.tcp_flags.store(flags, Relaxed);
+        }
+    }
+    /// Its id; zero: free.
+    #[inline]
+    pub(crate) fn id(&self) -> u64 {
+        self.id.load(Relaxed)
+    }
+    /// Whether it is in use and not condemned.
+    #[inline]
+    pub(crate) fn alive(&self) -> bool {
+        let id = self.id.load(Relaxed);
+        id != 0 && self.dead.load(Relaxed) != id
+    }
+    #[inline]
+    pub(crate) fn verdict(&self) -> u32 {
+        self.verdict.load(Relaxed)
+    }
+    #[inline]
+    pub(crate) fn tuple(&self) -> u32 {
+        self.tuple.load(Relaxed)
+    }
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash.load(Relaxed)
+    }
+    /// Whether an ordinary packet with this key agrees with the entry's in all bits of `mask`, its tuple's.
+    #[inline]
+    pub(crate) fn matches(&self, key: &CompactKey, mask: &CompactMask) -> bool {
+        let (k, m) = (key.words(), mask.words());
+        (0..8).fold(0, |odd, i| odd | ((self.key[i].load(Relaxed) ^ k[i]) & m[i])) == 0
+    }
+    /// Its second line, to be fetched ahead.
+    #[inline]
+    pub(crate) fn hot(&self) -> &AtomicU64 {
+        &self.id
+    }
+    /// The masked key, as long as the entry is in use.
+    pub(crate) fn key(&self) -> CompactKey {
+        CompactKey::from_words(std::array::from_fn(|i| self.key[i].load(Relaxed)))
+    }
+
+    // -- by the sweeper
+
+    /// Condemns what `id` stands for.
+    pub(crate) fn condemn(&self, id: u64) {
+        self.dead.store(id, Relaxed);
+    }
+    /// What it is now, if it is in use and does not change meanwhile.
+    pub(crate) fn read(&self) -> Option<Snapshot> {
+        let id = self.id.load(Acquire); // pairs with the Release in `publish` and `rename`
+        if id == 0 {
+            return None;
+        }
+        let s = Snapshot {
+            id,
+            dead: self.dead.load(Relaxed) == id,
+            verdict: self.verdict.load(Relaxed),
+            tuple: self.tuple.load(Relaxed),
+            packets: self.packets.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            used_ms: self.used_ms.load(Relaxed),
+            tcp_flags: u16::try_from(self.tcp_flags.load(Relaxed)).unwrap_or(0),
+        };
+        // Pairs with the owner's fences: a field of a later id was seen only if its zero is seen here.
+        fence(Acquire);
+        (self.id.load(Relaxed) == id).then_some(s)
+    }
+    /// Reads the masked key, if it is (still) that of `id`.
+    pub(crate) fn read_key(&self, id: u64) -> Option<CompactKey> {
+        if self.id.load(Acquire) != id {
+            return None;
+        }
+        let key = self.key();
+        fence(Acquire);
+        (self.id.load(Relaxed) == id).then_some(key)
+    }
 }

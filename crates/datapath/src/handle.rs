@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A running datapath: workers, sweeper, ports. Shared by `ofproto` and `switchd` in an `Arc`.
 pub struct Datapath {
@@ -62,7 +62,7 @@ impl Datapath {
             max_idle_ms: config.max_idle_ms.into(),
             vlan_limit: config.vlan_limit.into(),
             spin_cycles: Tsc::from_us(config.spin_us).into(),
-            next_id: 1.into(),
+            inv_prob: crate::shared::UNSET.into(),
             sweeper: std::sync::OnceLock::new(),
             stop: false.into(),
         });
@@ -293,6 +293,12 @@ impl Datapath {
     pub fn set_max_idle_ms(&self, ms: u64) {
         self.shared.max_idle_ms.store(ms, Relaxed);
     }
+    /// `emc-insert-inv-prob`: one in so many insertions into a full part of the exact-match cache succeeds; 0 switches that cache off. `None`,
+    /// the default: the datapath chooses, and leaves the cache out where it gains nothing.
+    pub fn set_emc_insert_inv_prob(&self, n: Option<u32>) {
+        let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
+        self.shared.inv_prob.store(n, Relaxed);
+    }
     /// Sets for how long a worker polls on without packets, at most.
     pub fn set_spin_us(&self, us: u64) {
         self.shared.spin_cycles.store(Tsc::from_us(us), Relaxed);
@@ -406,16 +412,24 @@ fn start_sweeper(
     let thread = std::thread::Builder::new()
         .name("sweeper".into())
         .spawn(move || {
-            let mut next = std::time::Instant::now() + interval;
+            let mut next = Instant::now() + interval;
             while !shared2.stop.load(Relaxed) {
-                std::thread::park_timeout(next.saturating_duration_since(std::time::Instant::now()));
-                if std::time::Instant::now() >= next {
-                    sweep.lock().pass();
-                    next = std::time::Instant::now() + interval;
-                } else {
+                std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
+                let started = Instant::now();
+                if started < next {
                     // Woken because a worker's ring fills up.
                     sweep.lock().drain();
+                    continue;
                 }
+                // Piece by piece, so that others get the lock in between.
+                loop {
+                    let more = sweep.lock().step();
+                    if !more || shared2.stop.load(Relaxed) {
+                        break;
+                    }
+                }
+                // At most a twentieth of a processor, however many flows there are.
+                next = started + interval.max(started.elapsed() * 20);
             }
         })?;
     // Set once, here.

@@ -1,86 +1,101 @@
-//! L1: the exact-match cache of one worker.
+//! L1: the exact-match cache of one worker, by hash of the whole key.
 //!
-//! Set associative: 8 ways per set, a 16-bit tag each (one 16-byte load compares them all), then the 64-byte
-//! compact key, then the reference into the worker's entries. It holds no ownership: a reference carries the slot's
-//! generation and is ignored once the slot was reused. Fixed size, no allocation after the start.
+//! It answers with candidates: slots of entries that a packet with this hash was an example of. One line of memory per bucket, eight
+//! ways; no keys of its own (the entry is compared under its mask, which is right for any packet that agrees with it), no
+//! ownership: a slot that has another entry by now, or none, does not match.
 //!
-//! Admission: a free or stale way is taken at once; a full set gives up a way for one insertion in four, so that a scan
-//! over many flows does not sweep out the ones that repeat.
+//! Admission: a free way is taken at once; a full bucket gives up a way for one insertion in four (`inv_prob`), so that a scan over many flows
+//! does not sweep out the ones that repeat. The cache doubles when a second has seen more insertions into full buckets than an eighth of its
+//! size, up to a bound; the new one starts empty and fills from the wildcarded cache. It goes back to its first size when there are hardly any entries.
 
-use crate::compact::CompactKey;
-use crate::slab::SlotRef;
+use crate::sig::{Bucket, Candidates, WAYS, tag_of};
+use heddle_sys::{Zeroed, simd};
 
-const WAYS: usize = 8;
+/// Insertions into a full bucket of which one succeeds, if nothing else was said.
+pub(crate) const INV_PROB: u32 = 4;
 
 #[derive(Debug)]
 pub(crate) struct L1 {
-    tags: Box<[[u16; WAYS]]>,
-    keys: Box<[[CompactKey; WAYS]]>,
-    refs: Box<[[SlotRef; WAYS]]>,
-    set_mask: usize,
-    /// Counts insertions into full sets, for admission and for choosing the victim.
+    buckets: Zeroed<Bucket>,
+    first: usize,
+    most: usize,
+    /// Insertions into full buckets: for admission, for choosing the victim, and for growth.
     turn: u32,
+    turn_seen: u32,
+    inv_prob: u32,
 }
 
 impl L1 {
-    /// A cache of at least `entries` entries (rounded up to a power of two sets).
-    pub(crate) fn new(entries: usize) -> Self {
-        let sets = entries.div_ceil(WAYS).max(1).next_power_of_two();
-        Self {
-            tags: vec![[0; WAYS]; sets].into(),
-            keys: vec![[CompactKey::default(); WAYS]; sets].into(),
-            refs: vec![[SlotRef::NONE; WAYS]; sets].into(),
-            set_mask: sets - 1,
+    /// A cache of at least `entries` ways at first (rounded up to a power of two of buckets), and at most `most`.
+    ///
+    /// # Errors
+    /// What the system says when it gives no memory.
+    pub(crate) fn new(entries: usize, most: usize) -> std::io::Result<Self> {
+        let buckets = |n: usize| n.div_ceil(WAYS).max(1).next_power_of_two();
+        let first = buckets(entries);
+        Ok(Self {
+            buckets: Zeroed::new(first, false)?,
+            first,
+            most: buckets(most).max(first),
             turn: 0,
-        }
+            turn_seen: 0,
+            inv_prob: INV_PROB,
+        })
     }
-    #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
-    fn place(&self, hash: u64) -> (usize, u16) {
-        // Zero marks an empty way; the top bits are independent of those that choose the set.
-        (hash as usize & self.set_mask, (hash >> 48) as u16 | 1)
+    /// One insertion in `n` into a full bucket succeeds; 0: nothing is inserted at all.
+    pub(crate) fn set_inv_prob(&mut self, n: u32) {
+        self.inv_prob = n;
     }
-    /// The reference stored for `key`; the caller checks that it is still good.
     #[inline]
-    pub(crate) fn get(&self, hash: u64, key: &CompactKey) -> Option<SlotRef> {
-        let (set, tag) = self.place(hash);
-        let tags = &self.tags[set];
-        let mut hits = 0_u32;
-        for (way, t) in tags.iter().enumerate() {
-            hits |= u32::from(*t == tag) << way;
-        }
-        while hits != 0 {
-            let way = hits.trailing_zeros() as usize;
-            if self.keys[set][way] == *key {
-                return Some(self.refs[set][way]);
-            }
-            hits &= hits - 1;
-        }
-        None
+    #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
+    fn place(&self, hash: u64) -> usize {
+        hash as usize & (self.buckets.len() - 1)
     }
-    /// Remembers `slot` for `key`. `stale` says whether a reference is no longer good.
-    pub(crate) fn insert(
-        &mut self,
-        hash: u64,
-        key: &CompactKey,
-        slot: SlotRef,
-        stale: impl Fn(SlotRef) -> bool,
-    ) {
-        let (set, tag) = self.place(hash);
-        let (tags, keys, refs) = (&mut self.tags[set], &mut self.keys[set], &mut self.refs[set]);
-        let same = (0..WAYS).find(|&w| tags[w] == tag && keys[w] == *key);
-        let free = || (0..WAYS).find(|&w| tags[w] == 0 || stale(refs[w]));
-        let way = match same.or_else(free) {
-            Some(way) => way,
-            None => {
+    /// Fetches what a lookup of this hash reads.
+    #[inline]
+    pub(crate) fn prefetch(&self, hash: u64) {
+        simd::prefetch(&self.buckets[self.place(hash)]);
+    }
+    /// Slots that may be meant.
+    #[inline]
+    pub(crate) fn candidates(&self, hash: u64) -> Candidates<'_> {
+        self.buckets[self.place(hash)].candidates(tag_of(hash))
+    }
+    /// Remembers `slot` for a hash. A way with the same tag is taken first: what it named did not match.
+    pub(crate) fn insert(&mut self, hash: u64, slot: u32) {
+        if self.inv_prob == 0 {
+            return;
+        }
+        let (at, tag) = (self.place(hash), tag_of(hash));
+        let b = &mut self.buckets[at];
+        let same = b.find(tag);
+        let way = match (same, b.free()) {
+            (0, Some(way)) => way,
+            (0, None) => {
                 self.turn = self.turn.wrapping_add(1);
-                if !self.turn.is_multiple_of(4) {
+                if !self.turn.is_multiple_of(self.inv_prob) {
                     return;
                 }
-                (self.turn / 4) as usize % WAYS
+                (self.turn / self.inv_prob) as usize % WAYS
             }
+            (ways, _) => ways.trailing_zeros() as usize,
         };
-        tags[way] = tag;
-        keys[way] = *key;
-        refs[way] = slot;
+        b.set(way, tag, slot);
+    }
+    /// Once a second, between bursts: changes the size if it is wrong; `entries`: how many there are to remember slots of.
+    pub(crate) fn tidy(&mut self, entries: usize) {
+        let full = self.turn.wrapping_sub(self.turn_seen) as usize;
+        self.turn_seen = self.turn;
+        let n = self.buckets.len();
+        let want = match n {
+            _ if full > n && n < self.most => n * 2,
+            _ if entries < self.first / 8 && n > self.first => self.first,
+            _ => n,
+        };
+        if want != n
+            && let Ok(new) = Zeroed::new(want, true)
+        {
+            self.buckets = new;
+        }
     }
 }

@@ -62,6 +62,25 @@ impl Parsed {
             wide: Vec::with_capacity(burst),
         }
     }
+    /// One packet of each key.
+    #[cfg(test)]
+    pub(crate) fn of_keys(keys: &[FlowKey], compact: impl Fn(&FlowKey) -> Option<CompactKey>) -> Self {
+        let mut p = Self::new(keys.len());
+        for (i, key) in (0..).zip(keys) {
+            let kind = match compact(key) {
+                Some(c) => {
+                    p.compact[usize::from(i)] = c;
+                    Kind::Ordinary
+                }
+                None => {
+                    p.wide.push((*key, Meta::default()));
+                    Kind::Wide(u8::try_from(p.wide.len() - 1).unwrap())
+                }
+            };
+            p.start(i, kind, 60);
+        }
+        p
+    }
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.wide.clear();

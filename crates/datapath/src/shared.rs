@@ -5,7 +5,7 @@ use crate::translate::Translate;
 use crate::upcalls::Bell;
 use heddle_sync::Clock;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::Thread;
 
 /// Knobs and shared counts; relaxed, each is independent of the others.
@@ -22,12 +22,15 @@ pub(crate) struct Shared {
     pub(crate) vlan_limit: AtomicU8,
     /// Longest polling without packets, in cycles.
     pub(crate) spin_cycles: AtomicU64,
-    /// Number of the next entry.
-    pub(crate) next_id: AtomicU64,
+    /// `emc-insert-inv-prob`; [`UNSET`] where it was not given.
+    pub(crate) inv_prob: AtomicU32,
     /// The sweeper's thread, to be woken when a worker's handover ring fills up.
     pub(crate) sweeper: std::sync::OnceLock<Thread>,
     pub(crate) stop: AtomicBool,
 }
+
+/// A knob that was not set.
+pub(crate) const UNSET: u32 = u32::MAX;
 
 impl Shared {
     /// Whether another entry may be cached.

@@ -1,71 +1,34 @@
 //! The control side of the caches: crediting, re-checking, evicting.
 //!
-//! Workers hand over each entry they make; the sweeper keeps a [`Record`] of it until the worker has let go of it. A pass
-//! credits what was counted since the last one, kills entries that are idle or whose fresh translation differs,
-//! and tells the workers which slots to free.
+//! The sweeper reads workers' entries where they lie. A pass credits what was counted since the last one, condemns entries that
+//! are idle or whose fresh translation differs, gives those whose translation agrees a verdict that holds again, and tells the workers.
 //!
-//! **Exactness.** What an entry has counted is credited once: the record remembers how far it has credited, and an entry
-//! that the worker has let go of is credited a last time after that (`Arc::get_mut` synchronises with the worker's drop), so no
-//! count is lost.
-//!
-//! **Cost.** A pass reads each entry's counters: one cache line per entry. It runs under a lock that workers never
-//! take. `Credit::credit` and `Translate::translate` are called under it, so they must not call the datapath.
+//! **Cost.** A pass reads one cache line per entry. It goes chunk by chunk (16,384 entries) and lets go of its lock in between; workers
+//! never take the lock. `Credit::credit` and `Translate::translate` are called under it, so they must not call the datapath.
 
-use crate::action::Action;
-use crate::entry::{Entry, Handover};
+mod records;
+
+use crate::note::{Horizon, Note};
 use crate::shared::Shared;
-use crate::translate::{Credit, Purpose, Request, Translation};
+use crate::translate::{Purpose, Request, Translation};
+use crate::verdict::{Verdict, fingerprint};
 use crate::view::FlowDump;
 use crate::worker::{Command, CommandTx};
 use heddle_sync::ring::Consumer;
+pub(crate) use records::Records;
+use records::Seen;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Idle time allowed while there are more entries than the limit, milliseconds.
+/// Idle time allowed while the entries reach the limit, milliseconds.
 const HURRIED_IDLE_MS: u64 = 100;
-
-/// An entry and what is known of it here.
-struct Record {
-    entry: Arc<Entry>,
-    slot: u32,
-    credits: Vec<Arc<dyn Credit>>,
-    /// Generation of the translation that named the credits: an older one that arrives late does not replace them.
-    credits_any: u64,
-    /// How much has been credited.
-    packets: u64,
-    bytes: u64,
-    /// The worker has been told to free it.
-    told: bool,
-}
-
-impl Record {
-    /// Credits what was counted up to `packets` and `bytes`.
-    fn credit_to(&mut self, packets: u64, bytes: u64) {
-        let (p, b) = (
-            packets.saturating_sub(self.packets),
-            bytes.saturating_sub(self.bytes),
-        );
-        if p == 0 && b == 0 {
-            return;
-        }
-        let flags = u16::try_from(self.entry.tcp_flags.get()).unwrap_or(0);
-        for c in &self.credits {
-            c.credit(p, b, self.entry.used_ms.get(), flags);
-        }
-        (self.packets, self.bytes) = (packets.max(self.packets), bytes.max(self.bytes));
-    }
-    fn credit(&mut self) {
-        self.credit_to(self.entry.packets.get(), self.entry.bytes.get());
-    }
-}
 
 /// One worker's entries.
 pub(crate) struct SweepWorker {
     pub(crate) index: usize,
     pub(crate) core: Option<usize>,
-    ring: Consumer<Handover>,
-    records: HashMap<u64, Record>,
+    records: Records,
     commands: Arc<CommandTx>,
 }
 
@@ -73,51 +36,24 @@ impl SweepWorker {
     pub(crate) fn new(
         index: usize,
         core: Option<usize>,
-        ring: Consumer<Handover>,
+        notes: Consumer<Note>,
+        horizon: Arc<Horizon>,
         commands: Arc<CommandTx>,
     ) -> Self {
         Self {
             index,
             core,
-            ring,
-            records: HashMap::new(),
+            records: Records::new(notes, horizon),
             commands,
         }
     }
-    fn drain(&mut self) {
-        while let Some(h) = self.ring.pop() {
-            match self.records.get_mut(&h.entry.id) {
-                Some(r) => {
-                    r.credit_to(h.packets, h.bytes);
-                    if h.any >= r.credits_any {
-                        (r.credits, r.credits_any) = (h.credits, h.any);
-                    }
-                }
-                None => {
-                    let (entry, slot, credits, credits_any) = (h.entry, h.slot, h.credits, h.any);
-                    let (packets, bytes) = (h.packets, h.bytes);
-                    let record = Record {
-                        slot,
-                        credits,
-                        credits_any,
-                        packets,
-                        bytes,
-                        told: false,
-                        entry,
-                    };
-                    self.records.insert(record.entry.id, record);
-                }
-            }
-        }
-    }
     fn credit(&mut self) {
-        self.drain();
-        for r in self.records.values_mut() {
-            r.credit();
+        let horizon = self.records.drain();
+        for chunk in 0..self.records.n_chunks() {
+            self.records
+                .scan(chunk, horizon, |r, seen| r.credit(seen.slot, &seen.now));
         }
-    }
-    fn live(&self) -> impl Iterator<Item = &Record> {
-        self.records.values().filter(|r| !r.entry.is_dead())
+        self.records.give();
     }
 }
 
@@ -134,13 +70,27 @@ pub(crate) struct SweepCounts {
     pub(crate) last_pass_ms: u64,
 }
 
+/// Where a pass is.
+struct Pass {
+    started: std::time::Instant,
+    now_ms: u64,
+    max_idle: u64,
+    worker: usize,
+    chunk: usize,
+    /// Verdicts made in this pass, by fingerprint.
+    made: HashMap<u64, Arc<Verdict>>,
+}
+
 /// All workers' entries.
 pub(crate) struct Sweep {
     shared: Arc<Shared>,
     pub(crate) workers: Vec<SweepWorker>,
     scratch: Translation,
+    pass: Option<Pass>,
     pub(crate) counts: SweepCounts,
 }
+
+type Findings = Vec<(u32, u64, Option<Arc<Verdict>>)>;
 
 impl Sweep {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
@@ -148,13 +98,14 @@ impl Sweep {
             shared,
             workers: Vec::new(),
             scratch: Translation::default(),
+            pass: None,
             counts: SweepCounts::default(),
         }
     }
-    /// Takes handed-over entries in, so that the rings have room.
+    /// Takes notes in, so that the rings have room.
     pub(crate) fn drain(&mut self) {
         for w in &mut self.workers {
-            w.drain();
+            w.records.drain();
         }
     }
     /// Credits everything counted so far.
@@ -165,50 +116,85 @@ impl Sweep {
     }
     /// One full pass.
     pub(crate) fn pass(&mut self) {
-        let started = std::time::Instant::now();
-        let now_ms = self.shared.clock.now_ms();
-        let (n, limit) = (
-            self.shared.n_flows.load(Relaxed),
-            self.shared.flow_limit.load(Relaxed),
-        );
-        let max_idle = match n {
-            _ if n > limit.saturating_mul(2) => 0,
-            _ if n > limit => HURRIED_IDLE_MS,
-            _ => self.shared.max_idle_ms.load(Relaxed),
-        };
-        for w in &mut self.workers {
-            w.drain();
-            let mut evict = Vec::new();
-            let (shared, scratch, counts) = (&self.shared, &mut self.scratch, &mut self.counts);
-            w.records
-                .retain(|_, r| keep(r, shared, scratch, counts, now_ms, max_idle, &mut evict));
-            if !evict.is_empty() {
-                // A worker that takes no commands is stopping, and lets go of all its entries.
-                let _ = w.commands.send(Command::Evict(evict));
-            }
-        }
-        let c = &mut self.counts;
-        c.passes += 1;
-        c.max_flows = c.max_flows.max(n as u64);
-        c.sum_flows += n as u64;
-        c.last_pass_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.pass = None;
+        while self.step() {}
     }
-    /// Kills all entries, crediting them.
+    /// One piece of a pass; `false`: that was the last one.
+    pub(crate) fn step(&mut self) -> bool {
+        let mut pass = match self.pass.take() {
+            Some(p) => p,
+            None => self.begin(),
+        };
+        let Some(w) = self.workers.get_mut(pass.worker) else {
+            let c = &mut self.counts;
+            c.passes += 1;
+            c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return false;
+        };
+        let horizon = w.records.drain();
+        let mut findings = Findings::new();
+        let mut look = Look {
+            shared: &self.shared,
+            scratch: &mut self.scratch,
+            counts: &mut self.counts,
+            pass: &mut pass,
+            findings: &mut findings,
+        };
+        let chunk = look.pass.chunk;
+        w.records.scan(chunk, horizon, |r, seen| look.at(r, seen));
+        w.records.give();
+        if !findings.is_empty() {
+            // A worker that takes no commands is stopping, and lets go of all its entries.
+            let _ = w.commands.send(Command::Findings(findings));
+        }
+        pass.chunk += 1;
+        if pass.chunk >= w.records.n_chunks() {
+            (pass.worker, pass.chunk) = (pass.worker + 1, 0);
+        }
+        self.pass = Some(pass);
+        true
+    }
+    fn begin(&mut self) -> Pass {
+        let n = self.shared.n_flows.load(Relaxed);
+        let limit = self.shared.flow_limit.load(Relaxed);
+        self.counts.max_flows = self.counts.max_flows.max(n as u64);
+        self.counts.sum_flows += n as u64;
+        Pass {
+            started: std::time::Instant::now(),
+            now_ms: self.shared.clock.now_ms(),
+            max_idle: match n {
+                _ if n > limit.saturating_mul(2) => 0,
+                // Newcomers are, or will soon be, turned away.
+                _ if n >= limit - limit / 16 => HURRIED_IDLE_MS,
+                _ => u64::MAX,
+            }
+            .min(self.shared.max_idle_ms.load(Relaxed)),
+            worker: 0,
+            chunk: 0,
+            made: HashMap::new(),
+        }
+    }
+    /// Removes all entries, crediting them.
     pub(crate) fn purge(&mut self) {
         for w in &mut self.workers {
-            w.credit();
-            let mut evict = Vec::new();
-            for r in w.records.values_mut() {
-                r.entry.kill();
-                if !std::mem::replace(&mut r.told, true) {
-                    evict.push((r.slot, r.entry.id));
-                }
+            let horizon = w.records.drain();
+            for chunk in 0..w.records.n_chunks() {
+                let mut findings = Findings::new();
+                w.records.scan(chunk, horizon, |r, seen| {
+                    r.credit(seen.slot, &seen.now);
+                    if !seen.now.dead {
+                        seen.entry.condemn(seen.now.id);
+                        findings.push((seen.slot, seen.now.id, None));
+                    }
+                });
+                let _ = w.commands.send(Command::Findings(findings));
             }
-            let _ = w.commands.send(Command::Evict(evict));
+            w.records.give();
         }
     }
     /// Credits and drops all of a worker that has ended.
     pub(crate) fn retire(&mut self, index: usize) {
+        self.pass = None;
         self.workers.retain_mut(|w| {
             if w.index == index {
                 w.credit();
@@ -216,95 +202,119 @@ impl Sweep {
             w.index != index
         });
     }
-    /// All live entries, oldest first.
+    /// All live entries, the oldest of each worker first.
     pub(crate) fn flows(&mut self) -> Vec<FlowDump> {
         let mut all: Vec<(u64, FlowDump)> = Vec::new();
         for w in &mut self.workers {
-            w.drain();
-            let dumps = w.live().map(|r| {
-                let e = &r.entry;
-                let dump = FlowDump {
-                    key: e.key(),
-                    mask: e.tuple.mask,
-                    packets: e.packets.get(),
-                    bytes: e.bytes.get(),
-                    used_ms: e.used_ms.get(),
-                    tcp_flags: u16::try_from(e.tcp_flags.get()).unwrap_or(0),
-                    actions: Arc::<[Action]>::clone(&e.actions),
-                    core: w.core,
-                    worker: w.index,
-                };
-                (e.id, dump)
-            });
-            all.extend(dumps);
+            let horizon = w.records.drain();
+            let (core, worker) = (w.core, w.index);
+            for chunk in 0..w.records.n_chunks() {
+                w.records.scan(chunk, horizon, |r, seen| {
+                    let s = seen.now;
+                    let Some((key, tuple)) = r.key(seen).filter(|_| !s.dead) else {
+                        return;
+                    };
+                    let Some(held) = r.held(s.verdict) else { return };
+                    let dump = FlowDump {
+                        key,
+                        mask: tuple.mask,
+                        packets: s.packets,
+                        bytes: s.bytes,
+                        used_ms: if s.packets > 0 { s.used_ms } else { 0 },
+                        tcp_flags: s.tcp_flags,
+                        actions: Arc::clone(&held.verdict.body.actions),
+                        core,
+                        worker,
+                    };
+                    all.push((s.id, dump));
+                });
+            }
         }
         all.sort_by_key(|(id, _)| *id);
         all.into_iter().map(|(_, d)| d).collect()
     }
 }
 
-/// Looks at one record; `false`: it is finished.
-fn keep(
-    r: &mut Record,
-    shared: &Shared,
-    scratch: &mut Translation,
-    counts: &mut SweepCounts,
-    now_ms: u64,
-    max_idle: u64,
-    evict: &mut Vec<(u32, u64)>,
-) -> bool {
-    r.credit();
-    if !r.entry.is_dead() {
-        let last = r.entry.used_ms.get().max(r.entry.created_ms);
-        if now_ms.saturating_sub(last) >= max_idle {
-            counts.idle += 1;
-            r.entry.kill();
-        } else if !still_right(r, shared, scratch, counts, now_ms) {
-            counts.changed += 1;
-            r.entry.kill();
-        }
-    }
-    if r.entry.is_dead() {
-        if Arc::get_mut(&mut r.entry).is_some() {
-            r.credit();
-            return false;
-        }
-        if !std::mem::replace(&mut r.told, true) {
-            evict.push((r.slot, r.entry.id));
-        }
-    }
-    true
+/// One look at entries.
+struct Look<'a> {
+    shared: &'a Shared,
+    scratch: &'a mut Translation,
+    counts: &'a mut SweepCounts,
+    pass: &'a mut Pass,
+    findings: &'a mut Findings,
 }
 
-/// Whether the entry says what a fresh translation says.
-fn still_right(
-    r: &mut Record,
-    shared: &Shared,
-    scratch: &mut Translation,
-    counts: &mut SweepCounts,
-    now_ms: u64,
-) -> bool {
-    let generations = shared.translate.generations();
-    // Before anything that the translation reads.
-    let any = generations.any();
-    if r.entry.valid_at(any) || r.entry.recheck(any, generations) {
-        return true;
+impl Look<'_> {
+    fn at(&mut self, r: &mut Records, seen: &Seen<'_>) {
+        let now = &seen.now;
+        r.credit(seen.slot, now);
+        if now.dead {
+            return;
+        }
+        let useless = if self.pass.now_ms.saturating_sub(now.used_ms) >= self.pass.max_idle {
+            self.counts.idle += 1;
+            true
+        } else if !self.still_right(r, seen) {
+            self.counts.changed += 1;
+            true
+        } else {
+            false
+        };
+        if useless {
+            seen.entry.condemn(now.id);
+            self.findings.push((seen.slot, now.id, None));
+        }
     }
-    counts.rechecked += 1;
-    scratch.clear();
-    let key = r.entry.key();
-    let request = Request {
-        key: &key,
-        packet: None,
-        now_ms,
-        purpose: Purpose::Revalidate,
-    };
-    shared.translate.translate(&request, scratch);
-    if scratch.uncacheable || !r.entry.agrees(&scratch.mask, &scratch.actions) {
-        return false;
+
+    /// Whether the entry says what a fresh translation says; if that took one, the worker is given its verdict.
+    fn still_right(&mut self, r: &mut Records, seen: &Seen<'_>) -> bool {
+        let generations = self.shared.translate.generations();
+        // Before anything that the translation reads.
+        let any = generations.any();
+        let Some(held) = r.held(seen.now.verdict) else {
+            // Told of by the time of the next pass.
+            return true;
+        };
+        if held.verdict.valid_at(any) {
+            return true;
+        }
+        // Dependencies that moved do not move back.
+        held.stale = held.stale || !held.verdict.recheck(any, generations);
+        if !held.stale {
+            return true;
+        }
+        let body = Arc::clone(&held.verdict.body);
+        let Some((key, tuple)) = r.key(seen) else {
+            return true;
+        };
+        self.counts.rechecked += 1;
+        let t = &mut *self.scratch;
+        t.clear();
+        let request = Request {
+            key: &key,
+            packet: None,
+            now_ms: self.pass.now_ms,
+            purpose: Purpose::Revalidate,
+        };
+        self.shared.translate.translate(&request, t);
+        // Masks are per port.
+        t.mask.0.in_port = u32::MAX;
+        if t.uncacheable || *body.actions != *t.actions || !tuple.mask.contains(&t.mask) {
+            return false;
+        }
+        let print = fingerprint(&t.actions, &t.deps, &t.credits);
+        let made = match self.pass.made.get(&print) {
+            Some(v) if v.says(t) => {
+                v.confirm(any);
+                Arc::clone(v)
+            }
+            _ => {
+                let v = Verdict::renewed(t, &body, any);
+                self.pass.made.insert(print, Arc::clone(&v));
+                v
+            }
+        };
+        self.findings.push((seen.slot, seen.now.id, Some(made)));
+        true
     }
-    r.credit();
-    (r.credits, r.credits_any) = (scratch.credits.drain(..).collect(), any);
-    r.entry.renew(std::mem::take(&mut scratch.deps), any);
-    true
 }

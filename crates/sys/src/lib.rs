@@ -24,10 +24,12 @@ pub mod mmap;
 pub mod packet_ring;
 pub mod packet_socket;
 pub mod process;
+pub mod simd;
 mod sock;
 pub mod steering;
 pub mod tap;
 pub mod wake;
+mod zeroed;
 
 pub use batch::{RecvBatch, SendBatch};
 pub use clock::{Tsc, monotonic_ms, monotonic_ns};
@@ -40,6 +42,7 @@ pub use packet_ring::RxRing;
 pub use packet_socket::PacketSocket;
 pub use tap::TapQueue;
 pub use wake::WakeSet;
+pub use zeroed::Zeroed;
 
 /// The C convention as a `Result`: -1 means "see errno".
 fn cvt(ret: libc::c_int) -> std::io::Result<libc::c_int> {

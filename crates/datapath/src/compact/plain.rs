@@ -1,6 +1,6 @@
 //! The compact key of a full key: the plain way, which the reader of bytes is compared with.
 
-use super::{CompactKey, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
+use super::{CompactKey, KIND_QINQ, KIND_V6, KIND_VLAN, Parts, mac_words, port_word, v4_words, v6_words};
 use heddle_flow::{FlowKey, FlowMask, N_WORDS};
 
 /// The words of a full key that must be zero in an ordinary one, and which bits of them.
@@ -64,32 +64,24 @@ impl Compactor {
             0x88a8 => KIND_VLAN | KIND_QINQ,
             _ => return None,
         };
-        let mut addrs = [0; 4];
-        match key.dl_type {
+        let addrs = match key.dl_type {
             0x0800 => {
                 if (key.ipv6_src, key.ipv6_dst, key.ipv6_label) != ([0; 16], [0; 16], 0) {
                     return None;
                 }
-                let (s, d) = (key.nw_src.to_be_bytes(), key.nw_dst.to_be_bytes());
-                addrs[0] = u64::from_ne_bytes([s[0], s[1], s[2], s[3], d[0], d[1], d[2], d[3]]);
+                v4_words(key.nw_src, key.nw_dst)
             }
             0x86dd => {
                 if key.nw_src != 0 || key.nw_dst != 0 {
                     return None;
                 }
                 kind |= KIND_V6;
-                (addrs[0], addrs[1]) = halves(&key.ipv6_src);
-                (addrs[2], addrs[3]) = halves(&key.ipv6_dst);
+                v6_words(&key.ipv6_src, &key.ipv6_dst)
             }
             _ => return None,
-        }
-        let (d, s) = (&key.dl_dst, &key.dl_src);
-        let (sp, dp) = (key.tp_src.to_be_bytes(), key.tp_dst.to_be_bytes());
+        };
         let parts = Parts {
-            macs: [
-                u64::from_ne_bytes([d[0], d[1], d[2], d[3], d[4], d[5], s[0], s[1]]),
-                u64::from(u32::from_ne_bytes([s[2], s[3], s[4], s[5]])),
-            ],
+            macs: mac_words(&key.dl_dst, &key.dl_src),
             in_port: key.in_port,
             tci: vlan.tci,
             flags: u16::from_ne_bytes(key.tcp_flags.to_be_bytes()),
@@ -97,21 +89,10 @@ impl Compactor {
             ttl: key.nw_ttl,
             proto: key.nw_proto,
             kind,
-            ports: u32::from_ne_bytes([sp[0], sp[1], dp[0], dp[1]]),
+            ports: port_word(key.tp_src, key.tp_dst),
             label: key.ipv6_label,
             addrs,
         };
         Some(parts.key())
-    }
-}
-
-fn halves(a: &[u8; 16]) -> (u64, u64) {
-    let v = u128::from_ne_bytes(*a);
-    #[allow(clippy::cast_possible_truncation)] // the halves are what is wanted
-    let (a, b) = (v as u64, (v >> 64) as u64);
-    if cfg!(target_endian = "little") {
-        (a, b)
-    } else {
-        (b, a)
     }
 }

@@ -1,15 +1,20 @@
 //! Optimised structures against plain ones.
 
 use crate::action::Action;
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheParts, NO_SLOT};
 use crate::compact::plain::Compactor;
-use crate::compact::{CompactKey, Frame, VIEW};
-use crate::entry::{Entry, NewEntry};
+use crate::compact::{CompactKey, CompactMask, Frame, VIEW};
 use crate::hash::HashKey;
-use crate::program::Program;
+use crate::l1::L1;
+use crate::note::{Horizon, RING};
+use crate::parse::Parsed;
+use crate::sweep::Records;
+use crate::translate::Translation;
+use crate::tuple::Family;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
 use proptest::prelude::*;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Keys with few values per field, so that they collide; some ordinary, some not.
@@ -193,47 +198,131 @@ proptest! {
         }
     }
 
-    /// The cache finds a matching entry exactly when a linear search does, under insertions and removals and a cap on masks.
+    /// Masking a compact key is masking the full one; the way back gives what the mask shows.
+    #[test]
+    fn compact_masks_are_faithful(a in key(), b in key(), which in 0_usize..7, bits in any::<[u64; 4]>()) {
+        let c = Compactor::default();
+        let mut mask = masks().get(which).copied().unwrap_or_default();
+        // Some more bits, anywhere.
+        for b in bits {
+            mask.words_mut()[usize::try_from(b % heddle_flow::N_WORDS as u64).unwrap()] |= b;
+        }
+        mask.0.in_port = u32::MAX;
+        // A tag's EtherType counts as a whole.
+        for v in &mut mask.0.vlans { v.tpid = if v.tpid == 0 { 0 } else { u16::MAX }; }
+        if let (Some(x), Some(y)) = (c.of(&a), c.of(&b)) {
+            let m = CompactMask::of(&mask, x.is_v6());
+            prop_assert_eq!(x.masked(&m).expand(&mask), a.masked(&mask));
+            let same = (0..8).all(|i| (x.words()[i] ^ y.words()[i]) & m.words()[i] == 0);
+            let family = mask.0.dl_type == 0 && a.dl_type != b.dl_type;
+            prop_assert_eq!(same, a.equal_under(&b, &mask) && !family);
+            if same {
+                let k = HashKey::random();
+                prop_assert_eq!(m.hash(&x, k, 7), m.hash(&y, k, 7));
+            }
+            prop_assert!(!(0..8).all(|i| (x.words()[i] ^ CompactKey::NONE.words()[i]) & CompactMask::NEVER.words()[i] == 0));
+        }
+    }
+
+    /// The hierarchy finds a matching entry exactly when a linear search does, in bursts, under insertions and removals and a cap on
+    /// masks, and what it says to the sweeper adds up.
     #[test]
     fn cache_is_a_linear_list(
-        ops in prop::collection::vec((key(), 0_usize..7, any::<u8>()), 1..120),
+        bursts in prop::collection::vec((prop::collection::vec(key(), 1..20), 0_usize..7, any::<u16>()), 1..60),
         max_masks in 0_usize..7,
+        always in any::<bool>(),
     ) {
-        let hash_key = HashKey::random();
-        let mut cache = Cache::new(16, max_masks, hash_key);
+        let (notes, notes_rx) = heddle_sync::ring::ring(RING);
+        let horizon = Arc::new(Horizon::default());
+        let mut records = Records::new(notes_rx, Arc::clone(&horizon));
+        let l1 = L1::new(16, 64).unwrap();
+        let mut cache = Cache::new(CacheParts { l1, max_masks, key: HashKey::random(), notes, horizon });
+        cache.set_inv_prob(always.then_some(1));
         let compactor = Compactor::default();
-        let mut list: Vec<Arc<Entry>> = Vec::new();
-        let masks = masks();
-        for (id, (key, what, r)) in (0_u64..).zip(&ops) {
-            let compact: Option<(CompactKey, u64)> = compactor.of(key).map(|c| (c, c.hash(hash_key)));
-            let found = cache.get(key, compact.as_ref());
-            let plain = list.iter().find(|e| e.matches(key));
-            prop_assert_eq!(found.is_some(), plain.is_some());
-            if let Some((slot, _)) = found {
-                prop_assert!(cache.entry(slot).unwrap().matches(key));
+        let mut list: Vec<Plain> = Vec::new();
+        for (keys, what, r) in bursts {
+            let parsed = Parsed::of_keys(&keys, |k| compactor.of(k));
+            cache.find(&parsed);
+            for (i, key) in keys.iter().enumerate() {
+                let slot = cache.found(i).slot;
+                let plain = list.iter().find(|p| p.matches(key, compactor.of(key)));
+                prop_assert_eq!(slot != NO_SLOT, plain.is_some());
+                let Some(e) = cache.entry(slot) else { continue };
+                let got = list.iter().find(|p| p.slot == slot).expect("found only what is there");
+                prop_assert!(got.matches(key, compactor.of(key)));
+                prop_assert_eq!(cache.tuple(e).unwrap().mask, got.mask);
+                e.count(1, 60, 5, 2);
             }
-            if let Some(mask) = masks.get(*what).filter(|_| found.is_none()) {
-                let (tuple, hash) = cache.mask_for(mask, key);
-                prop_assert!(tuple.mask.contains(mask));
-                let actions: Vec<Action> = Vec::new();
-                let entry = Arc::new(Entry::new(NewEntry {
-                    id, key, tuple, hash, program: Program::compile(&actions), actions, deps: vec![], validated: 1, now_ms: 0,
-                }));
-                cache.insert(Arc::clone(&entry), compact.as_ref());
-                list.push(entry);
-            } else if *r < 60 && !list.is_empty() {
-                let gone = list.remove(usize::from(*r) % list.len());
-                let (slot, _) = cache.entries().find(|(_, e)| e.id == gone.id).unwrap();
-                cache.evict(slot.index, gone.id);
+            let key = &keys[0];
+            let compact = compactor.of(key);
+            let missing = !list.iter().any(|p| p.matches(key, compact));
+            if let Some(mask) = masks().get(what).filter(|_| missing) {
+                let mut t = Translation { mask: *mask, ..Translation::default() };
+                t.actions.push(Action::Output(crate::PortNo(u32::from(r % 3))));
+                prop_assert!(cache.insert(key, compact.as_ref(), &mut t, 1, 5).is_some());
+                let slot = match &compact {
+                    Some(c) => cache.find_one(c),
+                    None => cache.find_wide(key).map(|(slot, _)| slot),
+                };
+                let slot = slot.expect("found from now on");
+                let held = Arc::clone(cache.tuple(cache.entry(slot).unwrap()).unwrap());
+                let mut want = *mask;
+                want.0.in_port = u32::MAX;
+                prop_assert!(held.mask.contains(&want));
+                list.push(Plain { key: *key, mask: held.mask, family: held.family, slot });
+            } else if r < 20_000 && !list.is_empty() {
+                let gone = list.remove(usize::from(r) % list.len());
+                let id = cache.entry(gone.slot).unwrap().id();
+                cache.evict(gone.slot, id);
                 // Twice does no harm.
-                cache.evict(slot.index, gone.id);
-                if r % 2 == 0 { cache.reap(); }
-            } else if *r > 250 {
-                cache.sort();
+                cache.evict(gone.slot, id);
+            } else if r > 60_000 {
+                cache.tidy();
             }
-            prop_assert!(cache.n_masks() <= max_masks + 1);
+            cache.reap();
+            let known = seen(&mut records);
+            prop_assert_eq!(known.len(), list.len());
+            for p in &list {
+                let (key, mask) = known.get(&p.slot).expect("told of");
+                prop_assert_eq!((*key, *mask), (p.key.masked(&p.mask), p.mask));
+            }
+            prop_assert!(cache.n_masks() <= 3 * (max_masks + 1));
+            prop_assert_eq!(cache.len(), list.len());
         }
-        cache.reap();
-        prop_assert_eq!(cache.len(), list.len());
     }
+}
+
+/// An entry of the linear list.
+#[derive(Debug)]
+struct Plain {
+    key: FlowKey,
+    mask: FlowMask,
+    family: Family,
+    slot: u32,
+}
+
+impl Plain {
+    fn matches(&self, key: &FlowKey, compact: Option<CompactKey>) -> bool {
+        let family = match compact {
+            None => Family::Wide,
+            Some(c) if c.is_v6() => Family::V6,
+            Some(_) => Family::V4,
+        };
+        family == self.family && key.equal_under(&self.key, &self.mask)
+    }
+}
+
+/// The sweeper's view.
+fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask)> {
+    let horizon = records.drain();
+    let mut all = HashMap::new();
+    for chunk in 0..records.n_chunks() {
+        records.scan(chunk, horizon, |r, seen| {
+            let (key, tuple) = r.key(seen).expect("its mask was told of");
+            assert!(r.held(seen.now.verdict).is_some(), "its verdict was told of");
+            r.credit(seen.slot, &seen.now);
+            all.insert(seen.slot, (key, tuple.mask));
+        });
+    }
+    all
 }

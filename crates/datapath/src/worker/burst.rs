@@ -5,11 +5,13 @@
 //! any packet of the burst leaves: who received a packet finds it counted.
 
 use super::{Choice, Group, Worker};
-use crate::cache::Level;
+use crate::cache::{Level, NO_SLOT};
 use crate::drops::DropKind;
+use crate::entry::Entry;
 use crate::exec::{Exec, Live};
 use crate::parse::{Kind, Run};
-use crate::program::Program;
+use crate::program::{Program, Shape};
+use crate::shared::UNSET;
 use heddle_flow::FlowKey;
 use heddle_packet::BURST;
 use heddle_sys::Tsc;
@@ -24,6 +26,34 @@ struct Hits {
     l2: u64,
 }
 
+impl Hits {
+    /// A run of packets: the first was found at `level`, the others were equal to it.
+    #[inline]
+    fn add(&mut self, level: Level, packets: u64) {
+        match level {
+            Level::L0 => self.l0 += 1,
+            Level::L1 => self.l1 += 1,
+            Level::L2 => self.l2 += 1,
+        }
+        self.l0 += packets - 1;
+    }
+}
+
+/// Adds a group; to the one before, where both are adjacent and have one program that does the same to all (`whole`).
+#[inline]
+fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, choice: Choice, whole: bool) {
+    if whole
+        && let Some(before) = groups.last_mut()
+        && before.choice == choice
+        && before.end == run.first
+    {
+        before.end = run.end;
+        before.longest = before.longest.max(run.longest);
+        return;
+    }
+    groups.push(Group::of(run, r, choice));
+}
+
 impl Worker {
     /// Forwards the packets in the scratch burst. `given`: run this program on them instead of looking them up.
     /// `t0` is the cycle counter now; returns what it is at the end.
@@ -35,10 +65,8 @@ impl Worker {
         let translated = match given {
             Some(program) => {
                 self.scratch.once.push(Arc::clone(program));
-                for r in 0..self.scratch.parsed.runs.len() {
-                    self.scratch
-                        .groups
-                        .push(Group::of(&self.scratch.parsed.runs[r], r, Choice::Once(0)));
+                for (r, run) in self.scratch.parsed.runs.iter().enumerate() {
+                    push_group(&mut self.scratch.groups, run, r, Choice::Once(0), false);
                 }
                 0
             }
@@ -59,7 +87,8 @@ impl Worker {
         c.cycles_tx.add(t4.wrapping_sub(t3));
         if now_ms.saturating_sub(self.sorted_ms) >= super::SORT_MS {
             self.sorted_ms = now_ms;
-            self.cache.sort();
+            self.cache.tidy();
+            self.counters.masks.set(self.cache.n_masks() as u64);
             self.publish_rx_drops();
         }
         t4
@@ -79,15 +108,38 @@ impl Worker {
     /// Chooses a program for each packet; returns the cycles that translation took.
     fn lookup_all(&mut self, now_ms: u64) -> u64 {
         let any = self.shared.translate.generations().any();
+        let inv_prob = self.shared.inv_prob.load(Relaxed);
+        if inv_prob != self.inv_prob {
+            self.inv_prob = inv_prob;
+            self.cache.set_inv_prob((inv_prob != UNSET).then_some(inv_prob));
+        }
         let mut hits = Hits::default();
         let mut translated = 0;
+        self.cache.find(&self.scratch.parsed);
         for r in 0..self.scratch.parsed.runs.len() {
             let run = self.scratch.parsed.runs[r];
+            let found = self.cache.found(r);
+            // The usual case: an entry whose verdict is known to hold.
+            if let Some(e) = self.cache.entry(found.slot)
+                && let n = e.verdict()
+                && let Some(v) = self.cache.verdict(n)
+                && v.valid_at(any)
+            {
+                let packets = u64::from(run.end - run.first);
+                e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
+                hits.add(found.level, packets);
+                let whole = matches!(v.body.program.shape, Shape::Output(_));
+                push_group(&mut self.scratch.groups, &run, r, Choice::Verdict(n), whole);
+                continue;
+            }
             if run.kind == Kind::Runt {
                 self.drop_runt(run.first.into());
                 continue;
             }
-            translated += self.lookup(r, run, any, now_ms, &mut hits);
+            let t = Tsc::now();
+            let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
+            self.choose(r, run, found, any, now_ms, &mut hits);
+            translated += Tsc::now().wrapping_sub(t);
         }
         let c = &self.counters;
         c.packets.add(self.scratch.burst.len() as u64);
@@ -98,62 +150,55 @@ impl Worker {
         translated
     }
 
-    /// Chooses a program for the packets of one run, which is the same for all unless the first ones miss.
-    fn lookup(&mut self, r: usize, mut run: Run, any: u64, now_ms: u64, hits: &mut Hits) -> u64 {
-        let hashed = self
-            .scratch
-            .parsed
-            .key(r)
-            .map(|k| (*k, k.hash(self.shared.hash_key)));
-        let mut translated = 0;
+    /// Chooses for a run that has no entry, or one that may be stale. The same for all of it, unless the first ones are translated for.
+    fn choose(
+        &mut self,
+        r: usize,
+        mut run: Run,
+        mut found: Option<(u32, Level)>,
+        any: u64,
+        now_ms: u64,
+        hits: &mut Hits,
+    ) {
         while run.first < run.end {
-            let found = match self.cache.exact(hashed.as_ref()) {
-                Some(slot) => Some((slot, Level::L1)),
-                None => {
-                    let key = self.full_key(r, run.first.into());
-                    self.cache
-                        .wildcarded(&key, hashed.as_ref())
-                        .map(|slot| (slot, Level::L2))
-                }
-            };
-            if let Some((_, level)) = found {
-                match level {
-                    Level::L1 => hits.l1 += 1,
-                    Level::L2 => hits.l2 += 1,
-                }
+            let i = run.first.into();
+            if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(Entry::alive)) {
+                // What was not there may have been stored since, for a packet before.
+                found = match self.scratch.parsed.key(r) {
+                    Some(key) => self.cache.find_one(key).map(|slot| (slot, Level::L2)),
+                    None => self
+                        .scratch
+                        .parsed
+                        .known(r)
+                        .and_then(|key| self.cache.find_wide(key)),
+                };
             }
             let (choice, to_count) = match found {
-                Some((slot, _)) if self.cache.entry(slot).is_some_and(|e| e.valid_at(any)) => {
-                    (Choice::Entry(slot), true)
-                }
-                _ => {
-                    let t = Tsc::now();
-                    let i = run.first.into();
-                    let chosen = match found {
-                        Some((slot, _)) => self.revalidate(slot, r, i, any, now_ms),
-                        None => (self.miss(r, i, any, now_ms), false),
-                    };
-                    translated += Tsc::now().wrapping_sub(t);
-                    chosen
-                }
+                Some((slot, _)) => self.revalidate(slot, r, i, any, now_ms),
+                None => (self.miss(r, i, any, now_ms), None),
             };
-            if to_count {
-                hits.l0 += u64::from(run.end - run.first) - 1;
-                self.count(choice, r, &run, now_ms);
-                self.scratch.groups.push(Group::of(&run, r, choice));
-                break;
+            if let (Some(slot), Some((_, level))) = (to_count, found) {
+                let packets = u64::from(run.end - run.first);
+                if let Some(e) = self.cache.entry(slot) {
+                    e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
+                }
+                hits.add(level, packets);
+                push_group(&mut self.scratch.groups, &run, r, choice, false);
+                return;
+            }
+            if let Some((_, level)) = found.take() {
+                hits.add(level, 1);
             }
             // This packet was translated for, and is counted and credited. What the next one finds may be its new entry.
-            let len = self.scratch.burst[usize::from(run.first)].len();
+            let len = self.scratch.burst[i].len();
             let one = Run {
                 end: run.first + 1,
                 ..run
             };
-            self.scratch.groups.push(Group::of(&one, r, choice));
+            push_group(&mut self.scratch.groups, &one, r, choice, false);
             run.first += 1;
             run.bytes -= len as u64;
         }
-        translated
     }
 
     /// The full key of run `r`, of which packet `i` is one.
@@ -172,23 +217,13 @@ impl Worker {
         }
     }
 
-    /// Counts a run on its entry. Its keys are equal, so one packet's flags are all packets' flags.
-    fn count(&self, choice: Choice, r: usize, run: &Run, now_ms: u64) {
-        if let Choice::Entry(slot) = choice
-            && let Some(e) = self.cache.entry(slot)
-        {
-            let packets = u64::from(run.end - run.first);
-            e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
-        }
-    }
-
     fn execute_all(&mut self) {
         let vlan_limit = self.shared.vlan_limit.load(Relaxed);
         for g in 0..self.scratch.groups.len() {
             let group = self.scratch.groups[g];
             let s = &mut self.scratch;
             let program = match group.choice {
-                Choice::Entry(slot) => self.cache.entry(slot).map(|e| &e.program),
+                Choice::Verdict(n) => self.cache.verdict(n).map(|v| &v.body.program),
                 Choice::Once(n) => s.once.get(usize::from(n)).map(|p| &**p),
                 Choice::Gone => None,
             };

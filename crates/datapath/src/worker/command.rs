@@ -6,6 +6,7 @@
 use super::{RxSlot, Worker};
 use crate::program::Program;
 use crate::tx::TxPort;
+use crate::verdict::Verdict;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
@@ -28,8 +29,8 @@ pub(crate) enum Command {
     DelPort(u32, Sender<Reply>),
     /// Forward one packet: by the program, or as if it had been received.
     Run(Box<Packet>, Option<Arc<Program>>, Sender<Reply>),
-    /// These entries (slot, id) are dead.
-    Evict(Vec<(u32, u64)>),
+    /// These entries (slot, id) are of no use any more, or are right with this verdict.
+    Findings(Vec<(u32, u64, Option<Arc<Verdict>>)>),
     /// Answer when all commands before this one are done.
     Barrier(Sender<Reply>),
     /// Answer after a round in which no queue had anything, or after a bounded number of rounds.
@@ -133,7 +134,7 @@ impl Worker {
                 self.burst(program.as_ref(), Tsc::now());
                 let _ = reply.send(Reply::Done);
             }
-            Command::Evict(list) => self.evictions.extend(list),
+            Command::Findings(list) => self.findings.extend(list),
             Command::Barrier(reply) => {
                 let _ = reply.send(Reply::Done);
             }

@@ -7,9 +7,7 @@
 //! starts with zero packets, as in Open vSwitch.
 
 use super::{Choice, Worker};
-use crate::entry::{Entry, Handover, NewEntry};
 use crate::program::Program;
-use crate::slab::SlotRef;
 use crate::translate::{Purpose, Request};
 use heddle_flow::FlowKey;
 use std::sync::Arc;
@@ -24,47 +22,43 @@ impl Worker {
         self.install(&key, r, i, any, now_ms)
     }
 
-    /// The entry in `slot` matches packet `i`, of run `r`, but may be stale. The flag says whether the packet is still to be counted
-    /// on it.
+    /// The entry in `slot` matches packet `i`, of run `r`, but may be stale. With the choice comes the slot of the entry that the packet is
+    /// still to be counted on, if it is.
     pub(super) fn revalidate(
         &mut self,
-        slot: SlotRef,
+        slot: u32,
         r: usize,
         i: usize,
         any: u64,
         now_ms: u64,
-    ) -> (Choice, bool) {
-        let Some(entry) = self.cache.entry(slot).cloned() else {
-            return (self.miss(r, i, any, now_ms), false);
+    ) -> (Choice, Option<u32>) {
+        let Some(number) = self.cache.entry(slot).map(|e| e.verdict()) else {
+            return (self.miss(r, i, any, now_ms), None);
         };
-        if !entry.is_dead() && entry.recheck(any, self.shared.translate.generations()) {
-            return (Choice::Entry(slot), true);
+        let Some(verdict) = self.cache.verdict(number).map(Arc::clone) else {
+            return (self.miss(r, i, any, now_ms), None);
+        };
+        if verdict.valid_at(any) || verdict.recheck(any, self.shared.translate.generations()) {
+            return (Choice::Verdict(number), Some(slot));
         }
         self.counters.revalidated.add(1);
         let key = self.full_key(r, i);
         self.translate(&key, i, now_ms);
         let t = &mut self.scratch.translation;
-        let keep = !entry.is_dead()
-            && !t.uncacheable
-            && entry.agrees(&t.mask, &t.actions)
-            && self.handover.free() > 0;
-        if !keep {
-            self.cache.forget(slot);
-            return (self.install(&key, r, i, any, now_ms), false);
+        // Masks are per port.
+        t.mask.0.in_port = u32::MAX;
+        let agrees = !t.uncacheable
+            && *verdict.body.actions == *t.actions
+            && self
+                .cache
+                .entry(slot)
+                .and_then(|e| self.cache.tuple(e))
+                .is_some_and(|tuple| tuple.mask.contains(&t.mask));
+        if agrees && let Some(number) = self.cache.renew(slot, t, any) {
+            return (Choice::Verdict(number), Some(slot));
         }
-        let credits = t.credits.drain(..).collect();
-        entry.renew(std::mem::take(&mut t.deps), any);
-        let (packets, bytes) = (entry.packets.get(), entry.bytes.get());
-        // There was room, and only this thread pushes.
-        let _ = self.handover.push(Handover {
-            entry,
-            slot: slot.index,
-            credits,
-            any,
-            packets,
-            bytes,
-        });
-        (Choice::Entry(slot), true)
+        self.cache.forget(slot);
+        (self.install(&key, r, i, any, now_ms), None)
     }
 
     fn translate(&mut self, key: &FlowKey, i: usize, now_ms: u64) {
@@ -81,49 +75,29 @@ impl Worker {
 
     /// Runs the translation at hand for packet `i`, and caches it if it may be.
     fn install(&mut self, key: &FlowKey, r: usize, i: usize, any: u64, now_ms: u64) -> Choice {
-        let t = &mut self.scratch.translation;
-        let program = Program::compile(&t.actions);
-        let (len, flags) = (self.scratch.burst[i].len() as u64, key.tcp_flags);
+        let s = &mut self.scratch;
+        let t = &mut s.translation;
+        let (len, flags) = (s.burst[i].len() as u64, key.tcp_flags);
         for c in &t.credits {
             c.credit(1, len, now_ms, flags);
         }
-        if self.handover.len() > super::HANDOVER_RING / 2 {
+        if self.cache.notes_waiting() > crate::note::RING / 2 {
             self.shared.wake_sweeper();
         }
-        if t.uncacheable || !self.shared.has_room() || self.handover.free() == 0 {
-            self.counters.not_cached.add(1);
-            self.scratch.once.push(Arc::new(program));
-            // At most one program per packet of the burst.
-            return u16::try_from(self.scratch.once.len() - 1).map_or(Choice::Gone, Choice::Once);
+        if !t.uncacheable
+            && self.shared.has_room()
+            && let Some(verdict) = self.cache.insert(key, s.parsed.key(r), t, any, now_ms)
+        {
+            self.shared.n_flows.fetch_add(1, Relaxed);
+            self.counters.flows.set(self.cache.len() as u64);
+            if self.cache.take_new_mask() {
+                self.counters.masks.set(self.cache.n_masks() as u64);
+            }
+            return Choice::Verdict(verdict);
         }
-        let (tuple, hash) = self.cache.mask_for(&t.mask, key);
-        let entry = Arc::new(Entry::new(NewEntry {
-            id: self.shared.next_id.fetch_add(1, Relaxed),
-            key,
-            tuple,
-            hash,
-            actions: t.actions.drain(..).collect(),
-            program,
-            deps: std::mem::take(&mut t.deps),
-            validated: any,
-            now_ms,
-        }));
-        let credits = t.credits.drain(..).collect();
-        let hash_key = self.shared.hash_key;
-        let compact = self.scratch.parsed.key(r).map(|k| (*k, k.hash(hash_key)));
-        let slot = self.cache.insert(Arc::clone(&entry), compact.as_ref());
-        // There was room, and only this thread pushes.
-        let _ = self.handover.push(Handover {
-            entry,
-            slot: slot.index,
-            credits,
-            any,
-            packets: 0,
-            bytes: 0,
-        });
-        self.shared.n_flows.fetch_add(1, Relaxed);
-        self.counters.flows.set(self.cache.len() as u64);
-        self.counters.masks.set(self.cache.n_masks() as u64);
-        Choice::Entry(slot)
+        self.counters.not_cached.add(1);
+        s.once.push(Arc::new(Program::compile(&t.actions)));
+        // At most one program per packet of the burst.
+        u16::try_from(s.once.len() - 1).map_or(Choice::Gone, Choice::Once)
     }
 }

@@ -16,17 +16,16 @@ pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
 
 use crate::cache::Cache;
 use crate::counters::{PortCounters, Window, WorkerCounters};
-use crate::entry::Handover;
 use crate::parse::{Parsed, Run};
 use crate::program::Program;
 use crate::shared::Shared;
-use crate::slab::SlotRef;
 use crate::translate::Translation;
 use crate::tx::TxTable;
 use crate::upcalls::UpcallTx;
+use crate::verdict::Verdict;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
-use heddle_sync::ring::{Consumer, Producer};
+use heddle_sync::ring::Consumer;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -34,12 +33,10 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Entries that the sweeper has condemned are taken out in steps of this many per iteration.
-const EVICT_STEP: usize = 64;
+/// What the sweeper has found is acted on in steps of this many entries per iteration.
+const FINDINGS_STEP: usize = 64;
 /// A round without packets answers those who wait for one; so does this many rounds with packets.
 const SYNC_ROUNDS: u32 = 256;
-/// Entries that a worker may hand to the sweeper before the sweeper has taken any.
-pub(crate) const HANDOVER_RING: usize = 4096;
 /// Masks are put in order of hits every so many milliseconds.
 const SORT_MS: u64 = 1000;
 
@@ -65,9 +62,10 @@ pub(crate) struct RxSlot {
 }
 
 /// What a lookup chose for a packet of the burst.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
-    Entry(SlotRef),
+    /// A verdict of the cache.
+    Verdict(u32),
     /// A program of this burst only.
     Once(u16),
     /// Dropped already.
@@ -129,16 +127,18 @@ pub(crate) struct Worker {
     pool: Pool,
     cache: Cache,
     scratch: Scratch,
-    handover: Producer<Handover>,
     upcalls: UpcallTx,
     commands: Consumer<Command>,
-    evictions: VecDeque<(u32, u64)>,
+    /// What the sweeper found about entries (slot, id): of no use any more, or (with a verdict) right again.
+    findings: VecDeque<(u32, u64, Option<Arc<Verdict>>)>,
     bell: Arc<EventFd>,
     epoll: Epoll,
     wait: wait::Wait,
     /// Someone waits for one whole round over the receive queues.
     syncing: Vec<(std::sync::mpsc::Sender<Reply>, u32)>,
     sorted_ms: u64,
+    /// [`Shared::inv_prob`] as the cache was told.
+    inv_prob: u32,
     /// The clock as the last burst read it.
     now_ms: u64,
     pinned: bool,
@@ -151,7 +151,6 @@ pub(crate) struct Parts {
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) pool: Pool,
     pub(crate) cache: Cache,
-    pub(crate) handover: Producer<Handover>,
     pub(crate) upcalls: UpcallTx,
     pub(crate) commands: Consumer<Command>,
     pub(crate) bell: Arc<EventFd>,
@@ -183,15 +182,15 @@ impl Worker {
                 once: Vec::new(),
                 translation: Translation::default(),
             },
-            handover: p.handover,
             upcalls: p.upcalls,
             commands: p.commands,
-            evictions: VecDeque::new(),
+            findings: VecDeque::new(),
             bell: p.bell,
             epoll,
             wait: wait::Wait::default(),
             syncing: Vec::new(),
             sorted_ms: 0,
+            inv_prob: crate::shared::UNSET,
             now_ms: 0,
             pinned: p.pinned,
             stop: false,
@@ -295,11 +294,15 @@ impl Worker {
 
     /// A bounded piece of housekeeping.
     fn maintain(&mut self) {
-        for _ in 0..EVICT_STEP {
-            let Some((slot, id)) = self.evictions.pop_front() else {
-                break;
-            };
-            self.cache.evict(slot, id);
+        for _ in 0..FINDINGS_STEP {
+            match self.findings.pop_front() {
+                None => break,
+                Some((slot, id, None)) => self.cache.evict(slot, id),
+                Some((slot, id, Some(verdict))) => self.cache.adopt(slot, id, &verdict),
+            }
+        }
+        if self.findings.is_empty() && self.findings.capacity() > 1 << 16 {
+            self.findings = VecDeque::new();
         }
         self.reap();
     }

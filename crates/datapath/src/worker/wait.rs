@@ -53,7 +53,7 @@ impl Worker {
             }
             return;
         }
-        if self.stop || !self.commands.is_empty() || !self.evictions.is_empty() || !self.syncing.is_empty() {
+        if self.stop || !self.commands.is_empty() || !self.findings.is_empty() || !self.syncing.is_empty() {
             return;
         }
         self.publish_rx_drops();

@@ -1,0 +1,109 @@
+//! Masks in the shape of compact keys, and the way back from a masked compact key to a full one.
+//!
+//! An ordinary packet has zeros in all fields that a compact key has no room for, so bits of a mask there say nothing about
+//! it and are left out. Bits that tell the layout (IPv6 or not) and the input port always count. A tag's EtherType counts as
+//! a whole or not at all: one bit too many is the safe error.
+
+use super::{CompactKey, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
+use crate::hash::HashKey;
+use heddle_flow::{FlowKey, FlowMask};
+
+/// Which bits of a compact key count.
+#[repr(align(64))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct CompactMask([u64; 8]);
+
+impl CompactMask {
+    /// What `mask` says of ordinary packets, of IPv6 (`v6`) or of IPv4.
+    pub(crate) fn of(mask: &FlowMask, v6: bool) -> Self {
+        let m = &mask.0;
+        let mut kind = KIND_V6;
+        if m.vlans[0].tpid != 0 {
+            kind |= KIND_VLAN | KIND_QINQ;
+        }
+        let parts = Parts {
+            macs: super::mac_words(&m.dl_dst, &m.dl_src),
+            in_port: u32::MAX,
+            tci: m.vlans[0].tci,
+            flags: u16::from_ne_bytes((m.tcp_flags & 0x0fff).to_be_bytes()),
+            tos: m.nw_tos,
+            ttl: m.nw_ttl,
+            proto: m.nw_proto,
+            kind,
+            ports: super::port_word(m.tp_src, m.tp_dst),
+            label: m.ipv6_label & 0xf_ffff,
+            addrs: if v6 {
+                super::v6_words(&m.ipv6_src, &m.ipv6_dst)
+            } else {
+                super::v4_words(m.nw_src, m.nw_dst)
+            },
+        };
+        Self(parts.key().0)
+    }
+    /// For entries that have no compact key: with [`CompactKey::NONE`] as theirs, no packet's key agrees under it.
+    pub(crate) const NEVER: Self = Self([0, 0, 0xff << 56, 0, 0, 0, 0, 0]);
+    /// All bits.
+    pub(crate) fn words(&self) -> &[u64; 8] {
+        &self.0
+    }
+    /// Keyed hash of the masked key; `seed` tells masks apart.
+    #[inline]
+    pub(crate) fn hash(&self, key: &CompactKey, k: HashKey, seed: u32) -> u64 {
+        let (w, m) = (&key.0, &self.0);
+        let mut h = k.mix(k.start() ^ u64::from(seed), w[0] & m[0], w[1] & m[1]);
+        h = k.mix(h, w[2] & m[2], w[3] & m[3]);
+        h = k.mix(h, w[4] & m[4], w[5] & m[5]);
+        if w[6] & m[6] | w[7] & m[7] != 0 {
+            h = k.mix(h, w[6] & m[6], w[7] & m[7]);
+        }
+        k.finish(h)
+    }
+}
+
+impl CompactKey {
+    pub(crate) fn masked(&self, mask: &CompactMask) -> Self {
+        Self(std::array::from_fn(|i| self.0[i] & mask.0[i]))
+    }
+    /// Whether it is IPv6's.
+    pub(crate) fn is_v6(&self) -> bool {
+        self.kind() & KIND_V6 != 0
+    }
+    /// The full key of which this is the compact one, masked by `mask` (whose compact form this key was masked by, if any).
+    #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
+    pub(crate) fn expand(&self, mask: &FlowMask) -> FlowKey {
+        let w = &self.0;
+        let mut key = FlowKey::default();
+        let (a, b) = (w[0].to_ne_bytes(), (w[1] as u32).to_ne_bytes());
+        key.dl_dst.copy_from_slice(&a[..6]);
+        key.dl_src[..2].copy_from_slice(&a[6..]);
+        key.dl_src[2..].copy_from_slice(&b);
+        key.in_port = (w[1] >> 32) as u32;
+        key.vlans[0].tci = w[2] as u16;
+        key.vlans[0].tpid = match self.kind() & (KIND_VLAN | KIND_QINQ) {
+            0 => 0,
+            KIND_VLAN => 0x8100,
+            _ => 0x88a8,
+        };
+        key.tcp_flags = self.tcp_flags();
+        (key.nw_tos, key.nw_ttl, key.nw_proto) = (self.byte(4), self.byte(5), self.proto());
+        let p = (w[3] as u32).to_ne_bytes();
+        (key.tp_src, key.tp_dst) = (u16::from_be_bytes([p[0], p[1]]), u16::from_be_bytes([p[2], p[3]]));
+        key.ipv6_label = (w[3] >> 32) as u32;
+        let addr = |i: usize| {
+            let mut a = [0; 16];
+            a[..8].copy_from_slice(&w[i].to_ne_bytes());
+            a[8..].copy_from_slice(&w[i + 1].to_ne_bytes());
+            a
+        };
+        if self.is_v6() {
+            key.dl_type = 0x86dd;
+            (key.ipv6_src, key.ipv6_dst) = (addr(4), addr(6));
+        } else {
+            key.dl_type = 0x0800;
+            let a = w[4].to_ne_bytes();
+            key.nw_src = u32::from_be_bytes([a[0], a[1], a[2], a[3]]);
+            key.nw_dst = u32::from_be_bytes([a[4], a[5], a[6], a[7]]);
+        }
+        key.masked(mask)
+    }
+}

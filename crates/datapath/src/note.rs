@@ -1,0 +1,70 @@
+//! What a worker tells the sweeper, in order.
+//!
+//! The sweeper reads entries where they lie; what the numbers in them stand for, and what became of entries that are gone, it
+//! learns from notes. A worker publishes an entry only after the notes about its numbers, and says up to which id that holds
+//! ([`Horizon`]); the sweeper reads that first, then all notes, then entries with ids below. So a number means the same to both, although
+//! numbers are given anew.
+
+use crate::store::ChunkMem;
+use crate::tuple::Tuple;
+use crate::verdict::Verdict;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
+
+/// Notes that may wait.
+pub(crate) const RING: usize = 8192;
+/// Room that an installation needs at most.
+pub(crate) const ROOM: usize = 4;
+
+/// Masked words of an extraordinary packet's key, with the mask.
+#[derive(Debug)]
+pub(crate) struct WideKey {
+    pub(crate) id: u64,
+    pub(crate) port: u32,
+    pub(crate) tuple: Arc<Tuple>,
+    pub(crate) words: Box<[u64]>,
+}
+
+/// What an entry had counted at some moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counted {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) used_ms: u64,
+    pub(crate) tcp_flags: u16,
+}
+
+#[derive(Debug)]
+pub(crate) enum Note {
+    /// Entries from `n * CHUNK` on lie here.
+    Chunk(u32, Arc<ChunkMem>),
+    /// ... and no longer.
+    ChunkGone(u32),
+    /// A verdict has this number.
+    Verdict(u32, Arc<Verdict>),
+    VerdictGone(u32),
+    /// A mask has this number.
+    Tuple(u32, Arc<Tuple>),
+    TupleGone(u32),
+    /// The key of the entry in this slot.
+    Wide(u32, Arc<WideKey>),
+    /// The entry `id` in this slot, of this verdict, is gone, and had counted this.
+    Gone(u32, u64, u32, Counted),
+    /// As `Gone`, but it goes on counting under another id (the second) with another verdict.
+    Renamed(u32, u64, u32, Counted, u64),
+}
+
+/// The id from which on entries may refer to what notes have not told yet.
+#[derive(Debug, Default)]
+pub(crate) struct Horizon(AtomicU64);
+
+impl Horizon {
+    /// All entries with smaller ids are told of. Owner only.
+    pub(crate) fn set(&self, id: u64) {
+        self.0.store(id, Release); // pairs with `get`: the notes pushed before are seen
+    }
+    /// Read before the notes.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Acquire)
+    }
+}

@@ -1,0 +1,233 @@
+//! What the sweeper knows of one worker's entries: where they lie, what the numbers in them mean, how far they are credited.
+//!
+//! **Exactness.** What an entry has counted is credited once. A record remembers, per slot, up to which counts; the note about an entry
+//! that is gone (or goes on under another id) brings its last counts, and the rest is credited then.
+//!
+//! Credit is collected per verdict and given once per pass: ten thousand entries of one rule are one call.
+
+use crate::compact::CompactKey;
+use crate::entry::{Entry, Snapshot};
+use crate::note::{Counted, Horizon, Note, WideKey};
+use crate::store::{CHUNK, ChunkMem};
+use crate::tuple::{Family, Tuple};
+use crate::verdict::Verdict;
+use heddle_flow::FlowKey;
+use heddle_sync::ring::Consumer;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+
+/// A chunk of entries, with the counts up to which they are credited; by arrays, whose pages are touched as far as the chunk is used.
+struct Chunk {
+    mem: Arc<ChunkMem>,
+    ids: Vec<u64>,
+    packets: Vec<u64>,
+    bytes: Vec<u64>,
+}
+
+/// A verdict with what is still to be credited to it.
+pub(crate) struct Held {
+    pub(crate) verdict: Arc<Verdict>,
+    pending: Counted,
+    /// Its dependencies were found moved.
+    pub(crate) stale: bool,
+}
+
+/// One entry in use, at the time of a scan.
+pub(crate) struct Seen<'a> {
+    pub(crate) slot: u32,
+    pub(crate) entry: &'a Entry,
+    pub(crate) now: Snapshot,
+}
+
+pub(crate) struct Records {
+    notes: Consumer<Note>,
+    horizon: Arc<Horizon>,
+    chunks: Vec<Option<Chunk>>,
+    verdicts: Vec<Option<Held>>,
+    /// Verdicts with something pending.
+    touched: Vec<u32>,
+    tuples: Vec<Option<Arc<Tuple>>>,
+    wide: HashMap<u32, Arc<WideKey>>,
+}
+
+fn put<T>(list: &mut Vec<Option<T>>, at: u32, value: Option<T>) {
+    let at = at as usize;
+    if list.len() <= at {
+        if value.is_none() {
+            return;
+        }
+        list.resize_with(at + 1, || None);
+    }
+    list[at] = value;
+}
+
+impl Records {
+    pub(crate) fn new(notes: Consumer<Note>, horizon: Arc<Horizon>) -> Self {
+        Self {
+            notes,
+            horizon,
+            chunks: Vec::new(),
+            verdicts: Vec::new(),
+            touched: Vec::new(),
+            tuples: Vec::new(),
+            wide: HashMap::new(),
+        }
+    }
+    /// Takes the notes that wait. Returns the id below which entries may be read now.
+    pub(crate) fn drain(&mut self) -> u64 {
+        let horizon = self.horizon.get();
+        // Bounded: a worker that goes on writing does not hold the sweeper here.
+        for _ in 0..2 * crate::note::RING {
+            let Some(note) = self.notes.pop() else { break };
+            self.take(note);
+        }
+        horizon
+    }
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Chunk(n, mem) => {
+                let zeros = || vec![0; CHUNK];
+                let chunk = Chunk {
+                    mem,
+                    ids: zeros(),
+                    packets: zeros(),
+                    bytes: zeros(),
+                };
+                put(&mut self.chunks, n, Some(chunk));
+            }
+            Note::ChunkGone(n) => put(&mut self.chunks, n, None),
+            Note::Verdict(n, verdict) => {
+                let held = Held {
+                    verdict,
+                    pending: Counted::default(),
+                    stale: false,
+                };
+                put(&mut self.verdicts, n, Some(held));
+            }
+            Note::VerdictGone(n) => {
+                if let Some(h) = self.verdicts.get_mut(n as usize).and_then(Option::as_mut) {
+                    h.give();
+                }
+                put(&mut self.verdicts, n, None);
+            }
+            Note::Tuple(n, tuple) => put(&mut self.tuples, n, Some(tuple)),
+            Note::TupleGone(n) => put(&mut self.tuples, n, None),
+            Note::Wide(slot, key) => _ = self.wide.insert(slot, key),
+            Note::Gone(slot, id, verdict, counted) => {
+                self.account(slot, id, verdict, &counted);
+                self.record(slot, 0, &Counted::default());
+                if self.wide.get(&slot).is_some_and(|w| w.id == id) {
+                    self.wide.remove(&slot);
+                }
+            }
+            Note::Renamed(slot, id, verdict, counted, new) => {
+                self.account(slot, id, verdict, &counted);
+                self.record(slot, new, &counted);
+            }
+        }
+    }
+    fn split(slot: u32) -> (usize, usize) {
+        (slot as usize / CHUNK, slot as usize % CHUNK)
+    }
+    /// Notes what entry `id` has counted since it was last looked at, for its verdict.
+    pub(crate) fn account(&mut self, slot: u32, id: u64, verdict: u32, counted: &Counted) {
+        let (c, i) = Self::split(slot);
+        let Some(Some(chunk)) = self.chunks.get_mut(c) else {
+            return;
+        };
+        let before = if chunk.ids[i] == id {
+            (chunk.packets[i], chunk.bytes[i])
+        } else {
+            (0, 0)
+        };
+        let packets = counted.packets.saturating_sub(before.0);
+        let bytes = counted.bytes.saturating_sub(before.1);
+        if let Some(Some(h)) = self.verdicts.get_mut(verdict as usize)
+            && (packets > 0 || bytes > 0)
+        {
+            if h.pending.packets == 0 {
+                self.touched.push(verdict);
+            }
+            h.pending.packets += packets;
+            h.pending.bytes += bytes;
+            h.pending.used_ms = h.pending.used_ms.max(counted.used_ms);
+            h.pending.tcp_flags |= counted.tcp_flags;
+        }
+    }
+    /// Remembers how far it is credited.
+    fn record(&mut self, slot: u32, id: u64, counted: &Counted) {
+        let (c, i) = Self::split(slot);
+        if let Some(Some(chunk)) = self.chunks.get_mut(c) {
+            (chunk.ids[i], chunk.packets[i], chunk.bytes[i]) = (id, counted.packets, counted.bytes);
+        }
+    }
+    /// Both, for an entry that was seen.
+    pub(crate) fn credit(&mut self, slot: u32, s: &Snapshot) {
+        let counted = Counted {
+            packets: s.packets,
+            bytes: s.bytes,
+            used_ms: s.used_ms,
+            tcp_flags: s.tcp_flags,
+        };
+        self.account(slot, s.id, s.verdict, &counted);
+        self.record(slot, s.id, &counted);
+    }
+    /// Gives the creditors what is pending.
+    pub(crate) fn give(&mut self) {
+        for n in self.touched.drain(..) {
+            if let Some(Some(h)) = self.verdicts.get_mut(n as usize) {
+                h.give();
+            }
+        }
+    }
+    pub(crate) fn n_chunks(&self) -> usize {
+        self.chunks.len()
+    }
+    /// Looks at the entries of one chunk whose ids are below `horizon` (from [`Records::drain`], with nothing taken since).
+    pub(crate) fn scan(&mut self, chunk: usize, horizon: u64, mut f: impl FnMut(&mut Self, &Seen<'_>)) {
+        let Some(Some(c)) = self.chunks.get(chunk) else {
+            return;
+        };
+        let mem = Arc::clone(&c.mem);
+        let top = mem.top.load(Acquire) as usize; // pairs with the Release in `Store::take`
+        for (i, entry) in mem.entries.iter().enumerate().take(top) {
+            let Some(now) = entry.read().filter(|s| s.id < horizon) else {
+                continue;
+            };
+            // Slots are 32 bits wide.
+            let slot = u32::try_from(chunk * CHUNK + i).unwrap_or(u32::MAX);
+            f(self, &Seen { slot, entry, now });
+        }
+    }
+    pub(crate) fn held(&mut self, verdict: u32) -> Option<&mut Held> {
+        self.verdicts.get_mut(verdict as usize)?.as_mut()
+    }
+    /// The masked key of an entry and its mask.
+    pub(crate) fn key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Tuple>)> {
+        let tuple = self.tuples.get(seen.now.tuple as usize)?.as_ref()?;
+        let key = match tuple.family {
+            Family::Wide => {
+                let wide = self.wide.get(&seen.slot).filter(|w| w.id == seen.now.id)?;
+                tuple.key(&wide.words)
+            }
+            Family::V4 | Family::V6 => {
+                let key: CompactKey = seen.entry.read_key(seen.now.id)?;
+                key.expand(&tuple.mask)
+            }
+        };
+        Some((key, Arc::clone(tuple)))
+    }
+}
+
+impl Held {
+    fn give(&mut self) {
+        let p = std::mem::take(&mut self.pending);
+        if p.packets == 0 && p.bytes == 0 {
+            return;
+        }
+        for c in &self.verdict.credits {
+            c.credit(p.packets, p.bytes, p.used_ms, p.tcp_flags);
+        }
+    }
+}
