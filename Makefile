@@ -1,6 +1,7 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1]      make bench [QUICK=1] [BENCH="pods vhost"]      make test [PARTS="lint cargo system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
+#   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -8,7 +9,7 @@ HEDDLED ?= $(TARGET)/release/heddled
 BENCH ?= pods vhost
 export KEEP QUICK
 
-.PHONY: help setup build demo test bench conformance fmt lint clean
+.PHONY: help setup build demo test bench conformance lab fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +35,9 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth (QUICK=1: 
 conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")
 	@scripts/setup conformance
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(ARGS)
+
+lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer)
+	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) --switch $(or $(SWITCH),heddle)
 
 fmt: setup ## Format the code
 	@cargo fmt --all
