@@ -52,7 +52,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("ovsdb", &[]),
     ("bench", &["wire", "packet", "virtio", "vhost-user", "sys"]),
-    ("ctl", &["bench", "vhost-user", "sys"]),
+    ("ctl", &["bench", "vhost-user", "virtio", "sys"]),
     (
         "switchd",
         &[

@@ -1,6 +1,7 @@
-//! `heddle`: measure switches, with load that it generates itself.
+//! `heddle`: measure switches, with load that it generates itself, and stand in for a guest.
 
 mod bench;
+mod guest;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -17,11 +18,16 @@ enum Command {
     /// Generate load and measure
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Be a guest: a tap device behind a vhost-user socket
+    Guest(guest::Args),
 }
 
 fn main() -> ExitCode {
-    let Command::Bench(command) = Cli::parse().command;
-    match command.run() {
+    let done = match Cli::parse().command {
+        Command::Bench(command) => command.run(),
+        Command::Guest(args) => args.run(),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("heddle: {e:#}");

@@ -1,0 +1,158 @@
+//! `heddle guest`: a guest without a virtual machine. Its network card is a tap device of this machine (or of a network namespace), behind
+//! which an ordinary IP stack sits; its driver is ours.
+//!
+//! It does what a virtual machine monitor and a guest's driver do together: it negotiates, hands memory and rings over, moves packets
+//! between tap and rings, and goes on with the next switch when one dies. It holds the switch to what was negotiated: a packet with an
+//! offload that the guest did not ask for ends it with a word.
+
+mod nic;
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use heddle_bench::run::Endpoint;
+use heddle_sys::{Epoll, TapQueue};
+use heddle_vhost_user::frontend::{Frontend, Listener};
+use heddle_vhost_user::message::ProtocolFeatures;
+use heddle_virtio::Features;
+use nic::Nic;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+/// How long the switch may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the connection is looked at, milliseconds.
+const LOOK_MS: i32 = 20;
+
+/// Something that can be turned off.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum OnOff {
+    On,
+    Off,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The switch's port: `listen:PATH` where the switch connects to us, `connect:PATH` where it listens
+    #[arg(long, value_name = "ENDPOINT")]
+    port: Endpoint,
+    /// The tap device to make; move it into a namespace and give it an address
+    #[arg(long, value_name = "NAME")]
+    tap: String,
+    /// Packed rings instead of split ones
+    #[arg(long)]
+    packed: bool,
+    /// Mergeable receive buffers
+    #[arg(long, value_enum, default_value = "on")]
+    mergeable: OnOff,
+    /// Unfinished checksums, in both directions
+    #[arg(long, value_enum, default_value = "on")]
+    csum: OnOff,
+    /// Segment trains, in both directions (needs --csum on)
+    #[arg(long, value_enum, default_value = "on")]
+    tso: OnOff,
+    /// Notification thresholds (EVENT_IDX)
+    #[arg(long, value_enum, default_value = "on")]
+    event_idx: OnOff,
+    /// Queue pairs
+    #[arg(long, default_value_t = 1)]
+    queues: u16,
+    /// Entries of each ring
+    #[arg(long, default_value_t = 256)]
+    ring: u16,
+}
+
+impl Args {
+    fn features(&self) -> Features {
+        let mut f = Features::VERSION_1 | Features::INDIRECT_DESC | Features::GUEST_ANNOUNCE;
+        f.set(Features::RING_PACKED, self.packed);
+        f.set(Features::MRG_RXBUF, self.mergeable == OnOff::On);
+        f.set(Features::EVENT_IDX, self.event_idx == OnOff::On);
+        f.set(Features::MQ | Features::CTRL_VQ, self.queues > 1);
+        let csum = self.csum == OnOff::On;
+        f.set(Features::CSUM | Features::GUEST_CSUM, csum);
+        let tso = Features::HOST_TSO4
+            | Features::HOST_TSO6
+            | Features::HOST_ECN
+            | Features::GUEST_TSO4
+            | Features::GUEST_TSO6
+            | Features::GUEST_ECN;
+        f.set(tso, csum && self.tso == OnOff::On);
+        f
+    }
+
+    pub(crate) fn run(&self) -> Result<()> {
+        let tap = TapQueue::open(&self.tap).with_context(|| format!("tap device {}", self.tap))?;
+        let features = self.features();
+        nic::set_offloads(&tap, features)?;
+        let listener = match &self.port {
+            Endpoint::Listen(path) => Some(Listener::bind(path)?),
+            Endpoint::Connect(_) => None,
+        };
+        let mut nic = Nic::new(features, self.queues, self.ring)?;
+        println!("tap {} is there, features {:#018x}", self.tap, features.bits());
+        loop {
+            let mut front = self.meet(listener.as_ref())?;
+            match self.hand_over(&mut front, &nic) {
+                Ok(()) => {}
+                Err(e) => {
+                    println!("no session: {e:#}");
+                    std::thread::sleep(Duration::from_millis(200));
+                    continue;
+                }
+            }
+            println!("connected");
+            let why = serve(&mut front, &mut nic, &tap)?;
+            println!("disconnected: {why:#}");
+        }
+    }
+
+    /// Waits for the switch.
+    fn meet(&self, listener: Option<&Listener>) -> Result<Frontend> {
+        const LONG: Duration = Duration::from_secs(3600);
+        match (&self.port, listener) {
+            (Endpoint::Connect(path), _) => Ok(Frontend::connect(path, LONG, PATIENCE)?),
+            (_, Some(listener)) => match listener.accept(LONG, PATIENCE)? {
+                Some(front) => Ok(front),
+                None => bail!("no switch came"),
+            },
+            _ => bail!("an endpoint that listens has a listener"),
+        }
+    }
+
+    fn hand_over(&self, front: &mut Frontend, nic: &Nic) -> Result<()> {
+        let want = ProtocolFeatures::MQ | ProtocolFeatures::REPLY_ACK | ProtocolFeatures::CONFIGURE_MEM_SLOTS;
+        let offered = front.open(want)?;
+        let lacks = nic.features() - offered.features;
+        if !lacks.is_empty() {
+            bail!("the switch does not offer {lacks:?}");
+        }
+        if offered.queue_pairs < u64::from(self.queues) {
+            bail!("the switch has {} queue pairs", offered.queue_pairs);
+        }
+        nic.attach(front)
+    }
+}
+
+/// Moves packets until the connection ends; returns why it did.
+fn serve(front: &mut Frontend, nic: &mut Nic, tap: &TapQueue) -> Result<anyhow::Error> {
+    let mut epoll = Epoll::new(64)?;
+    epoll.add(tap.as_raw_fd(), 0)?;
+    for fd in nic.call_fds() {
+        epoll.add(fd, 1)?;
+    }
+    let every = Duration::from_millis(LOOK_MS.unsigned_abs().into());
+    let mut looked = Instant::now();
+    loop {
+        let busy = nic.transmit(tap)? | nic.receive(tap)?;
+        if !busy && !nic.arm() {
+            epoll.wait(LOOK_MS)?.for_each(drop);
+            nic.disarm();
+        }
+        if looked.elapsed() >= every {
+            looked = Instant::now();
+            if let Err(e) = front.check() {
+                return Ok(e.into());
+            }
+        }
+    }
+}
