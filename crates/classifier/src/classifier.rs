@@ -166,6 +166,16 @@ impl<T> Classifier<T> {
         true
     }
 
+    /// Takes a removal back, as long as no lookup has used the version that it was to take effect at.
+    pub fn restore(&self, entry: &Arc<Entry<T>>) {
+        let mut writer = self.writer();
+        entry.removed.store(FOREVER, Ordering::Relaxed);
+        // Removals are taken back newest first, so it is near the end.
+        if let Some(at) = writer.garbage.iter().rposition(|(_, e)| Arc::ptr_eq(e, entry)) {
+            writer.garbage.remove(at);
+        }
+    }
+
     /// Unlinks rules that are invisible from `version` on, and subtables that are empty. A lookup that still
     /// runs at an earlier version may then miss them; whatever it caches carries the old generation.
     pub fn purge(&self, version: u64) {

@@ -9,7 +9,7 @@ use crate::exec::Meta;
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
 use heddle_flow::key::frag;
-use heddle_packet::Packet;
+use heddle_packet::{HEAD_SPACE, Packet};
 use heddle_wire::ip::{Ipv6, Ipv6Ext, proto};
 use heddle_wire::split;
 
@@ -212,7 +212,7 @@ impl Parsed {
 }
 
 /// Makes the full key of `p` (`in_port` from the packet) and says where its layers are. A packet whose
-/// headers go on in its foreign tail is made private for that.
+/// headers go on in its foreign tail gets a longer head, or is made private, for that.
 pub(crate) fn parse(p: &mut Packet, vlan_limit: u8) -> (FlowKey, Meta) {
     let mut key = FlowKey::default();
     let hint = Hint {
@@ -221,6 +221,9 @@ pub(crate) fn parse(p: &mut Packet, vlan_limit: u8) -> (FlowKey, Meta) {
         vlan_limit,
     };
     let mut layers = extract(p.head(), &hint, &mut key);
+    if layers.oddity == Some(Oddity::BeyondView) && p.pull_tail(HEAD_SPACE) {
+        layers = extract(p.head(), &hint, &mut key);
+    }
     if layers.oddity == Some(Oddity::BeyondView) && !p.segs().is_empty() {
         p.make_private();
         layers = extract(p.head(), &hint, &mut key);

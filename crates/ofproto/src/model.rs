@@ -67,6 +67,8 @@ pub struct Rule {
     pub created_ms: u64,
     /// Coarse clock at the last modification, ms.
     pub modified_ms: u64,
+    /// Version of the tables that first had it, whatever was modified since.
+    pub born: u64,
     /// The switch's own rule: not shown to controllers, not theirs to change.
     pub hidden: bool,
     /// Packets, bytes, last use.

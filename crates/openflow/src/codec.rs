@@ -4,6 +4,7 @@
 //! message. Types and their layouts are those of the specification of each version; extensions are Nicira's and ONF's
 //! as Open vSwitch has them.
 
+mod bundle;
 mod counters;
 pub(crate) mod cursor;
 mod flow_mod;
@@ -12,6 +13,7 @@ mod flow_stats;
 mod match10;
 mod match11;
 mod matches;
+mod monitor;
 mod multipart;
 mod oxs;
 mod packet;
@@ -88,7 +90,7 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
         }))
     };
     let message = match ty {
-        Type::Vendor => return vendor::decode(version, r, bytes, cx),
+        Type::Vendor => return vendor::decode(header, version, r, bytes, cx),
         Type::FeaturesRequest
         | Type::GetConfigRequest
         | Type::BarrierRequest
@@ -174,15 +176,38 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
             r.skip(8)?;
             return unsupported("OFPT_METER_MOD", ErrorKind::MeterModFailedOutOfMeters);
         }
-        Type::BundleControl | Type::BundleAdd => {
-            r.skip(8)?;
-            return unsupported("OFPT_BUNDLE", ErrorKind::BundleFailedOutOfBundles);
+        Type::BundleControl => {
+            if r.len() < 8 {
+                return Err(ErrorKind::BadRequestBadLen);
+            }
+            Message::BundleControl(bundle::decode_control(r)?)
         }
-        Type::TableStatus | Type::RequestForward => {
-            return unsupported("OFPT_TABLE_STATUS", ErrorKind::BadRequestBadType);
-        }
+        Type::BundleAdd => Message::BundleAdd(bundle::decode_add(header, r, cx)?),
+        Type::TableStatus => Message::TableStatus(tables::decode_status(r)?),
+        Type::RequestForward => decode_forward(header, r.rest(), cx)?,
     };
     Ok(message)
+}
+
+/// Reads a forwarded request: a group or meter mod with a header of its own.
+fn decode_forward(outer: &Header, body: &[u8], cx: &DecodeContext) -> Result<Message, ErrorKind> {
+    let inner = Header::parse(body).ok_or(ErrorKind::BundleFailedMsgBadLen)?;
+    let whole = body
+        .get(..inner.length.into())
+        .ok_or(ErrorKind::BundleFailedMsgBadLen)?;
+    if inner.version != outer.version {
+        return Err(ErrorKind::BadRequestBadVersion);
+    }
+    let version = Version::from_wire(inner.version).ok_or(ErrorKind::BadRequestBadVersion)?;
+    match Type::from_wire(version, inner.msg_type) {
+        Some(Type::GroupMod | Type::MeterMod) => {}
+        Some(Type::Vendor) if vendor::is_mod(Reader(whole.get(HEADER_LEN..).unwrap_or(&[]))) => {}
+        _ => return Err(ErrorKind::BundleFailedMsgUnsup),
+    }
+    Ok(Message::RequestForward {
+        xid: inner.xid,
+        message: Box::new(decode_body(&inner, whole, cx)?),
+    })
 }
 
 /// Writes a message, a multipart reply as one or more messages.
@@ -196,7 +221,7 @@ pub fn encode(version: Version, xid: u32, message: &Message) -> Result<Vec<Vec<u
         _ => {}
     }
     let mut out = vec![0; HEADER_LEN];
-    let msg_type = encode_body(version, message, &mut out)?;
+    let msg_type = encode_body(version, xid, message, &mut out)?;
     let length = u16::try_from(out.len()).map_err(|_| EncodeError::TooLong("message"))?;
     out.patch(
         0,
@@ -212,7 +237,7 @@ pub fn encode(version: Version, xid: u32, message: &Message) -> Result<Vec<Vec<u
 }
 
 /// Writes a body; gives the message's type.
-fn encode_body(version: Version, message: &Message, out: &mut Vec<u8>) -> Result<u8, EncodeError> {
+fn encode_body(version: Version, xid: u32, message: &Message, out: &mut Vec<u8>) -> Result<u8, EncodeError> {
     let v10 = version == Version::V10;
     let wire = |ty: Type, what: &'static str| {
         ty.to_wire(version)
@@ -319,6 +344,26 @@ fn encode_body(version: Version, message: &Message, out: &mut Vec<u8>) -> Result
             tables::encode_mod(version, m, out);
             wire(Type::TableMod, "table mod")
         }
+        Message::TableStatus(t) => {
+            tables::encode_status(t, out);
+            wire(Type::TableStatus, "table status")
+        }
+        Message::RequestForward { xid, message } => {
+            match version {
+                Version::V10 | Version::V11 | Version::V12 => vendor::begin(vendor::NXT_REQUESTFORWARD, out),
+                Version::V13 => vendor::begin_onf(vendor::ONFT_REQUESTFORWARD, out),
+                Version::V14 | Version::V15 => {}
+            }
+            for part in encode(version, *xid, message)? {
+                out.put(&part);
+            }
+            let ty = if version >= Version::V14 {
+                Type::RequestForward
+            } else {
+                Type::Vendor
+            };
+            wire(ty, "forwarded request")
+        }
         Message::BarrierRequest => wire(Type::BarrierRequest, "barrier request"),
         Message::BarrierReply => wire(Type::BarrierReply, "barrier reply"),
         Message::RoleRequest(q) | Message::RoleReply(q) => {
@@ -388,6 +433,32 @@ fn encode_body(version: Version, message: &Message, out: &mut Vec<u8>) -> Result
         | Message::SetControllerId(_) => {
             vendor::encode_setting(version, message, out)?;
             wire(Type::Vendor, "Nicira extension")
+        }
+        Message::BundleControl(_) | Message::BundleAdd(_) if version < Version::V13 => {
+            Err(EncodeError::NotInVersion {
+                what: "bundle",
+                version,
+            })
+        }
+        Message::BundleControl(c) => {
+            let onf = version == Version::V13;
+            if onf {
+                vendor::begin_onf(vendor::ONFT_BUNDLE_CONTROL, out);
+            }
+            bundle::encode_control(c, out);
+            wire(if onf { Type::Vendor } else { Type::BundleControl }, "bundle")
+        }
+        Message::BundleAdd(add) => {
+            let onf = version == Version::V13;
+            if onf {
+                vendor::begin_onf(vendor::ONFT_BUNDLE_ADD, out);
+            }
+            bundle::encode_add(version, xid, add, out)?;
+            wire(if onf { Type::Vendor } else { Type::BundleAdd }, "bundle")
+        }
+        Message::FlowMonitorCancel(_) | Message::FlowMonitorPaused | Message::FlowMonitorResumed => {
+            vendor::encode_monitor(version, message, out)?;
+            wire(Type::Vendor, "flow monitor")
         }
         Message::Unsupported(u) => Err(EncodeError::NotInVersion {
             what: u.kind,

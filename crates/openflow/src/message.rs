@@ -4,7 +4,9 @@
 //! codec of each version says what it can carry. Large payloads are boxed, so that a [`Message`] stays small
 //! to move. Numbers are in host order.
 
+mod bundle;
 mod flow;
+mod monitor;
 mod packet;
 mod port;
 mod role;
@@ -12,7 +14,9 @@ mod stats;
 mod switch;
 mod table;
 
+pub use bundle::{BUNDLE_ATOMIC, BUNDLE_ORDERED, BundleAdd, BundleCommand, BundleControl};
 pub use flow::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, GROUP_ANY};
+pub use monitor::{FlowChange, FlowEvent, FlowMonitorRequest, FlowUpdate, MonitorCommand, MonitorFlags};
 pub use packet::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
 pub use port::{
     PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStatus, QueueConfig,
@@ -24,7 +28,9 @@ pub use stats::{
     PortStats, QueueStats, TableStats,
 };
 pub use switch::{Capabilities, ConfigFlags, ErrorMsg, Hello, SwitchConfig, SwitchFeatures, Unsupported};
-pub use table::{TableDesc, TableFeatures, TableMiss, TableMod};
+pub use table::{
+    TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason, TableStatus,
+};
 
 /// One message, without its header.
 #[derive(Clone, PartialEq, Debug)]
@@ -61,6 +67,15 @@ pub enum Message {
     PortMod(PortMod),
     /// Configures a table (1.1 and later).
     TableMod(TableMod),
+    /// A table has become full or empty (1.4 and later).
+    TableStatus(TableStatus),
+    /// What another controller asked for and got: a group or meter mod, with its transaction id.
+    RequestForward {
+        /// The other controller's transaction id.
+        xid: u32,
+        /// What it asked for.
+        message: Box<Message>,
+    },
     /// Finish what came before.
     BarrierRequest,
     /// Answer to `BarrierRequest`.
@@ -89,6 +104,16 @@ pub enum Message {
     SetPacketInFormat(PacketInFormat),
     /// Nicira: this connection's controller id.
     SetControllerId(u16),
+    /// Opens, closes, commits or discards a bundle (1.3 and later), or says that this was done.
+    BundleControl(BundleControl),
+    /// Adds a change to a bundle.
+    BundleAdd(BundleAdd),
+    /// Ends a flow monitor (1.3 and earlier; later a multipart request does).
+    FlowMonitorCancel(u32),
+    /// Flow updates are held back (1.3 and earlier; later they say so themselves).
+    FlowMonitorPaused,
+    /// All flow updates that were held back have been sent (1.3 and earlier).
+    FlowMonitorResumed,
     /// Asks for statistics or descriptions.
     MultipartRequest {
         /// More parts of the request follow.

@@ -162,6 +162,8 @@ fn cases() -> Vec<Case> {
         eviction: true,
         vacancy: false,
         next,
+        command: TableFeaturesCommand::Replace,
+        unknown: false,
         any_properties: true,
     };
     let queues = QueueConfig {

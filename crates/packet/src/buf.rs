@@ -10,7 +10,7 @@ pub const BUF_SIZE: usize = 68 * 1024;
 /// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later.
 pub const HEADROOM: usize = 192;
 /// Bytes from the headroom on that every packet has room for.
-pub const HEAD_SPACE: usize = 192;
+pub const HEAD_SPACE: usize = 256;
 
 /// The area that every packet has, on cache lines of its own.
 #[derive(Debug)]

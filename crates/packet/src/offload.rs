@@ -50,3 +50,11 @@ pub struct Offload {
     /// Segment train, if any. Implies `csum` partial.
     pub gso: Option<Gso>,
 }
+
+impl Offload {
+    /// Whether there is nothing to say: no checksum to fill in or verified, no segment train.
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        matches!(self.csum, Csum::Unknown) && self.gso.is_none()
+    }
+}

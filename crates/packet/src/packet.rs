@@ -130,8 +130,13 @@ impl Packet {
     /// Makes it empty again: no bytes, no segments, no metadata. A big buffer stays.
     #[inline]
     pub fn reset(&mut self) {
+        self.start_head(0);
+    }
+    /// As [`Packet::reset`], with a head of `n` bytes, at most [`HEAD_SPACE`], of unspecified content.
+    #[inline]
+    pub fn start_head(&mut self, n: usize) {
         self.start = HEADROOM as u32;
-        self.head_len = 0;
+        self.head_len = n.min(HEAD_SPACE) as u32;
         self.tail_len = 0;
         self.segs.clear();
         self.offload = Offload::default();
@@ -230,6 +235,7 @@ impl Packet {
         self.shift_offsets(-(n as i32));
         true
     }
+    #[inline]
     fn shift_offsets(&mut self, by: i32) {
         if let Csum::Partial { start, .. } = &mut self.offload.csum {
             *start = (i32::from(*start) + by).clamp(0, i32::from(u16::MAX)) as u16;
@@ -271,6 +277,31 @@ impl Packet {
             self.head_len += n;
         }
         self.tail_len = 0;
+    }
+    /// Moves bytes from the tail into the head until that has `n`, as far as there are bytes and room; for headers that go on behind
+    /// the head. Returns whether the head became longer.
+    pub fn pull_tail(&mut self, n: usize) -> bool {
+        let (from, before) = (self.start as usize, self.head_len);
+        let room = self.capacity() - from;
+        let s = &mut *self.0;
+        let n = n.min(room);
+        let space = match &mut s.big {
+            None => &mut s.small.0[from..from + n.max(before as usize)],
+            Some(b) => &mut b.0[from..from + n.max(before as usize)],
+        };
+        let mut gone = 0;
+        for seg in &mut s.segs {
+            let got = seg.copy_to(&mut space[s.head_len as usize..]);
+            seg.advance(got);
+            s.head_len += got as u32;
+            s.tail_len -= got as u32;
+            if !seg.is_empty() {
+                break;
+            }
+            gone += 1;
+        }
+        s.segs.drain(..gone);
+        s.head_len > before
     }
     /// Writes a private copy of `self` (head, tail, metadata) into `dst`, which should have room ([`crate::Pool::get_for`]).
     pub fn copy_into(&self, dst: &mut Packet) {

@@ -34,10 +34,17 @@ impl Pool {
     /// An empty packet with room for at least [`HEAD_SPACE`] bytes.
     #[inline]
     pub fn get(&mut self) -> Packet {
-        match self.small.pop() {
+        self.get_head(0)
+    }
+    /// A packet with a head of `n` bytes (at most [`HEAD_SPACE`]) that the caller fills: [`Packet::head_space`].
+    #[inline]
+    pub fn get_head(&mut self, n: usize) -> Packet {
+        let mut p = match self.small.pop() {
             Some(p) => p,
             None => self.big.pop().unwrap_or_else(|| self.grow()),
-        }
+        };
+        p.start_head(n);
+        p
     }
     /// An empty packet with room for `n` bytes (cut to a big buffer's size).
     #[inline]
@@ -50,11 +57,10 @@ impl Pool {
     }
     /// An empty packet with a big buffer, for receiving what may be of any length.
     pub fn get_big(&mut self) -> Packet {
-        self.big.pop().unwrap_or_else(|| {
-            let mut p = self.get();
-            p.reserve(BUF_SIZE);
-            p
-        })
+        let mut p = self.big.pop().unwrap_or_else(|| self.get());
+        p.reset();
+        p.reserve(BUF_SIZE);
+        p
     }
     #[cold]
     fn grow(&mut self) -> Packet {
@@ -64,7 +70,6 @@ impl Pool {
     /// Takes a packet back.
     #[inline]
     pub fn put(&mut self, mut p: Packet) {
-        p.reset();
         if self.small.len() + self.big.len() >= self.cap {
             return;
         }

@@ -24,6 +24,7 @@ enum Op {
     PushVlan(u16),
     PopVlan,
     Private,
+    PullTail(usize),
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -34,6 +35,7 @@ fn op() -> impl Strategy<Value = Op> {
         any::<u16>().prop_map(Op::PushVlan),
         Just(Op::PopVlan),
         Just(Op::Private),
+        (0_usize..400).prop_map(Op::PullTail),
     ]
 }
 
@@ -87,6 +89,13 @@ proptest! {
                         model.drain(12..16);
                         head_len -= 4;
                     }
+                }
+                Op::PullTail(n) => {
+                    let longer = p.pull_tail(n);
+                    prop_assert_eq!(p.head().len() > head_len, longer);
+                    let full = p.space_mut().len() == p.head().len();
+                    prop_assert!(p.head().len() == head_len.max(n.min(model.len())) || full);
+                    head_len = p.head().len();
                 }
                 Op::Private => {
                     p.make_private();

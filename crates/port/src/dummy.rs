@@ -188,6 +188,25 @@ impl Port for DummyPort {
         Shared::set_options(&self.shared, options);
         Ok(())
     }
+    fn counts_losses(&self) -> bool {
+        false
+    }
+    fn has_default_queue(&self) -> bool {
+        true
+    }
+    /// As Open vSwitch's dummy devices have them, so that clients can be tested with counters of a type's own. Nothing
+    /// moves them.
+    fn statistics(&self) -> Vec<(String, u64)> {
+        let names = [
+            "rx_custom_packets_1",
+            "rx_custom_packets_2",
+            "rx_q0_bytes",
+            "rx_q0_packets",
+            "tx_q0_bytes",
+            "tx_q0_packets",
+        ];
+        names.into_iter().map(|n| (n.to_owned(), 0)).collect()
+    }
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }

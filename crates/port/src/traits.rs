@@ -106,6 +106,14 @@ pub trait Port: Send + Sync {
     fn set_options(&self, _options: &std::collections::BTreeMap<String, String>) -> Result<(), PortError> {
         Ok(())
     }
+    /// Whether losses and errors of the device are known; if not, OpenFlow says so instead of zero.
+    fn counts_losses(&self) -> bool {
+        true
+    }
+    /// Whether the device has a queue 0 for outputs without any QoS configured.
+    fn has_default_queue(&self) -> bool {
+        false
+    }
     /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not keep.
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()

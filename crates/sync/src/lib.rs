@@ -6,9 +6,11 @@
 //! * [`ring`]: a bounded queue between exactly two threads.
 //! * [`Counter`]: a number that one thread writes and any thread reads.
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
+//! * [`barrier`]: the full barrier of notification suppression.
 
-#![allow(unsafe_code)] // the ring's cells: see `ring`
+#![allow(unsafe_code)] // the ring's cells: see `ring`; one instruction: see `barrier`
 
+pub mod barrier;
 mod clock;
 mod counter;
 mod published;

@@ -24,6 +24,7 @@ pub mod mmap;
 pub mod packet_ring;
 pub mod packet_socket;
 pub mod process;
+pub mod sigbus;
 pub mod simd;
 mod sock;
 pub mod steering;

@@ -4,12 +4,13 @@
 //! dropped; the descriptor may be closed meanwhile. There is no access to the bytes here: whoever maps memory that
 //! others write to decides how to read it (`heddle-virtio`'s `mem`).
 //!
-//! A file that its owner cuts after it was mapped raises SIGBUS on access. Its length is checked when it is mapped;
-//! what happens afterwards is the owner's doing (a virtual machine monitor's, not its guest's).
+//! A file that its owner cuts after it was mapped raises SIGBUS on access. Its length is checked when it is mapped; for files of
+//! other processes there is [`Mapping::guarded`], which survives what happens afterwards.
 //!
 //! Thread-safety: a mapping is an address range; it may be used and dropped on any thread.
 
 use crate::cvt;
+use crate::sigbus::Guard;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -54,6 +55,8 @@ pub struct Mapping {
     base_len: usize,
     ptr: NonNull<u8>,
     len: usize,
+    /// Against SIGBUS.
+    guard: Option<Guard>,
 }
 
 // SAFETY: an address range that stays valid until drop; it grants no access by itself.
@@ -96,7 +99,25 @@ impl Mapping {
             base_len,
             ptr,
             len: len as usize,
+            guard: None,
         })
+    }
+
+    /// As [`Mapping::of_fd`], of a file that its owner may cut at any time: from then on the missing pages are empty ones of this
+    /// process, and [`Mapping::was_cut`] says so. At most 4096 mappings are guarded at a time, those beyond are not.
+    ///
+    /// # Errors
+    /// As [`Mapping::of_fd`]; what sigaction(2) says.
+    pub fn guarded(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
+        let mut map = Self::of_fd(fd, offset, len)?;
+        let base = map.base.addr().get();
+        let page = huge_page(fd).unwrap_or(4096);
+        map.guard = Guard::new(base, map.base_len, page)?;
+        Ok(map)
+    }
+    /// Whether a guarded file was found to be shorter than it was. What is read from it means nothing any more.
+    pub fn was_cut(&self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::was_cut)
     }
 
     /// Maps `len` zero bytes that no other process sees.
@@ -114,6 +135,7 @@ impl Mapping {
             base_len,
             ptr: base,
             len,
+            guard: None,
         })
     }
 
@@ -136,6 +158,17 @@ impl Mapping {
     }
 }
 
+/// The page size of a file in a hugetlbfs, whose pages cannot be replaced in part. `None`: an ordinary file.
+fn huge_page(fd: BorrowedFd<'_>) -> Option<usize> {
+    /// `HUGETLBFS_MAGIC`.
+    const MAGIC: u64 = 0x9584_58f6;
+    // SAFETY: all-zero is a valid buffer.
+    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: `fs` is writable.
+    let done = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut fs) };
+    (done == 0 && fs.f_type as u64 & 0xffff_ffff == MAGIC).then_some(fs.f_bsize as usize)
+}
+
 fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Result<NonNull<u8>> {
     // SAFETY: a new mapping at an address of the kernel's choice changes no existing memory.
     let p = unsafe {
@@ -156,6 +189,8 @@ fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Resu
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Before the addresses can be another mapping's.
+        self.guard = None;
         // SAFETY: exactly what `map` returned; the owner's contract is that nothing refers to it any more.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.base_len) };
     }
@@ -178,6 +213,35 @@ mod tests {
             b.as_ptr().add(3).read()
         };
         assert_eq!(seen, 7);
+    }
+
+    /// Its owner cuts the file under a guarded mapping: no signal, empty pages, and a word about it.
+    #[test]
+    fn a_file_that_is_cut_is_survived() {
+        use crate::event::EventFd;
+        let raised = EventFd::new().unwrap();
+        crate::sigbus::raise(raised.as_fd());
+        let fd = memfd("test", 3 * 4096, Pages::Normal).unwrap();
+        let (map, other) = (
+            Mapping::guarded(fd.as_fd(), 0, 3 * 4096).unwrap(),
+            Mapping::guarded(fd.as_fd(), 0, 4096).unwrap(),
+        );
+        let byte = |at: usize| map.as_ptr().as_ptr().wrapping_add(at);
+        for at in [0, 4096, 8192] {
+            // SAFETY: inside the mapping.
+            unsafe { byte(at).write_volatile(9) };
+        }
+        assert!(!map.was_cut());
+        // SAFETY: plain system call on an owned descriptor.
+        cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), 4096) }).unwrap();
+        // SAFETY: inside the mapping; the pages that are missing are replaced.
+        let seen = [0, 4096, 8192].map(|at| unsafe { byte(at).read_volatile() });
+        assert_eq!(seen, [9, 0, 0]);
+        assert!(map.was_cut() && !other.was_cut());
+        assert!(raised.drain() > 0);
+        crate::sigbus::quiet(raised.as_fd());
+        // SAFETY: inside the mapping.
+        unsafe { byte(8191).write_volatile(1) };
     }
 
     #[test]

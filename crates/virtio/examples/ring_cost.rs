@@ -3,7 +3,8 @@
 //! One thread means that no line travels between cores: this is the floor of the code, not of a machine. `device` is what a
 //! switch's worker spends (receive, copy, send, complete); `driver` is the generator's part. Medians over rounds.
 //!
-//! `cargo run --release -p heddle-virtio --example ring_cost [ROUNDS]`
+//! `cargo run --release -p heddle-virtio --example ring_cost [ROUNDS [CASE]]`, CASE a part of a line's name as `packed 64`; counts of
+//! instructions come from `valgrind --tool=callgrind --toggle-collect='*DeviceRx::rx' ...`.
 
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::Tsc;
@@ -108,6 +109,7 @@ fn case(features: Features, frame: usize, rounds: usize) -> Result<[u64; 4], Err
 
 fn main() -> Result<(), Error> {
     let rounds = std::env::args().nth(1).map_or(Ok(20_000), |s| s.parse())?;
+    let only = std::env::args().nth(2).unwrap_or_default();
     println!(
         "TSC {} MHz, bursts of {BURST}, {rounds} rounds",
         Tsc::hz() / 1_000_000
@@ -125,6 +127,9 @@ fn main() -> Result<(), Error> {
         ("packed in-order", Features::RING_PACKED | Features::IN_ORDER),
     ] {
         for frame in [64, 512, 1518, 9000] {
+            if !format!("{name} {frame}").contains(&only) {
+                continue;
+            }
             let [r, s, c, d] = case(features, frame, rounds)?;
             println!(
                 "{name:<24} {frame:>6} {r:>8} {s:>8} {c:>9} {:>8} {d:>8}",

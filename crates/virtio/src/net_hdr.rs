@@ -121,6 +121,18 @@ pub fn decode(hdr: &[u8], head_len: usize) -> Result<Offload, NetHdrError> {
     })
 }
 
+/// As [`encode`], with the number of buffers that the packet is spread over (virtio 1.2 §5.1.6.1).
+#[inline]
+pub fn header(offload: &Offload, packet_len: usize, num_buffers: u16) -> [u8; LEN] {
+    let mut hdr = if offload.is_plain() {
+        [0; LEN]
+    } else {
+        encode(offload, packet_len)
+    };
+    hdr[LEN_LEGACY..].copy_from_slice(&num_buffers.to_le_bytes());
+    hdr
+}
+
 /// Writes the header for a packet of `packet_len` bytes; a packet socket takes the first [`LEN_LEGACY`] bytes.
 ///
 /// `hdr_len` is put between the shortest and the longest L4 header: Linux makes that many bytes contiguous, so a

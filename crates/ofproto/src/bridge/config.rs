@@ -2,6 +2,7 @@
 
 use crate::model::{PriorityTags, VlanMode};
 use heddle_datapath::PortNo;
+use heddle_flow::field::Subfield;
 use heddle_openflow::{Port as OfPort, Version};
 
 /// `Bridge.fail_mode`.
@@ -37,6 +38,8 @@ pub struct BridgeConfig {
     pub mac_table_size: usize,
     /// How many VLAN tags are looked at (0: as many as a key holds).
     pub vlan_limit: usize,
+    /// Seconds after which a bundle that nobody touches is forgotten (`other_config:bundle-idle-timeout` of the switch).
+    pub bundle_idle_s: u64,
     /// `other_config:dp-desc`.
     pub dp_desc: Option<String>,
     /// `other_config:dp-sn`.
@@ -56,6 +59,7 @@ impl Default for BridgeConfig {
             mac_aging_s: 300,
             mac_table_size: 8192,
             vlan_limit: 1,
+            bundle_idle_s: 10,
             dp_desc: None,
             dp_sn: None,
         }
@@ -126,4 +130,6 @@ pub struct TableConfig {
     pub flow_limit: Option<usize>,
     /// Evict instead of refusing.
     pub evict: bool,
+    /// Flows that agree in these fields are a group; the largest one loses a flow.
+    pub groups: Vec<Subfield>,
 }

@@ -45,6 +45,7 @@ impl Bridge {
         let now = self.now_ms();
         self.purge_rules();
         self.mac.age(now);
+        self.sinks().iter().for_each(|s| s.tick(now));
         let candidates = self.timed_out(now);
         if candidates.is_empty() {
             return Ticked::default();

@@ -9,30 +9,38 @@
 //!
 //! **Costs.** A strict flow mod is a hash lookup; a loose one looks at every rule of its tables.
 
+mod bundle;
+mod change;
 mod config;
+mod evict;
 mod expire;
 mod flow_mod;
 mod handle;
+mod monitor;
 mod packet_out;
 mod ports;
+mod queues;
 mod select;
 mod stats;
+mod tables;
 
 #[cfg(test)]
 mod tests;
 
+pub use bundle::{BundleEntry, BundleFailed};
 pub use config::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget, TableConfig};
 pub use expire::Ticked;
+pub use monitor::Monitor;
 
 use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
 use crate::ofproto::Ofproto;
 use heddle_classifier::Entry;
-use heddle_openflow::message::{FlowRemoved, PortStatus};
+use heddle_openflow::message::{FlowEvent, FlowRemoved, PortStatus, TableStatus};
 use heddle_openflow::{Port as OfPort, Version};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A rule where it is linked.
@@ -47,12 +55,41 @@ pub enum Event {
     FlowRemoved(Arc<FlowRemoved>),
     /// A port came, went or changed.
     PortStatus(Arc<PortStatus>),
+    /// A flow came, went or changed; told only while there are flow monitors.
+    FlowChanged(Arc<FlowChanged>),
+    /// A table has become full or empty.
+    TableStatus(Arc<TableStatus>),
 }
 
-/// Somebody who is told of a bridge's events. Called from control threads only; must not block.
+/// Whose message asks for a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Origin {
+    /// The connection.
+    pub peer: u64,
+    /// The message's transaction id.
+    pub xid: u32,
+}
+
+/// What became of a flow, for flow monitors.
+#[derive(Clone, Debug)]
+pub struct FlowChanged {
+    /// What became of it.
+    pub what: FlowEvent,
+    /// The flow as it is now (as it was, if it went).
+    pub rule: Arc<Rule>,
+    /// The flow as it was, if it is another now.
+    pub old: Option<Arc<Rule>>,
+    /// Who asked for it.
+    pub origin: Option<Origin>,
+}
+
+/// Somebody who is told of a bridge's events. Called from control threads only; must neither block nor change rules.
 pub trait EventSink: Send + Sync {
-    /// Takes one event.
-    fn event(&self, event: &Event);
+    /// Takes events that happened together, in order.
+    fn events(&self, events: &[Event]);
+
+    /// Time passes.
+    fn tick(&self, _now_ms: u64) {}
 }
 
 /// A bridge.
@@ -68,6 +105,10 @@ pub struct Bridge {
     pub(crate) version: Arc<AtomicU64>,
     pub(crate) of: Weak<Ofproto>,
     pub(crate) state: Mutex<State>,
+    /// Held from a change of rules until its events are told, so that they are told in order. Before `state`.
+    order: Mutex<()>,
+    /// How many flow monitors there are.
+    monitors: AtomicUsize,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
 }
 
@@ -82,7 +123,8 @@ pub(crate) struct State {
     fail_open: Option<Linked>,
     /// Removed rules wait for `purge`.
     garbage: bool,
-    pub(crate) tables: BTreeMap<u8, TableConfig>,
+    /// By table.
+    tables: Vec<tables::TableState>,
     /// Controllers that decide about misses by OpenFlow 1.0 to 1.2's rules are connected.
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
@@ -111,10 +153,12 @@ impl Bridge {
                 timed: Vec::new(),
                 fail_open: None,
                 garbage: false,
-                tables: BTreeMap::new(),
+                tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
                 miss_to_controller: false,
                 frag_flags: 0,
             }),
+            order: Mutex::new(()),
+            monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
         });
         bridge.flush_flows();
@@ -133,10 +177,13 @@ impl Bridge {
         if events.is_empty() {
             return;
         }
-        let sinks: Vec<_> = self.sinks.lock().iter().filter_map(Weak::upgrade).collect();
-        for sink in sinks {
-            events.iter().for_each(|e| sink.event(e));
+        for sink in self.sinks() {
+            sink.events(events);
         }
+    }
+
+    fn sinks(&self) -> Vec<Arc<dyn EventSink>> {
+        self.sinks.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
     /// The configuration as it stands.
@@ -162,11 +209,6 @@ impl Bridge {
             self.flush_flows();
         }
         self.republish();
-    }
-
-    /// Per-table configuration from the database (`Flow_Table`).
-    pub fn configure_tables(&self, tables: BTreeMap<u8, TableConfig>) {
-        self.state.lock().tables = tables;
     }
 
     /// Says whether misses go to a controller under the rules of OpenFlow 1.0 to 1.2.

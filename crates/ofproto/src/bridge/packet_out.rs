@@ -1,5 +1,6 @@
 //! Packets from controllers.
 
+use super::tables::N_SHOWN_TABLES;
 use super::{Bridge, PortTarget};
 use crate::xlate;
 use crate::xlate::{key_port, of_port};
@@ -8,12 +9,35 @@ use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
 use heddle_openflow::message::{FlowMod, PacketOut};
-use heddle_openflow::{Action, ErrorKind, Instruction, Port as OfPort, Version};
+use heddle_openflow::{Action, ErrorKind, Port as OfPort, Version};
 use heddle_packet::Packet;
+
+/// A packet-out's packet.
+pub(super) struct Injected {
+    packet: Packet,
+    key: FlowKey,
+    in_port: OfPort,
+}
+
+/// A packet-out that has been translated.
+pub(super) struct Prepared {
+    injected: Injected,
+    translation: Translation,
+    now_ms: u64,
+}
 
 impl Bridge {
     /// Runs a packet-out's actions on its packet; returns when the outputs have been handed to the ports.
     pub fn packet_out(&self, version: Version, po: &PacketOut) -> Result<(), ErrorKind> {
+        let injected = self.check_packet_out(version, po)?;
+        if let Some(prepared) = self.prepare_packet_out(po, injected, None)? {
+            self.finish_packet_out(prepared);
+        }
+        Ok(())
+    }
+
+    /// Checks a packet-out by itself, and reads its packet.
+    pub(super) fn check_packet_out(&self, version: Version, po: &PacketOut) -> Result<Injected, ErrorKind> {
         if po.buffer_id.is_some() {
             return Err(ErrorKind::BadRequestBufferUnknown);
         }
@@ -28,46 +52,74 @@ impl Bridge {
         }
         key.in_port = key_port(in_port);
         check_actions(&po.actions, &exactly(&key), &self.check_context(version, 0))?;
+        Ok(Injected { packet, key, in_port })
+    }
+
+    /// Translates a packet-out at a version of the rules (`None`: the current one). `None` if nothing forwards.
+    pub(super) fn prepare_packet_out(
+        &self,
+        po: &PacketOut,
+        injected: Injected,
+        version: Option<u64>,
+    ) -> Result<Option<Prepared>, ErrorKind> {
         check_references(&po.actions)?;
         let Some(of) = self.of.upgrade() else {
-            return Ok(());
+            return Ok(None);
         };
-        let Some(dp) = of.datapath() else { return Ok(()) };
-        let now_ms = self.now_ms();
-        let mut out = Translation::default();
+        let mut prepared = Prepared {
+            translation: Translation::default(),
+            now_ms: self.now_ms(),
+            injected,
+        };
         let request = xlate::PacketOut {
             bridge: self.id,
-            key: &key,
+            key: &prepared.injected.key,
             actions: &po.actions,
-            now_ms,
+            now_ms: prepared.now_ms,
+            version,
         };
-        of.pipeline().packet_out(&request, &mut out);
-        for c in &out.credits {
+        of.pipeline().packet_out(&request, &mut prepared.translation);
+        Ok(Some(prepared))
+    }
+
+    /// Counts a translated packet-out and hands it to the datapath.
+    pub(super) fn finish_packet_out(&self, prepared: Prepared) {
+        let Prepared {
+            injected: Injected { packet, key, in_port },
+            translation,
+            now_ms,
+        } = prepared;
+        let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) else {
+            return;
+        };
+        for c in &translation.credits {
             c.credit(1, packet.len() as u64, now_ms, key.tcp_flags);
         }
-        if !out.actions.is_empty() {
+        if !translation.actions.is_empty() {
             let from = self.dp_port(in_port).unwrap_or(PortNo::NONE);
-            if let Err(e) = dp.inject(packet, from, out.actions) {
+            if let Err(e) = dp.inject(packet, from, translation.actions) {
                 log::warn!(target: "ofproto", "{}: packet-out was not carried out: {e}", self.name);
             }
         }
-        Ok(())
     }
 
-    /// Checks a flow mod's actions against its match, as far as the version demands.
+    /// Checks a flow mod by itself: its actions against its match as far as the version demands, and that it names
+    /// tables that controllers may use.
     pub(super) fn check_flow_mod(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
+        if fm.buffer_id.is_some() {
+            return Err(ErrorKind::BadRequestBufferUnknown);
+        }
+        if fm.table_id != 0xff && usize::from(fm.table_id) >= self.tables.len() {
+            return Err(ErrorKind::FlowModFailedBadTableId);
+        }
+        if fm.table_id >= N_SHOWN_TABLES && fm.table_id != 0xff {
+            return Err(ErrorKind::BadRequestEperm);
+        }
         check_instructions(
             &fm.instructions,
             &fm.match_,
             &self.check_context(version, fm.table_id),
         )?;
-        for i in &fm.instructions.0 {
-            match i {
-                Instruction::Apply(actions) | Instruction::Write(actions) => check_references(actions)?,
-                Instruction::Meter(_) => return Err(ErrorKind::MeterModFailedInvalidMeter),
-                Instruction::Clear | Instruction::WriteMetadata { .. } | Instruction::Goto(_) => {}
-            }
-        }
         Ok(())
     }
 
@@ -90,7 +142,7 @@ impl Bridge {
 }
 
 /// There are no groups and no meters yet, so what names one names one that does not exist.
-fn check_references(actions: &[Action]) -> Result<(), ErrorKind> {
+pub(super) fn check_references(actions: &[Action]) -> Result<(), ErrorKind> {
     actions.iter().try_for_each(|a| match a {
         Action::Group(_) => Err(ErrorKind::BadActionBadOutGroup),
         Action::Meter(_) => Err(ErrorKind::MeterModFailedInvalidMeter),

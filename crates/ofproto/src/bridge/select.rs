@@ -45,9 +45,8 @@ impl Select {
         }
     }
 
-    /// The rules, table by table, higher priorities first, hidden ones left out.
-    pub(super) fn run(&self, bridge: &Bridge) -> Vec<Linked> {
-        let version = bridge.current_version();
+    /// The rules at `version`, table by table, higher priorities first, hidden ones left out.
+    pub(super) fn run(&self, bridge: &Bridge, version: u64) -> Vec<Linked> {
         let mut found = Vec::new();
         for table in bridge
             .tables
@@ -76,10 +75,19 @@ impl Select {
     fn wants(&self, rule: &Rule) -> bool {
         !rule.hidden
             && (rule.cookie ^ self.cookie) & self.cookie_mask == 0
-            && (self.out_port == OfPort::NONE || outputs(rule, &|a| sends_to(a, self.out_port)))
-            && (self.out_group == GROUP_ANY
-                || outputs(rule, &|a| matches!(a, Action::Group(g) if *g == self.out_group)))
+            && (self.out_port == OfPort::NONE || has_output(rule, self.out_port))
+            && has_group(rule, self.out_group)
     }
+}
+
+/// Whether a rule outputs to this port.
+pub(super) fn has_output(rule: &Rule, port: OfPort) -> bool {
+    outputs(rule, &|a| sends_to(a, port))
+}
+
+/// Whether a rule uses this group ([`GROUP_ANY`]: it need not).
+pub(super) fn has_group(rule: &Rule, group: u32) -> bool {
+    group == GROUP_ANY || outputs(rule, &|a| matches!(a, Action::Group(g) if *g == group))
 }
 
 /// The compact form of a match as a peer sent it (its key may have bits outside the mask).

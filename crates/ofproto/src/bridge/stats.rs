@@ -1,19 +1,16 @@
 //! What a controller can ask: features, descriptions, statistics.
 
 use super::select::Select;
+use super::tables::N_SHOWN_TABLES;
 use super::{Bridge, PortTarget, ports::PortState};
 use crate::model::{N_TABLES, Rule, Stats};
 use heddle_openflow::message::{
     AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, GroupFeatures,
-    MeterFeatures, MpReply, MpRequest, PortStats, SwitchFeatures, TableDesc, TableFeatures, TableStats,
+    MeterFeatures, MpReply, MpRequest, PortStats, SwitchFeatures, TableStats,
 };
 use heddle_openflow::{ErrorKind, Port as OfPort, Version};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Tables that controllers see; the last one is the switch's own, as in Open vSwitch.
-const N_SHOWN_TABLES: u8 = 254;
-/// What a table claims to hold.
-const MAX_ENTRIES: u32 = 1_000_000;
 /// OpenFlow 1.0 action types 0 to 11: all.
 const ACTIONS_1_0: u32 = 0x0fff;
 
@@ -41,6 +38,9 @@ impl Bridge {
             | Capabilities::TABLE_STATS
             | Capabilities::PORT_STATS
             | Capabilities::QUEUE_STATS;
+        if version >= Version::V14 {
+            capabilities |= Capabilities::BUNDLES;
+        }
         if version <= Version::V11 {
             capabilities |= Capabilities::ARP_MATCH_IP;
         }
@@ -70,23 +70,22 @@ impl Bridge {
             },
             MpRequest::Table => MpReply::Table(self.table_stats()),
             MpRequest::Port(p) => MpReply::Port(self.port_stats(*p)),
-            MpRequest::Queue { port, .. } => {
-                self.known_port(*port, ErrorKind::QueueOpFailedBadPort)?;
-                MpReply::Queue(Vec::new())
-            }
+            MpRequest::Queue { port, queue } => MpReply::Queue(self.queue_stats(*port, *queue)?),
             MpRequest::PortDesc(p) => MpReply::PortDesc(self.some_port_descs(*p)),
-            MpRequest::TableFeatures(wanted) if wanted.is_empty() => {
+            MpRequest::TableFeatures(wanted) => {
+                self.change_table_features(wanted)?;
                 MpReply::TableFeatures(self.table_features())
             }
-            MpRequest::TableFeatures(_) => return Err(ErrorKind::TableFeaturesFailedEperm),
             MpRequest::TableDesc => MpReply::TableDesc(self.table_descs()),
-            MpRequest::QueueDesc(_) => MpReply::QueueDesc(Vec::new()),
+            MpRequest::QueueDesc(q) => MpReply::QueueDesc(self.queue_configs(q)?),
             MpRequest::GroupStats(_) => MpReply::GroupStats,
             MpRequest::GroupDesc(_) => MpReply::GroupDesc,
             MpRequest::GroupFeatures => MpReply::GroupFeatures(GroupFeatures::default()),
             MpRequest::MeterStats(_) => MpReply::MeterStats,
             MpRequest::MeterConfig(_) => MpReply::MeterConfig,
             MpRequest::MeterFeatures => MpReply::MeterFeatures(MeterFeatures::default()),
+            // The connection's own business, which takes it before it comes here.
+            MpRequest::FlowMonitor(_) => return Err(ErrorKind::BadRequestBadStat),
         })
     }
 
@@ -113,7 +112,7 @@ impl Bridge {
         self.refresh();
         let now = self.now_ms();
         Ok(Select::for_stats(r)
-            .run(self)
+            .run(self, self.current_version())
             .iter()
             .map(|e| one_flow(version, &e.data, now))
             .collect())
@@ -123,7 +122,7 @@ impl Bridge {
         check_table(r.table_id)?;
         self.refresh();
         let mut sum = AggregateStats::default();
-        for e in Select::for_stats(r).run(self) {
+        for e in Select::for_stats(r).run(self, self.current_version()) {
             let (packets, bytes) = counts(&e.data.stats);
             sum.packet_count = sum.packet_count.saturating_add(packets);
             sum.byte_count = sum.byte_count.saturating_add(bytes);
@@ -132,74 +131,22 @@ impl Bridge {
         Ok(sum)
     }
 
-    /// Number of flows that controllers see in a table.
-    pub fn flow_count(&self, table: u8) -> u32 {
-        let mut n = 0;
-        if let Some(t) = self.tables.get(usize::from(table)) {
-            t.rules
-                .for_each(self.current_version(), |e| n += u32::from(!e.data.hidden));
-        }
-        n
-    }
-
     fn table_stats(&self) -> Vec<TableStats> {
         self.refresh();
         let state = self.state.lock();
-        let name = |t: u8| {
-            state
-                .tables
-                .get(&t)
-                .and_then(|c| c.name.clone())
-                .unwrap_or_default()
-        };
-        let limit = |t: u8| {
-            let limit = state.tables.get(&t).and_then(|c| c.flow_limit);
-            limit.map_or(MAX_ENTRIES, |n| u32::try_from(n).unwrap_or(u32::MAX))
-        };
         let shown = self.tables.iter().take(N_SHOWN_TABLES.into());
         shown
             .map(|t| {
                 let (matched, missed) = (counts(&t.matched).0, counts(&t.missed).0);
+                let table = &state.tables[usize::from(t.id)];
                 TableStats {
-                    name: name(t.id),
+                    name: table.name().to_owned(),
                     table_id: t.id,
-                    max_entries: limit(t.id),
-                    active_count: self.flow_count(t.id),
+                    max_entries: table.max_entries(),
+                    active_count: u32::try_from(table.n_flows).unwrap_or(u32::MAX),
                     lookup_count: matched + missed,
                     matched_count: matched,
                 }
-            })
-            .collect()
-    }
-
-    fn table_features(&self) -> Vec<TableFeatures> {
-        let state = self.state.lock();
-        (0..N_SHOWN_TABLES)
-            .map(|t| TableFeatures {
-                table_id: t,
-                name: state
-                    .tables
-                    .get(&t)
-                    .and_then(|c| c.name.clone())
-                    .unwrap_or_default(),
-                metadata_match: u64::MAX,
-                metadata_write: u64::MAX,
-                max_entries: MAX_ENTRIES,
-                eviction: true,
-                vacancy: false,
-                next: (t + 1..N_SHOWN_TABLES).collect(),
-                any_properties: true,
-            })
-            .collect()
-    }
-
-    fn table_descs(&self) -> Vec<TableDesc> {
-        let state = self.state.lock();
-        (0..N_SHOWN_TABLES)
-            .map(|t| TableDesc {
-                table_id: t,
-                eviction: state.tables.get(&t).is_some_and(|c| c.evict),
-                ..TableDesc::default()
             })
             .collect()
     }
@@ -209,15 +156,6 @@ impl Bridge {
         all.into_iter()
             .filter(|d| which == OfPort::NONE || d.port == which)
             .collect()
-    }
-
-    fn known_port(&self, which: OfPort, error: ErrorKind) -> Result<(), ErrorKind> {
-        let any = matches!(which, OfPort::NONE | OfPort::ALL);
-        if any || self.state.lock().ports.contains_key(&which) {
-            Ok(())
-        } else {
-            Err(error)
-        }
     }
 
     /// As in Open vSwitch, a port that is not there has an empty answer, not an error.
@@ -253,10 +191,18 @@ impl Bridge {
                     out.tx_packets = s.tx_packets;
                     out.tx_bytes = s.tx_bytes;
                     // ... and what the device lost before a receive queue saw it.
-                    out.rx_dropped = s.rx_dropped + device.map_or(0, |d| d.status().rx_dropped);
+                    out.rx_dropped = s.rx_dropped + device.as_ref().map_or(0, |d| d.status().rx_dropped);
                     out.tx_dropped = s.tx_dropped;
                     out.rx_errors = s.rx_errors;
                     out.tx_errors = s.tx_errors;
+                }
+                if let Some(device) = device {
+                    out.custom = device.statistics();
+                    if !device.counts_losses() {
+                        let unknown = PortStats::unknown(p.config.no);
+                        (out.rx_dropped, out.tx_dropped) = (unknown.rx_dropped, unknown.tx_dropped);
+                        (out.rx_errors, out.tx_errors) = (unknown.rx_errors, unknown.tx_errors);
+                    }
                 }
             }
             PortTarget::Unbound => {}

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 struct Recorder(Mutex<Vec<Event>>);
 
 impl EventSink for Recorder {
-    fn event(&self, event: &Event) {
-        self.0.lock().push(event.clone());
+    fn events(&self, events: &[Event]) {
+        self.0.lock().extend_from_slice(events);
     }
 }
 
@@ -262,6 +262,7 @@ fn a_full_table_refuses_or_evicts() {
                 flow_limit: Some(2),
                 evict,
                 name: None,
+                groups: Vec::new(),
             },
         )])
     };
@@ -317,7 +318,7 @@ fn every_request_is_answered() {
         MpRequest::MeterFeatures,
     ];
     for v in Version::ALL {
-        let ask = |m: &heddle_openflow::Message| l.bridge.handle(v, m).expect("answered").len();
+        let ask = |m: &heddle_openflow::Message| l.bridge.handle(v, None, m).expect("answered").len();
         assert_eq!(ask(&heddle_openflow::Message::FeaturesRequest), 1);
         for r in &requests {
             assert_eq!(

@@ -101,17 +101,25 @@ impl Manager {
                 reason: RoleReason::PrimaryRequest,
                 generation_id,
             };
-            if p.version().is_some_and(|v| v >= Version::V14) {
-                p.send(&Message::RoleStatus(status));
+            // An experimenter's message in 1.3; before, there is none.
+            if p.version().is_some_and(|v| v >= Version::V13) {
+                p.tell(&Message::RoleStatus(status));
             }
         }
     }
 }
 
 impl EventSink for Manager {
-    fn event(&self, event: &Event) {
+    fn events(&self, events: &[Event]) {
         for p in self.peers() {
-            p.event(event);
+            p.events(events);
+        }
+    }
+
+    fn tick(&self, now_ms: u64) {
+        let idle_ms = self.bridge.config().bundle_idle_s * 1000;
+        for p in self.peers() {
+            p.tick(now_ms, idle_ms);
         }
     }
 }

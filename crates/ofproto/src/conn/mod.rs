@@ -3,7 +3,7 @@
 //! **Problem.** Any number of peers speak OpenFlow to a bridge at once, each in its own version and with its own
 //! role and wishes; some are called by us (`Controller` rows), some call us (`RUNDIR/BRIDGE.mgmt`).
 //!
-//! **Shape.** [`session`] is one peer without any socket: bytes of a message in, messages out. [`stream`] moves
+//! **Shape.** [`session`] is one peer without any socket: bytes of a message in, messages out ([`handle`], [`tell`]). [`stream`] moves
 //! bytes between a session and a socket. [`listen`] accepts, [`dial`] calls with back-off, and [`Manager`] is
 //! what the sessions of one bridge share: who is primary, which generation id was last, who gets which event.
 //!
@@ -11,13 +11,19 @@
 //! (a length below 8) and a failed negotiation end it. A peer that does not read loses packet-ins first; when
 //! what waits for it passes a bound, it is disconnected. No peer delays another: each has its own task.
 
+mod bundles;
 mod controllers;
 mod dial;
+mod handle;
 mod listen;
 mod manager;
+mod monitors;
+mod parts;
 mod remote;
 mod session;
 mod stream;
+mod tell;
+mod wishes;
 
 #[cfg(test)]
 mod tests;

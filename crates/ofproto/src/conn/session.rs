@@ -1,16 +1,15 @@
 //! One peer, without its socket: what it said, what it wants, what it is sent.
 //!
-//! A [`Peer`] is shared: its own task feeds it messages, any control thread hands it events. What is to be sent
-//! goes into a queue that the task drains. Events are dropped, oldest wish first: packet-ins when more than
+//! A [`Peer`] is shared: its own task feeds it messages (`handle`), any control thread hands it events (`tell`). What is
+//! to be sent goes into a queue that the task drains. Events are dropped, oldest wish first: packet-ins when more than
 //! [`MAX_PACKET_INS`] wait; a peer for which more than [`MAX_BACKLOG`] bytes wait is cut off.
 
 use super::Manager;
-use crate::bridge::Event;
-use crate::event::PacketInEvent;
-use heddle_openflow::message::{
-    AsyncConfig, AsyncType, ConfigFlags, Hello, Message, PacketInFormat, PacketInReason, Role, RoleRequest,
-    SwitchConfig,
-};
+use super::bundles::Bundles;
+use super::monitors::Monitors;
+use super::parts::Parts;
+use super::wishes::Wishes;
+use heddle_openflow::message::{AsyncConfig, AsyncType, Hello, Message, PacketInReason, Role};
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -18,16 +17,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 
 /// Packet-ins that may wait for one peer.
-const MAX_PACKET_INS: usize = 100;
+pub(super) const MAX_PACKET_INS: usize = 100;
 /// Bytes that may wait for one peer.
 const MAX_BACKLOG: usize = 64 << 20;
-/// `miss_send_len` of a controller that has not said another (OpenFlow 1.0 §5.3.2).
-const DEFAULT_MISS_SEND_LEN: u16 = 128;
-/// Packets with an invalid TTL, in a mask of packet-in reasons.
-const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
-/// The whole packet, whatever its length.
-const NO_LIMIT: u16 = 0xffff;
-
 /// Whether we called the peer (a controller) or it called us (a service connection, `ovs-ofctl`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
@@ -35,33 +27,37 @@ pub(super) enum Kind {
     Service,
 }
 
+/// Which bound counts bytes on their way to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sort {
+    /// The one for everything.
+    Plain,
+    /// Also that of packet-ins.
+    PacketIn,
+    /// Also that of flow monitors.
+    Monitor,
+}
+
 /// Bytes on their way to a peer.
 pub(super) struct Outgoing {
     pub(super) bytes: Vec<u8>,
-    is_packet_in: bool,
+    sort: Sort,
 }
 
 pub(super) struct Peer {
     pub(super) id: u64,
-    kind: Kind,
-    manager: Arc<Manager>,
-    wishes: Mutex<Wishes>,
+    pub(super) kind: Kind,
+    pub(super) manager: Arc<Manager>,
+    pub(super) wishes: Mutex<Wishes>,
+    pub(super) monitors: Mutex<Monitors>,
+    pub(super) bundles: Mutex<Bundles>,
+    pub(super) parts: Mutex<Parts>,
     queue: mpsc::UnboundedSender<Outgoing>,
     backlog: AtomicUsize,
-    packet_ins: AtomicUsize,
+    pub(super) packet_ins: AtomicUsize,
+    /// Bytes of flow updates that wait.
+    pub(super) updates: AtomicUsize,
     open: AtomicBool,
-}
-
-/// What the peer has negotiated and asked for.
-struct Wishes {
-    version: Option<Version>,
-    role: Role,
-    wanted: AsyncConfig,
-    format: PacketInFormat,
-    miss_send_len: u16,
-    controller_id: u16,
-    decode: DecodeContext,
-    next_xid: u32,
 }
 
 /// What a connection is to do after a message.
@@ -77,24 +73,14 @@ impl Peer {
         let peer = Arc::new(Self {
             id: manager.next_id(),
             kind,
-            wishes: Mutex::new(Wishes {
-                version: None,
-                role: Role::Equal,
-                wanted: AsyncConfig::default(),
-                format: PacketInFormat::Standard,
-                // A service connection gets events only once it asks for them by setting a length.
-                miss_send_len: if kind == Kind::Service {
-                    0
-                } else {
-                    DEFAULT_MISS_SEND_LEN
-                },
-                controller_id: 0,
-                decode: DecodeContext::default(),
-                next_xid: 1,
-            }),
+            wishes: Mutex::new(Wishes::new(kind)),
+            monitors: Mutex::default(),
+            bundles: Mutex::default(),
+            parts: Mutex::default(),
             queue,
             backlog: AtomicUsize::new(0),
             packet_ins: AtomicUsize::new(0),
+            updates: AtomicUsize::new(0),
             open: AtomicBool::new(true),
             manager: manager.clone(),
         });
@@ -117,13 +103,23 @@ impl Peer {
     /// The connection has ended.
     pub(super) fn close(&self) {
         self.open.store(false, Ordering::Relaxed);
+        self.forget_monitors();
         self.manager.update_miss();
     }
     /// The task has written these bytes.
     pub(super) fn written(&self, out: &Outgoing) {
-        self.backlog.fetch_sub(out.bytes.len(), Ordering::Relaxed);
-        if out.is_packet_in {
-            self.packet_ins.fetch_sub(1, Ordering::Relaxed);
+        let n = out.bytes.len();
+        self.backlog.fetch_sub(n, Ordering::Relaxed);
+        match out.sort {
+            Sort::Plain => {}
+            Sort::PacketIn => {
+                self.packet_ins.fetch_sub(1, Ordering::Relaxed);
+            }
+            Sort::Monitor => {
+                if self.updates.fetch_sub(n, Ordering::Relaxed) == n {
+                    self.resume_monitors();
+                }
+            }
         }
     }
 
@@ -143,7 +139,12 @@ impl Peer {
         let bitmap = allowed.iter().fold(0, |m, v| m | v.bit());
         let highest = allowed.into_iter().max().unwrap_or(Version::V10);
         // A bitmap is understood, or skipped, by every version (OpenFlow 1.3 §7.5.1).
-        self.send_as(highest, 1, &Message::Hello(Hello { bitmap: Some(bitmap) }), false);
+        self.send_as(
+            highest,
+            1,
+            &Message::Hello(Hello { bitmap: Some(bitmap) }),
+            Sort::Plain,
+        );
     }
 
     /// Sends a message of our own in the negotiated version.
@@ -153,33 +154,39 @@ impl Peer {
     }
 
     /// Answers the message that had this `xid`.
-    fn reply(&self, xid: u32, message: &Message) {
+    pub(super) fn reply(&self, xid: u32, message: &Message) {
         if let Some(version) = self.version() {
-            self.send_as(version, xid, message, false);
+            self.send_as(version, xid, message, Sort::Plain);
         }
     }
 
-    fn send_as(&self, version: Version, xid: u32, message: &Message, is_packet_in: bool) {
+    pub(super) fn send_as(&self, version: Version, xid: u32, message: &Message, sort: Sort) {
         match heddle_openflow::encode(version, xid, message) {
-            Ok(parts) => parts.into_iter().for_each(|bytes| self.push(bytes, is_packet_in)),
+            Ok(parts) => parts.into_iter().for_each(|bytes| self.push(bytes, sort)),
             Err(e) => log::warn!(target: "ofproto", "{}: cannot send: {e}", self.manager.bridge.name),
         }
     }
 
-    fn send_error(&self, version: Version, xid: u32, error: &OfError) {
-        self.push(error.encode(version, xid), false);
+    pub(super) fn send_error(&self, version: Version, xid: u32, error: &OfError) {
+        self.push(error.encode(version, xid), Sort::Plain);
     }
 
-    fn push(&self, bytes: Vec<u8>, is_packet_in: bool) {
+    fn push(&self, bytes: Vec<u8>, sort: Sort) {
         let waiting = self.backlog.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > MAX_BACKLOG {
             self.open.store(false, Ordering::Relaxed);
         }
-        if is_packet_in {
-            self.packet_ins.fetch_add(1, Ordering::Relaxed);
+        match sort {
+            Sort::Plain => {}
+            Sort::PacketIn => {
+                self.packet_ins.fetch_add(1, Ordering::Relaxed);
+            }
+            Sort::Monitor => {
+                self.updates.fetch_add(bytes.len(), Ordering::Relaxed);
+            }
         }
         // Fails only when the task has ended; then nobody waits for the bytes.
-        let _ = self.queue.send(Outgoing { bytes, is_packet_in });
+        let _ = self.queue.send(Outgoing { bytes, sort });
     }
 
     /// Takes one whole message.
@@ -239,175 +246,17 @@ impl Peer {
     }
 
     fn receive_in(&self, version: Version, header: Header, bytes: &[u8]) {
-        let context = self.wishes.lock().decode.clone();
-        let result = match heddle_openflow::decode(bytes, &context) {
-            _ if header.version != version.wire() && header.msg_type > 3 => {
-                Err(ErrorKind::BadRequestBadVersion)
-            }
-            Ok((_, message)) => self.handle(version, header.xid, message),
-            Err(e) => {
-                self.send_error(version, header.xid, &e.error);
-                return;
-            }
-        };
-        if let Err(kind) = result {
-            self.send_error(version, header.xid, &OfError::new(kind, bytes));
-        }
-    }
-
-    fn handle(&self, version: Version, xid: u32, message: Message) -> Result<(), ErrorKind> {
-        let bridge = &self.manager.bridge;
-        if changes_the_switch(&message) && self.role() == Role::Secondary {
-            return Err(ErrorKind::BadRequestIsSecondary);
-        }
-        match message {
-            // Another hello is harmless; errors about what we sent and answers to our probes need no answer.
-            Message::Hello(_) | Message::EchoReply(_) => {}
-            Message::Error(e) => {
-                log::info!(target: "ofproto", "{}: peer reports error {:?}", bridge.name, e.kind);
-            }
-            Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
-            Message::BarrierRequest => self.reply(xid, &Message::BarrierReply),
-            Message::GetConfigRequest => {
-                let mut flags = bridge.frag_flags() & ConfigFlags::FRAG_MASK;
-                let config = {
-                    let w = self.wishes.lock();
-                    let ttl = version < Version::V13
-                        && w.wanted.primary[AsyncType::PacketIn as usize] & INVALID_TTL != 0;
-                    flags.set(ConfigFlags::INVALID_TTL_TO_CONTROLLER, ttl);
-                    SwitchConfig {
-                        flags,
-                        miss_send_len: w.miss_send_len,
-                    }
-                };
-                self.reply(xid, &Message::GetConfigReply(config));
-            }
-            Message::SetConfig(c) => {
-                if self.role() != Role::Secondary {
-                    bridge.set_frag_flags(c.flags);
-                }
-                self.wishes.lock().configure(version, &c);
-                self.manager.update_miss();
-            }
-            Message::RoleRequest(r) => self.change_role(xid, r)?,
-            Message::GetAsyncRequest => {
-                let wanted = self.wishes.lock().wanted;
-                self.reply(xid, &Message::GetAsyncReply(wanted));
-            }
-            Message::SetAsync(update) => {
-                self.wishes.lock().wanted.apply(&update);
-                self.manager.update_miss();
-            }
-            Message::SetFlowFormat(_) => {} // the form of each message says for itself what it is
-            Message::FlowModTableId(on) => self.wishes.lock().decode.flow_mod_table_id = on,
-            Message::SetPacketInFormat(f) => self.wishes.lock().format = f,
-            Message::SetControllerId(id) => self.wishes.lock().controller_id = id,
-            Message::Unsupported(u) => return Err(u.error.kind),
-            other => {
-                for reply in bridge.handle(version, &other)? {
-                    self.send_as(version, xid, &reply, false);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn change_role(&self, xid: u32, request: RoleRequest) -> Result<(), ErrorKind> {
-        if let (Some(id), Role::Primary | Role::Secondary) = (request.generation_id, request.role) {
-            self.manager
-                .check_generation(id)
-                .map_err(|_| ErrorKind::RoleRequestFailedStale)?;
-        }
-        if request.role != Role::NoChange {
-            self.set_role(request.role);
-        }
-        if request.role == Role::Primary {
-            self.manager.demote_others(self.id);
-        }
-        let generation_id = request
-            .generation_id
-            .map(|_| self.manager.generation().unwrap_or(u64::MAX));
-        self.reply(
-            xid,
-            &Message::RoleReply(RoleRequest {
-                role: self.role(),
-                generation_id,
-            }),
-        );
-        Ok(())
-    }
-
-    /// Sends an event if the peer wants it.
-    pub(super) fn event(&self, event: &Event) {
-        let wants = |ty, reason| self.wishes.lock().wants(self.kind, ty, reason);
-        match event {
-            Event::PacketIn(p) => self.packet_in(p),
-            Event::FlowRemoved(f) if wants(AsyncType::FlowRemoved, f.reason as u8) => {
-                let mut f = (**f).clone();
-                f.nxm = self.wishes.lock().format != PacketInFormat::Standard;
-                self.send(&Message::FlowRemoved(Box::new(f)));
-            }
-            Event::PortStatus(s) if wants(AsyncType::PortStatus, s.reason as u8) => {
-                self.send(&Message::PortStatus((**s).clone()));
-            }
-            _ => {}
-        }
-    }
-
-    fn packet_in(&self, p: &PacketInEvent) {
-        let (version, format, max_len, xid) = {
-            let mut w = self.wishes.lock();
-            let Some(version) = w.version else { return };
-            let wanted = w.wants(self.kind, AsyncType::PacketIn, p.message.reason as u8);
-            if !wanted || p.controller_id != w.controller_id {
-                return;
-            }
-            let max_len = p.max_len.unwrap_or(if w.miss_send_len == 0 {
-                NO_LIMIT
-            } else {
-                w.miss_send_len
-            });
-            (version, w.format, max_len, w.next_xid())
-        };
-        if self.packet_ins.load(Ordering::Relaxed) >= MAX_PACKET_INS {
+        if header.version != version.wire() && header.msg_type > 3 {
+            // In its own version, if that has one: the peer understands it.
+            let said = Version::from_wire(header.version).unwrap_or(version);
+            let error = OfError::new(ErrorKind::BadRequestBadVersion, bytes);
+            self.send_error(said, header.xid, &error);
             return;
         }
-        let mut message = p.message.clone();
-        message.format = format;
-        if max_len != NO_LIMIT {
-            message.data.truncate(max_len.into());
+        let context = self.wishes.lock().decode.clone();
+        match heddle_openflow::decode(bytes, &context) {
+            Ok((_, message)) => self.take(version, header.xid, message, bytes),
+            Err(e) => self.send_error(version, header.xid, &e.error),
         }
-        self.send_as(version, xid, &Message::PacketIn(Box::new(message)), true);
-    }
-}
-
-fn changes_the_switch(m: &Message) -> bool {
-    matches!(
-        m,
-        Message::FlowMod(_) | Message::PacketOut(_) | Message::PortMod(_) | Message::TableMod(_)
-    )
-}
-
-impl Wishes {
-    /// Before 1.3 a flag asks for packets with an invalid TTL; later `SetAsync` does.
-    fn configure(&mut self, version: Version, c: &SwitchConfig) {
-        self.miss_send_len = c.miss_send_len;
-        if version < Version::V13 {
-            let reasons = &mut self.wanted.primary[AsyncType::PacketIn as usize];
-            let on = c.flags.contains(ConfigFlags::INVALID_TTL_TO_CONTROLLER);
-            *reasons = if on {
-                *reasons | INVALID_TTL
-            } else {
-                *reasons & !INVALID_TTL
-            };
-        }
-    }
-    fn wants(&self, kind: Kind, ty: AsyncType, reason: u8) -> bool {
-        let silent = kind == Kind::Service && self.miss_send_len == 0;
-        self.version.is_some() && !silent && self.wanted.wants(self.role == Role::Secondary, ty, reason)
-    }
-    fn next_xid(&mut self) -> u32 {
-        self.next_xid = self.next_xid.wrapping_add(1).max(2);
-        self.next_xid
     }
 }

@@ -70,6 +70,7 @@ fn trace_request(
         now_ms: env.now_ms,
         actions: None,
         packet_out: false,
+        version: None,
     };
     let generations = pipeline.shared_generations();
     let outcome = run(

@@ -95,6 +95,7 @@ impl Pipeline {
             now_ms: out.now_ms,
             actions: Some(out.actions),
             packet_out: true,
+            version: out.version,
         };
         Some(run::run(
             &world,
@@ -130,6 +131,7 @@ impl Translate for Pipeline {
             now_ms: request.now_ms,
             actions: None,
             packet_out: false,
+            version: None,
         };
         run::run(&world, &self.generations, bridge, &input, None, out);
     }

@@ -26,6 +26,8 @@ pub struct PacketOut<'a> {
     pub actions: &'a [Action],
     /// Coarse clock, ms.
     pub now_ms: u64,
+    /// The version of the bridge's rules to look at; `None`: the current one.
+    pub version: Option<u64>,
 }
 
 /// What a translation says besides its [`Translation`].
@@ -57,6 +59,8 @@ pub(crate) struct Input<'a> {
     pub(crate) actions: Option<&'a [Action]>,
     /// ... because a controller said so.
     pub(crate) packet_out: bool,
+    /// The version of the bridge's rules to look at; `None`: the current one.
+    pub(crate) version: Option<u64>,
 }
 
 /// Translates. `out` has the configuration's dependency already, and nothing else.
@@ -105,6 +109,9 @@ pub(crate) fn run<'w>(
         report,
     };
     c.enter(bridge);
+    if let Some(version) = input.version {
+        c.version = version;
+    }
     c.mask_init();
     let line = c.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
     c.report_under(line);

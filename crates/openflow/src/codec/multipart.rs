@@ -10,7 +10,7 @@ pub(super) use encode::{encode_reply, encode_request};
 
 use super::cursor::Reader;
 use super::port::{port_from_u16, port_from_u32};
-use super::{counters, flow_stats, ports, tables};
+use super::{counters, flow_stats, monitor, ports, tables};
 use crate::action::Port;
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::message::{Message, MpReply, MpRequest, QueueGetConfig, Unsupported};
@@ -94,15 +94,6 @@ fn split(version: Version, mut r: Reader<'_>) -> Result<Part<'_>, ErrorKind> {
         kind,
         more: flags & MORE != 0,
         body: r,
-    })
-}
-
-/// A monitor request: known, not handled.
-fn monitor(whole: &[u8]) -> Message {
-    let error = ErrorKind::BadRequestBadStat.about(whole);
-    Message::Unsupported(Unsupported {
-        kind: "OFPMP_FLOW_MONITOR",
-        error,
     })
 }
 
@@ -211,9 +202,11 @@ pub(super) fn decode_request(version: Version, r: Reader<'_>, whole: &[u8]) -> R
         }
         Kind::Of(ty::FLOW_MONITOR) => {
             since(Version::V14)?;
-            return Ok(monitor(whole));
+            MpRequest::FlowMonitor(list(&mut r, |r| monitor::pull_request(version, r))?)
         }
-        Kind::Nx(nx::FLOW_MONITOR) if version <= Version::V13 => return Ok(monitor(whole)),
+        Kind::Nx(nx::FLOW_MONITOR) if version <= Version::V13 => {
+            MpRequest::FlowMonitor(list(&mut r, |r| monitor::pull_request(version, r))?)
+        }
         Kind::Nx(nx::IPFIX_BRIDGE | nx::IPFIX_FLOW) => {
             let error = ErrorKind::NxStatsNotConfigured.about(whole);
             return Ok(Message::Unsupported(Unsupported {
@@ -304,6 +297,10 @@ pub(super) fn decode_reply(version: Version, r: Reader<'_>) -> Result<Message, E
         Kind::Of(ty::GROUP_DESC) => MpReply::GroupDesc,
         Kind::Of(ty::METER) => MpReply::MeterStats,
         Kind::Of(ty::METER_CONFIG) => MpReply::MeterConfig,
+        Kind::Of(ty::FLOW_MONITOR) => MpReply::FlowMonitor(list(r, |r| monitor::pull_update(version, r))?),
+        Kind::Nx(nx::FLOW_MONITOR) if version <= Version::V13 => {
+            MpReply::FlowMonitor(list(r, |r| monitor::pull_update(version, r))?)
+        }
         Kind::Of(_) => return Err(ErrorKind::BadRequestBadStat),
         Kind::Nx(_) => return Err(ErrorKind::BadRequestBadSubtype),
     };

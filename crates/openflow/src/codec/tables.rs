@@ -6,7 +6,9 @@
 use super::cursor::{Put, Reader};
 use super::property;
 use crate::error::ErrorKind;
-use crate::message::{TableDesc, TableFeatures, TableMiss, TableMod, TableStats};
+use crate::message::{
+    TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason, TableStats, TableStatus,
+};
 use crate::version::Version;
 use heddle_flow::FieldId;
 use heddle_flow::field::Maskable;
@@ -27,6 +29,7 @@ pub(super) fn decode_mod(version: Version, mut r: Reader<'_>) -> Result<TableMod
         table_id,
         miss: None,
         eviction: None,
+        eviction_flags: None,
         vacancy: None,
         vacancy_limits: None,
     };
@@ -44,9 +47,7 @@ pub(super) fn decode_mod(version: Version, mut r: Reader<'_>) -> Result<TableMod
         while !r.is_empty() {
             let p = property::pull(&mut r)?;
             match p.standard()? {
-                PROP_EVICTION => {
-                    p.u32()?;
-                }
+                PROP_EVICTION => m.eviction_flags = Some(p.u32()?),
                 PROP_VACANCY => {
                     let [down, up, vacancy, _] = p.u32()?.to_be_bytes();
                     if vacancy != 0 || down > up {
@@ -76,6 +77,9 @@ pub(super) fn encode_mod(version: Version, m: &TableMod, out: &mut Vec<u8>) {
         config = flags(m.eviction == Some(true), m.vacancy == Some(true));
     }
     out.u32(config);
+    if let (Some(flags), true) = (m.eviction_flags, version >= Version::V14) {
+        property::put(out, PROP_EVICTION, &flags.to_be_bytes());
+    }
     if let (Some((down, up)), true) = (m.vacancy_limits, version >= Version::V14) {
         property::put(out, PROP_VACANCY, &[down, up, 0, 0]);
     }
@@ -120,6 +124,23 @@ pub(super) fn pull_desc(r: &mut Reader<'_>) -> Result<TableDesc, ErrorKind> {
         }
     }
     Ok(d)
+}
+
+pub(super) fn encode_status(s: &TableStatus, out: &mut Vec<u8>) {
+    out.u8(s.reason as u8);
+    out.zeros(7);
+    put_desc(&s.desc, out);
+}
+
+pub(super) fn decode_status(mut r: Reader<'_>) -> Result<TableStatus, ErrorKind> {
+    let reason = match r.u8()? {
+        3 => TableReason::VacancyDown,
+        4 => TableReason::VacancyUp,
+        _ => return Err(ErrorKind::BadRequestBadReason),
+    };
+    r.skip(7)?;
+    let desc = pull_desc(&mut r)?;
+    Ok(TableStatus { reason, desc })
 }
 
 /// Types of table feature properties; each but match and wildcards has a twin for table misses, one higher.
@@ -189,7 +210,12 @@ pub(super) fn put_features(version: Version, t: &TableFeatures, out: &mut Vec<u8
     let start = out.end();
     out.zeros(2);
     out.u8(t.table_id);
-    out.zeros(5);
+    out.u8(if version >= Version::V15 {
+        t.command as u8
+    } else {
+        0
+    });
+    out.zeros(4);
     out.text(&t.name, NAME_LEN);
     out.u64(t.metadata_match);
     out.u64(t.metadata_write);
@@ -217,6 +243,35 @@ pub(super) fn put_features(version: Version, t: &TableFeatures, out: &mut Vec<u8
         put_fields(out, prop::WILDCARDS, version, matchable().map(|f| (f, false)));
     }
     out.patch_len(start, 0);
+}
+
+/// Whether a list of types (of instructions, of actions) has only these.
+fn known_types(list: &[u8], bits: u32) -> Result<bool, ErrorKind> {
+    let mut r = Reader(list);
+    let mut all = true;
+    while !r.is_empty() {
+        let p = property::pull_with(&mut r, 1, 0xffff)?;
+        all &= p.experimenter.is_none() && 1u32.checked_shl(p.ty.into()).unwrap_or(0) & bits != 0;
+    }
+    Ok(all)
+}
+
+/// Whether a list of OXM headers has only fields that are known.
+fn known_fields(list: &[u8]) -> Result<bool, ErrorKind> {
+    let mut r = Reader(list);
+    let mut all = true;
+    while !r.is_empty() {
+        let short = |_| ErrorKind::BadPropertyBadLen;
+        let (class, field) = (r.u16().map_err(short)?, r.u16().map_err(short)?);
+        let experimenter = if class == 0xffff {
+            r.u32().map_err(short)?
+        } else {
+            0
+        };
+        let number = u8::try_from(field >> 9).expect("seven bits");
+        all &= FieldId::by_oxm(class, number, experimenter).is_some();
+    }
+    Ok(all)
 }
 
 pub(super) fn pull_features(version: Version, r: &mut Reader<'_>) -> Result<TableFeatures, ErrorKind> {
@@ -247,8 +302,14 @@ pub(super) fn pull_features(version: Version, r: &mut Reader<'_>) -> Result<Tabl
     t.metadata_write = body.u64().map_err(bad_len)?;
     let caps = body.u32().map_err(bad_len)?;
     t.max_entries = body.u32().map_err(bad_len)?;
-    if version >= Version::V15 && command > 3 {
-        return Err(ErrorKind::TableFeaturesFailedBadCommand);
+    if version >= Version::V15 {
+        t.command = match command {
+            0 => TableFeaturesCommand::Replace,
+            1 => TableFeaturesCommand::Modify,
+            2 => TableFeaturesCommand::Enable,
+            3 => TableFeaturesCommand::Disable,
+            _ => return Err(ErrorKind::TableFeaturesFailedBadCommand),
+        };
     }
     if t.table_id == 0xff {
         return Err(ErrorKind::TableFeaturesFailedBadTable);
@@ -266,10 +327,14 @@ pub(super) fn pull_features(version: Version, r: &mut Reader<'_>) -> Result<Tabl
             return Err(ErrorKind::TableFeaturesFailedBadFeatures);
         }
         seen |= bit;
-        match ty {
-            prop::NEXT_TABLES => t.next = p.body.to_vec(),
-            // Match and wildcards (8, 10) have no twins (9, 11).
-            0..=15 if !matches!(ty, 9 | 11) => {}
+        // A property for misses is its twin's number plus one; match and wildcards (8, 10) have no twins (9, 11).
+        match ty & !1 {
+            prop::NEXT_TABLES if ty == prop::NEXT_TABLES => t.next = p.body.to_vec(),
+            prop::NEXT_TABLES => {}
+            prop::INSTRUCTIONS => t.unknown |= !known_types(p.body, instructions(version, false))?,
+            prop::WRITE_ACTIONS | prop::APPLY_ACTIONS => t.unknown |= !known_types(p.body, actions(version))?,
+            prop::MATCH | prop::WILDCARDS if ty % 2 == 0 => t.unknown |= !known_fields(p.body)?,
+            prop::WRITE_SETFIELD | prop::APPLY_SETFIELD => t.unknown |= !known_fields(p.body)?,
             _ => return Err(ErrorKind::BadPropertyBadType),
         }
     }

@@ -1,8 +1,9 @@
 //! Experimenter messages: Nicira's, and ONF's of 1.3.
 
 use super::cursor::{Put, Reader};
-use super::{DecodeContext, flow_mod, flow_removed, packet, role};
+use super::{DecodeContext, bundle, flow_mod, flow_removed, packet, role};
 use crate::error::{EncodeError, ErrorKind, NX_VENDOR, ONF_VENDOR};
+use crate::header::Header;
 use crate::message::{Message, PacketInFormat, Unsupported};
 use crate::version::Version;
 
@@ -18,6 +19,8 @@ const NXT_FLOW_AGE: u32 = 18;
 pub(super) const NXT_SET_ASYNC_CONFIG: u32 = 19;
 const NXT_SET_CONTROLLER_ID: u32 = 20;
 const NXT_FLOW_MONITOR_CANCEL: u32 = 21;
+const NXT_FLOW_MONITOR_PAUSED: u32 = 22;
+const NXT_FLOW_MONITOR_RESUMED: u32 = 23;
 const NXT_TLV_TABLE_MOD: u32 = 24;
 const NXT_TLV_TABLE_REQUEST: u32 = 25;
 const NXT_SET_ASYNC_CONFIG2: u32 = 27;
@@ -26,11 +29,15 @@ const NXT_CT_FLUSH_ZONE: u32 = 29;
 pub(super) const NXT_PACKET_IN2: u32 = 30;
 const NXT_GROUP_MOD: u32 = 31;
 const NXT_CT_FLUSH: u32 = 32;
+pub(super) const NXT_REQUESTFORWARD: u32 = 132;
 
 const ONFT_FLOW_MONITOR_CANCEL: u32 = 1870;
+const ONFT_FLOW_MONITOR_PAUSED: u32 = 1871;
+const ONFT_FLOW_MONITOR_RESUMED: u32 = 1872;
 pub(super) const ONFT_ROLE_STATUS: u32 = 1911;
-const ONFT_BUNDLE_CONTROL: u32 = 2300;
-const ONFT_BUNDLE_ADD: u32 = 2301;
+pub(super) const ONFT_BUNDLE_CONTROL: u32 = 2300;
+pub(super) const ONFT_BUNDLE_ADD: u32 = 2301;
+pub(super) const ONFT_REQUESTFORWARD: u32 = 2350;
 
 /// Values of `NXT_SET_FLOW_FORMAT`.
 const FORMAT_OPENFLOW10: u32 = 0;
@@ -48,8 +55,17 @@ pub(super) fn begin_onf(subtype: u32, out: &mut Vec<u8>) {
     out.u32(subtype);
 }
 
+/// Whether the message behind the header is one that changes flows or groups.
+pub(super) fn is_mod(mut r: Reader<'_>) -> bool {
+    let (Ok(vendor), Ok(subtype)) = (r.u32(), r.u32()) else {
+        return false;
+    };
+    vendor == NX_VENDOR && matches!(subtype, NXT_FLOW_MOD | NXT_GROUP_MOD)
+}
+
 /// Reads a message behind the header; `whole` is all of it.
 pub(super) fn decode(
+    header: &Header,
     version: Version,
     mut r: Reader<'_>,
     whole: &[u8],
@@ -57,8 +73,8 @@ pub(super) fn decode(
 ) -> Result<Message, ErrorKind> {
     let (vendor, subtype) = (r.u32()?, r.u32()?);
     match vendor {
-        NX_VENDOR => nicira(version, subtype, r, whole, cx),
-        ONF_VENDOR => onf(version, subtype, r, whole),
+        NX_VENDOR => nicira(header, version, subtype, r, whole, cx),
+        ONF_VENDOR => onf(header, version, subtype, r, cx),
         _ => Err(ErrorKind::BadRequestBadVendor),
     }
 }
@@ -71,6 +87,7 @@ fn unsupported(kind: &'static str, error: ErrorKind, whole: &[u8]) -> Result<Mes
 }
 
 fn nicira(
+    header: &Header,
     version: Version,
     subtype: u32,
     mut r: Reader<'_>,
@@ -145,12 +162,17 @@ fn nicira(
         }
         NXT_FLOW_MONITOR_CANCEL if version <= Version::V12 => {
             exact(4)?;
-            return unsupported(
-                "NXT_FLOW_MONITOR_CANCEL",
-                ErrorKind::FlowMonitorFailedUnknownMonitor,
-                whole,
-            );
+            Message::FlowMonitorCancel(r.u32()?)
         }
+        NXT_FLOW_MONITOR_PAUSED | NXT_FLOW_MONITOR_RESUMED if version <= Version::V12 => {
+            exact(0)?;
+            if subtype == NXT_FLOW_MONITOR_PAUSED {
+                Message::FlowMonitorPaused
+            } else {
+                Message::FlowMonitorResumed
+            }
+        }
+        NXT_REQUESTFORWARD if version <= Version::V12 => super::decode_forward(header, r.rest(), cx)?,
         NXT_RESUME => return unsupported("NXT_RESUME", ErrorKind::ResumeNotSupported, whole),
         NXT_GROUP_MOD if v10 => {
             return unsupported("NXT_GROUP_MOD", ErrorKind::GroupModFailedOutOfGroups, whole);
@@ -169,22 +191,69 @@ fn nicira(
     })
 }
 
-fn onf(version: Version, subtype: u32, r: Reader<'_>, whole: &[u8]) -> Result<Message, ErrorKind> {
+fn onf(
+    header: &Header,
+    version: Version,
+    subtype: u32,
+    mut r: Reader<'_>,
+    cx: &DecodeContext,
+) -> Result<Message, ErrorKind> {
     if version != Version::V13 {
         return Err(ErrorKind::BadRequestBadSubtype);
     }
-    match subtype {
-        ONFT_ROLE_STATUS => Ok(Message::RoleStatus(role::decode_status(r)?)),
-        ONFT_FLOW_MONITOR_CANCEL => unsupported(
-            "ONFT_FLOW_MONITOR_CANCEL",
-            ErrorKind::FlowMonitorFailedUnknownMonitor,
-            whole,
-        ),
-        ONFT_BUNDLE_CONTROL | ONFT_BUNDLE_ADD => {
-            unsupported("ONFT_BUNDLE", ErrorKind::BundleFailedOutOfBundles, whole)
+    let len = r.len();
+    let exact = |n: usize| {
+        if len == n {
+            Ok(())
+        } else {
+            Err(ErrorKind::BadRequestBadLen)
         }
-        _ => Err(ErrorKind::BadRequestBadSubtype),
+    };
+    Ok(match subtype {
+        ONFT_ROLE_STATUS => Message::RoleStatus(role::decode_status(r)?),
+        ONFT_FLOW_MONITOR_CANCEL => {
+            exact(4)?;
+            Message::FlowMonitorCancel(r.u32()?)
+        }
+        ONFT_FLOW_MONITOR_PAUSED | ONFT_FLOW_MONITOR_RESUMED => {
+            exact(0)?;
+            if subtype == ONFT_FLOW_MONITOR_PAUSED {
+                Message::FlowMonitorPaused
+            } else {
+                Message::FlowMonitorResumed
+            }
+        }
+        ONFT_BUNDLE_CONTROL => {
+            exact(8)?;
+            Message::BundleControl(bundle::decode_control(r)?)
+        }
+        ONFT_REQUESTFORWARD => super::decode_forward(header, r.rest(), cx)?,
+        ONFT_BUNDLE_ADD => Message::BundleAdd(bundle::decode_add(header, r, cx)?),
+        _ => return Err(ErrorKind::BadRequestBadSubtype),
+    })
+}
+
+/// Writes a message about flow monitors: ONF's in 1.3, Nicira's before.
+pub(super) fn encode_monitor(version: Version, m: &Message, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let (onf, nx) = match m {
+        Message::FlowMonitorPaused => (ONFT_FLOW_MONITOR_PAUSED, NXT_FLOW_MONITOR_PAUSED),
+        Message::FlowMonitorResumed => (ONFT_FLOW_MONITOR_RESUMED, NXT_FLOW_MONITOR_RESUMED),
+        _ => (ONFT_FLOW_MONITOR_CANCEL, NXT_FLOW_MONITOR_CANCEL),
+    };
+    match version {
+        Version::V10 | Version::V11 | Version::V12 => begin(nx, out),
+        Version::V13 => begin_onf(onf, out),
+        Version::V14 | Version::V15 => {
+            return Err(EncodeError::NotInVersion {
+                what: "flow monitor message",
+                version,
+            });
+        }
     }
+    if let Message::FlowMonitorCancel(id) = m {
+        out.u32(*id);
+    }
+    Ok(())
 }
 
 /// Writes one of the messages that change how a connection works.

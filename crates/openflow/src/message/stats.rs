@@ -1,6 +1,8 @@
 //! Multipart requests and replies: statistics and descriptions.
 
-use super::{PortDesc, QueueConfig, QueueGetConfig, TableDesc, TableFeatures};
+use super::{
+    FlowMonitorRequest, FlowUpdate, PortDesc, QueueConfig, QueueGetConfig, TableDesc, TableFeatures,
+};
 use crate::action::{InstructionSet, Port};
 use heddle_flow::Match;
 
@@ -44,6 +46,8 @@ pub enum MpRequest {
     MeterConfig(u32),
     /// What meters can do.
     MeterFeatures,
+    /// Makes (since 1.4 also changes and ends) flow monitors.
+    FlowMonitor(Vec<FlowMonitorRequest>),
 }
 
 /// Answers to [`MpRequest`].
@@ -91,6 +95,8 @@ pub enum MpReply {
     MeterConfig,
     /// What meters can do.
     MeterFeatures(MeterFeatures),
+    /// Flows that are monitored: the answer to a request, and, with transaction id 0, notifications.
+    FlowMonitor(Vec<FlowUpdate>),
 }
 
 /// Which flows.

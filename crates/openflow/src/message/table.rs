@@ -9,6 +9,8 @@ pub struct TableMod {
     pub miss: Option<TableMiss>,
     /// Evict flows when full (1.4 and later).
     pub eviction: Option<bool>,
+    /// What eviction looks at (`OFPTMPEF14_*` bits), where the message says so.
+    pub eviction_flags: Option<u32>,
     /// Send vacancy events (1.4 and later).
     pub vacancy: Option<bool>,
     /// Percentages at which vacancy events are sent: going down, going up.
@@ -26,12 +28,48 @@ pub enum TableMiss {
     Drop,
 }
 
+/// `OFPTFC15_*`: what a request for table features is to do. Before 1.5 it replaces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum TableFeaturesCommand {
+    /// The tables are these.
+    #[default]
+    Replace = 0,
+    /// These tables change.
+    Modify = 1,
+    /// These tables join the pipeline.
+    Enable = 2,
+    /// These tables leave it.
+    Disable = 3,
+}
+
+/// `OFPTR_*`: why there is a table status message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum TableReason {
+    /// Less of the table is free than the lower limit.
+    VacancyDown = 3,
+    /// More of it is free than the upper limit.
+    VacancyUp = 4,
+}
+
+/// `OFPT_TABLE_STATUS` (1.4 and later).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableStatus {
+    /// What happened.
+    pub reason: TableReason,
+    /// The table as it is now.
+    pub desc: TableDesc,
+}
+
 /// What a table can do. Which fields, instructions and actions it has is the same for every table and is
 /// what this codec can carry in the version at hand, so that is not repeated here.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableFeatures {
     /// Which table.
     pub table_id: u8,
+    /// What to do (in a request; 1.5 and later).
+    pub command: TableFeaturesCommand,
     /// Its name, 31 bytes at most.
     pub name: String,
     /// Bits of metadata that it can match.
@@ -48,6 +86,8 @@ pub struct TableFeatures {
     pub next: Vec<u8>,
     /// Whether it had any property (in a decoded request, an entry without only names the table).
     pub any_properties: bool,
+    /// Whether it named an instruction, action or field that is not known here (in what was decoded).
+    pub unknown: bool,
 }
 
 /// `OFPMP_TABLE_DESC` (1.4 and later).

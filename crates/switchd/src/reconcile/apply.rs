@@ -118,7 +118,12 @@ impl Reconciler {
             return;
         }
         let mac = row.default_mac();
-        let config = row.config(mac::datapath_id(&row, mac), mac, self.globals.vlan_limit);
+        let config = row.config(
+            mac::datapath_id(&row, mac),
+            mac,
+            self.globals.vlan_limit,
+            self.globals.bundle_idle_s,
+        );
         let bridge: Arc<Bridge> = self.switch.ofproto.add_bridge(&name, config);
         let state = BridgeState {
             controllers: Controllers::new(Manager::new(bridge.clone())),
@@ -164,7 +169,9 @@ impl Reconciler {
             log::info!(target: "bridge", "bridge {name}: using datapath ID {id:016x}");
             state.datapath_id = Some(id);
         }
-        let mut config = state.row.config(id, state.mac, self.globals.vlan_limit);
+        let mut config = state
+            .row
+            .config(id, state.mac, self.globals.vlan_limit, self.globals.bundle_idle_s);
         config.has_controllers &= !self.globals.restore_wait;
         if state.bridge.config() != config {
             state.bridge.configure(config);

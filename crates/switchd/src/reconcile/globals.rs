@@ -11,6 +11,8 @@ pub(super) struct Globals {
     max_idle_ms: u64,
     /// VLAN tags that are looked at, 0: as many as possible.
     pub(super) vlan_limit: usize,
+    /// Seconds after which a bundle that nobody touches is forgotten.
+    pub(super) bundle_idle_s: u64,
     /// Processors of workers; `None`: the datapath's choice.
     cpus: Option<Vec<usize>>,
     /// Controllers wait until flows are restored.
@@ -45,6 +47,7 @@ impl Globals {
             flow_limit: size("flow-limit", 200_000),
             max_idle_ms: config.number("max-idle", 10_000),
             vlan_limit: size("vlan-limit", 1),
+            bundle_idle_s: config.number("bundle-idle-timeout", 10).max(1),
             cpus: config
                 .get("pmd-cpu-mask")
                 .filter(|m| !m.is_empty())

@@ -11,7 +11,7 @@ use heddle_sys::{Epoll, EventFd};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -64,6 +64,7 @@ impl Control {
             wake,
             count: Mutex::new((0, 0)),
         });
+        heddle_sys::sigbus::raise(shared.wake.as_fd());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("vhost-user".into())
@@ -108,6 +109,7 @@ impl Control {
 
 impl Drop for Control {
     fn drop(&mut self) {
+        heddle_sys::sigbus::quiet(self.shared.wake.as_fd());
         self.command(Command::Stop);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // a panic was printed by the thread itself

@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// Identity of the ring in front of its record.
 const IDENTITY: u64 = 64;
 /// The mark of an identity: also the layout's version.
-const MAGIC: u64 = 0x4845_4444_4c45_0001;
+const MAGIC: u64 = 0x4845_4444_4c45_0000;
 
 /// The slots of one port's rings. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -28,9 +28,9 @@ pub(super) struct Journal {
     map: Arc<Mapping>,
 }
 
-/// Bytes of a slot. Pages that no ring uses are never touched.
+/// Bytes of a slot.
 fn slot_len() -> u64 {
-    (IDENTITY + RecordLayout::Dense.len(MAX_QUEUE)).next_multiple_of(4096)
+    (IDENTITY + RecordLayout::Dense.len(MAX_QUEUE)).next_multiple_of(64)
 }
 
 impl Journal {
@@ -42,7 +42,8 @@ impl Journal {
             Some(path) => {
                 let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
                 let fd = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR)?;
-                ftruncate(&fd, len)?; // a sparse file
+                // Filled with zeros where it is new; another version's slots have another length and no identity here.
+                ftruncate(&fd, len)?;
                 fd
             }
         };
@@ -94,7 +95,7 @@ impl Journal {
 
 fn identity(cfg: &QueueConfig, told: Position) -> [u64; 6] {
     [
-        MAGIC,
+        MAGIC | slot_len(),
         u64::from(cfg.size),
         cfg.desc,
         cfg.driver,

@@ -1,10 +1,9 @@
-//! Bytes of a guest in this process: the only code that touches them.
+//! Ranges of a guest's memory that hold rings, in this process.
 //!
-//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers (no reference is made, the
-//! result may be a mixture of old and new bytes, nothing is decided on it before it is private), and ring fields are atomics
-//! of their natural size and alignment.
+//! Another party may write to the same bytes at any time, so ring fields are atomics of their natural size and alignment. This
+//! module, `fields` and `piece` are the only code that touches a guest's bytes.
 
-use super::{DirtyLog, MemError};
+use super::{MemError, prefetch};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use heddle_sys::Mapping;
@@ -16,7 +15,7 @@ pub struct HostRange {
     ptr: NonNull<u8>,
     len: usize,
     log: u64,
-    _map: Arc<Mapping>,
+    map: Arc<Mapping>,
 }
 
 // SAFETY: the mapping lives as long as the range; all access is atomic or a raw copy.
@@ -42,12 +41,13 @@ impl HostRange {
         if !ptr.addr().get().is_multiple_of(align) {
             return Err(MemError::Misaligned { addr: log, align });
         }
-        Ok(Self {
-            ptr,
-            len,
-            log,
-            _map: map,
-        })
+        Ok(Self { ptr, len, log, map })
+    }
+    pub(super) fn ptr(&self) -> NonNull<u8> {
+        self.ptr
+    }
+    pub(super) fn map(&self) -> &Arc<Mapping> {
+        &self.map
     }
     /// `len` bytes at `offset` of `map`, which need not belong to a guest.
     ///
@@ -72,10 +72,6 @@ impl HostRange {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
-    }
-    /// Address of the first byte, for questions to the kernel.
-    pub(super) fn as_ptr(&self) -> NonNull<u8> {
-        self.ptr
     }
     /// Where dirty logging places the first byte.
     pub fn log_addr(&self) -> u64 {
@@ -194,98 +190,11 @@ impl HostRange {
     /// Asks the processor to bring the line at `off` near.
     #[inline]
     pub fn prefetch(&self, off: usize) {
-        prefetch(self.at::<u8>(off));
+        prefetch::read(self.at::<u8>(off));
     }
-}
-
-/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it; queues keep that snapshot until
-/// none of its pieces is in use, so pieces do not leave this crate.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Piece {
-    ptr: NonNull<u8>,
-    len: u32,
-    log: u64,
-}
-
-// SAFETY: an address whose mapping the owning queue keeps alive; it grants raw copies only.
-unsafe impl Send for Piece {}
-
-impl Piece {
-    pub(super) fn new(ptr: NonNull<u8>, len: u32, log: u64) -> Self {
-        Self { ptr, len, log }
-    }
+    /// As [`HostRange::prefetch`], to write to it.
     #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.len as usize
+    pub fn prefetch_write(&self, off: usize) {
+        prefetch::write(self.at::<u8>(off));
     }
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        prefetch(self.ptr.as_ptr());
-    }
-    /// Copies as many bytes from `at` on as there are and as fit into `dst`; returns how many.
-    #[inline]
-    pub(crate) fn read(&self, at: usize, dst: &mut [u8]) -> usize {
-        let n = dst.len().min(self.len().saturating_sub(at));
-        if n > 0 {
-            // SAFETY: `at + n <= len`; `dst` is private memory, so it does not overlap.
-            unsafe { core::ptr::copy_nonoverlapping(self.ptr.as_ptr().add(at), dst.as_mut_ptr(), n) };
-        }
-        n
-    }
-    /// The first `N` bytes; zeros if it has fewer.
-    #[inline]
-    pub(crate) fn first<const N: usize>(&self) -> [u8; N] {
-        if self.len() < N {
-            return [0; N];
-        }
-        // SAFETY: `N <= len`, and byte arrays have no alignment.
-        unsafe { self.ptr.as_ptr().cast::<[u8; N]>().read() }
-    }
-    /// Copies as many bytes of `src` to `at` as there is room for; returns how many.
-    #[inline]
-    pub(crate) fn write(&self, at: usize, src: &[u8]) -> usize {
-        let n = src.len().min(self.len().saturating_sub(at));
-        if n > 0 {
-            // SAFETY: `at + n <= len`; `src` is private memory, so it does not overlap.
-            unsafe { core::ptr::copy_nonoverlapping(src.as_ptr(), self.ptr.as_ptr().add(at), n) };
-        }
-        n
-    }
-    /// As [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between two guests.
-    #[inline]
-    pub(crate) fn write_seg(&self, at: usize, seg: &heddle_packet::Seg, skip: usize) -> usize {
-        let n = seg.len().saturating_sub(skip).min(self.len().saturating_sub(at));
-        if n > 0 {
-            // SAFETY: both ranges are inside their mappings. A guest that posts one buffer for both directions makes them
-            // overlap, so this is a copy that allows it.
-            unsafe { core::ptr::copy(seg.as_ptr().add(skip), self.ptr.as_ptr().add(at), n) };
-        }
-        n
-    }
-    /// The bytes from `at` on, as a segment of a packet.
-    #[inline]
-    pub(crate) fn seg(&self, at: usize) -> heddle_packet::Seg {
-        let at = at.min(self.len());
-        // SAFETY: `at <= len`, so the address is in or one past the mapping, which the receive queue keeps (`DeviceRx` holds
-        // the memory snapshot until `complete`, and for ever when it is dropped before).
-        unsafe { heddle_packet::Seg::new(self.ptr.add(at), self.len - at as u32) }
-    }
-    /// Tells the dirty log that the first `n` bytes were written.
-    #[inline]
-    pub(crate) fn mark(&self, log: Option<&DirtyLog>, n: usize) {
-        if let Some(log) = log {
-            log.mark(self.log, n as u64);
-        }
-    }
-}
-
-#[inline]
-fn prefetch(p: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint; it never faults.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = p;
 }

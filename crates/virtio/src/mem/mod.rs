@@ -15,7 +15,10 @@
 
 mod claim;
 mod dirty;
+mod fields;
 mod host;
+mod piece;
+mod prefetch;
 mod region;
 mod shared;
 mod table;
@@ -24,8 +27,10 @@ mod tests;
 
 pub use claim::Claim;
 pub use dirty::DirtyLog;
+pub(crate) use fields::{Fields, Table};
 pub use host::HostRange;
-pub(crate) use host::Piece;
+pub(crate) use piece::Piece;
 pub use region::{Access, MemError, Region};
 pub use shared::SharedMemory;
+pub(crate) use table::Near;
 pub use table::{GuestMemory, MAX_ENTRIES, MAX_REGIONS};

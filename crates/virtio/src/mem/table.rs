@@ -18,6 +18,38 @@ struct Fast {
     host: NonNull<u8>,
 }
 
+/// A copy of what translation needs of one region. Its pieces are valid as those of the table that it is of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Near {
+    region: Fast,
+    number: u16,
+}
+
+impl Near {
+    /// A region without addresses.
+    const NOWHERE: Self = Self {
+        region: Fast {
+            base: 0,
+            len: 0,
+            log: 0,
+            host: NonNull::dangling(),
+        },
+        number: 0,
+    };
+    /// The piece that `len` bytes at `addr` are, if all of them lie in the region.
+    #[inline]
+    pub(crate) fn piece(&self, addr: u64, len: u32) -> Option<Piece> {
+        let r = &self.region;
+        let off = addr.wrapping_sub(r.base);
+        if off >= r.len || u64::from(len) > r.len - off {
+            return None;
+        }
+        // SAFETY: `off < r.len`, and the region lies inside its mapping.
+        let ptr = unsafe { r.host.add(off as usize) };
+        Some(Piece::new(ptr, len, self.number))
+    }
+}
+
 /// An immutable table of a guest's memory. Sorted by address; see the module header for its invariants.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
@@ -106,7 +138,7 @@ impl GuestMemory {
     }
     /// The NUMA node that the byte at `addr` lies on; `None` where there is no such byte, or the kernel does not say.
     pub fn numa_node(&self, addr: u64) -> Option<u32> {
-        heddle_sys::memory::node_of(self.range(addr, 1, 1).ok()?.as_ptr())
+        heddle_sys::memory::node_of(self.range(addr, 1, 1).ok()?.ptr())
     }
     /// The dirty log, while a migration runs.
     #[inline]
@@ -145,6 +177,32 @@ impl GuestMemory {
         })
     }
 
+    /// The region that `hint` remembers, to translate many addresses: nearly all lie in the same one. It has none where it forbids
+    /// the `access`.
+    #[inline]
+    pub(crate) fn near(&self, hint: usize, access: Access) -> Near {
+        match self.fast.get(hint) {
+            Some(&region) if !self.restricted || self.allows(hint, access) => Near {
+                region,
+                number: hint as u16, // a table has at most `MAX_ENTRIES`
+            },
+            _ => Near::NOWHERE,
+        }
+    }
+    fn allows(&self, region: usize, access: Access) -> bool {
+        self.regions
+            .get(region)
+            .is_some_and(|r| r.access.contains(access))
+    }
+
+    /// Tells the dirty log that the first `n` bytes of `piece`, which this table made, were written.
+    pub(crate) fn mark(&self, piece: &Piece, n: usize) {
+        if let (Some(log), Some(r)) = (&self.log, self.fast.get(usize::from(piece.region))) {
+            let off = piece.ptr().addr().get().wrapping_sub(r.host.addr().get());
+            log.mark(r.log.wrapping_add(off as u64), n as u64);
+        }
+    }
+
     /// Calls `each` with the pieces of `len` bytes at `addr`: one, or several where adjacent regions share the range. A region
     /// that forbids the `access` is as good as none.
     #[inline]
@@ -166,13 +224,13 @@ impl GuestMemory {
                 return Err(unmapped);
             };
             // `locate` left the region's place in the hint.
-            if self.restricted && !self.regions.get(*hint).is_some_and(|r| r.access.contains(access)) {
+            if self.restricted && !self.allows(*hint, access) {
                 return Err(unmapped);
             }
             let n = u64::from(left).min(r.len - off) as u32;
             // SAFETY: `off < r.len`, and the region lies inside its mapping.
             let ptr = unsafe { r.host.add(off as usize) };
-            each(Piece::new(ptr, n, r.log + off));
+            each(Piece::new(ptr, n, *hint as u16)); // a table has at most `MAX_ENTRIES`
             left -= n;
             // Regions do not wrap, so neither does their end.
             addr = r.base + off + u64::from(n);

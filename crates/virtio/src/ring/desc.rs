@@ -1,6 +1,6 @@
 //! A descriptor as it was read: sixteen claims' worth of bytes in private memory.
 
-use crate::mem::{Claim, HostRange};
+use crate::mem::Claim;
 
 /// Another descriptor follows (split and packed).
 pub(crate) const F_NEXT: u16 = 1;
@@ -35,10 +35,9 @@ pub(super) struct RawDesc {
 }
 
 impl RawDesc {
-    /// Reads the descriptor at byte `off`: two loads, each byte read once.
+    /// What two words of a descriptor say, each byte of which was read once.
     #[inline]
-    pub(super) fn load(table: &HostRange, off: usize) -> Self {
-        let (addr, rest) = (table.load64(off), table.load64(off + 8));
+    pub(super) fn from_words((addr, rest): (u64, u64)) -> Self {
         Self {
             addr,
             len: rest as u32,
@@ -54,24 +53,22 @@ impl RawDesc {
             w.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(w)
         };
-        let (addr, rest) = (word(0), word(8));
-        Self {
-            addr,
-            len: rest as u32,
-            third: (rest >> 32) as u16,
-            fourth: (rest >> 48) as u16,
-        }
+        Self::from_words((word(0), word(8)))
     }
+    #[inline]
     pub(super) fn split_flags(&self) -> u16 {
         self.third
     }
+    #[inline]
     pub(super) fn split_next(&self) -> Claim<u16> {
         Claim::new(self.fourth)
     }
     /// The identifier that the device hands back; the driver chooses it freely (§2.8.7), so every value is allowed.
+    #[inline]
     pub(super) fn packed_id(&self) -> u16 {
         Claim::new(self.third).any()
     }
+    #[inline]
     pub(super) fn packed_flags(&self) -> u16 {
         self.fourth
     }

@@ -10,7 +10,10 @@ pub const MAX_INDIRECT: u32 = 1024;
 pub const WINDOW: usize = 128;
 /// Most receive buffers that one packet is spread over (`num_buffers`): the window. 512-byte buffers still take the largest segment train.
 pub const MAX_BUFFERS: usize = WINDOW;
-/// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries.
-pub const HEAD: usize = 192;
+/// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries. What is longer is taken from
+/// the tail when it is needed.
+pub const HEAD: usize = 128;
+/// Chains that a queue reads beyond those that a call needs, so that the lines of their buffers are on the way.
+pub const AHEAD: usize = heddle_packet::BURST;
 /// Times that a transmit call looks again for buffers before it drops.
 pub const RETRIES: u32 = 4;

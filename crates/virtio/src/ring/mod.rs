@@ -21,7 +21,6 @@
 //!
 //! Deviations from the specification are listed in [`limits`].
 
-mod chain;
 mod config;
 mod desc;
 mod error;
@@ -35,6 +34,8 @@ mod split;
 #[cfg(test)]
 mod tests;
 mod tx;
+mod walk;
+mod window;
 
 pub use config::{Features, Position, QueueConfig, Tracking};
 pub(crate) use desc::{AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE};

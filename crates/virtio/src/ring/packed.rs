@@ -3,17 +3,18 @@
 //! Used descriptors of a burst are written from the second on, the first one's flags last, so that the driver sees the burst at
 //! once and the line does not travel in between.
 
-use super::chain::{Direction, Rules, UsedBatch, Window};
 use super::config::{Areas, QueueConfig};
 use super::desc::{
     self, AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE, FLAGS, RawDesc,
 };
+use super::walk::{Direction, Rules, Scratch};
+use super::window::{Used, Window};
 use super::{Features, Position, Record, RingError, packed_event_passed};
-use crate::mem::{DirtyLog, GuestMemory, HostRange};
-use core::sync::atomic::{Ordering, fence};
+use crate::mem::{DirtyLog, GuestMemory, HostRange, Table};
+use core::sync::atomic::Ordering;
+use heddle_sync::barrier;
 
-const ID: usize = 12;
-const LEN: usize = 8;
+const DESCS_PER_LINE: u16 = 4;
 
 /// A slot and the wrap counter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +52,9 @@ impl Cursor {
 
 #[derive(Debug)]
 pub(super) struct Packed {
-    ring: HostRange,
+    ring: Table,
+    /// Where dirty logging places the ring.
+    log_ring: u64,
     /// The driver's wishes for notifications.
     driver: HostRange,
     /// The device's.
@@ -90,7 +93,8 @@ impl Packed {
         };
         let unfinished = record.as_ref().and_then(|r| r.unfinished(cfg.start));
         let mut ring = Self {
-            ring: areas.desc,
+            ring: Table::new(&areas.desc, cfg.size),
+            log_ring: areas.desc.log_addr(),
             driver: areas.driver,
             device: areas.device,
             size: cfg.size,
@@ -108,7 +112,7 @@ impl Packed {
             record,
         };
         if let Some(batch) = unfinished {
-            ring.publish(&batch, log);
+            ring.publish(batch.iter().copied(), log);
             ring.fetch = ring.used;
         }
         Ok(ring)
@@ -127,9 +131,8 @@ impl Packed {
     fn ready(&self) -> Option<u16> {
         // Acquire pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain, direct or indirect, is
         // visible to the loads that follow.
-        let flags = self
-            .ring
-            .load16(usize::from(self.fetch.at) * desc::SIZE + FLAGS, Ordering::Acquire);
+        let flags = self.ring.field(self.fetch.at, FLAGS).load(Ordering::Acquire);
+        let flags = u16::from_le(flags);
         let (avail, used) = (flags & F_AVAIL != 0, flags & F_USED != 0);
         (avail == self.fetch.wrap && used != self.fetch.wrap && self.held < self.size).then_some(flags)
     }
@@ -140,110 +143,148 @@ impl Packed {
         mem: &GuestMemory,
         max: usize,
         window: &mut Window,
+        scratch: &mut Scratch,
     ) -> Result<(), RingError> {
-        for _ in 0..max {
-            if window.is_full() {
-                break;
-            }
+        let (plain, access) = (self.rules.plain(), self.rules.direction.access());
+        let mut near = mem.near(scratch.hint, access);
+        for _ in 0..max.min(window.room()) {
             let Some(flags) = self.ready() else { break };
-            let slots = self.chain(mem, flags, window)?;
+            let d = RawDesc::from_words(self.ring.load(self.fetch.at));
+            let slots = match near.piece(d.addr, d.len) {
+                Some(piece) if flags & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
+                    window.push(piece, d.packed_id());
+                    1
+                }
+                _ => {
+                    if window.is_fragmented() {
+                        break;
+                    }
+                    let slots = self.chain(mem, d, flags, window, scratch)?;
+                    near = mem.near(scratch.hint, access);
+                    slots
+                }
+            };
             self.fetch = self.fetch.advance(slots, self.size);
             self.held += slots;
         }
         Ok(())
     }
 
-    /// Takes the chain whose head has `flags`; returns how many slots it has.
-    #[inline]
-    fn chain(&self, mem: &GuestMemory, flags: u16, window: &mut Window) -> Result<u16, RingError> {
-        let mut walk = window.begin(mem, self.rules);
-        let (mut at, mut flags) = (self.fetch, flags);
+    /// Takes the chain whose head is `first` with `flags`; returns how many slots it has.
+    fn chain(
+        &self,
+        mem: &GuestMemory,
+        first: RawDesc,
+        flags: u16,
+        window: &mut Window,
+        scratch: &mut Scratch,
+    ) -> Result<u16, RingError> {
+        let mut walk = scratch.begin(mem, self.rules);
+        let (mut at, mut d, mut flags) = (self.fetch, first, flags);
         for slots in 1..=self.size - self.held {
-            let off = usize::from(at.at) * desc::SIZE;
-            let d = RawDesc::load(&self.ring, off);
-            if slots > 1 {
-                // Only the head's flags are ordered; the others were written before them.
-                flags = d.packed_flags();
-            }
             if flags & F_INDIRECT != 0 {
                 if slots > 1 {
                     return Err(RingError::IndirectNested);
                 }
                 walk.indirect(&d, flags)?;
-                walk.finish(d.packed_id(), 1);
+                walk.finish(window, d.packed_id(), 1);
                 return Ok(1);
             }
             walk.buffer(&d, flags)?;
             if flags & F_NEXT == 0 {
                 // §2.8.7: the identifier is in the chain's last descriptor.
-                walk.finish(d.packed_id(), slots);
+                walk.finish(window, d.packed_id(), slots);
                 return Ok(slots);
             }
             at = at.advance(1, self.size);
+            d = RawDesc::from_words(self.ring.load(at.at));
+            // Only the head's flags are ordered; the others were written before them.
+            flags = d.packed_flags();
         }
         Err(RingError::ChainTooLong)
     }
 
-    /// Gives `batch` back to the driver, in order.
-    pub(super) fn publish(&mut self, batch: &UsedBatch, log: Option<&DirtyLog>) {
-        let Some(last) = batch.last() else { return };
-        let total: u32 = batch.iter().map(|u| u32::from(u.slots)).sum();
-        let first = self.used;
-        let mut next = first;
-        for u in batch {
-            next = next.advance(u.slots, self.size);
+    /// Asks for the lines that giving `n` chains back will write.
+    #[inline]
+    pub(super) fn prepare(&self, n: usize) {
+        let mut at = self.used;
+        for _ in 0..(n as u16).min(self.size).div_ceil(DESCS_PER_LINE) {
+            self.ring.prefetch_write(at.at);
+            at = at.advance(DESCS_PER_LINE.min(self.size), self.size);
         }
+    }
+
+    /// Gives used chains back to the driver, in order.
+    #[inline]
+    pub(super) fn publish(
+        &mut self,
+        given: impl ExactSizeIterator<Item = Used> + Clone,
+        log: Option<&DirtyLog>,
+    ) {
+        let (first, mut at) = (self.used, self.used);
         if let Some(record) = &self.record {
-            record.begin(batch, first.into(), next.into());
+            let slots = given.clone().map(|u| u.slots);
+            let next = slots.fold(first, |at, n| at.advance(n, self.size));
+            record.begin(given.clone(), first.into(), next.into());
         }
+        let mut total = 0;
         // §2.8.9: with IN_ORDER one descriptor, at the batch's first place, names its last chain; right only where the device
         // writes nothing, see the split layout.
         if self.in_order && self.rules.direction == Direction::FromGuest {
-            self.write(first, last.id, last.len, log);
-            self.write_flags(first, last.len, Ordering::Release);
+            let mut last = 0;
+            for u in given {
+                last = u.id;
+                total += u32::from(u.slots);
+                at = at.advance(u.slots, self.size);
+            }
+            self.write(first, last, 0, log);
+            self.write_flags(first, 0, Ordering::Release); // pairs as below
         } else {
-            let mut at = first;
-            for (i, u) in batch.iter().enumerate() {
+            let mut head = 0;
+            for u in given {
                 self.write(at, u.id, u.len, log);
-                if i > 0 {
+                if total == 0 {
+                    head = u.len;
+                } else {
                     self.write_flags(at, u.len, Ordering::Relaxed);
                 }
+                total += u32::from(u.slots);
                 at = at.advance(u.slots, self.size);
             }
             // Release pairs with the driver's acquire of these flags: the driver reads in order, so behind them it sees all of the
             // burst's descriptors and the bytes that were copied into the buffers.
-            let len = batch.first().map_or(0, |u| u.len);
-            self.write_flags(first, len, Ordering::Release);
+            self.write_flags(first, head, Ordering::Release);
         }
-        self.used = next;
+        self.used = at;
         if let Some(record) = &self.record {
-            record.commit(next.into(), first.into());
+            record.commit(at.into(), first.into());
         }
         self.held = self.held.saturating_sub(total as u16);
         self.unsignalled = self.unsignalled.map(|n| n.saturating_add(total));
     }
 
+    /// Writes a used descriptor but for its flags.
     #[inline]
     fn write(&self, at: Cursor, id: u16, len: u32, log: Option<&DirtyLog>) {
-        let off = usize::from(at.at) * desc::SIZE;
-        self.ring.store16(off + ID, id, Ordering::Relaxed);
-        self.ring.store32(off + LEN, len, Ordering::Relaxed);
+        self.ring.store_used(at.at, id, len);
         if let Some(log) = log {
-            log.mark(self.ring.log_addr() + off as u64, desc::SIZE as u64);
+            log.mark(
+                self.log_ring + (usize::from(at.at) * desc::SIZE) as u64,
+                desc::SIZE as u64,
+            );
         }
     }
     #[inline]
     fn write_flags(&self, at: Cursor, len: u32, order: Ordering) {
         let write = if len > 0 { F_WRITE } else { 0 };
         let flags = if at.wrap { F_AVAIL | F_USED | write } else { write };
-        self.ring
-            .store16(usize::from(at.at) * desc::SIZE + FLAGS, flags, order);
+        self.ring.field(at.at, FLAGS).store(flags.to_le(), order);
     }
 
     /// Whether the driver wants to hear of what was published.
     pub(super) fn needs_call(&mut self) -> bool {
-        // SeqCst pairs with the driver's barrier between writing its event area and looking at the ring again (§2.8.21.3.1).
-        fence(Ordering::SeqCst);
+        // A full barrier pairs with the driver's barrier between writing its event area and looking at the ring again (§2.8.21.3.1).
+        barrier::full();
         // Both halves in one load, so that they belong together.
         let area = self.driver.load32(0, Ordering::Relaxed);
         let (off_wrap, flags) = (area as u16, (area >> 16) as u16 & 3);
@@ -258,21 +299,27 @@ impl Packed {
     }
 
     /// Asks for kicks, and looks again. Returns whether chains wait already.
-    pub(super) fn arm(&mut self) -> bool {
+    pub(super) fn arm(&mut self, log: Option<&DirtyLog>) -> bool {
         let area = if self.event_idx {
             u32::from(self.fetch.at) | u32::from(self.fetch.wrap) << 15 | u32::from(AREA_DESC) << 16
         } else {
             u32::from(AREA_ENABLE) << 16
         };
         self.device.store32(0, area, Ordering::Relaxed);
-        // SeqCst pairs with the driver's barrier between its descriptor flags and its look at this area (§2.8.21.3.1).
-        fence(Ordering::SeqCst);
+        if let Some(log) = log {
+            log.mark(self.device.log_addr(), 4);
+        }
+        // A full barrier pairs with the driver's barrier between its descriptor flags and its look at this area (§2.8.21.3.1).
+        barrier::full();
         self.ready().is_some()
     }
 
     /// Asks for no kicks.
-    pub(super) fn disarm(&mut self) {
+    pub(super) fn disarm(&mut self, log: Option<&DirtyLog>) {
         self.device
             .store32(0, u32::from(AREA_DISABLE) << 16, Ordering::Relaxed);
+        if let Some(log) = log {
+            log.mark(self.device.log_addr(), 4);
+        }
     }
 }

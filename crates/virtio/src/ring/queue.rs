@@ -1,11 +1,13 @@
 //! One queue of either layout: follows the memory table, stops when the ring is broken.
 
 use super::RingError;
-use super::chain::{Direction, Used, UsedBatch, Window};
 use super::config::{Position, QueueConfig, Tracking};
+use super::limits::WINDOW;
 use super::packed::Packed;
 use super::split::Split;
-use crate::mem::{DirtyLog, GuestMemory, MemError, SharedMemory};
+use super::walk::{Direction, Scratch};
+use super::window::Window;
+use crate::mem::{GuestMemory, MemError, SharedMemory};
 use std::sync::Arc;
 
 /// A buffer whose address is not in the memory table, on a queue that waits for such (IOTLB miss).
@@ -40,8 +42,7 @@ pub(super) struct Queue {
     miss: Option<Miss>,
     position: Position,
     pub(super) window: Window,
-    /// Used, not published.
-    pub(super) batch: UsedBatch,
+    scratch: Scratch,
 }
 
 impl Queue {
@@ -65,7 +66,7 @@ impl Queue {
             miss: None,
             position: cfg.start,
             window: Window::new(),
-            batch: UsedBatch::new(),
+            scratch: Scratch::default(),
         };
         q.open()?;
         Ok(q)
@@ -110,19 +111,21 @@ impl Queue {
             None => self.position,
         }
     }
-    pub(super) fn log(&self) -> Option<&DirtyLog> {
-        self.mem.log()
+    /// The memory that the window's pieces point into.
+    #[inline]
+    pub(super) fn mem(&self) -> &GuestMemory {
+        &self.mem
     }
     /// Keeps the current snapshot mapped for ever; for a queue that is dropped while packets point into it.
     pub(super) fn leak_memory(&self) {
         core::mem::forget(Arc::clone(&self.mem));
     }
 
-    /// Takes a new memory table over if there is one. Only called while nothing points into the old one and nothing
-    /// is unpublished; chains that were only looked at are taken again, with new addresses.
+    /// Takes a new memory table over if there is one, unless packets point into the old one; chains that were only looked at are
+    /// taken again, with new addresses.
     #[inline]
     pub(super) fn refresh(&mut self) {
-        if self.shared.generation() != self.generation {
+        if self.shared.generation() != self.generation && self.window.taken() == 0 {
             self.reload();
         }
     }
@@ -132,7 +135,7 @@ impl Queue {
         self.generation = self.shared.generation();
         self.mem = self.shared.get();
         self.position = self.position();
-        self.window.clear();
+        self.window.forget_ready();
         self.miss = None;
         if self.error.is_some_and(|e| !e.may_recover()) {
             return;
@@ -141,23 +144,35 @@ impl Queue {
         self.error = self.open().err();
     }
 
-    /// Takes up to `max` more chains into the window; returns how many. Stops the queue at an error, after what was good.
+    /// Takes up to `max` more chains into the window, and asks for the lines of their first `NEAR` bytes; returns how many.
+    /// Stops the queue at an error, after what was good.
     #[inline]
-    pub(super) fn fetch(&mut self, max: usize) -> usize {
+    pub(super) fn fetch<const NEAR: usize>(&mut self, max: usize) -> usize {
         if self.error.is_some() {
             return 0;
         }
         let before = self.window.len();
+        let (mem, window, scratch) = (&*self.mem, &mut self.window, &mut self.scratch);
         let fetched = match &mut self.layout {
-            Some(Layout::Split(s)) => s.fetch(&self.mem, max, &mut self.window),
-            Some(Layout::Packed(p)) => p.fetch(&self.mem, max, &mut self.window),
+            Some(Layout::Split(s)) => s.fetch(mem, max, window, scratch),
+            Some(Layout::Packed(p)) => p.fetch(mem, max, window, scratch),
             None => Ok(()),
         };
         if let Err(e) = fetched {
             self.refuse(e);
         }
-        self.window.prefetch(before);
+        let write = self.direction == Direction::ToGuest;
+        self.window.prefetch(before, NEAR, write);
         self.window.len() - before
+    }
+    /// Asks for the lines that giving `n` chains back will write.
+    #[inline]
+    pub(super) fn prepare(&self, n: usize) {
+        match &self.layout {
+            Some(Layout::Split(s)) => s.prepare(n.min(WINDOW)),
+            Some(Layout::Packed(p)) => p.prepare(n.min(WINDOW)),
+            None => {}
+        }
     }
     #[cold]
     fn refuse(&mut self, error: RingError) {
@@ -175,40 +190,35 @@ impl Queue {
         }
     }
 
-    /// Notes that a chain was used. `false` when the batch is full: publish first.
-    #[inline]
-    pub(super) fn push_used(&mut self, id: u16, slots: u16, len: u32) -> bool {
-        self.batch.try_push(Used { id, slots, len }).is_ok()
-    }
-
     /// Gives the used chains back; returns whether the driver wants to be notified. Also on a stopped queue: what was used
     /// before it broke is the driver's again.
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
-        if self.batch.is_empty() {
+        if self.window.taken() == 0 {
             return false;
         }
         let log = self.mem.log();
         let call = match &mut self.layout {
             Some(Layout::Split(s)) => {
-                s.publish(&self.batch, log);
+                s.publish(self.window.given(), log);
                 s.needs_call()
             }
             Some(Layout::Packed(p)) => {
-                p.publish(&self.batch, log);
+                p.publish(self.window.given(), log);
                 p.needs_call()
             }
             None => false,
         };
-        self.batch.clear();
+        self.window.release();
         call
     }
 
     pub(super) fn arm(&mut self) -> bool {
+        let log = self.mem.log();
         let waiting = match &mut self.layout {
             _ if self.error.is_some() => return false,
-            Some(Layout::Split(s)) => s.arm(),
-            Some(Layout::Packed(p)) => Ok(p.arm()),
+            Some(Layout::Split(s)) => s.arm(log),
+            Some(Layout::Packed(p)) => Ok(p.arm(log)),
             None => Ok(false),
         };
         waiting.unwrap_or_else(|e| {
@@ -217,16 +227,17 @@ impl Queue {
         })
     }
     pub(super) fn disarm(&mut self) {
+        let log = self.mem.log();
         match &mut self.layout {
             _ if self.error.is_some() => {}
-            Some(Layout::Split(s)) => s.disarm(),
-            Some(Layout::Packed(p)) => p.disarm(),
+            Some(Layout::Split(s)) => s.disarm(log),
+            Some(Layout::Packed(p)) => p.disarm(log),
             None => {}
         }
     }
     /// Gives back what was taken and not used, so that [`Queue::position`] is the whole state.
     pub(super) fn rewind(&mut self) {
-        self.window.clear();
+        self.window.forget_ready();
         match &mut self.layout {
             Some(Layout::Split(s)) => s.rewind(),
             Some(Layout::Packed(p)) => p.rewind(),

@@ -14,9 +14,10 @@
 //!
 //! Costs: one store per chain and two per batch, to lines that no other process looks at.
 
-use super::chain::{Used, UsedBatch};
 use super::config::QueueConfig;
-use super::desc::{self, F_AVAIL, F_USED};
+use super::desc::{self, F_AVAIL, F_USED, FLAGS};
+use super::limits::WINDOW;
+use super::window::{Used, UsedBatch};
 use super::{Position, RingError};
 use crate::mem::{GuestMemory, HostRange, MemError};
 use core::sync::atomic::{Ordering, compiler_fence};
@@ -42,7 +43,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_micros(500);
 pub enum RecordLayout {
     /// vhost-user's `QueueRegionPacked`: in the address fields of its descriptor states, whose in-flight marks stay clear.
     Inflight,
-    /// One after the other.
+    /// One after the other, as many as a batch has at most.
     Dense,
 }
 
@@ -57,7 +58,7 @@ impl RecordLayout {
     pub fn len(self, size: u16) -> u64 {
         match self {
             Self::Inflight => 32 + 32 * u64::from(size),
-            Self::Dense => 32 + 8 * u64::from(size),
+            Self::Dense => 32 + 8 * (WINDOW as u64).min(u64::from(size)),
         }
     }
 }
@@ -137,7 +138,7 @@ impl Record {
     /// Whether the flags of all slots are what they can be when the device is there.
     fn agrees(&self, ring: &HostRange, noted: Noted) -> bool {
         let flags = |slot: u16| {
-            let f = ring.load16(usize::from(slot) * desc::SIZE + desc::FLAGS, Ordering::Relaxed);
+            let f = ring.load16(usize::from(slot) * desc::SIZE + FLAGS, Ordering::Relaxed);
             (f & F_AVAIL != 0, f & F_USED != 0)
         };
         let open = noted.old != noted.new;
@@ -210,8 +211,8 @@ impl Record {
 
     /// `batch` is about to be written; it takes the ring from `old` to `new`.
     #[inline]
-    pub(super) fn begin(&self, batch: &UsedBatch, old: Position, new: Position) {
-        for (i, u) in batch.iter().enumerate() {
+    pub(super) fn begin(&self, batch: impl Iterator<Item = Used>, old: Position, new: Position) {
+        for (i, u) in batch.enumerate() {
             let e = u64::from(u.id) | u64::from(u.slots) << 16 | u64::from(u.len) << 32;
             self.area.store64(self.layout.entry(i), e);
         }

@@ -2,21 +2,25 @@
 //!
 //! A packet's first [`HEAD`] bytes are private, the others stay in the guest's memory as segments until
 //! [`DeviceRx::complete`].
+//!
+//! **Reading ahead.** A call leaves the chains of the next burst in private memory and the lines of their headers on the way, where
+//! the ring has that many: what the guest's core wrote takes hundreds of cycles to come, and the work on this burst hides them.
+
+mod take;
 
 use super::RingError;
-use super::chain::{Chain, Direction};
 use super::config::{Position, QueueConfig, Tracking};
-use super::limits::{HEAD, WINDOW};
+use super::limits::{AHEAD, HEAD};
 use super::queue::{Miss, Queue};
-use crate::mem::{Piece, SharedMemory};
+use super::walk::Direction;
+use crate::mem::SharedMemory;
 use crate::net_hdr::{self, NetHdrError};
-use heddle_packet::{BUF_SIZE, Burst, HEADROOM, Packet, Pool};
+use heddle_packet::{Burst, Pool};
 use std::sync::Arc;
+use take::{Dropped, take};
 
-/// Shortest frame: two addresses and a type.
-const ETH_HEADER: usize = 14;
-/// Longest frame: what a packet holds when it has to be private.
-const MAX_FRAME: usize = BUF_SIZE - HEADROOM;
+/// Bytes of a chain that a call reads.
+const NEAR: usize = net_hdr::LEN + HEAD;
 
 /// Packets that were given back to the guest without being forwarded. The queue itself is in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,30 +74,27 @@ impl DeviceRx {
 
     /// Appends packets to `burst` until it is full or the ring is empty; returns how many. Takes buffers from `pool`.
     pub fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        if self.queue.batch.is_empty() {
-            self.queue.refresh();
-        }
+        self.queue.refresh();
         let before = burst.len();
-        let want = burst.remaining_capacity().min(WINDOW - self.queue.batch.len());
-        if self.queue.fetch(want) == 0 {
+        let want = burst.remaining_capacity();
+        let have = self.queue.window.len();
+        if have < want && self.queue.fetch::<NEAR>(want - have) + have == 0 {
             return 0;
         }
-        while let Some(chain) = self.queue.window.pop() {
-            let mut packet = pool.get();
-            match take(
-                &mut packet,
-                &chain,
-                self.queue.window.pieces(&chain),
-                self.header_len,
-            ) {
-                Ok(()) => burst.push(packet),
-                Err(drop) => {
-                    self.drops.count(drop);
-                    pool.put(packet);
-                }
+        let now = self.queue.window.len().min(want);
+        self.queue.prepare(now);
+        for _ in 0..now {
+            let window = &mut self.queue.window;
+            let Some(chain) = window.get(0) else { break };
+            match take(chain, window, self.header_len, pool) {
+                Ok(packet) => burst.push(packet),
+                Err(drop) => self.drops.count(drop),
             }
-            let kept = self.queue.push_used(chain.id, chain.slots, 0);
-            debug_assert!(kept, "no more chains are fetched than the batch holds");
+            window.take(0);
+        }
+        let have = self.queue.window.len();
+        if have < AHEAD {
+            self.queue.fetch::<NEAR>(AHEAD - have);
         }
         let n = burst.len() - before;
         self.open |= n > 0;
@@ -107,7 +108,6 @@ impl DeviceRx {
     /// The packets of all bursts so far are gone: gives their buffers back. Returns whether the guest wants to be notified.
     pub fn complete(&mut self) -> bool {
         self.open = false;
-        self.queue.window.clear();
         self.queue.publish() | self.take_call()
     }
     /// Whether the guest wants to be notified of packets that were all dropped; told once. To be asked after a call of
@@ -118,10 +118,8 @@ impl DeviceRx {
 
     /// Before sleeping: asks the guest for kicks and looks again. Returns whether there is work already.
     pub fn arm(&mut self) -> bool {
-        if self.queue.batch.is_empty() {
-            self.queue.refresh();
-        }
-        self.queue.arm()
+        self.queue.refresh();
+        self.queue.arm() || !self.queue.window.is_empty()
     }
     /// After sleeping: kicks are not wanted.
     pub fn disarm(&mut self) {
@@ -134,9 +132,7 @@ impl DeviceRx {
     /// Takes a new memory table over, if there is one and nothing points into the old one. Queues do so by themselves when they are
     /// used; this is for those that are not.
     pub fn refresh(&mut self) {
-        if self.queue.batch.is_empty() {
-            self.queue.refresh();
-        }
+        self.queue.refresh();
     }
     /// The address that the queue waits for; told once.
     pub fn take_miss(&mut self) -> Option<Miss> {
@@ -162,13 +158,6 @@ impl Drop for DeviceRx {
     }
 }
 
-/// Why a chain made no packet.
-enum Dropped {
-    Runt,
-    TooLong,
-    Header(NetHdrError),
-}
-
 impl RxDrops {
     #[cold]
     fn count(&mut self, drop: Dropped) {
@@ -180,91 +169,5 @@ impl RxDrops {
                 self.last_header = Some(e);
             }
         }
-    }
-}
-
-/// Makes a packet of a chain: the header to private memory and decoded there, then the first bytes to the head, the rest by
-/// reference. The header and the packet may be spread over the buffers in any way (virtio 1.2 §2.7.4.1).
-#[inline]
-fn take(packet: &mut Packet, chain: &Chain, pieces: &[Piece], header_len: usize) -> Result<(), Dropped> {
-    let len = (chain.len as usize)
-        .checked_sub(header_len)
-        .filter(|&n| n >= ETH_HEADER);
-    let len = len.ok_or(Dropped::Runt)?;
-    if len > MAX_FRAME {
-        return Err(Dropped::TooLong);
-    }
-    let mut hdr = [0; net_hdr::LEN];
-    let head = len.min(HEAD);
-    let mut source = Source::new(pieces);
-    source.header(&mut hdr, header_len);
-    source.copy(&mut packet.head_space()[..head]);
-    packet.set_head_len(head);
-    while let Some((piece, at)) = source.next_piece() {
-        if !packet.push_seg(piece.seg(at)) {
-            packet.make_private();
-            packet.push_seg(piece.seg(at));
-        }
-    }
-    // Offsets in the header are checked against what can be rewritten: the head. A checksum field behind it is rare enough
-    // to make the packet private.
-    packet.offload = match net_hdr::decode(&hdr, head) {
-        Err(NetHdrError::CsumRange) if head < len => {
-            packet.make_private();
-            net_hdr::decode(&hdr, len)
-        }
-        decoded => decoded,
-    }
-    .map_err(Dropped::Header)?;
-    Ok(())
-}
-
-/// Reads a chain's pieces from the front.
-struct Source<'a> {
-    pieces: core::slice::Iter<'a, Piece>,
-    current: Option<(&'a Piece, usize)>,
-}
-
-impl<'a> Source<'a> {
-    #[inline]
-    fn new(pieces: &'a [Piece]) -> Self {
-        let mut pieces = pieces.iter();
-        let current = pieces.next().map(|p| (p, 0));
-        Self { pieces, current }
-    }
-    /// Reads the first `len` bytes into `hdr`. Of a first piece that has them all more may be read, which costs less than a copy of
-    /// a length that the compiler does not know.
-    #[inline]
-    fn header(&mut self, hdr: &mut [u8; net_hdr::LEN], len: usize) {
-        match &mut self.current {
-            Some((piece, at)) if piece.len() > net_hdr::LEN => {
-                *hdr = piece.first();
-                *at = len;
-            }
-            _ => self.copy(&mut hdr[..len]),
-        }
-    }
-    /// Fills `dst`; the chain was found to have enough.
-    #[inline]
-    fn copy(&mut self, dst: &mut [u8]) {
-        let mut done = 0;
-        while done < dst.len() {
-            let Some((piece, at)) = &mut self.current else {
-                return;
-            };
-            let n = piece.read(*at, &mut dst[done..]);
-            done += n;
-            *at += n;
-            if *at == piece.len() {
-                self.current = self.pieces.next().map(|p| (p, 0));
-            }
-        }
-    }
-    /// The rest of the current piece.
-    #[inline]
-    fn next_piece(&mut self) -> Option<(&'a Piece, usize)> {
-        let rest = self.current.take();
-        self.current = self.pieces.next().map(|p| (p, 0));
-        rest
     }
 }

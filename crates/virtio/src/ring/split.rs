@@ -1,23 +1,30 @@
 //! The split layout (virtio 1.2 §2.7), device side.
 //!
-//! Shared lines: the available index is read when all that it named last time has been taken; the used ring and its index are
-//! written once per burst.
+//! Shared lines: the available index is read when fewer chains are known than a call may want; entries, then descriptors are read for
+//! a whole burst, so that their lines come at the same time; the used ring and its index are written once per burst.
 
-use super::chain::{Direction, Rules, UsedBatch, Window};
 use super::config::{Areas, QueueConfig};
-use super::desc::{self, F_INDIRECT, F_NEXT, RawDesc};
+use super::desc::{F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
+use super::limits::AHEAD;
+use super::walk::{Direction, Rules, Scratch};
+use super::window::{Used, Window};
 use super::{Features, RingError, split_event_passed};
-use crate::mem::{Claim, DirtyLog, GuestMemory, HostRange};
-use core::sync::atomic::{Ordering, fence};
+use crate::mem::{Claim, DirtyLog, Fields, GuestMemory, HostRange, Near};
+use core::sync::atomic::Ordering;
+use heddle_sync::barrier;
 
 const NO_INTERRUPT: u16 = 1; // avail.flags
 const NO_NOTIFY: u16 = 1; // used.flags
 const IDX: usize = 2;
 const RING: usize = 4;
+/// Used elements on a line.
+const USED_PER_LINE: u16 = 8;
 
 #[derive(Debug)]
 pub(super) struct Split {
-    desc: HostRange,
+    desc: Fields<16>,
+    heads: Fields<2>,
+    elements: Fields<8>,
     avail: HostRange,
     used: HostRange,
     size: u16,
@@ -39,7 +46,9 @@ impl Split {
     pub(super) fn new(cfg: &QueueConfig, areas: Areas, direction: Direction) -> Self {
         let start = cfg.start.index;
         Self {
-            desc: areas.desc,
+            desc: Fields::new(&areas.desc, 0, cfg.size),
+            heads: Fields::new(&areas.driver, RING, cfg.size),
+            elements: Fields::new(&areas.device, RING, cfg.size),
             avail: areas.driver,
             used: areas.device,
             size: cfg.size,
@@ -57,9 +66,6 @@ impl Split {
             signalled: None,
         }
     }
-    fn slot(&self, index: u16) -> usize {
-        usize::from(index & (self.size - 1))
-    }
     pub(super) fn position(&self) -> u16 {
         self.done
     }
@@ -69,21 +75,22 @@ impl Split {
         self.seen = self.done;
     }
 
-    /// How many chains wait; looks at the shared index only when none is known.
-    fn waiting(&mut self) -> Result<u16, RingError> {
-        if self.seen == self.fetch {
+    /// How many chains are known to wait; looks at the shared index when fewer than `want` are.
+    #[inline]
+    fn waiting(&mut self, want: u16) -> Result<u16, RingError> {
+        if self.seen.wrapping_sub(self.fetch) < want {
             // Acquire pairs with the driver's release of `avail.idx` (§2.7.13.3): the entries and descriptors that it covers
             // are visible to the loads below.
             let index = Claim::new(self.avail.load16(IDX, Ordering::Acquire));
-            let taken = self.fetch.wrapping_sub(self.done);
             // §2.7.6: at most `size` chains between used and available, and none taken back.
+            let most = self.size.saturating_sub(self.seen.wrapping_sub(self.done));
             let n = index
-                .ahead_of(self.fetch, self.size.saturating_sub(taken))
+                .ahead_of(self.seen, most)
                 .map_err(|index| RingError::AvailJump {
                     index,
                     used: self.done,
                 })?;
-            self.seen = self.fetch.wrapping_add(n);
+            self.seen = self.seen.wrapping_add(n);
         }
         Ok(self.seen.wrapping_sub(self.fetch))
     }
@@ -94,84 +101,133 @@ impl Split {
         mem: &GuestMemory,
         max: usize,
         window: &mut Window,
+        scratch: &mut Scratch,
     ) -> Result<(), RingError> {
-        let n = usize::from(self.waiting()?).min(max);
-        for i in 1..n.min(5) {
-            // Entries are usually consecutive; the processor follows by itself after the first lines.
-            self.desc
-                .prefetch(self.slot(self.fetch.wrapping_add(i as u16)) * desc::SIZE);
-        }
+        let n = usize::from(self.waiting(max.min(usize::from(self.size)) as u16)?)
+            .min(max)
+            .min(window.room());
+        let (plain, access) = (self.rules.plain(), self.rules.direction.access());
+        let mut near = mem.near(scratch.hint, access);
         for _ in 0..n {
-            if window.is_full() {
-                break;
-            }
-            // Relaxed: ordered by the Acquire load of the index in `waiting`.
-            let head = Claim::new(
-                self.avail
-                    .load16(RING + 2 * self.slot(self.fetch), Ordering::Relaxed),
-            );
+            // Unordered: comes after the Acquire load of the index in `waiting`.
+            let head = Claim::new(self.heads.load(self.fetch));
             let head = head.below(self.size).map_err(RingError::Head)?;
-            self.chain(mem, head, window)?;
+            let d = RawDesc::from_words(self.desc.load(head));
+            let flags = d.split_flags();
+            match near.piece(d.addr, d.len) {
+                Some(piece) if flags & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
+                    window.push(piece, head);
+                }
+                _ => {
+                    if flags & F_INDIRECT != 0 {
+                        self.hint_table(self.fetch.wrapping_add(4), &near);
+                    }
+                    if window.is_fragmented() {
+                        break;
+                    }
+                    self.chain(mem, head, d, window, scratch)?;
+                    near = mem.near(scratch.hint, access);
+                }
+            }
             self.fetch = self.fetch.wrapping_add(1);
         }
+        self.hint_next();
         Ok(())
     }
 
+    /// Asks for the descriptors of the chains that the next calls will take, of those that are known to wait, and for the entries
+    /// of the available ring behind them.
     #[inline]
-    fn chain(&self, mem: &GuestMemory, head: u16, window: &mut Window) -> Result<(), RingError> {
-        let mut walk = window.begin(mem, self.rules);
-        let mut at = head;
+    fn hint_next(&self) {
+        let known = self.seen.wrapping_sub(self.fetch);
+        for i in 0..known.min(AHEAD as u16) {
+            self.desc.prefetch(self.heads.load(self.fetch.wrapping_add(i)));
+        }
+        if known > 2 * AHEAD as u16 {
+            self.heads.prefetch(self.fetch.wrapping_add(2 * AHEAD as u16));
+        }
+    }
+
+    /// Asks for an indirect table that will be read soon: that of available entry `at`, if it is known to wait. What is read here
+    /// decides nothing.
+    fn hint_table(&self, at: u16, near: &Near) {
+        if at.wrapping_sub(self.fetch) < self.seen.wrapping_sub(self.fetch) {
+            let d = RawDesc::from_words(self.desc.load(self.heads.load(at)));
+            if let Some(piece) = near.piece(d.addr, d.len) {
+                piece.prefetch(1, false);
+            }
+        }
+    }
+
+    /// Takes a chain that begins with `first` and may have any shape.
+    fn chain(
+        &self,
+        mem: &GuestMemory,
+        head: u16,
+        first: RawDesc,
+        window: &mut Window,
+        scratch: &mut Scratch,
+    ) -> Result<(), RingError> {
+        let mut walk = scratch.begin(mem, self.rules);
+        let mut d = first;
         for _ in 0..self.size {
-            let d = RawDesc::load(&self.desc, usize::from(at) * desc::SIZE);
             let flags = d.split_flags();
             if flags & F_INDIRECT != 0 {
                 walk.indirect(&d, flags)?;
-                walk.finish(head, 1);
+                walk.finish(window, head, 1);
                 return Ok(());
             }
             walk.buffer(&d, flags)?;
             if flags & F_NEXT == 0 {
-                walk.finish(head, 1);
+                walk.finish(window, head, 1);
                 return Ok(());
             }
-            at = d.split_next().below(self.size).map_err(RingError::Next)?;
+            let next = d.split_next().below(self.size).map_err(RingError::Next)?;
+            d = RawDesc::from_words(self.desc.load(next));
         }
         Err(RingError::ChainTooLong)
     }
 
-    /// Gives `batch` back to the driver, in order.
-    pub(super) fn publish(&mut self, batch: &UsedBatch, log: Option<&DirtyLog>) {
+    /// Asks for the lines that giving `n` chains back will write, and for the index that the next look will read.
+    #[inline]
+    pub(super) fn prepare(&self, n: usize) {
+        self.used.prefetch_write(IDX);
+        let mut at = 0;
+        while at < n as u16 {
+            self.elements.prefetch_write(self.done.wrapping_add(at));
+            at += USED_PER_LINE;
+        }
+    }
+
+    /// Gives used chains back to the driver, in order.
+    #[inline]
+    pub(super) fn publish(&mut self, given: impl ExactSizeIterator<Item = Used>, log: Option<&DirtyLog>) {
+        let n = given.len() as u16;
         // §2.7.9: with IN_ORDER one entry, at the batch's first place, names its last chain; the driver takes the others to be used
         // completely, which is true only where the device writes nothing.
-        let short = self.in_order && self.rules.direction == Direction::FromGuest;
-        let entries = if short {
-            batch.get(batch.len().saturating_sub(1)..)
+        let skip = if self.in_order && self.rules.direction == Direction::FromGuest {
+            usize::from(n).saturating_sub(1)
         } else {
-            batch.get(..)
+            0
         };
-        for (i, used) in entries.unwrap_or_default().iter().enumerate() {
-            let at = RING + 8 * self.slot(self.done.wrapping_add(i as u16));
-            // Relaxed: the Release store of the index below orders both.
-            self.used.store32(at, u32::from(used.id), Ordering::Relaxed);
-            self.used.store32(at + 4, used.len, Ordering::Relaxed);
-            if let Some(log) = log {
-                log.mark(self.used.log_addr() + at as u64, 8);
-            }
+        let mut at = self.done;
+        for used in given.skip(skip) {
+            self.elements.put(at, u32::from(used.id), used.len);
+            self.mark(log, RING + self.elements.offset(at), 8);
+            at = at.wrapping_add(1);
         }
-        self.done = self.done.wrapping_add(batch.len() as u16);
+        self.done = self.done.wrapping_add(n);
         // Release pairs with the driver's acquire of `used.idx` (§2.7.14): who sees the index sees the entries and the bytes
         // that were copied into the buffers.
         self.used.store16(IDX, self.done, Ordering::Release);
-        if let Some(log) = log {
-            log.mark(self.used.log_addr() + IDX as u64, 2);
-        }
+        self.mark(log, IDX, 2);
     }
 
     /// Whether the driver wants to hear of what was published.
     pub(super) fn needs_call(&mut self) -> bool {
-        // SeqCst pairs with the driver's barrier between writing `used_event` (or the flag) and looking at `used.idx` again
+        // A full barrier pairs with the driver's barrier between writing `used_event` (or the flag) and looking at `used.idx` again
         // (§2.7.7.1): either it sees the index, or this sees its wish.
-        fence(Ordering::SeqCst);
+        barrier::full();
         let new = self.done;
         if self.notify_on_empty && self.fetch == new && self.avail.load16(IDX, Ordering::Relaxed) == new {
             self.signalled = Some(new);
@@ -190,22 +246,32 @@ impl Split {
     }
 
     /// Asks for kicks, and looks again. Returns whether chains wait already.
-    pub(super) fn arm(&mut self) -> Result<bool, RingError> {
+    pub(super) fn arm(&mut self, log: Option<&DirtyLog>) -> Result<bool, RingError> {
         if self.event_idx {
             let at = RING + 8 * usize::from(self.size);
             self.used.store16(at, self.fetch, Ordering::Relaxed);
+            self.mark(log, at, 2);
         } else {
             self.used.store16(0, 0, Ordering::Relaxed);
+            self.mark(log, 0, 2);
         }
-        // SeqCst pairs with the driver's barrier between writing `avail.idx` and reading `avail_event` (§2.7.13.4.1).
-        fence(Ordering::SeqCst);
-        Ok(self.waiting()? > 0)
+        // A full barrier pairs with the driver's barrier between writing `avail.idx` and reading `avail_event` (§2.7.13.4.1).
+        barrier::full();
+        Ok(self.waiting(1)? > 0)
     }
 
     /// Asks for no kicks. With EVENT_IDX the threshold that was left behind does that by itself (§2.7.10).
-    pub(super) fn disarm(&mut self) {
+    pub(super) fn disarm(&mut self, log: Option<&DirtyLog>) {
         if !self.event_idx {
             self.used.store16(0, NO_NOTIFY, Ordering::Relaxed);
+            self.mark(log, 0, 2);
+        }
+    }
+
+    /// Tells the dirty log of `len` bytes at `off` of the used ring.
+    fn mark(&self, log: Option<&DirtyLog>, off: usize, len: u64) {
+        if let Some(log) = log {
+            log.mark(self.used.log_addr() + off as u64, len);
         }
     }
 }

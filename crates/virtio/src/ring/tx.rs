@@ -4,15 +4,19 @@
 //! read from the ring wait in private memory, so the ring is looked at once per [`super::limits::WINDOW`] chains or when a burst
 //! finds too few.
 
-use super::chain::{Direction, Window};
 use super::config::{Position, QueueConfig, Tracking};
-use super::limits::{RETRIES, WINDOW};
+use super::limits::{AHEAD, RETRIES};
 use super::queue::{Miss, Queue};
+use super::walk::Direction;
+use super::window::{Chain, Window};
 use super::{Features, RingError};
-use crate::mem::{DirtyLog, SharedMemory};
+use crate::mem::{GuestMemory, SharedMemory};
 use crate::net_hdr;
 use heddle_packet::Packet;
 use std::sync::Arc;
+
+/// Bytes of a chain whose lines are asked for ahead: what a short packet needs.
+const NEAR: usize = 128;
 
 /// What became of the packets of one call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +43,8 @@ pub struct DeviceTx {
     mergeable: bool,
     /// Which flags of the header may be set: none without GUEST_CSUM (virtio 1.2 §5.1.6.4.1).
     flags: u8,
+    /// A migration runs: written pages are told to the dirty log.
+    logging: bool,
 }
 
 /// Why a packet is not sent.
@@ -64,6 +70,7 @@ impl DeviceTx {
         Ok(Self {
             header_len: cfg.features.header_len(),
             mergeable: cfg.features.contains(Features::MRG_RXBUF),
+            logging: false,
             flags: if cfg.features.contains(Features::GUEST_CSUM) {
                 0xff
             } else {
@@ -78,11 +85,18 @@ impl DeviceTx {
     pub fn tx(&mut self, packets: &[&Packet]) -> TxOutcome {
         let mut out = TxOutcome::default();
         self.queue.refresh();
+        self.logging = self.queue.mem().log().is_some();
+        self.ahead(packets.len());
+        self.queue.prepare(packets.len());
         for (i, packet) in packets.iter().enumerate() {
-            let need = packet.len() + self.header_len;
-            match self.reserve(need, packets.len() - i) {
+            if self.straight(packet) {
+                out.sent += 1;
+                out.bytes += packet.len() as u64;
+                continue;
+            }
+            match self.reserve(packet.len() + self.header_len, &mut out) {
                 Ok(chains) => {
-                    self.fill(packet, chains, &mut out);
+                    self.fill(packet, chains);
                     out.sent += 1;
                     out.bytes += packet.len() as u64;
                 }
@@ -102,22 +116,46 @@ impl DeviceTx {
             }
         }
         out.call |= self.queue.publish();
+        self.ahead(AHEAD);
         out
     }
 
-    /// Finds chains for `need` bytes at the front of the window; returns how many. `packets` is how many are still to be sent.
+    /// Sees to it that the window has `want` chains, if the ring has, and that the lines of their first bytes are on the way.
     #[inline]
-    fn reserve(&mut self, need: usize, packets: usize) -> Result<usize, Refused> {
-        if let Some(chain) = self.queue.window.get(0)
-            && chain.len as usize >= need
-        {
-            return Ok(1);
+    fn ahead(&mut self, want: usize) {
+        let have = self.queue.window.len();
+        if have < want {
+            self.queue.fetch::<NEAR>(want - have);
         }
-        self.search(need, packets)
     }
 
-    /// As [`DeviceTx::reserve`], when the first chain alone is not enough.
-    fn search(&mut self, need: usize, packets: usize) -> Result<usize, Refused> {
+    /// The usual case: the next chain is one piece that takes the whole packet. `false`, and nothing done, otherwise.
+    #[inline]
+    fn straight(&mut self, packet: &Packet) -> bool {
+        if self.header_len != net_hdr::LEN || self.logging {
+            return false;
+        }
+        let Some(piece) = self.queue.window.get(0).and_then(Chain::single) else {
+            return false;
+        };
+        if !piece.write_packet(self.header(packet, 1), packet) {
+            return false;
+        }
+        self.queue.window.take((packet.len() + net_hdr::LEN) as u32);
+        true
+    }
+
+    /// The header of a packet that is spread over `chains`. §5.1.6.1: the last field is num_buffers; 1 without MRG_RXBUF
+    /// (§5.1.6.4.1).
+    #[inline]
+    fn header(&self, packet: &Packet, chains: u16) -> [u8; net_hdr::LEN] {
+        let mut header = net_hdr::header(&packet.offload, packet.len(), chains);
+        header[0] &= self.flags;
+        header
+    }
+
+    /// Finds chains for `need` bytes at the front of the window; returns how many.
+    fn reserve(&mut self, need: usize, out: &mut TxOutcome) -> Result<usize, Refused> {
         let mut retries = RETRIES;
         loop {
             let (mut have, mut chains) = (0, 0);
@@ -138,16 +176,18 @@ impl DeviceTx {
             if self.queue.error().is_some() {
                 return Err(Refused::Full);
             }
-            self.queue.window.compact();
-            if self.queue.window.is_full() {
-                return Err(Refused::TooLong);
+            if self.queue.window.room() == 0 {
+                // What was filled is in the way; without it, a packet that needs more could never be sent.
+                if self.queue.window.taken() == 0 {
+                    return Err(Refused::TooLong);
+                }
+                out.call |= self.queue.publish();
             }
-            let want = if self.mergeable {
-                WINDOW
-            } else {
-                WINDOW.min(packets)
-            };
-            if self.queue.fetch(want) == 0 {
+            let room = self.queue.window.room();
+            if self.queue.fetch::<NEAR>(room.min(AHEAD)) == 0 {
+                if self.queue.window.is_fragmented() {
+                    return Err(Refused::TooLong);
+                }
                 if retries == 0 || self.queue.error().is_some() {
                     return Err(Refused::Full);
                 }
@@ -157,39 +197,28 @@ impl DeviceTx {
         }
     }
 
-    /// Writes header and packet into the first `chains` chains and marks them used.
-    #[inline]
-    fn fill(&mut self, packet: &Packet, chains: usize, out: &mut TxOutcome) {
-        let mut hdr = net_hdr::encode(&packet.offload, packet.len());
-        hdr[0] &= self.flags;
-        // §5.1.6.1: the last field is num_buffers; 1 without MRG_RXBUF (§5.1.6.4.1).
-        hdr[10..12].copy_from_slice(&(chains as u16).to_le_bytes());
+    /// Writes header and packet into the first `chains` chains and takes them.
+    fn fill(&mut self, packet: &Packet, chains: usize) {
+        let header = self.header(packet, chains as u16);
+        let mut left = packet.len() + self.header_len;
+        if self.logging {
+            mark(&self.queue.window, chains, left, self.queue.mem());
+        }
         let mut sink = Sink {
             window: &self.queue.window,
             chain: 0,
             piece: 0,
             at: 0,
         };
-        sink.put(&hdr[..self.header_len]);
+        sink.put(&header[..self.header_len]);
         sink.put(packet.head());
         for seg in packet.segs() {
             sink.put_seg(seg);
         }
-        if let Some(log) = self.queue.log() {
-            mark(&self.queue.window, chains, packet.len() + self.header_len, log);
-        }
-        let mut left = packet.len() + self.header_len;
         for _ in 0..chains {
-            let Some(chain) = self.queue.window.pop() else {
-                break;
-            };
-            let n = left.min(chain.len as usize);
+            let n = left.min(self.queue.window.get(0).map_or(0, |c| c.len as usize));
             left -= n;
-            if self.queue.batch.is_full() {
-                out.call |= self.queue.publish();
-            }
-            let kept = self.queue.push_used(chain.id, chain.slots, n as u32);
-            debug_assert!(kept, "published when full");
+            self.queue.window.take(n as u32);
         }
     }
 
@@ -224,12 +253,12 @@ impl DeviceTx {
 
 /// Tells the dirty log of the first `len` bytes of the first `chains` chains.
 #[cold]
-fn mark(window: &Window, chains: usize, len: usize, log: &DirtyLog) {
+fn mark(window: &Window, chains: usize, len: usize, mem: &GuestMemory) {
     let mut left = len;
     for chain in (0..chains).filter_map(|i| window.get(i)) {
         for piece in window.pieces(chain) {
             let n = left.min(piece.len());
-            piece.mark(Some(log), n);
+            mem.mark(piece, n);
             left -= n;
         }
     }
@@ -246,16 +275,6 @@ struct Sink<'a> {
 impl Sink<'_> {
     #[inline]
     fn put(&mut self, src: &[u8]) {
-        // The usual case: the current piece has room for all of it.
-        if let Some(piece) = self
-            .window
-            .get(self.chain)
-            .and_then(|c| self.window.pieces(c).get(self.piece))
-            && piece.len() - self.at > src.len()
-        {
-            self.at += piece.write(self.at, src);
-            return;
-        }
         let mut done = 0;
         while done < src.len() {
             let Some(chain) = self.window.get(self.chain) else {

@@ -177,6 +177,7 @@ impl Lab {
             instructions: set,
             created_ms: 0,
             modified_ms: 0,
+            born: 0,
             hidden: false,
             stats: Arc::default(),
         };

@@ -1,11 +1,11 @@
 //! Writing multipart messages, split at 64 KiB.
 
-use super::{Kind, MORE, nx, ty};
+use super::{Kind, MORE, ONF_FLOW_MONITOR, nx, ty};
 use crate::action::Port;
 use crate::codec::cursor::Put;
 use crate::codec::port::port_to_u16;
-use crate::codec::{counters, flow_stats, ports, tables};
-use crate::error::{EncodeError, NX_VENDOR};
+use crate::codec::{counters, flow_stats, monitor, ports, tables};
+use crate::error::{EncodeError, NX_VENDOR, ONF_VENDOR};
 use crate::header::{HEADER_LEN, Header};
 use crate::message::{FlowStats, MpReply, MpRequest};
 use crate::version::Version;
@@ -46,8 +46,14 @@ impl Parts {
             out.zeros(4);
         }
         if let Kind::Nx(subtype) = self.kind {
-            out.u32(NX_VENDOR);
-            out.u32(subtype);
+            // ONF took this one over under a number of its own in 1.3.
+            if self.version == Version::V13 && subtype == nx::FLOW_MONITOR {
+                out.u32(ONF_VENDOR);
+                out.u32(ONF_FLOW_MONITOR);
+            } else {
+                out.u32(NX_VENDOR);
+                out.u32(subtype);
+            }
             if self.version == Version::V10 {
                 out.zeros(4);
             }
@@ -141,6 +147,15 @@ fn since(version: Version, first: Version, ty: u16, what: &'static str) -> Resul
     }
 }
 
+/// A flow monitor's kind: an extension before 1.4.
+fn flow_monitor(version: Version) -> Kind {
+    if version >= Version::V14 {
+        Kind::Of(ty::FLOW_MONITOR)
+    } else {
+        Kind::Nx(nx::FLOW_MONITOR)
+    }
+}
+
 /// A group statistic's kind, which Nicira's extension has in 1.0.
 fn group(version: Version, ty: u16, nx: u32) -> Kind {
     if version == Version::V10 {
@@ -176,6 +191,7 @@ pub(in crate::codec) fn encode_request(
         MpRequest::MeterStats(_) => since(version, Version::V13, ty::METER, "meter statistics")?,
         MpRequest::MeterConfig(_) => since(version, Version::V13, ty::METER_CONFIG, "meter description")?,
         MpRequest::MeterFeatures => since(version, Version::V13, ty::METER_FEATURES, "meter features")?,
+        MpRequest::FlowMonitor(_) => flow_monitor(version),
     };
     let mut p = Parts::new(version, xid, false, kind);
     let port = |port: Port, pad: usize, out: &mut Vec<u8>| {
@@ -209,6 +225,12 @@ pub(in crate::codec) fn encode_request(
         MpRequest::TableFeatures(list) => list.iter().try_for_each(|t| {
             p.entry(|out| {
                 tables::put_features(version, t, out);
+                Ok(())
+            })
+        })?,
+        MpRequest::FlowMonitor(list) => list.iter().try_for_each(|q| {
+            p.entry(|out| {
+                monitor::put_request(version, q, out);
                 Ok(())
             })
         })?,
@@ -266,6 +288,7 @@ pub(in crate::codec) fn encode_reply(
         MpReply::MeterStats => since(version, Version::V13, ty::METER, "meter statistics")?,
         MpReply::MeterConfig => since(version, Version::V13, ty::METER_CONFIG, "meter description")?,
         MpReply::MeterFeatures(_) => since(version, Version::V13, ty::METER_FEATURES, "meter features")?,
+        MpReply::FlowMonitor(_) => flow_monitor(version),
     };
     let mut p = Parts::new(version, xid, true, kind);
     /// Appends each entry of a list.
@@ -304,6 +327,9 @@ pub(in crate::codec) fn encode_reply(
         }
         MpReply::GroupFeatures(f) => all(&mut p, &[f], |f, out| counters::put_group_features(f, out))?,
         MpReply::MeterFeatures(f) => all(&mut p, &[f], |f, out| counters::put_meter_features(f, out))?,
+        MpReply::FlowMonitor(list) => list
+            .iter()
+            .try_for_each(|u| p.entry(|out| monitor::put_update(version, u, out)))?,
         MpReply::Flow { .. }
         | MpReply::GroupStats
         | MpReply::GroupDesc

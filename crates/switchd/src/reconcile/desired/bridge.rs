@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use heddle_flow::field::Subfield;
 use heddle_ofproto::bridge::{BridgeConfig, FailMode, TableConfig};
 use heddle_openflow::Version;
 use heddle_ovsdb::{Db, Row, Uuid};
@@ -92,12 +93,13 @@ impl BridgeRow {
         all.into_iter().find(|(_, i)| i.name == name)
     }
 
-    /// The configuration for OpenFlow. `vlan_limit` is the whole switch's.
+    /// The configuration for OpenFlow. `vlan_limit` and `bundle_idle_s` are the whole switch's.
     pub(in crate::reconcile) fn config(
         &self,
         datapath_id: u64,
         mac: [u8; 6],
         vlan_limit: usize,
+        bundle_idle_s: u64,
     ) -> BridgeConfig {
         let defaults = BridgeConfig::default();
         let number = |key, default| match self.other_config.number(key, 0) {
@@ -120,6 +122,7 @@ impl BridgeRow {
             mac_table_size: usize::try_from(number("mac-table-size", defaults.mac_table_size as u64))
                 .unwrap_or(usize::MAX),
             vlan_limit,
+            bundle_idle_s,
             dp_desc: self.other_config.get("dp-desc").map(str::to_owned),
             dp_sn: self.other_config.get("dp-sn").map(str::to_owned),
         }
@@ -151,8 +154,19 @@ fn tables(db: &Db, row: &Row, bridge: &str) -> BTreeMap<u8, TableConfig> {
             name: opt_text(row, "name").filter(|n| !n.is_empty()),
             flow_limit: value(row.opt_int("flow_limit")).and_then(|n| usize::try_from(n).ok()),
             evict: opt_text(row, "overflow_policy").as_deref() == Some("evict"),
+            groups: groups(row, bridge, number),
         };
         tables.insert(number, config);
     }
     tables
+}
+
+/// Fields whose values make groups of flows for eviction; all of them must make sense.
+fn groups(row: &Row, bridge: &str, number: u8) -> Vec<Subfield> {
+    let texts = value(row.strs("groups"));
+    let parsed: Result<Vec<Subfield>, String> = texts.into_iter().map(str::parse).collect();
+    parsed.unwrap_or_else(|why| {
+        log::warn!(target: "bridge", "bridge {bridge}: Flow_Table {number} 'groups' configured with invalid field ({why})");
+        Vec::new()
+    })
 }

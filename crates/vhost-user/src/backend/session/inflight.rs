@@ -49,6 +49,10 @@ impl Area {
             && at + stride <= self.map.len() as u64;
         fits.then_some(at)
     }
+    /// Whether its file was cut.
+    pub(super) fn is_cut(&self) -> bool {
+        self.map.was_cut()
+    }
     /// The record of a packed ring.
     pub(super) fn record(&self, index: u16, size: u16) -> Option<Record> {
         let at = self.place(index, size, true)?;
@@ -107,7 +111,7 @@ impl Session {
         if shape.mmap_size < least {
             refuse!("{:#x} bytes for regions of {least:#x}", shape.mmap_size);
         }
-        let map = Mapping::of_fd(fd.as_fd(), shape.mmap_offset, shape.mmap_size.min(most))?;
+        let map = Mapping::guarded(fd.as_fd(), shape.mmap_offset, shape.mmap_size.min(most))?;
         self.inflight = Some(Area {
             map: Arc::new(map),
             shape,

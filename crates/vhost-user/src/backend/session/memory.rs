@@ -58,7 +58,7 @@ impl Memory {
         let same = |m: &&Mapped| m.file == file && (m.told.offset, m.told.size) == (told.offset, told.size);
         let map = match self.regions.iter().find(same) {
             Some(m) => Arc::clone(&m.map),
-            None => Arc::new(Mapping::of_fd(fd.as_fd(), told.offset, told.size).map_err(|e| {
+            None => Arc::new(Mapping::guarded(fd.as_fd(), told.offset, told.size).map_err(|e| {
                 Refusal(format!(
                     "{:#x} bytes at {:#x} of a region's file cannot be mapped: {e}",
                     told.size, told.offset
@@ -127,6 +127,12 @@ impl Session {
         Ok(published)
     }
 
+    /// Whether the front end cut a file whose memory is in use: what was read there since means nothing.
+    pub(super) fn is_cut(&self) -> bool {
+        self.memory.regions.iter().any(|m| m.map.was_cut())
+            || self.inflight.as_ref().is_some_and(super::inflight::Area::is_cut)
+    }
+
     /// Publishes the table that follows from regions, IOTLB, features and log.
     pub(super) fn publish_memory(&mut self, device: &mut dyn Device) -> Handled {
         let regions = if self.has_iommu() {
@@ -154,7 +160,7 @@ impl Session {
         if area.size > MAX_LOG {
             refuse!("a log of {:#x} bytes", area.size);
         }
-        let map = Mapping::of_fd(fd.as_fd(), area.offset, area.size)?;
+        let map = Mapping::guarded(fd.as_fd(), area.offset, area.size)?;
         self.memory.log = Some(Arc::new(DirtyLog::new(map)?));
         // "The back-end must reply" (specification, Communication); QEMU reads and ignores the number.
         let reply = Some(Reply::U64(0));

@@ -56,6 +56,9 @@ pub(super) enum End {
     /// A message that makes no sense here.
     #[error("{0}")]
     Refused(String),
+    /// It has not said anything.
+    #[error("no message from the front end")]
+    Silent,
     /// The port is taken away.
     #[error("the port was removed")]
     Removed,
@@ -65,7 +68,7 @@ impl End {
     /// Whether the front end did something wrong, so that it should not be back at once.
     pub(super) fn is_fault(&self) -> bool {
         match self {
-            Self::Closed | Self::Removed => false,
+            Self::Closed | Self::Silent | Self::Removed => false,
             Self::Socket(SocketError::Io(_)) => false,
             Self::Socket(_) | Self::Refused(_) => true,
         }
@@ -202,9 +205,14 @@ impl Session {
         } else if now.duration_since(*self.unsent_since.get_or_insert(now)) > UNSENT_WAIT {
             return Err(SocketError::Unread.into());
         }
+        if self.is_cut() {
+            return Err(End::Refused(
+                "the front end cut the file of the guest's memory".into(),
+            ));
+        }
         let over = |since: Instant, wait| now.duration_since(since) > wait;
         if !self.greeted && over(self.began, HELLO_WAIT) {
-            return Err(End::Refused("no message from the front end".into()));
+            return Err(End::Silent);
         }
         if self.conn.partial_since().is_some_and(|s| over(s, PARTIAL_WAIT)) {
             return Err(End::Refused("a message was never finished".into()));

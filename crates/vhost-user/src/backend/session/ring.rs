@@ -376,23 +376,26 @@ impl Session {
         self.try_start(index, device)
     }
 
-    /// After the memory changed: rings whose areas lie elsewhere now are started again, rings that waited are started.
+    /// After the memory changed: rings whose areas lie elsewhere now are started again, rings that waited are started. All of them,
+    /// also when one cannot be.
     pub(super) fn follow_memory(&mut self, device: &mut dyn Device) -> Result<(), Refusal> {
-        for index in (0..).take(self.rings.len()) {
-            let Some(running) = self.ring(index)?.running else {
-                self.try_start(index, device)?;
-                continue;
-            };
-            let moved = match self.config(index) {
-                Ok(Some(cfg)) => {
-                    (cfg.desc, cfg.driver, cfg.device) != (running.desc, running.driver, running.device)
-                }
-                Ok(None) => false, // asked for; the queue waits for it
-                Err(_) => true,
-            };
-            if moved {
-                self.restart(index, device)?;
+        let rings = (0..).take(self.rings.len());
+        let followed: Vec<_> = rings.map(|index| self.follow(index, device)).collect();
+        followed.into_iter().collect()
+    }
+    fn follow(&mut self, index: u32, device: &mut dyn Device) -> Result<(), Refusal> {
+        let Some(running) = self.ring(index)?.running else {
+            return self.try_start(index, device).map(drop);
+        };
+        let moved = match self.config(index) {
+            Ok(Some(cfg)) => {
+                (cfg.desc, cfg.driver, cfg.device) != (running.desc, running.driver, running.device)
             }
+            Ok(None) => false, // asked for; the queue waits for it
+            Err(_) => true,
+        };
+        if moved {
+            self.restart(index, device)?;
         }
         Ok(())
     }

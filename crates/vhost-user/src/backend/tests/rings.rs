@@ -383,3 +383,20 @@ fn written_pages_are_logged() {
         assert!(rig.ended.is_some_and(|e| e.starts_with("SET_LOG_BASE")));
     }
 }
+
+/// The front end cuts the file under the guest's memory while rings run: that session ends, nobody dies.
+#[test]
+fn memory_that_is_cut_ends_the_session() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    rig.start(1, &cfg, Some(0));
+    guest_sends(&mut rig, &mut driver, 3);
+    rig.run();
+    assert_eq!(rig.ended, None);
+    rustix::fs::ftruncate(&rig.file, 0).unwrap();
+    assert_eq!(receive(&rig), 0, "an empty ring");
+    rig.run();
+    assert!(rig.ended.unwrap().contains("cut the file"));
+}

@@ -275,7 +275,7 @@ fn csum_start_is_read_once() {
     rig.driver.publish();
     assert_eq!(rx.rx(&mut pool, &mut burst), 1);
     let offload = burst[0].offload;
-    rig.write(buf.addr, &vec![0xff; 12 + limits::HEAD]);
+    rig.write(buf.addr, &[0xff; 12 + limits::HEAD]);
     assert_eq!(burst[0].offload, offload);
     assert_eq!(burst[0].to_vec(), frame);
     burst.clear();

@@ -165,7 +165,8 @@ fn guest_receives(
     start: Position,
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
-    let mut rig = Rig::at(features, size, start);
+    // The packets have metadata, so the guest takes it.
+    let mut rig = Rig::at(features | Features::GUEST_CSUM, size, start);
     let mut tx = rig.tx();
     let mergeable = features.contains(Features::MRG_RXBUF);
     let (mut posted, mut bufs) = (VecDeque::new(), Vec::new());

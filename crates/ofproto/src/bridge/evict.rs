@@ -1,0 +1,112 @@
+//! Which flow makes room when a table is full (`Flow_Table.overflow_policy=evict`, OpenFlow 1.4 §6.5).
+//!
+//! Flows are put into groups by the values of configured fields, so that one user of a table cannot crowd out the
+//! others: a flow of the largest group goes. Among those the least important one goes, then the one that would time out
+//! first. Flows without a timeout stay.
+//!
+//! **Costs.** A step costs two tree operations. When an idle flow would time out moves with its packets: the
+//! order is made anew at most once a second, and only when a flow must go.
+
+use super::Linked;
+use super::expire::deadline_ms;
+use crate::model::Rule;
+use heddle_flow::field::Subfield;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// How old an order may be.
+const MAX_AGE_MS: u64 = 1000;
+
+/// What goes first is smallest: importance, time, then the order in which they came.
+type Rank = (u16, u64, u64);
+/// The values of the fields that make a group.
+type Group = Vec<u8>;
+
+/// The flows of one table that may be evicted.
+#[derive(Debug, Default)]
+pub(super) struct Evictor {
+    fields: Vec<Subfield>,
+    groups: HashMap<Group, BTreeMap<Rank, Linked>>,
+    by_size: BTreeSet<(usize, Group)>,
+    members: HashMap<usize, (Group, Rank)>,
+    next: u64,
+    ranked_ms: u64,
+}
+
+impl Evictor {
+    /// For a table that has these flows.
+    pub(super) fn new(fields: Vec<Subfield>, rules: impl IntoIterator<Item = Linked>, now_ms: u64) -> Self {
+        let mut evictor = Self {
+            fields,
+            ranked_ms: now_ms,
+            ..Self::default()
+        };
+        rules.into_iter().for_each(|e| evictor.add(&e));
+        evictor
+    }
+
+    pub(super) fn fields(&self) -> &[Subfield] {
+        &self.fields
+    }
+
+    pub(super) fn add(&mut self, e: &Linked) {
+        let rule = &e.data;
+        if rule.hidden || (rule.idle_timeout == 0 && rule.hard_timeout == 0) {
+            return;
+        }
+        let group = self.group_of(rule);
+        self.next += 1;
+        let rank = (rule.importance, deadline_ms(rule), self.next);
+        let members = self.groups.entry(group.clone()).or_default();
+        self.by_size.remove(&(members.len(), group.clone()));
+        members.insert(rank, e.clone());
+        self.by_size.insert((members.len(), group.clone()));
+        self.members.insert(key(e), (group, rank));
+    }
+
+    pub(super) fn remove(&mut self, e: &Linked) {
+        let Some((group, rank)) = self.members.remove(&key(e)) else {
+            return;
+        };
+        let Some(members) = self.groups.get_mut(&group) else {
+            return;
+        };
+        self.by_size.remove(&(members.len(), group.clone()));
+        members.remove(&rank);
+        if members.is_empty() {
+            self.groups.remove(&group);
+        } else {
+            self.by_size.insert((members.len(), group));
+        }
+    }
+
+    /// The flow that goes next, if any may.
+    pub(super) fn victim(&mut self, now_ms: u64) -> Option<Linked> {
+        if now_ms.saturating_sub(self.ranked_ms) > MAX_AGE_MS {
+            let all = std::mem::take(&mut self.groups);
+            let mut all: Vec<(Rank, Linked)> = all.into_values().flatten().collect();
+            all.sort_by_key(|(rank, _)| rank.2);
+            let fields = std::mem::take(&mut self.fields);
+            *self = Self::new(fields, all.into_iter().map(|(_, e)| e), now_ms);
+        }
+        let (_, largest) = self.by_size.last()?;
+        self.groups.get(largest)?.values().next().cloned()
+    }
+
+    fn group_of(&self, rule: &Rule) -> Group {
+        let mut group = Vec::new();
+        if self.fields.is_empty() {
+            return group;
+        }
+        let m = rule.wide_match();
+        for s in &self.fields {
+            group.extend_from_slice(&s.extract(s.field.get(&m.key)).as_u128().to_be_bytes());
+        }
+        group
+    }
+}
+
+/// Entries are compared by where they are: the evictor holds them, so no other can come to be there.
+fn key(e: &Linked) -> usize {
+    Arc::as_ptr(e) as usize
+}

@@ -1,0 +1,115 @@
+//! Flow monitors: what one asks about, which flows it is told of.
+//!
+//! The monitors themselves belong to connections; here is the question whether a flow concerns one, and a look at
+//! all flows that is in step with what is told of changes.
+
+use super::select::{Select, has_group, has_output};
+use super::{Bridge, FlowChanged, Linked};
+use crate::model::Rule;
+use heddle_classifier::MiniMatch;
+use heddle_openflow::message::{FlowEvent, FlowMonitorRequest, FlowStatsRequest, MonitorFlags};
+use heddle_openflow::{ErrorKind, Port as OfPort};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What a controller wants to be told.
+#[derive(Debug)]
+pub struct Monitor {
+    /// Which changes, and how much of them.
+    pub flags: MonitorFlags,
+    matches: MiniMatch,
+    request: FlowMonitorRequest,
+}
+
+impl Monitor {
+    /// As asked for.
+    ///
+    /// # Errors
+    /// There is no such table.
+    pub fn new(request: FlowMonitorRequest) -> Result<Self, ErrorKind> {
+        if request.table_id != 0xff && usize::from(request.table_id) >= crate::model::N_TABLES {
+            return Err(ErrorKind::BadRequestBadTableId);
+        }
+        Ok(Self {
+            flags: request.flags,
+            matches: MiniMatch::new(&request.match_),
+            request,
+        })
+    }
+
+    /// Whether it is to be told of this change.
+    pub fn concerns(&self, change: &FlowChanged) -> bool {
+        let kind = match change.what {
+            FlowEvent::Initial => MonitorFlags::INITIAL,
+            FlowEvent::Added => MonitorFlags::ADD,
+            FlowEvent::Removed(_) => MonitorFlags::REMOVED,
+            FlowEvent::Modified => MonitorFlags::MODIFY,
+        };
+        let port = self.request.out_port;
+        let old = change.old.as_deref();
+        self.flags.contains(kind)
+            && self.is_about(&change.rule)
+            && (port == OfPort::NONE
+                || has_output(&change.rule, port)
+                || old.is_some_and(|o| has_output(o, port)))
+    }
+
+    /// Table, match and group, which a change cannot change.
+    fn is_about(&self, rule: &Rule) -> bool {
+        (self.request.table_id == 0xff || self.request.table_id == rule.table)
+            && has_group(rule, self.request.out_group)
+            && rule.matches.within(&self.matches)
+    }
+
+    fn select(&self) -> Select {
+        Select::for_stats(&FlowStatsRequest {
+            match_: self.request.match_.clone(),
+            table_id: self.request.table_id,
+            out_port: self.request.out_port,
+            out_group: self.request.out_group,
+            cookie: 0,
+            cookie_mask: 0,
+            nxm: false,
+        })
+    }
+}
+
+impl Bridge {
+    /// Runs `f` with all flows that some monitors are about, while no flow changes and all earlier changes have
+    /// been told. A flow comes once, with the monitors that it concerns. `monitors` says which, as late as that.
+    pub(crate) fn look_at_flows<R>(
+        &self,
+        monitors: impl FnOnce() -> Vec<Arc<Monitor>>,
+        f: impl FnOnce(Vec<(Linked, Vec<Arc<Monitor>>)>) -> R,
+    ) -> R {
+        let _order = self.order.lock();
+        let version = self.current_version();
+        let mut found: Vec<(Linked, Vec<Arc<Monitor>>)> = Vec::new();
+        let mut index = HashMap::new();
+        for m in monitors() {
+            for e in m.select().run(self, version) {
+                let at = *index.entry(Arc::as_ptr(&e)).or_insert_with(|| {
+                    found.push((e.clone(), Vec::new()));
+                    found.len() - 1
+                });
+                found[at].1.push(m.clone());
+            }
+        }
+        f(found)
+    }
+
+    /// Says that there are `more` flow monitors now, or fewer.
+    pub fn count_monitors(&self, more: isize) {
+        if more >= 0 {
+            self.monitors.fetch_add(more.unsigned_abs(), Relaxed);
+        } else {
+            self.monitors.fetch_sub(more.unsigned_abs(), Relaxed);
+        }
+    }
+
+    /// The version of the tables that workers read now.
+    pub fn tables_version(&self) -> u64 {
+        self.current_version()
+    }
+}

@@ -1,0 +1,216 @@
+//! The bundles that one connection has open.
+//!
+//! A message that is added is read and checked at once, so that its error comes at once; what is kept are its bytes, a
+//! fraction of the decoded form, and it is read again when the bundle is committed. A bundle that nobody touches for
+//! [`Bundles::expire`]'s idle time is forgotten, and what one connection may keep is bounded.
+
+use crate::bridge::{Bridge, BundleEntry};
+use heddle_openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
+use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version, decode};
+use std::collections::HashMap;
+
+/// Bytes of messages that one connection's bundles may hold.
+const MAX_BYTES: usize = 1 << 30;
+/// Bundles that one connection may have open.
+const MAX_BUNDLES: usize = 4096;
+
+/// One bundle.
+struct Bundle {
+    flags: u16,
+    closed: bool,
+    used_ms: u64,
+    bytes: usize,
+    /// The message that began it, to be named by an error about it.
+    opened_by: Box<[u8]>,
+    entries: Vec<BundleEntry<Box<[u8]>>>,
+}
+
+/// The bundles of one connection.
+#[derive(Default)]
+pub(super) struct Bundles {
+    open: HashMap<u32, Bundle>,
+    bytes: usize,
+}
+
+/// An error and the message that it is about, where that is another than the one at hand.
+pub(super) struct Failure {
+    pub(super) kind: ErrorKind,
+    /// An error to send first.
+    pub(super) before: Option<(u32, OfError)>,
+}
+
+impl From<ErrorKind> for Failure {
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind, before: None }
+    }
+}
+
+impl Bundles {
+    /// Carries out a control message and gives its answer. `whole`: its bytes.
+    pub(super) fn control(
+        &mut self,
+        cx: &Context<'_>,
+        c: &BundleControl,
+        whole: &[u8],
+    ) -> Result<BundleControl, Failure> {
+        let command = match c.command {
+            BundleCommand::OpenRequest => {
+                if self.remove(c.id).is_some() {
+                    return Err(ErrorKind::BundleFailedBadId.into());
+                }
+                self.begin(cx, c.id, c.flags, whole)?;
+                BundleCommand::OpenReply
+            }
+            BundleCommand::CloseRequest => {
+                self.usable(c.id, c.flags)?
+                    .ok_or(ErrorKind::BundleFailedBadId)?
+                    .touch(cx.now_ms)
+                    .closed = true;
+                BundleCommand::CloseReply
+            }
+            BundleCommand::CommitRequest => {
+                let bundle = self.remove(c.id).ok_or(ErrorKind::BundleFailedBadId)?;
+                if bundle.flags != c.flags {
+                    return Err(ErrorKind::BundleFailedBadFlags.into());
+                }
+                commit(cx, bundle)?;
+                BundleCommand::CommitReply
+            }
+            BundleCommand::DiscardRequest => {
+                self.remove(c.id).ok_or(ErrorKind::BundleFailedBadId)?;
+                BundleCommand::DiscardReply
+            }
+            BundleCommand::OpenReply
+            | BundleCommand::CloseReply
+            | BundleCommand::CommitReply
+            | BundleCommand::DiscardReply => return Err(ErrorKind::BundleFailedBadType.into()),
+        };
+        Ok(BundleControl {
+            id: c.id,
+            command,
+            flags: 0,
+        })
+    }
+
+    /// Adds a message; a bundle that is not open yet is opened by it. `whole`: the bytes of the add message.
+    pub(super) fn add(
+        &mut self,
+        cx: &Context<'_>,
+        xid: u32,
+        add: &BundleAdd,
+        whole: &[u8],
+    ) -> Result<(), ErrorKind> {
+        cx.bridge.check_bundled(cx.version, &add.message)?;
+        if self.bytes + whole.len() > MAX_BYTES {
+            return Err(ErrorKind::BundleFailedMsgTooMany);
+        }
+        if self.usable(add.id, add.flags)?.is_none() {
+            self.begin(cx, add.id, add.flags, whole)?;
+        }
+        let Some(bundle) = self.open.get_mut(&add.id) else {
+            return Err(ErrorKind::BundleFailedBadId);
+        };
+        bundle.touch(cx.now_ms).bytes += whole.len();
+        bundle.entries.push(BundleEntry {
+            xid,
+            message: whole.into(),
+        });
+        self.bytes += whole.len();
+        Ok(())
+    }
+
+    /// Forgets bundles that nobody has touched for `idle_ms`; gives the errors that say so, with their transaction ids.
+    pub(super) fn expire(&mut self, now_ms: u64, idle_ms: u64) -> Vec<(u32, OfError)> {
+        let late = |b: &Bundle| b.used_ms + idle_ms <= now_ms;
+        let gone: Vec<u32> = self
+            .open
+            .iter()
+            .filter(|(_, b)| late(b))
+            .map(|(id, _)| *id)
+            .collect();
+        gone.into_iter()
+            .filter_map(|id| self.remove(id))
+            .map(|b| {
+                let xid = Header::parse(&b.opened_by).map_or(0, |h| h.xid);
+                (xid, OfError::new(ErrorKind::BundleFailedTimeout, &b.opened_by))
+            })
+            .collect()
+    }
+
+    /// The open bundle, if there is one; one that is closed or has other flags is an error, and its end.
+    fn usable(&mut self, id: u32, flags: u16) -> Result<Option<&mut Bundle>, ErrorKind> {
+        let Some(bundle) = self.open.get(&id) else {
+            return Ok(None);
+        };
+        let wrong = if bundle.closed {
+            Some(ErrorKind::BundleFailedBundleClosed)
+        } else if bundle.flags != flags {
+            Some(ErrorKind::BundleFailedBadFlags)
+        } else {
+            None
+        };
+        if let Some(kind) = wrong {
+            self.remove(id);
+            return Err(kind);
+        }
+        Ok(self.open.get_mut(&id))
+    }
+
+    fn begin(&mut self, cx: &Context<'_>, id: u32, flags: u16, opened_by: &[u8]) -> Result<(), ErrorKind> {
+        if self.open.len() >= MAX_BUNDLES {
+            return Err(ErrorKind::BundleFailedOutOfBundles);
+        }
+        let bundle = Bundle {
+            flags,
+            closed: false,
+            used_ms: cx.now_ms,
+            bytes: 0,
+            opened_by: opened_by.into(),
+            entries: Vec::new(),
+        };
+        self.open.insert(id, bundle);
+        Ok(())
+    }
+
+    fn remove(&mut self, id: u32) -> Option<Bundle> {
+        let bundle = self.open.remove(&id)?;
+        self.bytes -= bundle.bytes;
+        Some(bundle)
+    }
+}
+
+impl Bundle {
+    fn touch(&mut self, now_ms: u64) -> &mut Self {
+        self.used_ms = now_ms;
+        self
+    }
+}
+
+/// What a connection gives to its bundles.
+pub(super) struct Context<'a> {
+    pub(super) bridge: &'a Bridge,
+    pub(super) version: Version,
+    /// The connection's number.
+    pub(super) peer: u64,
+    pub(super) decode: &'a DecodeContext,
+    pub(super) now_ms: u64,
+}
+
+/// Commits; a failure is first told about the message that failed.
+fn commit(cx: &Context<'_>, bundle: Bundle) -> Result<(), Failure> {
+    let read = |bytes: &Box<[u8]>| match decode(bytes, cx.decode) {
+        Ok((_, Message::BundleAdd(add))) => Ok(*add.message),
+        Ok(_) => Err(ErrorKind::BundleFailedMsgUnsup),
+        Err(e) => Err(e.error.kind),
+    };
+    let done = cx
+        .bridge
+        .commit_bundle(cx.version, cx.peer, bundle.flags, &bundle.entries, read);
+    done.map_err(|failed| Failure {
+        kind: ErrorKind::BundleFailedMsgFailed,
+        before: bundle
+            .entries
+            .get(failed.index)
+            .map(|e| (e.xid, OfError::new(failed.kind, &e.message))),
+    })
+}

@@ -1,0 +1,232 @@
+//! What a peer's messages do. What is not about the connection itself is the bridge's business.
+
+use super::bundles::{Context, Failure};
+use super::session::{Peer, Sort};
+use super::wishes::INVALID_TTL;
+use crate::bridge::{Bridge, Monitor, Origin};
+use heddle_openflow::message::{
+    AsyncType, ConfigFlags, FlowEvent, FlowMonitorRequest, Message, MonitorCommand, MonitorFlags, MpReply,
+    MpRequest, Role, RoleRequest, SwitchConfig,
+};
+use heddle_openflow::{ErrorKind, OfError, Version};
+use std::sync::Arc;
+
+/// Flow monitors that one connection may have.
+const MAX_MONITORS: usize = 1024;
+
+impl Peer {
+    /// Takes a message; what goes wrong is answered with an error. `whole`: its bytes.
+    pub(super) fn take(&self, version: Version, xid: u32, message: Message, whole: &[u8]) {
+        if let Err(failure) = self.handle(version, xid, message, whole) {
+            if let Some((before, error)) = failure.before {
+                self.send_error(version, before, &error);
+            }
+            self.send_error(version, xid, &OfError::new(failure.kind, whole));
+        }
+    }
+
+    fn handle(&self, version: Version, xid: u32, message: Message, whole: &[u8]) -> Result<(), Failure> {
+        let bridge = &self.manager.bridge;
+        if changes_the_switch(&message) && self.role() == Role::Secondary {
+            return Err(ErrorKind::BadRequestIsSecondary.into());
+        }
+        match message {
+            // Another hello is harmless; errors about what we sent and answers to our probes need no answer.
+            Message::Hello(_) | Message::EchoReply(_) => {}
+            Message::Error(e) => {
+                log::info!(target: "ofproto", "{}: peer reports error {:?}", bridge.name, e.kind);
+            }
+            Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
+            Message::BarrierRequest => self.reply(xid, &Message::BarrierReply),
+            Message::GetConfigRequest => self.reply(xid, &Message::GetConfigReply(self.config(version))),
+            Message::SetConfig(c) => {
+                if self.role() != Role::Secondary {
+                    bridge.set_frag_flags(c.flags);
+                }
+                self.wishes.lock().configure(version, &c);
+                self.manager.update_miss();
+            }
+            Message::RoleRequest(r) => self.change_role(xid, r)?,
+            Message::GetAsyncRequest => {
+                let wanted = self.wishes.lock().wanted;
+                self.reply(xid, &Message::GetAsyncReply(wanted));
+            }
+            Message::SetAsync(update) => {
+                self.wishes.lock().wanted.apply(&update);
+                self.manager.update_miss();
+            }
+            Message::SetFlowFormat(_) => {} // the form of each message says for itself what it is
+            Message::FlowModTableId(on) => self.wishes.lock().decode.flow_mod_table_id = on,
+            Message::SetPacketInFormat(f) => self.wishes.lock().format = f,
+            Message::SetControllerId(id) => self.wishes.lock().controller_id = id,
+            Message::BundleControl(c) => {
+                let answer = self.with_bundles(version, |b, cx| b.control(cx, &c, whole))?;
+                self.reply(xid, &Message::BundleControl(answer));
+            }
+            Message::BundleAdd(add) => self.with_bundles(version, |b, cx| b.add(cx, xid, &add, whole))?,
+            Message::FlowMonitorCancel(id) => self.end_monitor(id)?,
+            Message::MultipartRequest { more, body } => {
+                let now = bridge.now_ms();
+                let taken = self.parts.lock().take(xid, more, body, whole, now)?;
+                match taken {
+                    None => {}
+                    Some(MpRequest::FlowMonitor(requests)) => self.monitor(version, xid, requests)?,
+                    Some(body) => {
+                        let request = Message::MultipartRequest { more: false, body };
+                        self.ask(version, xid, &request)?;
+                    }
+                }
+            }
+            Message::Unsupported(u) => return Err(u.error.kind.into()),
+            other => self.ask(version, xid, &other)?,
+        }
+        Ok(())
+    }
+
+    /// Hands a message to the bridge, and its answers to the peer.
+    fn ask(&self, version: Version, xid: u32, message: &Message) -> Result<(), ErrorKind> {
+        let origin = Some(Origin { peer: self.id, xid });
+        for reply in self.manager.bridge.handle(version, origin, message)? {
+            self.send_as(version, xid, &reply, Sort::Plain);
+        }
+        Ok(())
+    }
+
+    fn config(&self, version: Version) -> SwitchConfig {
+        let mut flags = self.manager.bridge.frag_flags() & ConfigFlags::FRAG_MASK;
+        let w = self.wishes.lock();
+        let reasons = w.wanted.primary[AsyncType::PacketIn as usize];
+        flags.set(
+            ConfigFlags::INVALID_TTL_TO_CONTROLLER,
+            version < Version::V13 && reasons & INVALID_TTL != 0,
+        );
+        SwitchConfig {
+            flags,
+            miss_send_len: w.miss_send_len,
+        }
+    }
+
+    fn with_bundles<R>(
+        &self,
+        version: Version,
+        f: impl FnOnce(&mut super::bundles::Bundles, &Context<'_>) -> R,
+    ) -> R {
+        let bridge: &Bridge = &self.manager.bridge;
+        let decode = self.wishes.lock().decode.clone();
+        let cx = Context {
+            bridge,
+            version,
+            peer: self.id,
+            decode: &decode,
+            now_ms: bridge.now_ms(),
+        };
+        f(&mut self.bundles.lock(), &cx)
+    }
+
+    fn change_role(&self, xid: u32, request: RoleRequest) -> Result<(), ErrorKind> {
+        if let (Some(id), Role::Primary | Role::Secondary) = (request.generation_id, request.role) {
+            self.manager
+                .check_generation(id)
+                .map_err(|_| ErrorKind::RoleRequestFailedStale)?;
+        }
+        if request.role != Role::NoChange {
+            self.set_role(request.role);
+        }
+        if request.role == Role::Primary {
+            self.manager.demote_others(self.id);
+        }
+        let generation_id = request
+            .generation_id
+            .map(|_| self.manager.generation().unwrap_or(u64::MAX));
+        self.reply(
+            xid,
+            &Message::RoleReply(RoleRequest {
+                role: self.role(),
+                generation_id,
+            }),
+        );
+        Ok(())
+    }
+
+    /// Makes, changes and ends monitors; the answer has the flows that those with "initial" are about. Where one request
+    /// of several fails, the monitors that the others made are gone again.
+    fn monitor(
+        &self,
+        version: Version,
+        xid: u32,
+        requests: Vec<FlowMonitorRequest>,
+    ) -> Result<(), ErrorKind> {
+        let bridge = &self.manager.bridge;
+        let mut made = Vec::new();
+        let done = requests.into_iter().try_for_each(|r| {
+            let (id, command) = (r.id, r.command);
+            if matches!(command, MonitorCommand::Modify | MonitorCommand::Delete) {
+                self.end_monitor(id)?;
+            }
+            if command != MonitorCommand::Delete {
+                let new = Monitor::new(r)?;
+                let mut monitors = self.monitors.lock();
+                if monitors.by_id.contains_key(&id) {
+                    return Err(ErrorKind::FlowMonitorFailedMonitorExists);
+                }
+                if monitors.by_id.len() >= MAX_MONITORS {
+                    return Err(ErrorKind::FlowMonitorFailedUnknown);
+                }
+                monitors.by_id.insert(id, Arc::new(new));
+                bridge.count_monitors(1);
+                made.push(id);
+            }
+            Ok(())
+        });
+        if let Err(kind) = done {
+            for id in made {
+                // Only what has been made twice is gone already.
+                let _ = self.end_monitor(id);
+            }
+            return Err(kind);
+        }
+        // The order of flows and monitors: bridge first, as when changes are told.
+        let asked = |id: &u32, m: &Monitor| made.contains(id) && m.flags.contains(MonitorFlags::INITIAL);
+        bridge.look_at_flows(
+            || {
+                let monitors = self.monitors.lock();
+                let initial = monitors.by_id.iter().filter(|(id, m)| asked(id, m));
+                initial.map(|(_, m)| m.clone()).collect()
+            },
+            |flows| {
+                let updates = flows
+                    .into_iter()
+                    .map(|(e, monitors)| {
+                        let flags = monitors
+                            .iter()
+                            .fold(MonitorFlags::empty(), |all, m| all | m.flags);
+                        super::monitors::full(FlowEvent::Initial, &e.data, flags)
+                    })
+                    .collect();
+                let body = MpReply::FlowMonitor(updates);
+                let reply = Message::MultipartReply { more: false, body };
+                self.send_as(version, xid, &reply, Sort::Plain);
+            },
+        );
+        Ok(())
+    }
+
+    fn end_monitor(&self, id: u32) -> Result<(), ErrorKind> {
+        let gone = self.monitors.lock().by_id.remove(&id);
+        gone.ok_or(ErrorKind::FlowMonitorFailedUnknownMonitor)?;
+        self.manager.bridge.count_monitors(-1);
+        Ok(())
+    }
+}
+
+fn changes_the_switch(m: &Message) -> bool {
+    matches!(
+        m,
+        Message::FlowMod(_)
+            | Message::PacketOut(_)
+            | Message::PortMod(_)
+            | Message::TableMod(_)
+            | Message::BundleControl(_)
+            | Message::BundleAdd(_)
+    )
+}

@@ -1,0 +1,164 @@
+//! What a peer is told without having asked just now: events, flow updates, errors about what it left undone.
+
+use super::monitors::{Monitors, PAUSE_BYTES};
+use super::session::{MAX_PACKET_INS, Peer, Sort};
+use crate::bridge::Event;
+use crate::event::PacketInEvent;
+use heddle_openflow::Version;
+use heddle_openflow::message::{AsyncType, FlowUpdate, Message, MpReply, PacketInFormat};
+use std::sync::atomic::Ordering;
+
+/// The whole packet, whatever its length.
+const NO_LIMIT: u16 = 0xffff;
+
+impl Peer {
+    /// Sends those events that the peer wants.
+    pub(super) fn events(&self, events: &[Event]) {
+        for e in events {
+            self.event(e);
+        }
+        let changes = events.iter().filter_map(|e| match e {
+            Event::FlowChanged(c) => Some(&**c),
+            _ => None,
+        });
+        self.flow_updates(changes);
+    }
+
+    fn event(&self, event: &Event) {
+        let wants = |ty, reason| self.wishes.lock().wants(self.kind, ty, reason);
+        match event {
+            Event::PacketIn(p) => self.packet_in(p),
+            Event::FlowRemoved(f) if wants(AsyncType::FlowRemoved, f.reason as u8) => {
+                let mut f = (**f).clone();
+                f.nxm = self.wishes.lock().format != PacketInFormat::Standard;
+                self.tell(&Message::FlowRemoved(Box::new(f)));
+            }
+            Event::PortStatus(s) if wants(AsyncType::PortStatus, s.reason as u8) => {
+                self.tell(&Message::PortStatus((**s).clone()));
+            }
+            Event::TableStatus(s) if wants(AsyncType::TableStatus, s.reason as u8) => {
+                if self.version().is_some_and(|v| v >= Version::V14) {
+                    self.tell(&Message::TableStatus(**s));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sends a message that answers none: its transaction id is zero.
+    pub(super) fn tell(&self, message: &Message) {
+        self.reply(0, message);
+    }
+
+    fn packet_in(&self, p: &PacketInEvent) {
+        let (version, format, max_len) = {
+            let w = self.wishes.lock();
+            let Some(version) = w.version else { return };
+            let wanted = w.wants(self.kind, AsyncType::PacketIn, p.message.reason as u8);
+            if !wanted || p.controller_id != w.controller_id {
+                return;
+            }
+            let max_len = p.max_len.unwrap_or(if w.miss_send_len == 0 {
+                NO_LIMIT
+            } else {
+                w.miss_send_len
+            });
+            (version, w.format, max_len)
+        };
+        if self.packet_ins.load(Ordering::Relaxed) >= MAX_PACKET_INS {
+            return;
+        }
+        let mut message = p.message.clone();
+        message.format = format;
+        if max_len != NO_LIMIT {
+            message.data.truncate(max_len.into());
+        }
+        self.send_as(version, 0, &Message::PacketIn(Box::new(message)), Sort::PacketIn);
+    }
+
+    fn flow_updates<'c>(&self, changes: impl Iterator<Item = &'c crate::bridge::FlowChanged>) {
+        let mut monitors = self.monitors.lock();
+        if monitors.by_id.is_empty() {
+            return;
+        }
+        let updates = monitors.updates(self.id, changes);
+        if !updates.is_empty() {
+            self.send_updates(updates);
+        }
+        if monitors.paused.is_none() && self.updates.load(Ordering::Relaxed) > PAUSE_BYTES {
+            monitors.paused = Some(self.manager.bridge.tables_version());
+            self.say_paused(true);
+        }
+    }
+
+    fn send_updates(&self, updates: Vec<FlowUpdate>) {
+        let Some(version) = self.version() else { return };
+        let body = MpReply::FlowMonitor(updates);
+        self.send_as(
+            version,
+            0,
+            &Message::MultipartReply { more: false, body },
+            Sort::Monitor,
+        );
+    }
+
+    fn say_paused(&self, paused: bool) {
+        let Some(version) = self.version() else { return };
+        if version >= Version::V14 {
+            self.send_updates(vec![if paused {
+                FlowUpdate::Paused
+            } else {
+                FlowUpdate::Resumed
+            }]);
+            return;
+        }
+        let message = if paused {
+            Message::FlowMonitorPaused
+        } else {
+            Message::FlowMonitorResumed
+        };
+        self.send_as(version, 0, &message, Sort::Monitor);
+    }
+
+    /// Everything that waited has been written: tells what was held back meanwhile.
+    pub(super) fn resume_monitors(&self) {
+        if self.monitors.lock().paused.is_none() {
+            return;
+        }
+        self.manager.bridge.look_at_flows(
+            || self.monitors.lock().by_id.values().cloned().collect(),
+            |flows| {
+                let mut own = self.monitors.lock();
+                let Some(paused) = own.paused.take() else { return };
+                let updates: Vec<FlowUpdate> = flows
+                    .iter()
+                    .filter_map(|(e, monitors)| Monitors::missed(paused, e.added, &e.data, monitors))
+                    .collect();
+                if !updates.is_empty() {
+                    self.send_updates(updates);
+                }
+                self.say_paused(false);
+            },
+        );
+    }
+
+    /// The connection has ended: nobody is to be told any more.
+    pub(super) fn forget_monitors(&self) {
+        let mut monitors = self.monitors.lock();
+        let n = monitors.by_id.len();
+        monitors.by_id.clear();
+        self.manager
+            .bridge
+            .count_monitors(-isize::try_from(n).unwrap_or(isize::MAX));
+    }
+
+    /// Time passes: says what the peer began and did not go on with.
+    pub(super) fn tick(&self, now_ms: u64, bundle_idle_ms: u64) {
+        let Some(version) = self.version() else { return };
+        let mut late = self.bundles.lock().expire(now_ms, bundle_idle_ms);
+        late.append(&mut self.parts.lock().expire(now_ms));
+        for (xid, error) in late {
+            self.send_error(version, xid, &error);
+        }
+    }
+}

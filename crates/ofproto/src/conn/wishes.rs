@@ -1,0 +1,71 @@
+//! What a peer has negotiated and asked for.
+
+use super::session::Kind;
+use heddle_openflow::message::{
+    AsyncConfig, AsyncType, ConfigFlags, PacketInFormat, PacketInReason, Role, SwitchConfig,
+};
+use heddle_openflow::{DecodeContext, Version};
+
+/// `miss_send_len` of a controller that has not said another (OpenFlow 1.0 §5.3.2).
+const DEFAULT_MISS_SEND_LEN: u16 = 128;
+/// Packets with an invalid TTL, in a mask of packet-in reasons.
+pub(super) const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
+
+/// The wishes of one connection.
+pub(super) struct Wishes {
+    pub(super) version: Option<Version>,
+    pub(super) role: Role,
+    pub(super) wanted: AsyncConfig,
+    pub(super) format: PacketInFormat,
+    pub(super) miss_send_len: u16,
+    pub(super) controller_id: u16,
+    pub(super) decode: DecodeContext,
+    next_xid: u32,
+}
+
+impl Wishes {
+    /// Those of a connection that has not said anything yet.
+    pub(super) fn new(kind: Kind) -> Self {
+        Self {
+            version: None,
+            role: Role::Equal,
+            wanted: AsyncConfig::default(),
+            format: PacketInFormat::Standard,
+            // A service connection gets events only once it asks for them by setting a length.
+            miss_send_len: if kind == Kind::Service {
+                0
+            } else {
+                DEFAULT_MISS_SEND_LEN
+            },
+            controller_id: 0,
+            decode: DecodeContext::default(),
+            next_xid: 1,
+        }
+    }
+
+    /// Before 1.3 a flag asks for packets with an invalid TTL; later `SetAsync` does.
+    pub(super) fn configure(&mut self, version: Version, c: &SwitchConfig) {
+        self.miss_send_len = c.miss_send_len;
+        if version < Version::V13 {
+            let reasons = &mut self.wanted.primary[AsyncType::PacketIn as usize];
+            let on = c.flags.contains(ConfigFlags::INVALID_TTL_TO_CONTROLLER);
+            *reasons = if on {
+                *reasons | INVALID_TTL
+            } else {
+                *reasons & !INVALID_TTL
+            };
+        }
+    }
+
+    /// Whether an event of this kind and reason is for this connection.
+    pub(super) fn wants(&self, kind: Kind, ty: AsyncType, reason: u8) -> bool {
+        let silent = kind == Kind::Service && self.miss_send_len == 0;
+        self.version.is_some() && !silent && self.wanted.wants(self.role == Role::Secondary, ty, reason)
+    }
+
+    /// The transaction id of the next message that is no answer.
+    pub(super) fn next_xid(&mut self) -> u32 {
+        self.next_xid = self.next_xid.wrapping_add(1).max(2);
+        self.next_xid
+    }
+}

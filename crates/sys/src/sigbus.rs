@@ -1,0 +1,201 @@
+//! Memory of another process whose file gets shorter (SIGBUS).
+//!
+//! **Problem.** Who maps a file that another process owns dies by SIGBUS when that process cuts the file and the missing pages are
+//! touched. For a switch that would be one virtual machine monitor ending the connections of all others.
+//!
+//! **How.** A signal handler puts empty private pages in the place of the missing ones, for mappings that were registered here, marks the
+//! mapping as cut and raises a descriptor, so that its owner can let go of it. Any other SIGBUS goes where it went before.
+//!
+//! **Invariants.** A slot's base is written last when it is taken and first when it is given back, and the handler reads it before and
+//! after the rest: what it acts on belongs together. The handler calls only what a handler may (mmap(2), write(2)).
+//!
+//! Costs: none until the signal comes; taking a slot searches the table.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+
+/// Most registered mappings; those beyond are not guarded.
+const SLOTS: usize = 4096;
+
+struct Slot {
+    /// 0: free, 1: being written.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    page: AtomicUsize,
+    cut: AtomicBool,
+}
+
+static TABLE: [Slot; SLOTS] = [const {
+    Slot {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        page: AtomicUsize::new(0),
+        cut: AtomicBool::new(false),
+    }
+}; SLOTS];
+
+/// The descriptor to raise; -1: none.
+static RAISE: AtomicI32 = AtomicI32::new(-1);
+/// What was installed before.
+static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
+
+/// A registered range; given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Guard(usize);
+
+impl Guard {
+    /// Registers `len` bytes at `base`, both multiples of `page`. `None`: the table is full.
+    pub(crate) fn new(base: usize, len: usize, page: usize) -> io::Result<Option<Self>> {
+        install()?;
+        for (i, slot) in TABLE.iter().enumerate() {
+            let free = slot
+                .base
+                .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+            if free.is_ok() {
+                slot.len.store(len, Ordering::Relaxed);
+                slot.page.store(page, Ordering::Relaxed);
+                slot.cut.store(false, Ordering::Relaxed);
+                // Release pairs with the Acquire in the handler: who sees the base sees the rest.
+                slot.base.store(base, Ordering::Release);
+                return Ok(Some(Self(i)));
+            }
+        }
+        Ok(None)
+    }
+    /// Whether pages were missing.
+    pub(crate) fn was_cut(&self) -> bool {
+        TABLE[self.0].cut.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        TABLE[self.0].base.store(0, Ordering::Release);
+    }
+}
+
+/// From now on `fd` (an eventfd) is raised when a guarded mapping is found cut. It has to stay open until [`quiet`].
+pub fn raise(fd: BorrowedFd<'_>) {
+    RAISE.store(fd.as_raw_fd(), Ordering::Relaxed);
+}
+/// Nothing is raised any more, if it was `fd` that was.
+pub fn quiet(fd: BorrowedFd<'_>) {
+    let _ = RAISE.compare_exchange(fd.as_raw_fd(), -1, Ordering::Relaxed, Ordering::Relaxed);
+}
+
+fn install() -> io::Result<()> {
+    static DONE: OnceLock<Result<(), i32>> = OnceLock::new();
+    let done = DONE.get_or_init(|| {
+        // SAFETY: all-zero is a valid sigaction.
+        let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
+        new.sa_sigaction = handler as libc::sighandler_t;
+        new.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        // SAFETY: all-zero is a valid sigaction.
+        let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: both structures are valid; asking changes nothing.
+        if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut old) } != 0 {
+            return Err(errno());
+        }
+        // Before the handler is there, so that it finds it.
+        let _ = BEFORE.set(old);
+        // SAFETY: the handler keeps to what is safe in one.
+        if unsafe { libc::sigaction(libc::SIGBUS, &raw const new, std::ptr::null_mut()) } != 0 {
+            return Err(errno());
+        }
+        Ok(())
+    });
+    done.map_err(io::Error::from_raw_os_error)
+}
+
+fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)
+}
+
+extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid structure, and errno is this thread's own.
+    let (code, addr, errno) = unsafe {
+        (
+            (*info).si_code,
+            (*info).si_addr() as usize,
+            libc::__errno_location(),
+        )
+    };
+    // SAFETY: as above.
+    let saved = unsafe { *errno };
+    let mended = code == BUS_ADRERR && mend(addr);
+    // SAFETY: as above.
+    unsafe { *errno = saved };
+    if !mended {
+        pass_on(signal, info, context);
+    }
+}
+
+/// `si_code` of a page beyond the file's end.
+const BUS_ADRERR: libc::c_int = 2;
+
+/// Puts an empty page at `addr` if it lies in a registered mapping.
+fn mend(addr: usize) -> bool {
+    for slot in &TABLE {
+        let base = slot.base.load(Ordering::Acquire); // pairs with the Release in `Guard::new`
+        let (len, page) = (
+            slot.len.load(Ordering::Relaxed),
+            slot.page.load(Ordering::Relaxed),
+        );
+        let same = slot.base.load(Ordering::Acquire) == base;
+        if base <= 1 || !same || addr.wrapping_sub(base) >= len || !page.is_power_of_two() {
+            continue;
+        }
+        let at = addr & !(page - 1);
+        // SAFETY: the page lies in a mapping that its owner keeps while this thread accesses it; only that mapping's content changes,
+        // which its owner never relies on.
+        let p = unsafe {
+            libc::mmap(
+                at as *mut libc::c_void,
+                page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if p == libc::MAP_FAILED {
+            return false;
+        }
+        slot.cut.store(true, Ordering::Relaxed);
+        let fd = RAISE.load(Ordering::Relaxed);
+        if fd >= 0 {
+            let one = 1_u64;
+            // SAFETY: eight readable bytes; a descriptor that was closed meanwhile is an error that changes nothing.
+            let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
+        }
+        return true;
+    }
+    false
+}
+
+/// A signal that is not ours.
+fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    let before = BEFORE.get();
+    let handler = before.map_or(libc::SIG_DFL, |b| b.sa_sigaction);
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // SAFETY: all-zero is the default action; the access that faulted is made again and ends the process.
+        unsafe {
+            let default: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, &raw const default, std::ptr::null_mut());
+        }
+        return;
+    }
+    if before.is_some_and(|b| b.sa_flags & libc::SA_SIGINFO != 0) {
+        // SAFETY: installed with SA_SIGINFO, so it has this signature.
+        let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
+            unsafe { std::mem::transmute(handler) };
+        handler(signal, info, context);
+    } else {
+        // SAFETY: installed without SA_SIGINFO, so it has this signature.
+        let handler: extern "C" fn(libc::c_int) = unsafe { std::mem::transmute(handler) };
+        handler(signal);
+    }
+}

@@ -1,0 +1,166 @@
+//! Arrays of ring fields whose bounds were checked once, when the queue was set up.
+//!
+//! A ring of a power of two is indexed modulo its length, so that no index, whoever computed it, leaves it and no access needs a
+//! branch. Other tables ([`Table`]) check each index.
+
+use super::HostRange;
+use super::prefetch;
+use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use heddle_sys::Mapping;
+use std::sync::Arc;
+
+/// A power of two of elements of `SIZE` bytes each.
+#[derive(Clone, Debug)]
+pub(crate) struct Fields<const SIZE: usize> {
+    ptr: NonNull<u8>,
+    mask: usize,
+    _map: Arc<Mapping>,
+}
+
+// SAFETY: the mapping lives as long as the array; all access is atomic or a raw copy of plain bytes.
+unsafe impl<const SIZE: usize> Send for Fields<SIZE> {}
+// SAFETY: as above.
+unsafe impl<const SIZE: usize> Sync for Fields<SIZE> {}
+
+impl<const SIZE: usize> Fields<SIZE> {
+    /// The `count` elements from byte `off` of `range` on. The caller has checked the ring's size and areas.
+    pub(crate) fn new(range: &HostRange, off: usize, count: u16) -> Self {
+        let count = usize::from(count);
+        assert!(
+            count.is_power_of_two() && off <= range.len() && SIZE * count <= range.len() - off,
+            "areas have the length of their ring"
+        );
+        Self {
+            // SAFETY: inside the range by the line above.
+            ptr: unsafe { range.ptr().add(off) },
+            mask: count - 1,
+            _map: Arc::clone(range.map()),
+        }
+    }
+    #[inline]
+    fn at(&self, index: u16) -> *mut u8 {
+        // SAFETY: `index & mask` is below the count, for which there is room (`new`).
+        unsafe { self.ptr.as_ptr().add((usize::from(index) & self.mask) * SIZE) }
+    }
+    /// The byte offset of an element from the first.
+    #[inline]
+    pub(crate) fn offset(&self, index: u16) -> usize {
+        (usize::from(index) & self.mask) * SIZE
+    }
+    /// Asks the processor to bring the element's line near.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u16) {
+        prefetch::read(self.at(index));
+    }
+    /// As [`Fields::prefetch`], to write to it.
+    #[inline]
+    pub(crate) fn prefetch_write(&self, index: u16) {
+        prefetch::write(self.at(index));
+    }
+}
+
+impl Fields<2> {
+    /// Reads a little-endian 16-bit element, unordered.
+    #[inline]
+    pub(crate) fn load(&self, index: u16) -> u16 {
+        debug_assert!(self.at(index).addr().is_multiple_of(2));
+        // SAFETY: in bounds (`at`) and aligned, since areas of 16-bit fields are; all parties access it as an atomic.
+        let field = unsafe { AtomicU16::from_ptr(self.at(index).cast()) };
+        u16::from_le(field.load(Ordering::Relaxed))
+    }
+}
+
+impl Fields<8> {
+    /// Writes two little-endian 32-bit fields at once, unordered: the other side looks at them after it has seen an index that was
+    /// stored with Release later.
+    #[inline]
+    pub(crate) fn put(&self, index: u16, first: u32, second: u32) {
+        let both = (u64::from(first) | u64::from(second) << 32).to_le();
+        // SAFETY: in bounds (`at`); written without need of alignment. Nobody else writes to it, see above for readers.
+        unsafe { self.at(index).cast::<u64>().write_unaligned(both) };
+    }
+}
+
+impl Fields<16> {
+    /// Reads the two halves of an element, each byte once, unordered.
+    #[inline]
+    pub(crate) fn load(&self, index: u16) -> (u64, u64) {
+        // SAFETY: in bounds (`at`).
+        unsafe { load_pair(self.at(index)) }
+    }
+}
+
+/// Any number of elements of 16 bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    ptr: NonNull<u8>,
+    count: u16,
+    _map: Arc<Mapping>,
+}
+
+// SAFETY: as `Fields`.
+unsafe impl Send for Table {}
+// SAFETY: as `Fields`.
+unsafe impl Sync for Table {}
+
+impl Table {
+    /// The `count` elements at the start of `range`.
+    pub(crate) fn new(range: &HostRange, count: u16) -> Self {
+        assert!(
+            16 * usize::from(count) <= range.len() && range.ptr().addr().get().is_multiple_of(16),
+            "areas have the length and the alignment of their ring"
+        );
+        Self {
+            ptr: range.ptr(),
+            count,
+            _map: Arc::clone(range.map()),
+        }
+    }
+    #[inline]
+    fn at(&self, index: u16) -> *mut u8 {
+        assert!(index < self.count, "cursors stay inside their ring");
+        // SAFETY: there is room for `count` elements (`new`).
+        unsafe { self.ptr.as_ptr().add(usize::from(index) * 16) }
+    }
+    /// The 16-bit field at byte `off` (even, below 16) of an element.
+    #[inline]
+    pub(crate) fn field(&self, index: u16, off: usize) -> &AtomicU16 {
+        assert!(off < 16 && off.is_multiple_of(2));
+        // SAFETY: in bounds; elements are aligned to 16 (`new`); accessed as an atomic.
+        unsafe { AtomicU16::from_ptr(self.at(index).add(off).cast()) }
+    }
+    /// Reads the two halves, each byte once, unordered.
+    #[inline]
+    pub(crate) fn load(&self, index: u16) -> (u64, u64) {
+        // SAFETY: in bounds (`at`).
+        unsafe { load_pair(self.at(index)) }
+    }
+    /// Writes the length (byte 8) and the identifier (byte 12) of a used descriptor, unordered.
+    #[inline]
+    pub(crate) fn store_used(&self, index: u16, id: u16, len: u32) {
+        // SAFETY: in bounds, aligned (`new`); accessed as atomics.
+        unsafe {
+            let p = self.at(index);
+            AtomicU32::from_ptr(p.add(8).cast()).store(len.to_le(), Ordering::Relaxed);
+            AtomicU16::from_ptr(p.add(12).cast()).store(id.to_le(), Ordering::Relaxed);
+        }
+    }
+    /// Asks the processor to bring the element's line near, to write to it.
+    #[inline]
+    pub(crate) fn prefetch_write(&self, index: u16) {
+        prefetch::write(self.at(index));
+    }
+}
+
+/// Reads two little-endian 64-bit words.
+///
+/// # Safety
+/// 16 bytes at `p` are mapped, and `p` is aligned to 16: `QueueConfig::areas` demands that of descriptor areas.
+#[inline]
+unsafe fn load_pair(p: *mut u8) -> (u64, u64) {
+    debug_assert!(p.addr().is_multiple_of(16));
+    // SAFETY: the caller's promise; all parties access descriptors as plain or atomic words.
+    let word = |off| unsafe { AtomicU64::from_ptr(p.add(off).cast()).load(Ordering::Relaxed) };
+    (u64::from_le(word(0)), u64::from_le(word(8)))
+}

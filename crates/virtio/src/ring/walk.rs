@@ -1,0 +1,198 @@
+//! Reading a chain that is not the usual single buffer: checks that both layouts share.
+//!
+//! A chain is gathered beside the window and added when it is whole: one that is refused, or that must wait for an address,
+//! leaves no trace.
+
+use super::RingError;
+use super::desc::{self, F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
+use super::limits::MAX_INDIRECT;
+use super::window::Window;
+use crate::mem::{Access, GuestMemory, Piece};
+
+/// Which way data goes in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// The device reads: the guest's transmit queue.
+    FromGuest,
+    /// The device writes: the guest's receive queue.
+    ToGuest,
+}
+
+impl Direction {
+    /// What the device does with the queue's buffers.
+    #[inline]
+    pub(super) fn access(self) -> Access {
+        match self {
+            Self::FromGuest => Access::READ,
+            Self::ToGuest => Access::WRITE,
+        }
+    }
+}
+
+/// What is allowed in a chain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    pub(super) direction: Direction,
+    pub(super) indirect: bool,
+    /// Packed: an indirect table is a list, without `next`.
+    pub(super) packed: bool,
+}
+
+impl Rules {
+    /// The flags, of those that a descriptor of one plain buffer may have, that it must have.
+    #[inline]
+    pub(super) fn plain(self) -> u16 {
+        match self.direction {
+            Direction::FromGuest => 0,
+            Direction::ToGuest => F_WRITE,
+        }
+    }
+}
+
+/// Private memory for reading chains.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pieces: Vec<Piece>,
+    /// An indirect table as it was read.
+    table: Vec<RawDesc>,
+    /// Region of the last address.
+    pub(super) hint: usize,
+}
+
+impl Scratch {
+    /// Starts a chain.
+    pub(super) fn begin<'a>(&'a mut self, mem: &'a GuestMemory, rules: Rules) -> Walk<'a> {
+        self.pieces.clear();
+        Walk {
+            scratch: self,
+            mem,
+            rules,
+            len: 0,
+        }
+    }
+}
+
+/// A chain being read.
+pub(super) struct Walk<'a> {
+    scratch: &'a mut Scratch,
+    mem: &'a GuestMemory,
+    rules: Rules,
+    len: u64,
+}
+
+impl Walk<'_> {
+    /// Adds a buffer; `flags` are the descriptor's.
+    #[inline]
+    pub(super) fn buffer(&mut self, d: &RawDesc, flags: u16) -> Result<(), RingError> {
+        if flags & F_WRITE != self.rules.plain() {
+            return Err(RingError::Direction);
+        }
+        self.len += u64::from(d.len);
+        if self.len > u64::from(u32::MAX) {
+            return Err(RingError::ChainTooLarge);
+        }
+        let pieces = &mut self.scratch.pieces;
+        let mut fits = true;
+        self.mem
+            .pieces(
+                &mut self.scratch.hint,
+                d.addr,
+                d.len,
+                self.rules.direction.access(),
+                |p| {
+                    fits = pieces.len() < MAX_INDIRECT as usize;
+                    if fits {
+                        pieces.push(p);
+                    }
+                },
+            )
+            .map_err(RingError::Buffer)?;
+        if fits {
+            Ok(())
+        } else {
+            Err(RingError::ChainTooLong)
+        }
+    }
+
+    /// Adds the buffers of the indirect table that `d` names. The table is read once, whole, into private memory: its length and
+    /// its entries are then what was checked.
+    pub(super) fn indirect(&mut self, d: &RawDesc, flags: u16) -> Result<(), RingError> {
+        if !self.rules.indirect {
+            return Err(RingError::IndirectNotNegotiated);
+        }
+        if flags & F_NEXT != 0 {
+            return Err(RingError::IndirectNested);
+        }
+        let count = d.len / desc::SIZE as u32;
+        if count == 0 || count > MAX_INDIRECT || !d.len.is_multiple_of(desc::SIZE as u32) {
+            return Err(RingError::IndirectLength(d.len));
+        }
+        let mut table = core::mem::take(&mut self.scratch.table);
+        let read = self.read_table(d, &mut table).and_then(|()| {
+            if self.rules.packed {
+                self.list(&table)
+            } else {
+                self.linked(&table)
+            }
+        });
+        self.scratch.table = table;
+        read
+    }
+
+    fn read_table(&mut self, d: &RawDesc, table: &mut Vec<RawDesc>) -> Result<(), RingError> {
+        table.clear();
+        // Descriptors may lie across a border of regions, so bytes are gathered first.
+        let mut raw = [0; desc::SIZE];
+        let mut have = 0;
+        self.mem
+            .pieces(&mut self.scratch.hint, d.addr, d.len, Access::READ, |p| {
+                let mut at = 0;
+                while at < p.len() {
+                    let n = p.read(at, &mut raw[have..]);
+                    at += n;
+                    have += n;
+                    if have == desc::SIZE {
+                        table.push(RawDesc::decode(&raw));
+                        have = 0;
+                    }
+                }
+            })
+            .map_err(RingError::Table)
+    }
+
+    /// A split ring's table: linked from entry 0 by `next` (virtio 1.2 §2.7.5.3).
+    fn linked(&mut self, table: &[RawDesc]) -> Result<(), RingError> {
+        let mut at = 0;
+        for _ in 0..table.len() {
+            let d = table.get(usize::from(at)).ok_or(RingError::Next(at))?;
+            let flags = d.split_flags();
+            if flags & F_INDIRECT != 0 {
+                return Err(RingError::IndirectNested);
+            }
+            self.buffer(d, flags)?;
+            if flags & F_NEXT == 0 {
+                return Ok(());
+            }
+            at = d.split_next().any(); // checked by `get` above
+        }
+        Err(RingError::ChainTooLong)
+    }
+
+    /// A packed ring's table: all of its entries in order, only WRITE has a meaning (§2.8.8).
+    fn list(&mut self, table: &[RawDesc]) -> Result<(), RingError> {
+        for d in table {
+            let flags = d.packed_flags();
+            if flags & F_INDIRECT != 0 {
+                return Err(RingError::IndirectNested);
+            }
+            self.buffer(d, flags)?;
+        }
+        Ok(())
+    }
+
+    /// The chain is whole: adds it to the window.
+    #[inline]
+    pub(super) fn finish(self, window: &mut Window, id: u16, slots: u16) {
+        window.push_gathered(&self.scratch.pieces, self.len as u32, id, slots);
+    }
+}

@@ -1,0 +1,246 @@
+//! Chains in private memory: read, checked and translated, until they are given back.
+//!
+//! A circular buffer of [`WINDOW`] chains in order of arrival: first those that were taken out to be used, then those that are
+//! ready. A chain of one piece, which nearly every chain is, lies in it whole; the pieces of others are kept beside it.
+
+use super::limits::{MAX_INDIRECT, WINDOW};
+use crate::mem::Piece;
+use arrayvec::ArrayVec;
+
+/// Pieces of chains with several beyond which no such chain is added.
+const MAX_PIECES: usize = 4 * WINDOW;
+const _: () = assert!(WINDOW.is_power_of_two());
+
+/// One chain: what is needed to use it and to give it back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chain {
+    /// All of it, if it is a single piece.
+    piece: Piece,
+    /// What the driver wants to see again: head descriptor (split), buffer identifier (packed).
+    id: u16,
+    /// Bytes in all of its buffers; once it is taken, bytes that the device wrote.
+    pub(super) len: u32,
+    /// Where its pieces are, if it has several (or none).
+    first: u32,
+    count: u16,
+    /// Ring slots that it takes (split: one entry of the available ring).
+    slots: u16,
+}
+
+/// `count` of a chain that is one piece.
+const SINGLE: u16 = u16::MAX;
+
+impl Chain {
+    const EMPTY: Self = Self {
+        piece: Piece::EMPTY,
+        id: 0,
+        len: 0,
+        first: 0,
+        count: 0,
+        slots: 0,
+    };
+    /// The piece that is all of it, if there is one.
+    #[inline]
+    pub(super) fn single(&self) -> Option<&Piece> {
+        (self.count == SINGLE).then_some(&self.piece)
+    }
+}
+
+/// A used chain that the driver has not been told of yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Used {
+    pub(super) id: u16,
+    pub(super) slots: u16,
+    /// Bytes that the device wrote.
+    pub(super) len: u32,
+}
+
+/// Used chains of one burst.
+pub(super) type UsedBatch = ArrayVec<Used, WINDOW>;
+
+/// Chains in order of arrival; numbers run freely and wrap.
+#[derive(Debug)]
+pub(super) struct Window {
+    chains: Box<[Chain; WINDOW]>,
+    /// The oldest chain that has not been given back.
+    front: u32,
+    /// The first that is ready.
+    ready: u32,
+    /// The one behind the last.
+    back: u32,
+    /// Pieces of chains that have several.
+    pieces: Vec<Piece>,
+    /// Pieces before this one belong to chains that were taken.
+    spent: usize,
+}
+
+impl Window {
+    pub(super) fn new() -> Self {
+        Self {
+            chains: Box::new([Chain::EMPTY; WINDOW]),
+            front: 0,
+            ready: 0,
+            back: 0,
+            // The last chain may be the longest; pages are touched only when written.
+            pieces: Vec::with_capacity(MAX_PIECES + MAX_INDIRECT as usize),
+            spent: 0,
+        }
+    }
+    /// Chains that are ready.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.back.wrapping_sub(self.ready) as usize
+    }
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.back == self.ready
+    }
+    /// Chains that were taken and are to be given back.
+    #[inline]
+    pub(super) fn taken(&self) -> usize {
+        self.ready.wrapping_sub(self.front) as usize
+    }
+    /// How many more chains it takes.
+    #[inline]
+    pub(super) fn room(&self) -> usize {
+        WINDOW - self.back.wrapping_sub(self.front) as usize
+    }
+    /// Whether it takes no chain of several pieces now, so that its memory is bounded.
+    #[inline]
+    pub(super) fn is_fragmented(&self) -> bool {
+        self.pieces.len() - self.spent >= MAX_PIECES
+    }
+    /// Forgets the chains that are ready.
+    pub(super) fn forget_ready(&mut self) {
+        self.back = self.ready;
+        self.pieces.clear();
+        self.spent = 0;
+    }
+    #[inline]
+    fn slot(&self, number: u32) -> &Chain {
+        &self.chains[number as usize % WINDOW]
+    }
+    #[inline]
+    fn slot_mut(&mut self, number: u32) -> &mut Chain {
+        &mut self.chains[number as usize % WINDOW]
+    }
+    /// Ready chain number `at`.
+    #[inline]
+    pub(super) fn get(&self, at: usize) -> Option<&Chain> {
+        (at < self.len()).then(|| self.slot(self.ready.wrapping_add(at as u32)))
+    }
+    /// The pieces of a chain in order. Those of a taken chain stay until chains are added.
+    pub(super) fn pieces<'a>(&'a self, chain: &'a Chain) -> &'a [Piece] {
+        match chain.single() {
+            Some(piece) => core::slice::from_ref(piece),
+            None => {
+                let first = chain.first as usize;
+                self.pieces
+                    .get(first..first + usize::from(chain.count))
+                    .unwrap_or_default()
+            }
+        }
+    }
+    /// Takes the first ready chain, of which there must be one: the device writes `written` bytes to it.
+    #[inline]
+    pub(super) fn take(&mut self, written: u32) {
+        debug_assert!(!self.is_empty(), "callers have seen the chain");
+        let chain = self.slot_mut(self.ready);
+        chain.len = written;
+        if chain.count != SINGLE {
+            self.spent = (chain.first + u32::from(chain.count)) as usize;
+        }
+        self.ready = self.ready.wrapping_add(1);
+    }
+    /// The chains that were taken, oldest first.
+    #[inline]
+    pub(super) fn given(&self) -> impl ExactSizeIterator<Item = Used> + Clone {
+        (0..self.taken()).map(|i| {
+            let chain = self.slot(self.front.wrapping_add(i as u32));
+            Used {
+                id: chain.id,
+                slots: chain.slots,
+                len: chain.len,
+            }
+        })
+    }
+    /// The chains that were taken have been given back.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.front = self.ready;
+    }
+    /// Adds a chain of one piece. There must be room.
+    #[inline]
+    pub(super) fn push(&mut self, piece: Piece, id: u16) {
+        self.add(Chain {
+            piece,
+            id,
+            len: piece.len() as u32,
+            first: 0,
+            count: SINGLE,
+            slots: 1,
+        });
+    }
+    #[inline]
+    fn add(&mut self, chain: Chain) {
+        debug_assert!(self.room() > 0, "callers ask for room");
+        *self.slot_mut(self.back) = chain;
+        self.back = self.back.wrapping_add(1);
+    }
+    /// Adds a chain of several pieces (or one, or none). There must be room.
+    pub(super) fn push_gathered(&mut self, pieces: &[Piece], len: u32, id: u16, slots: u16) {
+        let mut chain = Chain {
+            id,
+            len,
+            slots,
+            ..Chain::EMPTY
+        };
+        if let &[piece] = pieces {
+            chain.piece = piece;
+            chain.count = SINGLE;
+        } else {
+            if self.spent == self.pieces.len() {
+                self.pieces.clear();
+                self.spent = 0;
+            } else if self.spent >= MAX_PIECES {
+                self.drop_spent();
+            }
+            chain.first = self.pieces.len() as u32;
+            chain.count = pieces.len() as u16; // at most `MAX_INDIRECT`
+            self.pieces.extend_from_slice(pieces);
+        }
+        self.add(chain);
+    }
+    /// Moves the pieces that are in use to the front.
+    #[cold]
+    fn drop_spent(&mut self) {
+        let spent = core::mem::take(&mut self.spent);
+        self.pieces.drain(..spent.min(self.pieces.len()));
+        let mut at = self.ready;
+        while at != self.back {
+            let chain = self.slot_mut(at);
+            if chain.count != SINGLE {
+                chain.first -= spent as u32;
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+    /// Asks for the lines of the first `bytes` of each ready chain from number `from` on.
+    #[inline]
+    pub(super) fn prefetch(&self, from: usize, bytes: usize, write: bool) {
+        let mut at = self.ready.wrapping_add(from as u32);
+        while at != self.back {
+            let chain = self.slot(at);
+            match chain.single() {
+                Some(piece) => piece.prefetch(bytes, write),
+                None => {
+                    // A header of its own, then the packet: two pieces hold what is looked at first.
+                    for piece in self.pieces(chain).iter().take(2) {
+                        piece.prefetch(bytes, write);
+                    }
+                }
+            }
+            at = at.wrapping_add(1);
+        }
+    }
+}
