@@ -174,19 +174,6 @@ impl HostRange {
         // SAFETY: both have `len` bytes; this copy allows them to overlap.
         unsafe { core::ptr::copy(src, dst, len) };
     }
-    /// Asks the processor to bring the line at `off` near, for this core alone: it will be written.
-    #[inline]
-    pub fn prefetch_write(&self, off: usize) {
-        let p = self.at::<u8>(off);
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        // SAFETY: a hint, which never faults; processors without it take it for a no-operation (the compiler's own intrinsic
-        // becomes a prefetch for reading on the baseline that this is built for).
-        unsafe {
-            core::arch::asm!("prefetchw [{}]", in(reg) p, options(nostack, preserves_flags, readonly));
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        prefetch(p);
-    }
     /// Asks the processor to bring the line at `off` near.
     #[inline]
     pub fn prefetch(&self, off: usize) {
