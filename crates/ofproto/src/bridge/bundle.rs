@@ -70,7 +70,7 @@ impl Bridge {
             match l {
                 Later::PacketOut(p) => self.finish_packet_out(p),
                 // It was checked: only a port that has gone since can make it fail, which is as good as done.
-                Later::PortMod(pm) => drop(self.port_mod(&pm)),
+                Later::PortMod(pm) => drop(self.port_mod(&pm, Some(peer))),
             }
         }
         Ok(())

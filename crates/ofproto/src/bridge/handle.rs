@@ -18,7 +18,7 @@ impl Bridge {
             Message::FeaturesRequest => Ok(vec![Message::FeaturesReply(self.features(version))]),
             Message::FlowMod(fm) => self.flow_mod_by(version, fm, origin).map(|()| Vec::new()),
             Message::PacketOut(po) => self.packet_out(version, po).map(|()| Vec::new()),
-            Message::PortMod(pm) => self.port_mod(pm).map(|()| Vec::new()),
+            Message::PortMod(pm) => self.port_mod(pm, origin.map(|o| o.peer)).map(|()| Vec::new()),
             Message::TableMod(tm) => self.table_mod(tm).map(|()| Vec::new()),
             Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),
             Message::QueueGetConfigRequest(q) => {

@@ -36,7 +36,7 @@ use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
 use crate::ofproto::Ofproto;
 use heddle_classifier::Entry;
-use heddle_openflow::message::{FlowEvent, FlowRemoved, PortStatus, TableStatus};
+use heddle_openflow::message::{FlowEvent, FlowRemoved, PortDesc, PortStatus, TableStatus};
 use heddle_openflow::{Port as OfPort, Version};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -54,11 +54,22 @@ pub enum Event {
     /// A flow that asked for it went away.
     FlowRemoved(Arc<FlowRemoved>),
     /// A port came, went or changed.
-    PortStatus(Arc<PortStatus>),
+    PortStatus(Arc<PortChanged>),
     /// A flow came, went or changed; told only while there are flow monitors.
     FlowChanged(Arc<FlowChanged>),
     /// A table has become full or empty.
     TableStatus(Arc<TableStatus>),
+}
+
+/// What became of a port.
+#[derive(Clone, Debug)]
+pub struct PortChanged {
+    /// What happened.
+    pub status: PortStatus,
+    /// The port before, where it only changed.
+    pub old: Option<PortDesc>,
+    /// The connection whose message changed it.
+    pub source: Option<u64>,
 }
 
 /// Whose message asks for a change.

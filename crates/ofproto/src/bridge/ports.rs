@@ -1,6 +1,6 @@
 //! OpenFlow ports: taking over the database's view, descriptions, port mods, events.
 
-use super::{Bridge, BundleConfig, Event, PortConfig, PortTarget, State};
+use super::{Bridge, BundleConfig, Event, PortChanged, PortConfig, PortTarget, State};
 use crate::model::{self, Binding, BridgeView, Bundle, PortView, Stats, VlanSet, port_config};
 use crate::ofproto::PatchEnds;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
@@ -33,9 +33,7 @@ impl Bridge {
                     Some(mut b) if same => {
                         let was = desc(&b);
                         b.config = config;
-                        if desc(&b) != was {
-                            events.push(status(PortReason::Modify, &b));
-                        }
+                        events.extend(changed(was, &b, None));
                         b
                     }
                     replaced => {
@@ -47,7 +45,11 @@ impl Bridge {
                             patch_tx: Arc::default(),
                             created_ms: now,
                         };
-                        events.push(status(PortReason::Add, &new));
+                        // A port is new first, and then it forwards.
+                        let mut asleep = desc(&new);
+                        asleep.state.remove(OfState::LIVE);
+                        events.push(event(PortReason::Add, asleep.clone(), None, None));
+                        events.extend(changed(asleep, &new, None));
                         new
                     }
                 };
@@ -93,10 +95,10 @@ impl Bridge {
             .collect()
     }
 
-    /// Carries out a port mod. Bits that cannot be changed are ignored, as in Open vSwitch.
-    pub fn port_mod(&self, pm: &PortMod) -> Result<(), ErrorKind> {
+    /// Carries out a port mod of the connection `source`. Bits that cannot be changed are ignored, as in Open vSwitch.
+    pub fn port_mod(&self, pm: &PortMod, source: Option<u64>) -> Result<(), ErrorKind> {
         let admin = self.port_mod_admin(pm)?;
-        let event = {
+        let events = {
             let mut state = self.state.lock();
             let port = state
                 .ports
@@ -110,14 +112,21 @@ impl Bridge {
                 | port_config::NO_PACKET_IN;
             let mask = pm.mask.bits() & changeable;
             port.bits = port.bits & !mask | pm.config.bits() & mask;
-            if let Some((up, link_up)) = admin {
+            // First what the controller changed, then what the device made of that.
+            let mut events = Vec::new();
+            if let Some((up, _)) = admin {
                 port.config.admin_up = up;
-                port.config.link_up = link_up.unwrap_or(port.config.link_up);
             }
-            (desc(port) != before).then(|| status(PortReason::Modify, port))
+            events.extend(changed(before, port, source));
+            if let Some((_, Some(link_up))) = admin {
+                let before = desc(port);
+                port.config.link_up = link_up;
+                events.extend(changed(before, port, None));
+            }
+            events
         };
         self.republish();
-        self.emit(event.as_slice());
+        self.emit(&events);
         Ok(())
     }
 
@@ -249,9 +258,20 @@ fn bits(p: &PortState) -> u32 {
 }
 
 fn status(reason: PortReason, p: &PortState) -> Event {
-    Event::PortStatus(Arc::new(message::PortStatus {
-        reason,
-        desc: desc(p),
+    event(reason, desc(p), None, None)
+}
+
+/// What is told of a port that was `old` before, if that is different now.
+fn changed(old: PortDesc, p: &PortState, source: Option<u64>) -> Option<Event> {
+    let new = desc(p);
+    (new != old).then(|| event(PortReason::Modify, new, Some(old), source))
+}
+
+fn event(reason: PortReason, desc: PortDesc, old: Option<PortDesc>, source: Option<u64>) -> Event {
+    Event::PortStatus(Arc::new(PortChanged {
+        status: message::PortStatus { reason, desc },
+        old,
+        source,
     }))
 }
 

@@ -292,7 +292,10 @@ impl Bridge {
         }
         for w in wanted {
             let t = &mut state.tables[usize::from(w.table_id)];
-            t.given_name = Some(w.name.clone()).filter(|n| !n.is_empty());
+            // The database's name stays what it is, and is not the controller's once it goes.
+            if t.config.name.is_none() {
+                t.given_name = Some(w.name.clone()).filter(|n| !n.is_empty());
+            }
         }
         Ok(())
     }

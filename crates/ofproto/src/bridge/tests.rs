@@ -366,19 +366,25 @@ fn ports_come_change_and_go_with_events() {
         mask: heddle_openflow::message::PortConfig::NO_FLOOD,
         ..PortMod::default()
     };
-    l.bridge.port_mod(&pm).expect("changed");
+    l.bridge.port_mod(&pm, None).expect("changed");
     assert_eq!(
-        l.bridge.port_mod(&PortMod {
-            hw_addr: [9; 6],
-            ..pm.clone()
-        }),
+        l.bridge.port_mod(
+            &PortMod {
+                hw_addr: [9; 6],
+                ..pm.clone()
+            },
+            None
+        ),
         Err(ErrorKind::PortModFailedBadHwAddr)
     );
     assert_eq!(
-        l.bridge.port_mod(&PortMod {
-            port: OfPort(7),
-            ..pm
-        }),
+        l.bridge.port_mod(
+            &PortMod {
+                port: OfPort(7),
+                ..pm
+            },
+            None
+        ),
         Err(ErrorKind::PortModFailedBadPort)
     );
     l.bridge.set_ports(vec![], vec![]);
@@ -390,13 +396,14 @@ fn ports_come_change_and_go_with_events() {
         .iter()
         .map(|e| {
             if let Event::PortStatus(s) = e {
-                s.reason
+                s.status.reason
             } else {
                 panic!("only ports change, not {e:?}")
             }
         })
         .collect();
-    assert_eq!(reasons, [Add, Modify, Modify, Delete]);
+    // New, forwarding, down, out of floods, gone.
+    assert_eq!(reasons, [Add, Modify, Modify, Modify, Delete]);
 }
 
 #[test]
@@ -477,4 +484,64 @@ proptest! {
         want.sort();
         prop_assert_eq!(got, want);
     }
+}
+
+fn bundle(mods: Vec<FlowMod>) -> Vec<BundleEntry<FlowMod>> {
+    let xids = 1..;
+    xids.zip(mods)
+        .map(|(xid, message)| BundleEntry { xid, message })
+        .collect()
+}
+
+fn commit(l: &Lab, entries: &[BundleEntry<FlowMod>]) -> Result<(), BundleFailed> {
+    l.bridge.commit_bundle(Version::V14, 1, 3, entries, |fm| {
+        Ok(heddle_openflow::Message::FlowMod(Box::new(fm.clone())))
+    })
+}
+
+#[test]
+fn a_bundle_takes_effect_as_a_whole_or_not_at_all() {
+    let l = lab(secure());
+    let m = |n| nw_dst(n, 32);
+    let add = |n, port| flow_mod(FlowModCommand::Add, m(n), 7, port);
+    l.bridge.flow_mod(Version::V14, &add(1, 1)).expect("added");
+    let before = l.bridge.tables_version();
+    let shown = || {
+        let mut all = Vec::new();
+        l.bridge.tables[0].rules.for_each(l.bridge.tables_version(), |e| {
+            all.push((e.data.matches.clone(), e.data.instructions.clone()))
+        });
+        all.sort_by_key(|(m, _)| m.expand().key.nw_dst);
+        all
+    };
+    let was = shown();
+    // A later message sees what earlier ones did; the last one cannot be carried out.
+    let mut bad = add(4, 1);
+    bad.table_id = 200;
+    bad.instructions = InstructionSet(vec![Instruction::Goto(3)]);
+    let failing = bundle(vec![
+        add(2, 2),
+        flow_mod(FlowModCommand::Delete, Match::any(), 0, 0),
+        add(1, 9),
+        bad,
+    ]);
+    let failed = commit(&l, &failing).expect_err("goto must go on");
+    assert_eq!(failed.index, 3);
+    assert_eq!(shown(), was);
+    assert_eq!(l.bridge.tables_version(), before, "nothing became visible");
+    l.events.0.lock().clear();
+    // And the table is whole: what was restored can go, what was added can be added again.
+    let good = bundle(vec![
+        add(2, 2),
+        flow_mod(FlowModCommand::Delete, Match::any(), 0, 0),
+        add(3, 3),
+        flow_mod(FlowModCommand::Modify, Match::any(), 0, 5),
+    ]);
+    commit(&l, &good).expect("carried out");
+    assert_eq!(l.bridge.tables_version(), before + 1, "one step for all");
+    let now = shown();
+    assert_eq!(now.len(), 1);
+    assert_eq!(now[0].1, output(5));
+    l.bridge.tick();
+    assert_eq!(shown(), now);
 }

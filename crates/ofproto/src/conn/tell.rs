@@ -2,10 +2,10 @@
 
 use super::monitors::{Monitors, PAUSE_BYTES};
 use super::session::{MAX_PACKET_INS, Peer, Sort};
-use crate::bridge::Event;
+use crate::bridge::{Event, PortChanged};
 use crate::event::PacketInEvent;
 use heddle_openflow::Version;
-use heddle_openflow::message::{AsyncType, FlowUpdate, Message, MpReply, PacketInFormat};
+use heddle_openflow::message::{AsyncType, FlowUpdate, Message, MpReply, PacketInFormat, PortStatus};
 use std::sync::atomic::Ordering;
 
 /// The whole packet, whatever its length.
@@ -33,8 +33,8 @@ impl Peer {
                 f.nxm = self.wishes.lock().format != PacketInFormat::Standard;
                 self.tell(&Message::FlowRemoved(Box::new(f)));
             }
-            Event::PortStatus(s) if wants(AsyncType::PortStatus, s.reason as u8) => {
-                self.tell(&Message::PortStatus((**s).clone()));
+            Event::PortStatus(c) if wants(AsyncType::PortStatus, c.status.reason as u8) => {
+                self.port_status(c)
             }
             Event::TableStatus(s) if wants(AsyncType::TableStatus, s.reason as u8) => {
                 if self.version().is_some_and(|v| v >= Version::V14) {
@@ -43,6 +43,27 @@ impl Peer {
             }
             _ => {}
         }
+    }
+
+    /// Before 1.5, whoever changes a port is not told of it (OpenFlow 1.4 §7.3.4.3). A change that the version cannot
+    /// say is not worth a message.
+    fn port_status(&self, c: &PortChanged) {
+        let Some(version) = self.version() else { return };
+        if c.source == Some(self.id) && version < Version::V15 {
+            return;
+        }
+        if let Some(old) = &c.old {
+            let before = PortStatus {
+                desc: old.clone(),
+                ..c.status.clone()
+            };
+            let encoded =
+                |s: &PortStatus| heddle_openflow::encode(version, 0, &Message::PortStatus(s.clone()));
+            if encoded(&before) == encoded(&c.status) {
+                return;
+            }
+        }
+        self.tell(&Message::PortStatus(c.status.clone()));
     }
 
     /// Sends a message that answers none: its transaction id is zero.

@@ -118,8 +118,7 @@ fn flow_of_datapath<'w>(
 ) -> Result<(&'w BridgeView, FlowKey), String> {
     match odp::parse_key(flow, Some(env.port_numbers)) {
         Ok(mut key) => {
-            let name = first.map(|n| n.strip_prefix("ovs-").unwrap_or(n));
-            if name.is_some_and(|n| !env.datapaths.contains(&n)) {
+            if first.is_some_and(|n| !env.datapaths.contains(&n)) {
                 return Err("Cannot find the datapath".to_owned());
             }
             let found = world.by_dp_port.get(&PortNo(key.in_port));

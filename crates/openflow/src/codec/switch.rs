@@ -115,7 +115,8 @@ pub(super) fn encode_config(c: &SwitchConfig, out: &mut Vec<u8>) {
 pub(super) fn decode_config(version: Version, mut r: Reader<'_>) -> Result<SwitchConfig, ErrorKind> {
     let (raw, miss_send_len) = (r.u16()?, r.u16()?);
     let mut known = ConfigFlags::FRAG_MASK;
-    if matches!(version, Version::V11 | Version::V12) {
+    // 1.1 and 1.2 say so; Open vSwitch has it in 1.0 too.
+    if version < Version::V13 {
         known |= ConfigFlags::INVALID_TTL_TO_CONTROLLER;
     }
     if raw & !known.bits() != 0 {

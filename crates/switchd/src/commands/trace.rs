@@ -16,7 +16,7 @@ fn run(switch: &Switch, args: &[&str]) -> Reply {
     let types = dpctl::types(switch);
     let names: Vec<String> = types
         .iter()
-        .flat_map(|t| [format!("{t}@ovs-{t}"), format!("ovs-{t}")])
+        .flat_map(|t| [t.clone(), format!("ovs-{t}"), format!("{t}@ovs-{t}")])
         .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let ports = flows::port_names(switch);

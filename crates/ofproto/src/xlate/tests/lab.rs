@@ -234,7 +234,7 @@ impl Lab {
 
     pub(crate) fn trace(&self, args: &[&str]) -> Result<Traced, String> {
         let env = TraceEnv {
-            datapaths: &["dummy"],
+            datapaths: &["dummy", "ovs-dummy"],
             port_numbers: &|_| None,
             port_names: &|no| self.name_of(no),
             now_ms: 1000,
