@@ -73,10 +73,10 @@ impl VhostRx {
         }
         if mine.ring.error() != self.told {
             self.tell_failure();
-        } else if let Some(miss) = mine.ring.take_miss()
-            && let Some(link) = &mine.link
-        {
-            link.miss(miss);
+        } else if let Some(link) = &mine.link {
+            while let Some(miss) = mine.ring.take_miss() {
+                link.miss(miss);
+            }
         }
         self.count_drops();
     }

@@ -75,10 +75,11 @@ impl TxQueue for VhostTx {
         if broken {
             tell_failure(to, cell, &self.shared.name, &self.shared.changed);
         } else if counts.full > 0
-            && let Some(miss) = to.ring.take_miss()
             && let Some(link) = &to.link
         {
-            link.miss(miss);
+            while let Some(miss) = to.ring.take_miss() {
+                link.miss(miss);
+            }
         }
         let c = &cell.counts;
         c.packets.add(counts.sent);

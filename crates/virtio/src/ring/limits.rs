@@ -15,5 +15,7 @@ pub const MAX_BUFFERS: usize = WINDOW;
 pub const HEAD: usize = 128;
 /// Chains that a queue reads beyond those that a call needs, so that the lines of their buffers are on the way.
 pub const AHEAD: usize = heddle_packet::BURST;
+/// Chains whose addresses are looked at when one of them has to be asked for (IOTLB misses).
+pub const MISSES: u16 = 64;
 /// Times that a transmit call looks again for buffers before it drops.
 pub const RETRIES: u32 = 4;

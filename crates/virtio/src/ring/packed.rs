@@ -7,6 +7,8 @@ use super::config::{Areas, QueueConfig};
 use super::desc::{
     self, AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT, F_NEXT, F_USED, F_WRITE, FLAGS, RawDesc,
 };
+use super::limits::MISSES;
+use super::queue::Miss;
 use super::walk::{Direction, Rules, Scratch};
 use super::window::{Used, Window};
 use super::{Features, Position, Record, RingError, packed_event_passed};
@@ -168,6 +170,21 @@ impl Packed {
             self.held += slots;
         }
         Ok(())
+    }
+
+    /// Adds what cannot be reached of the descriptors behind the next one, of those that are available.
+    #[cold]
+    pub(super) fn look_ahead(&self, mem: &GuestMemory, misses: &mut Vec<Miss>) {
+        let mut at = self.fetch;
+        for _ in 1..MISSES.min(self.size) {
+            at = at.advance(1, self.size);
+            let d = RawDesc::from_words(self.ring.load(at.at));
+            let flags = d.packed_flags();
+            if (flags & F_AVAIL != 0) != at.wrap || (flags & F_USED != 0) == at.wrap {
+                break;
+            }
+            misses.extend(Miss::of(mem, &d, flags, self.rules.direction));
+        }
     }
 
     /// Takes the chain whose head is `first` with `flags`; returns how many slots it has.

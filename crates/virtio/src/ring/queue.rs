@@ -2,12 +2,13 @@
 
 use super::RingError;
 use super::config::{Position, QueueConfig, Tracking};
+use super::desc::{F_INDIRECT, RawDesc};
 use super::limits::WINDOW;
 use super::packed::Packed;
 use super::split::Split;
 use super::walk::{Direction, Scratch};
 use super::window::Window;
-use crate::mem::{GuestMemory, MemError, SharedMemory};
+use crate::mem::{Access, GuestMemory, MemError, SharedMemory};
 use std::sync::Arc;
 
 /// A buffer whose address is not in the memory table, on a queue that waits for such (IOTLB miss).
@@ -19,6 +20,26 @@ pub struct Miss {
     pub len: u64,
     /// Whether the device wants to write there.
     pub write: bool,
+}
+
+impl Miss {
+    /// What the device cannot reach of a chain's first descriptor (the address of its indirect table, if it has one). What is read
+    /// of the descriptor decides nothing: the chain is read again when it is taken.
+    pub(super) fn of(mem: &GuestMemory, d: &RawDesc, flags: u16, direction: Direction) -> Option<Self> {
+        let access = if flags & F_INDIRECT != 0 {
+            Access::READ
+        } else {
+            direction.access()
+        };
+        match mem.pieces(&mut 0, d.addr, d.len, access, |_| {}) {
+            Err(MemError::Unmapped { addr, len }) => Some(Self {
+                addr,
+                len,
+                write: access == Access::WRITE,
+            }),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -39,7 +60,7 @@ pub(super) struct Queue {
     mem: Arc<GuestMemory>,
     generation: u64,
     error: Option<RingError>,
-    miss: Option<Miss>,
+    misses: Vec<Miss>,
     position: Position,
     pub(super) window: Window,
     scratch: Scratch,
@@ -63,7 +84,7 @@ impl Queue {
             mem,
             generation,
             error: None,
-            miss: None,
+            misses: Vec::new(),
             position: cfg.start,
             window: Window::new(),
             scratch: Scratch::default(),
@@ -94,7 +115,7 @@ impl Queue {
         self.error
     }
     pub(super) fn take_miss(&mut self) -> Option<Miss> {
-        self.miss.take()
+        self.misses.pop()
     }
     /// Stops the queue. The first error is the one that is told.
     pub(super) fn stop(&mut self, error: RingError) {
@@ -136,7 +157,7 @@ impl Queue {
         self.mem = self.shared.get();
         self.position = self.position();
         self.window.forget_ready();
-        self.miss = None;
+        self.misses.clear();
         if self.error.is_some_and(|e| !e.may_recover()) {
             return;
         }
@@ -183,11 +204,20 @@ impl Queue {
             RingError::Table(MemError::Unmapped { addr, len }) => (addr, len, false),
             _ => return self.stop(error),
         };
-        if self.cfg.wait_for_miss {
-            self.miss = Some(Miss { addr, len, write });
-        } else {
-            self.stop(error);
+        if !self.cfg.wait_for_miss {
+            return self.stop(error);
         }
+        self.misses.clear();
+        // The chains behind will most likely miss theirs, too: one question for all of them.
+        match &self.layout {
+            Some(Layout::Split(s)) => s.look_ahead(&self.mem, &mut self.misses),
+            Some(Layout::Packed(p)) => p.look_ahead(&self.mem, &mut self.misses),
+            None => {}
+        }
+        // The first is taken first.
+        self.misses.reverse();
+        self.misses.retain(|m| m.addr != addr);
+        self.misses.push(Miss { addr, len, write });
     }
 
     /// Gives the used chains back; returns whether the driver wants to be notified. Also on a stopped queue: what was used

@@ -5,7 +5,8 @@
 
 use super::config::{Areas, QueueConfig};
 use super::desc::{F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
-use super::limits::AHEAD;
+use super::limits::{AHEAD, MISSES};
+use super::queue::Miss;
 use super::walk::{Direction, Rules, Scratch};
 use super::window::{Used, Window};
 use super::{Features, RingError, split_event_passed};
@@ -155,6 +156,19 @@ impl Split {
             let d = RawDesc::from_words(self.desc.load(self.heads.load(at)));
             if let Some(piece) = near.piece(d.addr, d.len) {
                 piece.prefetch(1, false);
+            }
+        }
+    }
+
+    /// Adds what cannot be reached of the chains behind the next one, of those that are known to wait.
+    #[cold]
+    pub(super) fn look_ahead(&self, mem: &GuestMemory, misses: &mut Vec<Miss>) {
+        let known = self.seen.wrapping_sub(self.fetch);
+        for i in 1..known.min(MISSES) {
+            let head = self.heads.load(self.fetch.wrapping_add(i));
+            if head < self.size {
+                let d = RawDesc::from_words(self.desc.load(head));
+                misses.extend(Miss::of(mem, &d, d.split_flags(), self.rules.direction));
             }
         }
     }

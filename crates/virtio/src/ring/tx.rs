@@ -239,7 +239,7 @@ impl DeviceTx {
     pub fn refresh(&mut self) {
         self.queue.refresh();
     }
-    /// The address that the queue waits for; told once.
+    /// An address that the queue waits for, or will; the most urgent first, each told once.
     pub fn take_miss(&mut self) -> Option<Miss> {
         self.queue.take_miss()
     }

@@ -64,9 +64,11 @@ impl Iotlb {
         self.entries.len() != before
     }
 
-    pub(super) fn insert(&mut self, iova: u64, entry: Entry) {
-        self.remove(iova, entry.size);
+    /// Adds an entry; returns whether others had to go.
+    pub(super) fn insert(&mut self, iova: u64, entry: Entry) -> bool {
+        let mut gone = self.remove(iova, entry.size);
         while self.entries.len() >= MAX_ENTRIES {
+            gone = true;
             let oldest = self.age.pop_front();
             if oldest.is_none_or(|at| self.entries.remove(&at).is_none()) && oldest.is_none() {
                 self.entries.pop_first();
@@ -81,6 +83,7 @@ impl Iotlb {
         self.age.push_back(iova);
         let end = iova.saturating_add(entry.size);
         self.asked.retain(|(at, ..)| !(iova..end).contains(at));
+        gone
     }
 
     /// The queues' regions: entries next to each other in both spaces are one, since a ring's area has to be.
@@ -223,7 +226,7 @@ impl Session {
 
     pub(super) fn iotlb_message(&mut self, msg: IotlbMsg, device: &mut dyn Device) -> Handled {
         let wraps = msg.iova.checked_add(msg.size).is_none() || msg.user.checked_add(msg.size).is_none();
-        match msg.kind {
+        let gone = match msg.kind {
             IotlbKind::Update => {
                 if msg.size == 0 || wraps {
                     refuse!("an entry of {:#x} bytes at {:#x}", msg.size, msg.iova);
@@ -239,17 +242,21 @@ impl Session {
                 if inside != msg.size {
                     refuse!("{:#x}+{:#x} is not in the guest's memory", msg.user, msg.size);
                 }
-                self.iotlb.insert(msg.iova, entry);
+                self.iotlb.insert(msg.iova, entry)
             }
             IotlbKind::Invalidate => {
                 // A range of no bytes, or of all of them, are ways to say "everything".
                 if msg.size == 0 {
                     self.iotlb.clear();
+                    true
                 } else {
-                    self.iotlb.remove(msg.iova, msg.size);
+                    self.iotlb.remove(msg.iova, msg.size)
                 }
             }
             IotlbKind::Miss | IotlbKind::AccessFail => refuse!("{:?} goes the other way", msg.kind),
+        };
+        if !gone && msg.kind == IotlbKind::Invalidate {
+            return Ok(super::number(0));
         }
         let published = match self.publish_memory(device) {
             Ok(published) => published,
@@ -262,6 +269,8 @@ impl Session {
         };
         self.follow_memory(device)?;
         match published {
+            // Whoever still uses the table before uses nothing that is gone.
+            Outcome::Await(..) if !gone => Ok(super::number(0)),
             Outcome::Await(old, _) => Ok(Outcome::Await(old, Some(Reply::U64(0)))),
             other => Ok(other),
         }

@@ -35,6 +35,8 @@ use std::time::Instant;
 
 /// How long workers may use an old memory table before the front end is told that it cannot be taken away.
 const MEMORY_WAIT: Duration = Duration::from_secs(2);
+/// How long the answer is waited for on the spot: workers that run pass by within that time.
+const AT_ONCE: Duration = Duration::from_micros(200);
 /// How long a message may take from its first byte to its last.
 const PARTIAL_WAIT: Duration = Duration::from_secs(2);
 /// How long a front end may leave its answers unread.
@@ -317,7 +319,11 @@ impl Session {
                     reply: reply.or(ack),
                     deadline: now + MEMORY_WAIT,
                 });
-                self.finish_pending(now, device)
+                while self.pending.is_some() && now.elapsed() < AT_ONCE {
+                    self.finish_pending(now, device)?;
+                    std::thread::yield_now();
+                }
+                Ok(())
             }
         }
     }
