@@ -1,5 +1,5 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1]      make bench [QUICK=1] [BENCH="pods vhost"]      make test [PARTS="lint cargo system differential"]
+#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost"]      make test [PARTS="lint cargo system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
 SHELL := /bin/bash
@@ -7,7 +7,7 @@ export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(TARGET)/release/heddled
 BENCH ?= pods vhost
-export KEEP QUICK
+export KEEP QUICK GUEST
 
 .PHONY: help setup build demo test bench conformance lab fmt lint clean
 

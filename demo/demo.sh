@@ -3,6 +3,7 @@
 #
 #   make demo              runs and tears everything down, also on Ctrl-C
 #   make demo KEEP=1       leaves it running and prints how to talk to it
+#   make demo GUEST=1      the vhost-user step with an emulated Linux guest (docs/lab.md), which takes a minute more
 #   HEDDLED=/usr/sbin/ovs-vswitchd demo/demo.sh     the same with the real Open vSwitch
 #
 # Everything happens in a private run directory and in network namespaces of its own: a switch that already runs on
@@ -11,7 +12,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 HEDDLED=$(realpath -m "${HEDDLED:-${CARGO_TARGET_DIR:-target}/release/heddled}")
+HEDDLE=${HEDDLE:-$(dirname "$HEDDLED")/heddle}
 KEEP=${KEEP:-}
+GUEST=${GUEST:-}
 
 [ "$(id -u)" = 0 ] || { echo "demo: network namespaces need root" >&2; exit 1; }
 [ -x "$HEDDLED" ] || { echo "demo: no daemon at $HEDDLED (make build)" >&2; exit 1; }
@@ -19,13 +22,14 @@ KEEP=${KEEP:-}
 run=$(mktemp -d /tmp/heddle-demo-XXXXXX)
 chmod 755 "$run"
 stem=heddle-$$
-sw=$stem-switch red=$stem-red blue=$stem-blue world=$stem-world
+sw=$stem-switch red=$stem-red blue=$stem-blue world=$stem-world vm=$stem-vm
 export OVS_RUNDIR=$run OVS_LOGDIR=$run OVS_DBDIR=$run OVS_SYSCONFDIR=$run
-steps=9 step=0
+steps=10 step=0
 
 # Teardown lives in a script of its own, so that KEEP=1 can leave it behind as the way to stop.
 cat >"$run/stop" <<STOP
 #!/bin/sh
+cd "$PWD" || exit
 # Ends this demo: its two daemons, its namespaces (with every device in them) and its run directory.
 for name in ovs-vswitchd ovsdb-server; do
     pid=\$(cat "$run/\$name.pid" 2>/dev/null) || continue
@@ -33,7 +37,8 @@ for name in ovs-vswitchd ovsdb-server; do
     for i in \$(seq 100); do kill -0 "\$pid" 2>/dev/null || break; sleep 0.05; done
     kill -9 "\$pid" 2>/dev/null
 done
-for ns in $sw $red $blue $world; do
+[ -d "$run/guest" ] && tests/lab/guest-ctl stop "$run/guest"
+for ns in $sw $red $blue $world $vm; do
     for pid in \$(ip netns pids "\$ns" 2>/dev/null); do kill "\$pid" 2>/dev/null; done
     ip netns del "\$ns" 2>/dev/null
 done
@@ -189,6 +194,47 @@ iperf blue red 10.0.0.2 -t 3
 iperf blue red 10.0.0.2 -t 3 -P 4
 iperf world red 10.0.0.100 -t 3
 iperf blue red 10.0.0.2 -t 3 -u -b 200M -l 1400
+
+# A guest's card is a vhost-user port: the guest's memory is mapped, packets are copied once from the rings of one into those of
+# another. GUEST=1 boots a Linux guest in QEMU; else `heddle guest` plays the guest, with a tap device as its card.
+guest() { # COMMAND...: in the guest
+    if [ -n "$GUEST" ]; then
+        printf '    %sguest$ %s%s\n' "$dim" "$*" "$off"
+        tests/lab/guest-ctl run "$run/guest" "$*"
+    else
+        pod vm "$@"
+    fi
+}
+title "A virtual machine: vhost-user ports"
+if [[ $(basename "$HEDDLED") == ovs-vswitchd* ]] || [ ! -x "$HEDDLE" ]; then
+    say "Not shown: this needs heddled and the command heddle beside it (make build)."
+else
+    show vsctl add-port br-int vm0 -- set interface vm0 type=dpdkvhostuserclient options:vhost-server-path="$run/vm0.sock"
+    ip netns add "$vm"
+    if [ -n "$GUEST" ]; then
+        say "Booting a Linux guest in QEMU (emulated, so slow) ..."
+        tests/lab/guest-ctl start "$run/guest" "$run/vm0.sock"
+        guest "ip addr add 10.0.0.3/24 dev eth0 && ip link set eth0 up"
+    else
+        ip netns exec "$vm" "$HEDDLE" guest --port "listen:$run/vm0.sock" --tap eth0 >"$run/guest.log" 2>&1 &
+        for _ in $(seq 50); do
+            grep -q connected "$run/guest.log" && break
+            sleep 0.1
+        done
+        ip -n "$vm" addr add 10.0.0.3/24 dev eth0
+        ip -n "$vm" link set eth0 up
+    fi
+    guest ping -n -c 3 -i 0.2 -W 2 10.0.0.1 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
+    [ -n "$GUEST" ] || iperf red vm 10.0.0.1 -t 3
+    show vsctl get interface vm0 status
+    say "Two load generators (drivers of virtio rings, without an IP stack) through two more ports, 64-byte packets:"
+    vsctl add-br br-gen -- set bridge br-gen datapath_type=netdev
+    for i in 0 1; do
+        vsctl add-port br-gen gen$i -- set interface gen$i type=dpdkvhostuserclient options:vhost-server-path="$run/gen$i.sock"
+    done
+    printf '    %s$ heddle bench vhost --port gen0.sock --port gen1.sock --size 64%s\n' "$dim" "$off"
+    "$HEDDLE" bench vhost --port "listen:$run/gen0.sock" --port "listen:$run/gen1.sock" --size 64 --seconds 2 2>&1 | sed 's/^/      /'
+fi
 
 title "What the OpenFlow rules counted"
 show ovs-ofctl -O OpenFlow13 dump-flows br-int
