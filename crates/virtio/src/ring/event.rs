@@ -27,6 +27,9 @@ pub(crate) fn packed_event_passed(off_wrap: u16, new: u16, wrap: bool, count: u3
     (1..=i64::from(count)).contains(&behind)
 }
 
+#[cfg(all(test, loom))]
+mod model;
+
 #[cfg(test)]
 mod tests {
     use super::*;

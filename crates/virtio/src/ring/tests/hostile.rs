@@ -1,5 +1,9 @@
 //! Drivers that break the protocol: what has bitten other back ends, each by name. The queue stops or drops by name; nothing
-//! outside the guest's memory is read, nothing panics, and another queue goes on.
+//! outside the guest's memory is read, nothing panics, and another queue goes on. Tables that are replaced under a worker are in
+//! `ahead` and `memory`.
+//!
+//! A control queue's double fetch has no counterpart: this crate has no control queue. With vhost-user the front end serves it, and the
+//! session refuses to set up any ring beyond the pairs ("there is no ring N of M").
 
 use super::*;
 use crate::mem::MemError;

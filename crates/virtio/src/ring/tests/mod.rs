@@ -3,6 +3,7 @@
 //! Under miri, which knows anonymous memory but no memfd: `MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p
 //! heddle-virtio --lib -- ring::tests::hostile ring::tests::memory ring::tests::notify mem::tests`.
 
+mod ahead;
 mod hostile;
 mod memory;
 mod notify;
