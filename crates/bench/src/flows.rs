@@ -72,8 +72,82 @@ pub struct Tuple {
 const PORTS: u32 = 1 << 14;
 const FIRST_PORT: u16 = 1024;
 
+/// How flow numbers become tuples.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// Numbers below 2^14 differ in the source port, higher ones in both addresses too.
+    #[default]
+    Plain,
+    /// Numbers that differ modulo this count (at most [`Spread::MOST`]) hit rules with different masks, see [`crate::rules`]; the others differ in the
+    /// addresses.
+    Masks(u16),
+    /// Crafted to multiply a classifier's masks: each field differs from that of a rule of [`crate::rules::Kind::Acl`] at a bit of its own choice, with
+    /// anything below it (tuple space explosion: Csikor et al. 2019, "Tuple Space Explosion"; CVE-2019-25076).
+    Explosion,
+}
+
+/// What the rules of [`crate::rules::Kind::Acl`] let pass; no crafted packet has any of these.
+pub const ACL: Tuple = Tuple {
+    src: 0x0a00_0001,
+    dst: 0x1400_0001,
+    sport: 12_345,
+    dport: 443,
+};
+
+impl Spread {
+    /// Most masks: each bit of the source port with each bit of the destination port.
+    pub const MOST: u16 = 256;
+
+    /// The tuple of flow number `n` of sender `sender`.
+    #[inline]
+    pub fn tuple(self, sender: u8, n: u32) -> Tuple {
+        match self {
+            Self::Plain => Tuple::of(sender, n),
+            Self::Masks(count) => {
+                let count = count.clamp(1, Self::MOST);
+                let (dport, sport) = one_hot(u16::try_from(n % u32::from(count)).unwrap_or(0));
+                // The next part of `Tuple::of`'s numbering that changes addresses only.
+                let addresses = Tuple::of(sender, (n / u32::from(count)).wrapping_mul(PORTS));
+                Tuple {
+                    sport,
+                    dport,
+                    ..addresses
+                }
+            }
+            Self::Explosion => {
+                // Which bit of which field, and what lies below it, from disjoint parts of a scrambled number.
+                let v = u64::from(n).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                let v = v ^ v >> 29;
+                Tuple {
+                    src: astray(ACL.src, v & 31, v.rotate_right(18)),
+                    dst: astray(ACL.dst, v >> 5 & 31, v.rotate_right(34)),
+                    sport: astray16(ACL.sport, v >> 10 & 15, v.rotate_right(47)),
+                    dport: astray16(ACL.dport, v >> 14 & 15, v.rotate_right(23)),
+                }
+            }
+        }
+    }
+}
+
+/// Destination and source port of mask number `m`: one bit each.
+pub fn one_hot(m: u16) -> (u16, u16) {
+    (1 << (m % 16), 1 << (m / 16 % 16))
+}
+
+/// `value` with bit number `bit` flipped and the bits below it taken from `noise`.
+#[allow(clippy::cast_possible_truncation)] // low bits are wanted
+fn astray(value: u32, bit: u64, noise: u64) -> u32 {
+    let flip = 1_u32 << bit;
+    let below = flip - 1;
+    ((value ^ flip) & !below) | (noise as u32 & below)
+}
+#[allow(clippy::cast_possible_truncation)] // 16 bits in, 16 bits out: the flipped bit is one of them
+fn astray16(value: u16, bit: u64, noise: u64) -> u16 {
+    astray(value.into(), bit, noise) as u16
+}
+
 impl Tuple {
-    /// The tuple of flow number `n` of sender `sender` (below 256): numbers below 2^14 differ in the source port, higher ones in both addresses too.
+    /// The tuple of flow number `n` of sender `sender`: see [`Spread::Plain`].
     #[inline]
     pub fn of(sender: u8, n: u32) -> Self {
         let [_, a, b, c] = (n / PORTS).to_be_bytes();
@@ -143,5 +217,40 @@ mod tests {
         for n in 0..20_000 {
             assert!(seen.insert(Tuple::of(1, n)), "{n} of another sender");
         }
+    }
+
+    #[test]
+    fn masks_are_hit_evenly_by_different_tuples() {
+        for count in [1, 16, 64, 256] {
+            let mut seen = HashSet::new();
+            for n in 0..20_000 {
+                let t = Spread::Masks(count).tuple(3, n);
+                assert!(seen.insert(t), "{count}: {n}");
+                assert_eq!(
+                    (t.dport, t.sport),
+                    one_hot(u16::try_from(n % u32::from(count)).unwrap())
+                );
+            }
+        }
+    }
+
+    /// Crafted packets pass by every rule, and differ from it first at every bit of every field.
+    #[test]
+    fn explosions_multiply() {
+        let (mut bits, mut seen) = (HashSet::new(), HashSet::new());
+        for n in 0..300_000 {
+            let t = Spread::Explosion.tuple(0, n);
+            assert!(t.src != ACL.src && t.dst != ACL.dst && t.sport != ACL.sport && t.dport != ACL.dport);
+            let first = [
+                (t.src ^ ACL.src).leading_zeros(),
+                (t.dst ^ ACL.dst).leading_zeros(),
+                (t.sport ^ ACL.sport).leading_zeros(),
+                (t.dport ^ ACL.dport).leading_zeros(),
+            ];
+            seen.insert(first);
+            bits.extend(first.into_iter().enumerate());
+        }
+        assert_eq!(bits.len(), 32 + 32 + 16 + 16);
+        assert!(seen.len() > 100_000, "{}", seen.len());
     }
 }

@@ -4,6 +4,7 @@
 //! The generator here is the driver side of virtqueues ([`heddle_virtio::driver::Stream`]): one thread, one core, polls all ports.
 //!
 //! * [`frame`], [`flows`]: what is sent.
+//! * [`rules`]: the OpenFlow rules that belong to flows.
 //! * [`traffic`]: senders and receivers on rings; what is counted and checked.
 //! * [`run`]: ports, connections, the loop, phases of a measurement.
 //! * [`floor`]: the same generator against a loop that only moves descriptors and copies; the limit of this machine.
@@ -23,5 +24,6 @@ pub mod frame;
 pub mod line;
 pub mod ping;
 pub mod report;
+pub mod rules;
 pub mod run;
 pub mod traffic;

@@ -202,7 +202,7 @@ mod tests {
                 ..Load::default()
             };
             let core = *heddle_sys::cpu::allowed().unwrap().last().unwrap();
-            let (floor, mut engine) = Floor::start(Kind::Rings, 2, core, &setup, &load).unwrap();
+            let (floor, mut engine) = Floor::start(Kind::Rings, 2, core, &setup, &[load]).unwrap();
             let mut plan = Plan {
                 count: 50,
                 sizes: (60, 9000),

@@ -49,6 +49,35 @@ pub struct Outage {
     pub ms: u64,
 }
 
+/// What one pair of ports found, where pairs have loads of their own.
+#[derive(Clone, Debug, Serialize)]
+pub struct PairOutcome {
+    /// Packets per second that the switch took.
+    pub sent_pps: f64,
+    /// Packets per second that arrived.
+    pub received_pps: f64,
+    /// Share of what was sent that did not arrive.
+    pub loss: f64,
+    /// At a fixed rate: packets that could not be sent in time.
+    pub skipped: u64,
+    /// One way latency.
+    pub latency: Option<Latency>,
+}
+
+impl PairOutcome {
+    /// Of the pair's part of a phase.
+    pub fn of(p: &Phase, latency: Option<Histogram<u64>>, hz: u64) -> Self {
+        let o = Outcome::of(p, hz);
+        Self {
+            sent_pps: o.sent_pps,
+            received_pps: o.received_pps,
+            loss: o.loss,
+            skipped: o.skipped,
+            latency: latency.map(|h| Latency::of(&h, hz)),
+        }
+    }
+}
+
 /// What a measurement found. Rates are of the measured phase; totals include warming up and the last packets.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Outcome {
@@ -84,6 +113,8 @@ pub struct Outcome {
     pub ring_full: f64,
     /// One way latency.
     pub latency: Option<Latency>,
+    /// Each pair by itself, where they have loads of their own.
+    pub pairs: Vec<PairOutcome>,
     /// Pauses of reception; only where reconnection was asked for.
     pub outages: Vec<Outage>,
 }

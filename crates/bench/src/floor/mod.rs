@@ -11,7 +11,7 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-use crate::run::{Engine, Load, Port, RunError, Setup};
+use crate::run::{Engine, Load, Port, RunError, Setup, load_of};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use heddle_sys::{Tsc, cpu};
 use heddle_vhost_user::frontend::Nic;
@@ -81,7 +81,7 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Makes `count` ports, a loop between them on core `core`, and the generator that drives them.
+    /// Makes `count` ports, a loop between them on core `core`, and the generator that drives them; loads as for [`Engine::connect`].
     ///
     /// # Errors
     /// [`RunError`].
@@ -90,18 +90,19 @@ impl Floor {
         count: usize,
         core: usize,
         setup: &Setup,
-        load: &Load,
+        loads: &[Load],
     ) -> Result<(Self, Engine), RunError> {
-        load.check(setup)?;
-        let config = setup.nic(load.shape);
         let mut nics = Vec::new();
         for port in 0..count {
+            let load = load_of(loads, port)?;
+            load.check(setup)?;
+            let config = setup.nic(load.shape);
             let nic = Nic::new(config.features, &config);
             nics.push(nic.map_err(|error| RunError::Session { port, error })?);
         }
         let both = Load {
             both_ways: true, // announcements go both ways even where packets do not
-            ..*load
+            ..Load::default()
         };
         let mut lanes: Vec<Box<dyn Lane + Send>> = Vec::new();
         for (i, from) in nics.iter().enumerate() {
@@ -131,7 +132,7 @@ impl Floor {
             thread: Some(thread),
         };
         let ports = nics.into_iter().map(|nic| Port::new(nic, None)).collect();
-        let engine = Engine::over(ports, setup, load)?;
+        let engine = Engine::over(ports, setup, loads)?;
         Ok((floor, engine))
     }
     /// What it has done so far.

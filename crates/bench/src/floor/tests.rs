@@ -1,7 +1,7 @@
 //! Loops in this process carry everything, in order and unchanged; with them the generator itself is tested.
 
 use super::*;
-use crate::flows::Order;
+use crate::flows::{Order, Spread};
 use crate::frame::Shape;
 use crate::report::Outcome;
 use crate::run::Timing;
@@ -16,7 +16,7 @@ fn measure(kind: Kind, ports: usize, setup: Setup, load: Load) -> Outcome {
         huge: heddle_vhost_user::frontend::HugePages::Never,
         ..setup
     };
-    let (floor, mut engine) = Floor::start(kind, ports, core, &setup, &load).unwrap();
+    let (floor, mut engine) = Floor::start(kind, ports, core, &setup, &[load]).unwrap();
     let timing = Timing {
         warm_up: Duration::from_millis(5),
         measure: Duration::from_millis(20),
@@ -123,6 +123,42 @@ fn a_fixed_rate_is_kept() {
     let due = 50_000.0 * o.seconds;
     assert!(o.sent_pps * o.seconds <= due + 300.0, "{o:?}");
     assert_eq!(o.read, o.received_total);
+}
+
+/// Two pairs with loads of their own: each is told by itself, and together they are the whole.
+#[test]
+fn a_storm_beside_established_traffic() {
+    let established = Load {
+        rate: Some(20_000.0),
+        checks: Checks::Probes(1),
+        ..Load::default()
+    };
+    let storm = Load {
+        flows: u32::MAX,
+        spread: Spread::Explosion,
+        checks: Checks::Lengths,
+        ..Load::default()
+    };
+    let setup = Setup {
+        huge: heddle_vhost_user::frontend::HugePages::Never,
+        ..Setup::default()
+    };
+    let core = *cpu::allowed().unwrap().last().unwrap();
+    let (floor, mut engine) = Floor::start(Kind::OneCopy, 4, core, &setup, &[established, storm]).unwrap();
+    let timing = Timing {
+        measure: Duration::from_millis(50),
+        drain: Duration::from_secs(20),
+        ..Timing::default()
+    };
+    let o = engine.measure(&timing).unwrap();
+    floor.stop().unwrap();
+    let [a, b] = o.pairs.as_slice() else {
+        panic!("two pairs: {o:?}");
+    };
+    assert!((a.received_pps + b.received_pps - o.received_pps).abs() < 1.0);
+    assert!(a.sent_pps * o.seconds <= 20_000.0 * o.seconds + 300.0, "{o:?}");
+    assert!(b.received_pps > 0.0 && b.latency.is_none(), "{o:?}");
+    assert_eq!((o.corrupt, o.reordered), (0, 0));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The loop and its phases.
 
 use super::{Endpoint, Link, Load, Port, RunError, Setup, Timing};
-use crate::report::{Latency, Outage, Outcome};
+use crate::report::{Latency, Outage, Outcome, PairOutcome};
 use crate::traffic::{Received, Sent};
 use core::time::Duration;
 use hdrhistogram::Histogram;
@@ -44,6 +44,8 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Engine {
     ports: Vec<Port>,
+    /// Pairs have loads of their own, and are told one by one.
+    pairs: bool,
     /// Whether a back end that has gone may come back; else its going is an error.
     reconnect: bool,
     /// When packets came last, in cycles.
@@ -53,13 +55,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Connects all ports and tells switches that learn where they are.
+    /// Connects all ports and tells switches that learn where they are. The first load is that of ports 0 and 1, the second that of ports 2
+    /// and 3, …, the last one that of all others.
     ///
     /// # Errors
     /// [`RunError`].
-    pub fn connect(endpoints: &[Endpoint], setup: &Setup, load: &Load) -> Result<Self, RunError> {
-        load.check(setup)?;
-        let config = setup.nic(load.shape);
+    pub fn connect(endpoints: &[Endpoint], setup: &Setup, loads: &[Load]) -> Result<Self, RunError> {
         let at = |port| move |error| RunError::Session { port, error };
         // All sockets first: a back end may wait for one while we wait for another.
         let mut links = Vec::new();
@@ -68,23 +69,27 @@ impl Engine {
         }
         let mut ports = Vec::new();
         for (i, mut link) in links.into_iter().enumerate() {
+            let config = setup.nic(load_of(loads, i)?.shape);
             let nic = link.open(&config, START).map_err(at(i))?;
             ports.push(Port::new(nic, Some(link)));
         }
-        Self::over(ports, setup, load)
+        Self::over(ports, setup, loads)
     }
-    /// Takes over ports whose device side is running.
+    /// Takes over ports whose device side is running; loads as for [`Engine::connect`].
     ///
     /// # Errors
     /// [`RunError`].
-    pub fn over(ports: Vec<Port>, setup: &Setup, load: &Load) -> Result<Self, RunError> {
-        load.check(setup)?;
+    pub fn over(ports: Vec<Port>, setup: &Setup, loads: &[Load]) -> Result<Self, RunError> {
+        for load in loads {
+            load.check(setup)?;
+        }
         if ports.is_empty() || ports.len() * usize::from(setup.pairs) > 255 {
             return Err(RunError::Asked(format!("{} ports", ports.len())));
         }
         let now = Tsc::now();
         let mut engine = Self {
             ports,
+            pairs: loads.len() > 1,
             reconnect: false,
             last: now,
             gaps: Vec::new(),
@@ -93,7 +98,12 @@ impl Engine {
         engine.announce()?;
         let count = engine.ports.len();
         for (i, port) in engine.ports.iter_mut().enumerate() {
-            port.load(load, setup, i, count);
+            let load = load_of(loads, i)?;
+            let shares = |p: usize| {
+                p / 2 == i / 2 || loads.len() == 1 || (p / 2 >= loads.len() - 1 && i / 2 >= loads.len() - 1)
+            };
+            let sending = (0..count).filter(|&p| shares(p) && load.target(p, count).is_some());
+            port.load(load, setup, i, count, sending.count());
         }
         Ok(engine)
     }
@@ -253,15 +263,18 @@ impl Engine {
                 r.forget_latency();
             }
         }
+        let start: Vec<_> = self.ports.iter().map(|p| (p.sent(), p.received())).collect();
         tell(Step::Measuring);
         let main = self.phase(cycles(timing.measure), true, None)?;
         tell(Step::Measured);
-        let latency = self.latency();
+        let latency = latency(&self.ports);
+        let pairs = self.pair_outcomes(&start, &main);
         self.phase(cycles(timing.drain), false, Some(hz / 200))?;
         let after = self.totals();
         let (all_sent, all_received) = (after.0.since(before.0), after.1.since(before.1));
         let mut outcome = Outcome::of(&main, hz);
         outcome.latency = latency.map(|h| Latency::of(&h, hz));
+        outcome.pairs = pairs;
         outcome.sent_total = all_sent.posted;
         outcome.received_total = all_received.packets;
         outcome.corrupt = all_received.corrupt;
@@ -270,15 +283,25 @@ impl Engine {
         outcome.outages = core::mem::take(&mut self.gaps);
         Ok(outcome)
     }
-    fn latency(&self) -> Option<Histogram<u64>> {
-        let mut all: Option<Histogram<u64>> = None;
-        for r in self.ports.iter().flat_map(|p| &p.receivers) {
-            match &mut all {
-                Some(h) => h.add(r.latency()).ok()?,
-                None => all = Some(r.latency().clone()),
-            }
+    /// Each pair by itself, from what each port had done at the start of a phase.
+    fn pair_outcomes(&self, start: &[(Sent, Received)], phase: &Phase) -> Vec<PairOutcome> {
+        if !self.pairs {
+            return Vec::new();
         }
-        all.filter(|h| !h.is_empty())
+        let pairs = self.ports.chunks(2).zip(start.chunks(2));
+        pairs
+            .map(|(ports, start)| {
+                let mut own = Phase {
+                    cycles: phase.cycles,
+                    ..Phase::default()
+                };
+                for (p, (sent, received)) in ports.iter().zip(start) {
+                    own.sent = own.sent.plus(p.sent().since(*sent));
+                    own.received = own.received.plus(p.received().since(*received));
+                }
+                PairOutcome::of(&own, latency(ports), Tsc::hz())
+            })
+            .collect()
     }
     /// Ends all sessions as guests that shut down do.
     ///
@@ -293,4 +316,22 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+/// The load of port `i`: that of its pair, or the last one.
+pub(crate) fn load_of(loads: &[Load], i: usize) -> Result<&Load, RunError> {
+    let load = loads.get(i / 2).or(loads.last());
+    load.ok_or_else(|| RunError::Asked("nothing to send".into()))
+}
+
+/// The latencies that all receivers of these ports have seen.
+fn latency(ports: &[Port]) -> Option<Histogram<u64>> {
+    let mut all: Option<Histogram<u64>> = None;
+    for r in ports.iter().flat_map(|p| &p.receivers) {
+        match &mut all {
+            Some(h) => h.add(r.latency()).ok()?,
+            None => all = Some(r.latency().clone()),
+        }
+    }
+    all.filter(|h| !h.is_empty())
 }

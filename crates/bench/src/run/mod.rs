@@ -9,11 +9,12 @@ mod port;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use engine::load_of;
 pub use engine::{Engine, Phase, Step};
 pub use link::{Endpoint, Link};
 pub use port::Port;
 
-use crate::flows::Order;
+use crate::flows::{Order, Spread};
 use crate::frame::{HDR, Shape};
 use crate::traffic::{Checks, Touch};
 use core::time::Duration;
@@ -133,7 +134,7 @@ impl Setup {
     }
 }
 
-/// What is sent.
+/// What the ports of one pair send, or those of all pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// The frames.
@@ -144,7 +145,9 @@ pub struct Load {
     pub flows: u32,
     /// Their order.
     pub order: Order,
-    /// Packets per second of all senders together; `None`: as many as the switch takes.
+    /// Their tuples.
+    pub spread: Spread,
+    /// Packets per second of all senders of this load together; `None`: as many as the switch takes.
     pub rate: Option<f64>,
     /// What receivers check.
     pub checks: Checks,
@@ -161,6 +164,7 @@ impl Default for Load {
             both_ways: false,
             flows: 1,
             order: Order::RoundRobin,
+            spread: Spread::Plain,
             rate: None,
             checks: Checks::Probes(64),
             touch: Touch::Heads,
@@ -196,8 +200,8 @@ impl Load {
                 self.shape.min() + 2
             ));
         }
-        if matches!(self.shape, Shape::Tso { .. }) && self.flows > 1 << 14 {
-            return asked("segment trains have at most 16384 flows".into());
+        if matches!(self.shape, Shape::Tso { .. }) && (self.flows > 1 << 14 || self.spread != Spread::Plain) {
+            return asked("segment trains have at most 16384 flows, which differ in a port".into());
         }
         match self.checks {
             Checks::Probes(n) if !n.is_power_of_two() || n > setup.ring => asked(format!(

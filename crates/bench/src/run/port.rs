@@ -66,8 +66,9 @@ impl Port {
         Ok(queue.stream.free() == usize::from(queue.config.size))
     }
 
-    /// Sets its senders and receivers up. `index` of `ports` is this port; all transmit buffers must be free.
-    pub fn load(&mut self, load: &Load, setup: &Setup, index: usize, ports: usize) {
+    /// Sets its senders and receivers up. `index` of `ports` is this port, `sending` the number of ports that share the load's rate; all
+    /// transmit buffers must be free.
+    pub fn load(&mut self, load: &Load, setup: &Setup, index: usize, ports: usize, sending: usize) {
         let number = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let features = self.nic.features();
         let capacity = setup.nic(load.shape).rx_len;
@@ -82,7 +83,7 @@ impl Port {
             return;
         };
         let pairs = self.nic.tx.len();
-        let sending = (0..ports).filter(|&p| load.target(p, ports).is_some()).count() * pairs;
+        let sending = sending * pairs;
         let pace = load.rate.map_or(Pace::Full, |rate| {
             Pace::of_rate(rate / sending.max(1) as f64, Tsc::hz())
         });

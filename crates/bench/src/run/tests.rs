@@ -163,7 +163,7 @@ fn both_roles_carry_content() {
             shape: Shape::Udp(200),
             ..Load::default()
         };
-        let mut engine = Engine::connect(&endpoints, &setup, &load).unwrap();
+        let mut engine = Engine::connect(&endpoints, &setup, &[load]).unwrap();
         let out = engine.measure(&timing(20)).unwrap();
         assert_eq!((out.corrupt, out.reordered), (0, 0));
         assert!(
@@ -191,7 +191,7 @@ fn switches_come_and_go_under_traffic() {
             ..Load::default()
         };
         let switch = Switch::new(&paths, Role::Client);
-        let mut engine = Engine::connect(&endpoints, &setup, &load).unwrap();
+        let mut engine = Engine::connect(&endpoints, &setup, &[load]).unwrap();
         engine.reconnecting();
         let theirs = paths.clone();
         let killer = std::thread::spawn(move || {

@@ -1,7 +1,7 @@
 //! One transmit queue.
 
 use super::{Checks, HEAD, Touch};
-use crate::flows::{Sequence, Tuple};
+use crate::flows::{Sequence, Spread};
 use crate::frame::{HDR, PROBE_SHORTER, Shape, Stamp, TAIL, TUPLE_AT, Template};
 use crate::run::Load;
 use heddle_vhost_user::frontend::NicQueue;
@@ -74,6 +74,7 @@ pub struct Sender {
     id: u8,
     checks: Checks,
     flows: Sequence,
+    spread: Spread,
     /// The flow that each buffer's frame has now.
     current: Box<[u32]>,
     pace: Pace,
@@ -123,7 +124,9 @@ impl Sender {
             id,
             checks: load.checks,
             flows,
-            current: vec![0; size.into()].into_boxed_slice(),
+            spread: load.spread,
+            // No flow yet: the template's tuple is another spread's.
+            current: vec![u32::MAX; size.into()].into_boxed_slice(),
             pace,
             due: None,
             burst: load.burst.clamp(1, size.into()),
@@ -229,7 +232,7 @@ impl Sender {
                 && *current != flow
             {
                 *current = flow;
-                let patch = self.template(buffer).patch(Tuple::of(self.id, flow));
+                let patch = self.template(buffer).patch(self.spread.tuple(self.id, flow));
                 queue.stream.write(buffer, HDR + TUPLE_AT, &patch);
             }
             if self.stamped(buffer) {
@@ -250,7 +253,7 @@ impl Sender {
         let mut head = [0; HEAD];
         let n = bytes.len().min(HEAD);
         head[..n].copy_from_slice(&bytes[..n]);
-        let patch = template.patch(Tuple::of(self.id, flow));
+        let patch = template.patch(self.spread.tuple(self.id, flow));
         head[HDR + TUPLE_AT..HDR + TUPLE_AT + patch.len()].copy_from_slice(&patch);
         queue.stream.write(buffer, 0, &head[..n]);
         if let Some(rest) = bytes.get(HEAD..) {

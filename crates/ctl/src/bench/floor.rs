@@ -46,8 +46,8 @@ impl Args {
         for &size in &self.load.size {
             let line = line::round_trip_ns(self.load.core, self.load.switch_core);
             core(self.load.core)?;
-            let load = self.load.load(size);
-            let (floor, mut engine) = Floor::start(kind, self.ports, self.load.switch_core, &setup, &load)?;
+            let loads = [self.load.load(size)];
+            let (floor, mut engine) = Floor::start(kind, self.ports, self.load.switch_core, &setup, &loads)?;
             let before = floor.work();
             let outcome = engine.measure_and_tell(&timing, &mut |step| self.output.step(step))?;
             let work = floor.stop()?.since(before);

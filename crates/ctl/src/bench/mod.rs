@@ -4,6 +4,8 @@ mod floor;
 mod options;
 mod output;
 mod ping;
+mod rules;
+mod switch;
 mod vhost;
 
 use clap::Subcommand;
@@ -13,6 +15,10 @@ use clap::Subcommand;
 pub(crate) enum Command {
     /// A switch with vhost-user ports: this is the guests' side of them
     Vhost(vhost::Args),
+    /// A switch under established traffic, beside which a second pair of ports may storm
+    Switch(switch::Args),
+    /// The OpenFlow rules that belong to the generator's flows, for `ovs-ofctl add-flows`
+    Rules(rules::Args),
     /// Packets one by one between two vhost-user ports, every byte checked; prints JSON, fails when one is lost or changed
     Ping(ping::Args),
     /// The limit of this machine: the same load through a loop in this process that only moves descriptors and copies
@@ -29,6 +35,8 @@ impl Command {
     pub(crate) fn run(&self) -> anyhow::Result<()> {
         match self {
             Self::Vhost(args) => args.run(),
+            Self::Switch(args) => args.run(),
+            Self::Rules(args) => args.run(),
             Self::Ping(args) => args.run(),
             Self::Floor(args) => args.run(),
             Self::Line { cores } => {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
-use heddle_bench::flows::Order;
+use heddle_bench::flows::{Order, Spread};
 use heddle_bench::frame::Shape;
 use heddle_bench::run::{Load, Setup, Timing};
 use heddle_bench::traffic::{Checks, Touch};
@@ -124,6 +124,12 @@ pub(crate) struct LoadOptions {
     /// Order of flows
     #[arg(long, value_enum, default_value = "round-robin")]
     order: FlowOrder,
+    /// Each packet is a flow of its own, for ever (instead of --flows)
+    #[arg(long)]
+    new_flows: bool,
+    /// Flows hit rules with so many different masks (`heddle bench rules --kind masks`)
+    #[arg(long, value_name = "COUNT")]
+    masks: Option<u16>,
     /// Packets per second of all ports together; without it as many as the switch takes
     #[arg(long)]
     rate: Option<f64>,
@@ -161,7 +167,8 @@ impl LoadOptions {
                 None => Shape::Udp(size),
             },
             both_ways: self.both,
-            flows: self.flows,
+            flows: if self.new_flows { u32::MAX } else { self.flows },
+            spread: self.masks.map_or(Spread::Plain, Spread::Masks),
             order: match self.order {
                 FlowOrder::RoundRobin => Order::RoundRobin,
                 FlowOrder::Random => Order::Random,

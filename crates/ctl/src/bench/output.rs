@@ -67,6 +67,17 @@ impl Output {
             let or_dash = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.0}"));
             let (line, cycles) = (or_dash(line_ns), or_dash(loop_cycles));
             println!("{size:>6} {} {line:>7} {cycles:>7}", outcome.row());
+            for (i, p) in outcome.pairs.iter().enumerate() {
+                let p99 = p.latency.map_or(f64::NAN, |l| l.p99_us);
+                println!(
+                    "       ports {} and {}: {:.3} Mpps sent, {:.3} received, loss {:.4} %, p99 {p99:.2} us",
+                    2 * i,
+                    2 * i + 1,
+                    p.sent_pps / 1e6,
+                    p.received_pps / 1e6,
+                    p.loss * 100.0
+                );
+            }
             for o in &outcome.outages {
                 println!(
                     "       nothing received for {} ms, {} ms after the start",

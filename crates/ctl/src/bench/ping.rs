@@ -43,7 +43,7 @@ impl Args {
             shape: Shape::Udp(self.max),
             ..Load::default()
         };
-        let mut engine = Engine::connect(&self.ports, &self.device.setup(), &load)?;
+        let mut engine = Engine::connect(&self.ports, &self.device.setup(), &[load])?;
         let plan = Plan {
             count: self.count,
             sizes: (self.min, self.max),

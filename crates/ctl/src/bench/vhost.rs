@@ -32,7 +32,7 @@ impl Args {
         for &size in &self.load.size {
             let line = line::round_trip_ns(self.load.core, self.load.switch_core);
             core(self.load.core)?;
-            let mut engine = Engine::connect(&self.ports, &setup, &self.load.load(size))?;
+            let mut engine = Engine::connect(&self.ports, &setup, &[self.load.load(size)])?;
             if self.reconnect {
                 engine.reconnecting();
             }
