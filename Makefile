@@ -1,12 +1,12 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost"]      make test [PARTS="lint cargo system differential"]
+#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch"]      make test [PARTS="lint cargo system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(TARGET)/release/heddled
-BENCH ?= pods vhost
+BENCH ?= pods vhost switch
 export KEEP QUICK GUEST
 
 .PHONY: help setup build demo test bench conformance lab fmt lint clean
@@ -26,10 +26,10 @@ demo: build ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 lea
 test: setup ## Unit, property, system and differential tests, formatting and lints
 	@scripts/test $(PARTS)
 
-bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth (QUICK=1: short rounds; BENCH="pods vhost": parts)
+bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth (QUICK=1: short rounds; BENCH="pods vhost switch": parts)
 	@for part in $(BENCH); do case $$part in \
 	   pods) HEDDLED="$(HEDDLED)" bench/run $(if $(QUICK),--quick);; \
-	   vhost) HEDDLED="$(HEDDLED)" bench/vhost $(if $(QUICK),--quick);; \
+	   vhost|switch) HEDDLED="$(HEDDLED)" bench/$$part $(if $(QUICK),--quick);; \
 	   *) echo "no such part: $$part"; exit 2;; esac || exit 1; done
 
 conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")

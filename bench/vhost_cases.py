@@ -1,4 +1,4 @@
-"""What is measured: frames, rings and directions."""
+"""What is measured: frames, rings and directions; flows, rules and storms."""
 
 import dataclasses
 
@@ -11,8 +11,13 @@ class Case:
     both: bool = False
     ports: int = 2
     huge: bool = True
-    rules: str = "in_port"
+    rules: str = "in-port"  # a kind of `heddle bench rules`
+    count: int = 1          # how many of them
     flows: int = 1
+    masks: int = 0          # different masks that the flows hit
+    new: bool = False       # each packet is a flow of its own
+    storm: str = ""         # beside established traffic of `established` packets per second
+    established: int = 1_000_000
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
@@ -22,10 +27,12 @@ class Case:
         words = [f"{self.size}B", "packed" if self.packed else "split"]
         words += [] if self.mergeable else ["unmerged"]
         words += ["both"] if self.both else []
-        words += [f"{self.ports}ports"] if self.ports != 2 else []
+        words += [f"{self.ports}ports"] if self.ports != 2 and not self.storm else []
         words += [] if self.huge else ["4k"]
-        words += [self.rules] if self.rules != "in_port" else []
+        words += [self.rules + (str(self.count) if self.count > 1 else "")] if self.rules != "in-port" else []
         words += [f"{self.flows}flows"] if self.flows != 1 else []
+        words += ["new"] if self.new else []
+        words += [f"storm_{self.storm}"] if self.storm else []
         words += [f"touch_{self.touch}"] if self.touch != "heads" else []
         words += ["tso"] if self.tso else []
         words += ["latency"] if self.latency else []
@@ -34,33 +41,45 @@ class Case:
     def mtu(self):
         return max(1500, self.size - 14) if not self.tso else 1500
 
+    def command(self):
+        return "switch" if self.storm else "vhost"
+
+    def warm_up(self):
+        """Seconds until the slowest switch has seen each flow once."""
+        return round(min(20.0, 0.3 + self.flows / 60_000), 2)
+
     def arguments(self, seconds, rate=None):
         """Options of the generator."""
-        argv = ["--size", str(self.size), "--seconds", str(seconds), "--flows", str(self.flows), "--touch", self.touch,
+        argv = ["--size", str(self.size), "--seconds", str(seconds), "--warm-up", str(self.warm_up()),
+                "--flows", str(self.flows), "--touch", self.touch,
                 "--mergeable", "on" if self.mergeable else "off", "--huge", "try" if self.huge else "no"]
         argv += ["--packed"] if self.packed else []
         argv += ["--both"] if self.both else []
         argv += ["--tso", "1448"] if self.tso else []
-        argv += ["--rate", str(rate), "--probe-every", "1"] if rate else []
+        argv += ["--masks", str(self.masks)] if self.masks else []
+        argv += ["--new-flows"] if self.new else []
+        if self.storm:
+            argv += ["--rate", str(self.established), "--storm", self.storm]
+        elif rate:
+            argv += ["--rate", str(rate), "--probe-every", "1"]
         return argv
 
-    def openflow(self):
-        """Rules between partners."""
-        if self.rules == "normal":
-            return ["actions=NORMAL"]
-        if self.ports == 1:
-            return ["in_port=1,actions=in_port"]
-        pairs = [(port + 1, (port ^ 1) + 1) for port in range(self.ports) if (port ^ 1) < self.ports]
-        if self.rules == "tuple":
-            # The destination port makes every lookup one of the 5-tuple's fields.
-            return [f"in_port={a},udp,tp_dst=5001,actions={b}" for a, b in pairs]
-        return [f"in_port={a},actions={b}" for a, b in pairs]
+    def rule_sets(self):
+        """Arguments of `heddle bench rules`, one list for each set."""
+        ports = ["--ports", str(self.ports)]
+        if self.storm:
+            # The storm's packets each need a decision of their own; what they attack is the list of what may pass.
+            attacked = "acl" if self.storm == "explosion" else self.rules
+            return [["--kind", self.rules, "--count", str(self.count), *ports, "--pair", "0"],
+                    ["--kind", attacked, "--count", str(self.count), *ports, "--pair", "1"]]
+        return [["--kind", self.rules, "--count", str(self.count), *ports]]
 
 
 SIZES = (64, 128, 512, 1518, 9000)
+FLOWS = (1, 1_000, 10_000, 100_000, 1_000_000)
 
 # name -> cases; a full run takes them all
-GROUPS = {
+VHOST = {
     "sizes": [Case(size=size, packed=packed, mergeable=mergeable)
               for packed in (False, True) for mergeable in (True, False) for size in SIZES],
     "both": [Case(size=size, packed=packed, both=True) for packed in (False, True) for size in (64, 1518)],
@@ -71,4 +90,16 @@ GROUPS = {
     "tso": [Case(size=65549, packed=packed, tso=True) for packed in (False, True)],
     "latency": [Case(latency=True), Case(latency=True, packed=True)],
 }
-QUICK = [Case(), Case(size=1518), Case(packed=True), Case(both=True)]
+VHOST_QUICK = [Case(), Case(size=1518), Case(packed=True), Case(both=True)]
+SWITCH = {
+    "flows": [Case(rules="tuple", flows=flows) for flows in FLOWS],
+    "masks": [Case(rules="masks", count=masks, masks=masks, flows=flows)
+              for masks in (16, 64, 256) for flows in (1_000, 100_000)],
+    "exact": [Case(rules="exact", count=flows, flows=flows) for flows in (1_000, 10_000, 100_000)],
+    "normal": [Case(rules="normal"), Case(rules="normal", flows=100_000)],
+    "pipeline": [Case(rules="pipeline", count=30, flows=1_000)],
+    "new": [Case(rules="tuple", new=True)],
+    "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
+}
+SWITCH_QUICK = [Case(rules="tuple"), Case(rules="tuple", flows=10_000), Case(rules="masks", count=16, masks=16, flows=1_000),
+                Case(rules="tuple", storm="new-flows", ports=4)]

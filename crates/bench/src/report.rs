@@ -115,7 +115,7 @@ pub struct Outcome {
     pub latency: Option<Latency>,
     /// Each pair by itself, where they have loads of their own.
     pub pairs: Vec<PairOutcome>,
-    /// Pauses of reception; only where reconnection was asked for.
+    /// The longest pauses of reception, by time; only where reconnection was asked for.
     pub outages: Vec<Outage>,
 }
 

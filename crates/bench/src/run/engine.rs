@@ -13,8 +13,8 @@ const WATCH: u64 = 4096;
 const START: Duration = Duration::from_secs(15);
 /// A pause of reception that is told, milliseconds.
 const GAP_MS: u64 = 5;
-/// Most pauses that are told.
-const MAX_GAPS: usize = 64;
+/// Most pauses that are told: the longest.
+const MAX_GAPS: usize = 16;
 
 /// What the loop did in a phase.
 #[derive(Clone, Copy, Debug, Default)]
@@ -213,11 +213,11 @@ impl Engine {
             return;
         }
         let ms = (last - self.last) * 1000 / Tsc::hz();
-        if ms >= GAP_MS && self.gaps.len() < MAX_GAPS {
-            let at = (self.last.saturating_sub(self.started)) * 1000 / Tsc::hz();
-            self.gaps.push(Outage { at_ms: at, ms });
-        }
+        let at_ms = (self.last.saturating_sub(self.started)) * 1000 / Tsc::hz();
         self.last = last;
+        if ms >= GAP_MS {
+            keep_longest(&mut self.gaps, Outage { at_ms, ms });
+        }
     }
     /// Looks after the connections.
     #[cold]
@@ -318,6 +318,16 @@ impl Engine {
     }
 }
 
+/// Adds a pause; when there are too many, the shortest one goes.
+fn keep_longest(gaps: &mut Vec<Outage>, new: Outage) {
+    gaps.push(new);
+    if gaps.len() > MAX_GAPS
+        && let Some((shortest, _)) = gaps.iter().enumerate().min_by_key(|(_, g)| g.ms)
+    {
+        gaps.remove(shortest);
+    }
+}
+
 /// The load of port `i`: that of its pair, or the last one.
 pub(crate) fn load_of(loads: &[Load], i: usize) -> Result<&Load, RunError> {
     let load = loads.get(i / 2).or(loads.last());
@@ -334,4 +344,26 @@ fn latency(ports: &[Port]) -> Option<Histogram<u64>> {
         }
     }
     all.filter(|h| !h.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_pauses_are_kept_in_order() {
+        let mut gaps = Vec::new();
+        for i in 0..200 {
+            let ms = if i == 77 || i == 150 { 1000 + i } else { i % 50 };
+            keep_longest(&mut gaps, Outage { at_ms: i, ms });
+        }
+        assert_eq!(gaps.len(), MAX_GAPS);
+        assert!(gaps.is_sorted_by_key(|g| g.at_ms));
+        let long: Vec<u64> = gaps
+            .iter()
+            .map(|g| g.at_ms)
+            .filter(|at| [77, 150].contains(at))
+            .collect();
+        assert_eq!(long, [77, 150]);
+    }
 }

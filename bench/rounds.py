@@ -1,0 +1,206 @@
+"""Contenders in turns: the part that bench/vhost and bench/switch share."""
+
+import argparse
+import json
+import os
+import platform
+import re
+import signal
+import statistics
+import sys
+import time
+
+from dpdk import Hugepages, Unavailable, fetch
+from lab import ROOT, daemon_path
+from vhost_switches import GENERATOR_CORE, SWITCH_CORE, Failed, contenders
+
+DPDK_PAGES, GUEST_PAGES = 560, 256
+RATES = (100e3, 1e6, 0.9)  # packets per second; at most 1: a share of the maximum
+
+
+def parse(doc, groups, quick):
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="four cases, 2 rounds of 1 s")
+    parser.add_argument("--group", help=f"groups of cases: {', '.join(groups)}")
+    parser.add_argument("--cases", help="a regular expression on the cases' names")
+    parser.add_argument("--only", help="contenders: heddle, ovs, ovs-tso, one-copy, two-copies, rings")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--json", help="where to write the numbers (default: in target/bench)")
+    args = parser.parse_args()
+    args.rounds = args.rounds or (2 if args.quick else 5)
+    args.seconds = args.seconds or (1.0 if args.quick else 2.0)
+    if args.group and not set(args.group.split(",")) - set(groups):
+        cases = [case for name in args.group.split(",") for case in groups[name]]
+    else:
+        cases = quick if args.quick else [case for group in groups.values() for case in group]
+    if args.group and set(args.group.split(",")) - set(groups):
+        parser.error("no group of that name")
+    args.cases = [case for case in cases if re.search(args.cases or "", case.name)]
+    if not args.cases:
+        parser.error("no case of that name")
+    return args
+
+
+def generator():
+    """The command `heddle` beside the daemon under test."""
+    path = os.path.join(os.path.dirname(daemon_path()), "heddle")
+    if not os.access(path, os.X_OK):
+        sys.exit(f"bench: no {path} (cargo build --release -p heddle-ctl)")
+    return path
+
+
+def shown(row):
+    """One result in a line."""
+    parts = [f"{row['received_pps'] / 1e6:7.3f} Mpps received"]
+    if row.get("cycles"):
+        parts.append(f"{row['cycles']:6.0f} cycles")
+    parts.append(f"loss {row['loss'] * 100:6.3f} %")
+    if row.get("tso"):
+        parts.append(f"{row['received_gbps']:6.1f} Gbit/s")
+    if row.get("pairs"):
+        established, storm = row["pairs"][:2]
+        parts.append(f"established kept {row['kept'] * 100:5.1f} %, p99 {established['latency']['p99_us']:.0f} us"
+                     if established.get("latency") else f"established kept {row['kept'] * 100:5.1f} %")
+        parts.append(f"storm {storm['received_pps'] / 1e6:.3f} Mpps")
+    if row.get("installed") is not None:
+        parts.append(f"{row['installed']} flows in the datapath")
+    for rate in row.get("latency_at", []):
+        parts.append(f"{rate['asked'] / 1e3:.0f} kpps: p50 {rate['p50_us']:.2f} p99 {rate['p99_us']:.2f} us")
+    parts.append(f"line {row['line_ns']:.0f} ns" if row.get("line_ns") else "line unknown")
+    if row.get("disturbed", 0) > 0.05:
+        parts.append(f"disturbed {row['disturbed'] * 100:.0f} %")
+    return "  ".join(parts)
+
+
+def latencies(contender, case, seconds, maximum):
+    """p50 and p99 at fixed rates."""
+    found = []
+    for rate in RATES:
+        asked = rate if rate > 1 else rate * maximum
+        row = contender.measure(case, seconds, asked)
+        if row.get("latency"):
+            found.append({"asked": asked, "share": rate if rate <= 1 else None, "received": row["received_pps"],
+                          "loss": row["loss"], "p50_us": row["latency"]["p50_us"], "p99_us": row["latency"]["p99_us"]})
+    return found
+
+
+def measure(contender, case, seconds):
+    """One contender's turn."""
+    contender.thaw()
+    try:
+        row = contender.measure(case, seconds)
+        row["tso"] = case.tso
+        if case.storm:
+            row["kept"] = row["pairs"][0]["received_pps"] / case.established
+        if case.latency:
+            row["latency_at"] = latencies(contender, case, seconds, row["received_pps"])
+        return row
+    finally:
+        contender.freeze()
+
+
+def spread(values, form):
+    """min, median, max."""
+    if not values:
+        return f"{'-':>24}"
+    return " ".join(f"{value:{form}}" for value in (min(values), statistics.median(values), max(values)))
+
+
+def ratios(rows, base, key):
+    """Ratios within each round."""
+    pairs = [(row.get(key), other.get(key)) for row, other in zip(rows, base or []) if row and other]
+    return [a / b for a, b in pairs if a and b]
+
+
+def table(case, results):
+    print(f"\n{case.name}")
+    print(f"  {'':11} {'Mpps min  median     max':>24}  {'cycles min median    max':>24}   "
+          f"{'rate: x OVS (min-max)':>22}  {'x one copy':>10}  {'cycles: x OVS':>20}")
+    ovs = results.get("ovs-tso" if case.tso else "ovs")
+    floor = results.get("one-copy")
+    for name, rows in results.items():
+        good = [row for row in rows if row]
+        if not good:
+            continue
+        pps = [row["received_pps"] / 1e6 for row in good]
+        cycles = [row["cycles"] for row in good if row.get("cycles")]
+        by_ovs, by_floor, fewer = (ratios(rows, base, key) for base, key in (
+            (ovs, "received_pps"), (floor, "received_pps"), (ovs, "cycles")))
+
+        def one(values):
+            return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "-"
+        print(f"  {name:11} {spread(pps, '7.3f'):>24}  {spread(cycles, '7.0f'):>24}   {one(by_ovs):>22}  "
+              f"{statistics.median(by_floor) if by_floor else float('nan'):>10.2f}  {one(fewer):>20}")
+    for name, rows in results.items():
+        kept = [row["kept"] * 100 for row in rows if row and "kept" in row]
+        if kept:
+            print(f"  {name:11} established traffic kept, %: {spread(kept, '6.1f')}")
+    for name, rows in results.items():
+        at = [row["latency_at"] for row in rows if row and row.get("latency_at")]
+        for points in zip(*at):
+            p50, p99 = ([point[key] for point in points] for key in ("p50_us", "p99_us"))
+            asked = statistics.median(point["asked"] for point in points)
+            print(f"  {name:11} at {asked / 1e3:7.0f} kpps: p50 us {spread(p50, '6.2f')}   p99 us {spread(p99, '7.2f')}")
+
+
+def main(name, doc, groups, quick):
+    """The whole program: `name` is its, `groups` its cases by group, `quick` those of a short run."""
+    args = parse(doc, groups, quick)
+    if os.geteuid() != 0:
+        sys.exit("bench: hugepages and sockets of a switch need root")
+    if (os.cpu_count() or 1) < 2:
+        sys.exit("bench: two cores are needed, one for the generator and one for the switch")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    names = args.only.split(",") if args.only else None
+    tso = any(case.tso for case in args.cases)
+    dpdk = None
+    if not names or any(one.startswith("ovs") for one in names):
+        try:
+            dpdk = fetch()
+        except Unavailable as why:
+            print(f"OVS-DPDK is not measured: {why}")
+    made = contenders(daemon_path(), generator(), dpdk, names, tso)
+    pages = GUEST_PAGES + DPDK_PAGES * sum(one.startswith("ovs") for one in made)
+    ports = max(case.ports for case in args.cases)
+    results = {case: {one: [] for one, c in made.items() if c.able(case)} for case in args.cases}
+    print(f"{len(args.cases)} cases, {args.rounds} rounds of {args.seconds:g} s; generator on core {GENERATOR_CORE}, switch on core "
+          f"{SWITCH_CORE}; Linux {platform.release()}", flush=True)
+    with Hugepages(pages):
+        try:
+            for which, contender in list(made.items()):
+                try:
+                    contender.setup(ports)
+                except (Failed, AssertionError, OSError) as why:
+                    print(f"{which} is not measured: {why}")
+                    contender.close()
+                    del made[which]
+                else:
+                    contender.freeze()
+            for number in range(args.rounds):
+                for case in args.cases:
+                    for which, contender in made.items():
+                        if which not in results[case]:
+                            continue
+                        try:
+                            row = measure(contender, case, args.seconds)
+                        except (Failed, AssertionError, OSError) as why:
+                            print(f"  round {number + 1} {case.name:24} {which:11} failed: {why}", flush=True)
+                            row = None
+                        else:
+                            print(f"  round {number + 1} {case.name:24} {which:11} {shown(row)}", flush=True)
+                        results[case][which].append(row)
+        finally:
+            for contender in made.values():
+                contender.close()
+    for case in args.cases:
+        table(case, results[case])
+    print("\nCycles: busy cycles of the switch's core per packet. Ratios: median (min-max) of the ratios within each round.")
+    path = args.json or os.path.join(ROOT, "target", "bench", time.strftime(f"{name}-%Y%m%d-%H%M%S.json"))
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w") as file:
+        json.dump({"rounds": args.rounds, "seconds": args.seconds, "kernel": platform.release(),
+                   "cores": {"generator": GENERATOR_CORE, "switch": SWITCH_CORE},
+                   "results": {case.name: rows for case, rows in results.items()}}, file, indent=1)
+        file.write("\n")
+    print(f"All numbers: {os.path.relpath(path)}")
