@@ -1,5 +1,7 @@
 //! vhost-user ports with real sessions: two ports, two front ends, a worker that forwards between them and sleeps.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::{Port, RxQueue, TxQueue, VhostContext, VhostPort};
 use heddle_sys::Epoll;
