@@ -140,6 +140,8 @@ enum Side {
     Parent {
         child: Pid,
         ready: bool,
+        /// It ended in order before it was ready: somebody told it to.
+        told_to_end: bool,
     },
 }
 
@@ -154,15 +156,22 @@ fn fork_and_wait() -> Result<Side, String> {
     };
     drop(write_end);
     let ready = File::from(read_end).read_exact(&mut [0]).is_ok();
+    let mut told_to_end = false;
     if !ready {
-        let status = wait_for(child)?;
-        if let WaitStatus::Exited(_, code @ 1..) = status {
-            exit(code);
+        match wait_for(child)? {
+            WaitStatus::Exited(_, 0) => told_to_end = true,
+            WaitStatus::Exited(_, code) => exit(code),
+            status => {
+                let text = status_text(status);
+                log::error!(target: "daemon_unix", "fork child died before signaling startup ({text})");
+            }
         }
-        let text = status_text(status);
-        log::error!(target: "daemon_unix", "fork child died before signaling startup ({text})");
     }
-    Ok(Side::Parent { child, ready })
+    Ok(Side::Parent {
+        child,
+        ready,
+        told_to_end,
+    })
 }
 
 fn wait_for(child: Pid) -> Result<WaitStatus, String> {
@@ -210,8 +219,15 @@ fn monitor(mut daemon: Pid) -> Result<File, String> {
                 vlog::set_thread_name("");
                 return Ok(pipe);
             }
-            // One that dies before it is ready is waited for again: `waitpid` then fails and the monitor gives up.
-            Side::Parent { child, ready: true } => daemon = child,
+            Side::Parent {
+                child, ready: true, ..
+            } => daemon = child,
+            // `exit` came right behind the restart.
+            Side::Parent {
+                child,
+                told_to_end: true,
+                ..
+            } => end(child, "exit status 0"),
             Side::Parent { .. } => return Err("restarted daemon did not start".into()),
         }
     }
