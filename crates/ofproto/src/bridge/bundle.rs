@@ -29,7 +29,7 @@ pub struct BundleFailed {
 
 /// What is left to do when every step has been taken.
 enum Later {
-    PacketOut(Prepared),
+    PacketOut(Box<Prepared>),
     PortMod(PortMod),
 }
 
@@ -68,7 +68,7 @@ impl Bridge {
         })?;
         for l in later {
             match l {
-                Later::PacketOut(p) => self.finish_packet_out(p),
+                Later::PacketOut(p) => self.finish_packet_out(*p),
                 // It was checked: only a port that has gone since can make it fail, which is as good as done.
                 Later::PortMod(pm) => drop(self.port_mod(&pm, Some(peer))),
             }
@@ -87,7 +87,7 @@ impl Change<'_> {
             Message::PacketOut(po) => {
                 let input = self.bridge.check_packet_out(version, po)?;
                 let prepared = self.bridge.prepare_packet_out(po, input, Some(self.version))?;
-                Ok(prepared.map(Later::PacketOut))
+                Ok(prepared.map(|p| Later::PacketOut(Box::new(p))))
             }
             Message::PortMod(_) if flags & BUNDLE_ATOMIC != 0 => Err(ErrorKind::BundleFailedMsgFailed),
             Message::PortMod(pm) => {

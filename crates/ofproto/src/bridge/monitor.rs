@@ -64,7 +64,7 @@ impl Monitor {
 
     fn select(&self) -> Select {
         Select::for_stats(&FlowStatsRequest {
-            match_: self.request.match_.clone(),
+            match_: self.request.match_,
             table_id: self.request.table_id,
             out_port: self.request.out_port,
             out_group: self.request.out_group,

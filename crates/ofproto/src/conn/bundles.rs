@@ -198,6 +198,7 @@ pub(super) struct Context<'a> {
 
 /// Commits; a failure is first told about the message that failed.
 fn commit(cx: &Context<'_>, bundle: Bundle) -> Result<(), Failure> {
+    #[allow(clippy::borrowed_box)] // the entries' own type
     let read = |bytes: &Box<[u8]>| match decode(bytes, cx.decode) {
         Ok((_, Message::BundleAdd(add))) => Ok(*add.message),
         Ok(_) => Err(ErrorKind::BundleFailedMsgUnsup),

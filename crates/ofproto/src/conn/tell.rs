@@ -36,10 +36,11 @@ impl Peer {
             Event::PortStatus(c) if wants(AsyncType::PortStatus, c.status.reason as u8) => {
                 self.port_status(c)
             }
-            Event::TableStatus(s) if wants(AsyncType::TableStatus, s.reason as u8) => {
-                if self.version().is_some_and(|v| v >= Version::V14) {
-                    self.tell(&Message::TableStatus(**s));
-                }
+            Event::TableStatus(s)
+                if wants(AsyncType::TableStatus, s.reason as u8)
+                    && self.version().is_some_and(|v| v >= Version::V14) =>
+            {
+                self.tell(&Message::TableStatus(**s));
             }
             _ => {}
         }
