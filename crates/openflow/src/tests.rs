@@ -358,7 +358,7 @@ fn faults_get_the_errors_of_the_specification() {
         Some(ErrorKind::BadRequestBadStat)
     );
     assert_eq!(
-        error_of(&message(1, 9, &[0, 4, 0, 0])),
+        error_of(&message(1, 9, &[0, 8, 0, 0])),
         Some(ErrorKind::SwitchConfigFailedBadFlags)
     );
     assert_eq!(

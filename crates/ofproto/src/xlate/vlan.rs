@@ -18,6 +18,8 @@ impl Ctx<'_> {
     /// Takes the outermost tag away, if there is one.
     pub(super) fn pop_vlan(&mut self) {
         let n = count(&self.flow);
+        // That there is none counts, too.
+        self.wc.0.vlans[0].tci |= Vlan::CFI;
         for mask in self.wc.0.vlans.iter_mut().take(n).skip(1) {
             *mask = ALL;
         }

@@ -388,3 +388,15 @@ fn patches_in_a_ring_end() {
     let t = lab.translate(&Lab::key("in_port=1"), Purpose::Miss);
     assert!(!t.actions.is_empty());
 }
+
+/// Whether there was a tag decides what taking it away does, also where there was none and in a clone of a clone.
+#[test]
+fn a_tag_that_is_not_there_counts_where_it_is_taken_away() {
+    let lab = Lab::new(&[3]);
+    let nested = Action::Clone(vec![Action::StripVlan, Action::Clone(vec![out(2)])]);
+    lab.rule((0, 0), "in_port=1", vec![nested]);
+    let untagged = lab.translate(&Lab::key("in_port=1"), Purpose::Miss);
+    assert_eq!(untagged.mask.0.vlans[0].tci, 0x1000);
+    assert_eq!(lab.actions("in_port=1"), "2");
+    assert_ne!(lab.actions("in_port=1,dl_vlan=5"), "2");
+}
