@@ -149,5 +149,15 @@ def leftovers(directory):
             continue
 
 
+def sweep(directory):
+    """Ends whatever still runs below `directory`, such as daemons of tests that were interrupted."""
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and below(os.readlink(f"/proc/{entry}/cwd"), directory):
+                os.kill(int(entry), signal.SIGKILL)
+        except OSError:
+            continue
+
+
 def below(path, directory):
     return path == directory or path.startswith(directory + os.sep)
