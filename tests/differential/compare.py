@@ -65,6 +65,13 @@ def meaning(actions):
     """What goes where, without order and rewrites.
 
     The order in which a flood serves its ports is not defined (OVS walks a hash table), and with it changes where tags
-    are pushed and popped.  The frames that really come out of each port are compared byte by byte besides.
+    are pushed and popped, and which clone is the last action, which needs no wrapping.  The frames that really come out of
+    each port are compared byte by byte besides.
     """
-    return sorted(item for item in split_actions(actions) if not item.startswith(("set(", "push_", "pop_")))
+    items = []
+    for item in split_actions(actions):
+        if item.startswith("clone(") and item.endswith(")"):
+            items += meaning(item[len("clone("):-1])
+        elif not item.startswith(("set(", "push_", "pop_")):
+            items.append(item)
+    return sorted(items)

@@ -134,9 +134,10 @@ def restart_scenario(lab, args):
     b = Guest(lab, "vm2", f"{sw.dir}/vm2", "10.1.0.2/24", listen=False, args=args).connected()
     lab.net.ping(a.ns, "10.1.0.2")
     for life in (2, 3):
-        run = Transfer(lab, a.ns, b.ns, "10.1.0.2", 150)
-        back = Transfer(lab, b.ns, a.ns, "10.1.0.1", 150)
-        time.sleep(0.25)
+        # Enough to last until the daemon is killed, and beyond.
+        run = Transfer(lab, a.ns, b.ns, "10.1.0.2", 700)
+        back = Transfer(lab, b.ns, a.ns, "10.1.0.1", 700)
+        time.sleep(0.15)
         assert run.running() and back.running(), "killed too late"
         sw.stop_daemon(signal.SIGKILL)
         assert os.path.exists(f"{sw.dir}/vm2"), "the stale socket is what this is about"
