@@ -195,6 +195,16 @@ impl GuestMemory {
             .is_some_and(|r| r.access.contains(access))
     }
 
+    /// Whether all of `piece` lies in one region: a plain walk, to hold translations against.
+    #[cfg(test)]
+    pub(crate) fn holds(&self, piece: &Piece) -> bool {
+        let at = piece.ptr().addr().get() as u64;
+        self.regions.iter().any(|r| {
+            let first = (r.map.as_ptr().addr().get() + r.offset) as u64;
+            piece.len() == 0 || (first <= at && at + piece.len() as u64 <= first + r.len)
+        })
+    }
+
     /// Tells the dirty log that the first `n` bytes of `piece`, which this table made, were written.
     pub(crate) fn mark(&self, piece: &Piece, n: usize) {
         if let (Some(log), Some(r)) = (&self.log, self.fast.get(usize::from(piece.region))) {

@@ -182,9 +182,24 @@ impl Queue {
         if let Err(e) = fetched {
             self.refuse(e);
         }
+        #[cfg(test)]
+        self.check(before);
         let write = self.direction == Direction::ToGuest;
         self.window.prefetch(before, NEAR, write);
         self.window.len() - before
+    }
+    /// Holds every chain from number `from` on against the table, plainly: its pieces lie in regions, and are as long as it says.
+    #[cfg(test)]
+    fn check(&self, from: usize) {
+        for chain in (from..).map_while(|i| self.window.get(i)) {
+            let pieces = self.window.pieces(chain);
+            assert!(
+                pieces.iter().all(|p| self.mem.holds(p)),
+                "a piece outside its region"
+            );
+            let sum: usize = pieces.iter().map(crate::mem::Piece::len).sum();
+            assert_eq!(sum, chain.len as usize, "pieces as long as their chain");
+        }
     }
     /// Asks for the lines that giving `n` chains back will write.
     #[inline]

@@ -4,6 +4,7 @@
 //! heddle-virtio --lib -- ring::tests::hostile ring::tests::memory ring::tests::notify mem::tests`.
 
 mod ahead;
+mod fuzz;
 mod hostile;
 mod memory;
 mod notify;

@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 /// One descriptor, mostly plausible.
 #[derive(Clone, Debug)]
-struct Desc {
-    addr: u64,
-    len: u32,
-    third: u16,
-    fourth: u16,
+pub(super) struct Desc {
+    pub(super) addr: u64,
+    pub(super) len: u32,
+    pub(super) third: u16,
+    pub(super) fourth: u16,
 }
 
 fn addr() -> impl Strategy<Value = u64> {
@@ -49,7 +49,7 @@ fn desc() -> impl Strategy<Value = Desc> {
 }
 
 #[derive(Clone, Debug)]
-enum Act {
+pub(super) enum Act {
     Desc(u16, Desc),
     /// Descriptors at the place that others name as a table.
     Table(u64, Vec<Desc>),
@@ -83,7 +83,47 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-fn run(features: Features, acts: &[Act]) {
+/// What came of a run, coarsely: runs that differ in it went different ways.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Seen {
+    packed: bool,
+    pub(super) errors: std::collections::BTreeSet<&'static str>,
+    /// Packets received and sent: none, one, several.
+    pub(super) received: usize,
+    pub(super) sent: usize,
+    /// Whether one had a tail, of one piece or more.
+    tails: usize,
+    drops: [bool; 3],
+    full: bool,
+    too_long: bool,
+}
+
+impl Seen {
+    /// The single things that happened, each with the layout that it happened in.
+    pub(super) fn parts(&self) -> impl Iterator<Item = (bool, String)> + '_ {
+        let flags = [
+            ("received", self.received > 0),
+            ("sent", self.sent > 0),
+            ("tail", self.tails > 0),
+            ("tails", self.tails > 1),
+            ("runt", self.drops[0]),
+            ("too long", self.drops[1]),
+            ("header", self.drops[2]),
+            ("full", self.full),
+            ("no buffer", self.too_long),
+        ];
+        let on = flags.into_iter().filter(|f| f.1).map(|f| f.0);
+        on.chain(self.errors.iter().copied())
+            .map(|what| (self.packed, what.to_owned()))
+    }
+}
+
+/// Plays the acts; they must break nothing.
+pub(super) fn run(features: Features, acts: &[Act]) -> Seen {
+    let mut seen = Seen {
+        packed: features.contains(Features::RING_PACKED),
+        ..Seen::default()
+    };
     let rig = Rig::new(features, 16);
     let mem = rig.shared.get();
     let (mut pool, mut burst) = (Pool::new(8), Burst::new());
@@ -122,6 +162,7 @@ fn run(features: Features, acts: &[Act]) {
                 for p in &burst {
                     // Reads each byte: outside the mapping this would be a fault.
                     assert!(p.len() >= 14 && p.to_vec().len() == p.len());
+                    seen.tails = seen.tails.max(p.segs().len().min(2));
                 }
             }
             Act::Complete => {
@@ -132,6 +173,9 @@ fn run(features: Features, acts: &[Act]) {
                 let packets: Vec<Packet> = lens.iter().map(|&n| Packet::from_bytes(&pattern(n, 1))).collect();
                 let out = tx.tx(&packets.iter().collect::<Vec<_>>());
                 assert_eq!(out.sent + out.full + out.too_long + out.down, lens.len() as u64);
+                seen.sent = (seen.sent + out.sent as usize).min(2);
+                seen.full |= out.full > 0;
+                seen.too_long |= out.too_long > 0;
             }
             Act::Arm => drop((rx.arm(), tx.arm())),
             Act::Disarm => {
@@ -139,6 +183,16 @@ fn run(features: Features, acts: &[Act]) {
                 tx.disarm();
             }
             Act::Table2 => drop(rig.shared.replace(mem.with_log(None))),
+        }
+        seen.errors.extend(
+            [rx.error(), tx.error()]
+                .into_iter()
+                .flatten()
+                .map(RingError::name),
+        );
+        let d = rx.drops();
+        for (to, n) in seen.drops.iter_mut().zip([d.runt, d.too_long, d.header]) {
+            *to |= n > 0;
         }
         if rx.error().is_some_and(|e| !e.may_recover()) && opened < 20 {
             // The driver resets the queue: the test goes on with what is in memory.
@@ -153,6 +207,8 @@ fn run(features: Features, acts: &[Act]) {
         }
     }
     assert!(given <= acts.len() * heddle_packet::BURST);
+    seen.received = given.min(2);
+    seen
 }
 
 proptest! {
