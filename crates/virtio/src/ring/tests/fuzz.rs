@@ -8,7 +8,7 @@
 //!   fault of memory leaves the seed, with which the run is repeated (`FUZZ_SEED`). With `KEEP=1` the
 //!   corpus becomes the shortest scripts that together do all that was seen.
 
-use super::random::{Act, Desc, Seen, run};
+use super::random::{Act, Desc, Offer, Seen, run};
 use super::*;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -58,8 +58,40 @@ impl Bytes<'_> {
             fourth: self.u16(),
         }
     }
+    /// A chain of up to eight descriptors that are right but for, sometimes, one field.
+    fn offer(&mut self) -> Act {
+        const NEXT: u16 = 1;
+        const WRITE: u16 = 2;
+        let how = self.u8();
+        let n = 1 + u16::from(how >> 4 & 7);
+        let write = if how & 1 != 0 { WRITE } else { 0 };
+        let descs = (0..n).map(|i| {
+            let mut d = Desc {
+                addr: BASE + (128 << 10) + 512 * u64::from(self.u8()),
+                len: 8 * u32::from(self.u8()),
+                third: write | if i + 1 < n { NEXT } else { 0 },
+                fourth: i + 1,
+            };
+            match self.u8() {
+                0 => d.addr = self.addr(),
+                1 => d.len = self.len(),
+                2 => d.third ^= 1 << (self.u8() % 16),
+                3 => d.fourth = u16::from(self.u8() % 20),
+                4 => d.fourth = self.u16(),
+                _ => {}
+            }
+            d
+        });
+        Act::Offer(Offer {
+            descs: descs.collect(),
+            indirect: how & 2 != 0,
+        })
+    }
     fn act(&mut self) -> Act {
-        match self.u8() % 16 {
+        let kind = self.u8();
+        match kind % 16 {
+            _ if kind >= 248 => Act::Reset,
+            _ if kind >= 208 => self.offer(),
             0..=3 => Act::Desc(u16::from(self.u8() % 16), self.desc()),
             4 => {
                 let at = (BASE + u64::from(self.u16() % 0x2000)) & !15;
@@ -180,9 +212,16 @@ fn the_corpus_reaches_the_rings_refusals() {
         "ring-indirect-length",
         "ring-chain-too-long",
         "ring-runt-buffer",
+        "ring-next",
+        "ring-head",
+        "ring-indirect-nested",
     ] {
         assert!(names.contains(name), "{name} is not among {names:?}");
     }
+    assert!(
+        seen.iter().any(|s| s.next_in_table),
+        "an indirect table's `next` leads out of it"
+    );
     assert!(seen.iter().any(|s| s.received > 0) && seen.iter().any(|s| s.sent > 0));
 }
 

@@ -48,6 +48,49 @@ fn desc() -> impl Strategy<Value = Desc> {
         })
 }
 
+/// A chain that is almost right: what is wrong with it is in its descriptors, not in how it is offered.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    pub(super) indirect: bool,
+    /// Descriptors as a split ring has them: flags, then `next`.
+    pub(super) descs: Vec<Desc>,
+}
+
+impl Offer {
+    /// Writes it as the `nth` chain of a ring of 16 entries, which it takes one of when it is indirect.
+    fn write(&self, rig: &Rig, nth: u16) {
+        const INDIRECT: u16 = 4;
+        let packed = rig.cfg.packed();
+        let wrap = if nth / 16 % 2 == 0 { F_AVAIL } else { F_USED };
+        let table = BASE + 0xc000 + 0x200 * u64::from(nth % 16);
+        let first = nth % 16;
+        // A packed ring's descriptors have the identifier before the flags.
+        let last_two = |flags: u16, next: u16| if packed { (nth % 16, flags) } else { (flags, next) };
+        for (i, d) in (0..).zip(&self.descs) {
+            let (third, fourth) = last_two(d.third, d.fourth);
+            if self.indirect {
+                let e = u128::from(d.addr)
+                    | u128::from(d.len) << 64
+                    | u128::from(third) << 96
+                    | u128::from(fourth) << 112;
+                rig.write(table + 16 * i, &e.to_le_bytes());
+            } else {
+                let wrap = if packed { wrap } else { 0 };
+                let (third, fourth) = last_two(d.third | wrap, d.fourth);
+                rig.poke((first + i as u16) % 16, d.addr, d.len, third, fourth);
+            }
+        }
+        if self.indirect {
+            let flags = INDIRECT | if packed { wrap } else { 0 };
+            let (third, fourth) = last_two(flags, 0);
+            rig.poke(first, table, 16 * self.descs.len() as u32, third, fourth);
+        }
+        if !packed {
+            rig.offer(nth, first);
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) enum Act {
     Desc(u16, Desc),
@@ -55,6 +98,10 @@ pub(super) enum Act {
     Table(u64, Vec<Desc>),
     Head(u16, u16),
     AvailIdx(u16),
+    /// The next chain, offered as a driver does it.
+    Offer(Offer),
+    /// Queues and indices from the start.
+    Reset,
     Area(u8, u16, u16),
     Bytes(u64, Vec<u8>),
     Receive,
@@ -72,6 +119,10 @@ fn act() -> impl Strategy<Value = Act> {
         2 => ((BASE..BASE + 0x2000).prop_map(|a| a & !15), proptest::collection::vec(desc(), 1..5)).prop_map(|(a, d)| Act::Table(a, d)),
         3 => (0_u16..16, near.clone()).prop_map(|(i, h)| Act::Head(i, h)),
         5 => near.clone().prop_map(Act::AvailIdx),
+        6 => (any::<bool>(), proptest::collection::vec(desc(), 1..5)).prop_map(|(indirect, descs)| {
+            Act::Offer(Offer { indirect, descs })
+        }),
+        1 => Just(Act::Reset),
         1 => (0_u8..2, 0_u16..300, any::<u16>()).prop_map(|(w, at, v)| Act::Area(w, at, v)),
         1 => (addr(), proptest::collection::vec(any::<u8>(), 1..40)).prop_map(|(a, b)| Act::Bytes(a, b)),
         6 => Just(Act::Receive),
@@ -96,6 +147,8 @@ pub(super) struct Seen {
     drops: [bool; 3],
     full: bool,
     too_long: bool,
+    /// An indirect table's `next` was refused.
+    pub(super) next_in_table: bool,
 }
 
 impl Seen {
@@ -111,6 +164,7 @@ impl Seen {
             ("header", self.drops[2]),
             ("full", self.full),
             ("no buffer", self.too_long),
+            ("next beyond an indirect table", self.next_in_table),
         ];
         let on = flags.into_iter().filter(|f| f.1).map(|f| f.0);
         on.chain(self.errors.iter().copied())
@@ -129,8 +183,21 @@ pub(super) fn run(features: Features, acts: &[Act]) -> Seen {
     let (mut pool, mut burst) = (Pool::new(8), Burst::new());
     let (mut rx, mut tx) = (rig.rx(), rig.tx());
     let (mut opened, mut given) = (0, 0);
+    let (mut offered, mut last_indirect) = (0_u16, false);
     for a in acts {
         match a {
+            Act::Offer(o) => {
+                o.write(&rig, offered);
+                offered = offered.wrapping_add(1);
+                last_indirect = o.indirect;
+            }
+            Act::Reset => {
+                burst.drain(..).for_each(|p| pool.put(p));
+                rx.complete();
+                rig.write(rig.cfg.desc, &[0; 16 * 16]);
+                rig.write(rig.cfg.driver + 2, &[0; 2]);
+                (rx, tx, offered) = (rig.rx(), rig.tx(), 0);
+            }
             Act::Desc(i, d) => rig.poke(*i, d.addr, d.len, d.third, d.fourth),
             Act::Table(at, ds) => {
                 for (i, d) in ds.iter().enumerate() {
@@ -184,6 +251,8 @@ pub(super) fn run(features: Features, acts: &[Act]) -> Seen {
             }
             Act::Table2 => drop(rig.shared.replace(mem.with_log(None))),
         }
+        let next = |e| matches!(e, Some(RingError::Next(_)));
+        seen.next_in_table |= last_indirect && (next(rx.error()) || next(tx.error()));
         seen.errors.extend(
             [rx.error(), tx.error()]
                 .into_iter()
