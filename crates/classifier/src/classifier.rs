@@ -3,8 +3,8 @@
 use crate::mini::{MiniMask, MiniMatch};
 use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
 use crate::subtable::{Entry, FOREVER, Subtable};
-use arc_swap::ArcSwap;
 use heddle_flow::{FlowKey, FlowMask};
+use heddle_sync::Replaced;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -34,7 +34,7 @@ struct Writer<T> {
 
 /// Rules with priorities, wildcards and versions. See the crate's text.
 pub struct Classifier<T> {
-    view: ArcSwap<View<T>>,
+    view: Replaced<View<T>>,
     writer: Mutex<Writer<T>>,
     seed: u64,
 }
@@ -50,7 +50,7 @@ impl<T> Classifier<T> {
     pub fn new() -> Self {
         let tracked = PrefixField::DEFAULT.map(Tracked::new).into_iter().collect();
         Self {
-            view: ArcSwap::from_pointee(View {
+            view: Replaced::new(View {
                 subtables: Vec::new(),
                 tracked,
             }),
@@ -114,7 +114,7 @@ impl<T> Classifier<T> {
             removed: FOREVER.into(),
             data,
         });
-        let view = self.view.load_full();
+        let view = self.view.get();
         let known = writer.known.entry(matches.mask.clone()).or_insert_with(|| Known {
             subtable: Arc::new(Subtable::new(matches.mask.clone(), self.seed)),
             priorities: BTreeMap::new(),
@@ -145,7 +145,7 @@ impl<T> Classifier<T> {
             .collect();
         // Of equal priorities any comes first; by mask, so that the same rules give the same megaflows.
         subtables.sort_by(|(a, s), (b, t)| b.cmp(a).then_with(|| s.mask.words().cmp(t.mask.words())));
-        self.view.store(Arc::new(View {
+        self.view.replace(Arc::new(View {
             subtables,
             tracked: tracked.clone(),
         }));
@@ -197,9 +197,11 @@ impl<T> Classifier<T> {
         });
         garbage.shrink_to(garbage.len() * 2);
         known.retain(|_, k| !k.priorities.is_empty());
+        known.values().for_each(|k| k.subtable.tidy());
         if moved {
             self.publish(&guard, &tracked);
         }
+        self.view.tidy();
     }
 
     /// Chooses the fields whose prefixes are tracked (the first three count; a field named twice counts once).
@@ -237,11 +239,7 @@ impl<T> Classifier<T> {
         if !known.priorities.contains_key(&priority) {
             return None;
         }
-        known
-            .subtable
-            .with_values(&matches.values)
-            .into_iter()
-            .find(|e| e.priority == priority && e.visible(version))
+        known.subtable.find(version, &matches.values, priority)
     }
 
     /// Calls `f` for every rule that is visible at `version`, in no order.

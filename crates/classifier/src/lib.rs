@@ -14,15 +14,16 @@
 //! appears all at once when the caller moves on to the next version.
 //!
 //! **Threads.** Any number of readers, without locks and without waiting; writers are serialised by the caller
-//! (a second concurrent writer waits on a mutex). A removed rule stays until [`Classifier::purge`].
+//! (a second concurrent writer waits on a mutex). A removed rule stays until [`Classifier::purge`]. Only writers free tables.
 //!
-//! **Costs.** A lookup costs one hash and one probe a stage; an insertion copies one bucket (a handful of
-//! pointers); the number of subtables is the number of distinct masks. [`linear`] is the plain twin.
+//! **Costs.** A lookup costs one hash and one probe a stage; an insertion as much, and now and then a table twice as big; the number of
+//! subtables is the number of distinct masks. [`linear`] is the plain twin.
 
 mod classifier;
 pub mod linear;
 mod mini;
 mod prefix;
+mod slots;
 mod stage;
 mod subtable;
 #[cfg(test)]

@@ -7,9 +7,17 @@ use heddle_flow::{FlowKey, FlowMask, Match, N_WORDS};
 use std::sync::Arc;
 
 /// The non-zero words of a mask: which, and their bits. Equal masks are equal values.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MiniMask {
     words: Box<[(u8, u64)]>,
+    /// Of the words, so that finding a mask again costs little.
+    hash: u64,
+}
+
+impl std::hash::Hash for MiniMask {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
 }
 
 impl MiniMask {
@@ -18,11 +26,11 @@ impl MiniMask {
         let words = mask.words().iter().enumerate().filter(|(_, m)| **m != 0);
         // Fewer than 256 words: checked here once for the whole crate.
         const { assert!(N_WORDS <= 255) };
-        Self {
-            words: words
-                .map(|(i, m)| (u8::try_from(i).expect("N_WORDS <= 255"), *m))
-                .collect(),
-        }
+        let words: Box<[_]> = words
+            .map(|(i, m)| (u8::try_from(i).expect("N_WORDS <= 255"), *m))
+            .collect();
+        let hash = words.iter().fold(0, |h, (i, m)| mix(h ^ u64::from(*i), *m));
+        Self { words, hash }
     }
     /// The word indexes and their masks.
     pub fn words(&self) -> &[(u8, u64)] {

@@ -1,16 +1,16 @@
-//! Rules that share a mask: stages that can end a lookup early, and a hash table whose buckets are replaced, never changed in
-//! place.
+//! Rules that share a mask: stages that can end a lookup early, and a hash table.
 //!
-//! A reader that holds a bucket keeps it alive (reference counted by `arc_swap`), so a writer may replace it at
-//! any time. The bucket array itself is replaced when it has grown full.
+//! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has grown full is replaced by a
+//! bigger one beside it, and the writer frees the old one when no reader is left.
 
 use crate::mini::{Hasher, MiniMask};
 use crate::prefix::{N_FIELDS, PrefixField, Tries};
+use crate::slots::Slots;
 use crate::stage::StageIndex;
 use crate::trie::Trie;
-use arc_swap::{ArcSwap, ArcSwapOption};
 use core::mem::offset_of;
 use heddle_flow::{FlowKey, FlowMask, N_WORDS};
+use heddle_sync::Replaced;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -54,17 +54,19 @@ impl<T> Entry<T> {
     }
 }
 
-type Bucket<T> = Box<[Arc<Entry<T>>]>;
-type Buckets<T> = Box<[ArcSwapOption<Bucket<T>>]>;
-
 /// A part of the mask that is looked at before the next.
 struct Stage {
     /// Its end in the mask's list of words.
     end: usize,
     /// The words of the key that it covers.
     covers: core::ops::Range<u8>,
-    /// What rules have up to its end; the last stage needs none.
-    index: Option<StageIndex>,
+}
+
+/// What lookups read; its parts are changed in place, and replaced when they have no room.
+struct Shape<T> {
+    /// What rules have up to each stage's end; the last stage needs none.
+    indexes: Box<[Arc<StageIndex>]>,
+    slots: Arc<Slots<T>>,
 }
 
 /// Which L4 ports rules ask for, so that a packet with others is told from them by few bits.
@@ -82,12 +84,8 @@ pub(crate) struct Subtable<T> {
     /// By field: the length of the prefix that the mask asks for.
     pub(crate) prefixes: [u8; N_FIELDS],
     ports: Option<Box<Ports>>,
-    buckets: ArcSwap<Buckets<T>>,
+    shape: Replaced<Shape<T>>,
     len: AtomicUsize,
-}
-
-fn new_buckets<T>(n: usize) -> Buckets<T> {
-    (0..n).map(|_| ArcSwapOption::empty()).collect()
 }
 
 fn stages(mask: &MiniMask) -> Box<[Stage]> {
@@ -100,13 +98,9 @@ fn stages(mask: &MiniMask) -> Box<[Stage]> {
             all.push(Stage {
                 end,
                 covers: begin..border,
-                index: Some(StageIndex::default()),
             });
             (done, begin) = (end, border);
         }
-    }
-    if let Some(last) = all.last_mut() {
-        last.index = None;
     }
     all.into()
 }
@@ -120,9 +114,15 @@ impl<T> Subtable<T> {
     pub(crate) fn new(mask: Arc<MiniMask>, seed: u64) -> Self {
         let wide = mask.expand();
         let ports = ports(&wide.0);
+        let stages = stages(&mask);
+        let indexed = stages.len().saturating_sub(1);
+        let shape = Shape {
+            indexes: (0..indexed).map(|_| Arc::default()).collect(),
+            slots: Arc::new(Slots::for_rules(0)),
+        };
         Self {
             seed,
-            stages: stages(&mask),
+            stages,
             prefixes: PrefixField::ALL.map(|f| f.length(&wide)),
             ports: (ports != 0).then(|| {
                 Box::new(Ports {
@@ -132,7 +132,7 @@ impl<T> Subtable<T> {
                 })
             }),
             mask,
-            buckets: ArcSwap::from_pointee(new_buckets(4)),
+            shape: Replaced::new(shape),
             len: AtomicUsize::new(0),
         }
     }
@@ -150,32 +150,32 @@ impl<T> Subtable<T> {
         wc: &mut FlowMask,
     ) -> Option<Arc<Entry<T>>> {
         let words = self.mask.words();
+        let shape = self.shape.load();
         let mut hash = Hasher::new(self.seed);
         let mut done = 0;
-        for stage in &self.stages {
+        for (n, stage) in self.stages.iter().enumerate() {
             if tries.rule_out(&self.prefixes, stage.covers.clone(), key, wc) {
                 add(&words[..done], wc);
                 return None;
             }
             hash.key(key, &words[done..stage.end]);
             done = stage.end;
-            if stage.index.as_ref().is_some_and(|i| !i.has(hash.get())) {
+            if shape.indexes.get(n).is_some_and(|i| !i.has(hash.get())) {
                 add(&words[..done], wc);
                 return None;
             }
         }
-        let buckets = self.buckets.load();
-        let bucket = buckets[index(hash.get(), buckets.len())].load();
-        // Entries of a bucket are kept by falling priority.
-        let found = bucket.as_ref().and_then(|b| {
-            b.iter()
-                .find(|e| e.visible(version) && self.mask.matches(key, &e.values))
-        });
-        match (&self.ports, found) {
+        let found = shape
+            .slots
+            .candidates(hash.get())
+            .filter(|c| c.entry.visible(version) && self.mask.matches(key, &c.entry.values))
+            .reduce(|a, b| if b.entry.priority > a.entry.priority { b } else { a })
+            .and_then(|c| c.take());
+        match (&self.ports, &found) {
             (Some(p), None) => self.add_but_ports(p, key, wc),
             _ => add(words, wc),
         }
-        found.cloned()
+        found
     }
 
     /// Nothing matches: of the ports only those bits count that tell them from all rules' ports.
@@ -198,13 +198,17 @@ impl<T> Subtable<T> {
         wc.add(&counted);
     }
 
-    /// All entries with exactly these values, whatever their priority and version.
-    pub(crate) fn with_values(&self, values: &[u64]) -> Vec<Arc<Entry<T>>> {
-        let buckets = self.buckets.load();
-        let bucket = buckets[index(self.hash(values), buckets.len())].load();
-        bucket.as_ref().map_or_else(Vec::new, |b| {
-            b.iter().filter(|e| *e.values == *values).cloned().collect()
-        })
+    /// The visible entry with exactly these values and this priority.
+    pub(crate) fn find(&self, version: u64, values: &[u64], priority: i32) -> Option<Arc<Entry<T>>> {
+        self.shape
+            .load()
+            .slots
+            .candidates(self.hash(values))
+            .find(|c| {
+                let e = c.entry;
+                e.priority == priority && e.visible(version) && *e.values == *values
+            })
+            .and_then(|c| c.take())
     }
 
     fn hash(&self, values: &[u64]) -> u64 {
@@ -213,56 +217,99 @@ impl<T> Subtable<T> {
         h.get()
     }
 
-    /// Calls `f` with the index of each stage that has one and the hash of `values` up to it.
-    fn each_stage(&self, values: &[u64], f: impl Fn(&StageIndex, u64)) {
+    /// Calls `f` with the number of each stage that has an index and the hash of `values` up to it.
+    fn each_stage(&self, values: &[u64], mut f: impl FnMut(usize, u64)) {
         let mut hash = Hasher::new(self.seed);
         let mut done = 0;
-        for stage in &self.stages {
+        let indexed = self.stages.len().saturating_sub(1);
+        for (n, stage) in self.stages.iter().take(indexed).enumerate() {
             hash.values(values.get(done..stage.end).unwrap_or_default());
             done = stage.end;
-            if let Some(i) = &stage.index {
-                f(i, hash.get());
-            }
+            f(n, hash.get());
         }
     }
 
     pub(crate) fn insert(&self, entry: Arc<Entry<T>>, wide: &FlowKey) {
-        if self.len() >= self.buckets.load().len() {
-            self.grow();
-        }
         // What lets lookups pass the entry by goes first.
-        self.each_stage(&entry.values, StageIndex::add);
+        self.each_stage(&entry.values, |n, hash| {
+            while self.shape.load().indexes.get(n).is_some_and(|i| !i.add(hash)) {
+                self.rebuild_index(n);
+            }
+        });
         if let Some(p) = &self.ports {
             p.trie.insert(&[ports(wide)], p.len);
         }
-        self.insert_into(&self.buckets.load(), entry);
+        if !self.shape.load().slots.has_room() {
+            self.rebuild_slots();
+        }
+        let hash = self.hash(&entry.values);
+        self.shape.load().slots.insert(hash, entry);
         self.len.fetch_add(1, Ordering::Relaxed);
     }
 
     /// `false` if it is not there.
     pub(crate) fn remove(&self, gone: &Arc<Entry<T>>, wide: &FlowKey) -> bool {
-        let buckets = self.buckets.load();
-        let slot = &buckets[index(self.hash(&gone.values), buckets.len())];
-        let Some(old) = slot.load_full() else { return false };
-        let kept: Bucket<T> = old.iter().filter(|e| !Arc::ptr_eq(e, gone)).cloned().collect();
-        if kept.len() == old.len() {
+        let shape = self.shape.load();
+        if !shape.slots.remove(self.hash(&gone.values), gone) {
             return false;
         }
         self.len.fetch_sub(1, Ordering::Relaxed);
-        slot.store((!kept.is_empty()).then(|| Arc::new(kept)));
-        self.each_stage(&gone.values, StageIndex::sub);
+        self.each_stage(&gone.values, |n, hash| {
+            if let Some(i) = shape.indexes.get(n) {
+                i.sub(hash);
+            }
+        });
         if let Some(p) = &self.ports {
             p.trie.remove(&[ports(wide)], p.len);
         }
         true
     }
 
-    pub(crate) fn for_each(&self, f: &mut dyn FnMut(&Arc<Entry<T>>)) {
-        for slot in self.buckets.load().iter() {
-            if let Some(bucket) = slot.load().as_ref() {
-                bucket.iter().for_each(&mut *f);
+    /// After many rules have gone: gives memory back.
+    pub(crate) fn tidy(&self) {
+        let sparse = self.shape.load().slots.is_sparse(self.len());
+        if sparse {
+            self.rebuild_slots();
+            for n in 0..self.stages.len().saturating_sub(1) {
+                self.rebuild_index(n);
             }
         }
+        self.shape.tidy();
+    }
+
+    fn rebuild_index(&self, n: usize) {
+        let shape = self.shape.get();
+        let rebuilt = |(i, old): (usize, &Arc<StageIndex>)| {
+            if i == n {
+                Arc::new(old.rebuilt())
+            } else {
+                old.clone()
+            }
+        };
+        self.replace(Shape {
+            indexes: shape.indexes.iter().enumerate().map(rebuilt).collect(),
+            slots: shape.slots.clone(),
+        });
+    }
+
+    fn rebuild_slots(&self) {
+        let shape = self.shape.get();
+        let slots = Slots::for_rules(self.len());
+        for e in shape.slots.iter() {
+            slots.insert(self.hash(&e.values), e);
+        }
+        self.replace(Shape {
+            indexes: shape.indexes.clone(),
+            slots: Arc::new(slots),
+        });
+    }
+
+    fn replace(&self, shape: Shape<T>) {
+        self.shape.replace(Arc::new(shape));
+    }
+
+    pub(crate) fn for_each(&self, f: &mut dyn FnMut(&Arc<Entry<T>>)) {
+        self.shape.get().slots.iter().for_each(|e| f(&e));
     }
 
     /// The wide form of an entry's values.
@@ -273,26 +320,6 @@ impl<T> Subtable<T> {
         }
         key
     }
-
-    fn grow(&self) {
-        let bigger = new_buckets(self.buckets.load().len() * 2);
-        self.for_each(&mut |e| self.insert_into(&bigger, e.clone()));
-        self.buckets.store(Arc::new(bigger));
-    }
-
-    fn insert_into(&self, buckets: &Buckets<T>, entry: Arc<Entry<T>>) {
-        let slot = &buckets[index(self.hash(&entry.values), buckets.len())];
-        let old = slot.load_full();
-        let old: &[Arc<Entry<T>>] = old.as_ref().map_or(&[], |b| b);
-        let at = old.partition_point(|e| e.priority >= entry.priority);
-        let new: Bucket<T> = old[..at]
-            .iter()
-            .cloned()
-            .chain([entry])
-            .chain(old[at..].iter().cloned())
-            .collect();
-        slot.store(Some(Arc::new(new)));
-    }
 }
 
 /// Sets these bits in a wide mask.
@@ -301,11 +328,4 @@ fn add(words: &[(u8, u64)], wc: &mut FlowMask) {
     for (i, m) in words {
         w[usize::from(*i)] |= m;
     }
-}
-
-fn index(hash: u64, n: usize) -> usize {
-    // `n` is a power of two.
-    #[allow(clippy::cast_possible_truncation)]
-    let h = hash as usize;
-    h & (n - 1)
 }

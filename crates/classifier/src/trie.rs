@@ -7,9 +7,10 @@
 //! **Shape.** Nodes hold their whole prefix, left aligned in `W` words, and the number of rules that end there. They lie in
 //! chunks that never move, and are named by number.
 //!
-//! **Threads.** Any number of readers without locks, one writer (a mutex serialises). All fields are atomics; a change makes the
-//! sequence number odd while it lasts, and a reader that saw it move looks again. After a few tries, or when the trie has
-//! grown past its limit, the answer is the safe one: every length may be there, all bits count.
+//! **Threads.** Any number of readers without locks, one writer (a mutex serialises). All fields are atomics. New nodes are complete
+//! before one store links them, so that a reader finds the trie before it or after it. Only a change that uses or frees a node that a
+//! reader may stand on makes the sequence number odd while it lasts, and a reader that saw it move looks again. After a few tries, or
+//! when the trie has grown past its limit, the answer is the safe one: every length may be there, all bits count.
 //!
 //! **Costs.** A lookup visits at most one node per distinct length on the way; an insertion makes at most two nodes of
 //! `4 W + 16` bytes.
@@ -163,7 +164,7 @@ impl<const W: usize> Trie<W> {
 
     fn walk(&self, value: &[u32; W]) -> Found {
         let mut found = Found { lengths: 0, bits: 0 };
-        let mut link = self.root.load(Relaxed);
+        let mut link = self.root.load(Acquire); // here and below: pairs with the Release stores in `insert`
         let mut before: Option<(&Node<W>, u32)> = None;
         // Lengths rise from node to node; a reader that races with a change must end, too.
         for _ in 0..=Self::WIDTH {
@@ -188,7 +189,7 @@ impl<const W: usize> Trie<W> {
                 break;
             }
             before = Some((node, len));
-            link = node.child[bit(value, len)].load(Relaxed);
+            link = node.child[bit(value, len)].load(Acquire);
         }
         found.bits = Self::WIDTH;
         found
@@ -196,13 +197,13 @@ impl<const W: usize> Trie<W> {
 
     /// A rule asks for the first `len` bits of `value`.
     pub(crate) fn insert(&self, value: &[u32; W], len: u32) {
-        self.change(|writer| {
+        self.change(false, |writer| {
             let mut link = &self.root;
             loop {
                 let id = link.load(Relaxed);
                 let Some(node) = self.node(id) else {
                     let leaf = self.make(writer, value, len, 1)?;
-                    link.store(leaf, Relaxed);
+                    link.store(leaf, Release);
                     return Some(());
                 };
                 let (prefix, has) = (node.prefix(), node.len.load(Relaxed));
@@ -223,7 +224,7 @@ impl<const W: usize> Trie<W> {
                     let leaf = self.make(writer, value, len, 1)?;
                     inner.child[bit(value, same)].store(leaf, Relaxed);
                 }
-                link.store(between, Relaxed);
+                link.store(between, Release);
                 return Some(());
             }
         });
@@ -231,7 +232,7 @@ impl<const W: usize> Trie<W> {
 
     /// A rule that was inserted with these arguments is gone.
     pub(crate) fn remove(&self, value: &[u32; W], len: u32) {
-        self.change(|writer| {
+        self.change(true, |writer| {
             let mut above: Option<(&AtomicU32, &Node<W>)> = None;
             let mut link = &self.root;
             loop {
@@ -269,19 +270,25 @@ impl<const W: usize> Trie<W> {
         }
     }
 
-    /// Runs a change under the sequence number; `None` from it: there is no room, and the trie is given up.
-    fn change(&self, f: impl FnOnce(&mut Writer) -> Option<()>) {
+    /// Runs a change, under the sequence number if it takes nodes away, or uses again those that were; `None` from it: there is no
+    /// room, and the trie is given up.
+    fn change(&self, takes: bool, f: impl FnOnce(&mut Writer) -> Option<()>) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if self.full.load(Relaxed) {
             return;
         }
-        self.sequence.fetch_add(1, AcqRel);
-        // Readers that see any write below see the odd number, too (pairs with the fence in `lookup`).
-        fence(Release);
+        let disturbs = takes || !writer.free.is_empty();
+        if disturbs {
+            self.sequence.fetch_add(1, AcqRel);
+            // Readers that see any write below see the odd number, too (pairs with the fence in `lookup`).
+            fence(Release);
+        }
         if f(&mut writer).is_none() {
             self.full.store(true, Relaxed);
         }
-        self.sequence.fetch_add(1, Release);
+        if disturbs {
+            self.sequence.fetch_add(1, Release);
+        }
     }
 
     fn make(&self, writer: &mut Writer, value: &[u32; W], len: u32, rules: u32) -> Option<u32> {

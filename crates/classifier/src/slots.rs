@@ -1,0 +1,193 @@
+//! The hash table of a subtable: open addressing, filled place by place while readers look into it.
+//!
+//! **Shape.** A table of tags (32 bits of the hash) leads to a table of rules, so that a lookup reads one line of tags and one rule. Rules
+//! with one match (of different priorities or versions) lie one after the other, as those do that meet by chance.
+//!
+//! **Threads.** Readers without locks; one writer (the classifier's). A place is filled once: first the rule, then its tag. A rule that
+//! goes leaves the tag `DEAD` behind, and its place stays taken until the writer makes a new table. Readers of the old one
+//! find what was there when they began.
+//!
+//! **Costs.** 12 bytes a place; between three eighths and three quarters of the places are taken, once there are a few.
+
+use crate::subtable::Entry;
+use heddle_sync::OnceArc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Nothing was ever here.
+const FREE: u32 = 0;
+/// A rule was here.
+const DEAD: u32 = 1;
+
+pub(crate) struct Slots<T> {
+    tags: Box<[AtomicU32]>,
+    rules: Box<[OnceArc<Entry<T>>]>,
+    /// Places that are not free. The writer's.
+    taken: AtomicU32,
+}
+
+/// Never `FREE` or `DEAD`.
+#[allow(clippy::cast_possible_truncation)] // the upper half
+fn tag(hash: u64) -> u32 {
+    (hash >> 32) as u32 | 2
+}
+
+impl<T> Slots<T> {
+    /// A table that has room for `n` rules and as many again.
+    pub(crate) fn for_rules(n: usize) -> Self {
+        let n = ((n + 1) * 2).next_power_of_two().max(4);
+        Self {
+            tags: (0..n).map(|_| AtomicU32::new(FREE)).collect(),
+            rules: (0..n).map(|_| OnceArc::empty()).collect(),
+            taken: AtomicU32::new(0),
+        }
+    }
+
+    /// The places of what has this hash, and of some that have it by chance.
+    #[inline]
+    fn places(&self, hash: u64) -> impl Iterator<Item = usize> + '_ {
+        let (tag, last) = (tag(hash), self.tags.len() - 1);
+        #[allow(clippy::cast_possible_truncation)] // as many bits as there are places
+        let start = hash as usize;
+        (0..=last)
+            .map(move |i| start.wrapping_add(i) & last)
+            .map(|at| (at, self.tags[at].load(Acquire))) // pairs with the Release in `insert`
+            .take_while(|(_, t)| *t != FREE)
+            .filter(move |(_, t)| *t == tag)
+            .map(|(at, _)| at)
+    }
+
+    /// Rules that may have this hash.
+    #[inline]
+    pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = Candidate<'_, T>> {
+        self.places(hash).filter_map(|at| {
+            let slot = &self.rules[at];
+            Some(Candidate {
+                entry: slot.get()?,
+                slot,
+            })
+        })
+    }
+
+    /// Whether one more rule has room.
+    pub(crate) fn has_room(&self) -> bool {
+        (self.taken.load(Relaxed) as usize + 1) * 4 <= self.tags.len() * 3
+    }
+
+    /// Whether much of it is dead, of a table that has `n` rules: the dead hold memory.
+    pub(crate) fn is_sparse(&self, n: usize) -> bool {
+        let dead = (self.taken.load(Relaxed) as usize).saturating_sub(n);
+        dead > 16 && dead * 2 > n
+    }
+
+    /// Adds a rule. There is room.
+    pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) {
+        let last = self.tags.len() - 1;
+        #[allow(clippy::cast_possible_truncation)] // as above
+        let start = hash as usize;
+        let free = (0..=last)
+            .map(|i| start.wrapping_add(i) & last)
+            .find(|at| self.tags[*at].load(Relaxed) == FREE);
+        let Some(at) = free else {
+            debug_assert!(false, "the caller has looked whether there is room");
+            return;
+        };
+        let full = self.rules[at].set(entry).is_err();
+        debug_assert!(!full, "a free place has no rule");
+        self.taken.fetch_add(1, Relaxed);
+        // Who sees the tag sees the rule (Acquire in `places`).
+        self.tags[at].store(tag(hash), Release);
+    }
+
+    /// Takes a rule out; `false`: it is not there.
+    pub(crate) fn remove(&self, hash: u64, gone: &Arc<Entry<T>>) -> bool {
+        let is = |at: &usize| self.rules[*at].get().is_some_and(|e| std::ptr::eq(e, &**gone));
+        let at = self.places(hash).find(is);
+        at.inspect(|at| self.tags[*at].store(DEAD, Release)).is_some()
+    }
+
+    /// All rules.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<Entry<T>>> + '_ {
+        self.tags
+            .iter()
+            .zip(&self.rules)
+            .filter(|(t, _)| t.load(Acquire) > DEAD)
+            .filter_map(|(_, r)| r.arc())
+    }
+}
+
+/// A rule where it lies.
+pub(crate) struct Candidate<'a, T> {
+    pub(crate) entry: &'a Entry<T>,
+    slot: &'a OnceArc<Entry<T>>,
+}
+
+impl<T> Candidate<'_, T> {
+    /// The rule, counted.
+    pub(crate) fn take(&self) -> Option<Arc<Entry<T>>> {
+        self.slot.arc()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn entry(n: u64) -> Arc<Entry<u64>> {
+        Arc::new(Entry {
+            values: Arc::from([n]),
+            priority: 0,
+            added: 0,
+            removed: u64::MAX.into(),
+            data: n,
+        })
+    }
+
+    proptest! {
+        /// Against a list; hashes that meet, and a new table when one is full.
+        #[test]
+        fn same_as_a_list(ops in prop::collection::vec((0u64..30, any::<bool>(), any::<bool>()), 1..200)) {
+            // Few different places, and few different tags.
+            let hash = |n: u64| (n % 3) << 32 | n % 5;
+            let mut slots = Slots::for_rules(0);
+            let mut list: Vec<Arc<Entry<u64>>> = Vec::new();
+            for (n, add, rebuild) in ops {
+                if rebuild || !slots.has_room() {
+                    let new = Slots::for_rules(list.len());
+                    slots.iter().for_each(|e| new.insert(hash(e.data), e));
+                    slots = new;
+                }
+                match list.iter().position(|e| e.data == n) {
+                    Some(at) if !add => prop_assert!(slots.remove(hash(n), &list.swap_remove(at))),
+                    None if !add => prop_assert!(!slots.remove(hash(n), &entry(n))),
+                    _ => {
+                        list.push(entry(n));
+                        slots.insert(hash(n), list[list.len() - 1].clone());
+                    }
+                }
+                prop_assert_eq!(slots.iter().count(), list.len());
+                for e in &list {
+                    let found = slots.candidates(hash(e.data)).filter_map(|c| c.take()).any(|c| Arc::ptr_eq(&c, e));
+                    prop_assert!(found);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_per_rule() {
+        for n in [1000, 10_000, 100_000] {
+            let mut slots = Slots::<u64>::for_rules(0);
+            for i in 0..n {
+                if !slots.has_room() {
+                    slots = Slots::for_rules(i);
+                    slots.taken.store(u32::try_from(i).unwrap(), Relaxed);
+                }
+                slots.taken.fetch_add(1, Relaxed);
+            }
+            assert!(slots.tags.len() * 12 <= n * 32 + 100, "{} places for {n} rules", slots.tags.len());
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A place for one reference-counted value: empty at first, filled once, read by anybody without a lock and without counting.
+//!
+//! What `OnceLock<Arc<T>>` does, in eight bytes and with one load a read. A table of such places is filled by a writer while readers look
+//! into it; it is freed as a whole.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// See the module's text.
+pub struct OnceArc<T> {
+    /// Null, or what `Arc::into_raw` gave; never changed again then, until the owner is dropped.
+    place: AtomicPtr<T>,
+    owns: PhantomData<Arc<T>>,
+}
+
+impl<T> OnceArc<T> {
+    /// An empty place.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self {
+            place: AtomicPtr::new(ptr::null_mut()),
+            owns: PhantomData,
+        }
+    }
+    /// Fills it. A place that is full already gives the value back.
+    ///
+    /// # Errors
+    /// It is full.
+    pub fn set(&self, value: Arc<T>) -> Result<(), Arc<T>> {
+        let raw = Arc::into_raw(value).cast_mut();
+        // Release pairs with the Acquire of the readers: who sees the pointer sees the value.
+        match self
+            .place
+            .compare_exchange(ptr::null_mut(), raw, Release, Relaxed)
+        {
+            Ok(_) => Ok(()),
+            // SAFETY: `raw` came from `Arc::into_raw` above and was stored nowhere.
+            Err(_) => Err(unsafe { Arc::from_raw(raw) }),
+        }
+    }
+    /// The value, if there is one.
+    #[inline]
+    pub fn get(&self) -> Option<&T> {
+        let raw = self.place.load(Acquire); // pairs with `set`
+        // SAFETY: a pointer that is not null came from `Arc::into_raw`, whose count this place owns until it is dropped, which the
+        // borrow of `self` forbids.
+        unsafe { raw.as_ref() }
+    }
+    /// The value, counted.
+    #[inline]
+    pub fn arc(&self) -> Option<Arc<T>> {
+        let raw = self.place.load(Acquire); // pairs with `set`
+        if raw.is_null() {
+            return None;
+        }
+        // SAFETY: as in `get`, the place's own count keeps the value alive; the new `Arc` gets a count of its own first.
+        unsafe {
+            Arc::increment_strong_count(raw);
+            Some(Arc::from_raw(raw))
+        }
+    }
+}
+
+impl<T> Default for OnceArc<T> {
+    fn default() -> Self {
+        Self::empty()
+    }
+}
+
+impl<T> Drop for OnceArc<T> {
+    fn drop(&mut self) {
+        let raw = *self.place.get_mut();
+        if !raw.is_null() {
+            // SAFETY: the place's own count, given up exactly once.
+            drop(unsafe { Arc::from_raw(raw) });
+        }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for OnceArc<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OnceArc").field(&self.get()).finish()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_filled_once_and_freed_once() {
+        let value = Arc::new(5);
+        let place = OnceArc::empty();
+        assert!(place.get().is_none() && place.arc().is_none());
+        place.set(Arc::clone(&value)).expect("empty");
+        assert_eq!(place.set(Arc::new(6)), Err(Arc::new(6)));
+        assert_eq!((place.get(), place.arc()), (Some(&5), Some(Arc::clone(&value))));
+        assert_eq!(Arc::strong_count(&value), 2);
+        drop(place);
+        assert_eq!(Arc::strong_count(&value), 1);
+    }
+
+    #[test]
+    fn readers_see_nothing_or_all_of_it() {
+        let place = Arc::new(OnceArc::empty());
+        let reader = {
+            let place = Arc::clone(&place);
+            std::thread::spawn(move || {
+                loop {
+                    if let Some(v) = place.get() {
+                        assert_eq!(*v, vec![7; 100]);
+                        return place.arc();
+                    }
+                    std::hint::spin_loop();
+                }
+            })
+        };
+        place.set(Arc::new(vec![7; 100])).expect("nobody else fills it");
+        assert_eq!(reader.join().expect("reader ends").as_deref(), place.get());
+    }
+}
