@@ -70,6 +70,18 @@ impl<T> Classifier<T> {
     /// The visible rule of highest priority that matches `key`. Adds to `wc` every bit that the answer
     /// depends on, also when there is none.
     pub fn lookup(&self, version: u64, key: &FlowKey, wc: &mut FlowMask) -> Option<Arc<Entry<T>>> {
+        self.lookup_where(version, key, wc, |_| true)
+    }
+
+    /// As [`Classifier::lookup`], among the rules that `accept` takes. It is asked about every matching rule whose priority is
+    /// higher than that of the best one so far; what it answers must follow from the rule.
+    pub fn lookup_where(
+        &self,
+        version: u64,
+        key: &FlowKey,
+        wc: &mut FlowMask,
+        mut accept: impl FnMut(&Entry<T>) -> bool,
+    ) -> Option<Arc<Entry<T>>> {
         let view = self.view.load();
         let mut tries = Tries::new(&view.tracked);
         let mut best: Option<Arc<Entry<T>>> = None;
@@ -79,7 +91,7 @@ impl<T> Classifier<T> {
             if best.as_ref().is_some_and(|b| b.priority >= *max) {
                 break;
             }
-            let found = subtable.lookup(version, key, &mut tries, wc);
+            let found = subtable.lookup(version, key, &mut tries, wc, &mut accept);
             if found
                 .as_ref()
                 .is_some_and(|e| best.as_ref().is_none_or(|b| e.priority > b.priority))

@@ -187,7 +187,11 @@ mod tests {
                 }
                 slots.taken.fetch_add(1, Relaxed);
             }
-            assert!(slots.tags.len() * 12 <= n * 32 + 100, "{} places for {n} rules", slots.tags.len());
+            assert!(
+                slots.tags.len() * 12 <= n * 32 + 100,
+                "{} places for {n} rules",
+                slots.tags.len()
+            );
         }
     }
 }

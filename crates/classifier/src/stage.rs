@@ -96,11 +96,7 @@ impl StageIndex {
     /// The same with room: hashes that no rule has any more are left out.
     #[must_use]
     pub(crate) fn rebuilt(&self) -> Self {
-        let live = self
-            .slots
-            .iter()
-            .filter(|s| s.load(Relaxed) & COUNT != 0)
-            .count();
+        let live = self.slots.iter().filter(|s| s.load(Relaxed) & COUNT != 0).count();
         let new = Self::with_slots(((live + 1) * 2).next_power_of_two());
         for s in &self.slots {
             let v = s.load(Relaxed);

@@ -5,7 +5,7 @@
 
 use crate::mini::{Hasher, MiniMask};
 use crate::prefix::{N_FIELDS, PrefixField, Tries};
-use crate::slots::Slots;
+use crate::slots::{Candidate, Slots};
 use crate::stage::StageIndex;
 use crate::trie::Trie;
 use core::mem::offset_of;
@@ -141,13 +141,15 @@ impl<T> Subtable<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The entry of highest priority that matches `key` and is visible. Adds the bits that the answer depends on to `wc`.
+    /// The entry of highest priority that matches `key`, is visible and that `accept` takes. Adds the bits that the answer depends
+    /// on to `wc`.
     pub(crate) fn lookup(
         &self,
         version: u64,
         key: &FlowKey,
         tries: &mut Tries<'_>,
         wc: &mut FlowMask,
+        accept: &mut impl FnMut(&Entry<T>) -> bool,
     ) -> Option<Arc<Entry<T>>> {
         let words = self.mask.words();
         let shape = self.shape.load();
@@ -165,14 +167,21 @@ impl<T> Subtable<T> {
                 return None;
             }
         }
-        let found = shape
-            .slots
-            .candidates(hash.get())
-            .filter(|c| c.entry.visible(version) && self.mask.matches(key, &c.entry.values))
-            .reduce(|a, b| if b.entry.priority > a.entry.priority { b } else { a })
-            .and_then(|c| c.take());
+        let (mut best, mut refused) = (None::<Candidate<'_, T>>, false);
+        for c in shape.slots.candidates(hash.get()) {
+            let e = c.entry;
+            let better = best.as_ref().is_none_or(|b| e.priority > b.entry.priority);
+            if better && e.visible(version) && self.mask.matches(key, &e.values) {
+                if accept(e) {
+                    best = Some(c);
+                } else {
+                    refused = true;
+                }
+            }
+        }
+        let found = best.and_then(|c| c.take());
         match (&self.ports, &found) {
-            (Some(p), None) => self.add_but_ports(p, key, wc),
+            (Some(p), None) if !refused => self.add_but_ports(p, key, wc),
             _ => add(words, wc),
         }
         found

@@ -120,6 +120,14 @@ proptest! {
                 // Exactly one may be the answer, or several of equal priority: the same set as for the mixture.
                 let again = cls.lookup(version, &mixed(key, other, &wc), &mut FlowMask::default());
                 prop_assert_eq!(got.map(|e| e.data), again.map(|e| e.data));
+                // Among some of the rules only.
+                let even = list.iter().filter(|r| r.data % 2 == 0).cloned().collect::<Vec<_>>();
+                let mut wc = FlowMask::default();
+                let got = cls.lookup_where(version, key, &mut wc, |e| e.data % 2 == 0);
+                let want = linear::lookup(&even, version, key);
+                prop_assert_eq!(got.as_ref().map(|e| e.priority), want.map(|r| r.priority));
+                let again = cls.lookup_where(version, &mixed(key, other, &wc), &mut FlowMask::default(), |e| e.data % 2 == 0);
+                prop_assert_eq!(got.map(|e| e.data), again.map(|e| e.data));
             }
         }
         prop_assert_eq!(cls.len(), list.iter().filter(|r| r.removed > purge_at).count());
