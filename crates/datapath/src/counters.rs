@@ -19,38 +19,52 @@ pub(crate) struct PortCounters {
 /// Length of a usage interval.
 pub(crate) const INTERVAL_MS: u64 = 5000;
 /// Intervals of the window: 60 seconds.
-const INTERVALS: usize = 12;
+pub(crate) const INTERVALS: usize = 12;
+/// Intervals that are kept: those of the window, the one that runs, and some for a reader that comes late.
+const KEPT: usize = 16;
 /// The window over which usage is shown, milliseconds.
 pub(crate) const WINDOW_MS: u64 = INTERVAL_MS * INTERVALS as u64;
 
-/// Cycles spent in the last minute, in intervals. Interval `n` is kept in slot `n % 12` with its number, so that a
-/// reader tells a current slot from one that was left behind while the worker slept.
+/// Cycles spent in the last minute, in intervals. Interval `n` is kept in slot `n % 16` with its number, so that a
+/// reader tells a current slot from one that was left behind while the worker slept. Readers look at intervals that are over.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
-    slots: [(Counter, Counter); INTERVALS],
+    slots: [(Counter, Counter); KEPT],
 }
 
 impl Window {
     /// Adds cycles spent at `now_ms`. Owner only.
     pub(crate) fn add(&self, now_ms: u64, cycles: u64) {
         let n = now_ms / INTERVAL_MS;
-        let (number, sum) = &self.slots[usize::try_from(n).unwrap_or(0) % INTERVALS];
+        let (number, sum) = &self.slots[usize::try_from(n).unwrap_or(0) % KEPT];
         if number.get() != n {
             sum.set(0);
             number.set(n);
         }
         sum.add(cycles);
     }
+    /// Cycles of each of the window's intervals, the newest first.
+    pub(crate) fn each(&self, now_ms: u64) -> [u64; INTERVALS] {
+        let now = now_ms / INTERVAL_MS;
+        std::array::from_fn(|back| {
+            let n = now.saturating_sub(1 + back as u64);
+            let (number, sum) = &self.slots[usize::try_from(n).unwrap_or(0) % KEPT];
+            if number.get() == n && n > 0 { sum.get() } else { 0 }
+        })
+    }
     /// The sum over the last `window_ms`, in whole intervals.
     pub(crate) fn sum(&self, now_ms: u64, window_ms: u64) -> u64 {
-        let intervals = (window_ms / INTERVAL_MS).max(1);
-        let oldest = (now_ms / INTERVAL_MS).saturating_sub(intervals - 1);
-        self.slots
-            .iter()
-            .filter(|(n, _)| n.get() >= oldest)
-            .map(|(_, sum)| sum.get())
-            .sum()
+        let intervals = usize::try_from(window_ms / INTERVAL_MS)
+            .unwrap_or(INTERVALS)
+            .max(1);
+        self.each(now_ms).iter().take(intervals).sum()
     }
+}
+
+/// Intervals of the last `window_ms` that a thread has lived through, which started at `started_ms`.
+pub(crate) fn whole_intervals(now_ms: u64, started_ms: u64, window_ms: u64) -> u64 {
+    let lived = (now_ms / INTERVAL_MS).saturating_sub(started_ms.div_ceil(INTERVAL_MS));
+    lived.min(window_ms / INTERVAL_MS)
 }
 
 macro_rules! worker_counters {
@@ -127,4 +141,38 @@ worker_counters! {
     flows,
     /// Masks now.
     masks,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_shows_intervals_that_are_over() {
+        let w = Window::default();
+        w.add(5_000, 7);
+        w.add(9_999, 1);
+        assert_eq!(w.sum(9_999, WINDOW_MS), 0, "this interval is not over");
+        assert_eq!(w.sum(10_000, INTERVAL_MS), 8);
+        w.add(10_000, 5);
+        assert_eq!(w.sum(15_000, INTERVAL_MS), 5);
+        assert_eq!(w.sum(15_000, WINDOW_MS), 13);
+        assert_eq!(w.each(15_000)[..3], [5, 8, 0]);
+        assert_eq!(w.sum(69_999, WINDOW_MS), 13);
+        assert_eq!(w.sum(70_000, WINDOW_MS), 5, "a minute ago");
+        assert_eq!(
+            w.sum(5_000 + 16 * INTERVAL_MS, WINDOW_MS),
+            0,
+            "the slot's number tells"
+        );
+    }
+
+    #[test]
+    fn intervals_lived_through() {
+        assert_eq!(whole_intervals(9_999, 1_000, WINDOW_MS), 0);
+        assert_eq!(whole_intervals(10_000, 1_000, WINDOW_MS), 1);
+        assert_eq!(whole_intervals(10_000, 5_000, WINDOW_MS), 1);
+        assert_eq!(whole_intervals(900_000, 1_000, WINDOW_MS), 12);
+        assert_eq!(whole_intervals(900_000, 1_000, INTERVAL_MS), 1);
+    }
 }

@@ -7,8 +7,9 @@
 //! Locks, in the order in which they are taken: control (ports and workers), sweep (entries), upcalls.
 
 use crate::action::{Action, PortNo};
+use crate::assign::Spread;
 use crate::config::{Config, DatapathError, PortConfig};
-use crate::control::{Control, UpcallRings, WorkerHandle};
+use crate::control::{AutoLb, Control, UpcallRings, WorkerHandle};
 use crate::drops::DropKind;
 use crate::format;
 use crate::hash::HashKey;
@@ -142,6 +143,7 @@ impl Datapath {
             name: p.port.name().to_owned(),
             kind: p.port.kind(),
             n_rxq: p.rx.len(),
+            is_pmd: p.port.is_pmd(),
         };
         control.ports.iter().map(info).collect()
     }
@@ -167,13 +169,40 @@ impl Datapath {
 
     /// One pinned worker per processor of `cpus` (`pmd-cpu-mask`). `None` or empty: one per processor that the
     /// process may use, at most 4, not pinned: on a machine that has other work to do, the scheduler moves them
-    /// out of its way. All queues are opened anew; cached flows are credited and dropped.
+    /// out of its way. Workers that are wanted before and after stay; queues of the others move, and what those have cached is credited and dropped.
     ///
     /// # Errors
-    /// [`DatapathError::Io`] when the system refuses threads; what a port says that cannot be opened again (the
-    /// others are).
+    /// [`DatapathError::Io`] when the system refuses threads; what a port says that cannot be opened for a new worker.
     pub fn set_workers(&self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         self.control.lock().set_workers(cpus)
+    }
+    /// How receive queues are spread over workers (`pmd-rxq-assign`, `pmd-rxq-isolate`); takes effect with
+    /// [`Datapath::assign_queues`].
+    pub fn set_spread(&self, spread: Spread) {
+        self.control.lock().set_spread(spread);
+    }
+    /// Assigns receive queues to workers, if ports or settings have changed since that was done last. A new queue is polled before that
+    /// too, by some worker.
+    ///
+    /// # Errors
+    /// [`DatapathError::Timeout`] when a worker does not answer.
+    pub fn assign_queues(&self) -> Result<(), DatapathError> {
+        self.control.lock().assign()
+    }
+    /// Assigns receive queues to workers by what they cost now (`dpif-netdev/pmd-rxq-rebalance`).
+    ///
+    /// # Errors
+    /// As [`Datapath::assign_queues`].
+    pub fn rebalance(&self) -> Result<(), DatapathError> {
+        self.control.lock().assign_again()
+    }
+    /// Sets automatic load balancing up (`pmd-auto-lb*`).
+    pub fn set_auto_lb(&self, settings: AutoLb) {
+        self.control.lock().set_auto_lb(settings);
+    }
+    /// Lets automatic load balancing do what is due; to be called about once a second.
+    pub fn balance(&self) {
+        self.control.lock().balance();
     }
     /// How many workers there are.
     pub fn n_workers(&self) -> usize {

@@ -6,6 +6,7 @@
 //! packets are credited to ([`Credit`]).
 
 pub mod action;
+mod assign;
 mod cache;
 mod compact;
 pub mod config;
@@ -39,7 +40,9 @@ mod worker;
 mod tests;
 
 pub use action::{Action, PortNo};
+pub use assign::{RxqAssign, Spread};
 pub use config::{Config, DatapathError, PortConfig};
+pub use control::AutoLb;
 pub use drops::DropKind;
 pub use format::format_actions;
 pub use handle::Datapath;

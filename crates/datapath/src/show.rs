@@ -2,7 +2,7 @@
 //! them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with zeros, for scripts.
 
 use crate::control::{Control, WorkerHandle};
-use crate::counters::{INTERVAL_MS, WINDOW_MS, WorkerNumbers};
+use crate::counters::{INTERVAL_MS, WINDOW_MS, WorkerNumbers, whole_intervals};
 use crate::drops::DropKind;
 use crate::sweep::SweepCounts;
 use heddle_sys::Tsc;
@@ -197,35 +197,23 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
         ms => ms.next_multiple_of(INTERVAL_MS),
     };
     let mut s = String::new();
-    for (index, w) in chosen(c, core) {
+    for (_, w) in chosen(c, core) {
         if s.is_empty() {
             let _ = writeln!(s, "Displaying last {} seconds pmd usage %", window_ms / 1000);
         }
-        let isolated = c
-            .ports
-            .values()
-            .any(|p| p.config.affinity.iter().any(|(_, core)| *core == w.core));
         let _ = write!(
             s,
-            "pmd thread numa_id {} core_id {}:\n  isolated : {isolated}\n",
-            w.numa, w.core
+            "pmd thread numa_id {} core_id {}:\n  isolated : {}\n",
+            w.numa, w.core, w.isolated
         );
-        let age = w
-            .started
-            .elapsed()
-            .min(std::time::Duration::from_millis(window_ms));
         // Nothing is told before there is a whole interval.
-        let total = if age < std::time::Duration::from_millis(INTERVAL_MS) {
-            0
-        } else {
-            Tsc::from_us(u64::try_from(age.as_micros()).unwrap_or(u64::MAX))
-        };
+        let total = Tsc::from_us(whole_intervals(now_ms, w.started_ms, window_ms) * INTERVAL_MS * 1000);
         let mut queues = 0;
         let mut in_queues = 0;
-        let mut ports: Vec<_> = c.ports.values().collect();
+        let mut ports: Vec<_> = c.ports.values().filter(|p| p.port.is_pmd()).collect();
         ports.sort_by_key(|p| p.port.name().to_owned());
         for p in ports {
-            for r in p.rx.iter().filter(|r| r.worker == index) {
+            for r in p.rx.iter().filter(|r| r.worker == Some(w.id)) {
                 queues += 1;
                 let cycles = r.shared.usage.sum(now_ms, window_ms);
                 in_queues += cycles;

@@ -35,6 +35,8 @@ pub struct PortInfo {
     pub kind: &'static str,
     /// Receive queues opened.
     pub n_rxq: usize,
+    /// Its queues are assigned to workers and shown.
+    pub is_pmd: bool,
 }
 
 /// A port's counters since it was added, over all workers.

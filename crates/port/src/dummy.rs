@@ -162,6 +162,7 @@ impl Port for DummyPort {
             admin_up: state.up,
             link_up: state.up,
             ifindex: state.ifindex,
+            numa: Some(state.numa_id),
             ..PortStatus::default()
         }
     }
@@ -187,6 +188,9 @@ impl Port for DummyPort {
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
         Shared::set_options(&self.shared, options);
         Ok(())
+    }
+    fn is_pmd(&self) -> bool {
+        self.kind == "dummy-pmd"
     }
     fn counts_losses(&self) -> bool {
         false

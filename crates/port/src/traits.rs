@@ -118,6 +118,11 @@ pub trait Port: Send + Sync {
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
+    /// Whether workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The others' queues are all polled by
+    /// the first worker.
+    fn is_pmd(&self) -> bool {
+        true
+    }
     /// Whether the device wants receive queue `queue` to be polled (`dpif-netdev/pmd-rxq-show` says so).
     fn rxq_enabled(&self, _queue: usize) -> bool {
         true

@@ -79,6 +79,7 @@ impl Switch {
     /// # Errors
     /// The system refuses threads or descriptors.
     pub fn start(options: Arc<Options>) -> anyhow::Result<Arc<Switch>> {
+        crate::reconcile::tell_processors(options.dummy_numa.as_deref());
         let clock = Arc::new(Clock::default());
         let ofproto = Ofproto::new(clock.clone());
         let config = Config {
@@ -170,6 +171,7 @@ impl Switch {
     pub fn tick(&self) {
         let _alone = self.ticking.lock();
         self.give_back();
+        self.datapath.balance();
         self.ofproto.tick();
     }
 
@@ -182,6 +184,7 @@ impl Switch {
                 let step = left.min(step_ms.max(1));
                 self.clock.warp(step);
                 self.datapath.tick();
+                self.datapath.balance();
                 self.ofproto.tick();
                 left -= step;
             }

@@ -137,6 +137,10 @@ impl<T: Send> Producer<T> {
 }
 
 impl<T: Send> Consumer<T> {
+    /// Whether the writing end is gone: what waits now is all that will ever come.
+    pub fn is_abandoned(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
     /// Takes the oldest item.
     pub fn pop(&mut self) -> Option<T> {
         if self.head == self.tail_seen {

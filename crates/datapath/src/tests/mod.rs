@@ -3,6 +3,7 @@
 mod fake;
 mod flows;
 mod hierarchy;
+mod moves;
 mod ports;
 mod twins;
 

@@ -148,6 +148,7 @@ fn queues_go_to_workers_of_their_memorys_node() {
             ..PortConfig::default()
         };
         dp.configure_port(PortNo(no), config).unwrap();
+        dp.assign_queues().unwrap();
     };
     for (no, name) in [(1, "a"), (2, "b"), (3, "c"), (4, "d")] {
         dp.add_port(FakePort::new(name) as _, Some(PortNo(no))).unwrap();

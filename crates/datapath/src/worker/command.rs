@@ -23,6 +23,8 @@ pub(crate) enum Command {
     AddTx(u32, TxPort),
     /// Receive from this queue from now on.
     AddRx(RxSlot),
+    /// Give these queues back (port, number), to be polled by another worker.
+    TakeRx(Vec<(u32, usize)>, Sender<Reply>),
     /// Receive no more from this port; the queues come back.
     DelRx(u32, Sender<Reply>),
     /// Forget this port; its queues come back.
@@ -43,6 +45,8 @@ pub(crate) enum Command {
 pub(crate) enum Reply {
     /// It is done.
     Done,
+    /// The queues that were asked back.
+    Slots(Vec<RxSlot>),
     /// It is done, and these are closed where the answer is dropped: by the one who asked.
     Queues(
         #[expect(dead_code, reason = "held to be dropped elsewhere")] Vec<Box<dyn RxQueue>>,
@@ -116,6 +120,10 @@ impl Worker {
                 slot.watched = slot.queue.wake_fd().map(|fd| fd.0).filter(|fd| self.watch(*fd));
                 self.rx.push(slot);
             }
+            Command::TakeRx(names, reply) => {
+                let slots = self.take_slots(|slot| names.contains(&(slot.port, slot.index)));
+                let _ = reply.send(Reply::Slots(slots));
+            }
             Command::DelRx(no, reply) => {
                 let queues = self.take_rx(no);
                 let _ = reply.send(Reply::Queues(queues, None));
@@ -152,17 +160,24 @@ impl Worker {
     }
 
     fn take_rx(&mut self, no: u32) -> Vec<Box<dyn RxQueue>> {
+        let slots = self.take_slots(|slot| slot.port == no);
+        slots.into_iter().map(|slot| slot.queue).collect()
+    }
+
+    /// Lets go of queues. All of their packets have gone through: commands run between bursts.
+    fn take_slots(&mut self, which: impl Fn(&RxSlot) -> bool) -> Vec<RxSlot> {
         self.publish_rx_drops();
         let mut gone = Vec::new();
         let mut i = 0;
         while i < self.rx.len() {
-            if self.rx[i].port == no {
-                let slot = self.rx.remove(i);
+            if which(&self.rx[i]) {
+                let mut slot = self.rx.remove(i);
+                slot.watched = None;
                 if let Some(fd) = slot.queue.wake_fd() {
                     // It may have been shared with a queue that went before.
                     let _ = self.epoll.remove(fd.0);
                 }
-                gone.push(slot.queue);
+                gone.push(slot);
             } else {
                 i += 1;
             }

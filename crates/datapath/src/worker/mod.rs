@@ -53,12 +53,30 @@ pub(crate) struct RxShared {
 pub(crate) struct RxSlot {
     pub(crate) queue: Box<dyn RxQueue>,
     pub(crate) port: u32,
+    /// Its number among the port's queues.
+    pub(crate) index: usize,
+    /// Of the worker that polls it.
     pub(crate) counters: Arc<PortCounters>,
     pub(crate) shared: Arc<RxShared>,
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
     /// In the epoll set under this descriptor, which is its token too.
     pub(crate) watched: Option<RawFd>,
+}
+
+impl RxSlot {
+    /// A queue that no worker has polled yet.
+    pub(crate) fn new(queue: Box<dyn RxQueue>, port: u32, index: usize, shared: Arc<RxShared>) -> Self {
+        Self {
+            queue,
+            port,
+            index,
+            counters: Arc::default(),
+            shared,
+            dropped_seen: 0,
+            watched: None,
+        }
+    }
 }
 
 /// What a lookup chose for a packet of the burst.

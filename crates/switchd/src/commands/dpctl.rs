@@ -248,7 +248,18 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         names: options.names,
     };
     let mut by_core: BTreeMap<Option<usize>, Vec<FlowDump>> = BTreeMap::new();
-    for flow in switch.datapath.flows() {
+    let main: Vec<u32> = switch
+        .datapath
+        .ports()
+        .iter()
+        .filter(|p| !p.is_pmd)
+        .map(|p| p.no.0)
+        .collect();
+    for mut flow in switch.datapath.flows() {
+        if main.contains(&flow.key.in_port) {
+            // Pretended devices that Open vSwitch's main thread polls.
+            flow.core = None;
+        }
         if ports.contains_key(&flow.key.in_port) && filter.takes(&flow) {
             by_core.entry(flow.core).or_default().push(flow);
         }

@@ -30,6 +30,11 @@ pub(super) fn register(c: &Commands<'_>) {
             Ok(s.datapath.pmd_rxq_show(wanted.core, wanted.secs))
         },
     );
+    c.add("dpif-netdev/pmd-rxq-rebalance", "[dp]", (0, 1), |s, args| {
+        Wanted::parse(s, args)?;
+        s.datapath.rebalance().map_err(|e| e.to_string())?;
+        Ok("pmd rxq rebalance requested.\n".into())
+    });
     let usage = "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]";
     c.add("dpif-netdev/pmd-perf-show", usage, (0, ANY), |s, args| {
         let wanted = Wanted::parse(s, args)?;

@@ -53,8 +53,16 @@ impl Reconciler {
         for name in self.names() {
             self.finish(&name);
         }
+        self.assign_queues();
         self.applied = desired.next_cfg;
         self.update_inventory();
+    }
+
+    /// Receive queues go to the workers that are to have them, now that all ports are there.
+    pub(super) fn assign_queues(&self) {
+        if let Err(error) = self.switch.datapath.assign_queues() {
+            log::error!(target: "dpif_netdev", "receive queues could not be assigned: {error}");
+        }
     }
 
     pub(super) fn names(&self) -> Vec<String> {

@@ -3,6 +3,7 @@
 use heddle_datapath::Datapath;
 
 use super::desired::Smap;
+use super::pmd::Pmd;
 
 /// The settings that this switch has. Others are accepted and change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub(super) struct Globals {
     pub(super) bundle_idle_s: u64,
     /// Processors of workers; `None`: the datapath's choice.
     cpus: Option<Vec<usize>>,
+    /// Settings of workers; `None`: none were read yet.
+    pmd: Option<Pmd>,
     /// Controllers wait until flows are restored.
     pub(super) restore_wait: bool,
     /// Statistics of the machine are wanted.
@@ -52,6 +55,7 @@ impl Globals {
                 .get("pmd-cpu-mask")
                 .filter(|m| !m.is_empty())
                 .and_then(cpu_mask),
+            pmd: Some(Pmd::read(config)),
             restore_wait: waited && config.bool("flow-restore-wait", false),
             statistics: config.bool("enable-statistics", false),
             stats_interval_ms: config.number("stats-update-interval", 5000).max(5000),
@@ -96,6 +100,9 @@ impl Globals {
             datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
         }
         self.tell_dpdk(before);
+        if let Some(pmd) = &self.pmd {
+            pmd.apply(before.pmd.as_ref(), datapath);
+        }
         if self.cpus != before.cpus {
             if let Err(error) = datapath.set_workers(self.cpus.as_deref()) {
                 log::error!(target: "dpif_netdev", "pmd-cpu-mask: {error}");

@@ -18,6 +18,7 @@ mod mac;
 mod make;
 mod mtu;
 mod numbers;
+mod pmd;
 mod ports;
 mod refresh;
 mod remotes;
@@ -29,6 +30,7 @@ pub(crate) use apply::{OWN_PORT, port_text};
 pub(crate) use driver::run;
 pub(crate) use kinds::datapath_name;
 pub(crate) use mac::{mac_text, parse_mac};
+pub(crate) use pmd::tell_processors;
 pub use state::{Inventory, Item};
 
 use std::collections::BTreeMap;

@@ -31,6 +31,7 @@ impl Reconciler {
             state.controllers.tick();
             self.bridges.insert(name, state);
         }
+        self.assign_queues();
         found
     }
 

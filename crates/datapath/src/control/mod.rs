@@ -1,0 +1,345 @@
+//! The control side of ports and workers: who polls what, and how that changes while packets flow.
+//!
+//! All changes are made under one lock (workers never take it) by commands to the workers; a change returns when the workers
+//! have carried it out. Queues are opened and closed here, not on workers: that may take milliseconds.
+//!
+//! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by themselves, by load.
+
+mod auto;
+mod place;
+mod workers;
+
+use crate::action::PortNo;
+use crate::assign::Spread;
+use crate::config::{Config, DatapathError, PortConfig};
+use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
+use crate::shared::Shared;
+use crate::sweep::Sweep;
+use crate::tx::TxPort;
+use crate::view::{PortStats, UpcallPacket};
+use crate::worker::{Command, CommandTx, PATIENCE, Reply, RxShared, RxSlot};
+pub use auto::AutoLb;
+use auto::AutoState;
+use heddle_port::Port;
+use heddle_sync::ring::Consumer;
+use parking_lot::Mutex;
+use place::Dirty;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+use workers::Place;
+
+/// Largest port number: workers index a table by it.
+const MAX_PORT: u32 = 65_533;
+
+/// A receive queue, as the control side knows it.
+pub(crate) struct RxInfo {
+    pub(crate) queue: usize,
+    /// The worker that polls it, by its id.
+    pub(crate) worker: Option<usize>,
+    pub(crate) shared: Arc<RxShared>,
+    /// The queue itself while no worker has it.
+    parked: Option<RxSlot>,
+}
+
+/// A port.
+pub(crate) struct PortState {
+    pub(crate) port: Arc<dyn Port>,
+    pub(crate) config: PortConfig,
+    mtu: Arc<AtomicU32>,
+    /// One per worker, with the worker's id.
+    counters: Vec<(usize, Arc<PortCounters>)>,
+    pub(crate) rx: Vec<RxInfo>,
+    /// What workers and queues that are gone have counted.
+    past: PortStats,
+}
+
+/// A worker thread.
+pub(crate) struct WorkerHandle {
+    /// The smallest number that was free when it started.
+    pub(crate) id: usize,
+    pub(crate) commands: Arc<CommandTx>,
+    thread: Option<JoinHandle<()>>,
+    place: Place,
+    /// The processor that it is pinned to, or that it stands for in texts.
+    pub(crate) core: usize,
+    /// That processor's NUMA node.
+    pub(crate) numa: u32,
+    /// It polls queues with an affinity only.
+    pub(crate) isolated: bool,
+    pub(crate) counters: Arc<WorkerCounters>,
+    /// When it started, by the datapath's clock.
+    pub(crate) started_ms: u64,
+    /// Counts at the last `pmd-stats-clear`.
+    pub(crate) base: WorkerNumbers,
+    /// Lost upcalls then.
+    pub(crate) base_lost: u64,
+    /// When that was.
+    pub(crate) cleared_ms: u64,
+}
+
+/// Upcall rings, one per worker; those of ended workers until they are empty.
+pub(crate) type UpcallRings = Mutex<Vec<Consumer<UpcallPacket>>>;
+
+/// Ports and workers.
+pub(crate) struct Control {
+    pub(crate) shared: Arc<Shared>,
+    sweep: Arc<Mutex<Sweep>>,
+    upcalls: Arc<UpcallRings>,
+    config: Config,
+    pub(crate) ports: BTreeMap<u32, PortState>,
+    /// Ascending by processor.
+    pub(crate) workers: Vec<WorkerHandle>,
+    /// Workers that are about to end, while their queues move.
+    leaving: Vec<WorkerHandle>,
+    spread: Spread,
+    /// What has changed since queues were assigned last.
+    dirty: Dirty,
+    auto: AutoState,
+    /// Counters of ended workers that are not shown per worker: drops.
+    pub(crate) past_drops: Vec<u64>,
+    pub(crate) past: WorkerNumbers,
+}
+
+impl Control {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        sweep: Arc<Mutex<Sweep>>,
+        upcalls: Arc<UpcallRings>,
+        config: Config,
+    ) -> Self {
+        Self {
+            shared,
+            sweep,
+            upcalls,
+            config,
+            ports: BTreeMap::new(),
+            workers: Vec::new(),
+            leaving: Vec::new(),
+            spread: Spread::default(),
+            dirty: Dirty::default(),
+            auto: AutoState::default(),
+            past_drops: vec![0; crate::drops::DropKind::ALL.len()],
+            past: WorkerNumbers::default(),
+        }
+    }
+
+    // -- asking workers
+
+    /// Waits until every worker has done what it was told so far.
+    fn barrier(&self) -> Result<(), DatapathError> {
+        self.ask_all(Command::Barrier).map(|_| ())
+    }
+
+    /// Waits until every worker had a round without packets in its queues (a bounded time).
+    pub(crate) fn sync(&self, patience: Duration) -> Result<(), DatapathError> {
+        self.ask_within(patience, Command::Sync).map(|_| ())
+    }
+
+    fn ask_all(&self, command: impl Fn(mpsc::Sender<Reply>) -> Command) -> Result<Vec<Reply>, DatapathError> {
+        self.ask_within(PATIENCE, command)
+    }
+
+    fn ask_within(
+        &self,
+        patience: Duration,
+        command: impl Fn(mpsc::Sender<Reply>) -> Command,
+    ) -> Result<Vec<Reply>, DatapathError> {
+        let (tx, rx) = mpsc::channel();
+        let mut n = 0;
+        for w in &self.workers {
+            n += usize::from(w.commands.send(command(tx.clone())));
+        }
+        drop(tx);
+        let deadline = std::time::Instant::now() + patience;
+        let mut replies = Vec::with_capacity(n);
+        for _ in 0..n {
+            let left = deadline.saturating_duration_since(std::time::Instant::now());
+            replies.push(rx.recv_timeout(left).map_err(|_| DatapathError::Timeout)?);
+        }
+        Ok(replies)
+    }
+
+    // -- ports
+
+    pub(crate) fn add_port(
+        &mut self,
+        port: Arc<dyn Port>,
+        want: Option<PortNo>,
+    ) -> Result<PortNo, DatapathError> {
+        let no = match want {
+            Some(no) if self.ports.contains_key(&no.0) => return Err(DatapathError::InUse(no)),
+            Some(no) if no.0 > MAX_PORT => return Err(DatapathError::Full),
+            Some(no) => no.0,
+            None => (1..=MAX_PORT)
+                .find(|n| !self.ports.contains_key(n))
+                .ok_or(DatapathError::Full)?,
+        };
+        let mtu = Arc::new(AtomicU32::new(port.status().mtu));
+        let config = PortConfig::default();
+        let past = PortStats::default();
+        self.ports.insert(
+            no,
+            PortState {
+                port,
+                config,
+                mtu,
+                counters: Vec::new(),
+                rx: Vec::new(),
+                past,
+            },
+        );
+        if let Err(e) = self.open_tx(no).and_then(|()| self.open_rx(no)) {
+            // The error that matters is the one that the port gave.
+            let _ = self.close(no);
+            self.ports.remove(&no);
+            return Err(e);
+        }
+        Ok(PortNo(no))
+    }
+
+    pub(crate) fn del_port(&mut self, no: PortNo) -> Result<(), DatapathError> {
+        if !self.ports.contains_key(&no.0) {
+            return Err(DatapathError::NoPort(no));
+        }
+        let closed = self.close(no.0);
+        self.ports.remove(&no.0);
+        closed
+    }
+
+    /// Takes a port's queues away from all workers and closes them.
+    fn close(&self, no: u32) -> Result<(), DatapathError> {
+        self.ask_all(|reply| Command::DelPort(no, reply)).map(drop)
+    }
+
+    pub(crate) fn configure_port(&mut self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
+        let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
+        if state.config == config {
+            return Ok(());
+        }
+        let same_queues = state.config.n_rxq == config.n_rxq;
+        state.config = config;
+        self.dirty.port(no.0);
+        if same_queues {
+            return Ok(());
+        }
+        self.reopen_rx(no)?.or_else(|why| {
+            // As many queues as were asked for cannot be had. One can, as before: the port is not left deaf.
+            if let Some(state) = self.ports.get_mut(&no.0) {
+                state.config = PortConfig::default();
+            }
+            self.reopen_rx(no)??;
+            Err(why)
+        })
+    }
+
+    /// Closes the receive queues and opens those that are configured. The inner result is that of the opening.
+    fn reopen_rx(&mut self, no: PortNo) -> Result<Result<(), DatapathError>, DatapathError> {
+        self.ask_all(|reply| Command::DelRx(no.0, reply))?;
+        self.keep_counts(no.0);
+        Ok(self.open_rx(no.0))
+    }
+
+    pub(crate) fn set_mtu(&self, no: PortNo, mtu: u32) -> Result<(), DatapathError> {
+        self.ports
+            .get(&no.0)
+            .ok_or(DatapathError::NoPort(no))?
+            .mtu
+            .store(mtu, Relaxed);
+        Ok(())
+    }
+
+    /// Every worker can send on the port before any receives from it.
+    fn open_tx(&mut self, no: u32) -> Result<(), DatapathError> {
+        let ids: Vec<usize> = self.workers.iter().map(|w| w.id).collect();
+        ids.into_iter().try_for_each(|id| self.open_tx_of(no, id))?;
+        self.barrier()
+    }
+
+    /// Opens a port's transmit queue for worker `id`.
+    fn open_tx_of(&mut self, no: u32, id: usize) -> Result<(), DatapathError> {
+        let w = self
+            .workers
+            .iter()
+            .find(|w| w.id == id)
+            .ok_or(DatapathError::Timeout)?;
+        let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
+        let counters = Arc::new(PortCounters::default());
+        state.counters.push((id, Arc::clone(&counters)));
+        let queue = state.port.open_tx(id, self.workers.len())?;
+        let port = TxPort::new(queue, Arc::clone(&state.mtu), counters);
+        if w.commands.send(Command::AddTx(no, port)) {
+            Ok(())
+        } else {
+            Err(DatapathError::Timeout)
+        }
+    }
+
+    fn open_rx(&mut self, no: u32) -> Result<(), DatapathError> {
+        let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
+        let queues = state.port.open_rx(state.config.n_rxq.max(1))?;
+        for (i, queue) in queues.into_iter().enumerate() {
+            let shared = Arc::new(RxShared::default());
+            let slot = RxSlot::new(queue, no, i, Arc::clone(&shared));
+            state.rx.push(RxInfo {
+                queue: i,
+                worker: None,
+                shared,
+                parked: Some(slot),
+            });
+        }
+        self.dirty.port(no);
+        self.place_for_now(no)
+    }
+
+    /// Before a port's queues go: keeps what they have counted.
+    fn keep_counts(&mut self, no: u32) {
+        if let Some(state) = self.ports.get_mut(&no) {
+            for r in state.rx.drain(..) {
+                add_reasons(&mut state.past, &r.shared);
+            }
+        }
+    }
+
+    pub(crate) fn port_stats(&self, no: PortNo) -> Option<PortStats> {
+        let state = self.ports.get(&no.0)?;
+        let mut sum = state.past.clone();
+        for (_, c) in &state.counters {
+            add(&mut sum, c);
+        }
+        for r in &state.rx {
+            add_reasons(&mut sum, &r.shared);
+        }
+        Some(sum)
+    }
+
+    /// The worker that receives from a port, or the first.
+    pub(crate) fn worker_of(&self, no: PortNo) -> Option<&WorkerHandle> {
+        let id = self.ports.get(&no.0).and_then(|p| p.rx.first()?.worker);
+        let own = id.and_then(|id| self.workers.iter().find(|w| w.id == id));
+        own.or(self.workers.first())
+    }
+}
+
+fn add(to: &mut PortStats, c: &PortCounters) {
+    to.rx_packets += c.rx_packets.get();
+    to.rx_bytes += c.rx_bytes.get();
+    to.rx_errors += c.rx_errors.get();
+    to.tx_packets += c.tx_packets.get();
+    to.tx_bytes += c.tx_bytes.get();
+    to.tx_dropped += c.tx_dropped.get();
+    to.tx_errors += c.tx_errors.get();
+}
+
+fn add_reasons(to: &mut PortStats, r: &RxShared) {
+    for (name, n) in r.dropped.lock().iter() {
+        to.rx_dropped += n;
+        match to.rx_reasons.iter_mut().find(|(have, _)| have == name) {
+            Some((_, sum)) => *sum += n,
+            None => to.rx_reasons.push((name, *n)),
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Queues move between workers while packets flow.
+//!
+//! **Nothing is lost or reordered.** A worker gives a queue back between two bursts, when everything it received from it has been sent or
+//! dropped; the next worker starts where it stopped, and the packets wait in the queue meanwhile. The hand-over goes over
+//! channels, so what the one wrote about the queue (its counters, its place in a ring) the other sees.
+//!
+//! A new queue is polled at once, by a worker that will do for now ([`Control::place_for_now`]); who should poll what is decided for all queues together
+//! ([`Control::assign`]) when a row of changes is complete.
+
+use super::Control;
+use crate::action::PortNo;
+use crate::assign::{self, Core, Plan, Queue, Spread};
+use crate::config::DatapathError;
+use crate::counters::WINDOW_MS;
+use crate::worker::{Command, Reply, RxSlot};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What has changed since queues were assigned.
+#[derive(Debug, Default)]
+pub(super) struct Dirty {
+    all: bool,
+    ports: BTreeSet<u32>,
+}
+
+impl Dirty {
+    pub(super) fn port(&mut self, no: u32) {
+        self.ports.insert(no);
+    }
+    pub(super) fn all(&mut self) {
+        self.all = true;
+    }
+}
+
+/// A queue's name: port and number.
+type Name = (u32, usize);
+
+impl Control {
+    /// What the assignment goes by: queues that take part in it, in order.
+    pub(super) fn describe(&self) -> (Vec<Name>, Vec<Queue>) {
+        let now_ms = self.shared.clock.now_ms();
+        let (mut names, mut queues) = (Vec::new(), Vec::new());
+        for (no, p) in self.ports.iter().filter(|(_, p)| p.port.is_pmd()) {
+            let pinned = |q| {
+                p.config
+                    .affinity
+                    .iter()
+                    .find(|(queue, _)| *queue == q)
+                    .map(|(_, core)| *core)
+            };
+            for r in &p.rx {
+                names.push((*no, r.queue));
+                queues.push(Queue {
+                    port: p.port.name().to_owned(),
+                    queue: r.queue,
+                    numa: p.config.numa,
+                    pinned: pinned(r.queue),
+                    cycles: r.shared.usage.sum(now_ms, WINDOW_MS),
+                    // Open vSwitch polls these on its main thread, always.
+                    must: matches!(p.port.kind(), "system" | "internal"),
+                });
+            }
+        }
+        (names, queues)
+    }
+
+    pub(super) fn cores(&self) -> Vec<Core> {
+        let core = |w: &super::WorkerHandle| Core {
+            core: w.core,
+            numa: w.numa,
+        };
+        self.workers.iter().map(core).collect()
+    }
+
+    pub(crate) fn set_spread(&mut self, spread: Spread) {
+        if self.spread != spread {
+            self.spread = spread;
+            self.dirty.all();
+        }
+    }
+
+    /// Assigns all queues anew, if something has changed, and moves those that are elsewhere.
+    pub(crate) fn assign(&mut self) -> Result<(), DatapathError> {
+        let dirty = std::mem::take(&mut self.dirty);
+        if !dirty.all && dirty.ports.is_empty() || self.workers.is_empty() {
+            return Ok(());
+        }
+        self.auto.changed();
+        let (names, queues) = self.describe();
+        let plan = assign::plan(self.spread, &self.cores(), &queues);
+        for (w, isolated) in self.workers.iter_mut().zip(&plan.isolated) {
+            w.isolated = *isolated;
+        }
+        let id = |w: usize| self.workers.get(w).map(|w| w.id);
+        let mut places: BTreeMap<Name, Option<usize>> = names
+            .iter()
+            .zip(&plan.place)
+            .map(|(name, place)| (*name, place.and_then(id)))
+            .collect();
+        let first = self.workers.first().map(|w| w.id);
+        for (no, p) in self.ports.iter().filter(|(_, p)| !p.port.is_pmd()) {
+            places.extend(p.rx.iter().map(|r| ((*no, r.queue), first)));
+        }
+        let moved = self.differing(&places);
+        tell(&plan, |q| {
+            dirty.all || dirty.ports.contains(&names[q].0) || moved.iter().any(|(name, _)| *name == names[q])
+        });
+        self.move_all(&moved)
+    }
+
+    /// Assigns all queues anew, whether or not something has changed.
+    pub(crate) fn assign_again(&mut self) -> Result<(), DatapathError> {
+        self.dirty.all();
+        self.assign()
+    }
+
+    fn differing(&self, places: &BTreeMap<Name, Option<usize>>) -> Vec<(Name, Option<usize>)> {
+        let differs = |((no, queue), to): &(Name, Option<usize>)| {
+            let rx = self
+                .ports
+                .get(no)
+                .and_then(|p| p.rx.iter().find(|r| r.queue == *queue));
+            rx.is_some_and(|r| r.worker != *to)
+        };
+        places
+            .iter()
+            .map(|(name, to)| (*name, *to))
+            .filter(differs)
+            .collect()
+    }
+
+    /// Moves queues to other workers; `None`: to nobody.
+    fn move_all(&mut self, moves: &[(Name, Option<usize>)]) -> Result<(), DatapathError> {
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let slots = self.take_back(moves)?;
+        for slot in slots {
+            let to = moves
+                .iter()
+                .find(|(name, _)| *name == (slot.port, slot.index))
+                .and_then(|(_, to)| *to);
+            self.give(slot, to)?;
+        }
+        self.barrier()
+    }
+
+    /// Takes queues back from those who have them.
+    fn take_back(&mut self, moves: &[(Name, Option<usize>)]) -> Result<Vec<RxSlot>, DatapathError> {
+        let mut slots = Vec::new();
+        let mut from: BTreeMap<usize, Vec<Name>> = BTreeMap::new();
+        for (name, _) in moves {
+            let state = self.ports.get_mut(&name.0);
+            let Some(rx) = state.and_then(|p| p.rx.iter_mut().find(|r| r.queue == name.1)) else {
+                continue;
+            };
+            slots.extend(rx.parked.take());
+            if let Some(id) = rx.worker.take() {
+                from.entry(id).or_default().push(*name);
+            }
+        }
+        let (tx, rx) = std::sync::mpsc::channel();
+        let mut asked = 0;
+        for (id, names) in from {
+            let worker = self.workers.iter().chain(&self.leaving).find(|w| w.id == id);
+            let sent = worker.is_some_and(|w| w.commands.send(Command::TakeRx(names, tx.clone())));
+            asked += usize::from(sent);
+        }
+        drop(tx);
+        for _ in 0..asked {
+            match rx.recv_timeout(crate::worker::PATIENCE) {
+                Ok(Reply::Slots(some)) => slots.extend(some),
+                Ok(_) => {}
+                // The queues of a worker that does not answer are lost with it.
+                Err(_) => return Err(DatapathError::Timeout),
+            }
+        }
+        Ok(slots)
+    }
+
+    /// Gives a queue to worker `to`, or keeps it.
+    fn give(&mut self, mut slot: RxSlot, to: Option<usize>) -> Result<(), DatapathError> {
+        let no = slot.port;
+        let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
+        let counters = to.and_then(|to| state.counters.iter().find(|(id, _)| *id == to));
+        let worker = to.and_then(|to| self.workers.iter().find(|w| w.id == to));
+        let rx = state.rx.iter_mut().find(|r| r.queue == slot.index);
+        let Some(rx) = rx else { return Ok(()) };
+        let (Some((_, counters)), Some(worker)) = (counters, worker) else {
+            rx.parked = Some(slot);
+            return Ok(());
+        };
+        slot.counters = Arc::clone(counters);
+        rx.worker = to;
+        if worker.commands.send(Command::AddRx(slot)) {
+            Ok(())
+        } else {
+            Err(DatapathError::Timeout)
+        }
+    }
+
+    /// Gives a port's new queues to workers at once: to that of their affinity; else to the one with the fewest queues, on the port's NUMA
+    /// node and not isolated if there is one.
+    pub(super) fn place_for_now(&mut self, no: u32) -> Result<(), DatapathError> {
+        let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
+        let slots: Vec<RxSlot> = state.rx.iter_mut().filter_map(|r| r.parked.take()).collect();
+        let (affinity, node) = (state.config.affinity.clone(), state.config.numa);
+        for slot in slots {
+            let polls = |id| {
+                let rx = self.ports.values().flat_map(|p| &p.rx);
+                rx.filter(|r| r.worker == Some(id)).count()
+            };
+            let wanted = affinity
+                .iter()
+                .find(|(q, _)| *q == slot.index)
+                .map(|(_, core)| *core);
+            let key = |w: &&super::WorkerHandle| {
+                let away = node.is_some_and(|n| n != w.numa);
+                (wanted != Some(w.core), w.isolated, away, polls(w.id))
+            };
+            let to = self.workers.iter().min_by_key(key).map(|w| w.id);
+            self.give(slot, to)?;
+        }
+        self.barrier()
+    }
+}
+
+/// Writes those sentences of a plan to the log that are about queues which `concerned` takes; general ones if there are any such.
+fn tell(plan: &Plan, concerned: impl Fn(usize) -> bool) {
+    let own: Vec<bool> = plan
+        .notes
+        .iter()
+        .map(|n| n.queue.is_some_and(&concerned))
+        .collect();
+    if !own.contains(&true) {
+        return;
+    }
+    for (note, own) in plan.notes.iter().zip(own) {
+        match (own || note.queue.is_none(), note.warning) {
+            (true, true) => log::warn!(target: "dpif_netdev", "{}", note.text),
+            (true, false) => log::info!(target: "dpif_netdev", "{}", note.text),
+            (false, _) => {}
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Settings of workers in `Open_vSwitch.other_config`: `pmd-rxq-*`, `pmd-auto-lb*`, `emc-insert-inv-prob`.
+//!
+//! Values that make no sense become the default, and what has changed is said in the log, in Open vSwitch's words, since operators and
+//! tests look for them.
+
+use std::collections::BTreeMap;
+
+use heddle_datapath::{AutoLb, Datapath, RxqAssign, Spread};
+
+use super::desired::Smap;
+
+/// Longest interval of automatic load balancing, minutes.
+const MOST_INTERVAL: u64 = 20_000;
+const MINUTE_MS: u64 = 60_000;
+/// What Open vSwitch takes for `emc-insert-inv-prob` where it is not set.
+const INV_PROB: u64 = 100;
+
+/// The settings.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pmd {
+    spread: Spread,
+    auto: AutoLb,
+    /// `emc-insert-inv-prob`; `None`: the datapath's choice.
+    inv_prob: Option<u32>,
+}
+
+impl Pmd {
+    pub(super) fn read(config: &Smap) -> Pmd {
+        let default = AutoLb::default();
+        let percent = |key, default| match config.number(key, default) {
+            n if n > 100 => default,
+            n => n,
+        };
+        let minutes = match config.number("pmd-auto-lb-rebal-interval", 1) {
+            n if n > MOST_INTERVAL => 1,
+            n => n.max(1),
+        };
+        let prob = config
+            .get("emc-insert-inv-prob")
+            .map(|_| config.number("emc-insert-inv-prob", INV_PROB));
+        Pmd {
+            spread: spread(config),
+            auto: AutoLb {
+                enabled: config.bool("pmd-auto-lb", false),
+                interval_ms: minutes * MINUTE_MS,
+                improvement: percent("pmd-auto-lb-improvement-threshold", default.improvement),
+                load: percent("pmd-auto-lb-load-threshold", default.load),
+            },
+            inv_prob: prob.map(|n| u32::try_from(n).unwrap_or(100)),
+        }
+    }
+
+    /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned next.
+    pub(super) fn apply(&self, before: Option<&Pmd>, datapath: &Datapath) {
+        if self.inv_prob != before.and_then(|b| b.inv_prob) {
+            match self.inv_prob.map_or(INV_PROB, u64::from) {
+                0 => log::info!(target: "dpif_netdev", "EMC insertion probability changed to zero"),
+                #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
+                n => log::info!(target: "dpif_netdev",
+                    "EMC insertion probability changed to 1/{n} (~{:.2}%)", 100.0 / n as f64),
+            }
+            datapath.set_emc_insert_inv_prob(self.inv_prob);
+        }
+        let spread_before = before.map_or_else(Spread::default, |b| b.spread);
+        if self.spread.assign != spread_before.assign {
+            let name = self.spread.assign.name();
+            log::info!(target: "dpif_netdev", "Rxq to PMD assignment mode changed to: '{name}'.");
+        }
+        if self.spread.isolate != spread_before.isolate {
+            let does = if self.spread.isolate {
+                "isolates"
+            } else {
+                "does not isolate"
+            };
+            log::info!(target: "dpif_netdev", "pmd-rxq-affinity {does} PMD core");
+        }
+        datapath.set_spread(self.spread);
+        self.apply_auto(before.map(|b| b.auto), datapath);
+    }
+
+    fn apply_auto(&self, before: Option<AutoLb>, datapath: &Datapath) {
+        let now = self.auto;
+        if before == Some(now) {
+            return;
+        }
+        let minutes = now.interval_ms / MINUTE_MS;
+        if before.is_none_or(|b| b.interval_ms != now.interval_ms) {
+            log::info!(target: "dpif_netdev", "PMD auto load balance interval set to {minutes} mins");
+        }
+        if before.is_none_or(|b| b.improvement != now.improvement) {
+            let n = now.improvement;
+            log::info!(target: "dpif_netdev", "PMD auto load balance improvement threshold set to {n}%");
+        }
+        if before.is_none_or(|b| b.load != now.load) {
+            log::info!(target: "dpif_netdev", "PMD auto load balance load threshold set to {}%", now.load);
+        }
+        if now.enabled {
+            log::info!(target: "dpif_netdev",
+                "PMD auto load balance is enabled, interval {minutes} mins, pmd load threshold {}%, improvement threshold {}%.",
+                now.load, now.improvement);
+        } else {
+            log::info!(target: "dpif_netdev", "PMD auto load balance is disabled.");
+        }
+        datapath.set_auto_lb(now);
+    }
+}
+
+fn spread(config: &Smap) -> Spread {
+    let assign = match config.get("pmd-rxq-assign").unwrap_or("cycles") {
+        "roundrobin" => RxqAssign::RoundRobin,
+        "group" => RxqAssign::Group,
+        "cycles" => RxqAssign::Cycles,
+        _ => {
+            log::warn!(target: "dpif_netdev",
+                "Unsupported rx queue to PMD assignment mode in pmd-rxq-assign. Defaulting to 'cycles'.");
+            RxqAssign::Cycles
+        }
+    };
+    let isolate = config.bool("pmd-rxq-isolate", true);
+    if !isolate && assign != RxqAssign::Group {
+        log::warn!(target: "dpif_netdev", "pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group");
+    }
+    Spread {
+        assign,
+        isolate: isolate || assign != RxqAssign::Group,
+    }
+}
+
+/// Says in the log which processors there are; `pretended`: the NUMA nodes of `--dummy-numa`.
+pub(crate) fn tell_processors(pretended: Option<&[u32]>) {
+    let nodes: Vec<u32> = match pretended {
+        Some(nodes) => nodes.to_vec(),
+        None => {
+            let online = heddle_sys::cpu::online().unwrap_or_default();
+            let node = |cpu: &usize| heddle_sys::cpu::numa_node(*cpu).unwrap_or(0);
+            online.iter().map(node).collect()
+        }
+    };
+    let mut each: BTreeMap<u32, usize> = BTreeMap::new();
+    for node in &nodes {
+        *each.entry(*node).or_default() += 1;
+    }
+    for (node, cores) in &each {
+        log::info!(target: "ovs_numa", "Discovered {cores} CPU cores on NUMA node {node}");
+    }
+    log::info!(target: "ovs_numa", "Discovered {} NUMA nodes and {} CPU cores", each.len(), nodes.len());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Pmd {
+        let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Pmd::read(&Smap(map.collect()))
+    }
+
+    #[test]
+    fn defaults_and_nonsense() {
+        let auto = |key, value| read(&[(key, value)]).auto;
+        assert_eq!(read(&[]), Pmd::default());
+        for (text, minutes) in [
+            ("10", 10),
+            ("20000", 20_000),
+            ("20001", 1),
+            ("0", 1),
+            ("-1", 1),
+            ("x", 1),
+        ] {
+            assert_eq!(
+                auto("pmd-auto-lb-rebal-interval", text).interval_ms,
+                minutes * 60_000,
+                "{text}"
+            );
+        }
+        for (text, percent) in [("0", 0), ("100", 100), ("101", 95), ("-1", 95)] {
+            assert_eq!(auto("pmd-auto-lb-load-threshold", text).load, percent, "{text}");
+        }
+        assert_eq!(auto("pmd-auto-lb-improvement-threshold", "101").improvement, 25);
+        assert!(auto("pmd-auto-lb", "true").enabled);
+    }
+
+    #[test]
+    fn only_group_shares_a_pinned_worker() {
+        let of = |assign, isolate| read(&[("pmd-rxq-assign", assign), ("pmd-rxq-isolate", isolate)]).spread;
+        assert!(!of("group", "false").isolate);
+        assert!(of("group", "x").isolate);
+        assert!(of("cycles", "false").isolate);
+        assert_eq!(of("what", "true").assign, RxqAssign::Cycles);
+        assert_eq!(of("roundrobin", "true").assign, RxqAssign::RoundRobin);
+    }
+
+    #[test]
+    fn insertion_probability() {
+        assert_eq!(read(&[("emc-insert-inv-prob", "1")]).inv_prob, Some(1));
+        assert_eq!(
+            read(&[("emc-insert-inv-prob", "99999999999")]).inv_prob,
+            Some(100)
+        );
+    }
+}
