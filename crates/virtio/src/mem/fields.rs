@@ -5,6 +5,7 @@
 
 use super::HostRange;
 use super::prefetch;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use heddle_sys::Mapping;
@@ -23,6 +24,58 @@ unsafe impl<const SIZE: usize> Send for Fields<SIZE> {}
 // SAFETY: as above.
 unsafe impl<const SIZE: usize> Sync for Fields<SIZE> {}
 
+/// Where an array of fields is: what a loop over it keeps in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct FieldsView<'a, const SIZE: usize> {
+    ptr: *mut u8,
+    mask: usize,
+    _of: PhantomData<&'a Fields<SIZE>>,
+}
+
+impl<const SIZE: usize> FieldsView<'_, SIZE> {
+    #[inline(always)]
+    fn at(self, index: u16) -> *mut u8 {
+        // SAFETY: `index & mask` is below the count, for which there is room (`Fields::new`); the array is borrowed.
+        unsafe { self.ptr.add((usize::from(index) & self.mask) * SIZE) }
+    }
+    /// Asks the processor to bring the element's line near.
+    #[inline(always)]
+    pub(crate) fn prefetch(self, index: u16) {
+        prefetch::read(self.at(index));
+    }
+}
+
+impl FieldsView<'_, 2> {
+    /// Reads a little-endian 16-bit element, unordered.
+    #[inline(always)]
+    pub(crate) fn load(self, index: u16) -> u16 {
+        debug_assert!(self.at(index).addr().is_multiple_of(2));
+        // SAFETY: in bounds (`at`) and aligned, since areas of 16-bit fields are; all parties access it as an atomic.
+        let field = unsafe { AtomicU16::from_ptr(self.at(index).cast()) };
+        u16::from_le(field.load(Ordering::Relaxed))
+    }
+}
+
+impl FieldsView<'_, 8> {
+    /// Writes two little-endian 32-bit fields at once, unordered: the other side looks at them after it has seen an index that was
+    /// stored with Release later.
+    #[inline(always)]
+    pub(crate) fn put(self, index: u16, first: u32, second: u32) {
+        let both = (u64::from(first) | u64::from(second) << 32).to_le();
+        // SAFETY: in bounds (`at`); written without need of alignment. Nobody else writes to it, see above for readers.
+        unsafe { self.at(index).cast::<u64>().write_unaligned(both) };
+    }
+}
+
+impl FieldsView<'_, 16> {
+    /// Reads the two halves of an element, each byte once, unordered.
+    #[inline(always)]
+    pub(crate) fn load(self, index: u16) -> (u64, u64) {
+        // SAFETY: in bounds (`at`).
+        unsafe { load_pair(self.at(index)) }
+    }
+}
+
 impl<const SIZE: usize> Fields<SIZE> {
     /// The `count` elements from byte `off` of `range` on. The caller has checked the ring's size and areas.
     pub(crate) fn new(range: &HostRange, off: usize, count: u16) -> Self {
@@ -38,56 +91,24 @@ impl<const SIZE: usize> Fields<SIZE> {
             _map: Arc::clone(range.map()),
         }
     }
-    #[inline]
-    fn at(&self, index: u16) -> *mut u8 {
-        // SAFETY: `index & mask` is below the count, for which there is room (`new`).
-        unsafe { self.ptr.as_ptr().add((usize::from(index) & self.mask) * SIZE) }
+    /// For a loop over the elements.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> FieldsView<'_, SIZE> {
+        FieldsView {
+            ptr: self.ptr.as_ptr(),
+            mask: self.mask,
+            _of: PhantomData,
+        }
     }
     /// The byte offset of an element from the first.
     #[inline]
     pub(crate) fn offset(&self, index: u16) -> usize {
         (usize::from(index) & self.mask) * SIZE
     }
-    /// Asks the processor to bring the element's line near.
-    #[inline]
-    pub(crate) fn prefetch(&self, index: u16) {
-        prefetch::read(self.at(index));
-    }
-    /// As [`Fields::prefetch`], to write to it.
+    /// Asks the processor to bring the element's line near, to write to it.
     #[inline]
     pub(crate) fn prefetch_write(&self, index: u16) {
-        prefetch::write(self.at(index));
-    }
-}
-
-impl Fields<2> {
-    /// Reads a little-endian 16-bit element, unordered.
-    #[inline]
-    pub(crate) fn load(&self, index: u16) -> u16 {
-        debug_assert!(self.at(index).addr().is_multiple_of(2));
-        // SAFETY: in bounds (`at`) and aligned, since areas of 16-bit fields are; all parties access it as an atomic.
-        let field = unsafe { AtomicU16::from_ptr(self.at(index).cast()) };
-        u16::from_le(field.load(Ordering::Relaxed))
-    }
-}
-
-impl Fields<8> {
-    /// Writes two little-endian 32-bit fields at once, unordered: the other side looks at them after it has seen an index that was
-    /// stored with Release later.
-    #[inline]
-    pub(crate) fn put(&self, index: u16, first: u32, second: u32) {
-        let both = (u64::from(first) | u64::from(second) << 32).to_le();
-        // SAFETY: in bounds (`at`); written without need of alignment. Nobody else writes to it, see above for readers.
-        unsafe { self.at(index).cast::<u64>().write_unaligned(both) };
-    }
-}
-
-impl Fields<16> {
-    /// Reads the two halves of an element, each byte once, unordered.
-    #[inline]
-    pub(crate) fn load(&self, index: u16) -> (u64, u64) {
-        // SAFETY: in bounds (`at`).
-        unsafe { load_pair(self.at(index)) }
+        prefetch::write(self.view().at(index));
     }
 }
 
@@ -117,39 +138,59 @@ impl Table {
             _map: Arc::clone(range.map()),
         }
     }
-    #[inline]
-    fn at(&self, index: u16) -> *mut u8 {
-        assert!(index < self.count, "cursors stay inside their ring");
-        // SAFETY: there is room for `count` elements (`new`).
-        unsafe { self.ptr.as_ptr().add(usize::from(index) * 16) }
-    }
-    /// The 16-bit field at byte `off` (even, below 16) of an element.
-    #[inline]
-    pub(crate) fn field(&self, index: u16, off: usize) -> &AtomicU16 {
-        assert!(off < 16 && off.is_multiple_of(2));
-        // SAFETY: in bounds; elements are aligned to 16 (`new`); accessed as an atomic.
-        unsafe { AtomicU16::from_ptr(self.at(index).add(off).cast()) }
-    }
-    /// Reads the two halves, each byte once, unordered.
-    #[inline]
-    pub(crate) fn load(&self, index: u16) -> (u64, u64) {
-        // SAFETY: in bounds (`at`).
-        unsafe { load_pair(self.at(index)) }
-    }
-    /// Writes the length (byte 8) and the identifier (byte 12) of a used descriptor, unordered.
-    #[inline]
-    pub(crate) fn store_used(&self, index: u16, id: u16, len: u32) {
-        // SAFETY: in bounds, aligned (`new`); accessed as atomics.
-        unsafe {
-            let p = self.at(index);
-            AtomicU32::from_ptr(p.add(8).cast()).store(len.to_le(), Ordering::Relaxed);
-            AtomicU16::from_ptr(p.add(12).cast()).store(id.to_le(), Ordering::Relaxed);
+    /// For a loop over the elements.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> TableView<'_> {
+        TableView {
+            ptr: self.ptr.as_ptr(),
+            count: self.count,
+            _of: PhantomData,
         }
     }
     /// Asks the processor to bring the element's line near, to write to it.
     #[inline]
     pub(crate) fn prefetch_write(&self, index: u16) {
-        prefetch::write(self.at(index));
+        prefetch::write(self.view().at(index));
+    }
+}
+
+/// Where a [`Table`] is: what a loop over it keeps in registers.
+#[derive(Clone, Copy)]
+pub(crate) struct TableView<'a> {
+    ptr: *mut u8,
+    count: u16,
+    _of: PhantomData<&'a Table>,
+}
+
+impl<'a> TableView<'a> {
+    #[inline(always)]
+    fn at(self, index: u16) -> *mut u8 {
+        assert!(index < self.count, "cursors stay inside their ring");
+        // SAFETY: there is room for `count` elements (`Table::new`); the table is borrowed.
+        unsafe { self.ptr.add(usize::from(index) * 16) }
+    }
+    /// The 16-bit field at byte `off` (even, below 16) of an element.
+    #[inline(always)]
+    pub(crate) fn field(self, index: u16, off: usize) -> &'a AtomicU16 {
+        assert!(off < 16 && off.is_multiple_of(2));
+        // SAFETY: in bounds; elements are aligned to 16 (`Table::new`); accessed as an atomic, while the table is borrowed.
+        unsafe { AtomicU16::from_ptr(self.at(index).add(off).cast()) }
+    }
+    /// Reads the two halves, each byte once, unordered.
+    #[inline(always)]
+    pub(crate) fn load(self, index: u16) -> (u64, u64) {
+        // SAFETY: in bounds (`at`).
+        unsafe { load_pair(self.at(index)) }
+    }
+    /// Writes the length (byte 8) and the identifier (byte 12) of a used descriptor, unordered.
+    #[inline(always)]
+    pub(crate) fn store_used(self, index: u16, id: u16, len: u32) {
+        // SAFETY: in bounds, aligned (`Table::new`); accessed as atomics.
+        unsafe {
+            let p = self.at(index);
+            AtomicU32::from_ptr(p.add(8).cast()).store(len.to_le(), Ordering::Relaxed);
+            AtomicU16::from_ptr(p.add(12).cast()).store(id.to_le(), Ordering::Relaxed);
+        }
     }
 }
 

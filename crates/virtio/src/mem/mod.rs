@@ -14,6 +14,7 @@
 //! a new table: one load of a line that is written only when tables change.
 
 mod claim;
+mod copy;
 mod dirty;
 mod fields;
 mod host;
@@ -27,7 +28,7 @@ mod tests;
 
 pub use claim::Claim;
 pub use dirty::DirtyLog;
-pub(crate) use fields::{Fields, Table};
+pub(crate) use fields::{Fields, Table, TableView};
 pub use host::HostRange;
 pub(crate) use piece::Piece;
 pub use region::{Access, MemError, Region};

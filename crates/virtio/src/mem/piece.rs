@@ -3,7 +3,8 @@
 //! Another party may write to the same bytes at any time. Copies therefore go through raw pointers (no reference is made, the
 //! result may be a mixture of old and new bytes, nothing is decided on it before it is private).
 
-use super::prefetch;
+use super::{copy, prefetch};
+use crate::net_hdr;
 use core::ptr::NonNull;
 use heddle_packet::{HEAD_SPACE, Packet, Seg};
 
@@ -43,16 +44,15 @@ impl Piece {
         self.len as usize
     }
     /// Asks for the lines of the first `n` bytes (at most all; at most three lines), to read or to write.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn prefetch(&self, n: usize, write: bool) {
-        let hint = if write { prefetch::write } else { prefetch::read };
         let from = self.ptr.as_ptr().cast_const();
         let last = self.len().min(n).wrapping_sub(1);
-        hint(from);
+        prefetch::either(from, write);
         // Buffers seldom begin at a line: the last byte may be one line further than the length says.
-        hint(from.wrapping_add(last));
+        prefetch::either(from.wrapping_add(last), write);
         if last.wrapping_add(1) > 2 * LINE {
-            hint(from.wrapping_add(LINE));
+            prefetch::either(from.wrapping_add(LINE), write);
         }
     }
     /// Copies as many bytes from `at` on as there are and as fit into `dst`; returns how many.
@@ -81,7 +81,7 @@ impl Piece {
             return false;
         }
         // SAFETY: source and destination have `n` bytes; the destination is private, so they do not overlap.
-        unsafe { copy_some(self.ptr.as_ptr().add(at), dst.as_mut_ptr(), n) };
+        unsafe { copy::some(self.ptr.as_ptr().add(at), dst.as_mut_ptr(), n) };
         true
     }
     /// Copies as many bytes of `src` to `at` as there is room for; returns how many.
@@ -105,6 +105,31 @@ impl Piece {
         }
         n
     }
+    /// Writes a virtio-net header that says nothing but "one buffer" and the whole packet behind it; `false`, and nothing written,
+    /// without room, or where the packet's head is too short for this to be worth while.
+    #[inline(always)]
+    pub(crate) fn write_plain(&self, packet: &Packet) -> bool {
+        const HEADER: usize = net_hdr::LEN;
+        let head = packet.head();
+        let Some((first, rest)) = head.split_first_chunk::<4>() else {
+            return false;
+        };
+        if rest.len() < 16 || self.len() < HEADER + packet.len() {
+            return false;
+        }
+        // The header's last two words, and what the packet begins with: sixteen bytes are one store.
+        let [a, b, c, d] = *first;
+        let [e, f] = 1_u16.to_le_bytes();
+        let to = self.ptr.as_ptr();
+        // SAFETY: there is room for header, head and all segments; header and head are private; see `segments` for those.
+        unsafe {
+            to.cast::<[u64; 2]>()
+                .write_unaligned([0, u64::from_ne_bytes([0, 0, e, f, a, b, c, d])]);
+            copy::some(rest.as_ptr(), to.add(16), rest.len());
+            segments(packet, to.add(HEADER + head.len()));
+        }
+        true
+    }
     /// Writes a header of `HEADER` bytes and the whole packet behind it; `false`, and nothing written, without room.
     #[inline]
     pub(crate) fn write_packet<const HEADER: usize>(&self, header: [u8; HEADER], packet: &Packet) -> bool {
@@ -119,15 +144,11 @@ impl Piece {
             to.cast::<[u8; HEADER]>().write(header);
             to = to.add(HEADER);
             if head.len() >= 16 {
-                copy_some(head.as_ptr(), to, head.len());
+                copy::some(head.as_ptr(), to, head.len());
             } else {
                 core::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len());
             }
-            to = to.add(head.len());
-            for seg in packet.segs() {
-                core::ptr::copy(seg.as_ptr(), to, seg.len());
-                to = to.add(seg.len());
-            }
+            segments(packet, to.add(head.len()));
         }
         true
     }
@@ -141,33 +162,19 @@ impl Piece {
     }
 }
 
-/// Copies `n` bytes, at least 16, without a call for what is as long as headers: the first and the last `K` bytes, which may
-/// overlap, where `K <= n <= 2 * K`.
+/// Copies the packet's segments to `to`, one behind the other.
 ///
 /// # Safety
-/// Both ranges are valid for `n` bytes and do not overlap.
-#[inline]
-unsafe fn copy_some(src: *const u8, dst: *mut u8, n: usize) {
-    // SAFETY: each arm reads and writes within `n` bytes, by its condition.
-    unsafe {
-        match n {
-            65..=128 => ends::<64>(src, dst, n),
-            33..=64 => ends::<32>(src, dst, n),
-            16..=32 => ends::<16>(src, dst, n),
-            _ => core::ptr::copy_nonoverlapping(src, dst, n),
+/// There is room for all of them. They may overlap with it.
+#[inline(always)]
+unsafe fn segments(packet: &Packet, to: *mut u8) {
+    let mut to = to;
+    for seg in packet.segs() {
+        // SAFETY: the caller's promise; segments are readable while a packet that holds them lives. A guest that posts one buffer
+        // for both directions makes source and destination overlap, so this is a copy that allows it.
+        unsafe {
+            core::ptr::copy(seg.as_ptr(), to, seg.len());
+            to = to.add(seg.len());
         }
-    }
-}
-
-/// # Safety
-/// As [`copy_some`], with `K <= n <= 2 * K`.
-#[inline]
-unsafe fn ends<const K: usize>(src: *const u8, dst: *mut u8, n: usize) {
-    // SAFETY: the caller's promise; arrays of bytes have no alignment.
-    unsafe {
-        let first = src.cast::<[u8; K]>().read();
-        let last = src.add(n - K).cast::<[u8; K]>().read();
-        dst.cast::<[u8; K]>().write(first);
-        dst.add(n - K).cast::<[u8; K]>().write(last);
     }
 }

@@ -3,7 +3,7 @@
 //! Lines that another core has written take hundreds of cycles to come; hints for a whole burst overlap them.
 
 /// To read from it.
-#[inline]
+#[inline(always)]
 pub(crate) fn read(p: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint; it never faults.
@@ -15,7 +15,7 @@ pub(crate) fn read(p: *const u8) {
 }
 
 /// To write to it: takes the line away from other cores at once instead of at the first store.
-#[inline]
+#[inline(always)]
 pub(crate) fn write(p: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a hint; it never faults. Processors without the instruction execute it as a no-op.
@@ -24,4 +24,10 @@ pub(crate) fn write(p: *const u8) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = p;
+}
+
+/// To write to it, or to read. Branches: a choice made with a pointer would be a call for each line.
+#[inline(always)]
+pub(crate) fn either(p: *const u8, to_write: bool) {
+    if to_write { write(p) } else { read(p) }
 }

@@ -12,7 +12,7 @@ use super::queue::Miss;
 use super::walk::{Direction, Rules, Scratch};
 use super::window::{Used, Window};
 use super::{Features, Position, Record, RingError, packed_event_passed};
-use crate::mem::{DirtyLog, GuestMemory, HostRange, Table};
+use crate::mem::{DirtyLog, GuestMemory, HostRange, Near, Table, TableView};
 use core::sync::atomic::Ordering;
 use heddle_sync::barrier;
 
@@ -35,6 +35,19 @@ impl From<Cursor> for Position {
 }
 
 impl Cursor {
+    /// The next slot.
+    #[inline(always)]
+    fn next(self, size: u16) -> Self {
+        let to = self.at + 1;
+        if to >= size {
+            Self {
+                at: 0,
+                wrap: !self.wrap,
+            }
+        } else {
+            Self { at: to, ..self }
+        }
+    }
     /// `n` slots (at most the ring's size) further.
     fn advance(self, n: u16, size: u16) -> Self {
         let to = u32::from(self.at) + u32::from(n);
@@ -50,6 +63,16 @@ impl Cursor {
             }
         }
     }
+}
+
+/// The flags of the descriptor at `at` if it is available (§2.8.1).
+#[inline(always)]
+fn ready(ring: TableView<'_>, at: Cursor) -> Option<u16> {
+    // Acquire pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain, direct or indirect, is
+    // visible to the loads that follow.
+    let flags = u16::from_le(ring.field(at.at, FLAGS).load(Ordering::Acquire));
+    let (avail, used) = (flags & F_AVAIL != 0, flags & F_USED != 0);
+    (avail == at.wrap && used != at.wrap).then_some(flags)
 }
 
 #[derive(Debug)]
@@ -128,48 +151,69 @@ impl Packed {
         self.held = 0;
     }
 
-    /// Whether the descriptor at `fetch` is available (§2.8.1).
+    /// Whether the descriptor at `fetch` is available.
     #[inline]
-    fn ready(&self) -> Option<u16> {
-        // Acquire pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain, direct or indirect, is
-        // visible to the loads that follow.
-        let flags = self.ring.field(self.fetch.at, FLAGS).load(Ordering::Acquire);
-        let flags = u16::from_le(flags);
-        let (avail, used) = (flags & F_AVAIL != 0, flags & F_USED != 0);
-        (avail == self.fetch.wrap && used != self.fetch.wrap && self.held < self.size).then_some(flags)
+    fn waiting(&self) -> bool {
+        self.held < self.size && ready(self.ring.view(), self.fetch).is_some()
     }
 
-    /// Takes up to `max` chains into `window`. What was taken before an error stays.
-    pub(super) fn fetch(
+    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was taken before an error stays.
+    pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(
         &mut self,
         mem: &GuestMemory,
         max: usize,
         window: &mut Window,
         scratch: &mut Scratch,
     ) -> Result<(), RingError> {
-        let (plain, access) = (self.rules.plain(), self.rules.direction.access());
-        let mut near = mem.near(scratch.hint, access);
-        for _ in 0..max.min(window.room()) {
-            let Some(flags) = self.ready() else { break };
-            let d = RawDesc::from_words(self.ring.load(self.fetch.at));
-            let slots = match near.piece(d.addr, d.len) {
-                Some(piece) if flags & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
-                    window.push(piece, d.packed_id());
-                    1
-                }
-                _ => {
-                    if window.is_fragmented() {
-                        break;
-                    }
-                    let slots = self.chain(mem, d, flags, window, scratch)?;
-                    near = mem.near(scratch.hint, access);
-                    slots
-                }
-            };
+        let mut left = max.min(window.room());
+        loop {
+            let near = mem.near(scratch.hint, self.rules.direction.access());
+            let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, window);
+            left -= done;
+            let Some((d, flags)) = odd else { break };
+            if window.is_fragmented() {
+                break;
+            }
+            let slots = self.chain(mem, d, flags, window, scratch)?;
+            window.prefetch_last(NEAR, WRITE);
             self.fetch = self.fetch.advance(slots, self.size);
             self.held += slots;
+            left -= 1;
         }
         Ok(())
+    }
+
+    /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the first descriptor of the one
+    /// behind them with its flags, where that is another kind of chain.
+    #[inline(always)]
+    fn plain<const NEAR: usize, const WRITE: bool>(
+        &mut self,
+        near: &Near,
+        n: usize,
+        window: &mut Window,
+    ) -> (usize, Option<(RawDesc, u16)>) {
+        let plain = if WRITE { F_WRITE } else { 0 };
+        let (ring, size) = (self.ring.view(), self.size);
+        let mut at = self.fetch;
+        let mut odd = None;
+        let done = window.push_singles(n.min(usize::from(self.size - self.held)), |_| {
+            let flags = ready(ring, at)?;
+            let d = RawDesc::from_words(ring.load(at.at));
+            match near.piece(d.addr, d.len) {
+                Some(piece) if flags & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
+                    piece.prefetch(NEAR, WRITE);
+                    at = at.next(size);
+                    Some((piece, d.packed_id()))
+                }
+                _ => {
+                    odd = Some((d, flags));
+                    None
+                }
+            }
+        });
+        self.fetch = at;
+        self.held += done as u16;
+        (done, odd)
     }
 
     /// Adds what cannot be reached of the descriptors behind the next one, of those that are available.
@@ -178,7 +222,7 @@ impl Packed {
         let mut at = self.fetch;
         for _ in 1..MISSES.min(self.size) {
             at = at.advance(1, self.size);
-            let d = RawDesc::from_words(self.ring.load(at.at));
+            let d = RawDesc::from_words(self.ring.view().load(at.at));
             let flags = d.packed_flags();
             if (flags & F_AVAIL != 0) != at.wrap || (flags & F_USED != 0) == at.wrap {
                 break;
@@ -214,7 +258,7 @@ impl Packed {
                 return Ok(slots);
             }
             at = at.advance(1, self.size);
-            d = RawDesc::from_words(self.ring.load(at.at));
+            d = RawDesc::from_words(self.ring.view().load(at.at));
             // Only the head's flags are ordered; the others were written before them.
             flags = d.packed_flags();
         }
@@ -283,7 +327,7 @@ impl Packed {
     /// Writes a used descriptor but for its flags.
     #[inline]
     fn write(&self, at: Cursor, id: u16, len: u32, log: Option<&DirtyLog>) {
-        self.ring.store_used(at.at, id, len);
+        self.ring.view().store_used(at.at, id, len);
         if let Some(log) = log {
             log.mark(
                 self.log_ring + (usize::from(at.at) * desc::SIZE) as u64,
@@ -295,7 +339,7 @@ impl Packed {
     fn write_flags(&self, at: Cursor, len: u32, order: Ordering) {
         let write = if len > 0 { F_WRITE } else { 0 };
         let flags = if at.wrap { F_AVAIL | F_USED | write } else { write };
-        self.ring.field(at.at, FLAGS).store(flags.to_le(), order);
+        self.ring.view().field(at.at, FLAGS).store(flags.to_le(), order);
     }
 
     /// Whether the driver wants to hear of what was published.
@@ -328,7 +372,7 @@ impl Packed {
         }
         // A full barrier pairs with the driver's barrier between its descriptor flags and its look at this area (§2.8.21.3.1).
         barrier::full();
-        self.ready().is_some()
+        self.waiting()
     }
 
     /// Asks for no kicks.

@@ -165,18 +165,19 @@ impl Queue {
         self.error = self.open().err();
     }
 
-    /// Takes up to `max` more chains into the window, and asks for the lines of their first `NEAR` bytes; returns how many.
-    /// Stops the queue at an error, after what was good.
+    /// Takes up to `max` more chains into the window, and asks for the lines of their first `NEAR` bytes (`WRITE`: to write there, as
+    /// the queue's direction says); returns how many. Stops the queue at an error, after what was good.
     #[inline]
-    pub(super) fn fetch<const NEAR: usize>(&mut self, max: usize) -> usize {
+    pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(&mut self, max: usize) -> usize {
+        debug_assert_eq!(WRITE, self.direction == Direction::ToGuest);
         if self.error.is_some() {
             return 0;
         }
         let before = self.window.len();
         let (mem, window, scratch) = (&*self.mem, &mut self.window, &mut self.scratch);
         let fetched = match &mut self.layout {
-            Some(Layout::Split(s)) => s.fetch(mem, max, window, scratch),
-            Some(Layout::Packed(p)) => p.fetch(mem, max, window, scratch),
+            Some(Layout::Split(s)) => s.fetch::<NEAR, WRITE>(mem, max, window, scratch),
+            Some(Layout::Packed(p)) => p.fetch::<NEAR, WRITE>(mem, max, window, scratch),
             None => Ok(()),
         };
         if let Err(e) = fetched {
@@ -184,8 +185,6 @@ impl Queue {
         }
         #[cfg(test)]
         self.check(before);
-        let write = self.direction == Direction::ToGuest;
-        self.window.prefetch(before, NEAR, write);
         self.window.len() - before
     }
     /// Holds every chain from number `from` on against the table, plainly: its pieces lie in regions, and are as long as it says.
@@ -242,14 +241,14 @@ impl Queue {
         if self.window.taken() == 0 {
             return false;
         }
-        let log = self.mem.log();
+        let (log, wrote) = (self.mem.log(), self.direction == Direction::ToGuest);
         let call = match &mut self.layout {
             Some(Layout::Split(s)) => {
-                s.publish(self.window.given(), log);
+                s.publish(self.window.given(wrote), log);
                 s.needs_call()
             }
             Some(Layout::Packed(p)) => {
-                p.publish(self.window.given(), log);
+                p.publish(self.window.given(wrote), log);
                 p.needs_call()
             }
             None => false,

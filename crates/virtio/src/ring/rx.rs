@@ -78,23 +78,27 @@ impl DeviceRx {
         let before = burst.len();
         let want = burst.remaining_capacity();
         let have = self.queue.window.len();
-        if have < want && self.queue.fetch::<NEAR>(want - have) + have == 0 {
+        if have < want && self.queue.fetch::<NEAR, false>(want - have) + have == 0 {
             return 0;
         }
         let now = self.queue.window.len().min(want);
         self.queue.prepare(now);
-        for _ in 0..now {
-            let window = &mut self.queue.window;
-            let Some(chain) = window.get(0) else { break };
-            match take(chain, window, self.header_len, pool) {
-                Ok(packet) => burst.push(packet),
-                Err(drop) => self.drops.count(drop),
-            }
-            window.take(0);
-        }
+        let (window, drops, header_len) = (&self.queue.window, &mut self.drops, self.header_len);
+        burst.extend(
+            window
+                .ready(now)
+                .filter_map(|chain| match take(chain, window, header_len, pool) {
+                    Ok(packet) => Some(packet),
+                    Err(drop) => {
+                        drops.count(drop);
+                        None
+                    }
+                }),
+        );
+        self.queue.window.take_all(now);
         let have = self.queue.window.len();
         if have < AHEAD {
-            self.queue.fetch::<NEAR>(AHEAD - have);
+            self.queue.fetch::<NEAR, false>(AHEAD - have);
         }
         let n = burst.len() - before;
         self.open |= n > 0;

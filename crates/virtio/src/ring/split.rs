@@ -18,6 +18,8 @@ const NO_INTERRUPT: u16 = 1; // avail.flags
 const NO_NOTIFY: u16 = 1; // used.flags
 const IDX: usize = 2;
 const RING: usize = 4;
+/// Descriptors on a line.
+const DESCS_PER_LINE: u16 = 4;
 /// Used elements on a line.
 const USED_PER_LINE: u16 = 8;
 
@@ -96,56 +98,91 @@ impl Split {
         Ok(self.seen.wrapping_sub(self.fetch))
     }
 
-    /// Takes up to `max` chains into `window`. What was taken before an error stays.
-    pub(super) fn fetch(
+    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was taken before an error stays.
+    pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(
         &mut self,
         mem: &GuestMemory,
         max: usize,
         window: &mut Window,
         scratch: &mut Scratch,
     ) -> Result<(), RingError> {
-        let n = usize::from(self.waiting(max.min(usize::from(self.size)) as u16)?)
+        let mut left = usize::from(self.waiting(max.min(usize::from(self.size)) as u16)?)
             .min(max)
             .min(window.room());
-        let (plain, access) = (self.rules.plain(), self.rules.direction.access());
-        let mut near = mem.near(scratch.hint, access);
-        for _ in 0..n {
-            // Unordered: comes after the Acquire load of the index in `waiting`.
-            let head = Claim::new(self.heads.load(self.fetch));
-            let head = head.below(self.size).map_err(RingError::Head)?;
-            let d = RawDesc::from_words(self.desc.load(head));
-            let flags = d.split_flags();
-            match near.piece(d.addr, d.len) {
-                Some(piece) if flags & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
-                    window.push(piece, head);
-                }
-                _ => {
-                    if flags & F_INDIRECT != 0 {
-                        self.hint_table(self.fetch.wrapping_add(4), &near);
-                    }
-                    if window.is_fragmented() {
-                        break;
-                    }
-                    self.chain(mem, head, d, window, scratch)?;
-                    near = mem.near(scratch.hint, access);
-                }
+        loop {
+            let near = mem.near(scratch.hint, self.rules.direction.access());
+            let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, window)?;
+            left -= done;
+            let Some((head, d)) = odd else { break };
+            if d.split_flags() & F_INDIRECT != 0 {
+                self.hint_table(self.fetch.wrapping_add(4), &near);
             }
+            if window.is_fragmented() {
+                break;
+            }
+            self.chain(mem, head, d, window, scratch)?;
+            window.prefetch_last(NEAR, WRITE);
             self.fetch = self.fetch.wrapping_add(1);
+            left -= 1;
         }
         self.hint_next();
         Ok(())
     }
 
+    /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the head and first descriptor of the
+    /// one behind them, where that is another kind of chain.
+    #[inline(always)]
+    fn plain<const NEAR: usize, const WRITE: bool>(
+        &mut self,
+        near: &Near,
+        n: usize,
+        window: &mut Window,
+    ) -> Result<(usize, Option<(u16, RawDesc)>), RingError> {
+        let (heads, desc, size, from) = (self.heads.view(), self.desc.view(), self.size, self.fetch);
+        let plain = if WRITE { F_WRITE } else { 0 };
+        let (mut odd, mut wrong) = (None, None);
+        let done = window.push_singles(n, |i| {
+            // Unordered: comes after the Acquire load of the index in `waiting`.
+            let head = Claim::new(heads.load(from.wrapping_add(i as u16)));
+            let head = match head.below(size) {
+                Ok(head) => head,
+                Err(head) => {
+                    wrong = Some(head);
+                    return None;
+                }
+            };
+            let d = RawDesc::from_words(desc.load(head));
+            match near.piece(d.addr, d.len) {
+                Some(piece) if d.split_flags() & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
+                    piece.prefetch(NEAR, WRITE);
+                    Some((piece, head))
+                }
+                _ => {
+                    odd = Some((head, d));
+                    None
+                }
+            }
+        });
+        self.fetch = from.wrapping_add(done as u16);
+        match wrong {
+            None => Ok((done, odd)),
+            Some(head) => Err(RingError::Head(head)),
+        }
+    }
+
     /// Asks for the descriptors of the chains that the next calls will take, of those that are known to wait, and for the entries
-    /// of the available ring behind them.
+    /// of the available ring behind them. Drivers mostly hand descriptors out in order, so one of each line's worth is enough.
     #[inline]
     fn hint_next(&self) {
         let known = self.seen.wrapping_sub(self.fetch);
-        for i in 0..known.min(AHEAD as u16) {
-            self.desc.prefetch(self.heads.load(self.fetch.wrapping_add(i)));
+        let (heads, desc) = (self.heads.view(), self.desc.view());
+        let mut i = 0;
+        while i < known.min(AHEAD as u16) {
+            desc.prefetch(heads.load(self.fetch.wrapping_add(i)));
+            i += DESCS_PER_LINE;
         }
         if known > 2 * AHEAD as u16 {
-            self.heads.prefetch(self.fetch.wrapping_add(2 * AHEAD as u16));
+            heads.prefetch(self.fetch.wrapping_add(2 * AHEAD as u16));
         }
     }
 
@@ -153,7 +190,7 @@ impl Split {
     /// decides nothing.
     fn hint_table(&self, at: u16, near: &Near) {
         if at.wrapping_sub(self.fetch) < self.seen.wrapping_sub(self.fetch) {
-            let d = RawDesc::from_words(self.desc.load(self.heads.load(at)));
+            let d = RawDesc::from_words(self.desc.view().load(self.heads.view().load(at)));
             if let Some(piece) = near.piece(d.addr, d.len) {
                 piece.prefetch(1, false);
             }
@@ -165,9 +202,9 @@ impl Split {
     pub(super) fn look_ahead(&self, mem: &GuestMemory, misses: &mut Vec<Miss>) {
         let known = self.seen.wrapping_sub(self.fetch);
         for i in 1..known.min(MISSES) {
-            let head = self.heads.load(self.fetch.wrapping_add(i));
+            let head = self.heads.view().load(self.fetch.wrapping_add(i));
             if head < self.size {
-                let d = RawDesc::from_words(self.desc.load(head));
+                let d = RawDesc::from_words(self.desc.view().load(head));
                 misses.extend(Miss::of(mem, &d, d.split_flags(), self.rules.direction));
             }
         }
@@ -197,7 +234,7 @@ impl Split {
                 return Ok(());
             }
             let next = d.split_next().below(self.size).map_err(RingError::Next)?;
-            d = RawDesc::from_words(self.desc.load(next));
+            d = RawDesc::from_words(self.desc.view().load(next));
         }
         Err(RingError::ChainTooLong)
     }
@@ -224,11 +261,13 @@ impl Split {
         } else {
             0
         };
-        let mut at = self.done;
+        let (elements, mut at) = (self.elements.view(), self.done);
         for used in given.skip(skip) {
-            self.elements.put(at, u32::from(used.id), used.len);
-            self.mark(log, RING + self.elements.offset(at), 8);
+            elements.put(at, u32::from(used.id), used.len);
             at = at.wrapping_add(1);
+        }
+        if log.is_some() {
+            self.mark_elements(log, at);
         }
         self.done = self.done.wrapping_add(n);
         // Release pairs with the driver's acquire of `used.idx` (§2.7.14): who sees the index sees the entries and the bytes
@@ -282,6 +321,15 @@ impl Split {
         }
     }
 
+    /// Tells the dirty log of the used elements from `done` up to `end`.
+    #[cold]
+    fn mark_elements(&self, log: Option<&DirtyLog>, end: u16) {
+        let mut at = self.done;
+        while at != end {
+            self.mark(log, RING + self.elements.offset(at), 8);
+            at = at.wrapping_add(1);
+        }
+    }
     /// Tells the dirty log of `len` bytes at `off` of the used ring.
     fn mark(&self, log: Option<&DirtyLog>, off: usize, len: u64) {
         if let Some(log) = log {

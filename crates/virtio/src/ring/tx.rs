@@ -8,7 +8,7 @@ use super::config::{Position, QueueConfig, Tracking};
 use super::limits::{AHEAD, RETRIES};
 use super::queue::{Miss, Queue};
 use super::walk::Direction;
-use super::window::{Chain, Window};
+use super::window::Window;
 use super::{Features, RingError};
 use crate::mem::{GuestMemory, SharedMemory};
 use crate::net_hdr;
@@ -88,12 +88,10 @@ impl DeviceTx {
         self.logging = self.queue.mem().log().is_some();
         self.ahead(packets.len());
         self.queue.prepare(packets.len());
-        for (i, packet) in packets.iter().enumerate() {
-            if self.straight(packet) {
-                out.sent += 1;
-                out.bytes += packet.len() as u64;
-                continue;
-            }
+        let mut i = 0;
+        while i < packets.len() {
+            i += self.straight(&packets[i..], &mut out);
+            let Some(packet) = packets.get(i) else { break };
             match self.reserve(packet.len() + self.header_len, &mut out) {
                 Ok(chains) => {
                     self.fill(packet, chains);
@@ -114,6 +112,7 @@ impl DeviceTx {
                     break;
                 }
             }
+            i += 1;
         }
         out.call |= self.queue.publish();
         self.ahead(AHEAD);
@@ -125,33 +124,29 @@ impl DeviceTx {
     fn ahead(&mut self, want: usize) {
         let have = self.queue.window.len();
         if have < want {
-            self.queue.fetch::<NEAR>(want - have);
+            self.queue.fetch::<NEAR, true>(want - have);
         }
     }
 
-    /// The usual case: the next chain is one piece that takes the whole packet. `false`, and nothing done, otherwise.
+    /// The usual case, as long as it lasts: the next chain is one piece that takes the whole packet. Returns how many packets it sent.
     #[inline]
-    fn straight(&mut self, packet: &Packet) -> bool {
+    fn straight(&mut self, packets: &[&Packet], out: &mut TxOutcome) -> usize {
         if self.header_len != net_hdr::LEN || self.logging {
-            return false;
+            return 0;
         }
-        let Some(piece) = self.queue.window.get(0).and_then(Chain::single) else {
-            return false;
-        };
-        if !piece.write_packet(self.header(packet, 1), packet) {
-            return false;
-        }
-        self.queue.window.take((packet.len() + net_hdr::LEN) as u32);
-        true
-    }
-
-    /// The header of a packet that is spread over `chains`. §5.1.6.1: the last field is num_buffers; 1 without MRG_RXBUF
-    /// (§5.1.6.4.1).
-    #[inline]
-    fn header(&self, packet: &Packet, chains: u16) -> [u8; net_hdr::LEN] {
-        let mut header = net_hdr::header(&packet.offload, packet.len(), chains);
-        header[0] &= self.flags;
-        header
+        let (flags, mut bytes) = (self.flags, 0);
+        let sent = self.queue.window.take_singles(packets.len(), |i, piece| {
+            let packet = packets[i];
+            let done = packet.offload.is_plain() && piece.write_plain(packet)
+                || piece.write_packet(header(flags, packet, 1), packet);
+            done.then(|| {
+                bytes += packet.len() as u64;
+                (packet.len() + net_hdr::LEN) as u32
+            })
+        });
+        out.sent += sent as u64;
+        out.bytes += bytes;
+        sent
     }
 
     /// Finds chains for `need` bytes at the front of the window; returns how many.
@@ -184,7 +179,7 @@ impl DeviceTx {
                 out.call |= self.queue.publish();
             }
             let room = self.queue.window.room();
-            if self.queue.fetch::<NEAR>(room.min(AHEAD)) == 0 {
+            if self.queue.fetch::<NEAR, true>(room.min(AHEAD)) == 0 {
                 if self.queue.window.is_fragmented() {
                     return Err(Refused::TooLong);
                 }
@@ -199,7 +194,7 @@ impl DeviceTx {
 
     /// Writes header and packet into the first `chains` chains and takes them.
     fn fill(&mut self, packet: &Packet, chains: usize) {
-        let header = self.header(packet, chains as u16);
+        let header = header(self.flags, packet, chains as u16);
         let mut left = packet.len() + self.header_len;
         if self.logging {
             mark(&self.queue.window, chains, left, self.queue.mem());
@@ -249,6 +244,15 @@ impl DeviceTx {
         self.queue.rewind();
         self.queue.position()
     }
+}
+
+/// The header of a packet that is spread over `chains`; `flags` may be set. §5.1.6.1: the last field is num_buffers; 1 without MRG_RXBUF
+/// (§5.1.6.4.1).
+#[inline]
+fn header(flags: u8, packet: &Packet, chains: u16) -> [u8; net_hdr::LEN] {
+    let mut header = net_hdr::header(&packet.offload, packet.len(), chains);
+    header[0] &= flags;
+    header
 }
 
 /// Tells the dirty log of the first `len` bytes of the first `chains` chains.

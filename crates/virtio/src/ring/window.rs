@@ -12,19 +12,22 @@ const MAX_PIECES: usize = 4 * WINDOW;
 const _: () = assert!(WINDOW.is_power_of_two());
 
 /// One chain: what is needed to use it and to give it back.
+///
+/// Two of them are a cache line.
+#[repr(C, align(32))]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     /// All of it, if it is a single piece.
     piece: Piece,
     /// What the driver wants to see again: head descriptor (split), buffer identifier (packed).
-    id: u16,
-    /// Bytes in all of its buffers; once it is taken, bytes that the device wrote.
+    id: u32,
+    /// Bytes in all of its buffers; once it is taken, bytes that the device wrote, if it writes.
     pub(super) len: u32,
-    /// Where its pieces are, if it has several (or none).
-    first: u32,
     count: u16,
     /// Ring slots that it takes (split: one entry of the available ring).
     slots: u16,
+    /// Where its pieces are, if it has several (or none).
+    first: u32,
 }
 
 /// `count` of a chain that is one piece.
@@ -35,10 +38,22 @@ impl Chain {
         piece: Piece::EMPTY,
         id: 0,
         len: 0,
-        first: 0,
         count: 0,
         slots: 0,
+        first: 0,
     };
+    /// A chain of one piece.
+    #[inline(always)]
+    fn of(piece: Piece, id: u16) -> Self {
+        Self {
+            piece,
+            id: id.into(),
+            len: piece.len() as u32,
+            count: SINGLE,
+            slots: 1,
+            first: 0,
+        }
+    }
     /// The piece that is all of it, if there is one.
     #[inline]
     pub(super) fn single(&self) -> Option<&Piece> {
@@ -53,6 +68,18 @@ pub(super) struct Used {
     pub(super) slots: u16,
     /// Bytes that the device wrote.
     pub(super) len: u32,
+}
+
+impl Used {
+    /// What a chain that was taken is told as; `wrote`: the device writes into the queue's chains.
+    #[inline(always)]
+    fn of(chain: &Chain, wrote: bool) -> Self {
+        Self {
+            id: chain.id as u16, // made of one
+            slots: chain.slots,
+            len: if wrote { chain.len } else { 0 },
+        }
+    }
 }
 
 /// Used chains of one burst.
@@ -152,34 +179,81 @@ impl Window {
         }
         self.ready = self.ready.wrapping_add(1);
     }
-    /// The chains that were taken, oldest first.
+    /// The chains that are ready, to be taken with [`Window::take_all`].
     #[inline]
-    pub(super) fn given(&self) -> impl ExactSizeIterator<Item = Used> + Clone {
-        (0..self.taken()).map(|i| {
-            let chain = self.slot(self.front.wrapping_add(i as u32));
-            Used {
-                id: chain.id,
-                slots: chain.slots,
-                len: chain.len,
+    pub(super) fn ready(&self, n: usize) -> impl ExactSizeIterator<Item = &Chain> {
+        let (chains, from) = (&*self.chains, self.ready);
+        (0..n.min(self.len())).map(move |i| &chains[from.wrapping_add(i as u32) as usize % WINDOW])
+    }
+    /// Takes the first `n` of the ready chains (at most all), into which the device writes nothing.
+    #[inline]
+    pub(super) fn take_all(&mut self, n: usize) {
+        let n = n.min(self.len()) as u32;
+        if self.spent < self.pieces.len() {
+            // Some of those that are ready have several pieces.
+            for i in 0..n {
+                let chain = self.slot(self.ready.wrapping_add(i));
+                if chain.count != SINGLE {
+                    self.spent = (chain.first + u32::from(chain.count)) as usize;
+                }
             }
-        })
+        }
+        self.ready = self.ready.wrapping_add(n);
+    }
+    /// Takes ready chains of one piece as long as `write` accepts them; it says how many bytes it wrote. Returns how many.
+    #[inline(always)]
+    pub(super) fn take_singles(
+        &mut self,
+        n: usize,
+        mut write: impl FnMut(usize, &Piece) -> Option<u32>,
+    ) -> usize {
+        let (n, from) = (n.min(self.len()), self.ready);
+        let chains = &mut *self.chains;
+        let mut taken = 0;
+        while taken < n {
+            let chain = &mut chains[from.wrapping_add(taken as u32) as usize % WINDOW];
+            if chain.count != SINGLE {
+                break;
+            }
+            let Some(written) = write(taken, &chain.piece) else {
+                break;
+            };
+            chain.len = written;
+            taken += 1;
+        }
+        self.ready = from.wrapping_add(taken as u32);
+        taken
+    }
+    /// The chains that were taken, oldest first; `wrote`: the device writes into the queue's chains.
+    #[inline]
+    pub(super) fn given(&self, wrote: bool) -> impl ExactSizeIterator<Item = Used> + Clone {
+        let (chains, from) = (&*self.chains, self.front);
+        (0..self.taken())
+            .map(move |i| Used::of(&chains[from.wrapping_add(i as u32) as usize % WINDOW], wrote))
     }
     /// The chains that were taken have been given back.
     #[inline]
     pub(super) fn release(&mut self) {
         self.front = self.ready;
     }
-    /// Adds a chain of one piece. There must be room.
-    #[inline]
-    pub(super) fn push(&mut self, piece: Piece, id: u16) {
-        self.add(Chain {
-            piece,
-            id,
-            len: piece.len() as u32,
-            first: 0,
-            count: SINGLE,
-            slots: 1,
-        });
+    /// Adds chains of one piece, at most `n` and as many as there is room for, as long as `next` has some; it is told how many there
+    /// are already. Returns how many.
+    #[inline(always)]
+    pub(super) fn push_singles(
+        &mut self,
+        n: usize,
+        mut next: impl FnMut(usize) -> Option<(Piece, u16)>,
+    ) -> usize {
+        let (n, from) = (n.min(self.room()), self.back);
+        let chains = &mut *self.chains;
+        let mut added = 0;
+        while added < n {
+            let Some((piece, id)) = next(added) else { break };
+            chains[from.wrapping_add(added as u32) as usize % WINDOW] = Chain::of(piece, id);
+            added += 1;
+        }
+        self.back = from.wrapping_add(added as u32);
+        added
     }
     #[inline]
     fn add(&mut self, chain: Chain) {
@@ -190,7 +264,7 @@ impl Window {
     /// Adds a chain of several pieces (or one, or none). There must be room.
     pub(super) fn push_gathered(&mut self, pieces: &[Piece], len: u32, id: u16, slots: u16) {
         let mut chain = Chain {
-            id,
+            id: id.into(),
             len,
             slots,
             ..Chain::EMPTY
@@ -225,22 +299,12 @@ impl Window {
             at = at.wrapping_add(1);
         }
     }
-    /// Asks for the lines of the first `bytes` of each ready chain from number `from` on.
-    #[inline]
-    pub(super) fn prefetch(&self, from: usize, bytes: usize, write: bool) {
-        let mut at = self.ready.wrapping_add(from as u32);
-        while at != self.back {
-            let chain = self.slot(at);
-            match chain.single() {
-                Some(piece) => piece.prefetch(bytes, write),
-                None => {
-                    // A header of its own, then the packet: two pieces hold what is looked at first.
-                    for piece in self.pieces(chain).iter().take(2) {
-                        piece.prefetch(bytes, write);
-                    }
-                }
-            }
-            at = at.wrapping_add(1);
+    /// Asks for the lines of the first `bytes` of the last chain, which has several pieces.
+    pub(super) fn prefetch_last(&self, bytes: usize, write: bool) {
+        let chain = self.slot(self.back.wrapping_sub(1));
+        // A header of its own, then the packet: two pieces hold what is looked at first.
+        for piece in self.pieces(chain).iter().take(2) {
+            piece.prefetch(bytes, write);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) enum Dropped {
 }
 
 /// Makes a packet of a chain.
-#[inline]
+#[inline(always)]
 pub(super) fn take(
     chain: &Chain,
     window: &Window,
@@ -42,7 +42,7 @@ pub(super) fn take(
         if len > head {
             packet.push_seg(piece.seg(header_len + head));
         }
-        if hdr[..2] == [0, 0] {
+        if u16::from_ne_bytes([hdr[0], hdr[1]]) == 0 {
             return Ok(packet);
         }
         return finish(packet, &hdr, pool);
@@ -60,6 +60,7 @@ fn bad_length(chain: &Chain, header_len: usize) -> Dropped {
 }
 
 /// Sets the packet's metadata from its header, or gives it back to the pool.
+#[inline(never)]
 fn finish(mut packet: Packet, hdr: &[u8; net_hdr::LEN], pool: &mut Pool) -> Result<Packet, Dropped> {
     match metadata(&mut packet, hdr) {
         Ok(offload) => {
@@ -88,6 +89,7 @@ fn metadata(packet: &mut Packet, hdr: &[u8; net_hdr::LEN]) -> Result<Offload, Ne
 }
 
 /// As [`take`], of any pieces: header and packet may be spread over the buffers in any way (virtio 1.2 §2.7.4.1).
+#[inline(never)]
 fn gather(
     mut packet: Packet,
     pieces: &[Piece],
