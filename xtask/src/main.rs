@@ -42,6 +42,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
         "ofproto",
         &[
             "openflow",
+            "stream",
             "classifier",
             "datapath",
             "flow",
@@ -50,7 +51,8 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "packet",
         ],
     ),
-    ("ovsdb", &[]),
+    ("stream", &[]),
+    ("ovsdb", &["stream"]),
     ("bench", &["wire", "packet", "virtio", "vhost-user", "sys"]),
     ("ctl", &["bench", "vhost-user", "virtio", "sys"]),
     (
@@ -68,6 +70,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "datapath",
             "openflow",
             "ofproto",
+            "stream",
             "ovsdb",
         ],
     ),

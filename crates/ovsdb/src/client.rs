@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::options::Options;
 use crate::replica::{Change, Db, MonitorSpec};
-use crate::rpc::{Remote, RemoteError};
 use crate::session::{Command, Session, Shared};
 use crate::status::Status;
 use crate::txn::{OpResult, Txn, TxnError};
+use heddle_stream::{Active, MethodError, OVSDB_PORT};
 
 /// Requests that wait in line before [`Client::transact`] itself waits.
 const QUEUE: usize = 256;
@@ -27,7 +27,7 @@ const QUEUE: usize = 256;
 pub enum SpawnError {
     /// The remote cannot be used.
     #[error(transparent)]
-    Remote(#[from] RemoteError),
+    Remote(#[from] MethodError),
     /// Called outside of a tokio runtime.
     #[error("no tokio runtime")]
     NoRuntime,
@@ -75,13 +75,13 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts the background task: it connects to `remote` (`unix:PATH`, `tcp:IP:PORT`, or several with commas) and
+    /// Starts the background task: it connects to `remote` (`unix:PATH`, `tcp:IP:PORT`, `ssl:IP:PORT`, or several with commas) and
     /// replicates what `spec` names of the database `db`.
     ///
     /// # Errors
     /// [`SpawnError`]. That the server cannot be reached is not one: the task keeps trying.
     pub fn spawn(remote: &str, db: &str, spec: MonitorSpec, options: Options) -> Result<Client, SpawnError> {
-        let remotes = Remote::parse_list(remote)?;
+        let remotes = Active::parse_list(remote, OVSDB_PORT)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
         let shared = Arc::new(Shared::new(db, &options));
         let (commands, receiver) = mpsc::channel(QUEUE);

@@ -1,6 +1,9 @@
 //! What a client can be told about how to behave.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use heddle_stream::Tls;
 
 /// Settings of a client; the defaults are those of Open vSwitch's daemons where they have one.
 #[derive(Clone, Debug)]
@@ -13,6 +16,8 @@ pub struct Options {
     /// Also probes a server on a Unix socket. The kernel tells when such a server ends, and one that is merely busy is
     /// not reached sooner by connecting again, so Open vSwitch's daemons probe only over the network.
     pub probe_local: bool,
+    /// Keys for servers that are reached by TLS.
+    pub tls: Arc<Tls>,
     /// Wait before the second attempt to connect; the first is immediate.
     pub backoff_min: Duration,
     /// Longest wait between attempts; the wait doubles up to it.
@@ -34,6 +39,7 @@ impl Default for Options {
             lock: None,
             probe_interval: Some(Duration::from_secs(5)),
             probe_local: false,
+            tls: Arc::default(),
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(8),
             connect_timeout: Duration::from_secs(8),

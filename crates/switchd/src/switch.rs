@@ -15,6 +15,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use heddle_datapath::{Config, Datapath};
 use heddle_ofproto::Ofproto;
+use heddle_stream::Tls;
 use heddle_sync::Clock;
 use heddle_sys::Epoll;
 use parking_lot::{Mutex, RwLock};
@@ -50,6 +51,8 @@ pub struct Switch {
     pub ofproto: Arc<Ofproto>,
     /// Workers, ports, cached flows.
     pub datapath: Arc<Datapath>,
+    /// Keys of connections to the database and to controllers.
+    pub tls: Arc<Tls>,
     /// What the database has made of interfaces, for commands that name them.
     pub inventory: RwLock<Inventory>,
     /// Raised by ports whose state changes by itself (a virtual machine came or went).
@@ -90,12 +93,18 @@ impl Switch {
         let datapath =
             Datapath::new(config, ofproto.pipeline().clone()).context("cannot start the datapath")?;
         ofproto.attach(datapath.clone());
+        let tls = Arc::new(Tls::default());
+        tls.configure(options.ssl.settings());
+        if let Some(ciphers) = &options.ssl.ciphers {
+            log::warn!(target: "stream_ssl", "--ssl-ciphers={ciphers}: ciphers cannot be chosen, only safe ones are implemented");
+        }
         let (wishes, wished) = mpsc::unbounded_channel();
         let switch = Arc::new(Switch {
             options,
             clock,
             ofproto,
             datapath,
+            tls,
             inventory: RwLock::default(),
             ports_changed: Arc::default(),
             wishes,

@@ -1,14 +1,13 @@
 //! Active connections: rows of the `Controller` table. Calls with back-off, for as long as it lives.
 
+use super::Manager;
 use super::session::{Kind, Peer};
 use super::stream::{End, serve};
-use super::{Manager, Remote};
 use heddle_openflow::message::Role;
+use heddle_stream::{Active, OPENFLOW_PORT, errno_text};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -68,7 +67,7 @@ impl Dialer {
     /// # Errors
     /// The target is not a connection method; the text says why.
     pub fn spawn(manager: Arc<Manager>, config: ControllerConfig) -> Result<Self, String> {
-        let remote = Remote::parse(&config.target)?;
+        let remote = Active::parse(&config.target, OPENFLOW_PORT).map_err(|e| e.to_string())?;
         let (state_tx, state) = watch::channel(State {
             name: "CONNECTING",
             ..State::default()
@@ -116,7 +115,7 @@ impl Drop for Dialer {
 
 async fn dial(
     manager: Arc<Manager>,
-    remote: Remote,
+    remote: Active,
     config: ControllerConfig,
     state: watch::Sender<State>,
     peer: watch::Sender<Option<Arc<Peer>>>,
@@ -151,13 +150,13 @@ async fn dial(
 
 async fn attempt(
     manager: &Arc<Manager>,
-    remote: &Remote,
+    remote: &Active,
     config: &ControllerConfig,
     state: &watch::Sender<State>,
     peer: &watch::Sender<Option<Arc<Peer>>>,
 ) -> End {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let socket = match timeout(CONNECT_TIMEOUT, connect(remote))
+    let socket = match timeout(CONNECT_TIMEOUT, remote.connect(&manager.tls))
         .await
         .map_err(late)
         .flatten()
@@ -177,26 +176,4 @@ async fn attempt(
         Some(peer),
     )
     .await
-}
-
-/// A connected socket of either kind.
-trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Socket for T {}
-
-async fn connect(remote: &Remote) -> io::Result<Box<dyn Socket>> {
-    Ok(match remote {
-        Remote::Tcp(address) => {
-            let socket = TcpStream::connect(address).await?;
-            // Small messages answer each other: do not wait to fill segments. Refusal is harmless.
-            let _ = socket.set_nodelay(true);
-            Box::new(socket)
-        }
-        Remote::Unix(path) => Box::new(UnixStream::connect(path).await?),
-    })
-}
-
-/// The system's words alone, as the tools of Open vSwitch show them: without the number that Rust appends.
-fn errno_text(e: &io::Error) -> String {
-    let text = e.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
 }

@@ -1,59 +1,66 @@
-//! Passive connections: `RUNDIR/BRIDGE.mgmt`, where `ovs-ofctl` and `ovn-controller` call.
+//! Passive connections: `RUNDIR/BRIDGE.mgmt`, where `ovs-ofctl` and `ovn-controller` call, and controllers that call us.
 
 use super::Manager;
 use super::session::Kind;
 use super::stream::serve;
+use heddle_stream::{Acceptor, Passive};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UnixListener;
 use tokio::task::JoinHandle;
 
 /// A listening socket. Dropping it closes it, ends its connections and removes the file.
 pub struct Listener {
-    path: PathBuf,
+    address: Option<SocketAddr>,
+    probe: Option<Duration>,
     task: JoinHandle<()>,
 }
 
 impl Listener {
-    /// Listens at `path`. A socket file that nobody listens at any more is replaced.
+    /// Listens; who calls is probed after this time of silence (`None`: never).
     ///
     /// # Errors
-    /// Somebody else listens there, or the system refuses; the text names the path.
-    pub fn bind(manager: Arc<Manager>, path: &Path) -> io::Result<Self> {
-        let what = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            return Err(what(io::ErrorKind::AddrInUse.into()));
-        }
-        match std::fs::remove_file(path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(what(e)),
-            _ => {}
-        }
-        let listener = UnixListener::bind(path).map_err(what)?;
-        let task = tokio::spawn(accept(manager, listener));
+    /// Somebody else listens there, or the system refuses; the text names the place.
+    pub fn bind(manager: Arc<Manager>, at: &Passive, probe: Option<Duration>) -> io::Result<Self> {
+        let acceptor = at.listen(&manager.tls)?;
         Ok(Self {
-            path: path.to_owned(),
-            task,
+            address: acceptor.address(),
+            probe,
+            task: tokio::spawn(accept(manager, acceptor, probe)),
         })
+    }
+
+    /// The address on the network, if it is there.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address
+    }
+
+    /// After how much silence callers are probed.
+    pub fn probe(&self) -> Option<Duration> {
+        self.probe
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();
-        // Gone already is as good.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 
-async fn accept(manager: Arc<Manager>, listener: UnixListener) {
+async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duration>) {
     let mut connections = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
-            accepted = listener.accept() => match accepted {
-                Ok((socket, _)) => {
-                    connections.spawn(serve(manager.clone(), Kind::Service, socket, None, None));
+            accepted = acceptor.accept() => match accepted {
+                Ok(incoming) => {
+                    let manager = manager.clone();
+                    connections.spawn(async move {
+                        // A failed handshake has been logged; the caller is gone.
+                        if let Ok(socket) = incoming.open().await {
+                            serve(manager, Kind::Service, socket, probe, None).await;
+                        }
+                    });
                 }
                 Err(e) => {
                     // Out of descriptors, most likely: wait for some to come free.

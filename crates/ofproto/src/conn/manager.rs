@@ -4,12 +4,14 @@ use super::session::Peer;
 use crate::bridge::{Bridge, Event, EventSink};
 use heddle_openflow::Version;
 use heddle_openflow::message::{Message, Role, RoleReason, RoleStatus};
+use heddle_stream::Tls;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 
 /// The connections of one bridge.
 pub struct Manager {
     pub(super) bridge: Arc<Bridge>,
+    pub(super) tls: Arc<Tls>,
     shared: Mutex<Shared>,
 }
 
@@ -26,10 +28,11 @@ struct Shared {
 pub(super) struct Stale;
 
 impl Manager {
-    /// The manager of `bridge`, which hears its events for as long as it lives.
-    pub fn new(bridge: Arc<Bridge>) -> Arc<Self> {
+    /// The manager of `bridge`, which hears its events for as long as it lives. `tls` has the keys of its connections.
+    pub fn new(bridge: Arc<Bridge>, tls: Arc<Tls>) -> Arc<Self> {
         let manager = Arc::new(Self {
             bridge,
+            tls,
             shared: Mutex::default(),
         });
         let sink: Arc<dyn EventSink> = manager.clone();

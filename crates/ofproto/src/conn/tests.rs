@@ -29,7 +29,7 @@ fn manager(versions: &[Version]) -> (Arc<Ofproto>, Arc<Manager>) {
         ..BridgeConfig::default()
     };
     let bridge = of.add_bridge("br0", config);
-    (of, Manager::new(bridge))
+    (of, Manager::new(bridge, Arc::default()))
 }
 
 impl Client {

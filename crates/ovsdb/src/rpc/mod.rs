@@ -2,10 +2,8 @@
 
 mod framing;
 mod message;
-mod remote;
 #[cfg(test)]
 mod tests;
 
 pub use framing::{FrameError, Framer, MAX_DEPTH};
 pub use message::{Message, MessageError, error_reply, notification, reply, request};
-pub use remote::{DEFAULT_PORT, Remote, RemoteError, Stream};

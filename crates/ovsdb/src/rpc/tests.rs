@@ -1,4 +1,4 @@
-//! Framing, messages and remotes.
+//! Framing and messages.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -128,52 +128,4 @@ fn kinds_of_messages() {
     ] {
         assert!(read(bad.clone()).is_err(), "{bad}");
     }
-}
-
-#[test]
-fn remotes() {
-    for (text, shown) in [
-        (
-            "unix:/var/run/openvswitch/db.sock",
-            "unix:/var/run/openvswitch/db.sock",
-        ),
-        ("tcp:127.0.0.1:6640", "tcp:127.0.0.1:6640"),
-        ("tcp:127.0.0.1", "tcp:127.0.0.1:6640"),
-        ("tcp:[::1]:99", "tcp:[::1]:99"),
-        ("tcp:[::1]", "tcp:[::1]:6640"),
-    ] {
-        assert_eq!(text.parse::<Remote>().unwrap().to_string(), shown);
-    }
-    for bad in [
-        "",
-        "unix:",
-        "tcp:",
-        "tcp:host:1",
-        "tcp:1.2.3.4:99999",
-        "ssl:1.2.3.4:6640",
-        "tcp:[::1",
-        "db.sock",
-    ] {
-        assert!(bad.parse::<Remote>().is_err(), "{bad}");
-    }
-    let list = Remote::parse_list("unix:/a, tcp:127.0.0.1:1").unwrap();
-    assert_eq!(list.len(), 2);
-    assert!(Remote::parse_list("unix:/a,").is_err());
-}
-
-#[tokio::test]
-async fn a_socket_path_longer_than_an_address() {
-    let dir = tempfile::tempdir().unwrap();
-    let deep = dir.path().join("d".repeat(100));
-    std::fs::create_dir(&deep).unwrap();
-    let path = deep.join("db.sock");
-    assert!(path.as_os_str().len() > 107);
-    // Bound by the same detour that connecting takes.
-    let handle = std::fs::File::open(&deep).unwrap();
-    let short = format!(
-        "/proc/self/fd/{}/db.sock",
-        std::os::fd::AsRawFd::as_raw_fd(&handle)
-    );
-    let _listener = tokio::net::UnixListener::bind(short).unwrap();
-    assert!(Remote::Unix(path).connect().await.is_ok());
 }

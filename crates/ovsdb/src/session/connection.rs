@@ -17,7 +17,9 @@ use super::outbox::Outbox;
 use super::{Command, Session};
 use crate::client::CallError;
 use crate::replica::Inconsistent;
-use crate::rpc::{FrameError, Framer, MessageError, Remote, Stream, request};
+use heddle_stream::{Active, Stream, errno_text};
+
+use crate::rpc::{FrameError, Framer, MessageError, request};
 use crate::schema::{Schema, SchemaError};
 use crate::txn::{OpResult, TxnError};
 
@@ -29,11 +31,11 @@ const CHUNK: usize = 64 << 10;
 pub(super) enum End {
     #[error("the last handle was dropped")]
     Abandoned,
-    #[error("connection attempt failed ({})", plain(.0))]
+    #[error("connection attempt failed ({})", errno_text(.0))]
     NoConnection(io::Error),
     #[error("connection closed by peer")]
     Peer,
-    #[error("connection dropped ({})", plain(.0))]
+    #[error("connection dropped ({})", errno_text(.0))]
     Io(io::Error),
     #[error("no response to inactivity probe")]
     Probe(Duration),
@@ -41,15 +43,6 @@ pub(super) enum End {
     Protocol(String),
     #[error("{0}")]
     Inconsistent(#[from] Inconsistent),
-}
-
-/// The system's words without the number that Rust adds to them.
-pub(super) fn plain(error: &io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => text.get(..end).unwrap_or_default().to_string(),
-        None => text,
-    }
 }
 
 impl From<FrameError> for End {
@@ -128,8 +121,8 @@ impl Probe {
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(session: &'a mut Session, remote: &Remote) -> Connection<'a> {
-        let probed = matches!(remote, Remote::Tcp(_)) || session.options.probe_local;
+    pub(super) fn new(session: &'a mut Session, remote: &Active) -> Connection<'a> {
+        let probed = !remote.is_local() || session.options.probe_local;
         let interval = session.options.probe_interval.filter(|_| probed);
         Connection {
             session,

@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use heddle_stream::{Active, errno_text};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -34,11 +35,10 @@ use uuid::Uuid;
 use crate::client::CallError;
 use crate::options::Options;
 use crate::replica::{ChangeLog, Db, Layout, MonitorSpec};
-use crate::rpc::Remote;
 use crate::status::{ConnState, LockState, Status};
 use crate::txn::{OpResult, TxnError};
 use backoff::{Backoff, Note};
-use connection::{Connection, End, plain};
+use connection::{Connection, End};
 
 /// What all handles and the task share.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Command {
 /// The state of the task.
 #[derive(Debug)]
 pub(crate) struct Session {
-    remotes: Vec<Remote>,
+    remotes: Vec<Active>,
     spec: MonitorSpec,
     options: Options,
     shared: Arc<Shared>,
@@ -116,7 +116,7 @@ struct Abandoned;
 
 impl Session {
     pub(crate) fn new(
-        remotes: Vec<Remote>,
+        remotes: Vec<Active>,
         spec: MonitorSpec,
         options: Options,
         shared: Arc<Shared>,
@@ -174,12 +174,12 @@ impl Session {
     }
 
     /// One connection from its attempt to its end.
-    async fn attempt(&mut self, remote: &Remote, backoff: &Backoff) -> Result<End, Abandoned> {
+    async fn attempt(&mut self, remote: &Active, backoff: &Backoff) -> Result<End, Abandoned> {
         self.publish(|state| state.status.conn = ConnState::Connecting);
         if !backoff.is_quiet() {
             log::info!(target: "reconnect", "{remote}: connecting...");
         }
-        let connect = timeout(self.options.connect_timeout, remote.connect());
+        let connect = timeout(self.options.connect_timeout, remote.connect(&self.options.tls));
         let stream = {
             tokio::pin!(connect);
             loop {
@@ -199,7 +199,7 @@ impl Session {
         Ok(Connection::new(self, remote).run(stream).await)
     }
 
-    fn report_end(&mut self, remote: &Remote, end: &End, backoff: &Backoff) {
+    fn report_end(&mut self, remote: &Active, end: &End, backoff: &Backoff) {
         match end {
             End::Abandoned => {}
             End::NoConnection(_) if backoff.is_quiet() => {}
@@ -207,10 +207,10 @@ impl Session {
                 log::info!(target: "reconnect", "{remote}: connection attempt timed out");
             }
             End::NoConnection(e) => {
-                log::info!(target: "reconnect", "{remote}: connection attempt failed ({})", plain(e));
+                log::info!(target: "reconnect", "{remote}: connection attempt failed ({})", errno_text(e));
             }
             End::Peer => log::info!(target: "reconnect", "{remote}: connection closed by peer"),
-            End::Io(e) => log::warn!(target: "reconnect", "{remote}: connection dropped ({})", plain(e)),
+            End::Io(e) => log::warn!(target: "reconnect", "{remote}: connection dropped ({})", errno_text(e)),
             End::Probe(after) => log::error!(
                 target: "reconnect",
                 "{remote}: no response to inactivity probe after {} seconds, disconnecting",

@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use heddle_stream::Settings;
 
 pub use names::{COMPATIBLE_VERSION, Names};
 
@@ -59,6 +60,20 @@ pub struct Ssl {
     pub protocols: Option<String>,
     /// `--ssl-ciphers`.
     pub ciphers: Option<String>,
+}
+
+impl Ssl {
+    /// For those who connect. Ciphers are the library's choice.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            private_key: self.private_key.clone(),
+            certificate: self.certificate.clone(),
+            ca_cert: self.ca_cert.clone().or_else(|| self.bootstrap_ca_cert.clone()),
+            bootstrap: self.bootstrap_ca_cert.is_some(),
+            peer_ca_cert: self.peer_ca_cert.clone(),
+            protocols: self.protocols.clone(),
+        }
+    }
 }
 
 /// Everything that the command line says.

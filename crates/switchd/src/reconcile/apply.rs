@@ -30,6 +30,8 @@ impl Reconciler {
         let globals = Globals::read(&desired.other_config, self.globals.restore_wait);
         globals.apply(&self.globals, &self.switch.datapath);
         self.globals = globals;
+        let keys = desired.ssl.unwrap_or_else(|| self.switch.options.ssl.settings());
+        self.switch.tls.configure(keys);
 
         self.remove_bridges(&desired.bridges);
         for (name, row) in &desired.bridges {
@@ -134,7 +136,7 @@ impl Reconciler {
         );
         let bridge: Arc<Bridge> = self.switch.ofproto.add_bridge(&name, config);
         let state = BridgeState {
-            controllers: Controllers::new(Manager::new(bridge.clone())),
+            controllers: Controllers::new(Manager::new(bridge.clone(), self.switch.tls.clone())),
             bridge,
             row,
             ifaces: BTreeMap::new(),

@@ -62,6 +62,7 @@ fn monitor() -> MonitorSpec {
         "Controller",
         "Flow_Table",
         "Mirror",
+        "SSL",
     ]
     .into_iter()
     .fold(MonitorSpec::new(), MonitorSpec::whole_table)
@@ -80,6 +81,7 @@ impl<'a> Driver<'a> {
     fn new(ctx: &'a Context, switch: Arc<Switch>) -> anyhow::Result<Driver<'a>> {
         let options = Options {
             lock: Some("ovs_vswitchd".into()),
+            tls: switch.tls.clone(),
             ..Options::default()
         };
         let remote = database(&ctx.options.database);

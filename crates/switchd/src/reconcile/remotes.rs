@@ -1,7 +1,10 @@
 //! Who speaks OpenFlow with a bridge: controllers that it calls, and whoever calls at `RUNDIR/BRIDGE.mgmt`
 //! and other sockets that are configured.
 
+use std::collections::BTreeMap;
+
 use heddle_ofproto::conn::Listener;
+use heddle_stream::Passive;
 
 use super::Reconciler;
 use super::desired::Remote;
@@ -13,7 +16,7 @@ impl Reconciler {
     pub(super) fn set_remotes(&self, state: &mut BridgeState) {
         let name = &state.row.name;
         let rundir = dirs::rundir();
-        let mut sockets = vec![rundir.join(format!("{name}.mgmt"))];
+        let mut sockets = BTreeMap::from([(Passive::Unix(rundir.join(format!("{name}.mgmt"))), None)]);
         let mut wanted = Vec::new();
         let rows = state
             .row
@@ -23,22 +26,26 @@ impl Reconciler {
         for controller in rows {
             match controller.remote(name, &rundir, self.switch.options.self_confinement) {
                 Ok(Remote::Call(config)) => wanted.push(config),
-                Ok(Remote::Listen(path)) => sockets.push(path),
+                Ok(Remote::Listen(at, probe)) => {
+                    sockets.insert(at, probe);
+                }
                 Err(why) => log::error!(target: "bridge", "{why}"),
             }
         }
-        state.listeners.retain(|path, _| sockets.contains(path));
-        for path in sockets {
-            if state.listeners.contains_key(&path) {
+        state
+            .listeners
+            .retain(|at, listener| sockets.get(at) == Some(&listener.probe()));
+        for (at, probe) in sockets {
+            if state.listeners.contains_key(&at) {
                 continue;
             }
-            match Listener::bind(state.controllers.manager().clone(), &path) {
+            match Listener::bind(state.controllers.manager().clone(), &at, probe) {
                 Ok(listener) => {
                     log::info!(
                         target: "connmgr",
-                        "{name}: added service controller \"punix:{}\"", path.display()
+                        "{name}: added service controller \"{at}\""
                     );
-                    state.listeners.insert(path, listener);
+                    state.listeners.insert(at, listener);
                 }
                 // The next change of the configuration tries again.
                 Err(error) => log::error!(target: "connmgr", "{name}: failed to listen: {error}"),

@@ -1,7 +1,6 @@
 //! What the reconciler has made so far.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use heddle_datapath::{PortNo, PortStats};
@@ -10,6 +9,7 @@ use heddle_ofproto::conn::{Controllers, Listener};
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{Port, PortStatus};
+use heddle_stream::Passive;
 
 use super::apply::OWN_PORT;
 use super::desired::{BridgeRow, InterfaceRow, Smap};
@@ -112,7 +112,7 @@ pub(super) struct BridgeState {
     pub(super) pushed: Option<(Vec<BundleConfig>, Vec<PortConfig>)>,
     pub(super) controllers: Controllers,
     /// Where `ovs-ofctl` and others call.
-    pub(super) listeners: BTreeMap<PathBuf, Listener>,
+    pub(super) listeners: BTreeMap<Passive, Listener>,
 }
 
 impl BridgeState {

@@ -1,10 +1,11 @@
 //! Rows of `Controller`.
 
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 use std::time::Duration;
 
 use heddle_ofproto::conn::ControllerConfig;
 use heddle_ovsdb::{Row, Uuid};
+use heddle_stream::{OPENFLOW_PORT, Passive};
 
 use super::{text, value};
 
@@ -63,7 +64,14 @@ impl ControllerRow {
                     self.target
                 ));
             }
-            return Ok(Remote::Listen(path));
+            return Ok(Remote::Listen(Passive::Unix(path), self.probe));
+        }
+        if !self.is_primary() {
+            let at = Passive::parse(&self.target, OPENFLOW_PORT);
+            return match at {
+                Ok(at) => Ok(Remote::Listen(at, self.probe)),
+                Err(error) => Err(format!("bridge {bridge}: {error}")),
+            };
         }
         let mut target = self.target.clone();
         if let Some(path) = self.target.strip_prefix("unix:") {
@@ -93,8 +101,8 @@ impl ControllerRow {
 pub(in crate::reconcile) enum Remote {
     /// Call it.
     Call(ControllerConfig),
-    /// Let it call at this socket.
-    Listen(PathBuf),
+    /// Let it call here, and probe it after so much silence.
+    Listen(Passive, Option<Duration>),
 }
 
 /// Whether a path is this directory, in so many words: without `..` that lead out of it.
@@ -139,8 +147,13 @@ mod tests {
         }
         assert_eq!(
             remote("punix:br0.x", true),
-            Ok(Remote::Listen("/run/ovs/br0.x".into()))
+            Ok(Remote::Listen(Passive::Unix("/run/ovs/br0.x".into()), None))
         );
         assert!(matches!(remote("tcp:127.0.0.1:1", true), Ok(Remote::Call(_))));
+        assert_eq!(
+            remote("ptcp:7:127.0.0.1", true),
+            Ok(Remote::Listen(Passive::Tcp(([127, 0, 0, 1], 7).into()), None))
+        );
+        assert!(remote("pxyz:7", true).is_err());
     }
 }

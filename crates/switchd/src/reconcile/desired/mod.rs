@@ -7,6 +7,7 @@ mod bridge;
 mod controller;
 mod port;
 mod smap;
+mod ssl;
 mod unsupported;
 
 pub(super) use bridge::BridgeRow;
@@ -18,6 +19,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use heddle_ovsdb::{ColumnError, Db, Row};
+use heddle_stream::Settings;
 
 /// The one row of `Open_vSwitch` and all that hangs on it.
 #[derive(Clone, Debug, Default)]
@@ -26,6 +28,8 @@ pub(super) struct Desired {
     pub(super) next_cfg: Option<i64>,
     /// `Open_vSwitch.other_config`.
     pub(super) other_config: Smap,
+    /// The keys that the database names, in place of those of the command line.
+    pub(super) ssl: Option<Settings>,
     /// Bridges by name.
     pub(super) bridges: BTreeMap<String, BridgeRow>,
 }
@@ -39,6 +43,7 @@ impl Desired {
         let mut desired = Desired {
             next_cfg: Some(value(top.int("next_cfg"))),
             other_config: Smap(value(top.map_str("other_config"))),
+            ssl: ssl::read(db, top),
             bridges: BTreeMap::new(),
         };
         for row in db.referenced(top, "bridges", "Bridge") {

@@ -30,7 +30,6 @@ pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
             "dpdk_initialized",
             "external_ids",
             "manager_options",
-            "ssl",
         ],
     ),
     (
@@ -58,6 +57,7 @@ pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
     ("Controller", &["is_connected", "role", "status", "external_ids"]),
     ("Flow_Table", &["external_ids"]),
     ("Mirror", &["statistics", "external_ids"]),
+    ("SSL", &["external_ids"]),
 ];
 
 /// The columns of `table` that are not configuration.

@@ -1,0 +1,110 @@
+//! Calling: `unix:PATH`, `tcp:IP[:PORT]`, `ssl:IP[:PORT]`.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use tokio::net::{TcpStream, UnixStream};
+
+use crate::{MethodError, Stream, Tls, address};
+
+/// Longest path that a `sockaddr_un` takes, without its NUL.
+const SUN_PATH_MAX: usize = 107;
+
+/// Whom to call, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Active {
+    /// `unix:PATH`.
+    Unix(PathBuf),
+    /// `tcp:IP[:PORT]`, an IPv6 address in brackets.
+    Tcp(SocketAddr),
+    /// `ssl:IP[:PORT]`: TLS over TCP.
+    Tls(SocketAddr),
+}
+
+impl Active {
+    /// Reads one method. `default_port` is the port where none is given.
+    ///
+    /// # Errors
+    /// The text is none of them; the error says what was expected.
+    pub fn parse(text: &str, default_port: u16) -> Result<Active, MethodError> {
+        let error = |why| MethodError::new(text, why);
+        let address = |rest| {
+            address::peer(rest, default_port)
+                .ok_or_else(|| error("bad address (give an IP address, IPv6 in brackets, and perhaps :PORT)"))
+        };
+        match text.split_once(':') {
+            Some(("unix", "")) => Err(error("no path after unix:")),
+            Some(("unix", path)) => Ok(Active::Unix(path.into())),
+            Some(("tcp", rest)) => address(rest).map(Active::Tcp),
+            Some(("ssl", rest)) => address(rest).map(Active::Tls),
+            _ => Err(error(
+                "unknown connection method (use unix:PATH, tcp:IP[:PORT] or ssl:IP[:PORT])",
+            )),
+        }
+    }
+
+    /// Reads a comma-separated list; a client tries them in turn.
+    ///
+    /// # Errors
+    /// That of the first that cannot be used; an empty list is an error.
+    pub fn parse_list(text: &str, default_port: u16) -> Result<Vec<Active>, MethodError> {
+        text.split(',')
+            .map(|one| Active::parse(one.trim(), default_port))
+            .collect()
+    }
+
+    /// Whether the other end is on this machine by construction.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Active::Unix(_))
+    }
+
+    /// Connects, without a time limit of its own. A TLS stream is returned when both ends have proved who they are.
+    ///
+    /// # Errors
+    /// What the system says; for TLS also what is wrong with the keys or the peer's certificate.
+    pub async fn connect(&self, tls: &Tls) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Active::Unix(path) => Ok(Box::new(connect_unix(path).await?)),
+            Active::Tcp(to) => Ok(Box::new(connect_tcp(*to).await?)),
+            Active::Tls(to) => tls.connect(*to).await,
+        }
+    }
+}
+
+pub(crate) async fn connect_tcp(to: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(to).await?;
+    // Small requests and their replies alternate: waiting to fill a segment only adds latency.
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// Connects also where the path is longer than a socket address holds, by way of the directory's descriptor.
+async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
+    if path.as_os_str().len() <= SUN_PATH_MAX {
+        return UnixStream::connect(path).await;
+    }
+    let (Some(dir), Some(file)) = (path.parent(), path.file_name()) else {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "socket path names no file",
+        ));
+    };
+    let dir = std::fs::File::open(dir)?;
+    let short = Path::new("/proc/self/fd")
+        .join(dir.as_raw_fd().to_string())
+        .join(file);
+    UnixStream::connect(short).await
+}
+
+impl fmt::Display for Active {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Active::Unix(path) => write!(f, "unix:{}", path.display()),
+            Active::Tcp(to) => write!(f, "tcp:{to}"),
+            Active::Tls(to) => write!(f, "ssl:{to}"),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Byte streams of the control plane, in Open vSwitch's notation (ovsdb(7), "Connection Methods").
+//!
+//! **Problem.** The database and the controllers are reached in the same three ways (Unix socket, TCP, TLS), by calling
+//! ([`Active`]) or by being called ([`Passive`]). What they say over it is not this crate's business.
+//!
+//! **Keys** belong to the process ([`Tls`]): one private key, one certificate, one authority that vouches for all peers. They come
+//! from the command line or from the database's `SSL` table and are read again when a file has changed.
+//!
+//! **Invariants.** Without keys no TLS connection is made or taken. A peer without a certificate of the configured authority is refused
+//! in both directions, unless the operator wrote `none` for the authority; names in certificates are not compared (addresses are what
+//! is configured, and the authority is the operator's own, as in Open vSwitch). A slow handshake delays only its own connection.
+
+mod active;
+mod address;
+mod passive;
+mod tls;
+
+#[cfg(test)]
+mod tests;
+
+pub use active::Active;
+pub use passive::{Acceptor, Incoming, Passive};
+pub use tls::{Settings, Tls};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// The port that IANA gave to OVSDB.
+pub const OVSDB_PORT: u16 = 6640;
+/// The port that IANA gave to OpenFlow.
+pub const OPENFLOW_PORT: u16 = 6653;
+
+/// The system's words for an error, without the number that Rust adds.
+#[must_use]
+pub fn errno_text(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error ") {
+        Some(end) => text.get(..end).unwrap_or_default().to_owned(),
+        None => text,
+    }
+}
+
+/// A connected byte stream of any kind.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// The text is no connection method that can be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text}: {why}")]
+pub struct MethodError {
+    /// What was given.
+    pub text: String,
+    /// What to give instead.
+    pub why: &'static str,
+}
+
+impl MethodError {
+    fn new(text: &str, why: &'static str) -> MethodError {
+        MethodError {
+            text: text.to_owned(),
+            why,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Reads the files and makes of them what a connection needs.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion, version};
+
+use super::Settings;
+use super::verify::Authority;
+
+/// The word that stands for "no authority" in place of a file's name.
+const NONE: &str = "none";
+
+/// Keys that were read, and when the files were last written.
+pub(super) struct Loaded {
+    pub(super) client: Arc<ClientConfig>,
+    pub(super) server: Arc<ServerConfig>,
+    stamps: Vec<(PathBuf, Option<SystemTime>)>,
+}
+
+impl Loaded {
+    /// Reads everything anew.
+    ///
+    /// # Errors
+    /// A text for the log: which setting is missing, which file cannot be read, what does not fit.
+    pub(super) fn read(settings: &Settings) -> Result<Loaded, String> {
+        let key_file = need(settings.private_key.as_ref(), "Private key")?;
+        let cert_file = need(settings.certificate.as_ref(), "Certificate")?;
+        let ca_file = need(settings.ca_cert.as_ref(), "CA certificate")?;
+        let stamps = [
+            Some(key_file),
+            Some(cert_file),
+            Some(ca_file),
+            settings.peer_ca_cert.as_ref(),
+        ]
+        .into_iter()
+        .flatten()
+        .map(|f| (f.clone(), written(f)))
+        .collect();
+
+        let provider = provider();
+        let versions = versions(settings.protocols.as_deref())?;
+        let mut chain = certificates(cert_file)?;
+        if let Some(file) = &settings.peer_ca_cert {
+            chain.extend(certificates(file)?);
+        }
+        let key = PrivateKeyDer::from_pem_file(key_file).map_err(|e| bad(key_file, &e))?;
+        let roots = match ca_file.as_os_str() == NONE {
+            true => None,
+            false => Some(Arc::new(roots(ca_file)?)),
+        };
+        let fit = |e: rustls::Error| format!("{}: does not fit the private key: {e}", cert_file.display());
+        let proto = |e: rustls::Error| format!("no usable protocol: {e}");
+
+        let client = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&versions)
+            .map_err(proto)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Authority::new(roots.clone(), provider.clone())))
+            .with_client_auth_cert(chain.clone(), key.clone_key())
+            .map_err(fit)?;
+        let callers = match roots {
+            None => WebPkiClientVerifier::no_client_auth(),
+            Some(roots) => WebPkiClientVerifier::builder_with_provider(roots, provider.clone())
+                .build()
+                .map_err(|e| bad(ca_file, &e))?,
+        };
+        let server = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&versions)
+            .map_err(proto)?
+            .with_client_cert_verifier(callers)
+            .with_single_cert(chain, key)
+            .map_err(fit)?;
+        Ok(Loaded {
+            client: Arc::new(client),
+            server: Arc::new(server),
+            stamps,
+        })
+    }
+
+    /// Whether a file was written since.
+    pub(super) fn changed(&self) -> bool {
+        self.stamps.iter().any(|(file, then)| written(file) != *then)
+    }
+}
+
+/// The implementation of the ciphers, chosen here and not for the whole process.
+pub(super) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// All certificates of a file; at least one.
+pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Vec<_> = CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect)
+        .map_err(|e| bad(file, &e))?;
+    match all.is_empty() {
+        true => Err(format!("{}: holds no certificate", file.display())),
+        false => Ok(all),
+    }
+}
+
+/// The protocols of a list in Open vSwitch's notation (commas or spaces); all that are implemented where none is given.
+fn versions(list: Option<&str>) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
+    let all = || vec![&version::TLS12, &version::TLS13];
+    let Some(list) = list else { return Ok(all()) };
+    let mut wanted = Vec::new();
+    for word in list.split([',', ' ', '\t']).filter(|w| !w.is_empty()) {
+        match word {
+            "TLSv1.2" => wanted.push(&version::TLS12),
+            "TLSv1.3" => wanted.push(&version::TLS13),
+            "TLSv1" | "TLSv1.1" => {
+                log::warn!(target: "stream_ssl", "{word}: left out, it is broken and not implemented")
+            }
+            other => return Err(format!("{other}: SSL protocol not recognized")),
+        }
+    }
+    match wanted.is_empty() {
+        true => Err(format!("{list}: none of these protocols is implemented")),
+        false => Ok(wanted),
+    }
+}
+
+fn roots(file: &Path) -> Result<RootCertStore, String> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates(file)? {
+        store.add(certificate).map_err(|e| bad(file, &e))?;
+    }
+    Ok(store)
+}
+
+fn need<'a>(file: Option<&'a PathBuf>, what: &str) -> Result<&'a PathBuf, String> {
+    file.ok_or_else(|| format!("{what} must be configured to use SSL"))
+}
+
+fn bad(file: &Path, why: &dyn std::fmt::Display) -> String {
+    format!("{}: {why}", file.display())
+}
+
+fn written(file: &Path) -> Option<SystemTime> {
+    file.metadata().and_then(|m| m.modified()).ok()
+}

@@ -1,0 +1,21 @@
+//! The row of `SSL`: keys for connections to the database and to controllers.
+
+use heddle_ovsdb::{Db, Row};
+use heddle_stream::Settings;
+
+use super::{opt_text, text, value};
+
+/// What the switch's row refers to; `None` where it refers to none.
+pub(super) fn read(db: &Db, top: &Row) -> Option<Settings> {
+    let row = db.referenced(top, "ssl", "SSL").into_iter().next()?;
+    let file = |column| Some(text(row, column)).filter(|f| !f.is_empty()).map(Into::into);
+    Some(Settings {
+        private_key: file("private_key"),
+        certificate: file("certificate"),
+        ca_cert: file("ca_cert"),
+        bootstrap: value(row.bool("bootstrap_ca_cert")),
+        peer_ca_cert: None,
+        // Newer schemas have it.
+        protocols: opt_text(row, "ssl_protocols").filter(|p| !p.is_empty()),
+    })
+}
