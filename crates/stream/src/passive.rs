@@ -73,7 +73,7 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
         return Err(io::ErrorKind::AddrInUse.into());
     }
     match std::fs::remove_file(path) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
         _ => UnixListener::bind(path),
     }
 }
