@@ -1,7 +1,7 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch"]      make test [PARTS="lint cargo system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
-#   make fuzz [SECONDS=60] [KEEP=1]
+#   make fuzz [SECONDS=180] [KEEP=1]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
@@ -40,8 +40,9 @@ conformance: build ## Open vSwitch's own test suite against heddled; writes docs
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer)
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) --switch $(or $(SWITCH),heddle)
 
-fuzz: setup ## Rings against a hostile driver (SECONDS=60; KEEP=1 renews the corpus that make test replays)
-	@FUZZ_SECONDS="$(or $(SECONDS),60)" $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package heddle-virtio --lib ring::tests::fuzz::go_on -- --ignored --nocapture
+fuzz: setup ## Rings and sessions against a hostile guest and monitor (SECONDS=180; KEEP=1 renews the corpora that make test replays)
+	@half=$$(( ($(or $(SECONDS),180) + 1) / 2 )); for where in heddle-virtio:ring::tests::fuzz heddle-vhost-user:backend::tests::fuzz; do \
+	   FUZZ_SECONDS=$$half $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
 
 fmt: setup ## Format the code
 	@cargo fmt --all

@@ -93,6 +93,10 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
     if let Err(error) = heddle_sys::process::die_of_faults() {
         log::warn!(target: "vswitchd", "faults are not told to the parent ({})", vlog::errno_text(&error));
     }
+    // Each ring of a virtual machine takes some; shells and service managers give 1024 by default.
+    if let Err(error) = heddle_sys::process::raise_descriptor_limit() {
+        log::warn!(target: "vswitchd", "the limit of file descriptors is not raised ({})", vlog::errno_text(&error));
+    }
     let exit = Exit::default();
     exit::watch_signals(&exit)
         .map_err(|error| format!("cannot watch signals ({})", vlog::errno_text(&error)))?;

@@ -1,12 +1,20 @@
 //! Waking up and waiting: eventfd and epoll.
 
-use crate::{cvt, cvt_len};
+use crate::{cvt, cvt_len, patience};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A counter that other threads raise to wake a waiter (eventfd(2)), non-blocking.
+///
+/// One that another process made ([`EventFd::from`]) never makes this one wait either, whatever it is and whatever is done to it:
+/// a notification that is made to wait is interrupted within some 40 ms, and was the last one.
 #[derive(Debug)]
-pub struct EventFd(OwnedFd);
+pub struct EventFd {
+    fd: OwnedFd,
+    /// Of another process's descriptor: whether a notification was made to wait.
+    stuck: Option<AtomicBool>,
+}
 
 impl EventFd {
     /// A new counter at zero.
@@ -17,39 +25,76 @@ impl EventFd {
         // SAFETY: plain system call; the result is checked before it is owned.
         let fd = cvt(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // SAFETY: a fresh descriptor that nobody else owns.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd, stuck: None })
     }
     /// Makes it readable. A counter at its maximum already is, so the failure is no loss.
+    #[inline]
     pub fn notify(&self) {
+        match &self.stuck {
+            None => drop(self.write()),
+            Some(stuck) => self.notify_other(stuck),
+        }
+    }
+    fn write(&self) -> io::Result<usize> {
         let one = 1_u64;
         // SAFETY: eight readable bytes.
-        let _ = unsafe { libc::write(self.0.as_raw_fd(), (&raw const one).cast(), 8) };
+        cvt_len(unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) })
+    }
+    fn notify_other(&self, stuck: &AtomicBool) {
+        // Relaxed: who does not see it yet is made to wait once more, which is bounded.
+        if stuck.load(Ordering::Relaxed) {
+            return;
+        }
+        let done = patience::bounded(|| !self.is_writable(), || self.write());
+        if matches!(done, Some(Err(e)) if e.kind() == io::ErrorKind::Interrupted) {
+            stuck.store(true, Ordering::Relaxed);
+            log::warn!("a descriptor for notifications made its writer wait: it is not written to any more");
+        }
+    }
+    /// Whether a write would not wait now.
+    fn is_writable(&self) -> bool {
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLOUT,
+            revents: 0,
+        };
+        // SAFETY: one valid element.
+        let n = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        n == 1 && poll.revents & libc::POLLOUT != 0
+    }
+    /// Whether another process's descriptor made a notification wait; it gets none since.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck.as_ref().is_some_and(|s| s.load(Ordering::Relaxed))
     }
     /// Makes it unreadable again; returns how often it was raised since the last time.
     pub fn drain(&self) -> u64 {
         let mut n = 0_u64;
         // SAFETY: eight writable bytes.
-        let got = cvt_len(unsafe { libc::read(self.0.as_raw_fd(), (&raw mut n).cast(), 8) });
+        let got = cvt_len(unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut n).cast(), 8) });
         if got.is_ok() { n } else { 0 }
     }
 }
 
 impl From<OwnedFd> for EventFd {
-    /// Takes over a descriptor that somebody else made, for [`EventFd::notify`]. It should be non-blocking: a write to a counter
-    /// at its maximum waits otherwise. What it really is does not matter to this process.
+    /// Takes over a descriptor that somebody else made, for [`EventFd::notify`]. It should be non-blocking: who is made to wait by it
+    /// does not write to it again.
     fn from(fd: OwnedFd) -> Self {
-        Self(fd)
+        Self {
+            fd,
+            stuck: Some(AtomicBool::new(false)),
+        }
     }
 }
 
 impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 impl AsRawFd for EventFd {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.fd.as_raw_fd()
     }
 }
 
@@ -170,5 +215,87 @@ mod tests {
         assert_eq!(ep.wait(0).unwrap().count(), 0);
         ep.remove(ev.as_raw_fd()).unwrap();
         assert!(ep.remove(ev.as_raw_fd()).is_err());
+    }
+
+    fn set_blocking(fd: &EventFd) {
+        // SAFETY: plain system call.
+        let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, 0) };
+        assert_eq!(done, 0);
+    }
+    /// Notifies until nothing more fits, twice; nobody reads. Returns how long it took.
+    fn flood(fd: &EventFd, times: usize) -> std::time::Duration {
+        let began = std::time::Instant::now();
+        for _ in 0..times {
+            fd.notify();
+        }
+        began.elapsed()
+    }
+    /// Adds to its counter what it does not hold twice.
+    fn fill(fd: &EventFd) {
+        let most = u64::MAX - 2;
+        // SAFETY: eight readable bytes.
+        let n = unsafe { libc::write(fd.as_raw_fd(), (&raw const most).cast(), 8) };
+        assert_eq!(n, 8);
+    }
+    fn foreign(fd: libc::c_int) -> EventFd {
+        // SAFETY: a fresh descriptor that nobody else owns.
+        EventFd::from(unsafe { OwnedFd::from_raw_fd(cvt(fd).unwrap()) })
+    }
+
+    /// A front end that clears O_NONBLOCK on its call descriptor, whose counter is full, does not hold a worker.
+    #[test]
+    fn a_full_blocking_eventfd_holds_nobody() {
+        // SAFETY: plain system call.
+        let call = foreign(unsafe { libc::eventfd(0, 0) });
+        call.notify();
+        assert!(!call.is_stuck());
+        fill(&call);
+        let took = flood(&call, 1000);
+        assert!(took < 50 * patience::TICK, "{took:?}");
+        assert!(call.is_stuck());
+        // Another descriptor of the same thread is notified as before, also after the watchman slept.
+        for pause in [0, 500] {
+            std::thread::sleep(std::time::Duration::from_millis(pause));
+            // SAFETY: as above.
+            let other = foreign(unsafe { libc::eventfd(0, 0) });
+            set_blocking(&other);
+            other.notify();
+            assert_eq!((other.drain(), other.is_stuck()), (1, false));
+            fill(&other);
+            let took = flood(&other, 3);
+            assert!(took < 50 * patience::TICK && other.is_stuck(), "{took:?}");
+        }
+    }
+
+    /// The same with a pipe that nobody reads, and with one whose reader is gone.
+    #[test]
+    fn a_full_pipe_holds_nobody() {
+        let mut ends = [0; 2];
+        // SAFETY: two writable elements.
+        cvt(unsafe { libc::pipe(ends.as_mut_ptr()) }).unwrap();
+        let (reader, call) = (foreign(ends[0]), foreign(ends[1]));
+        let took = flood(&call, 20_000);
+        assert!(
+            took < 50 * patience::TICK + std::time::Duration::from_secs(1),
+            "{took:?}"
+        );
+        assert!(call.is_stuck());
+        drop(reader);
+        call.notify();
+    }
+
+    /// Many threads are made to wait at the same time; each goes on.
+    #[test]
+    fn threads_are_let_go_one_by_one() {
+        // SAFETY: plain system call.
+        let call = foreign(unsafe { libc::eventfd(0, 0) });
+        fill(&call);
+        let began = std::time::Instant::now();
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| call.notify());
+            }
+        });
+        assert!(began.elapsed() < 50 * patience::TICK, "{:?}", began.elapsed());
     }
 }

@@ -23,6 +23,7 @@ pub mod memory;
 pub mod mmap;
 pub mod packet_ring;
 pub mod packet_socket;
+mod patience;
 pub mod process;
 pub mod sigbus;
 pub mod simd;

@@ -104,15 +104,17 @@ impl Mapping {
     }
 
     /// As [`Mapping::of_fd`], of a file that its owner may cut at any time: from then on the missing pages are empty ones of this
-    /// process, and [`Mapping::was_cut`] says so. At most 4096 mappings are guarded at a time, those beyond are not.
+    /// process, and [`Mapping::was_cut`] says so.
     ///
     /// # Errors
-    /// As [`Mapping::of_fd`]; what sigaction(2) says.
+    /// As [`Mapping::of_fd`]; `QuotaExceeded` when 16384 mappings are guarded already; what sigaction(2) says.
     pub fn guarded(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let mut map = Self::of_fd(fd, offset, len)?;
         let base = map.base.addr().get();
         let page = huge_page(fd).unwrap_or(4096);
-        map.guard = Guard::new(base, map.base_len, page)?;
+        // Unguarded, it would let its owner end this process.
+        let guard = Guard::new(base, map.base_len, page)?;
+        map.guard = Some(guard.ok_or(io::ErrorKind::QuotaExceeded)?);
         Ok(map)
     }
     /// Whether a guarded file was found to be shorter than it was. What is read from it means nothing any more.

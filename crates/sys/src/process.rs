@@ -54,6 +54,24 @@ pub fn die_of_faults() -> io::Result<()> {
     Ok(())
 }
 
+/// Most descriptors that [`raise_descriptor_limit`] asks for: tools size tables by the limit.
+const MOST_DESCRIPTORS: u64 = 1 << 20;
+
+/// Raises the process's soft limit of descriptors (`RLIMIT_NOFILE`) to its hard one, at most about a million. Returns the limit
+/// before and the one that holds now.
+///
+/// # Errors
+/// What getrlimit(2) and setrlimit(2) say.
+pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let want = hard.min(MOST_DESCRIPTORS).max(soft);
+    if want > soft {
+        setrlimit(Resource::RLIMIT_NOFILE, want, hard)?;
+    }
+    Ok((soft, want))
+}
+
 /// The number of threads of this process, as the kernel counts them.
 ///
 /// # Errors
@@ -75,6 +93,16 @@ pub fn thread_count() -> io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_descriptor_limit_is_raised_to_the_hard_one() {
+        let (_, now) = raise_descriptor_limit().unwrap();
+        assert_eq!(
+            raise_descriptor_limit().unwrap(),
+            (now, now),
+            "nothing more to raise"
+        );
+    }
 
     /// The test harness runs this on a thread of its own, so the process has at least two.
     #[test]

@@ -16,8 +16,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
-/// Most registered mappings; those beyond are not guarded.
-const SLOTS: usize = 4096;
+/// Most registered mappings.
+const SLOTS: usize = 16_384;
 
 struct Slot {
     /// 0: free, 1: being written.

@@ -147,6 +147,13 @@ impl Device for VhostDevice {
         self.shared.update(|s| s.trouble = Some(text.to_owned()));
     }
 
+    fn starved(&mut self) {
+        let name = &self.shared.name;
+        log::warn!(target: "netdev_dpdk", per_min = 4, burst = 4;
+            "{name}: this process has no file descriptors left (RLIMIT_NOFILE)");
+        self.shared.update(|s| s.starved = true);
+    }
+
     fn listening(&mut self) {
         self.shared.update(|s| {
             s.listening = true;
@@ -170,6 +177,7 @@ impl Device for VhostDevice {
         self.rings.insert(index, (kick, config.start));
         self.shared.update(|s| {
             s.session.start(index, config.size, enabled);
+            s.starved = false;
             s.session.numa = numa;
         });
         Ok(())

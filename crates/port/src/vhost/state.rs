@@ -70,6 +70,8 @@ pub(super) struct State {
     pub(super) trouble: Option<String>,
     /// A server's socket is there.
     pub(super) listening: bool,
+    /// The process had no descriptors left for the last front end.
+    pub(super) starved: bool,
     left: Option<String>,
     link_up: bool,
     link_resets: u64,
@@ -85,6 +87,7 @@ impl State {
             pretended_numa: None,
             trouble: None,
             listening: false,
+            starved: false,
             left: None,
             link_up: false,
             link_resets: 0,
@@ -134,10 +137,13 @@ impl Shared {
             link_resets: s.link_resets,
             n_rxq: Some(s.session.pairs.max(1)),
             numa: s.numa(),
-            error: s
-                .trouble
-                .clone()
-                .filter(|_| self.mode == Mode::Server && !s.listening),
+            error: if s.starved {
+                Some("no file descriptors left (RLIMIT_NOFILE): the front end cannot be served".into())
+            } else {
+                s.trouble
+                    .clone()
+                    .filter(|_| self.mode == Mode::Server && !s.listening)
+            },
             extra: self.extra(&s),
             ..PortStatus::default()
         }

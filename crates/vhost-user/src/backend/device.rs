@@ -92,6 +92,9 @@ pub trait Device: Send {
     /// refused.
     fn trouble(&mut self, text: &str);
 
+    /// This process has no descriptors left, which is why the connection just ended, or was not made. It is tried again.
+    fn starved(&mut self) {}
+
     /// The socket of a server is there: front ends may connect. Also after [`Device::trouble`] with it.
     fn listening(&mut self) {}
 

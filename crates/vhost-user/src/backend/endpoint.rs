@@ -5,7 +5,7 @@
 
 use super::journal::Journal;
 use super::listen::{Listener, dial};
-use super::session::{End, Session};
+use super::session::{End, Session, is_starved};
 use super::{Device, Role, Socket};
 use crate::message::Connection;
 use core::time::Duration;
@@ -121,7 +121,7 @@ impl Endpoint {
                 self.next = now + RETRY;
                 match dial(&self.socket.path) {
                     Ok(stream) => self.begin(stream),
-                    Err(e) => self.trouble(&format!("cannot connect to {}: {e}", self.socket.path.display())),
+                    Err(e) => self.failed("cannot connect to", &e),
                 }
             }
             Role::Server => {
@@ -137,7 +137,7 @@ impl Endpoint {
                         }
                         Err(e) => {
                             self.next = now + RETRY;
-                            self.trouble(&format!("cannot listen at {}: {e}", self.socket.path.display()));
+                            self.failed("cannot listen at", &e);
                         }
                     }
                 }
@@ -150,7 +150,7 @@ impl Endpoint {
             let stream = match self.listener.as_ref().map(Listener::accept) {
                 Some(Ok(Some(stream))) => stream,
                 Some(Err(e)) => {
-                    self.trouble(&format!("cannot accept: {e}"));
+                    self.failed("cannot accept at", &e);
                     self.next = Instant::now() + RETRY;
                     return;
                 }
@@ -188,6 +188,9 @@ impl Endpoint {
             true => self.faults.saturating_add(1),
         };
         session.close(&end.to_string(), &mut *self.device);
+        if end.is_starved() {
+            self.device.starved();
+        }
         let pause = match self.faults {
             0 if self.socket.role == Role::Client => AFTER_LOSS,
             0 => Duration::ZERO,
@@ -199,6 +202,14 @@ impl Endpoint {
     /// Ends the session because the port goes away.
     pub(super) fn close(mut self) {
         self.end(&End::Removed);
+    }
+
+    /// Tells what the system said about the socket.
+    fn failed(&mut self, what: &str, e: &io::Error) {
+        self.trouble(&format!("{what} {}: {e}", self.socket.path.display()));
+        if is_starved(e) {
+            self.device.starved();
+        }
     }
 
     /// Tells something about the socket, once.
@@ -239,6 +250,6 @@ impl Endpoint {
     }
     #[cold]
     fn cannot_watch(&mut self, e: &io::Error) {
-        self.trouble(&format!("cannot watch {}: {e}", self.socket.path.display()));
+        self.failed("cannot watch", e);
     }
 }

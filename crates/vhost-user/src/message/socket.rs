@@ -40,6 +40,9 @@ pub enum SocketError {
     /// More descriptors than [`MAX_FDS`] beside one message.
     #[error("more than {MAX_FDS} descriptors beside one message")]
     TooManyFds,
+    /// Descriptors came that this process has no room for.
+    #[error("this process has no file descriptors left (RLIMIT_NOFILE)")]
+    NoDescriptors,
     /// The system's word.
     #[error(transparent)]
     Io(std::io::Error),
@@ -193,7 +196,11 @@ impl Connection {
             }
         }
         if got.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(SocketError::TooManyFds);
+            // The space is too small, or the kernel could not place a descriptor here: then nobody did anything wrong.
+            return Err(match rustix::io::dup(&self.stream) {
+                Err(Errno::MFILE | Errno::NFILE) => SocketError::NoDescriptors,
+                _ => SocketError::TooManyFds,
+            });
         }
         if got.bytes > 0 {
             self.since.get_or_insert_with(Instant::now);

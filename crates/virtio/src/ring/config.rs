@@ -1,7 +1,7 @@
 //! What a queue is set up with: features, addresses, where to start.
 
 use super::limits::MAX_QUEUE;
-use super::{Record, RingError};
+use super::{Record, Resubmit, RingError};
 use crate::mem::{GuestMemory, HostRange};
 
 bitflags::bitflags! {
@@ -161,6 +161,8 @@ pub struct Tracking {
     pub log_device: Option<u64>,
     /// Where a packed ring's position is kept, begun at the queue's start or recovered to it.
     pub record: Option<Record>,
+    /// Of a split ring: chains that a back end before this one had taken out of order.
+    pub resubmit: Option<Resubmit>,
 }
 
 /// The three areas of a ring, checked.

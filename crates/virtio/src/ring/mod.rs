@@ -29,6 +29,7 @@ pub mod limits;
 mod packed;
 mod queue;
 mod record;
+mod resubmit;
 mod rx;
 mod split;
 #[cfg(test)]
@@ -43,5 +44,6 @@ pub use error::RingError;
 pub(crate) use event::{packed_event_passed, split_event_passed};
 pub use queue::Miss;
 pub use record::{Record, RecordLayout};
+pub use resubmit::{Resubmit, SplitRecord};
 pub use rx::{DeviceRx, RxDrops};
 pub use tx::{DeviceTx, TxOutcome};

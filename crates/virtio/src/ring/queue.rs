@@ -106,7 +106,8 @@ impl Queue {
             let record = self.tracking.record.clone();
             Layout::Packed(Packed::new(&cfg, areas, self.direction, record, self.mem.log())?)
         } else {
-            Layout::Split(Split::new(&cfg, areas, self.direction))
+            let resubmit = self.tracking.resubmit.clone();
+            Layout::Split(Split::new(&cfg, areas, self.direction, resubmit))
         });
         Ok(())
     }
@@ -156,6 +157,10 @@ impl Queue {
         self.generation = self.shared.generation();
         self.mem = self.shared.get();
         self.position = self.position();
+        if matches!(&self.layout, Some(Layout::Split(s)) if !s.resubmits()) {
+            // Positions come again after 2^16 chains; these do not.
+            self.tracking.resubmit = None;
+        }
         self.window.forget_ready();
         self.misses.clear();
         if self.error.is_some_and(|e| !e.may_recover()) {

@@ -7,6 +7,7 @@ use super::config::{Areas, QueueConfig};
 use super::desc::{F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
 use super::limits::{AHEAD, MISSES};
 use super::queue::Miss;
+use super::resubmit::Resubmit;
 use super::walk::{Direction, Rules, Scratch};
 use super::window::{Used, Window};
 use super::{Features, RingError, split_event_passed};
@@ -43,10 +44,17 @@ pub(super) struct Split {
     done: u16,
     /// The used index when the driver was last notified, or decided against; `None` at the start.
     signalled: Option<u16>,
+    /// Chains that come before those of the available ring.
+    resubmit: Option<Box<Resubmit>>,
 }
 
 impl Split {
-    pub(super) fn new(cfg: &QueueConfig, areas: Areas, direction: Direction) -> Self {
+    pub(super) fn new(
+        cfg: &QueueConfig,
+        areas: Areas,
+        direction: Direction,
+        resubmit: Option<Resubmit>,
+    ) -> Self {
         let start = cfg.start.index;
         Self {
             desc: Fields::new(&areas.desc, 0, cfg.size),
@@ -67,7 +75,12 @@ impl Split {
             seen: start,
             done: start,
             signalled: None,
+            resubmit: resubmit.filter(|r| !r.is_over(start)).map(Box::new),
         }
+    }
+    /// Whether chains are in flight that a back end before this one had taken.
+    pub(super) fn resubmits(&self) -> bool {
+        self.resubmit.is_some()
     }
     pub(super) fn position(&self) -> u16 {
         self.done
@@ -109,6 +122,9 @@ impl Split {
         let mut left = usize::from(self.waiting(max.min(usize::from(self.size)) as u16)?)
             .min(max)
             .min(window.room());
+        if self.resubmit.is_some() {
+            return self.fetch_again(mem, left, window, scratch);
+        }
         loop {
             let near = mem.near(scratch.hint, self.rules.direction.access());
             let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, window)?;
@@ -168,6 +184,29 @@ impl Split {
             None => Ok((done, odd)),
             Some(head) => Err(RingError::Head(head)),
         }
+    }
+
+    /// As [`Split::fetch`] of `n` chains that wait, while some of them do not come from the available ring.
+    #[cold]
+    fn fetch_again(
+        &mut self,
+        mem: &GuestMemory,
+        n: usize,
+        window: &mut Window,
+        scratch: &mut Scratch,
+    ) -> Result<(), RingError> {
+        for _ in 0..n {
+            let again = self.resubmit.as_ref().and_then(|r| r.head(self.fetch));
+            let head = Claim::new(again.unwrap_or_else(|| self.heads.view().load(self.fetch)));
+            let head = head.below(self.size).map_err(RingError::Head)?;
+            if window.is_fragmented() {
+                break;
+            }
+            let first = RawDesc::from_words(self.desc.view().load(head));
+            self.chain(mem, head, first, window, scratch)?;
+            self.fetch = self.fetch.wrapping_add(1);
+        }
+        Ok(())
     }
 
     /// Asks for the descriptors of the chains that the next calls will take, of those that are known to wait, and for the entries
@@ -252,8 +291,16 @@ impl Split {
 
     /// Gives used chains back to the driver, in order.
     #[inline]
-    pub(super) fn publish(&mut self, given: impl ExactSizeIterator<Item = Used>, log: Option<&DirtyLog>) {
+    pub(super) fn publish(
+        &mut self,
+        given: impl ExactSizeIterator<Item = Used> + Clone,
+        log: Option<&DirtyLog>,
+    ) {
         let n = given.len() as u16;
+        if let Some(r) = &self.resubmit {
+            r.begin(given.clone());
+        }
+        let batch = given.clone();
         // §2.7.9: with IN_ORDER one entry, at the batch's first place, names its last chain; the driver takes the others to be used
         // completely, which is true only where the device writes nothing.
         let skip = if self.in_order && self.rules.direction == Direction::FromGuest {
@@ -274,6 +321,12 @@ impl Split {
         // that were copied into the buffers.
         self.used.store16(IDX, self.done, Ordering::Release);
         self.mark(log, IDX, 2);
+        if let Some(r) = &self.resubmit {
+            r.commit(batch, self.done);
+            if r.is_over(self.done) {
+                self.resubmit = None;
+            }
+        }
     }
 
     /// Whether the driver wants to hear of what was published.

@@ -1,8 +1,9 @@
 //! What is in flight, kept where it survives a crash: GET_INFLIGHT_FD and SET_INFLIGHT_FD (specification, "Inflight I/O tracking").
 //!
 //! This back end takes and gives back chains in order. A split ring then says by itself what was in flight: all from its used index on,
-//! so that its region is only marked as initialised. A packed ring does not; its [`Record`] lies in its region. The states of single
-//! descriptors stay clear: nothing is to be submitted again by number.
+//! and the states of single descriptors stay clear. Where another back end left some set, those chains come first ([`SplitRecord`]).
+//! A packed ring does not say where it is; its [`Record`] lies in its region. What another back end had taken of a packed ring out of
+//! order is not taken again by number.
 //!
 //! Everything in the area is a claim: the front end can write to it. Sizes are those of the message, checked against the mapping and
 //! against the ring at each start.
@@ -11,16 +12,13 @@ use super::{Handled, Outcome, Refusal, Session, refuse};
 use crate::message::{Inflight, Reply};
 use heddle_sys::Mapping;
 use heddle_sys::mmap::{Pages, memfd};
-use heddle_virtio::mem::HostRange;
 use heddle_virtio::ring::limits::MAX_QUEUE;
-use heddle_virtio::ring::{Record, RecordLayout};
+use heddle_virtio::ring::{Record, RecordLayout, SplitRecord};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Regions of queues begin at multiples of this.
 const ALIGN: u64 = 64;
-const SPLIT_HEADER: u64 = 16;
-const SPLIT_STATE: u64 = 16;
 
 /// The area that the front end handed over.
 #[derive(Debug)]
@@ -34,7 +32,7 @@ fn stride(queue_size: u16, packed: bool) -> u64 {
     let len = if packed {
         RecordLayout::Inflight.len(queue_size)
     } else {
-        SPLIT_HEADER + SPLIT_STATE * u64::from(queue_size)
+        SplitRecord::len(queue_size)
     };
     len.next_multiple_of(ALIGN)
 }
@@ -58,16 +56,10 @@ impl Area {
         let at = self.place(index, size, true)?;
         Record::new(&self.map, at, size, RecordLayout::Inflight).ok()
     }
-    /// Marks a split ring's region as initialised: version 1, the number of descriptors.
-    pub(super) fn begin_split(&self, index: u16, size: u16) {
-        use core::sync::atomic::Ordering::Relaxed;
-        let Some(at) = self.place(index, size, false) else {
-            return;
-        };
-        if let Ok(region) = HostRange::of(Arc::clone(&self.map), at, SPLIT_HEADER, 8) {
-            region.store16(10, size, Relaxed);
-            region.store16(8, 1, Relaxed);
-        }
+    /// The region of a split ring.
+    pub(super) fn split_record(&self, index: u16, size: u16) -> Option<SplitRecord> {
+        let at = self.place(index, size, false)?;
+        SplitRecord::new(&self.map, at, size).ok()
     }
 }
 

@@ -29,6 +29,7 @@ use core::time::Duration;
 use heddle_sys::EventFd;
 use heddle_virtio::mem::{GuestMemory, MAX_REGIONS, SharedMemory};
 use heddle_virtio::ring::Features;
+use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -72,9 +73,27 @@ impl End {
         match self {
             Self::Closed | Self::Silent | Self::Removed => false,
             Self::Socket(SocketError::Io(_)) => false,
-            Self::Socket(_) | Self::Refused(_) => true,
+            Self::Socket(_) | Self::Refused(_) => !self.is_starved(),
         }
     }
+    /// Whether this process had no descriptors left for what the front end sent.
+    pub(super) fn is_starved(&self) -> bool {
+        match self {
+            Self::Socket(SocketError::NoDescriptors) => true,
+            Self::Socket(SocketError::Io(e)) => is_starved(e),
+            // Refusals are texts; the system's end with its number.
+            Self::Refused(why) => STARVED.iter().any(|e| why.ends_with(&format!("(os error {e})"))),
+            Self::Socket(_) | Self::Closed | Self::Silent | Self::Removed => false,
+        }
+    }
+}
+
+/// The process, or the system, has no descriptors left.
+const STARVED: [i32; 2] = [Errno::MFILE.raw_os_error(), Errno::NFILE.raw_os_error()];
+
+/// Whether the system says so.
+pub(super) fn is_starved(e: &std::io::Error) -> bool {
+    e.raw_os_error().is_some_and(|e| STARVED.contains(&e))
 }
 
 /// A request that is refused, with a text for people.

@@ -8,9 +8,9 @@ use super::{Handled, Outcome, Refusal, Session, refuse};
 use crate::backend::{Device, Notify, Queue, RingSetup};
 use crate::message::{Reply, VringAddr, VringFd, VringState};
 use heddle_virtio::mem::GuestMemory;
-use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Tracking};
+use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Resubmit, Tracking};
 use heddle_virtio::{DeviceRx, DeviceTx};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// What was told about a ring.
@@ -56,16 +56,28 @@ fn copy(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
     Ok(fd.map(OwnedFd::try_clone).transpose()?)
 }
 
-/// A descriptor that workers write to must not make them wait.
-fn non_blocking(fd: Option<&OwnedFd>) -> Result<(), Refusal> {
+/// Notifications go through eventfds, or the pipes of front ends that have none. What else there is may do anything when it is written
+/// to or waited for. A descriptor that workers write to must not make them wait: that is asked for here, and
+/// [`heddle_sys::EventFd`] sees to it where the front end takes it back.
+fn notifier(fd: Option<&OwnedFd>, written: bool) -> Result<(), Refusal> {
     use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
     let Some(fd) = fd else { return Ok(()) };
-    // An eventfd has no file type at all; a pipe is what front ends without eventfds send.
-    let kind = FileType::from_raw_mode(fstat(fd)?.st_mode);
-    if !matches!(kind, FileType::Unknown | FileType::Fifo) {
+    let known = match FileType::from_raw_mode(fstat(fd)?.st_mode) {
+        FileType::Fifo => true,
+        // An eventfd has no file type at all, as some other things; its name tells, where there are names.
+        FileType::Unknown => {
+            let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+            let name = std::fs::read_link(link);
+            name.map_or(true, |n| n.as_os_str() == "anon_inode:[eventfd]")
+        }
+        _ => false,
+    };
+    if !known {
         refuse!("a descriptor is neither an eventfd nor a pipe");
     }
-    fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+    if written {
+        fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+    }
     Ok(())
 }
 
@@ -125,6 +137,7 @@ impl Session {
         fd: Option<OwnedFd>,
         device: &mut dyn Device,
     ) -> Handled {
+        notifier(fd.as_ref(), false)?;
         let ring = self.ring(v.index.into())?;
         ring.kicked = true;
         ring.kick = fd;
@@ -141,7 +154,7 @@ impl Session {
         fd: Option<OwnedFd>,
         device: &mut dyn Device,
     ) -> Handled {
-        non_blocking(fd.as_ref())?;
+        notifier(fd.as_ref(), true)?;
         let ring = self.ring(v.index.into())?;
         ring.call = fd;
         if ring.is_started() {
@@ -156,7 +169,7 @@ impl Session {
         fd: Option<OwnedFd>,
         device: &mut dyn Device,
     ) -> Handled {
-        non_blocking(fd.as_ref())?;
+        notifier(fd.as_ref(), true)?;
         let ring = self.ring(v.index.into())?;
         ring.err = fd;
         if ring.is_started() {
@@ -231,13 +244,15 @@ impl Session {
             return Ok(Outcome::Done);
         };
         let table = self.memory.shared.get();
-        let (start, record) = if cfg.packed() {
-            self.packed_start(index, &cfg, &table)?
+        let (start, record, resubmit) = if cfg.packed() {
+            let (start, record) = self.packed_start(index, &cfg, &table)?;
+            (start, record, None)
         } else {
-            (self.split_start(index, &cfg, &table)?, None)
+            let (start, resubmit) = self.split_start(index, &cfg, &table)?;
+            (start, None, resubmit)
         };
         let cfg = QueueConfig { start, ..cfg };
-        let setup = self.setup(index, cfg, record)?;
+        let setup = self.setup(index, cfg, record, resubmit)?;
         device.start(setup)?;
         let ring = self.ring(index)?;
         ring.running = Some(cfg);
@@ -275,20 +290,22 @@ impl Session {
     }
 
     /// Where a split ring goes on: behind what it says was used last. All of this back end's queues use chains in order, so that what
-    /// was taken but not used before a crash of either side is taken again. A front end's number that differs is stale.
+    /// was taken but not used before a crash of either side is taken again. What another one had taken out of order is in the
+    /// front end's area. A front end's number that differs is stale.
     fn split_start(
         &mut self,
         index: u32,
         cfg: &QueueConfig,
         table: &GuestMemory,
-    ) -> Result<Position, Refusal> {
-        if let Some(area) = &self.inflight {
-            area.begin_split(Self::short(index), cfg.size);
-        }
-        Ok(Position {
+    ) -> Result<(Position, Option<Resubmit>), Refusal> {
+        let area = self.inflight.as_ref();
+        let record = area.and_then(|a| a.split_record(Self::short(index), cfg.size));
+        let resubmit = record.map(|r| r.recover(cfg, table)).transpose()?.flatten();
+        let start = Position {
             index: cfg.used_index(table)?,
             ..Position::default()
-        })
+        };
+        Ok((start, resubmit))
     }
 
     /// Where a packed ring goes on: where the front end's inflight area, or this process's journal, says that it was left, if the ring
@@ -331,6 +348,7 @@ impl Session {
         index: u32,
         config: QueueConfig,
         record: Option<Record>,
+        resubmit: Option<Resubmit>,
     ) -> Result<RingSetup, Refusal> {
         let addr = self.ring(index)?.addr;
         let tracking = Tracking {
@@ -338,6 +356,7 @@ impl Session {
             // address.
             log_device: addr.filter(|a| a.log_used && !self.has_iommu()).map(|a| a.log),
             record,
+            resubmit,
         };
         let enabled = self.is_enabled(index);
         let memory = Arc::clone(&self.memory.shared);

@@ -1,5 +1,6 @@
 //! Sessions, sockets and restarts, with a front end in the same process.
 
+mod fuzz;
 mod hostile;
 mod iommu;
 mod messages;

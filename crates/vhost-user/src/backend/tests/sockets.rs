@@ -207,7 +207,12 @@ fn a_socket_file_that_vanishes_is_made_again() {
     let id = control.add(server(&path), Box::new(device.clone())).unwrap();
     wait_for("the socket", || path.exists());
     std::fs::remove_file(&path).unwrap();
-    wait_for("a new one", || path.exists());
-    let _front = says_hello(UnixStream::connect(&path).unwrap());
+    // It is there a moment before it is listened at.
+    let mut stream = None;
+    wait_for("a new one", || {
+        stream = UnixStream::connect(&path).ok();
+        stream.is_some()
+    });
+    let _front = says_hello(stream.unwrap());
     control.remove(id);
 }

@@ -4,7 +4,7 @@
 //! had (which errors, which drops, how much was moved and whether chains of several pieces were among it).
 //!
 //! * `cargo test` replays the corpus, `corpus/rings` of this crate, and a fixed number of mutants of it.
-//! * `make fuzz [SECONDS=60] [KEEP=1]` goes on for that long. A script that fails is kept in a file that is named; a
+//! * `make fuzz [SECONDS=180] [KEEP=1]` goes on for half of that (the other half is for sessions). A script that fails is kept in a file that is named; a
 //!   fault of memory leaves the seed, with which the run is repeated (`FUZZ_SEED`). With `KEEP=1` the
 //!   corpus becomes the shortest scripts that together do all that was seen.
 

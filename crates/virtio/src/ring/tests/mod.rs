@@ -10,6 +10,7 @@ mod memory;
 mod notify;
 mod random;
 mod record;
+mod resubmit;
 mod twins;
 
 use super::*;

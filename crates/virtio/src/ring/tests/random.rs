@@ -61,7 +61,11 @@ impl Offer {
     fn write(&self, rig: &Rig, nth: u16) {
         const INDIRECT: u16 = 4;
         let packed = rig.cfg.packed();
-        let wrap = if nth / 16 % 2 == 0 { F_AVAIL } else { F_USED };
+        let wrap = if (nth / 16).is_multiple_of(2) {
+            F_AVAIL
+        } else {
+            F_USED
+        };
         let table = BASE + 0xc000 + 0x200 * u64::from(nth % 16);
         let first = nth % 16;
         // A packed ring's descriptors have the identifier before the flags.
