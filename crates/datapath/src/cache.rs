@@ -8,6 +8,7 @@
 //!
 //! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the sweeper what it had counted.
 
+use crate::changes::{Known, PATIENCE};
 use crate::compact::CompactKey;
 use crate::entry::{Entry, NewEntry};
 use crate::hash::HashKey;
@@ -15,9 +16,9 @@ use crate::l1::L1;
 use crate::note::{Counted, Horizon, Note, ROOM, WideKey};
 use crate::store::Store;
 use crate::table::Table;
-use crate::translate::Translation;
-use crate::tuple::{MAX_LISTED, Tuple, Tuples};
-use crate::verdict::{Verdict, Verdicts};
+use crate::translate::{Generations, Translation};
+use crate::tuple::{Family, MAX_LISTED, Tuple, Tuples};
+use crate::verdict::{Member, Verdict, Verdicts};
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Producer;
 use std::collections::HashMap;
@@ -29,6 +30,9 @@ pub(crate) use find::Level;
 
 /// No slot.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
+
+/// Comparisons that are made for one of many entries of a verdict, again and again, before it is given one that is up to date.
+const PATIENCE_FOR_ONE: usize = 16;
 
 /// What a cache is made of.
 pub(crate) struct CacheParts {
@@ -142,7 +146,11 @@ impl Cache {
             return None;
         }
         let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
-        self.verdicts.retain(verdict);
+        let member = Member {
+            slot,
+            key: compact.map(|_| (masked, tuple)),
+        };
+        self.join(verdict, member);
         if let Some((n, mem)) = taken.chunk {
             self.push(Note::Chunk(n, mem));
         }
@@ -206,10 +214,58 @@ impl Cache {
     /// As [`Cache::renew`], where the sweeper made the translation, of the entry that had this id.
     pub(crate) fn adopt(&mut self, slot: u32, id: u64, verdict: &Arc<Verdict>) {
         let current = self.store.get(slot).is_some_and(|e| e.id() == id && e.alive());
-        if current && self.notes.free() >= ROOM {
+        // One that has moved on did so for other packets than this entry's.
+        if current && !verdict.moved() && self.notes.free() >= ROOM {
             let interned = self.verdicts.adopt(verdict);
             self.rename(slot, interned);
         }
+    }
+    /// The entry in `slot`, if it is one of verdict `n`.
+    fn member(&self, slot: u32, n: u32) -> Option<Member> {
+        let e = self.store.get(slot).filter(|e| e.id() != 0 && e.verdict() == n)?;
+        let ordinary = self.tuples.get(e.tuple())?.family != Family::Wide;
+        Some(Member {
+            slot,
+            key: ordinary.then(|| (e.key(), e.tuple())),
+        })
+    }
+    /// An entry refers to verdict `n` from now on.
+    fn join(&mut self, n: u32, member: Member) {
+        let only = self.verdicts.only(n).and_then(|slot| self.member(slot, n));
+        let tuples = &self.tuples;
+        self.verdicts.retain(n, member, only, |t| tuples.compact(t));
+    }
+    /// What is known of the packets of an entry of an ordinary packet.
+    fn known(&self, e: &Entry) -> Option<Known> {
+        let tuple = self.tuples.get(e.tuple()).filter(|t| t.family != Family::Wide)?;
+        Some(Known::new(&e.key().expand(&tuple.mask), &tuple.mask))
+    }
+    /// The verdict of the entry in `slot` has dependencies that have moved: whether the entry may be used all the same, because what changed
+    /// has nothing to do with its packets. If it has nothing to do with any of the verdict's, that is remembered. `any` was read before.
+    pub(crate) fn passes_by(&self, slot: u32, any: u64, generations: &Generations) -> bool {
+        let Some(e) = self.store.get(slot) else {
+            return false;
+        };
+        let n = e.verdict();
+        let Some(verdict) = self.verdicts.get(n) else {
+            return false;
+        };
+        let alone = self.verdicts.users(n) == 1;
+        let all = if alone {
+            self.known(e)
+        } else {
+            self.verdicts.agreement(n).and_then(|(key, bits, tuple)| {
+                let mask = bits.restrict(&self.tuples.get(tuple)?.mask);
+                Some(Known::new(&key.expand(&mask), &mask))
+            })
+        };
+        if all.is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE, Some(any), generations)) {
+            return true;
+        }
+        !alone
+            && self
+                .known(e)
+                .is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE_FOR_ONE, None, generations))
     }
     fn rename(&mut self, slot: u32, (verdict, is_new): (u32, bool)) {
         if is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
@@ -221,7 +277,9 @@ impl Cache {
             if old == verdict {
                 return;
             }
-            self.verdicts.retain(verdict);
+            let member = self.member(slot, old);
+            self.join(verdict, member.unwrap_or(Member { slot, key: None }));
+            let Some(e) = self.store.get(slot) else { return };
             e.rename(new, verdict);
             self.verdicts.release(old);
             self.push(Note::Renamed(slot, id, old, counted, new));

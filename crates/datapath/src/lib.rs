@@ -8,6 +8,7 @@
 pub mod action;
 mod assign;
 mod cache;
+pub mod changes;
 mod compact;
 pub mod config;
 mod control;
@@ -41,6 +42,7 @@ mod tests;
 
 pub use action::{Action, PortNo};
 pub use assign::{RxqAssign, Spread};
+pub use changes::{Changes, Override};
 pub use config::{Config, DatapathError, PortConfig};
 pub use control::AutoLb;
 pub use drops::DropKind;

@@ -8,9 +8,11 @@
 
 mod records;
 
+use crate::changes::{Known, PATIENCE};
 use crate::note::{Horizon, Note};
 use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
+use crate::tuple::Family;
 use crate::verdict::{Verdict, fingerprint};
 use crate::view::FlowDump;
 use crate::worker::{Command, CommandTx};
@@ -150,6 +152,8 @@ impl Sweep {
         pass.chunk += 1;
         if pass.chunk >= w.records.n_chunks() {
             (pass.worker, pass.chunk) = (pass.worker + 1, 0);
+            // A verdict is one worker's.
+            pass.made.clear();
         }
         self.pass = Some(pass);
         true
@@ -278,15 +282,21 @@ impl Look<'_> {
         if held.verdict.valid_at(any) {
             return true;
         }
-        // Dependencies that moved do not move back.
-        held.stale = held.stale || !held.verdict.recheck(any, generations);
-        if !held.stale {
+        if held.verdict.recheck(any, generations) {
             return true;
         }
-        let body = Arc::clone(&held.verdict.body);
+        let verdict = Arc::clone(&held.verdict);
+        let body = Arc::clone(&verdict.body);
         let Some((key, tuple)) = r.key(seen) else {
             return true;
         };
+        if tuple.family != Family::Wide {
+            // The entry may be used as it is; whether the verdict holds for others, too, its worker finds out.
+            let mut known = Known::new(&key, &tuple.mask);
+            if verdict.passes_by(&mut known, PATIENCE, None, generations) {
+                return true;
+            }
+        }
         self.counts.rechecked += 1;
         let t = &mut *self.scratch;
         t.clear();
@@ -302,9 +312,9 @@ impl Look<'_> {
         if t.uncacheable || *body.actions != *t.actions || !tuple.mask.contains(&t.mask) {
             return false;
         }
-        let print = fingerprint(&t.actions, &t.deps, &t.credits);
+        let print = fingerprint(&t.actions, t.deps.iter().copied(), &t.credits);
         let made = match self.pass.made.get(&print) {
-            Some(v) if v.says(t) => {
+            Some(v) if !v.moved() && v.says(t) => {
                 v.confirm(any);
                 Arc::clone(v)
             }

@@ -10,18 +10,23 @@
 //! a control-plane writer may hold, no I/O.
 
 use crate::action::Action;
+use crate::changes::{Changes, Known, Log, Override};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
 pub const N_SLOTS: usize = 4096;
+/// Number of further slots, of things that say what changes in them ([`Generations::bump_changed`]).
+pub const N_LOGGED: usize = 1024;
 
 /// Generation counters that cached translations depend on.
 pub struct Generations {
     any: AtomicU64,
     slots: Box<[AtomicU64]>,
+    /// Of the slots from `N_SLOTS` on.
+    logs: Box<[OnceLock<Log>]>,
 }
 
 /// "I depend on slot `slot` as it was at generation `generation`."
@@ -37,7 +42,8 @@ impl Default for Generations {
     fn default() -> Self {
         Self {
             any: AtomicU64::new(1),
-            slots: (0..N_SLOTS).map(|_| AtomicU64::new(1)).collect(),
+            slots: (0..N_SLOTS + N_LOGGED).map(|_| AtomicU64::new(1)).collect(),
+            logs: (0..N_LOGGED).map(|_| OnceLock::new()).collect(),
         }
     }
 }
@@ -48,17 +54,62 @@ impl Generations {
         let h = thing.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (h >> 52) as u16
     }
+    /// The slot that a thing (its stable hash or number) uses whose changes are said with [`Generations::bump_changed`].
+    pub fn logged_slot_of(thing: u64) -> u16 {
+        const { assert!(N_SLOTS + N_LOGGED <= u16::MAX as usize && N_LOGGED == 1 << 10) };
+        let h = thing.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        #[allow(clippy::cast_possible_truncation)] // asserted above
+        let first = N_SLOTS as u16;
+        first + (h >> 54) as u16
+    }
+    fn counter(&self, slot: u16) -> &AtomicU64 {
+        &self.slots[usize::from(slot) % (N_SLOTS + N_LOGGED)]
+    }
+    fn log(&self, slot: u16) -> Option<&OnceLock<Log>> {
+        self.logs.get(usize::from(slot).checked_sub(N_SLOTS)?)
+    }
     /// Reads a slot, to be called before reading the thing itself.
     pub fn read(&self, slot: u16) -> Dep {
         // Acquire pairs with the Release in `bump`: a reader that sees the new generation sees the change.
         Dep {
             slot,
-            generation: self.slots[usize::from(slot) % N_SLOTS].load(Ordering::Acquire),
+            generation: self.counter(slot).load(Ordering::Acquire),
         }
     }
-    /// Says that the thing has changed, to be called after changing it.
+    /// Says that the thing has changed, to be called after changing it. Of a slot with a log: that anything may be different.
     pub fn bump(&self, slot: u16) {
-        self.slots[usize::from(slot) % N_SLOTS].fetch_add(1, Ordering::Release);
+        if self.log(slot).is_some() {
+            self.bump_changed(slot, Changes::anything());
+            return;
+        }
+        self.count_up(slot);
+    }
+    /// Says that these rules of a table have changed, to be called after changing them. Waits for others who do so at the time.
+    pub fn bump_changed(&self, slot: u16, changes: Changes) {
+        match self.log(slot) {
+            Some(log) => log.get_or_init(Log::default).write(
+                changes,
+                || self.counter(slot).load(Ordering::Relaxed),
+                || self.count_up(slot),
+            ),
+            None => self.count_up(slot),
+        }
+    }
+    /// Whether what changed in `slot` from `generation` until `now` has nothing to do with these packets.
+    pub(crate) fn passes_by(
+        &self,
+        slot: u16,
+        from: u64,
+        now: u64,
+        known: &Known,
+        patience: &mut usize,
+    ) -> bool {
+        self.log(slot)
+            .and_then(OnceLock::get)
+            .is_some_and(|log| log.pass_by(from, now, known, patience))
+    }
+    fn count_up(&self, slot: u16) {
+        self.counter(slot).fetch_add(1, Ordering::Release);
         // After the slot, so that whoever sees `any` move (Acquire in `any`) sees the slot moved.
         self.any.fetch_add(1, Ordering::Release);
     }
@@ -109,6 +160,9 @@ pub struct Translation {
     pub actions: Vec<Action>,
     /// What it depends on besides the key.
     pub deps: Vec<Dep>,
+    /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet brought; see [`Override`]. Of
+    /// the input port it must be said at the first one.
+    pub overrides: Vec<Override>,
     /// Who is credited with the packets.
     pub credits: Vec<Arc<dyn Credit>>,
     /// Must not be cached (a side effect could not be carried out, or differs per packet).
@@ -121,8 +175,22 @@ impl Translation {
         self.mask = FlowMask::default();
         self.actions.clear();
         self.deps.clear();
+        self.overrides.clear();
         self.credits.clear();
         self.uncacheable = false;
+    }
+    /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs of what has changed since can
+    /// tell. The plain twin of what caches do.
+    pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
+        let mut known = Known::new(&key.masked(&self.mask), &self.mask);
+        (0_u16..).zip(&self.deps).all(|(i, d)| {
+            self.overrides
+                .iter()
+                .filter(|o| o.from == i)
+                .for_each(|o| known.apply(o));
+            let now = generations.read(d.slot);
+            now == *d || generations.passes_by(d.slot, d.generation, now.generation, &known, &mut 1_000_000)
+        })
     }
 }
 

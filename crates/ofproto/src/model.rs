@@ -126,7 +126,7 @@ impl Table {
             matched: Arc::default(),
             missed: Arc::default(),
             miss: AtomicU8::new(0),
-            slot: Generations::slot_of(bridge << 8 | u64::from(id) | 1 << 40),
+            slot: Generations::logged_slot_of(bridge << 8 | u64::from(id) | 1 << 40),
         }
     }
     /// What happens on a miss.

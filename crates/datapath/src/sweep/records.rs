@@ -29,8 +29,6 @@ struct Chunk {
 pub(crate) struct Held {
     pub(crate) verdict: Arc<Verdict>,
     pending: Counted,
-    /// Its dependencies were found moved.
-    pub(crate) stale: bool,
 }
 
 /// One entry in use, at the time of a scan.
@@ -101,7 +99,6 @@ impl Records {
                 let held = Held {
                     verdict,
                     pending: Counted::default(),
-                    stale: false,
                 };
                 put(&mut self.verdicts, n, Some(held));
             }

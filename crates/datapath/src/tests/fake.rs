@@ -1,7 +1,9 @@
 //! A port whose queues are in memory, and a pipeline that is a list of rules.
 
 use crate::action::{Action, PortNo};
-use crate::translate::{Credit, Dep, Generations, Request, Translate, Translation};
+use crate::changes::Changes;
+use crate::translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
+use heddle_classifier::MiniMatch;
 use heddle_flow::key::Match;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
@@ -224,11 +226,13 @@ impl ToyRule {
     }
 }
 
-/// A pipeline: one list of rules. Each rule's place in the list has a generation slot.
+/// A pipeline: one list of rules. Each rule's place in the list has a generation slot; or all of them have one, with a log.
 #[derive(Default)]
 pub(crate) struct Toy {
     rules: Published<Vec<ToyRule>>,
     generations: Generations,
+    logged: Option<u16>,
+    /// How often for packets.
     pub(crate) translated: AtomicU64,
 }
 
@@ -239,17 +243,35 @@ impl Toy {
             ..Self::default()
         })
     }
+    /// With one slot, that has a log.
+    pub(crate) fn logged(rules: Vec<ToyRule>) -> Arc<Self> {
+        Arc::new(Self {
+            rules: Published::new(rules),
+            logged: Some(Generations::logged_slot_of(1)),
+            ..Self::default()
+        })
+    }
     /// Replaces the rules, then says so for all places from the first changed one on.
     pub(crate) fn set(&self, rules: Vec<ToyRule>) {
         let n = rules.len().max(self.rules.get().len());
         self.rules.store(rules);
+        if let Some(slot) = self.logged {
+            return self.generations.bump(slot);
+        }
         (0..=n).for_each(|i| self.generations.bump(Generations::slot_of(i as u64)));
     }
     /// Replaces one rule: only what depends on its place is stale.
     pub(crate) fn replace(&self, at: usize, rule: ToyRule) {
         let mut rules = (*self.rules.get()).clone();
+        let mut changes = Changes::default();
+        for r in [&rules[at], &rule] {
+            changes.add(&MiniMatch::new(&r.matches));
+        }
         rules[at] = rule;
         self.rules.store(rules);
+        if let Some(slot) = self.logged {
+            return self.generations.bump_changed(slot, changes);
+        }
         self.generations.bump(Generations::slot_of(at as u64));
     }
     pub(crate) fn rules(&self) -> Arc<Vec<ToyRule>> {
@@ -259,11 +281,12 @@ impl Toy {
 
 impl Translate for Toy {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
-        self.translated.fetch_add(1, Relaxed);
+        if request.purpose == Purpose::Miss {
+            self.translated.fetch_add(1, Relaxed);
+        }
         // The number of places may change, so read more generations than there are rules; then the rules.
-        let deps: Vec<Dep> = (0..32)
-            .map(|i| self.generations.read(Generations::slot_of(i)))
-            .collect();
+        let slot = |i| self.logged.unwrap_or(Generations::slot_of(i));
+        let deps: Vec<Dep> = (0..32).map(|i| self.generations.read(slot(i))).collect();
         let rules = self.rules.get();
         for (rule, dep) in rules.iter().zip(&deps) {
             out.mask.add(&rule.matches.mask);

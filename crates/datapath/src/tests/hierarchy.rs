@@ -52,7 +52,15 @@ fn expected(rules: &[ToyRule], frame: &[u8], in_port: u32) -> Option<u32> {
 
 #[test]
 fn every_packet_goes_where_the_current_rules_send_it() {
-    let toy = Toy::new(vec![]);
+    follows(&Toy::new(vec![]));
+}
+
+#[test]
+fn every_packet_goes_where_the_current_rules_send_it_by_a_log_of_changes() {
+    follows(&Toy::logged(vec![]));
+}
+
+fn follows(toy: &Arc<Toy>) {
     let config = Config {
         cpus: Some(vec![0, 0]),
         l1_entries: 16,
@@ -60,7 +68,7 @@ fn every_packet_goes_where_the_current_rules_send_it() {
         sweep_interval_ms: 1,
         ..Config::default()
     };
-    let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
+    let dp = Datapath::new(config, Arc::clone(toy) as _).unwrap();
     let ins = [FakePort::new("in0"), FakePort::new("in1")];
     let outs = [
         FakePort::new("out0"),
@@ -76,7 +84,7 @@ fn every_packet_goes_where_the_current_rules_send_it() {
     // Unrelated bumps go on all the time, from another thread.
     let stop = Arc::new(AtomicBool::new(false));
     let bumper = {
-        let (toy, stop) = (Arc::clone(&toy), Arc::clone(&stop));
+        let (toy, stop) = (Arc::clone(toy), Arc::clone(&stop));
         std::thread::spawn(move || {
             while !stop.load(Relaxed) {
                 crate::Translate::generations(&*toy).bump(crate::Generations::slot_of(20));
@@ -112,11 +120,13 @@ fn every_packet_goes_where_the_current_rules_send_it() {
                 want.sort();
                 prop_assert_eq!(got, want);
             }
-            // One rule changes: only what depends on it may be translated again, the rest must still be right.
-            let at = next.len() % rules.len();
-            let mut changed = next[0].clone();
-            changed.matches = rules[at].matches;
-            toy.replace(at, changed);
+            // A few rules change: only what depends on them may be translated again, the rest must still be right.
+            for (i, r) in next.iter().take(3).enumerate() {
+                let at = (next.len() + i) % rules.len();
+                let mut changed = r.clone();
+                changed.matches = rules[at].matches;
+                toy.replace(at, changed);
+            }
             dp.flush_stats();
         }
         Ok(())
@@ -191,4 +201,51 @@ fn changes_in_flight_lose_no_credit() {
     dp.flush_stats();
     let credited: u64 = tallies.iter().map(|t| t.packets.load(Relaxed)).sum();
     assert_eq!((out as u64, credited), (total as u64, total as u64));
+}
+
+/// What a changed rule has nothing to do with is not translated again, neither alone nor among many entries of one verdict.
+#[test]
+fn only_what_a_change_is_about_is_translated_again() {
+    let rule = |dst: u32, out| {
+        let mut m = Match::any();
+        (m.key.nw_dst, m.mask.0.nw_dst) = (dst, u32::MAX);
+        ToyRule::new(m, vec![Action::Output(PortNo(out))])
+    };
+    let toy = Toy::logged(vec![rule(1, 10), rule(2, 11), ToyRule::output(11)]);
+    let config = Config {
+        sweep_interval_ms: 1_000_000,
+        ..Config::default()
+    };
+    let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
+    let ports: Vec<_> = (0..3).map(|i| FakePort::new(&format!("p{i}"))).collect();
+    for (no, p) in [1, 10, 11].into_iter().zip(&ports) {
+        dp.add_port(Arc::clone(p) as _, Some(PortNo(no))).unwrap();
+    }
+    // Two flows have rules of their own; ten share the last one.
+    let all = || (1..=12).map(|dst| udp(9, dst, 5, 6));
+    let run = |to_10: usize| {
+        ports[0].send(all());
+        assert_eq!(
+            (ports[1].wait(to_10).len(), ports[2].wait(12 - to_10).len()),
+            (to_10, 12 - to_10)
+        );
+        toy.translated.swap(0, Relaxed)
+    };
+    assert_eq!(run(1), 12);
+    assert_eq!(run(1), 0);
+    toy.replace(1, rule(2, 10));
+    assert_eq!(run(2), 1, "one flow is about the rule");
+    assert_eq!(run(2), 0);
+    toy.replace(1, rule(99, 10));
+    toy.replace(1, rule(2, 10));
+    assert_eq!(run(2), 1);
+    toy.replace(0, rule(7, 10));
+    assert_eq!(
+        run(2),
+        2,
+        "the rule is about one of the ten now, and about one no more"
+    );
+    assert_eq!(run(2), 0);
+    toy.set(toy.rules().to_vec());
+    assert_eq!(run(2), 12, "anything may have changed");
 }

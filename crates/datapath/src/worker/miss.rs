@@ -38,7 +38,9 @@ impl Worker {
         let Some(verdict) = self.cache.verdict(number).map(Arc::clone) else {
             return (self.miss(r, i, any, now_ms), None);
         };
-        if verdict.valid_at(any) || verdict.recheck(any, self.shared.translate.generations()) {
+        let generations = self.shared.translate.generations();
+        let holds = verdict.valid_at(any) || verdict.recheck(any, generations);
+        if holds || self.cache.passes_by(slot, any, generations) {
             return (Choice::Verdict(number), Some(slot));
         }
         self.counters.revalidated.add(1);

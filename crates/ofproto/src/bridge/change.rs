@@ -10,8 +10,9 @@
 use super::{Bridge, Event, FlowChanged, Linked, Origin, State};
 use crate::model::Rule;
 use heddle_classifier::MiniMatch;
+use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowModFlags, FlowRemoved, FlowRemovedReason};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,7 +25,8 @@ pub(super) struct Change<'a> {
     /// The version at which the steps become visible.
     pub(super) version: u64,
     pub(super) events: Vec<Event>,
-    tables: BTreeSet<u8>,
+    /// By generation slot of a table: the matches of the rules that come or go.
+    changes: BTreeMap<u16, Changes>,
     undo: Vec<Step>,
 }
 
@@ -49,7 +51,7 @@ impl Bridge {
             state: &mut state,
             origin,
             events: Vec::new(),
-            tables: BTreeSet::new(),
+            changes: BTreeMap::new(),
             undo: Vec::new(),
         };
         let result = f(&mut change);
@@ -59,12 +61,12 @@ impl Bridge {
         }
         let Change {
             version,
-            tables,
+            changes,
             events,
             ..
         } = change;
-        if !tables.is_empty() {
-            self.commit(version, tables);
+        if !changes.is_empty() {
+            self.commit(version, changes);
         }
         drop(state);
         self.emit(&events);
@@ -80,6 +82,12 @@ impl Change<'_> {
             .find_exact(self.version, matches, priority)
     }
 
+    /// Cached answers are told which rule of a table changes.
+    fn note(&mut self, table: u8, matches: &MiniMatch) {
+        let slot = self.bridge.tables[usize::from(table)].slot;
+        self.changes.entry(slot).or_default().add(matches);
+    }
+
     /// Adds a rule.
     pub(super) fn link(&mut self, mut rule: Rule, priority: i32) -> Linked {
         let (table, timed) = (rule.table, rule.idle_timeout != 0 || rule.hard_timeout != 0);
@@ -91,7 +99,7 @@ impl Change<'_> {
             self.state.timed.push(entry.clone());
         }
         self.state.tables[usize::from(table)].linked(&entry);
-        self.tables.insert(table);
+        self.note(table, &matches);
         self.undo.push(Step::Linked(entry.clone()));
         entry
     }
@@ -105,7 +113,7 @@ impl Change<'_> {
         {
             self.state.garbage = true;
             self.state.tables[table].unlinked(e);
-            self.tables.insert(e.data.table);
+            self.note(e.data.table, &e.data.matches);
             self.undo.push(Step::Unlinked(e.clone()));
         }
     }

@@ -36,6 +36,7 @@ use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
 use crate::ofproto::Ofproto;
 use heddle_classifier::Entry;
+use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowRemoved, PortDesc, PortStatus, TableStatus};
 use heddle_openflow::{Port as OfPort, Version};
 use parking_lot::Mutex;
@@ -250,13 +251,13 @@ impl Bridge {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Makes what was added and removed at `version` visible and invalidates what depended on `tables`.
-    pub(crate) fn commit(&self, version: u64, tables: impl IntoIterator<Item = u8>) {
+    /// Makes what was added and removed at `version` visible and says what changed, by generation slot.
+    pub(crate) fn commit(&self, version: u64, changes: impl IntoIterator<Item = (u16, Changes)>) {
         // Release pairs with the Acquire of whoever reads the version to look rules up.
         self.version.store(version, Ordering::Release);
         let Some(of) = self.of.upgrade() else { return };
-        for t in tables {
-            of.generations().bump(self.tables[usize::from(t)].slot);
+        for (slot, what) in changes {
+            of.generations().bump_changed(slot, what);
         }
     }
 }

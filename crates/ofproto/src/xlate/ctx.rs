@@ -30,6 +30,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) base: FlowKey,
     /// The packet as it came.
     pub(super) orig: FlowKey,
+    /// The packet as the last lookup in a table saw it.
+    pub(super) seen: Option<FlowKey>,
     /// Bits that mattered, as Open vSwitch keeps them: a trace shows these.
     pub(super) wc: FlowMask,
     /// Bits that mattered and that Open vSwitch leaves out: they are in the cached mask only.

@@ -83,6 +83,7 @@ pub(crate) fn run<'w>(
         flow,
         base: flow,
         orig: *input.key,
+        seen: None,
         wc: FlowMask::default(),
         extra: FlowMask::default(),
         out,

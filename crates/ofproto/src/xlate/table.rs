@@ -4,6 +4,8 @@ use super::ctx::{Ctx, of_port};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
 use crate::model::{N_TABLES, Rule, Stats, TableMiss, port_config};
+use heddle_datapath::Override;
+use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
 use heddle_flow::text::DEFAULT_PRIORITY;
 use std::sync::Arc;
@@ -63,6 +65,7 @@ impl Ctx<'_> {
             }
             self.table = table.id;
             self.out.deps.push(self.generations.read(table.slot));
+            self.say_what_is_seen(&key);
             // Rules changed between `enter` and the line above: what we find is of the old version, but
             // the generation may be the new one.
             if bridge.version.load(Ordering::Acquire) != self.version {
@@ -89,6 +92,40 @@ impl Ctx<'_> {
             Found::ToController
         } else {
             Found::Nothing
+        }
+    }
+
+    /// Says in which words this lookup, the last dependency so far, sees another key than the lookup before (the first: than the packet
+    /// brought): for telling whether a later change of rules is about such packets.
+    fn say_what_is_seen(&mut self, key: &FlowKey) {
+        let Ok(from) = u16::try_from(self.out.deps.len() - 1) else {
+            self.out.uncacheable = true;
+            return;
+        };
+        let constants = heddle_datapath::changes::constants().words();
+        let seen = self.seen.get_or_insert_with(|| {
+            let mut first = self.orig;
+            first
+                .words_mut()
+                .iter_mut()
+                .zip(constants)
+                .for_each(|(w, c)| *w &= !c);
+            // Of the input port it is always said what it is.
+            first.in_port = !key.in_port;
+            first
+        });
+        let words = seen.words_mut().iter_mut().zip(key.words());
+        let orig = self.orig.words().iter().zip(constants);
+        for (word, ((seen, now), (orig, c))) in (0..).zip(words.zip(orig)) {
+            if *seen != *now {
+                *seen = *now;
+                self.out.overrides.push(Override {
+                    from,
+                    word,
+                    changed: (*now ^ orig) & !c != 0,
+                    value: *now,
+                });
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use crate::model::{Binding, BridgeView, Bundle, N_TABLES, PortView, Rule, Table,
 use crate::trace::{TraceEnv, Traced, trace};
 use crate::xlate::{Pipeline, key_port, of_port};
 use heddle_classifier::{Entry, MiniMatch};
-use heddle_datapath::{Generations, PortNo, Purpose, Request, Translate, Translation};
+use heddle_datapath::{Changes, Generations, PortNo, Purpose, Request, Translate, Translation};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
 use std::collections::HashMap;
@@ -186,7 +186,7 @@ impl Lab {
             .rules
             .insert(&mini, priority.into(), version, Arc::new(rule));
         b.version.store(version, Ordering::Release);
-        self.generations.bump(table.slot);
+        self.changed(table.slot, &mini);
         entry
     }
 
@@ -196,13 +196,19 @@ impl Lab {
         self.add(at, 0x8000, &m, InstructionSet(vec![Instruction::Apply(actions)]))
     }
 
+    fn changed(&self, slot: u16, matches: &MiniMatch) {
+        let mut changes = Changes::default();
+        changes.add(matches);
+        self.generations.bump_changed(slot, changes);
+    }
+
     pub(crate) fn remove(&self, at: (usize, u8), entry: &Arc<Entry<Arc<Rule>>>) {
         let b = &self.bridges[at.0];
         let table = &b.tables[usize::from(at.1)];
         let version = b.version.load(Ordering::Relaxed) + 1;
         table.rules.remove(&entry.data.matches, entry, version);
         b.version.store(version, Ordering::Release);
-        self.generations.bump(table.slot);
+        self.changed(table.slot, &entry.data.matches);
         table.rules.purge(version);
     }
 

@@ -314,6 +314,7 @@ proptest! {
     ) {
         let lab = lab(&rules);
         let mut linked = Vec::new();
+        let mut earlier: Vec<(FlowKey, heddle_datapath::Translation)> = Vec::new();
         for r in &rules {
             let m = Match::parse_text(&r.matches, None).unwrap();
             linked.push(((0, r.table), lab.add((0, r.table), r.priority + 4, &m, r.set.clone())));
@@ -333,11 +334,82 @@ proptest! {
                 2 => lab.bridges[1].mac.flush(),
                 _ => add(&lab, &new[0]),
             }
-            for (key, t) in &before {
-                if lab.generations.hold(&t.deps) {
-                    prop_assert_eq!(&lab.translate(key, Purpose::Revalidate).actions, &t.actions);
+            earlier.extend(before);
+            for (key, t) in &earlier {
+                let now = lab.translate(key, Purpose::Revalidate);
+                if lab.generations.hold(&t.deps) || t.outlasts(key, &lab.generations) {
+                    prop_assert_eq!(&now.actions, &t.actions);
+                }
+                // The same for every packet that the answer was for.
+                for other in &packets {
+                    let mut k = Lab::key(other);
+                    let words = k.words_mut().iter_mut().zip(key.words()).zip(t.mask.words());
+                    words.for_each(|((w, k), m)| *w = *w & !m | k & m);
+                    let real = is_consistent(&k) && k.equal_under(key, &t.mask);
+                    if real && t.outlasts(key, &lab.generations) {
+                        prop_assert_eq!(&lab.translate(&k, Purpose::Revalidate).actions, &t.actions);
+                    }
                 }
             }
         }
+    }
+}
+
+/// Changes that have nothing to do with a packet leave its answer as it is, wherever in the pipeline it was found.
+#[test]
+fn unrelated_changes_are_told_from_related_ones() {
+    let mut lab = Lab::new(&[4, 4]);
+    lab.patch((0, 4), (1, 4));
+    let all = u64::from(u32::MAX);
+    lab.rule(
+        (0, 0),
+        "in_port=1",
+        vec![load(FieldId::Reg0, 7, all), resubmit(1)],
+    );
+    lab.rule(
+        (0, 0),
+        "in_port=2",
+        vec![load(FieldId::Reg0, 8, all), resubmit(1)],
+    );
+    lab.rule(
+        (0, 1),
+        "ip,reg0=7,nw_dst=10.0.0.1",
+        vec![load(FieldId::Ipv4Dst, 9, all), resubmit(2)],
+    );
+    lab.rule((0, 2), "", vec![out(4)]);
+    lab.rule((1, 0), "in_port=4", vec![out(2)]);
+    let key = Lab::key("in_port=1,ip,nw_src=10.0.0.9,nw_dst=10.0.0.1");
+    let unrelated = [
+        ((0, 0), "in_port=3"),
+        ((0, 1), "reg0=8"),
+        ((0, 1), "ip,nw_dst=10.0.0.2"),
+        ((0, 1), "reg3=1"),
+        ((0, 2), "reg0=6"),
+        ((0, 3), ""),
+        ((1, 0), "in_port=1"),
+        ((1, 0), "reg0=7"),
+        ((1, 0), "dl_type=0x86dd"),
+    ];
+    let related = [
+        ((0, 0), "in_port=1"),
+        ((0, 0), "ip,nw_ttl=3"),
+        ((0, 1), "reg0=7"),
+        ((0, 1), "ip,nw_dst=10.0.0.1"),
+        // The address was changed before.
+        ((0, 2), "ip,nw_dst=0.0.0.9"),
+        ((0, 2), "reg0=7"),
+        ((1, 0), "reg0=0"),
+        ((1, 0), "in_port=4"),
+    ];
+    let cases = unrelated.iter().map(|c| (c, true));
+    for ((at, text), outlasts) in cases.chain(related.iter().map(|c| (c, false))) {
+        let t = lab.translate(&key, Purpose::Revalidate);
+        assert!(lab.generations.hold(&t.deps) && t.outlasts(&key, &lab.generations));
+        let m = Match::parse_text(text, None).unwrap();
+        let e = lab.add(*at, 1, &m, InstructionSet(Vec::new()));
+        assert_eq!(t.outlasts(&key, &lab.generations), outlasts, "{at:?} {text}");
+        let t = lab.translate(&key, Purpose::Revalidate);
+        lab.remove(*at, &e);
+        assert_eq!(t.outlasts(&key, &lab.generations), outlasts, "{at:?} {text} goes");
     }
 }

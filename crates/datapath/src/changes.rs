@@ -1,0 +1,459 @@
+//! What has changed in a table lately: so that a cached answer need not be found anew because of rules that have nothing to do with it.
+//!
+//! **Problem.** One generation per table makes each change of a rule a doubt about every flow that passed through the table. Most
+//! changes are about other packets. To see that costs a comparison; to translate again costs a hundred.
+//!
+//! **Shape.** A [`Log`] keeps, for each of a table's last [`KEPT`] generations, the matches of the rules that came, went or were changed
+//! with it, and what all of them have in common. Of sixteen generations in a row it keeps what those have in common, so that a flow that
+//! nobody looked at for a while passes by them in one step.
+//!
+//! **When a change does not matter** to a cached answer: all packets that the answer is for have, where they are looked up in that table, in
+//! one bit another value than the changed rule asks for. Of such packets is known ([`Known`]):
+//!
+//! * the fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the translation says what they were
+//!   at each lookup ([`Override`]);
+//! * of what comes from the packet: the bits of the entry's mask, unless an action has changed something in their word before the lookup;
+//! * nothing of fields that lookups themselves set (conjunctions).
+//!
+//! The safe error is to think that a change matters: that costs a translation.
+//!
+//! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored before the generation is counted
+//! up; a reader that finds none of the generation that it looks for (overwritten, or not given) takes it that anything may have changed.
+
+use arc_swap::ArcSwapOption;
+use heddle_classifier::MiniMatch;
+use heddle_flow::{FlowKey, FlowMask};
+use parking_lot::Mutex;
+use std::sync::{Arc, LazyLock};
+
+/// Generations that are remembered.
+const KEPT: u64 = 1024;
+/// Generations that are summed up.
+const BLOCK: u64 = 16;
+/// Matches that one generation lists; of more, only what they have in common is kept.
+const MAX_LISTED: usize = 64;
+/// Comparisons after which it is cheaper to translate.
+pub(crate) const PATIENCE: usize = 128;
+
+/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency `from` on, until another one about
+/// the same word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Override {
+    /// Index in [`crate::Translation::deps`].
+    pub from: u16,
+    /// Which word of the key.
+    pub word: u8,
+    /// Actions have changed what the packet brought, so that the entry's mask says nothing of it.
+    pub changed: bool,
+    /// The word; only [`constants`] count.
+    pub value: u64,
+}
+
+/// The bits of a key that are the same constants for all packets when a translation begins, whatever the packet: zero, but for the input
+/// port, of which a translation must say what it is.
+pub fn constants() -> &'static FlowMask {
+    static CONSTANTS: LazyLock<FlowMask> = LazyLock::new(|| {
+        FlowMask(FlowKey {
+            metadata: u64::MAX,
+            regs: [u32::MAX; 16],
+            in_port: u32::MAX,
+            ..FlowKey::default()
+        })
+    });
+    &CONSTANTS
+}
+
+/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key has: never known.
+fn unknown() -> &'static FlowMask {
+    static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
+        FlowMask(FlowKey {
+            conj_id: u32::MAX,
+            actset_output: u32::MAX,
+            ..FlowKey::default()
+        })
+    });
+    &UNKNOWN
+}
+
+/// What all packets of a cached answer have in common at a lookup.
+#[derive(Clone, Copy)]
+pub(crate) struct Known {
+    key: FlowKey,
+    mask: FlowMask,
+}
+
+impl Known {
+    /// At the beginning: all packets agree with `key` in the bits of `mask`.
+    pub(crate) fn new(key: &FlowKey, mask: &FlowMask) -> Self {
+        let mut known = Self {
+            key: *key,
+            mask: *mask,
+        };
+        let (constants, unknown) = (constants().words(), unknown().words());
+        let words = known.key.words_mut().iter_mut().zip(known.mask.words_mut());
+        for ((k, m), (c, u)) in words.zip(constants.iter().zip(unknown)) {
+            *k &= !c;
+            *m = (*m | c) & !u;
+        }
+        // Nothing is known of it until it is said: a datapath port is no OpenFlow port.
+        known.mask.0.in_port = 0;
+        known
+    }
+    /// As a later lookup saw them.
+    pub(crate) fn apply(&mut self, o: &Override) {
+        let at = usize::from(o.word);
+        let (Some(c), Some(u)) = (constants().words().get(at), unknown().words().get(at)) else {
+            return;
+        };
+        if let Some(k) = self.key.words_mut().get_mut(at) {
+            *k = *k & !c | o.value & c;
+        }
+        if let Some(m) = self.mask.words_mut().get_mut(at) {
+            *m = if o.changed { *c } else { *m | c } & !u;
+        }
+    }
+    /// Whether none of the packets has these bits.
+    fn excludes<'a>(&self, bits: impl Iterator<Item = (usize, &'a u64, &'a u64)>) -> bool {
+        let (key, mask) = (self.key.words(), self.mask.words());
+        bits.into_iter().any(|(i, m, v)| {
+            key.get(i)
+                .zip(mask.get(i))
+                .is_some_and(|(k, n)| (k ^ v) & m & n != 0)
+        })
+    }
+    fn excludes_match(&self, m: &MiniMatch) -> bool {
+        let words = m.mask.words().iter().zip(m.values.iter());
+        self.excludes(words.map(|((i, m), v)| (usize::from(*i), m, v)))
+    }
+    fn excludes_common(&self, c: &Common) -> bool {
+        self.excludes(c.0.iter().map(|(i, m, v)| (usize::from(*i), m, v)))
+    }
+}
+
+/// Bits that several matches all ask for, with the same values: word, bits, values. None: anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Common(Vec<(u8, u64, u64)>);
+
+impl Common {
+    fn of(m: &MiniMatch) -> Self {
+        let words = m.mask.words().iter().zip(m.values.iter());
+        Self(words.map(|((i, m), v)| (*i, *m, *v)).collect())
+    }
+    /// What it has in common with bits that `other` gives for a word.
+    fn meet(&mut self, other: impl Fn(u8) -> Option<(u64, u64)>) {
+        self.0.retain_mut(|(i, mask, value)| {
+            let Some((m, v)) = other(*i) else { return false };
+            *mask &= m & !(*value ^ v);
+            *value &= *mask;
+            *mask != 0
+        });
+    }
+    fn meet_match(&mut self, m: &MiniMatch) {
+        self.meet(|i| {
+            let at = m.mask.words().binary_search_by_key(&i, |(w, _)| *w).ok()?;
+            Some((m.mask.words().get(at)?.1, *m.values.get(at)?))
+        });
+    }
+    fn meet_common(&mut self, c: &Common) {
+        self.meet(|i| c.0.iter().find(|(w, _, _)| *w == i).map(|(_, m, v)| (*m, *v)));
+    }
+}
+
+/// Matches of rules that change together.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    common: Option<Common>,
+    listed: Vec<MiniMatch>,
+    /// More than are listed, or something that is no rule.
+    more: bool,
+}
+
+impl Changes {
+    /// A rule with this match comes, goes, or does something else.
+    pub fn add(&mut self, m: &MiniMatch) {
+        match &mut self.common {
+            None => self.common = Some(Common::of(m)),
+            Some(c) => c.meet_match(m),
+        }
+        if self.listed.len() < MAX_LISTED {
+            self.listed.push(m.clone());
+        } else {
+            self.more = true;
+            self.listed = Vec::new();
+        }
+    }
+    /// Anything may be different.
+    pub fn anything() -> Self {
+        Self {
+            common: Some(Common::default()),
+            listed: Vec::new(),
+            more: true,
+        }
+    }
+}
+
+/// What changed with one generation, or with several in a row.
+#[derive(Debug)]
+struct Record {
+    generation: u64,
+    common: Common,
+    /// `None`: only what they have in common is known.
+    listed: Option<Box<[MiniMatch]>>,
+}
+
+/// See the module's text.
+pub(crate) struct Log {
+    records: Box<[ArcSwapOption<Record>]>,
+    blocks: Box<[ArcSwapOption<Record>]>,
+    /// What the block that is not full yet has in common, from its first generation on.
+    block: Mutex<Option<(u64, Common)>>,
+}
+
+fn place(list: &[ArcSwapOption<Record>], n: u64) -> Option<&ArcSwapOption<Record>> {
+    list.get(usize::try_from(n % list.len() as u64).ok()?)
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        let empty = |n: u64| (0..n).map(|_| ArcSwapOption::empty()).collect();
+        Self {
+            records: empty(KEPT),
+            blocks: empty(KEPT / BLOCK),
+            block: Mutex::new(None),
+        }
+    }
+}
+
+impl Log {
+    /// Notes what changes with the generation that `count_up` will bring; `current` gives the one before. Only the holder of this log
+    /// counts up.
+    pub(crate) fn write(&self, changes: Changes, current: impl FnOnce() -> u64, count_up: impl FnOnce()) {
+        let mut block = self.block.lock();
+        let generation = current() + 1;
+        let common = changes.common.unwrap_or_default();
+        let sum = match block.take() {
+            _ if generation.is_multiple_of(BLOCK) => Some((generation, common.clone())),
+            Some((first, mut sum)) => {
+                sum.meet_common(&common);
+                Some((first, sum))
+            }
+            // Began in the middle of a block: that one has no sum.
+            None => None,
+        };
+        if let Some((first, sum)) = &sum
+            && generation == first + BLOCK - 1
+            && let Some(at) = place(&self.blocks, first / BLOCK)
+        {
+            at.store(Some(Arc::new(Record {
+                generation: first / BLOCK,
+                common: sum.clone(),
+                listed: None,
+            })));
+        }
+        *block = sum;
+        if let Some(at) = place(&self.records, generation) {
+            at.store(Some(Arc::new(Record {
+                generation,
+                common,
+                listed: (!changes.more).then(|| changes.listed.into()),
+            })));
+        }
+        // After the records: who sees the generation sees them.
+        count_up();
+    }
+
+    /// Whether none of what changed after generation `from`, up to `to`, is about these packets. `patience` is counted down by
+    /// comparisons.
+    pub(crate) fn pass_by(&self, from: u64, to: u64, known: &Known, patience: &mut usize) -> bool {
+        if to.saturating_sub(from) > KEPT {
+            return false;
+        }
+        let mut next = from + 1;
+        while next <= to {
+            if *patience == 0 {
+                return false;
+            }
+            *patience -= 1;
+            if next.is_multiple_of(BLOCK)
+                && next + BLOCK - 1 <= to
+                && let Some(at) = place(&self.blocks, next / BLOCK)
+                && at
+                    .load()
+                    .as_ref()
+                    .is_some_and(|b| b.generation == next / BLOCK && known.excludes_common(&b.common))
+            {
+                next += BLOCK;
+                continue;
+            }
+            let Some(at) = place(&self.records, next) else {
+                return false;
+            };
+            let record = at.load();
+            let Some(r) = record.as_ref().filter(|r| r.generation == next) else {
+                return false;
+            };
+            if !known.excludes_common(&r.common) {
+                let Some(listed) = &r.listed else { return false };
+                *patience = patience.saturating_sub(listed.len());
+                if !listed.iter().all(|m| known.excludes_match(m)) {
+                    return false;
+                }
+            }
+            next += 1;
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_flow::Match;
+    use proptest::prelude::*;
+    use std::cell::Cell;
+
+    fn matches() -> impl Strategy<Value = Match> {
+        (0u8..8, 0u32..4, 0u32..4, 0u32..4).prop_map(|(which, reg, nw, port)| {
+            let mut m = Match::any();
+            if which & 1 != 0 {
+                (m.key.regs[2], m.mask.0.regs[2]) = (reg, u32::MAX);
+            }
+            if which & 2 != 0 {
+                (m.key.nw_dst, m.mask.0.nw_dst) = (nw, 3);
+            }
+            if which & 4 != 0 {
+                (m.key.in_port, m.mask.0.in_port) = (port, u32::MAX);
+            }
+            m.normalize();
+            m
+        })
+    }
+
+    /// A log of these changes from generation `first` on.
+    fn log_of(first: u64, all: &[Vec<Match>]) -> Log {
+        let (log, generation) = (Log::default(), Cell::new(first - 1));
+        for matches in all {
+            let mut changes = Changes::default();
+            matches.iter().for_each(|m| changes.add(&MiniMatch::new(m)));
+            log.write(
+                changes,
+                || generation.get(),
+                || generation.set(generation.get() + 1),
+            );
+        }
+        log
+    }
+
+    proptest! {
+        /// What is passed by matches none of the packets, as far as they are known; single packets that are known in all bits are passed
+        /// by exactly what does not match them.
+        #[test]
+        fn passes_by_what_matches_no_packet(
+            all in prop::collection::vec(prop::collection::vec(matches(), 1..4), 1..50),
+            first in 1u64..40,
+            from in 0usize..50,
+            (reg, nw, port) in (0u32..4, 0u32..4, 0u32..4),
+            nw_known in any::<bool>(),
+            nw_changed in any::<bool>(),
+        ) {
+            let log = log_of(first, &all);
+            let from = from.min(all.len());
+            let mut key = FlowKey { nw_dst: nw, ..FlowKey::default() };
+            let mut mask = FlowMask::default();
+            mask.0.nw_dst = if nw_known { u32::MAX } else { 0 };
+            let mut known = Known::new(&key, &mask);
+            (key.in_port, key.regs[2]) = (port, reg);
+            for (word, value) in (0..).zip(key.words()) {
+                let constant = constants().words()[usize::from(word)] != 0;
+                let changed = nw_changed && mask.words()[usize::from(word)] != 0;
+                if constant || changed {
+                    known.apply(&Override { from: 0, word, changed, value: *value });
+                }
+            }
+            let to = first - 1 + all.len() as u64;
+            let passed = log.pass_by(first - 1 + from as u64, to, &known, &mut 1000);
+            let any_matches = all[from..].iter().flatten().any(|m| m.matches(&key));
+            if passed {
+                // Whatever is not known of the address.
+                for nw_dst in 0..4 {
+                    let key = if nw_known && !nw_changed { key } else { FlowKey { nw_dst, ..key } };
+                    prop_assert!(!all[from..].iter().flatten().any(|m| m.matches(&key)));
+                }
+            } else if nw_known && !nw_changed {
+                prop_assert!(any_matches);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_ago_or_unknown_is_not_passed_by() {
+        let mut m = Match::any();
+        (m.key.nw_dst, m.mask.0.nw_dst) = (7, u32::MAX);
+        let n = KEPT + 40;
+        let log = log_of(1, &vec![vec![m]; usize::try_from(n).unwrap()]);
+        let mask = m.mask;
+        let other = Known::new(
+            &FlowKey {
+                nw_dst: 8,
+                ..FlowKey::default()
+            },
+            &mask,
+        );
+        let same = Known::new(&m.key, &mask);
+        let mut steps = 1000;
+        assert!(log.pass_by(n - KEPT, n, &other, &mut steps));
+        assert!(
+            1000 - steps < 100,
+            "blocks are passed by in one step each, not {}",
+            1000 - steps
+        );
+        assert!(!log.pass_by(n - KEPT - 1, n, &other, &mut 1000));
+        assert!(!log.pass_by(n - 1, n, &same, &mut 1000));
+        assert!(log.pass_by(n, n, &same, &mut 1000));
+        assert!(!log.pass_by(n, n + 1, &other, &mut 1000), "no such record");
+        log.write(Changes::anything(), || n, || {});
+        assert!(!log.pass_by(n, n + 1, &other, &mut 1000));
+    }
+
+    #[test]
+    fn of_many_only_the_common_bits_are_known() {
+        let many = |from: u32| {
+            let mut changes = Changes::default();
+            for n in from..from + 1000 {
+                let mut m = Match::any();
+                (m.key.nw_dst, m.mask.0.nw_dst) = (0x0a00_0000 | n, u32::MAX);
+                changes.add(&MiniMatch::new(&m));
+            }
+            changes
+        };
+        let log = Log::default();
+        log.write(many(0), || 0, || {});
+        let known = |nw_dst| {
+            let mask = FlowMask(FlowKey {
+                nw_dst: u32::MAX,
+                ..FlowKey::default()
+            });
+            Known::new(
+                &FlowKey {
+                    nw_dst,
+                    ..FlowKey::default()
+                },
+                &mask,
+            )
+        };
+        assert!(log.pass_by(0, 1, &known(0x0b00_0000), &mut 10));
+        assert!(!log.pass_by(0, 1, &known(0x0a00_0001), &mut 10));
+    }
+
+    #[test]
+    fn conjunctions_are_never_passed_by() {
+        let mut m = Match::any();
+        (m.key.conj_id, m.mask.0.conj_id) = (7, u32::MAX);
+        let log = log_of(1, &[vec![m]]);
+        let all = FlowMask(FlowKey {
+            conj_id: u32::MAX,
+            ..FlowKey::default()
+        });
+        assert!(!log.pass_by(0, 1, &Known::new(&FlowKey::default(), &all), &mut 10));
+    }
+}
