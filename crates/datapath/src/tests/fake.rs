@@ -290,7 +290,10 @@ impl Translate for Toy {
         let rules = self.rules.get();
         for (rule, dep) in rules.iter().zip(&deps) {
             out.mask.add(&rule.matches.mask);
-            out.deps.push(*dep);
+            // Several lookups in one table depend on it once.
+            if out.deps.last() != Some(dep) {
+                out.deps.push(*dep);
+            }
             if rule.matches.matches(request.key) {
                 out.actions.extend(rule.actions.iter().cloned());
                 out.credits.push(Arc::clone(&rule.tally) as Arc<dyn Credit>);
