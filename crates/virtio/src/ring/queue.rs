@@ -239,27 +239,36 @@ impl Queue {
         self.misses.push(Miss { addr, len, write });
     }
 
-    /// Gives the used chains back; returns whether the driver wants to be notified. Also on a stopped queue: what was used
-    /// before it broke is the driver's again.
+    /// Gives the used chains back; returns whether there were some. Then [`Queue::needs_call`] is due, but work that does not depend on
+    /// it comes first: it waits for all stores so far, whose lines are on their way from another core. Also on a stopped queue: what
+    /// was used before it broke is the driver's again.
     #[inline]
-    pub(super) fn publish(&mut self) -> bool {
+    pub(super) fn give_back(&mut self) -> bool {
         if self.window.taken() == 0 {
             return false;
         }
         let (log, wrote) = (self.mem.log(), self.direction == Direction::ToGuest);
-        let call = match &mut self.layout {
-            Some(Layout::Split(s)) => {
-                s.publish(self.window.given(wrote), log);
-                s.needs_call()
-            }
-            Some(Layout::Packed(p)) => {
-                p.publish(self.window.given(wrote), log);
-                p.needs_call()
-            }
-            None => false,
-        };
+        match &mut self.layout {
+            Some(Layout::Split(s)) => s.publish(self.window.given(wrote), log),
+            Some(Layout::Packed(p)) => p.publish(self.window.given(wrote), log),
+            None => {}
+        }
         self.window.release();
-        call
+        true
+    }
+    /// Whether the driver wants to be notified of what was given back.
+    #[inline]
+    pub(super) fn needs_call(&mut self) -> bool {
+        match &mut self.layout {
+            Some(Layout::Split(s)) => s.needs_call(),
+            Some(Layout::Packed(p)) => p.needs_call(),
+            None => false,
+        }
+    }
+    /// Both: gives back and says whether to notify.
+    #[inline]
+    pub(super) fn publish(&mut self) -> bool {
+        self.give_back() && self.needs_call()
     }
 
     pub(super) fn arm(&mut self) -> bool {

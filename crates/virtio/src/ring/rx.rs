@@ -84,17 +84,12 @@ impl DeviceRx {
         let now = self.queue.window.len().min(want);
         self.queue.prepare(now);
         let (window, drops, header_len) = (&self.queue.window, &mut self.drops, self.header_len);
-        burst.extend(
-            window
-                .ready(now)
-                .filter_map(|chain| match take(chain, window, header_len, pool) {
-                    Ok(packet) => Some(packet),
-                    Err(drop) => {
-                        drops.count(drop);
-                        None
-                    }
-                }),
-        );
+        for chain in window.ready(now) {
+            match take(chain, window, header_len, pool) {
+                Ok(packet) => burst.push(packet),
+                Err(drop) => drops.count(drop),
+            }
+        }
         self.queue.window.take_all(now);
         let have = self.queue.window.len();
         if have < AHEAD {

@@ -303,15 +303,15 @@ impl Split {
         let batch = given.clone();
         // §2.7.9: with IN_ORDER one entry, at the batch's first place, names its last chain; the driver takes the others to be used
         // completely, which is true only where the device writes nothing.
-        let skip = if self.in_order && self.rules.direction == Direction::FromGuest {
-            usize::from(n).saturating_sub(1)
-        } else {
-            0
-        };
         let (elements, mut at) = (self.elements.view(), self.done);
-        for used in given.skip(skip) {
-            elements.put(at, u32::from(used.id), used.len);
+        let mut put = |used: Used| {
+            elements.put(at, used.id.into(), used.len);
             at = at.wrapping_add(1);
+        };
+        if self.in_order && self.rules.direction == Direction::FromGuest {
+            given.last().into_iter().for_each(put);
+        } else {
+            given.for_each(&mut put);
         }
         if log.is_some() {
             self.mark_elements(log, at);

@@ -114,8 +114,11 @@ impl DeviceTx {
             }
             i += 1;
         }
-        out.call |= self.queue.publish();
+        let given = self.queue.give_back();
         self.ahead(AHEAD);
+        if given {
+            out.call |= self.queue.needs_call();
+        }
         out
     }
 

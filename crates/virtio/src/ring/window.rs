@@ -71,13 +71,13 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// What a chain that was taken is told as; `wrote`: the device writes into the queue's chains.
+    /// What a chain that was taken is told as; `mask` is zero where the device writes nothing.
     #[inline(always)]
-    fn of(chain: &Chain, wrote: bool) -> Self {
+    fn of(chain: &Chain, mask: u32) -> Self {
         Self {
             id: chain.id as u16, // made of one
             slots: chain.slots,
-            len: if wrote { chain.len } else { 0 },
+            len: chain.len & mask,
         }
     }
 }
@@ -228,8 +228,8 @@ impl Window {
     #[inline]
     pub(super) fn given(&self, wrote: bool) -> impl ExactSizeIterator<Item = Used> + Clone {
         let (chains, from) = (&*self.chains, self.front);
-        (0..self.taken())
-            .map(move |i| Used::of(&chains[from.wrapping_add(i as u32) as usize % WINDOW], wrote))
+        let mask = if wrote { u32::MAX } else { 0 };
+        (0..self.taken()).map(move |i| Used::of(&chains[from.wrapping_add(i as u32) as usize % WINDOW], mask))
     }
     /// The chains that were taken have been given back.
     #[inline]
