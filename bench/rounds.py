@@ -23,7 +23,7 @@ def parse(doc, groups, quick):
     parser.add_argument("--quick", action="store_true", help="four cases, 2 rounds of 1 s")
     parser.add_argument("--group", help=f"groups of cases: {', '.join(groups)}")
     parser.add_argument("--cases", help="a regular expression on the cases' names")
-    parser.add_argument("--only", help="contenders: heddle, ovs, ovs-tso, one-copy, two-copies, rings")
+    parser.add_argument("--only", help="contenders: heddle, ovs, ovs-tso, one-copy, two-copies, rings; before: the daemon $HEDDLED_BEFORE")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--json", help="where to write the numbers (default: in target/bench)")

@@ -206,6 +206,8 @@ def contenders(heddled, heddle, dpdk, names, tso):
     made = {}
     if os.access(heddled, os.X_OK):
         made["heddle"] = Vhost("heddle", heddled, heddle)
+    if os.environ.get("HEDDLED_BEFORE"):
+        made["before"] = Vhost("before", os.environ["HEDDLED_BEFORE"], heddle)
     if dpdk:
         # Its own processor mask, all ports on one forwarding thread, memory pools of the usual size; the emergency
         # insertion probability and the caches are the defaults, which its documentation recommends for few flows.
