@@ -7,19 +7,45 @@
 //! starts with zero packets, as in Open vSwitch.
 
 use super::{Choice, Worker};
+use crate::drops::DropKind;
 use crate::program::Program;
 use crate::translate::{Purpose, Request};
 use heddle_flow::FlowKey;
+use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Worker {
-    /// No entry matches packet `i`, of run `r`.
+    /// No entry matches packet `i`, of run `r`. It is translated for if its queue's miss budget allows ([`super::turn`]).
     pub(super) fn miss(&mut self, r: usize, i: usize, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
+        // A packet from the control plane has no queue, and no limit.
+        let slot = self.source_of(i);
+        if let Some(slot) = slot
+            && !self.rx[slot].turn.may_miss()
+        {
+            self.counters.drops.add(DropKind::MissBudget, 1);
+            return Choice::Gone;
+        }
+        let before = Tsc::now();
         let key = self.full_key(r, i);
         self.translate(&key, i, now_ms);
-        self.install(&key, r, i, any, now_ms)
+        let choice = self.install(&key, r, i, any, now_ms);
+        if let Some(slot) = slot {
+            self.rx[slot].turn.spend(Tsc::now().wrapping_sub(before));
+        }
+        choice
+    }
+
+    /// The place of the receive queue that packet `i` of the burst came from.
+    fn source_of(&self, i: usize) -> Option<usize> {
+        let mut end = 0;
+        let sources = self.scratch.sources.iter();
+        let mut behind = sources.skip_while(|s| {
+            end += s.packets;
+            end <= i
+        });
+        behind.next().map(|s| s.slot)
     }
 
     /// The entry in `slot` matches packet `i`, of run `r`, but may be stale. With the choice comes the slot of the entry that the packet is

@@ -10,6 +10,7 @@
 mod burst;
 mod command;
 mod miss;
+mod turn;
 mod wait;
 
 pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
@@ -60,6 +61,7 @@ pub(crate) struct RxSlot {
     pub(crate) shared: Arc<RxShared>,
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
+    turn: turn::Turn,
     /// In the epoll set under this descriptor, which is its token too.
     pub(crate) watched: Option<RawFd>,
 }
@@ -74,6 +76,7 @@ impl RxSlot {
             counters: Arc::default(),
             shared,
             dropped_seen: 0,
+            turn: turn::Turn::default(),
             watched: None,
         }
     }
@@ -142,6 +145,8 @@ pub(crate) struct Worker {
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
     tx: TxTable,
+    /// Queues that had more packets than a turn took.
+    full: usize,
     pool: Pool,
     cache: Cache,
     scratch: Scratch,
@@ -188,6 +193,7 @@ impl Worker {
             shared: p.shared,
             counters: p.counters,
             rx: Vec::new(),
+            full: 0,
             tx: TxTable::default(),
             pool: p.pool,
             cache: p.cache,
@@ -243,14 +249,47 @@ impl Worker {
         self.publish_rx_drops();
     }
 
-    /// One turn of each queue; returns the number of packets. Queues with few packets share a burst: it is forwarded when it is
-    /// half full, so that the next queue always finds room, or when all queues have been asked.
+    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues with few packets share a burst:
+    /// it is forwarded when it is half full, so that the next queue always finds room, or when all queues have been asked.
     fn poll_all(&mut self, t0: u64) -> usize {
-        let mut total = 0;
+        let (mut total, waited) = self.poll_each(t0, true);
+        if total == 0 && waited {
+            // Those that were waited for have no packets after all, or wait too.
+            (total, _) = self.poll_each(Tsc::now(), false);
+        }
+        if !self.syncing.is_empty() {
+            self.publish_rx_drops();
+            self.syncing.retain_mut(|(reply, rounds)| {
+                *rounds = rounds.saturating_sub(1);
+                let over = total == 0 || *rounds == 0;
+                if over {
+                    // The one who asked may have given up waiting.
+                    let _ = reply.send(Reply::Done);
+                }
+                !over
+            });
+        }
+        total
+    }
+
+    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not. Returns the number of packets, and whether some
+    /// queue was left out.
+    fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
+        let (mut total, mut waited) = (0, false);
         let mut t = t0;
+        let was_full = std::mem::take(&mut self.full);
         for i in 0..self.rx.len() {
             let slot = &mut self.rx[i];
+            let others = was_full.saturating_sub(usize::from(slot.turn.is_full()));
+            if patient && slot.turn.waits(t, others) {
+                self.full += usize::from(slot.turn.is_full());
+                waited = true;
+                continue;
+            }
+            let room = BURST - self.scratch.burst.len();
             let n = slot.queue.rx(&mut self.pool, &mut self.scratch.burst);
+            slot.turn.took(n, n == room, t);
+            self.full += usize::from(n == room);
             if n > 0 {
                 let now = Tsc::now();
                 let cycles = now.wrapping_sub(t);
@@ -270,19 +309,7 @@ impl Worker {
         if !self.scratch.sources.is_empty() {
             self.forward(t);
         }
-        if !self.syncing.is_empty() {
-            self.publish_rx_drops();
-            self.syncing.retain_mut(|(reply, rounds)| {
-                *rounds = rounds.saturating_sub(1);
-                let over = total == 0 || *rounds == 0;
-                if over {
-                    // The one who asked may have given up waiting.
-                    let _ = reply.send(Reply::Done);
-                }
-                !over
-            });
-        }
-        total
+        (total, waited)
     }
 
     /// Forwards what was received, and tells the queues that it is done.
@@ -300,12 +327,22 @@ impl Worker {
             slot.counters.rx_bytes.add(bytes);
         }
         let t1 = self.burst(None, t0);
-        let cycles = t1.wrapping_sub(t0);
+        // Misses are charged to whose they are, the rest by packets.
+        let of_misses: u64 = self
+            .scratch
+            .sources
+            .iter()
+            .map(|s| self.rx[s.slot].turn.spent())
+            .sum();
+        let cycles = t1.wrapping_sub(t0).saturating_sub(of_misses);
         for source in self.scratch.sources.drain(..) {
             let slot = &mut self.rx[source.slot];
             slot.queue.complete();
             let share = cycles * source.packets as u64 / n.max(1);
-            slot.shared.usage.add(self.now_ms, source.cycles + share);
+            let cost = source.cycles + share + slot.turn.spent();
+            let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
+            slot.turn.over(cost, t1, others);
+            slot.shared.usage.add(self.now_ms, cost);
         }
         t1
     }

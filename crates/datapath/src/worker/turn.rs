@@ -1,0 +1,312 @@
+//! Whose turn it is: receive queues share a worker by cycles, not by packets, and a queue's new flows do not crowd out its old ones.
+//!
+//! Packets are not equally dear: one that is translated costs ten times one that an entry answers, one that is looked up under many masks
+//! may cost as much. Two rules keep dear packets from starving the others. Both are **work conserving**: where nothing waits, nothing
+//! is held back.
+//!
+//! 1. **Between queues.** A queue whose turn cost more than [`QUANTUM`] cycles waits while other queues have more packets
+//!    than one turn took, for as many cycles as its turn cost, times the number of those queues. So each of them gets at least the cycles that it
+//!    got, and a queue that is drained each time is never made to wait for anybody. The packets of the waiting queue stay in its
+//!    ring: its sender notices, others do not.
+//! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new ones. As long as
+//!    a queue is behind although it has such established packets, and has been for [`PATIENCE`] windows of [`WINDOW`] cycles, its misses may take a share
+//!    of the time that is halved every window down to a sixteenth, and grows again when the queue keeps up. What goes beyond is dropped, under a reason of its own
+//!    (`datapath_drop_miss_budget`): left in the ring it would hold up what stands behind it, and a new flow's first packet is sent again. A
+//!    queue of new flows only is not limited.
+//!
+//! Cost: a few additions per turn, two reads of the cycle counter per miss. Pure: the caller brings the time.
+
+/// A turn that costs less makes nobody wait: about a burst of answered packets.
+pub(super) const QUANTUM: u64 = 16 * 1024;
+/// Cycles over which it is judged whether a queue keeps up.
+pub(super) const WINDOW: u64 = 1 << 20;
+/// The smallest share is one part in 2^4.
+const LEAST: u8 = 4;
+/// Windows in a row that a queue has to be behind in before misses are limited: a burst of new flows is no reason.
+const PATIENCE: u8 = 4;
+/// Turns that say something about a window.
+const TURNS: u32 = 16;
+/// Windows that a queue has to keep up in before its share is doubled.
+const CALM: u8 = 16;
+
+/// A receive queue's account.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    /// The last turn took all that fitted: more waits.
+    full: bool,
+    /// Not before this time, while others are full.
+    not_before: u64,
+    /// Misses may take one part in 2^`shift` of the time.
+    shift: u8,
+    /// Cycles that misses may take now.
+    credit: u64,
+    /// The last turn's time.
+    last: u64,
+    /// The window: its start, turns in it, those that were full, packets, misses.
+    start: u64,
+    turns: u32,
+    full_turns: u32,
+    packets: u32,
+    missed: u32,
+    /// Cycles that misses took in it.
+    window_spent: u64,
+    /// Windows in a row with a backlog; without one, since the share was changed.
+    behind: u8,
+    calm: u8,
+    /// Cycles that the misses of this turn have taken.
+    spent: u64,
+}
+
+impl Turn {
+    /// Whether the queue has to wait at time `now`, while `others` queues are full.
+    pub(super) fn waits(&self, now: u64, others: usize) -> bool {
+        others > 0 && now < self.not_before
+    }
+    pub(super) fn is_full(&self) -> bool {
+        self.full
+    }
+    /// A turn began: `packets` were taken, and `full` says that there was no room for more.
+    pub(super) fn took(&mut self, packets: usize, full: bool, now: u64) {
+        self.full = full;
+        if packets == 0 && self.shift == 0 {
+            return;
+        }
+        self.turns += 1;
+        self.full_turns += u32::from(full);
+        self.packets += u32::try_from(packets).unwrap_or(u32::MAX);
+        if self.shift > 0 {
+            // What was not used is kept for a window.
+            let gained = now.saturating_sub(self.last).min(WINDOW) >> self.shift;
+            self.credit = (self.credit + gained).min(WINDOW >> self.shift);
+        }
+        self.last = now;
+        if now.saturating_sub(self.start) >= WINDOW {
+            self.judge(now);
+        }
+    }
+    fn judge(&mut self, now: u64) {
+        let established = self.packets - self.missed.min(self.packets);
+        // Misses are to blame only if they took, or would take, a part of the time that matters.
+        let dear = self.shift > 0 || self.window_spent << LEAST > now.saturating_sub(self.start);
+        let behind = self.turns >= TURNS
+            && self.full_turns * 4 > self.turns * 3
+            && dear
+            && self.missed > 0
+            && established * 8 >= self.packets;
+        if behind {
+            self.calm = 0;
+            self.behind = (self.behind + 1).min(PATIENCE);
+            if self.behind == PATIENCE && self.shift < LEAST {
+                self.shift += 1;
+                self.credit = WINDOW >> self.shift;
+            }
+        } else {
+            self.behind = 0;
+            self.calm = (self.calm + 1).min(CALM);
+            if self.shift > 0 && (self.calm == CALM || self.missed == 0) {
+                (self.shift, self.calm) = (self.shift - 1, 0);
+            }
+        }
+        (self.start, self.turns, self.full_turns, self.packets, self.missed) = (now, 0, 0, 0, 0);
+        self.window_spent = 0;
+    }
+    /// Whether a miss may be translated. It is counted either way.
+    pub(super) fn may_miss(&mut self) -> bool {
+        self.missed += 1;
+        self.shift == 0 || self.credit > 0
+    }
+    /// A miss has taken `cycles`.
+    pub(super) fn spend(&mut self, cycles: u64) {
+        self.spent += cycles;
+        self.window_spent += cycles;
+        self.credit = self.credit.saturating_sub(cycles);
+    }
+    /// Cycles of this turn's misses.
+    pub(super) fn spent(&self) -> u64 {
+        self.spent
+    }
+    /// The turn is over at `now` and took `cycles`; `others` queues are full.
+    pub(super) fn over(&mut self, cycles: u64, now: u64, others: usize) {
+        self.spent = 0;
+        self.not_before = if cycles > QUANTUM {
+            now + cycles.saturating_mul(others.max(1) as u64)
+        } else {
+            0
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker with queues of endless or steady supply, in cycles.
+    struct Sim {
+        turns: Vec<Turn>,
+        /// (cycles per packet, packets per million cycles or endless)
+        kinds: Vec<(u64, Option<u64>)>,
+        waiting: Vec<u64>,
+        served: Vec<u64>,
+        lost: Vec<u64>,
+        now: u64,
+        fed: u64,
+    }
+
+    impl Sim {
+        fn new(kinds: &[(u64, Option<u64>)]) -> Self {
+            let n = kinds.len();
+            Self {
+                turns: (0..n).map(|_| Turn::default()).collect(),
+                kinds: kinds.to_vec(),
+                waiting: vec![0; n],
+                served: vec![0; n],
+                lost: vec![0; n],
+                now: 1,
+                fed: 1,
+            }
+        }
+        fn feed(&mut self) {
+            for (i, (_, rate)) in self.kinds.iter().enumerate() {
+                match rate {
+                    None => self.waiting[i] = 256,
+                    Some(rate) => {
+                        let before = self.fed * rate / 1_000_000;
+                        let more = self.now * rate / 1_000_000 - before;
+                        let all = self.waiting[i] + more;
+                        self.lost[i] += all.saturating_sub(256);
+                        self.waiting[i] = all.min(256);
+                    }
+                }
+            }
+            self.fed = self.now;
+        }
+        fn run(&mut self, cycles: u64) {
+            let until = self.now + cycles;
+            while self.now < until {
+                let full = self.turns.iter().filter(|t| t.is_full()).count();
+                self.now += 100;
+                for i in 0..self.turns.len() {
+                    let others = full - usize::from(self.turns[i].is_full()).min(full);
+                    if self.turns[i].waits(self.now, others) {
+                        continue;
+                    }
+                    self.feed();
+                    let n = self.waiting[i].min(32);
+                    self.waiting[i] -= n;
+                    self.served[i] += n;
+                    self.turns[i].took(n as usize, n == 32, self.now);
+                    let cost = n * self.kinds[i].0;
+                    self.now += cost;
+                    self.turns[i].over(cost, self.now, others);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn dear_packets_of_one_queue_leave_the_others_what_they_need() {
+        // A flow of 300 packets per million cycles (a million a second at 3 GHz) beside packets at up to 10,000 cycles, without end.
+        for dear in [400, 2_500, 10_000] {
+            let mut sim = Sim::new(&[(250, Some(333)), (dear, None)]);
+            sim.run(300_000_000);
+            let kept = sim.served[0] * 1000 / (sim.served[0] + sim.lost[0] + sim.waiting[0]);
+            assert!(kept >= 990, "{dear}: {kept}, lost {:?}", sim.lost);
+            // And nothing is left idle.
+            let used = sim.served[0] * 250 + sim.served[1] * dear;
+            assert!(used * 10 > 300_000_000 * 9, "{dear}: {used}");
+        }
+    }
+
+    #[test]
+    fn two_endless_queues_share_by_cycles() {
+        let mut sim = Sim::new(&[(250, None), (5_000, None)]);
+        sim.run(100_000_000);
+        let (cheap, dear) = (sim.served[0] * 250, sim.served[1] * 5_000);
+        assert!(cheap * 10 > dear * 8 && dear * 10 > cheap * 8, "{cheap} {dear}");
+        let mut alone = Sim::new(&[(5_000, None), (250, Some(0))]);
+        alone.run(100_000_000);
+        assert!(
+            alone.served[0] * 5_000 > 95_000_000,
+            "nobody waits for a queue without packets"
+        );
+    }
+
+    /// One ring with `hits` of 16 packets established (250 cycles), the others new (2,500; 400 when dropped), offered at `rate` per million
+    /// cycles. Returns the shares of established and of new packets that got through, per mille.
+    fn mixed(hits: u64, rate: u64) -> (u64, u64) {
+        let mut turn = Turn::default();
+        let (mut now, mut fed, mut waiting, mut lost, mut n) = (1_u64, 1_u64, 0_u64, 0_u64, 0_u64);
+        let mut old = (0_u64, 0_u64);
+        let mut new = (0_u64, 0_u64);
+        while now < 600_000_000 {
+            now += 100;
+            let more = now * rate / 1_000_000 - fed * rate / 1_000_000;
+            fed = now;
+            // Packets that find no room are lost, established ones as much as new ones.
+            let room = 256 - waiting;
+            let gone = more.saturating_sub(room);
+            lost += gone;
+            (old.1, new.1) = (old.1 + gone * hits / 16, new.1 + gone * (16 - hits) / 16);
+            waiting += more.min(room);
+            let take = waiting.min(32);
+            waiting -= take;
+            turn.took(take as usize, take == 32, now);
+            let begin = now;
+            for _ in 0..take {
+                n += 1;
+                if n % 16 < hits {
+                    old = (old.0 + 1, old.1 + 1);
+                    now += 250;
+                } else if turn.may_miss() {
+                    turn.spend(2_500);
+                    new = (new.0 + 1, new.1 + 1);
+                    now += 2_500;
+                } else {
+                    new.1 += 1;
+                    now += 400;
+                }
+            }
+            turn.over(now - begin, now, 0);
+        }
+        let _ = lost;
+        (old.0 * 1000 / old.1.max(1), new.0 * 1000 / new.1.max(1))
+    }
+
+    #[test]
+    fn a_burst_of_new_flows_is_no_reason() {
+        let mut turn = Turn::default();
+        let mut now = 1;
+        // Two hundred full turns of half new flows, then the queue is empty.
+        for i in 0..200 {
+            turn.took(32, i < 199, now);
+            for _ in 0..16 {
+                now += 250;
+                assert!(turn.may_miss() || i > 60, "turn {i}");
+                turn.spend(2_500);
+                now += 2_500;
+            }
+            turn.over(1, now, 0);
+        }
+        // And a thread that gets no time now and then is not behind.
+        let mut turn = Turn::default();
+        for i in 0..200 {
+            turn.took(32, i % 2 == 0, i * 1_000_000);
+            assert!(turn.may_miss());
+            turn.spend(2_500);
+        }
+    }
+
+    #[test]
+    fn new_flows_of_a_queue_do_not_crowd_out_its_established_ones() {
+        // A million established and three million new ones a second, far more than can be translated.
+        let (old, new) = mixed(4, 1_333);
+        assert!(old >= 900, "{old}");
+        assert!(new >= 30, "some are served: {new}");
+        // What can be served is: half the time for new flows.
+        let (old, new) = mixed(8, 500);
+        assert!(old >= 990 && new >= 990, "{old} {new}");
+        // New flows alone are as many as can be translated: one per 2,500 cycles.
+        let (_, new) = mixed(0, 1_333);
+        assert!(new >= 1000 * 380 / 1_333, "{new}");
+    }
+}
