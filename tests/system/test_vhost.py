@@ -1,17 +1,15 @@
 #!/usr/bin/env python3
 """vhost-user ports: guests (pretended ones, whose cards are tap devices), what the database says, restarts, hostile front ends."""
 
-import array
-import mmap
 import os
 import re
 import signal
 import socket
-import struct
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.frontend import Front
 from lab.runner import Skip, main
 from lab.shell import wait_for
 from lab.vhost import Guest, Transfer, heddle_path, transfer
@@ -80,6 +78,7 @@ def scenario_both_modes_and_what_the_database_says(lab):
         assert sw.get("interface", name, "error") == "[]"
         assert sw.get("interface", name, "mtu") == "1500"
         assert len(sw.get("interface", name, "mac_in_use")) == 17
+        assert 0 < int(sw.get("interface", name, "ifindex")) < 1 << 24
     types = sw.get("open_vswitch", ".", "iface_types")
     assert "dpdkvhostuser," in types and "dpdkvhostuserclient" in types, types
     queues = sw.appctl("dpif-netdev/pmd-rxq-show")
@@ -242,6 +241,28 @@ def scenario_several_queues(lab):
     wait_for("one queue is left", lambda: sw.appctl("dpif-netdev/pmd-rxq-show").count("port: vm1") == 1)
 
 
+def scenario_flows_spread_over_the_guests_rings(lab):
+    """tx-steering=hash: one worker, four receive rings in the guest, all of which carry packets."""
+    sw = switch(lab)
+    a = client_port(lab, sw, "vm1", "10.1.0.1/24")
+    b = client_port(lab, sw, "vm2", "10.1.0.2/24", ["--queues", "4"])
+    wait_status(sw, "vm2", "num_of_vrings", "8")
+
+    def used():
+        for run in [Transfer(lab, a.ns, b.ns, "10.1.0.2", 1) for _ in range(12)]:
+            run.finish()
+        got = counters(sw, "vm2")
+        return [i for i in range(4) if got.get(f"tx_q{i}_good_packets", 0) > 20]
+    workers = sw.appctl("dpif-netdev/pmd-rxq-show").count("pmd thread")
+    assert len(used()) <= workers, "each worker has its ring"
+    sw.vsctl("set", "interface", "vm2", "other_config:tx-steering=hash")
+    wait_for("the log says so", lambda: "vm2: Tx packet steering mode has been set to 'hash'." in sw.log())
+    assert len(used()) == 4, "all rings are used"
+    sw.vsctl("remove", "interface", "vm2", "other_config", "tx-steering")
+    wait_for("the log says so", lambda: "vm2: Tx packet steering mode has been set to 'thread'." in sw.log())
+    lab.net.ping(a.ns, "10.1.0.2")
+
+
 def scenario_many_ports(lab):
     n = 50
     sw = switch(lab)
@@ -264,55 +285,16 @@ def scenario_many_ports(lab):
     sw.vsctl(*[arg for i in range(0, n, 2) for arg in ("--", "del-br", f"b{i}")][1:], timeout=60)
 
 
-class Hostile:
-    """A front end whose ring lies: split, one queue pair, everything as the specification has it but for the available index."""
-
-    def __init__(self, path):
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(path)
-        listener.listen(1)
-        listener.settimeout(10)
-        self.listener = listener
+class Hostile(Front):
+    """A front end whose ring lies."""
 
     def run(self):
-        self.sock, _ = self.listener.accept()
-        self.sock.settimeout(10)
-        fd = os.memfd_create("hostile", os.MFD_CLOEXEC)
-        size = 1 << 20
-        os.ftruncate(fd, size)
-        self.mem = mmap.mmap(fd, size)
-        features = self.ask(1)
-        features &= (1 << 32) | (1 << 30)  # VERSION_1, PROTOCOL_FEATURES
-        protocol = self.ask(15) & 1
-        self.tell(16, struct.pack("<Q", protocol))
-        self.tell(3)
-        self.tell(2, struct.pack("<Q", features))
-        self.tell(5, struct.pack("<IIQQQQ", 1, 0, 0x100000, size, 0x70000000, 0), [fd])
-        for i in (0, 1):
-            base = 0x70000000 + i * 0x10000
-            self.tell(8, struct.pack("<II", i, 256))
-            self.tell(10, struct.pack("<II", i, 0))
-            self.tell(9, struct.pack("<IIQQQQ", i, 0, base, base + 0x2000, base + 0x1000, 0))
-            event = os.eventfd(0)
-            self.tell(13, struct.pack("<Q", i), [event])
-            self.tell(12, struct.pack("<Q", i), [event])
-            self.tell(18, struct.pack("<II", i, 1))
-        return event
+        return self.connect().negotiate().memory().rings()
 
     def lie(self, index, kick):
         """The available index of ring 1 (from the guest) jumps."""
-        self.mem[0x10000 + 0x1002:0x10000 + 0x1004] = struct.pack("<H", index)
+        self.available(1, index)
         os.eventfd_write(kick, 1)
-
-    def tell(self, request, payload=b"", fds=()):
-        message = struct.pack("<III", request, 1, len(payload)) + payload
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.sock.sendmsg([message], ancillary)
-
-    def ask(self, request):
-        self.tell(request)
-        reply = self.sock.recv(20, socket.MSG_WAITALL)
-        return struct.unpack("<IIIQ", reply)[3]
 
 
 def scenario_a_hostile_ring_disturbs_nobody(lab):
@@ -332,7 +314,7 @@ def scenario_a_hostile_ring_disturbs_nobody(lab):
     lines = [line for line in sw.log().splitlines() if "5000" in line]
     assert len(lines) == 1 and "|WARN|" in lines[0], lines
     # The guest is reset: the next session begins anew.
-    bad.sock.close()
+    bad.close()
     wait_status(sw, "bad", "status", "disconnected")
     bad.run()
     sw.wait_column("interface", "bad", "link_state", "up")

@@ -135,6 +135,9 @@ pub trait Port: Send + Sync {
     /// Tells which processors no worker of the switch uses (all of them, if workers use all). A type whose packets can
     /// overtake each other on their way in (a veth pair) steers them by flow to these; the default needs nothing.
     fn steer(&self, _cpus: &[usize]) {}
+    /// Whether a packet's flow, instead of the worker that sends it, chooses among the device's transmit queues (`tx-steering=hash`). For
+    /// types whose device has several.
+    fn set_tx_steering(&self, _by_flow: bool) {}
     /// For type-specific commands (`netdev-dummy/receive`).
     fn as_any(&self) -> &dyn std::any::Any;
 }
@@ -180,6 +183,25 @@ pub struct TxCounts {
     pub down: u64,
     /// Dropped: the system refused, or the packet could not be segmented.
     pub error: u64,
+}
+
+impl std::ops::AddAssign for TxCounts {
+    fn add_assign(&mut self, other: Self) {
+        let Self {
+            sent,
+            bytes,
+            full,
+            too_long,
+            down,
+            error,
+        } = other;
+        self.sent += sent;
+        self.bytes += bytes;
+        self.full += full;
+        self.too_long += too_long;
+        self.down += down;
+        self.error += error;
+    }
 }
 
 /// One transmit queue, owned by one worker.

@@ -19,6 +19,7 @@ mod lease;
 mod rarp;
 mod rx;
 mod settings;
+mod spread;
 mod state;
 mod takes;
 #[cfg(test)]
@@ -302,6 +303,13 @@ impl Port for VhostPort {
         self.detach();
         *self.shared.path.lock() = path;
         self.attach()
+    }
+    fn set_tx_steering(&self, by_flow: bool) {
+        if self.shared.tx.set_by_flow(by_flow) {
+            let mode = if by_flow { "hash" } else { "thread" };
+            let name = &self.shared.name;
+            log::info!(target: "dpif_netdev", "{name}: Tx packet steering mode has been set to '{mode}'.");
+        }
     }
     fn as_any(&self) -> &dyn std::any::Any {
         self

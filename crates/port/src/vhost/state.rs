@@ -126,6 +126,14 @@ impl State {
     }
 }
 
+/// There is no network device behind the port; its name stands for a number of 24 bits (RFC 2863), the same at every start.
+fn ifindex(name: &str) -> u32 {
+    let hash = name.bytes().fold(0x811c_9dc5_u32, |h, b| {
+        (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
+    }); // FNV-1a
+    hash % 0x00ff_fffe + 1
+}
+
 impl Shared {
     pub(super) fn status(&self) -> PortStatus {
         let s = self.state.lock().clone();
@@ -144,6 +152,7 @@ impl Shared {
                     .clone()
                     .filter(|_| self.mode == Mode::Server && !s.listening)
             },
+            ifindex: ifindex(&self.name),
             extra: self.extra(&s),
             ..PortStatus::default()
         }

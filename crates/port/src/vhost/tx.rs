@@ -4,9 +4,10 @@
 //! software, one by one, in their place among the others.
 
 use super::txset::{ToGuest, TxCell, TxSet};
-use super::{Shared, rx::Changed};
+use super::{Shared, rx::Changed, spread};
 use crate::segment;
 use crate::{TxCounts, TxQueue};
+use arrayvec::ArrayVec;
 use heddle_packet::{Packet, Pool};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,6 +19,8 @@ pub(super) struct VhostTx {
     /// The turn that was answered last; 0: none.
     seen: u32,
     cell: Option<Arc<TxCell>>,
+    /// The rings, where flows choose among them.
+    spread: Vec<Arc<TxCell>>,
 }
 
 impl VhostTx {
@@ -27,11 +30,13 @@ impl VhostTx {
             worker,
             seen: 0,
             cell: None,
+            spread: Vec::new(),
         }
     }
     #[cold]
     fn choose(&mut self) {
         (self.seen, self.cell) = self.set().choose(self.worker);
+        self.spread = self.set().spread();
     }
     fn set(&self) -> &TxSet {
         &self.shared.tx
@@ -40,57 +45,87 @@ impl VhostTx {
 
 impl TxQueue for VhostTx {
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
-        let mut counts = TxCounts::default();
         if self.set().turn() != self.seen {
             self.choose();
         }
-        let all = packets.len() as u64;
-        let Some(cell) = &self.cell else {
-            counts.down = all;
-            return counts;
-        };
-        let Some(mut guard) = cell.lock() else {
-            counts.full = all;
-            return counts;
-        };
-        // Taken away since the choice was made.
-        let Some(to) = guard.as_mut() else {
-            counts.down = all;
-            return counts;
-        };
-        let retries = self.shared.tx_retries_max.load(Relaxed);
-        let mut send = Send {
-            to,
-            cell,
-            retries,
-            counts: &mut counts,
-            call: false,
-        };
-        send.all(pool, packets);
-        let (call, broken) = (send.call, send.to.ring.error() != send.to.told);
-        if call && let Some(fd) = &to.call {
-            fd.notify();
-            cell.counts.calls.add(1);
+        if !self.spread.is_empty() {
+            return self.by_flow(pool, packets);
         }
-        if broken {
-            tell_failure(to, cell, &self.shared.name, &self.shared.changed);
-        } else if counts.full > 0
-            && let Some(link) = &to.link
-        {
-            while let Some(miss) = to.ring.take_miss() {
-                link.miss(miss);
+        match &self.cell {
+            Some(cell) => send(&self.shared, cell, pool, packets),
+            None => TxCounts {
+                down: packets.len() as u64,
+                ..TxCounts::default()
+            },
+        }
+    }
+}
+
+impl VhostTx {
+    /// Each packet by the ring of its flow, in order.
+    #[cold]
+    fn by_flow(&self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let mut sum = TxCounts::default();
+        let place = |p: &Packet| spread::hash(p.head()) as usize % self.spread.len();
+        for (i, cell) in self.spread.iter().enumerate() {
+            for burst in packets.chunks(heddle_packet::BURST) {
+                let mine: ArrayVec<&Packet, { heddle_packet::BURST }> =
+                    burst.iter().copied().filter(|p| place(p) == i).collect();
+                if !mine.is_empty() {
+                    sum += send(&self.shared, cell, pool, &mine);
+                }
             }
         }
-        let c = &cell.counts;
-        c.packets.add(counts.sent);
-        c.bytes.add(counts.bytes);
-        if counts.sent < all {
-            c.full.add(counts.full);
-            c.too_long.add(counts.too_long);
-            c.invalid.add(counts.error);
-        }
-        counts
+        sum
     }
+}
+
+/// Sends by one ring.
+#[inline]
+fn send(shared: &Shared, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+    let mut counts = TxCounts::default();
+    let all = packets.len() as u64;
+    let Some(mut guard) = cell.lock() else {
+        counts.full = all;
+        return counts;
+    };
+    // Taken away since the choice was made.
+    let Some(to) = guard.as_mut() else {
+        counts.down = all;
+        return counts;
+    };
+    let retries = shared.tx_retries_max.load(Relaxed);
+    let mut send = Send {
+        to,
+        cell,
+        retries,
+        counts: &mut counts,
+        call: false,
+    };
+    send.all(pool, packets);
+    let (call, broken) = (send.call, send.to.ring.error() != send.to.told);
+    if call && let Some(fd) = &to.call {
+        fd.notify();
+        cell.counts.calls.add(1);
+    }
+    if broken {
+        tell_failure(to, cell, &shared.name, &shared.changed);
+    } else if counts.full > 0
+        && let Some(link) = &to.link
+    {
+        while let Some(miss) = to.ring.take_miss() {
+            link.miss(miss);
+        }
+    }
+    let c = &cell.counts;
+    c.packets.add(counts.sent);
+    c.bytes.add(counts.bytes);
+    if counts.sent < all {
+        c.full.add(counts.full);
+        c.too_long.add(counts.too_long);
+        c.invalid.add(counts.error);
+    }
+    counts
 }
 
 #[cold]

@@ -7,6 +7,9 @@
 //! has its own, with fewer they share. The choice is made anew when a ring starts, stops, is enabled or disabled
 //! ([`TxSet::turn`] changes then), never per packet.
 //!
+//! With `tx-steering=hash` a flow chooses its ring instead ([`super::spread`]), so that a guest with many rings is served by all of them
+//! whatever the number of workers; a burst then takes a lock for each ring that it goes to.
+//!
 //! **Costs.** One lock per burst, uncontended unless workers share a ring. A worker that finds it taken spins for a while and waits
 //! [`PATIENCE`] at most: its holder is another worker in the middle of a burst, or the session that swaps a ring; neither waits for
 //! a guest.
@@ -88,6 +91,8 @@ struct Places {
     /// Rings that are started and enabled, by index.
     running: Vec<usize>,
     down: bool,
+    /// A flow decides which ring its packets take, not the worker.
+    by_flow: bool,
 }
 
 /// All rings of a port.
@@ -123,6 +128,16 @@ impl TxSet {
         }
         let cell = p.running.get(worker % p.running.len());
         (turn, cell.and_then(|i| p.cells.get(*i)).cloned())
+    }
+
+    /// All rings that run, where packets are spread over them by flow; empty where each worker has its ring.
+    pub(super) fn spread(&self) -> Vec<Arc<TxCell>> {
+        let p = self.places.lock();
+        let running = p
+            .running
+            .iter()
+            .filter(|_| p.by_flow && !p.down && p.running.len() > 1);
+        running.filter_map(|i| p.cells.get(*i)).cloned().collect()
     }
 
     // -- the session's side
@@ -172,5 +187,13 @@ impl TxSet {
     pub(super) fn set_down(&self, down: bool) {
         self.places.lock().down = down;
         self.changed();
+    }
+    /// Whether flows, or workers, choose the ring. Returns whether that is new.
+    pub(super) fn set_by_flow(&self, on: bool) -> bool {
+        let new = std::mem::replace(&mut self.places.lock().by_flow, on) != on;
+        if new {
+            self.changed();
+        }
+        new
     }
 }

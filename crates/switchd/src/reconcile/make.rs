@@ -97,6 +97,7 @@ impl Reconciler {
         };
         let device = made.map_err(|e| failed(e.to_string()))?;
         request_mtu(device.as_ref(), row);
+        steer_tx(device.as_ref(), row);
         let datapath = &self.switch.datapath;
         let wish = if kinds::is_dummy_datapath(&self.switch.options, &bridge.datapath_type) {
             self.easy_number(&row.name)
@@ -168,6 +169,11 @@ impl Reconciler {
         };
         kinds::interface_kind(&self.switch.options, &bridge.datapath_type, kind)
     }
+}
+
+/// `tx-steering`: whether flows (`hash`) or workers (`thread`, the default) choose among a device's transmit queues.
+pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
+    device.set_tx_steering(row.other_config.get("tx-steering") == Some("hash"));
 }
 
 pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) {

@@ -10,7 +10,7 @@ use super::Reconciler;
 use super::apply::port_text;
 use super::desired::{InterfaceRow, PortRow, Smap};
 use super::kinds::Kind;
-use super::make::{patch_peer, request_mtu};
+use super::make::{patch_peer, request_mtu, steer_tx};
 use super::state::{Body, BridgeState, Failure, Iface};
 
 /// What becomes of an interface that is there.
@@ -114,6 +114,7 @@ impl Reconciler {
         }
         self.set_queues(no, row, &device.status());
         request_mtu(device.as_ref(), row);
+        steer_tx(device.as_ref(), row);
         true
     }
 

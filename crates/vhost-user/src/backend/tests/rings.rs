@@ -400,3 +400,48 @@ fn memory_that_is_cut_ends_the_session() {
     rig.run();
     assert!(rig.ended.unwrap().contains("cut the file"));
 }
+
+/// "Control-queue double fetch": a back end that serves the control queue reads a command twice, once to check it. This one serves
+/// none: front ends answer the control queue themselves, and the ring behind the data rings does not exist here.
+#[test]
+fn control_queue_double_fetch() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1 | Features::MQ);
+    let control = 2 * u32::from(rig.device.offer.queue_pairs);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    let fd = VringFd {
+        index: u8::try_from(control).unwrap(),
+        has_fd: false,
+    };
+    for request in [
+        Request::SetVringNum(state(control, 64)),
+        Request::SetVringBase(state(control, 0)),
+        Request::SetVringAddr(Rig::addr_of(control, &cfg)),
+        Request::SetVringKick(fd),
+        Request::SetVringCall(fd),
+        Request::SetVringEnable(state(control, 1)),
+    ] {
+        assert_eq!(rig.ack(&request, &[]), 1, "{request:?}");
+    }
+    assert!(rig.device.seen.lock().rings.is_empty());
+}
+
+/// Postcopy is not offered, and its messages are refused without harm to rings that run.
+#[test]
+fn postcopy_is_refused_cleanly() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let Reply::U64(offered) = rig.ask(&Request::GetProtocolFeatures, &[]) else {
+        panic!()
+    };
+    assert_eq!(offered & ProtocolFeatures::PAGEFAULT.bits(), 0);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    rig.start(1, &cfg, Some(0));
+    let features = PROTOCOL | ProtocolFeatures::PAGEFAULT;
+    assert_eq!(rig.ack(&Request::SetProtocolFeatures(features.bits()), &[]), 1);
+    assert_eq!(rig.ack(&Request::PostcopyListen, &[]), 1);
+    assert!(rig.is_running(1));
+    // These have an answer of their own, which a refusal cannot be.
+    rig.send(&Request::PostcopyAdvise, &[]);
+    assert!(rig.ended.is_some_and(|e| e.contains("postcopy migration was not offered")));
+}
