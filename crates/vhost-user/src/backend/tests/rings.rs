@@ -443,5 +443,8 @@ fn postcopy_is_refused_cleanly() {
     assert!(rig.is_running(1));
     // These have an answer of their own, which a refusal cannot be.
     rig.send(&Request::PostcopyAdvise, &[]);
-    assert!(rig.ended.is_some_and(|e| e.contains("postcopy migration was not offered")));
+    assert!(
+        rig.ended
+            .is_some_and(|e| e.contains("postcopy migration was not offered"))
+    );
 }
