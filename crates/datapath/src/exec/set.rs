@@ -53,17 +53,24 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             ip.dst = m32(old.dst.get(), dst).into();
             ip.tos = m8(old.tos, tos);
             ip.ttl = m8(old.ttl, ttl);
-            let mut c = update32(old.csum.get(), old.src.get(), ip.src.get());
-            c = update32(c, old.dst.get(), ip.dst.get());
-            c = update16(c, old.tos.into(), ip.tos.into());
-            c = update16(c, u16::from(old.ttl) << 8, u16::from(ip.ttl) << 8);
+            // Most rewrites leave most fields as they are.
+            let addresses = (ip.src, ip.dst) != (old.src, old.dst);
+            let mut c = old.csum.get();
+            if addresses {
+                c = update32(c, old.src.get(), ip.src.get());
+                c = update32(c, old.dst.get(), ip.dst.get());
+            }
+            if ip.tos != old.tos {
+                c = update16(c, old.tos.into(), ip.tos.into());
+            }
+            if ip.ttl != old.ttl {
+                c = update16(c, u16::from(old.ttl) << 8, u16::from(ip.ttl) << 8);
+            }
             ip.csum = c.into();
             let new = *ip;
-            if let Some(l4) = l4 {
+            if let Some(l4) = l4.filter(|_| addresses) {
                 let (from, to) = (pair(old.src, old.dst), pair(new.src, new.dst));
-                if from != to {
-                    changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, &from, &to);
-                }
+                changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, &from, &to);
             }
         }
         Action::SetIpv6 {
