@@ -163,6 +163,11 @@ class Vhost:
 
     def prepare(self, case):
         """Rules and MTU, where they differ from those of the case before."""
+        if self.dpdk and self.mtu not in (None, case.mtu()):
+            # It makes a port's memory pool when a guest connects for the first time; an MTU that is set later goes unnoticed.
+            self.close()
+            self.rules = self.mtu = None
+            self.setup(self.ports)
         if case.mtu() != self.mtu:
             self.switch.vsctl(*(word for port in range(self.ports) for word in (
                 "--", "set", "interface", f"vhost{port}", f"mtu_request={case.mtu()}")))
