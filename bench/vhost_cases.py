@@ -87,7 +87,8 @@ VHOST = {
     "pages": [Case(size=size, huge=False) for size in (64, 1518)],
     "touch": [Case(size=size, touch=touch) for touch in ("changes", "packets") for size in (64, 1518)],
     "rules": [Case(rules="normal"), Case(rules="tuple"), Case(rules="tuple", flows=1000)],
-    "tso": [Case(size=65549, packed=packed, tso=True) for packed in (False, True)],
+    # 45 full segments behind one header, as Linux sends them; OVS-DPDK takes no frame much longer.
+    "tso": [Case(size=54 + 45 * 1448, packed=packed, tso=True) for packed in (False, True)],
     "latency": [Case(latency=True), Case(latency=True, packed=True)],
 }
 VHOST_QUICK = [Case(), Case(size=1518), Case(packed=True), Case(both=True)]

@@ -97,8 +97,14 @@ impl Piece {
     /// As [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between two guests.
     #[inline]
     pub(crate) fn write_seg(&self, at: usize, seg: &Seg, skip: usize) -> usize {
-        let n = seg.len().saturating_sub(skip).min(self.len().saturating_sub(at));
+        let left = seg.len().saturating_sub(skip);
+        let n = left.min(self.len().saturating_sub(at));
         if n > 0 {
+            // A long segment is spread over many pieces: what the next one takes is on its way while this one is filled.
+            let next = seg.as_ptr().wrapping_add(skip + n);
+            for off in (0..n.min(left - n)).step_by(LINE) {
+                prefetch::read(next.wrapping_add(off));
+            }
             // SAFETY: both ranges are inside their mappings. A guest that posts one buffer for both directions makes them
             // overlap, so this is a copy that allows it.
             unsafe { core::ptr::copy(seg.as_ptr().add(skip), self.ptr.as_ptr().add(at), n) };
