@@ -1,7 +1,8 @@
-//! `heddle`: measure switches, with load that it generates itself, and stand in for a guest.
+//! `heddle`: measure switches, with load that it generates itself, stand in for a guest, and watch the switch.
 
 mod bench;
 mod guest;
+mod top;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -20,12 +21,15 @@ enum Command {
     Bench(bench::Command),
     /// Be a guest: a tap device behind a vhost-user socket
     Guest(guest::Args),
+    /// Show what the switch's workers do
+    Top(top::Args),
 }
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(command) => command.run(),
         Command::Guest(args) => args.run(),
+        Command::Top(args) => args.run(),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -57,6 +57,24 @@ impl Default for Config {
     }
 }
 
+/// Longest pauses of workers (`pmd-sleep-max`), microseconds. Not set: a worker without packets polls on for a time that adapts and then sleeps until it
+/// is woken. 0: it never sleeps. Else it pauses for so long, without asking senders to wake it, instead of polling on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MaxSleep {
+    /// Of workers that are not named.
+    pub default_us: Option<u64>,
+    /// (processor, pause).
+    pub of_core: Vec<(usize, u64)>,
+}
+
+impl MaxSleep {
+    /// That of the worker of processor `core`.
+    pub fn of(&self, core: usize) -> Option<u64> {
+        let own = self.of_core.iter().find(|(c, _)| *c == core);
+        own.map(|(_, us)| *us).or(self.default_us)
+    }
+}
+
 /// How a port's receive queues are spread over the workers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortConfig {

@@ -84,6 +84,10 @@ macro_rules! worker_counters {
             }
         }
         impl WorkerNumbers {
+            /// All of them, by name.
+            pub(crate) fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
             /// What was counted since `base`.
             pub(crate) fn since(&self, base: &Self) -> Self {
                 Self { $($name: self.$name.wrapping_sub(base.$name),)* }

@@ -8,7 +8,7 @@
 
 use crate::action::{Action, PortNo};
 use crate::assign::Spread;
-use crate::config::{Config, DatapathError, PortConfig};
+use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::{AutoLb, Control, UpcallRings, WorkerHandle};
 use crate::drops::DropKind;
 use crate::format;
@@ -19,7 +19,7 @@ use crate::show;
 use crate::sweep::Sweep;
 use crate::translate::Translate;
 use crate::upcalls::Bell;
-use crate::view::{FlowDump, PortInfo, PortStats, Totals, UpcallPacket};
+use crate::view::{FlowDump, PortInfo, PortStats, Snapshot, Totals, UpcallPacket};
 use crate::worker::{Command, PATIENCE};
 use heddle_packet::Packet;
 use heddle_port::Port;
@@ -200,6 +200,10 @@ impl Datapath {
     pub fn set_auto_lb(&self, settings: AutoLb) {
         self.control.lock().set_auto_lb(settings);
     }
+    /// Sets how long workers pause at most (`pmd-sleep-max`).
+    pub fn set_max_sleep(&self, max: MaxSleep) {
+        self.control.lock().set_max_sleep(max);
+    }
     /// Lets automatic load balancing do what is due; to be called about once a second.
     pub fn balance(&self) {
         self.control.lock().balance();
@@ -375,6 +379,14 @@ impl Datapath {
     /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds (0: a minute).
     pub fn pmd_rxq_show(&self, core: Option<usize>, secs: u64) -> String {
         show::pmd_rxq(&self.control.lock(), core, secs)
+    }
+    /// `dpif-netdev/pmd-sleep-show`.
+    pub fn pmd_sleep_show(&self) -> String {
+        show::pmd_sleep(&self.control.lock())
+    }
+    /// What workers and queues have counted.
+    pub fn snapshot(&self) -> Snapshot {
+        show::snapshot(&self.control.lock())
     }
     /// `dpif-netdev/pmd-perf-show`; `time` is the wall clock as `HH:MM:SS.mmm`; `details`: also cycles per stage.
     pub fn pmd_perf_show(&self, core: Option<usize>, time: &str, details: bool) -> String {

@@ -5,6 +5,7 @@ use crate::control::{Control, WorkerHandle};
 use crate::counters::{INTERVAL_MS, WINDOW_MS, WorkerNumbers, whole_intervals};
 use crate::drops::DropKind;
 use crate::sweep::SweepCounts;
+use crate::view::{QueueView, Snapshot, WorkerView};
 use heddle_sys::Tsc;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -241,6 +242,52 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
         }
     }
     s
+}
+
+/// `dpif-netdev/pmd-sleep-show`.
+pub(crate) fn pmd_sleep(c: &Control) -> String {
+    let mut s = format!(
+        "Default max sleep: {:4} us\n",
+        c.max_sleep.default_us.unwrap_or(0)
+    );
+    for w in &c.workers {
+        head(&mut s, w);
+        let _ = writeln!(s, "  max sleep: {:4} us", c.max_sleep.of(w.core).unwrap_or(0));
+    }
+    s
+}
+
+/// What workers and queues have counted.
+pub(crate) fn snapshot(c: &Control) -> Snapshot {
+    let now_ms = c.shared.clock.now_ms();
+    let worker = |w: &WorkerHandle| WorkerView {
+        id: w.id,
+        core: w.core,
+        numa: w.numa,
+        isolated: w.isolated,
+        counters: w.counters.read().named(),
+    };
+    let mut queues = Vec::new();
+    for p in c.ports.values() {
+        for r in &p.rx {
+            let w = r.worker.and_then(|id| c.workers.iter().find(|w| w.id == id));
+            let lived = w.map_or(0, |w| whole_intervals(now_ms, w.started_ms, WINDOW_MS));
+            let total = Tsc::from_us(lived * INTERVAL_MS * 1000);
+            let cycles = r.shared.usage.sum(now_ms, lived * INTERVAL_MS);
+            queues.push(QueueView {
+                port: p.port.name().to_owned(),
+                queue: r.queue,
+                core: w.map(|w| w.core),
+                percent: (lived > 0).then(|| 100.0 * ratio(cycles, total)),
+            });
+        }
+    }
+    Snapshot {
+        tsc: Tsc::now(),
+        tsc_hz: Tsc::hz(),
+        workers: c.workers.iter().map(worker).collect(),
+        queues,
+    }
 }
 
 fn usage(s: &mut String, cycles: u64, total: u64) {

@@ -120,3 +120,44 @@ pub struct Totals {
     /// Masks now (most of any worker).
     pub masks: u64,
 }
+
+/// What workers have counted at one time.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The time stamp counter.
+    pub tsc: u64,
+    /// Its frequency.
+    pub tsc_hz: u64,
+    /// All workers.
+    pub workers: Vec<WorkerView>,
+    /// All receive queues.
+    pub queues: Vec<QueueView>,
+}
+
+/// A worker.
+#[derive(Clone, Debug, Default)]
+pub struct WorkerView {
+    /// Its number.
+    pub id: usize,
+    /// The processor that it is pinned to, or stands for.
+    pub core: usize,
+    /// NUMA node.
+    pub numa: u32,
+    /// It polls queues with an affinity only.
+    pub isolated: bool,
+    /// Its counters by name.
+    pub counters: Vec<(&'static str, u64)>,
+}
+
+/// A receive queue.
+#[derive(Clone, Debug, Default)]
+pub struct QueueView {
+    /// The port's name.
+    pub port: String,
+    /// Number.
+    pub queue: usize,
+    /// Processor of the worker that polls it.
+    pub core: Option<usize>,
+    /// Part of that worker's last minute; `None`: not known yet.
+    pub percent: Option<f64>,
+}

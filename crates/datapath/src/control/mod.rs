@@ -11,7 +11,7 @@ mod workers;
 
 use crate::action::PortNo;
 use crate::assign::Spread;
-use crate::config::{Config, DatapathError, PortConfig};
+use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
 use crate::shared::Shared;
 use crate::sweep::Sweep;
@@ -99,6 +99,7 @@ pub(crate) struct Control {
     /// What has changed since queues were assigned last.
     dirty: Dirty,
     auto: AutoState,
+    pub(crate) max_sleep: MaxSleep,
     /// Counters of ended workers that are not shown per worker: drops.
     pub(crate) past_drops: Vec<u64>,
     pub(crate) past: WorkerNumbers,
@@ -122,8 +123,17 @@ impl Control {
             spread: Spread::default(),
             dirty: Dirty::default(),
             auto: AutoState::default(),
+            max_sleep: MaxSleep::default(),
             past_drops: vec![0; crate::drops::DropKind::ALL.len()],
             past: WorkerNumbers::default(),
+        }
+    }
+
+    /// Sets how long workers pause.
+    pub(crate) fn set_max_sleep(&mut self, max: MaxSleep) {
+        self.max_sleep = max;
+        for w in &self.workers {
+            w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
         }
     }
 

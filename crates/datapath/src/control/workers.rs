@@ -183,6 +183,7 @@ impl Control {
             let core = place.core;
             match self.start_worker(place) {
                 Ok(w) => {
+                    w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
                     let id = w.id;
                     self.workers.push(w);
                     for no in self.ports.keys().copied().collect::<Vec<_>>() {

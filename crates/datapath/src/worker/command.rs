@@ -33,6 +33,8 @@ pub(crate) enum Command {
     Run(Box<Packet>, Option<Arc<Program>>, Sender<Reply>),
     /// These entries (slot, id) are of no use any more, or are right with this verdict.
     Findings(Vec<(u32, u64, Option<Arc<Verdict>>)>),
+    /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
+    MaxSleep(Option<u64>),
     /// Answer when all commands before this one are done.
     Barrier(Sender<Reply>),
     /// Answer after a round in which no queue had anything, or after a bounded number of rounds.
@@ -143,6 +145,7 @@ impl Worker {
                 let _ = reply.send(Reply::Done);
             }
             Command::Findings(list) => self.findings.extend(list),
+            Command::MaxSleep(us) => self.wait.pause(us),
             Command::Barrier(reply) => {
                 let _ = reply.send(Reply::Done);
             }
@@ -171,6 +174,7 @@ impl Worker {
         let mut i = 0;
         while i < self.rx.len() {
             if which(&self.rx[i]) {
+                self.finish_held(i);
                 let mut slot = self.rx.remove(i);
                 slot.watched = None;
                 if let Some(fd) = slot.queue.wake_fd() {

@@ -62,6 +62,8 @@ pub(crate) struct RxSlot {
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
     turn: turn::Turn,
+    /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have some too.
+    held: Vec<Packet>,
     /// In the epoll set under this descriptor, which is its token too.
     pub(crate) watched: Option<RawFd>,
 }
@@ -77,8 +79,29 @@ impl RxSlot {
             shared,
             dropped_seen: 0,
             turn: turn::Turn::default(),
+            held: Vec::new(),
             watched: None,
         }
+    }
+}
+
+impl RxSlot {
+    /// Appends up to `most` packets to `burst`, those that were held first. Returns how many, and whether there may be more.
+    fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> (usize, bool) {
+        if self.held.is_empty() && most >= BURST - burst.len() {
+            let room = BURST - burst.len();
+            let n = self.queue.rx(pool, burst);
+            return (n, n == room);
+        }
+        let mut full = true;
+        if self.held.is_empty() {
+            let n = self.queue.rx(pool, spare);
+            full = n == BURST;
+            self.held.extend(spare.drain(..));
+        }
+        let n = most.min(self.held.len()).min(BURST - burst.len());
+        burst.extend(self.held.drain(..n));
+        (n, full || !self.held.is_empty())
     }
 }
 
@@ -131,6 +154,8 @@ struct Source {
 /// Scratch space for one burst, reused.
 struct Scratch {
     burst: Burst,
+    /// Empty but while a queue is read that is to have a short turn.
+    spare: Burst,
     sources: Vec<Source>,
     copies: Vec<Packet>,
     parsed: Parsed,
@@ -145,8 +170,9 @@ pub(crate) struct Worker {
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
     tx: TxTable,
-    /// Queues that had more packets than a turn took.
+    /// Queues that had more packets than a turn took, and queues that had packets, in the last round.
     full: usize,
+    active: usize,
     pool: Pool,
     cache: Cache,
     scratch: Scratch,
@@ -194,11 +220,13 @@ impl Worker {
             counters: p.counters,
             rx: Vec::new(),
             full: 0,
+            active: 0,
             tx: TxTable::default(),
             pool: p.pool,
             cache: p.cache,
             scratch: Scratch {
                 burst: Burst::new(),
+                spare: Burst::new(),
                 sources: Vec::new(),
                 copies: Vec::new(),
                 parsed: Parsed::new(BURST),
@@ -278,18 +306,22 @@ impl Worker {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;
         let was_full = std::mem::take(&mut self.full);
+        let was_active = std::mem::take(&mut self.active);
         for i in 0..self.rx.len() {
             let slot = &mut self.rx[i];
             let others = was_full.saturating_sub(usize::from(slot.turn.is_full()));
             if patient && slot.turn.waits(t, others) {
                 self.full += usize::from(slot.turn.is_full());
+                self.active += 1;
                 waited = true;
                 continue;
             }
-            let room = BURST - self.scratch.burst.len();
-            let n = slot.queue.rx(&mut self.pool, &mut self.scratch.burst);
-            slot.turn.took(n, n == room, t);
-            self.full += usize::from(n == room);
+            let most = slot.turn.most(was_active > 1);
+            let s = &mut self.scratch;
+            let (n, full) = slot.take(most, &mut self.pool, &mut s.burst, &mut s.spare);
+            slot.turn.took(n, full, t);
+            self.full += usize::from(full);
+            self.active += usize::from(n > 0);
             if n > 0 {
                 let now = Tsc::now();
                 let cycles = now.wrapping_sub(t);
@@ -310,6 +342,22 @@ impl Worker {
             self.forward(t);
         }
         (total, waited)
+    }
+
+    /// Forwards what a queue's turns have left.
+    fn finish_held(&mut self, slot: usize) {
+        let held = std::mem::take(&mut self.rx[slot].held);
+        let packets = held.len();
+        if packets > 0 {
+            self.scratch.burst.extend(held);
+            let source = Source {
+                slot,
+                packets,
+                cycles: 0,
+            };
+            self.scratch.sources.push(source);
+            self.forward(Tsc::now());
+        }
     }
 
     /// Forwards what was received, and tells the queues that it is done.
@@ -337,11 +385,13 @@ impl Worker {
         let cycles = t1.wrapping_sub(t0).saturating_sub(of_misses);
         for source in self.scratch.sources.drain(..) {
             let slot = &mut self.rx[source.slot];
-            slot.queue.complete();
+            if slot.held.is_empty() {
+                slot.queue.complete();
+            }
             let share = cycles * source.packets as u64 / n.max(1);
             let cost = source.cycles + share + slot.turn.spent();
             let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
-            slot.turn.over(cost, t1, others);
+            slot.turn.over(source.packets, cost, t1, others);
             slot.shared.usage.add(self.now_ms, cost);
         }
         t1

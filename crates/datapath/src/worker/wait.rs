@@ -5,6 +5,9 @@
 //! polling for the full span would have caught it, the span becomes the full one; if it did not, it is halved.
 //! An unpinned worker yields between polls, because there may be fewer processors than threads.
 //!
+//! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling: by pauses of that length in which nobody is asked to wake the
+//! worker, two after the last packet before it goes to sleep; or (0) by polling for ever.
+//!
 //! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are pushed before the
 //! eventfd is written, and the descriptor is level triggered. Queues without a descriptor are polled every millisecond.
 
@@ -24,12 +27,24 @@ pub(super) struct Wait {
     /// How long to poll now, cycles.
     span: u64,
     slept: bool,
+    /// `pmd-sleep-max`, microseconds.
+    pause_us: Option<u64>,
+    /// Pauses since the last packet.
+    pauses: u8,
 }
+
+/// Pauses before a worker sleeps.
+const PAUSES: u8 = 2;
 
 impl Wait {
     /// The last poll found packets.
     pub(super) fn busy(&mut self) {
         self.idle_since = 0;
+        self.pauses = 0;
+    }
+    /// From now on pauses are of this length.
+    pub(super) fn pause(&mut self, us: Option<u64>) {
+        self.pause_us = us;
     }
     /// Whether the last call of `idle` slept.
     pub(super) fn slept(&mut self) -> bool {
@@ -45,7 +60,11 @@ impl Worker {
             self.wait.idle_since = now.max(1);
             self.wait.span = self.wait.span.min(max);
         }
-        if now.wrapping_sub(self.wait.idle_since) < self.wait.span {
+        let polls = match self.wait.pause_us {
+            None => now.wrapping_sub(self.wait.idle_since) < self.wait.span,
+            Some(us) => us == 0,
+        };
+        if polls {
             if self.pinned {
                 std::hint::spin_loop();
             } else {
@@ -57,7 +76,16 @@ impl Worker {
             return;
         }
         self.publish_rx_drops();
-        self.sleep(max);
+        match self.wait.pause_us {
+            Some(us) if self.wait.pauses < PAUSES => {
+                self.wait.pauses += 1;
+                self.wait.slept = true;
+                self.counters.sleeps.add(1);
+                #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
+                std::thread::sleep(std::time::Duration::from_micros(us));
+            }
+            _ => self.sleep(max),
+        }
     }
 
     fn sleep(&mut self, max: u64) {

@@ -3,6 +3,7 @@
 use super::{Commands, dpctl};
 use crate::reconcile::datapath_name;
 use crate::switch::Switch;
+use serde_json::json;
 
 pub(super) fn register(c: &Commands<'_>) {
     const ANY: usize = usize::MAX;
@@ -30,6 +31,11 @@ pub(super) fn register(c: &Commands<'_>) {
             Ok(s.datapath.pmd_rxq_show(wanted.core, wanted.secs))
         },
     );
+    c.add("dpif-netdev/pmd-sleep-show", "[dp]", (0, 1), |s, args| {
+        Wanted::parse(s, args)?;
+        Ok(s.datapath.pmd_sleep_show())
+    });
+    c.add("heddle/stats", "", (0, 0), |s, _| Ok(stats(s)));
     c.add("dpif-netdev/pmd-rxq-rebalance", "[dp]", (0, 1), |s, args| {
         Wanted::parse(s, args)?;
         s.datapath.rebalance().map_err(|e| e.to_string())?;
@@ -46,6 +52,30 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("dpif-netdev/pmd-perf-log-set", usage, (0, 10), |_, _| {
         Ok(String::new())
     });
+}
+
+/// What workers have counted, in JSON, for `heddle top` and monitoring.
+fn stats(switch: &Switch) -> String {
+    let now = switch.datapath.snapshot();
+    let map = |pairs: &[(&'static str, u64)]| -> serde_json::Value {
+        pairs
+            .iter()
+            .map(|(name, n)| ((*name).to_owned(), (*n).into()))
+            .collect::<serde_json::Map<_, _>>()
+            .into()
+    };
+    let worker = |w: &heddle_datapath::WorkerView| json!({"id": w.id, "core": w.core, "numa": w.numa, "isolated": w.isolated, "counters": map(&w.counters)});
+    let queue = |q: &heddle_datapath::QueueView| json!({"port": q.port, "queue": q.queue, "core": q.core, "percent": q.percent});
+    let answer = json!({
+        "tsc": now.tsc,
+        "tsc_hz": now.tsc_hz,
+        "flows": switch.datapath.totals().flows,
+        "flow_limit": switch.datapath.flow_limit(),
+        "workers": now.workers.iter().map(worker).collect::<Vec<_>>(),
+        "queues": now.queues.iter().map(queue).collect::<Vec<_>>(),
+        "drops": map(&switch.datapath.coverage()),
+    });
+    format!("{answer}\n")
 }
 
 /// What is wanted of whom.

@@ -194,11 +194,15 @@ impl Reconciler {
 
     fn update_inventory(&self) {
         let mut inventory = Inventory::default();
+        let n_txq = self.switch.datapath.n_workers();
         for (name, state) in &self.bridges {
             inventory
                 .bridges
                 .insert(name.clone(), state.row.datapath_type.clone());
-            let items = state.ifaces.values().map(|i| (i.name.clone(), i.item(name)));
+            let items = state
+                .ifaces
+                .values()
+                .map(|i| (i.name.clone(), i.item(name, n_txq)));
             inventory.interfaces.extend(items);
         }
         *self.switch.inventory.write() = inventory;

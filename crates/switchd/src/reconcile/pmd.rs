@@ -1,17 +1,20 @@
-//! Settings of workers in `Open_vSwitch.other_config`: `pmd-rxq-*`, `pmd-auto-lb*`, `emc-insert-inv-prob`.
+//! Settings of workers in `Open_vSwitch.other_config`: `pmd-rxq-*`, `pmd-auto-lb*`, `pmd-sleep-max`,
+//! `emc-insert-inv-prob`.
 //!
 //! Values that make no sense become the default, and what has changed is said in the log, in Open vSwitch's words, since operators and
 //! tests look for them.
 
 use std::collections::BTreeMap;
 
-use heddle_datapath::{AutoLb, Datapath, RxqAssign, Spread};
+use heddle_datapath::{AutoLb, Datapath, MaxSleep, RxqAssign, Spread};
 
 use super::desired::Smap;
 
 /// Longest interval of automatic load balancing, minutes.
 const MOST_INTERVAL: u64 = 20_000;
 const MINUTE_MS: u64 = 60_000;
+/// Longest pause of a worker, microseconds.
+const MOST_SLEEP: u64 = 10_000;
 /// What Open vSwitch takes for `emc-insert-inv-prob` where it is not set.
 const INV_PROB: u64 = 100;
 
@@ -22,6 +25,8 @@ pub(super) struct Pmd {
     auto: AutoLb,
     /// `emc-insert-inv-prob`; `None`: the datapath's choice.
     inv_prob: Option<u32>,
+    /// `pmd-sleep-max`.
+    sleep: MaxSleep,
 }
 
 impl Pmd {
@@ -47,6 +52,7 @@ impl Pmd {
                 load: percent("pmd-auto-lb-load-threshold", default.load),
             },
             inv_prob: prob.map(|n| u32::try_from(n).unwrap_or(100)),
+            sleep: sleep(config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))),
         }
     }
 
@@ -73,6 +79,13 @@ impl Pmd {
                 "does not isolate"
             };
             log::info!(target: "dpif_netdev", "pmd-rxq-affinity {does} PMD core");
+        }
+        if before.is_none_or(|b| b.sleep != self.sleep) {
+            let us = self.sleep.default_us.unwrap_or(0);
+            log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
+            let are = if us > 0 { "enabled" } else { "disabled" };
+            log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
+            datapath.set_max_sleep(self.sleep.clone());
         }
         datapath.set_spread(self.spread);
         self.apply_auto(before.map(|b| b.auto), datapath);
@@ -124,6 +137,29 @@ fn spread(config: &Smap) -> Spread {
         assign,
         isolate: isolate || assign != RxqAssign::Group,
     }
+}
+
+/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one.
+fn sleep(text: Option<&str>) -> MaxSleep {
+    let mut sleep = MaxSleep::default();
+    let micros = |text: &str| Some(text.trim().parse::<u64>().ok()?.min(MOST_SLEEP));
+    for part in text
+        .unwrap_or_default()
+        .split(',')
+        .filter(|p| !p.trim().is_empty())
+    {
+        let understood = match part.split_once(':') {
+            None => micros(part).map(|us| sleep.default_us = Some(us)),
+            Some((core, us)) => {
+                let both = core.trim().parse().ok().zip(micros(us));
+                both.map(|(core, us)| sleep.of_core.push((core, us)))
+            }
+        };
+        if understood.is_none() {
+            log::warn!(target: "dpif_netdev", "pmd-sleep-max: '{part}' is not understood and changes nothing");
+        }
+    }
+    sleep
 }
 
 /// Says in the log which processors there are; `pretended`: the NUMA nodes of `--dummy-numa`.
@@ -188,6 +224,22 @@ mod tests {
         assert!(of("cycles", "false").isolate);
         assert_eq!(of("what", "true").assign, RxqAssign::Cycles);
         assert_eq!(of("roundrobin", "true").assign, RxqAssign::RoundRobin);
+    }
+
+    #[test]
+    fn pauses_of_all_and_of_one() {
+        let of = |text| read(&[("pmd-sleep-max", text)]).sleep;
+        assert_eq!(of("50").default_us, Some(50));
+        assert_eq!(of("10001").default_us, Some(10_000));
+        assert_eq!(of("0").default_us, Some(0));
+        let both = of("50, 1:30,3:0,x,2:");
+        assert_eq!((both.default_us, both.of_core), (Some(50), vec![(1, 30), (3, 0)]));
+        assert_eq!(
+            read(&[("pmd-maxsleep", "7")]).sleep.default_us,
+            Some(7),
+            "the key of Open vSwitch 3.1"
+        );
+        assert_eq!(read(&[]).sleep, MaxSleep::default());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use heddle_ofproto::bridge::{Bridge, BundleConfig, PortConfig, PortTarget};
 use heddle_ofproto::conn::{Controllers, Listener};
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
-use heddle_port::{Port, PortStatus};
+use heddle_port::{DummyPort, Port, PortStatus};
 use heddle_stream::Passive;
 
 use super::apply::OWN_PORT;
@@ -195,7 +195,8 @@ impl Item {
 }
 
 impl Iface {
-    pub(super) fn item(&self, bridge: &str) -> Item {
+    /// `n_txq`: transmit queues that each device has.
+    pub(super) fn item(&self, bridge: &str, n_txq: usize) -> Item {
         let mut settings = BTreeMap::new();
         match &self.body {
             Body::Patch(peer) => {
@@ -206,6 +207,16 @@ impl Iface {
                     if let Some(v) = self.options.get(key) {
                         settings.insert(key.to_owned(), v.to_owned());
                     }
+                }
+                if let Some(dummy) = device.as_any().downcast_ref::<DummyPort>().filter(|d| d.is_pmd()) {
+                    let wanted = self.options.number("n_rxq", 1).max(1);
+                    let queues = [
+                        ("configured_rx_queues", dummy.n_rxq().to_string()),
+                        ("configured_tx_queues", n_txq.to_string()),
+                        ("requested_rx_queues", wanted.to_string()),
+                        ("requested_tx_queues", n_txq.to_string()),
+                    ];
+                    settings.extend(queues.map(|(key, n)| (key.to_owned(), n)));
                 }
             }
             Body::Device(..) => {}

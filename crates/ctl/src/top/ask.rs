@@ -1,0 +1,55 @@
+//! One question to the daemon: JSON-RPC over its control socket.
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::{Value, json};
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest answer.
+const MOST: usize = 64 << 20;
+
+/// The control socket: the one that is named, or that of the daemon whose pidfile lies where they do.
+pub(super) fn socket(named: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = named {
+        return Ok(path.to_owned());
+    }
+    let dir =
+        std::env::var_os("OVS_RUNDIR").map_or_else(|| PathBuf::from("/var/run/openvswitch"), PathBuf::from);
+    let pidfile = dir.join("ovs-vswitchd.pid");
+    let pid = std::fs::read_to_string(&pidfile).with_context(|| format!("{}", pidfile.display()))?;
+    Ok(dir.join(format!("ovs-vswitchd.{}.ctl", pid.trim())))
+}
+
+/// The answer to `heddle/stats`.
+pub(super) fn stats(socket: &Path) -> Result<String> {
+    let mut stream = UnixStream::connect(socket).with_context(|| format!("{}", socket.display()))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let question = json!({"method": "heddle/stats", "params": [], "id": 0});
+    stream.write_all(question.to_string().as_bytes())?;
+    let mut got = Vec::new();
+    let mut piece = [0; 4096];
+    loop {
+        let n = stream.read(&mut piece).context("no answer")?;
+        got.extend_from_slice(&piece[..n]);
+        match serde_json::from_slice::<Value>(&got) {
+            Ok(answer) => return text(&answer),
+            Err(e) if !e.is_eof() => return Err(e.into()),
+            Err(_) if n == 0 => bail!("the connection ended within the answer"),
+            Err(_) if got.len() > MOST => bail!("the answer does not end"),
+            Err(_) => {}
+        }
+    }
+}
+
+fn text(answer: &Value) -> Result<String> {
+    match (&answer["result"], &answer["error"]) {
+        (Value::String(text), _) => Ok(text.clone()),
+        (_, Value::String(why)) => bail!("this daemon is not Heddle's: {}", why.trim()),
+        _ => bail!("an answer that is none: {answer}"),
+    }
+}
