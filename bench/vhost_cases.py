@@ -99,7 +99,8 @@ SWITCH = {
     "exact": [Case(rules="exact", count=flows, flows=flows) for flows in (1_000, 10_000, 100_000)],
     "normal": [Case(rules="normal"), Case(rules="normal", flows=100_000)],
     "pipeline": [Case(rules="pipeline", count=30, flows=1_000)],
-    "new": [Case(rules="tuple", new=True)],
+    "new": [Case(rules="tuple", new=True), Case(rules="each", new=True)],
+    "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
 }
 SWITCH_QUICK = [Case(rules="tuple"), Case(rules="tuple", flows=10_000), Case(rules="masks", count=16, masks=16, flows=1_000),

@@ -20,6 +20,8 @@ pub enum Kind {
     Pipeline(u8),
     /// A short list of what may pass, by one field each, and a way out for the rest: what [`Spread::Explosion`] attacks.
     Acl,
+    /// One rule that looks at both addresses and both ports of each packet: every flow needs a cached answer of its own.
+    Each,
 }
 
 impl Kind {
@@ -106,6 +108,17 @@ impl Kind {
                 }
                 line(format!("priority=1,{port},actions=output:{to}"));
             }
+            Self::Each => {
+                let moves = [
+                    "NXM_OF_IP_SRC[]->NXM_NX_REG0[]",
+                    "NXM_OF_IP_DST[]->NXM_NX_REG1[]",
+                    "NXM_OF_UDP_SRC[]->NXM_NX_REG2[0..15]",
+                    "NXM_OF_UDP_DST[]->NXM_NX_REG2[16..31]",
+                ]
+                .map(|m| format!("move:{m}"))
+                .join(",");
+                line(format!("{port},udp,actions={moves},output:{to}"));
+            }
         }
         Ok(text)
     }
@@ -128,6 +141,7 @@ mod tests {
         assert_eq!(count(Kind::Masks(256)), 256);
         assert_eq!(count(Kind::Pipeline(30)), 30);
         assert_eq!(count(Kind::Acl), 5);
+        assert_eq!(count(Kind::Each), 1);
         assert!(Kind::Masks(0).rules(1, 2, 0).is_err() && Kind::Masks(257).rules(1, 2, 0).is_err());
         assert!(Kind::Pipeline(0).rules(1, 2, 0).is_err() && Kind::Pipeline(201).rules(1, 2, 0).is_err());
     }

@@ -46,9 +46,12 @@ impl<T> Default for Classifier<T> {
 }
 
 impl<T> Classifier<T> {
-    /// An empty classifier, with a hash key of its own, that tracks [`PrefixField::DEFAULT`].
+    /// An empty classifier, with a hash key of its own, that tracks [`PrefixField::default_ones`].
     pub fn new() -> Self {
-        let tracked = PrefixField::DEFAULT.map(Tracked::new).into_iter().collect();
+        let tracked = PrefixField::default_ones()
+            .into_iter()
+            .map(Tracked::new)
+            .collect();
         Self {
             view: Replaced::new(View {
                 subtables: Vec::new(),
@@ -136,7 +139,7 @@ impl<T> Classifier<T> {
         let wide = known.subtable.wide(&entry.values);
         // What lets lookups pass the rule by goes first.
         for t in view.tracked.iter() {
-            let len = known.subtable.prefixes[t.field as usize];
+            let len = known.subtable.prefixes[usize::from(t.field.index)];
             if len > 0 {
                 t.insert(&wide, len);
             }
@@ -234,7 +237,7 @@ impl<T> Classifier<T> {
             k.subtable.for_each(&mut |e| {
                 let wide = k.subtable.wide(&e.values);
                 for t in tracked.iter() {
-                    let len = k.subtable.prefixes[t.field as usize];
+                    let len = k.subtable.prefixes[usize::from(t.field.index)];
                     if len > 0 {
                         t.insert(&wide, len);
                     }
@@ -289,7 +292,7 @@ impl<T> Known<T> {
             return false;
         }
         for t in tracked {
-            let len = self.subtable.prefixes[t.field as usize];
+            let len = self.subtable.prefixes[usize::from(t.field.index)];
             if len > 0 {
                 t.remove(&wide, len);
             }

@@ -32,5 +32,5 @@ mod trie;
 
 pub use classifier::Classifier;
 pub use mini::{MiniMask, MiniMatch};
-pub use prefix::PrefixField;
+pub use prefix::{MAX_TRACKED, PrefixField};
 pub use subtable::Entry;

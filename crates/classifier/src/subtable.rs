@@ -115,6 +115,11 @@ impl<T> Subtable<T> {
         let wide = mask.expand();
         let ports = ports(&wide.0);
         let stages = stages(&mask);
+        let mut prefixes = [0; N_FIELDS];
+        prefixes
+            .iter_mut()
+            .zip(PrefixField::all())
+            .for_each(|(len, f)| *len = f.length(&wide));
         let indexed = stages.len().saturating_sub(1);
         let shape = Shape {
             indexes: (0..indexed).map(|_| Arc::default()).collect(),
@@ -123,7 +128,7 @@ impl<T> Subtable<T> {
         Self {
             seed,
             stages,
-            prefixes: PrefixField::ALL.map(|f| f.length(&wide)),
+            prefixes,
             ports: (ports != 0).then(|| {
                 Box::new(Ports {
                     mask: ports,

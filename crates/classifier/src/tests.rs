@@ -82,7 +82,7 @@ proptest! {
         ops in prop::collection::vec((arb_match(), 0i32..4, any::<bool>()), 1..60),
         keys in prop::collection::vec((arb_key(), arb_key()), 1..20),
         purge_at in 0u64..60,
-        fields in prop::collection::vec(prop::sample::select(PrefixField::ALL.to_vec()), 0..4),
+        fields in prop::collection::vec(prop::sample::select(PrefixField::all().collect::<Vec<_>>()), 0..4),
         fields_at in 0usize..60,
     ) {
         let cls = Classifier::new();

@@ -5,14 +5,19 @@
 //! ownership: a slot that has another entry by now, or none, does not match.
 //!
 //! Admission: a free way is taken at once; a full bucket gives up a way for one insertion in four (`inv_prob`), so that a scan over many flows
-//! does not sweep out the ones that repeat. The cache doubles when a second has seen more insertions into full buckets than an eighth of its
-//! size, up to a bound; the new one starts empty and fills from the wildcarded cache. It goes back to its first size when there are hardly any entries.
+//! does not sweep out the ones that repeat. The cache grows when a second has seen more insertions into full buckets than an eighth of its
+//! size, the more the faster, up to a bound; the new one starts empty and fills from the wildcarded cache. How many flows there are says
+//! nothing about how many entries there are: many flows may share few entries under many masks. So the cache goes back to its first size
+//! only when there is next to no entry left.
 
 use crate::sig::{Bucket, Candidates, WAYS, tag_of};
 use heddle_sys::{Zeroed, simd};
 
 /// Insertions into a full bucket of which one succeeds, if nothing else was said.
 pub(crate) const INV_PROB: u32 = 4;
+
+/// How many times its size it grows to at once, at most.
+const MOST_TIMES: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct L1 {
@@ -88,8 +93,11 @@ impl L1 {
         self.turn_seen = self.turn;
         let n = self.buckets.len();
         let want = match n {
-            _ if full > n && n < self.most => n * 2,
-            _ if entries < self.first / 8 && n > self.first => self.first,
+            _ if full > n && n < self.most => {
+                let times = (full / n).next_power_of_two().clamp(2, MOST_TIMES);
+                (n * times).min(self.most)
+            }
+            _ if entries < WAYS && n > self.first => self.first,
             _ => n,
         };
         if want != n
@@ -97,5 +105,43 @@ impl L1 {
         {
             self.buckets = new;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Many flows of few entries make it grow to hold them, and keep it so; without entries it is small again.
+    #[test]
+    fn it_grows_with_flows_and_not_with_entries() {
+        let (flows, entries) = (100_000_u64, 64);
+        let mut l1 = L1::new(8192, 1 << 20).unwrap();
+        let hash = |n: u64| n.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let round = |l1: &mut L1| {
+            let mut missed = 0;
+            for n in 0..flows {
+                let slot = u32::try_from(n % entries).unwrap();
+                if !l1.candidates(hash(n)).any(|s| s == slot) {
+                    missed += 1;
+                    l1.insert(hash(n), slot);
+                }
+            }
+            missed
+        };
+        for _second in 0..4 {
+            (0..5).for_each(|_| drop(round(&mut l1)));
+            l1.tidy(usize::try_from(entries).unwrap());
+        }
+        (0..20).for_each(|_| drop(round(&mut l1)));
+        let missed = round(&mut l1);
+        assert!(
+            missed < flows / 20,
+            "{missed} of {flows} flows are not remembered"
+        );
+        assert!(l1.buckets.len() <= (1 << 20) / WAYS);
+        l1.tidy(0);
+        l1.tidy(0);
+        assert_eq!(l1.buckets.len(), l1.first);
     }
 }

@@ -61,8 +61,8 @@ pub struct Rule {
     pub importance: u16,
     /// OFPFF_* flags as OpenFlow 1.5 numbers them.
     pub flags: u16,
-    /// What it does.
-    pub instructions: InstructionSet,
+    /// What it does; rules that do the same mostly share it.
+    pub instructions: Arc<InstructionSet>,
     /// Coarse clock at creation, ms.
     pub created_ms: u64,
     /// Coarse clock at the last modification, ms.

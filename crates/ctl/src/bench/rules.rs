@@ -22,6 +22,8 @@ pub(crate) enum Set {
     Pipeline,
     /// A short list of what may pass, by one field each, and a way out for the rest
     Acl,
+    /// One rule that looks at addresses and ports of each packet, so that every flow is cached by itself
+    Each,
 }
 
 #[derive(clap::Args)]
@@ -50,6 +52,7 @@ impl Args {
             Set::Masks => Kind::Masks(u16::try_from(self.count)?),
             Set::Pipeline => Kind::Pipeline(u8::try_from(self.count)?),
             Set::Acl => Kind::Acl,
+            Set::Each => Kind::Each,
         };
         let both = Load {
             both_ways: true,

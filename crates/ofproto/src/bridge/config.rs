@@ -1,6 +1,7 @@
 //! What the database says of a bridge, its ports and its tables, as plain values.
 
 use crate::model::{PriorityTags, VlanMode};
+pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath::PortNo;
 use heddle_flow::field::Subfield;
 use heddle_openflow::{Port as OfPort, Version};
@@ -132,4 +133,6 @@ pub struct TableConfig {
     pub evict: bool,
     /// Flows that agree in these fields are a group; the largest one loses a flow.
     pub groups: Vec<Subfield>,
+    /// Fields whose prefixes the classifier tracks; `None`: those that Open vSwitch tracks by default.
+    pub prefixes: Option<Vec<PrefixField>>,
 }

@@ -16,6 +16,7 @@ mod evict;
 mod expire;
 mod flow_mod;
 mod handle;
+mod interned;
 mod monitor;
 mod packet_out;
 mod ports;
@@ -28,7 +29,9 @@ mod tables;
 mod tests;
 
 pub use bundle::{BundleEntry, BundleFailed};
-pub use config::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget, TableConfig};
+pub use config::{
+    BridgeConfig, BundleConfig, FailMode, MAX_TRACKED, PortConfig, PortTarget, PrefixField, TableConfig,
+};
 pub use expire::Ticked;
 pub use monitor::Monitor;
 
@@ -137,6 +140,7 @@ pub(crate) struct State {
     garbage: bool,
     /// By table.
     tables: Vec<tables::TableState>,
+    interned: interned::Interned,
     /// Controllers that decide about misses by OpenFlow 1.0 to 1.2's rules are connected.
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
@@ -166,6 +170,7 @@ impl Bridge {
                 fail_open: None,
                 garbage: false,
                 tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
+                interned: interned::Interned::default(),
                 miss_to_controller: false,
                 frag_flags: 0,
             }),

@@ -8,7 +8,7 @@ use heddle_openflow::message::{
     AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, GroupFeatures,
     MeterFeatures, MpReply, MpRequest, PortStats, SwitchFeatures, TableStats,
 };
-use heddle_openflow::{ErrorKind, Port as OfPort, Version};
+use heddle_openflow::{ErrorKind, InstructionSet, Port as OfPort, Version};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// OpenFlow 1.0 action types 0 to 11: all.
@@ -250,6 +250,6 @@ fn one_flow(version: Version, rule: &Rule, now: u64) -> FlowStats {
         importance: rule.importance,
         packet_count,
         byte_count,
-        instructions: rule.instructions.clone(),
+        instructions: InstructionSet::clone(&rule.instructions),
     }
 }

@@ -6,6 +6,7 @@
 use super::evict::Evictor;
 use super::{Bridge, Event, Linked, TableConfig, change::Change};
 use crate::model;
+use heddle_classifier::PrefixField;
 use heddle_openflow::ErrorKind;
 use heddle_openflow::message::{
     FlowRemovedReason, TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason,
@@ -203,7 +204,12 @@ impl Bridge {
                 if t.config == config {
                     continue;
                 }
+                let prefixes = config.prefixes.clone();
                 t.config = config;
+                // A lookup that runs meanwhile tracks the old ones: any answer is right.
+                self.tables[usize::from(table)]
+                    .rules
+                    .set_prefixes(&prefixes.unwrap_or_else(PrefixField::default_ones));
                 c.configure_eviction(table);
                 c.shrink(table);
             }

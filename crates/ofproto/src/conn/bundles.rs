@@ -14,6 +14,46 @@ const MAX_BYTES: usize = 1 << 30;
 /// Bundles that one connection may have open.
 const MAX_BUNDLES: usize = 4096;
 
+/// Bytes that are kept together.
+const CHUNK: usize = 1 << 20;
+
+/// The bytes of many messages, in few pieces of memory: these are given back as a whole, between rules that stay.
+#[derive(Default)]
+struct Chunks(Vec<Vec<u8>>);
+
+/// A message in [`Chunks`].
+#[derive(Clone, Copy)]
+struct Place {
+    chunk: usize,
+    begin: usize,
+    end: usize,
+}
+
+impl Chunks {
+    fn push(&mut self, bytes: &[u8]) -> Place {
+        if self.0.last().is_none_or(|c| c.len() + bytes.len() > CHUNK) {
+            // The first one is as small as its message: most bundles are.
+            let room = if self.0.is_empty() { 0 } else { CHUNK };
+            self.0.push(Vec::with_capacity(room));
+        }
+        let chunk = self.0.len() - 1;
+        let last = &mut self.0[chunk];
+        let begin = last.len();
+        last.extend_from_slice(bytes);
+        Place {
+            chunk,
+            begin,
+            end: last.len(),
+        }
+    }
+    fn get(&self, at: Place) -> &[u8] {
+        self.0
+            .get(at.chunk)
+            .and_then(|c| c.get(at.begin..at.end))
+            .unwrap_or_default()
+    }
+}
+
 /// One bundle.
 struct Bundle {
     flags: u16,
@@ -22,7 +62,8 @@ struct Bundle {
     bytes: usize,
     /// The message that began it, to be named by an error about it.
     opened_by: Box<[u8]>,
-    entries: Vec<BundleEntry<Box<[u8]>>>,
+    entries: Vec<BundleEntry<Place>>,
+    messages: Chunks,
 }
 
 /// The bundles of one connection.
@@ -111,10 +152,8 @@ impl Bundles {
             return Err(ErrorKind::BundleFailedBadId);
         };
         bundle.touch(cx.now_ms).bytes += whole.len();
-        bundle.entries.push(BundleEntry {
-            xid,
-            message: whole.into(),
-        });
+        let message = bundle.messages.push(whole);
+        bundle.entries.push(BundleEntry { xid, message });
         self.bytes += whole.len();
         Ok(())
     }
@@ -167,6 +206,7 @@ impl Bundles {
             bytes: 0,
             opened_by: opened_by.into(),
             entries: Vec::new(),
+            messages: Chunks::default(),
         };
         self.open.insert(id, bundle);
         Ok(())
@@ -198,8 +238,7 @@ pub(super) struct Context<'a> {
 
 /// Commits; a failure is first told about the message that failed.
 fn commit(cx: &Context<'_>, bundle: Bundle) -> Result<(), Failure> {
-    #[allow(clippy::borrowed_box)] // the entries' own type
-    let read = |bytes: &Box<[u8]>| match decode(bytes, cx.decode) {
+    let read = |at: &Place| match decode(bundle.messages.get(*at), cx.decode) {
         Ok((_, Message::BundleAdd(add))) => Ok(*add.message),
         Ok(_) => Err(ErrorKind::BundleFailedMsgUnsup),
         Err(e) => Err(e.error.kind),
@@ -212,6 +251,6 @@ fn commit(cx: &Context<'_>, bundle: Bundle) -> Result<(), Failure> {
         before: bundle
             .entries
             .get(failed.index)
-            .map(|e| (e.xid, OfError::new(failed.kind, &e.message))),
+            .map(|e| (e.xid, OfError::new(failed.kind, bundle.messages.get(e.message)))),
     })
 }

@@ -101,7 +101,7 @@ pub(super) fn full(what: FlowEvent, rule: &Rule, flags: MonitorFlags) -> FlowUpd
         cookie: rule.cookie,
         match_: rule.wide_match(),
         instructions: if flags.contains(MonitorFlags::INSTRUCTIONS) {
-            rule.instructions.clone()
+            InstructionSet::clone(&rule.instructions)
         } else {
             InstructionSet::default()
         },

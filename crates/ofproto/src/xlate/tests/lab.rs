@@ -174,7 +174,7 @@ impl Lab {
             hard_timeout: 0,
             importance: 0,
             flags: 0,
-            instructions: set,
+            instructions: Arc::new(set),
             created_ms: 0,
             modified_ms: 0,
             born: 0,

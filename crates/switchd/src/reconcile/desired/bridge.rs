@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_flow::field::Subfield;
-use heddle_ofproto::bridge::{BridgeConfig, FailMode, TableConfig};
+use heddle_flow::field::{FieldId, Subfield};
+use heddle_ofproto::bridge::{BridgeConfig, FailMode, MAX_TRACKED, PrefixField, TableConfig};
 use heddle_openflow::Version;
 use heddle_ovsdb::{Db, Row, Uuid};
 
@@ -155,6 +155,7 @@ fn tables(db: &Db, row: &Row, bridge: &str) -> BTreeMap<u8, TableConfig> {
             flow_limit: value(row.opt_int("flow_limit")).and_then(|n| usize::try_from(n).ok()),
             evict: opt_text(row, "overflow_policy").as_deref() == Some("evict"),
             groups: groups(row, bridge, number),
+            prefixes: prefixes(row, bridge),
         };
         tables.insert(number, config);
     }
@@ -169,4 +170,28 @@ fn groups(row: &Row, bridge: &str, number: u8) -> Vec<Subfield> {
         log::warn!(target: "bridge", "bridge {bridge}: Flow_Table {number} 'groups' configured with invalid field ({why})");
         Vec::new()
     })
+}
+
+/// Fields whose prefixes are tracked, as `Flow_Table.prefixes` says; `None`: it says nothing that makes sense.
+fn prefixes(row: &Row, bridge: &str) -> Option<Vec<PrefixField>> {
+    let mut fields = Vec::new();
+    for name in value(row.strs("prefixes")) {
+        if name == "none" {
+            return Some(Vec::new());
+        }
+        let Some(id) = FieldId::by_name(&name) else {
+            log::warn!(target: "bridge", "bridge {bridge}: 'prefixes' with unknown field: {name}");
+            continue;
+        };
+        match PrefixField::of(id) {
+            None => {
+                log::warn!(target: "bridge", "bridge {bridge}: 'prefixes' with incompatible field: {name}");
+            }
+            Some(_) if fields.len() >= MAX_TRACKED => {
+                log::warn!(target: "bridge", "bridge {bridge}: 'prefixes' with too many fields, field not used: {name}");
+            }
+            Some(field) => fields.push(field),
+        }
+    }
+    (!fields.is_empty()).then_some(fields)
 }

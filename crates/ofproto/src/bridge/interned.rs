@@ -1,0 +1,86 @@
+//! Instructions that many rules have in common are kept once.
+//!
+//! A million rules have a handful of different actions. What was seen lately is remembered in a table of fixed size, by a hash of its
+//! first actions; a set that fell out of it is kept twice at worst.
+
+use heddle_openflow::{Action, Instruction, InstructionSet};
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::mem::discriminant;
+use std::sync::Arc;
+
+/// Sets that are remembered.
+const PLACES: usize = 1024;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Interned(Vec<Option<Arc<InstructionSet>>>);
+
+impl Interned {
+    /// The set that is there already, or a copy of this one.
+    pub(super) fn share(&mut self, set: &InstructionSet) -> Arc<InstructionSet> {
+        self.0.resize(PLACES, None);
+        #[allow(clippy::cast_possible_truncation)] // some of its bits
+        let at = rough_hash(set) as usize % PLACES;
+        match &mut self.0[at] {
+            Some(known) if **known == *set => known.clone(),
+            place => place.insert(Arc::new(set.clone())).clone(),
+        }
+    }
+}
+
+/// Equal sets have equal ones; different ones mostly have not.
+fn rough_hash(set: &InstructionSet) -> u64 {
+    let mut h = DefaultHasher::new();
+    for i in &set.0 {
+        discriminant(i).hash(&mut h);
+        match i {
+            Instruction::Apply(actions) | Instruction::Write(actions) => {
+                actions.len().hash(&mut h);
+                actions.iter().take(4).for_each(|a| rough(a, &mut h));
+            }
+            Instruction::Goto(t) => t.hash(&mut h),
+            Instruction::WriteMetadata { value, .. } => value.hash(&mut h),
+            Instruction::Clear | Instruction::Meter(_) => {}
+        }
+    }
+    h.finish()
+}
+
+fn rough(a: &Action, h: &mut DefaultHasher) {
+    discriminant(a).hash(h);
+    match a {
+        Action::Output { port, .. } => port.hash(h),
+        Action::Resubmit { port, table, .. } => (port, table).hash(h),
+        Action::SetField { value, .. } => value.as_u128().hash(h),
+        Action::Load { value, .. } => value.hash(h),
+        Action::SetEthDst(mac) | Action::SetEthSrc(mac) => mac.hash(h),
+        Action::Group(n) => n.hash(h),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_openflow::Port;
+
+    #[test]
+    fn equal_sets_are_kept_once() {
+        let set = |n: u32| {
+            let out = Action::Output {
+                port: Port(n),
+                max_len: 0,
+            };
+            InstructionSet(vec![Instruction::Apply(vec![out])])
+        };
+        let mut interned = Interned::default();
+        let first = interned.share(&set(1));
+        for n in 0..10_000 {
+            assert_eq!(*interned.share(&set(n)), set(n));
+        }
+        assert!(interned.0.len() <= PLACES);
+        let (a, b) = (interned.share(&set(1)), interned.share(&set(1)));
+        assert!(Arc::ptr_eq(&a, &b) && a == first);
+    }
+}
