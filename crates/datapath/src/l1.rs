@@ -130,10 +130,14 @@ mod tests {
             missed
         };
         for _second in 0..4 {
-            (0..5).for_each(|_| drop(round(&mut l1)));
+            for _ in 0..5 {
+                round(&mut l1);
+            }
             l1.tidy(usize::try_from(entries).unwrap());
         }
-        (0..20).for_each(|_| drop(round(&mut l1)));
+        for _ in 0..20 {
+            round(&mut l1);
+        }
         let missed = round(&mut l1);
         assert!(
             missed < flows / 20,

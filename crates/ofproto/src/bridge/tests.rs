@@ -263,6 +263,7 @@ fn a_full_table_refuses_or_evicts() {
                 evict,
                 name: None,
                 groups: Vec::new(),
+                prefixes: None,
             },
         )])
     };
@@ -541,7 +542,7 @@ fn a_bundle_takes_effect_as_a_whole_or_not_at_all() {
     assert_eq!(l.bridge.tables_version(), before + 1, "one step for all");
     let now = shown();
     assert_eq!(now.len(), 1);
-    assert_eq!(now[0].1, output(5));
+    assert_eq!(*now[0].1, output(5));
     l.bridge.tick();
     assert_eq!(shown(), now);
 }
