@@ -156,8 +156,10 @@ def main():
         sys.exit(f"no daemon at {daemon_path()}: build it (cargo build --release) or set HEDDLED")
     signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
     counts = {"ok": 0, "FAIL": 0, "skip": 0}
+    names = {name for name, _ in scenarios}
     for name, function in scenarios:
-        if not wanted or any(part in name for part in wanted):
+        # A whole name means that scenario alone.
+        if not wanted or any(part == name if part in names else part in name for part in wanted):
             counts[run_one(script, name, function)] += 1
     print(f"{script}: {counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     sys.exit(1 if counts["FAIL"] else 0)
