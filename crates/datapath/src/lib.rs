@@ -22,6 +22,7 @@ mod hash;
 mod l1;
 mod note;
 mod parse;
+mod perf;
 mod program;
 mod shared;
 mod show;

@@ -24,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) spin_cycles: AtomicU64,
     /// `emc-insert-inv-prob`; [`UNSET`] where it was not given.
     pub(crate) inv_prob: AtomicU32,
+    /// `pmd-perf-metrics`: iterations are sorted into histograms.
+    pub(crate) perf_metrics: AtomicBool,
     /// The sweeper's thread, to be woken when a worker's handover ring fills up.
     pub(crate) sweeper: std::sync::OnceLock<Thread>,
     pub(crate) stop: AtomicBool,

@@ -84,7 +84,7 @@ pub(crate) fn pmd_stats(c: &Control, core: Core) -> String {
     s
 }
 
-/// `dpif-netdev/pmd-perf-show`. `now` is the wall clock as `HH:MM:SS.mmm`. With `details`, where Open vSwitch has histograms, come
+/// `dpif-netdev/pmd-perf-show`. `now` is the wall clock as `HH:MM:SS.mmm`. With `details` come histograms, and
 /// the cycles per stage.
 pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, details: bool) -> String {
     let mut s = String::new();
@@ -160,6 +160,10 @@ pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, details: bool) -> Str
             );
         }
         if details {
+            if c.shared.perf_metrics.load(Relaxed) {
+                s.push('\n');
+                w.counters.perf.read().since(&w.base_perf).show(&mut s);
+            }
             stages(&mut s, &n);
         }
     }

@@ -13,6 +13,7 @@ use crate::action::PortNo;
 use crate::assign::Spread;
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
+use crate::perf::PerfNumbers;
 use crate::shared::Shared;
 use crate::sweep::Sweep;
 use crate::tx::TxPort;
@@ -75,6 +76,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) started_ms: u64,
     /// Counts at the last `pmd-stats-clear`.
     pub(crate) base: WorkerNumbers,
+    /// Histograms then.
+    pub(crate) base_perf: PerfNumbers,
     /// Lost upcalls then.
     pub(crate) base_lost: u64,
     /// When that was.

@@ -18,6 +18,7 @@ use crate::config::DatapathError;
 use crate::counters::{WorkerCounters, WorkerNumbers};
 use crate::l1::L1;
 use crate::note::{self, Horizon};
+use crate::perf::PerfNumbers;
 use crate::sweep::SweepWorker;
 use crate::upcalls::upcall_ring;
 use crate::worker::{Command, PATIENCE, Parts, Worker, command_ring};
@@ -299,6 +300,7 @@ impl Control {
             counters,
             started_ms: now_ms,
             base: WorkerNumbers::default(),
+            base_perf: PerfNumbers::default(),
             base_lost: 0,
             cleared_ms: now_ms,
         })

@@ -18,6 +18,7 @@ pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
 use crate::cache::Cache;
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::parse::{Parsed, Run};
+use crate::perf::Start;
 use crate::program::Program;
 use crate::shared::Shared;
 use crate::translate::Translation;
@@ -255,10 +256,15 @@ impl Worker {
         while !self.stop {
             self.run_commands();
             self.maintain();
+            let perf = self.shared.perf_metrics.load(Relaxed);
+            let start = perf.then(|| Start::of(&self.counters));
             let got = self.poll_all(t0);
             let t1 = Tsc::now();
             let c = &self.counters;
             c.iterations.add(1);
+            if let Some(start) = start {
+                c.perf.iteration(c, start, t1.wrapping_sub(t0), got as u64);
+            }
             if got > 0 {
                 c.cycles_busy.add(t1.wrapping_sub(t0));
                 c.usage.add(self.now_ms, t1.wrapping_sub(t0));

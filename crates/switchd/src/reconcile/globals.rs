@@ -18,6 +18,8 @@ pub(super) struct Globals {
     cpus: Option<Vec<usize>>,
     /// Settings of workers; `None`: none were read yet.
     pmd: Option<Pmd>,
+    /// `pmd-perf-metrics`.
+    perf_metrics: bool,
     /// Controllers wait until flows are restored.
     pub(super) restore_wait: bool,
     /// Statistics of the machine are wanted.
@@ -56,6 +58,7 @@ impl Globals {
                 .filter(|m| !m.is_empty())
                 .and_then(cpu_mask),
             pmd: Some(Pmd::read(config)),
+            perf_metrics: config.bool("pmd-perf-metrics", false),
             restore_wait: waited && config.bool("flow-restore-wait", false),
             statistics: config.bool("enable-statistics", false),
             stats_interval_ms: config.number("stats-update-interval", 5000).max(5000),
@@ -100,6 +103,11 @@ impl Globals {
             datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
         }
         self.tell_dpdk(before);
+        if self.perf_metrics != before.perf_metrics {
+            let state = if self.perf_metrics { "enabled" } else { "disabled" };
+            log::info!(target: "dpif_netdev", "PMD performance metrics collection {state}");
+            datapath.set_perf_metrics(self.perf_metrics);
+        }
         if let Some(pmd) = &self.pmd {
             pmd.apply(before.pmd.as_ref(), datapath);
         }

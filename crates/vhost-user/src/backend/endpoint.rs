@@ -43,6 +43,8 @@ pub(super) struct Endpoint {
     session: Option<(Session, Instant)>,
     /// When to try to connect or listen, or to let a front end in again.
     next: Instant,
+    /// Until when connections are not accepted, since the last attempt failed.
+    deaf: Instant,
     /// Faults one after the other.
     faults: u32,
     /// The last text about the socket itself, which is not repeated.
@@ -69,6 +71,7 @@ impl Endpoint {
             listener: None,
             session: None,
             next: Instant::now(),
+            deaf: Instant::now(),
             faults: 0,
             told,
             watched: [false; 2],
@@ -92,6 +95,9 @@ impl Endpoint {
             due = Some(self.next.max(now));
         }
         self.watch(token, epoll);
+        if self.deaf > now {
+            due = Some(due.map_or(self.deaf, |t| t.min(self.deaf)));
+        }
         // A listener that waits for connections has nothing else to wait for but the loss of its file.
         if self.session.is_none() && self.listener.is_some() && self.next <= now {
             due = Some(now + RETRY);
@@ -151,15 +157,20 @@ impl Endpoint {
                 Some(Ok(Some(stream))) => stream,
                 Some(Err(e)) => {
                     self.failed("cannot accept at", &e);
-                    self.next = Instant::now() + RETRY;
+                    self.deaf = Instant::now() + RETRY;
                     return;
                 }
                 _ => return,
             };
             // The one before may be gone already, without having been noticed yet.
             self.read();
-            if self.session.is_some() || Instant::now() < self.next {
+            if self.session.is_some() {
                 self.device.trouble("a second front end was turned away");
+                continue;
+            }
+            if Instant::now() < self.next {
+                // After a fault: whoever comes now has to come again. Left waiting, those who came before him, and are gone, would
+                // be heard first, each with a pause of its own.
                 continue;
             }
             self.begin(stream);
@@ -227,7 +238,7 @@ impl Endpoint {
 
     /// Makes what is watched what is wanted. A descriptor that was closed is not watched any more.
     fn watch(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) {
-        let quiet = self.session.is_none() && Instant::now() < self.next;
+        let quiet = Instant::now() < self.deaf;
         let listener = self.listener.as_ref().map(AsRawFd::as_raw_fd);
         let session = self.session.as_ref();
         let fd = session.map(|(s, _)| s.as_fd().as_raw_fd());
