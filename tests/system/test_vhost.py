@@ -394,8 +394,9 @@ def scenario_performance_in_the_layout_of_open_vswitch(lab):
     lines = text[text.index("\nHistograms\n") + 1:].splitlines()
     assert lines[1].split("  ")[0].strip() == "cycles/it" and lines[33].startswith("   >  "), lines
     assert lines[34].startswith("-----") and float(lines[36].split()[1]) > 0, lines
-    counted = sum(int(line.split()[3]) for line in lines[2:34])
-    assert counted == sum(int(line.split()[1]) for line in lines[2:34]) > 10, "each iteration is in two histograms"
+    # The worker goes on while its bins are read.
+    for column in (1, 3):
+        assert sum(int(line.split()[column]) for line in lines[2:34]) > 10, lines
     show = sw.appctl("dpif-netdev/pmd-stats-show", "-pmd", "1")
     assert re.search(r"avg processing cycles per packet: [\d.]+ \(\d+/\d+\)", show), show
     sw.appctl("dpif-netdev/pmd-stats-clear", "-pmd", "1")
