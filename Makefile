@@ -10,7 +10,7 @@ HEDDLED ?= $(TARGET)/release/heddled
 BENCH ?= pods vhost switch
 export KEEP QUICK GUEST
 
-.PHONY: help setup build demo test bench conformance lab fuzz fmt lint clean
+.PHONY: help setup build demo test bench conformance lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, und
 fuzz: setup ## Rings and sessions against a hostile guest and monitor (SECONDS=180; KEEP=1 renews the corpora that make test replays)
 	@half=$$(( ($(or $(SECONDS),180) + 1) / 2 )); for where in heddle-virtio:ring::tests::fuzz heddle-vhost-user:backend::tests::fuzz; do \
 	   FUZZ_SECONDS=$$half $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
+
+models: setup ## All interleavings of the concurrent parts (loom); undefined behaviour, with a nightly toolchain (miri)
+	@scripts/models
 
 fmt: setup ## Format the code
 	@cargo fmt --all

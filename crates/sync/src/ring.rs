@@ -232,7 +232,7 @@ mod tests {
     }
 }
 
-/// All interleavings of a small run: `RUSTFLAGS="--cfg loom" cargo test -p heddle-sync --release ring`.
+/// All interleavings of a small run: `make models`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use super::*;

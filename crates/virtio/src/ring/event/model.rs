@@ -1,6 +1,6 @@
 //! All interleavings of notification suppression: nobody sleeps over work.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p heddle-virtio --release --lib event::model`
+//! Run by `make models`.
 //!
 //! The rings are not run themselves (their fields lie in raw memory); the model has their accesses in their order and with their
 //! orderings, and decides with their functions. One side gives (publishes an index or flags, barrier, reads the wish, notifies), the
