@@ -81,9 +81,10 @@ def scenario_who_calls_by_tls(lab):
     stranger = pki.options("sc", pki.switch_ca)
     assert "OFPT_FEATURES_REPLY" not in show(f"ssl:127.0.0.1:{port}", *stranger, check=False)
     assert "OFPT_FEATURES_REPLY" not in show(f"tcp:127.0.0.1:{port}", check=False)
-    # Somebody who connects and says nothing delays nobody.
-    silent = socket.create_connection(("127.0.0.1", port))
-    lab.cleanups.append(silent.close)
+    # Many who connect and say nothing delay nobody, and only so many are waited for.
+    silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
+    lab.cleanups.append(lambda: [s.close() for s in silent])
+    wait_for("the oldest to give way", lambda: len(os.listdir(f"/proc/{sw.pid}/fd")) < 150, 10)
     sw.ofctl("-O", "OpenFlow13", *client, "add-flow", f"ssl:127.0.0.1:{port}", "tcp,actions=drop")
     assert any("tcp" in flow for flow in sw.flows("br0"))
     # Away they go with their rows.

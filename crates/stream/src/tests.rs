@@ -203,6 +203,21 @@ async fn without_keys_nothing_is_connected() {
     let mut broken = ours.settings("broken", &ours.ca());
     std::fs::write(broken.private_key.as_ref().unwrap(), "no key").unwrap();
     assert!(!talk(&server, &tls(broken.clone())).await);
+    // Neither a pipe that nobody writes to nor an endless device holds anybody up.
+    let pipe = dir.path().join("pipe");
+    assert!(
+        std::process::Command::new("mkfifo")
+            .arg(&pipe)
+            .status()
+            .unwrap()
+            .success()
+    );
+    for odd in [pipe.as_path(), Path::new("/dev/zero"), dir.path()] {
+        broken.private_key = Some(odd.to_owned());
+        assert!(!talk(&server, &tls(broken.clone())).await);
+        let trusts = ours.settings("trusts", odd);
+        assert!(!talk(&server, &tls(trusts)).await);
+    }
     broken.private_key = Some(dir.path().join("absent"));
     assert!(!talk(&server, &tls(broken)).await);
 }

@@ -3,12 +3,16 @@
 use super::Manager;
 use super::session::Kind;
 use super::stream::serve;
-use heddle_stream::{Acceptor, Passive};
+use heddle_stream::{Acceptor, Incoming, Passive, Stream};
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+
+/// Most callers whose handshake is under way.
+const MAX_OPENING: usize = 64;
 
 /// A listening socket. Dropping it closes it, ends its connections and removes the file.
 pub struct Listener {
@@ -49,26 +53,48 @@ impl Drop for Listener {
 }
 
 async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duration>) {
-    let mut connections = tokio::task::JoinSet::new();
+    let mut opening = Opening::default();
+    let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = acceptor.accept() => match accepted {
-                Ok(incoming) => {
-                    let manager = manager.clone();
-                    connections.spawn(async move {
-                        // A failed handshake has been logged; the caller is gone.
-                        if let Ok(socket) = incoming.open().await {
-                            serve(manager, Kind::Service, socket, probe, None).await;
-                        }
-                    });
-                }
+                Ok(incoming) => opening.add(incoming),
                 Err(e) => {
                     // Out of descriptors, most likely: wait for some to come free.
-                    log::warn!(target: "ofproto", "accept failed: {e}");
+                    log::warn!(target: "ofproto", per_min = 5, burst = 5; "accept failed: {e}");
                     tokio::time::sleep(Duration::from_millis(200)).await;
                 }
             },
+            Some(opened) = opening.tasks.join_next() => {
+                // A handshake that failed has been logged, and one that was given up says nothing.
+                if let Ok(Ok(socket)) = opened {
+                    connections.spawn(serve(manager.clone(), Kind::Service, socket, probe, None));
+                }
+            }
             Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// Callers whose handshake is not done. There are never many: the oldest gives way, so that neither descriptors run out nor anybody new is
+/// kept out by those who say nothing.
+#[derive(Default)]
+struct Opening {
+    tasks: JoinSet<io::Result<Box<dyn Stream>>>,
+    /// Oldest first; some may be done.
+    order: VecDeque<AbortHandle>,
+}
+
+impl Opening {
+    fn add(&mut self, incoming: Incoming) {
+        self.order.push_back(self.tasks.spawn(incoming.open()));
+        if self.order.len() > MAX_OPENING {
+            self.order.retain(|task| !task.is_finished());
+        }
+        if self.order.len() > MAX_OPENING
+            && let Some(oldest) = self.order.pop_front()
+        {
+            oldest.abort();
         }
     }
 }

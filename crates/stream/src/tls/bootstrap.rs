@@ -11,11 +11,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::ServerCertVerifier;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use super::files::{certificates, provider};
+use super::files::{certificates, private_key, provider};
 use super::verify::Authority;
 use super::{Settings, within};
 use crate::active::connect_tcp;
@@ -36,7 +36,7 @@ pub(super) async fn fetch(settings: &Settings, to: SocketAddr) -> io::Result<()>
         .with_custom_certificate_verifier(Arc::new(Authority::new(None, provider())))
         .with_client_auth_cert(
             certificates(certificate).map_err(io::Error::other)?,
-            PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?,
+            private_key(key).map_err(io::Error::other)?,
         )
         .map_err(io::Error::other)?;
     let name = ServerName::IpAddress(to.ip().into());

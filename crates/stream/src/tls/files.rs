@@ -1,5 +1,7 @@
 //! Reads the files and makes of them what a connection needs.
 
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,6 +14,9 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion
 
 use super::Settings;
 use super::verify::Authority;
+
+/// Longest file that is read, in bytes; collections of public authorities have a quarter of it.
+const MAX_FILE: u64 = 1 << 20;
 
 /// The word that stands for "no authority" in place of a file's name.
 const NONE: &str = "none";
@@ -49,12 +54,17 @@ impl Loaded {
         if let Some(file) = &settings.peer_ca_cert {
             chain.extend(certificates(file)?);
         }
-        let key = PrivateKeyDer::from_pem_file(key_file).map_err(|e| bad(key_file, &e))?;
+        let key = private_key(key_file)?;
         let roots = match ca_file.as_os_str() == NONE {
             true => None,
             false => Some(Arc::new(roots(ca_file)?)),
         };
-        let fit = |e: rustls::Error| format!("{}: does not fit the private key: {e}", cert_file.display());
+        let fit = |e: rustls::Error| match e {
+            rustls::Error::InvalidCertificate(why) => {
+                format!("{}: cannot be used: {why}", cert_file.display())
+            }
+            other => format!("{}: does not fit the private key: {other}", cert_file.display()),
+        };
         let proto = |e: rustls::Error| format!("no usable protocol: {e}");
 
         let client = ClientConfig::builder_with_provider(provider.clone())
@@ -94,10 +104,37 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// The one key of a file.
+pub(super) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String> {
+    PrivateKeyDer::from_pem_slice(&contents(file)?).map_err(|e| bad(file, &e))
+}
+
+/// What is in a plain file of reasonable size. Others are refused: a pipe or a device would have us wait, or read, for ever.
+fn contents(file: &Path) -> Result<Vec<u8>, String> {
+    // Opening a pipe waits for its other end unless told not to.
+    let open = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(file)
+        .map_err(|e| bad(file, &e))?;
+    let about = open.metadata().map_err(|e| bad(file, &e))?;
+    if !about.is_file() || about.len() > MAX_FILE {
+        return Err(format!(
+            "{}: is not a file of keys or certificates",
+            file.display()
+        ));
+    }
+    let mut bytes = Vec::new();
+    open.take(MAX_FILE)
+        .read_to_end(&mut bytes)
+        .map_err(|e| bad(file, &e))?;
+    Ok(bytes)
+}
+
 /// All certificates of a file; at least one.
 pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Vec<_> = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect)
+    let all: Vec<_> = CertificateDer::pem_slice_iter(&contents(file)?)
+        .collect::<Result<_, _>>()
         .map_err(|e| bad(file, &e))?;
     match all.is_empty() {
         true => Err(format!("{}: holds no certificate", file.display())),

@@ -3,7 +3,7 @@
 use heddle_ovsdb::{Db, Row};
 use heddle_stream::Settings;
 
-use super::{opt_text, text, value};
+use super::{text, value};
 
 /// What the switch's row refers to; `None` where it refers to none.
 pub(super) fn read(db: &Db, top: &Row) -> Option<Settings> {
@@ -15,7 +15,12 @@ pub(super) fn read(db: &Db, top: &Row) -> Option<Settings> {
         ca_cert: file("ca_cert"),
         bootstrap: value(row.bool("bootstrap_ca_cert")),
         peer_ca_cert: None,
-        // Newer schemas have it.
-        protocols: opt_text(row, "ssl_protocols").filter(|p| !p.is_empty()),
+        // Newer schemas have it; that older ones do not is no fault.
+        protocols: row
+            .opt_str("ssl_protocols")
+            .ok()
+            .flatten()
+            .filter(|p| !p.is_empty())
+            .map(str::to_owned),
     })
 }
