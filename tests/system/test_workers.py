@@ -59,7 +59,8 @@ def scenario_statistics_and_top(lab):
     heddle = os.path.join(os.path.dirname(os.path.realpath(sw.binary)), "heddle")
     if not os.path.exists(heddle):
         return  # Built apart from the daemon.
-    socket = next(os.path.join(sw.dir, f) for f in os.listdir(sw.dir) if f.endswith(".ctl"))
+    socket = next(os.path.join(sw.dir, f) for f in os.listdir(sw.dir)
+                  if f.endswith(".ctl") and not f.startswith("ovsdb"))
     text = subprocess.run([heddle, "top", "--once", "--interval", "0.2", "--target", socket], capture_output=True, text=True,
                           timeout=20, check=True).stdout
     assert "WORKER" in text and "p1" in text and "drop_action" in text, text
