@@ -20,12 +20,19 @@ from lab.vhost import Transfer
 from test_vhost import add_client, client_port, status, switch, wait_status
 
 
+def pinging(lab, *args):
+    """Pings that end with the scenario, however it ends."""
+    pings = Pings(lab.net, *args)
+    lab.cleanups.append(lambda: (pings.process.kill(), pings.process.wait(10)))
+    return pings
+
+
 def neighbours(lab, sw):
     """Two pods whose pings must not suffer."""
     pod = lab.veth_pod(sw, "pod", "10.1.0.100/24")
     lab.veth_pod(sw, "other", "10.1.0.101/24")
     lab.net.ping(pod, "10.1.0.101")
-    return Pings(lab.net, pod, "10.1.0.101")
+    return pinging(lab, pod, "10.1.0.101")
 
 
 def unharmed(pings, worst_ms):
@@ -233,8 +240,8 @@ def scenario_guests_that_die_at_random(lab):
     b = client_port(lab, sw, "vm2", "10.1.0.2/24", ["--packed"])
     kinds = ([], ["--packed"], ["--queues", "2"], ["--tso", "off"], ["--csum", "off", "--packed"], ["--mergeable", "off"])
     mortal = [client_port(lab, sw, f"m{i}", f"10.1.0.{10 + i}/24", kind) for i, kind in enumerate(kinds)]
-    pings = Pings(lab.net, a.ns, "10.1.0.2")
-    floods = [Pings(lab.net, a.ns, f"10.1.0.{10 + i}", 0.005) for i in range(len(mortal))]
+    pings = pinging(lab, a.ns, "10.1.0.2")
+    floods = [pinging(lab, a.ns, f"10.1.0.{10 + i}", 0.005) for i in range(len(mortal))]
     transfers = deaths = 0
     end = time.monotonic() + seconds
     while time.monotonic() < end:
