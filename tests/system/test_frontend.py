@@ -35,11 +35,12 @@ def neighbours(lab, sw):
     return pinging(lab, pod, "10.1.0.101")
 
 
-def unharmed(pings, worst_ms):
-    """None lost, and none late but for a few that were under way when the whole machine stood still."""
+def unharmed(pings, worst_ms, most_lost=0):
+    """None lost (of those that share their rings with a transfer a few may be), and none late but for a few that were under way when the
+    whole machine stood still."""
     sent, lost, _ = pings.stop()
     late = sum(took > worst_ms for _, _, took in pings.answers())
-    assert sent > 10 and lost == 0 and late < 10, f"{sent} pings, {lost} lost, {late} late"
+    assert sent > 10 and lost <= most_lost and late < 10, f"{sent} pings, {lost} lost, {late} late"
 
 
 def raw_port(lab, sw, name, mode="client"):
@@ -259,7 +260,7 @@ def scenario_guests_that_die_at_random(lab):
         flood.stop()
     for i, guest in enumerate(mortal):
         wait_for(f"m{i} answers", lambda i=i: lab.net.ping(a.ns, f"10.1.0.{10 + i}", count=1, lossless=False) == 1, 20)
-    unharmed(pings, 2000)
+    unharmed(pings, 2000, 10)
     assert transfers >= 1 and "panicked" not in sw.log()
     lab.trace.note(f"{deaths} deaths, {transfers} transfers")
 
