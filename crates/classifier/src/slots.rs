@@ -150,7 +150,7 @@ mod tests {
         #[test]
         fn same_as_a_list(ops in prop::collection::vec((0u64..30, any::<bool>(), any::<bool>()), 1..200)) {
             // Few different places, and few different tags.
-            let hash = |n: u64| (n % 3) << 32 | n % 5;
+            let hash = |n: u64| ((n % 3) << 32) | (n % 5);
             let mut slots = Slots::for_rules(0);
             let mut list: Vec<Arc<Entry<u64>>> = Vec::new();
             for (n, add, rebuild) in ops {

@@ -53,7 +53,7 @@ fn moving_queues_loses_and_reorders_nothing() {
             while !stop.load(Relaxed) {
                 // Two flows, so that runs of equal keys end now and then.
                 let packet = |i: u32| {
-                    let mut p = udp(1, 2, 3, u16::from(i % 7 == 0));
+                    let mut p = udp(1, 2, 3, u16::from(i.is_multiple_of(7)));
                     p[42..46].copy_from_slice(&i.to_be_bytes());
                     p
                 };
@@ -88,7 +88,7 @@ fn moving_queues_loses_and_reorders_nothing() {
         .collect();
     assert!(moves > 50, "{moves}");
     assert_eq!(got.len(), sent as usize);
-    assert!(got.iter().enumerate().all(|(i, n)| i as u32 == *n));
+    assert!(got.iter().copied().eq(0..sent));
     assert_eq!(a.opened.load(Relaxed), 1, "the queue itself was never closed");
     assert_eq!(dp.port_stats(PortNo(1)).unwrap().rx_packets, u64::from(sent));
     assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, u64::from(sent));

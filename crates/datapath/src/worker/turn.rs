@@ -157,6 +157,10 @@ impl Turn {
 mod tests {
     use super::*;
 
+    fn packets(n: u64) -> usize {
+        usize::try_from(n).expect("a burst's worth")
+    }
+
     /// A worker with queues of endless or steady supply, in cycles.
     struct Sim {
         turns: Vec<Turn>,
@@ -212,7 +216,7 @@ mod tests {
                     let more = n > 0 && n < self.waiting[i];
                     self.waiting[i] -= n;
                     self.served[i] += n;
-                    self.turns[i].took(n as usize, more, self.now);
+                    self.turns[i].took(packets(n), more, self.now);
                     let mut cost = n * self.kinds[i].0;
                     // Somebody else has the processor now and then.
                     if n > 0 && self.served[i] % 10_000 < n {
@@ -220,7 +224,7 @@ mod tests {
                     }
                     self.now += cost;
                     if n > 0 {
-                        self.turns[i].over(n as usize, cost, self.now, others);
+                        self.turns[i].over(packets(n), cost, self.now, others);
                     }
                 }
             }

@@ -81,7 +81,7 @@ impl Worker {
                 self.wait.pauses += 1;
                 self.wait.slept = true;
                 self.counters.sleeps.add(1);
-                #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
+                // Not woken by packets: that is what the user has asked for.
                 std::thread::sleep(std::time::Duration::from_micros(us));
             }
             _ => self.sleep(max),

@@ -179,7 +179,7 @@ fn prefixes(row: &Row, bridge: &str) -> Option<Vec<PrefixField>> {
         if name == "none" {
             return Some(Vec::new());
         }
-        let Some(id) = FieldId::by_name(&name) else {
+        let Some(id) = FieldId::by_name(name) else {
             log::warn!(target: "bridge", "bridge {bridge}: 'prefixes' with unknown field: {name}");
             continue;
         };
