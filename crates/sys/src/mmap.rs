@@ -103,8 +103,8 @@ impl Mapping {
         })
     }
 
-    /// As [`Mapping::of_fd`], of a file that its owner may cut at any time: from then on the missing pages are empty ones of this
-    /// process, and [`Mapping::was_cut`] says so.
+    /// As [`Mapping::of_fd`], of a file that its owner may cut at any time: from then on the first missing page that is touched and all
+    /// behind it are empty ones of this process, and [`Mapping::was_cut`] says so.
     ///
     /// # Errors
     /// As [`Mapping::of_fd`]; `QuotaExceeded` when 16384 mappings are guarded already; what sigaction(2) says.
@@ -244,6 +244,34 @@ mod tests {
         crate::sigbus::quiet(raised.as_fd());
         // SAFETY: inside the mapping.
         unsafe { byte(8191).write_volatile(1) };
+    }
+
+    /// Whoever cut the file has every other page touched, in any order: the process never has more than two mappings for it.
+    #[test]
+    fn cut_pages_do_not_use_up_mappings() {
+        const PAGES: usize = 4096;
+        let fd = memfd("test", PAGES as u64 * 4096, Pages::Normal).unwrap();
+        let before = crate::sigbus::cuts();
+        for descending in [false, true] {
+            let map = Mapping::guarded(fd.as_fd(), 0, PAGES as u64 * 4096).unwrap();
+            // SAFETY: plain system call on an owned descriptor.
+            cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }).unwrap();
+            for i in (1..PAGES).step_by(2) {
+                let page = if descending { PAGES - i } else { i };
+                // SAFETY: inside the mapping; the pages that are missing are replaced.
+                unsafe { map.as_ptr().as_ptr().add(page * 4096).write_volatile(1) };
+            }
+            assert!(map.was_cut() && crate::sigbus::cuts() != before);
+            let base = map.as_ptr().addr().get();
+            let range = base..base + PAGES * 4096;
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let mine = maps
+                .lines()
+                .filter_map(|l| usize::from_str_radix(l.split('-').next()?, 16).ok());
+            assert!(mine.filter(|at| range.contains(at)).count() <= 3, "{maps}");
+            // SAFETY: plain system call on an owned descriptor.
+            cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), PAGES as i64 * 4096) }).unwrap();
+        }
     }
 
     #[test]

@@ -3,8 +3,13 @@
 //! **Problem.** Who maps a file that another process owns dies by SIGBUS when that process cuts the file and the missing pages are
 //! touched. For a switch that would be one virtual machine monitor ending the connections of all others.
 //!
-//! **How.** A signal handler puts empty private pages in the place of the missing ones, for mappings that were registered here, marks the
-//! mapping as cut and raises a descriptor, so that its owner can let go of it. Any other SIGBUS goes where it went before.
+//! **How.** A signal handler puts empty private memory in the place of the missing page and of all that follows in the mapping, for
+//! mappings that were registered here, marks the mapping as cut and raises a descriptor, so that its owner can let go of it. Any other
+//! SIGBUS goes where it went before.
+//!
+//! **Why all that follows.** The kernel bounds the mappings of a process (`vm.max_map_count`), and whoever cut the file chooses which
+//! pages are touched: page by page he would use them up, and the next signal would be the last. This way a guarded mapping never
+//! becomes more than two, so that all slots together stay well below the bound. What lies there means nothing any more.
 //!
 //! **Invariants.** A slot's base is written last when it is taken and first when it is given back, and the handler reads it before and
 //! after the rest: what it acts on belongs together. The handler calls only what a handler may (mmap(2), write(2)).
@@ -14,7 +19,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
 /// Most registered mappings.
 const SLOTS: usize = 16_384;
@@ -25,6 +30,16 @@ struct Slot {
     len: AtomicUsize,
     page: AtomicUsize,
     cut: AtomicBool,
+}
+
+/// How many signals were mended.
+static CUTS: AtomicU32 = AtomicU32::new(0);
+
+/// Changes when a guarded mapping was found cut: for those who look for it often, at the cost of one load of a line that is hardly ever
+/// written.
+#[inline]
+pub fn cuts() -> u32 {
+    CUTS.load(Ordering::Relaxed) // who sees it late looks again at the next burst
 }
 
 static TABLE: [Slot; SLOTS] = [const {
@@ -136,7 +151,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, context
 /// `si_code` of a page beyond the file's end.
 const BUS_ADRERR: libc::c_int = 2;
 
-/// Puts an empty page at `addr` if it lies in a registered mapping.
+/// Puts empty memory from the page of `addr` on if it lies in a registered mapping.
 fn mend(addr: usize) -> bool {
     for slot in &TABLE {
         let base = slot.base.load(Ordering::Acquire); // pairs with the Release in `Guard::new`
@@ -149,22 +164,17 @@ fn mend(addr: usize) -> bool {
             continue;
         }
         let at = addr & !(page - 1);
-        // SAFETY: the page lies in a mapping that its owner keeps while this thread accesses it; only that mapping's content changes,
-        // which its owner never relies on.
-        let p = unsafe {
-            libc::mmap(
-                at as *mut libc::c_void,
-                page,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                -1,
-                0,
-            )
-        };
-        if p == libc::MAP_FAILED {
+        // One mapping for the rest; where the bound is reached nevertheless, one in the place of the whole, which takes none away; where
+        // the system does not promise that much memory (`vm.overcommit_memory`), the page alone.
+        let end = base + len;
+        let done = [(at, end - at), (base, len), (at, page)]
+            .into_iter()
+            .any(|(from, bytes)| replace(from, bytes));
+        if !done {
             return false;
         }
         slot.cut.store(true, Ordering::Relaxed);
+        CUTS.fetch_add(1, Ordering::Relaxed);
         let fd = RAISE.load(Ordering::Relaxed);
         if fd >= 0 {
             let one = 1_u64;
@@ -174,6 +184,23 @@ fn mend(addr: usize) -> bool {
         return true;
     }
     false
+}
+
+/// Puts empty private memory in the place of `len` bytes from `from` on, which lie in a registered mapping.
+fn replace(from: usize, len: usize) -> bool {
+    // SAFETY: the range lies in a mapping that its owner keeps while this thread accesses it; only that mapping's content changes,
+    // which its owner never relies on.
+    let p = unsafe {
+        libc::mmap(
+            from as *mut libc::c_void,
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    p != libc::MAP_FAILED
 }
 
 /// A signal that is not ours.

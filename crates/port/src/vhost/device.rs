@@ -70,6 +70,7 @@ impl VhostDevice {
             err: setup.err.map(EventFd::from),
             enabled: setup.enabled,
             link: self.link.clone(),
+            generation: 0,
         });
         Ok(setup.kick)
     }
@@ -125,13 +126,13 @@ impl Device for VhostDevice {
     fn connected(&mut self, link: Link) {
         self.link = Some(link);
         self.shared.update(|s| s.connected());
-        log::info!(target: "netdev_dpdk", "{}: a front end is connected", self.shared.name);
+        log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "{}: a front end is connected", self.shared.name);
     }
 
     fn disconnected(&mut self, reason: &str) {
         self.link = None;
         self.shared.update(|s| s.disconnected(reason));
-        log::info!(target: "netdev_dpdk", "{}: the front end is gone: {reason}", self.shared.name);
+        log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "{}: the front end is gone: {reason}", self.shared.name);
     }
 
     fn trouble(&mut self, text: &str) {
@@ -212,7 +213,7 @@ impl Device for VhostDevice {
         }
         self.shared.update(|s| s.session.enable(index, on));
         log::info!(
-            target: "netdev_dpdk",
+            target: "netdev_dpdk", per_min = 600, burst = 600;
             "State of queue {index} ( {}_qid {} ) of vhost device '{}' changed to '{}'",
             if is_from_guest(index) { "rx" } else { "tx" },
             pair(index),

@@ -37,12 +37,16 @@ pub(super) struct FromGuest {
     pub(super) enabled: bool,
     /// For addresses behind an IOMMU.
     pub(super) link: Option<Link>,
+    /// Which of the ring's starts this is ([`Lease::start`]).
+    pub(super) generation: u64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     ring: Option<FromGuest>,
     lent: bool,
+    /// Starts and ends so far: what is returned of another generation came too late, and is dropped.
+    generation: u64,
     wanted: bool,
     /// The port is administratively down: the ring stays here.
     down: bool,
@@ -91,25 +95,28 @@ impl Lease {
     pub(super) fn exchange(&self, mine: Option<FromGuest>) -> (u32, Handed) {
         let mut s = self.state.lock();
         let turn = self.turn();
-        if let Some(ring) = mine {
-            s.ring = Some(ring);
-            s.lent = false;
-            self.returned.notify_all();
-        }
+        let late = mine.and_then(|ring| self.take_back(&mut s, ring));
         let announce = s.announce.take();
-        if s.wanted || s.down || s.ring.is_none() {
-            return (turn, Handed { ring: None, announce });
-        }
-        s.lent = true;
-        let ring = s.ring.take();
+        let ring = if s.wanted || s.down { None } else { s.ring.take() };
+        s.lent |= ring.is_some();
+        drop(s);
+        drop(late); // it may unmap a guest's memory
         (turn, Handed { ring, announce })
     }
     /// The worker takes no more.
     pub(super) fn give_back(&self, mine: FromGuest) {
-        let mut s = self.state.lock();
+        let late = self.take_back(&mut self.state.lock(), mine);
+        drop(late);
+    }
+    /// A ring that a worker had; returned when it is of an earlier start, which nobody waits for any more.
+    fn take_back(&self, s: &mut State, mine: FromGuest) -> Option<FromGuest> {
+        if mine.generation != s.generation {
+            return Some(mine);
+        }
         s.ring = Some(mine);
         s.lent = false;
         self.returned.notify_all();
+        None
     }
     /// The ring broke, or works again with a new memory table.
     pub(super) fn set_failure(&self, failure: Option<RingError>) {
@@ -129,7 +136,12 @@ impl Lease {
     /// A ring starts.
     pub(super) fn start(&self, ring: FromGuest) {
         let mut s = self.state.lock();
-        s.ring = Some(ring);
+        s.generation += 1;
+        s.ring = Some(FromGuest {
+            generation: s.generation,
+            ..ring
+        });
+        s.lent = false;
         s.wanted = false;
         s.failure = None;
         drop(s);
@@ -150,6 +162,11 @@ impl Lease {
     pub(super) fn stop(&self) -> Option<FromGuest> {
         let ring = self.recall();
         let mut s = self.state.lock();
+        if ring.is_none() {
+            // Whoever holds it is not to bring it back.
+            s.generation += 1;
+            s.lent = false;
+        }
         s.wanted = false;
         s.failure = None;
         s.announce = None;

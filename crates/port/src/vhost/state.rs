@@ -99,6 +99,7 @@ impl State {
             ..Session::default()
         };
         self.trouble = None;
+        self.starved = false;
     }
     pub(super) fn disconnected(&mut self, reason: &str) {
         self.session = Session::default();
@@ -119,9 +120,9 @@ impl State {
         let path = path.display();
         if up {
             let node = self.numa().unwrap_or(0);
-            log::info!(target: "netdev_dpdk", "vHost Device '{path}' has been added on numa node {node}");
+            log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "vHost Device '{path}' has been added on numa node {node}");
         } else {
-            log::info!(target: "netdev_dpdk", "vHost Device '{path}' has been removed");
+            log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "vHost Device '{path}' has been removed");
         }
     }
 }

@@ -131,6 +131,7 @@ fn send(shared: &Shared, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) ->
 #[cold]
 fn tell_failure(to: &mut ToGuest, cell: &TxCell, name: &str, changed: &Changed) {
     to.told = to.ring.error();
+    cell.set_failure(to.told);
     if let Some(error) = to.told {
         cell.counts.broken.add(1);
         if let Some(err) = &to.err {

@@ -49,6 +49,8 @@ pub(super) struct ToGuest {
 #[derive(Debug, Default)]
 pub(super) struct TxCell {
     ring: Mutex<Option<ToGuest>>,
+    /// A copy of [`ToGuest::told`] for those who must not wait for a worker.
+    failure: Mutex<Option<RingError>>,
     pub(super) counts: TxCounts,
     /// Times that a worker found the ring taken by another.
     pub(super) contention: AtomicU64,
@@ -81,7 +83,11 @@ impl TxCell {
     }
     /// Why the ring is stopped, if it is.
     pub(super) fn failure(&self) -> Option<RingError> {
-        self.ring.lock().as_ref().and_then(|r| r.told)
+        *self.failure.lock()
+    }
+    /// The ring broke, or works again.
+    pub(super) fn set_failure(&self, failure: Option<RingError>) {
+        *self.failure.lock() = failure;
     }
 }
 
@@ -164,7 +170,9 @@ impl TxSet {
     pub(super) fn start(&self, index: usize, mut ring: ToGuest, enabled: bool) {
         // Buffers that the guest adds are found when they are needed.
         ring.ring.disarm();
-        *self.cell(index).ring.lock() = Some(ring);
+        let cell = self.cell(index);
+        *cell.ring.lock() = Some(ring);
+        cell.set_failure(None);
         self.enable(index, enabled);
     }
     /// Workers send by a ring, or do no more.
@@ -181,7 +189,10 @@ impl TxSet {
     /// Takes a ring away for good, when no worker is in the middle of a burst.
     pub(super) fn stop(&self, index: usize) -> Option<ToGuest> {
         self.enable(index, false);
-        self.cell(index).ring.lock().take()
+        let cell = self.cell(index);
+        let ring = cell.ring.lock().take();
+        cell.set_failure(None);
+        ring
     }
     /// The port went up or down.
     pub(super) fn set_down(&self, down: bool) {

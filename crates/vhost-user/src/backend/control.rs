@@ -7,18 +7,21 @@
 
 use super::endpoint::{Endpoint, Part};
 use super::{Device, Socket};
+use core::time::Duration;
 use heddle_sys::{Epoll, EventFd};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// Most sockets.
 pub const MAX_SOCKETS: usize = 4096;
+/// How long a caller waits for the thread. It waits itself for nothing but workers in the middle of a burst.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The name of a socket that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,12 +96,15 @@ impl Control {
         Ok(id)
     }
 
-    /// Ends the socket's session, if there is one, removes its file and drops the device. Returns when that is done. Must not be called
-    /// by a device.
+    /// Ends the socket's session, if there is one, removes its file and drops the device. Returns when that is done, or after
+    /// [`PATIENCE`], with a word in the log: it is done then as soon as the thread comes to it. Must not be called by a device.
     pub fn remove(&self, id: SocketId) {
         let (done, wait) = sync_channel(1);
         self.command(Command::Remove(id, done));
-        let _ = wait.recv(); // an error: the thread is gone, and the device with it
+        // Disconnected: the thread is gone, and the device with it.
+        if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+            log::error!("vhost-user: the sockets' thread does not answer; a port is removed later");
+        }
     }
 
     fn command(&self, command: Command) {
@@ -112,7 +118,13 @@ impl Drop for Control {
         heddle_sys::sigbus::quiet(self.shared.wake.as_fd());
         self.command(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // a panic was printed by the thread itself
+            let until = Instant::now() + PATIENCE;
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            if thread.is_finished() {
+                let _ = thread.join(); // a panic was printed by the thread itself
+            }
         }
     }
 }

@@ -12,7 +12,6 @@ use core::time::Duration;
 use heddle_sys::{Epoll, EventFd};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -126,7 +125,7 @@ impl Endpoint {
             Role::Client => {
                 self.next = now + RETRY;
                 match dial(&self.socket.path) {
-                    Ok(stream) => self.begin(stream),
+                    Ok(stream) => self.begin(Connection::new(stream)),
                     Err(e) => self.failed("cannot connect to", &e),
                 }
             }
@@ -153,8 +152,8 @@ impl Endpoint {
 
     fn accept(&mut self) {
         for _ in 0..TURN {
-            let stream = match self.listener.as_ref().map(Listener::accept) {
-                Some(Ok(Some(stream))) => stream,
+            let conn = match self.listener.as_ref().map(Listener::accept) {
+                Some(Ok(Some(stream))) => Connection::new(stream),
                 Some(Err(e)) => {
                     self.failed("cannot accept at", &e);
                     self.deaf = Instant::now() + RETRY;
@@ -173,13 +172,12 @@ impl Endpoint {
                 // be heard first, each with a pause of its own.
                 continue;
             }
-            self.begin(stream);
+            self.begin(conn);
         }
     }
 
-    fn begin(&mut self, stream: UnixStream) {
+    fn begin(&mut self, conn: Connection) {
         self.told.clear();
-        let conn = Connection::new(stream);
         let journal = self.journal.clone();
         let session = Session::new(conn, &mut *self.device, Arc::clone(&self.wake), journal);
         self.session = Some((session, Instant::now()));

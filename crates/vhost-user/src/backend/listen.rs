@@ -1,10 +1,14 @@
 //! Sockets in the file system: one's own is made, a stale one replaced, a live one left alone.
 
+use heddle_sys::Foreign;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, shutdown,
+    socket_with,
+};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -53,7 +57,8 @@ pub(super) fn dial(path: &Path) -> io::Result<UnixStream> {
 /// A listening socket, whose file goes with it.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: UnixListener,
+    /// With connections in its queue that nobody has taken: closed where nobody waits.
+    socket: Foreign,
     path: PathBuf,
     /// The file that was made.
     file: (u64, u64),
@@ -78,7 +83,10 @@ impl Listener {
                 ));
             }
             match dial(path) {
-                Ok(_) => return Err(in_use()),
+                Ok(stream) => {
+                    drop(Foreign::new(stream.into()));
+                    return Err(in_use());
+                }
                 Err(e) if e.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => return Err(in_use()),
                 Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
                 Err(e) => return Err(e),
@@ -89,7 +97,7 @@ impl Listener {
         socket.set_nonblocking(true)?;
         let meta = std::fs::symlink_metadata(path)?;
         Ok(Self {
-            socket,
+            socket: Foreign::new(socket.into()),
             path: path.to_owned(),
             file: (meta.dev(), meta.ino()),
         })
@@ -100,10 +108,10 @@ impl Listener {
     /// # Errors
     /// What accept(2) says.
     pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
-        match self.socket.accept() {
-            Ok((stream, _)) => Ok(Some(stream)),
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(e) => Err(e),
+        match accept_with(&self.socket, SocketFlags::CLOEXEC) {
+            Ok(stream) => Ok(Some(stream.into())),
+            Err(Errno::AGAIN) => Ok(None),
+            Err(e) => Err(e.into()),
         }
     }
 
@@ -115,12 +123,13 @@ impl Listener {
 
 impl AsRawFd for Listener {
     fn as_raw_fd(&self) -> i32 {
-        self.socket.as_raw_fd()
+        self.socket.as_fd().as_raw_fd()
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        let _ = shutdown(&self.socket, Shutdown::Both); // nobody connects any more, wherever it is closed
         if self.is_there() {
             let _ = std::fs::remove_file(&self.path);
         }

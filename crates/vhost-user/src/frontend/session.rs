@@ -7,6 +7,7 @@ use crate::message::{
     VringAddr, VringFd, VringState,
 };
 use core::time::Duration;
+use heddle_sys::Foreign;
 use heddle_virtio::ring::{Features, Position, QueueConfig};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -99,7 +100,10 @@ impl Frontend {
         match reply {
             Reply::U64(code) if ack && code != 0 => Err(FrontendError::Refused { what, code }),
             _ if ack => Ok(None),
-            reply => Ok(Some((reply, frame.fds.into_iter().collect()))),
+            reply => Ok(Some((
+                reply,
+                frame.fds.into_iter().map(Foreign::into_fd).collect(),
+            ))),
         }
     }
 

@@ -11,19 +11,23 @@ use super::{HEADER_LEN, Header, HeaderFlags, MAX_FDS, MAX_PAYLOAD, MessageError,
 use arrayvec::ArrayVec;
 use core::mem::MaybeUninit;
 use core::time::Duration;
+use heddle_sys::Foreign;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 /// Most bytes that wait to be sent.
 pub const MAX_UNSENT: usize = 64 * 1024;
+
+/// Most descriptors that the kernel delivers beside one message (`SCM_MAX_FD`).
+const MAX_SENT: usize = 253;
 
 /// Why a connection is at its end.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +66,7 @@ pub struct Frame {
     /// Its payload.
     pub payload: Vec<u8>,
     /// The descriptors that came beside it.
-    pub fds: ArrayVec<OwnedFd, MAX_FDS>,
+    pub fds: ArrayVec<Foreign, MAX_FDS>,
 }
 
 /// What [`Connection::recv`] found.
@@ -79,14 +83,15 @@ pub enum Received {
 /// One end of a connection. Not shared: one thread at a time.
 #[derive(Debug)]
 pub struct Connection {
-    stream: UnixStream,
+    /// What is in its queue goes with it: closed where nobody waits.
+    stream: Foreign,
     head: [u8; HEADER_LEN],
     /// The header, once it is complete.
     header: Option<Header>,
     /// Bytes of the header, or then of the payload, that have come.
     have: usize,
     payload: Vec<u8>,
-    fds: ArrayVec<OwnedFd, MAX_FDS>,
+    fds: ArrayVec<Foreign, MAX_FDS>,
     /// When the unfinished message began.
     since: Option<Instant>,
     unsent: Vec<u8>,
@@ -96,7 +101,7 @@ impl Connection {
     /// Takes over a connected socket. Its mode does not matter: no call waits.
     pub fn new(stream: UnixStream) -> Self {
         Self {
-            stream,
+            stream: Foreign::new(stream.into()),
             head: [0; HEADER_LEN],
             header: None,
             have: 0,
@@ -174,7 +179,8 @@ impl Connection {
 
     /// Reads into `buf` from `at` on; `None`: nothing is there.
     fn read(&mut self, buf: &mut [u8], at: usize) -> Result<Option<usize>, SocketError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        // For all that the kernel delivers: it would close those without room here and now.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let mut iov = [IoSliceMut::new(&mut buf[at..])];
@@ -188,12 +194,17 @@ impl Connection {
                 Err(e) => return Err(e.into()),
             }
         };
+        let mut too_many = false;
         for message in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = message {
-                for fd in fds {
-                    self.fds.try_push(fd).map_err(|_| SocketError::TooManyFds)?;
+                // The first that is too many does not end this: those behind it are to be dropped with care, too.
+                for fd in fds.map(Foreign::new) {
+                    too_many |= self.fds.try_push(fd).is_err();
                 }
             }
+        }
+        if too_many {
+            return Err(SocketError::TooManyFds);
         }
         if got.flags.contains(ReturnFlags::CTRUNC) {
             // The space is too small, or the kernel could not place a descriptor here: then nobody did anything wrong.
@@ -318,6 +329,13 @@ impl Connection {
             Err(Errno::INTR) => Ok(false),
             Err(e) => Err(e.into()),
         }
+    }
+}
+
+impl Drop for Connection {
+    /// The other side learns of the end at once, wherever the socket is closed.
+    fn drop(&mut self) {
+        let _ = shutdown(&self.stream, Shutdown::Both); // it may have ended already
     }
 }
 

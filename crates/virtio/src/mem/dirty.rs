@@ -18,6 +18,10 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
+    /// Whether its file was found shorter than it was.
+    pub fn is_cut(&self) -> bool {
+        self.map.was_cut()
+    }
     /// Takes over the mapped bitmap.
     ///
     /// # Errors

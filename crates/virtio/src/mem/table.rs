@@ -140,6 +140,11 @@ impl GuestMemory {
     pub fn numa_node(&self, addr: u64) -> Option<u32> {
         heddle_sys::memory::node_of(self.range(addr, 1, 1).ok()?.ptr())
     }
+    /// Whether a file was found shorter than it was when it was mapped ([`heddle_sys::Mapping::was_cut`]): of a region, or of the dirty
+    /// log. Looks at each.
+    pub fn is_cut(&self) -> bool {
+        self.regions.iter().any(|r| r.map.was_cut()) || self.log.as_ref().is_some_and(|l| l.is_cut())
+    }
     /// The dirty log, while a migration runs.
     #[inline]
     pub fn log(&self) -> Option<&DirtyLog> {

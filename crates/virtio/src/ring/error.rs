@@ -53,6 +53,9 @@ pub enum RingError {
     /// A receive buffer shorter than the header (§5.1.6.3.1).
     #[error("receive buffer of {0} bytes is shorter than the header")]
     RuntBuffer(u32),
+    /// The file of the guest's memory was cut: what is read there means nothing.
+    #[error("the file of the guest's memory was cut")]
+    Cut,
 }
 
 impl RingError {
@@ -73,6 +76,7 @@ impl RingError {
             Self::IndirectLength(_) => "ring-indirect-length",
             Self::IndirectNested => "ring-indirect-nested",
             Self::RuntBuffer(_) => "ring-runt-buffer",
+            Self::Cut => "ring-memory-cut",
         }
     }
     /// Whether a new memory table may mend it: the driver has done nothing wrong yet.

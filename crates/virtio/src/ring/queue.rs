@@ -59,6 +59,8 @@ pub(super) struct Queue {
     /// The snapshot that the window's pieces and the packets of the current burst point into.
     mem: Arc<GuestMemory>,
     generation: u64,
+    /// Cut mappings of the process ([`heddle_sys::sigbus::cuts`]) when the memory was looked at last.
+    cuts: u32,
     error: Option<RingError>,
     misses: Vec<Miss>,
     position: Position,
@@ -83,6 +85,7 @@ impl Queue {
             shared,
             mem,
             generation,
+            cuts: 0,
             error: None,
             misses: Vec::new(),
             position: cfg.start,
@@ -149,6 +152,18 @@ impl Queue {
     pub(super) fn refresh(&mut self) {
         if self.shared.generation() != self.generation && self.window.taken() == 0 {
             self.reload();
+        }
+        if heddle_sys::sigbus::cuts() != self.cuts {
+            self.look_for_cuts();
+        }
+    }
+    /// Somebody's memory was cut: a queue over such memory stops here, without waiting for the session that will end.
+    #[cold]
+    fn look_for_cuts(&mut self) {
+        // The number first: what is cut in between is looked for again.
+        self.cuts = heddle_sys::sigbus::cuts();
+        if self.mem.is_cut() {
+            self.stop(RingError::Cut);
         }
     }
     #[cold]

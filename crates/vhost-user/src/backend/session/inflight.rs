@@ -8,13 +8,13 @@
 //! Everything in the area is a claim: the front end can write to it. Sizes are those of the message, checked against the mapping and
 //! against the ring at each start.
 
-use super::{Handled, Outcome, Refusal, Session, refuse};
+use super::{Handled, Outcome, Refusal, Session, memory_file, refuse};
 use crate::message::{Inflight, Reply};
-use heddle_sys::Mapping;
 use heddle_sys::mmap::{Pages, memfd};
+use heddle_sys::{Foreign, Mapping};
 use heddle_virtio::ring::limits::MAX_QUEUE;
 use heddle_virtio::ring::{Record, RecordLayout, SplitRecord};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Regions of queues begin at multiples of this.
@@ -91,8 +91,9 @@ impl Session {
         Ok(Outcome::Answer(Reply::Inflight(shape), Some(fd)))
     }
 
-    pub(super) fn set_inflight_fd(&mut self, shape: Inflight, fd: Option<OwnedFd>) -> Handled {
+    pub(super) fn set_inflight_fd(&mut self, shape: Inflight, fd: Option<Foreign>) -> Handled {
         let Some(fd) = fd else { refuse!("no descriptor") };
+        memory_file(&fd)?;
         self.check_shape(shape)?;
         if self.rings.iter().any(super::ring::Ring::is_started) {
             refuse!("rings are running");

@@ -11,10 +11,10 @@ use super::{Handled, Outcome, PLAIN, Refusal, Session, memory::Mapped, refuse};
 use crate::backend::Device;
 use crate::message::{Access, BackendRequest, Connection, IotlbKind, IotlbMsg, Received, Reply};
 use core::time::Duration;
+use heddle_sys::Foreign;
 use heddle_virtio::mem::{self, Region};
 use heddle_virtio::ring::QueueConfig;
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
@@ -212,15 +212,15 @@ fn pieces(iova: u64, e: &Entry, memory: &[Mapped]) -> Vec<Region> {
 }
 
 impl Session {
-    pub(super) fn set_backend_req_fd(&mut self, fd: Option<OwnedFd>) -> Handled {
+    pub(super) fn set_backend_req_fd(&mut self, fd: Option<Foreign>) -> Handled {
         let Some(fd) = fd else { refuse!("no descriptor") };
-        if !matches!(
-            rustix::net::sockopt::socket_type(&fd),
-            Ok(rustix::net::SocketType::STREAM)
-        ) {
-            refuse!("the descriptor is no stream socket");
+        use rustix::net::{AddressFamily, SocketType, sockopt};
+        let family = sockopt::socket_domain(&fd);
+        let kind = sockopt::socket_type(&fd);
+        if (family, kind) != (Ok(AddressFamily::UNIX), Ok(SocketType::STREAM)) {
+            refuse!("the descriptor is no Unix stream socket");
         }
-        self.iotlb.channel = Some(Connection::new(UnixStream::from(fd)));
+        self.iotlb.channel = Some(Connection::new(UnixStream::from(fd.into_fd())));
         Ok(Outcome::Done)
     }
 

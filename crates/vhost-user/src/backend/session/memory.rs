@@ -4,13 +4,13 @@
 //! ([`super::Outcome::Await`]): "use after unmap" cannot happen, since a table keeps its mappings, and the front end is not told that
 //! memory is free while a worker may still copy into it.
 
-use super::{Handled, Outcome, Refusal, Session, no_memory, refuse};
+use super::{Handled, Outcome, Refusal, Session, memory_file, no_memory, refuse};
 use crate::backend::Device;
 use crate::message::{LogArea, MemRegion, Reply};
-use heddle_sys::Mapping;
+use heddle_sys::{Foreign, Mapping};
 use heddle_virtio::mem::{DirtyLog, GuestMemory, Region, SharedMemory};
 use heddle_virtio::ring::Features;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Most bytes of a dirty log: a guest of 1 PiB.
@@ -46,14 +46,15 @@ impl Default for Memory {
     }
 }
 
-fn file_id(fd: &OwnedFd) -> Result<FileId, Refusal> {
+fn file_id(fd: &Foreign) -> Result<FileId, Refusal> {
+    memory_file(fd)?;
     let st = rustix::fs::fstat(fd)?;
     Ok((st.st_dev, st.st_ino))
 }
 
 impl Memory {
     /// Maps a region, or takes the mapping that is there already for the same bytes of the same file.
-    fn map(&self, told: &MemRegion, fd: &OwnedFd) -> Result<Mapped, Refusal> {
+    fn map(&self, told: &MemRegion, fd: &Foreign) -> Result<Mapped, Refusal> {
         let file = file_id(fd)?;
         let same = |m: &&Mapped| m.file == file && (m.told.offset, m.told.size) == (told.offset, told.size);
         let map = match self.regions.iter().find(same) {
@@ -79,7 +80,7 @@ impl Session {
     pub(super) fn set_mem_table(
         &mut self,
         regions: &[MemRegion],
-        fds: &[OwnedFd],
+        fds: &[Foreign],
         device: &mut dyn Device,
     ) -> Handled {
         let mut table = Vec::with_capacity(regions.len());
@@ -92,7 +93,7 @@ impl Session {
     pub(super) fn add_mem_reg(
         &mut self,
         told: &MemRegion,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
         device: &mut dyn Device,
     ) -> Handled {
         let Some(fd) = fd else { refuse!("no descriptor") };
@@ -130,6 +131,7 @@ impl Session {
     /// Whether the front end cut a file whose memory is in use: what was read there since means nothing.
     pub(super) fn is_cut(&self) -> bool {
         self.memory.regions.iter().any(|m| m.map.was_cut())
+            || self.memory.log.as_ref().is_some_and(|log| log.is_cut())
             || self.inflight.as_ref().is_some_and(super::inflight::Area::is_cut)
     }
 
@@ -151,7 +153,7 @@ impl Session {
     pub(super) fn set_log_base(
         &mut self,
         area: Option<LogArea>,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
         device: &mut dyn Device,
     ) -> Handled {
         let (Some(area), Some(fd)) = (area, fd) else {
@@ -160,6 +162,7 @@ impl Session {
         if area.size > MAX_LOG {
             refuse!("a log of {:#x} bytes", area.size);
         }
+        memory_file(&fd)?;
         let map = Mapping::guarded(fd.as_fd(), area.offset, area.size)?;
         self.memory.log = Some(Arc::new(DirtyLog::new(map)?));
         // "The back-end must reply" (specification, Communication); QEMU reads and ignores the number.

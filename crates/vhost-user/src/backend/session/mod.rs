@@ -26,7 +26,7 @@ use crate::message::{
     SocketError,
 };
 use core::time::Duration;
-use heddle_sys::EventFd;
+use heddle_sys::{EventFd, Foreign, foreign};
 use heddle_virtio::mem::{GuestMemory, MAX_REGIONS, SharedMemory};
 use heddle_virtio::ring::Features;
 use rustix::io::Errno;
@@ -111,6 +111,15 @@ macro_rules! refuse {
     ($($arg:tt)*) => { return Err(Refusal(format!($($arg)*))) };
 }
 use refuse;
+
+/// Whether `fd` is a file in memory. Others belong to servers (network, FUSE) or devices that answer when they like: a worker that
+/// touched their pages, or the control thread that asked about them, would wait as long.
+fn memory_file(fd: &Foreign) -> Result<(), Refusal> {
+    if fd.kind() != foreign::Kind::Memory {
+        refuse!("a descriptor is no file in memory (memfd, tmpfs or hugetlbfs)");
+    }
+    Ok(())
+}
 
 /// What a request leads to.
 #[derive(Debug)]
@@ -288,7 +297,7 @@ impl Session {
             let fds = frame.fds.len();
             return Err(SocketError::from(MessageError::Fds { request: code, fds }).into());
         }
-        let fds: Vec<OwnedFd> = frame.fds.drain(..).collect();
+        let fds: Vec<Foreign> = frame.fds.drain(..).collect();
         match self.handle(&request, fds, device) {
             Ok(outcome) => self.answer(&request, wants_ack, outcome, device),
             Err(Refusal(why)) => {
@@ -372,7 +381,7 @@ impl Session {
         }
     }
 
-    fn handle(&mut self, request: &Request, fds: Vec<OwnedFd>, device: &mut dyn Device) -> Handled {
+    fn handle(&mut self, request: &Request, fds: Vec<Foreign>, device: &mut dyn Device) -> Handled {
         self.check_negotiated(request)?;
         let mut fds = fds;
         let mut fd = || fds.pop();

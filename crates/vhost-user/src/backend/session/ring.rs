@@ -7,10 +7,11 @@
 use super::{Handled, Outcome, Refusal, Session, refuse};
 use crate::backend::{Device, Notify, Queue, RingSetup};
 use crate::message::{Reply, VringAddr, VringFd, VringState};
+use heddle_sys::{Foreign, foreign};
 use heddle_virtio::mem::GuestMemory;
 use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Resubmit, Tracking};
 use heddle_virtio::{DeviceRx, DeviceTx};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What was told about a ring.
@@ -57,28 +58,18 @@ fn copy(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
 }
 
 /// Notifications go through eventfds, or the pipes of front ends that have none. What else there is may do anything when it is written
-/// to or waited for. A descriptor that workers write to must not make them wait: that is asked for here, and
+/// to, waited for, asked about or closed. A descriptor that workers write to must not make them wait: that is asked for here, and
 /// [`heddle_sys::EventFd`] sees to it where the front end takes it back.
-fn notifier(fd: Option<&OwnedFd>, written: bool) -> Result<(), Refusal> {
-    use rustix::fs::{FileType, OFlags, fcntl_getfl, fcntl_setfl, fstat};
-    let Some(fd) = fd else { return Ok(()) };
-    let known = match FileType::from_raw_mode(fstat(fd)?.st_mode) {
-        FileType::Fifo => true,
-        // An eventfd has no file type at all, as some other things; its name tells, where there are names.
-        FileType::Unknown => {
-            let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
-            let name = std::fs::read_link(link);
-            name.map_or(true, |n| n.as_os_str() == "anon_inode:[eventfd]")
-        }
-        _ => false,
-    };
-    if !known {
+fn notifier(fd: Option<Foreign>, written: bool) -> Result<Option<OwnedFd>, Refusal> {
+    use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+    let Some(fd) = fd else { return Ok(None) };
+    if fd.kind() != foreign::Kind::Notifier {
         refuse!("a descriptor is neither an eventfd nor a pipe");
     }
     if written {
-        fcntl_setfl(fd, fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+        fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
     }
-    Ok(())
+    Ok(Some(fd.into_fd()))
 }
 
 impl Session {
@@ -134,10 +125,10 @@ impl Session {
     pub(super) fn set_vring_kick(
         &mut self,
         v: VringFd,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
         device: &mut dyn Device,
     ) -> Handled {
-        notifier(fd.as_ref(), false)?;
+        let fd = notifier(fd, false)?;
         let ring = self.ring(v.index.into())?;
         ring.kicked = true;
         ring.kick = fd;
@@ -151,10 +142,10 @@ impl Session {
     pub(super) fn set_vring_call(
         &mut self,
         v: VringFd,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
         device: &mut dyn Device,
     ) -> Handled {
-        notifier(fd.as_ref(), true)?;
+        let fd = notifier(fd, true)?;
         let ring = self.ring(v.index.into())?;
         ring.call = fd;
         if ring.is_started() {
@@ -166,10 +157,10 @@ impl Session {
     pub(super) fn set_vring_err(
         &mut self,
         v: VringFd,
-        fd: Option<OwnedFd>,
+        fd: Option<Foreign>,
         device: &mut dyn Device,
     ) -> Handled {
-        notifier(fd.as_ref(), true)?;
+        let fd = notifier(fd, true)?;
         let ring = self.ring(v.index.into())?;
         ring.err = fd;
         if ring.is_started() {

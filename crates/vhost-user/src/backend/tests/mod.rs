@@ -259,7 +259,7 @@ impl Rig {
                 assert_eq!(f.header.request, request.code());
                 Some((
                     Reply::decode(request, &f.payload).unwrap(),
-                    f.fds.into_iter().collect(),
+                    f.fds.into_iter().map(heddle_sys::Foreign::into_fd).collect(),
                 ))
             }
             Ok(Received::Nothing | Received::Closed) => None,
