@@ -49,6 +49,7 @@ impl Ring {
     fn device_rx(&self, start: Position) -> FromGuest {
         let cfg = QueueConfig { start, ..self.cfg };
         FromGuest {
+            generation: 0,
             ring: Box::new(DeviceRx::new(cfg, Arc::clone(&self.shared)).unwrap()),
             call: None,
             err: None,
@@ -495,4 +496,26 @@ fn the_descriptor_to_wait_for_stays() {
     drop(rx);
     assert_eq!(rx_of(&shared, 0).wake_fd().unwrap(), fd);
     assert_eq!(fd.0, shared.lease(0).unwrap().wake.as_raw_fd());
+}
+
+/// A worker comes back with a ring that was given up: the ring that was started meanwhile stays, and is the next one to be polled.
+#[test]
+fn a_ring_that_comes_back_too_late_is_dropped() {
+    let (old, new) = (
+        ring(Features::empty(), 16, 2048),
+        ring(Features::empty(), 32, 2048),
+    );
+    let lease = super::lease::Lease::new().unwrap();
+    lease.start(old.device_rx(Position::default()));
+    let held = lease.exchange(None).1.ring.unwrap();
+    assert_eq!(held.generation, 1);
+    // The session did not wait for it.
+    lease.start(new.device_rx(Position::default()));
+    let next = lease.exchange(Some(held)).1.ring.unwrap();
+    assert_eq!(next.generation, 2);
+    assert_eq!(Arc::strong_count(&old.shared), 1, "the old ring is gone");
+    // Also when its worker ends.
+    lease.start(old.device_rx(Position::default()));
+    lease.give_back(next);
+    assert_eq!(lease.stop().unwrap().generation, 3);
 }

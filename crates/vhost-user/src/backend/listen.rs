@@ -16,6 +16,9 @@ use std::path::{Path, PathBuf};
 /// Longest path that a socket's address holds.
 const MAX_PATH: usize = 107;
 
+/// The file that is locked while a socket is made.
+const LOCK: &str = ".vhost-user.lock";
+
 /// A path that fits into an address, and what keeps it valid: that of a long path goes through its directory's descriptor.
 fn address(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     if path.as_os_str().len() <= MAX_PATH {
@@ -40,6 +43,18 @@ fn directory(path: &Path) -> io::Result<OwnedFd> {
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
     )?)
+}
+
+/// Holds off other processes that look for stale sockets in the same directory. A file of its own, which only its owner can open: the
+/// directory itself could be locked by whoever may read it.
+fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let file = openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR);
+    let locked = file.and_then(|f| flock(&f, FlockOperation::NonBlockingLockExclusive).map(|()| f));
+    locked.map_err(|e| {
+        let e = io::Error::from(e);
+        io::Error::new(e.kind(), format!("the lock file {LOCK} beside it: {e}"))
+    })
 }
 
 /// Connects without waiting: a listener whose queue is full is as good as none.
@@ -73,8 +88,7 @@ impl Listener {
     /// process is just doing the same; else what the system says.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         // Two processes that both find a stale socket must not remove each other's new one.
-        let dir = directory(path)?;
-        flock(&dir, FlockOperation::NonBlockingLockExclusive)?;
+        let _lock = lock(&directory(path)?)?;
         if let Ok(meta) = std::fs::symlink_metadata(path) {
             if !meta.file_type().is_socket() {
                 return Err(io::Error::new(

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// Most bytes of a dirty log: a guest of 1 PiB.
 const MAX_LOG: u64 = 1 << 35;
 
+/// Most bytes of a guest's memory: this process has 128 TiB of addresses for all of them.
+const MAX_MEMORY: u64 = 16 << 40;
+
 /// A region that the front end handed over.
 #[derive(Clone, Debug)]
 pub(super) struct Mapped {
@@ -52,6 +55,15 @@ fn file_id(fd: &Foreign) -> Result<FileId, Refusal> {
     Ok((st.st_dev, st.st_ino))
 }
 
+/// Refuses more than [`MAX_MEMORY`] bytes, before they are mapped.
+fn check_sum(sizes: impl Iterator<Item = u64>) -> Result<(), Refusal> {
+    let sum = sizes.fold(0, u64::saturating_add);
+    if sum > MAX_MEMORY {
+        refuse!("{sum:#x} bytes of memory, more than {MAX_MEMORY:#x}");
+    }
+    Ok(())
+}
+
 impl Memory {
     /// Maps a region, or takes the mapping that is there already for the same bytes of the same file.
     fn map(&self, told: &MemRegion, fd: &Foreign) -> Result<Mapped, Refusal> {
@@ -83,6 +95,7 @@ impl Session {
         fds: &[Foreign],
         device: &mut dyn Device,
     ) -> Handled {
+        check_sum(regions.iter().map(|r| r.size))?;
         let mut table = Vec::with_capacity(regions.len());
         for (told, fd) in regions.iter().zip(fds) {
             table.push(self.memory.map(told, fd)?);
@@ -100,6 +113,8 @@ impl Session {
         if self.memory.regions.len() >= self.offer.mem_slots {
             refuse!("all {} memory slots are in use", self.offer.mem_slots);
         }
+        let there = self.memory.regions.iter().map(|m| m.told.size);
+        check_sum(there.chain([told.size]))?;
         let mut table = self.memory.regions.clone();
         table.push(self.memory.map(told, &fd)?);
         self.take_regions(table, device)

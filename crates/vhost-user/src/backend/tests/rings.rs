@@ -448,3 +448,23 @@ fn postcopy_is_refused_cleanly() {
             .is_some_and(|e| e.contains("postcopy migration was not offered"))
     );
 }
+
+/// Memory that is not a file in memory: its pages may come from a server that does not answer. Refused, also where it could be mapped.
+#[test]
+fn memory_has_to_be_a_file_in_memory() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/zero")
+        .unwrap();
+    let region = MemRegion {
+        guest: BASE,
+        size: LEN,
+        user: USER,
+        offset: 0,
+    };
+    rig.send(&Request::SetMemTable(vec![region]), &[file.as_fd()]);
+    assert!(rig.ended.unwrap().contains("no file in memory"));
+}
