@@ -2,6 +2,7 @@
 //!
 //! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
 
+use crate::meter::Meter;
 use std::sync::Arc;
 
 /// A datapath port number. [`PortNo::NONE`] is no port.
@@ -131,8 +132,44 @@ pub enum Action {
     Trunc(u32),
     /// Run a list on a copy.
     Clone(Vec<Action>),
+    /// Run a list on a copy of some packets.
+    Sample {
+        /// Of 2³²−1 packets so many.
+        probability: u32,
+        /// What to run.
+        actions: Vec<Action>,
+    },
+    /// Let through what a meter admits; the packet is dropped otherwise.
+    Meter(Arc<Meter>),
+    /// Have the next recirculation know a hash of the packet.
+    Hash {
+        /// Which.
+        alg: HashAlg,
+        /// Seed.
+        basis: u32,
+    },
+    /// Parse the packet as it is now and look it up again, under this recirculation id.
+    Recirc(u32),
+    /// Go on by the packet's length.
+    CheckPktLen {
+        /// Bytes.
+        len: u16,
+        /// For packets that are longer.
+        greater: Vec<Action>,
+        /// For the others.
+        less_equal: Vec<Action>,
+    },
     /// Drop here, explicitly.
     Drop(DropReason),
+}
+
+/// Hashes that the datapath computes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum HashAlg {
+    /// Addresses, protocol and ports.
+    L4,
+    /// The same, both directions alike.
+    SymL4,
 }
 
 /// Why a translation drops.
@@ -154,6 +191,10 @@ pub enum DropReason {
     NoPort,
     /// Reserved multicast, spanning tree or another bridging rule.
     Bridging,
+    /// Connection tracking, which this switch does not have yet.
+    Conntrack,
+    /// A recirculation id that nobody gave out, or no longer.
+    NoRecirculation,
 }
 
 /// A packet for the control plane, with what translation knows about it.

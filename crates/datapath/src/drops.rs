@@ -49,6 +49,10 @@ kinds! {
     Nesting = "datapath_drop_action_nesting",
     /// More copies of the packets of one burst than a worker may hold.
     Copies = "datapath_drop_too_many_copies",
+    /// A meter's rate was exceeded.
+    Meter = "datapath_drop_meter",
+    /// Recirculated too often.
+    Recirc = "datapath_drop_recirc_error",
     /// No rule, or a rule without actions.
     Policy = "drop_action_of_pipeline",
     /// An explicit drop action.
@@ -63,6 +67,10 @@ kinds! {
     Unsupported = "drop_action_unsupported",
     /// The bridge or port is gone.
     NoPort = "drop_action_bridge_not_found",
+    /// Connection tracking, which this switch does not have yet.
+    Conntrack = "drop_action_no_conntrack",
+    /// A recirculation id that nobody gave out, or no longer.
+    NoRecirculation = "drop_action_no_recirculation_context",
     /// Reserved multicast, spanning tree, port roles.
     Bridging = "drop_action_forwarding_disabled",
 }
@@ -78,6 +86,8 @@ impl From<DropReason> for DropKind {
             DropReason::UnsupportedAction => DropKind::Unsupported,
             DropReason::NoPort => DropKind::NoPort,
             DropReason::Bridging => DropKind::Bridging,
+            DropReason::Conntrack => DropKind::Conntrack,
+            DropReason::NoRecirculation => DropKind::NoRecirculation,
         }
     }
 }

@@ -3,7 +3,7 @@
 //! The text is an interface: scripts and Open vSwitch's own tests parse it. Masked set actions print only the fields that
 //! are written, with `/mask` where not all bits are.
 
-use crate::action::{Action, Masked, PortNo};
+use crate::action::{Action, HashAlg, Masked, PortNo};
 use crate::view::FlowDump;
 use heddle_flow::odp::KeyText;
 use heddle_flow::{FlowKey, FlowMask, N_VLANS, Vlan};
@@ -300,6 +300,32 @@ fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
             s.push_str("clone(");
             s.push_str(&format_actions(inner, names));
             s.push(')');
+        }
+        Action::Sample { probability, actions } => {
+            let percent = 100.0 * f64::from(*probability) / f64::from(u32::MAX);
+            let _ = write!(s, "sample(sample={percent:.1}%,actions(");
+            s.push_str(&format_actions(actions, names));
+            s.push_str("))");
+        }
+        Action::Meter(m) => _ = write!(s, "meter({})", m.id),
+        Action::Hash { alg, basis } => {
+            let name = match alg {
+                HashAlg::L4 => "l4",
+                HashAlg::SymL4 => "sym_l4",
+            };
+            let _ = write!(s, "hash({name}({basis}))");
+        }
+        Action::Recirc(id) => _ = write!(s, "recirc({})", hex(*id)),
+        Action::CheckPktLen {
+            len,
+            greater,
+            less_equal,
+        } => {
+            let _ = write!(s, "check_pkt_len(size={len},gt(");
+            s.push_str(&format_actions(greater, names));
+            s.push_str("),le(");
+            s.push_str(&format_actions(less_equal, names));
+            s.push_str("))");
         }
         Action::Drop(_) => s.push_str("drop"),
     }

@@ -9,6 +9,7 @@
 
 use crate::action::{Action, DropReason, Upcall};
 use crate::drops::DropKind;
+use crate::meter::Meter;
 use std::sync::Arc;
 
 /// Deepest nesting of clones that keep state.
@@ -25,13 +26,39 @@ pub(crate) enum Op {
     Userspace(Arc<Upcall>, u32),
     /// Go on with a private copy.
     Copy,
-    /// Remember the packet as it is now.
-    Save,
+    /// Remember the packet as it is now. What ends the packet from here on goes on at the matching [`Op::Restore`],
+    /// which is this one.
+    Save(usize),
     /// Go back to what the matching [`Op::Save`] remembered.
     Restore,
     /// Rewrite headers or metadata.
     Apply(Action),
-    /// Stop, counting a drop.
+    /// End, unless the meter admits the packet.
+    Meter(Arc<Meter>),
+    /// Look the packet up again; a copy of it, if what follows needs it as it is.
+    Recirc {
+        /// Under this id.
+        id: u32,
+        /// A copy.
+        copy: bool,
+    },
+    /// Unless the packet is longer than `len`, go on at `at`.
+    Shorter {
+        /// Bytes.
+        len: u16,
+        /// Which step.
+        at: usize,
+    },
+    /// Unless a draw says yes, go on at `at`.
+    Unless {
+        /// Of 2³²−1 draws so many do.
+        probability: u32,
+        /// Which step.
+        at: usize,
+    },
+    /// Go on at this step.
+    Jump(usize),
+    /// End, counting a drop.
     Drop(DropKind),
 }
 
@@ -51,7 +78,7 @@ pub(crate) enum Shape {
 pub(crate) struct Program {
     pub(crate) ops: Box<[Op]>,
     pub(crate) shape: Shape,
-    /// Hands packets to the control plane, which wants the key.
+    /// Hands packets to the control plane, or back to a lookup, which want the key.
     pub(crate) needs_key: bool,
 }
 
@@ -75,7 +102,10 @@ impl Program {
         };
         Self {
             shape,
-            needs_key: c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
+            needs_key: c
+                .ops
+                .iter()
+                .any(|op| matches!(op, Op::Userspace(..) | Op::Recirc { .. })),
             ops: c.ops.into(),
         }
     }
@@ -114,18 +144,52 @@ impl Compiler {
                     self.nested(inner, shared, true, cut)?;
                 }
                 Action::Clone(inner) => {
-                    self.ops.push(Op::Save);
+                    let save = self.save();
                     // What follows needs the packet as it is, so the clone copies before its first write.
-                    let mut inner_shared = true;
-                    self.nested(inner, &mut inner_shared, false, cut)?;
-                    self.ops.push(Op::Restore);
+                    self.nested(inner, &mut true, false, cut)?;
+                    self.restore(save);
                     *shared |= has_output(inner);
+                }
+                Action::Sample { probability, actions } => {
+                    let save = self.save();
+                    let chance = (*probability != u32::MAX).then(|| {
+                        self.ops.push(Op::Jump(0));
+                        self.ops.len() - 1
+                    });
+                    self.nested(actions, &mut true, false, cut)?;
+                    if let Some(at) = chance {
+                        self.ops[at] = Op::Unless {
+                            probability: *probability,
+                            at: self.ops.len(),
+                        };
+                    }
+                    self.restore(save);
+                    *shared |= has_output(actions);
+                }
+                Action::CheckPktLen {
+                    len,
+                    greater,
+                    less_equal,
+                } => {
+                    let tail = tail && i + 1 == actions.len();
+                    self.check_len(*len, [greater, less_equal], shared, tail, cut)?;
+                }
+                Action::Meter(meter) => {
+                    // It may remark what it lets through.
+                    self.unshare(shared);
+                    self.ops.push(Op::Meter(Arc::clone(meter)));
+                }
+                Action::Recirc(id) => {
+                    let copy = *shared || !tail || i + 1 != actions.len();
+                    self.ops.push(Op::Recirc { id: *id, copy });
                 }
                 Action::Drop(reason) => {
                     self.ops.push(Op::Drop((*reason).into()));
                     return Some(());
                 }
-                Action::SetPriority(_) | Action::SetMark(_) => self.ops.push(Op::Apply(action.clone())),
+                Action::SetPriority(_) | Action::SetMark(_) | Action::Hash { .. } => {
+                    self.ops.push(Op::Apply(action.clone()));
+                }
                 Action::SetEth { .. }
                 | Action::SetIpv4 { .. }
                 | Action::SetIpv6 { .. }
@@ -138,14 +202,59 @@ impl Compiler {
                 | Action::PushMpls { .. }
                 | Action::PopMpls { .. }
                 | Action::SetMpls(_) => {
-                    if std::mem::take(shared) {
-                        self.ops.push(Op::Copy);
-                    }
+                    self.unshare(shared);
                     self.ops.push(Op::Apply(action.clone()));
                 }
             }
         }
         Some(())
+    }
+    /// What comes next writes the packet.
+    fn unshare(&mut self, shared: &mut bool) {
+        if std::mem::take(shared) {
+            self.ops.push(Op::Copy);
+        }
+    }
+    fn save(&mut self) -> usize {
+        self.ops.push(Op::Save(usize::MAX));
+        self.ops.len() - 1
+    }
+    fn restore(&mut self, save: usize) {
+        let at = self.ops.len();
+        self.ops.push(Op::Restore);
+        self.ops[save] = Op::Save(at);
+    }
+    /// Two lists, one of which runs; on the packet itself if nothing follows.
+    fn check_len(
+        &mut self,
+        len: u16,
+        [greater, less_equal]: [&[Action]; 2],
+        shared: &mut bool,
+        tail: bool,
+        cut: u32,
+    ) -> Option<()> {
+        let save = (!tail).then(|| self.save());
+        let (mut a, mut b) = if tail { (*shared, *shared) } else { (true, true) };
+        let branch = self.ops.len();
+        self.ops.push(Op::Shorter { len, at: 0 });
+        self.branch(greater, &mut a, tail, cut)?;
+        let jump = self.ops.len();
+        self.ops.push(Op::Jump(0));
+        self.ops[branch] = Op::Shorter { len, at: jump + 1 };
+        self.branch(less_equal, &mut b, tail, cut)?;
+        self.ops[jump] = Op::Jump(self.ops.len());
+        if let Some(save) = save {
+            self.restore(save);
+        }
+        *shared |= has_output(greater) || has_output(less_equal);
+        Some(())
+    }
+    /// A list that drops the packet if it is empty.
+    fn branch(&mut self, list: &[Action], shared: &mut bool, tail: bool, cut: u32) -> Option<()> {
+        if list.is_empty() && tail {
+            self.ops.push(Op::Drop(DropReason::Policy.into()));
+        }
+        self.nested(list, shared, tail, cut)
     }
     fn nested(&mut self, inner: &[Action], shared: &mut bool, tail: bool, cut: u32) -> Option<()> {
         if self.depth == MAX_NESTING {
@@ -171,7 +280,10 @@ pub(crate) fn growth(action: &Action) -> i32 {
 fn has_output(actions: &[Action]) -> bool {
     actions.iter().any(|a| match a {
         Action::Output(_) => true,
-        Action::Clone(inner) => has_output(inner),
+        Action::Clone(inner) | Action::Sample { actions: inner, .. } => has_output(inner),
+        Action::CheckPktLen {
+            greater, less_equal, ..
+        } => has_output(greater) || has_output(less_equal),
         _ => false,
     })
 }
@@ -235,12 +347,45 @@ mod tests {
         ]);
         let want = [
             Op::OutputTrunc(1, 64),
-            Op::Save,
+            Op::Save(5),
             Op::Copy,
             Op::Apply(Action::PopVlan),
             Op::Output(2),
             Op::Restore,
             Op::Output(3),
+        ];
+        assert_eq!(*p.ops, want);
+    }
+
+    /// Both branches end at the same step; what follows a branch gets the packet as it was before.
+    #[test]
+    fn branches_by_length() {
+        let check = Action::CheckPktLen {
+            len: 100,
+            greater: vec![Action::PopVlan, Action::Output(PortNo(1))],
+            less_equal: vec![],
+        };
+        let p = Program::compile(std::slice::from_ref(&check));
+        let want = [
+            Op::Shorter { len: 100, at: 4 },
+            Op::Apply(Action::PopVlan),
+            Op::Output(1),
+            Op::Jump(5),
+            Op::Drop(DropKind::Policy),
+        ];
+        assert_eq!(*p.ops, want);
+        let p = Program::compile(&[check, Action::PopVlan, Action::Recirc(7)]);
+        let want = [
+            Op::Save(6),
+            Op::Shorter { len: 100, at: 6 },
+            Op::Copy,
+            Op::Apply(Action::PopVlan),
+            Op::Output(1),
+            Op::Jump(6),
+            Op::Restore,
+            Op::Copy,
+            Op::Apply(Action::PopVlan),
+            Op::Recirc { id: 7, copy: false },
         ];
         assert_eq!(*p.ops, want);
     }

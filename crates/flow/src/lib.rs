@@ -12,6 +12,7 @@
 pub mod compose;
 pub mod extract;
 pub mod field;
+pub mod hash;
 pub mod key;
 mod mask;
 pub mod odp;

@@ -32,14 +32,14 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
             reason: meta.reason,
             table_id: meta.table,
             cookie: meta.cookie,
-            metadata: pipeline_fields(&meta.metadata),
+            metadata: pipeline_fields(meta.metadata()),
             userdata: meta.userdata.clone(),
             continuation: Vec::new(),
         },
         controller_id: meta.controller_id,
         max_len: (!is_miss).then_some(upcall.upcall.max_len),
     };
-    Some((meta.bridge, event))
+    Some((meta.bridge(), event))
 }
 
 /// A match on the pipeline fields that say something: the input port, and what is not zero.

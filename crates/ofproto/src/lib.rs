@@ -8,10 +8,12 @@
 pub mod bridge;
 pub mod conn;
 pub mod event;
+pub mod group;
 pub mod mac;
 pub mod model;
 pub mod ofproto;
 pub mod trace;
+mod versioned;
 pub mod xlate;
 
 pub use ofproto::Ofproto;

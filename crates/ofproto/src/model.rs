@@ -42,7 +42,8 @@ impl Stats {
     }
 }
 
-/// One OpenFlow rule. Immutable: a modification makes a new rule that shares `stats`.
+/// One OpenFlow rule. A modification makes a new rule that shares `stats`; only what packets change is atomic: `fin_timeout`
+/// shortens timeouts, a rule that is learned again counts as modified.
 #[derive(Debug)]
 pub struct Rule {
     /// Table that it is in.
@@ -54,9 +55,9 @@ pub struct Rule {
     /// Cookie.
     pub cookie: u64,
     /// Seconds without a packet before it goes, 0: none.
-    pub idle_timeout: u16,
+    pub idle_timeout: AtomicU16,
     /// Seconds before it goes, 0: none.
-    pub hard_timeout: u16,
+    pub hard_timeout: AtomicU16,
     /// Eviction importance (1.4).
     pub importance: u16,
     /// OFPFF_* flags as OpenFlow 1.5 numbers them.
@@ -66,7 +67,7 @@ pub struct Rule {
     /// Coarse clock at creation, ms.
     pub created_ms: u64,
     /// Coarse clock at the last modification, ms.
-    pub modified_ms: u64,
+    pub modified_ms: AtomicU64,
     /// Version of the tables that first had it, whatever was modified since.
     pub born: u64,
     /// The switch's own rule: not shown to controllers, not theirs to change.
@@ -76,6 +77,15 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// Makes timeouts shorter; 0: leaves the one as it is.
+    pub(crate) fn reduce_timeouts(&self, idle: u16, hard: u16) {
+        for (now, max) in [(&self.idle_timeout, idle), (&self.hard_timeout, hard)] {
+            let old = now.load(Relaxed);
+            if max != 0 && (old == 0 || old > max) {
+                now.store(max, Relaxed);
+            }
+        }
+    }
     /// Its match in the wide form.
     pub fn wide_match(&self) -> Match {
         self.matches.expand()
@@ -286,12 +296,20 @@ pub struct BridgeView {
     pub mac: Arc<crate::mac::MacTable>,
     /// Tables, 0 to 254.
     pub tables: Arc<Vec<Table>>,
+    /// Groups; shared by all views of this bridge, as the tables are.
+    pub(crate) groups: Arc<crate::versioned::Versioned<crate::group::Group>>,
+    /// Meters, the same in every version.
+    pub(crate) meters: Arc<crate::versioned::Versioned<Arc<crate::bridge::meters::OfMeter>>>,
     /// Which version of the rules is current; shared by all views of this bridge.
     pub version: Arc<AtomicU64>,
     /// At most this many tags are looked at (`other_config:vlan-limit`).
     pub vlan_limit: usize,
     /// A controller is configured or connected that misses go to (1.0 to 1.2 semantics of a table miss).
     pub miss_to_controller: bool,
+    /// Controllers are configured: buckets that watch them are live.
+    pub has_controllers: bool,
+    /// The bridge itself, which learns.
+    pub(crate) control: std::sync::Weak<crate::bridge::Bridge>,
 }
 
 /// The whole configuration.

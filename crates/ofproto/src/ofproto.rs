@@ -10,9 +10,20 @@ use heddle_datapath::{Datapath, Generations};
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Clock;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+/// Most meters of all bridges together.
+pub(crate) const MAX_METERS: u32 = 1 << 18;
+
+/// Numbers of meters in the datapath: the lowest free one is given out.
+#[derive(Default)]
+struct MeterNumbers {
+    /// All below it are taken or in `free`.
+    next: u32,
+    free: BTreeSet<u32>,
+}
 
 /// The control half of the switch. Shared by all control threads.
 pub struct Ofproto {
@@ -21,6 +32,7 @@ pub struct Ofproto {
     clock: Arc<Clock>,
     bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
     next_id: AtomicU64,
+    meter_numbers: Mutex<MeterNumbers>,
 }
 
 /// Which patch ports exist, and where.
@@ -47,6 +59,7 @@ impl Ofproto {
             clock,
             bridges: Mutex::new(BTreeMap::new()),
             next_id: AtomicU64::new(1),
+            meter_numbers: Mutex::default(),
         })
     }
 
@@ -73,6 +86,23 @@ impl Ofproto {
     /// Generation counters that cached translations depend on.
     pub fn generations(&self) -> &Generations {
         heddle_datapath::Translate::generations(&*self.pipeline)
+    }
+
+    /// A number for a meter in the datapath, if there is one left.
+    pub(crate) fn take_meter_number(&self) -> Option<u32> {
+        let mut numbers = self.meter_numbers.lock();
+        numbers.free.pop_first().or_else(|| {
+            let n = numbers.next;
+            (n < MAX_METERS).then(|| {
+                numbers.next += 1;
+                n
+            })
+        })
+    }
+
+    /// Takes a number back.
+    pub(crate) fn give_meter_number(&self, n: u32) {
+        self.meter_numbers.lock().free.insert(n);
     }
 
     /// Makes a bridge, or returns the one of that name with the new configuration.
@@ -143,6 +173,7 @@ impl Ofproto {
 
     /// Time passes: expires rules and addresses of all bridges.
     pub fn tick(&self) {
+        self.pipeline.expire();
         for b in self.bridges() {
             b.tick();
         }

@@ -3,6 +3,16 @@
 //! The datapath never sees these: translation turns them into datapath actions. Fields that only one version
 //! of the protocol has are optional here, so that an action prints and encodes as it was given.
 
+mod ct;
+mod hash;
+mod learn;
+mod misc;
+
+pub use ct::{Ct, CtZone, Nat, NatAddresses, NatDirection};
+pub use hash::{Bundle, BundleAlgorithm, HashFields, Multipath, MultipathAlgorithm};
+pub use learn::{Learn, LearnDst, LearnSpec, LearnSrc};
+pub use misc::{CheckPktLarger, Conjunction, Encap, EncapProperty, Sample, SampleDirection, packet_type};
+
 /// An OpenFlow port number in its 32-bit form (1.0 and NXM numbers are widened: 0xfff8 is 0xfffffff8).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Port(pub u32);
@@ -164,7 +174,7 @@ pub enum Action {
         /// With the original direction's connection tuple.
         with_ct_orig: bool,
     },
-    /// Group (kept and printed; its datapath follows with groups).
+    /// Runs a group.
     Group(u32),
     /// Meter instruction in its 1.5 action form.
     Meter(u32),
@@ -176,8 +186,43 @@ pub enum Action {
     Drop,
     /// Stops processing (`exit`).
     Exit,
-    /// An action that decodes, encodes and prints, whose datapath follows later: name, text form, wire bytes.
-    Opaque(Box<OpaqueAction>),
+    /// Adds flows.
+    Learn(Box<Learn>),
+    /// Part of a conjunctive match: never runs.
+    Conjunction(Conjunction),
+    /// Writes the number of one of several links.
+    Multipath(Box<Multipath>),
+    /// Outputs to one of several ports, or writes its number.
+    Bundle(Box<Bundle>),
+    /// Shortens the flow's timeouts once a FIN or RST was seen.
+    FinTimeout {
+        /// Idle timeout from then on; 0: no change.
+        idle: u16,
+        /// Hard timeout from then on; 0: no change.
+        hard: u16,
+    },
+    /// Samples packets.
+    Sample(Box<Sample>),
+    /// Writes whether the packet is longer than some length.
+    CheckPktLarger(Box<CheckPktLarger>),
+    /// Takes a tunnel option away.
+    DeleteField(FieldId),
+    /// Pushes a header.
+    Encap(Box<Encap>),
+    /// Pops a header; the packet is then of this type, see [`packet_type`].
+    Decap(u32),
+    /// Decrements the TTL of a network service header.
+    DecNshTtl,
+    /// Connection tracking.
+    Ct(Box<Ct>),
+    /// Forgets the packet's connection.
+    CtClear,
+    /// Address translation, inside of `Ct` only.
+    Nat(Box<Nat>),
+    /// Tests: recirculates the packet.
+    DebugRecirc,
+    /// Tests: no cached answer.
+    DebugSlow,
 }
 
 /// `controller(...)`, see `ovs-actions(7)`.
@@ -195,17 +240,6 @@ pub struct ControllerAction {
     pub pause: bool,
     /// Meter for the packet-ins.
     pub meter_id: Option<u32>,
-}
-
-/// An action that is carried but not executed yet.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct OpaqueAction {
-    /// Its name in `ovs-ofctl`'s text.
-    pub name: &'static str,
-    /// As `ovs-ofctl dump-flows` prints it.
-    pub text: String,
-    /// Its body as it came on the wire, without padding of the list.
-    pub wire: Vec<u8>,
 }
 
 /// One instruction (1.1 and later).

@@ -10,9 +10,11 @@ pub(crate) mod cursor;
 mod flow_mod;
 mod flow_removed;
 mod flow_stats;
+mod groups;
 mod match10;
 mod match11;
 mod matches;
+mod meters;
 mod monitor;
 mod multipart;
 mod oxs;
@@ -28,7 +30,7 @@ mod vendor;
 
 use crate::error::{DecodeError, EncodeError, ErrorKind};
 use crate::header::{HEADER_LEN, Header};
-use crate::message::{Message, PacketInFormat, Unsupported};
+use crate::message::{Message, PacketInFormat};
 use crate::version::Version;
 use cursor::{Put, Reader};
 pub use multipart::FlowStatsWriter;
@@ -82,12 +84,6 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
         } else {
             Err(ErrorKind::BadRequestBadLen)
         }
-    };
-    let unsupported = |kind, error: ErrorKind| {
-        Ok(Message::Unsupported(Unsupported {
-            kind,
-            error: error.about(bytes),
-        }))
     };
     let message = match ty {
         Type::Vendor => return vendor::decode(header, version, r, bytes, cx),
@@ -168,14 +164,8 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
                 Message::GetAsyncReply(c)
             }
         }
-        Type::GroupMod => {
-            r.skip(8)?;
-            return unsupported("OFPT_GROUP_MOD", ErrorKind::GroupModFailedOutOfGroups);
-        }
-        Type::MeterMod => {
-            r.skip(8)?;
-            return unsupported("OFPT_METER_MOD", ErrorKind::MeterModFailedOutOfMeters);
-        }
+        Type::GroupMod => Message::GroupMod(Box::new(groups::decode_mod(version, r)?)),
+        Type::MeterMod => Message::MeterMod(meters::decode_mod(r)?),
         Type::BundleControl => {
             if r.len() < 8 {
                 return Err(ErrorKind::BadRequestBadLen);
@@ -315,6 +305,17 @@ fn encode_body(version: Version, xid: u32, message: &Message, out: &mut Vec<u8>)
             }
             flow_mod::encode(version, f, out)?;
             wire(if vendor { Type::Vendor } else { Type::FlowMod }, "flow mod")
+        }
+        Message::GroupMod(g) => {
+            if v10 {
+                vendor::begin(vendor::NXT_GROUP_MOD, out);
+            }
+            groups::encode_mod(version, g, out)?;
+            wire(if v10 { Type::Vendor } else { Type::GroupMod }, "group mod")
+        }
+        Message::MeterMod(m) => {
+            meters::encode_mod(m, out);
+            wire(Type::MeterMod, "meter mod")
         }
         Message::FlowRemoved(f) => {
             if v10 && f.nxm {

@@ -19,6 +19,7 @@ pub mod version;
 mod tests;
 
 pub use action::{Action, Instruction, InstructionSet, Port};
+pub use actions::enable_debug_actions;
 pub use codec::{DecodeContext, FlowStatsWriter, decode, encode};
 pub use error::{DecodeError, EncodeError, ErrorKind, OfError};
 pub use header::{Header, frame_len};

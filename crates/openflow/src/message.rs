@@ -6,6 +6,8 @@
 
 mod bundle;
 mod flow;
+mod group;
+mod meter;
 mod monitor;
 mod packet;
 mod port;
@@ -16,6 +18,14 @@ mod table;
 
 pub use bundle::{BUNDLE_ATOMIC, BUNDLE_ORDERED, BundleAdd, BundleCommand, BundleControl};
 pub use flow::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, GROUP_ANY};
+pub use group::{
+    BUCKET_ALL, BUCKET_FIRST, BUCKET_LAST, BUCKET_MAX, Bucket, GROUP_ALL, GROUP_MAX, GroupCommand, GroupDesc,
+    GroupMod, GroupStats, GroupType, Selection, SelectionMethod,
+};
+pub use meter::{
+    Band, BandKind, METER_ALL, METER_CONTROLLER, METER_MAX, METER_SLOWPATH, MeterCommand, MeterConfig,
+    MeterFlags, MeterMod, MeterStats,
+};
 pub use monitor::{FlowChange, FlowEvent, FlowMonitorRequest, FlowUpdate, MonitorCommand, MonitorFlags};
 pub use packet::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
 pub use port::{
@@ -61,6 +71,10 @@ pub enum Message {
     FlowMod(Box<FlowMod>),
     /// A flow went away.
     FlowRemoved(Box<FlowRemoved>),
+    /// Changes groups (1.1 and later; Nicira's in 1.0).
+    GroupMod(Box<GroupMod>),
+    /// Changes meters (1.3 and later).
+    MeterMod(MeterMod),
     /// A port came, went or changed.
     PortStatus(PortStatus),
     /// Configures a port.

@@ -5,6 +5,8 @@
 
 mod display;
 mod parse;
+mod read;
+mod show;
 
 pub use display::{ActionsText, InstructionsText};
 pub use parse::{parse_actions, parse_instructions};

@@ -399,8 +399,6 @@ fn cases() -> Vec<Case> {
             V14..=V15,
             &["queue 2", "min_rate:2.0%", "max_rate:50.0%"],
         ),
-        case(reply(MpReply::GroupStats), V10..=V15, &["GROUP"]),
-        case(reply(MpReply::GroupDesc), V10..=V15, &["GROUP"]),
         case(
             reply(MpReply::GroupFeatures(GroupFeatures {
                 types: 15,
@@ -422,8 +420,6 @@ fn cases() -> Vec<Case> {
             V13..=V15,
             &["max_meter:5"],
         ),
-        case(reply(MpReply::MeterStats), V13..=V15, &["METER"]),
-        case(reply(MpReply::MeterConfig), V13..=V15, &["METER"]),
     ]
 }
 

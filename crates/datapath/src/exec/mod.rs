@@ -13,15 +13,16 @@ mod tags;
 #[cfg(test)]
 mod tests;
 
-use crate::action::{Action, PortNo, Upcall, UpcallKind};
+use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
+use crate::meter::{Meter, Verdict};
 use crate::program::{MAX_NESTING, Op, Program, Shape, growth};
 use crate::tx::TxTable;
 use crate::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
 use arrayvec::ArrayVec;
 use heddle_flow::FlowKey;
-use heddle_packet::{BURST, Packet, Pool};
+use heddle_packet::{BURST, GsoKind, Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
@@ -49,6 +50,17 @@ pub(crate) struct Meta {
     pub(crate) routing_header: bool,
     pub(crate) priority: u32,
     pub(crate) mark: u32,
+    /// The hash that the next recirculation is to know.
+    pub(crate) hash: Option<(HashAlg, u32)>,
+}
+
+/// A packet to be looked up again.
+pub(crate) struct Recirculated {
+    pub(crate) id: LiveId,
+    pub(crate) recirc: u32,
+    pub(crate) meta: Meta,
+    /// Its key when it was looked up last.
+    pub(crate) key: FlowKey,
 }
 
 /// The packets of one burst and their copies.
@@ -67,7 +79,7 @@ impl Live<'_> {
             &self.copies[i - BURST]
         }
     }
-    fn get_mut(&mut self, id: LiveId) -> &mut Packet {
+    pub(crate) fn get_mut(&mut self, id: LiveId) -> &mut Packet {
         let i = usize::from(id);
         if i < BURST {
             &mut self.burst[i]
@@ -85,7 +97,22 @@ pub(crate) struct Exec<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) tx: &'a mut TxTable,
     pub(crate) upcalls: &'a mut UpcallTx,
+    pub(crate) recirc: &'a mut Vec<Recirculated>,
     pub(crate) drops: &'a Drops,
+    /// State of the draws of samples; not zero.
+    pub(crate) random: &'a mut u64,
+    /// The burst's clock.
+    pub(crate) now_ms: u64,
+}
+
+/// The next number of a sequence that looks random (xorshift64*, Vigna): good enough for samples.
+fn draw(state: &mut u64) -> u32 {
+    let mut x = *state;
+    x ^= x >> 12;
+    x ^= x << 25;
+    x ^= x >> 27;
+    *state = x;
+    u32::try_from(x.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32).expect("32 bits")
 }
 
 impl Exec<'_> {
@@ -149,31 +176,92 @@ impl Exec<'_> {
     /// Runs `program` on packet `id` of the burst.
     pub(crate) fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
         let (mut id, mut meta) = (id, meta);
-        let mut saved: ArrayVec<(LiveId, Meta), MAX_NESTING> = ArrayVec::new();
-        for op in &*program.ops {
-            match op {
-                Op::Output(port) => self.output(*port, id),
-                Op::OutputTrunc(port, n) => self.output_trunc(*port, *n, id),
-                Op::Userspace(upcall, cut) => self.userspace(upcall, *cut, id, &meta),
-                Op::Copy => match self.copy(id) {
-                    Some(new) => id = new,
-                    None => return self.drops.add(DropKind::Copies, 1),
-                },
-                // The compiler bounds the nesting by the same constant.
-                Op::Save => _ = saved.try_push((id, meta)),
+        let mut saved: ArrayVec<(LiveId, Meta, usize), MAX_NESTING> = ArrayVec::new();
+        let mut at = 0;
+        while let Some(op) = program.ops.get(at) {
+            at += 1;
+            let done = match op {
+                Op::Output(port) => {
+                    self.output(*port, id);
+                    Ok(())
+                }
+                Op::OutputTrunc(port, n) => {
+                    self.output_trunc(*port, *n, id);
+                    Ok(())
+                }
+                Op::Userspace(upcall, cut) => {
+                    self.userspace(upcall, *cut, id, &meta);
+                    Ok(())
+                }
+                Op::Copy => self.copy(id).map(|new| id = new).ok_or(DropKind::Copies),
+                Op::Save(end) => {
+                    // The compiler bounds the nesting by the same constant.
+                    let _ = saved.try_push((id, meta, *end));
+                    Ok(())
+                }
                 Op::Restore => {
                     if let Some(s) = saved.pop() {
-                        (id, meta) = s;
+                        (id, meta, _) = s;
                     }
+                    Ok(())
                 }
-                Op::Apply(action) => {
-                    if let Err(kind) = apply(self.live.get_mut(id), &mut meta, action) {
-                        return self.drops.add(kind, 1);
+                Op::Apply(action) => apply(self.live.get_mut(id), &mut meta, action),
+                Op::Meter(meter) => self.meter(meter, id, &meta),
+                Op::Recirc { id: recirc, copy } => self.recirculate(*recirc, *copy, id, &meta),
+                Op::Shorter { len, at: other } => {
+                    if wire_len(self.live.get(id), &meta) <= usize::from(*len) {
+                        at = *other;
                     }
+                    Ok(())
                 }
-                Op::Drop(kind) => return self.drops.add(*kind, 1),
+                Op::Unless {
+                    probability,
+                    at: other,
+                } => {
+                    if draw(self.random) > *probability {
+                        at = *other;
+                    }
+                    Ok(())
+                }
+                Op::Jump(to) => {
+                    at = *to;
+                    Ok(())
+                }
+                Op::Drop(kind) => Err(*kind),
+            };
+            if let Err(kind) = done {
+                self.drops.add(kind, 1);
+                // Only the copy at hand ends.
+                let Some((.., end)) = saved.last() else { return };
+                at = *end;
             }
         }
+    }
+
+    fn meter(&mut self, meter: &Meter, id: LiveId, meta: &Meta) -> Result<(), DropKind> {
+        match meter.police(self.live.get(id).len(), self.now_ms) {
+            Verdict::Pass => Ok(()),
+            Verdict::Drop => Err(DropKind::Meter),
+            Verdict::Remark(steps) => {
+                set::remark(self.live.get_mut(id), meta, steps);
+                Ok(())
+            }
+        }
+    }
+
+    fn recirculate(&mut self, recirc: u32, copy: bool, id: LiveId, meta: &Meta) -> Result<(), DropKind> {
+        let id = if copy {
+            self.copy(id).ok_or(DropKind::Copies)?
+        } else {
+            id
+        };
+        self.recirc.push(Recirculated {
+            id,
+            recirc,
+            meta: *meta,
+            key: self.key.copied().unwrap_or_default(),
+        });
+        Ok(())
     }
 
     fn output(&mut self, port: u32, id: LiveId) {
@@ -250,6 +338,19 @@ impl Exec<'_> {
     }
 }
 
+/// Length of the packet, or of the segments that it will be cut into.
+fn wire_len(p: &Packet, meta: &Meta) -> usize {
+    let Some(gso) = p.offload.gso else { return p.len() };
+    let l4 = usize::from(meta.l4);
+    // Where the payload starts: the data offset of TCP says.
+    let header = if gso.kind == GsoKind::Udp {
+        8
+    } else {
+        usize::from(p.head().get(l4 + 12).map_or(5, |b| b >> 4)) * 4
+    };
+    p.len().min(l4 + header + usize::from(gso.size))
+}
+
 /// Applies an action that changes the packet or its metadata.
 fn apply(p: &mut Packet, meta: &mut Meta, action: &Action) -> Result<(), DropKind> {
     let tagged = match action {
@@ -260,6 +361,10 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action) -> Result<(), DropKin
         Action::SetMpls(m) => tags::set_mpls(p, m),
         Action::SetPriority(m) => {
             meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);
+            Ok(())
+        }
+        Action::Hash { alg, basis } => {
+            meta.hash = Some((*alg, *basis));
             Ok(())
         }
         Action::SetMark(m) => {

@@ -164,6 +164,34 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
     Some(())
 }
 
+/// Raises the drop precedence of an IP packet by so many steps; leaves others alone.
+pub(super) fn remark(p: &mut Packet, meta: &Meta, steps: u8) {
+    let l3 = usize::from(meta.l3);
+    let Some(b) = p.head().get(l3..).and_then(|h| h.first_chunk::<2>()).copied() else {
+        return;
+    };
+    let whole = |value: u8| Masked { value, mask: u8::MAX };
+    let keep = Masked::default();
+    let action = match b[0] >> 4 {
+        4 => Action::SetIpv4 {
+            src: Masked::default(),
+            dst: Masked::default(),
+            tos: whole(crate::meter::remark(b[1], steps)),
+            ttl: keep,
+        },
+        6 => Action::SetIpv6 {
+            src: Masked::default(),
+            dst: Masked::default(),
+            label: Masked::default(),
+            tclass: whole(crate::meter::remark(b[0] << 4 | b[1] >> 4, steps)),
+            hlimit: keep,
+        },
+        _ => return,
+    };
+    // A header that is cut short keeps what it says.
+    let _ = set(p, meta, &action);
+}
+
 fn pair(a: Be32, b: Be32) -> [u8; 8] {
     (u64::from(a.get()) << 32 | u64::from(b.get())).to_be_bytes()
 }

@@ -79,7 +79,10 @@ impl Worker {
             None => self.lookup_all(now_ms),
         };
         let t2 = time();
-        self.execute_all();
+        self.execute_all(now_ms);
+        if !self.scratch.recirc.is_empty() {
+            self.recirculate_all(now_ms);
+        }
         let t3 = time();
         self.send_all();
         let t4 = Tsc::now();
@@ -226,7 +229,7 @@ impl Worker {
         }
     }
 
-    fn execute_all(&mut self) {
+    fn execute_all(&mut self, now_ms: u64) {
         let vlan_limit = self.shared.vlan_limit.load(Relaxed);
         for g in 0..self.scratch.groups.len() {
             let group = self.scratch.groups[g];
@@ -252,7 +255,10 @@ impl Worker {
                 pool: &mut self.pool,
                 tx: &mut self.tx,
                 upcalls: &mut self.upcalls,
+                recirc: &mut s.recirc,
                 drops: &self.counters.drops,
+                random: &mut s.random,
+                now_ms,
             };
             let ordinary = s.parsed.runs[r].kind == Kind::Ordinary;
             exec.group(program, group.first..group.end, group.longest, ordinary, || {

@@ -7,13 +7,23 @@
 //! starts with zero packets, as in Open vSwitch.
 
 use super::{Choice, Worker};
+use crate::compact::CompactKey;
 use crate::drops::DropKind;
+use crate::exec::{Live, LiveId};
 use crate::program::Program;
 use crate::translate::{Purpose, Request};
 use heddle_flow::FlowKey;
 use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// A packet that is looked up.
+pub(super) struct Subject<'a> {
+    pub(super) key: &'a FlowKey,
+    /// Its compact key, if it is ordinary.
+    pub(super) compact: Option<CompactKey>,
+    pub(super) id: LiveId,
+}
 
 impl Worker {
     /// No entry matches packet `i`, of run `r`. It is translated for if its queue's miss budget allows ([`super::turn`]).
@@ -29,8 +39,9 @@ impl Worker {
         }
         let before = Tsc::now();
         let key = self.full_key(r, i);
-        self.translate(&key, i, now_ms);
-        let choice = self.install(&key, r, i, any, now_ms);
+        let subject = self.subject(&key, r, i);
+        self.translate(&subject, now_ms);
+        let choice = self.install(&subject, any, now_ms);
         if let Some(slot) = slot {
             self.rx[slot].turn.spend(Tsc::now().wrapping_sub(before));
         }
@@ -58,20 +69,59 @@ impl Worker {
         any: u64,
         now_ms: u64,
     ) -> (Choice, Option<u32>) {
-        let Some(number) = self.cache.entry(slot).map(|e| e.verdict()) else {
-            return (self.miss(r, i, any, now_ms), None);
-        };
-        let Some(verdict) = self.cache.verdict(number).map(Arc::clone) else {
-            return (self.miss(r, i, any, now_ms), None);
-        };
-        let generations = self.shared.translate.generations();
-        let holds = verdict.valid_at(any) || verdict.recheck(any, generations);
-        if holds || self.cache.passes_by(slot, any, generations) {
+        if let Some(number) = self.recheck(slot, any) {
             return (Choice::Verdict(number), Some(slot));
         }
-        self.counters.revalidated.add(1);
         let key = self.full_key(r, i);
-        self.translate(&key, i, now_ms);
+        self.renew_of(slot, &self.subject(&key, r, i), any, now_ms)
+    }
+
+    /// As [`Worker::revalidate`].
+    pub(super) fn revalidate_of(
+        &mut self,
+        slot: u32,
+        subject: &Subject<'_>,
+        any: u64,
+        now_ms: u64,
+    ) -> (Choice, Option<u32>) {
+        match self.recheck(slot, any) {
+            Some(number) => (Choice::Verdict(number), Some(slot)),
+            None => self.renew_of(slot, subject, any, now_ms),
+        }
+    }
+
+    fn subject<'a>(&self, key: &'a FlowKey, r: usize, i: usize) -> Subject<'a> {
+        Subject {
+            key,
+            compact: self.scratch.parsed.key(r).copied(),
+            id: LiveId::try_from(i).expect("a burst has fewer packets"),
+        }
+    }
+
+    /// The verdict of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets.
+    fn recheck(&self, slot: u32, any: u64) -> Option<u32> {
+        let number = self.cache.entry(slot)?.verdict();
+        let verdict = self.cache.verdict(number)?;
+        let generations = self.shared.translate.generations();
+        let holds = verdict.valid_at(any) || verdict.recheck(any, generations);
+        (holds || self.cache.passes_by(slot, any, generations)).then_some(number)
+    }
+
+    /// No entry matches.
+    pub(super) fn miss_of(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
+        self.counters.misses.add(1);
+        self.translate(subject, now_ms);
+        self.install(subject, any, now_ms)
+    }
+
+    /// The dependencies of the entry in `slot` have moved.
+    fn renew_of(&mut self, slot: u32, subject: &Subject<'_>, any: u64, now_ms: u64) -> (Choice, Option<u32>) {
+        let number = self.cache.entry(slot).map(|e| e.verdict());
+        let Some(verdict) = number.and_then(|n| self.cache.verdict(n)).map(Arc::clone) else {
+            return (self.miss_of(subject, any, now_ms), None);
+        };
+        self.counters.revalidated.add(1);
+        self.translate(subject, now_ms);
         let t = &mut self.scratch.translation;
         // Masks are per port.
         t.mask.0.in_port = u32::MAX;
@@ -86,35 +136,43 @@ impl Worker {
             return (Choice::Verdict(number), Some(slot));
         }
         self.cache.forget(slot);
-        (self.install(&key, r, i, any, now_ms), None)
+        (self.install(subject, any, now_ms), None)
     }
 
-    fn translate(&mut self, key: &FlowKey, i: usize, now_ms: u64) {
+    fn translate(&mut self, subject: &Subject<'_>, now_ms: u64) {
         let s = &mut self.scratch;
         s.translation.clear();
+        let live = Live {
+            burst: &mut s.burst,
+            copies: &mut s.copies,
+        };
         let request = Request {
-            key,
-            packet: Some(&s.burst[i]),
+            key: subject.key,
+            packet: Some(live.get(subject.id)),
             now_ms,
             purpose: Purpose::Miss,
         };
         self.shared.translate.translate(&request, &mut s.translation);
     }
 
-    /// Runs the translation at hand for packet `i`, and caches it if it may be.
-    fn install(&mut self, key: &FlowKey, r: usize, i: usize, any: u64, now_ms: u64) -> Choice {
+    /// Runs the translation at hand for a packet, and caches it if it may be.
+    fn install(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
         let s = &mut self.scratch;
+        let live = Live {
+            burst: &mut s.burst,
+            copies: &mut s.copies,
+        };
+        let (key, len) = (subject.key, live.get(subject.id).len() as u64);
         let t = &mut s.translation;
-        let (len, flags) = (s.burst[i].len() as u64, key.tcp_flags);
         for c in &t.credits {
-            c.credit(1, len, now_ms, flags);
+            c.credit(1, len, now_ms, key.tcp_flags);
         }
         if self.cache.notes_waiting() > crate::note::RING / 2 {
             self.shared.wake_sweeper();
         }
         if !t.uncacheable
             && self.shared.has_room()
-            && let Some(verdict) = self.cache.insert(key, s.parsed.key(r), t, any, now_ms)
+            && let Some(verdict) = self.cache.insert(key, subject.compact.as_ref(), t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);
             self.counters.flows.set(self.cache.len() as u64);
@@ -125,7 +183,7 @@ impl Worker {
         }
         self.counters.not_cached.add(1);
         s.once.push(Arc::new(Program::compile(&t.actions)));
-        // At most one program per packet of the burst.
+        // A burst's packets and their copies are fewer than a number of 16 bits counts.
         u16::try_from(s.once.len() - 1).map_or(Choice::Gone, Choice::Once)
     }
 }

@@ -10,6 +10,7 @@
 mod burst;
 mod command;
 mod miss;
+mod recirc;
 mod turn;
 mod wait;
 
@@ -17,6 +18,7 @@ pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
 
 use crate::cache::Cache;
 use crate::counters::{PortCounters, Window, WorkerCounters};
+use crate::exec::Recirculated;
 use crate::parse::{Parsed, Run};
 use crate::perf::Start;
 use crate::program::Program;
@@ -159,6 +161,8 @@ struct Scratch {
     spare: Burst,
     sources: Vec<Source>,
     copies: Vec<Packet>,
+    recirc: Vec<Recirculated>,
+    random: u64,
     parsed: Parsed,
     groups: Vec<Group>,
     once: Vec<Arc<Program>>,
@@ -230,6 +234,8 @@ impl Worker {
                 spare: Burst::new(),
                 sources: Vec::new(),
                 copies: Vec::new(),
+                recirc: Vec::new(),
+                random: Tsc::now() | 1,
                 parsed: Parsed::new(BURST),
                 groups: Vec::with_capacity(BURST),
                 once: Vec::new(),

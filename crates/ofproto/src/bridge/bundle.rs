@@ -1,6 +1,6 @@
 //! Bundles: many messages that take effect together (OpenFlow 1.4 §6.9).
 //!
-//! All flow mods of a bundle are steps of one [`Change`]: workers see them all at once, or, where one of them fails, none.
+//! All flow mods and group mods of a bundle are steps of one [`Change`]: workers see them all at once, or, where one of them fails, none.
 //! A packet-out sees the tables as the messages before it leave them; its packet leaves when all has gone well.
 //! Ports cannot be changed in a way that workers see at the same moment, so an atomic bundle with a port mod is refused.
 
@@ -38,6 +38,7 @@ impl Bridge {
     pub fn check_bundled(&self, version: Version, message: &Message) -> Result<(), ErrorKind> {
         match message {
             Message::FlowMod(fm) => self.check_flow_mod(version, fm),
+            Message::GroupMod(_) => Ok(()),
             Message::PacketOut(po) => self.check_packet_out(version, po).map(|_| ()),
             Message::PortMod(_) => Ok(()),
             Message::Unsupported(u) => Err(u.error.kind),
@@ -84,6 +85,7 @@ impl Change<'_> {
                 self.bridge.check_flow_mod(version, fm)?;
                 self.flow_mod(version, fm).map(|()| None)
             }
+            Message::GroupMod(gm) => self.group_mod(gm).map(|()| None),
             Message::PacketOut(po) => {
                 let input = self.bridge.check_packet_out(version, po)?;
                 let prepared = self.bridge.prepare_packet_out(po, input, Some(self.version))?;

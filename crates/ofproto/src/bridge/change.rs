@@ -8,10 +8,13 @@
 //! **Costs.** A step costs one insertion into or removal from the classifier and one entry in the undo list.
 
 use super::{Bridge, Event, FlowChanged, Linked, Origin, State};
+use crate::group::Group;
 use crate::model::Rule;
+use crate::versioned::Held;
 use heddle_classifier::MiniMatch;
 use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowModFlags, FlowRemoved, FlowRemovedReason};
+use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,8 +28,8 @@ pub(super) struct Change<'a> {
     /// The version at which the steps become visible.
     pub(super) version: u64,
     pub(super) events: Vec<Event>,
-    /// By generation slot of a table: the matches of the rules that come or go.
-    changes: BTreeMap<u16, Changes>,
+    /// By generation slot: the matches of a table's rules that come or go; for anything else, that it changes.
+    pub(super) changes: BTreeMap<u16, Changes>,
     undo: Vec<Step>,
 }
 
@@ -34,6 +37,8 @@ pub(super) struct Change<'a> {
 enum Step {
     Linked(Linked),
     Unlinked(Linked),
+    GroupAdded(Arc<Held<Group>>),
+    GroupRemoved(Arc<Held<Group>>),
 }
 
 impl Bridge {
@@ -43,8 +48,32 @@ impl Bridge {
         origin: Option<Origin>,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
+        let result = self.change_told(origin, f);
+        self.settle();
+        result
+    }
+
+    /// As [`Bridge::change`], without doing what workers have left to do.
+    pub(super) fn change_told<R, E>(
+        &self,
+        origin: Option<Origin>,
+        f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
+    ) -> Result<R, E> {
         let _order = self.order.lock();
-        let mut state = self.state.lock();
+        let (result, events) = self.change_in(self.state.lock(), origin, f);
+        // Those of workers come first: they were told to wait while no control thread was here.
+        self.emit(&self.take_events());
+        self.emit(&events);
+        result
+    }
+
+    /// Takes the steps of `f`, with both mutexes held; the events are the caller's to tell. After a failure there are none.
+    pub(super) fn change_in<R, E>(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        origin: Option<Origin>,
+        f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
+    ) -> (Result<R, E>, Vec<Event>) {
         let mut change = Change {
             bridge: self,
             version: self.current_version() + 1,
@@ -57,8 +86,9 @@ impl Bridge {
         let result = f(&mut change);
         if result.is_err() {
             change.roll_back();
-            return result;
+            return (result, Vec::new());
         }
+        change.delete_orphans();
         let Change {
             version,
             changes,
@@ -68,9 +98,7 @@ impl Bridge {
         if !changes.is_empty() {
             self.commit(version, changes);
         }
-        drop(state);
-        self.emit(&events);
-        result
+        (result, events)
     }
 }
 
@@ -82,6 +110,11 @@ impl Change<'_> {
             .find_exact(self.version, matches, priority)
     }
 
+    /// Something other than rules changes, that has this generation slot.
+    pub(super) fn touch(&mut self, slot: u16) {
+        self.changes.entry(slot).or_default();
+    }
+
     /// Cached answers are told which rule of a table changes.
     fn note(&mut self, table: u8, matches: &MiniMatch) {
         let slot = self.bridge.tables[usize::from(table)].slot;
@@ -90,7 +123,7 @@ impl Change<'_> {
 
     /// Adds a rule.
     pub(super) fn link(&mut self, mut rule: Rule, priority: i32) -> Linked {
-        let (table, timed) = (rule.table, rule.idle_timeout != 0 || rule.hard_timeout != 0);
+        let (table, timed) = (rule.table, super::learn::may_time_out(&rule));
         let rules = &self.bridge.tables[usize::from(table)].rules;
         rule.matches = rules.share(rule.matches);
         let matches = rule.matches.clone();
@@ -99,6 +132,7 @@ impl Change<'_> {
             self.state.timed.push(entry.clone());
         }
         self.state.tables[usize::from(table)].linked(&entry);
+        self.state.refs.add(&entry);
         self.note(table, &matches);
         self.undo.push(Step::Linked(entry.clone()));
         entry
@@ -113,6 +147,7 @@ impl Change<'_> {
         {
             self.state.garbage = true;
             self.state.tables[table].unlinked(e);
+            self.state.refs.remove(e);
             self.note(e.data.table, &e.data.matches);
             self.undo.push(Step::Unlinked(e.clone()));
         }
@@ -127,6 +162,22 @@ impl Change<'_> {
         }
         self.report(FlowEvent::Removed(reason), e.data.clone(), None);
         self.table_status(e.data.table);
+    }
+
+    /// Adds a group; one with this number was removed before.
+    pub(super) fn link_group(&mut self, group: Group) {
+        let (id, slot) = (group.id, Group::slot(self.bridge.id, group.id));
+        let held = self.bridge.groups.insert(id, self.version, group);
+        self.undo.push(Step::GroupAdded(held));
+        self.touch(slot);
+    }
+
+    /// Removes a group; what uses it is the caller's business.
+    pub(super) fn unlink_group(&mut self, group: &Arc<Held<Group>>) {
+        group.remove(self.version);
+        self.state.garbage = true;
+        self.undo.push(Step::GroupRemoved(group.clone()));
+        self.touch(Group::slot(self.bridge.id, group.data.id));
     }
 
     /// Tells flow monitors. `old`: the rule before, where its actions count too.
@@ -152,8 +203,8 @@ impl Change<'_> {
             table_id: Some(rule.table),
             duration_sec,
             duration_nsec,
-            idle_timeout: rule.idle_timeout,
-            hard_timeout: rule.hard_timeout,
+            idle_timeout: rule.idle_timeout.load(Relaxed),
+            hard_timeout: rule.hard_timeout.load(Relaxed),
             packet_count: rule.stats.packets.load(Relaxed),
             byte_count: rule.stats.bytes.load(Relaxed),
             nxm: false,
@@ -171,13 +222,19 @@ impl Change<'_> {
                         .rules
                         .remove(&e.data.matches, &e, self.version);
                     self.state.tables[table].unlinked(&e);
+                    self.state.refs.remove(&e);
                 }
                 Step::Unlinked(e) => {
                     let table = usize::from(e.data.table);
                     self.bridge.tables[table].rules.restore(&e);
                     self.state.tables[table].linked(&e);
+                    self.state.refs.add(&e);
                 }
+                Step::GroupAdded(g) => g.remove(self.version),
+                Step::GroupRemoved(g) => g.restore(),
             }
         }
+        // What was learned is learned as before.
+        self.state.refs.take_orphans();
     }
 }

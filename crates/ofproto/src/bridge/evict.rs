@@ -51,7 +51,7 @@ impl Evictor {
 
     pub(super) fn add(&mut self, e: &Linked) {
         let rule = &e.data;
-        if rule.hidden || (rule.idle_timeout == 0 && rule.hard_timeout == 0) {
+        if rule.hidden || super::expire::deadline_ms(rule) == u64::MAX {
             return;
         }
         let group = self.group_of(rule);

@@ -21,7 +21,8 @@ pub(super) fn deadline_ms(rule: &Rule) -> u64 {
             from + u64::from(s) * 1000
         }
     };
-    after(last_used_ms(rule), rule.idle_timeout).min(after(rule.modified_ms, rule.hard_timeout))
+    let (idle, hard) = (rule.idle_timeout.load(Relaxed), rule.hard_timeout.load(Relaxed));
+    after(last_used_ms(rule), idle).min(after(rule.modified_ms.load(Relaxed), hard))
 }
 
 fn last_used_ms(rule: &Rule) -> u64 {
@@ -30,9 +31,10 @@ fn last_used_ms(rule: &Rule) -> u64 {
 
 fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
     let over = |from: u64, s: u16| s != 0 && now >= from + u64::from(s) * 1000;
-    if over(rule.modified_ms, rule.hard_timeout) {
+    let (idle, hard) = (rule.idle_timeout.load(Relaxed), rule.hard_timeout.load(Relaxed));
+    if over(rule.modified_ms.load(Relaxed), hard) {
         Some(FlowRemovedReason::HardTimeout)
-    } else if over(last_used_ms(rule), rule.idle_timeout) {
+    } else if over(last_used_ms(rule), idle) {
         Some(FlowRemovedReason::IdleTimeout)
     } else {
         None
@@ -43,6 +45,7 @@ impl Bridge {
     /// Expires rules and addresses. Called by a control thread a few times a second.
     pub fn tick(&self) -> Ticked {
         let now = self.now_ms();
+        self.settle();
         self.purge_rules();
         self.mac.age(now);
         self.sinks().iter().for_each(|s| s.tick(now));

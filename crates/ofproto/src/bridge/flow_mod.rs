@@ -11,6 +11,7 @@ use heddle_classifier::MiniMatch;
 use heddle_openflow::message::{FlowEvent, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason};
 use heddle_openflow::{ErrorKind, Instruction, InstructionSet, Version};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Priority of the hidden rule that stands in for controllers: above all that OpenFlow can say.
 const FAIL_OPEN_PRIORITY: i32 = 0x00f0_f0f0;
@@ -86,6 +87,7 @@ impl Bridge {
         if std::mem::take(&mut self.state.lock().garbage) {
             let version = self.current_version();
             self.tables.iter().for_each(|t| t.rules.purge(version));
+            self.groups.purge(version);
         }
     }
 }
@@ -100,13 +102,13 @@ fn default_rule(now: u64, hidden: bool) -> Rule {
         priority: 0,
         matches: MiniMatch::default(),
         cookie: 0,
-        idle_timeout: 0,
-        hard_timeout: 0,
+        idle_timeout: 0.into(),
+        hard_timeout: 0.into(),
         importance: 0,
         flags: 0,
         instructions: Arc::new(InstructionSet(vec![Instruction::Apply(vec![normal])])),
         created_ms: now,
-        modified_ms: now,
+        modified_ms: now.into(),
         born: 0,
         hidden,
         stats: Arc::new(Stats::default()),
@@ -135,7 +137,7 @@ impl Change<'_> {
             fm.table_id
         };
         check_goto(&fm.instructions, table)?;
-        check_references(&fm.instructions)?;
+        self.bridge.check_instruction_references(&fm.instructions)?;
         let matches = compact(&fm.match_);
         let old = self.find(table, &matches, i32::from(fm.priority));
         if old.is_none() {
@@ -152,13 +154,13 @@ impl Change<'_> {
             priority: fm.priority,
             matches,
             cookie: fm.new_cookie,
-            idle_timeout: fm.idle_timeout,
-            hard_timeout: fm.hard_timeout,
+            idle_timeout: fm.idle_timeout.into(),
+            hard_timeout: fm.hard_timeout.into(),
             importance: fm.importance,
             flags: fm.flags.bits(),
             instructions: self.state.interned.share(&fm.instructions),
             created_ms: now,
-            modified_ms: now,
+            modified_ms: now.into(),
             born: self.version,
             hidden: false,
             stats: kept.map_or_else(Arc::default, |e| e.data.stats.clone()),
@@ -172,7 +174,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    fn modify(&mut self, version: Version, fm: &FlowMod, strict: bool) -> Result<(), ErrorKind> {
+    pub(super) fn modify(&mut self, version: Version, fm: &FlowMod, strict: bool) -> Result<(), ErrorKind> {
         let found = Select::new(fm, strict, false).run(self.bridge, self.version);
         if found.is_empty() {
             let adds = version <= Version::V11 && fm.cookie_mask == 0;
@@ -181,7 +183,7 @@ impl Change<'_> {
         for e in &found {
             check_goto(&fm.instructions, e.data.table)?;
         }
-        check_references(&fm.instructions)?;
+        self.bridge.check_instruction_references(&fm.instructions)?;
         let now = self.bridge.now_ms();
         for e in &found {
             let old = &e.data;
@@ -195,13 +197,13 @@ impl Change<'_> {
                 } else {
                     old.cookie
                 },
-                idle_timeout: old.idle_timeout,
-                hard_timeout: old.hard_timeout,
+                idle_timeout: old.idle_timeout.load(Relaxed).into(),
+                hard_timeout: old.hard_timeout.load(Relaxed).into(),
                 importance: old.importance,
                 flags: old.flags,
                 instructions: self.state.interned.share(&fm.instructions),
                 created_ms: old.created_ms,
-                modified_ms: now,
+                modified_ms: now.into(),
                 born: old.born,
                 hidden: false,
                 stats: if reset { Arc::default() } else { old.stats.clone() },
@@ -232,17 +234,6 @@ impl Change<'_> {
             });
         found
     }
-}
-
-/// What a flow names must exist when it is added (earlier messages of a bundle may have made it).
-fn check_references(instructions: &InstructionSet) -> Result<(), ErrorKind> {
-    instructions.0.iter().try_for_each(|i| match i {
-        Instruction::Apply(actions) | Instruction::Write(actions) => {
-            super::packet_out::check_references(actions)
-        }
-        Instruction::Meter(_) => Err(ErrorKind::MeterModFailedInvalidMeter),
-        Instruction::Clear | Instruction::WriteMetadata { .. } | Instruction::Goto(_) => Ok(()),
-    })
 }
 
 /// Goto only goes on (OpenFlow 1.5 §5.5), to a table that exists.

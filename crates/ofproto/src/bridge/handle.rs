@@ -17,6 +17,8 @@ impl Bridge {
         match message {
             Message::FeaturesRequest => Ok(vec![Message::FeaturesReply(self.features(version))]),
             Message::FlowMod(fm) => self.flow_mod_by(version, fm, origin).map(|()| Vec::new()),
+            Message::GroupMod(gm) => self.group_mod_by(gm, origin).map(|()| Vec::new()),
+            Message::MeterMod(mm) => self.meter_mod_by(mm, origin).map(|()| Vec::new()),
             Message::PacketOut(po) => self.packet_out(version, po).map(|()| Vec::new()),
             Message::PortMod(pm) => self.port_mod(pm, origin.map(|o| o.peer)).map(|()| Vec::new()),
             Message::TableMod(tm) => self.table_mod(tm).map(|()| Vec::new()),

@@ -15,12 +15,16 @@ mod config;
 mod evict;
 mod expire;
 mod flow_mod;
+mod groups;
 mod handle;
 mod interned;
+pub(crate) mod learn;
+pub(crate) mod meters;
 mod monitor;
 mod packet_out;
 mod ports;
 mod queues;
+pub(crate) mod refs;
 mod select;
 mod stats;
 mod tables;
@@ -33,11 +37,14 @@ pub use config::{
     BridgeConfig, BundleConfig, FailMode, MAX_TRACKED, PortConfig, PortTarget, PrefixField, TableConfig,
 };
 pub use expire::Ticked;
+pub(crate) use learn::Learned;
 pub use monitor::Monitor;
 
+use crate::group::Group;
 use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
 use crate::ofproto::Ofproto;
+use crate::versioned::Versioned;
 use heddle_classifier::Entry;
 use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowRemoved, PortDesc, PortStatus, TableStatus};
@@ -117,6 +124,10 @@ pub struct Bridge {
     pub tables: Arc<Vec<Table>>,
     /// Learned addresses, shared with the views.
     pub mac: Arc<MacTable>,
+    /// Groups, shared with the views.
+    pub(crate) groups: Arc<Versioned<Group>>,
+    /// Meters, shared with the views; they are the same in every version.
+    pub(crate) meters: Arc<Versioned<Arc<meters::OfMeter>>>,
     pub(crate) version: Arc<AtomicU64>,
     pub(crate) of: Weak<Ofproto>,
     pub(crate) state: Mutex<State>,
@@ -125,6 +136,8 @@ pub struct Bridge {
     /// How many flow monitors there are.
     monitors: AtomicUsize,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
+    /// What workers have left to control threads.
+    later: Mutex<learn::Later>,
 }
 
 /// What the mutex guards.
@@ -132,6 +145,8 @@ pub(crate) struct State {
     pub(crate) config: BridgeConfig,
     pub(crate) bundles: Vec<BundleConfig>,
     pub(crate) ports: BTreeMap<OfPort, ports::PortState>,
+    /// Who uses which group and meter.
+    pub(crate) refs: refs::Refs,
     /// Rules with a timeout, to be looked at by `expire`.
     timed: Vec<Linked>,
     /// The hidden rule that stands in for absent controllers.
@@ -160,12 +175,15 @@ impl Bridge {
             name: name.to_owned(),
             tables: Arc::new(tables),
             mac: Arc::new(mac),
+            groups: Arc::default(),
+            meters: Arc::default(),
             version: Arc::new(AtomicU64::new(1)),
             of,
             state: Mutex::new(State {
                 config,
                 bundles: Vec::new(),
                 ports: BTreeMap::new(),
+                refs: refs::Refs::default(),
                 timed: Vec::new(),
                 fail_open: None,
                 garbage: false,
@@ -177,6 +195,7 @@ impl Bridge {
             order: Mutex::new(()),
             monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
+            later: Mutex::default(),
         });
         bridge.flush_flows();
         bridge

@@ -84,6 +84,7 @@ impl Bridge {
         f: impl FnOnce(Vec<(Linked, Vec<Arc<Monitor>>)>) -> R,
     ) -> R {
         let _order = self.order.lock();
+        self.emit(&self.take_events());
         let version = self.current_version();
         let mut found: Vec<(Linked, Vec<Arc<Monitor>>)> = Vec::new();
         let mut index = HashMap::new();

@@ -1,7 +1,9 @@
 //! Packets from controllers.
 
+use super::refs::for_each_action;
 use super::tables::N_SHOWN_TABLES;
 use super::{Bridge, PortTarget};
+use crate::versioned::LATEST;
 use crate::xlate;
 use crate::xlate::{key_port, of_port};
 use heddle_datapath::{PortNo, Translation};
@@ -9,7 +11,7 @@ use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
 use heddle_openflow::message::{FlowMod, PacketOut};
-use heddle_openflow::{Action, ErrorKind, Port as OfPort, Version};
+use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet, Port as OfPort, Version};
 use heddle_packet::Packet;
 
 /// A packet-out's packet.
@@ -62,7 +64,7 @@ impl Bridge {
         injected: Injected,
         version: Option<u64>,
     ) -> Result<Option<Prepared>, ErrorKind> {
-        check_references(&po.actions)?;
+        self.check_references(&po.actions)?;
         let Some(of) = self.of.upgrade() else {
             return Ok(None);
         };
@@ -123,6 +125,37 @@ impl Bridge {
         Ok(())
     }
 
+    /// What a flow names must be there when it is added (earlier messages of a bundle may have made it).
+    pub(super) fn check_instruction_references(&self, set: &InstructionSet) -> Result<(), ErrorKind> {
+        set.0.iter().try_for_each(|i| match i {
+            Instruction::Apply(actions) | Instruction::Write(actions) => self.check_references(actions),
+            Instruction::Meter(id) => self.check_meter(*id),
+            Instruction::Clear | Instruction::WriteMetadata { .. } | Instruction::Goto(_) => Ok(()),
+        })
+    }
+
+    /// Groups and meters that actions name must be there.
+    pub(super) fn check_references(&self, actions: &[Action]) -> Result<(), ErrorKind> {
+        let mut result = Ok(());
+        for_each_action(actions, &mut |a| {
+            let one = match a {
+                Action::Group(id) if self.groups.get(*id, LATEST).is_none() => {
+                    Err(ErrorKind::BadActionBadOutGroup)
+                }
+                Action::Meter(id) => self.check_meter(*id),
+                Action::Controller(c) => c.meter_id.map_or(Ok(()), |id| self.check_meter(id)),
+                _ => Ok(()),
+            };
+            result = result.and(one);
+        });
+        result
+    }
+
+    fn check_meter(&self, id: u32) -> Result<(), ErrorKind> {
+        let found = self.meters.get(id, LATEST);
+        found.map(|_| ()).ok_or(ErrorKind::MeterModFailedInvalidMeter)
+    }
+
     fn check_context(&self, version: Version, table_id: u8) -> CheckContext {
         let n_tables = u8::try_from(self.tables.len()).unwrap_or(u8::MAX);
         CheckContext {
@@ -139,16 +172,6 @@ impl Bridge {
             _ => None,
         }
     }
-}
-
-/// There are no groups and no meters yet, so what names one names one that does not exist.
-pub(super) fn check_references(actions: &[Action]) -> Result<(), ErrorKind> {
-    actions.iter().try_for_each(|a| match a {
-        Action::Group(_) => Err(ErrorKind::BadActionBadOutGroup),
-        Action::Meter(_) => Err(ErrorKind::MeterModFailedInvalidMeter),
-        Action::Clone(inner) => check_references(inner),
-        _ => Ok(()),
-    })
 }
 
 /// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a source.

@@ -164,7 +164,7 @@ impl Bridge {
     }
 
     /// The immutable view for translation. `ends` says which patch ports exist and where.
-    pub(crate) fn view(&self, ends: &PatchEnds) -> BridgeView {
+    pub(crate) fn view(self: &Arc<Self>, ends: &PatchEnds) -> BridgeView {
         let state = self.state.lock();
         let index: HashMap<&str, usize> = state
             .bundles
@@ -192,9 +192,13 @@ impl Bridge {
             forward_bpdu: config.forward_bpdu,
             mac: self.mac.clone(),
             tables: self.tables.clone(),
+            groups: self.groups.clone(),
+            meters: self.meters.clone(),
             version: self.version.clone(),
             vlan_limit: vlan_limit(&state),
             miss_to_controller: state.miss_to_controller,
+            has_controllers: config.has_controllers,
+            control: Arc::downgrade(self),
         }
     }
 }

@@ -5,8 +5,8 @@ use super::tables::N_SHOWN_TABLES;
 use super::{Bridge, PortTarget, ports::PortState};
 use crate::model::{N_TABLES, Rule, Stats};
 use heddle_openflow::message::{
-    AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, GroupFeatures,
-    MeterFeatures, MpReply, MpRequest, PortStats, SwitchFeatures, TableStats,
+    AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, MpReply, MpRequest,
+    PortStats, SwitchFeatures, TableStats,
 };
 use heddle_openflow::{ErrorKind, InstructionSet, Port as OfPort, Version};
 use std::sync::atomic::Ordering::Relaxed;
@@ -78,12 +78,12 @@ impl Bridge {
             }
             MpRequest::TableDesc => MpReply::TableDesc(self.table_descs()),
             MpRequest::QueueDesc(q) => MpReply::QueueDesc(self.queue_configs(q)?),
-            MpRequest::GroupStats(_) => MpReply::GroupStats,
-            MpRequest::GroupDesc(_) => MpReply::GroupDesc,
-            MpRequest::GroupFeatures => MpReply::GroupFeatures(GroupFeatures::default()),
-            MpRequest::MeterStats(_) => MpReply::MeterStats,
-            MpRequest::MeterConfig(_) => MpReply::MeterConfig,
-            MpRequest::MeterFeatures => MpReply::MeterFeatures(MeterFeatures::default()),
+            MpRequest::GroupStats(id) => MpReply::GroupStats(self.group_stats(*id)),
+            MpRequest::GroupDesc(id) => MpReply::GroupDesc(self.group_descs(*id)),
+            MpRequest::GroupFeatures => MpReply::GroupFeatures(Self::group_features(version)),
+            MpRequest::MeterStats(id) => MpReply::MeterStats(self.meter_stats(*id)?),
+            MpRequest::MeterConfig(id) => MpReply::MeterConfig(self.meter_configs(*id)?),
+            MpRequest::MeterFeatures => MpReply::MeterFeatures(Self::meter_features()),
             // The connection's own business, which takes it before it comes here.
             MpRequest::FlowMonitor(_) => return Err(ErrorKind::BadRequestBadStat),
         })
@@ -101,7 +101,7 @@ impl Bridge {
     }
 
     /// Makes rule counters current. Cheap enough for every request; the workers are not disturbed.
-    fn refresh(&self) {
+    pub(super) fn refresh(&self) {
         if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
             dp.flush_stats();
         }
@@ -242,10 +242,10 @@ fn one_flow(version: Version, rule: &Rule, now: u64) -> FlowStats {
         cookie: rule.cookie,
         duration_sec,
         duration_nsec,
-        idle_timeout: rule.idle_timeout,
-        hard_timeout: rule.hard_timeout,
+        idle_timeout: rule.idle_timeout.load(Relaxed),
+        hard_timeout: rule.hard_timeout.load(Relaxed),
         idle_age: Some(seconds(now, used)),
-        hard_age: Some(seconds(now, rule.modified_ms)),
+        hard_age: Some(seconds(now, rule.modified_ms.load(Relaxed))),
         flags,
         importance: rule.importance,
         packet_count,

@@ -223,6 +223,8 @@ fn changes_the_switch(m: &Message) -> bool {
     matches!(
         m,
         Message::FlowMod(_)
+            | Message::GroupMod(_)
+            | Message::MeterMod(_)
             | Message::PacketOut(_)
             | Message::PortMod(_)
             | Message::TableMod(_)

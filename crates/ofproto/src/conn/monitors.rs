@@ -11,6 +11,7 @@ use heddle_openflow::InstructionSet;
 use heddle_openflow::message::{FlowChange, FlowEvent, FlowUpdate, MonitorFlags};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Bytes of notifications that may wait before they are held back.
 pub(super) const PAUSE_BYTES: usize = 128 * 1024;
@@ -96,8 +97,8 @@ pub(super) fn full(what: FlowEvent, rule: &Rule, flags: MonitorFlags) -> FlowUpd
         event: what,
         table_id: rule.table,
         priority: rule.priority,
-        idle_timeout: rule.idle_timeout,
-        hard_timeout: rule.hard_timeout,
+        idle_timeout: rule.idle_timeout.load(Relaxed),
+        hard_timeout: rule.hard_timeout.load(Relaxed),
         cookie: rule.cookie,
         match_: rule.wide_match(),
         instructions: if flags.contains(MonitorFlags::INSTRUCTIONS) {

@@ -10,7 +10,7 @@ mod tests;
 
 use crate::model::World;
 use crate::xlate::report::Report;
-use crate::xlate::run::{Input, run};
+use crate::xlate::run::{Input, Start, run};
 use crate::xlate::{Outcome, Pipeline};
 use heddle_datapath::{PortNo, Translation, format_actions};
 use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
@@ -68,14 +68,13 @@ fn trace_request(
         has_packet: request.packet.is_some(),
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
-        actions: None,
+        start: Start::Tables,
         packet_out: false,
         version: None,
     };
-    let generations = pipeline.shared_generations();
     let outcome = run(
         world,
-        &generations,
+        pipeline,
         bridge,
         &input,
         Some(&mut report),

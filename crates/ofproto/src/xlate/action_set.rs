@@ -12,21 +12,26 @@ fn slot(action: &Action) -> Option<usize> {
     Some(match action {
         Action::PopVlan | Action::StripVlan => 0,
         Action::PopMpls(_) => 1,
-        Action::PushMpls(_) => 2,
-        Action::PushVlan(_) => 3,
-        Action::DecTtl(_) => 4,
-        Action::DecMplsTtl => 5,
+        Action::Decap(_) => 2,
+        Action::Encap(_) => 3,
+        Action::PushMpls(_) => 4,
+        Action::PushVlan(_) => 5,
+        Action::DecTtl(_) => 6,
+        Action::DecMplsTtl => 7,
+        Action::DecNshTtl => 8,
         _ => return None,
     })
 }
-const N_SLOTS: usize = 6;
+const N_SLOTS: usize = 9;
 
 /// The action that ends the set: without one, the set does nothing. Higher ones win, later ones among equals.
 fn finality(action: &Action) -> Option<u8> {
     match action {
-        Action::Resubmit { .. } => Some(0),
-        Action::Output { .. } => Some(1),
-        Action::Group(_) => Some(2),
+        Action::Ct(_) => Some(0),
+        Action::CtClear => Some(1),
+        Action::Resubmit { .. } => Some(2),
+        Action::Output { .. } => Some(3),
+        Action::Group(_) => Some(4),
         _ => None,
     }
 }
@@ -58,7 +63,7 @@ fn is_set_or_move(action: &Action) -> bool {
 }
 
 /// The set as a list in the order of execution; empty if nothing ends it.
-fn as_list(set: &[Action]) -> Vec<Action> {
+pub(crate) fn as_list(set: &[Action]) -> Vec<Action> {
     let mut slots: [Option<&Action>; N_SLOTS] = [None; N_SLOTS];
     let mut last: Option<(u8, &Action)> = None;
     for a in set {
@@ -84,6 +89,12 @@ fn as_list(set: &[Action]) -> Vec<Action> {
 impl Ctx<'_> {
     /// `write_actions`.
     pub(super) fn write_actions(&mut self, actions: &[Action]) {
+        self.merge_action_set(actions);
+        self.report_action_set("is");
+    }
+
+    /// Adds to the set.
+    pub(super) fn merge_action_set(&mut self, actions: &[Action]) {
         if !self.action_set_has_group {
             for a in actions {
                 match a {
@@ -98,7 +109,6 @@ impl Ctx<'_> {
             }
         }
         self.action_set.extend_from_slice(actions);
-        self.report_action_set("is");
     }
 
     /// `clear_actions`.

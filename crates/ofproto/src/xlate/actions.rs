@@ -1,10 +1,12 @@
 //! Running a list of actions, one after the other.
 
 use super::ctx::{Ctx, key_port, of_port};
+use super::limits::XlateError;
 use super::mpls::lse;
 use super::report::{Kind, hex};
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
+use crate::versioned::LATEST;
 use heddle_datapath::action::DropReason;
 use heddle_flow::Vlan;
 use heddle_flow::text::PortNames;
@@ -18,6 +20,11 @@ use smallvec::SmallVec;
 pub(super) enum Step<'a> {
     Action(&'a Action),
     Instruction(&'a Instruction),
+    /// What follows belongs to this table and rule.
+    Unroll {
+        table: u8,
+        cookie: u64,
+    },
 }
 
 /// The steps of some instructions: the actions of `Apply` one by one, the others as they are.
@@ -33,10 +40,16 @@ pub(super) fn steps_of(instructions: &[Instruction]) -> SmallVec<[Step<'_>; 8]> 
 }
 
 /// Whether the list goes on.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Go {
     On,
     Stop,
+    /// On, from another list that has run.
+    Deeper,
+    /// When the packet comes back, with this step.
+    Again,
+    /// When the packet comes back, with the next step.
+    Done,
 }
 
 impl Go {
@@ -57,23 +70,51 @@ impl Ctx<'_> {
             return;
         }
         for (i, step) in steps.iter().enumerate() {
-            if self.error.is_some() || self.exit {
+            if self.error.is_some() {
+                break;
+            }
+            if self.was_mpls && !self.exit && !is_safe_behind_mpls(step) {
+                self.freeze();
+            }
+            if self.exit {
+                if self.freezing {
+                    self.leave(&steps[i..]);
+                }
                 break;
             }
             let last = last && i + 1 == steps.len() && self.action_set.is_empty();
-            if self.was_mpls && !is_safe_behind_mpls(step) {
-                self.unsupported("an action behind a popped MPLS label");
-                break;
-            }
             self.report_step(step);
             let go = match step {
+                Step::Action(Action::CheckPktLarger(c)) => {
+                    // Runs the rest of the list, twice.
+                    self.check_pkt_larger(c, &steps[i + 1..]);
+                    break;
+                }
                 Step::Action(a) => self.action(a, last),
                 Step::Instruction(i) => self.instruction(i, last),
+                Step::Unroll { table, cookie } => self.unroll(*table, *cookie),
             };
-            if go == Go::Stop {
-                break;
+            match go {
+                Go::On => {}
+                Go::Stop => break,
+                // What it found has left what is to be done; the rest is left at the head of the loop.
+                Go::Deeper => continue,
+                Go::Again | Go::Done => {
+                    if self.error.is_none() && self.freezing {
+                        self.leave(&steps[i + usize::from(go == Go::Done)..]);
+                    }
+                    break;
+                }
             }
         }
+    }
+
+    fn unroll(&mut self, table: u8, cookie: u64) -> Go {
+        (self.table, self.cookie) = (table, cookie);
+        self.report(Kind::Thaw, || {
+            format!("restored state: table={table}, cookie={}", hex(cookie.into()))
+        });
+        Go::On
     }
 
     fn report_step(&mut self, step: &Step<'_>) {
@@ -91,13 +132,14 @@ impl Ctx<'_> {
                 let set = InstructionSet(vec![Instruction::clone(i)]);
                 InstructionsText { set: &set, names }.to_string()
             }
+            Step::Unroll { table, cookie } => format!("unroll_xlate(table={table}, cookie={cookie})"),
         };
         report.add(Kind::Action, text);
     }
 
     fn instruction(&mut self, i: &Instruction, last: bool) -> Go {
         match i {
-            Instruction::Meter(_) => self.unsupported("meter"),
+            Instruction::Meter(id) => self.meter(*id),
             // `steps_of` has taken these apart.
             Instruction::Apply(_) => {}
             Instruction::Clear => self.clear_actions(),
@@ -105,14 +147,17 @@ impl Ctx<'_> {
             Instruction::WriteMetadata { value, mask } => {
                 self.flow.metadata = self.flow.metadata & !mask | value & mask;
             }
-            Instruction::Goto(table) => self.table_action(Lookup {
-                in_port: self.flow.in_port,
-                table: *table,
-                on_miss: OnMiss::FULL,
-                ct_orig: false,
-                last,
-                run: Run::Here,
-            }),
+            Instruction::Goto(table) => {
+                self.table_action(Lookup {
+                    in_port: self.flow.in_port,
+                    table: *table,
+                    on_miss: OnMiss::FULL,
+                    ct_orig: false,
+                    last,
+                    run: Run::Here,
+                });
+                return Go::Deeper;
+            }
         }
         Go::On
     }
@@ -122,7 +167,11 @@ impl Ctx<'_> {
             Action::Output { port, max_len } => self.output(*port, *max_len, true, last),
             Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len, last),
             Action::OutputReg { src, max_len } => self.output_reg(*src, *max_len, last),
-            Action::Controller(c) if c.pause => self.unsupported("controller(pause)"),
+            Action::Controller(c) if c.pause => {
+                self.pause = Some(c.clone());
+                self.freeze();
+                return Go::Done;
+            }
             Action::Controller(c) => self.controller(c, reason_of(c.reason)),
             Action::Enqueue { port, queue } => self.enqueue(*port, *queue, last),
             Action::SetQueue(queue) => {
@@ -164,9 +213,19 @@ impl Ctx<'_> {
                 port,
                 table,
                 with_ct_orig,
-            } => self.resubmit(*port, *table, *with_ct_orig, last),
-            Action::Group(_) => self.unsupported("group"),
-            Action::Meter(_) => self.unsupported("meter"),
+            } => {
+                self.resubmit(*port, *table, *with_ct_orig, last);
+                return Go::Deeper;
+            }
+            Action::Group(id) => {
+                if !self.group(*id, last) {
+                    return Go::Stop;
+                }
+                if self.freezing {
+                    return Go::Again;
+                }
+            }
+            Action::Meter(id) => self.meter(*id),
             Action::Clone(actions) => {
                 let steps: SmallVec<[Step<'_>; 8]> = actions.iter().map(Step::Action).collect();
                 self.run_on_copy(&steps, last);
@@ -174,9 +233,49 @@ impl Ctx<'_> {
             Action::Note(_) => {}
             Action::Drop => self.drop_hint = Some(DropReason::Explicit),
             Action::Exit => self.exit = true,
-            Action::Opaque(o) => self.unsupported(o.name),
+            Action::Learn(l) => self.learn(l),
+            Action::Conjunction(_) => self.report_error(|| "executing no-op conjunction action".to_owned()),
+            Action::Multipath(m) => self.multipath(m),
+            Action::Bundle(b) => self.bundle(b, last),
+            Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
+            // Samples are for IPFIX exporters, of which none is configured.
+            Action::Sample(_) => {}
+            // Taken apart before.
+            Action::CheckPktLarger(_) => {}
+            // Tunnel options, which no packet has yet.
+            Action::DeleteField(_) => {}
+            Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => self.unsupported_type(),
+            Action::Ct(_) | Action::Nat(_) => self.no_conntrack(),
+            // No packet is tracked.
+            Action::CtClear => {}
+            Action::DebugRecirc => {
+                self.freeze();
+                return Go::Done;
+            }
+            Action::DebugSlow => self.out.uncacheable = true,
         }
         Go::On
+    }
+
+    /// Connection tracking is not there yet: the packet is dropped under a name that says so, rather than forwarded without it.
+    fn no_conntrack(&mut self) {
+        static SAID: std::sync::Once = std::sync::Once::new();
+        SAID.call_once(|| {
+            log::warn!(target: "ofproto_dpif_xlate", "connection tracking (ct) is not supported yet, dropping");
+        });
+        self.warn("connection tracking is not supported yet, dropping");
+        self.error = Some(XlateError::Conntrack);
+    }
+
+    fn unsupported_type(&mut self) {
+        self.error = Some(XlateError::UnsupportedPacketType);
+    }
+
+    fn meter(&mut self, id: u32) {
+        self.depend(crate::bridge::meters::slot(self.bridge.id, id));
+        if let Some(meter) = self.bridge.meters.get(id, LATEST) {
+            self.emit(heddle_datapath::Action::Meter(meter.data.dp.clone()));
+        }
     }
 
     fn resubmit(&mut self, port: Port, table: Option<u8>, ct_orig: bool, last: bool) {
@@ -208,7 +307,18 @@ impl Step<'_> {
     /// Whether the datapath can undo what the step makes of the packet by setting fields back. A truncation that
     /// found no output cannot be taken back.
     pub(super) fn is_reversible(&self) -> bool {
-        !matches!(self, Step::Action(Action::OutputTrunc { .. }))
+        !matches!(
+            self,
+            Step::Action(
+                Action::Ct(_)
+                    | Action::Meter(_)
+                    | Action::Nat(_)
+                    | Action::OutputTrunc { .. }
+                    | Action::Encap(_)
+                    | Action::Decap(_)
+                    | Action::DecNshTtl
+            ) | Step::Instruction(Instruction::Meter(_))
+        )
     }
 }
 
@@ -217,6 +327,7 @@ fn is_safe_behind_mpls(step: &Step<'_>) -> bool {
     let Step::Action(action) = step else { return false };
     match action {
         Action::Output { .. }
+        | Action::OutputTrunc { .. }
         | Action::Enqueue { .. }
         | Action::OutputReg { .. }
         | Action::SetVlanVid { .. }
@@ -225,16 +336,15 @@ fn is_safe_behind_mpls(step: &Step<'_>) -> bool {
         | Action::SetEthDst(_)
         | Action::SetTunnel(_)
         | Action::SetQueue(_)
-        | Action::Drop
-        | Action::Exit
-        | Action::Note(_) => true,
+        // What a group's buckets do is looked at when they run.
+        | Action::Group(_) => true,
         Action::SetField { field, .. } => *field < heddle_flow::FieldId::Ipv4Src,
         Action::Load { dst, .. } => dst.field < heddle_flow::FieldId::Ipv4Src,
         _ => false,
     }
 }
 
-fn reason_of(number: u8) -> PacketInReason {
+pub(super) fn reason_of(number: u8) -> PacketInReason {
     use PacketInReason::*;
     let all = [
         NoMatch,

@@ -1,40 +1,21 @@
 //! Sending the packet to a controller.
 
 use super::ctx::Ctx;
+use super::freeze::metadata_of;
+use super::limits::XlateError;
 use super::meta::PacketInMeta;
+use super::recirc::{Frozen, Held};
+use crate::bridge::meters;
+use crate::versioned::LATEST;
+use heddle_datapath::Meter;
 use heddle_datapath::action::{Action, Upcall, UpcallCookie, UpcallKind};
-use heddle_flow::FlowKey;
 use heddle_openflow::action::ControllerAction;
-use heddle_openflow::message::PacketInReason;
+use heddle_openflow::message::{METER_CONTROLLER, PacketInReason};
 use std::sync::Arc;
-
-/// The pipeline's fields of a key; headers are zero.
-fn metadata_of(key: &FlowKey) -> FlowKey {
-    FlowKey {
-        tun_id: key.tun_id,
-        tun_src: key.tun_src,
-        tun_dst: key.tun_dst,
-        tun_ipv6_src: key.tun_ipv6_src,
-        tun_ipv6_dst: key.tun_ipv6_dst,
-        tun_flags: key.tun_flags,
-        tun_tos: key.tun_tos,
-        tun_ttl: key.tun_ttl,
-        tun_gbp_id: key.tun_gbp_id,
-        tun_gbp_flags: key.tun_gbp_flags,
-        metadata: key.metadata,
-        regs: key.regs,
-        in_port: key.in_port,
-        ..FlowKey::default()
-    }
-}
 
 impl Ctx<'_> {
     /// Emits a packet-in.
     pub(super) fn controller(&mut self, action: &ControllerAction, reason: PacketInReason) {
-        if action.meter_id.is_some() {
-            self.unsupported("controller(meter_id)");
-            return;
-        }
         self.commit();
         let by_miss_flow = self
             .rule
@@ -44,31 +25,80 @@ impl Ctx<'_> {
             PacketInReason::Action if by_miss_flow => PacketInReason::ExplicitMiss,
             r => r,
         };
-        self.n_controller += 1;
-        let meta = PacketInMeta {
+        let here = Frozen {
             bridge: self.bridge.id,
+            table: self.table,
+            metadata: Box::new(metadata_of(&self.flow)),
+            stack: self.stack.clone(),
+            was_mpls: self.was_mpls,
+            steps: Vec::new(),
+            action_set: Vec::new(),
+            userdata: action.userdata.clone(),
+        };
+        let Some(held) = self.recircs.take(here) else {
+            self.report_error(|| "Failed to allocate recirculation id".to_owned());
+            self.error = Some(XlateError::NoRecirculationContext);
+            return;
+        };
+        let upcall = self.upcall(action, reason, held, false);
+        match self.packet_in_meter(action.meter_id) {
+            Some(meter) => self.emit(Action::Sample {
+                probability: u32::MAX,
+                actions: vec![Action::Meter(meter), upcall],
+            }),
+            None => self.emit(upcall),
+        }
+    }
+
+    /// Has a controller decide when the frozen pipeline `held` goes on.
+    pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: &Arc<Held>) {
+        if self.report.is_some() && !self.has_packet {
+            return;
+        }
+        let reason = super::actions::reason_of(action.reason);
+        let upcall = self.upcall(action, reason, held.clone(), true);
+        self.emit(upcall);
+    }
+
+    fn upcall(
+        &mut self,
+        action: &ControllerAction,
+        reason: PacketInReason,
+        held: Arc<Held>,
+        continuation: bool,
+    ) -> Action {
+        self.out.credits.push(held.clone());
+        let meta = PacketInMeta {
             reason,
             cookie: self.cookie,
             table: self.table,
             max_len: action.max_len,
             controller_id: action.controller_id,
             userdata: action.userdata.clone(),
-            metadata: Box::new(metadata_of(&self.flow)),
-            continuation: false,
-            number: self.n_controller,
+            continuation,
             dont_send: self.report.is_some() && !self.has_packet,
+            held,
         };
-        self.emit(Action::Userspace(Arc::new(Upcall {
+        Action::Userspace(Arc::new(Upcall {
             kind: UpcallKind::Controller,
             max_len: action.max_len,
             cookie: UpcallCookie(Arc::new(meta)),
-        })));
+        }))
+    }
+
+    /// The meter of an action, or that of all packets for controllers.
+    fn packet_in_meter(&mut self, id: Option<u32>) -> Option<Arc<Meter>> {
+        let id = id.unwrap_or(METER_CONTROLLER);
+        self.depend(meters::slot(self.bridge.id, id));
+        Some(self.bridge.meters.get(id, LATEST)?.data.dp.clone())
     }
 
     /// The reason of a plain output to the controller.
     pub(super) fn output_reason(&self) -> PacketInReason {
         if self.in_packet_out {
             PacketInReason::PacketOut
+        } else if self.in_bucket {
+            PacketInReason::Group
         } else if self.in_action_set {
             PacketInReason::ActionSet
         } else {

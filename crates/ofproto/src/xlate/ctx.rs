@@ -1,12 +1,14 @@
 //! The state of one translation.
 
 use super::limits::{MAX_NESTING, XlateError};
+use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
 use crate::model::{BridgeView, PortView, Rule, World};
-use heddle_datapath::action::DropReason;
+use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
 use heddle_flow::field::{port_from_32, port_to_32};
 use heddle_flow::{FieldValue, FlowKey, FlowMask};
+use heddle_openflow::action::ControllerAction;
 use heddle_openflow::{Action, Port};
 use std::sync::Arc;
 
@@ -19,6 +21,7 @@ const STACK_PIECE: usize = 1024 * 1024;
 pub(crate) struct Ctx<'w> {
     pub(super) world: &'w World,
     pub(super) generations: &'w Generations,
+    pub(super) recircs: &'w Recircs,
     /// The bridge whose pipeline runs now.
     pub(super) bridge: &'w BridgeView,
     /// Version of its rules.
@@ -49,6 +52,14 @@ pub(crate) struct Ctx<'w> {
     pub(super) nesting: u32,
     /// Set by `exit`: no more actions in this bridge.
     pub(super) exit: bool,
+    /// Set along with `exit`: the pipeline goes on when the packet comes back; see [`super::freeze`].
+    pub(super) freezing: bool,
+    /// What is left to do then.
+    pub(super) left: Vec<Left>,
+    /// The controller is to let it go on.
+    pub(super) pause: Option<ControllerAction>,
+    /// The packet comes back with this hash.
+    pub(super) recirc_hash: Option<(HashAlg, u32)>,
     pub(super) error: Option<XlateError>,
     /// Why nothing was output, where there was a reason.
     pub(super) drop_hint: Option<DropReason>,
@@ -58,9 +69,9 @@ pub(crate) struct Ctx<'w> {
     pub(super) action_set: Vec<Action>,
     pub(super) action_set_has_group: bool,
     pub(super) in_action_set: bool,
+    /// The list that runs is a bucket's.
+    pub(super) in_bucket: bool,
     pub(super) in_packet_out: bool,
-    /// Controller actions so far.
-    pub(super) n_controller: u32,
 
     /// There is a packet: log what is odd, learn.
     pub(super) has_packet: bool,
@@ -151,9 +162,8 @@ impl<'w> Ctx<'w> {
         self.report.as_ref().is_some_and(|r| r.names)
     }
 
-    /// An action that has no datapath yet: the whole packet is dropped, rather than forwarded without it.
-    pub(super) fn unsupported(&mut self, what: &str) {
-        self.report_error(|| format!("{what} is not supported yet, dropping"));
-        self.error = Some(XlateError::Unsupported);
+    /// Has the answer depend on a generation slot; to be called before what the slot stands for is read.
+    pub(super) fn depend(&mut self, slot: u16) {
+        self.out.deps.push(self.generations.read(slot));
     }
 }

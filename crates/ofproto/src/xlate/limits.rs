@@ -27,8 +27,12 @@ pub enum XlateError {
     TooManyMplsLabels,
     /// The key has a recirculation id that nobody gave out.
     NoRecirculationContext,
-    /// An action whose datapath is not there.
-    Unsupported,
+    /// The bridge that froze a pipeline is gone.
+    BridgeNotFound,
+    /// A header was to be pushed or popped on a packet that is not of the right kind.
+    UnsupportedPacketType,
+    /// Connection tracking, whose datapath is not there.
+    Conntrack,
 }
 
 impl XlateError {
@@ -40,7 +44,9 @@ impl XlateError {
             Self::StackTooDeep => "Stack too deep",
             Self::TooManyMplsLabels => "Too many MPLS labels",
             Self::NoRecirculationContext => "No recirculation context",
-            Self::Unsupported => "Unsupported action",
+            Self::BridgeNotFound => "Bridge not found",
+            Self::UnsupportedPacketType => "Unsupported packet type",
+            Self::Conntrack => "Connection tracking is not supported yet",
         }
     }
     /// As the datapath counts the packets that it costs.
@@ -49,8 +55,10 @@ impl XlateError {
             Self::RecursionTooDeep => DropReason::RecursionTooDeep,
             Self::TooManyResubmits => DropReason::TooManyResubmits,
             Self::StackTooDeep => DropReason::StackTooDeep,
-            Self::TooManyMplsLabels | Self::Unsupported => DropReason::UnsupportedAction,
-            Self::NoRecirculationContext => DropReason::NoPort,
+            Self::TooManyMplsLabels | Self::UnsupportedPacketType => DropReason::UnsupportedAction,
+            Self::NoRecirculationContext => DropReason::NoRecirculation,
+            Self::BridgeNotFound => DropReason::NoPort,
+            Self::Conntrack => DropReason::Conntrack,
         }
     }
 }

@@ -1,17 +1,17 @@
 //! What goes with a packet to a controller.
 
+use super::recirc::Held;
 use super::report::hex;
 use heddle_datapath::action::UpcallData;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::PacketInReason;
 use std::any::Any;
+use std::sync::Arc;
 
 /// What translation knew when it decided to send the packet to a controller: the issuer's part of an
 /// [`Upcall`](heddle_datapath::action::Upcall).
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone)]
 pub struct PacketInMeta {
-    /// Bridge whose pipeline sends it.
-    pub bridge: u64,
     /// Why.
     pub reason: PacketInReason,
     /// Cookie of the rule; all ones where there is none (packet-out).
@@ -24,15 +24,30 @@ pub struct PacketInMeta {
     pub controller_id: u16,
     /// Opaque bytes of the action.
     pub userdata: Vec<u8>,
-    /// The pipeline's fields: OpenFlow input port (in the key's form), metadata, registers, tunnel, mark. Headers are
-    /// zero: the packet has them.
-    pub metadata: Box<FlowKey>,
     /// The pipeline waits for the controller's answer.
     pub continuation: bool,
-    /// The how manieth of its translation, from 1: stands where Open vSwitch prints the id of its frozen state.
-    pub number: u32,
     /// Print only: nothing is to be sent (a trace without a packet).
     pub dont_send: bool,
+    /// The pipeline as it stood: bridge, pipeline fields, and what is left to do.
+    pub(crate) held: Arc<Held>,
+}
+
+impl PacketInMeta {
+    /// Bridge whose pipeline sends it.
+    pub fn bridge(&self) -> u64 {
+        self.held.frozen.bridge
+    }
+    /// The pipeline's fields: OpenFlow input port (in the key's form), metadata, registers, tunnel. Headers are
+    /// zero: the packet has them.
+    pub fn metadata(&self) -> &FlowKey {
+        &self.held.frozen.metadata
+    }
+}
+
+impl std::fmt::Debug for PacketInMeta {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text())
+    }
 }
 
 impl UpcallData for PacketInMeta {
@@ -43,7 +58,7 @@ impl UpcallData for PacketInMeta {
             self.reason as u8,
             u8::from(self.dont_send),
             u8::from(self.continuation),
-            self.number,
+            self.held.id,
             hex(self.cookie.into()),
             self.controller_id,
             self.max_len

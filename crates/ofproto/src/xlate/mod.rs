@@ -18,11 +18,16 @@
 mod action_set;
 mod actions;
 mod arith;
+mod check_len;
+mod choose;
 mod commit;
 mod controller;
 mod ctx;
 mod emit;
 mod flood;
+mod freeze;
+mod group;
+mod learn;
 pub mod limits;
 mod log;
 mod mask;
@@ -32,6 +37,7 @@ mod normal;
 mod output;
 mod patch;
 mod prereq;
+pub(crate) mod recirc;
 pub(crate) mod report;
 mod resubmit;
 pub(crate) mod run;
@@ -41,6 +47,7 @@ mod table;
 pub(crate) mod tests;
 mod vlan;
 
+pub(crate) use action_set::as_list;
 pub(crate) use ctx::{key_port, of_port};
 pub use limits::XlateError;
 pub use meta::PacketInMeta;
@@ -51,12 +58,14 @@ use arc_swap::ArcSwap;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
+use recirc::Recircs;
 use std::sync::Arc;
 
 /// The pipeline of all bridges, as the datapath sees it.
 pub struct Pipeline {
     world: ArcSwap<World>,
     generations: Arc<Generations>,
+    recircs: Recircs,
 }
 
 impl Pipeline {
@@ -65,6 +74,7 @@ impl Pipeline {
         Self {
             world: ArcSwap::from_pointee(World::default()),
             generations,
+            recircs: Recircs::default(),
         }
     }
     /// Replaces the configuration. Cached translations of the old one die on their next check.
@@ -80,6 +90,14 @@ impl Pipeline {
     pub fn shared_generations(&self) -> Arc<Generations> {
         self.generations.clone()
     }
+    /// The frozen pipelines.
+    pub(crate) fn recircs(&self) -> &Recircs {
+        &self.recircs
+    }
+    /// Time passes: call a few times a second.
+    pub fn expire(&self) {
+        self.recircs.expire();
+    }
     /// Translates a controller's packet-out. `None`: no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
         let config = self.generations.read(World::CONFIG_SLOT);
@@ -93,18 +111,11 @@ impl Pipeline {
             has_packet: true,
             learn: true,
             now_ms: out.now_ms,
-            actions: Some(out.actions),
+            start: run::Start::Actions(out.actions),
             packet_out: true,
             version: out.version,
         };
-        Some(run::run(
-            &world,
-            &self.generations,
-            bridge,
-            &input,
-            None,
-            translation,
-        ))
+        Some(run::run(&world, self, bridge, &input, None, translation))
     }
 }
 
@@ -117,25 +128,52 @@ impl Translate for Pipeline {
         let port = heddle_datapath::PortNo(request.key.in_port);
         let known = world.by_dp_port.get(&port);
         let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(b)?, p))) else {
-            out.mask = FlowMask::default();
-            out.mask.0.in_port = u32::MAX;
-            out.mask.0.recirc_id = u32::MAX;
-            out.actions.push(Action::Drop(DropReason::NoPort));
+            return drop_for(DropReason::NoPort, out);
+        };
+        let mut go = |start: run::Start<'_>| {
+            let input = run::Input {
+                key: request.key,
+                in_port: run::key_port(*of_port),
+                has_packet: request.packet.is_some(),
+                learn: request.purpose == Purpose::Miss,
+                now_ms: request.now_ms,
+                start,
+                packet_out: false,
+                version: None,
+            };
+            run::run(&world, self, bridge, &input, None, out);
+        };
+        let id = request.key.recirc_id;
+        if id == 0 {
+            go(run::Start::Tables);
             return;
-        };
-        let input = run::Input {
-            key: request.key,
-            in_port: run::key_port(*of_port),
-            has_packet: request.packet.is_some(),
-            learn: request.purpose == Purpose::Miss,
-            now_ms: request.now_ms,
-            actions: None,
-            packet_out: false,
-            version: None,
-        };
-        run::run(&world, &self.generations, bridge, &input, None, out);
+        }
+        let done = self.recircs.with(id, |frozen, held| {
+            go(run::Start::Thaw {
+                frozen,
+                resumed: false,
+            });
+            held
+        });
+        match done {
+            Some(Some(held)) => out.credits.push(held),
+            // The id will mean something else one day.
+            Some(None) => out.uncacheable = true,
+            None => {
+                drop_for(DropReason::NoRecirculation, out);
+                out.uncacheable = true;
+            }
+        }
     }
     fn generations(&self) -> &Generations {
         &self.generations
     }
+}
+
+/// The answer for a packet of which nothing is known but where it came from.
+fn drop_for(reason: DropReason, out: &mut Translation) {
+    out.mask = FlowMask::default();
+    out.mask.0.in_port = u32::MAX;
+    out.mask.0.recirc_id = u32::MAX;
+    out.actions.push(Action::Drop(reason));
 }

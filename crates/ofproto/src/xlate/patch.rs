@@ -45,7 +45,12 @@ impl Ctx<'_> {
                 last,
                 run: Run::OnCopy,
             });
-            self.run_action_set();
+            if !self.freezing {
+                self.run_action_set();
+            }
+            if self.freezing {
+                self.finish_freezing();
+            }
         }
         self.report_under(parent);
 

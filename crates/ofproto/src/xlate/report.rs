@@ -7,6 +7,10 @@ pub(crate) enum Kind {
     Bridge,
     /// A table's rule, or its absence.
     Table,
+    /// A bucket of a group.
+    Bucket,
+    /// A frozen pipeline goes on.
+    Thaw,
     /// An action.
     Action,
     /// What came of it.
@@ -86,7 +90,9 @@ impl Report {
                     let line = "-".repeat(text.len());
                     out.push_str(&format!("\n{indent}{text}\n{indent}{line}\n"));
                 }
-                Kind::Table | Kind::Action => out.push_str(&format!("{indent}{text}\n")),
+                Kind::Table | Kind::Bucket | Kind::Thaw | Kind::Action => {
+                    out.push_str(&format!("{indent}{text}\n"))
+                }
                 Kind::Detail => out.push_str(&format!("{indent} -> {text}\n")),
                 Kind::Warn => out.push_str(&format!("{indent} >> {text}\n")),
                 Kind::Error => out.push_str(&format!("{indent} >>>> {text} <<<<\n")),
@@ -99,7 +105,7 @@ impl Report {
     fn push_subs(&self, id: usize, level: usize, todo: &mut Vec<(usize, usize, usize)>) {
         let subs = &self.nodes[id].subs;
         for (i, sub) in subs.iter().enumerate().rev() {
-            let leaf = !matches!(self.nodes[*sub].kind, Kind::Bridge | Kind::Table);
+            let leaf = !matches!(self.nodes[*sub].kind, Kind::Bridge | Kind::Table | Kind::Thaw);
             let step = usize::from(i + 1 < subs.len() || leaf);
             todo.push((*sub, level + step, level + 2 * step));
         }

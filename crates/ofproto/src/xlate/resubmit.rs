@@ -36,8 +36,9 @@ impl Ctx<'_> {
     /// Looks the packet up and runs what it finds.
     pub(super) fn table_action(&mut self, l: Lookup) {
         debug_assert!(self.depth <= MAX_DEPTH);
+        // What is behind a popped label must be parsed before a table can match it.
         if self.was_mpls {
-            self.unsupported("matching behind a popped MPLS label");
+            self.freeze();
             return;
         }
         if !self.may_look_up() {
@@ -70,6 +71,7 @@ impl Ctx<'_> {
     /// Runs a rule's actions, or those of a miss.
     pub(super) fn run_found(&mut self, found: Found, last: bool, run: Run) {
         let old_rule = self.rule.take();
+        let in_bucket = std::mem::replace(&mut self.in_bucket, false);
         let old_cookie = std::mem::replace(&mut self.cookie, 0);
         match found {
             Found::Rule(rule) => {
@@ -90,6 +92,7 @@ impl Ctx<'_> {
         }
         self.rule = old_rule;
         self.cookie = old_cookie;
+        self.in_bucket = in_bucket;
     }
 
     fn run_steps(&mut self, steps: &[Step<'_>], last: bool, run: Run) {
@@ -108,8 +111,17 @@ impl Ctx<'_> {
         }
         let (base, at) = (self.base, self.out.actions.len());
         let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
+        let was_mpls = self.was_mpls;
         self.run_list(steps, last || in_clone);
-        self.run_action_set();
+        if !self.freezing {
+            self.run_action_set();
+        }
+        if self.freezing {
+            self.finish_freezing();
+            // The copy comes back; what follows is not its business.
+            self.exit = false;
+        }
+        self.was_mpls = was_mpls;
         self.stack = stack;
         self.action_set = set;
         self.flow = flow;

@@ -2,16 +2,18 @@
 
 pub(crate) use super::ctx::key_port;
 
+use super::Pipeline;
 use super::actions::Step;
 use super::ctx::Ctx;
 use super::limits::XlateError;
 use super::mask;
+use super::recirc::Frozen;
 use super::report::{Kind, Report};
 use super::resubmit::Run;
 use super::table::{Found, OnMiss};
 use crate::model::{BridgeView, World};
+use heddle_datapath::Translation;
 use heddle_datapath::action::DropReason;
-use heddle_datapath::{Generations, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
 use smallvec::SmallVec;
@@ -55,18 +57,33 @@ pub(crate) struct Input<'a> {
     pub(crate) learn: bool,
     /// Coarse clock, ms.
     pub(crate) now_ms: u64,
-    /// Actions to run in place of a table lookup.
-    pub(crate) actions: Option<&'a [Action]>,
-    /// ... because a controller said so.
+    /// Where it starts.
+    pub(crate) start: Start<'a>,
+    /// A controller's packet-out.
     pub(crate) packet_out: bool,
     /// The version of the bridge's rules to look at; `None`: the current one.
     pub(crate) version: Option<u64>,
 }
 
+/// Where a translation starts.
+#[derive(Clone, Copy)]
+pub(crate) enum Start<'a> {
+    /// In the first table.
+    Tables,
+    /// With these actions.
+    Actions(&'a [Action]),
+    /// Where it was frozen.
+    Thaw {
+        frozen: &'a Frozen,
+        /// By a controller: even if nothing is left to do, no table is looked at.
+        resumed: bool,
+    },
+}
+
 /// Translates. `out` has the configuration's dependency already, and nothing else.
 pub(crate) fn run<'w>(
     world: &'w World,
-    generations: &'w Generations,
+    pipeline: &'w Pipeline,
     bridge: &'w BridgeView,
     input: &Input<'_>,
     report: Option<&'w mut Report>,
@@ -77,7 +94,8 @@ pub(crate) fn run<'w>(
     flow.actset_output = key_port(Port::UNSET);
     let mut c = Ctx {
         world,
-        generations,
+        generations: &pipeline.generations,
+        recircs: &pipeline.recircs,
         bridge,
         version: 0,
         flow,
@@ -95,6 +113,10 @@ pub(crate) fn run<'w>(
         resubmits: 0,
         nesting: 0,
         exit: false,
+        freezing: false,
+        left: Vec::new(),
+        pause: None,
+        recirc_hash: None,
         error: None,
         drop_hint: None,
         was_mpls: false,
@@ -102,8 +124,8 @@ pub(crate) fn run<'w>(
         action_set: Vec::new(),
         action_set_has_group: false,
         in_action_set: false,
+        in_bucket: false,
         in_packet_out: input.packet_out,
-        n_controller: 0,
         has_packet: input.has_packet,
         learn: input.learn,
         now_ms: input.now_ms,
@@ -116,48 +138,73 @@ pub(crate) fn run<'w>(
     c.mask_init();
     let line = c.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
     c.report_under(line);
-    if flow.recirc_id == 0 {
-        c.pipeline(input.actions);
-    } else {
-        c.report_error(|| format!("Recirculation context not found for ID {:x}", flow.recirc_id));
-        c.error = Some(XlateError::NoRecirculationContext);
-    }
+    c.pipeline(&input.start);
     c.finish(flow)
 }
 
 impl Ctx<'_> {
-    fn pipeline(&mut self, actions: Option<&[Action]>) {
-        let found = match actions {
-            Some(_) => None,
-            None => {
-                let found = self.lookup(self.flow.in_port, OnMiss::FULL);
-                let line = self.report_table(&found, self.table);
-                self.report_under(line);
-                Some(found)
+    fn pipeline(&mut self, start: &Start<'_>) {
+        let port = self.in_port();
+        let found = match start {
+            Start::Tables if self.flow.recirc_id != 0 => {
+                let id = self.flow.recirc_id;
+                self.report_error(|| format!("Recirculation context not found for ID {id:x}"));
+                self.error = Some(XlateError::NoRecirculationContext);
+                return;
             }
+            Start::Tables => Some(self.first_lookup()),
+            _ => None,
         };
-        if let Some(port) = self.in_port()
-            && !self.may_receive(port)
-        {
+        if port.is_some_and(|p| !self.may_receive(p)) {
             return;
         }
-        match (found, actions) {
-            (Some(found), _) => {
-                // The action set runs in the first rule's name.
-                self.cookie = 0;
-                if let Found::Rule(rule) = &found {
-                    self.cookie = rule.cookie;
-                    self.rule = Some(rule.clone());
-                }
-                self.run_found(found, true, Run::Here);
-            }
-            (None, list) => {
-                let steps: SmallVec<[Step<'_>; 8]> = list.unwrap_or(&[]).iter().map(Step::Action).collect();
+        match (start, found) {
+            (Start::Thaw { frozen, resumed }, _) => self.thaw(frozen, *resumed),
+            (_, Some(found)) => self.run_first(found),
+            (Start::Actions(list), None) => {
+                let steps: SmallVec<[Step<'_>; 8]> = list.iter().map(Step::Action).collect();
                 self.run_list(&steps, true);
             }
+            // Looked up above.
+            (Start::Tables, None) => {}
         }
-        if self.error.is_none() {
+        self.end();
+    }
+
+    /// Looks the packet up in the table at hand and runs what it finds.
+    pub(super) fn start(&mut self) {
+        let found = self.first_lookup();
+        self.run_first(found);
+    }
+
+    fn first_lookup(&mut self) -> Found {
+        let table = self.table;
+        let found = self.lookup(self.flow.in_port, OnMiss::FULL);
+        let line = self.report_table(&found, table);
+        self.report_under(line);
+        found
+    }
+
+    fn run_first(&mut self, found: Found) {
+        // The action set runs in the first rule's name.
+        self.cookie = 0;
+        if let Found::Rule(rule) = &found {
+            self.cookie = rule.cookie;
+            self.rule = Some(rule.clone());
+        }
+        self.run_found(found, true, Run::Here);
+    }
+
+    /// What comes after all actions: the action set, or the packet's way back.
+    fn end(&mut self) {
+        if self.error.is_some() {
+            return;
+        }
+        if !self.freezing {
             self.run_action_set();
+        }
+        if self.freezing {
+            self.finish_freezing();
         }
     }
 

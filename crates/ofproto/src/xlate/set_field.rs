@@ -65,6 +65,13 @@ impl Ctx<'_> {
                 >= MAX_STACK_BYTES
     }
 
+    /// Writes a number that was made up, and says so.
+    pub(super) fn write_number(&mut self, dst: Subfield, value: u64) {
+        dst.add_mask(&mut self.wc);
+        dst.set(&mut self.flow, FieldValue::from_u64(value));
+        self.report_subfield(dst);
+    }
+
     fn report_subfield(&mut self, sf: Subfield) {
         if self.report.is_none() {
             return;

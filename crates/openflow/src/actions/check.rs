@@ -8,11 +8,21 @@
 use super::decode::is_output_port;
 use super::field::{check_dst, check_src};
 use super::learn;
-use crate::action::{Action, FieldId, Instruction, InstructionSet, OpaqueAction, Port, Subfield};
+use crate::action::{
+    Action, Bundle, Ct, CtZone, FieldId, Instruction, InstructionSet, Nat, NatAddresses, Port, Subfield,
+    packet_type,
+};
 use crate::error::ErrorKind;
 use crate::version::Version;
 use heddle_flow::Match;
 use heddle_flow::key::{Vlan, frag};
+
+/// EtherType of a network service header.
+const NSH: u16 = 0x894f;
+/// Namespace of packet types that are EtherTypes.
+const ETHERTYPE_NAMESPACE: u32 = 1;
+/// A packet type that nothing else has.
+const UNKNOWN_PACKET_TYPE: u32 = u32::MAX;
 
 /// What the checks need to know beside the match.
 #[derive(Clone, Copy, Debug)]
@@ -120,28 +130,68 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// What is carried but not run: as far as its bytes tell.
-    fn opaque(&self, o: &OpaqueAction) -> Result<(), ErrorKind> {
+    fn ct(&mut self, ct: &Ct) -> Result<(), ErrorKind> {
         /// Ports of the protocols whose helpers there are, and the protocol under them.
         const FTP: u16 = 21;
         const TFTP: u16 = 69;
-        /// EtherType of a network service header.
-        const NSH: u16 = 0x894f;
-        match o.name {
-            "ct" => {
-                let alg = o.wire.get(22..24).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
-                let proto = self.m.key.nw_proto;
-                let helper = alg == FTP && proto != 6 || alg == TFTP && proto != 17;
-                // The datapath refuses such flows, so 1.0 does it too.
-                if helper || !self.holds(FieldId::IpTtl) {
-                    return Err(ErrorKind::BadActionMatchInconsistent);
-                }
-                Ok(())
+        let proto = self.m.key.nw_proto;
+        let helper = ct.alg == FTP && proto != 6 || ct.alg == TFTP && proto != 17;
+        // The datapath refuses such flows, so 1.0 does it too.
+        if helper || !self.holds(FieldId::IpTtl) {
+            return Err(ErrorKind::BadActionMatchInconsistent);
+        }
+        match ct.zone {
+            CtZone::Field(src) => self.src(src),
+            CtZone::Number(_) => check_actions(&ct.actions, &self.m, self.cx),
+        }
+    }
+
+    /// The addresses must be of the packet's own kind.
+    fn nat(&self, nat: &Nat) -> Result<(), ErrorKind> {
+        let fits = match nat.addresses {
+            NatAddresses::None => self.holds(FieldId::IpTtl),
+            NatAddresses::V4(..) => self.holds(FieldId::Ipv4Src),
+            NatAddresses::V6(..) => self.holds(FieldId::Ipv6Src),
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(ErrorKind::BadActionMatchInconsistent)
+        }
+    }
+
+    fn bundle(&self, b: &Bundle) -> Result<(), ErrorKind> {
+        b.dst.map_or(Ok(()), |d| self.dst(d))?;
+        for port in &b.members {
+            if *port != Port::NONE {
+                self.port(*port)?;
             }
-            "fin_timeout" => self.consistent(self.m.key.nw_proto == 6),
-            "dec_nsh_ttl" => self.consistent(self.m.key.dl_type == NSH),
-            "learn" => learn::check(&o.wire, &self.m),
-            _ => Ok(()),
+            if *port == Port::CONTROLLER {
+                return Err(ErrorKind::BadActionBadOutPort);
+            }
+        }
+        Ok(())
+    }
+
+    /// Later actions may count on what is pushed.
+    fn encap(&mut self, ty: u32) {
+        self.m.key.packet_type = ty;
+        if ty >> 16 == ETHERTYPE_NAMESPACE {
+            self.m.key.dl_type = u16::try_from(ty & 0xffff).expect("16 bits");
+        }
+        if !self.holds(FieldId::IpTtl) {
+            self.m.key.nw_proto = 0;
+        }
+    }
+
+    fn decap(&mut self) {
+        let k = &mut self.m.key;
+        if k.packet_type == packet_type::ETHERNET {
+            k.packet_type = ETHERTYPE_NAMESPACE << 16 | u32::from(k.dl_type);
+        } else {
+            // Only the packet knows what comes next.
+            k.packet_type = UNKNOWN_PACKET_TYPE;
+            k.dl_type = u16::MAX;
         }
     }
 
@@ -222,6 +272,9 @@ impl Checker<'_> {
             }
             Action::Meter(id) => check_meter(*id),
             Action::Clone(actions) => check_actions(actions, &self.m, self.cx),
+            Action::DeleteField(field) if !field.name().starts_with("tun_metadata") => {
+                Err(ErrorKind::BadActionBadArgument)
+            }
             Action::SetEthSrc(_)
             | Action::SetEthDst(_)
             | Action::SetTunnel(_)
@@ -231,8 +284,31 @@ impl Checker<'_> {
             | Action::Group(_)
             | Action::Note(_)
             | Action::Drop
+            | Action::Conjunction(_)
+            | Action::Sample(_)
+            | Action::CheckPktLarger(_)
+            | Action::DeleteField(_)
+            | Action::CtClear
+            | Action::DebugRecirc
+            | Action::DebugSlow
             | Action::Exit => Ok(()),
-            Action::Opaque(o) => self.opaque(o),
+            Action::Learn(l) => learn::check(l, &self.m),
+            Action::Multipath(m) => self.dst(m.dst),
+            Action::Bundle(b) => self.bundle(b),
+            Action::FinTimeout { .. } => self.consistent(self.m.key.nw_proto == 6),
+            Action::DecNshTtl => {
+                self.consistent(self.m.key.packet_type == packet_type::NSH || self.m.key.dl_type == NSH)
+            }
+            Action::Ct(ct) => self.ct(ct),
+            Action::Nat(nat) => self.nat(nat),
+            Action::Encap(e) => {
+                self.encap(e.packet_type);
+                Ok(())
+            }
+            Action::Decap(_) => {
+                self.decap();
+                Ok(())
+            }
         }
     }
 }

@@ -4,18 +4,26 @@
 //! number, then length, then the fields of the action in turn.
 
 use super::field::{check_dst, check_src, from_nxm_ofs, pull_entry, pull_header};
-use super::opaque;
 use super::raw::{Raw, Row, by_number};
 use super::verify::{Place, verify_actions};
+use super::{ct, hash, learn, misc, nat};
 use crate::action::{Action, ControllerAction, FieldId, FieldValue, Port, Subfield};
 use crate::codec::cursor::Reader;
 use crate::codec::port::{port_from_u16, port_from_u32};
 use crate::codec::property;
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::version::Version;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// How deep actions may nest (clone in clone). A 64 KiB message could nest 4,000 deep; nobody means that.
 const MAX_DEPTH: u8 = 64;
+
+static DEBUG_ACTIONS: AtomicBool = AtomicBool::new(false);
+
+/// From now on, the actions `debug_recirc` and `debug_slow` are known, which only Open vSwitch's tests use.
+pub fn enable_debug_actions() {
+    DEBUG_ACTIONS.store(true, Relaxed);
+}
 
 /// What a list of actions may hold beside actions proper: 1.0 says `write_metadata` as an action.
 pub(crate) enum Item {
@@ -31,8 +39,8 @@ pub(crate) fn decode_items(version: Version, bytes: &[u8], depth: u8) -> Result<
     let mut r = Reader(bytes);
     let mut items = Vec::new();
     while !r.is_empty() {
-        let (row, body, whole) = pull(version, &mut r)?;
-        items.push(decode_one(version, row, body, whole, depth)?);
+        let (row, body) = pull(version, &mut r)?;
+        items.push(decode_one(version, row, body, depth)?);
     }
     Ok(items)
 }
@@ -48,8 +56,8 @@ pub(crate) fn decode_list(version: Version, bytes: &[u8], depth: u8) -> Result<V
         .collect()
 }
 
-/// Splits one action off: its form, its body behind the header, and all of it.
-fn pull<'a>(version: Version, r: &mut Reader<'a>) -> Result<(&'static Row, Reader<'a>, &'a [u8]), ErrorKind> {
+/// Splits one action off: its form, and its body behind the header.
+fn pull<'a>(version: Version, r: &mut Reader<'a>) -> Result<(&'static Row, Reader<'a>), ErrorKind> {
     let bad_len = |_| ErrorKind::BadActionBadLen;
     let mut body = *r;
     if body.len() < 8 {
@@ -79,7 +87,7 @@ fn pull<'a>(version: Version, r: &mut Reader<'a>) -> Result<(&'static Row, Reade
     }
     let whole = r.bytes(len.into()).map_err(bad_len)?;
     let body = whole.get(if vendor == 0 { 4 } else { 10 }..).unwrap_or(&[]);
-    Ok((row, Reader(body), whole))
+    Ok((row, Reader(body)))
 }
 
 /// `Ok` if the condition holds, else `BadArgument`.
@@ -100,13 +108,7 @@ fn must_be_zero(r: &Reader<'_>) -> Result<(), ErrorKind> {
     }
 }
 
-fn decode_one(
-    version: Version,
-    row: &Row,
-    mut r: Reader<'_>,
-    whole: &[u8],
-    depth: u8,
-) -> Result<Item, ErrorKind> {
+fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Result<Item, ErrorKind> {
     let bad_len = |_| ErrorKind::BadActionBadLen;
     // Arguments of experimenter's actions are aligned to their own size.
     let arg32 = |mut r: Reader<'_>| -> Result<u32, ErrorKind> {
@@ -315,27 +317,38 @@ fn decode_one(
             verify_actions(&actions, version, Place::Nested)?;
             Action::Clone(actions)
         }
-        Raw::OutputTrunc => opaque::output_trunc(r)?,
-        Raw::Multipath
-        | Raw::Bundle
-        | Raw::BundleLoad
-        | Raw::Learn
-        | Raw::Learn2
-        | Raw::FinTimeout
-        | Raw::Sample
-        | Raw::Sample2
-        | Raw::Sample3
-        | Raw::Conjunction
-        | Raw::Ct
-        | Raw::Nat
-        | Raw::CtClear
-        | Raw::Encap
-        | Raw::Decap
-        | Raw::DecNshTtl
-        | Raw::CheckPktLarger
-        | Raw::DeleteField => opaque::decode(version, row.raw, r, whole, depth)?,
+        Raw::OutputTrunc => misc::decode_output_trunc(r)?,
+        Raw::Multipath => hash::decode_multipath(r)?,
+        Raw::Bundle => hash::decode_bundle(r, false)?,
+        Raw::BundleLoad => hash::decode_bundle(r, true)?,
+        Raw::Learn => learn::decode(r, false)?,
+        Raw::Learn2 => learn::decode(r, true)?,
+        Raw::FinTimeout => misc::decode_fin_timeout(r)?,
+        Raw::Sample => misc::decode_sample(r, 1)?,
+        Raw::Sample2 => misc::decode_sample(r, 2)?,
+        Raw::Sample3 => misc::decode_sample(r, 3)?,
+        Raw::Conjunction => misc::decode_conjunction(r)?,
+        Raw::Ct => ct::decode(version, r, depth)?,
+        Raw::Nat => nat::decode(r)?,
+        Raw::CtClear => Action::CtClear,
+        Raw::Encap => misc::decode_encap(r)?,
+        Raw::Decap => misc::decode_decap(r)?,
+        Raw::DecNshTtl => Action::DecNshTtl,
+        Raw::CheckPktLarger => misc::decode_check_pkt_larger(r)?,
+        Raw::DeleteField => misc::decode_delete_field(r)?,
+        Raw::DebugRecirc => debug_action(Action::DebugRecirc)?,
+        Raw::DebugSlow => debug_action(Action::DebugSlow)?,
     };
     Ok(Item::Action(action))
+}
+
+/// An action that only tests use: known where [`crate::enable_debug_actions`] was called.
+fn debug_action(a: Action) -> Result<Action, ErrorKind> {
+    if DEBUG_ACTIONS.load(Relaxed) {
+        Ok(a)
+    } else {
+        Err(ErrorKind::BadActionBadVendorType)
+    }
 }
 
 /// An output action whose port is one that packets can be sent to.

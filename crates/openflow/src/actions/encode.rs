@@ -22,7 +22,7 @@ pub(crate) struct Encoder {
     ip_proto: u8,
 }
 
-type Encoded = Result<(), EncodeError>;
+pub(super) type Encoded = Result<(), EncodeError>;
 
 impl Encoder {
     /// For the actions of a flow with this match.
@@ -39,7 +39,15 @@ impl Encoder {
         actions.iter().try_for_each(|a| self.action(a, out))
     }
 
-    fn missing(&self, what: &'static str) -> EncodeError {
+    /// Appends a list that runs on a copy.
+    pub(super) fn nested(&mut self, actions: &[Action], out: &mut Vec<u8>) -> Encoded {
+        let outer = (self.has_vlan, self.ip_proto);
+        self.list(actions, out)?;
+        (self.has_vlan, self.ip_proto) = outer;
+        Ok(())
+    }
+
+    pub(super) fn missing(&self, what: &'static str) -> EncodeError {
         EncodeError::NotInVersion {
             what,
             version: self.version,
@@ -47,7 +55,12 @@ impl Encoder {
     }
 
     /// Writes the header of a form; gives where it starts, for [`end`].
-    fn begin(&self, raw: Raw, what: &'static str, out: &mut Vec<u8>) -> Result<usize, EncodeError> {
+    pub(super) fn begin(
+        &self,
+        raw: Raw,
+        what: &'static str,
+        out: &mut Vec<u8>,
+    ) -> Result<usize, EncodeError> {
         let row = row(self.version, raw).ok_or(self.missing(what))?;
         let start = out.end();
         out.u16(if row.vendor == 0 { row.number } else { 0xffff });
@@ -416,9 +429,7 @@ impl Encoder {
             Action::Clone(actions) => {
                 let start = self.begin(Raw::Clone, "clone", out)?;
                 out.zeros(6);
-                let outer = (self.has_vlan, self.ip_proto);
-                self.list(actions, out)?;
-                (self.has_vlan, self.ip_proto) = outer;
+                self.nested(actions, out)?;
                 end(out, start);
                 Ok(())
             }
@@ -431,10 +442,22 @@ impl Encoder {
             // Nothing to do is no action at all.
             Action::Drop => Ok(()),
             Action::Exit => self.simple(Raw::Exit, "exit", &[], out),
-            Action::Opaque(o) => {
-                out.put(&o.wire);
-                Ok(())
-            }
+            Action::Learn(l) => self.learn(l, out),
+            Action::Conjunction(c) => self.conjunction(*c, out),
+            Action::Multipath(m) => self.multipath(m, out),
+            Action::Bundle(b) => self.bundle(b, out),
+            Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard, out),
+            Action::Sample(s) => self.sample(s, out),
+            Action::CheckPktLarger(c) => self.check_pkt_larger(c, out),
+            Action::DeleteField(field) => self.delete_field(*field, out),
+            Action::Encap(e) => self.encap(e, out),
+            Action::Decap(packet_type) => self.decap(*packet_type, out),
+            Action::DecNshTtl => self.simple(Raw::DecNshTtl, "dec_nsh_ttl", &[], out),
+            Action::Ct(ct) => self.ct(ct, out),
+            Action::CtClear => self.simple(Raw::CtClear, "ct_clear", &[], out),
+            Action::Nat(n) => self.nat(n, out),
+            Action::DebugRecirc => self.simple(Raw::DebugRecirc, "debug_recirc", &[], out),
+            Action::DebugSlow => self.simple(Raw::DebugSlow, "debug_slow", &[], out),
         }
     }
 
@@ -513,7 +536,7 @@ impl Encoder {
 }
 
 /// Ends an action: pads it to at least its form's length and a multiple of eight, and fills its length in.
-fn end(out: &mut Vec<u8>, start: usize) {
+pub(super) fn end(out: &mut Vec<u8>, start: usize) {
     let min = out
         .get(start + 2..start + 4)
         .and_then(|b| <[u8; 2]>::try_from(b).ok());

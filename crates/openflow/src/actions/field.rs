@@ -75,6 +75,25 @@ pub(crate) fn pull_entry(r: &mut Reader<'_>) -> Result<(FieldId, FieldValue, Opt
     Ok((field, FieldValue::from_bytes(value), mask))
 }
 
+/// Reads a header without mask and its value, which is meant as a mask of the field.
+pub(crate) fn pull_field_mask(r: &mut Reader<'_>) -> Result<(FieldId, FieldValue), ErrorKind> {
+    let field = pull_header(r)?;
+    let n = usize::from(field.info().n_bytes);
+    let mask = FieldValue::from_bytes(r.bytes(n).map_err(|_| ErrorKind::BadMatchBadLen)?);
+    if field.is_mask_valid(mask) {
+        Ok((field, mask))
+    } else {
+        Err(ErrorKind::BadMatchBadMask)
+    }
+}
+
+/// Writes what [`pull_field_mask`] reads. A field without header is left out.
+pub(crate) fn put_field_mask(out: &mut Vec<u8>, version: Version, field: FieldId, mask: FieldValue) {
+    if put_header(out, field, Headers::Oxm(version), false) {
+        out.put(mask.bytes(usize::from(field.info().n_bytes)));
+    }
+}
+
 /// The field that a Nicira action's 32-bit header names, whether the header says that a mask follows or not.
 pub(crate) fn from_nxm(header: u32) -> Result<FieldId, ErrorKind> {
     let bytes = header.to_be_bytes();

@@ -1,6 +1,9 @@
-//! The `nat` action's wire form and text.
+//! The `nat` action on the wire.
 
-use crate::codec::cursor::Reader;
+use super::encode::{Encoded, Encoder, end};
+use super::raw::Raw;
+use crate::action::{Action, Nat, NatAddresses, NatDirection};
+use crate::codec::cursor::{Put, Reader};
 use crate::error::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,15 +20,13 @@ const IPV6_MAX: u16 = 1 << 3;
 const PROTO_MIN: u16 = 1 << 4;
 const PROTO_MAX: u16 = 1 << 5;
 
-/// Whether an action (all its bytes) changes no address: no flags, no range.
-pub(super) fn is_bare(whole: &[u8]) -> bool {
-    const ADDRESS: u8 = 0b101;
-    // Behind the header and two bytes of padding.
-    matches!(whole.get(12..16), Some([0, 0, _, range]) if range & ADDRESS == 0)
+/// Whether an action changes no address: no flags, no range.
+pub(super) fn is_bare(a: &Action) -> bool {
+    matches!(a, Action::Nat(n) if **n == Nat::default())
 }
 
-/// Reads the body; its text.
-pub(super) fn text(mut r: Reader<'_>) -> Result<String, ErrorKind> {
+/// Reads the body.
+pub(super) fn decode(mut r: Reader<'_>) -> Result<Action, ErrorKind> {
     const BAD: ErrorKind = ErrorKind::BadActionBadArgument;
     let bad = |_| BAD;
     r.skip(2).map_err(bad)?;
@@ -43,17 +44,25 @@ pub(super) fn text(mut r: Reader<'_>) -> Result<String, ErrorKind> {
     {
         return Err(BAD);
     }
-    let mut range = (None, None);
+    let mut nat = Nat {
+        direction: match (both(SRC), both(DST)) {
+            (true, _) => Some(NatDirection::Src),
+            (_, true) => Some(NatDirection::Dst),
+            _ => None,
+        },
+        persistent: both(PERSISTENT),
+        hash: both(HASH),
+        random: both(RANDOM),
+        ..Nat::default()
+    };
     if has(IPV4_MIN) {
         let min = r.u32().map_err(bad)?;
         let max = if has(IPV4_MAX) { r.u32().map_err(bad)? } else { 0 };
         if min == 0 || has(IPV4_MAX) && max < min {
             return Err(BAD);
         }
-        let show = |a: u32| Ipv4Addr::from(a).to_string();
-        range = (Some(show(min)), (max != 0 && max != min).then(|| show(max)));
+        nat.addresses = NatAddresses::V4(min.into(), (max != 0).then(|| Ipv4Addr::from(max)));
     }
-    let mut v6 = None;
     if has(IPV6_MIN) {
         let min = u128::from_be_bytes(r.array().map_err(bad)?);
         let max = if has(IPV6_MAX) {
@@ -64,57 +73,60 @@ pub(super) fn text(mut r: Reader<'_>) -> Result<String, ErrorKind> {
         if min == 0 || has(IPV6_MAX) && max < min {
             return Err(BAD);
         }
-        v6 = Some((min, max));
+        nat.addresses = NatAddresses::V6(min.into(), (max != 0).then(|| Ipv6Addr::from(max)));
     }
-    let (mut min_port, mut max_port) = (0, 0);
     if has(PROTO_MIN) {
-        min_port = r.u16().map_err(bad)?;
-        if min_port == 0 {
+        let min = r.u16().map_err(bad)?;
+        if min == 0 {
             return Err(BAD);
         }
-        if has(PROTO_MAX) {
-            max_port = r.u16().map_err(bad)?;
-            if max_port < min_port {
-                return Err(BAD);
-            }
+        let max = if has(PROTO_MAX) {
+            Some(r.u16().map_err(bad)?)
+        } else {
+            None
+        };
+        if max.is_some_and(|max| max < min) {
+            return Err(BAD);
         }
+        nat.ports = Some((min, max));
     }
-    if let Some((min, max)) = v6 {
-        let show = |a: u128| {
-            let a = Ipv6Addr::from(a);
-            if min_port != 0 {
-                format!("[{a}]")
-            } else {
-                a.to_string()
+    Ok(Action::Nat(Box::new(nat)))
+}
+
+impl Encoder {
+    pub(super) fn nat(&self, n: &Nat, out: &mut Vec<u8>) -> Encoded {
+        let start = self.begin(Raw::Nat, "nat", out)?;
+        let flag = |on: bool, bit: u16| if on { bit } else { 0 };
+        out.zeros(2);
+        out.u16(
+            flag(n.direction == Some(NatDirection::Src), SRC)
+                | flag(n.direction == Some(NatDirection::Dst), DST)
+                | flag(n.persistent, PERSISTENT)
+                | flag(n.hash, HASH)
+                | flag(n.random, RANDOM),
+        );
+        let present_at = out.end();
+        out.u16(0);
+        let mut present = match n.addresses {
+            NatAddresses::None => 0,
+            NatAddresses::V4(min, max) => {
+                out.put(&min.octets());
+                max.iter().for_each(|a| out.put(&a.octets()));
+                IPV4_MIN | flag(max.is_some(), IPV4_MAX)
+            }
+            NatAddresses::V6(min, max) => {
+                out.put(&min.octets());
+                max.iter().for_each(|a| out.put(&a.octets()));
+                IPV6_MIN | flag(max.is_some(), IPV6_MAX)
             }
         };
-        range = (Some(show(min)), (max != 0 && max != min).then(|| show(max)));
-    }
-
-    if flags & (SRC | DST) == 0 {
-        return Ok("nat".into());
-    }
-    let mut head = if flags & SRC != 0 {
-        "src".to_owned()
-    } else {
-        "dst".to_owned()
-    };
-    if let (Some(min), max) = range {
-        head += &format!("={min}");
-        if let Some(max) = max {
-            head += &format!("-{max}");
+        if let (Some((min, max)), true) = (n.ports, present != 0) {
+            out.u16(min);
+            max.iter().for_each(|p| out.u16(*p));
+            present |= PROTO_MIN | flag(max.is_some(), PROTO_MAX);
         }
-        if min_port != 0 {
-            head += &format!(":{min_port}");
-            if max_port != 0 && max_port != min_port {
-                head += &format!("-{max_port}");
-            }
-        }
-        for (bit, name) in [(PERSISTENT, "persistent"), (HASH, "hash"), (RANDOM, "random")] {
-            if flags & bit != 0 {
-                head += &format!(",{name}");
-            }
-        }
+        out.patch(present_at, &present.to_be_bytes());
+        end(out, start);
+        Ok(())
     }
-    Ok(format!("nat({head})"))
 }

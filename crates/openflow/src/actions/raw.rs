@@ -81,6 +81,8 @@ pub(crate) enum Raw {
     DecNshTtl,
     CheckPktLarger,
     DeleteField,
+    DebugSlow,
+    DebugRecirc,
 }
 
 /// No maximum but that of the length field.
@@ -245,6 +247,8 @@ const ROWS: &[Row] = &[
     only(nx(Raw::DecNshTtl, 48, 16), V13, V15),
     nx(Raw::CheckPktLarger, 49, 24),
     nx(Raw::DeleteField, 50, 24),
+    nx(Raw::DebugSlow, 254, 16),
+    nx(Raw::DebugRecirc, 255, 16),
 ];
 
 /// The form with this number in a version.

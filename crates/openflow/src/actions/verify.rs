@@ -17,13 +17,6 @@ pub(crate) enum Place {
     Set,
 }
 
-fn opaque_name(a: &Action) -> Option<&'static str> {
-    match a {
-        Action::Opaque(o) => Some(o.name),
-        _ => None,
-    }
-}
-
 /// Checks a list of actions.
 pub(crate) fn verify_actions(actions: &[Action], version: Version, place: Place) -> Result<(), ErrorKind> {
     if place == Place::Set {
@@ -33,8 +26,8 @@ pub(crate) fn verify_actions(actions: &[Action], version: Version, place: Place)
             Err(ErrorKind::BadActionBadType)
         };
     }
-    if actions.iter().any(|a| opaque_name(a) == Some("conjunction")) {
-        let fine = |a: &Action| matches!(a, Action::Note(_)) || opaque_name(a) == Some("conjunction");
+    if actions.iter().any(|a| matches!(a, Action::Conjunction(_))) {
+        let fine = |a: &Action| matches!(a, Action::Note(_) | Action::Conjunction(_));
         return if actions.iter().all(fine) {
             Ok(())
         } else {
@@ -42,7 +35,7 @@ pub(crate) fn verify_actions(actions: &[Action], version: Version, place: Place)
         };
     }
     for a in actions {
-        let is_nat = opaque_name(a) == Some("nat");
+        let is_nat = matches!(a, Action::Nat(_));
         match place {
             Place::Ct if !is_nat && !writes_ct(a) => return Err(ErrorKind::BadActionBadArgument),
             Place::Ct => {}
@@ -111,10 +104,19 @@ fn allowed_in_set(a: &Action) -> bool {
         | Action::Clone(_)
         | Action::Note(_)
         | Action::Drop
-        | Action::Exit => false,
-        Action::Opaque(o) => {
-            matches!(o.name, "ct" | "ct_clear" | "encap" | "decap" | "dec_nsh_ttl")
-        }
+        | Action::Exit
+        | Action::Learn(_)
+        | Action::Conjunction(_)
+        | Action::Multipath(_)
+        | Action::Bundle(_)
+        | Action::FinTimeout { .. }
+        | Action::Sample(_)
+        | Action::CheckPktLarger(_)
+        | Action::DeleteField(_)
+        | Action::Nat(_)
+        | Action::DebugRecirc
+        | Action::DebugSlow => false,
+        Action::Ct(_) | Action::CtClear | Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => true,
     }
 }
 

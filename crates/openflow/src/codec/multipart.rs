@@ -10,7 +10,7 @@ pub(super) use encode::{encode_reply, encode_request};
 
 use super::cursor::Reader;
 use super::port::{port_from_u16, port_from_u32};
-use super::{counters, flow_stats, monitor, ports, tables};
+use super::{counters, flow_stats, groups, meters, monitor, ports, tables};
 use crate::action::Port;
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::message::{Message, MpReply, MpRequest, QueueGetConfig, Unsupported};
@@ -293,10 +293,15 @@ pub(super) fn decode_reply(version: Version, r: Reader<'_>) -> Result<Message, E
         Kind::Of(ty::QUEUE_DESC) => MpReply::QueueDesc(list(r, ports::pull_queue_desc)?),
         Kind::Of(ty::GROUP_FEATURES) => MpReply::GroupFeatures(counters::pull_group_features(r)?),
         Kind::Of(ty::METER_FEATURES) => MpReply::MeterFeatures(counters::pull_meter_features(r)?),
-        Kind::Of(ty::GROUP) => MpReply::GroupStats,
-        Kind::Of(ty::GROUP_DESC) => MpReply::GroupDesc,
-        Kind::Of(ty::METER) => MpReply::MeterStats,
-        Kind::Of(ty::METER_CONFIG) => MpReply::MeterConfig,
+        Kind::Of(ty::GROUP) | Kind::Nx(nx::GROUP) => {
+            MpReply::GroupStats(list(r, |r| groups::pull_stats(version, r))?)
+        }
+        Kind::Of(ty::GROUP_DESC) | Kind::Nx(nx::GROUP_DESC) => {
+            MpReply::GroupDesc(list(r, |r| groups::pull_desc(version, r))?)
+        }
+        Kind::Nx(nx::GROUP_FEATURES) => MpReply::GroupFeatures(counters::pull_group_features(r)?),
+        Kind::Of(ty::METER) => MpReply::MeterStats(list(r, meters::pull_stats)?),
+        Kind::Of(ty::METER_CONFIG) => MpReply::MeterConfig(list(r, meters::pull_config)?),
         Kind::Of(ty::FLOW_MONITOR) => MpReply::FlowMonitor(list(r, |r| monitor::pull_update(version, r))?),
         Kind::Nx(nx::FLOW_MONITOR) if version <= Version::V13 => {
             MpReply::FlowMonitor(list(r, |r| monitor::pull_update(version, r))?)

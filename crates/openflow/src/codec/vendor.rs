@@ -1,7 +1,7 @@
 //! Experimenter messages: Nicira's, and ONF's of 1.3.
 
 use super::cursor::{Put, Reader};
-use super::{DecodeContext, bundle, flow_mod, flow_removed, packet, role};
+use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, role};
 use crate::error::{EncodeError, ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::header::Header;
 use crate::message::{Message, PacketInFormat, Unsupported};
@@ -27,7 +27,7 @@ const NXT_SET_ASYNC_CONFIG2: u32 = 27;
 const NXT_RESUME: u32 = 28;
 const NXT_CT_FLUSH_ZONE: u32 = 29;
 pub(super) const NXT_PACKET_IN2: u32 = 30;
-const NXT_GROUP_MOD: u32 = 31;
+pub(super) const NXT_GROUP_MOD: u32 = 31;
 const NXT_CT_FLUSH: u32 = 32;
 pub(super) const NXT_REQUESTFORWARD: u32 = 132;
 
@@ -174,9 +174,7 @@ fn nicira(
         }
         NXT_REQUESTFORWARD if version <= Version::V12 => super::decode_forward(header, r.rest(), cx)?,
         NXT_RESUME => return unsupported("NXT_RESUME", ErrorKind::ResumeNotSupported, whole),
-        NXT_GROUP_MOD if v10 => {
-            return unsupported("NXT_GROUP_MOD", ErrorKind::GroupModFailedOutOfGroups, whole);
-        }
+        NXT_GROUP_MOD if v10 => Message::GroupMod(Box::new(groups::decode_mod(version, r)?)),
         NXT_TLV_TABLE_MOD => {
             return unsupported("NXT_TLV_TABLE_MOD", ErrorKind::TlvTableModFailedTableFull, whole);
         }

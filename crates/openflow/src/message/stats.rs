@@ -1,7 +1,8 @@
 //! Multipart requests and replies: statistics and descriptions.
 
 use super::{
-    FlowMonitorRequest, FlowUpdate, PortDesc, QueueConfig, QueueGetConfig, TableDesc, TableFeatures,
+    FlowMonitorRequest, FlowUpdate, GroupDesc, GroupStats, MeterConfig, MeterStats, PortDesc, QueueConfig,
+    QueueGetConfig, TableDesc, TableFeatures,
 };
 use crate::action::{InstructionSet, Port};
 use heddle_flow::Match;
@@ -83,16 +84,16 @@ pub enum MpReply {
     TableDesc(Vec<TableDesc>),
     /// Queue configurations.
     QueueDesc(Vec<QueueConfig>),
-    /// Group counters: none.
-    GroupStats,
-    /// Group descriptions: none.
-    GroupDesc,
+    /// Group counters.
+    GroupStats(Vec<GroupStats>),
+    /// Group descriptions.
+    GroupDesc(Vec<GroupDesc>),
     /// What groups can do.
     GroupFeatures(GroupFeatures),
-    /// Meter counters: none.
-    MeterStats,
-    /// Meter descriptions: none.
-    MeterConfig,
+    /// Meter counters.
+    MeterStats(Vec<MeterStats>),
+    /// Meter descriptions.
+    MeterConfig(Vec<MeterConfig>),
     /// What meters can do.
     MeterFeatures(MeterFeatures),
     /// Flows that are monitored: the answer to a request, and, with transaction id 0, notifications.

@@ -1,7 +1,10 @@
 //! Random matches, actions and ports.
 
 use crate::action::{ControllerAction, FieldId, FieldValue, Subfield};
-use crate::message::{PortConfig, PortDesc, PortFeatures, PortState};
+use crate::message::{
+    BUCKET_ALL, BUCKET_LAST, Bucket, GROUP_ANY, GroupCommand, GroupMod, GroupType, PortConfig, PortDesc,
+    PortFeatures, PortState, Selection, SelectionMethod,
+};
 use crate::{Action, Instruction, InstructionSet, Port, Version};
 use heddle_flow::Match;
 use proptest::prelude::*;
@@ -152,7 +155,108 @@ fn plain_action() -> impl Strategy<Value = Action> {
             Action::Note(b)
         }),
         Just(Action::Exit),
+        prop::sample::select(EXTENSIONS).prop_map(extension),
     ]
+}
+
+/// Extensions in all versions, as texts.
+pub(super) const EXTENSIONS: &[&str] = &[
+    "learn(table=3)",
+    "learn(table=0,idle_timeout=10,hard_timeout=20,fin_idle_timeout=1,fin_hard_timeout=2,priority=7,send_flow_rem,delete_learned,cookie=0x123456789,NXM_OF_VLAN_TCI[0..11],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])",
+    "learn(table=9,limit=3,result_dst=NXM_NX_REG4[7],eth_type=0x800,ip_src=10.1.2.3,NXM_OF_TCP_SRC[0..3]=0x5,load:0xabcdef->NXM_NX_REG1[],load:NXM_OF_IN_PORT[]->NXM_NX_REG2[0..15])",
+    "multipath(eth_src,50,modulo_n,1,0,NXM_NX_REG0[])",
+    "multipath(symmetric_l3l4+udp,1024,hrw,16,7,NXM_NX_REG6[4..7])",
+    "bundle(nw_dst,0,hrw,ofport,members:1,2,LOCAL)",
+    "bundle(symmetric_l4,60,active_backup,ofport,members:)",
+    "bundle_load(symmetric_l3,1,active_backup,ofport,NXM_NX_REG1[0..15],members:5,ANY)",
+    "fin_timeout(idle_timeout=5)",
+    "fin_timeout(idle_timeout=5,hard_timeout=15)",
+    "sample(probability=12345,collector_set_id=23456,obs_domain_id=34567,obs_point_id=45678)",
+    "sample(probability=1,collector_set_id=2,obs_domain_id=3,obs_point_id=4,sampling_port=56)",
+    "sample(probability=1,collector_set_id=2,obs_domain_id=3,obs_point_id=4,sampling_port=56,egress)",
+    "check_pkt_larger(1500)->NXM_NX_REG0[3]",
+    "ct(commit,force,table=10,zone=NXM_NX_REG0[4..19],nat(src=10.0.0.1-10.0.0.9:1-65535,random),exec(load:0x5->NXM_NX_CT_MARK[]),alg=ftp)",
+    "ct(zone=65535,nat)",
+    "ct(commit,nat(dst=fe80::20c-fe80::2000,persistent,hash))",
+    "ct(commit,nat(dst=[fe80::20c]:50-60))",
+    "ct()",
+    "ct_clear",
+];
+
+/// Reads one of [`EXTENSIONS`].
+pub(super) fn extension(text: &str) -> Action {
+    let mut list = crate::text::parse_actions(text, None).expect("an action");
+    list.pop().expect("one action")
+}
+
+fn bucket(version: Version, ty: GroupType) -> impl Strategy<Value = Bucket> {
+    (actions(), any::<u16>(), 1..0xff00u32, any::<Option<u16>>()).prop_map(
+        move |(actions, weight, port, group)| {
+            let watches = matches!(ty, GroupType::Select | GroupType::FastFailover);
+            Bucket {
+                id: 0,
+                weight: if ty == GroupType::Select { weight } else { 0 },
+                watch_port: if watches { Port(port) } else { Port::NONE },
+                watch_group: group.filter(|_| watches).map_or(GROUP_ANY, u32::from),
+                // What some versions lack is not about groups.
+                actions: actions.into_iter().filter(|_| version > Version::V10).collect(),
+            }
+        },
+    )
+}
+
+/// A group modification that `version` can say.
+pub(super) fn group_mod(version: Version) -> impl Strategy<Value = GroupMod> {
+    let numbered = matches!(version, Version::V10 | Version::V15);
+    let commands = [
+        GroupCommand::Add,
+        GroupCommand::Modify,
+        GroupCommand::AddOrModify,
+        GroupCommand::InsertBucket,
+    ];
+    let shape = (
+        prop::sample::select(commands[..if numbered { 4 } else { 3 }].to_vec()),
+        prop::sample::select(GroupType::ALL.to_vec()),
+        any::<bool>(),
+        any::<u64>(),
+        any::<u32>(),
+    );
+    shape.prop_flat_map(move |(command, ty, hash, param, group_id)| {
+        let n = if ty == GroupType::Indirect {
+            1..2usize
+        } else {
+            0..4
+        };
+        prop::collection::vec(bucket(version, ty), n).prop_map(move |mut buckets| {
+            for (n, b) in (0..).zip(&mut buckets) {
+                b.id = n * if numbered { 7 } else { 1 };
+            }
+            let inserts = command == GroupCommand::InsertBucket;
+            let method = if hash {
+                SelectionMethod::Hash
+            } else {
+                SelectionMethod::DpHash
+            };
+            let all = |f: FieldId| (f, f.full_mask());
+            let fields = if hash {
+                vec![all(FieldId::Ipv4Src), all(FieldId::TcpDst)]
+            } else {
+                Vec::new()
+            };
+            GroupMod {
+                command,
+                ty,
+                group_id,
+                command_bucket_id: if inserts { BUCKET_LAST } else { BUCKET_ALL },
+                buckets,
+                selection: (numbered && !inserts && ty == GroupType::Select).then_some(Selection {
+                    method,
+                    param,
+                    fields,
+                }),
+            }
+        })
+    })
 }
 
 /// A few actions, some of them nested.

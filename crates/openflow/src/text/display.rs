@@ -1,5 +1,6 @@
 //! Actions as text.
 
+use super::show;
 use crate::action::{Action, ControllerAction, Instruction, InstructionSet, Port};
 use core::fmt::{self, Formatter, Write};
 use heddle_flow::field::port_from_32;
@@ -102,7 +103,7 @@ fn instruction(f: &mut Formatter<'_>, i: &Instruction, names: Option<PortNames<'
 }
 
 /// Writes a port; texts know ports by the numbers that keys have.
-fn format_port(f: &mut Formatter<'_>, port: Port, names: Option<PortNames<'_>>) -> fmt::Result {
+pub(super) fn format_port(f: &mut Formatter<'_>, port: Port, names: Option<PortNames<'_>>) -> fmt::Result {
     text::format_port(f, port_from_32(port.0).unwrap_or(port.0), names)
 }
 
@@ -294,6 +295,21 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
         Action::Note(b) => write!(f, "note:{}", Dotted(b)),
         Action::Drop => f.write_str("drop"),
         Action::Exit => f.write_str("exit"),
-        Action::Opaque(o) => f.write_str(&o.text),
+        Action::Learn(l) => show::learn(f, l),
+        Action::Conjunction(c) => write!(f, "conjunction({},{}/{})", c.id, c.clause + 1, c.n_clauses),
+        Action::Multipath(m) => show::multipath(f, m),
+        Action::Bundle(b) => show::bundle(f, b, names),
+        Action::FinTimeout { idle, hard } => show::fin_timeout(f, *idle, *hard),
+        Action::Sample(s) => show::sample(f, s, names),
+        Action::CheckPktLarger(c) => write!(f, "check_pkt_larger({})->{}", c.pkt_len, c.dst),
+        Action::DeleteField(field) => write!(f, "delete_field:{}", field.name()),
+        Action::Encap(e) => show::encap(f, e),
+        Action::Decap(ty) => show::decap(f, *ty),
+        Action::DecNshTtl => f.write_str("dec_nsh_ttl"),
+        Action::Ct(ct) => show::ct(f, ct, names),
+        Action::CtClear => f.write_str("ct_clear"),
+        Action::Nat(n) => show::nat(f, n),
+        Action::DebugRecirc => f.write_str("debug_recirc"),
+        Action::DebugSlow => f.write_str("debug_slow"),
     }
 }

@@ -1,6 +1,5 @@
 //! Actions from text, as `ovs-ofctl` reads them.
 //!
-//! Actions that are only carried ([`crate::action::OpaqueAction`]) are not read here: they come over the wire.
 //! Errors are sentences for a person.
 
 use crate::action::{Action, ControllerAction, FieldId, Instruction, InstructionSet, Port, Subfield};
@@ -13,6 +12,11 @@ use std::net::Ipv4Addr;
 /// # Errors
 /// A sentence for a person.
 pub fn parse_actions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Vec<Action>, String> {
+    action_list(s, ports)
+}
+
+/// See [`parse_actions`].
+pub(super) fn action_list(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Vec<Action>, String> {
     let set = parse_instructions(s, ports)?;
     match set.0.as_slice() {
         [] => Ok(Vec::new()),
@@ -61,7 +65,7 @@ pub fn parse_instructions(s: &str, ports: Option<PortNumbers<'_>>) -> Result<Ins
 }
 
 /// An integer with C's prefixes that fits its type.
-fn int<T: TryFrom<u128>>(s: &str) -> Result<T, String> {
+pub(super) fn int<T: TryFrom<u128>>(s: &str) -> Result<T, String> {
     let bad = || format!("{s}: not a number that fits here");
     match parse_int(s.trim(), 16) {
         Ok((v, "")) => T::try_from(v).map_err(|_| bad()),
@@ -89,7 +93,7 @@ fn ipv4(s: &str) -> Result<u32, String> {
 }
 
 /// Reads a port; texts know ports by the numbers that keys have.
-fn read_port(s: &str, ports: Option<PortNumbers<'_>>) -> Option<Port> {
+pub(super) fn read_port(s: &str, ports: Option<PortNumbers<'_>>) -> Option<Port> {
     parse_port(s, ports).map(|p| Port(port_to_32(p)))
 }
 
@@ -97,7 +101,7 @@ fn port(s: &str, ports: Option<PortNumbers<'_>>, what: &str) -> Result<Port, Str
     read_port(s, ports).ok_or_else(|| format!("{s}: {what} unknown port"))
 }
 
-fn hex(s: &str) -> Result<Vec<u8>, String> {
+pub(super) fn hex(s: &str) -> Result<Vec<u8>, String> {
     let digits: Vec<u8> = s
         .bytes()
         .filter(|b| !matches!(b, b'.' | b' '))
@@ -199,12 +203,10 @@ fn action(name: &str, key: &str, value: &str, ports: Option<PortNumbers<'_>>) ->
             Action::Note(bytes)
         }
         "exit" => Action::Exit,
-        "ct" | "ct_clear" | "nat" | "learn" | "conjunction" | "multipath" | "bundle" | "bundle_load"
-        | "sample" | "fin_timeout" | "check_pkt_larger" | "encap" | "decap" | "dec_nsh_ttl"
-        | "delete_field" => return Err(format!("{name}: not supported in text yet")),
-        _ => match read_port(key, ports) {
-            Some(port) => Action::Output { port, max_len: 0 },
-            None => return Err(format!("unknown action {key}")),
+        _ => match (super::read::extension(name, value, ports), read_port(key, ports)) {
+            (Some(extension), _) => extension?,
+            (None, Some(port)) => Action::Output { port, max_len: 0 },
+            (None, None) => return Err(format!("unknown action {key}")),
         },
     })
 }
@@ -284,7 +286,7 @@ fn controller(value: &str) -> Result<Action, String> {
     })
 }
 
-fn split_arrow(s: &str) -> Result<(&str, &str), String> {
+pub(super) fn split_arrow(s: &str) -> Result<(&str, &str), String> {
     let (value, key) = s.split_once("->").ok_or_else(|| format!("{s}: missing `->'"))?;
     if key.is_empty() {
         Err(format!("{s}: missing field name following `->'"))

@@ -238,6 +238,27 @@ pub(crate) const FLOWS: &[(&str, Version, Version)] = &[
     ("actions=meter:5,output:1", Version::V15, Version::V15),
     ("actions=encap(ethernet),decap()", Version::V13, Version::V15),
     (
+        "actions=encap(nsh(md_type=2,tlv(0x1000,10,0x12345678),tlv(0x2000,20,0xfedcba9876543210))),encap(mpls),1",
+        Version::V13,
+        Version::V15,
+    ),
+    (
+        "dl_type=0x894f,actions=dec_nsh_ttl,decap(packet_type(ns=0,type=0)),encap(nsh(md_type=1)),2",
+        Version::V13,
+        Version::V15,
+    ),
+    (
+        "actions=learn(table=7,limit=1,result_dst=reg3[31],fin_idle_timeout=2,fin_hard_timeout=3,NXM_OF_IN_PORT[]=7,eth_type=0x86dd,ipv6_src=fe80::1)",
+        Version::V10,
+        Version::V15,
+    ),
+    (
+        "actions=bundle_load(symmetric_l3l4,0,hrw,ofport,reg1[0..15],members:1,2,LOCAL)",
+        Version::V10,
+        Version::V15,
+    ),
+    ("actions=group:5,group:4294967040", Version::V10, Version::V15),
+    (
         "table=3,cookie=0x99,idle_timeout=60,hard_timeout=90,send_flow_rem,check_overlap,actions=1",
         Version::V10,
         Version::V15,

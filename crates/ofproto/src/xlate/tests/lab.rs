@@ -1,8 +1,10 @@
 //! Bridges made by hand, as the control half would publish them.
 
+use crate::group::Group;
 use crate::mac::MacTable;
 use crate::model::{Binding, BridgeView, Bundle, N_TABLES, PortView, Rule, Table, World};
 use crate::trace::{TraceEnv, Traced, trace};
+use crate::versioned::Versioned;
 use crate::xlate::{Pipeline, key_port, of_port};
 use heddle_classifier::{Entry, MiniMatch};
 use heddle_datapath::{Changes, Generations, PortNo, Purpose, Request, Translate, Translation};
@@ -22,6 +24,7 @@ pub(crate) struct LabBridge {
     version: Arc<AtomicU64>,
     pub(crate) miss_to_controller: bool,
     pub(crate) flood_vlans: Option<Arc<crate::model::VlanSet>>,
+    pub(crate) groups: Arc<Versioned<Group>>,
 }
 
 /// A pipeline under test. Datapath port numbers are `100 * bridge + port`, 100 for the
@@ -81,6 +84,7 @@ impl Lab {
             version: Arc::new(1.into()),
             miss_to_controller: false,
             flood_vlans: None,
+            groups: Arc::default(),
         });
         let bridges = bridges.collect();
         let lab = Self {
@@ -134,9 +138,13 @@ impl Lab {
                 forward_bpdu: false,
                 mac: b.mac.clone(),
                 tables: b.tables.clone(),
+                groups: b.groups.clone(),
+                meters: Arc::default(),
                 version: b.version.clone(),
                 vlan_limit: 2,
                 miss_to_controller: b.miss_to_controller,
+                has_controllers: false,
+                control: std::sync::Weak::new(),
             };
             world.bridges.insert(i as u64, Arc::new(view));
         }
@@ -170,13 +178,13 @@ impl Lab {
             priority,
             matches: mini.clone(),
             cookie: 0,
-            idle_timeout: 0,
-            hard_timeout: 0,
+            idle_timeout: 0.into(),
+            hard_timeout: 0.into(),
             importance: 0,
             flags: 0,
             instructions: Arc::new(set),
             created_ms: 0,
-            modified_ms: 0,
+            modified_ms: 0.into(),
             born: 0,
             hidden: false,
             stats: Arc::default(),

@@ -4,7 +4,7 @@ use super::{Kind, MORE, ONF_FLOW_MONITOR, nx, ty};
 use crate::action::Port;
 use crate::codec::cursor::Put;
 use crate::codec::port::port_to_u16;
-use crate::codec::{counters, flow_stats, monitor, ports, tables};
+use crate::codec::{counters, flow_stats, groups, meters, monitor, ports, tables};
 use crate::error::{EncodeError, NX_VENDOR, ONF_VENDOR};
 use crate::header::{HEADER_LEN, Header};
 use crate::message::{FlowStats, MpReply, MpRequest};
@@ -281,12 +281,12 @@ pub(in crate::codec) fn encode_reply(
         MpReply::TableFeatures(_) => since(version, Version::V13, ty::TABLE_FEATURES, "table features")?,
         MpReply::TableDesc(_) => since(version, Version::V14, ty::TABLE_DESC, "table description")?,
         MpReply::QueueDesc(_) => since(version, Version::V14, ty::QUEUE_DESC, "queue description")?,
-        MpReply::GroupStats => group(version, ty::GROUP, nx::GROUP),
-        MpReply::GroupDesc => group(version, ty::GROUP_DESC, nx::GROUP_DESC),
+        MpReply::GroupStats(_) => group(version, ty::GROUP, nx::GROUP),
+        MpReply::GroupDesc(_) => group(version, ty::GROUP_DESC, nx::GROUP_DESC),
         MpReply::GroupFeatures(_) if version <= Version::V11 => Kind::Nx(nx::GROUP_FEATURES),
         MpReply::GroupFeatures(_) => Kind::Of(ty::GROUP_FEATURES),
-        MpReply::MeterStats => since(version, Version::V13, ty::METER, "meter statistics")?,
-        MpReply::MeterConfig => since(version, Version::V13, ty::METER_CONFIG, "meter description")?,
+        MpReply::MeterStats(_) => since(version, Version::V13, ty::METER, "meter statistics")?,
+        MpReply::MeterConfig(_) => since(version, Version::V13, ty::METER_CONFIG, "meter description")?,
         MpReply::MeterFeatures(_) => since(version, Version::V13, ty::METER_FEATURES, "meter features")?,
         MpReply::FlowMonitor(_) => flow_monitor(version),
     };
@@ -330,11 +330,13 @@ pub(in crate::codec) fn encode_reply(
         MpReply::FlowMonitor(list) => list
             .iter()
             .try_for_each(|u| p.entry(|out| monitor::put_update(version, u, out)))?,
-        MpReply::Flow { .. }
-        | MpReply::GroupStats
-        | MpReply::GroupDesc
-        | MpReply::MeterStats
-        | MpReply::MeterConfig => {}
+        MpReply::GroupStats(list) => all(&mut p, list, |s, out| groups::put_stats(version, s, out))?,
+        MpReply::GroupDesc(list) => list
+            .iter()
+            .try_for_each(|d| p.entry(|out| groups::put_desc(version, d, out)))?,
+        MpReply::MeterStats(list) => all(&mut p, list, meters::put_stats)?,
+        MpReply::MeterConfig(list) => all(&mut p, list, meters::put_config)?,
+        MpReply::Flow { .. } => {}
     }
     Ok(p.finish())
 }

@@ -1,0 +1,158 @@
+//! Which rules use which group and meter: they go with it.
+
+use super::Linked;
+use crate::model::Rule;
+use heddle_openflow::{Action, Instruction};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Rules by their place in memory, where they stay while they are linked.
+type Rules = HashMap<usize, Linked>;
+
+/// The index. Kept in step with what is linked.
+#[derive(Default)]
+pub(crate) struct Refs {
+    groups: HashMap<u32, Rules>,
+    meters: HashMap<u32, Rules>,
+    /// How many rules learn flows of this table and cookie that are to go with them.
+    learned: HashMap<(u8, u64), usize>,
+    /// Those that no rule learns any more.
+    orphans: Vec<(u8, u64)>,
+}
+
+fn place(e: &Linked) -> usize {
+    Arc::as_ptr(e).addr()
+}
+
+impl Refs {
+    /// A rule is linked.
+    pub(crate) fn add(&mut self, e: &Linked) {
+        for key in learned_by(&e.data) {
+            *self.learned.entry(key).or_default() += 1;
+        }
+        for g in groups_of(&e.data) {
+            self.groups.entry(g).or_default().insert(place(e), e.clone());
+        }
+        if let Some(m) = meter_of(&e.data) {
+            self.meters.entry(m).or_default().insert(place(e), e.clone());
+        }
+    }
+    /// Tables and cookies of learned flows that no rule learns any more, since the last call.
+    pub(crate) fn take_orphans(&mut self) -> Vec<(u8, u64)> {
+        let mut all = std::mem::take(&mut self.orphans);
+        all.retain(|k| !self.learned.contains_key(k));
+        all
+    }
+    /// A rule is not linked any more.
+    pub(crate) fn remove(&mut self, e: &Linked) {
+        for key in learned_by(&e.data) {
+            if let Some(n) = self.learned.get_mut(&key) {
+                *n -= 1;
+                if *n == 0 {
+                    self.learned.remove(&key);
+                    self.orphans.push(key);
+                }
+            }
+        }
+        for g in groups_of(&e.data) {
+            forget(&mut self.groups, g, e);
+        }
+        if let Some(m) = meter_of(&e.data) {
+            forget(&mut self.meters, m, e);
+        }
+    }
+    /// How many rules use a group.
+    pub(crate) fn count_group(&self, id: u32) -> usize {
+        self.groups.get(&id).map_or(0, HashMap::len)
+    }
+    /// How many rules use a meter.
+    pub(crate) fn count_meter(&self, id: u32) -> usize {
+        self.meters.get(&id).map_or(0, HashMap::len)
+    }
+    /// Rules that use a group.
+    pub(crate) fn of_group(&self, id: u32) -> Vec<Linked> {
+        sorted(self.groups.get(&id))
+    }
+    /// Rules that use a meter.
+    pub(crate) fn of_meter(&self, id: u32) -> Vec<Linked> {
+        sorted(self.meters.get(&id))
+    }
+}
+
+fn forget(of: &mut HashMap<u32, Rules>, id: u32, e: &Linked) {
+    if let Some(rules) = of.get_mut(&id) {
+        rules.remove(&place(e));
+        if rules.is_empty() {
+            of.remove(&id);
+        }
+    }
+}
+
+/// In an order that does not depend on memory.
+fn sorted(rules: Option<&Rules>) -> Vec<Linked> {
+    let mut all: Vec<Linked> = rules.iter().flat_map(|r| r.values()).cloned().collect();
+    all.sort_by_key(|e| (e.data.table, std::cmp::Reverse(e.priority), e.data.created_ms));
+    all
+}
+
+/// Calls `f` for every action, also nested ones.
+pub(crate) fn for_each_action<'a>(actions: &'a [Action], f: &mut dyn FnMut(&'a Action)) {
+    for a in actions {
+        f(a);
+        match a {
+            Action::Clone(inner) => for_each_action(inner, f),
+            Action::Ct(ct) => for_each_action(&ct.actions, f),
+            _ => {}
+        }
+    }
+}
+
+pub(crate) fn for_each(rule: &Rule, mut f: impl FnMut(&Action)) {
+    for i in &rule.instructions.0 {
+        if let Instruction::Apply(actions) | Instruction::Write(actions) = i {
+            for_each_action(actions, &mut f);
+        }
+    }
+}
+
+/// Tables and cookies of the flows that go when nobody learns them any more.
+fn learned_by(rule: &Rule) -> Vec<(u8, u64)> {
+    let mut found = Vec::new();
+    for_each(rule, |a| {
+        if let Action::Learn(l) = a
+            && l.delete_learned
+        {
+            found.push((l.table, l.cookie));
+        }
+    });
+    found
+}
+
+fn groups_of(rule: &Rule) -> Vec<u32> {
+    let mut found = Vec::new();
+    for_each(rule, |a| {
+        if let Action::Group(id) = a
+            && !found.contains(id)
+        {
+            found.push(*id);
+        }
+    });
+    found
+}
+
+/// The meter that goes with the rule: the first one that it names.
+fn meter_of(rule: &Rule) -> Option<u32> {
+    let instruction = rule.instructions.0.iter().find_map(|i| match i {
+        Instruction::Meter(id) => Some(*id),
+        _ => None,
+    });
+    let mut action = None;
+    if instruction.is_none() {
+        for_each(rule, |a| {
+            if let Action::Meter(id) = a {
+                action.get_or_insert(*id);
+            }
+        });
+    }
+    instruction.or(action)
+}

@@ -1,0 +1,187 @@
+//! Groups, as translation runs them.
+//!
+//! A [`Group`] is immutable but for its counters: a modification makes a new one. A select group that lets the datapath hash
+//! has a table that says for each hash value which bucket it means; hash values are spread over buckets in proportion to their
+//! weights by Webster's method (the seats of a parliament: each next one goes to the bucket with the highest quotient).
+
+use crate::model::Stats;
+use heddle_datapath::Generations;
+use heddle_datapath::action::HashAlg;
+use heddle_openflow::Action;
+use heddle_openflow::message::{Bucket, GroupDesc, GroupType, Selection, SelectionMethod};
+use std::sync::Arc;
+
+/// Fewest and most hash values that a select group tells apart.
+const MIN_HASHES: u64 = 16;
+const MAX_HASHES: u64 = 256;
+
+/// One bucket.
+#[derive(Debug)]
+pub struct GroupBucket {
+    /// As the controller gave it.
+    pub bucket: Bucket,
+    /// Its action set in the order of execution.
+    pub list: Vec<Action>,
+    /// What it has passed on.
+    pub stats: Arc<Stats>,
+}
+
+/// How a select group chooses.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Method {
+    /// By a hash of addresses and ports, made by the pipeline.
+    Default,
+    /// By a hash of the fields that the controller named.
+    Fields,
+    /// By a hash that the datapath makes: bits of it are an index of `map`, which names buckets by their position.
+    DpHash {
+        alg: HashAlg,
+        basis: u32,
+        map: Box<[u16]>,
+    },
+}
+
+/// A group.
+#[derive(Debug)]
+pub struct Group {
+    /// Number.
+    pub id: u32,
+    /// Type.
+    pub ty: GroupType,
+    /// Buckets, in order.
+    pub buckets: Vec<GroupBucket>,
+    /// How the controller wants it to choose.
+    pub selection: Option<Selection>,
+    pub(crate) method: Method,
+    /// Coarse clock when it was added, ms.
+    pub created_ms: u64,
+    /// What it has passed on.
+    pub stats: Arc<Stats>,
+}
+
+impl Group {
+    /// A group as the controller describes it, in the state `created_ms`.
+    pub(crate) fn new(desc: GroupDesc, created_ms: u64) -> Self {
+        let method = match desc.ty {
+            GroupType::Select => method(&desc),
+            _ => Method::Default,
+        };
+        let buckets = desc.buckets.into_iter().map(|bucket| GroupBucket {
+            list: crate::xlate::as_list(&bucket.actions),
+            bucket,
+            stats: Arc::default(),
+        });
+        Self {
+            id: desc.group_id,
+            ty: desc.ty,
+            buckets: buckets.collect(),
+            selection: desc.selection,
+            method,
+            created_ms,
+            stats: Arc::default(),
+        }
+    }
+    /// As a controller sees it.
+    pub(crate) fn desc(&self) -> GroupDesc {
+        GroupDesc {
+            group_id: self.id,
+            ty: self.ty,
+            buckets: self.buckets.iter().map(|b| b.bucket.clone()).collect(),
+            selection: self.selection.clone(),
+        }
+    }
+    /// The generation slot of group `id` of a bridge.
+    pub(crate) fn slot(bridge: u64, id: u32) -> u16 {
+        Generations::slot_of(bridge << 32 | u64::from(id) | 1 << 63)
+    }
+}
+
+fn method(desc: &GroupDesc) -> Method {
+    match &desc.selection {
+        // Without a word from the controller the datapath hashes, both directions alike.
+        None => dp_hash(desc, HashAlg::SymL4, 0),
+        Some(s) if s.method == SelectionMethod::DpHash => {
+            let alg = if s.param >> 32 == 1 {
+                HashAlg::SymL4
+            } else {
+                HashAlg::L4
+            };
+            let basis = u32::try_from(s.param & 0xffff_ffff).expect("32 bits");
+            dp_hash(desc, alg, basis)
+        }
+        Some(s) if !s.fields.is_empty() => Method::Fields,
+        Some(_) => Method::Default,
+    }
+}
+
+/// Hashing in the datapath, unless the weights would take too large a table.
+fn dp_hash(desc: &GroupDesc, alg: HashAlg, basis: u32) -> Method {
+    let weights: Vec<u16> = desc.buckets.iter().map(|b| b.weight).collect();
+    match spread(&weights) {
+        Some(map) => Method::DpHash { alg, basis, map },
+        None => Method::Default,
+    }
+}
+
+/// Hash values for each of which the bucket is named; a power of two of them. `None`: no bucket has any weight, or some has so
+/// little that the table would be too large.
+fn spread(weights: &[u16]) -> Option<Box<[u16]>> {
+    let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+    let least = weights.iter().copied().filter(|w| *w > 0).min()?;
+    let n = total.div_ceil(least.into()).next_power_of_two().max(MIN_HASHES);
+    if n > MAX_HASHES {
+        return None;
+    }
+    // Quotients of the next seat: weight / divisor, compared without dividing.
+    let mut divisors = vec![1_u64; weights.len()];
+    let mut next = || {
+        let mut best = 0;
+        for i in 1..weights.len() {
+            let (a, b) = (u64::from(weights[i]), u64::from(weights[best]));
+            if a * divisors[best] > b * divisors[i] {
+                best = i;
+            }
+        }
+        divisors[best] += 2;
+        u16::try_from(best).ok()
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn hits(weights: &[u16]) -> Option<Vec<usize>> {
+        let map = spread(weights)?;
+        let of = |i: usize| map.iter().filter(|b| usize::from(**b) == i).count();
+        Some((0..weights.len()).map(of).collect())
+    }
+
+    #[test]
+    fn known_distributions() {
+        assert_eq!(hits(&[1, 1]), Some(vec![8, 8]));
+        assert_eq!(hits(&[100, 200, 100]), Some(vec![4, 8, 4]));
+        assert_eq!(hits(&[5, 0, 15]), Some(vec![4, 0, 12]));
+        assert_eq!(hits(&[1]), Some(vec![16]));
+        assert_eq!(hits(&[]), None);
+        assert_eq!(hits(&[0, 0]), None);
+        // One in a thousand would take 1024 values.
+        assert_eq!(hits(&[1, 999]), None);
+    }
+
+    proptest! {
+        /// Each bucket has its share, but for one or two values.
+        #[test]
+        fn shares_follow_weights(weights in prop::collection::vec(1..40u16, 1..12)) {
+            let Some(hits) = hits(&weights) else { return Ok(()) };
+            let (n, total): (usize, u64) = (hits.iter().sum(), weights.iter().map(|w| u64::from(*w)).sum());
+            for (h, w) in hits.iter().zip(&weights) {
+                let share = n as f64 * f64::from(*w) / total as f64;
+                prop_assert!((*h as f64 - share).abs() <= 2.0, "{h} of {n} for {w} of {total}");
+                prop_assert!(*h > 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! `check_pkt_larger`: what follows runs twice, for packets that are longer and for those that are not.
+//!
+//! The packet's length is no part of the key, so the answer has both; the datapath chooses per packet.
+
+use super::actions::Step;
+use super::ctx::Ctx;
+use heddle_datapath::action::Action;
+use heddle_flow::FieldValue;
+use heddle_openflow::action::CheckPktLarger;
+
+impl Ctx<'_> {
+    pub(super) fn check_pkt_larger(&mut self, c: &CheckPktLarger, rest: &[Step<'_>]) {
+        self.commit();
+        let (stack, set) = (self.stack.clone(), self.action_set.clone());
+        let (flow, base, was_mpls) = (self.flow, self.base, self.was_mpls);
+        let exit = self.exit;
+        let [greater, less_equal] = [1, 0].map(|larger| {
+            self.exit = exit;
+            let at = self.out.actions.len();
+            c.dst.set(&mut self.flow, FieldValue::from_u64(larger));
+            self.run_list(rest, true);
+            if !self.freezing {
+                self.run_action_set();
+            }
+            if self.freezing {
+                self.finish_freezing();
+            }
+            self.stack.clone_from(&stack);
+            self.action_set.clone_from(&set);
+            (self.flow, self.base, self.was_mpls) = (flow, base, was_mpls);
+            self.out.actions.drain(at..).collect()
+        });
+        self.exit = exit;
+        self.emit(Action::CheckPktLen {
+            len: c.pkt_len,
+            greater,
+            less_equal,
+        });
+    }
+}

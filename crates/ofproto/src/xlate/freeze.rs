@@ -1,0 +1,189 @@
+//! Freezing a pipeline in the middle, and thawing it when the packet comes back.
+//!
+//! An action that needs the packet to come back sets `exit`, as the action `exit` does, and `freezing`: on the way out,
+//! every list of actions leaves what it has not done yet in `left`, the innermost first. What is left runs, in that order,
+//! when the pipeline goes on.
+
+use super::actions::Step;
+use super::ctx::Ctx;
+use super::limits::XlateError;
+use super::recirc::{Frozen, Left, steps_text};
+use super::report::Kind;
+use heddle_datapath::action::{Action as DpAction, HashAlg};
+use heddle_flow::{FieldId, FieldValue, FlowKey};
+use heddle_openflow::text::ActionsText;
+use heddle_openflow::{Action, Instruction, Port};
+
+/// The pipeline's fields of a key that outlive a recirculation.
+pub(super) fn metadata_of(key: &FlowKey) -> FlowKey {
+    let mut kept = FlowKey::default();
+    copy_metadata(key, &mut kept);
+    kept
+}
+
+/// Copies the pipeline's fields.
+fn copy_metadata(from: &FlowKey, to: &mut FlowKey) {
+    to.tun_id = from.tun_id;
+    to.tun_src = from.tun_src;
+    to.tun_dst = from.tun_dst;
+    to.tun_ipv6_src = from.tun_ipv6_src;
+    to.tun_ipv6_dst = from.tun_ipv6_dst;
+    to.tun_flags = from.tun_flags;
+    to.tun_tos = from.tun_tos;
+    to.tun_ttl = from.tun_ttl;
+    to.tun_gbp_id = from.tun_gbp_id;
+    to.tun_gbp_flags = from.tun_gbp_flags;
+    to.metadata = from.metadata;
+    to.regs = from.regs;
+    to.in_port = from.in_port;
+}
+
+impl Ctx<'_> {
+    /// From here on, the pipeline goes on when the packet comes back.
+    pub(super) fn freeze(&mut self) {
+        self.exit = true;
+        self.freezing = true;
+    }
+
+    /// As [`Ctx::freeze`]; the packet comes back with a hash of it.
+    pub(super) fn freeze_for_hash(&mut self, alg: HashAlg, basis: u32) {
+        self.recirc_hash = Some((alg, basis));
+        self.freeze();
+    }
+
+    /// Keeps steps for when the pipeline goes on.
+    pub(super) fn leave(&mut self, steps: &[Step<'_>]) {
+        for step in steps {
+            match step {
+                // Nothing would come of these.
+                Step::Action(Action::Note(_) | Action::Conjunction(_)) => continue,
+                Step::Action(
+                    Action::Output { .. }
+                    | Action::OutputReg { .. }
+                    | Action::OutputTrunc { .. }
+                    | Action::Group(_)
+                    | Action::Controller(_)
+                    | Action::DecTtl(_)
+                    | Action::DecMplsTtl
+                    | Action::DecNshTtl
+                    | Action::Resubmit { table: None, .. },
+                ) => self.leave_place(),
+                _ => {}
+            }
+            let left = match step {
+                Step::Action(a) => Left::Action(Action::clone(a)),
+                Step::Instruction(Instruction::Goto(table)) => Left::Action(Action::Resubmit {
+                    port: Port::IN_PORT,
+                    table: Some(*table),
+                    with_ct_orig: false,
+                }),
+                Step::Instruction(Instruction::WriteMetadata { value, mask }) => {
+                    Left::Action(Action::SetField {
+                        field: FieldId::Metadata,
+                        value: FieldValue::from_u64(value & mask),
+                        mask: FieldValue::from_u64(*mask),
+                    })
+                }
+                Step::Instruction(i) => Left::Instruction(Instruction::clone(i)),
+                Step::Unroll { table, cookie } => Left::Unroll {
+                    table: *table,
+                    cookie: *cookie,
+                },
+            };
+            self.left.push(left);
+        }
+    }
+
+    /// Packet-ins of what follows name the table and rule at hand.
+    fn leave_place(&mut self) {
+        let here = (self.table, self.cookie);
+        let last = self.left.iter().rev().find_map(|l| match l {
+            Left::Unroll { table, cookie } => Some((*table, *cookie)),
+            _ => None,
+        });
+        if last != Some(here) {
+            let (table, cookie) = here;
+            self.left.push(Left::Unroll { table, cookie });
+        }
+    }
+
+    /// Emits what has the packet come back (or the controller resume it). The translation itself goes on where a copy was frozen.
+    pub(super) fn finish_freezing(&mut self) {
+        self.commit();
+        let pause = self.pause.take();
+        let frozen = Frozen {
+            bridge: self.bridge.id,
+            table: 0,
+            metadata: Box::new(metadata_of(&self.flow)),
+            stack: self.stack.clone(),
+            was_mpls: self.was_mpls,
+            steps: std::mem::take(&mut self.left),
+            action_set: self.action_set.clone(),
+            userdata: pause.as_ref().map_or_else(Vec::new, |c| c.userdata.clone()),
+        };
+        let hash = self.recirc_hash.take();
+        self.freezing = false;
+        let Some(held) = self.recircs.take(frozen) else {
+            self.report_error(|| "Failed to allocate recirculation id".to_owned());
+            self.error = Some(XlateError::NoRecirculationContext);
+            return;
+        };
+        self.out.credits.push(held.clone());
+        match pause {
+            Some(action) => self.continue_at_controller(&action, &held),
+            None => {
+                if let Some((alg, basis)) = hash {
+                    self.emit(DpAction::Hash { alg, basis });
+                }
+                self.emit(DpAction::Recirc(held.id));
+            }
+        }
+    }
+
+    /// Puts the pipeline into the state that it was frozen in, and runs what was left to do; a lookup, if nothing was.
+    pub(super) fn thaw(&mut self, frozen: &Frozen, resumed: bool) {
+        let line = self.report(Kind::Thaw, || "thaw".to_owned());
+        let parent = self.report_under(line);
+        let bridge = self.world.bridges.get(&frozen.bridge);
+        let Some(bridge) = bridge else {
+            self.report_error(|| "Frozen bridge no longer exists.".to_owned());
+            self.error = Some(XlateError::BridgeNotFound);
+            self.report_under(parent);
+            return;
+        };
+        if bridge.id != self.bridge.id {
+            self.enter(bridge);
+        }
+        self.table = frozen.table;
+        self.report(Kind::Thaw, || format!("Resuming from table {}", frozen.table));
+        copy_metadata(&frozen.metadata, &mut self.flow);
+        self.stack.clone_from(&frozen.stack);
+        if !frozen.action_set.is_empty() {
+            let actions = &frozen.action_set;
+            self.report(Kind::Thaw, || {
+                format!("Restoring action set: {}", ActionsText { actions, names: None })
+            });
+            self.merge_action_set(actions);
+        }
+        if !frozen.steps.is_empty() {
+            self.report(Kind::Thaw, || {
+                format!("Restoring actions: {}", steps_text(&frozen.steps))
+            });
+        }
+        self.report_under(parent);
+        let steps = frozen.steps.iter().map(|l| match l {
+            Left::Action(a) => Step::Action(a),
+            Left::Instruction(i) => Step::Instruction(i),
+            Left::Unroll { table, cookie } => Step::Unroll {
+                table: *table,
+                cookie: *cookie,
+            },
+        });
+        let steps: smallvec::SmallVec<[Step<'_>; 8]> = steps.collect();
+        if !steps.is_empty() {
+            self.run_list(&steps, true);
+        } else if !resumed {
+            self.start();
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! `learn` and `fin_timeout`: actions that change the tables.
+//!
+//! **Problem.** A worker that translates may not wait for a control thread; but what a packet teaches must be known to the next.
+//! So the worker tries the bridge's mutex: it has it nearly always. If a control thread has it, the change is queued and made by
+//! whoever holds it, once it is done ([`Bridge::learn`](crate::bridge::Bridge)).
+//!
+//! Packets that hit the cached answer refresh what was learned: the answer's credits say so.
+
+use super::ctx::{Ctx, of_port};
+use super::report::{Kind, hex};
+use crate::bridge::{Bridge, Learned};
+use crate::model::Rule;
+use heddle_datapath::Credit;
+use heddle_flow::{FieldValue, Match};
+use heddle_openflow::action::{Learn, LearnDst, LearnSpec, LearnSrc};
+use heddle_openflow::message::{FlowMod, FlowModCommand, FlowModFlags};
+use heddle_openflow::text::ActionsText;
+use heddle_openflow::{Action, Instruction, InstructionSet, Port};
+use std::sync::{Arc, Weak};
+
+/// TCP flags that say that a connection ends.
+const FIN_OR_RST: u16 = 0x005;
+
+/// Packets of a cached answer refresh what it has learned.
+struct Refresh {
+    bridge: Weak<Bridge>,
+    flow: Arc<FlowMod>,
+    limit: u32,
+}
+
+impl Credit for Refresh {
+    fn credit(&self, _packets: u64, _bytes: u64, _used_ms: u64, _tcp_flags: u16) {
+        if let Some(bridge) = self.bridge.upgrade() {
+            bridge.learn(&self.flow, self.limit);
+        }
+    }
+}
+
+/// The first FIN or RST shortens a rule's timeouts.
+struct Shorten {
+    rule: Arc<Rule>,
+    idle: u16,
+    hard: u16,
+}
+
+impl Credit for Shorten {
+    fn credit(&self, _packets: u64, _bytes: u64, _used_ms: u64, tcp_flags: u16) {
+        if tcp_flags & FIN_OR_RST != 0 {
+            self.rule.reduce_timeouts(self.idle, self.hard);
+        }
+    }
+}
+
+impl Ctx<'_> {
+    pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
+        self.wc.0.nw_proto = u8::MAX;
+        if let Some(rule) = self.rule.clone() {
+            self.out.credits.push(Arc::new(Shorten { rule, idle, hard }));
+        }
+    }
+
+    pub(super) fn learn(&mut self, learn: &Learn) {
+        for spec in &learn.specs {
+            if let LearnSrc::Field(src) = spec.src {
+                src.add_mask(&mut self.wc);
+            }
+        }
+        if self.report.is_some() && !self.has_packet {
+            self.warn("suppressing side effects, so learn action ignored");
+            return;
+        }
+        let flow = Arc::new(self.learned_flow(learn));
+        self.report(Kind::Detail, || text(&flow));
+        let bridge = self.bridge.control.upgrade();
+        let learned = match (&bridge, self.learn) {
+            (Some(b), true) => b.learn(&flow, learn.limit),
+            // Looked at, not learned: as it stands.
+            (Some(b), false) if learn.limit != 0 => Learned::Yes(b.has_learned(&flow)),
+            _ => Learned::Yes(true),
+        };
+        let success = match learned {
+            Learned::Yes(success) => success,
+            Learned::Later => {
+                // Nobody knows yet; the next packet asks again.
+                self.out.uncacheable = true;
+                true
+            }
+            Learned::No(error) => {
+                let name = error.name();
+                self.report_error(|| format!("LEARN action execution failed ({name})."));
+                return;
+            }
+        };
+        if let Some(dst) = learn.result_dst {
+            self.write_number(dst, success.into());
+        }
+        if success {
+            self.out.credits.push(Arc::new(Refresh {
+                bridge: self.bridge.control.clone(),
+                flow,
+                limit: learn.limit,
+            }));
+        } else {
+            self.detail("Limit exceeded, learn failed");
+            if !self.learn {
+                // The flow that was there may be gone, and with no packet at hand it cannot be learned again.
+                self.out.uncacheable = true;
+            }
+        }
+    }
+
+    /// The flow that a packet like this one adds.
+    fn learned_flow(&self, learn: &Learn) -> FlowMod {
+        let mut match_ = Match::any();
+        let mut actions = Vec::new();
+        if learn.fin_idle_timeout != 0 || learn.fin_hard_timeout != 0 {
+            actions.push(Action::FinTimeout {
+                idle: learn.fin_idle_timeout,
+                hard: learn.fin_hard_timeout,
+            });
+        }
+        for spec in &learn.specs {
+            self.learn_spec(spec, &mut match_, &mut actions);
+        }
+        let instructions = InstructionSet(vec![Instruction::Apply(actions)]);
+        let mut flags = FlowModFlags::empty();
+        flags.set(FlowModFlags::SEND_FLOW_REM, learn.send_flow_rem);
+        FlowMod {
+            table_id: learn.table,
+            new_cookie: learn.cookie,
+            modify_cookie: learn.cookie != u64::MAX,
+            idle_timeout: learn.idle_timeout,
+            hard_timeout: learn.hard_timeout,
+            flags,
+            ..FlowMod::new(FlowModCommand::ModifyStrict, match_, learn.priority, instructions)
+        }
+    }
+
+    fn learn_spec(&self, spec: &LearnSpec, m: &mut Match, actions: &mut Vec<Action>) {
+        let value = match spec.src {
+            LearnSrc::Field(src) => src.get(&self.flow),
+            LearnSrc::Value(v) => v,
+        };
+        match spec.dst {
+            LearnDst::Match(dst) => {
+                dst.set_match(m, value);
+                // A match on a header is one on an Ethernet packet.
+                if dst.field.info().prereq != heddle_flow::field::Prereq::None {
+                    m.mask.0.packet_type = u32::MAX;
+                }
+            }
+            LearnDst::Load(dst) => actions.push(Action::SetField {
+                field: dst.field,
+                value: dst.place(value),
+                mask: dst.mask(),
+            }),
+            LearnDst::Output => {
+                if let Some(port) = output_port(value) {
+                    actions.push(Action::Output { port, max_len: 0 });
+                }
+            }
+        }
+    }
+}
+
+/// The port that a learned flow outputs to: an ordinary one, or one of the few that stand for some.
+fn output_port(value: FieldValue) -> Option<Port> {
+    let port = of_port(u16::try_from(value.as_u128()).ok()?.into());
+    let named = matches!(port, Port::IN_PORT | Port::FLOOD | Port::LOCAL | Port::ALL);
+    (port <= Port::MAX || named).then_some(port)
+}
+
+/// As a trace shows it: defaults left out.
+fn text(flow: &FlowMod) -> String {
+    let matches = flow.match_.to_string();
+    let mut s = format!("table={} {matches}", flow.table_id).trim_end().to_owned();
+    s += &format!(" priority={}", flow.priority);
+    if flow.new_cookie != 0 {
+        s += &format!(" cookie={}", hex(flow.new_cookie.into()));
+    }
+    if flow.idle_timeout != 0 {
+        s += &format!(" idle={}", flow.idle_timeout);
+    }
+    if flow.hard_timeout != 0 {
+        s += &format!(" hard={}", flow.hard_timeout);
+    }
+    if flow.flags.contains(FlowModFlags::SEND_FLOW_REM) {
+        s += " send_flow_rem";
+    }
+    let actions = match flow.instructions.0.as_slice() {
+        [Instruction::Apply(actions)] => actions.as_slice(),
+        _ => &[],
+    };
+    s + &format!(" actions={}", ActionsText { actions, names: None })
+}

@@ -1,0 +1,81 @@
+//! `learn`: an action that adds flows.
+
+use super::{FieldValue, Subfield};
+
+/// A flow to be added by the packets that meet the action; see `ovs-actions(7)`.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Learn {
+    /// Seconds without a packet until the flow goes; 0: never.
+    pub idle_timeout: u16,
+    /// Seconds until the flow goes; 0: never.
+    pub hard_timeout: u16,
+    /// The flow's priority.
+    pub priority: u16,
+    /// The flow's cookie.
+    pub cookie: u64,
+    /// Tell the controllers when the flow goes.
+    pub send_flow_rem: bool,
+    /// Delete the learned flows when no flow is left that learns them.
+    pub delete_learned: bool,
+    /// The flow's table.
+    pub table: u8,
+    /// Idle timeout from the first FIN or RST on; 0: no change.
+    pub fin_idle_timeout: u16,
+    /// Hard timeout from the first FIN or RST on; 0: no change.
+    pub fin_hard_timeout: u16,
+    /// Most flows with this cookie in the table; 0: no limit.
+    pub limit: u32,
+    /// A bit that is set to whether the flow could be added.
+    pub result_dst: Option<Subfield>,
+    /// What the flow matches and does.
+    pub specs: Vec<LearnSpec>,
+}
+
+impl Default for Learn {
+    fn default() -> Self {
+        Learn {
+            idle_timeout: 0,
+            hard_timeout: 0,
+            priority: 0x8000,
+            cookie: 0,
+            send_flow_rem: false,
+            delete_learned: false,
+            table: 1,
+            fin_idle_timeout: 0,
+            fin_hard_timeout: 0,
+            limit: 0,
+            result_dst: None,
+            specs: Vec::new(),
+        }
+    }
+}
+
+/// A part of the new flow's match or actions. Subfields that came from a peer may lie outside their fields until the action
+/// has been checked.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct LearnSpec {
+    /// Where its bits come from.
+    pub src: LearnSrc,
+    /// Where they go.
+    pub dst: LearnDst,
+}
+
+/// Where bits come from.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum LearnSrc {
+    /// The packet.
+    Field(Subfield),
+    /// The action itself; right-aligned, as many bits as the destination has.
+    Value(FieldValue),
+}
+
+/// Where bits go.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum LearnDst {
+    /// The new flow matches them.
+    Match(Subfield),
+    /// The new flow writes them.
+    Load(Subfield),
+    /// The new flow outputs to the port that they name.
+    Output,
+}

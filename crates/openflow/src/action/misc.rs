@@ -1,0 +1,96 @@
+//! Smaller extensions: sampling, encapsulation, length checks, conjunctions.
+
+use super::{Port, Subfield};
+
+/// Packet types: namespace in the upper half, type in the lower (OpenFlow 1.5 §7.2.3.11).
+pub mod packet_type {
+    /// An Ethernet frame.
+    pub const ETHERNET: u32 = 0;
+    /// A network service header (RFC 8300).
+    pub const NSH: u32 = 1 << 16 | 0x894f;
+    /// A label stack.
+    pub const MPLS: u32 = 1 << 16 | 0x8847;
+    /// A label stack, multicast.
+    pub const MPLS_MC: u32 = 1 << 16 | 0x8848;
+    /// In `decap`: what the header says is next.
+    pub const NEXT: u32 = 0xfffe;
+}
+
+/// One part of a conjunctive match.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Conjunction {
+    /// Which conjunction; the flow that it stands for matches on it.
+    pub id: u32,
+    /// Which of its clauses, from 0.
+    pub clause: u8,
+    /// How many clauses it has, 2 to 64.
+    pub n_clauses: u8,
+}
+
+/// At which side of a port packets are sampled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum SampleDirection {
+    /// Not said.
+    #[default]
+    Default = 0,
+    /// As they come in.
+    Ingress = 1,
+    /// As they go out.
+    Egress = 2,
+}
+
+/// Samples packets for IPFIX collectors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Sample {
+    /// Of 65,535 packets, sample this many; not 0.
+    pub probability: u16,
+    /// Which collectors.
+    pub collector_set_id: u32,
+    /// IPFIX observation domain.
+    pub obs_domain_id: u32,
+    /// IPFIX observation point.
+    pub obs_point_id: u32,
+    /// The port that the sample is about, `Port::NONE` for the input port.
+    pub sampling_port: Port,
+    /// At which side of it.
+    pub direction: SampleDirection,
+    /// Which of the three forms it came in, from 1 (so that it is sent back in the same).
+    pub form: u8,
+}
+
+/// Property of a header that is pushed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum EncapProperty {
+    /// Type of a network service header's metadata, 1 or 2.
+    NshMdType(u8),
+    /// Variable metadata of a network service header.
+    NshTlv {
+        /// Class.
+        class: u16,
+        /// Type.
+        ty: u8,
+        /// Value.
+        data: Vec<u8>,
+    },
+}
+
+/// Pushes a header.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Encap {
+    /// What the packet is then, see [`packet_type`].
+    pub packet_type: u32,
+    /// A claim about the header's size, kept as it came.
+    pub hdr_size: u16,
+    /// What the header has.
+    pub properties: Vec<EncapProperty>,
+}
+
+/// Writes whether the packet is longer than this.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct CheckPktLarger {
+    /// Bytes.
+    pub pkt_len: u16,
+    /// One bit.
+    pub dst: Subfield,
+}
