@@ -1,7 +1,6 @@
 //! Sending the packet to a controller.
 
 use super::ctx::Ctx;
-use super::freeze::metadata_of;
 use super::limits::XlateError;
 use super::meta::PacketInMeta;
 use super::recirc::{Frozen, Held};
@@ -28,7 +27,7 @@ impl Ctx<'_> {
         let here = Frozen {
             bridge: self.bridge.id,
             table: self.table,
-            metadata: Box::new(metadata_of(&self.flow)),
+            metadata: self.kept_metadata(),
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
             steps: Vec::new(),

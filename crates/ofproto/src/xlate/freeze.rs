@@ -15,7 +15,7 @@ use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Instruction, Port};
 
 /// The pipeline's fields of a key that outlive a recirculation.
-pub(super) fn metadata_of(key: &FlowKey) -> FlowKey {
+fn metadata_of(key: &FlowKey) -> FlowKey {
     let mut kept = FlowKey::default();
     copy_metadata(key, &mut kept);
     kept
@@ -107,6 +107,19 @@ impl Ctx<'_> {
         }
     }
 
+    /// The pipeline's fields as they are kept; the tunnel that the packet came from is part of them.
+    pub(super) fn kept_metadata(&mut self) -> Box<FlowKey> {
+        let m = &mut self.extra.0;
+        m.tun_id = u64::MAX;
+        (m.tun_src, m.tun_dst) = (u32::MAX, u32::MAX);
+        (m.tun_ipv6_src, m.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
+        m.tun_flags = u16::MAX;
+        (m.tun_tos, m.tun_ttl) = (u8::MAX, u8::MAX);
+        m.tun_gbp_id = u16::MAX;
+        m.tun_gbp_flags = u8::MAX;
+        Box::new(metadata_of(&self.flow))
+    }
+
     /// Emits what has the packet come back (or the controller resume it). The translation itself goes on where a copy was frozen.
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
@@ -114,7 +127,7 @@ impl Ctx<'_> {
         let frozen = Frozen {
             bridge: self.bridge.id,
             table: 0,
-            metadata: Box::new(metadata_of(&self.flow)),
+            metadata: self.kept_metadata(),
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
             steps: std::mem::take(&mut self.left),
