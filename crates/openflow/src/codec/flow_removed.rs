@@ -8,6 +8,9 @@ use crate::message::{FlowRemoved, FlowRemovedReason};
 use crate::version::Version;
 use heddle_flow::Match;
 
+/// Bytes from the cookie to the byte count.
+const FIXED_LEN: usize = 40;
+
 /// The reason as a version says it: what it has no number for was a deletion.
 fn reason_to_wire(r: FlowRemovedReason, version: Version) -> u8 {
     let least = match r {
@@ -128,6 +131,10 @@ pub(super) fn decode(version: Version, nxm: bool, mut r: Reader<'_>) -> Result<F
     let plain_10 = version == Version::V10 && !nxm;
     if plain_10 {
         f.match_ = matches::pull_10(&mut r)?.0;
+    }
+    // What is cut short is that before it is anything else.
+    if r.len() < FIXED_LEN {
+        return Err(ErrorKind::BadRequestBadLen);
     }
     f.cookie = r.u64()?;
     f.priority = r.u16()?;
