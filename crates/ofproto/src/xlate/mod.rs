@@ -90,10 +90,6 @@ impl Pipeline {
     pub fn shared_generations(&self) -> Arc<Generations> {
         self.generations.clone()
     }
-    /// The frozen pipelines.
-    pub(crate) fn recircs(&self) -> &Recircs {
-        &self.recircs
-    }
     /// Time passes: call a few times a second.
     pub fn expire(&self) {
         self.recircs.expire();
