@@ -26,6 +26,29 @@ pub fn format_key(key: &FlowKey, mask: &FlowMask, verbose: bool, names: PortName
     .to_string()
 }
 
+/// The name of a flow: the same for the same key and mask, as `ufid:8-4-4-4-12` digits.
+pub fn ufid(key: &FlowKey, mask: &FlowMask) -> String {
+    use std::hash::{DefaultHasher, Hasher};
+    let half = |seed: u64| {
+        let mut h = DefaultHasher::new();
+        h.write_u64(seed);
+        for (k, m) in key.words().iter().zip(mask.words()) {
+            h.write_u64(k & m);
+            h.write_u64(*m);
+        }
+        h.finish()
+    };
+    let digits = format!("{:016x}{:016x}", half(1), half(2));
+    let parts = [
+        &digits[..8],
+        &digits[8..12],
+        &digits[12..16],
+        &digits[16..20],
+        &digits[20..],
+    ];
+    format!("ufid:{}", parts.join("-"))
+}
+
 /// A list of actions; `drop` for an empty one.
 pub fn format_actions(actions: &[Action], names: PortNames<'_>) -> String {
     let mut s = String::new();
@@ -337,6 +360,27 @@ mod tests {
 
     fn full<T: Copy>(value: T, mask: T) -> Masked<T> {
         Masked { value, mask }
+    }
+
+    #[test]
+    fn a_name_is_of_what_counts() {
+        let mut mask = FlowMask::default();
+        mask.0.nw_src = 0xff00;
+        let name = |nw_src| {
+            ufid(
+                &FlowKey {
+                    nw_src,
+                    ..FlowKey::default()
+                },
+                &mask,
+            )
+        };
+        assert_eq!(name(0x1234), name(0x1299));
+        assert_ne!(name(0x1234), name(0x2234));
+        assert_eq!(
+            name(0).split('-').map(str::len).collect::<Vec<_>>(),
+            [13, 4, 4, 4, 12]
+        );
     }
 
     #[test]

@@ -17,6 +17,9 @@ use std::sync::{Arc, OnceLock};
 /// Most meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
 
+/// Frozen pipelines that nobody holds are looked at every so many ticks.
+const EXPIRE_TICKS: u64 = 5;
+
 /// Numbers of meters in the datapath: the lowest free one is given out.
 #[derive(Default)]
 struct MeterNumbers {
@@ -33,6 +36,7 @@ pub struct Ofproto {
     bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
+    ticks: AtomicU64,
 }
 
 /// Which patch ports exist, and where.
@@ -60,6 +64,7 @@ impl Ofproto {
             bridges: Mutex::new(BTreeMap::new()),
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
+            ticks: AtomicU64::new(0),
         })
     }
 
@@ -173,7 +178,9 @@ impl Ofproto {
 
     /// Time passes: expires rules and addresses of all bridges.
     pub fn tick(&self) {
-        self.pipeline.expire();
+        if self.ticks.fetch_add(1, Ordering::Relaxed) % EXPIRE_TICKS == 0 {
+            self.pipeline.expire();
+        }
         for b in self.bridges() {
             b.tick();
         }

@@ -17,6 +17,9 @@ use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// The log's module for cached flows.
+const LOG: &str = "dpif_netdev";
+
 /// A packet that is looked up.
 pub(super) struct Subject<'a> {
     pub(super) key: &'a FlowKey,
@@ -179,11 +182,29 @@ impl Worker {
             if self.cache.take_new_mask() {
                 self.counters.masks.set(self.cache.n_masks() as u64);
             }
+            if log::log_enabled!(target: LOG, log::Level::Debug) {
+                self.log_added(key);
+            }
             return Choice::Verdict(verdict);
         }
         self.counters.not_cached.add(1);
         s.once.push(Arc::new(Program::compile(&t.actions)));
         // A burst's packets and their copies are fewer than a number of 16 bits counts.
         u16::try_from(s.once.len() - 1).map_or(Choice::Gone, Choice::Once)
+    }
+
+    /// A line for who wants to see every flow that is cached.
+    #[cold]
+    fn log_added(&self, key: &FlowKey) {
+        let t = &self.scratch.translation;
+        let mut mask = t.mask;
+        mask.0.in_port = u32::MAX;
+        let ufid = crate::format::ufid(key, &mask);
+        log::debug!(
+            target: LOG,
+            "flow_add: {ufid} mega_{ufid} {}, actions:{}",
+            crate::format::format_key(key, &mask, false, None),
+            crate::format::format_actions(&t.actions, None),
+        );
     }
 }

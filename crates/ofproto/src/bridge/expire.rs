@@ -30,7 +30,7 @@ fn last_used_ms(rule: &Rule) -> u64 {
 }
 
 fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
-    let over = |from: u64, s: u16| s != 0 && now >= from + u64::from(s) * 1000;
+    let over = |from: u64, s: u16| s != 0 && now > from + u64::from(s) * 1000;
     let (idle, hard) = (rule.idle_timeout.load(Relaxed), rule.hard_timeout.load(Relaxed));
     if over(rule.modified_ms.load(Relaxed), hard) {
         Some(FlowRemovedReason::HardTimeout)

@@ -41,6 +41,9 @@ impl Bridge {
         if version >= Version::V14 {
             capabilities |= Capabilities::BUNDLES;
         }
+        if version >= Version::V11 {
+            capabilities |= Capabilities::GROUP_STATS;
+        }
         if version <= Version::V11 {
             capabilities |= Capabilities::ARP_MATCH_IP;
         }

@@ -62,13 +62,21 @@ fn trace_request(
     let mut report = Report::default();
     report.names = request.names;
     let mut translation = Translation::default();
+    let frozen = pipeline.frozen(request.key.recirc_id);
+    let start = match frozen.as_deref().filter(|_| request.key.recirc_id != 0) {
+        Some(frozen) => Start::Thaw {
+            frozen,
+            resumed: false,
+        },
+        None => Start::Tables,
+    };
     let input = Input {
         key: &request.key,
         in_port: request.key.in_port,
         has_packet: request.packet.is_some(),
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
-        start: Start::Tables,
+        start,
         packet_out: false,
         version: None,
     };

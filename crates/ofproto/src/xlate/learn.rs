@@ -69,6 +69,12 @@ impl Ctx<'_> {
             self.warn("suppressing side effects, so learn action ignored");
             return;
         }
+        if learn.limit != 0
+            && let Some(table) = self.bridge.tables.get(usize::from(learn.table))
+        {
+            // How many flows there are decides what becomes of it.
+            self.depend(table.slot);
+        }
         let flow = Arc::new(self.learned_flow(learn));
         self.report(Kind::Detail, || text(&flow));
         let bridge = self.bridge.control.upgrade();

@@ -21,6 +21,7 @@ mod arith;
 mod check_len;
 mod choose;
 mod commit;
+mod conjunction;
 mod controller;
 mod ctx;
 mod emit;
@@ -90,7 +91,11 @@ impl Pipeline {
     pub fn shared_generations(&self) -> Arc<Generations> {
         self.generations.clone()
     }
-    /// Time passes: call a few times a second.
+    /// The pipeline that was frozen under a recirculation id.
+    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Frozen>> {
+        self.recircs.frozen(id)
+    }
+    /// Time passes: call once in a while, less often than packets take.
     pub fn expire(&self) {
         self.recircs.expire();
     }

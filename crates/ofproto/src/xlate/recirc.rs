@@ -208,6 +208,11 @@ impl Recircs {
         Some(f(&slot.frozen, slot.held.upgrade()))
     }
 
+    /// The pipeline of an id, whether anybody holds it or not.
+    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<Frozen>> {
+        Some(self.0.slot(id)?.load_full()?.frozen.clone())
+    }
+
     /// Time passes: forgets pipelines that nobody has held for a while.
     pub(crate) fn expire(&self) {
         let mut index = self.0.index.lock();

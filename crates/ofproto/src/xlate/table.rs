@@ -1,5 +1,6 @@
 //! Looking a packet up in tables.
 
+use super::conjunction;
 use super::ctx::{Ctx, of_port};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
@@ -71,14 +72,14 @@ impl Ctx<'_> {
             if bridge.version.load(Ordering::Acquire) != self.version {
                 self.out.uncacheable = true;
             }
-            let found = table.rules.lookup(self.version, &key, &mut self.wc);
+            let found = conjunction::lookup(table, self.version, &key, &mut self.wc);
             self.credit(if found.is_some() {
                 &table.matched
             } else {
                 &table.missed
             });
-            if let Some(entry) = found {
-                return Found::Rule(entry.data.clone());
+            if let Some(rule) = found {
+                return Found::Rule(rule);
             }
             if on_miss.honor_config {
                 miss = table.miss();
