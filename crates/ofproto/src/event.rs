@@ -1,9 +1,9 @@
 //! Packets for controllers, as the datapath's upcalls become them.
 
-use crate::xlate::PacketInMeta;
-use heddle_datapath::UpcallPacket;
+use crate::xlate::{PacketInMeta, continuation_of};
+use heddle_datapath::{PortNo, UpcallPacket};
 use heddle_flow::{FlowKey, Match};
-use heddle_openflow::message::{PacketIn, PacketInFormat, PacketInReason};
+use heddle_openflow::message::{Continuation, PacketIn, PacketInFormat, PacketInReason};
 
 /// One packet for controllers, before the connection's own wishes (format, length) are applied.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct PacketInEvent {
     pub controller_id: u16,
     /// Length that the action asked for; `None`: the connection's `miss_send_len`.
     pub max_len: Option<u16>,
+    /// What lets the pipeline go on, if it waits for that.
+    pub continuation: Option<Continuation>,
 }
 
 /// Turns an upcall into the event and the bridge that it is for. `None` for one that nobody here issued.
@@ -23,6 +25,18 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
         meta.reason,
         PacketInReason::NoMatch | PacketInReason::ImplicitMiss
     );
+    let continuation = meta.continuation.then(|| Continuation {
+        odp_port: if upcall.in_port == PortNo::NONE {
+            0
+        } else {
+            upcall.in_port.0
+        },
+        ..continuation_of(meta.frozen())
+    });
+    let fields = FlowKey {
+        pkt_mark: upcall.key.pkt_mark,
+        ..*meta.metadata()
+    };
     let event = PacketInEvent {
         message: PacketIn {
             format: PacketInFormat::Standard,
@@ -32,12 +46,13 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
             reason: meta.reason,
             table_id: meta.table,
             cookie: meta.cookie,
-            metadata: pipeline_fields(meta.metadata()),
+            metadata: pipeline_fields(&fields),
             userdata: meta.userdata.clone(),
             continuation: Vec::new(),
         },
         controller_id: meta.controller_id,
         max_len: (!is_miss).then_some(upcall.upcall.max_len),
+        continuation,
     };
     Some((meta.bridge(), event))
 }

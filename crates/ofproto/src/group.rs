@@ -97,29 +97,86 @@ impl Group {
 }
 
 fn method(desc: &GroupDesc) -> Method {
+    say(|| format!("Constructing select group {}", desc.group_id));
     match &desc.selection {
         // Without a word from the controller the datapath hashes, both directions alike.
-        None => dp_hash(desc, HashAlg::SymL4, 0),
+        None => {
+            say(|| "No selection method specified. Trying dp_hash.".to_owned());
+            dp_hash(desc, HashAlg::SymL4, 0)
+        }
         Some(s) if s.method == SelectionMethod::DpHash => {
-            let alg = if s.param >> 32 == 1 {
-                HashAlg::SymL4
-            } else {
-                HashAlg::L4
+            say(|| "Selection method specified: dp_hash.".to_owned());
+            let alg = match s.param >> 32 {
+                0 => HashAlg::L4,
+                1 => HashAlg::SymL4,
+                other => {
+                    say(|| format!("Invalid dp_hash algorithm {other}. Defaulting to OVS_HASH_ALG_L4"));
+                    HashAlg::L4
+                }
             };
             let basis = u32::try_from(s.param & 0xffff_ffff).expect("32 bits");
             dp_hash(desc, alg, basis)
         }
-        Some(s) if !s.fields.is_empty() => Method::Fields,
-        Some(_) => Method::Default,
+        Some(s) => {
+            say(|| "Selection method specified: hash.".to_owned());
+            if s.fields.is_empty() {
+                say(|| "No hash fields. Falling back to default hash method.".to_owned());
+                Method::Default
+            } else {
+                say(|| format!("Hash fields: {}", fields_text(s)));
+                Method::Fields
+            }
+        }
     }
+}
+
+/// A line for who wants to know how groups come to choose.
+fn say(text: impl FnOnce() -> String) {
+    if log::log_enabled!(target: "ofproto_dpif", log::Level::Debug) {
+        log::debug!(target: "ofproto_dpif", "{}", text());
+    }
+}
+
+/// As `fields(...)` of a group names them.
+fn fields_text(s: &Selection) -> String {
+    let names: Vec<&str> = s.fields.iter().map(|(f, _)| f.name()).collect();
+    names.join(",")
 }
 
 /// Hashing in the datapath, unless the weights would take too large a table.
 fn dp_hash(desc: &GroupDesc, alg: HashAlg, basis: u32) -> Method {
     let weights: Vec<u16> = desc.buckets.iter().map(|b| b.weight).collect();
-    match spread(&weights) {
-        Some(map) => Method::DpHash { alg, basis, map },
-        None => Method::Default,
+    let Some(map) = spread(&weights) else {
+        let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
+        say(|| {
+            match (desc.buckets.len(), total) {
+                (0, _) => "  Don't apply dp_hash method without buckets.",
+                (_, 0) => "  Total weight is zero. No active buckets.",
+                _ => "  Too many hash values required",
+            }
+            .to_owned()
+        });
+        say(|| "Falling back to default hash method.".to_owned());
+        return Method::Default;
+    };
+    say_shares(desc, &map);
+    let (n, number) = (map.len(), alg as u8);
+    say(|| format!("Use dp_hash with {n} hash values using algorithm {number}."));
+    Method::DpHash { alg, basis, map }
+}
+
+/// What each bucket has of the hash values.
+fn say_shares(desc: &GroupDesc, map: &[u16]) {
+    let weights = || desc.buckets.iter().map(|b| b.weight);
+    let total: u64 = weights().map(u64::from).sum();
+    let least = weights().filter(|w| *w > 0).min().unwrap_or(0);
+    say(|| format!("  Minimum weight: {least}, total weight: {total}"));
+    say(|| format!("  Using {} hash values:", map.len()));
+    for (i, b) in desc.buckets.iter().enumerate() {
+        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        let target = map.len() as f64 * f64::from(b.weight) / total as f64;
+        let hits = map.iter().filter(|at| usize::from(**at) == i).count();
+        say(|| format!("  Bucket {}: weight={}, target={target:.2} hits={hits}", b.id, b.weight));
     }
 }
 

@@ -276,6 +276,29 @@ pub struct PortView {
     pub patch_tx: Arc<Stats>,
 }
 
+/// What becomes of IP fragments (`OFPT_SET_CONFIG`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fragments {
+    /// Tables see them without ports.
+    #[default]
+    Normal,
+    /// They are dropped.
+    Drop,
+    /// Tables see first fragments with their ports.
+    Match,
+}
+
+impl Fragments {
+    /// As flags of the message say it; reassembly, which there is not, is as normal.
+    pub fn from_flags(flags: u16) -> Self {
+        match flags & 3 {
+            1 => Self::Drop,
+            3 => Self::Match,
+            _ => Self::Normal,
+        }
+    }
+}
+
 /// One bridge, as translation sees it.
 pub struct BridgeView {
     /// Stable number, never reused.
@@ -306,6 +329,8 @@ pub struct BridgeView {
     pub vlan_limit: usize,
     /// A controller is configured or connected that misses go to (1.0 to 1.2 semantics of a table miss).
     pub miss_to_controller: bool,
+    /// What becomes of fragments.
+    pub frags: Fragments,
     /// Controllers are configured: buckets that watch them are live.
     pub has_controllers: bool,
     /// The bridge itself, which learns.

@@ -5,6 +5,7 @@
 //! as Open vSwitch has them.
 
 mod bundle;
+mod continuation;
 mod counters;
 pub(crate) mod cursor;
 mod flow_mod;
@@ -33,6 +34,7 @@ use crate::header::{HEADER_LEN, Header};
 use crate::message::{Message, PacketInFormat};
 use crate::version::Version;
 use cursor::{Put, Reader};
+pub use continuation::{decode_continuation, encode_continuation};
 pub use multipart::FlowStatsWriter;
 use types::Type;
 
@@ -294,6 +296,11 @@ fn encode_body(version: Version, xid: u32, message: &Message, out: &mut Vec<u8>)
                 wire(Type::Vendor, "NXT_PACKET_IN2")
             }
         },
+        Message::Resume(p) => {
+            vendor::begin(vendor::NXT_RESUME, out);
+            packet::encode_in2(version, p, out);
+            wire(Type::Vendor, "NXT_RESUME")
+        }
         Message::PacketOut(p) => {
             packet::encode_out(version, p, out)?;
             wire(Type::PacketOut, "packet-out")

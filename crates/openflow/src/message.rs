@@ -27,7 +27,7 @@ pub use meter::{
     MeterFlags, MeterMod, MeterStats,
 };
 pub use monitor::{FlowChange, FlowEvent, FlowMonitorRequest, FlowUpdate, MonitorCommand, MonitorFlags};
-pub use packet::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
+pub use packet::{Continuation, ContinuationStep, PacketIn, PacketInFormat, PacketInReason, PacketOut};
 pub use port::{
     PortConfig, PortDesc, PortFeatures, PortMod, PortReason, PortState, PortStatus, QueueConfig,
     QueueGetConfig,
@@ -65,6 +65,8 @@ pub enum Message {
     SetConfig(SwitchConfig),
     /// A packet for the controller.
     PacketIn(Box<PacketIn>),
+    /// Nicira: lets a paused pipeline go on (`NXT_RESUME`): what came as a packet-in, handed back.
+    Resume(Box<PacketIn>),
     /// A packet from the controller.
     PacketOut(Box<PacketOut>),
     /// Adds, changes, deletes flows.

@@ -32,6 +32,9 @@ pub struct Context {
 /// # Errors
 /// What makes it impossible to go on; the daemon then exits with a failure.
 pub async fn run(ctx: Context) -> anyhow::Result<()> {
+    if ctx.options.dummy.is_some() {
+        heddle_openflow::enable_debug_actions();
+    }
     let switch = Switch::start(ctx.options.clone())?;
     commands::register(&ctx, &switch);
     let result = reconcile::run(&ctx, switch.clone()).await;

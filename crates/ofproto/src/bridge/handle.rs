@@ -20,6 +20,7 @@ impl Bridge {
             Message::GroupMod(gm) => self.group_mod_by(gm, origin).map(|()| Vec::new()),
             Message::MeterMod(mm) => self.meter_mod_by(mm, origin).map(|()| Vec::new()),
             Message::PacketOut(po) => self.packet_out(version, po).map(|()| Vec::new()),
+            Message::Resume(p) => self.resume(version, p).map(|()| Vec::new()),
             Message::PortMod(pm) => self.port_mod(pm, origin.map(|o| o.peer)).map(|()| Vec::new()),
             Message::TableMod(tm) => self.table_mod(tm).map(|()| Vec::new()),
             Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),
@@ -41,10 +42,13 @@ impl Bridge {
         Ok(vec![Message::MultipartReply { more: false, body }])
     }
 
-    /// How fragments are treated, as `OFPT_SET_CONFIG` says. Only "normal" and Nicira's "match" change nothing
-    /// about forwarding; the others are kept and reported.
+    /// How fragments are treated, as `OFPT_SET_CONFIG` says.
     pub fn set_frag_flags(&self, flags: ConfigFlags) {
-        self.state.lock().frag_flags = flags.bits();
+        let old = std::mem::replace(&mut self.state.lock().frag_flags, flags.bits());
+        let changed = old != flags.bits();
+        if changed && let Some(of) = self.of.upgrade() {
+            of.publish();
+        }
     }
 
     /// What `set_frag_flags` was last told.

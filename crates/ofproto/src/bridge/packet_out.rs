@@ -6,12 +6,15 @@ use super::{Bridge, PortTarget};
 use crate::versioned::LATEST;
 use crate::xlate;
 use crate::xlate::{key_port, of_port};
+use heddle_datapath::action::{Action as Set, Masked};
 use heddle_datapath::{PortNo, Translation};
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
 use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
-use heddle_openflow::message::{FlowMod, PacketOut};
-use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet, Port as OfPort, Version};
+use heddle_openflow::message::{FlowMod, PacketIn, PacketOut};
+use heddle_openflow::{
+    Action, ErrorKind, Instruction, InstructionSet, Port as OfPort, Version, decode_continuation,
+};
 use heddle_packet::Packet;
 
 /// A packet-out's packet.
@@ -24,6 +27,8 @@ pub(super) struct Injected {
 /// A packet-out that has been translated.
 pub(super) struct Prepared {
     injected: Injected,
+    /// Where it came from, if that is not what its key says.
+    from: Option<PortNo>,
     translation: Translation,
     now_ms: u64,
 }
@@ -72,6 +77,7 @@ impl Bridge {
             translation: Translation::default(),
             now_ms: self.now_ms(),
             injected,
+            from: None,
         };
         let request = xlate::PacketOut {
             bridge: self.id,
@@ -84,10 +90,46 @@ impl Bridge {
         Ok(Some(prepared))
     }
 
+    /// Lets a paused pipeline go on with the packet that a controller hands back (`NXT_RESUME`).
+    pub(super) fn resume(&self, version: Version, p: &PacketIn) -> Result<(), ErrorKind> {
+        let c = decode_continuation(version, &p.continuation)?;
+        let packet = Packet::from_bytes(&p.data);
+        let mut key = FlowKey::default();
+        extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
+        let said = p.metadata.key.words().iter().zip(p.metadata.mask.words());
+        for (word, (value, mask)) in key.words_mut().iter_mut().zip(said) {
+            *word = *word & !mask | value & mask;
+        }
+        let Some(of) = self.of.upgrade() else {
+            return Ok(());
+        };
+        let known = |no: &PortNo| of.datapath().is_some_and(|dp| dp.port(*no).is_some());
+        let from = PortNo(c.odp_port);
+        let frozen = xlate::frozen_of(c, &key).ok_or(ErrorKind::ResumeStale)?;
+        let mut prepared = Prepared {
+            from: Some(from).filter(known).or(Some(PortNo::NONE)),
+            injected: Injected {
+                in_port: of_port(key.in_port),
+                packet,
+                key,
+            },
+            translation: Translation::default(),
+            now_ms: self.now_ms(),
+        };
+        let pipeline = of.pipeline();
+        let outcome = pipeline.resume(&frozen, &key, prepared.now_ms, &mut prepared.translation);
+        if outcome.is_none_or(|o| o.error == Some(xlate::XlateError::BridgeNotFound)) {
+            return Err(ErrorKind::ResumeStale);
+        }
+        self.finish_packet_out(prepared);
+        Ok(())
+    }
+
     /// Counts a translated packet-out and hands it to the datapath.
     pub(super) fn finish_packet_out(&self, prepared: Prepared) {
         let Prepared {
             injected: Injected { packet, key, in_port },
+            from,
             translation,
             now_ms,
         } = prepared;
@@ -97,9 +139,20 @@ impl Bridge {
         for c in &translation.credits {
             c.credit(1, packet.len() as u64, now_ms, key.tcp_flags);
         }
-        if !translation.actions.is_empty() {
-            let from = self.dp_port(in_port).unwrap_or(PortNo::NONE);
-            if let Err(e) = dp.inject(packet, from, translation.actions) {
+        let mut actions = translation.actions;
+        if !actions.is_empty() {
+            // The packet comes without them.
+            for (value, set) in [
+                (key.pkt_mark, Set::SetMark as fn(_) -> _),
+                (key.skb_priority, Set::SetPriority),
+            ] {
+                if value != 0 {
+                    let mask = u32::MAX;
+                    actions.insert(0, set(Masked { value, mask }));
+                }
+            }
+            let from = from.or_else(|| self.dp_port(in_port)).unwrap_or(PortNo::NONE);
+            if let Err(e) = dp.inject(packet, from, actions) {
                 log::warn!(target: "ofproto", "{}: packet-out was not carried out: {e}", self.name);
             }
         }

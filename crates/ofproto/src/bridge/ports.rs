@@ -1,7 +1,7 @@
 //! OpenFlow ports: taking over the database's view, descriptions, port mods, events.
 
 use super::{Bridge, BundleConfig, Event, PortChanged, PortConfig, PortTarget, State};
-use crate::model::{self, Binding, BridgeView, Bundle, PortView, Stats, VlanSet, port_config};
+use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, Stats, VlanSet, port_config};
 use crate::ofproto::PatchEnds;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
 use heddle_openflow::{ErrorKind, Port as OfPort};
@@ -197,6 +197,7 @@ impl Bridge {
             version: self.version.clone(),
             vlan_limit: vlan_limit(&state),
             miss_to_controller: state.miss_to_controller,
+            frags: Fragments::from_flags(state.frag_flags),
             has_controllers: config.has_controllers,
             control: Arc::downgrade(self),
         }

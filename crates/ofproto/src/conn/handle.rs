@@ -78,7 +78,12 @@ impl Peer {
                 }
             }
             Message::Unsupported(u) => return Err(u.error.kind.into()),
-            other => self.ask(version, xid, &other)?,
+            other => {
+                self.ask(version, xid, &other)?;
+                if matches!(other, Message::GroupMod(_) | Message::MeterMod(_)) {
+                    self.manager.forward(self.id, xid, other);
+                }
+            }
         }
         Ok(())
     }
@@ -226,6 +231,7 @@ fn changes_the_switch(m: &Message) -> bool {
             | Message::GroupMod(_)
             | Message::MeterMod(_)
             | Message::PacketOut(_)
+            | Message::Resume(_)
             | Message::PortMod(_)
             | Message::TableMod(_)
             | Message::BundleControl(_)

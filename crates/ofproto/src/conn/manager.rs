@@ -91,6 +91,17 @@ impl Manager {
     }
 
     /// `primary` has become the primary controller: whoever was it is secondary now, and is told so.
+    /// Tells other peers of a request that has been carried out.
+    pub(super) fn forward(&self, source: u64, xid: u32, message: Message) {
+        let request = Message::RequestForward {
+            xid,
+            message: Box::new(message),
+        };
+        for p in self.peers().iter().filter(|p| p.id != source) {
+            p.forwarded(&request);
+        }
+    }
+
     pub(super) fn demote_others(&self, primary: u64) {
         let generation_id = self.generation().unwrap_or(u64::MAX);
         for p in self

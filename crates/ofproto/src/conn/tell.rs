@@ -67,6 +67,18 @@ impl Peer {
         self.tell(&Message::PortStatus(c.status.clone()));
     }
 
+    /// Tells of another controller's request that has been carried out, if the peer wants that.
+    pub(super) fn forwarded(&self, request: &Message) {
+        let Message::RequestForward { message, .. } = request else {
+            return;
+        };
+        let reason = u8::from(matches!(**message, Message::MeterMod(_)));
+        let wants = self.wishes.lock().wants(self.kind, AsyncType::RequestForward, reason);
+        if wants {
+            self.tell(request);
+        }
+    }
+
     /// Sends a message that answers none: its transaction id is zero.
     pub(super) fn tell(&self, message: &Message) {
         self.reply(0, message);
@@ -92,6 +104,12 @@ impl Peer {
         }
         let mut message = p.message.clone();
         message.format = format;
+        if let (PacketInFormat::Nxt2, Some(c)) = (format, &p.continuation) {
+            match heddle_openflow::encode_continuation(version, c) {
+                Ok(bytes) => message.continuation = bytes,
+                Err(e) => log::warn!(target: "ofproto", "a paused packet cannot be resumed: {e}"),
+            }
+        }
         if max_len != NO_LIMIT {
             message.data.truncate(max_len.into());
         }

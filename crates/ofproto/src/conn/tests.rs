@@ -119,6 +119,7 @@ fn packet_in(controller_id: u16, reason: PacketInReason) -> Event {
         },
         controller_id,
         max_len: None,
+        continuation: None,
     }))
 }
 

@@ -2,7 +2,7 @@
 
 use super::TraceEnv;
 use crate::model::{BridgeView, World};
-use crate::xlate::key_port;
+use crate::xlate::{Pipeline, key_port};
 use heddle_datapath::PortNo;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, compose, odp};
@@ -20,16 +20,24 @@ pub(super) struct Request<'w> {
     pub(super) packet: Option<Vec<u8>>,
     /// Print names of ports.
     pub(super) names: bool,
+    /// Actions that do not fit the packet are an error.
+    pub(super) consistent: bool,
 }
 
 struct Options {
+    consistent: bool,
     generate: bool,
     names: bool,
     payload: usize,
 }
 
 /// Reads arguments.
-pub(super) fn parse<'w>(world: &'w World, args: &[&str], env: &TraceEnv<'_>) -> Result<Request<'w>, String> {
+pub(super) fn parse<'w>(
+    pipeline: &Pipeline,
+    world: &'w World,
+    args: &[&str],
+    env: &TraceEnv<'_>,
+) -> Result<Request<'w>, String> {
     let (options, mut words) = options(args)?;
     let mut packet = None;
     if !options.generate && words.len() > 1 {
@@ -43,8 +51,8 @@ pub(super) fn parse<'w>(world: &'w World, args: &[&str], env: &TraceEnv<'_>) -> 
         }
     }
     let (bridge, mut key) = match words.as_slice() {
-        [flow] => flow_of_datapath(world, env, None, flow)?,
-        [first, flow] => flow_of_datapath(world, env, Some(first), flow)?,
+        [flow] => flow_of_datapath(pipeline, world, env, None, flow)?,
+        [first, flow] => flow_of_datapath(pipeline, world, env, Some(first), flow)?,
         _ => return Err("Syntax error".to_owned()),
     };
     if let Some(bytes) = &packet {
@@ -57,11 +65,13 @@ pub(super) fn parse<'w>(world: &'w World, args: &[&str], env: &TraceEnv<'_>) -> 
         key,
         packet,
         names: options.names,
+        consistent: options.consistent,
     })
 }
 
 fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
     let mut options = Options {
+        consistent: false,
         generate: false,
         names: false,
         payload: DEFAULT_PAYLOAD,
@@ -72,6 +82,7 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
         match *arg {
             "-generate" | "--generate" => options.generate = true,
             "-names" | "--names" => options.names = true,
+            "-consistent" | "--consistent" => options.consistent = true,
             "--l7-len" => {
                 let n = args
                     .next()
@@ -111,6 +122,7 @@ fn hex(s: &str) -> Result<Vec<u8>, &'static str> {
 
 /// The text of a datapath's key, or else of a bridge's.
 fn flow_of_datapath<'w>(
+    pipeline: &Pipeline,
     world: &'w World,
     env: &TraceEnv<'_>,
     first: Option<&str>,
@@ -120,6 +132,15 @@ fn flow_of_datapath<'w>(
         Ok(mut key) => {
             if first.is_some_and(|n| !env.datapaths.contains(&n)) {
                 return Err("Cannot find the datapath".to_owned());
+            }
+            if key.recirc_id != 0 {
+                // Where the packet is in the pipeline says more than its port.
+                let frozen = pipeline.frozen(key.recirc_id);
+                let known = frozen.and_then(|f| Some((world.bridges.get(&f.bridge)?, f)));
+                let (bridge, frozen) =
+                    known.ok_or_else(|| format!("no recirculation data for recirc_id {:#x}", key.recirc_id))?;
+                key.in_port = frozen.metadata.in_port;
+                return Ok((bridge, key));
             }
             let found = world.by_dp_port.get(&PortNo(key.in_port));
             let (bridge, port) = found

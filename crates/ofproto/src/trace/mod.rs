@@ -15,6 +15,8 @@ use crate::xlate::{Outcome, Pipeline};
 use heddle_datapath::{PortNo, Translation, format_actions};
 use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
 use heddle_flow::{FlowKey, Match};
+use heddle_openflow::text::parse_actions;
+use heddle_openflow::{Action, Version};
 
 /// What a trace needs to know of the datapath.
 pub struct TraceEnv<'a> {
@@ -48,14 +50,39 @@ pub struct Traced {
 /// What to tell the user who gave wrong arguments.
 pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
     let world = pipeline.world();
-    let request = args::parse(&world, args, env)?;
-    Ok(trace_request(pipeline, &world, request, env))
+    let request = args::parse(pipeline, &world, args, env)?;
+    Ok(trace_request(pipeline, &world, request, None, env))
+}
+
+/// Runs `ofproto/trace-packet-out`: as [`trace`], with the actions of a packet-out as the last argument.
+///
+/// # Errors
+/// What to tell the user who gave wrong arguments.
+pub fn trace_packet_out(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
+    let world = pipeline.world();
+    let (actions, args) = args.split_last().ok_or("Syntax error")?;
+    let actions = parse_actions(actions, None)?;
+    let request = args::parse(pipeline, &world, args, env)?;
+    let mut known = Match {
+        key: request.key,
+        ..Match::default()
+    };
+    known.mask.words_mut().fill(u64::MAX);
+    let version = if request.consistent {
+        Version::V13
+    } else {
+        Version::V10
+    };
+    heddle_openflow::check::actions(version, &actions, &known, request.bridge.tables.len())
+        .map_err(|e| format!("Bad actions: {}", e.name()))?;
+    Ok(trace_request(pipeline, &world, request, Some(&actions), env))
 }
 
 fn trace_request(
     pipeline: &Pipeline,
     world: &World,
     request: args::Request<'_>,
+    actions: Option<&[Action]>,
     env: &TraceEnv<'_>,
 ) -> Traced {
     let bridge = request.bridge;
@@ -63,12 +90,14 @@ fn trace_request(
     report.names = request.names;
     let mut translation = Translation::default();
     let frozen = pipeline.frozen(request.key.recirc_id);
-    let start = match frozen.as_deref().filter(|_| request.key.recirc_id != 0) {
-        Some(frozen) => Start::Thaw {
+    let frozen = frozen.as_deref().filter(|_| request.key.recirc_id != 0);
+    let start = match (actions, frozen) {
+        (Some(actions), _) => Start::Actions(actions),
+        (None, Some(frozen)) => Start::Thaw {
             frozen,
             resumed: false,
         },
-        None => Start::Tables,
+        (None, None) => Start::Tables,
     };
     let input = Input {
         key: &request.key,
@@ -77,7 +106,7 @@ fn trace_request(
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
         start,
-        packet_out: false,
+        packet_out: actions.is_some(),
         version: None,
     };
     let outcome = run(

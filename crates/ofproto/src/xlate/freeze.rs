@@ -15,7 +15,7 @@ use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Instruction, Port};
 
 /// The pipeline's fields of a key that outlive a recirculation.
-fn metadata_of(key: &FlowKey) -> FlowKey {
+pub(super) fn metadata_of(key: &FlowKey) -> FlowKey {
     let mut kept = FlowKey::default();
     copy_metadata(key, &mut kept);
     kept

@@ -69,12 +69,6 @@ impl Ctx<'_> {
             self.warn("suppressing side effects, so learn action ignored");
             return;
         }
-        if learn.limit != 0
-            && let Some(table) = self.bridge.tables.get(usize::from(learn.table))
-        {
-            // How many flows there are decides what becomes of it.
-            self.depend(table.slot);
-        }
         let flow = Arc::new(self.learned_flow(learn));
         self.report(Kind::Detail, || text(&flow));
         let bridge = self.bridge.control.upgrade();
@@ -108,10 +102,8 @@ impl Ctx<'_> {
             }));
         } else {
             self.detail("Limit exceeded, learn failed");
-            if !self.learn {
-                // The flow that was there may be gone, and with no packet at hand it cannot be learned again.
-                self.out.uncacheable = true;
-            }
+            // The next packet may find room.
+            self.out.uncacheable = true;
         }
     }
 

@@ -1,6 +1,6 @@
 //! What goes with a packet to a controller.
 
-use super::recirc::Held;
+use super::recirc::{Frozen, Held};
 use super::report::hex;
 use heddle_datapath::action::UpcallData;
 use heddle_flow::FlowKey;
@@ -36,6 +36,10 @@ impl PacketInMeta {
     /// Bridge whose pipeline sends it.
     pub fn bridge(&self) -> u64 {
         self.held.frozen.bridge
+    }
+    /// The pipeline as it stood.
+    pub(crate) fn frozen(&self) -> &Frozen {
+        &self.held.frozen
     }
     /// The pipeline's fields: OpenFlow input port (in the key's form), metadata, registers, tunnel. Headers are
     /// zero: the packet has them.

@@ -41,6 +41,7 @@ mod prereq;
 pub(crate) mod recirc;
 pub(crate) mod report;
 mod resubmit;
+mod resume;
 pub(crate) mod run;
 mod set_field;
 mod table;
@@ -52,6 +53,7 @@ pub(crate) use action_set::as_list;
 pub(crate) use ctx::{key_port, of_port};
 pub use limits::XlateError;
 pub use meta::PacketInMeta;
+pub(crate) use resume::{continuation_of, frozen_of};
 pub use run::{Outcome, PacketOut};
 
 use crate::model::World;
@@ -61,12 +63,15 @@ use heddle_datapath::{Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
 use recirc::Recircs;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The pipeline of all bridges, as the datapath sees it.
 pub struct Pipeline {
     world: ArcSwap<World>,
     generations: Arc<Generations>,
     recircs: Recircs,
+    /// Answers are for packets that are equal in every bit: for tests that want to see each of them.
+    exact: AtomicBool,
 }
 
 impl Pipeline {
@@ -76,6 +81,7 @@ impl Pipeline {
             world: ArcSwap::from_pointee(World::default()),
             generations,
             recircs: Recircs::default(),
+            exact: AtomicBool::new(false),
         }
     }
     /// Replaces the configuration. Cached translations of the old one die on their next check.
@@ -94,6 +100,11 @@ impl Pipeline {
     /// The pipeline that was frozen under a recirculation id.
     pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Frozen>> {
         self.recircs.frozen(id)
+    }
+    /// Whether answers are for all packets that they are true of, or for those with equal headers only. Whoever changes it
+    /// empties the caches.
+    pub fn set_megaflows(&self, on: bool) {
+        self.exact.store(!on, Relaxed);
     }
     /// Time passes: call once in a while, less often than packets take.
     pub fn expire(&self) {
@@ -147,6 +158,9 @@ impl Translate for Pipeline {
         let id = request.key.recirc_id;
         if id == 0 {
             go(run::Start::Tables);
+            if self.exact.load(Relaxed) {
+                out.mask.add(&mask::exact(request.key));
+            }
             return;
         }
         let done = self.recircs.with(id, |frozen, held| {
@@ -164,6 +178,9 @@ impl Translate for Pipeline {
                 drop_for(DropReason::NoRecirculation, out);
                 out.uncacheable = true;
             }
+        }
+        if self.exact.load(Relaxed) {
+            out.mask.add(&mask::exact(request.key));
         }
     }
     fn generations(&self) -> &Generations {

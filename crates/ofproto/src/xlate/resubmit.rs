@@ -88,7 +88,7 @@ impl Ctx<'_> {
                 });
                 self.run_steps(&[Step::Action(&action)], last, run);
             }
-            Found::Nothing => self.run_steps(&[], last, run),
+            Found::Nothing | Found::Fragment => self.run_steps(&[], last, run),
         }
         self.rule = old_rule;
         self.cookie = old_cookie;

@@ -4,7 +4,7 @@ use super::conjunction;
 use super::ctx::{Ctx, of_port};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
-use crate::model::{N_TABLES, Rule, Stats, TableMiss, port_config};
+use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, port_config};
 use heddle_datapath::Override;
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
@@ -23,6 +23,8 @@ pub(super) enum Found {
     ToController,
     /// None.
     Nothing,
+    /// Fragments are not looked up.
+    Fragment,
 }
 
 /// What a lookup may do when nothing matches.
@@ -51,12 +53,18 @@ impl Ctx<'_> {
     /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Leaves in `self.table` the last
     /// table that was searched.
     pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found {
-        // The match fields of a fragment's transport header are not available, in any fragment.
         let mut key = self.flow;
         key.in_port = in_port;
         if key.nw_frag & frag::ANY != 0 {
-            key.tp_src = 0;
-            key.tp_dst = 0;
+            match self.bridge.frags {
+                Fragments::Match => {}
+                // The ports of some fragments are those of none.
+                Fragments::Normal => {
+                    key.tp_src = 0;
+                    key.tp_dst = 0;
+                }
+                Fragments::Drop => return Found::Fragment,
+            }
         }
         let bridge = self.bridge;
         let mut miss = TableMiss::Continue;
@@ -174,6 +182,9 @@ impl Ctx<'_> {
         self.report(Kind::Table, || match found {
             Found::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
             Found::Nothing => format!("{table:2}. No match."),
+            Found::Fragment => format!(
+                "{table:2}. Packets are IP fragments and the fragment handling mode is \"drop\"."
+            ),
             Found::Rule(rule) => {
                 let matches = rule.wide_match();
                 let matches = matches

@@ -39,9 +39,16 @@ pub struct CheckContext {
 
 /// Checks the instructions of a flow with this match. The error is what to answer.
 pub fn check_instructions(set: &InstructionSet, m: &Match, cx: &CheckContext) -> Result<(), ErrorKind> {
+    let mut checker = Checker { m: *m, cx };
+    // What the packet is when an action set runs cannot be known: whether it fits is nobody's error.
+    let lenient = CheckContext {
+        version: Version::V10,
+        ..*cx
+    };
     for i in &set.0 {
         match i {
-            Instruction::Apply(actions) | Instruction::Write(actions) => check_actions(actions, m, cx)?,
+            Instruction::Apply(actions) => actions.iter().try_for_each(|a| checker.action(a))?,
+            Instruction::Write(actions) => check_actions(actions, &checker.m, &lenient)?,
             Instruction::Goto(table) => {
                 let backwards = cx.table_id != 0xff && *table <= cx.table_id;
                 if backwards || cx.n_tables != 0xff && *table >= cx.n_tables {

@@ -24,7 +24,7 @@ const NXT_FLOW_MONITOR_RESUMED: u32 = 23;
 const NXT_TLV_TABLE_MOD: u32 = 24;
 const NXT_TLV_TABLE_REQUEST: u32 = 25;
 const NXT_SET_ASYNC_CONFIG2: u32 = 27;
-const NXT_RESUME: u32 = 28;
+pub(super) const NXT_RESUME: u32 = 28;
 const NXT_CT_FLUSH_ZONE: u32 = 29;
 pub(super) const NXT_PACKET_IN2: u32 = 30;
 pub(super) const NXT_GROUP_MOD: u32 = 31;
@@ -173,7 +173,7 @@ fn nicira(
             }
         }
         NXT_REQUESTFORWARD if version <= Version::V12 => super::decode_forward(header, r.rest(), cx)?,
-        NXT_RESUME => return unsupported("NXT_RESUME", ErrorKind::ResumeNotSupported, whole),
+        NXT_RESUME => Message::Resume(Box::new(packet::decode_in2(r)?)),
         NXT_GROUP_MOD if v10 => Message::GroupMod(Box::new(groups::decode_mod(version, r)?)),
         NXT_TLV_TABLE_MOD => {
             return unsupported("NXT_TLV_TABLE_MOD", ErrorKind::TlvTableModFailedTableFull, whole);

@@ -1,7 +1,7 @@
 //! Packets to and from the controller.
 
-use crate::action::{Action, Port};
-use heddle_flow::Match;
+use crate::action::{Action, Instruction, Port};
+use heddle_flow::{FieldValue, Match};
 
 /// Which form packet-ins take on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -82,4 +82,35 @@ impl PacketOut {
     pub fn in_port(&self) -> Port {
         Port(heddle_flow::field::port_to_32(self.metadata.key.in_port))
     }
+}
+
+/// A paused pipeline, as a controller keeps it; see [`crate::encode_continuation`].
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Continuation {
+    /// Which bridge, as the switch names it; not all zeros.
+    pub bridge: [u8; 16],
+    /// Values with their widths in bits, the bottom first. A width is rounded up to whole bytes on the way.
+    pub stack: Vec<(FieldValue, u16)>,
+    /// What is left to do, in order.
+    pub steps: Vec<ContinuationStep>,
+    /// The action set.
+    pub action_set: Vec<Action>,
+    /// The datapath's number of the input port, 0: none.
+    pub odp_port: u32,
+}
+
+/// Something that is left to do.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ContinuationStep {
+    /// Actions of a table and a rule.
+    Actions {
+        /// The table.
+        table: u8,
+        /// The rule's cookie.
+        cookie: u64,
+        /// The actions.
+        actions: Vec<Action>,
+    },
+    /// An instruction that has no form as an action.
+    Instruction(Instruction),
 }

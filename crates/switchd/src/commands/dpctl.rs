@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_datapath::FlowDump;
+use heddle_datapath::format::ufid;
 use heddle_flow::Match;
 
 use super::Commands;
@@ -30,6 +31,7 @@ pub(super) fn register(c: &Commands<'_>) {
         (0, ANY),
         dump_flows,
     );
+    c.add("dpctl/get-flow", "[dp] ufid", (1, 3), get_flow);
     c.add("dpctl/del-flows", "[dp] [file]", (0, 2), del_flows);
 }
 
@@ -246,6 +248,7 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let style = Style {
         verbose: options.verbosity > 0,
         names: options.names,
+        ufid: (options.verbosity > 0).then_some(", "),
     };
     let mut by_core: BTreeMap<Option<usize>, Vec<FlowDump>> = BTreeMap::new();
     let main: Vec<u32> = switch
@@ -275,6 +278,30 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         out += &flows::lines(switch, &flows::merged(flows), style);
     }
     Ok(out)
+}
+
+/// The flow of a name, as `-m` shows it.
+fn get_flow(switch: &Switch, args: &[&str]) -> Reply {
+    let (options, args) = args::split(args)?;
+    let (datapath_type, rest) = one(switch, args, 2)?;
+    let wanted = rest.first().copied().unwrap_or_default();
+    let digits = wanted.strip_prefix("ufid:").unwrap_or_default();
+    let is_hex = digits.chars().all(|c| c == '-' || c.is_ascii_hexdigit());
+    if digits.is_empty() || !is_hex {
+        return Err(failed(switch, "failed to parse ufid", Some(EINVAL)));
+    }
+    let ports = ports_of(switch, &datapath_type);
+    let of_name = |f: &FlowDump| ports.contains_key(&f.key.in_port) && ufid(&f.key, &f.mask) == wanted;
+    let found: Vec<FlowDump> = switch.datapath.flows().into_iter().filter(of_name).collect();
+    if found.is_empty() {
+        return Err(failed(switch, "getting flow", Some("No such file or directory")));
+    }
+    let style = Style {
+        verbose: options.verbosity > 0,
+        names: options.names,
+        ufid: (options.verbosity > 0).then_some(", "),
+    };
+    Ok(flows::lines(switch, &flows::merged(found), style))
 }
 
 fn del_flows(switch: &Switch, args: &[&str]) -> Reply {

@@ -115,7 +115,10 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let mut names = None;
     for option in options {
         match *option {
-            "-m" => style.verbose = true,
+            "-m" => {
+                style.verbose = true;
+                style.ufid = Some(" ");
+            }
             "--names" => names = Some(true),
             "--no-names" => names = Some(false),
             _ => {}

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use heddle_datapath::format::format_stats;
+use heddle_datapath::format::{format_stats, ufid};
 use heddle_datapath::{FlowDump, PortNo};
 use heddle_flow::odp::KeyText;
 
@@ -15,6 +15,8 @@ pub(super) struct Style {
     pub(super) verbose: bool,
     /// Names of ports.
     pub(super) names: bool,
+    /// What stands between a flow's own name and its key; `None`: its name is not shown.
+    pub(super) ufid: Option<&'static str>,
 }
 
 /// Names of the datapath's ports by number.
@@ -67,7 +69,8 @@ pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String
         };
         let names: Option<&dyn Fn(PortNo) -> Option<String>> =
             if style.names { Some(&dp_name) } else { None };
-        format!("{key}, {}\n", format_stats(flow, now_ms, names))
+        let ufid = style.ufid.map_or_else(String::new, |sep| ufid(&flow.key, &flow.mask) + sep);
+        format!("{ufid}{key}, {}\n", format_stats(flow, now_ms, names))
     };
     flows.iter().map(line).collect()
 }

@@ -4,15 +4,22 @@ use super::{Commands, dpctl, flows};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 use heddle_datapath::PortNo;
-use heddle_ofproto::trace::{TraceEnv, trace};
+use heddle_ofproto::trace::{TraceEnv, Traced, trace, trace_packet_out};
+use heddle_ofproto::xlate::Pipeline;
 
 const USAGE: &str = "{[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet]";
 
 pub(super) fn register(c: &Commands<'_>) {
-    c.add("ofproto/trace", USAGE, (1, usize::MAX), run);
+    c.add("ofproto/trace", USAGE, (1, usize::MAX), |s, args| run(s, args, trace));
+    let usage = "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions";
+    c.add("ofproto/trace-packet-out", usage, (2, usize::MAX), |s, args| {
+        run(s, args, trace_packet_out)
+    });
 }
 
-fn run(switch: &Switch, args: &[&str]) -> Reply {
+type Tracer = fn(&Pipeline, &[&str], &TraceEnv<'_>) -> Result<Traced, String>;
+
+fn run(switch: &Switch, args: &[&str], tracer: Tracer) -> Reply {
     let types = dpctl::types(switch);
     let names: Vec<String> = types
         .iter()
@@ -26,5 +33,5 @@ fn run(switch: &Switch, args: &[&str]) -> Reply {
         port_names: &|no: PortNo| ports.get(&no.0).cloned(),
         now_ms: switch.clock.now_ms(),
     };
-    trace(switch.ofproto.pipeline(), args, &env).map(|t| t.text)
+    tracer(switch.ofproto.pipeline(), args, &env).map(|t| t.text)
 }

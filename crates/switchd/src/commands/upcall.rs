@@ -27,4 +27,18 @@ pub(super) fn register(c: &Commands<'_>) {
         s.datapath.purge();
         Ok(String::new())
     });
+    for (name, on) in [("upcall/disable-megaflows", false), ("upcall/enable-megaflows", true)] {
+        c.add(name, "", (0, 0), move |s, _| {
+            s.ofproto.pipeline().set_megaflows(on);
+            s.datapath.purge();
+            Ok(format!("megaflows {}", if on { "enabled" } else { "disabled" }))
+        });
+    }
+    // Names of flows are made when they are printed: there is nothing to be terse about.
+    c.add("upcall/disable-ufid", "", (0, 0), |_, _| {
+        Ok("Datapath dumping tersely using UFID disabled".into())
+    });
+    c.add("upcall/enable-ufid", "", (0, 0), |_, _| {
+        Ok("Datapath dumping tersely using UFID enabled for supported datapaths".into())
+    });
 }

@@ -143,6 +143,7 @@ impl Lab {
                 version: b.version.clone(),
                 vlan_limit: 2,
                 miss_to_controller: b.miss_to_controller,
+                frags: crate::model::Fragments::Normal,
                 has_controllers: false,
                 control: std::sync::Weak::new(),
             };

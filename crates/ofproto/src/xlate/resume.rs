@@ -1,0 +1,174 @@
+//! Pipelines that controllers keep: frozen ones as continuations, and back.
+
+use super::freeze::metadata_of;
+use super::recirc::{Frozen, Left};
+use super::run::{self, Outcome, Start};
+use super::{Pipeline, World};
+use heddle_datapath::Translation;
+use heddle_flow::FlowKey;
+use heddle_openflow::message::{Continuation, ContinuationStep};
+
+/// Makes the number of a bridge one that is not all zeros.
+const BRIDGE_PREFIX: [u8; 8] = *b"heddle\0b";
+
+/// A frozen pipeline as a controller keeps it, without the input port.
+pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
+    let mut bridge = [0; 16];
+    bridge[..8].copy_from_slice(&BRIDGE_PREFIX);
+    bridge[8..].copy_from_slice(&frozen.bridge.to_be_bytes());
+    let mut steps: Vec<ContinuationStep> = Vec::new();
+    let mut here = (0, 0);
+    let mut fresh = true;
+    for left in &frozen.steps {
+        match left {
+            Left::Unroll { table, cookie } => {
+                here = (*table, *cookie);
+                fresh = true;
+            }
+            Left::Instruction(i) => {
+                steps.push(ContinuationStep::Instruction(i.clone()));
+                fresh = true;
+            }
+            Left::Action(a) => match steps.last_mut() {
+                Some(ContinuationStep::Actions { actions, .. }) if !fresh => actions.push(a.clone()),
+                _ => {
+                    steps.push(ContinuationStep::Actions {
+                        table: here.0,
+                        cookie: here.1,
+                        actions: vec![a.clone()],
+                    });
+                    fresh = false;
+                }
+            },
+        }
+    }
+    Continuation {
+        bridge,
+        stack: frozen.stack.clone(),
+        steps,
+        action_set: frozen.action_set.clone(),
+        odp_port: 0,
+    }
+}
+
+/// The pipeline that a continuation stands for; `key` has the pipeline's fields. `None`: not one of this switch.
+pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
+    let (prefix, id) = c.bridge.split_at(8);
+    if prefix != BRIDGE_PREFIX {
+        return None;
+    }
+    let mut left = Vec::new();
+    for step in c.steps {
+        match step {
+            ContinuationStep::Actions {
+                table,
+                cookie,
+                actions,
+            } => {
+                left.push(Left::Unroll { table, cookie });
+                left.extend(actions.into_iter().map(Left::Action));
+            }
+            ContinuationStep::Instruction(i) => left.push(Left::Instruction(i)),
+        }
+    }
+    Some(Frozen {
+        bridge: u64::from_be_bytes(id.try_into().ok()?),
+        table: 0,
+        metadata: Box::new(metadata_of(key)),
+        stack: c.stack,
+        was_mpls: false,
+        steps: left,
+        action_set: c.action_set,
+        userdata: Vec::new(),
+    })
+}
+
+impl Pipeline {
+    /// Goes on where a pipeline was frozen, with a packet that a controller hands back. `None`: its bridge is gone.
+    pub(crate) fn resume(
+        &self,
+        frozen: &Frozen,
+        key: &FlowKey,
+        now_ms: u64,
+        out: &mut Translation,
+    ) -> Option<Outcome> {
+        let config = self.generations.read(World::CONFIG_SLOT);
+        let world = self.world.load();
+        out.clear();
+        out.deps.push(config);
+        let bridge = world.bridges.get(&frozen.bridge)?;
+        let input = run::Input {
+            key,
+            in_port: key.in_port,
+            has_packet: true,
+            learn: true,
+            now_ms,
+            start: Start::Thaw {
+                frozen,
+                resumed: true,
+            },
+            packet_out: false,
+            version: None,
+        };
+        Some(run::run(&world, self, bridge, &input, None, out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use heddle_flow::{FieldId, FieldValue, Subfield};
+    use heddle_openflow::action::ControllerAction;
+    use heddle_openflow::{Action, Instruction, Port, Version, decode_continuation, encode_continuation};
+
+    fn output(port: u32) -> Left {
+        Left::Action(Action::Output {
+            port: Port(port),
+            max_len: 0,
+        })
+    }
+
+    #[test]
+    fn what_a_controller_hands_back_is_what_it_got() {
+        let frozen = Frozen {
+            bridge: 7,
+            table: 0,
+            metadata: Box::default(),
+            stack: vec![
+                (FieldValue::from_u64(0xabcd), 16),
+                (FieldValue::from_u64(5), 32),
+            ],
+            was_mpls: false,
+            steps: vec![
+                Left::Unroll { table: 3, cookie: 9 },
+                output(2),
+                Left::Instruction(Instruction::Clear),
+                Left::Unroll { table: 3, cookie: 9 },
+                output(4),
+                Left::Unroll { table: 4, cookie: 0 },
+                Left::Action(Action::Controller(ControllerAction {
+                    pause: true,
+                    ..ControllerAction::default()
+                })),
+                Left::Action(Action::StackPop(Subfield {
+                    field: FieldId::Reg0,
+                    ofs: 0,
+                    n_bits: 32,
+                })),
+            ],
+            action_set: vec![Action::Output {
+                port: Port(5),
+                max_len: 0,
+            }],
+            userdata: Vec::new(),
+        };
+        for version in [Version::V10, Version::V13, Version::V15] {
+            let bytes = encode_continuation(version, &continuation_of(&frozen)).unwrap();
+            let back = decode_continuation(version, &bytes).unwrap();
+            let back = frozen_of(back, &FlowKey::default()).unwrap();
+            assert_eq!(back, frozen, "{version:?}");
+        }
+        let foreign = Continuation::default();
+        assert!(frozen_of(foreign, &FlowKey::default()).is_none());
+    }
+}
