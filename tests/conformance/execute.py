@@ -67,7 +67,9 @@ class Executor:
         began = time.monotonic()
         env = dict(os.environ, LC_ALL="C", OVS_CTL_TIMEOUT="30")
         process = subprocess.Popen(
-            [self.suite.script, "-C", directory, f"AUTOTEST_PATH={self.tools}", str(test.number)],
+            # Behind the tools come the suite's own helpers that need no building.
+            [self.suite.script, "-C", directory,
+             f"AUTOTEST_PATH={self.tools}:{os.path.join(self.suite.directory, 'tests')}", str(test.number)],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             env=env, start_new_session=True)
         with self.lock:

@@ -173,7 +173,7 @@ fn say_shares(desc: &GroupDesc, map: &[u16]) {
     say(|| format!("  Minimum weight: {least}, total weight: {total}"));
     say(|| format!("  Using {} hash values:", map.len()));
     for (i, b) in desc.buckets.iter().enumerate() {
-        #[expect(clippy::cast_precision_loss, reason = "for people")]
+        #[allow(clippy::cast_precision_loss)] // for people
         let target = map.len() as f64 * f64::from(b.weight) / total as f64;
         let hits = map.iter().filter(|at| usize::from(**at) == i).count();
         say(|| format!("  Bucket {}: weight={}, target={target:.2} hits={hits}", b.id, b.weight));

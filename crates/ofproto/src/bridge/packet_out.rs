@@ -142,14 +142,15 @@ impl Bridge {
         let mut actions = translation.actions;
         if !actions.is_empty() {
             // The packet comes without them.
-            for (value, set) in [
-                (key.pkt_mark, Set::SetMark as fn(_) -> _),
-                (key.skb_priority, Set::SetPriority),
-            ] {
-                if value != 0 {
-                    let mask = u32::MAX;
-                    actions.insert(0, set(Masked { value, mask }));
-                }
+            let whole = |value| Masked {
+                value,
+                mask: u32::MAX,
+            };
+            if key.pkt_mark != 0 {
+                actions.insert(0, Set::SetMark(whole(key.pkt_mark)));
+            }
+            if key.skb_priority != 0 {
+                actions.insert(0, Set::SetPriority(whole(key.skb_priority)));
             }
             let from = from.or_else(|| self.dp_port(in_port)).unwrap_or(PortNo::NONE);
             if let Err(e) = dp.inject(packet, from, actions) {
