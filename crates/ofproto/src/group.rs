@@ -176,7 +176,12 @@ fn say_shares(desc: &GroupDesc, map: &[u16]) {
         #[allow(clippy::cast_precision_loss)] // for people
         let target = map.len() as f64 * f64::from(b.weight) / total as f64;
         let hits = map.iter().filter(|at| usize::from(**at) == i).count();
-        say(|| format!("  Bucket {}: weight={}, target={target:.2} hits={hits}", b.id, b.weight));
+        say(|| {
+            format!(
+                "  Bucket {}: weight={}, target={target:.2} hits={hits}",
+                b.id, b.weight
+            )
+        });
     }
 }
 

@@ -33,8 +33,8 @@ use crate::error::{DecodeError, EncodeError, ErrorKind};
 use crate::header::{HEADER_LEN, Header};
 use crate::message::{Message, PacketInFormat};
 use crate::version::Version;
-use cursor::{Put, Reader};
 pub use continuation::{decode_continuation, encode_continuation};
+use cursor::{Put, Reader};
 pub use multipart::FlowStatsWriter;
 use types::Type;
 

@@ -73,7 +73,10 @@ impl Peer {
             return;
         };
         let reason = u8::from(matches!(**message, Message::MeterMod(_)));
-        let wants = self.wishes.lock().wants(self.kind, AsyncType::RequestForward, reason);
+        let wants = self
+            .wishes
+            .lock()
+            .wants(self.kind, AsyncType::RequestForward, reason);
         if wants {
             self.tell(request);
         }

@@ -137,8 +137,8 @@ fn flow_of_datapath<'w>(
                 // Where the packet is in the pipeline says more than its port.
                 let frozen = pipeline.frozen(key.recirc_id);
                 let known = frozen.and_then(|f| Some((world.bridges.get(&f.bridge)?, f)));
-                let (bridge, frozen) =
-                    known.ok_or_else(|| format!("no recirculation data for recirc_id {:#x}", key.recirc_id))?;
+                let (bridge, frozen) = known
+                    .ok_or_else(|| format!("no recirculation data for recirc_id {:#x}", key.recirc_id))?;
                 key.in_port = frozen.metadata.in_port;
                 return Ok((bridge, key));
             }

@@ -134,10 +134,7 @@ mod tests {
             bridge: 7,
             table: 0,
             metadata: Box::default(),
-            stack: vec![
-                (FieldValue::from_u64(0xabcd), 16),
-                (FieldValue::from_u64(5), 32),
-            ],
+            stack: vec![(FieldValue::from_u64(0xabcd), 16), (FieldValue::from_u64(5), 32)],
             was_mpls: false,
             steps: vec![
                 Left::Unroll { table: 3, cookie: 9 },

@@ -182,9 +182,9 @@ impl Ctx<'_> {
         self.report(Kind::Table, || match found {
             Found::ToController => format!("{table:2}. No match, and a \"packet-in\" is called for."),
             Found::Nothing => format!("{table:2}. No match."),
-            Found::Fragment => format!(
-                "{table:2}. Packets are IP fragments and the fragment handling mode is \"drop\"."
-            ),
+            Found::Fragment => {
+                format!("{table:2}. Packets are IP fragments and the fragment handling mode is \"drop\".")
+            }
             Found::Rule(rule) => {
                 let matches = rule.wide_match();
                 let matches = matches

@@ -6,9 +6,7 @@
 
 use super::cursor::{Put, Reader};
 use super::property;
-use crate::actions::{
-    Encoder, Place, decode_instructions, decode_list, encode_instructions, verify_actions,
-};
+use crate::actions::{Encoder, Place, decode_instructions, decode_list, encode_instructions, verify_actions};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{Continuation, ContinuationStep};
 use crate::version::Version;
@@ -94,7 +92,10 @@ fn put_actions(
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
     let mut bytes = Vec::new();
-    if Encoder::new(version, &Match::any()).list(actions, &mut bytes).is_ok() {
+    if Encoder::new(version, &Match::any())
+        .list(actions, &mut bytes)
+        .is_ok()
+    {
         let start = property::begin(out, own);
         out.zeros(4);
         out.put(&bytes);

@@ -69,7 +69,9 @@ pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String
         };
         let names: Option<&dyn Fn(PortNo) -> Option<String>> =
             if style.names { Some(&dp_name) } else { None };
-        let ufid = style.ufid.map_or_else(String::new, |sep| ufid(&flow.key, &flow.mask) + sep);
+        let ufid = style
+            .ufid
+            .map_or_else(String::new, |sep| ufid(&flow.key, &flow.mask) + sep);
         format!("{ufid}{key}, {}\n", format_stats(flow, now_ms, names))
     };
     flows.iter().map(line).collect()

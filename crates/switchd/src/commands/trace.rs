@@ -10,7 +10,9 @@ use heddle_ofproto::xlate::Pipeline;
 const USAGE: &str = "{[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet]";
 
 pub(super) fn register(c: &Commands<'_>) {
-    c.add("ofproto/trace", USAGE, (1, usize::MAX), |s, args| run(s, args, trace));
+    c.add("ofproto/trace", USAGE, (1, usize::MAX), |s, args| {
+        run(s, args, trace)
+    });
     let usage = "[-consistent] {[dp_name] odp_flow | bridge br_flow} [OPTIONS...] [-generate|packet] actions";
     c.add("ofproto/trace-packet-out", usage, (2, usize::MAX), |s, args| {
         run(s, args, trace_packet_out)

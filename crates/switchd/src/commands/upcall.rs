@@ -27,7 +27,10 @@ pub(super) fn register(c: &Commands<'_>) {
         s.datapath.purge();
         Ok(String::new())
     });
-    for (name, on) in [("upcall/disable-megaflows", false), ("upcall/enable-megaflows", true)] {
+    for (name, on) in [
+        ("upcall/disable-megaflows", false),
+        ("upcall/enable-megaflows", true),
+    ] {
         c.add(name, "", (0, 0), move |s, _| {
             s.ofproto.pipeline().set_megaflows(on);
             s.datapath.purge();
