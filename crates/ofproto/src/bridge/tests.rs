@@ -237,7 +237,7 @@ fn timeouts_expire_with_their_reason() {
     busy.expect("there").data.stats.add(1, 60, clock.now_ms(), 0);
     clock.warp(4_000);
     assert_eq!(l.bridge.tick().expired, 0, "a packet kept it alive");
-    clock.warp(1_001);
+    clock.warp(1_002);
     assert_eq!(l.bridge.tick().expired, 2);
     let mut got = l.removed();
     got.sort_by_key(|g| g.0);
