@@ -67,7 +67,7 @@ impl Bridge {
 
     fn learn_in(&self, state: MutexGuard<'_, State>, flow: &FlowMod, limit: u32) -> (Learned, Vec<Event>) {
         if let Some(rule) = self.learned(flow)
-            && rule.instructions == flow.instructions
+            && *rule.instructions == flow.instructions
             && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
         {
             rule.modified_ms.store(self.now_ms(), Relaxed);
