@@ -178,7 +178,11 @@ impl Ofproto {
 
     /// Time passes: expires rules and addresses of all bridges.
     pub fn tick(&self) {
-        if self.ticks.fetch_add(1, Ordering::Relaxed) % EXPIRE_TICKS == 0 {
+        if self
+            .ticks
+            .fetch_add(1, Ordering::Relaxed)
+            .is_multiple_of(EXPIRE_TICKS)
+        {
             self.pipeline.expire();
         }
         for b in self.bridges() {

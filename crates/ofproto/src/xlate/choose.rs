@@ -46,7 +46,7 @@ fn again_until_it_fits(hash: u32, n_links: u32, modulo: u32) -> u32 {
     };
     // At least about half of the values fit, so that this many tries do not end without one in practice.
     (0..1 << 16)
-        .map(|i| hash::two_words(hash, i) % modulo & 0xffff)
+        .map(|i| (hash::two_words(hash, i) % modulo) & 0xffff)
         .find(|l| *l < n_links)
         .unwrap_or(0)
 }
