@@ -60,7 +60,8 @@ class Guest:
     def stop(self, sig=signal.SIGKILL):
         """Ends the guest as a dying hypervisor would."""
         if self.proc and self.proc.poll() is None:
-            end_process(self.proc.pid, sig)
+            # Its tap goes with it, and the kernel takes its time for that while all processors are busy.
+            end_process(self.proc.pid, sig, 40)
         if self.proc:
             self.proc.wait(10)
         self.proc = None

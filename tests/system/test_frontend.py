@@ -38,6 +38,8 @@ def neighbours(lab, sw):
 def unharmed(pings, worst_ms, most_lost=0):
     """None lost (of those that share their rings with a transfer a few may be), and none late but for a few that were under way when the
     whole machine stood still."""
+    # A scenario may be over before there are enough to judge by.
+    wait_for("enough pings", lambda: len(pings.answers()) > 10, 30)
     sent, lost, _ = pings.stop()
     late = sum(took > worst_ms for _, _, took in pings.answers())
     assert sent > 10 and lost <= most_lost and late < 10, f"{sent} pings, {lost} lost, {late} late"
