@@ -189,6 +189,12 @@ impl Default for FlowKey {
     }
 }
 
+/// Words of the key that tell of the tunnel: those before the pipeline's own.
+const TUNNEL_WORDS: usize = std::mem::offset_of!(FlowKey, metadata) / 8;
+const _: () = assert!(
+    std::mem::offset_of!(FlowKey, metadata).is_multiple_of(8) && std::mem::offset_of!(FlowKey, tun_id) == 0
+);
+
 impl FlowKey {
     /// The key as words, for masking, comparing and hashing.
     pub fn words(&self) -> &[u64; N_WORDS] {
@@ -197,6 +203,10 @@ impl FlowKey {
     /// The key as words, to write.
     pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
         zerocopy::transmute_mut!(self)
+    }
+    /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it); all zero: none.
+    pub fn copy_tunnel(&mut self, from: &FlowKey) {
+        self.words_mut()[..TUNNEL_WORDS].copy_from_slice(&from.words()[..TUNNEL_WORDS]);
     }
     /// `self & mask`, field by field.
     pub fn masked(&self, mask: &FlowMask) -> FlowKey {
@@ -264,5 +274,35 @@ impl Match {
     /// Whether a packet with this key matches.
     pub fn matches(&self, key: &FlowKey) -> bool {
         key.equal_under(&self.key, &self.mask)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tunnel_is_copied_and_nothing_else() {
+        let mut from = FlowKey::default();
+        from.words_mut().fill(u64::MAX);
+        let mut key = FlowKey::default();
+        key.copy_tunnel(&from);
+        let all = FlowKey {
+            tun_id: u64::MAX,
+            tun_src: u32::MAX,
+            tun_dst: u32::MAX,
+            tun_ipv6_src: [0xff; 16],
+            tun_ipv6_dst: [0xff; 16],
+            tun_flags: u16::MAX,
+            tun_tos: u8::MAX,
+            tun_ttl: u8::MAX,
+            tun_gbp_id: u16::MAX,
+            tun_gbp_flags: u8::MAX,
+            _pad0: u8::MAX,
+            ..FlowKey::default()
+        };
+        assert_eq!(key, all);
+        key.copy_tunnel(&FlowKey::default());
+        assert_eq!(key, FlowKey::default());
     }
 }

@@ -97,7 +97,8 @@ impl Worker {
         key.recirc_id = r.recirc;
         (key.skb_priority, key.pkt_mark) = (r.meta.priority, r.meta.mark);
         (meta.priority, meta.mark) = (r.meta.priority, r.meta.mark);
-        copy_tunnel(&r.key, &mut key);
+        // What the packet arrived in does not change on the way.
+        key.copy_tunnel(&r.key);
         key.dp_hash = match r.meta.hash {
             None => r.key.dp_hash,
             // Zero means that there is none.
@@ -106,18 +107,4 @@ impl Worker {
         };
         (key, meta)
     }
-}
-
-/// What the packet arrived in does not change on the way.
-fn copy_tunnel(from: &FlowKey, to: &mut FlowKey) {
-    to.tun_id = from.tun_id;
-    to.tun_src = from.tun_src;
-    to.tun_dst = from.tun_dst;
-    to.tun_ipv6_src = from.tun_ipv6_src;
-    to.tun_ipv6_dst = from.tun_ipv6_dst;
-    to.tun_flags = from.tun_flags;
-    to.tun_tos = from.tun_tos;
-    to.tun_ttl = from.tun_ttl;
-    to.tun_gbp_id = from.tun_gbp_id;
-    to.tun_gbp_flags = from.tun_gbp_flags;
 }

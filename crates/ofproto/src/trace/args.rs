@@ -182,22 +182,13 @@ fn key_of_packet(bytes: &[u8], given: &FlowKey, bridge: &BridgeView) -> FlowKey 
         },
         &mut key,
     );
+    key.copy_tunnel(given);
     FlowKey {
         in_port: given.in_port,
         skb_priority: given.skb_priority,
         pkt_mark: given.pkt_mark,
         dp_hash: given.dp_hash,
         recirc_id: given.recirc_id,
-        tun_id: given.tun_id,
-        tun_src: given.tun_src,
-        tun_dst: given.tun_dst,
-        tun_ipv6_src: given.tun_ipv6_src,
-        tun_ipv6_dst: given.tun_ipv6_dst,
-        tun_flags: given.tun_flags,
-        tun_tos: given.tun_tos,
-        tun_ttl: given.tun_ttl,
-        tun_gbp_id: given.tun_gbp_id,
-        tun_gbp_flags: given.tun_gbp_flags,
         ct_state: given.ct_state,
         ct_zone: given.ct_zone,
         ct_mark: given.ct_mark,

@@ -23,16 +23,7 @@ pub(super) fn metadata_of(key: &FlowKey) -> FlowKey {
 
 /// Copies the pipeline's fields.
 fn copy_metadata(from: &FlowKey, to: &mut FlowKey) {
-    to.tun_id = from.tun_id;
-    to.tun_src = from.tun_src;
-    to.tun_dst = from.tun_dst;
-    to.tun_ipv6_src = from.tun_ipv6_src;
-    to.tun_ipv6_dst = from.tun_ipv6_dst;
-    to.tun_flags = from.tun_flags;
-    to.tun_tos = from.tun_tos;
-    to.tun_ttl = from.tun_ttl;
-    to.tun_gbp_id = from.tun_gbp_id;
-    to.tun_gbp_flags = from.tun_gbp_flags;
+    to.copy_tunnel(from);
     to.metadata = from.metadata;
     to.regs = from.regs;
     to.in_port = from.in_port;

@@ -72,16 +72,7 @@ pub(crate) fn shown(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
         }
     }
     if orig.tun_dst == 0 && orig.tun_ipv6_dst == [0; 16] {
-        m.tun_id = 0;
-        m.tun_src = 0;
-        m.tun_dst = 0;
-        m.tun_ipv6_src = [0; 16];
-        m.tun_ipv6_dst = [0; 16];
-        m.tun_flags = 0;
-        m.tun_tos = 0;
-        m.tun_ttl = 0;
-        m.tun_gbp_id = 0;
-        m.tun_gbp_flags = 0;
+        m.copy_tunnel(&FlowKey::default());
     }
     wc
 }

@@ -9,6 +9,7 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::model::{PortView, port_config};
 use heddle_datapath::action::DropReason;
+use heddle_flow::FlowKey;
 use heddle_openflow::Port;
 
 /// Where spanning tree packets go (IEEE 802.1D, 7.12.3).
@@ -73,16 +74,7 @@ impl Ctx<'_> {
         f.metadata = 0;
         f.regs = [0; 16];
         f.actset_output = key_port(Port::UNSET);
-        f.tun_id = 0;
-        f.tun_src = 0;
-        f.tun_dst = 0;
-        f.tun_ipv6_src = [0; 16];
-        f.tun_ipv6_dst = [0; 16];
-        f.tun_flags = 0;
-        f.tun_tos = 0;
-        f.tun_ttl = 0;
-        f.tun_gbp_id = 0;
-        f.tun_gbp_flags = 0;
+        f.copy_tunnel(&FlowKey::default());
         f.ct_state = 0;
         f.ct_zone = 0;
         f.ct_mark = 0;
@@ -98,17 +90,7 @@ impl Ctx<'_> {
 
     /// The other bridge looked at a tunnel that it had made up: the packet's own does not matter for that.
     fn restore_tunnel_mask(&mut self, old: &heddle_flow::FlowMask) {
-        let (m, o) = (&mut self.wc.0, &old.0);
-        m.tun_id = o.tun_id;
-        m.tun_src = o.tun_src;
-        m.tun_dst = o.tun_dst;
-        m.tun_ipv6_src = o.tun_ipv6_src;
-        m.tun_ipv6_dst = o.tun_ipv6_dst;
-        m.tun_flags = o.tun_flags;
-        m.tun_tos = o.tun_tos;
-        m.tun_ttl = o.tun_ttl;
-        m.tun_gbp_id = o.tun_gbp_id;
-        m.tun_gbp_flags = o.tun_gbp_flags;
+        self.wc.0.copy_tunnel(&old.0);
     }
 
     /// Whether the port takes packets (`no-receive`, `no-receive-stp`).
