@@ -5,7 +5,8 @@
 //!
 //! **Shape.** A [`Log`] keeps, for each of a table's last [`KEPT`] generations, the matches of the rules that came, went or were changed
 //! with it, and what all of them have in common. Of sixteen generations in a row it keeps what those have in common, so that a flow that
-//! nobody looked at for a while passes by them in one step.
+//! nobody looked at for a while passes by them in one step. Of the last [`SPAN`] or fewer it keeps what they have in common, too: changes that
+//! come quickly one after the other are mostly alike.
 //!
 //! **When a change does not matter** to a cached answer: all packets that the answer is for have, where they are looked up in that table, in
 //! one bit another value than the changed rule asks for. Of such packets is known ([`Known`]):
@@ -30,6 +31,8 @@ use std::sync::{Arc, LazyLock};
 const KEPT: u64 = 1024;
 /// Generations that are summed up.
 const BLOCK: u64 = 16;
+/// Generations in a row up to the last one that are summed up.
+const SPAN: u64 = 256;
 /// Matches that one generation lists; of more, only what they have in common is kept.
 const MAX_LISTED: usize = 64;
 /// Comparisons after which it is cheaper to translate.
@@ -201,10 +204,19 @@ struct Record {
     listed: Option<Box<[MiniMatch]>>,
 }
 
+/// What the generations from `first` to `last` have in common.
+#[derive(Debug)]
+struct Span {
+    first: u64,
+    last: u64,
+    common: Common,
+}
+
 /// See the module's text.
 pub(crate) struct Log {
     records: Box<[ArcSwapOption<Record>]>,
     blocks: Box<[ArcSwapOption<Record>]>,
+    recent: ArcSwapOption<Span>,
     /// What the block that is not full yet has in common, from its first generation on.
     block: Mutex<Option<(u64, Common)>>,
 }
@@ -219,6 +231,7 @@ impl Default for Log {
         Self {
             records: empty(KEPT),
             blocks: empty(KEPT / BLOCK),
+            recent: ArcSwapOption::empty(),
             block: Mutex::new(None),
         }
     }
@@ -251,6 +264,7 @@ impl Log {
             })));
         }
         *block = sum;
+        self.recent.store(Some(Arc::new(self.span(generation, &common))));
         if let Some(at) = place(&self.records, generation) {
             at.store(Some(Arc::new(Record {
                 generation,
@@ -262,11 +276,44 @@ impl Log {
         count_up();
     }
 
+    /// What is in common up to this generation, which comes next.
+    fn span(&self, generation: u64, common: &Common) -> Span {
+        if let Some(before) = self.recent.load().as_ref()
+            && before.last + 1 == generation
+            && generation - before.first < SPAN
+        {
+            let mut met = before.common.clone();
+            met.meet_common(common);
+            // Nothing in common would help nobody.
+            if !met.0.is_empty() {
+                return Span {
+                    first: before.first,
+                    last: generation,
+                    common: met,
+                };
+            }
+        }
+        Span {
+            first: generation,
+            last: generation,
+            common: common.clone(),
+        }
+    }
+
     /// Whether none of what changed after generation `from`, up to `to`, is about these packets. `patience` is counted down by
     /// comparisons.
     pub(crate) fn pass_by(&self, from: u64, to: u64, known: &Known, patience: &mut usize) -> bool {
         if to.saturating_sub(from) > KEPT {
             return false;
+        }
+        // It may be about later changes, too; the safe error.
+        if self
+            .recent
+            .load()
+            .as_ref()
+            .is_some_and(|s| s.first <= from + 1 && to <= s.last && known.excludes_common(&s.common))
+        {
+            return true;
         }
         let mut next = from + 1;
         while next <= to {
