@@ -197,11 +197,12 @@ impl VhostPort {
         }
     }
 
-    /// Where positions of packed rings outlive this process.
+    /// Where positions of packed rings outlive this process. A directory of their own: sockets in the run directory have ports' names,
+    /// which may be anything.
     fn journal(&self) -> Option<PathBuf> {
         let name = &self.shared.name;
-        let plain = !name.contains('/');
-        plain.then(|| self.context.rundir.join(format!("{name}.vrings")))
+        let plain = !name.contains('/') && !matches!(&**name, "." | "..");
+        plain.then(|| self.context.rundir.join(JOURNALS).join(&**name))
     }
 
     /// The port is gone for good: what was kept for its next life is removed.
@@ -219,6 +220,9 @@ impl Drop for VhostPort {
         self.detach();
     }
 }
+
+/// The directory of journals in the run directory.
+const JOURNALS: &str = ".vrings";
 
 /// `Interface.type` of ports that connect.
 const CLIENT: &str = "dpdkvhostuserclient";

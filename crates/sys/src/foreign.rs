@@ -4,19 +4,22 @@
 //! answer, a Unix socket with such descriptors in its queue. A thread that serves many processes must not close such a thing, and also not
 //! ask about it what would be asked of a file's server (fstat(2), fstatfs(2)).
 //!
-//! **How.** What is dropped here is closed by a thread that exists for nothing else and ends when there is nothing to close. A thread that is
-//! made to wait is replaced, up to [`THREADS`]; then descriptors wait for their turn. What cannot make anybody wait (memory files) is
-//! closed on the spot.
+//! **How.** What is dropped here is closed by a thread that exists for nothing else and ends a second after the last ([`IDLE`]). A thread
+//! that is made to wait is replaced, up to [`THREADS`]; then descriptors wait for their turn. What cannot make anybody wait (memory
+//! files) is closed on the spot.
 //!
 //! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted; nobody waits for it.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Most threads that close.
 const THREADS: usize = 32;
+/// How long a thread waits for more: one that comes and goes with each descriptor would cost more than the closing.
+const IDLE: Duration = Duration::from_secs(1);
 
 /// A descriptor of another process's making. Closed elsewhere when dropped.
 #[derive(Debug)]
@@ -98,6 +101,7 @@ static CLOSERS: Mutex<Closers> = Mutex::new(Closers {
     threads: 0,
     busy: 0,
 });
+static MORE: Condvar = Condvar::new();
 
 fn closers() -> MutexGuard<'static, Closers> {
     CLOSERS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -107,8 +111,9 @@ fn closers() -> MutexGuard<'static, Closers> {
 pub fn close(fd: OwnedFd) {
     let mut c = closers();
     c.waiting.push_back(fd);
-    // A thread that is not busy looks at the queue before it ends.
-    if c.threads > c.busy || c.threads >= THREADS {
+    // One that is not busy takes one of those that wait.
+    if c.threads - c.busy >= c.waiting.len() || c.threads >= THREADS {
+        MORE.notify_one();
         return;
     }
     c.threads += 1;
@@ -122,13 +127,20 @@ pub fn close(fd: OwnedFd) {
 
 fn run() {
     let mut c = closers();
-    while let Some(fd) = c.waiting.pop_front() {
-        c.busy += 1;
-        drop(c);
-        do_not_linger(fd.as_fd());
-        drop(fd);
-        c = closers();
-        c.busy -= 1;
+    loop {
+        while let Some(fd) = c.waiting.pop_front() {
+            c.busy += 1;
+            drop(c);
+            do_not_linger(fd.as_fd());
+            drop(fd);
+            c = closers();
+            c.busy -= 1;
+        }
+        let (again, waited) = MORE.wait_timeout(c, IDLE).unwrap_or_else(PoisonError::into_inner);
+        c = again;
+        if waited.timed_out() && c.waiting.is_empty() {
+            break;
+        }
     }
     c.threads -= 1;
 }

@@ -148,6 +148,11 @@ impl Device for VhostDevice {
         self.shared.update(|s| s.trouble = Some(text.to_owned()));
     }
 
+    fn note(&mut self, text: &str) {
+        let name = &self.shared.name;
+        log::warn!(target: "netdev_dpdk", per_min = 4, burst = 4; "{name}: {text}");
+    }
+
     fn starved(&mut self) {
         let name = &self.shared.name;
         log::warn!(target: "netdev_dpdk", per_min = 4, burst = 4;

@@ -18,6 +18,8 @@ use super::{Registry, connection};
 
 /// How long [`Server::stop`] waits for commands in progress.
 const STOP_LIMIT: Duration = Duration::from_secs(1);
+/// How long a client may take that is served with the spare descriptor.
+const SPARE_LIMIT: Duration = Duration::from_secs(10);
 
 /// A control socket that is being served.
 #[derive(Debug)]
@@ -92,10 +94,21 @@ fn bind_socket(path: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// A descriptor that is kept so that, when the process has no others left, somebody can still ask why.
+fn spare() -> Option<fs::File> {
+    fs::File::open("/dev/null").ok()
+}
+
 async fn accept(listener: UnixListener, registry: Registry, mut stop: watch::Receiver<bool>) {
     let mut clients = JoinSet::new();
     let mut number = 0u64;
+    let mut kept = spare();
+    // Whether the next client takes the place of the spare one.
+    let mut last = false;
     loop {
+        if kept.is_none() && !last {
+            kept = spare();
+        }
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
@@ -105,9 +118,18 @@ async fn accept(listener: UnixListener, registry: Registry, mut stop: watch::Rec
             Ok((stream, _)) => {
                 let name = format!("unix#{number}");
                 number += 1;
-                clients.spawn(connection::serve(name, stream, registry.clone(), stop.clone()));
+                let limit = if last { SPARE_LIMIT } else { Duration::MAX };
+                last = false;
+                let serve = connection::serve(name, stream, registry.clone(), stop.clone());
+                clients.spawn(async move {
+                    let _ = tokio::time::timeout(limit, serve).await; // its place is needed for the next
+                });
             }
             Err(error) => {
+                last = kept.take().is_some();
+                if last {
+                    continue;
+                }
                 let why = crate::vlog::errno_text(&error);
                 log::warn!(target: "unixctl", per_min = 5, burst = 5; "accept failed: {why}");
                 // Out of descriptors, most likely: the connection stays pending, do not spin on it.

@@ -6,6 +6,7 @@
 //! **Thread-safety.** [`Control`] may be used from any thread; devices are called on the control thread only.
 
 use super::endpoint::{Endpoint, Part};
+use super::quota::Quota;
 use super::{Device, Socket};
 use core::time::Duration;
 use heddle_sys::{Epoll, EventFd};
@@ -146,12 +147,14 @@ fn of_token(token: u64) -> (SocketId, Part) {
 
 fn run(shared: &Shared, mut epoll: Epoll) {
     let mut endpoints: BTreeMap<SocketId, Endpoint> = BTreeMap::new();
+    let quota = Arc::new(Quota::default());
     loop {
         let commands = core::mem::take(&mut *shared.commands.lock());
         for command in commands {
             match command {
                 Command::Add(id, socket, device) => {
-                    endpoints.insert(id, Endpoint::new(socket, device, Arc::clone(&shared.wake)));
+                    let (wake, quota) = (Arc::clone(&shared.wake), Arc::clone(&quota));
+                    endpoints.insert(id, Endpoint::new(socket, device, wake, quota));
                 }
                 Command::Remove(id, done) => {
                     if let Some(endpoint) = endpoints.remove(&id) {

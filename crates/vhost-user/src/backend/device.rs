@@ -88,9 +88,14 @@ pub trait Device: Send {
     /// The front end is gone, or was disconnected; `reason` is for people.
     fn disconnected(&mut self, reason: &str);
 
-    /// Something for `Interface.status` and the log about the socket itself: it cannot be bound, nobody answers, a second front end was
-    /// refused.
+    /// Something for `Interface.status` and the log: the socket cannot be bound, nobody answers, a request of this session was refused.
+    /// It holds until the next front end is there ([`Device::connected`]).
     fn trouble(&mut self, text: &str);
+
+    /// Something for the log alone: what is connected goes on.
+    fn note(&mut self, text: &str) {
+        let _ = text;
+    }
 
     /// This process has no descriptors left, which is why the connection just ended, or was not made. It is tried again.
     fn starved(&mut self) {}

@@ -1,10 +1,13 @@
 //! One socket: makes connections and keeps them, one at a time.
 //!
 //! As a server the socket is listened at as long as the port exists; as a client it is connected to about once a second. A front end
-//! that did something wrong is let in again after a pause that grows.
+//! that did something wrong is let in again after a pause that grows; so is one that comes and goes ([`Manners`]). Whoever only
+//! connects is heard a bounded number of times a second ([`Gate`]): all sockets share one thread.
 
 use super::journal::Journal;
 use super::listen::{Listener, dial};
+use super::pace::{Gate, Manners, RETRY};
+use super::quota::Quota;
 use super::session::{End, Session, is_starved};
 use super::{Device, Role, Socket};
 use crate::message::Connection;
@@ -15,16 +18,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Between attempts to connect or to listen.
-const RETRY: Duration = Duration::from_secs(1);
 /// From the loss of a connection to the first attempt.
 const AFTER_LOSS: Duration = Duration::from_millis(200);
-/// Longest pause after faults of front ends.
-const MAX_PAUSE: Duration = Duration::from_secs(16);
-/// A session of this length had no fault that matters for the next.
-const GOOD: Duration = Duration::from_secs(10);
-/// Most connections that are turned away at a time.
-const TURN: usize = 8;
 
 /// What of an endpoint is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,15 +32,16 @@ pub(super) struct Endpoint {
     socket: Socket,
     device: Box<dyn Device>,
     wake: Arc<EventFd>,
-    journal: Option<Journal>,
+    journal: Journal,
+    quota: Arc<Quota>,
     listener: Option<Listener>,
     session: Option<(Session, Instant)>,
     /// When to try to connect or listen, or to let a front end in again.
     next: Instant,
     /// Until when connections are not accepted, since the last attempt failed.
     deaf: Instant,
-    /// Faults one after the other.
-    faults: u32,
+    manners: Manners,
+    gate: Gate,
     /// The last text about the socket itself, which is not repeated.
     told: String,
     /// Which parts are watched.
@@ -53,26 +49,27 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    pub(super) fn new(socket: Socket, mut device: Box<dyn Device>, wake: Arc<EventFd>) -> Self {
+    pub(super) fn new(
+        socket: Socket,
+        mut device: Box<dyn Device>,
+        wake: Arc<EventFd>,
+        quota: Arc<Quota>,
+    ) -> Self {
         let rings = 2 * device.offer().queue_pairs.clamp(1, super::MAX_QUEUE_PAIRS);
-        let path = socket.journal.as_deref();
-        let mut told = String::new();
-        let journal = Journal::open(path, rings).or_else(|e| {
-            told = format!("the journal cannot be opened, packed rings will not survive this process: {e}");
-            device.trouble(&told);
-            Journal::open(None, rings)
-        });
+        let journal = Journal::new(socket.journal.as_deref(), rings);
         Self {
             socket,
             device,
             wake,
-            journal: journal.ok(),
+            journal,
+            quota,
             listener: None,
             session: None,
             next: Instant::now(),
             deaf: Instant::now(),
-            faults: 0,
-            told,
+            manners: Manners::default(),
+            gate: Gate::new(Instant::now()),
+            told: String::new(),
             watched: [false; 2],
         }
     }
@@ -151,35 +148,38 @@ impl Endpoint {
     }
 
     fn accept(&mut self) {
-        for _ in 0..TURN {
-            let conn = match self.listener.as_ref().map(Listener::accept) {
-                Some(Ok(Some(stream))) => Connection::new(stream),
-                Some(Err(e)) => {
+        while let Some(listener) = &self.listener {
+            let now = Instant::now();
+            if let Err(until) = self.gate.pass(now) {
+                self.deaf = until;
+                return;
+            }
+            let conn = match listener.accept() {
+                Ok(Some(stream)) => Connection::new(stream),
+                Ok(None) => return,
+                Err(e) => {
                     self.failed("cannot accept at", &e);
-                    self.deaf = Instant::now() + RETRY;
+                    self.deaf = now + RETRY;
                     return;
                 }
-                _ => return,
             };
             // The one before may be gone already, without having been noticed yet.
             self.read();
             if self.session.is_some() {
-                self.device.trouble("a second front end was turned away");
-                continue;
+                self.device.note("a second front end was turned away");
+            } else if now >= self.next && !conn.is_over() {
+                self.begin(conn);
             }
-            if Instant::now() < self.next {
-                // After a fault: whoever comes now has to come again. Left waiting, those who came before him, and are gone, would
-                // be heard first, each with a pause of its own.
-                continue;
-            }
-            self.begin(conn);
+            // Otherwise it is in a pause: whoever comes now has to come again. Left waiting, those who came before him, and are gone, would
+            // be heard first, each with a pause of its own.
         }
     }
 
     fn begin(&mut self, conn: Connection) {
         self.told.clear();
-        let journal = self.journal.clone();
-        let session = Session::new(conn, &mut *self.device, Arc::clone(&self.wake), journal);
+        let journal = Some(self.journal.clone());
+        let (wake, quota) = (Arc::clone(&self.wake), Arc::clone(&self.quota));
+        let session = Session::new(conn, &mut *self.device, wake, journal, quota);
         self.session = Some((session, Instant::now()));
         self.watched[1] = false;
     }
@@ -190,22 +190,18 @@ impl Endpoint {
         };
         self.watched[1] = false;
         let now = Instant::now();
-        self.faults = match end.is_fault() {
-            false if session.is_greeted() => 0,
-            false => self.faults,
-            true if now.duration_since(began) > GOOD => 1,
-            true => self.faults.saturating_add(1),
-        };
+        let pause = self
+            .manners
+            .after(end, session.is_greeted(), now.duration_since(began));
         session.close(&end.to_string(), &mut *self.device);
         if end.is_starved() {
             self.device.starved();
         }
-        let pause = match self.faults {
-            0 if self.socket.role == Role::Client => AFTER_LOSS,
-            0 => Duration::ZERO,
-            n => (RETRY * (1 << n.saturating_sub(1).min(4))).min(MAX_PAUSE),
+        let least = match self.socket.role {
+            Role::Client => AFTER_LOSS,
+            Role::Server => Duration::ZERO,
         };
-        self.next = now + pause;
+        self.next = now + pause.max(least);
     }
 
     /// Ends the session because the port goes away.

@@ -4,6 +4,9 @@
 //! A file (or nameless memory) with a slot for each ring: what the ring was when it started, and its [`Record`]. A ring is taken to be the
 //! same one when size, addresses and the told base are, it was not stopped in between, and its content agrees with the record.
 //!
+//! The file is made when the first such ring starts. Where it cannot be made, or its file system is full, positions are kept in this
+//! process's memory, and the log says so.
+//!
 //! Whoever can write the file can make this port's rings go wrong, nothing more; it is made readable for its owner only.
 
 use heddle_sys::Mapping;
@@ -12,10 +15,12 @@ use heddle_virtio::mem::{GuestMemory, HostRange};
 use heddle_virtio::ring::limits::MAX_QUEUE;
 use heddle_virtio::ring::{Position, QueueConfig, Record, RecordLayout};
 use rustix::fs::{CWD, Mode, OFlags, ftruncate, openat};
+use std::fs::DirBuilder;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 /// Identity of the ring in front of its record.
 const IDENTITY: u64 = 64;
@@ -24,8 +29,14 @@ const MAGIC: u64 = 0x4845_4444_4c45_0000;
 
 /// The slots of one port's rings. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Journal {
-    map: Arc<Mapping>,
+pub(super) struct Journal(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    path: Option<PathBuf>,
+    rings: u16,
+    /// Once it was needed.
+    map: OnceLock<Arc<Mapping>>,
 }
 
 /// Bytes of a slot.
@@ -35,25 +46,43 @@ fn slot_len() -> u64 {
 
 impl Journal {
     /// A journal for `rings` rings in the file `path`, or in memory of this process.
-    pub(super) fn open(path: Option<&Path>, rings: u16) -> io::Result<Self> {
-        let len = slot_len() * u64::from(rings);
-        let fd: OwnedFd = match path {
-            None => memfd("vhost-user-journal", len, Pages::Normal)?,
-            Some(path) => {
-                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-                let fd = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR)?;
-                // Filled with zeros where it is new; another version's slots have another length and no identity here.
-                ftruncate(&fd, len)?;
-                fd
-            }
-        };
-        Ok(Self {
-            map: Arc::new(Mapping::of_fd(fd.as_fd(), 0, len)?),
-        })
+    pub(super) fn new(path: Option<&Path>, rings: u16) -> Self {
+        Self(Arc::new(Inner {
+            path: path.map(Path::to_owned),
+            rings,
+            map: OnceLock::new(),
+        }))
+    }
+
+    /// The slots, which are made where there are none yet.
+    fn map(&self) -> Option<&Arc<Mapping>> {
+        if let Some(map) = self.0.map.get() {
+            return Some(map);
+        }
+        let len = slot_len() * u64::from(self.0.rings);
+        let path = self.0.path.as_deref();
+        let map = path.map(|path| file(path, len)).and_then(|made| {
+            made.inspect_err(|e| {
+                let path = path.unwrap_or(Path::new("")).display();
+                log::warn!("{path} cannot be opened ({e}): packed rings will not survive this process");
+            })
+            .ok()
+        });
+        let map = map.or_else(|| {
+            let fd = memfd("vhost-user-journal", len, Pages::Normal).ok()?;
+            Mapping::of_fd(fd.as_fd(), 0, len).ok()
+        })?;
+        Some(self.0.map.get_or_init(|| Arc::new(map)))
     }
 
     fn slot(&self, index: u16) -> Option<HostRange> {
-        HostRange::of(Arc::clone(&self.map), slot_len() * u64::from(index), IDENTITY, 8).ok()
+        HostRange::of(
+            Arc::clone(self.map()?),
+            slot_len() * u64::from(index),
+            IDENTITY,
+            8,
+        )
+        .ok()
     }
 
     /// Where ring `index`, which the front end places at `told`, really is, and the record to keep of it from now on. `known` is its
@@ -68,7 +97,7 @@ impl Journal {
     ) -> Option<(Position, Record)> {
         let slot = self.slot(index)?;
         let at = slot_len() * u64::from(index) + IDENTITY;
-        let record = Record::new(&self.map, at, cfg.size, RecordLayout::Dense).ok()?;
+        let record = Record::new(self.map()?, at, cfg.size, RecordLayout::Dense).ok()?;
         let identity = identity(cfg, told);
         let same = identity.iter().enumerate().all(|(i, &v)| slot.load64(8 * i) == v);
         let found = match known {
@@ -87,10 +116,27 @@ impl Journal {
 
     /// The front end knows where ring `index` is.
     pub(super) fn end(&self, index: u16) {
-        if let Some(slot) = self.slot(index) {
+        let kept = self.0.map.get().is_some() || self.0.path.as_ref().is_some_and(|p| p.exists());
+        if kept && let Some(slot) = self.slot(index) {
             slot.store64(0, 0);
         }
     }
+}
+
+/// Opens or makes the file, and its directory.
+fn file(path: &Path, len: u64) -> io::Result<Mapping> {
+    if let Some(dir) = path.parent() {
+        match DirBuilder::new().mode(0o700).create(dir) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+    }
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let fd = openat(CWD, path, flags, Mode::RUSR | Mode::WUSR)?;
+    // Filled with zeros where it is new; another version's slots have another length and no identity here.
+    ftruncate(&fd, len)?;
+    // Its pages come with the first write, for which the file system may have no room.
+    Mapping::guarded(fd.as_fd(), 0, len)
 }
 
 fn identity(cfg: &QueueConfig, told: Position) -> [u64; 6] {

@@ -4,7 +4,7 @@ use heddle_sys::Foreign;
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, shutdown,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, listen, shutdown,
     socket_with,
 };
 use std::io;
@@ -15,6 +15,9 @@ use std::path::{Path, PathBuf};
 
 /// Longest path that a socket's address holds.
 const MAX_PATH: usize = 107;
+
+/// Most connections that wait to be accepted: few, so that a flood of them is soon through.
+const BACKLOG: i32 = 64;
 
 /// The file that is locked while a socket is made.
 const LOCK: &str = ".vhost-user.lock";
@@ -109,6 +112,7 @@ impl Listener {
         let (short, _dir) = address(path)?;
         let socket = UnixListener::bind(short)?;
         socket.set_nonblocking(true)?;
+        listen(&socket, BACKLOG)?;
         let meta = std::fs::symlink_metadata(path)?;
         Ok(Self {
             socket: Foreign::new(socket.into()),

@@ -16,6 +16,8 @@ mod endpoint;
 mod journal;
 mod link;
 mod listen;
+mod pace;
+mod quota;
 mod session;
 
 #[cfg(test)]
@@ -44,7 +46,8 @@ pub struct Socket {
     pub path: PathBuf,
     /// Who connects.
     pub role: Role,
-    /// A file that keeps the positions of packed rings across processes. `None`: across connections only.
+    /// A file that keeps the positions of packed rings across processes; made, with its directory, when such a ring starts. `None`: across
+    /// connections only.
     pub journal: Option<PathBuf>,
 }
 

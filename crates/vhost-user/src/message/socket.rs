@@ -19,7 +19,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg, shutdown,
 };
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -178,45 +178,89 @@ impl Connection {
     }
 
     /// Reads into `buf` from `at` on; `None`: nothing is there.
+    ///
+    /// Looks first. Descriptors that the kernel cannot deliver, because the process has no room for them, are closed by whoever takes
+    /// the bytes they came with, which may take as long as their maker likes. Left in the queue they go with the socket, which is closed
+    /// where nobody waits ([`Foreign`]). While the second copies are here that the look brings, taking the bytes closes nothing.
     fn read(&mut self, buf: &mut [u8], at: usize) -> Result<Option<usize>, SocketError> {
-        // For all that the kernel delivers: it would close those without room here and now.
+        // For all that the kernel delivers.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
+        let mut copies = RecvAncillaryBuffer::new(&mut space);
+        let Some(looked) = self.receive(&mut buf[at..], &mut copies, RecvFlags::PEEK)? else {
+            return Ok(None);
+        };
+        if looked.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(self.truncated());
+        }
+        if looked.bytes == 0 {
+            return Ok(Some(0));
+        }
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let mut iov = [IoSliceMut::new(&mut buf[at..])];
-        let got = loop {
-            match recvmsg(&self.stream, &mut iov, &mut control, flags) {
-                Ok(got) => break got,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(None),
-                // The other side went away with our bytes unread: an end, like any other.
-                Err(Errno::CONNRESET) => return Ok(Some(0)),
-                Err(e) => return Err(e.into()),
-            }
+        let Some(got) = self.receive(&mut buf[at..], &mut control, RecvFlags::empty())? else {
+            return Ok(None);
         };
+        if got.flags.contains(ReturnFlags::CTRUNC) {
+            // The copies may be the last ones.
+            descriptors(&mut copies).map(Foreign::new).for_each(drop);
+            descriptors(&mut control).map(Foreign::new).for_each(drop);
+            return Err(self.truncated());
+        }
+        drop(copies);
         let mut too_many = false;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                // The first that is too many does not end this: those behind it are to be dropped with care, too.
-                for fd in fds.map(Foreign::new) {
-                    too_many |= self.fds.try_push(fd).is_err();
-                }
-            }
+        // The first that is too many does not end this: those behind it are to be dropped with care, too.
+        for fd in descriptors(&mut control).map(Foreign::new) {
+            too_many |= self.fds.try_push(fd).is_err();
         }
         if too_many {
             return Err(SocketError::TooManyFds);
-        }
-        if got.flags.contains(ReturnFlags::CTRUNC) {
-            // The space is too small, or the kernel could not place a descriptor here: then nobody did anything wrong.
-            return Err(match rustix::io::dup(&self.stream) {
-                Err(Errno::MFILE | Errno::NFILE) => SocketError::NoDescriptors,
-                _ => SocketError::TooManyFds,
-            });
         }
         if got.bytes > 0 {
             self.since.get_or_insert_with(Instant::now);
         }
         Ok(Some(got.bytes))
+    }
+
+    /// Descriptors came that are not here.
+    fn truncated(&self) -> SocketError {
+        // The space is too small, or the kernel could not place a descriptor here: then nobody did anything wrong.
+        match rustix::io::dup(&self.stream) {
+            Err(Errno::MFILE | Errno::NFILE) => SocketError::NoDescriptors,
+            _ => SocketError::TooManyFds,
+        }
+    }
+
+    /// Whether the other side has closed its end already, whatever it said before.
+    pub fn is_over(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
+        let now = Timespec::default();
+        poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+    }
+
+    /// recvmsg(2); `None`: nothing is there.
+    fn receive(
+        &self,
+        buf: &mut [u8],
+        control: &mut RecvAncillaryBuffer<'_>,
+        flags: RecvFlags,
+    ) -> Result<Option<RecvMsg>, SocketError> {
+        let flags = flags | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        loop {
+            return match recvmsg(&self.stream, &mut [IoSliceMut::new(buf)], control, flags) {
+                Ok(got) => Ok(Some(RecvMsg {
+                    bytes: got.bytes,
+                    flags: got.flags,
+                })),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Ok(None),
+                // The other side went away with our bytes unread: an end, like any other.
+                Err(Errno::CONNRESET) => Ok(Some(RecvMsg {
+                    bytes: 0,
+                    flags: ReturnFlags::empty(),
+                })),
+                Err(e) => Err(e.into()),
+            };
+        }
     }
 
     /// When the message began that is not complete yet.
@@ -343,6 +387,23 @@ impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+/// The descriptors that came.
+fn descriptors(control: &mut RecvAncillaryBuffer<'_>) -> impl Iterator<Item = OwnedFd> {
+    control
+        .drain()
+        .flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        })
+        .flatten()
+}
+
+/// What recvmsg(2) says.
+struct RecvMsg {
+    bytes: usize,
+    flags: ReturnFlags,
 }
 
 /// How far a read came.

@@ -1,11 +1,15 @@
 //! The guest's memory and the dirty log.
 //!
+//! **A request is done or refused.** All that can be refused is found before the table changes. A ring whose areas are not in the new
+//! table stops, with a word in the log, and starts again when a later one has them: memory is replaced region by region, too.
+//!
 //! A table is built from what the front end sent, published, and answered for when the one before is out of use
 //! ([`super::Outcome::Await`]): "use after unmap" cannot happen, since a table keeps its mappings, and the front end is not told that
 //! memory is free while a worker may still copy into it.
 
 use super::{Handled, Outcome, Refusal, Session, memory_file, no_memory, refuse};
 use crate::backend::Device;
+use crate::backend::quota::{Quota, Share};
 use crate::message::{LogArea, MemRegion, Reply};
 use heddle_sys::{Foreign, Mapping};
 use heddle_virtio::mem::{DirtyLog, GuestMemory, Region, SharedMemory};
@@ -26,6 +30,8 @@ pub(super) struct Mapped {
     file: FileId,
     region: Region,
     pub(super) map: Arc<Mapping>,
+    /// Its part of what all sessions may map.
+    share: Arc<Share>,
 }
 
 /// Which file a descriptor stands for.
@@ -37,16 +43,7 @@ pub(super) struct Memory {
     pub(super) regions: Vec<Mapped>,
     log: Option<Arc<DirtyLog>>,
     pub(super) shared: Arc<SharedMemory>,
-}
-
-impl Default for Memory {
-    fn default() -> Self {
-        Self {
-            regions: Vec::new(),
-            log: None,
-            shared: no_memory(),
-        }
-    }
+    quota: Arc<Quota>,
 }
 
 fn file_id(fd: &Foreign) -> Result<FileId, Refusal> {
@@ -65,18 +62,32 @@ fn check_sum(sizes: impl Iterator<Item = u64>) -> Result<(), Refusal> {
 }
 
 impl Memory {
-    /// Maps a region, or takes the mapping that is there already for the same bytes of the same file.
-    fn map(&self, told: &MemRegion, fd: &Foreign) -> Result<Mapped, Refusal> {
+    pub(super) fn new(quota: Arc<Quota>) -> Self {
+        Self {
+            regions: Vec::new(),
+            log: None,
+            shared: no_memory(),
+            quota,
+        }
+    }
+
+    /// Maps a region that is to come beside `others`, or takes the mapping that is there already for the same bytes of the same file.
+    fn map(&self, told: &MemRegion, fd: &Foreign, others: &[Mapped]) -> Result<Mapped, Refusal> {
         let file = file_id(fd)?;
         let same = |m: &&Mapped| m.file == file && (m.told.offset, m.told.size) == (told.offset, told.size);
-        let map = match self.regions.iter().find(same) {
-            Some(m) => Arc::clone(&m.map),
-            None => Arc::new(Mapping::guarded(fd.as_fd(), told.offset, told.size).map_err(|e| {
-                Refusal(format!(
-                    "{:#x} bytes at {:#x} of a region's file cannot be mapped: {e}",
-                    told.size, told.offset
-                ))
-            })?),
+        let (map, share) = match self.regions.iter().chain(others).find(same) {
+            Some(m) => (Arc::clone(&m.map), Arc::clone(&m.share)),
+            None => {
+                let held = others.iter().map(|m| m.told.size).sum();
+                let share = self.quota.take(told.size, held, others.len() as u64)?;
+                let map = Mapping::guarded(fd.as_fd(), told.offset, told.size).map_err(|e| {
+                    Refusal(format!(
+                        "{:#x} bytes at {:#x} of a region's file cannot be mapped: {e}",
+                        told.size, told.offset
+                    ))
+                })?;
+                (Arc::new(map), Arc::new(share))
+            }
         };
         let region = Region::new(told.guest, told.user, Arc::clone(&map))?;
         Ok(Mapped {
@@ -84,6 +95,7 @@ impl Memory {
             file,
             region,
             map,
+            share,
         })
     }
 }
@@ -98,7 +110,7 @@ impl Session {
         check_sum(regions.iter().map(|r| r.size))?;
         let mut table = Vec::with_capacity(regions.len());
         for (told, fd) in regions.iter().zip(fds) {
-            table.push(self.memory.map(told, fd)?);
+            table.push(self.memory.map(told, fd, &table)?);
         }
         self.take_regions(table, device)
     }
@@ -116,7 +128,7 @@ impl Session {
         let there = self.memory.regions.iter().map(|m| m.told.size);
         check_sum(there.chain([told.size]))?;
         let mut table = self.memory.regions.clone();
-        table.push(self.memory.map(told, &fd)?);
+        table.push(self.memory.map(told, &fd, &table)?);
         self.take_regions(table, device)
     }
 
@@ -139,7 +151,9 @@ impl Session {
         // Entries name the front end's addresses, which may mean other bytes now.
         self.iotlb.clear();
         let published = self.publish_memory(device)?;
-        self.follow_memory(device)?;
+        if let Err(Refusal(why)) = self.follow_memory(device) {
+            device.note(&format!("a ring waits for its memory: {why}"));
+        }
         Ok(published)
     }
 

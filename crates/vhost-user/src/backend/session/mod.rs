@@ -20,6 +20,7 @@ mod negotiate;
 mod ring;
 
 use super::journal::Journal;
+use super::quota::Quota;
 use super::{Device, Link, MAX_QUEUE_PAIRS, Offer, PROTOCOL};
 use crate::message::{
     Connection, Frame, HeaderFlags, MessageError, ProtocolFeatures, Received, Reply, ReplyKind, Request,
@@ -171,6 +172,7 @@ impl Session {
         device: &mut dyn Device,
         wake: Arc<EventFd>,
         journal: Option<Journal>,
+        quota: Arc<Quota>,
     ) -> Self {
         let offer = bounded(device.offer());
         let link = Link::new(wake);
@@ -185,7 +187,7 @@ impl Session {
             features: Features::empty(),
             protocol: ProtocolFeatures::empty(),
             status: 0,
-            memory: memory::Memory::default(),
+            memory: memory::Memory::new(quota),
             rings,
             iotlb: iotlb::Iotlb::default(),
             inflight: None,

@@ -232,7 +232,7 @@ impl Rig {
 
 /// Runs the acts. Each request that asks for an answer gets exactly one, or the session ends.
 fn play(acts: &[Act]) {
-    let journal = Journal::open(None, 4).unwrap();
+    let journal = Journal::new(None, 4);
     let mut rig = Rig::with(Dummy::new(), Some(journal.clone()));
     let (channel, _kept) = UnixStream::pair().unwrap();
     let mut negotiated = false;

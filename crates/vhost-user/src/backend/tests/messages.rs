@@ -374,7 +374,7 @@ fn a_session_that_never_speaks_or_never_finishes_is_ended() {
     use std::io::Write;
     let (a, b) = UnixStream::pair().unwrap();
     let wake = Arc::new(EventFd::new().unwrap());
-    let mut session = Session::new(Connection::new(a), &mut rig.device, wake, None);
+    let mut session = Session::new(Connection::new(a), &mut rig.device, wake, None, Arc::default());
     (&b).write_all(&[1, 0, 0]).unwrap();
     session.readable(&mut rig.device).unwrap();
     let due = session

@@ -31,6 +31,7 @@ enum Event {
     Connected,
     Gone(String),
     Trouble(String),
+    Note(String),
     Features(Features),
     Start(u16, bool),
     Stop(u16),
@@ -93,6 +94,9 @@ impl Device for Dummy {
     }
     fn trouble(&mut self, text: &str) {
         self.tell(Event::Trouble(text.into()));
+    }
+    fn note(&mut self, text: &str) {
+        self.tell(Event::Note(text.into()));
     }
     fn negotiated(&mut self, features: Features) {
         self.tell(Event::Features(features));
@@ -198,7 +202,13 @@ impl Rig {
         assert!(self.session.is_none());
         let (a, b) = UnixStream::pair().unwrap();
         let wake = Arc::new(EventFd::new().unwrap());
-        self.session = Some(Session::new(Connection::new(a), &mut self.device, wake, journal));
+        self.session = Some(Session::new(
+            Connection::new(a),
+            &mut self.device,
+            wake,
+            journal,
+            Arc::default(),
+        ));
         self.front = Connection::new(b);
         self.ended = None;
     }

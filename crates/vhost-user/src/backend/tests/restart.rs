@@ -57,7 +57,7 @@ fn area(rig: &mut Rig) -> (Inflight, OwnedFd) {
 fn survives(features: Features, keep: Keep, rounds: &[(u8, u8, u8)]) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
-    let journal = || matches!(keep, Keep::File).then(|| Journal::open(Some(&path), 4).unwrap());
+    let journal = || matches!(keep, Keep::File).then(|| Journal::new(Some(&path), 4));
     let mut rig = Rig::with(Dummy::new(), journal());
     rig.negotiate(features);
     let kept = matches!(keep, Keep::Area).then(|| area(&mut rig));
@@ -129,7 +129,7 @@ proptest! {
 #[test]
 fn a_reset_guest_begins_anew() {
     for (features, sent) in [(PACKED, 5), (PACKED, 31), (PACKED, 45), (Features::VERSION_1, 40)] {
-        let journal = Journal::open(None, 4).unwrap();
+        let journal = Journal::new(None, 4);
         let mut rig = Rig::with(Dummy::new(), Some(journal.clone()));
         rig.negotiate(features);
         let cfg = rig.ring(features, 32);
@@ -159,7 +159,7 @@ fn a_reset_guest_begins_anew() {
 /// The front end's word counts where it knows better: it was told at a clean stop, or moved the ring itself.
 #[test]
 fn a_told_base_counts() {
-    let journal = Journal::open(None, 4).unwrap();
+    let journal = Journal::new(None, 4);
     let mut rig = Rig::with(Dummy::new(), Some(journal));
     rig.negotiate(PACKED);
     let cfg = rig.ring(PACKED, 32);

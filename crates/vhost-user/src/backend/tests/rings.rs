@@ -302,8 +302,11 @@ fn rings_follow_memory_that_moves() {
         size: LEN / 2,
         offset: LEN / 2,
     };
-    assert_eq!(rig.ack(&Request::SetMemTable(vec![tail]), &[file.as_fd()]), 1);
+    // Done is done: the ring waits.
+    assert_eq!(rig.ack(&Request::SetMemTable(vec![tail]), &[file.as_fd()]), 0);
     assert!(!rig.is_running(1));
+    let waits = |e: &Event| matches!(e, Event::Note(t) if t.contains("waits for its memory"));
+    assert!(rig.events().iter().any(waits));
     // It is back: so is the ring, where it was.
     assert_eq!(
         rig.ack(&Request::SetMemTable(vec![rig.region()]), &[file.as_fd()]),
@@ -313,6 +316,70 @@ fn rings_follow_memory_that_moves() {
     guest_sends(&mut rig, &mut driver, 2);
     assert_eq!(receive(&rig), 2);
     assert_eq!(done(&mut driver).len(), 6);
+    // So it is when the region is taken out and put in again.
+    assert_eq!(rig.ack(&Request::RemMemReg(rig.region()), &[]), 0);
+    assert!(!rig.is_running(1));
+    assert_eq!(rig.ack(&Request::AddMemReg(rig.region()), &[file.as_fd()]), 0);
+    assert!(rig.is_running(1));
+    guest_sends(&mut rig, &mut driver, 2);
+    assert_eq!(receive(&rig), 2);
+}
+
+/// What is refused changes nothing: the rings run on in the table that was there.
+#[test]
+fn a_table_that_is_refused_is_not_in_force() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    rig.start(1, &cfg, Some(0));
+    rig.events();
+    let table = rig.session.as_ref().unwrap().table();
+    let (file, good) = (rig.file.try_clone().unwrap(), rig.region());
+    let beyond = MemRegion {
+        size: LEN + 1,
+        ..good
+    };
+    let elsewhere = MemRegion {
+        guest: good.guest + LEN,
+        ..good
+    };
+    for (request, fds) in [
+        (Request::SetMemTable(vec![beyond]), 1),
+        (Request::SetMemTable(vec![good, good]), 2),
+        (Request::AddMemReg(good), 1),
+        (Request::RemMemReg(elsewhere), 0),
+    ] {
+        assert_eq!(rig.ack(&request, &vec![file.as_fd(); fds]), 1, "{request:?}");
+        let now = rig.session.as_ref().unwrap().table();
+        assert!(Arc::ptr_eq(&table, &now), "{request:?}");
+    }
+    drop(table);
+    assert!(rig.events().iter().all(|e| matches!(e, Event::Trouble(_))));
+    guest_sends(&mut rig, &mut driver, 2);
+    assert_eq!(receive(&rig), 2);
+}
+
+/// One front end asks for all addresses of the process: sparse files cost it nothing.
+#[test]
+fn memory_is_bounded_per_session() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    let tib = 1_u64 << 40;
+    let sparse = memfd("sparse", 16 * tib, Pages::Normal).unwrap();
+    let region = |n: u64, size| MemRegion {
+        guest: (1 + n) * 16 * tib,
+        user: (1 + n) * 16 * tib,
+        size,
+        offset: 0,
+    };
+    let fd = [sparse.as_fd()];
+    assert_eq!(rig.ack(&Request::AddMemReg(region(0, 16 * tib)), &fd), 1);
+    assert_eq!(rig.ack(&Request::AddMemReg(region(0, tib)), &fd), 0);
+    assert_eq!(rig.ack(&Request::AddMemReg(region(1, 15 * tib)), &fd), 1);
+    let table = vec![region(0, 8 * tib), region(1, 9 * tib)];
+    assert_eq!(rig.ack(&Request::SetMemTable(table), &[fd[0], fd[0]]), 1);
+    assert_eq!(rig.ended, None);
 }
 
 /// Migration: what the device writes is marked from the answer to SET_LOG_BASE and SET_FEATURES on, the used ring at the address told.
@@ -397,6 +464,36 @@ fn memory_that_is_cut_ends_the_session() {
     assert_eq!(rig.ended, None);
     rustix::fs::ftruncate(&rig.file, 0).unwrap();
     assert_eq!(receive(&rig), 0, "an empty ring");
+    rig.run();
+    assert!(rig.ended.unwrap().contains("cut the file"));
+}
+
+/// So does the dirty log that is cut while a worker writes to it.
+#[test]
+fn a_log_that_is_cut_ends_the_session() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1 | Features::LOG_ALL);
+    let cfg = rig.ring(Features::VERSION_1, 64);
+    let mut driver = Driver::new(&cfg, &rig.mem).unwrap();
+    let fd = memfd("log", 4096, Pages::Normal).unwrap();
+    let area = LogArea {
+        size: 4096,
+        offset: 0,
+    };
+    rig.ask(&Request::SetLogBase(Some(area)), &[fd.as_fd()]);
+    rig.start(0, &cfg, Some(0));
+    let buf = Buf {
+        addr: rig.arena.take(2048, 4096).unwrap(),
+        len: 2048,
+    };
+    driver.add(&rig.mem, &[], &[buf], Place::Direct, 0).unwrap();
+    driver.publish();
+    rustix::fs::ftruncate(&fd, 0).unwrap();
+    rig.run();
+    assert_eq!(rig.ended, None, "nobody looked at it yet");
+    if let Some(Queue::ToGuest(q)) = rig.device.seen.lock().rings.get_mut(&0).map(|r| &mut r.queue) {
+        q.tx(&[&Packet::from_bytes(&[1; 60])]);
+    }
     rig.run();
     assert!(rig.ended.unwrap().contains("cut the file"));
 }

@@ -111,6 +111,9 @@ fn a_server_has_one_front_end_at_a_time() {
         let mut second = Connection::new(UnixStream::connect(&path).unwrap());
         assert!(second.wait_readable(LONG).unwrap());
         assert!(matches!(second.recv().unwrap(), Received::Closed));
+        // That is no trouble of the session that goes on.
+        assert_eq!(saw(&device, |e| matches!(e, Event::Note(_))), round);
+        assert_eq!(saw(&device, |e| matches!(e, Event::Trouble(_))), 0);
         first
             .send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
             .unwrap();
@@ -222,4 +225,72 @@ fn a_socket_file_that_vanishes_is_made_again() {
     });
     let _front = says_hello(stream.unwrap());
     control.remove(id);
+}
+
+/// A front end that comes and goes as fast as it can: it gets some sessions, not thousands, and others are served meanwhile.
+#[test]
+fn a_front_end_that_comes_and_goes_has_to_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths = [dir.path().join("vhost0"), dir.path().join("vhost1")];
+    let devices = [Dummy::new(), Dummy::new()];
+    let control = Control::start().unwrap();
+    for (path, device) in paths.iter().zip(&devices) {
+        control.add(server(path), Box::new(device.clone())).unwrap();
+    }
+    wait_for("the sockets", || paths.iter().all(|p| p.exists()));
+    let mut good = says_hello(UnixStream::connect(&paths[1]).unwrap());
+    let began = Instant::now();
+    let mut calls = 0;
+    while began.elapsed() < Duration::from_secs(3) {
+        calls += 1;
+        if let Ok(stream) = UnixStream::connect(&paths[0]) {
+            let mut front = Connection::new(stream);
+            let _ = front.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[]); // turned away, perhaps
+            // Some do not even wait for the answer.
+            if calls % 2 == 0 {
+                assert!(front.wait_readable(LONG).unwrap());
+            }
+        }
+    }
+    // Four at once, then after 50, 100, 200, 400, 800, 1000 ms.
+    let sessions = connected(&devices[0]);
+    assert!(
+        (5..=12).contains(&sessions),
+        "{sessions} sessions of {calls} calls"
+    );
+    good.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
+        .unwrap();
+    assert!(good.wait_readable(LONG).unwrap());
+    assert!(matches!(good.recv().unwrap(), Received::Frame(_)));
+    // It is served again when it behaves.
+    wait_for("a session", || {
+        let Ok(stream) = UnixStream::connect(&paths[0]) else {
+            return false;
+        };
+        let mut front = Connection::new(stream);
+        let _ = front.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[]); // turned away, perhaps
+        front.wait_readable(LONG).unwrap() && matches!(front.recv(), Ok(Received::Frame(_)))
+    });
+}
+
+/// Whoever may read the directory may lock it: sockets are made nevertheless. The file that is locked belongs to who makes sockets.
+#[test]
+fn a_lock_of_the_directory_holds_nobody_up() {
+    use rustix::fs::{FlockOperation, flock};
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let theirs = std::fs::File::open(dir.path()).unwrap();
+    flock(&theirs, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let path = dir.path().join("vhost0");
+    drop(Listener::bind(&path).unwrap());
+    let lock = dir.path().join(".vhost-user.lock");
+    let file = std::fs::File::open(&lock).unwrap();
+    assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    // Another switch that is just making one: tried again, with the reason.
+    flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+    let e = Listener::bind(&path).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::WouldBlock);
+    assert!(e.to_string().contains(".vhost-user.lock"), "{e}");
+    drop(file);
+    Listener::bind(&path).unwrap();
 }

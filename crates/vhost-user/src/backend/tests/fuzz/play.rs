@@ -77,7 +77,7 @@ struct Player {
 
 /// Plays the script; it must break nothing.
 pub(super) fn play(script: &[u8]) -> Outcome {
-    let journal = Journal::open(None, 4).unwrap();
+    let journal = Journal::new(None, 4);
     let mut bytes = Bytes(&script[..script.len().min(MAX_LEN)]);
     let mut p = Player {
         rig: Rig::with(Dummy::new(), Some(journal.clone())),

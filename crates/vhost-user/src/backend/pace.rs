@@ -1,0 +1,138 @@
+//! How often a socket's front ends are heard: one that misbehaves, or comes and goes all the time, costs the thread of all sockets only so much.
+//!
+//! Times are told by the caller, so that tests need not wait.
+
+use super::session::End;
+use core::time::Duration;
+use std::time::Instant;
+
+/// Between attempts to connect or to listen, and first pause after a fault.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+/// Longest pause after faults of front ends.
+const MAX_PAUSE: Duration = Duration::from_secs(16);
+/// A session of this length had no fault that matters for the next.
+const GOOD: Duration = Duration::from_secs(10);
+/// A session that is shorter is a hasty one.
+const HASTY: Duration = Duration::from_secs(1);
+/// So many hasty sessions in a row are nothing special: monitors try what a back end can do.
+const FREE: u32 = 4;
+/// The first pause after one more; it doubles, up to [`RETRY`].
+const FIRST: Duration = Duration::from_millis(50);
+
+/// What is known of a socket's front ends.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Manners {
+    /// Sessions in a row that ended with a fault of the front end.
+    faults: u32,
+    /// Sessions in a row that lasted less than [`HASTY`].
+    hasty: u32,
+}
+
+impl Manners {
+    /// The pause after a session of length `lasted`, in which a front end showed itself (`greeted`) or not.
+    pub(super) fn after(&mut self, end: &End, greeted: bool, lasted: Duration) -> Duration {
+        self.faults = match end.is_fault() {
+            false if greeted => 0,
+            false => self.faults,
+            true if lasted > GOOD => 1,
+            true => self.faults.saturating_add(1),
+        };
+        self.hasty = if lasted < HASTY {
+            self.hasty.saturating_add(1)
+        } else {
+            0
+        };
+        let fault = match self.faults {
+            0 => Duration::ZERO,
+            n => (RETRY * (1 << n.saturating_sub(1).min(4))).min(MAX_PAUSE),
+        };
+        let haste = match self.hasty.checked_sub(FREE + 1) {
+            None => Duration::ZERO,
+            Some(n) => (FIRST * (1 << n.min(8))).min(RETRY),
+        };
+        fault.max(haste)
+    }
+}
+
+/// Connections that are heard in each [`Gate::SPAN`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gate {
+    since: Instant,
+    passed: u32,
+}
+
+impl Gate {
+    const SPAN: Duration = Duration::from_millis(100);
+    /// Many more than monitors make, few enough that they cost next to nothing.
+    const MOST: u32 = 32;
+
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            passed: 0,
+        }
+    }
+    /// One more at `now`.
+    ///
+    /// # Errors
+    /// When to ask again: until then connections wait in the listener's queue.
+    pub(super) fn pass(&mut self, now: Instant) -> Result<(), Instant> {
+        if now.duration_since(self.since) >= Self::SPAN {
+            *self = Self::new(now);
+        }
+        if self.passed >= Self::MOST {
+            return Err(self.since + Self::SPAN);
+        }
+        self.passed += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::SocketError;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn those_who_come_and_go_have_to_wait_a_little() {
+        let mut m = Manners::default();
+        let mut hasty = |lasted| m.after(&End::Closed, true, lasted);
+        for _ in 0..FREE {
+            assert_eq!(hasty(5 * MS), Duration::ZERO);
+        }
+        let pauses: Vec<_> = (0..8).map(|_| hasty(5 * MS).as_millis()).collect();
+        assert_eq!(pauses, [50, 100, 200, 400, 800, 1000, 1000, 1000]);
+        // One that stays makes good for all before.
+        assert_eq!(hasty(HASTY), Duration::ZERO);
+        assert_eq!(hasty(5 * MS), Duration::ZERO);
+    }
+
+    #[test]
+    fn faults_cost_more() {
+        let mut m = Manners::default();
+        let fault = End::Socket(SocketError::Cut);
+        let pauses: Vec<_> = (0..7).map(|_| m.after(&fault, true, MS).as_secs()).collect();
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 16, 16]);
+        // Whoever says nothing is no better.
+        assert_eq!(m.after(&End::Closed, false, 2 * GOOD), MAX_PAUSE);
+        assert_eq!(m.after(&fault, true, 2 * GOOD), RETRY);
+        assert_eq!(m.after(&End::Closed, true, 2 * GOOD), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_flood_of_connections_is_heard_now_and_then() {
+        let began = Instant::now();
+        let mut gate = Gate::new(began);
+        let mut heard = 0;
+        for us in 0..1_000_000 {
+            let now = began + Duration::from_micros(us);
+            match gate.pass(now) {
+                Ok(()) => heard += 1,
+                Err(until) => assert!(until > now && until - now <= Gate::SPAN),
+            }
+        }
+        assert_eq!(heard, 10 * Gate::MOST);
+    }
+}
