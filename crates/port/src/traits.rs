@@ -95,6 +95,10 @@ pub trait Port: Send + Sync {
     fn status(&self) -> PortStatus;
     /// Sets the MTU.
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError>;
+    /// The MTU of a port for which nobody asks for one. `None`: what the device had before.
+    fn default_mtu(&self) -> Option<u32> {
+        None
+    }
     /// Sets the hardware address.
     fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError>;
     /// Sets the admin state.

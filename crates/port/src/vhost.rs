@@ -99,6 +99,8 @@ pub struct VhostPort {
     context: VhostContext,
     /// The socket; `None` only while it is replaced.
     socket: Mutex<Option<SocketId>>,
+    /// What was said about the options.
+    doubts: Mutex<Vec<String>>,
 }
 
 impl std::fmt::Debug for VhostPort {
@@ -143,9 +145,21 @@ impl VhostPort {
             shared,
             context,
             socket: Mutex::new(None),
+            doubts: Mutex::default(),
         };
+        port.doubt(options);
         port.attach()?;
         Ok(Arc::new(port))
+    }
+
+    /// Tells the log what of the options does nothing, once.
+    fn doubt(&self, options: &BTreeMap<String, String>) {
+        let (mode, name) = (self.shared.mode, &self.shared.name);
+        let doubts = settings::doubts(mode, options, &self.context);
+        let before = core::mem::replace(&mut *self.doubts.lock(), doubts.clone());
+        for text in doubts.iter().filter(|t| !before.contains(t)) {
+            log::warn!(target: "netdev_dpdk", "{name}: {text}");
+        }
     }
 
     /// Makes the socket, or begins to call at it.
@@ -189,11 +203,11 @@ impl VhostPort {
         Ok(())
     }
 
-    /// Ends the session, if there is one. When it returns no worker has a ring and no socket is there.
-    fn detach(&self) {
+    /// Ends the session, if there is one, with `why` for people. When it returns no worker has a ring and no socket is there.
+    fn detach(&self, why: &'static str) {
         let id = self.socket.lock().take();
         if let Some(id) = id {
-            self.context.control.remove(id);
+            self.context.control.remove(id, why);
         }
     }
 
@@ -207,7 +221,7 @@ impl VhostPort {
 
     /// The port is gone for good: what was kept for its next life is removed.
     pub fn forget(&self) {
-        self.detach();
+        self.detach(REMOVED);
         if let Some(path) = self.journal() {
             // A port that never had a session has none.
             let _ = std::fs::remove_file(path);
@@ -217,10 +231,12 @@ impl VhostPort {
 
 impl Drop for VhostPort {
     fn drop(&mut self) {
-        self.detach();
+        self.detach(REMOVED);
     }
 }
 
+/// Why a session ends with its port.
+const REMOVED: &str = "the port was removed";
 /// The directory of journals in the run directory.
 const JOURNALS: &str = ".vrings";
 
@@ -267,15 +283,29 @@ impl Port for VhostPort {
         self.shared.state.lock().session.polls(queue)
     }
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
-        if !(u32::from(device::MIN_MTU)..=settings::MAX_MTU).contains(&mtu) {
-            log::warn!(target: "netdev_dpdk", "{}: unsupported MTU {mtu}", self.shared.name);
+        let name = &self.shared.name;
+        let refused = !(u32::from(device::MIN_MTU)..=settings::MAX_MTU).contains(&mtu);
+        let before = {
+            let s = self.shared.state.lock();
+            (s.mtu, s.refused_mtu)
+        };
+        if !refused && before != (mtu, None) {
+            self.shared.update(|s| (s.mtu, s.refused_mtu) = (mtu, None));
+        }
+        if refused && before.1 != Some(mtu) {
+            log::warn!(target: "netdev_dpdk", "{name}: unsupported MTU {mtu}");
+            self.shared.update(|s| s.refused_mtu = Some(mtu));
+        }
+        if refused {
             return Err(PortError::sys(
-                format!("could not set MTU of {} to {mtu}", self.shared.name),
+                format!("could not set MTU of {name} to {mtu}"),
                 io::Error::from_raw_os_error(settings::EINVAL),
             ));
         }
-        self.shared.update(|s| s.mtu = mtu);
         Ok(())
+    }
+    fn default_mtu(&self) -> Option<u32> {
+        Some(settings::DEFAULT_MTU)
     }
     fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError> {
         self.shared.update(|s| s.mac = mac);
@@ -296,6 +326,7 @@ impl Port for VhostPort {
             let name = &self.shared.name;
             log::info!(target: "netdev_dpdk", "Max Tx retries for vhost device '{name}' set to {retries}");
         }
+        self.doubt(options);
         let numa = settings::pretended_numa(options, &self.context);
         if self.shared.state.lock().pretended_numa != numa {
             self.shared.update(|s| s.pretended_numa = numa);
@@ -304,7 +335,7 @@ impl Port for VhostPort {
             return Ok(());
         }
         // The old connection ends before the new one begins: the device behind both is one.
-        self.detach();
+        self.detach("the port was given another socket");
         *self.shared.path.lock() = path;
         self.attach()
     }

@@ -15,6 +15,8 @@ use std::sync::Arc;
 const MAX_PATH: usize = 107;
 /// Largest MTU: an IP packet's length.
 pub(super) const MAX_MTU: u32 = 65535;
+/// The MTU of a port for which nobody asks for one.
+pub(super) const DEFAULT_MTU: u32 = 1500;
 /// Linux's number for an invalid argument.
 pub(super) const EINVAL: i32 = 22;
 /// `tx-retries-max`: default and most.
@@ -104,8 +106,41 @@ pub(super) fn probe_directory(path: &Path) -> io::Result<()> {
 /// `options:tx-retries-max`; values out of range count as the default. Ports that listen do not have it.
 pub(super) fn tx_retries_max(mode: Mode, options: &BTreeMap<String, String>) -> u32 {
     let set = options.get("tx-retries-max").filter(|_| mode == Mode::Client);
-    let number = set.and_then(|v| v.trim().parse().ok());
-    number.filter(|n| *n <= RETRIES_MOST).unwrap_or(RETRIES_DEFAULT)
+    set.and_then(|v| retries(v)).unwrap_or(RETRIES_DEFAULT)
+}
+
+/// What of the options does nothing, for the log. (Open vSwitch says nothing of a client's.)
+pub(super) fn doubts(mode: Mode, options: &BTreeMap<String, String>, context: &VhostContext) -> Vec<String> {
+    let pretends = |key: &str| key == "numa_id" && context.dummy_numa;
+    let mut keys = options.iter().filter(|(key, _)| !pretends(key));
+    if mode == Mode::Server {
+        let given: Vec<&str> = keys.map(|(key, _)| key.as_str()).collect();
+        return match &given[..] {
+            [] => Vec::new(),
+            given => vec![format!(
+                "arguments provided to device that is not configurable ({})",
+                given.join(", ")
+            )],
+        };
+    }
+    keys.by_ref()
+        .filter_map(|(key, value)| match key.as_str() {
+            "vhost-server-path" => None,
+            "tx-retries-max" if retries(value).is_some() => None,
+            "tx-retries-max" => Some(format!(
+                "options:tx-retries-max={value} is no number from 0 to {RETRIES_MOST}: {RETRIES_DEFAULT} is used"
+            )),
+            "n_rxq" | "n_txq" => Some(format!(
+                "options:{key} is not used: the guest decides how many queues it has"
+            )),
+            _ => Some(format!("options:{key} is not known to ports of this type")),
+        })
+        .collect()
+}
+
+/// A number of retries that is possible.
+fn retries(value: &str) -> Option<u32> {
+    value.trim().parse().ok().filter(|n| *n <= RETRIES_MOST)
 }
 
 /// Where a guest's memory is said to be.

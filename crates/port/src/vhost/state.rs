@@ -4,6 +4,8 @@
 //! `vring_N_size`) mean and look the same. Heddle's own: `vring_N_error` (why a ring is stopped), `disconnect_reason` (why the last
 //! front end left), `socket_error` (what is wrong with the socket).
 
+use super::device::MIN_MTU;
+use super::settings::{DEFAULT_MTU, MAX_MTU};
 use super::{Mode, Shared};
 use crate::PortStatus;
 use heddle_virtio::RingError;
@@ -72,6 +74,8 @@ pub(super) struct State {
     pub(super) listening: bool,
     /// The process had no descriptors left for the last front end.
     pub(super) starved: bool,
+    /// The MTU that was asked for last, if it is not possible.
+    pub(super) refused_mtu: Option<u32>,
     left: Option<String>,
     link_up: bool,
     link_resets: u64,
@@ -81,13 +85,14 @@ impl State {
     pub(super) fn new(mac: [u8; 6]) -> Self {
         Self {
             mac,
-            mtu: 1500,
+            mtu: DEFAULT_MTU,
             admin_up: true,
             session: Session::default(),
             pretended_numa: None,
             trouble: None,
             listening: false,
             starved: false,
+            refused_mtu: None,
             left: None,
             link_up: false,
             link_resets: 0,
@@ -146,17 +151,30 @@ impl Shared {
             link_resets: s.link_resets,
             n_rxq: Some(s.session.pairs.max(1)),
             numa: s.numa(),
-            error: if s.starved {
-                Some("no file descriptors left (RLIMIT_NOFILE): the front end cannot be served".into())
-            } else {
-                s.trouble
-                    .clone()
-                    .filter(|_| self.mode == Mode::Server && !s.listening)
-            },
+            error: self.error(&s),
             ifindex: ifindex(&self.name),
             extra: self.extra(&s),
             ..PortStatus::default()
         }
+    }
+
+    /// What keeps the port from serving, or from doing what it was asked to.
+    fn error(&self, s: &State) -> Option<String> {
+        if s.starved {
+            return Some("no file descriptors left (RLIMIT_NOFILE): the front end cannot be served".into());
+        }
+        let deaf = || {
+            s.trouble
+                .clone()
+                .filter(|_| self.mode == Mode::Server && !s.listening)
+        };
+        let mtu = |m| {
+            format!(
+                "an MTU of {m} is not possible ({MIN_MTU} to {MAX_MTU}): it is {} still",
+                s.mtu
+            )
+        };
+        deaf().or_else(|| s.refused_mtu.map(mtu))
     }
 
     fn extra(&self, s: &State) -> Vec<(String, String)> {

@@ -2,11 +2,13 @@
 //!
 //! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
 use heddle_openflow::Port as OfPort;
 use heddle_port::{Port, PortStatus, errno_text};
+use parking_lot::Mutex;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
 use super::kinds::{self, Kind};
@@ -173,15 +175,35 @@ impl Reconciler {
 
 /// `tx-steering`: whether flows (`hash`) or workers (`thread`, the default) choose among a device's transmit queues.
 pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
-    device.set_tx_steering(row.other_config.get("tx-steering") == Some("hash"));
+    /// Values that are none, by interface: they are told once.
+    static TOLD: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+    let mode = row.other_config.get("tx-steering");
+    match mode {
+        None | Some("thread" | "hash") => {
+            TOLD.lock().remove(&row.name);
+        }
+        Some(other) => {
+            let before = TOLD.lock().insert(row.name.clone(), other.to_owned());
+            if before.as_deref() != mode {
+                log::warn!(target: "dpif_netdev", "{}: tx-steering={other} is neither 'thread' nor 'hash': 'thread' is used", row.name);
+            }
+        }
+    }
+    device.set_tx_steering(mode == Some("hash"));
 }
 
+/// Gives the device the MTU that the user wants, or, where it has one, that of ports of its type.
 pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) {
-    let Some(wish) = row.mtu_request.filter(|wish| device.status().mtu != *wish) else {
+    let Some(wish) = row.mtu_request.or(device.default_mtu()) else {
         return;
     };
+    let status = device.status();
+    // An error may be about the wish before.
+    if status.mtu == wish && status.error.is_none() {
+        return;
+    }
     if let Err(error) = device.set_mtu(wish) {
-        log::warn!(target: "netdev", "failed to set MTU for network device {}: {error}", row.name);
+        log::warn!(target: "netdev", per_min = 5, burst = 5; "failed to set MTU for network device {}: {error}", row.name);
     }
 }
 

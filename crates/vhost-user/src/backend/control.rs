@@ -30,8 +30,8 @@ pub struct SocketId(u64);
 
 enum Command {
     Add(SocketId, Socket, Box<dyn Device>),
-    /// The answer comes when the device is gone.
-    Remove(SocketId, SyncSender<()>),
+    /// The reason, for people; the answer comes when the device is gone.
+    Remove(SocketId, &'static str, SyncSender<()>),
     Stop,
 }
 
@@ -97,11 +97,11 @@ impl Control {
         Ok(id)
     }
 
-    /// Ends the socket's session, if there is one, removes its file and drops the device. Returns when that is done, or after
+    /// Ends the socket's session, if there is one, with `why` for people, removes its file and drops the device. Returns when that is done, or after
     /// [`PATIENCE`], with a word in the log: it is done then as soon as the thread comes to it. Must not be called by a device.
-    pub fn remove(&self, id: SocketId) {
+    pub fn remove(&self, id: SocketId, why: &'static str) {
         let (done, wait) = sync_channel(1);
-        self.command(Command::Remove(id, done));
+        self.command(Command::Remove(id, why, done));
         // Disconnected: the thread is gone, and the device with it.
         if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
             log::error!("vhost-user: the sockets' thread does not answer; a port is removed later");
@@ -153,19 +153,20 @@ fn run(shared: &Shared, mut epoll: Epoll) {
         for command in commands {
             match command {
                 Command::Add(id, socket, device) => {
+                    endpoints.values_mut().for_each(|e| e.compare(&socket));
                     let (wake, quota) = (Arc::clone(&shared.wake), Arc::clone(&quota));
                     endpoints.insert(id, Endpoint::new(socket, device, wake, quota));
                 }
-                Command::Remove(id, done) => {
+                Command::Remove(id, why, done) => {
                     if let Some(endpoint) = endpoints.remove(&id) {
-                        endpoint.close();
+                        endpoint.close(why);
                         shared.count.lock().1 -= 1;
                     }
                     let _ = done.send(()); // nobody waits any more: fine
                 }
                 Command::Stop => {
                     for (_, endpoint) in endpoints {
-                        endpoint.close();
+                        endpoint.close("the switch ends");
                     }
                     return;
                 }

@@ -204,9 +204,18 @@ impl Endpoint {
         self.next = now + pause.max(least);
     }
 
-    /// Ends the session because the port goes away.
-    pub(super) fn close(mut self) {
-        self.end(&End::Removed);
+    /// Ends the session because the port lets go of the socket; `why` is for people.
+    pub(super) fn close(mut self, why: &'static str) {
+        self.end(&End::Removed(why));
+    }
+
+    /// Another port is to call at `socket`. Says so when this one does, too: whoever listens there serves one of them.
+    pub(super) fn compare(&mut self, socket: &Socket) {
+        if (socket.role, self.socket.role) == (Role::Client, Role::Client) && socket.path == self.socket.path
+        {
+            let path = socket.path.display();
+            self.device.note(&format!("another port connects to {path}, too"));
+        }
     }
 
     /// Tells what the system said about the socket.

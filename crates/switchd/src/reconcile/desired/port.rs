@@ -143,7 +143,7 @@ impl InterfaceRow {
             ofport_request: value(row.opt_int("ofport_request")).and_then(ordinary),
             ofport: value(row.opt_int("ofport")).and_then(ordinary),
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
-            mtu_request: value(row.opt_int("mtu_request")).and_then(|m| u32::try_from(m).ok()),
+            mtu_request: value(row.opt_int("mtu_request")).map(|m| u32::try_from(m).unwrap_or(u32::MAX)),
         }
     }
 }

@@ -61,18 +61,18 @@ pub(super) enum End {
     #[error("{0}")]
     Refused(String),
     /// It has not said anything.
-    #[error("no message from the front end")]
+    #[error("no message from the front end (does it serve another port at this socket?)")]
     Silent,
-    /// The port is taken away.
-    #[error("the port was removed")]
-    Removed,
+    /// The port lets go of the socket, with the reason.
+    #[error("{0}")]
+    Removed(&'static str),
 }
 
 impl End {
     /// Whether the front end did something wrong, so that it should not be back at once.
     pub(super) fn is_fault(&self) -> bool {
         match self {
-            Self::Closed | Self::Silent | Self::Removed => false,
+            Self::Closed | Self::Silent | Self::Removed(_) => false,
             Self::Socket(SocketError::Io(_)) => false,
             Self::Socket(_) | Self::Refused(_) => !self.is_starved(),
         }
@@ -84,7 +84,7 @@ impl End {
             Self::Socket(SocketError::Io(e)) => is_starved(e),
             // Refusals are texts; the system's end with its number.
             Self::Refused(why) => STARVED.iter().any(|e| why.ends_with(&format!("(os error {e})"))),
-            Self::Socket(_) | Self::Closed | Self::Silent | Self::Removed => false,
+            Self::Socket(_) | Self::Closed | Self::Silent | Self::Removed(_) => false,
         }
     }
 }

@@ -236,7 +236,7 @@ impl Rig {
     }
     /// Ends the session from this side, as a process that stops.
     fn shut_down(&mut self) {
-        self.end(&End::Removed);
+        self.end(&End::Removed("the port was removed"));
     }
 
     fn send(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) {

@@ -94,7 +94,7 @@ fn long_paths_work() {
     assert_eq!(connected(&device), 1);
     drop(front);
     wait_for("its end", || gone(&device) == 1);
-    control.remove(id);
+    control.remove(id, "the port was removed");
     assert!(!path.exists());
 }
 
@@ -125,7 +125,7 @@ fn a_server_has_one_front_end_at_a_time() {
     }
     // Removing the port ends the session and takes the file away.
     let front = says_hello(UnixStream::connect(&path).unwrap());
-    control.remove(id);
+    control.remove(id, "the port was removed");
     assert!(!path.exists());
     assert_eq!(Arc::strong_count(&device.seen), 1, "the device is dropped");
     assert!(front.wait_readable(LONG).unwrap());
@@ -201,7 +201,7 @@ fn a_front_end_that_talks_nonsense_has_to_wait() {
     assert!(good.wait_readable(LONG).unwrap());
     assert!(matches!(good.recv().unwrap(), Received::Frame(_)));
     assert_eq!(gone(&other), 0);
-    control.remove(id);
+    control.remove(id, "the port was removed");
     drop(control);
     assert_eq!(gone(&other), 1);
     assert!(!other_path.exists());
@@ -224,7 +224,7 @@ fn a_socket_file_that_vanishes_is_made_again() {
         stream.is_some()
     });
     let _front = says_hello(stream.unwrap());
-    control.remove(id);
+    control.remove(id, "the port was removed");
 }
 
 /// A front end that comes and goes as fast as it can: it gets some sessions, not thousands, and others are served meanwhile.
