@@ -16,6 +16,6 @@ mod vhost;
 pub use dummy::DummyPort;
 pub use open::{KINDS, open};
 pub use system::SystemPort;
-pub use tap::TapPort;
+pub use tap::{KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd, errno_text};
 pub use vhost::{VHOST_KINDS, VhostContext, VhostPort, socket_dir};

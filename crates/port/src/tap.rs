@@ -3,67 +3,114 @@
 //! Each queue reads and writes one packet per system call, with the virtio-net header, so that 64 KiB segment trains
 //! and unfinished checksums cross unchanged. A read goes straight into a pool buffer, the header into its headroom.
 //!
-//! The owner may move the device into another network namespace; [`ctl`] follows it.
+//! The owner may move the device into another network namespace; [`ctl`] follows it. With [`KeptTaps`] the device outlives the
+//! process, and the next one finds it wherever it is.
+//!
+//! A device is made for one queue or for several, for its whole life. One is the default: Open vSwitch can take over such a device,
+//! but none for several.
 
 mod ctl;
+mod kept;
 mod queue;
 #[cfg(test)]
 mod tests;
 
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 use ctl::TapCtl;
-use heddle_sys::TapQueue;
+use heddle_sys::{TapLinks, TapOpen, TapQueue};
+pub use kept::KeptTaps;
 use parking_lot::Mutex;
 use queue::{TapRx, TapTx};
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An internal port. The device exists as long as this value or one of its queues.
+/// An internal port.
 #[derive(Debug)]
 pub struct TapPort {
     name: String,
+    /// The device can have several queues.
+    multi_queue: bool,
+    /// The device outlives this value.
+    kept: AtomicBool,
     /// Attached queues; the first is never detached.
     queues: Mutex<Vec<Arc<TapQueue>>>,
     ctl: Mutex<TapCtl>,
 }
 
 impl TapPort {
-    /// Creates tap device `name`.
+    /// Creates tap device `name`, for several queues. It exists as long as this value or one of its queues.
     ///
     /// # Errors
     /// [`PortError::Sys`]: the name is taken or not legal, no `/dev/net/tun`, no permission.
     pub fn open(name: &str) -> Result<Self, PortError> {
-        let first = Self::open_queue(name).map_err(|e| PortError::open(name, e))?;
+        let new = TapOpen::new(name).multi_queue(true).new_only(true);
+        let port = new.open().and_then(|queue| Self::with(name, queue, true));
+        port.map_err(|e| PortError::open(name, e))
+    }
+    /// A port of the device whose first queue this is.
+    fn with(name: &str, first: TapQueue, multi_queue: bool) -> io::Result<Self> {
+        enable_offloads(name, &first);
         let first = Arc::new(first);
-        let ctl = TapCtl::new(name, Arc::clone(&first)).map_err(|e| PortError::open(name, e))?;
+        let ctl = TapCtl::new(Arc::clone(&first))?;
         Ok(Self {
             name: name.to_owned(),
+            multi_queue,
+            kept: false.into(),
             queues: Mutex::new(vec![first]),
             ctl: Mutex::new(ctl),
         })
     }
-    fn open_queue(name: &str) -> std::io::Result<TapQueue> {
-        let queue = TapQueue::open(name)?;
-        let offloads = queue.enable_offloads();
-        if !(offloads.csum && offloads.tso) {
-            log::info!(target: "netdev_linux", "{name}: tap offloads are limited to {offloads:?}");
+    /// Has the device outlive this value, with `mark` for its alias.
+    fn keep(&self, mark: &str) {
+        let marked = || {
+            let queue = self.first();
+            queue.set_persistent(true)?;
+            self.kept.store(true, Ordering::Relaxed);
+            let links = TapLinks::new(queue.namespace().ok().as_ref())?;
+            match links.named(&queue.ifname()?)? {
+                Some(link) if link.alias != mark => links.set_alias(link.ifindex, mark),
+                _ => Ok(()),
+            }
+        };
+        if let Err(error) = marked() {
+            log::warn!(target: "netdev_linux", "{}: the device will not be found again after a restart ({error})", self.name);
         }
+    }
+    fn first(&self) -> Arc<TapQueue> {
+        let queues = self.queues.lock();
+        Arc::clone(queues.first().expect("the first queue is never removed"))
+    }
+    /// Says so if `n_rxq` receive queues are wanted and the device cannot have them.
+    fn warn_of_queues(&self, n_rxq: usize) {
+        if n_rxq > 1 && !self.multi_queue {
+            log::warn!(
+                target: "netdev_linux",
+                "{}: the device has been made with one queue, n_rxq={n_rxq} needs another: delete the port and add it again", self.name
+            );
+        }
+    }
+    /// One more queue of the device, where it is now.
+    fn open_queue(&self, first: &TapQueue) -> io::Result<TapQueue> {
+        let queue = TapOpen::new(&first.ifname()?)
+            .namespace(first.namespace().ok().as_ref())
+            .multi_queue(true)
+            .open()?;
+        enable_offloads(&self.name, &queue);
         Ok(queue)
     }
-    /// Brings the number of attached queues to `n`. A queue cannot join a device that has moved to another
-    /// namespace, so there the present number stays.
+    /// Brings the number of attached queues to `n`, as far as the device can have them.
     fn resize(&self, queues: &mut Vec<Arc<TapQueue>>, n: usize) {
-        while queues.len() > n.max(1) {
+        let n = if self.multi_queue { n.max(1) } else { 1 };
+        while queues.len() > n {
             if let Some(extra) = queues.pop() {
                 let _ = extra.set_attached(false);
             }
         }
         while queues.len() < n {
-            let more = if self.ctl.lock().moved() {
-                Err(std::io::Error::other("device is in another network namespace"))
-            } else {
-                Self::open_queue(&self.name)
-            };
-            match more {
+            let first = Arc::clone(queues.first().expect("the first queue is never removed"));
+            match self.open_queue(&first) {
                 Ok(q) => queues.push(Arc::new(q)),
                 Err(e) => {
                     log::warn!(target: "netdev_linux", "{}: {} of {n} tap queues ({e})", self.name, queues.len());
@@ -72,6 +119,27 @@ impl TapPort {
             }
         }
     }
+}
+
+impl Drop for TapPort {
+    fn drop(&mut self) {
+        if self.kept.load(Ordering::Relaxed) {
+            // Who takes it over may not know offloads, and the device would go on using them. It may be gone: then nothing is to do.
+            let _ = self.first().disable_offloads();
+        }
+    }
+}
+
+fn enable_offloads(name: &str, queue: &TapQueue) {
+    let offloads = queue.enable_offloads();
+    if !(offloads.csum && offloads.tso) {
+        log::info!(target: "netdev_linux", "{name}: tap offloads are limited to {offloads:?}");
+    }
+}
+
+/// `options:n_rxq`, the number of receive queues that are wanted.
+pub(crate) fn n_rxq(options: &BTreeMap<String, String>) -> usize {
+    options.get("n_rxq").and_then(|n| n.trim().parse().ok()).unwrap_or(1)
 }
 
 impl Port for TapPort {
@@ -97,7 +165,20 @@ impl Port for TapPort {
         Ok(Box::new(TapTx::new(Arc::clone(own), Arc::clone(first))))
     }
     fn status(&self) -> PortStatus {
-        self.ctl.lock().status()
+        PortStatus {
+            n_rxq: (!self.multi_queue).then_some(1),
+            ..self.ctl.lock().status()
+        }
+    }
+    fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
+        self.warn_of_queues(n_rxq(options));
+        Ok(())
+    }
+    fn forget(&self) {
+        if self.kept.swap(false, Ordering::Relaxed) {
+            // It fails if the device is gone already.
+            let _ = self.first().set_persistent(false);
+        }
     }
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
         let done = self.ctl.lock().set_mtu(mtu);

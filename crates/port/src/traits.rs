@@ -139,6 +139,9 @@ pub trait Port: Send + Sync {
     /// Tells which processors no worker of the switch uses (all of them, if workers use all). A type whose packets can
     /// overtake each other on their way in (a veth pair) steers them by flow to these; the default needs nothing.
     fn steer(&self, _cpus: &[usize]) {}
+    /// The port leaves the configuration for good: what of it would outlive the process (a device, a file) goes too, with
+    /// the port's last handle at the latest.
+    fn forget(&self) {}
     /// Whether a packet's flow, instead of the worker that sends it, chooses among the device's transmit queues (`tx-steering=hash`). For
     /// types whose device has several.
     fn set_tx_steering(&self, _by_flow: bool) {}

@@ -218,15 +218,6 @@ impl VhostPort {
         let plain = !name.contains('/') && !matches!(&**name, "." | "..");
         plain.then(|| self.context.rundir.join(JOURNALS).join(&**name))
     }
-
-    /// The port is gone for good: what was kept for its next life is removed.
-    pub fn forget(&self) {
-        self.detach(REMOVED);
-        if let Some(path) = self.journal() {
-            // A port that never had a session has none.
-            let _ = std::fs::remove_file(path);
-        }
-    }
 }
 
 impl Drop for VhostPort {
@@ -338,6 +329,13 @@ impl Port for VhostPort {
         self.detach("the port was given another socket");
         *self.shared.path.lock() = path;
         self.attach()
+    }
+    fn forget(&self) {
+        self.detach(REMOVED);
+        if let Some(path) = self.journal() {
+            // A port that never had a session has none.
+            let _ = std::fs::remove_file(path);
+        }
     }
     fn set_tx_steering(&self, by_flow: bool) {
         if self.shared.tx.set_by_flow(by_flow) {

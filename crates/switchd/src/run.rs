@@ -39,7 +39,8 @@ pub async fn run(ctx: Context) -> anyhow::Result<()> {
     commands::register(&ctx, &switch);
     let result = reconcile::run(&ctx, switch.clone()).await;
     // Workers end and devices close on a thread that may wait for them.
-    let ended = tokio::task::spawn_blocking(move || switch.shutdown()).await;
+    let cleanup = ctx.exit.get().is_some_and(|request| request.cleanup);
+    let ended = tokio::task::spawn_blocking(move || switch.shutdown(cleanup)).await;
     ended.context("the switch did not end well")?;
     result
 }

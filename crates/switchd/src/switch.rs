@@ -216,14 +216,19 @@ impl Switch {
         self.wished.lock().take()
     }
 
-    /// Ends all threads and closes all ports.
-    pub fn shutdown(&self) {
+    /// Ends all threads and closes all ports. With `cleanup` the devices of internal ports go too.
+    pub fn shutdown(&self, cleanup: bool) {
         self.stop.store(true, Relaxed);
         for thread in std::mem::take(&mut *self.threads.lock()) {
             thread.thread().unpark();
             if thread.join().is_err() {
                 log::error!(target: "vswitchd", "a thread ended by a panic");
             }
+        }
+        let inventory = std::mem::take(&mut *self.inventory.write());
+        let devices = inventory.interfaces.values().filter_map(|item| item.device.as_ref());
+        for device in devices.filter(|d| cleanup && d.kind() == "internal") {
+            device.forget();
         }
         self.datapath.shutdown();
     }

@@ -22,6 +22,8 @@ pub mod link;
 pub mod link_events;
 pub mod memory;
 pub mod mmap;
+mod netlink;
+pub mod netns;
 pub mod packet_ring;
 pub mod packet_socket;
 mod patience;
@@ -31,6 +33,7 @@ pub mod simd;
 mod sock;
 pub mod steering;
 pub mod tap;
+pub mod tap_links;
 pub mod wake;
 mod zeroed;
 
@@ -44,7 +47,8 @@ pub use link_events::LinkEvents;
 pub use mmap::Mapping;
 pub use packet_ring::RxRing;
 pub use packet_socket::PacketSocket;
-pub use tap::TapQueue;
+pub use tap::{TapOpen, TapQueue};
+pub use tap_links::TapLinks;
 pub use wake::WakeSet;
 pub use zeroed::Zeroed;
 

@@ -3,8 +3,8 @@
 //! Requests go through ioctl(2) on a socket (netdevice(7)), because a socket stays in the network namespace that it
 //! was opened in: one handle per namespace serves any thread.
 
-use crate::tap::{hwaddr, ifreq, mac_of, socket_in};
-use crate::{cvt, sock};
+use crate::tap::{hwaddr, ifreq, mac_of};
+use crate::{cvt, netns, sock};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -67,8 +67,9 @@ impl LinkCtl {
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_SYS_ADMIN`.
-    pub fn in_namespace(ns: OwnedFd) -> io::Result<Self> {
-        Ok(Self { sock: socket_in(ns)? })
+    pub fn in_namespace(ns: &OwnedFd) -> io::Result<Self> {
+        let sock = netns::inside(ns, || sock::socket(libc::AF_INET, libc::SOCK_DGRAM, 0))?;
+        Ok(Self { sock })
     }
     fn request(&self, code: libc::Ioctl, req: &mut libc::ifreq) -> io::Result<()> {
         // SAFETY: every request of this module reads and writes one `ifreq`.
@@ -256,7 +257,7 @@ mod tests {
     #[test]
     fn handle_in_own_namespace_sees_the_same() {
         let ns = std::fs::File::open("/proc/self/ns/net").unwrap();
-        match LinkCtl::in_namespace(ns.into()) {
+        match LinkCtl::in_namespace(&ns.into()) {
             Ok(ctl) => assert_eq!(ctl.ifindex("lo").unwrap(), 1),
             Err(e) => println!("SKIP handle_in_own_namespace_sees_the_same: {e}"),
         }

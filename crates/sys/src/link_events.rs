@@ -3,6 +3,7 @@
 //! The kernel drops notices when the reader is late; [`LinkEvents::read`] then says [`LinkEvent::Lost`] and the
 //! reader looks at all its devices. Messages are parsed as untrusted input, although only the kernel sends here.
 
+use crate::netlink::{self, u32_at};
 use crate::{cvt_len, sock};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -39,9 +40,6 @@ pub struct LinkEvents {
     fd: OwnedFd,
     buf: Vec<u8>,
 }
-
-const NLMSG_HDR: usize = 16;
-const IFINFO_LEN: usize = 16;
 
 impl LinkEvents {
     /// Subscribes. The descriptor is non-blocking and readable when notices wait.
@@ -93,32 +91,14 @@ impl AsRawFd for LinkEvents {
     }
 }
 
-fn u16_at(b: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(b.get(at..at + 2)?.try_into().ok()?))
-}
-fn u32_at(b: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))
-}
-fn align4(n: usize) -> usize {
-    n.saturating_add(3) & !3
-}
-
 /// Splits a datagram into messages and keeps those about links.
-fn parse(mut data: &[u8]) -> Vec<LinkEvent> {
-    let mut events = Vec::new();
-    while let (Some(len), Some(kind)) = (u32_at(data, 0), u16_at(data, 4)) {
-        let len = len as usize;
-        let Some(body) = data.get(NLMSG_HDR..len) else {
-            break;
-        };
-        match (kind, link_info(body)) {
-            (libc::RTM_NEWLINK, Some(info)) => events.push(LinkEvent::Changed(info)),
-            (libc::RTM_DELLINK, Some(info)) => events.push(LinkEvent::Gone(info)),
-            _ => {}
-        }
-        data = data.get(align4(len)..).unwrap_or_default();
-    }
-    events
+fn parse(data: &[u8]) -> Vec<LinkEvent> {
+    let event = |(kind, body)| match kind {
+        libc::RTM_NEWLINK => link_info(body).map(LinkEvent::Changed),
+        libc::RTM_DELLINK => link_info(body).map(LinkEvent::Gone),
+        _ => None,
+    };
+    netlink::messages(data).filter_map(event).collect()
 }
 
 /// `struct ifinfomsg` and its attributes.
@@ -130,19 +110,12 @@ fn link_info(body: &[u8]) -> Option<LinkInfo> {
         lower_up: flags & libc::IFF_LOWER_UP as u32 != 0,
         ..LinkInfo::default()
     };
-    let mut attrs = body.get(IFINFO_LEN..)?;
-    while let (Some(len), Some(kind)) = (u16_at(attrs, 0), u16_at(attrs, 2)) {
-        let len = usize::from(len);
-        let Some(value) = attrs.get(4..len) else { break };
+    for (kind, value) in netlink::attributes(body.get(netlink::IFINFO..)?) {
         match kind {
-            libc::IFLA_IFNAME => {
-                let name: Vec<u8> = value.iter().copied().take_while(|&b| b != 0).collect();
-                info.name = String::from_utf8_lossy(&name).into_owned();
-            }
+            libc::IFLA_IFNAME => info.name = netlink::text(value),
             libc::IFLA_MTU => info.mtu = u32_at(value, 0).unwrap_or(0),
             _ => {}
         }
-        attrs = attrs.get(align4(len)..).unwrap_or_default();
     }
     Some(info)
 }
@@ -153,24 +126,13 @@ mod tests {
     use proptest::prelude::*;
 
     fn message(kind: u16, ifindex: u32, flags: u32, name: &str, mtu: u32) -> Vec<u8> {
-        let mut attrs = Vec::new();
-        let mut attr = |kind: u16, value: &[u8]| {
-            attrs.extend_from_slice(&((4 + value.len()) as u16).to_ne_bytes());
-            attrs.extend_from_slice(&kind.to_ne_bytes());
-            attrs.extend_from_slice(value);
-            attrs.resize(align4(attrs.len()), 0);
-        };
-        attr(libc::IFLA_IFNAME, &[name.as_bytes(), b"\0"].concat());
-        attr(libc::IFLA_MTU, &mtu.to_ne_bytes());
-        let mut m = ((NLMSG_HDR + IFINFO_LEN + attrs.len()) as u32)
-            .to_ne_bytes()
-            .to_vec();
-        m.extend_from_slice(&kind.to_ne_bytes());
-        m.resize(NLMSG_HDR + 4, 0);
-        m.extend_from_slice(&ifindex.to_ne_bytes());
-        m.extend_from_slice(&flags.to_ne_bytes());
-        m.resize(NLMSG_HDR + IFINFO_LEN, 0);
-        m.extend_from_slice(&attrs);
+        let name = [name.as_bytes(), b"\0"].concat();
+        let attributes = [
+            (libc::IFLA_IFNAME, &name[..]),
+            (libc::IFLA_MTU, &mtu.to_ne_bytes()[..]),
+        ];
+        let mut m = netlink::link_message(kind, 0, ifindex, &attributes);
+        m[netlink::HEADER + 8..netlink::HEADER + 12].copy_from_slice(&flags.to_ne_bytes());
         m
     }
 

@@ -1,10 +1,15 @@
 //! Tap devices: a network device of the kernel whose other end is a descriptor (tuntap(7) in kernel documentation).
 //!
 //! Invariants: every queue carries a virtio-net header of [`VNET_HDR_LEN`] bytes. The device exists as long as one
-//! of its queues; it is never made persistent. Its owner may rename it or move it to another network namespace: the
-//! queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
+//! of its queues, or until it is deleted if it is persistent. Its owner may rename it or move it to another network
+//! namespace: the queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
+//!
+//! Facts about joining a device that exists (Linux, `drivers/net/tun.c`): whether it can have several queues was decided when it
+//! was made, and asking for the other kind is `EINVAL`; so is asking for a device that is no tap. With one queue, a device that
+//! somebody holds is `EBUSY`; with several, one more queue joins whoever holds the others. The virtio-net header is as the first
+//! queue asks, every time. Offloads stay as they were set last, also when nobody holds the device.
 
-use crate::{Iov, cvt, cvt_len, sock};
+use crate::{Iov, cvt, cvt_len, netns};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -37,33 +42,93 @@ pub struct TapQueue {
     fd: OwnedFd,
 }
 
-impl TapQueue {
-    /// Creates device `name` with its first queue, or adds a queue to it if this process holds it already.
+/// How a queue is opened.
+#[derive(Clone, Copy, Debug)]
+pub struct TapOpen<'a> {
+    name: &'a str,
+    namespace: Option<&'a OwnedFd>,
+    multi_queue: bool,
+    new: bool,
+}
+
+impl<'a> TapOpen<'a> {
+    /// The only queue of device `name` in the caller's network namespace, which is made unless it exists.
+    pub fn new(name: &'a str) -> Self {
+        Self {
+            name,
+            namespace: None,
+            multi_queue: false,
+            new: false,
+        }
+    }
+    /// In that namespace, if one is given.
+    #[must_use]
+    pub fn namespace(self, namespace: Option<&'a OwnedFd>) -> Self {
+        Self { namespace, ..self }
+    }
+    /// A device for several queues, or not.
+    #[must_use]
+    pub fn multi_queue(self, multi_queue: bool) -> Self {
+        Self { multi_queue, ..self }
+    }
+    /// Whether a device that exists is refused (`EBUSY`).
+    #[must_use]
+    pub fn new_only(self, new: bool) -> Self {
+        Self { new, ..self }
+    }
+    /// Opens the queue.
     ///
     /// # Errors
-    /// `InvalidInput` for a name that is empty, too long, or not a legal interface name; `EBUSY` when a device of
-    /// that name exists and is not ours; `NotFound` without `/dev/net/tun`; `PermissionDenied`.
-    pub fn open(name: &str) -> io::Result<Self> {
-        if !valid_name(name) {
+    /// `EINVAL` for a name that is empty, too long, or not a legal interface name, when the device is no tap, or when it was made
+    /// for one queue and several are wanted or the other way round; `EBUSY` when it is held, or exists;
+    /// `NotFound` without `/dev/net/tun`; `PermissionDenied`.
+    pub fn open(self) -> io::Result<TapQueue> {
+        if !valid_name(self.name) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        // SAFETY: the path ends with a zero; the result is checked before it is owned.
-        let fd = cvt(unsafe {
-            libc::open(
-                c"/dev/net/tun".as_ptr(),
-                libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK,
-            )
-        })?;
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        let queue = Self { fd };
-        let mut req = ifreq(name);
-        req.ifr_ifru.ifru_flags =
-            (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | libc::IFF_MULTI_QUEUE) as libc::c_short;
+        // The namespace that counts is the one in which this file is opened.
+        let queue = TapQueue {
+            fd: match self.namespace {
+                None => clone_device()?,
+                Some(ns) => netns::inside(ns, clone_device)?,
+            },
+        };
+        let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        if self.multi_queue {
+            flags |= libc::IFF_MULTI_QUEUE;
+        }
+        if self.new {
+            flags |= libc::IFF_TUN_EXCL;
+        }
+        let mut req = ifreq(self.name);
+        req.ifr_ifru.ifru_flags = flags as libc::c_short;
         queue.ioctl(libc::TUNSETIFF, (&raw mut req).cast())?;
         let mut len = VNET_HDR_LEN as libc::c_int;
         queue.ioctl(libc::TUNSETVNETHDRSZ, (&raw mut len).cast())?;
         Ok(queue)
+    }
+}
+
+/// A queue without a device.
+fn clone_device() -> io::Result<OwnedFd> {
+    // SAFETY: the path ends with a zero; the result is checked before it is owned.
+    let fd = cvt(unsafe {
+        libc::open(
+            c"/dev/net/tun".as_ptr(),
+            libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK,
+        )
+    })?;
+    // SAFETY: a fresh descriptor that nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+impl TapQueue {
+    /// Creates device `name`, for several queues, with its first queue, or adds a queue to it.
+    ///
+    /// # Errors
+    /// See [`TapOpen::open`].
+    pub fn open(name: &str) -> io::Result<Self> {
+        TapOpen::new(name).multi_queue(true).open()
     }
 
     /// Turns on as many offloads as the kernel knows, and says which.
@@ -96,15 +161,10 @@ impl TapQueue {
             ),
         ];
         for (flags, what) in levels {
-            // SAFETY: this request takes its argument by value.
-            let done = unsafe {
-                libc::ioctl(
-                    self.fd.as_raw_fd(),
-                    libc::TUNSETOFFLOAD,
-                    libc::c_ulong::from(flags),
-                )
-            };
-            if done == 0 {
+            if self
+                .ioctl_value(libc::TUNSETOFFLOAD, libc::c_ulong::from(flags))
+                .is_ok()
+            {
                 return what;
             }
         }
@@ -113,6 +173,22 @@ impl TapQueue {
             tso: false,
             uso: false,
         }
+    }
+
+    /// Turns all offloads off: who takes the device over may not know them.
+    ///
+    /// # Errors
+    /// `EBADFD` for a detached queue or a deleted device.
+    pub fn disable_offloads(&self) -> io::Result<()> {
+        self.ioctl_value(libc::TUNSETOFFLOAD, 0)
+    }
+
+    /// Whether the device stays when nobody holds it.
+    ///
+    /// # Errors
+    /// `EBADFD` for a detached queue or a deleted device.
+    pub fn set_persistent(&self, persistent: bool) -> io::Result<()> {
+        self.ioctl_value(libc::TUNSETPERSIST, libc::c_ulong::from(persistent))
     }
 
     /// Attaches this queue to its device again, or takes it off: a detached queue gets no packets and takes none.
@@ -215,6 +291,12 @@ impl TapQueue {
         cvt_len(unsafe { libc::writev(self.fd.as_raw_fd(), pieces.as_ptr().cast(), pieces.len() as _) })
     }
 
+    fn ioctl_value(&self, request: libc::Ioctl, value: libc::c_ulong) -> io::Result<()> {
+        // SAFETY: the requests given to this take their argument by value.
+        cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), request, value) })?;
+        Ok(())
+    }
+
     fn ioctl(&self, request: libc::Ioctl, arg: *mut libc::c_void) -> io::Result<()> {
         // SAFETY: each caller passes the structure that its request reads or writes.
         cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), request, arg) })?;
@@ -267,23 +349,6 @@ pub(crate) fn hwaddr(mac: [u8; 6]) -> libc::sockaddr {
         *dst = src as libc::c_char;
     }
     addr
-}
-
-/// A datagram socket, as a handle for interface requests, in the network namespace `ns`.
-///
-/// A namespace belongs to a thread, so a short-lived thread enters it and opens the socket there.
-///
-/// # Errors
-/// `PermissionDenied` without `CAP_SYS_ADMIN`; what setns(2) or socket(2) say.
-pub(crate) fn socket_in(ns: OwnedFd) -> io::Result<OwnedFd> {
-    let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
-        // SAFETY: a namespace descriptor; only this thread changes its namespace, and it ends right after.
-        cvt(unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) })?;
-        sock::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)
-    })?;
-    thread
-        .join()
-        .unwrap_or_else(|_| Err(io::Error::other("thread ended early")))
 }
 
 #[cfg(test)]

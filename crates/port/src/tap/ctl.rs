@@ -5,45 +5,34 @@
 //! known value; nothing is logged, since the control plane asks every few seconds.
 
 use crate::PortStatus;
-use heddle_sys::{LinkCtl, TapQueue};
-use std::fs::File;
+use heddle_sys::{LinkCtl, TapQueue, netns};
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+
+/// Error number of Linux: this queue has no device.
+const EBADFD: i32 = 77;
 
 #[derive(Debug)]
 pub(super) struct TapCtl {
     queue: Arc<TapQueue>,
     /// Requests by name in the namespace that the device is in.
     link: Option<LinkCtl>,
-    /// Device and inode of that namespace.
-    ns: Option<(u64, u64)>,
-    /// Device and inode of the namespace that the device was made in.
-    home: Option<(u64, u64)>,
+    /// That namespace.
+    ns: Option<netns::Id>,
     last: PortStatus,
 }
 
 impl TapCtl {
-    pub(super) fn new(name: &str, queue: Arc<TapQueue>) -> io::Result<Self> {
-        let link = LinkCtl::new()?;
-        let last = PortStatus {
-            ifindex: link.ifindex(name)?,
-            ..PortStatus::default()
-        };
-        let home = queue.namespace().ok().and_then(|fd| ns_id(fd).map(|(_, id)| id));
+    pub(super) fn new(queue: Arc<TapQueue>) -> io::Result<Self> {
         let mut ctl = Self {
             queue,
-            link: Some(link),
-            ns: home,
-            home,
-            last,
+            link: Some(LinkCtl::new()?),
+            ns: netns::own().ok().and_then(|ns| netns::id(&ns).ok()),
+            last: PortStatus::default(),
         };
-        let driver = ctl
-            .link
-            .as_ref()
-            .and_then(|l| l.driver(name).ok())
-            .unwrap_or_default();
+        let (link, name) = ctl.by_name()?;
+        let (ifindex, driver) = (link.ifindex(&name)?, link.driver(&name).unwrap_or_default());
+        ctl.last.ifindex = ifindex;
         ctl.last.extra = vec![
             ("driver_name".into(), driver.name),
             ("driver_version".into(), driver.version),
@@ -55,23 +44,18 @@ impl TapCtl {
     /// The handle for requests by name, and the name; follows a move.
     fn by_name(&mut self) -> io::Result<(&LinkCtl, String)> {
         let name = self.queue.ifname()?;
-        if let Some((fd, id)) = self.queue.namespace().ok().and_then(ns_id)
+        if let Ok(ns) = self.queue.namespace()
+            && let Ok(id) = netns::id(&ns)
             && self.ns != Some(id)
         {
             self.ns = Some(id);
-            self.link = LinkCtl::in_namespace(fd).ok();
+            self.link = LinkCtl::in_namespace(&ns).ok();
         }
         let link = self
             .link
             .as_ref()
             .ok_or_else(|| io::Error::from(io::ErrorKind::PermissionDenied))?;
         Ok((link, name))
-    }
-
-    /// Whether the device is in another namespace than it was made in.
-    pub(super) fn moved(&mut self) -> bool {
-        let _ = self.by_name();
-        self.ns != self.home
     }
 
     pub(super) fn status(&mut self) -> PortStatus {
@@ -97,11 +81,20 @@ impl TapCtl {
                 now.full_duplex = speed.full_duplex;
             }
         }
+        if self.is_gone() {
+            now.ifindex = 0;
+            now.link_up = false;
+        }
         if now.link_up != self.last.link_up {
             now.link_resets += 1;
         }
         self.last = now.clone();
         now
+    }
+
+    /// Whether the device was deleted, by its owner or with its namespace. The queue that this asks is never detached.
+    fn is_gone(&self) -> bool {
+        matches!(self.queue.ifname(), Err(e) if e.raw_os_error() == Some(EBADFD))
     }
 
     pub(super) fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
@@ -117,11 +110,4 @@ impl TapCtl {
         let (link, name) = self.by_name()?;
         link.set_up(&name, up)
     }
-}
-
-/// The identity of a namespace, with its descriptor.
-fn ns_id(fd: OwnedFd) -> Option<(OwnedFd, (u64, u64))> {
-    let file = File::from(fd);
-    let meta = file.metadata().ok()?;
-    Some((file.into(), (meta.dev(), meta.ino())))
 }

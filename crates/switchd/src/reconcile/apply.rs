@@ -49,9 +49,11 @@ impl Reconciler {
             }
         }
         self.own_port();
+        self.find_taps();
         for name in self.names() {
             self.add_ports(&name);
         }
+        self.taps.settle();
         for name in self.names() {
             self.finish(&name);
         }
@@ -71,9 +73,18 @@ impl Reconciler {
         self.bridges.keys().cloned().collect()
     }
 
-    /// Removes all bridges: another process has taken over.
+    /// Takes all bridges down: another process has taken over, and has their devices from now on.
     pub(super) fn clear(&mut self) {
-        self.remove_bridges(&BTreeMap::new());
+        for name in self.names() {
+            let Some(mut state) = self.bridges.remove(&name) else {
+                continue;
+            };
+            for iface in std::mem::take(&mut state.ifaces).into_values() {
+                self.take_down(&mut state, iface);
+            }
+            self.switch.ofproto.remove_bridge(&name);
+        }
+        self.taps.let_go();
         self.update_inventory();
     }
 
@@ -97,19 +108,21 @@ impl Reconciler {
         }
     }
 
-    /// Takes an interface out of the datapath; its number and its name are free then.
+    /// Takes an interface out of the datapath, for good; its number and its name are free then.
     pub(super) fn remove_iface(&self, state: &mut BridgeState, iface: Iface) {
+        if let Some((device, _)) = iface.device() {
+            device.forget();
+        }
+        self.take_down(state, iface);
+    }
+
+    fn take_down(&self, state: &mut BridgeState, iface: Iface) {
         // The device ends with its last handle, and commands may hold one.
         self.switch.inventory.write().interfaces.remove(&iface.name);
         if let Some((_, no)) = iface.device()
             && let Err(error) = self.switch.datapath.del_port(no)
         {
             log::warn!(target: "bridge", "bridge {}: interface {}: {error}", state.row.name, iface.name);
-        }
-        if let Some((device, _)) = iface.device()
-            && let Some(port) = device.as_any().downcast_ref::<heddle_port::VhostPort>()
-        {
-            port.forget();
         }
         state.numbers.give_back(iface.no, self.switch.clock.now_ms());
         log::info!(

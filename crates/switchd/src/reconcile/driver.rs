@@ -9,6 +9,7 @@ use heddle_ovsdb::{Batch, Client, LockState, MonitorSpec, Options, PendingTxn, T
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::globals::Globals;
+use super::taps::Taps;
 use super::vhost::Vhost;
 use super::{Due, Reconciler, links, writeback};
 use crate::cli::dirs;
@@ -92,6 +93,7 @@ impl<'a> Driver<'a> {
             bridges: BTreeMap::new(),
             globals: Globals::new(),
             vhost: Vhost::default(),
+            taps: Taps::default(),
             applied: None,
         };
         Ok(Driver {

@@ -94,6 +94,11 @@ impl Reconciler {
         let made = if heddle_port::VHOST_KINDS.contains(&kind) {
             self.vhost
                 .open(kind, &row.name, options, &self.switch, &self.globals)
+        } else if kind == "internal" {
+            let n_rxq = usize::try_from(row.options.number("n_rxq", 1)).unwrap_or(1);
+            self.taps
+                .open(&row.name, n_rxq)
+                .map(|port| Arc::new(port) as Arc<dyn Port>)
         } else {
             heddle_port::open(kind, &row.name, options)
         };

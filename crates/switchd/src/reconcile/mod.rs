@@ -23,6 +23,7 @@ mod ports;
 mod refresh;
 mod remotes;
 mod state;
+mod taps;
 mod vhost;
 mod writeback;
 
@@ -49,6 +50,7 @@ pub(crate) struct Reconciler {
     bridges: BTreeMap<String, BridgeState>,
     globals: Globals,
     vhost: vhost::Vhost,
+    taps: taps::Taps,
     /// `next_cfg` of the configuration that is in force.
     applied: Option<i64>,
 }

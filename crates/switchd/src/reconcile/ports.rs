@@ -192,5 +192,5 @@ impl Reconciler {
 
 /// Whether a port's device has left: then the port goes too, and comes back with the device.
 pub(super) fn is_gone(device: &dyn Port, status: &PortStatus) -> bool {
-    device.kind() == "system" && status.ifindex == 0
+    matches!(device.kind(), "system" | "internal") && status.ifindex == 0
 }

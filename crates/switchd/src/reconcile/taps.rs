@@ -1,0 +1,135 @@
+//! Internal ports: their devices outlive the daemon.
+//!
+//! The mark by which the next daemon knows them ([`KeptTaps`]) belongs to the run directory: a random text in `RUNDIR/heddled.id`, made with
+//! the first internal port. The directory is emptied at boot, when the devices are gone too.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use heddle_port::{KeptTaps, PortError, TapPort};
+
+use super::Reconciler;
+use super::kinds::Kind;
+use crate::cli::dirs;
+
+const ID_FILE: &str = "heddled.id";
+
+/// What internal ports share.
+#[derive(Default)]
+pub(super) struct Taps {
+    kept: OnceLock<KeptTaps>,
+    /// Devices of an earlier daemon have been looked for.
+    looked: bool,
+}
+
+impl Taps {
+    /// Opens a port.
+    pub(super) fn open(&self, name: &str, n_rxq: usize) -> Result<TapPort, PortError> {
+        let kept = self.kept.get_or_init(|| {
+            let id = make_id(&dirs::rundir().join(ID_FILE)).unwrap_or_else(|error| {
+                let why = crate::vlog::errno_text(&error);
+                log::warn!(target: "bridge", "internal ports will not be found again after a restart: {ID_FILE} cannot be made ({why})");
+                format!("{:016x}", random())
+            });
+            KeptTaps::new(&id)
+        });
+        kept.open(name, n_rxq)
+    }
+
+    /// Others will see to the devices: look at them again when it is our turn.
+    pub(super) fn let_go(&mut self) {
+        self.looked = false;
+    }
+
+    /// Looks for devices of an earlier daemon, if that has not been done; removes those of ports that are not `wanted`.
+    fn look(&mut self, wanted: &BTreeSet<String>) {
+        if std::mem::replace(&mut self.looked, true) {
+            return;
+        }
+        if self.kept.get().is_none()
+            && let Ok(id) = read_id(&dirs::rundir().join(ID_FILE))
+        {
+            self.kept.get_or_init(|| KeptTaps::new(&id));
+        }
+        if let Some(kept) = self.kept.get() {
+            kept.look();
+            kept.remove_others(|port| wanted.contains(port));
+        }
+    }
+
+    /// All ports that could be opened are.
+    pub(super) fn settle(&mut self) {
+        self.looked &= !self.kept.get().is_some_and(KeptTaps::settle);
+    }
+}
+
+impl Reconciler {
+    /// Finds the devices of internal ports that an earlier daemon left.
+    pub(super) fn find_taps(&mut self) {
+        let mut wanted = BTreeSet::new();
+        for bridge in self.bridges.values() {
+            for row in bridge.row.ports.values().flat_map(|port| &port.interfaces) {
+                if let Ok(Kind::Device { open: "internal", .. }) = self.kind_of(&bridge.row, row) {
+                    wanted.insert(row.name.clone());
+                }
+            }
+        }
+        self.taps.look(&wanted);
+    }
+}
+
+fn random() -> u64 {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    // The standard library's keys come from the system's source of randomness.
+    std::hash::RandomState::new().build_hasher().finish()
+}
+
+/// Reads the text that marks devices.
+fn read_id(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(64).read_to_string(&mut text)?;
+    let id = text.trim();
+    if id.len() != 16 || !id.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(io::Error::from(io::ErrorKind::InvalidData));
+    }
+    Ok(id.to_owned())
+}
+
+/// Reads the text that marks devices, or makes one.
+fn make_id(path: &Path) -> io::Result<String> {
+    if let Ok(id) = read_id(path) {
+        return Ok(id);
+    }
+    let id = format!("{:016x}", random());
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path)?;
+    writeln!(file, "{id}")?;
+    Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_made_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(ID_FILE);
+        assert!(read_id(&path).is_err());
+        let id = make_id(&path).unwrap();
+        assert_eq!((make_id(&path).unwrap(), read_id(&path).unwrap()), (id.clone(), id.clone()));
+        for broken in ["", "0123", "0123456789abcde:", "0123456789abcdef0", "\n"] {
+            fs::write(&path, broken).unwrap();
+            assert!(read_id(&path).is_err(), "{broken:?}");
+        }
+        assert_ne!(make_id(&path).unwrap(), id);
+    }
+}

@@ -1,0 +1,168 @@
+//! Network namespaces: which there are, and doing something inside one.
+//!
+//! A namespace belongs to a thread; a short-lived thread enters it, so nobody else's view changes. What is opened there (a
+//! socket, `/dev/net/tun`) stays there whoever uses it.
+//!
+//! **Limits.** [`all`] finds namespaces in which a visible process runs or that are mounted somewhere here (`ip netns add`, container
+//! runtimes), not those that only a descriptor of some process keeps.
+
+use crate::cvt;
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// What a namespace is known by: its inode in the file system of namespaces. Given to another one after its end.
+pub type Id = u64;
+
+/// `NS_GET_NSTYPE` of linux/nsfs.h.
+const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+
+/// The identity of an open namespace.
+///
+/// # Errors
+/// What fstat(2) says.
+pub fn id(ns: &OwnedFd) -> io::Result<Id> {
+    Ok(File::from(ns.try_clone()?).metadata()?.ino())
+}
+
+/// The calling thread's namespace.
+///
+/// # Errors
+/// Without `/proc`.
+pub fn own() -> io::Result<OwnedFd> {
+    open(Path::new("/proc/thread-self/ns/net"))
+}
+
+/// Runs `work` on a thread inside the namespace `ns`, and waits for it.
+///
+/// # Errors
+/// `PermissionDenied` without `CAP_SYS_ADMIN`; what setns(2) or `work` say.
+pub fn inside<T: Send + 'static>(
+    ns: &OwnedFd,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let ns = ns.try_clone()?;
+    let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
+        // SAFETY: a namespace descriptor; only this thread changes its namespace, and it ends right after.
+        cvt(unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) })?;
+        work()
+    })?;
+    thread
+        .join()
+        .unwrap_or_else(|_| Err(io::Error::other("thread ended early")))
+}
+
+/// The namespaces that can be found, the caller's own first. One that ends meanwhile is left out.
+pub fn all() -> Vec<OwnedFd> {
+    let mut found: BTreeMap<Id, OwnedFd> = BTreeMap::new();
+    let own = own().ok();
+    let own_id = own.as_ref().and_then(|ns| id(ns).ok());
+    let mut offer = |path: &Path, known: Option<Id>| {
+        if known.is_some_and(|id| Some(id) == own_id || found.contains_key(&id)) {
+            return;
+        }
+        let Ok(ns) = open(path) else { return };
+        if let Ok(id) = id(&ns)
+            && Some(id) != own_id
+        {
+            found.entry(id).or_insert(ns);
+        }
+    };
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let path = entry.path().join("ns/net");
+        if entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit)
+            && let Ok(link) = fs::read_link(&path)
+        {
+            offer(&path, link.to_str().and_then(link_id));
+        }
+    }
+    for (path, id) in mounted(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default()) {
+        offer(&path, Some(id));
+    }
+    own.into_iter().chain(found.into_values()).collect()
+}
+
+/// Opens a file that is a network namespace. Does not wait, whatever the file is.
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    // SAFETY: this request takes no argument.
+    let kind = cvt(unsafe { libc::ioctl(file.as_fd().as_raw_fd(), NS_GET_NSTYPE) })?;
+    if kind != libc::CLONE_NEWNET {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    Ok(file.into())
+}
+
+/// The identity in the text of a link or of a mount's root: `net:[4026531840]`.
+fn link_id(text: &str) -> Option<Id> {
+    text.strip_prefix("net:[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// Network namespaces among the mounts of proc_pid_mountinfo(5).
+fn mounted(mountinfo: &str) -> Vec<(PathBuf, Id)> {
+    let one = |line: &str| {
+        let mut fields = line.split(' ').skip(3);
+        let id = link_id(fields.next()?)?;
+        Some((PathBuf::from(unescape(fields.next()?)), id))
+    };
+    mountinfo.lines().filter_map(one).collect()
+}
+
+/// Undoes the `\040` for white space in a mount's path.
+fn unescape(path: &str) -> String {
+    let mut out = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.push_str(before);
+        let code = after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code {
+            Some(code) => {
+                out.push(code.into());
+                rest = &after[3..];
+            }
+            None => {
+                out.push('\\');
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_namespace_is_first_and_once() {
+        let all = all();
+        let ids: Vec<Id> = all.iter().map(|ns| id(ns).unwrap()).collect();
+        assert_eq!(ids.first(), Some(&id(&own().unwrap()).unwrap()));
+        let mut unique = ids.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), ids.len());
+    }
+
+    #[test]
+    fn mounts_are_read() {
+        let text = "39 25 0:4 net:[4026532291] /run/netns/a rw shared:5 - nsfs nsfs rw\n\
+                    22 25 0:20 / /proc rw,nosuid shared:12 - proc proc rw\n\
+                    40 25 0:4 mnt:[4026532292] /run/mnt rw - nsfs nsfs rw\n\
+                    41 25 0:4 net:[7] /run/with\\040space\\134 rw - nsfs nsfs rw\n\ncut net:[";
+        let expected = [("/run/netns/a", 4_026_532_291), ("/run/with space\\", 7)];
+        assert_eq!(mounted(text), expected.map(|(path, id)| (PathBuf::from(path), id)));
+        assert_eq!(unescape("a\\é\\04"), "a\\é\\04");
+    }
+
+    #[test]
+    fn other_files_are_no_namespaces() {
+        for path in ["/dev/null", "/proc/self/ns/mnt", "/nowhere", "/"] {
+            assert!(open(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}
