@@ -94,6 +94,10 @@ class Switch:
     def close(self, keep=None):
         """Ends everything; with keep, copies logs and the database there first."""
         try:
+            if self.netns is None and self.alive():
+                # No namespace takes the devices of internal ports along.
+                self.appctl("exit", "--cleanup", check=False)
+                wait_for("the daemon's end", lambda: not self.alive(), 5)
             self.stop_daemon(timeout=5)
         finally:
             self.stop_ovsdb()

@@ -184,20 +184,36 @@ def scenario_exit_with_cleanup(lab):
 
 
 def scenario_namespace_ends(lab):
-    """The pod's namespace takes the device along, before or after the switch: the port gets a new one at home."""
+    """The pod's namespace takes the device along, with the switch running or not: the port gets a new one at home."""
     sw, pod = start(lab)
-    for how in (None, signal.SIGKILL):
-        if how:
+    for stop in (False, True):
+        if stop:
             lab.net.move("p0", sw.netns, pod)
-            sw.stop_daemon(how)
+            sw.stop_daemon()
         lab.trace.run("ip", "netns", "del", pod)
-        if how:
+        lab.net.names.remove(pod)
+        if stop:
             sw.start_daemon()
         wait_for("a new device", lambda: "p0" in lab.net.ip(sw.netns, "-br", "link"))
-        assert sw.get("interface", "p0", "error") == "[]"
-        lab.net.address(sw.netns, "p0", "10.1.0.2/24")
-        lab.net.names.remove(pod)
+        sw.wait_column("interface", "p0", "error", "[]")
+        sw.wait_column("interface", "p0", "ofport", lambda text: int(text) > 0)
         pod = lab.net.namespace("pod")
+
+
+def scenario_port_goes_after_its_namespace(lab):
+    """The order of container runtimes, after a restart."""
+    sw, pod = start(lab)
+    sw.stop_daemon()
+    sw.start_daemon()
+    forwards(lab, sw, pod)
+    lab.trace.run("ip", "netns", "del", pod)
+    lab.net.names.remove(pod)
+    sw.vsctl("del-port", "p0")
+    pod = lab.net.namespace("pod")
+    sw.vsctl("add-port", "br0", "p0", "--", "set", "interface", "p0", "type=internal")
+    lab.net.move("p0", sw.netns, pod)
+    lab.net.address(pod, "p0", "10.1.0.2/24", mac="02:00:00:00:00:02")
+    forwards(lab, sw, pod)
 
 
 def scenario_ovs_vswitchd_in_between(lab):

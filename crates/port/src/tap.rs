@@ -139,7 +139,10 @@ fn enable_offloads(name: &str, queue: &TapQueue) {
 
 /// `options:n_rxq`, the number of receive queues that are wanted.
 pub(crate) fn n_rxq(options: &BTreeMap<String, String>) -> usize {
-    options.get("n_rxq").and_then(|n| n.trim().parse().ok()).unwrap_or(1)
+    options
+        .get("n_rxq")
+        .and_then(|n| n.trim().parse().ok())
+        .unwrap_or(1)
 }
 
 impl Port for TapPort {

@@ -8,7 +8,7 @@ mod common;
 
 use common::{Netns, ip, unique, wait_for};
 use heddle_packet::{Burst, Csum, Gso, GsoKind, Packet, Pool};
-use heddle_port::{Port, RxQueue, SystemPort, TapPort};
+use heddle_port::{KeptTaps, Port, RxQueue, SystemPort, TapPort};
 use std::net::UdpSocket;
 use std::time::Duration;
 
@@ -195,11 +195,88 @@ fn tap_is_followed_into_a_namespace() {
         (1300, false, 0x78),
         "{changed:?}"
     );
-    // No second queue can join from here, so one is what there is.
-    assert_eq!(port.open_rx(2).unwrap().len(), 1);
-    drop(ns); // takes the device along
+    // More queues join it there.
+    assert_eq!(port.open_rx(2).unwrap().len(), 2);
+    assert_eq!(port.status().ifindex, changed.ifindex);
+}
+
+#[test]
+fn tap_goes_with_its_namespace() {
+    let Some(ns) = Netns::new("tap_goes_with_its_namespace") else {
+        return;
+    };
+    let name = format!("ht{}", unique());
+    let port = TapPort::open(&name).unwrap();
+    ip(&format!("link set {name} netns {}", ns.0));
+    let there = port.status();
+    assert!(there.ifindex > 0 && there.mtu == 1500, "{there:?}");
+    drop(ns);
+    wait_for("its end", || port.status().ifindex == 0);
     let gone = port.status();
-    assert_eq!(gone.mtu, 1300, "the last known value stays: {gone:?}");
+    assert!(
+        gone.mtu == 1500 && !gone.link_up,
+        "the last known values stay: {gone:?}"
+    );
+}
+
+#[test]
+fn kept_taps_are_found_taken_over_and_removed() {
+    let Some(ns) = Netns::new("kept_taps_are_found_taken_over_and_removed") else {
+        return;
+    };
+    let owner = unique();
+    let name = format!("ht{}", unique());
+    let kept = || {
+        let kept = KeptTaps::new(&owner);
+        kept.look();
+        kept
+    };
+    for n_rxq in [1, 2] {
+        let index = kept().open(&name, n_rxq).unwrap().status().ifindex;
+        ip(&format!("link set {name} netns {}", ns.0));
+        ns.ip(&format!("link set {name} name pod0 up"));
+        // Another owner makes one of its own; this one's stays.
+        let other = KeptTaps::new("0");
+        other.look();
+        other.remove_others(|_| false);
+        let second = other.open(&name, 1).unwrap();
+        assert!(second.status().ifindex != index);
+        second.forget();
+        drop(second);
+        let found = kept();
+        found.remove_others(|port| port == name);
+        let port = found.open(&name, 1).unwrap();
+        assert_eq!(port.status().ifindex, index);
+        assert_eq!(port.open_rx(n_rxq).unwrap().len(), n_rxq);
+        assert!(!found.settle());
+        // Held: neither taken nor removed.
+        let second = kept();
+        let refused = second.open(&name, n_rxq).map(drop).unwrap_err().to_string();
+        assert!(refused.ends_with("(Device or resource busy)"), "{refused}");
+        assert!(second.settle(), "worth another look");
+        kept().remove_others(|_| false);
+        assert_eq!(port.status().ifindex, index);
+        if n_rxq == 1 {
+            drop(port);
+            kept().remove_others(|_| false);
+        } else {
+            port.forget();
+            drop(port);
+        }
+        ip(&format!("tuntap add {name} mode tap"));
+        let index = kept().open(&name, 1).unwrap().status().ifindex;
+        let port = kept().open(&name, 2).unwrap();
+        assert_eq!(
+            (port.status().ifindex, port.status().n_rxq),
+            (index, Some(1)),
+            "one that was there"
+        );
+        port.forget();
+        drop(port);
+        let port = KeptTaps::new(&owner).open(&name, 1).unwrap();
+        assert!(port.status().ifindex != index, "it went with its port");
+        port.forget();
+    }
 }
 
 #[test]

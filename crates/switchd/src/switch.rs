@@ -226,7 +226,10 @@ impl Switch {
             }
         }
         let inventory = std::mem::take(&mut *self.inventory.write());
-        let devices = inventory.interfaces.values().filter_map(|item| item.device.as_ref());
+        let devices = inventory
+            .interfaces
+            .values()
+            .filter_map(|item| item.device.as_ref());
         for device in devices.filter(|d| cleanup && d.kind() == "internal") {
             device.forget();
         }

@@ -73,7 +73,11 @@ pub fn all() -> Vec<OwnedFd> {
     };
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let path = entry.path().join("ns/net");
-        if entry.file_name().as_encoded_bytes().first().is_some_and(u8::is_ascii_digit)
+        if entry
+            .file_name()
+            .as_encoded_bytes()
+            .first()
+            .is_some_and(u8::is_ascii_digit)
             && let Ok(link) = fs::read_link(&path)
         {
             offer(&path, link.to_str().and_then(link_id));
@@ -118,7 +122,9 @@ fn unescape(path: &str) -> String {
     let mut rest = path;
     while let Some((before, after)) = rest.split_once('\\') {
         out.push_str(before);
-        let code = after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        let code = after
+            .get(..3)
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
         match code {
             Some(code) => {
                 out.push(code.into());
@@ -155,7 +161,10 @@ mod tests {
                     40 25 0:4 mnt:[4026532292] /run/mnt rw - nsfs nsfs rw\n\
                     41 25 0:4 net:[7] /run/with\\040space\\134 rw - nsfs nsfs rw\n\ncut net:[";
         let expected = [("/run/netns/a", 4_026_532_291), ("/run/with space\\", 7)];
-        assert_eq!(mounted(text), expected.map(|(path, id)| (PathBuf::from(path), id)));
+        assert_eq!(
+            mounted(text),
+            expected.map(|(path, id)| (PathBuf::from(path), id))
+        );
         assert_eq!(unescape("a\\é\\04"), "a\\é\\04");
     }
 

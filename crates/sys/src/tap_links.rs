@@ -103,7 +103,12 @@ impl TapLinks {
         }
         let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
         let attribute = (libc::IFLA_IFALIAS, alias.as_bytes());
-        self.ask(&netlink::link_message(libc::RTM_SETLINK, flags, ifindex, &[attribute]))?;
+        self.ask(&netlink::link_message(
+            libc::RTM_SETLINK,
+            flags,
+            ifindex,
+            &[attribute],
+        ))?;
         Ok(())
     }
 
@@ -116,13 +121,20 @@ impl TapLinks {
         loop {
             // SAFETY: `buf` is writable for its length.
             let got = cvt_len(unsafe {
-                libc::recv(self.sock.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len(), libc::MSG_TRUNC)
+                libc::recv(
+                    self.sock.as_raw_fd(),
+                    buf.as_mut_ptr().cast(),
+                    buf.len(),
+                    libc::MSG_TRUNC,
+                )
             });
             let got = match got {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
             };
-            let data = buf.get(..got).ok_or_else(|| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
+            let data = buf
+                .get(..got)
+                .ok_or_else(|| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
             for (kind, body) in netlink::messages(data) {
                 match i32::from(kind) {
                     libc::NLMSG_DONE => return Ok(links),
@@ -236,7 +248,10 @@ mod tests {
         let links = TapLinks::new(None).unwrap();
         let all = links.all().unwrap();
         let lo = links.named("lo").unwrap().unwrap();
-        assert!(lo.ifindex == 1 && lo.tap.is_none() && all.contains(&lo), "{lo:?} {all:?}");
+        assert!(
+            lo.ifindex == 1 && lo.tap.is_none() && all.contains(&lo),
+            "{lo:?} {all:?}"
+        );
         assert_eq!(links.named("no-such-device").unwrap(), None);
         assert!(links.set_alias(1, &"x".repeat(256)).is_err());
     }

@@ -3,6 +3,9 @@
 //! The queue's descriptor knows the present name and namespace, so a request goes first to the descriptor, then by
 //! name to a socket in that namespace. What cannot be asked (no `CAP_SYS_ADMIN` to enter the namespace) keeps its last
 //! known value; nothing is logged, since the control plane asks every few seconds.
+//!
+//! A socket in another namespace is opened for each request and closed again (some 50 µs): it would keep the namespace
+//! alive, and with it the device, after the pod that they belong to has ended.
 
 use crate::PortStatus;
 use heddle_sys::{LinkCtl, TapQueue, netns};
@@ -15,10 +18,10 @@ const EBADFD: i32 = 77;
 #[derive(Debug)]
 pub(super) struct TapCtl {
     queue: Arc<TapQueue>,
-    /// Requests by name in the namespace that the device is in.
-    link: Option<LinkCtl>,
+    /// Requests by name in the daemon's own namespace.
+    home: LinkCtl,
     /// That namespace.
-    ns: Option<netns::Id>,
+    home_ns: Option<netns::Id>,
     last: PortStatus,
 }
 
@@ -26,12 +29,12 @@ impl TapCtl {
     pub(super) fn new(queue: Arc<TapQueue>) -> io::Result<Self> {
         let mut ctl = Self {
             queue,
-            link: Some(LinkCtl::new()?),
-            ns: netns::own().ok().and_then(|ns| netns::id(&ns).ok()),
+            home: LinkCtl::new()?,
+            home_ns: netns::own().ok().and_then(|ns| netns::id(&ns).ok()),
             last: PortStatus::default(),
         };
-        let (link, name) = ctl.by_name()?;
-        let (ifindex, driver) = (link.ifindex(&name)?, link.driver(&name).unwrap_or_default());
+        let (ifindex, driver) =
+            ctl.by_name(|link, name| Ok((link.ifindex(name)?, link.driver(name).unwrap_or_default())))?;
         ctl.last.ifindex = ifindex;
         ctl.last.extra = vec![
             ("driver_name".into(), driver.name),
@@ -41,21 +44,14 @@ impl TapCtl {
         Ok(ctl)
     }
 
-    /// The handle for requests by name, and the name; follows a move.
-    fn by_name(&mut self) -> io::Result<(&LinkCtl, String)> {
+    /// Does something with the device by its present name, where it is.
+    fn by_name<T>(&self, request: impl FnOnce(&LinkCtl, &str) -> io::Result<T>) -> io::Result<T> {
         let name = self.queue.ifname()?;
-        if let Ok(ns) = self.queue.namespace()
-            && let Ok(id) = netns::id(&ns)
-            && self.ns != Some(id)
-        {
-            self.ns = Some(id);
-            self.link = LinkCtl::in_namespace(&ns).ok();
+        match self.queue.namespace() {
+            Ok(ns) if netns::id(&ns).ok() != self.home_ns => request(&LinkCtl::in_namespace(&ns)?, &name),
+            // Old kernels do not say: then it has to be here.
+            _ => request(&self.home, &name),
         }
-        let link = self
-            .link
-            .as_ref()
-            .ok_or_else(|| io::Error::from(io::ErrorKind::PermissionDenied))?;
-        Ok((link, name))
     }
 
     pub(super) fn status(&mut self) -> PortStatus {
@@ -63,24 +59,25 @@ impl TapCtl {
         if let Ok(mac) = self.queue.mac() {
             now.mac = mac;
         }
-        if let Ok((link, name)) = self.by_name() {
-            if let Ok(mtu) = link.mtu(&name) {
+        let _ = self.by_name(|link, name| {
+            if let Ok(mtu) = link.mtu(name) {
                 now.mtu = mtu;
             }
-            if let Ok(flags) = link.flags(&name) {
+            if let Ok(flags) = link.flags(name) {
                 now.admin_up = flags.up;
             }
-            if let Ok(up) = link.carrier(&name) {
+            if let Ok(up) = link.carrier(name) {
                 now.link_up = up;
             }
-            if let Ok(index) = link.ifindex(&name) {
+            if let Ok(index) = link.ifindex(name) {
                 now.ifindex = index;
             }
-            if let Ok(speed) = link.speed(&name) {
+            if let Ok(speed) = link.speed(name) {
                 now.speed_bps = u64::from(speed.mbps.unwrap_or(0)) * 1_000_000;
                 now.full_duplex = speed.full_duplex;
             }
-        }
+            Ok(())
+        });
         if self.is_gone() {
             now.ifindex = 0;
             now.link_up = false;
@@ -97,17 +94,15 @@ impl TapCtl {
         matches!(self.queue.ifname(), Err(e) if e.raw_os_error() == Some(EBADFD))
     }
 
-    pub(super) fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
-        let (link, name) = self.by_name()?;
-        link.set_mtu(&name, mtu)
+    pub(super) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
+        self.by_name(|link, name| link.set_mtu(name, mtu))
     }
 
-    pub(super) fn set_mac(&mut self, mac: [u8; 6]) -> io::Result<()> {
+    pub(super) fn set_mac(&self, mac: [u8; 6]) -> io::Result<()> {
         self.queue.set_mac(mac)
     }
 
-    pub(super) fn set_admin(&mut self, up: bool) -> io::Result<()> {
-        let (link, name) = self.by_name()?;
-        link.set_up(&name, up)
+    pub(super) fn set_admin(&self, up: bool) -> io::Result<()> {
+        self.by_name(|link, name| link.set_up(name, up))
     }
 }

@@ -11,6 +11,9 @@
 //! [removes](KeptTaps::remove_others) the others. Without a mark, a tap device of the port's name in the daemon's own
 //! namespace is taken over, if it is one that nobody holds: Open vSwitch leaves such devices.
 //!
+//! **Limit.** A queue that joins a device in another namespace keeps that namespace alive until the port is deleted (the kernel ties the
+//! queue to the namespace that it was opened in). A device that was made at home and moved away does not.
+//!
 //! **Safe side.** Nothing but a persistent tap device with this owner's mark is ever removed, and only if no process holds it.
 
 use super::TapPort;

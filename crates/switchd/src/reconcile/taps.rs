@@ -125,7 +125,10 @@ mod tests {
         let path = dir.path().join(ID_FILE);
         assert!(read_id(&path).is_err());
         let id = make_id(&path).unwrap();
-        assert_eq!((make_id(&path).unwrap(), read_id(&path).unwrap()), (id.clone(), id.clone()));
+        assert_eq!(
+            (make_id(&path).unwrap(), read_id(&path).unwrap()),
+            (id.clone(), id.clone())
+        );
         for broken in ["", "0123", "0123456789abcde:", "0123456789abcdef0", "\n"] {
             fs::write(&path, broken).unwrap();
             assert!(read_id(&path).is_err(), "{broken:?}");
