@@ -1,6 +1,7 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch"]      make test [PARTS="lint cargo system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
+#   make controllers [ARGS="--versions 13 --part match"]
 #   make fuzz [SECONDS=180] [KEEP=1]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
 SHELL := /bin/bash
@@ -10,7 +11,7 @@ HEDDLED ?= $(TARGET)/release/heddled
 BENCH ?= pods vhost switch
 export KEEP QUICK GUEST
 
-.PHONY: help setup build demo test bench conformance lab fuzz models fmt lint clean
+.PHONY: help setup build demo test bench conformance controllers lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +37,10 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth (QUICK=1: 
 conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")
 	@scripts/setup conformance
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(ARGS)
+
+controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open vSwitch (ARGS="--versions 13 --part match")
+	@HEDDLED="$(HEDDLED)" tests/controllers/run-faucet
+	@HEDDLED="$(HEDDLED)" tests/controllers/run-tester $(ARGS)
 
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer)
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) --switch $(or $(SWITCH),heddle)

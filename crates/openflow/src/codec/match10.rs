@@ -29,6 +29,7 @@ const VLAN_NONE: u16 = 0xffff;
 const ETH_IP: u16 = 0x0800;
 const ETH_ARP: u16 = 0x0806;
 const ETH_RARP: u16 = 0x8035;
+const ETH_IPV6: u16 = 0x86dd;
 
 /// Reads a match, and drops what has no meaning for its protocols. `true` if it has no wildcard at all (such a
 /// rule has the highest priority, §3.4 of 1.0).
@@ -78,18 +79,21 @@ pub(super) fn decode(r: &mut Reader<'_>) -> Result<(Match, bool), ErrorKind> {
     if counts(fw::DL_TYPE) {
         (k.dl_type, x.dl_type) = (dl_type, u16::MAX);
         let arp = matches!(dl_type, ETH_ARP | ETH_RARP);
-        let ip = dl_type == ETH_IP;
+        let ip4 = dl_type == ETH_IP;
+        // 1.0 does not know IPv6; as Open vSwitch does, its fields beside the addresses are taken to mean the same there.
+        let ip = ip4 || dl_type == ETH_IPV6;
         if ip && counts(fw::NW_TOS) {
             (k.nw_tos, x.nw_tos) = (tos & 0xfc, 0xfc);
         }
-        if ip || arp {
-            if counts(fw::NW_PROTO) {
-                (k.nw_proto, x.nw_proto) = (proto, 0xff);
-            }
+        if (ip || arp) && counts(fw::NW_PROTO) {
+            (k.nw_proto, x.nw_proto) = (proto, 0xff);
+        }
+        if ip4 || arp {
             [x.nw_src, x.nw_dst] = addresses;
             (k.nw_src, k.nw_dst) = (nw_src & x.nw_src, nw_dst & x.nw_dst);
         }
-        if ip && counts(fw::NW_PROTO) && matches!(proto, 1 | 2 | 6 | 17 | 132) {
+        let ported = matches!(proto, 6 | 17 | 132) || if ip4 { matches!(proto, 1 | 2) } else { proto == 58 };
+        if ip && counts(fw::NW_PROTO) && ported {
             if counts(fw::TP_SRC) {
                 (k.tp_src, x.tp_src) = (tp_src, u16::MAX);
             }
@@ -157,4 +161,45 @@ pub(super) fn encode(m: &Match, out: &mut Vec<u8>) {
     out.u32(k.nw_dst);
     out.u16(k.tp_src);
     out.u16(k.tp_dst);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A match of 1.0 on a type of packet, a protocol, DSCP and ports, with addresses that may count.
+    fn sent(dl_type: u16, proto: u8, addresses: bool) -> Vec<u8> {
+        let mut w = fw::ALL & !(fw::DL_TYPE | fw::NW_PROTO | fw::NW_TOS | fw::TP_SRC | fw::TP_DST);
+        if addresses {
+            w &= !(0x3f << fw::NW_SRC_SHIFT);
+        }
+        let mut out = Vec::new();
+        out.u32(w);
+        out.zeros(18);
+        out.u16(dl_type);
+        out.u8(0x20);
+        out.u8(proto);
+        out.zeros(2);
+        out.u32(if addresses { 0x0a00_0001 } else { 0 });
+        out.u32(0);
+        out.u16(1111);
+        out.u16(2222);
+        out
+    }
+
+    #[test]
+    fn ipv6_has_what_its_header_has_but_no_addresses() {
+        let (m, _) = decode(&mut Reader(&sent(ETH_IPV6, 6, true))).unwrap();
+        let (key, FlowMask(mask)) = (m.key, m.mask);
+        assert_eq!((key.nw_tos, key.nw_proto, key.tp_src, key.tp_dst), (0x20, 6, 1111, 2222));
+        assert_eq!((mask.nw_proto, mask.tp_src, mask.tp_dst), (0xff, u16::MAX, u16::MAX));
+        assert_eq!((key.nw_src, mask.nw_src, mask.ipv6_src), (0, 0, [0; 16]));
+        // ICMPv6 is what has a type there, ICMP is not.
+        let ports = |proto| decode(&mut Reader(&sent(ETH_IPV6, proto, false))).unwrap().0.mask.0.tp_src;
+        assert_eq!([58, 1].map(ports), [u16::MAX, 0]);
+        let mut out = Vec::new();
+        encode(&m, &mut out);
+        let (again, _) = decode(&mut Reader(&out)).unwrap();
+        assert_eq!((again.key, again.mask), (m.key, m.mask));
+    }
 }
