@@ -191,11 +191,24 @@ mod tests {
     fn ipv6_has_what_its_header_has_but_no_addresses() {
         let (m, _) = decode(&mut Reader(&sent(ETH_IPV6, 6, true))).unwrap();
         let (key, FlowMask(mask)) = (m.key, m.mask);
-        assert_eq!((key.nw_tos, key.nw_proto, key.tp_src, key.tp_dst), (0x20, 6, 1111, 2222));
-        assert_eq!((mask.nw_proto, mask.tp_src, mask.tp_dst), (0xff, u16::MAX, u16::MAX));
+        assert_eq!(
+            (key.nw_tos, key.nw_proto, key.tp_src, key.tp_dst),
+            (0x20, 6, 1111, 2222)
+        );
+        assert_eq!(
+            (mask.nw_proto, mask.tp_src, mask.tp_dst),
+            (0xff, u16::MAX, u16::MAX)
+        );
         assert_eq!((key.nw_src, mask.nw_src, mask.ipv6_src), (0, 0, [0; 16]));
         // ICMPv6 is what has a type there, ICMP is not.
-        let ports = |proto| decode(&mut Reader(&sent(ETH_IPV6, proto, false))).unwrap().0.mask.0.tp_src;
+        let ports = |proto| {
+            decode(&mut Reader(&sent(ETH_IPV6, proto, false)))
+                .unwrap()
+                .0
+                .mask
+                .0
+                .tp_src
+        };
         assert_eq!([58, 1].map(ports), [u16::MAX, 0]);
         let mut out = Vec::new();
         encode(&m, &mut out);
