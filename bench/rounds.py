@@ -65,6 +65,8 @@ def shown(row):
         parts.append(f"storm {storm['received_pps'] / 1e6:.3f} Mpps")
     if row.get("installed") is not None:
         parts.append(f"{row['installed']} flows in the datapath")
+    if row.get("changes"):
+        parts.append(f"{row['changes']:.0f} rules changed a second")
     for rate in row.get("latency_at", []):
         parts.append(f"{rate['asked'] / 1e3:.0f} kpps: p50 {rate['p50_us']:.2f} p99 {rate['p99_us']:.2f} us")
     parts.append(f"line {row['line_ns']:.0f} ns" if row.get("line_ns") else "line unknown")

@@ -18,6 +18,7 @@ class Case:
     new: bool = False       # each packet is a flow of its own
     storm: str = ""         # beside established traffic of `established` packets per second
     established: int = 1_000_000
+    changes: int = 0        # rules that change per second, none of which is about the traffic
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
@@ -33,6 +34,7 @@ class Case:
         words += [f"{self.flows}flows"] if self.flows != 1 else []
         words += ["new"] if self.new else []
         words += [f"storm_{self.storm}"] if self.storm else []
+        words += [f"{self.changes}changes"] if self.changes else []
         words += [f"touch_{self.touch}"] if self.touch != "heads" else []
         words += ["tso"] if self.tso else []
         words += ["latency"] if self.latency else []
@@ -100,6 +102,8 @@ SWITCH = {
     "normal": [Case(rules="normal"), Case(rules="normal", flows=100_000)],
     "pipeline": [Case(rules="pipeline", count=30, flows=1_000)],
     "new": [Case(rules="tuple", new=True), Case(rules="each", new=True)],
+    "changes": [Case(rules=rules, count=count, flows=50_000, changes=changes)
+                for rules, count in (("exact", 50_000), ("each", 1)) for changes in (0, 1_000)],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
 }

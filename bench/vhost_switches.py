@@ -198,12 +198,30 @@ class Vhost:
         self.prepare(case)
         seen = {}
         ports = [word for port in range(case.ports) for word in ("--port", f"listen:{self.socket(port)}")]
-        result = generate(self.heddle, [case.command(), *ports, *case.arguments(seconds, rate)],
-                          began=self.clear, ended=lambda: seen.update(self.cycles()), pid=self.switch.pid)
+        changing = self.changing(case)
+        try:
+            result = generate(self.heddle, [case.command(), *ports, *case.arguments(seconds, rate)],
+                              began=self.clear, ended=lambda: seen.update(self.cycles()), pid=self.switch.pid)
+        finally:
+            if changing:
+                changing.terminate()
+                out, _ = changing.communicate(timeout=10)
+                self.rules = None  # some of its rules are left
+        if changing:
+            done = json.loads(out)
+            seen["changes"] = done["changes"] / done["seconds"]
         if case.new:
             found = re.search(r"flows: (\d+)", self.unixctl.call("dpctl/show"))
             seen["installed"] = int(found[1]) if found else None
         return result | {"cycles": None} | seen
+
+    def changing(self, case):
+        """The process that changes rules beside the traffic, if the case has one; it runs where the generator does."""
+        if not case.changes:
+            return None
+        churn = os.path.join(os.path.dirname(os.path.abspath(__file__)), "churn.py")
+        return subprocess.Popen(["taskset", "-c", str(GENERATOR_CORE), churn, f"{self.switch.dir}/{BRIDGE}.mgmt", str(case.changes)],
+                                stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
 
 def contenders(heddled, heddle, dpdk, names, tso):
