@@ -13,12 +13,13 @@ use crate::compact::CompactKey;
 use crate::entry::{Entry, NewEntry};
 use crate::hash::HashKey;
 use crate::l1::L1;
-use crate::note::{Counted, Horizon, Note, ROOM, WideKey};
+use crate::note::{Counted, Horizon, Note, RESERVE, RING, ROOM, WideKey};
 use crate::store::Store;
 use crate::table::Table;
-use crate::translate::{Generations, Translation};
+use crate::translate::{Generations, Translate, Translation};
 use crate::tuple::{Family, MAX_LISTED, Tuple, Tuples};
 use crate::verdict::{Member, Verdict, Verdicts};
+use crate::watch::{self, Under, Watches};
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Producer;
 use std::collections::HashMap;
@@ -46,6 +47,7 @@ pub(crate) struct CacheParts {
 pub(crate) struct Cache {
     store: Store,
     verdicts: Verdicts,
+    watches: Watches,
     tuples: Tuples,
     table: Table,
     l1: L1,
@@ -70,6 +72,7 @@ impl Cache {
         Self {
             store: Store::default(),
             verdicts: Verdicts::default(),
+            watches: Watches::new(p.key),
             tuples: Tuples::new(p.max_masks),
             table: Table::new(),
             l1: p.l1,
@@ -100,9 +103,9 @@ impl Cache {
     pub(crate) fn tuple(&self, e: &Entry) -> Option<&Arc<Tuple>> {
         self.tuples.get(e.tuple())
     }
-    /// How many notes wait for the sweeper.
-    pub(crate) fn notes_waiting(&mut self) -> usize {
-        self.notes.len()
+    /// Whether so many notes wait that the sweeper should take them soon.
+    pub(crate) fn wants_sweeper(&mut self) -> bool {
+        self.notes.free() < RING - RESERVE / 2
     }
 
     fn push(&mut self, note: Note) {
@@ -145,6 +148,7 @@ impl Cache {
             self.store.free(slot);
             return None;
         }
+        let (watch, stamp) = self.enter(tuple, t).unwrap_or_default();
         let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
         let member = Member {
             slot,
@@ -180,6 +184,8 @@ impl Cache {
                 tuple,
                 hash,
                 now_ms,
+                watch,
+                stamp,
             });
         }
         self.horizon.set(self.next_id);
@@ -207,18 +213,73 @@ impl Cache {
         if self.notes.free() < ROOM {
             return None;
         }
+        let tuple = self.store.get(slot)?.tuple();
+        let entered = self.enter(tuple, t).unwrap_or_default();
         let interned = self.verdicts.intern(t, any);
-        self.rename(slot, interned);
+        self.rename(slot, interned, entered);
         Some(interned.0)
+    }
+    /// The watch of an entry under this mask with that answer, and its stamp there.
+    fn enter(&mut self, tuple: u32, t: &Translation) -> Option<(u16, u32)> {
+        let under = Self::under(&self.tuples, tuple)?;
+        self.watches.enter(t.deps.iter().copied(), &t.overrides, under)
+    }
+    /// Of an ordinary packet's mask.
+    fn under(tuples: &Tuples, tuple: u32) -> Option<Under<'_>> {
+        let held = tuples.get(tuple).filter(|t| t.family != Family::Wide)?;
+        Some(Under {
+            tuple,
+            mask: &held.mask,
+            v6: held.family == Family::V6,
+        })
     }
     /// As [`Cache::renew`], where the sweeper made the translation, of the entry that had this id.
     pub(crate) fn adopt(&mut self, slot: u32, id: u64, verdict: &Arc<Verdict>) {
-        let current = self.store.get(slot).is_some_and(|e| e.id() == id && e.alive());
+        let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
+            return;
+        };
         // One that has moved on did so for other packets than this entry's.
-        if current && !verdict.moved() && self.notes.free() >= ROOM {
-            let interned = self.verdicts.adopt(verdict);
-            self.rename(slot, interned);
+        if verdict.moved() || self.notes.free() < RESERVE {
+            return;
         }
+        let entered = match Self::under(&self.tuples, e.tuple()) {
+            // Where more is known here than was when the sweeper translated, this side finds out by itself.
+            Some(under) => match self.watches.enter(verdict.deps(), verdict.overrides(), under) {
+                Some(entered) => entered,
+                None => return,
+            },
+            None => Default::default(),
+        };
+        let interned = self.verdicts.adopt(verdict);
+        self.rename(slot, interned, entered);
+    }
+    /// The verdict of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now; `any` was
+    /// read before.
+    #[inline]
+    pub(crate) fn current(
+        &mut self,
+        slot: u32,
+        key: Option<&CompactKey>,
+        any: u64,
+        translate: &dyn Translate,
+    ) -> Option<u32> {
+        let e = self.store.get(slot)?;
+        let n = e.verdict();
+        let (watch, stamp) = e.watch();
+        if watch == watch::NONE {
+            return self.verdicts.get(n)?.valid_at(any).then_some(n);
+        }
+        if !self.watches.holds(watch, stamp, any) {
+            let stamp = self
+                .watches
+                .look(watch, key?, stamp, any, translate.generations())?;
+            e.set_stamp(stamp);
+        }
+        Some(n)
+    }
+    /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
+    pub(crate) fn is_watched(&self, slot: u32) -> bool {
+        self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
     }
     /// The entry in `slot`, if it is one of verdict `n`.
     fn member(&self, slot: u32, n: u32) -> Option<Member> {
@@ -267,7 +328,12 @@ impl Cache {
                 .known(e)
                 .is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE_FOR_ONE, None, generations))
     }
-    fn rename(&mut self, slot: u32, (verdict, is_new): (u32, bool)) {
+    fn rename(&mut self, slot: u32, (verdict, is_new): (u32, bool), (watch, stamp): (u16, u32)) {
+        if let Some(e) = self.store.get(slot) {
+            let (left, _) = e.watch();
+            e.set_watch(watch, stamp);
+            self.watches.leave(left);
+        }
         if is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
             self.push(Note::Verdict(verdict, v));
         }
@@ -316,10 +382,11 @@ impl Cache {
     /// how many entries.
     pub(crate) fn reap(&mut self) -> usize {
         let mut n = 0;
-        while !self.doomed.is_empty() && self.notes.free() >= ROOM {
+        while !self.doomed.is_empty() && self.notes.free() >= RESERVE {
             let Some(slot) = self.doomed.pop() else { break };
             let Some(e) = self.store.get(slot) else { continue };
             let (id, verdict, tuple, counted) = (e.id(), e.verdict(), e.tuple(), Self::counted(e));
+            self.watches.leave(e.watch().0);
             let port = match self.wide.remove(&slot) {
                 Some(w) => w.port,
                 None => e.key().in_port(),
@@ -337,7 +404,7 @@ impl Cache {
         }
         let notes = &mut self.notes;
         self.verdicts
-            .reap(|v| notes.free() > 0 && notes.push(Note::VerdictGone(v)).is_ok());
+            .reap(|v| notes.free() > RESERVE && notes.push(Note::VerdictGone(v)).is_ok());
         if n > 0 {
             self.table.tidy();
         }

@@ -124,6 +124,13 @@ impl Known {
                 .is_some_and(|(k, n)| (k ^ v) & m & n != 0)
         })
     }
+    /// Whether a change has nothing to do with any of the packets.
+    pub(crate) fn passes(&self, c: Changed<'_>) -> bool {
+        match c {
+            Changed::Rule(m) => self.excludes_match(m),
+            Changed::Rules(c) => self.excludes_common(c),
+        }
+    }
     fn excludes_match(&self, m: &MiniMatch) -> bool {
         let words = m.mask.words().iter().zip(m.values.iter());
         self.excludes(words.map(|((i, m), v)| (usize::from(*i), m, v)))
@@ -135,7 +142,29 @@ impl Known {
 
 /// Bits that several matches all ask for, with the same values: word, bits, values. None: anything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Common(Vec<(u8, u64, u64)>);
+pub(crate) struct Common(Vec<(u8, u64, u64)>);
+
+/// One thing that a log tells.
+#[derive(Clone, Copy)]
+pub(crate) enum Changed<'a> {
+    /// A rule with this match came, went or does something else.
+    Rule(&'a MiniMatch),
+    /// Rules that have this in common did.
+    Rules(&'a Common),
+}
+
+impl Changed<'_> {
+    /// The bits that it asks for: word, mask, value.
+    pub(crate) fn each(self, mut f: impl FnMut(usize, u64, u64)) {
+        match self {
+            Self::Rule(m) => {
+                let words = m.mask.words().iter().zip(m.values.iter());
+                words.for_each(|((i, m), v)| f(usize::from(*i), *m, *v));
+            }
+            Self::Rules(c) => c.0.iter().for_each(|(i, m, v)| f(usize::from(*i), *m, *v)),
+        }
+    }
+}
 
 impl Common {
     fn of(m: &MiniMatch) -> Self {
@@ -298,6 +327,22 @@ impl Log {
             last: generation,
             common: common.clone(),
         }
+    }
+
+    /// Tells what changed after generation `from`, up to `to`, until `f` says that it need not know more. `false`: not all was told.
+    pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(Changed<'_>) -> bool) -> bool {
+        to.saturating_sub(from) <= KEPT
+            && (from + 1..=to).all(|generation| {
+                let record = place(&self.records, generation).map(|at| at.load());
+                let record = record.as_ref().and_then(|r| r.as_ref());
+                let Some(r) = record.filter(|r| r.generation == generation) else {
+                    return false;
+                };
+                match &r.listed {
+                    Some(listed) => listed.iter().all(|m| f(Changed::Rule(m))),
+                    None => f(Changed::Rules(&r.common)),
+                }
+            })
     }
 
     /// Whether none of what changed after generation `from`, up to `to`, is about these packets. `patience` is counted down by

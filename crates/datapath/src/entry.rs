@@ -14,7 +14,7 @@
 
 use crate::compact::{CompactKey, CompactMask};
 use std::sync::atomic::{
-    AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
+    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
 };
 use zerocopy::FromZeros;
 
@@ -32,7 +32,10 @@ pub(crate) struct Entry {
     bytes: AtomicU64,
     /// Milliseconds of the datapath's clock: last use, or creation while there were no packets.
     used_ms: AtomicU64,
-    tcp_flags: AtomicU64,
+    tcp_flags: AtomicU16,
+    /// Its watch, and up to which of its changes the entry is known to be right. The owner's alone.
+    watch: AtomicU16,
+    stamp: AtomicU32,
     /// Hash of the masked key, by which the wildcarded cache finds the entry again.
     hash: AtomicU64,
 }
@@ -46,6 +49,8 @@ pub(crate) struct NewEntry {
     pub(crate) tuple: u32,
     pub(crate) hash: u64,
     pub(crate) now_ms: u64,
+    pub(crate) watch: u16,
+    pub(crate) stamp: u32,
 }
 
 /// What a reader sees of an entry in use.
@@ -78,6 +83,7 @@ impl Entry {
         self.used_ms.store(n.now_ms, Relaxed);
         self.tcp_flags.store(0, Relaxed);
         self.hash.store(n.hash, Relaxed);
+        self.set_watch(n.watch, n.stamp);
         self.id.store(n.id, Release);
     }
     /// Frees it: from now on the fields mean nothing.
@@ -99,8 +105,8 @@ impl Entry {
         add(&self.bytes, bytes);
         self.used_ms.store(now_ms, Relaxed);
         if tcp_flags != 0 {
-            let flags = self.tcp_flags.load(Relaxed) | u64::from(tcp_flags);
-            self.tcp_flags.store(flags, Relaxed);
+            self.tcp_flags
+                .store(self.tcp_flags.load(Relaxed) | tcp_flags, Relaxed);
         }
     }
     /// Its id; zero: free.
@@ -121,6 +127,19 @@ impl Entry {
     #[inline]
     pub(crate) fn tuple(&self) -> u32 {
         self.tuple.load(Relaxed)
+    }
+    /// Its watch and its stamp there.
+    #[inline]
+    pub(crate) fn watch(&self) -> (u16, u32) {
+        (self.watch.load(Relaxed), self.stamp.load(Relaxed))
+    }
+    #[inline]
+    pub(crate) fn set_stamp(&self, stamp: u32) {
+        self.stamp.store(stamp, Relaxed);
+    }
+    pub(crate) fn set_watch(&self, watch: u16, stamp: u32) {
+        self.watch.store(watch, Relaxed);
+        self.stamp.store(stamp, Relaxed);
     }
     pub(crate) fn hash(&self) -> u64 {
         self.hash.load(Relaxed)
@@ -161,7 +180,7 @@ impl Entry {
             packets: self.packets.load(Relaxed),
             bytes: self.bytes.load(Relaxed),
             used_ms: self.used_ms.load(Relaxed),
-            tcp_flags: u16::try_from(self.tcp_flags.load(Relaxed)).unwrap_or(0),
+            tcp_flags: self.tcp_flags.load(Relaxed),
         };
         // Pairs with the owner's fences: a field of a later id was seen only if its zero is seen here.
         fence(Acquire);

@@ -37,6 +37,7 @@ mod tx;
 mod upcalls;
 mod verdict;
 pub mod view;
+mod watch;
 mod worker;
 
 #[cfg(test)]

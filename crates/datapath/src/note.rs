@@ -16,6 +16,9 @@ pub(crate) const RING: usize = 8192;
 /// Room that an installation needs at most.
 pub(crate) const ROOM: usize = 4;
 
+/// Room that is left for installations by all else: a thousand rules that go at once must not keep new flows from being cached.
+pub(crate) const RESERVE: usize = RING / 2;
+
 /// Masked words of an extraordinary packet's key, with the mask.
 #[derive(Debug)]
 pub(crate) struct WideKey {

@@ -4,7 +4,8 @@
 //! are idle or whose fresh translation differs, gives those whose translation agrees a verdict that holds again, and tells the workers.
 //!
 //! **Cost.** A pass reads one cache line per entry. It goes chunk by chunk (16,384 entries) and lets go of its lock in between; workers
-//! never take the lock. `Credit::credit` and `Translate::translate` are called under it, so they must not call the datapath.
+//! never take the lock. While rules change all the time, a pass does not look at all entries that are in use again: their worker does, with each
+//! packet. `Credit::credit` and `Translate::translate` are called under it, so they must not call the datapath.
 
 mod records;
 
@@ -23,6 +24,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Stale entries that a pass looks at although their worker does so with each packet: beyond that it trusts the worker with those that were
+/// used in the last [`HOT_MS`].
+const LOOKS: u64 = 1024;
+const HOT_MS: u64 = 1000;
 /// Idle time allowed while the entries reach the limit, milliseconds.
 const HURRIED_IDLE_MS: u64 = 100;
 
@@ -79,6 +84,8 @@ struct Pass {
     max_idle: u64,
     worker: usize,
     chunk: usize,
+    /// Stale entries looked at.
+    looked: u64,
     /// Verdicts made in this pass, by fingerprint.
     made: HashMap<u64, Arc<Verdict>>,
 }
@@ -175,6 +182,7 @@ impl Sweep {
             .min(self.shared.max_idle_ms.load(Relaxed)),
             worker: 0,
             chunk: 0,
+            looked: 0,
             made: HashMap::new(),
         }
     }
@@ -285,6 +293,11 @@ impl Look<'_> {
         if held.verdict.recheck(any, generations) {
             return true;
         }
+        let hot = seen.now.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.used_ms) < HOT_MS;
+        if hot && self.pass.looked >= LOOKS {
+            return true;
+        }
+        self.pass.looked += 1;
         let verdict = Arc::clone(&held.verdict);
         let body = Arc::clone(&verdict.body);
         let Some((key, tuple)) = r.key(seen) else {

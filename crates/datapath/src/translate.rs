@@ -10,7 +10,7 @@
 //! a control-plane writer may hold, no I/O.
 
 use crate::action::Action;
-use crate::changes::{Changes, Known, Log, Override};
+use crate::changes::{Changed, Changes, Known, Log, Override};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -107,6 +107,18 @@ impl Generations {
         self.log(slot)
             .and_then(OnceLock::get)
             .is_some_and(|log| log.pass_by(from, now, known, patience))
+    }
+    /// Tells what changed in `slot` from `generation` until `now`, as far as `f` goes along. `false`: not all was told.
+    pub(crate) fn changed(
+        &self,
+        slot: u16,
+        from: u64,
+        now: u64,
+        f: &mut dyn FnMut(Changed<'_>) -> bool,
+    ) -> bool {
+        self.log(slot)
+            .and_then(OnceLock::get)
+            .is_some_and(|log| log.tell(from, now, f))
     }
     fn count_up(&self, slot: u16) {
         self.counter(slot).fetch_add(1, Ordering::Release);

@@ -143,6 +143,14 @@ impl Verdict {
         }
         true
     }
+    /// What it depends on.
+    pub(crate) fn deps(&self) -> impl ExactSizeIterator<Item = Dep> + Clone {
+        self.deps.iter().map(HeldDep::now)
+    }
+    /// What lookups saw that is not what the packet brought.
+    pub(crate) fn overrides(&self) -> &[Override] {
+        &self.overrides
+    }
     /// Whether its generations have been moved on since it was made.
     pub(crate) fn moved(&self) -> bool {
         self.moved.load(Relaxed)

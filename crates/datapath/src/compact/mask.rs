@@ -40,6 +40,13 @@ impl CompactMask {
         };
         Self(parts.key().0)
     }
+    /// As [`CompactMask::of`], without what always counts: of no bits, none. The same of a key gives its words as far as fields go.
+    pub(crate) fn of_fields(mask: &FlowMask, v6: bool) -> Self {
+        let mut bits = Self::of(mask, v6);
+        bits.0[1] &= u64::from(u32::MAX);
+        bits.0[2] &= u64::MAX >> 8;
+        bits
+    }
     /// The bits of this mask in which two keys are equal.
     pub(crate) fn agreeing(&self, a: &CompactKey, b: &CompactKey) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & !(a.0[i] ^ b.0[i])))
@@ -96,6 +103,10 @@ impl CompactMask {
 impl CompactKey {
     pub(crate) fn masked(&self, mask: &CompactMask) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & mask.0[i]))
+    }
+    /// Of an ordinary packet of this family, with nothing else in it.
+    pub(crate) fn of_family(v6: bool) -> Self {
+        Self([0, 0, if v6 { u64::from(KIND_V6) << 56 } else { 0 }, 0, 0, 0, 0, 0])
     }
     /// Whether it is IPv6's.
     pub(crate) fn is_v6(&self) -> bool {

@@ -131,11 +131,11 @@ impl Worker {
         for r in 0..self.scratch.parsed.runs.len() {
             let run = self.scratch.parsed.runs[r];
             let found = self.cache.found(r);
-            // The usual case: an entry whose verdict is known to hold.
-            if let Some(e) = self.cache.entry(found.slot)
-                && let n = e.verdict()
+            // The usual case: an entry that is known to be right.
+            let key = self.scratch.parsed.key(r);
+            if let Some(n) = self.cache.current(found.slot, key, any, &*self.shared.translate)
+                && let Some(e) = self.cache.entry(found.slot)
                 && let Some(v) = self.cache.verdict(n)
-                && v.valid_at(any)
             {
                 let packets = u64::from(run.end - run.first);
                 e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));

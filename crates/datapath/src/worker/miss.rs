@@ -72,7 +72,8 @@ impl Worker {
         any: u64,
         now_ms: u64,
     ) -> (Choice, Option<u32>) {
-        if let Some(number) = self.recheck(slot, any) {
+        let key = self.scratch.parsed.key(r).copied();
+        if let Some(number) = self.recheck(slot, key.as_ref(), any) {
             return (Choice::Verdict(number), Some(slot));
         }
         let key = self.full_key(r, i);
@@ -87,7 +88,7 @@ impl Worker {
         any: u64,
         now_ms: u64,
     ) -> (Choice, Option<u32>) {
-        match self.recheck(slot, any) {
+        match self.recheck(slot, subject.compact.as_ref(), any) {
             Some(number) => (Choice::Verdict(number), Some(slot)),
             None => self.renew_of(slot, subject, any, now_ms),
         }
@@ -101,12 +102,16 @@ impl Worker {
         }
     }
 
-    /// The verdict of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets.
-    fn recheck(&self, slot: u32, any: u64) -> Option<u32> {
+    /// The verdict of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this key.
+    fn recheck(&mut self, slot: u32, key: Option<&CompactKey>, any: u64) -> Option<u32> {
+        let current = self.cache.current(slot, key, any, &*self.shared.translate);
+        if current.is_some() || self.cache.is_watched(slot) {
+            return current;
+        }
+        let generations = self.shared.translate.generations();
         let number = self.cache.entry(slot)?.verdict();
         let verdict = self.cache.verdict(number)?;
-        let generations = self.shared.translate.generations();
-        let holds = verdict.valid_at(any) || verdict.recheck(any, generations);
+        let holds = verdict.recheck(any, generations);
         (holds || self.cache.passes_by(slot, any, generations)).then_some(number)
     }
 
@@ -170,7 +175,7 @@ impl Worker {
         for c in &t.credits {
             c.credit(1, len, now_ms, key.tcp_flags);
         }
-        if self.cache.notes_waiting() > crate::note::RING / 2 {
+        if self.cache.wants_sweeper() {
             self.shared.wake_sweeper();
         }
         if !t.uncacheable

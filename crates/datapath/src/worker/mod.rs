@@ -37,8 +37,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What the sweeper has found is acted on in steps of this many entries per iteration.
+/// What the sweeper has found is acted on in steps of this many entries per iteration; of fewer, while there are packets.
 const FINDINGS_STEP: usize = 64;
+const FINDINGS_STEP_BUSY: usize = 16;
 /// A round without packets answers those who wait for one; so does this many rounds with packets.
 const SYNC_ROUNDS: u32 = 256;
 /// Masks are put in order of hits every so many milliseconds.
@@ -411,7 +412,12 @@ impl Worker {
 
     /// A bounded piece of housekeeping.
     fn maintain(&mut self) {
-        for _ in 0..FINDINGS_STEP {
+        let most = if self.active > 0 {
+            FINDINGS_STEP_BUSY
+        } else {
+            FINDINGS_STEP
+        };
+        for _ in 0..most {
             match self.findings.pop_front() {
                 None => break,
                 Some((slot, id, None)) => self.cache.evict(slot, id),
@@ -427,6 +433,9 @@ impl Worker {
     fn reap(&mut self) {
         let n = self.cache.reap();
         if n > 0 {
+            if self.cache.wants_sweeper() {
+                self.shared.wake_sweeper();
+            }
             self.shared.n_flows.fetch_sub(n, Relaxed);
             self.counters.flows.set(self.cache.len() as u64);
             self.counters.masks.set(self.cache.n_masks() as u64);
