@@ -4,23 +4,26 @@
     bench/churn.py SOCKET RATE [--in-port N]
 
 Speaks OpenFlow 1.0 on a bridge's management socket: RATE flow mods a second, evenly spread, each an addition or the strict deletion
-of a rule of all five fields, as `heddle bench rules --kind exact` has them, of flows beyond those that are sent. Every hundredth
-is followed by a barrier. Ends with SIGTERM; then prints, as JSON, how many changes the switch has confirmed, and in which time.
+of a rule of all five fields, as `heddle bench rules --kind exact` has them: the same addresses and source ports, in any combination, and
+other destination ports. Every hundredth is followed by a barrier. Ends with SIGTERM; then prints, as JSON, how many changes the switch has confirmed, and in which time.
 """
 
 import argparse
 import json
+import random
 import select
 import signal
 import socket
 import struct
 import time
 
-FIRST, RULES, PORTS = 2_000_000, 1_000, 1 << 14
+RULES, FLOWS, PORTS = 1_000, 50_000, 1 << 14
 HELLO, ERROR, ECHO, ECHO_REPLY, FLOW_MOD, BARRIER, BARRIER_REPLY = 0, 1, 2, 3, 14, 18, 19
 ADD, DELETE_STRICT = 0, 4
 # All fields but the tag, the Ethernet addresses and the type of service count.
 WILDCARDS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20 | 1 << 21
+# Not evenly spread on purpose: nothing that all of them have in common tells them from the flows.
+TARGETS = [(random.randrange(FLOWS), random.choice([port for port in range(1024, 9216) if port != 5001])) for _ in range(RULES)]
 
 
 def message(kind, xid, body=b""):
@@ -30,10 +33,10 @@ def message(kind, xid, body=b""):
 def change(number, in_port, xid):
     """The change of this number: all rules come, one after the other, and then all of them go."""
     command = ADD if number // RULES % 2 == 0 else DELETE_STRICT
-    flow = FIRST + number % RULES
+    flow, dport = TARGETS[number % RULES]
     _, a, b, c = (flow // PORTS).to_bytes(4, "big")
     match = struct.pack("!IH12xHBxHBB2x4s4sHH", WILDCARDS, in_port, 0, 0, 0x0800, 0, 17, bytes((10, a, b, c)), bytes((20, a, c, b)),
-                        1024 + flow % PORTS, 5001)
+                        1024 + flow % PORTS, dport)
     actions = struct.pack("!HHHH", 0, 8, in_port + 1, 0) if command == ADD else b""
     return message(FLOW_MOD, xid, match + struct.pack("!QHHHHIHH", 0, command, 0, 0, 0x8000, 0xffffffff, 0xffff, 0) + actions)
 

@@ -105,7 +105,7 @@ impl Cache {
     }
     /// Whether so many notes wait that the sweeper should take them soon.
     pub(crate) fn wants_sweeper(&mut self) -> bool {
-        self.notes.free() < RING - RESERVE / 2
+        !self.notes.has_room(RING - RESERVE / 2)
     }
 
     fn push(&mut self, note: Note) {
@@ -124,7 +124,7 @@ impl Cache {
         now_ms: u64,
     ) -> Option<u32> {
         let port = key.in_port;
-        if port > MAX_LISTED || self.notes.free() < ROOM {
+        if port > MAX_LISTED || !self.notes.has_room(ROOM) {
             return None;
         }
         let taken = self.store.take()?;
@@ -210,7 +210,7 @@ impl Cache {
     /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or creditors: the
     /// entry goes on with the verdict that says so, whose number is returned. `None`: no room to say it.
     pub(crate) fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
-        if self.notes.free() < ROOM {
+        if !self.notes.has_room(ROOM) {
             return None;
         }
         let tuple = self.store.get(slot)?.tuple();
@@ -239,7 +239,7 @@ impl Cache {
             return;
         };
         // One that has moved on did so for other packets than this entry's.
-        if verdict.moved() || self.notes.free() < RESERVE {
+        if verdict.moved() || !self.notes.has_room(RESERVE) {
             return;
         }
         let entered = match Self::under(&self.tuples, e.tuple()) {
@@ -382,7 +382,7 @@ impl Cache {
     /// how many entries.
     pub(crate) fn reap(&mut self) -> usize {
         let mut n = 0;
-        while !self.doomed.is_empty() && self.notes.free() >= RESERVE {
+        while !self.doomed.is_empty() && self.notes.has_room(RESERVE) {
             let Some(slot) = self.doomed.pop() else { break };
             let Some(e) = self.store.get(slot) else { continue };
             let (id, verdict, tuple, counted) = (e.id(), e.verdict(), e.tuple(), Self::counted(e));
@@ -404,7 +404,7 @@ impl Cache {
         }
         let notes = &mut self.notes;
         self.verdicts
-            .reap(|v| notes.free() > RESERVE && notes.push(Note::VerdictGone(v)).is_ok());
+            .reap(|v| notes.has_room(RESERVE) && notes.push(Note::VerdictGone(v)).is_ok());
         if n > 0 {
             self.table.tidy();
         }

@@ -117,13 +117,17 @@ impl<T: Send> Producer<T> {
         self.shared.tail.store(self.tail, Release); // pairs with the Acquire in `Consumer::pop`
         Ok(())
     }
-    /// How many items surely fit now.
+    /// How many items surely fit now. More may, unless it is none; see [`Producer::has_room`].
     pub fn free(&mut self) -> usize {
         let cap = self.shared.slots.len() as u64;
         if self.tail - self.head_seen == cap {
             self.head_seen = self.shared.head.load(Acquire); // pairs with the Release in `Consumer::pop`
         }
         usize::try_from(cap - (self.tail - self.head_seen)).unwrap_or(0)
+    }
+    /// Whether `n` more items fit; looks anew where the last look says no.
+    pub fn has_room(&mut self, n: usize) -> bool {
+        self.free() >= n || self.shared.slots.len() - self.len() >= n
     }
     /// How many items wait, as seen now.
     pub fn len(&mut self) -> usize {
@@ -188,6 +192,8 @@ mod tests {
                 } else {
                     prop_assert_eq!(c.pop().map(|b| *b), twin.pop_front());
                 }
+                let room = cap - twin.len();
+                prop_assert!(p.has_room(room) && !p.has_room(room + 1));
                 prop_assert_eq!(p.len(), twin.len());
                 prop_assert_eq!(c.is_empty(), twin.is_empty());
             }

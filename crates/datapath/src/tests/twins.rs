@@ -292,6 +292,69 @@ proptest! {
     }
 }
 
+/// A sweeper that takes its time: entries that go by thousands leave room for new ones, and all are told of in the end.
+#[test]
+fn what_goes_leaves_room_for_what_comes() {
+    let (notes, notes_rx) = heddle_sync::ring::ring(RING);
+    let horizon = Arc::new(Horizon::default());
+    let mut records = Records::new(notes_rx, Arc::clone(&horizon));
+    let l1 = L1::new(16, 64).unwrap();
+    let mut cache = Cache::new(CacheParts {
+        l1,
+        max_masks: 4,
+        key: HashKey::random(),
+        notes,
+        horizon,
+    });
+    let compactor = Compactor::default();
+    let mut mask = FlowMask::default();
+    mask.0.nw_dst = u32::MAX;
+    let key = |n: u32| FlowKey {
+        in_port: 1,
+        dl_type: 0x0800,
+        nw_proto: 17,
+        nw_dst: n,
+        ..FlowKey::default()
+    };
+    let insert = |cache: &mut Cache, n: u32, r: u32| {
+        let mut t = Translation {
+            mask,
+            ..Translation::default()
+        };
+        // Each has a verdict of its own.
+        t.actions.push(Action::Output(crate::PortNo(r)));
+        cache
+            .insert(&key(n), compactor.of(&key(n)).as_ref(), &mut t, 1, 5)
+            .is_some()
+    };
+    let n = u32::try_from(RING).unwrap() * 2;
+    for i in 0..n {
+        assert!(insert(&mut cache, i, i));
+        if i % 1000 == 0 {
+            records.drain();
+        }
+    }
+    records.drain();
+    for i in 0..n {
+        let slot = cache.find_one(&compactor.of(&key(i)).unwrap()).unwrap();
+        cache.forget(slot);
+    }
+    cache.reap();
+    assert!(cache.len() > 0, "they cannot all be told of at once");
+    assert!(cache.wants_sweeper());
+    for i in 0..100 {
+        assert!(insert(&mut cache, n + i, i));
+    }
+    let mut rounds = 0;
+    while cache.len() > 100 {
+        records.drain();
+        cache.reap();
+        rounds += 1;
+        assert!(rounds < 20);
+    }
+    assert_eq!(seen(&mut records).len(), 100);
+}
+
 /// An entry of the linear list.
 #[derive(Debug)]
 struct Plain {
