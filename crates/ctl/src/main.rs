@@ -2,6 +2,7 @@
 
 mod bench;
 mod guest;
+mod say;
 mod top;
 
 use clap::{Parser, Subcommand};
@@ -34,7 +35,7 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("heddle: {e:#}");
+            eprintln!("heddle: {}", say::error(&e));
             ExitCode::FAILURE
         }
     }

@@ -61,6 +61,18 @@ impl Engine {
     /// # Errors
     /// [`RunError`].
     pub fn connect(endpoints: &[Endpoint], setup: &Setup, loads: &[Load]) -> Result<Self, RunError> {
+        Self::connect_and_tell(endpoints, setup, loads, &mut |_| ())
+    }
+    /// As [`Engine::connect`]; calls `tell` with what it waits for.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub fn connect_and_tell(
+        endpoints: &[Endpoint],
+        setup: &Setup,
+        loads: &[Load],
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Self, RunError> {
         let at = |port| move |error| RunError::Session { port, error };
         // All sockets first: a back end may wait for one while we wait for another.
         let mut links = Vec::new();
@@ -70,7 +82,9 @@ impl Engine {
         let mut ports = Vec::new();
         for (i, mut link) in links.into_iter().enumerate() {
             let config = setup.nic(load_of(loads, i)?.shape);
-            let nic = link.open(&config, START).map_err(at(i))?;
+            let nic = link
+                .open(&config, START, &mut |text| tell(&format!("port {i}: {text}")))
+                .map_err(at(i))?;
             ports.push(Port::new(nic, Some(link)));
         }
         Self::over(ports, setup, loads)

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// How long one answer of a back end may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long nothing is said about a switch that is not there.
+const SOON: Duration = Duration::from_secs(1);
+
 /// A port's socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
@@ -21,6 +24,19 @@ impl Endpoint {
     pub fn path(&self) -> &Path {
         match self {
             Self::Listen(p) | Self::Connect(p) => p,
+        }
+    }
+    /// What a side waits for that is alone at this socket; for people.
+    pub fn wanted(&self) -> String {
+        match self {
+            Self::Listen(p) => format!(
+                "waiting for a switch to connect to {} (a dpdkvhostuserclient port with that path)",
+                p.display()
+            ),
+            Self::Connect(p) => format!(
+                "waiting for a switch that listens at {} (a dpdkvhostuser port)",
+                p.display()
+            ),
         }
     }
 }
@@ -68,12 +84,30 @@ impl Link {
             None => Frontend::connect(self.endpoint.path(), wait, PATIENCE).map(Some),
         }
     }
-    /// The first connection: makes the device of what both sides have.
+    /// The first connection: makes the device of what both sides have. Calls `tell` once with what it waits for, when that takes more than a
+    /// moment.
     ///
     /// # Errors
     /// [`FrontendError`].
-    pub fn open(&mut self, config: &NicConfig, wait: Duration) -> Result<Nic, FrontendError> {
-        let mut front = self.front(wait)?.ok_or(FrontendError::Timeout {
+    pub fn open(
+        &mut self,
+        config: &NicConfig,
+        wait: Duration,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Nic, FrontendError> {
+        let soon = match self.front(SOON.min(wait)) {
+            Ok(Some(front)) => Some(front),
+            Ok(None) | Err(FrontendError::Path { .. }) => None,
+            Err(e) => return Err(e),
+        };
+        let met = match soon {
+            Some(front) => Some(front),
+            None => {
+                tell(&self.endpoint.wanted());
+                self.front(wait.saturating_sub(SOON))?
+            }
+        };
+        let mut front = met.ok_or(FrontendError::Timeout {
             what: "a back end",
             after: wait,
         })?;

@@ -250,3 +250,23 @@ fn partners() {
     assert_eq!([0, 1, 2].map(|p| both.target(p, 3)), [Some(1), Some(0), Some(2)]);
     assert_eq!(one.target(0, 1), Some(0));
 }
+
+/// Nobody is there: it says what it waits for, once, and then that nobody came.
+#[test]
+fn what_is_waited_for_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("vm0");
+    let config = Setup::default().nic(Shape::Udp(64));
+    for (endpoint, says) in [
+        (Endpoint::Connect(path.clone()), "listens at"),
+        (Endpoint::Listen(path.clone()), "connect to"),
+    ] {
+        let mut told = Vec::new();
+        let mut link = Link::new(endpoint).unwrap();
+        let wait = Duration::from_millis(1200);
+        link.open(&config, wait, &mut |text| told.push(text.to_owned()))
+            .unwrap_err();
+        let [text] = &told[..] else { panic!("{told:?}") };
+        assert!(text.contains(says) && text.contains("vm0"), "{text}");
+    }
+}

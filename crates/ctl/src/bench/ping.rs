@@ -1,10 +1,11 @@
 //! `heddle bench ping`.
 
+use super::measurement::connect;
 use super::options::{DeviceOptions, core};
 use anyhow::{Result, bail};
 use heddle_bench::frame::Shape;
 use heddle_bench::ping::{Plan, exchange};
-use heddle_bench::run::{Endpoint, Engine, Load};
+use heddle_bench::run::{Endpoint, Load};
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -43,7 +44,7 @@ impl Args {
             shape: Shape::Udp(self.max),
             ..Load::default()
         };
-        let mut engine = Engine::connect(&self.ports, &self.device.setup(), &[load])?;
+        let mut engine = connect(&self.ports, &self.device.setup(), &[load])?;
         let plan = Plan {
             count: self.count,
             sizes: (self.min, self.max),

@@ -1,12 +1,10 @@
 //! `heddle bench switch`.
 
-use super::options::{DeviceOptions, LoadOptions, core};
-use super::output::Output;
+use super::measurement::{Measurement, connect};
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use heddle_bench::flows::{Order, Spread};
-use heddle_bench::line;
-use heddle_bench::run::{Endpoint, Engine, Load};
+use heddle_bench::run::{Endpoint, Load};
 use heddle_bench::traffic::Checks;
 
 /// What storms.
@@ -30,11 +28,7 @@ pub(crate) struct Args {
     #[arg(long)]
     storm_rate: Option<f64>,
     #[command(flatten)]
-    device: DeviceOptions,
-    #[command(flatten)]
-    load: LoadOptions,
-    #[command(flatten)]
-    output: Output,
+    measurement: Measurement,
 }
 
 impl Args {
@@ -42,10 +36,8 @@ impl Args {
         if self.storm.is_some() && self.ports.len() < 4 {
             bail!("a storm needs four ports");
         }
-        let (setup, timing) = (self.device.setup(), self.load.timing()?);
-        self.output.begin();
-        for &size in &self.load.size {
-            let established = self.load.load(size);
+        let m = &self.measurement;
+        m.each(|setup, established, timing| {
             let mut loads = vec![established];
             if let Some(storm) = self.storm {
                 loads.push(Load {
@@ -60,13 +52,10 @@ impl Args {
                     ..established
                 });
             }
-            let line = line::round_trip_ns(self.load.core, self.load.switch_core);
-            core(self.load.core)?;
-            let mut engine = Engine::connect(&self.ports, &setup, &loads)?;
-            let outcome = engine.measure_and_tell(&timing, &mut |step| self.output.step(step))?;
+            let mut engine = connect(&self.ports, setup, &loads)?;
+            let outcome = m.run(&mut engine, timing)?;
             engine.close()?;
-            self.output.row(size, &outcome, line, None)?;
-        }
-        Ok(())
+            Ok((outcome, None))
+        })
     }
 }

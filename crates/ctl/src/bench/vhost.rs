@@ -1,10 +1,8 @@
 //! `heddle bench vhost`.
 
-use super::options::{DeviceOptions, LoadOptions, core};
-use super::output::Output;
-use anyhow::{Result, bail};
-use heddle_bench::line;
-use heddle_bench::run::{Endpoint, Engine};
+use super::measurement::{Measurement, connect};
+use anyhow::Result;
+use heddle_bench::run::Endpoint;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -15,31 +13,20 @@ pub(crate) struct Args {
     #[arg(long)]
     reconnect: bool,
     #[command(flatten)]
-    device: DeviceOptions,
-    #[command(flatten)]
-    load: LoadOptions,
-    #[command(flatten)]
-    output: Output,
+    measurement: Measurement,
 }
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
-        if self.load.size.is_empty() {
-            bail!("no sizes");
-        }
-        let (setup, timing) = (self.device.setup(), self.load.timing()?);
-        self.output.begin();
-        for &size in &self.load.size {
-            let line = line::round_trip_ns(self.load.core, self.load.switch_core);
-            core(self.load.core)?;
-            let mut engine = Engine::connect(&self.ports, &setup, &[self.load.load(size)])?;
+        let m = &self.measurement;
+        m.each(|setup, load, timing| {
+            let mut engine = connect(&self.ports, setup, &[load])?;
             if self.reconnect {
                 engine.reconnecting();
             }
-            let outcome = engine.measure_and_tell(&timing, &mut |step| self.output.step(step))?;
+            let outcome = m.run(&mut engine, timing)?;
             engine.close()?;
-            self.output.row(size, &outcome, line, None)?;
-        }
-        Ok(())
+            Ok((outcome, None))
+        })
     }
 }

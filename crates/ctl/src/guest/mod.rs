@@ -7,11 +7,12 @@
 
 mod nic;
 
+use crate::say;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use heddle_bench::run::Endpoint;
 use heddle_sys::{Epoll, TapQueue};
-use heddle_vhost_user::frontend::{Frontend, Listener};
+use heddle_vhost_user::frontend::{Frontend, FrontendError, Listener};
 use heddle_vhost_user::message::ProtocolFeatures;
 use heddle_virtio::Features;
 use nic::Nic;
@@ -20,6 +21,10 @@ use std::time::{Duration, Instant};
 
 /// How long the switch may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long nothing is said about a switch that is not there.
+const SOON: Duration = Duration::from_secs(1);
+/// Between attempts: the first pause, which doubles up to the last.
+const AGAIN: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(2)];
 /// How often the connection is looked at, milliseconds.
 const LOOK_MS: i32 = 20;
 
@@ -90,33 +95,46 @@ impl Args {
         };
         let mut nic = Nic::new(features, self.queues, self.ring)?;
         println!("tap {} is there, features {:#018x}", self.tap, features.bits());
+        let (mut pause, mut said) = (AGAIN[0], String::new());
         loop {
             let mut front = self.meet(listener.as_ref())?;
-            match self.hand_over(&mut front, &nic) {
-                Ok(()) => {}
-                Err(e) => {
-                    println!("no session: {e:#}");
-                    std::thread::sleep(Duration::from_millis(200));
-                    continue;
+            if let Err(e) = self.hand_over(&mut front, &nic) {
+                let text = say::error(&e);
+                if text != said {
+                    println!("no session: {text}");
+                    said = text;
                 }
+                drop(front);
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(AGAIN[1]);
+                continue;
             }
+            (pause, said) = (AGAIN[0], String::new());
             println!("connected");
             let why = serve(&mut front, &mut nic, &tap)?;
-            println!("disconnected: {why:#}");
+            println!("disconnected: {}", say::error(&why));
         }
     }
 
     /// Waits for the switch.
     fn meet(&self, listener: Option<&Listener>) -> Result<Frontend> {
         const LONG: Duration = Duration::from_secs(3600);
-        match (&self.port, listener) {
-            (Endpoint::Connect(path), _) => Ok(Frontend::connect(path, LONG, PATIENCE)?),
-            (_, Some(listener)) => match listener.accept(LONG, PATIENCE)? {
-                Some(front) => Ok(front),
-                None => bail!("no switch came"),
-            },
-            _ => bail!("an endpoint that listens has a listener"),
+        for wait in [SOON, LONG] {
+            let met = match (&self.port, listener) {
+                (Endpoint::Connect(path), _) => match Frontend::connect(path, wait, PATIENCE) {
+                    Err(FrontendError::Path { .. }) if wait == SOON => None,
+                    met => Some(met?),
+                },
+                (_, Some(listener)) => listener.accept(wait, PATIENCE)?,
+                _ => bail!("an endpoint that listens has a listener"),
+            };
+            match met {
+                Some(front) => return Ok(front),
+                None if wait == SOON => say::waiting(&self.port.wanted()),
+                None => {}
+            }
         }
+        bail!("no switch came")
     }
 
     fn hand_over(&self, front: &mut Frontend, nic: &Nic) -> Result<()> {

@@ -40,6 +40,12 @@ pub enum FrontendError {
     /// The back end closed the connection.
     #[error("the back end closed the connection")]
     Closed,
+    /// The back end closed the connection before it answered anything.
+    #[error(
+        "the switch closed the connection before its first answer: it serves another front end at this socket, or has this one wait \
+         after a fault (its log and Interface.status say which)"
+    )]
+    TurnedAway,
     /// No answer in time.
     #[error("no answer to {what} within {after:?}")]
     Timeout {

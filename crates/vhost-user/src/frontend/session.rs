@@ -143,9 +143,10 @@ impl Frontend {
     /// BACKEND_REQ the back end gets a channel of its own.
     ///
     /// # Errors
-    /// [`FrontendError`].
+    /// [`FrontendError`]; [`FrontendError::TurnedAway`] by a back end that hears nobody now.
     pub fn open(&mut self, want: ProtocolFeatures) -> Result<Offered> {
-        let features = Features::from_bits_retain(self.number(&Request::GetFeatures)?);
+        let first = self.number(&Request::GetFeatures);
+        let features = Features::from_bits_retain(first.map_err(turned_away)?);
         let mut offered = Offered {
             features,
             protocol: ProtocolFeatures::empty(),
@@ -317,5 +318,18 @@ impl Frontend {
                 got: frame.header.request,
             }),
         }
+    }
+}
+
+/// What a lost connection means before the first answer.
+fn turned_away(e: FrontendError) -> FrontendError {
+    use crate::message::SocketError::{Cut, Io};
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+    match e {
+        FrontendError::Closed | FrontendError::Socket(Cut) => FrontendError::TurnedAway,
+        FrontendError::Socket(Io(io)) if matches!(io.kind(), BrokenPipe | ConnectionReset) => {
+            FrontendError::TurnedAway
+        }
+        other => other,
     }
 }

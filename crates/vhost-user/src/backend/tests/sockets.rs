@@ -112,8 +112,11 @@ fn a_server_has_one_front_end_at_a_time() {
         assert!(second.wait_readable(LONG).unwrap());
         assert!(matches!(second.recv().unwrap(), Received::Closed));
         // That is no trouble of the session that goes on.
-        assert_eq!(saw(&device, |e| matches!(e, Event::Note(_))), round);
+        assert_eq!(saw(&device, |e| matches!(e, Event::Note(_))), 2 * round - 1);
         assert_eq!(saw(&device, |e| matches!(e, Event::Trouble(_))), 0);
+        let mut third = crate::frontend::Frontend::connect(&path, LONG, LONG).unwrap();
+        let why = third.open(ProtocolFeatures::empty()).unwrap_err();
+        assert!(matches!(why, crate::frontend::FrontendError::TurnedAway), "{why}");
         first
             .send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
             .unwrap();

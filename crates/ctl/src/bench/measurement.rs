@@ -1,0 +1,50 @@
+//! What measurements have in common: options, and one row for each size.
+
+use super::options::{DeviceOptions, LoadOptions, core};
+use super::output::Output;
+use crate::say;
+use anyhow::{Result, bail};
+use heddle_bench::line;
+use heddle_bench::report::Outcome;
+use heddle_bench::run::{Endpoint, Engine, Load, Setup, Timing};
+
+#[derive(clap::Args)]
+pub(crate) struct Measurement {
+    #[command(flatten)]
+    device: DeviceOptions,
+    #[command(flatten)]
+    pub(super) load: LoadOptions,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl Measurement {
+    /// Calls `one` for each size, with what is asked for of devices, load and time, on the generator's core; it returns the outcome and the
+    /// cycles of a loop of ours.
+    pub(super) fn each(
+        &self,
+        mut one: impl FnMut(&Setup, Load, &Timing) -> Result<(Outcome, Option<f64>)>,
+    ) -> Result<()> {
+        if self.load.size.is_empty() {
+            bail!("no sizes");
+        }
+        let (setup, timing) = (self.device.setup(), self.load.timing()?);
+        self.output.begin();
+        for &size in &self.load.size {
+            let line = line::round_trip_ns(self.load.core, self.load.switch_core);
+            core(self.load.core)?;
+            let (outcome, cycles) = one(&setup, self.load.load(size), &timing)?;
+            self.output.row(size, &outcome, line, cycles)?;
+        }
+        Ok(())
+    }
+    /// Measures with `engine`, and tells the steps.
+    pub(super) fn run(&self, engine: &mut Engine, timing: &Timing) -> Result<Outcome> {
+        Ok(engine.measure_and_tell(timing, &mut |step| self.output.step(step))?)
+    }
+}
+
+/// Waits for the switch at all ports.
+pub(super) fn connect(ports: &[Endpoint], setup: &Setup, loads: &[Load]) -> Result<Engine> {
+    Ok(Engine::connect_and_tell(ports, setup, loads, &mut say::waiting)?)
+}
