@@ -191,6 +191,9 @@ impl Default for FlowKey {
 
 /// Words of the key that tell of the tunnel: those before the pipeline's own.
 const TUNNEL_WORDS: usize = std::mem::offset_of!(FlowKey, metadata) / 8;
+/// Words of the key up to the VLAN tags.
+const L2_WORDS: usize = std::mem::offset_of!(FlowKey, mpls_lse) / 8;
+const _: () = assert!(std::mem::offset_of!(FlowKey, mpls_lse).is_multiple_of(8));
 const _: () = assert!(
     std::mem::offset_of!(FlowKey, metadata).is_multiple_of(8) && std::mem::offset_of!(FlowKey, tun_id) == 0
 );
@@ -207,6 +210,20 @@ impl FlowKey {
     /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it); all zero: none.
     pub fn copy_tunnel(&mut self, from: &FlowKey) {
         self.words_mut()[..TUNNEL_WORDS].copy_from_slice(&from.words()[..TUNNEL_WORDS]);
+    }
+    /// Forgets the VLAN tags behind the first `limit`, and what is behind those: the EtherType is then theirs, as it is in a key
+    /// from a packet that was parsed with this limit.
+    pub fn limit_vlans(&mut self, limit: usize) {
+        let Some(beyond) = self.vlans.get(limit).copied().filter(|v| v.present()) else {
+            return;
+        };
+        let seen = Self {
+            dl_type: beyond.tpid,
+            ..*self
+        };
+        *self = Self::default();
+        self.words_mut()[..L2_WORDS].copy_from_slice(&seen.words()[..L2_WORDS]);
+        self.vlans[limit..].fill(Vlan::default());
     }
     /// `self & mask`, field by field.
     pub fn masked(&self, mask: &FlowMask) -> FlowKey {

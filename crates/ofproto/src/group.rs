@@ -148,14 +148,14 @@ fn dp_hash(desc: &GroupDesc, alg: HashAlg, basis: u32) -> Method {
     let weights: Vec<u16> = desc.buckets.iter().map(|b| b.weight).collect();
     let Some(map) = spread(&weights) else {
         let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
-        say(|| {
-            match (desc.buckets.len(), total) {
-                (0, _) => "  Don't apply dp_hash method without buckets.",
-                (_, 0) => "  Total weight is zero. No active buckets.",
-                _ => "  Too many hash values required",
+        match (weights.iter().copied().filter(|w| *w > 0).min(), total) {
+            _ if weights.is_empty() => say(|| "  Don't apply dp_hash method without buckets.".to_owned()),
+            (None, _) => say(|| "  Total weight is zero. No active buckets.".to_owned()),
+            (Some(least), _) => {
+                say(|| format!("  Minimum weight: {least}, total weight: {total}"));
+                say(|| format!("  Too many hash values required: {}", n_hashes(total, least)));
             }
-            .to_owned()
-        });
+        }
         say(|| "Falling back to default hash method.".to_owned());
         return Method::Default;
     };
@@ -185,12 +185,17 @@ fn say_shares(desc: &GroupDesc, map: &[u16]) {
     }
 }
 
+/// So many hash values give the bucket with the least weight its share.
+fn n_hashes(total: u64, least: u16) -> u64 {
+    total.div_ceil(least.into()).next_power_of_two().max(MIN_HASHES)
+}
+
 /// Hash values for each of which the bucket is named; a power of two of them. `None`: no bucket has any weight, or some has so
 /// little that the table would be too large.
 fn spread(weights: &[u16]) -> Option<Box<[u16]>> {
     let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     let least = weights.iter().copied().filter(|w| *w > 0).min()?;
-    let n = total.div_ceil(least.into()).next_power_of_two().max(MIN_HASHES);
+    let n = n_hashes(total, least);
     if n > MAX_HASHES {
         return None;
     }

@@ -188,7 +188,7 @@ impl Worker {
                 self.counters.masks.set(self.cache.n_masks() as u64);
             }
             if log::log_enabled!(target: LOG, log::Level::Debug) {
-                self.log_added(key);
+                self.log_added(key, verdict);
             }
             return Choice::Verdict(verdict);
         }
@@ -200,16 +200,17 @@ impl Worker {
 
     /// A line for who wants to see every flow that is cached.
     #[cold]
-    fn log_added(&self, key: &FlowKey) {
-        let t = &self.scratch.translation;
-        let mut mask = t.mask;
+    fn log_added(&self, key: &FlowKey, verdict: u32) {
+        // The cache has taken the translation's actions.
+        let actions = self.cache.verdict(verdict).map(|v| &*v.body.actions);
+        let mut mask = self.scratch.translation.mask;
         mask.0.in_port = u32::MAX;
         let ufid = crate::format::ufid(key, &mask);
         log::debug!(
             target: LOG,
             "flow_add: {ufid} mega_{ufid} {}, actions:{}",
             crate::format::format_key(key, &mask, false, None),
-            crate::format::format_actions(&t.actions, None),
+            crate::format::format_actions(actions.unwrap_or_default(), None),
         );
     }
 }

@@ -106,7 +106,7 @@ fn fields(s: &str, mut f: impl FnMut(&str, &str) -> Option<()>) -> Option<()> {
         } else {
             super::parse::parenthesis(after)?
         };
-        f(name, value)?;
+        f(name.trim(), value.trim())?;
         rest = next.strip_prefix(',').unwrap_or(next);
         if rest.is_empty() && !next.is_empty() || !rest.is_empty() && rest.len() == next.len() {
             return None;

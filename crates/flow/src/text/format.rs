@@ -4,7 +4,7 @@ use super::DEFAULT_PRIORITY;
 use super::flags::{self, format_flags};
 use super::ports::{PortNames, format_port};
 use super::write::Items;
-use crate::field::{dl_type, is_ip_any};
+use crate::field::{dl_type, is_ip_any, is_nd};
 use crate::key::{FlowKey, FlowMask, Match, N_MPLS, Vlan, frag};
 use core::fmt::{self, Write};
 use heddle_wire::eth::ethertype;
@@ -232,11 +232,14 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
     } else if ty == ethertype::IPV6 && k.nw_proto == proto::ICMPV6 {
         o.dec16("icmp_type", k.tp_src, tp_src)?;
         o.dec16("icmp_code", k.tp_dst, tp_dst)?;
-        o.ip6("nd_target", k.nd_target, nd_target)?;
-        o.mac("nd_sll", k.arp_sha, arp_sha)?;
-        o.mac("nd_tll", k.arp_tha, arp_tha)?;
-        o.dec32("nd_reserved", k.igmp_group, igmp_group)?;
-        o.dec16("nd_options_type", k.tcp_flags, tcp_flags)?;
+        // Of other messages they are zero, whatever the mask says.
+        if is_nd(k) {
+            o.ip6("nd_target", k.nd_target, nd_target)?;
+            o.mac("nd_sll", k.arp_sha, arp_sha)?;
+            o.mac("nd_tll", k.arp_tha, arp_tha)?;
+            o.dec32("nd_reserved", k.igmp_group, igmp_group)?;
+            o.dec16("nd_options_type", k.tcp_flags, tcp_flags)?;
+        }
     } else {
         o.dec16("tp_src", k.tp_src, tp_src)?;
         o.dec16("tp_dst", k.tp_dst, tp_dst)?;

@@ -8,7 +8,9 @@ use super::select::{Select, compact};
 use super::{Bridge, Linked, Origin};
 use crate::model::{N_TABLES, Rule, Stats};
 use heddle_classifier::MiniMatch;
-use heddle_openflow::message::{FlowEvent, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason};
+use heddle_openflow::message::{
+    FlowEvent, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GROUP_ALL, METER_ALL,
+};
 use heddle_openflow::{ErrorKind, Instruction, InstructionSet, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -33,10 +35,12 @@ impl Bridge {
         self.change(origin, |c| c.flow_mod(version, fm))
     }
 
-    /// Removes every flow; without controllers in standalone mode, puts back the one that makes the bridge a
-    /// learning switch.
+    /// Removes every flow, group and meter; without controllers in standalone mode, puts back the flow that makes the
+    /// bridge a learning switch.
     pub fn flush_flows(&self) {
         let done: Result<(), ErrorKind> = self.change(None, |b| {
+            b.delete_groups(GROUP_ALL);
+            b.delete_meters(METER_ALL);
             for table in b.bridge.tables.iter() {
                 let mut all = Vec::new();
                 table.rules.for_each(b.version, |e| all.push(e.clone()));

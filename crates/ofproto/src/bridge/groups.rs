@@ -144,7 +144,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    fn delete_groups(&mut self, id: u32) {
+    pub(super) fn delete_groups(&mut self, id: u32) {
         let gone = if id == GROUP_ALL {
             self.bridge.groups.all(LATEST)
         } else {

@@ -164,7 +164,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    fn delete_meters(&mut self, id: u32) {
+    pub(super) fn delete_meters(&mut self, id: u32) {
         let gone = if id == METER_ALL {
             self.bridge.meters.all(LATEST)
         } else {

@@ -23,6 +23,7 @@ impl Bridge {
     pub fn set_ports(&self, bundles: Vec<BundleConfig>, ports: Vec<PortConfig>) {
         let now = self.now_ms();
         let mut events = Vec::new();
+        let mut unlearned = Vec::new();
         {
             let mut state = self.state.lock();
             let mut old = std::mem::take(&mut state.ports);
@@ -56,10 +57,17 @@ impl Bridge {
                 state.ports.insert(port.config.no, port);
             }
             for gone in old.values() {
-                self.mac.flush_port(gone.config.no);
+                unlearned.extend(self.mac.flush_port(gone.config.no));
                 events.push(status(PortReason::Delete, gone));
             }
             state.bundles = bundles;
+        }
+        if !unlearned.is_empty()
+            && let Some(of) = self.of.upgrade()
+        {
+            // Who was behind a port that has gone may be anywhere: the other bridges, too, look for it anew.
+            let gone = unlearned.into_iter().collect();
+            of.bridges().iter().for_each(|b| b.mac.flush_keys(&gone));
         }
         self.republish();
         self.emit(&events);

@@ -52,7 +52,7 @@ impl Peer {
                 self.reply(xid, &Message::GetAsyncReply(wanted));
             }
             Message::SetAsync(update) => {
-                self.wishes.lock().wanted.apply(&update);
+                self.wishes.lock().set_async(self.kind, &update);
                 self.manager.update_miss();
             }
             Message::SetFlowFormat(_) => {} // the form of each message says for itself what it is

@@ -57,6 +57,14 @@ impl Wishes {
         }
     }
 
+    /// Says which events are wanted. A service connection that does gets them, as if it had set a length.
+    pub(super) fn set_async(&mut self, kind: Kind, update: &AsyncConfig) {
+        self.wanted.apply(update);
+        if kind == Kind::Service && self.miss_send_len == 0 {
+            self.miss_send_len = DEFAULT_MISS_SEND_LEN;
+        }
+    }
+
     /// Whether an event of this kind and reason is for this connection.
     pub(super) fn wants(&self, kind: Kind, ty: AsyncType, reason: u8) -> bool {
         let silent = kind == Kind::Service && self.miss_send_len == 0;

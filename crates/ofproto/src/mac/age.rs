@@ -2,6 +2,7 @@
 
 use super::{MacKey, MacTable};
 use heddle_openflow::Port;
+use std::collections::HashSet;
 
 /// One entry, as `fdb/show` lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -37,9 +38,17 @@ impl MacTable {
         self.flush_if(|_, _| true);
     }
 
-    /// Drops the dynamic entries of a port (it has gone, or its VLANs have changed).
-    pub fn flush_port(&self, port: Port) {
-        self.flush_if(|_, p| p == port);
+    /// Drops the dynamic entries of a port (it has gone, or its VLANs have changed); returns whose they were.
+    pub fn flush_port(&self, port: Port) -> Vec<MacKey> {
+        let gone = std::cell::RefCell::default();
+        self.flush_if(|key, p| {
+            let its = p == port;
+            if its {
+                Vec::push(&mut gone.borrow_mut(), key);
+            }
+            its
+        });
+        gone.into_inner()
     }
 
     /// Drops the dynamic entries that `gone` names.
@@ -50,6 +59,11 @@ impl MacTable {
                 self.drop_entry(&mut inner, e.key);
             }
         }
+    }
+
+    /// Drops the dynamic entries of these addresses.
+    pub fn flush_keys(&self, keys: &HashSet<MacKey>) {
+        self.flush_if(|key, _| keys.contains(&key));
     }
 
     /// Drops every entry of a port, static ones too (the port has gone for good).

@@ -147,6 +147,7 @@ fn flow_of_datapath<'w>(
                 .and_then(|(b, p)| Some((world.bridges.get(b)?, *p)))
                 .ok_or_else(|| format!("no OpenFlow port for datapath port {}", key.in_port))?;
             key.in_port = key_port(port);
+            key.limit_vlans(bridge.vlan_limit);
             Ok((bridge, key))
         }
         Err(e) => match first {

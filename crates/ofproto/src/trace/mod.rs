@@ -8,7 +8,7 @@ mod args;
 #[cfg(test)]
 mod tests;
 
-use crate::model::World;
+use crate::model::{BridgeView, World};
 use crate::xlate::report::Report;
 use crate::xlate::run::{Input, Start, run};
 use crate::xlate::{Outcome, Pipeline};
@@ -139,6 +139,39 @@ fn trace_request(
     }
 }
 
+/// The trace of a translation that has failed just now: it is run again, without its effects.
+pub(crate) fn explain(pipeline: &Pipeline, world: &World, bridge: &BridgeView, input: &Input<'_>) -> String {
+    let mut report = Report::default();
+    let mut translation = Translation::default();
+    let again = Input {
+        learn: false,
+        ..*input
+    };
+    let outcome = run(
+        world,
+        pipeline,
+        bridge,
+        &again,
+        Some(&mut report),
+        &mut translation,
+    );
+    let env = TraceEnv {
+        datapaths: &[],
+        port_numbers: &|_| None,
+        port_names: &|_| None,
+        now_ms: input.now_ms,
+    };
+    let request = args::Request {
+        bridge,
+        key: *input.key,
+        packet: None,
+        names: false,
+        consistent: false,
+    };
+    let show = |m: &Match| m.text(None, DEFAULT_PRIORITY).to_string();
+    text(&request, &outcome, &report, &translation, &env, &show)
+}
+
 fn text(
     request: &args::Request<'_>,
     outcome: &Outcome,
@@ -168,6 +201,12 @@ fn text(
         report.text(),
         show(&megaflow),
     );
+    if outcome.is_slow {
+        text.push_str(
+            "\nThis flow is handled by the userspace slow path because it:\n  \
+             - Uses action(s) not supported by datapath.",
+        );
+    }
     if let Some(error) = outcome.error {
         text.push_str(&format!(
             "\nTranslation failed ({}), packet is dropped.\n",

@@ -252,7 +252,7 @@ impl Ctx<'_> {
                 self.freeze();
                 return Go::Done;
             }
-            Action::DebugSlow => self.out.uncacheable = true,
+            Action::DebugSlow => self.slow(),
         }
         Go::On
     }
@@ -265,6 +265,12 @@ impl Ctx<'_> {
         });
         self.warn("connection tracking is not supported yet, dropping");
         self.error = Some(XlateError::Conntrack);
+    }
+
+    /// Other datapaths could not do it, and the answer is for this packet alone.
+    pub(super) fn slow(&mut self) {
+        self.out.uncacheable = true;
+        self.is_slow = true;
     }
 
     fn unsupported_type(&mut self) {

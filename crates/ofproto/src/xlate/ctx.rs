@@ -60,6 +60,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) pause: Option<ControllerAction>,
     /// The packet comes back with this hash.
     pub(super) recirc_hash: Option<(HashAlg, u32)>,
+    /// A datapath with a fixed set of actions would not do it.
+    pub(super) is_slow: bool,
     pub(super) error: Option<XlateError>,
     /// Why nothing was output, where there was a reason.
     pub(super) drop_hint: Option<DropReason>,

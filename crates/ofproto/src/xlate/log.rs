@@ -13,6 +13,8 @@ pub(super) struct Limit {
 pub(super) static ERRORS: Limit = Limit::new(60_000, 5);
 /// Remarks: the same, apart.
 pub(super) static INFOS: Limit = Limit::new(60_000, 5);
+/// The whole trace of translations that failed.
+pub(super) static FAILED: Limit = Limit::new(60_000, 5);
 /// What was learned: thirty a minute, three hundred at once.
 pub(super) static DEBUGS: Limit = Limit::new(2_000, 300);
 
@@ -37,8 +39,18 @@ impl Limit {
     }
     /// Writes a line, if allowed.
     pub(super) fn log(&self, level: log::Level, now_ms: u64, text: impl FnOnce() -> String) {
-        if log::log_enabled!(target: "ofproto_dpif_xlate", level) && self.take(now_ms) {
-            log::log!(target: "ofproto_dpif_xlate", level, "{}", text());
+        self.log_to("ofproto_dpif_xlate", level, now_ms, text);
+    }
+    /// As [`Limit::log`], in another module's name.
+    pub(super) fn log_to(
+        &self,
+        module: &'static str,
+        level: log::Level,
+        now_ms: u64,
+        text: impl FnOnce() -> String,
+    ) {
+        if log::log_enabled!(target: module, level) && self.take(now_ms) {
+            log::log!(target: module, level, "{}", text());
         }
     }
 }

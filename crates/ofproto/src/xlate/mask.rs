@@ -124,67 +124,7 @@ pub(super) fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
     wc
 }
 
-/// Every bit of the headers that a packet with this key has, and of what the datapath knows about it.
+/// A mask for packets whose headers are equal in every bit.
 pub(super) fn exact(key: &FlowKey) -> FlowMask {
-    let mut mask = FlowMask::default();
-    let m = &mut mask.0;
-    m.skb_priority = u32::MAX;
-    m.pkt_mark = u32::MAX;
-    m.dp_hash = u32::MAX;
-    m.in_port = u32::MAX;
-    m.recirc_id = u32::MAX;
-    m.ct_state = u32::MAX;
-    m.ct_mark = u32::MAX;
-    m.ct_label = [0xff; 16];
-    m.ct_zone = u16::MAX;
-    m.packet_type = u32::MAX;
-    if key.packet_type == 0 {
-        (m.dl_dst, m.dl_src) = ([0xff; 6], [0xff; 6]);
-    }
-    m.dl_type = u16::MAX;
-    for (mask, tag) in m.vlans.iter_mut().zip(&key.vlans) {
-        *mask = if tag.present() {
-            Vlan {
-                tpid: u16::MAX,
-                tci: u16::MAX,
-            }
-        } else {
-            Vlan {
-                tpid: 0,
-                tci: Vlan::CFI,
-            }
-        };
-    }
-    match key.dl_type {
-        eth::IP | eth::ARP => (m.nw_src, m.nw_dst) = (u32::MAX, u32::MAX),
-        eth::IPV6 => {
-            (m.ipv6_src, m.ipv6_dst) = ([0xff; 16], [0xff; 16]);
-            m.ipv6_label = u32::MAX;
-        }
-        t if is_mpls(t) => m.mpls_lse.fill(u32::MAX),
-        _ => {}
-    }
-    if key.dl_type == eth::ARP {
-        m.nw_proto = u8::MAX;
-        (m.arp_sha, m.arp_tha) = ([0xff; 6], [0xff; 6]);
-    }
-    if !is_ip_any(key) {
-        return mask;
-    }
-    m.nw_frag = frag::MASK;
-    (m.nw_tos, m.nw_ttl, m.nw_proto) = (u8::MAX, u8::MAX, u8::MAX);
-    if key.nw_frag & frag::LATER != 0 {
-        return mask;
-    }
-    match key.nw_proto {
-        proto::TCP => m.tcp_flags = u16::MAX,
-        proto::UDP | proto::SCTP | proto::ICMP => {}
-        proto::ICMPV6 => {
-            m.nd_target = [0xff; 16];
-            (m.arp_sha, m.arp_tha) = ([0xff; 6], [0xff; 6]);
-        }
-        _ => return mask,
-    }
-    (m.tp_src, m.tp_dst) = (u16::MAX, u16::MAX);
-    mask
+    cached(&FlowMask::for_packet(key), key)
 }

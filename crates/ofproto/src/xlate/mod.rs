@@ -153,7 +153,12 @@ impl Translate for Pipeline {
                 packet_out: false,
                 version: None,
             };
-            run::run(&world, self, bridge, &input, None, out);
+            let outcome = run::run(&world, self, bridge, &input, None, out);
+            if outcome.error.is_some() && input.has_packet {
+                log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
+                    crate::trace::explain(self, &world, bridge, &input)
+                });
+            }
         };
         let id = request.key.recirc_id;
         if id == 0 {

@@ -5,7 +5,7 @@ pub(crate) use super::ctx::key_port;
 use super::Pipeline;
 use super::actions::Step;
 use super::ctx::Ctx;
-use super::limits::XlateError;
+use super::limits::{MAX_ACTION_BYTES, XlateError};
 use super::mask;
 use super::recirc::Frozen;
 use super::report::{Kind, Report};
@@ -37,6 +37,8 @@ pub struct PacketOut<'a> {
 pub struct Outcome {
     /// It failed; the packet is dropped.
     pub error: Option<XlateError>,
+    /// In Open vSwitch, its slow path would handle the packet.
+    pub is_slow: bool,
     /// The packet as the pipeline saw it first (OpenFlow input port).
     pub initial: FlowKey,
     /// ... and last.
@@ -46,6 +48,7 @@ pub struct Outcome {
 }
 
 /// What is to be translated.
+#[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
     /// The packet's key.
     pub(crate) key: &'a FlowKey,
@@ -117,6 +120,7 @@ pub(crate) fn run<'w>(
         left: Vec::new(),
         pause: None,
         recirc_hash: None,
+        is_slow: false,
         error: None,
         drop_hint: None,
         was_mpls: false,
@@ -227,6 +231,7 @@ impl Ctx<'_> {
         self.out.mask = mask::cached(&self.extra, &self.orig);
         Outcome {
             error: self.error,
+            is_slow: self.is_slow || self.out_bytes > MAX_ACTION_BYTES,
             initial,
             last: self.flow,
             shown: mask::shown(&self.wc, &self.orig),

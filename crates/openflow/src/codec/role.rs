@@ -118,12 +118,21 @@ fn allowed(ty: AsyncType, version: Version) -> u32 {
 
 /// A mask as it came: unknown bits out, and what a reason of the wire stands for in.
 fn from_wire(raw: u32, ty: AsyncType, version: Version) -> u32 {
+    use PacketInReason as R;
+    let bit = |reason: R| 1 << reason as u32;
     let mut mask = raw & allowed(ty, version);
-    if ty == AsyncType::PacketIn && mask & 1 << PacketInReason::NoMatch as u32 != 0 {
-        mask |= 1 << PacketInReason::ExplicitMiss as u32;
+    if ty != AsyncType::PacketIn {
+        return mask;
+    }
+    if mask & bit(R::NoMatch) != 0 {
+        mask |= bit(R::ExplicitMiss);
         if version < Version::V13 {
-            mask |= 1 << PacketInReason::ImplicitMiss as u32;
+            mask |= bit(R::ImplicitMiss);
         }
+    }
+    // What 1.4 tells apart was all "action" before.
+    if version < Version::V14 && mask & bit(R::Action) != 0 {
+        mask |= bit(R::ActionSet) | bit(R::Group) | bit(R::PacketOut);
     }
     mask
 }
