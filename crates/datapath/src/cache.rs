@@ -14,6 +14,7 @@ use crate::entry::{Entry, NewEntry};
 use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::note::{Counted, Horizon, Note, RESERVE, RING, ROOM, WideKey};
+use crate::program::Program;
 use crate::store::Store;
 use crate::table::Table;
 use crate::translate::{Generations, Translate, Translation};
@@ -99,6 +100,11 @@ impl Cache {
     pub(crate) fn verdict(&self, n: u32) -> Option<&Arc<Verdict>> {
         self.verdicts.get(n)
     }
+    /// A program of this burst.
+    #[inline]
+    pub(crate) fn program(&self, n: u32) -> Option<&Program> {
+        Some(&self.verdicts.body(n)?.program)
+    }
     /// The mask of an entry.
     pub(crate) fn tuple(&self, e: &Entry) -> Option<&Arc<Tuple>> {
         self.tuples.get(e.tuple())
@@ -114,7 +120,7 @@ impl Cache {
     }
 
     /// Stores what a translation said of a packet, `compact` being its key if it is ordinary; `any` was read before. It is found from
-    /// now on. Returns the verdict's number; `None`: no room for it.
+    /// now on. Returns the program's number; `None`: no room for it.
     pub(crate) fn insert(
         &mut self,
         key: &FlowKey,
@@ -150,6 +156,7 @@ impl Cache {
         }
         let (watch, stamp) = self.enter(tuple, t).unwrap_or_default();
         let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
+        let body = self.verdicts.body_of(verdict)?;
         let member = Member {
             slot,
             key: compact.map(|_| (masked, tuple)),
@@ -182,7 +189,7 @@ impl Cache {
                 key: masked,
                 verdict,
                 tuple,
-                hash,
+                body,
                 now_ms,
                 watch,
                 stamp,
@@ -190,7 +197,7 @@ impl Cache {
         }
         self.horizon.set(self.next_id);
         self.remember(key, compact, slot);
-        Some(verdict)
+        Some(body)
     }
     fn take_id(&mut self) -> u64 {
         self.next_id += 1;
@@ -208,7 +215,7 @@ impl Cache {
     }
 
     /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or creditors: the
-    /// entry goes on with the verdict that says so, whose number is returned. `None`: no room to say it.
+    /// entry goes on with the verdict that says so. Returns the program's number. `None`: no room to say it.
     pub(crate) fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
         if !self.notes.has_room(ROOM) {
             return None;
@@ -217,7 +224,7 @@ impl Cache {
         let entered = self.enter(tuple, t).unwrap_or_default();
         let interned = self.verdicts.intern(t, any);
         self.rename(slot, interned, entered);
-        Some(interned.0)
+        self.verdicts.body_of(interned.0)
     }
     /// The watch of an entry under this mask with that answer, and its stamp there.
     fn enter(&mut self, tuple: u32, t: &Translation) -> Option<(u16, u32)> {
@@ -253,7 +260,7 @@ impl Cache {
         let interned = self.verdicts.adopt(verdict);
         self.rename(slot, interned, entered);
     }
-    /// The verdict of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now; `any` was
+    /// The program of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now; `any` was
     /// read before.
     #[inline]
     pub(crate) fn current(
@@ -264,18 +271,17 @@ impl Cache {
         translate: &dyn Translate,
     ) -> Option<u32> {
         let e = self.store.get(slot)?;
-        let n = e.verdict();
         let (watch, stamp) = e.watch();
-        if watch == watch::NONE {
-            return self.verdicts.get(n)?.valid_at(any).then_some(n);
+        if watch == watch::NONE && !self.verdicts.get(e.verdict())?.valid_at(any) {
+            return None;
         }
-        if !self.watches.holds(watch, stamp, any) {
+        if watch != watch::NONE && !self.watches.holds(watch, stamp, any) {
             let stamp = self
                 .watches
                 .look(watch, key?, stamp, any, translate.generations())?;
             e.set_stamp(stamp);
         }
-        Some(n)
+        Some(e.body())
     }
     /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
     pub(crate) fn is_watched(&self, slot: u32) -> bool {
@@ -346,7 +352,7 @@ impl Cache {
             let member = self.member(slot, old);
             self.join(verdict, member.unwrap_or(Member { slot, key: None }));
             let Some(e) = self.store.get(slot) else { return };
-            e.rename(new, verdict);
+            e.rename(new, verdict, self.verdicts.body_of(verdict).unwrap_or_default());
             self.verdicts.release(old);
             self.push(Note::Renamed(slot, id, old, counted, new));
         }
@@ -368,7 +374,15 @@ impl Cache {
     pub(crate) fn forget(&mut self, slot: u32) {
         let Some(e) = self.store.get(slot) else { return };
         e.condemn(e.id());
-        if self.table.remove(e.hash(), slot) {
+        let n = e.tuple();
+        let hash = match self.wide.get(&slot) {
+            Some(w) => find::wide_hash_of(self.key, n, w.words.iter().copied()),
+            None => match self.tuples.compact(n) {
+                Some(mask) => mask.hash(&e.key(), self.key, n),
+                None => return,
+            },
+        };
+        if self.table.remove(hash, slot) {
             self.doomed.push(slot);
         }
     }

@@ -36,8 +36,9 @@ pub(crate) struct Entry {
     /// Its watch, and up to which of its changes the entry is known to be right. The owner's alone.
     watch: AtomicU16,
     stamp: AtomicU32,
-    /// Hash of the masked key, by which the wildcarded cache finds the entry again.
-    hash: AtomicU64,
+    /// Its verdict's program. The owner's alone.
+    body: AtomicU32,
+    _rest: u32,
 }
 
 /// What an entry is made of.
@@ -47,7 +48,7 @@ pub(crate) struct NewEntry {
     pub(crate) key: CompactKey,
     pub(crate) verdict: u32,
     pub(crate) tuple: u32,
-    pub(crate) hash: u64,
+    pub(crate) body: u32,
     pub(crate) now_ms: u64,
     pub(crate) watch: u16,
     pub(crate) stamp: u32,
@@ -82,7 +83,7 @@ impl Entry {
         self.bytes.store(0, Relaxed);
         self.used_ms.store(n.now_ms, Relaxed);
         self.tcp_flags.store(0, Relaxed);
-        self.hash.store(n.hash, Relaxed);
+        self.body.store(n.body, Relaxed);
         self.set_watch(n.watch, n.stamp);
         self.id.store(n.id, Release);
     }
@@ -91,10 +92,11 @@ impl Entry {
         self.id.store(0, Relaxed);
     }
     /// Gives it another verdict under another id; the counters go on.
-    pub(crate) fn rename(&self, id: u64, verdict: u32) {
+    pub(crate) fn rename(&self, id: u64, verdict: u32, body: u32) {
         self.id.store(0, Relaxed);
         fence(Release);
         self.verdict.store(verdict, Relaxed);
+        self.body.store(body, Relaxed);
         self.id.store(id, Release);
     }
     /// Counts a run of packets.
@@ -141,8 +143,9 @@ impl Entry {
         self.watch.store(watch, Relaxed);
         self.stamp.store(stamp, Relaxed);
     }
-    pub(crate) fn hash(&self) -> u64 {
-        self.hash.load(Relaxed)
+    #[inline]
+    pub(crate) fn body(&self) -> u32 {
+        self.body.load(Relaxed)
     }
     /// Whether an ordinary packet with this key agrees with the entry's in all bits of `mask`, its tuple's.
     #[inline]

@@ -7,6 +7,7 @@
 
 pub mod action;
 mod assign;
+mod bodies;
 mod cache;
 pub mod changes;
 mod compact;

@@ -12,6 +12,7 @@
 //! Numbers of verdicts are the worker's; the sweeper learns them through notes, in order.
 
 use crate::action::Action;
+use crate::bodies::Bodies;
 use crate::changes::{Known, Override};
 use crate::compact::{CompactKey, CompactMask};
 use crate::program::Program;
@@ -195,7 +196,13 @@ pub(crate) fn fingerprint(
 }
 
 /// Not keyed: nobody outside chooses what is hashed.
-struct Mixer(u64);
+pub(crate) struct Mixer(u64);
+
+impl Mixer {
+    pub(crate) fn new(start: u64) -> Self {
+        Self(start)
+    }
+}
 
 impl Hasher for Mixer {
     fn finish(&self) -> u64 {
@@ -226,6 +233,8 @@ impl Hasher for Mixer {
 #[derive(Debug)]
 struct Held {
     verdict: Arc<Verdict>,
+    /// Its program.
+    body: u32,
     /// Entries that refer to it.
     users: u32,
     fingerprint: u64,
@@ -264,6 +273,7 @@ pub(crate) struct Member {
 #[derive(Debug, Default)]
 pub(crate) struct Verdicts {
     held: Vec<Option<Held>>,
+    bodies: Bodies,
     free: Vec<u32>,
     index: HashTable<u32>,
     /// Without users, perhaps still to be run in this burst.
@@ -292,12 +302,24 @@ impl Verdicts {
                 .confirm(any);
             return (n, false);
         }
-        let body = Body {
-            program: Program::compile(&t.actions),
-            actions: t.actions.drain(..).collect(),
-        };
-        let verdict = Arc::new(Verdict::new(t, Arc::new(body), any));
-        (self.hold(verdict, print), true)
+        let n = self.bodies.retain(&t.actions, || {
+            Arc::new(Body {
+                program: Program::compile(&t.actions),
+                actions: t.actions.iter().cloned().collect(),
+            })
+        });
+        let body = Arc::clone(self.bodies.get(n).expect("it was given just now"));
+        let verdict = Arc::new(Verdict::new(t, body, any));
+        (self.hold(verdict, n, print), true)
+    }
+    /// The program of this number.
+    #[inline]
+    pub(crate) fn body(&self, n: u32) -> Option<&Arc<Body>> {
+        self.bodies.get(n)
+    }
+    /// The number of a verdict's program.
+    pub(crate) fn body_of(&self, n: u32) -> Option<u32> {
+        Some(self.held.get(n as usize)?.as_ref()?.body)
     }
     /// The number of a verdict that somebody else made.
     pub(crate) fn adopt(&mut self, verdict: &Arc<Verdict>) -> (u32, bool) {
@@ -314,12 +336,18 @@ impl Verdicts {
         };
         match self.index.find(print, same) {
             Some(&n) => (n, false),
-            None => (self.hold(Arc::clone(verdict), print), true),
+            None => {
+                let body = self
+                    .bodies
+                    .retain(&verdict.body.actions, || Arc::clone(&verdict.body));
+                (self.hold(Arc::clone(verdict), body, print), true)
+            }
         }
     }
-    fn hold(&mut self, verdict: Arc<Verdict>, fingerprint: u64) -> u32 {
+    fn hold(&mut self, verdict: Arc<Verdict>, body: u32, fingerprint: u64) -> u32 {
         let held = Some(Held {
             verdict,
+            body,
             users: 0,
             fingerprint,
             first: 0,
@@ -427,6 +455,7 @@ impl Verdicts {
                     if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
                         found.remove();
                     }
+                    self.bodies.release(h.body);
                     self.held[n as usize] = None;
                     self.free.push(n);
                 }

@@ -80,7 +80,12 @@ pub(super) fn family(compact: Option<&CompactKey>) -> Family {
 
 /// Keyed hash of a full key under a mask; `n` is the mask's number.
 pub(super) fn wide_hash(k: HashKey, tuple: &Tuple, n: u32, key: &FlowKey) -> u64 {
-    k.words(std::iter::once(u64::from(n)).chain(tuple.of(key)))
+    wide_hash_of(k, n, tuple.of(key))
+}
+
+/// As [`wide_hash`], of the masked words.
+pub(super) fn wide_hash_of(k: HashKey, n: u32, words: impl Iterator<Item = u64>) -> u64 {
+    k.words(std::iter::once(u64::from(n)).chain(words))
 }
 
 impl Cache {

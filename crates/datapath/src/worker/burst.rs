@@ -9,7 +9,7 @@ use super::{Choice, Group, Worker};
 use crate::cache::{Level, NO_SLOT};
 use crate::drops::DropKind;
 use crate::entry::Entry;
-use crate::exec::{Exec, Live};
+use crate::exec::Live;
 use crate::parse::{Kind, Run};
 use crate::program::{Program, Shape};
 use crate::shared::UNSET;
@@ -135,13 +135,13 @@ impl Worker {
             let key = self.scratch.parsed.key(r);
             if let Some(n) = self.cache.current(found.slot, key, any, &*self.shared.translate)
                 && let Some(e) = self.cache.entry(found.slot)
-                && let Some(v) = self.cache.verdict(n)
+                && let Some(program) = self.cache.program(n)
             {
                 let packets = u64::from(run.end - run.first);
                 e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
                 hits.add(found.level, packets);
-                let whole = matches!(v.body.program.shape, Shape::Output(_));
-                push_group(&mut self.scratch.groups, &run, r, Choice::Verdict(n), whole);
+                let whole = matches!(program.shape, Shape::Output(_));
+                push_group(&mut self.scratch.groups, &run, r, Choice::Cached(n), whole);
                 continue;
             }
             if run.kind == Kind::Runt {
@@ -234,35 +234,20 @@ impl Worker {
         for g in 0..self.scratch.groups.len() {
             let group = self.scratch.groups[g];
             let s = &mut self.scratch;
-            let program = match group.choice {
-                Choice::Verdict(n) => self.cache.verdict(n).map(|v| &v.body.program),
-                Choice::Once(n) => s.once.get(usize::from(n)).map(|p| &**p),
-                Choice::Gone => None,
+            let Some(program) = group.choice.program(&self.cache, &s.once) else {
+                continue;
             };
-            let Some(program) = program else { continue };
             let r = usize::from(group.run);
             if program.needs_key {
                 // Before the program changes the packet.
                 s.parsed
                     .full(r, &mut s.burst[usize::from(group.first)], vlan_limit);
             }
-            let mut exec = Exec {
-                live: Live {
-                    burst: &mut s.burst,
-                    copies: &mut s.copies,
-                },
-                key: s.parsed.known(r),
-                pool: &mut self.pool,
-                tx: &mut self.tx,
-                upcalls: &mut self.upcalls,
-                recirc: &mut s.recirc,
-                drops: &self.counters.drops,
-                random: &mut s.random,
-                now_ms,
-            };
-            let ordinary = s.parsed.runs[r].kind == Kind::Ordinary;
+            let parsed = &s.parsed;
+            let mut exec = super::exec!(self, s, parsed.known(r), now_ms);
+            let ordinary = parsed.runs[r].kind == Kind::Ordinary;
             exec.group(program, group.first..group.end, group.longest, ordinary, || {
-                s.parsed.meta(r)
+                parsed.meta(r)
             });
         }
     }

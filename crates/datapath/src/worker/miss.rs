@@ -74,7 +74,7 @@ impl Worker {
     ) -> (Choice, Option<u32>) {
         let key = self.scratch.parsed.key(r).copied();
         if let Some(number) = self.recheck(slot, key.as_ref(), any) {
-            return (Choice::Verdict(number), Some(slot));
+            return (Choice::Cached(number), Some(slot));
         }
         let key = self.full_key(r, i);
         self.renew_of(slot, &self.subject(&key, r, i), any, now_ms)
@@ -89,7 +89,7 @@ impl Worker {
         now_ms: u64,
     ) -> (Choice, Option<u32>) {
         match self.recheck(slot, subject.compact.as_ref(), any) {
-            Some(number) => (Choice::Verdict(number), Some(slot)),
+            Some(number) => (Choice::Cached(number), Some(slot)),
             None => self.renew_of(slot, subject, any, now_ms),
         }
     }
@@ -102,7 +102,7 @@ impl Worker {
         }
     }
 
-    /// The verdict of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this key.
+    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this key.
     fn recheck(&mut self, slot: u32, key: Option<&CompactKey>, any: u64) -> Option<u32> {
         let current = self.cache.current(slot, key, any, &*self.shared.translate);
         if current.is_some() || self.cache.is_watched(slot) {
@@ -112,7 +112,8 @@ impl Worker {
         let number = self.cache.entry(slot)?.verdict();
         let verdict = self.cache.verdict(number)?;
         let holds = verdict.recheck(any, generations);
-        (holds || self.cache.passes_by(slot, any, generations)).then_some(number)
+        let right = holds || self.cache.passes_by(slot, any, generations);
+        right.then(|| self.cache.entry(slot).map(|e| e.body()))?
     }
 
     /// No entry matches.
@@ -141,7 +142,7 @@ impl Worker {
                 .and_then(|e| self.cache.tuple(e))
                 .is_some_and(|tuple| tuple.mask.contains(&t.mask));
         if agrees && let Some(number) = self.cache.renew(slot, t, any) {
-            return (Choice::Verdict(number), Some(slot));
+            return (Choice::Cached(number), Some(slot));
         }
         self.cache.forget(slot);
         (self.install(subject, any, now_ms), None)
@@ -190,7 +191,7 @@ impl Worker {
             if log::log_enabled!(target: LOG, log::Level::Debug) {
                 self.log_added(key, verdict);
             }
-            return Choice::Verdict(verdict);
+            return Choice::Cached(verdict);
         }
         self.counters.not_cached.add(1);
         s.once.push(Arc::new(Program::compile(&t.actions)));

@@ -112,13 +112,46 @@ impl RxSlot {
 /// What a lookup chose for a packet of the burst.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Choice {
-    /// A verdict of the cache.
-    Verdict(u32),
+    /// A program of the cache.
+    Cached(u32),
     /// A program of this burst only.
     Once(u16),
     /// Dropped already.
     Gone,
 }
+
+impl Choice {
+    /// What is to be run.
+    #[inline]
+    fn program<'a>(self, cache: &'a Cache, once: &'a [Arc<Program>]) -> Option<&'a Program> {
+        match self {
+            Self::Cached(n) => cache.program(n),
+            Self::Once(n) => once.get(usize::from(n)).map(|p| &**p),
+            Self::Gone => None,
+        }
+    }
+}
+
+/// What programs are run with: by a worker, on packets of its scratch space, with this key. A macro, because it borrows single fields.
+macro_rules! exec {
+    ($worker:ident, $scratch:ident, $key:expr, $now_ms:expr) => {
+        $crate::exec::Exec {
+            live: $crate::exec::Live {
+                burst: &mut $scratch.burst,
+                copies: &mut $scratch.copies,
+            },
+            key: $key,
+            pool: &mut $worker.pool,
+            tx: &mut $worker.tx,
+            upcalls: &mut $worker.upcalls,
+            recirc: &mut $scratch.recirc,
+            drops: &$worker.counters.drops,
+            random: &mut $scratch.random,
+            now_ms: $now_ms,
+        }
+    };
+}
+use exec;
 
 /// Packets of one run for which the lookup chose the same.
 #[derive(Clone, Copy)]

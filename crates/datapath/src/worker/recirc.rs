@@ -10,10 +10,10 @@
 //! **Costs.** One parse of the full key and one lookup among wildcarded entries per packet: ids are not part of compact
 //! keys. Nothing is allocated once the list has grown.
 
-use super::{Choice, Worker};
+use super::Worker;
 use crate::action::HashAlg;
 use crate::drops::DropKind;
-use crate::exec::{Exec, Live, Meta, Recirculated};
+use crate::exec::{Live, Meta, Recirculated};
 use crate::parse::parse;
 use crate::worker::miss::Subject;
 use heddle_flow::{FlowKey, hash};
@@ -63,26 +63,11 @@ impl Worker {
             };
             e.count(1, live.get(r.id).len() as u64, now_ms, key.tcp_flags);
         }
-        let program = match choice {
-            Choice::Verdict(n) => self.cache.verdict(n).map(|v| &v.body.program),
-            Choice::Once(n) => s.once.get(usize::from(n)).map(|p| &**p),
-            Choice::Gone => None,
+        let s = &mut self.scratch;
+        let Some(program) = choice.program(&self.cache, &s.once) else {
+            return;
         };
-        let Some(program) = program else { return };
-        let mut exec = Exec {
-            live: Live {
-                burst: &mut s.burst,
-                copies: &mut s.copies,
-            },
-            key: Some(&key),
-            pool: &mut self.pool,
-            tx: &mut self.tx,
-            upcalls: &mut self.upcalls,
-            recirc: &mut s.recirc,
-            drops: &self.counters.drops,
-            random: &mut s.random,
-            now_ms,
-        };
+        let mut exec = super::exec!(self, s, Some(&key), now_ms);
         exec.run(program, r.id, meta);
     }
 
