@@ -53,6 +53,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("stream", &[]),
     ("ovsdb", &["stream"]),
+    ("fuzz", &[]),
     ("bench", &["wire", "packet", "virtio", "vhost-user", "sys"]),
     ("ctl", &["bench", "vhost-user", "virtio", "sys"]),
     (

@@ -1,7 +1,7 @@
 //! Plays a script against a session, and says what happened.
 
 use super::super::*;
-use super::script::{Act, Bytes, Fd};
+use super::script::{Act, Fd, Script};
 use rustix::fs::{Mode, OFlags};
 use std::collections::BTreeSet;
 
@@ -78,7 +78,7 @@ struct Player {
 /// Plays the script; it must break nothing.
 pub(super) fn play(script: &[u8]) -> Outcome {
     let journal = Journal::new(None, 4);
-    let mut bytes = Bytes(&script[..script.len().min(MAX_LEN)]);
+    let mut bytes = Script::new(script, MAX_LEN);
     let mut p = Player {
         rig: Rig::with(Dummy::new(), Some(journal.clone())),
         journal,

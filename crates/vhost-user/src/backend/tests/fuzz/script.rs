@@ -3,6 +3,7 @@
 #![allow(clippy::cast_possible_truncation)] // any number will do
 
 use super::super::*;
+use heddle_fuzz::Bytes;
 
 /// Kinds of descriptors beside messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,32 +48,24 @@ pub(super) enum Act {
     Deaf(bool),
 }
 
-/// Reads a script; missing bytes are zeros.
-pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
+/// A script of what a front end does.
+pub(super) struct Script<'a>(Bytes<'a>);
 
-impl Bytes<'_> {
+impl<'a> Script<'a> {
+    pub(super) fn new(script: &'a [u8], most: usize) -> Self {
+        Self(Bytes::new(script, most))
+    }
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    fn u8(&mut self) -> u8 {
-        let (first, rest) = self.0.split_first().map_or((0, &[][..]), |(f, r)| (*f, r));
-        self.0 = rest;
-        first
-    }
-    fn u16(&mut self) -> u16 {
-        u16::from_le_bytes([self.u8(), self.u8()])
-    }
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes([(); 8].map(|()| self.u8()))
-    }
     /// A number near one that means something.
     fn edge(&mut self) -> u64 {
-        let (kind, by) = (self.u8(), u64::from(self.u8()));
+        let (kind, by) = (self.0.u8(), u64::from(self.0.u8()));
         match kind % 12 {
             0 => u64::MAX - by,
             1 => 1 << (by % 64),
             2 => (1_u64 << (by % 64)).wrapping_sub(1),
-            3 => self.u64(),
+            3 => self.0.u64(),
             4 => LEN + by,
             5 => LEN - by,
             6 => by * 4096,
@@ -81,7 +74,7 @@ impl Bytes<'_> {
         }
     }
     fn index(&mut self) -> u32 {
-        match self.u8() {
+        match self.0.u8() {
             n @ 0..240 => u32::from(n % 4),
             n @ 240..250 => u32::from(n),
             _ => self.edge() as u32,
@@ -89,8 +82,8 @@ impl Bytes<'_> {
     }
     /// An address: the front end's, the guest's, or any.
     fn addr(&mut self) -> u64 {
-        let kind = self.u8();
-        let at = u64::from(self.u8()) * 4096 + u64::from(kind >> 5) * 16;
+        let kind = self.0.u8();
+        let at = u64::from(self.0.u8()) * 4096 + u64::from(kind >> 5) * 16;
         match kind % 16 {
             0..10 => USER + at,
             10 | 11 => BASE + at,
@@ -100,10 +93,10 @@ impl Bytes<'_> {
     }
     fn state(&mut self) -> VringState {
         let index = self.index();
-        let kind = self.u8();
+        let kind = self.0.u8();
         let num = match kind % 8 {
             0 => self.edge() as u32,
-            1 => u32::from(self.u16()) << 16 | u32::from(self.u16()),
+            1 => u32::from(self.0.u16()) << 16 | u32::from(self.0.u16()),
             2 | 3 => 64,
             4 => 0,
             _ => 1,
@@ -114,18 +107,18 @@ impl Bytes<'_> {
         let index = self.index() as u8;
         VringFd {
             index,
-            has_fd: !self.u8().is_multiple_of(8),
+            has_fd: !self.0.u8().is_multiple_of(8),
         }
     }
     fn region(&mut self) -> MemRegion {
         let quarter = |n: u8| u64::from(n % 4) * (LEN / 4);
         let mut r = MemRegion {
-            guest: BASE + quarter(self.u8()),
+            guest: BASE + quarter(self.0.u8()),
             size: LEN / 4,
-            user: USER + quarter(self.u8()),
-            offset: quarter(self.u8()),
+            user: USER + quarter(self.0.u8()),
+            offset: quarter(self.0.u8()),
         };
-        match self.u8() % 12 {
+        match self.0.u8() % 12 {
             0 => r.size = self.edge(),
             1 => r.guest = self.edge(),
             2 => r.user = self.edge(),
@@ -148,17 +141,17 @@ impl Bytes<'_> {
     fn inflight(&mut self) -> Inflight {
         Inflight {
             mmap_size: self.edge(),
-            mmap_offset: if self.u8().is_multiple_of(4) {
+            mmap_offset: if self.0.u8().is_multiple_of(4) {
                 self.edge()
             } else {
                 0
             },
-            num_queues: u16::from(self.u8() % 6),
-            queue_size: [64, 128, 0, 16, 256, u16::MAX][usize::from(self.u8() % 6)],
+            num_queues: u16::from(self.0.u8() % 6),
+            queue_size: [64, 128, 0, 16, 256, u16::MAX][usize::from(self.0.u8() % 6)],
         }
     }
     fn iotlb(&mut self) -> IotlbMsg {
-        let kind = match self.u8() % 8 {
+        let kind = match self.0.u8() % 8 {
             0 => IotlbKind::Miss,
             1 => IotlbKind::AccessFail,
             2 | 3 => IotlbKind::Invalidate,
@@ -166,40 +159,40 @@ impl Bytes<'_> {
         };
         IotlbMsg {
             iova: self.addr(),
-            size: match self.u8() % 4 {
+            size: match self.0.u8() % 4 {
                 0 => self.edge(),
                 1 => LEN,
                 _ => 4096,
             },
             user: self.addr(),
-            access: Access::from_bits_truncate(self.u8()),
+            access: Access::from_bits_truncate(self.0.u8()),
             kind,
         }
     }
     fn config(&mut self) -> ConfigSpace {
         ConfigSpace {
             offset: self.edge() as u32,
-            flags: ConfigFlags::from_bits_truncate(self.u8().into()),
-            bytes: vec![self.u8(); usize::from(self.u8() % 20)],
+            flags: ConfigFlags::from_bits_truncate(self.0.u8().into()),
+            bytes: vec![self.0.u8(); usize::from(self.0.u8() % 20)],
         }
     }
     /// Features: of those that are offered, and now and then another.
     pub(super) fn features(&mut self) -> u64 {
         let mine = Dummy::new().offer.features | Features::PROTOCOL_FEATURES | Features::LOG_ALL;
-        let bits = self.u64() & mine.bits();
-        match self.u8() % 16 {
-            0 => bits | 1 << (self.u8() % 64),
+        let bits = self.0.u64() & mine.bits();
+        match self.0.u8() % 16 {
+            0 => bits | 1 << (self.0.u8() % 64),
             _ => bits,
         }
     }
     fn request(&mut self) -> Request {
-        match self.u8() % 44 {
+        match self.0.u8() % 44 {
             0 => Request::GetFeatures,
             1 | 2 => Request::SetFeatures(self.features()),
             3 => Request::SetOwner,
             4 => Request::ResetOwner,
             5 | 6 => {
-                let n = match self.u8() {
+                let n = match self.0.u8() {
                     n @ 0..250 => n % 5,
                     _ => 32,
                 };
@@ -207,7 +200,7 @@ impl Bytes<'_> {
             }
             7 => Request::SetLogBase(Some(LogArea {
                 size: self.edge(),
-                offset: if self.u8().is_multiple_of(4) {
+                offset: if self.0.u8().is_multiple_of(4) {
                     self.edge()
                 } else {
                     0
@@ -217,7 +210,7 @@ impl Bytes<'_> {
             9 => Request::SetVringNum(self.state()),
             10 | 11 => Request::SetVringAddr(VringAddr {
                 index: self.index(),
-                log_used: self.u8().is_multiple_of(2),
+                log_used: self.0.u8().is_multiple_of(2),
                 desc: self.addr(),
                 used: self.addr(),
                 avail: self.addr(),
@@ -229,10 +222,10 @@ impl Bytes<'_> {
             16 | 17 => Request::SetVringCall(self.ring_fd()),
             18 => Request::SetVringErr(self.ring_fd()),
             19 => Request::GetProtocolFeatures,
-            20 => Request::SetProtocolFeatures(self.u64() & PROTOCOL.bits()),
+            20 => Request::SetProtocolFeatures(self.0.u64() & PROTOCOL.bits()),
             21 => Request::GetQueueNum,
             22 | 23 => Request::SetVringEnable(self.state()),
-            24 => Request::SendRarp([self.u8(); 6]),
+            24 => Request::SendRarp([self.0.u8(); 6]),
             25 => Request::NetSetMtu(self.edge()),
             26 => Request::SetBackendReqFd,
             27..30 => Request::Iotlb(self.iotlb()),
@@ -243,7 +236,7 @@ impl Bytes<'_> {
                 Request::PostcopyAdvise,
                 Request::PostcopyListen,
                 Request::PostcopyEnd,
-            ][usize::from(self.u8() % 3)]
+            ][usize::from(self.0.u8() % 3)]
             .clone(),
             34 => Request::GetInflightFd(self.inflight()),
             35 => Request::SetInflightFd(self.inflight()),
@@ -258,7 +251,7 @@ impl Bytes<'_> {
         }
     }
     fn fd(&mut self) -> Fd {
-        match self.u8() % 12 {
+        match self.0.u8() % 12 {
             0 => Fd::Guest,
             1 => Fd::Short,
             2 => Fd::Event,
@@ -275,41 +268,41 @@ impl Bytes<'_> {
     }
     /// Mostly what the request should have.
     fn fds(&mut self) -> Option<Vec<Fd>> {
-        match self.u8() {
+        match self.0.u8() {
             n @ 0..70 => Some((0..n % 4).map(|_| self.fd()).collect()),
             70 => Some(vec![self.fd(); 33]),
             _ => None,
         }
     }
     pub(super) fn act(&mut self) -> Act {
-        match self.u8() % 32 {
-            0..10 => Act::Send(self.request(), self.fds(), !self.u8().is_multiple_of(8), 1),
-            10 => Act::Send(self.request(), self.fds(), true, 2 + self.u8() % 3),
-            11..14 => Act::Queue(self.request(), self.fds(), self.u8().is_multiple_of(2)),
+        match self.0.u8() % 32 {
+            0..10 => Act::Send(self.request(), self.fds(), !self.0.u8().is_multiple_of(8), 1),
+            10 => Act::Send(self.request(), self.fds(), true, 2 + self.0.u8() % 3),
+            11..14 => Act::Queue(self.request(), self.fds(), self.0.u8().is_multiple_of(2)),
             14 => {
-                let (code, flags) = (u32::from(self.u8() % 50), u32::from(self.u8()));
-                let (len, told) = (u32::from(self.u8()), self.u8());
+                let (code, flags) = (u32::from(self.0.u8() % 50), u32::from(self.0.u8()));
+                let (len, told) = (u32::from(self.0.u8()), self.0.u8());
                 let told = if told.is_multiple_of(4) {
                     self.edge() as u32
                 } else {
                     len
                 };
-                let payload = (0..len).map(|_| self.u8()).collect();
+                let payload = (0..len).map(|_| self.0.u8()).collect();
                 Act::Frame(code, flags, told, payload, self.fds().unwrap_or_default())
             }
-            15 => Act::Pieces(self.request(), self.u8()),
-            16 => Act::Cut(self.request(), self.u8()),
+            15 => Act::Pieces(self.request(), self.0.u8()),
+            16 => Act::Cut(self.request(), self.0.u8()),
             17 | 18 => {
-                let at = BASE + u64::from(self.u16()) * 32;
-                let n = 1 + self.u8() % 16;
-                Act::Poke(at, (0..n).map(|_| self.u8()).collect())
+                let at = BASE + u64::from(self.0.u16()) * 32;
+                let n = 1 + self.0.u8() % 16;
+                Act::Poke(at, (0..n).map(|_| self.0.u8()).collect())
             }
-            19 | 20 => Act::Traffic(1 + self.u8() % 8),
+            19 | 20 => Act::Traffic(1 + self.0.u8() % 8),
             21..24 => Act::Work,
-            24..28 => Act::Ring(self.u8() % 4, self.u8()),
+            24..28 => Act::Ring(self.0.u8() % 4, self.0.u8()),
             28 => Act::Again(self.features()),
-            29 if self.u8().is_multiple_of(4) => Act::Truncate(self.u8()),
-            30 => Act::Deaf(self.u8().is_multiple_of(2)),
+            29 if self.0.u8().is_multiple_of(4) => Act::Truncate(self.0.u8()),
+            30 => Act::Deaf(self.0.u8().is_multiple_of(2)),
             _ => Act::Work,
         }
     }

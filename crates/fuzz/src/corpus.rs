@@ -1,0 +1,117 @@
+//! The scripts that are worth keeping, and the search for more of them.
+
+use super::Dice;
+use std::collections::BTreeSet;
+use std::io;
+use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// A directory of scripts.
+#[derive(Clone, Debug)]
+pub struct Corpus(PathBuf);
+
+impl Corpus {
+    /// The directory `name` in `corpus` of the crate at `manifest_dir` (`env!("CARGO_MANIFEST_DIR")`).
+    pub fn new(manifest_dir: &str, name: &str) -> Self {
+        Self([manifest_dir, "corpus", name].iter().collect())
+    }
+    fn files(&self) -> io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for file in std::fs::read_dir(&self.0)? {
+            files.push(file?.path());
+        }
+        files.sort();
+        Ok(files)
+    }
+    /// All scripts, in the order of their names.
+    ///
+    /// # Errors
+    /// What the system says of the directory.
+    pub fn scripts(&self) -> io::Result<Vec<Vec<u8>>> {
+        self.files()?.iter().map(std::fs::read).collect()
+    }
+    /// Replaces the corpus by those of `scripts`, short ones first, each of which does something that none before it did.
+    fn renew<O: Ord>(
+        &self,
+        mut scripts: Vec<Vec<u8>>,
+        play: impl Fn(&[u8]) -> BTreeSet<O>,
+    ) -> io::Result<()> {
+        scripts.sort_by_key(Vec::len);
+        std::fs::create_dir_all(&self.0)?;
+        for old in self.files()? {
+            std::fs::remove_file(old)?;
+        }
+        let (mut done, mut kept) = (BTreeSet::new(), 0);
+        for script in scripts {
+            let before = done.len();
+            done.extend(play(&script));
+            if done.len() > before {
+                std::fs::write(self.0.join(format!("{kept:03}")), script)?;
+                kept += 1;
+            }
+        }
+        println!("{kept} scripts in the corpus for {} outcomes", done.len());
+        Ok(())
+    }
+}
+
+/// What [`go_on`] plays.
+pub trait Fuzzer: RefUnwindSafe {
+    /// Something that happens.
+    type Outcome: Ord;
+    /// Something that happens, told less finely: the corpus has a script for each.
+    type Kept: Ord;
+    /// For files and people.
+    const NAME: &'static str;
+    /// Longest script, bytes.
+    const MOST: usize;
+    /// Plays a script, which must break nothing, and returns what happened.
+    fn play(&self, script: &[u8]) -> (BTreeSet<Self::Outcome>, BTreeSet<Self::Kept>);
+}
+
+/// Looks for scripts with new outcomes (see the crate's header).
+///
+/// # Errors
+/// What the system says of the corpus.
+///
+/// # Panics
+/// When a script fails.
+pub fn go_on<F: Fuzzer>(fuzzer: &F, corpus: &Corpus) -> io::Result<()> {
+    let number = |name| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let end = Instant::now() + Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(60).min(86_400));
+    let failed = std::env::temp_dir().join(format!("fuzz-{}-failed-{}", F::NAME, std::process::id()));
+    let mut scripts = corpus.scripts()?;
+    let mut seen: BTreeSet<F::Outcome> = scripts.iter().flat_map(|s| fuzzer.play(s).0).collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = number("FUZZ_SEED").unwrap_or(u64::from(now.subsec_nanos()) ^ now.as_secs() << 30);
+    // A fault of memory ends the process before its script is written: the run is repeated from here.
+    println!("FUZZ_SEED={seed}");
+    let mut dice = Dice::new(seed);
+    let (mut runs, mut new, mut slowest) = (0_u64, 0, Duration::ZERO);
+    while Instant::now() < end {
+        let script = dice.mutant(&scripts, F::MOST);
+        let began = Instant::now();
+        let (outcome, _) = catch_unwind(|| fuzzer.play(&script)).unwrap_or_else(|why| {
+            match std::fs::write(&failed, &script) {
+                Ok(()) => eprintln!("a script that fails is in {}", failed.display()),
+                Err(e) => eprintln!("a script fails, and cannot be kept ({e}): {script:?}"),
+            }
+            resume_unwind(why)
+        });
+        slowest = slowest.max(began.elapsed());
+        runs += 1;
+        let had = seen.len();
+        seen.extend(outcome);
+        if seen.len() > had {
+            new += 1;
+            scripts.push(script);
+        }
+    }
+    let all = seen.len();
+    println!("{runs} scripts, {new} new outcomes, {all} in all, the slowest took {slowest:?}");
+    if std::env::var_os("FUZZ_KEEP").is_some() {
+        corpus.renew(scripts, |s| fuzzer.play(s).1)?;
+    }
+    Ok(())
+}

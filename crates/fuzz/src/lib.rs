@@ -1,0 +1,44 @@
+//! For tests that play a hostile side: bytes are a script of what it does; scripts come from a corpus and its mutants.
+//!
+//! It runs on the stable toolchain, without instrumentation: a script is worth keeping when it has an outcome that none before it had.
+//! What an outcome is, each fuzzer says itself: a set of things that happened.
+//!
+//! * A test of the fuzzer replays its [`Corpus`] and a fixed number of mutants of it ([`Dice`]).
+//! * [`go_on`] looks for new outcomes as long as `FUZZ_SECONDS` says. A script that fails is kept in a file that is named; a fault of memory
+//!   leaves the seed, with which the run is repeated (`FUZZ_SEED`). With `FUZZ_KEEP` the corpus becomes the shortest scripts that together do
+//!   all that was seen.
+
+mod corpus;
+mod dice;
+
+pub use corpus::{Corpus, Fuzzer, go_on};
+pub use dice::Dice;
+
+/// Reads a script; missing bytes are zeros.
+#[derive(Clone, Copy, Debug)]
+pub struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    /// Reads the first `most` bytes of `script`.
+    pub fn new(script: &'a [u8], most: usize) -> Self {
+        Self(script.get(..most).unwrap_or(script))
+    }
+    /// Whether all was read.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// The next byte.
+    pub fn u8(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().map_or((0, &[][..]), |(f, r)| (*f, r));
+        self.0 = rest;
+        first
+    }
+    /// The next two bytes.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_le_bytes([self.u8(), self.u8()])
+    }
+    /// The next eight bytes.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_le_bytes([(); 8].map(|()| self.u8()))
+    }
+}
