@@ -192,8 +192,8 @@ def scenario_front_ends_of_all_kinds(lab):
     front = raw_port(lab, sw, "vm", "server")
     for i in range(2000):
         with socket.socket(socket.AF_UNIX) as s:
+            s.connect(front.path)  # waits while the queue is full: the switch hears so many a second
             s.settimeout(10)
-            s.connect(front.path)
             try:
                 if i % 3 == 0:
                     s.send(b"\1\0\0\0")

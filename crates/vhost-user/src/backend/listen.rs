@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 const MAX_PATH: usize = 107;
 
 /// Most connections that wait to be accepted: few, so that a flood of them is soon through.
-const BACKLOG: i32 = 64;
+const BACKLOG: i32 = 256;
 
 /// The file that is locked while a socket is made.
 const LOCK: &str = ".vhost-user.lock";

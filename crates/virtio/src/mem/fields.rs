@@ -7,7 +7,7 @@ use super::HostRange;
 use super::prefetch;
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use heddle_sys::Mapping;
 use std::sync::Arc;
 
@@ -169,12 +169,22 @@ impl<'a> TableView<'a> {
         // SAFETY: there is room for `count` elements (`Table::new`); the table is borrowed.
         unsafe { self.ptr.add(usize::from(index) * 16) }
     }
-    /// The 16-bit field at byte `off` (even, below 16) of an element.
+    /// The second half of an element (bytes 8 to 15).
     #[inline(always)]
-    pub(crate) fn field(self, index: u16, off: usize) -> &'a AtomicU16 {
-        assert!(off < 16 && off.is_multiple_of(2));
+    fn second(self, index: u16) -> &'a AtomicU64 {
         // SAFETY: in bounds; elements are aligned to 16 (`Table::new`); accessed as an atomic, while the table is borrowed.
-        unsafe { AtomicU16::from_ptr(self.at(index).add(off).cast()) }
+        unsafe { AtomicU64::from_ptr(self.at(index).add(8).cast()) }
+    }
+    /// Reads the second half, with Acquire, and then, where it passes `when`, the first; each byte once.
+    #[inline(always)]
+    pub(crate) fn load_if(self, index: u16, when: impl FnOnce(u64) -> bool) -> Option<(u64, u64)> {
+        let second = u64::from_le(self.second(index).load(Ordering::Acquire));
+        if !when(second) {
+            return None;
+        }
+        // SAFETY: in bounds, aligned to 16 (`Table::new`); accessed as an atomic.
+        let first = unsafe { AtomicU64::from_ptr(self.at(index).cast()) };
+        Some((u64::from_le(first.load(Ordering::Relaxed)), second))
     }
     /// Reads the two halves, each byte once, unordered.
     #[inline(always)]
@@ -182,15 +192,10 @@ impl<'a> TableView<'a> {
         // SAFETY: in bounds (`at`).
         unsafe { load_pair(self.at(index)) }
     }
-    /// Writes the length (byte 8) and the identifier (byte 12) of a used descriptor, unordered.
+    /// Writes the second half of an element, at once.
     #[inline(always)]
-    pub(crate) fn store_used(self, index: u16, id: u16, len: u32) {
-        // SAFETY: in bounds, aligned (`Table::new`); accessed as atomics.
-        unsafe {
-            let p = self.at(index);
-            AtomicU32::from_ptr(p.add(8).cast()).store(len.to_le(), Ordering::Relaxed);
-            AtomicU16::from_ptr(p.add(12).cast()).store(id.to_le(), Ordering::Relaxed);
-        }
+    pub(crate) fn store_second(self, index: u16, word: u64, order: Ordering) {
+        self.second(index).store(word.to_le(), order);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The packed layout (virtio 1.2 §2.8), device side.
 //!
-//! Used descriptors of a burst are written from the second on, the first one's flags last, so that the driver sees the burst at
-//! once and the line does not travel in between.
+//! Used descriptors of a burst are written from the second on, the first one last, so that the driver sees the burst at once and the
+//! line does not travel in between. Length, identifier and flags, which lie side by side, are read and written as one word.
 
 use super::config::{Areas, QueueConfig};
 use super::desc::{
@@ -17,6 +17,8 @@ use core::sync::atomic::Ordering;
 use heddle_sync::barrier;
 
 const DESCS_PER_LINE: u16 = 4;
+/// Where the flags are in a descriptor's second word.
+const FLAGS_SHIFT: usize = 8 * (FLAGS - 8);
 
 /// A slot and the wrap counter there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,14 +67,28 @@ impl Cursor {
     }
 }
 
-/// The flags of the descriptor at `at` if it is available (§2.8.1).
+/// The descriptor at `at` if it is available (§2.8.1).
 #[inline(always)]
-fn ready(ring: TableView<'_>, at: Cursor) -> Option<u16> {
-    // Acquire pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain, direct or indirect, is
-    // visible to the loads that follow.
-    let flags = u16::from_le(ring.field(at.at, FLAGS).load(Ordering::Acquire));
-    let (avail, used) = (flags & F_AVAIL != 0, flags & F_USED != 0);
-    (avail == at.wrap && used != at.wrap).then_some(flags)
+fn ready(ring: TableView<'_>, at: Cursor) -> Option<RawDesc> {
+    const BOTH: u64 = ((F_AVAIL | F_USED) as u64) << FLAGS_SHIFT;
+    let wanted = u64::from(if at.wrap { F_AVAIL } else { F_USED }) << FLAGS_SHIFT;
+    // The Acquire there pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain, direct or indirect, is
+    // visible to the loads that follow, and what lies in the same word was written before.
+    let words = ring.load_if(at.at, |word| word & BOTH == wanted);
+    words.map(RawDesc::from_words)
+}
+
+/// What marks a descriptor as used in a lap with that wrap counter (§2.8.1), in its second word.
+#[inline(always)]
+fn used_flags(wrap: bool) -> u64 {
+    u64::from(if wrap { F_AVAIL | F_USED } else { 0 }) << FLAGS_SHIFT
+}
+
+/// Length, identifier and flags of a used descriptor.
+#[inline(always)]
+fn used_word(u: Used, flags: u64) -> u64 {
+    let write = u64::from(u.len > 0) * (u64::from(F_WRITE) << FLAGS_SHIFT);
+    u64::from(u.len) | u64::from(u.id) << 32 | flags | write
 }
 
 #[derive(Debug)]
@@ -170,11 +186,11 @@ impl Packed {
             let near = mem.near(scratch.hint, self.rules.direction.access());
             let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, window);
             left -= done;
-            let Some((d, flags)) = odd else { break };
+            let Some(d) = odd else { break };
             if window.is_fragmented() {
                 break;
             }
-            let slots = self.chain(mem, d, flags, window, scratch)?;
+            let slots = self.chain(mem, d, window, scratch)?;
             window.prefetch_last(NEAR, WRITE);
             self.fetch = self.fetch.advance(slots, self.size);
             self.held += slots;
@@ -184,29 +200,28 @@ impl Packed {
     }
 
     /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the first descriptor of the one
-    /// behind them with its flags, where that is another kind of chain.
+    /// behind them, where that is another kind of chain.
     #[inline(always)]
     fn plain<const NEAR: usize, const WRITE: bool>(
         &mut self,
         near: &Near,
         n: usize,
         window: &mut Window,
-    ) -> (usize, Option<(RawDesc, u16)>) {
+    ) -> (usize, Option<RawDesc>) {
         let plain = if WRITE { F_WRITE } else { 0 };
         let (ring, size) = (self.ring.view(), self.size);
         let mut at = self.fetch;
         let mut odd = None;
         let done = window.push_singles(n.min(usize::from(self.size - self.held)), |_| {
-            let flags = ready(ring, at)?;
-            let d = RawDesc::from_words(ring.load(at.at));
+            let d = ready(ring, at)?;
             match near.piece(d.addr, d.len) {
-                Some(piece) if flags & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
+                Some(piece) if d.packed_flags() & (F_NEXT | F_INDIRECT | F_WRITE) == plain => {
                     piece.prefetch(NEAR, WRITE);
                     at = at.next(size);
                     Some((piece, d.packed_id()))
                 }
                 _ => {
-                    odd = Some((d, flags));
+                    odd = Some(d);
                     None
                 }
             }
@@ -231,18 +246,19 @@ impl Packed {
         }
     }
 
-    /// Takes the chain whose head is `first` with `flags`; returns how many slots it has.
+    /// Takes the chain whose head is `first`; returns how many slots it has.
     fn chain(
         &self,
         mem: &GuestMemory,
         first: RawDesc,
-        flags: u16,
         window: &mut Window,
         scratch: &mut Scratch,
     ) -> Result<u16, RingError> {
         let mut walk = scratch.begin(mem, self.rules);
-        let (mut at, mut d, mut flags) = (self.fetch, first, flags);
+        let (mut at, mut d) = (self.fetch, first);
         for slots in 1..=self.size - self.held {
+            // Only the head's flags are ordered; the others were written before them.
+            let flags = d.packed_flags();
             if flags & F_INDIRECT != 0 {
                 if slots > 1 {
                     return Err(RingError::IndirectNested);
@@ -259,8 +275,6 @@ impl Packed {
             }
             at = at.advance(1, self.size);
             d = RawDesc::from_words(self.ring.view().load(at.at));
-            // Only the head's flags are ordered; the others were written before them.
-            flags = d.packed_flags();
         }
         Err(RingError::ChainTooLong)
     }
@@ -282,64 +296,68 @@ impl Packed {
         given: impl ExactSizeIterator<Item = Used> + Clone,
         log: Option<&DirtyLog>,
     ) {
-        let (first, mut at) = (self.used, self.used);
+        let (first, ring, size) = (self.used, self.ring.view(), self.size);
         if let Some(record) = &self.record {
-            let slots = given.clone().map(|u| u.slots);
-            let next = slots.fold(first, |at, n| at.advance(n, self.size));
-            record.begin(given.clone(), first.into(), next.into());
+            record.begin(given.clone(), first.into(), |slots| {
+                first.advance(slots, size).into()
+            });
         }
-        let mut total = 0;
+        let mut rest = given.clone();
+        let Some(mut head) = rest.next() else { return };
+        let mut at = first.advance(head.slots, size);
+        let mut total = u32::from(head.slots);
         // §2.8.9: with IN_ORDER one descriptor, at the batch's first place, names its last chain; right only where the device
         // writes nothing, see the split layout.
         if self.in_order && self.rules.direction == Direction::FromGuest {
-            let mut last = 0;
-            for u in given {
-                last = u.id;
+            for u in rest {
+                head = u;
                 total += u32::from(u.slots);
-                at = at.advance(u.slots, self.size);
+                at = at.advance(u.slots, size);
             }
-            self.write(first, last, 0, log);
-            self.write_flags(first, 0, Ordering::Release); // pairs as below
         } else {
-            let mut head = 0;
-            for u in given {
-                self.write(at, u.id, u.len, log);
-                if total == 0 {
-                    head = u.len;
-                } else {
-                    self.write_flags(at, u.len, Ordering::Relaxed);
-                }
+            let mut flags = used_flags(at.wrap);
+            let mut index = u32::from(at.at);
+            for u in rest {
+                ring.store_second(index as u16, used_word(u, flags), Ordering::Relaxed);
                 total += u32::from(u.slots);
-                at = at.advance(u.slots, self.size);
+                index += u32::from(u.slots);
+                if index >= size.into() {
+                    index -= u32::from(size);
+                    flags ^= used_flags(true);
+                }
             }
-            // Release pairs with the driver's acquire of these flags: the driver reads in order, so behind them it sees all of the
-            // burst's descriptors and the bytes that were copied into the buffers.
-            self.write_flags(first, head, Ordering::Release);
+            at = Cursor {
+                at: index as u16, // below the size
+                wrap: flags != 0,
+            };
         }
+        // Release pairs with the driver's acquire of these flags: the driver reads in order, so behind them it sees all of the
+        // burst's descriptors and the bytes that were copied into the buffers.
+        ring.store_second(
+            first.at,
+            used_word(head, used_flags(first.wrap)),
+            Ordering::Release,
+        );
         self.used = at;
         if let Some(record) = &self.record {
             record.commit(at.into(), first.into());
+        }
+        if let Some(log) = log {
+            self.mark(log, first, given);
         }
         self.held = self.held.saturating_sub(total as u16);
         self.unsignalled = self.unsignalled.map(|n| n.saturating_add(total));
     }
 
-    /// Writes a used descriptor but for its flags.
-    #[inline]
-    fn write(&self, at: Cursor, id: u16, len: u32, log: Option<&DirtyLog>) {
-        self.ring.view().store_used(at.at, id, len);
-        if let Some(log) = log {
-            log.mark(
-                self.log_ring + (usize::from(at.at) * desc::SIZE) as u64,
-                desc::SIZE as u64,
-            );
+    /// Tells the dirty log of the used descriptors from `at` on.
+    #[cold]
+    fn mark(&self, log: &DirtyLog, at: Cursor, given: impl Iterator<Item = Used>) {
+        let mut at = at;
+        for u in given {
+            let off = usize::from(at.at) * desc::SIZE;
+            log.mark(self.log_ring + off as u64, desc::SIZE as u64);
+            at = at.advance(u.slots, self.size);
         }
-    }
-    #[inline]
-    fn write_flags(&self, at: Cursor, len: u32, order: Ordering) {
-        let write = if len > 0 { F_WRITE } else { 0 };
-        let flags = if at.wrap { F_AVAIL | F_USED | write } else { write };
-        self.ring.view().field(at.at, FLAGS).store(flags.to_le(), order);
     }
 
     /// Whether the driver wants to hear of what was published.

@@ -209,16 +209,24 @@ impl Record {
         (sum == slots).then_some(batch)
     }
 
-    /// `batch` is about to be written; it takes the ring from `old` to `new`.
+    /// `batch` is about to be written; it takes the ring from `old` on by its slots, which `to` places.
     #[inline]
-    pub(super) fn begin(&self, batch: impl Iterator<Item = Used>, old: Position, new: Position) {
+    pub(super) fn begin(
+        &self,
+        batch: impl Iterator<Item = Used>,
+        old: Position,
+        to: impl FnOnce(u16) -> Position,
+    ) {
+        let mut slots = 0_u16; // at most the ring's size in all
         for (i, u) in batch.enumerate() {
+            slots = slots.wrapping_add(u.slots);
             let e = u64::from(u.id) | u64::from(u.slots) << 16 | u64::from(u.len) << 32;
             self.area.store64(self.layout.entry(i), e);
         }
         // The reader is another process, after this one has ended: what counts is the order of this thread's stores, which the
         // compiler must keep. (A processor's own order does not outlive the kernel's switch away from the thread.)
         compiler_fence(Ordering::SeqCst);
+        let new = to(slots);
         self.note(Noted { new, old });
         compiler_fence(Ordering::SeqCst);
     }
