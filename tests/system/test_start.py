@@ -144,6 +144,46 @@ def scenario_small_and_idle(lab):
     assert share < 0.10, f"{share:.1%} of a core when idle"
 
 
+def scenario_what_a_killed_daemon_left_is_removed(lab):
+    """Control sockets by default names; those of daemons that live, and other files, stay."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+
+    def start():
+        sw.run(*bare(sw, sw.db, "--pidfile", "--detach", "--log-file", "--no-chdir", "--disable-system", "-vconsole:off"))
+        return wait_for("pid file", lambda: read_pid(sw.pidfile))
+    control = lambda: sorted(name for name in os.listdir(sw.dir) if name.endswith(".ctl") and not name.startswith("ovsdb"))
+    sw.pid = first = start()
+    left = control()
+    assert f"ovs-vswitchd.{first}.ctl" in left, left
+    sw.run("sh", "-c", f"touch {sw.dir}/ovs-vswitchd.1.ctl {sw.dir}/other.{first}.ctl")
+    os.kill(first, signal.SIGKILL)
+    wait_for("its end", lambda: not process_alive(first))
+    sw.pid = second = start()
+    now = control()
+    assert not set(left) & set(now), now
+    assert {f"ovs-vswitchd.{second}.ctl", "ovs-vswitchd.1.ctl", f"other.{first}.ctl"} <= set(now), now
+    assert sw.run("ovs-appctl", "version").strip()
+    # A second daemon that gives up takes nothing from the first.
+    sw.run(*bare(sw, sw.db, "--pidfile", "--detach", "--no-chdir", "--disable-system", "-vconsole:off"), check=1)
+    assert control() == now and sw.run("ovs-appctl", "version").strip()
+
+
+def scenario_lasting_faults_are_told_once(lab):
+    """A warning about a row comes when the fault comes, not with every change of something else."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    sw.vsctl("--no-wait", "add-port", "br0", "missing")
+    sw.wait_column("interface", "missing", "error", lambda text: "No such device" in text)
+    for index in range(5):
+        sw.vsctl("set", "bridge", "br0", f"other_config:x={index}")
+    told = lambda: sw.log().count("WARN|could not open network device missing (No such device)")
+    assert told() == 1, told()
+    sw.vsctl("del-port", "missing")
+    sw.vsctl("--no-wait", "add-port", "br0", "missing")
+    wait_for("the second fault", lambda: told() == 2)
+
+
 def scenario_unixctl_commands_answer(lab):
     sw = lab.switch()
     lab.bridge(sw)

@@ -46,6 +46,19 @@ def scenario_sleep_settings(lab):
     shown = sw.appctl("dpif-netdev/pmd-sleep-show")
     assert shown == ("Default max sleep:   50 us\npmd thread numa_id 0 core_id 0:\n  max sleep:   50 us\n"
                      "pmd thread numa_id 0 core_id 1:\n  max sleep:   30 us\n"), shown
+    for value, default in (("0", "   0 us (never sleeps)"), ("20000", "10000 us"), ("x", "   0 us (not set: sleeps until woken)")):
+        sw.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-sleep-max={value}")
+        shown = sw.appctl("dpif-netdev/pmd-sleep-show")
+        assert shown.startswith(f"Default max sleep: {default}\n") and shown.count(default) == 3, shown
+    assert "pmd-sleep-max: 'x' is not understood" in sw.log()
+
+
+def scenario_masks_that_name_nothing(lab):
+    sw = dummy_switch(lab)
+    for mask, words in (("0xf0", "none of the processors that pmd-cpu-mask names can be used"), ("0", "names no processor")):
+        sw.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={mask}")
+        assert words in sw.log(), mask
+        assert {core for _, core in places(sw)} == {0}, places(sw)
 
 
 def scenario_statistics_and_top(lab):

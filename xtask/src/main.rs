@@ -51,7 +51,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "packet",
         ],
     ),
-    ("stream", &[]),
+    ("stream", &["sys"]),
     ("ovsdb", &["stream"]),
     ("fuzz", &[]),
     ("bench", &["wire", "packet", "virtio", "vhost-user", "sys"]),

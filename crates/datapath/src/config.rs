@@ -115,6 +115,6 @@ pub enum DatapathError {
     #[error("datapath worker does not answer")]
     Timeout,
     /// The system refused a thread or a descriptor.
-    #[error("datapath: {0}")]
+    #[error("datapath: {}", heddle_sys::errno_text(.0))]
     Io(#[from] std::io::Error),
 }

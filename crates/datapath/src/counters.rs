@@ -120,6 +120,8 @@ worker_counters! {
     tx_batches,
     /// Packets accepted by them.
     tx_packets,
+    /// Loop iterations that found packets. Counted after all iterations and read before them, so that it never shows as more.
+    iterations_busy,
     /// Loop iterations.
     iterations,
     /// Times that the worker slept.

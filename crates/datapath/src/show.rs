@@ -108,9 +108,9 @@ pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, details: bool) -> Str
             n.iterations,
             ratio(used + n.cycles_asleep, n.iterations) * us,
             100.0 * used as f64 / secs / Tsc::hz() as f64,
-            n.iterations.saturating_sub(n.bursts),
+            n.iterations.saturating_sub(n.iterations_busy),
             pct(n.cycles_idle, used),
-            n.bursts,
+            n.iterations_busy,
             pct(n.cycles_busy, used),
             n.sleeps,
             pct(n.sleeps, n.iterations),
@@ -250,13 +250,16 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
 
 /// `dpif-netdev/pmd-sleep-show`.
 pub(crate) fn pmd_sleep(c: &Control) -> String {
-    let mut s = format!(
-        "Default max sleep: {:4} us\n",
-        c.max_sleep.default_us.unwrap_or(0)
-    );
+    // Open vSwitch has no word for the difference between 0 and nothing: there both poll for ever.
+    let text = |max: Option<u64>| match max {
+        None => "   0 us (not set: sleeps until woken)".to_owned(),
+        Some(0) => "   0 us (never sleeps)".to_owned(),
+        Some(us) => format!("{us:4} us"),
+    };
+    let mut s = format!("Default max sleep: {}\n", text(c.max_sleep.default_us));
     for w in &c.workers {
         head(&mut s, w);
-        let _ = writeln!(s, "  max sleep: {:4} us", c.max_sleep.of(w.core).unwrap_or(0));
+        let _ = writeln!(s, "  max sleep: {}", text(c.max_sleep.of(w.core)));
     }
     s
 }

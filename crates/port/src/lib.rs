@@ -17,5 +17,5 @@ pub use dummy::DummyPort;
 pub use open::{KINDS, open};
 pub use system::SystemPort;
 pub use tap::{KeptTaps, TapPort};
-pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd, errno_text};
+pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
 pub use vhost::{VHOST_KINDS, VhostContext, VhostPort, socket_dir};

@@ -1,6 +1,7 @@
 //! What every port type implements.
 
 use heddle_packet::{Burst, Packet, Pool};
+use heddle_sys::errno_text;
 use std::os::fd::RawFd;
 
 /// Why a port cannot be opened or changed; the text goes to `Interface.error`.
@@ -34,15 +35,6 @@ impl PortError {
     /// The system's refusal to open device `name`, in the words that OVS's tools and tests expect.
     pub fn open(name: &str, source: std::io::Error) -> Self {
         Self::sys(format!("could not open network device {name}"), source)
-    }
-}
-
-/// The system's text for an error, without Rust's ` (os error N)` behind it.
-pub fn errno_text(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(at) if error.raw_os_error().is_some() => text[..at].to_owned(),
-        _ => text,
     }
 }
 

@@ -22,22 +22,13 @@ pub use active::Active;
 pub use passive::{Acceptor, Incoming, Passive};
 pub use tls::{Settings, Tls};
 
+pub use heddle_sys::errno_text;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// The port that IANA gave to OVSDB.
 pub const OVSDB_PORT: u16 = 6640;
 /// The port that IANA gave to OpenFlow.
 pub const OPENFLOW_PORT: u16 = 6653;
-
-/// The system's words for an error, without the number that Rust adds.
-#[must_use]
-pub fn errno_text(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" (os error ") {
-        Some(end) => text.get(..end).unwrap_or_default().to_owned(),
-        None => text,
-    }
-}
 
 /// A connected byte stream of any kind.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}

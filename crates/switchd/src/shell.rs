@@ -5,6 +5,9 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixDatagram;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, id};
@@ -153,6 +156,9 @@ async fn serve(options: Arc<Options>, exit: Exit, daemon: daemonize::Daemon) -> 
     let server = match control_socket(&options) {
         None => None,
         Some(path) => {
+            if options.control_socket == ControlSocket::Default {
+                remove_stale_sockets(&options);
+            }
             let server = Server::start(&path, commands.clone()).map_err(|error| {
                 let why = vlog::errno_text(&error);
                 format!("{}: could not initialize control socket ({why})", path.display())
@@ -196,6 +202,32 @@ fn make_pidfile(path: &Path, options: &Options) -> Result<Pidfile, String> {
         add_alias(path, options, ".pid");
     }
     Ok(pidfile)
+}
+
+/// Removes control sockets at which nobody listens, and their second names: daemons of this name that were killed left them.
+fn remove_stale_sockets(options: &Options) {
+    let names = [Some(&options.names.service), options.names.alias.as_ref()];
+    let is_ours = |file: &str| {
+        let pid = file.strip_suffix(".ctl").and_then(|f| f.rsplit_once('.'));
+        pid.is_some_and(|(name, pid)| {
+            pid.bytes().all(|b| b.is_ascii_digit()) && names.iter().flatten().any(|n| *n == name)
+        })
+    };
+    for entry in fs::read_dir(dirs::rundir()).into_iter().flatten().flatten() {
+        let Some(name) = entry.file_name().to_str().map(str::to_owned) else {
+            continue;
+        };
+        if !is_ours(&name) || !entry.file_type().is_ok_and(|t| t.is_symlink() || t.is_socket()) {
+            continue;
+        }
+        // A datagram socket cannot call a stream socket, so this never waits; the answer tells whether somebody is there.
+        let called = UnixDatagram::unbound().and_then(|socket| socket.connect(entry.path()));
+        let nobody =
+            called.is_err_and(|e| matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound));
+        if nobody && fs::remove_file(entry.path()).is_ok() {
+            log::info!(target: "unixctl", "{name}: removed, its daemon is gone");
+        }
+    }
 }
 
 /// Gives a file in the run directory its second name, as a symbolic link. Only a link that is in the way is replaced.

@@ -52,6 +52,15 @@ pub use tap_links::TapLinks;
 pub use wake::WakeSet;
 pub use zeroed::Zeroed;
 
+/// The system's text for an error, without Rust's ` (os error N)` behind it, for people.
+pub fn errno_text(error: &std::io::Error) -> String {
+    let mut text = error.to_string();
+    if let Some(at) = text.rfind(" (os error ").filter(|_| text.ends_with(')')) {
+        text.truncate(at);
+    }
+    text
+}
+
 /// The C convention as a `Result`: -1 means "see errno".
 fn cvt(ret: libc::c_int) -> std::io::Result<libc::c_int> {
     if ret < 0 {
@@ -64,4 +73,28 @@ fn cvt(ret: libc::c_int) -> std::io::Result<libc::c_int> {
 /// As [`cvt`], for calls that return a length.
 fn cvt_len(ret: libc::ssize_t) -> std::io::Result<usize> {
     usize::try_from(ret).map_err(|_| std::io::Error::last_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::errno_text;
+    use std::io::{Error, ErrorKind};
+
+    #[test]
+    fn numbers_are_not_for_people() {
+        let text = |e: Error| errno_text(&e);
+        assert_eq!(
+            text(Error::from_raw_os_error(libc::ENOENT)),
+            "No such file or directory"
+        );
+        assert_eq!(
+            text(Error::other("a: Broken pipe (os error 32)")),
+            "a: Broken pipe"
+        );
+        assert_eq!(
+            text(Error::other("it is (os error 1) here")),
+            "it is (os error 1) here"
+        );
+        assert_eq!(text(Error::from(ErrorKind::TimedOut)), "timed out");
+    }
 }

@@ -136,6 +136,12 @@ impl Control {
     /// Brings workers to what is wanted; queues move. What a port says that could not be opened for a new worker is returned, when all is done.
     pub(crate) fn set_workers(&mut self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         let asked = cpus.filter(|c| !c.is_empty());
+        const UNUSABLE: &str =
+            "none of the processors that pmd-cpu-mask names can be used: workers run as if it were not set";
+        let absent = |nodes: &[u32]| asked.is_some_and(|cpus| cpus.iter().all(|c| *c >= nodes.len()));
+        if self.config.dummy_numa.as_deref().is_some_and(absent) {
+            log::warn!(target: "dpif_netdev", "{UNUSABLE}");
+        }
         let wanted = match (&self.config.dummy_numa, asked) {
             (Some(nodes), _) => pretended(nodes, asked),
             (None, Some(cpus)) => pinned_places(cpus),
@@ -154,7 +160,7 @@ impl Control {
         let changed = !(new.is_empty() && self.leaving.is_empty());
         let mut failed = self.start_all(new);
         if self.workers.is_empty() {
-            log::warn!(target: "dpif_netdev", "none of the processors that pmd-cpu-mask names can be used");
+            log::warn!(target: "dpif_netdev", "{UNUSABLE}");
             failed = self.start_all(default_places()).or(failed);
         }
         self.workers.sort_by_key(|w| w.core);

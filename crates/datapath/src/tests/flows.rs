@@ -197,6 +197,33 @@ fn texts_look_like_open_vswitch() {
 }
 
 #[test]
+fn iterations_are_counted_once_however_many_queues_have_packets() {
+    let s = setup(vec![ToyRule::new(Match::any(), vec![])]);
+    for _ in 0..20 {
+        s.a.send((0..200).map(|_| udp(1, 2, 3, 4)));
+        s.b.send((0..200).map(|_| udp(2, 1, 3, 4)));
+        s.a.drained();
+        s.b.drained();
+    }
+    s.dp.flush_stats();
+    let perf = s.dp.pmd_perf_show(None, "", false);
+    let sum = |name: &str| -> u64 {
+        let rest = perf.lines().filter_map(|l| l.trim_start().strip_prefix(name));
+        rest.map(|l| l.split_whitespace().next().unwrap().parse::<u64>().unwrap())
+            .sum()
+    };
+    let (all, busy, idle) = (
+        sum("Iterations:"),
+        sum("- busy iterations:"),
+        sum("- idle iterations:"),
+    );
+    assert_eq!(sum("Rx packets:"), 8000, "{perf}");
+    assert!(busy > 0 && busy + idle == all, "{perf}");
+    // A turn takes at most a burst of each of the two queues.
+    assert!(busy >= 8000 / 64 && busy <= 8000, "{perf}");
+}
+
+#[test]
 fn drops_have_names() {
     let s = setup(vec![ToyRule::output(2)]);
     let read = |kind: DropKind| {

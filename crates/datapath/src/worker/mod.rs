@@ -306,6 +306,7 @@ impl Worker {
                 c.perf.iteration(c, start, t1.wrapping_sub(t0), got as u64);
             }
             if got > 0 {
+                c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
                 c.usage.add(self.now_ms, t1.wrapping_sub(t0));
                 self.wait.busy();

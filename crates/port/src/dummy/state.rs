@@ -162,7 +162,7 @@ impl Shared {
             let path = get(key)?;
             Pcap::append(path)
                 .inspect_err(|e| {
-                    let why = crate::errno_text(e);
+                    let why = heddle_sys::errno_text(e);
                     log::warn!(target: "pcap", "{path}: failed to open pcap file for appending ({why})");
                 })
                 .ok()
@@ -198,7 +198,7 @@ impl Shared {
         let name = endpoint.name().to_owned();
         match Conn::start(endpoint, Arc::downgrade(this)) {
             Ok(conn) => this.state.lock().conn = Some(conn),
-            Err(e) => log::warn!(target: LOG, "{name}: open failed ({})", crate::errno_text(&e)),
+            Err(e) => log::warn!(target: LOG, "{name}: open failed ({})", heddle_sys::errno_text(&e)),
         }
     }
 }

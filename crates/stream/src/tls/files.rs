@@ -116,8 +116,8 @@ fn contents(file: &Path) -> Result<Vec<u8>, String> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(file)
-        .map_err(|e| bad(file, &e))?;
-    let about = open.metadata().map_err(|e| bad(file, &e))?;
+        .map_err(|e| bad(file, &crate::errno_text(&e)))?;
+    let about = open.metadata().map_err(|e| bad(file, &crate::errno_text(&e)))?;
     if !about.is_file() || about.len() > MAX_FILE {
         return Err(format!(
             "{}: is not a file of keys or certificates",
@@ -127,7 +127,7 @@ fn contents(file: &Path) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
     open.take(MAX_FILE)
         .read_to_end(&mut bytes)
-        .map_err(|e| bad(file, &e))?;
+        .map_err(|e| bad(file, &crate::errno_text(&e)))?;
     Ok(bytes)
 }
 

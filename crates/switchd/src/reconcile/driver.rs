@@ -94,6 +94,7 @@ impl<'a> Driver<'a> {
             globals: Globals::new(),
             vhost: Vhost::default(),
             taps: Taps::default(),
+            said: crate::vlog::Rounds::default(),
             applied: None,
         };
         Ok(Driver {

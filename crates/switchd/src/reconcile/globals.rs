@@ -143,7 +143,11 @@ fn cpu_mask(text: &str) -> Option<Vec<usize>> {
                 .map(|bit| place * 4 + bit),
         );
     }
-    Some(cpus).filter(|c| !c.is_empty())
+    if cpus.is_empty() {
+        log::warn!(target: "dpif_netdev", "pmd-cpu-mask {text} names no processor: workers run as if it were not set");
+        return None;
+    }
+    Some(cpus)
 }
 
 #[cfg(test)]

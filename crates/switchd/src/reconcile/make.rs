@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
 use heddle_openflow::Port as OfPort;
-use heddle_port::{Port, PortStatus, errno_text};
+use heddle_port::{Port, PortStatus};
+use heddle_sys::errno_text;
 use parking_lot::Mutex;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};

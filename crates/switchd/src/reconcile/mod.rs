@@ -51,6 +51,8 @@ pub(crate) struct Reconciler {
     globals: Globals,
     vhost: vhost::Vhost,
     taps: taps::Taps,
+    /// Warnings about the configuration.
+    said: crate::vlog::Rounds,
     /// `next_cfg` of the configuration that is in force.
     applied: Option<i64>,
 }
@@ -80,7 +82,9 @@ impl Reconciler {
         }
         let waited_for = due.links && self.is_waiting();
         if due.reconfigure || found.reconfigure || waited_for {
-            self.reconfigure(db);
+            let mut said = std::mem::take(&mut self.said);
+            said.round(|| self.reconfigure(db));
+            self.said = said;
             found = Found {
                 changed: true,
                 reconfigure: false,

@@ -81,10 +81,7 @@ impl Pmd {
             log::info!(target: "dpif_netdev", "pmd-rxq-affinity {does} PMD core");
         }
         if before.is_none_or(|b| b.sleep != self.sleep) {
-            let us = self.sleep.default_us.unwrap_or(0);
-            log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
-            let are = if us > 0 { "enabled" } else { "disabled" };
-            log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
+            tell_sleep(&self.sleep);
             datapath.set_max_sleep(self.sleep.clone());
         }
         datapath.set_spread(self.spread);
@@ -139,10 +136,33 @@ fn spread(config: &Smap) -> Spread {
     }
 }
 
+/// Says what workers without packets do from now on: first in Open vSwitch's words, then what these do not tell.
+fn tell_sleep(sleep: &MaxSleep) {
+    let us = sleep.default_us.unwrap_or(0);
+    log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
+    let are = if us > 0 { "enabled" } else { "disabled" };
+    log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
+    let does = |max: Option<u64>| match max {
+        None => "sleep until they are woken".to_owned(),
+        Some(0) => "never sleep".to_owned(),
+        Some(us) => format!("pause for {us} usecs, twice, before they sleep until they are woken"),
+    };
+    log::info!(target: "dpif_netdev", "PMD threads without packets {}.", does(sleep.default_us));
+    for (core, us) in &sleep.of_core {
+        log::info!(target: "dpif_netdev", "PMD threads without packets on core {core} {}.", does(Some(*us)));
+    }
+}
+
 /// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one.
 fn sleep(text: Option<&str>) -> MaxSleep {
     let mut sleep = MaxSleep::default();
-    let micros = |text: &str| Some(text.trim().parse::<u64>().ok()?.min(MOST_SLEEP));
+    let micros = |text: &str| {
+        let us = text.trim().parse::<u64>().ok()?;
+        if us > MOST_SLEEP {
+            log::debug!(target: "dpif_netdev", "pmd-sleep-max: {us} usecs is too long, {MOST_SLEEP} is taken");
+        }
+        Some(us.min(MOST_SLEEP))
+    };
     for part in text
         .unwrap_or_default()
         .split(',')
@@ -156,7 +176,7 @@ fn sleep(text: Option<&str>) -> MaxSleep {
             }
         };
         if understood.is_none() {
-            log::warn!(target: "dpif_netdev", "pmd-sleep-max: '{part}' is not understood and changes nothing");
+            log::warn!(target: "dpif_netdev", "pmd-sleep-max: '{part}' is not understood and counts as not set");
         }
     }
     sleep

@@ -25,6 +25,7 @@ pub mod limit;
 mod module;
 mod names;
 mod pattern;
+mod rounds;
 mod sink;
 mod spec;
 mod syslog;
@@ -44,7 +45,9 @@ use std::time::{Instant, SystemTime};
 use parking_lot::Mutex;
 
 pub use commands::register_commands;
+pub use heddle_sys::errno_text;
 pub use level::{Destination, Level};
+pub use rounds::Rounds;
 pub use syslog::Method as SyslogMethod;
 pub use thread::set_thread_name;
 pub use writer::{flush, start_writer};
@@ -242,15 +245,6 @@ pub fn patterns_text() -> String {
     out
 }
 
-/// The system's text for an error, without the number that Rust adds.
-#[must_use]
-pub fn errno_text(error: &io::Error) -> String {
-    match error.raw_os_error() {
-        Some(code) => nix::errno::Errno::from_raw(code).desc().to_owned(),
-        None => error.to_string(),
-    }
-}
-
 impl Vlog {
     /// The destinations that want a message of this level; 0 if none.
     fn wanted(&self, module: &Module, level: Level) -> u8 {
@@ -296,6 +290,9 @@ impl log::Log for Vlog {
         let level = Level::from(record.level());
         let dests = self.wanted(&module, level);
         if dests == 0 {
+            return;
+        }
+        if record.level() <= log::Level::Warn && !rounds::is_news(record.target(), record.args()) {
             return;
         }
         if module.honor_rate_limits.load(Relaxed) {
