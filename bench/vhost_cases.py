@@ -70,8 +70,9 @@ class Case:
         """Arguments of `heddle bench rules`, one list for each set."""
         ports = ["--ports", str(self.ports)]
         if self.storm:
-            # The storm's packets each need a decision of their own; what they attack is the list of what may pass.
-            attacked = "acl" if self.storm == "explosion" else self.rules
+            # The storm's packets each need an entry of their own: crafted ones by the list of what may pass, plain ones by a rule that
+            # looks at all of them.
+            attacked = "acl" if self.storm == "explosion" else "each"
             return [["--kind", self.rules, "--count", str(self.count), *ports, "--pair", "0"],
                     ["--kind", attacked, "--count", str(self.count), *ports, "--pair", "1"]]
         return [["--kind", self.rules, "--count", str(self.count), *ports]]

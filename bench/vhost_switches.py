@@ -177,7 +177,7 @@ class Vhost:
             # Its best settings for this number of flows.
             many = case.flows >= 10_000 or case.new
             self.switch.vsctl("set", "open_vswitch", ".", f"other_config:smc-enable={str(many).lower()}")
-            self.unixctl.call("upcall/set-flow-limit", "2000000")
+        self.unixctl.call("upcall/set-flow-limit", "2000000")
         wanted = case.rule_sets()
         if wanted != self.rules:
             text = "".join(self.trace.run(self.heddle, "bench", "rules", *arguments, quiet=True) for arguments in wanted)

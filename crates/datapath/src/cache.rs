@@ -38,6 +38,7 @@ const PATIENCE_FOR_ONE: usize = 16;
 
 /// What a cache is made of.
 pub(crate) struct CacheParts {
+    pub(crate) store: Store,
     pub(crate) l1: L1,
     pub(crate) max_masks: usize,
     pub(crate) key: HashKey,
@@ -62,6 +63,8 @@ pub(crate) struct Cache {
     doomed: Vec<u32>,
     probes: u64,
     new_mask: bool,
+    /// A chunk was taken that the sweeper does not know of yet.
+    new_chunk: bool,
     /// L1 is used even where a port has one mask.
     always_l1: bool,
     last: find::Last,
@@ -71,9 +74,9 @@ pub(crate) struct Cache {
 impl Cache {
     pub(crate) fn new(p: CacheParts) -> Self {
         Self {
-            store: Store::default(),
+            store: p.store,
             verdicts: Verdicts::default(),
-            watches: Watches::new(p.key),
+            watches: Watches::new(),
             tuples: Tuples::new(p.max_masks),
             table: Table::new(),
             l1: p.l1,
@@ -85,6 +88,7 @@ impl Cache {
             doomed: Vec::new(),
             probes: 0,
             new_mask: false,
+            new_chunk: false,
             always_l1: false,
             last: find::Last::default(),
             scratch: find::Scratch::default(),
@@ -109,9 +113,9 @@ impl Cache {
     pub(crate) fn tuple(&self, e: &Entry) -> Option<&Arc<Tuple>> {
         self.tuples.get(e.tuple())
     }
-    /// Whether so many notes wait that the sweeper should take them soon.
+    /// Whether so many notes wait that the sweeper should take them soon, or it should make another chunk.
     pub(crate) fn wants_sweeper(&mut self) -> bool {
-        !self.notes.has_room(RING - RESERVE / 2)
+        std::mem::take(&mut self.new_chunk) || !self.notes.has_room(RING - RESERVE / 2)
     }
 
     fn push(&mut self, note: Note) {
@@ -163,6 +167,7 @@ impl Cache {
         };
         self.join(verdict, member);
         if let Some((n, mem)) = taken.chunk {
+            self.new_chunk = true;
             self.push(Note::Chunk(n, mem));
         }
         if tuple_is_new {
@@ -427,6 +432,7 @@ impl Cache {
     /// Once a second: orders the masks by hits, looks whether L1 has the right size.
     pub(crate) fn tidy(&mut self) {
         self.tuples.sort();
+        self.store.tidy();
         self.l1.tidy(self.store.len());
     }
     /// `emc-insert-inv-prob`, where it was given: how many insertions into a full part of L1 one succeeds of; 0: L1 is not used.

@@ -4,9 +4,11 @@
 //! may outlive its entry (in the exact-match cache): [`Store::get`] answers for any number, and whoever uses the answer looks whether the
 //! entry there matches.
 //!
-//! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst); a new chunk is one mmap(2).
+//! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst). A new chunk is one mmap(2), and its pages have to be
+//! found and zeroed; while flows come by ten thousands, the sweeper has done that before ([`Spares`]).
 
 use crate::entry::Entry;
+use heddle_sync::ring::{Consumer, Producer, ring};
 use heddle_sys::Zeroed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
@@ -36,8 +38,34 @@ struct Chunk {
     low: usize,
 }
 
-#[derive(Debug, Default)]
+/// Chunks that wait for their use, at most.
+const SPARES: usize = 2;
+
+/// Where chunks are made before a worker needs them.
+pub(crate) struct Spares(Option<Producer<Zeroed<Entry>>>);
+
+impl Spares {
+    /// Makes chunks until enough wait, with their pages.
+    pub(crate) fn fill(&mut self) {
+        let Some(ring) = &mut self.0 else { return };
+        while ring.has_room(1) {
+            let Ok(entries) = Zeroed::<Entry>::new(CHUNK, true) else {
+                return;
+            };
+            entries
+                .iter()
+                .step_by(4096 / size_of::<Entry>())
+                .for_each(Entry::retire);
+            if ring.push(entries).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[derive(Default)]
 pub(crate) struct Store {
+    spares: Option<Consumer<Zeroed<Entry>>>,
     chunks: Vec<Option<Chunk>>,
     /// No chunk before this one has a free slot.
     hint: usize,
@@ -56,6 +84,24 @@ fn split(slot: u32) -> (usize, usize) {
 }
 
 impl Store {
+    /// An empty one, with the other end of its spare chunks. `near`: memory that another thread has touched first is as near as any; otherwise
+    /// there are no spare chunks.
+    pub(crate) fn with_spares(near: bool) -> (Self, Spares) {
+        let (tx, rx) = ring(SPARES);
+        let store = Self {
+            spares: near.then_some(rx),
+            ..Self::default()
+        };
+        (store, Spares(near.then_some(tx)))
+    }
+    /// Gives spare chunks back that will not be needed soon. Called now and then.
+    pub(crate) fn tidy(&mut self) {
+        if self.len < CHUNK
+            && let Some(spares) = &mut self.spares
+        {
+            while spares.pop().is_some() {}
+        }
+    }
     /// The entry in a slot, whatever it holds now.
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Entry> {
@@ -78,7 +124,11 @@ impl Store {
                 return None;
             }
             // Only a switch with many flows gains by huge pages; one with few shall stay small.
-            let entries = Zeroed::new(CHUNK, c > 0).ok()?;
+            let spare = self.spares.as_mut().filter(|_| c > 0).and_then(Consumer::pop);
+            let entries = match spare {
+                Some(entries) => entries,
+                None => Zeroed::new(CHUNK, c > 0).ok()?,
+            };
             let mem = Arc::new(ChunkMem {
                 entries,
                 top: AtomicU32::new(0),
@@ -146,6 +196,29 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    /// Chunks that were made before are used first, after the first one, and given back when there are few entries.
+    #[test]
+    fn spare_chunks_are_used() {
+        let (mut s, mut spares) = Store::with_spares(true);
+        spares.fill();
+        let waiting = |spares: &mut Spares| spares.0.as_mut().map_or(0, |ring| ring.len());
+        assert_eq!(waiting(&mut spares), SPARES);
+        for _ in 0..CHUNK {
+            s.take().expect("memory");
+        }
+        assert_eq!(waiting(&mut spares), SPARES);
+        let slot = s.take().expect("memory").slot;
+        assert_eq!(waiting(&mut spares), SPARES - 1);
+        assert!(s.get(slot).is_some_and(|e| e.id() == 0));
+        s.tidy();
+        assert_eq!(waiting(&mut spares), SPARES - 1);
+        (0..CHUNK).for_each(|n| _ = s.free(u32::try_from(n).unwrap()));
+        s.tidy();
+        assert_eq!(waiting(&mut spares), 0);
+        let (_, mut none) = Store::with_spares(false);
+        none.fill();
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]

@@ -12,6 +12,7 @@ mod records;
 use crate::changes::{Known, PATIENCE};
 use crate::note::{Horizon, Note};
 use crate::shared::Shared;
+use crate::store::Spares;
 use crate::translate::{Purpose, Request, Translation};
 use crate::tuple::Family;
 use crate::verdict::{Verdict, fingerprint};
@@ -45,12 +46,13 @@ impl SweepWorker {
         core: Option<usize>,
         notes: Consumer<Note>,
         horizon: Arc<Horizon>,
+        spares: Spares,
         commands: Arc<CommandTx>,
     ) -> Self {
         Self {
             index,
             core,
-            records: Records::new(notes, horizon),
+            records: Records::new(notes, horizon, spares),
             commands,
         }
     }

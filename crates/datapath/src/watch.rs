@@ -20,7 +20,6 @@
 
 use crate::changes::{Changed, Known, Override};
 use crate::compact::{CompactKey, CompactMask};
-use crate::hash::HashKey;
 use crate::translate::{Dep, Generations};
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, FlowMask};
@@ -42,6 +41,18 @@ const VALUES: usize = 512;
 const NEVER: u32 = 0;
 /// Numbers of changes end here: the watch is given up then.
 const WORN: u32 = u32::MAX;
+
+/// Odd numbers without a pattern (digits of the fractional part of pi).
+const FACTORS: [u64; 8] = [
+    0x243f_6a88_85a3_08d3,
+    0x1319_8a2e_0370_7345,
+    0xa409_3822_299f_31d1,
+    0x082e_fa98_ec4e_6c89,
+    0x4528_21e6_38d0_1377,
+    0xbe54_66cf_34e9_0c6d,
+    0xc0ac_29b7_c97c_50dd,
+    0x3f84_d5b5_b547_0917,
+];
 
 /// What each packet asks.
 #[derive(Clone, Copy, Debug)]
@@ -66,15 +77,18 @@ struct Filter {
 }
 
 impl Filter {
+    /// The place of a key's value. Words are multiplied side by side: nobody gains by values that coincide, which rules choose, not packets.
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
-    fn place(&self, key: &CompactKey, k: HashKey) -> usize {
-        self.bits.hash(key, k, 0) as usize % PLACES
+    fn place(&self, key: &CompactKey) -> usize {
+        let words = key.words().iter().zip(self.bits.words()).zip(FACTORS);
+        let sum = words.fold(0, |h: u64, ((w, m), f)| h.wrapping_add((w & m).wrapping_mul(f)));
+        let mixed = (sum ^ sum >> 32).wrapping_mul(FACTORS[0]);
+        usize::try_from(mixed >> (64 - PLACES.ilog2())).unwrap_or(0)
     }
     /// Whether a change after `stamp` may be about this key.
     #[inline]
-    fn meets(&self, key: &CompactKey, stamp: u32, k: HashKey) -> bool {
-        self.last > stamp && self.places[self.place(key, k)] > stamp && self.really_meets(key, stamp)
+    fn meets(&self, key: &CompactKey, stamp: u32) -> bool {
+        self.last > stamp && self.places[self.place(key) % PLACES] > stamp && self.really_meets(key, stamp)
     }
     #[cold]
     fn really_meets(&self, key: &CompactKey, stamp: u32) -> bool {
@@ -82,8 +96,8 @@ impl Filter {
         let later = self.values.iter().rev().take_while(|(seq, _)| *seq > stamp);
         self.forgotten > stamp || later.into_iter().any(|(_, value)| *value == masked)
     }
-    fn add(&mut self, value: CompactKey, seq: u32, k: HashKey) {
-        let at = self.place(&value, k);
+    fn add(&mut self, value: CompactKey, seq: u32) {
+        let at = self.place(&value);
         self.places[at] = seq;
         if self.values.len() == VALUES
             && let Some((gone, _)) = self.values.pop_front()
@@ -125,11 +139,10 @@ pub(crate) struct Watches {
     free: Vec<u16>,
     index: HashTable<u16>,
     n_filters: usize,
-    key: HashKey,
 }
 
 impl Watches {
-    pub(crate) fn new(key: HashKey) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             // Nothing is watched by number 0.
             hot: vec![Hot::START],
@@ -137,7 +150,6 @@ impl Watches {
             free: Vec::new(),
             index: HashTable::new(),
             n_filters: 0,
-            key,
         }
     }
     fn get(&self, n: u16) -> Option<&Watch> {
@@ -246,7 +258,7 @@ impl Watches {
             return None;
         }
         let w = self.all.get(i)?.as_ref()?;
-        let met = stamp != h.seq && w.filters.iter().any(|f| f.meets(key, stamp, self.key));
+        let met = stamp != h.seq && w.filters.iter().any(|f| f.meets(key, stamp));
         (!met).then_some(h.seq)
     }
 
@@ -290,11 +302,11 @@ impl Watches {
             if now == *seen {
                 continue;
             }
-            let (hot, n_filters, key) = (&mut self.hot[i], &mut self.n_filters, self.key);
+            let (hot, n_filters) = (&mut self.hot[i], &mut self.n_filters);
             let told = generations.changed(*slot, *seen, now, &mut |c| match scope.projected(c) {
                 About::None => true,
                 About::All => false,
-                About::Some(bits, value) => hot.note(filters, n_filters, bits, value, key),
+                About::Some(bits, value) => hot.note(filters, n_filters, bits, value),
             });
             if !told {
                 hot.all_stale();
@@ -329,7 +341,6 @@ impl Hot {
         n_filters: &mut usize,
         bits: CompactMask,
         value: CompactKey,
-        k: HashKey,
     ) -> bool {
         let seq = self.next();
         let at = match filters.iter().position(|f| f.bits == bits) {
@@ -358,7 +369,7 @@ impl Hot {
                 at
             }
         };
-        filters[at].add(value, seq, k);
+        filters[at].add(value, seq);
         true
     }
 }

@@ -19,6 +19,7 @@ use crate::counters::{WorkerCounters, WorkerNumbers};
 use crate::l1::L1;
 use crate::note::{self, Horizon};
 use crate::perf::PerfNumbers;
+use crate::store::Store;
 use crate::sweep::SweepWorker;
 use crate::upcalls::upcall_ring;
 use crate::worker::{Command, PATIENCE, Parts, Worker, command_ring};
@@ -229,6 +230,7 @@ impl Control {
         let (commands, command_rx) = command_ring(Arc::clone(&bell));
         let commands = Arc::new(commands);
         let (notes, notes_rx) = ring(note::RING);
+        let (store, spares) = Store::with_spares(one_node());
         let horizon = Arc::new(Horizon::default());
         let worker_horizon = Arc::clone(&horizon);
         let (upcall_tx, upcall_rx) = upcall_ring(self.config.upcall_ring, Arc::clone(&self.shared.bell));
@@ -255,6 +257,7 @@ impl Control {
                 .and_then(|()| L1::new(config.l1_entries, config.l1_most))
                 .and_then(|l1| {
                     let cache = CacheParts {
+                        store,
                         l1,
                         max_masks: config.max_masks,
                         key: shared.hash_key,
@@ -290,6 +293,7 @@ impl Control {
             named.then_some(place.core),
             notes_rx,
             horizon,
+            spares,
             Arc::clone(&commands),
         ));
         self.upcalls.lock().push(upcall_rx);
@@ -349,6 +353,16 @@ impl Control {
             self.end(w);
         }
     }
+}
+
+/// Whether all memory is equally near.
+fn one_node() -> bool {
+    let nodes: std::collections::BTreeSet<_> = cpu::online()
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(cpu::numa_node)
+        .collect();
+    nodes.len() <= 1
 }
 
 #[cfg(test)]

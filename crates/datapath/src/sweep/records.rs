@@ -8,7 +8,7 @@
 use crate::compact::CompactKey;
 use crate::entry::{Entry, Snapshot};
 use crate::note::{Counted, Horizon, Note, WideKey};
-use crate::store::{CHUNK, ChunkMem};
+use crate::store::{CHUNK, ChunkMem, Spares};
 use crate::tuple::{Family, Tuple};
 use crate::verdict::Verdict;
 use heddle_flow::FlowKey;
@@ -40,6 +40,7 @@ pub(crate) struct Seen<'a> {
 
 pub(crate) struct Records {
     notes: Consumer<Note>,
+    spares: Spares,
     horizon: Arc<Horizon>,
     chunks: Vec<Option<Chunk>>,
     verdicts: Vec<Option<Held>>,
@@ -61,9 +62,10 @@ fn put<T>(list: &mut Vec<Option<T>>, at: u32, value: Option<T>) {
 }
 
 impl Records {
-    pub(crate) fn new(notes: Consumer<Note>, horizon: Arc<Horizon>) -> Self {
+    pub(crate) fn new(notes: Consumer<Note>, horizon: Arc<Horizon>, spares: Spares) -> Self {
         Self {
             notes,
+            spares,
             horizon,
             chunks: Vec::new(),
             verdicts: Vec::new(),
@@ -93,6 +95,10 @@ impl Records {
                     bytes: zeros(),
                 };
                 put(&mut self.chunks, n, Some(chunk));
+                // Flows that fill one chunk may stay within it.
+                if n > 0 {
+                    self.spares.fill();
+                }
             }
             Note::ChunkGone(n) => put(&mut self.chunks, n, None),
             Note::Verdict(n, verdict) => {

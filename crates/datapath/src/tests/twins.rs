@@ -8,6 +8,7 @@ use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::note::{Horizon, RING};
 use crate::parse::Parsed;
+use crate::store::Store;
 use crate::sweep::Records;
 use crate::translate::Translation;
 use crate::tuple::Family;
@@ -234,9 +235,10 @@ proptest! {
     ) {
         let (notes, notes_rx) = heddle_sync::ring::ring(RING);
         let horizon = Arc::new(Horizon::default());
-        let mut records = Records::new(notes_rx, Arc::clone(&horizon));
+        let (store, spares) = Store::with_spares(true);
+        let mut records = Records::new(notes_rx, Arc::clone(&horizon), spares);
         let l1 = L1::new(16, 64).unwrap();
-        let mut cache = Cache::new(CacheParts { l1, max_masks, key: HashKey::random(), notes, horizon });
+        let mut cache = Cache::new(CacheParts { store, l1, max_masks, key: HashKey::random(), notes, horizon });
         cache.set_inv_prob(always.then_some(1));
         let compactor = Compactor::default();
         let mut list: Vec<Plain> = Vec::new();
@@ -297,9 +299,11 @@ proptest! {
 fn what_goes_leaves_room_for_what_comes() {
     let (notes, notes_rx) = heddle_sync::ring::ring(RING);
     let horizon = Arc::new(Horizon::default());
-    let mut records = Records::new(notes_rx, Arc::clone(&horizon));
+    let (store, spares) = Store::with_spares(true);
+    let mut records = Records::new(notes_rx, Arc::clone(&horizon), spares);
     let l1 = L1::new(16, 64).unwrap();
     let mut cache = Cache::new(CacheParts {
+        store,
         l1,
         max_masks: 4,
         key: HashKey::random(),

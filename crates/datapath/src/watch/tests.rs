@@ -95,7 +95,7 @@ proptest! {
             // The ports share a word: the translation has changed one of them before it looked.
             overrides.push(said((word(&|k| k.tp_dst = 1).0, 0), true));
         }
-        let mut watches = Watches::new(HashKey::random());
+        let mut watches = Watches::new();
         let under = Under { tuple: 3, mask: &mask, v6: false };
         let mut number = NONE;
         let mut list: Vec<Plain> = (0..24_u32).map(|n| {
@@ -167,7 +167,7 @@ fn what_is_not_known_is_not_right() {
     let slot = Generations::logged_slot_of(7);
     let mut mask = FlowMask::default();
     mask.0.nw_dst = u32::MAX;
-    let mut watches = Watches::new(HashKey::random());
+    let mut watches = Watches::new();
     let under = |tuple| Under {
         tuple,
         mask: &mask,
@@ -229,7 +229,7 @@ fn what_is_not_known_is_not_right() {
 fn watches_are_bounded() {
     let generations = Generations::default();
     let mask = FlowMask::default();
-    let mut watches = Watches::new(HashKey::random());
+    let mut watches = Watches::new();
     let enter = |watches: &mut Watches, tuple: usize| {
         let under = Under {
             tuple: u32::try_from(tuple).unwrap(),
@@ -259,7 +259,7 @@ fn a_worn_watch_is_given_up() {
         mask: &mask,
         v6: false,
     };
-    let mut watches = Watches::new(HashKey::random());
+    let mut watches = Watches::new();
     let dep = || std::iter::once(generations.read(slot));
     let (n, _) = watches.enter(dep(), &[], under).unwrap();
     watches.hot[usize::from(n)].seq = WORN - 2;
