@@ -12,6 +12,7 @@ use heddle_classifier::Classifier;
 use heddle_datapath::{Credit, Generations, PortNo};
 use heddle_flow::Match;
 use heddle_openflow::{InstructionSet, Port as OfPort};
+use heddle_sync::OnceArc;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -33,12 +34,47 @@ pub struct Stats {
 }
 
 impl Stats {
+    const NOTHING: Self = Self {
+        packets: AtomicU64::new(0),
+        bytes: AtomicU64::new(0),
+        used_ms: AtomicU64::new(0),
+        tcp_flags: AtomicU16::new(0),
+    };
     /// Adds packets. Counters are independent, so relaxed is enough.
     pub fn add(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
         self.packets.fetch_add(packets, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
         self.used_ms.fetch_max(used_ms, Relaxed);
         self.tcp_flags.fetch_or(tcp_flags, Relaxed);
+    }
+}
+
+/// Counters that are made when somebody is to count: of a million rules most never see a packet.
+#[derive(Debug, Default)]
+pub struct LazyStats(OnceArc<Stats>);
+
+impl LazyStats {
+    /// Counters that exist already.
+    pub fn of(stats: Arc<Stats>) -> Self {
+        let place = OnceArc::empty();
+        let filled = place.set(stats).is_ok();
+        debug_assert!(filled, "it was empty");
+        Self(place)
+    }
+    /// The counters, to count with or to share; from now on there are some.
+    pub fn counted(&self) -> Arc<Stats> {
+        loop {
+            if let Some(stats) = self.0.arc() {
+                return stats;
+            }
+            // Who comes second takes those of who came first.
+            let _ = self.0.set(Arc::default());
+        }
+    }
+    /// What was counted so far.
+    pub fn seen(&self) -> &Stats {
+        static NOTHING: Stats = Stats::NOTHING;
+        self.0.get().unwrap_or(&NOTHING)
     }
 }
 
@@ -73,7 +109,7 @@ pub struct Rule {
     /// The switch's own rule: not shown to controllers, not theirs to change.
     pub hidden: bool,
     /// Packets, bytes, last use.
-    pub stats: Arc<Stats>,
+    pub stats: LazyStats,
 }
 
 impl Rule {

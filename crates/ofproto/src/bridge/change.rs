@@ -205,8 +205,8 @@ impl Change<'_> {
             duration_nsec,
             idle_timeout: rule.idle_timeout.load(Relaxed),
             hard_timeout: rule.hard_timeout.load(Relaxed),
-            packet_count: rule.stats.packets.load(Relaxed),
-            byte_count: rule.stats.bytes.load(Relaxed),
+            packet_count: rule.stats.seen().packets.load(Relaxed),
+            byte_count: rule.stats.seen().bytes.load(Relaxed),
             nxm: false,
         }
     }

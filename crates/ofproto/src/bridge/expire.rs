@@ -26,7 +26,7 @@ pub(super) fn deadline_ms(rule: &Rule) -> u64 {
 }
 
 fn last_used_ms(rule: &Rule) -> u64 {
-    rule.stats.used_ms.load(Relaxed).max(rule.created_ms)
+    rule.stats.seen().used_ms.load(Relaxed).max(rule.created_ms)
 }
 
 fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {

@@ -6,7 +6,7 @@
 use super::change::Change;
 use super::select::{Select, compact};
 use super::{Bridge, Linked, Origin};
-use crate::model::{N_TABLES, Rule, Stats};
+use crate::model::{LazyStats, N_TABLES, Rule};
 use heddle_classifier::MiniMatch;
 use heddle_openflow::message::{
     FlowEvent, FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, GROUP_ALL, METER_ALL,
@@ -115,7 +115,7 @@ fn default_rule(now: u64, hidden: bool) -> Rule {
         modified_ms: now.into(),
         born: 0,
         hidden,
-        stats: Arc::new(Stats::default()),
+        stats: LazyStats::default(),
     }
 }
 
@@ -167,7 +167,7 @@ impl Change<'_> {
             modified_ms: now.into(),
             born: self.version,
             hidden: false,
-            stats: kept.map_or_else(Arc::default, |e| e.data.stats.clone()),
+            stats: kept.map_or_else(LazyStats::default, |e| LazyStats::of(e.data.stats.counted())),
         };
         if let Some(old) = &old {
             self.unlink(old);
@@ -210,7 +210,11 @@ impl Change<'_> {
                 modified_ms: now.into(),
                 born: old.born,
                 hidden: false,
-                stats: if reset { Arc::default() } else { old.stats.clone() },
+                stats: if reset {
+                    LazyStats::default()
+                } else {
+                    LazyStats::of(old.stats.counted())
+                },
             };
             self.unlink(e);
             let new = self.link(rule, e.priority).data.clone();

@@ -126,7 +126,7 @@ impl Bridge {
         self.refresh();
         let mut sum = AggregateStats::default();
         for e in Select::for_stats(r).run(self, self.current_version()) {
-            let (packets, bytes) = counts(&e.data.stats);
+            let (packets, bytes) = counts(e.data.stats.seen());
             sum.packet_count = sum.packet_count.saturating_add(packets);
             sum.byte_count = sum.byte_count.saturating_add(bytes);
             sum.flow_count += 1;
@@ -231,8 +231,8 @@ fn check_table(t: u8) -> Result<(), ErrorKind> {
 
 fn one_flow(version: Version, rule: &Rule, now: u64) -> FlowStats {
     let (duration_sec, duration_nsec) = age(now, rule.created_ms);
-    let (packet_count, byte_count) = counts(&rule.stats);
-    let used = rule.stats.used_ms.load(Relaxed).max(rule.created_ms);
+    let (packet_count, byte_count) = counts(rule.stats.seen());
+    let used = rule.stats.seen().used_ms.load(Relaxed).max(rule.created_ms);
     let mut flags = FlowModFlags::from_bits_truncate(rule.flags);
     if version < Version::V13 {
         // OpenFlow before 1.3 has no room for them in statistics.

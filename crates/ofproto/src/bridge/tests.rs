@@ -129,7 +129,9 @@ fn adding_twice_replaces_and_the_version_decides_about_counters() {
     let mut stats = None;
     l.bridge.tables[0]
         .rules
-        .for_each(l.bridge.current_version(), |e| stats = Some(e.data.stats.clone()));
+        .for_each(l.bridge.current_version(), |e| {
+            stats = Some(e.data.stats.counted())
+        });
     stats.expect("one rule").add(3, 300, 1, 0);
     l.add(&flow_mod(FlowModCommand::Add, nw_dst(0x0a00_0001, 32), 5, 2))
         .expect("replaced");
@@ -234,7 +236,11 @@ fn timeouts_expire_with_their_reason() {
         l.bridge.tables[0]
             .rules
             .find_exact(l.bridge.current_version(), &select::compact(&nw_dst(2, 32)), 2);
-    busy.expect("there").data.stats.add(1, 60, clock.now_ms(), 0);
+    busy.expect("there")
+        .data
+        .stats
+        .counted()
+        .add(1, 60, clock.now_ms(), 0);
     clock.warp(4_000);
     assert_eq!(l.bridge.tick().expired, 0, "a packet kept it alive");
     clock.warp(1_002);

@@ -75,7 +75,7 @@ impl Ctx<'_> {
         let old_cookie = std::mem::replace(&mut self.cookie, 0);
         match found {
             Found::Rule(rule) => {
-                self.credit(&rule.stats);
+                self.credit(&rule.stats.counted());
                 self.cookie = rule.cookie;
                 self.rule = Some(rule.clone());
                 self.run_steps(&steps_of(&rule.instructions.0), last, run);

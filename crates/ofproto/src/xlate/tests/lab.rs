@@ -188,7 +188,7 @@ impl Lab {
             modified_ms: 0.into(),
             born: 0,
             hidden: false,
-            stats: Arc::default(),
+            stats: Default::default(),
         };
         let version = b.version.load(Ordering::Relaxed) + 1;
         let entry = table
