@@ -50,8 +50,8 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
                 out,
                 "duration={}s, n_packets={}, n_bytes={}, {},actions={}",
                 now.saturating_sub(rule.created_ms) / 1000,
-                rule.stats.packets.load(Relaxed),
-                rule.stats.bytes.load(Relaxed),
+                rule.stats.seen().packets.load(Relaxed),
+                rule.stats.seen().bytes.load(Relaxed),
                 rule.wide_match().text(None, rule.priority.into()),
                 rule.instructions,
             );
