@@ -137,6 +137,30 @@ def scenario_mtu_request(lab):
     lab.net.ping(a, "10.1.0.2")
 
 
+def scenario_mtu_of_internal_ports_follows(lab):
+    """Without a wish of the user, internal ports have the smallest MTU of the others; also once the wish is withdrawn."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    sw.vsctl("set", "interface", "br0", "mtu_request=9000")
+    sw.wait_column("interface", "br0", "mtu", 9000)
+    sw.vsctl("clear", "interface", "br0", "mtu_request")
+    sw.wait_column("interface", "br0", "mtu", 1500)
+    lab.veth_pod(sw, "a")
+    sw.vsctl("set", "interface", "va", "mtu_request=1400")
+    sw.wait_column("interface", "br0", "mtu", 1400)
+    sw.vsctl("set", "interface", "br0", "mtu_request=9000")
+    sw.wait_column("interface", "br0", "mtu", 9000)
+    sw.vsctl("clear", "interface", "br0", "mtu_request")
+    sw.wait_column("interface", "br0", "mtu", 1400)
+    if sw.is_reference:
+        return  # There only the log has a word about what comes.
+    sw.vsctl("--no-wait", "set", "interface", "br0", "mtu_request=100000")
+    sw.wait_column("interface", "br0", "error", "could not set MTU of br0 to 100000 (Invalid argument)")
+    assert sw.get("interface", "br0", "mtu") == "1400"
+    sw.vsctl("clear", "interface", "br0", "mtu_request")
+    sw.wait_column("interface", "br0", "error", "[]")
+
+
 def scenario_mac_of_internal_port(lab):
     sw = lab.switch()
     lab.bridge(sw, "br0", "other_config:hwaddr=aa:bb:cc:00:00:01")

@@ -36,6 +36,9 @@ def scenario_queues_move(lab):
     sw.vsctl("set", "interface", "p1", "other_config:pmd-rxq-affinity=0:1")
     assert places(sw) == [(0, 1), (1, 0), (2, 0), (3, 0)], places(sw)
     assert "requested" in sw.appctl("dpif-netdev/pmd-rxq-rebalance")
+    sw.vsctl("set", "interface", "p1", "other_config:pmd-rxq-affinity=\"junk,0:1\"")
+    assert places(sw) == [(0, 1), (1, 0), (2, 0), (3, 0)], places(sw)
+    assert sw.log().count("p1: pmd-rxq-affinity: 'junk' is no pair queue:processor") == 1
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x4")
     assert places(sw) == [(q, 2) for q in range(4)], places(sw)
 

@@ -2,14 +2,12 @@
 //!
 //! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
 use heddle_openflow::Port as OfPort;
 use heddle_port::{Port, PortStatus};
 use heddle_sys::errno_text;
-use parking_lot::Mutex;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
 use super::kinds::{self, Kind};
@@ -18,6 +16,14 @@ use super::{Reconciler, mac};
 
 /// Names that the datapaths themselves have.
 const RESERVED: [&str; 3] = ["ovs-netdev", "ovs-dummy", "ovs-system"];
+
+/// A device that is in the datapath.
+struct Opened {
+    device: Arc<dyn Port>,
+    no: PortNo,
+    /// What it says to the MTU that the user wants, if it refuses.
+    mtu_refused: Option<String>,
+}
 
 impl Reconciler {
     /// Makes an interface that has no number yet.
@@ -53,17 +59,22 @@ impl Reconciler {
             log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
             return Err(cannot_open("Address family not supported by protocol"));
         };
-        let (body, status, shown) = match kind {
+        let (body, status, shown, mtu_refused) = match kind {
             Kind::Patch => {
                 let peer = patch_peer(row).inspect_err(|why| {
                     log::error!(target: "netdev_vport", "{why}");
                     log::warn!(target: "netdev", "{name}: could not set configuration (Invalid argument)");
                 });
-                (Body::Patch(peer.map_err(Some)?), patch_status(), "patch")
+                (Body::Patch(peer.map_err(Some)?), patch_status(), "patch", None)
             }
             Kind::Device { open, shown } => {
-                let (device, no) = self.open(bridge, row, open)?;
-                (Body::Device(device.clone(), no), device.status(), shown)
+                let Opened {
+                    device,
+                    no,
+                    mtu_refused,
+                } = self.open(bridge, row, open)?;
+                let status = device.status();
+                (Body::Device(device, no), status, shown, mtu_refused)
             }
         };
         Ok(Iface {
@@ -77,16 +88,13 @@ impl Reconciler {
             status,
             options: row.options.clone(),
             mtu_request: row.mtu_request,
+            mtu_refused,
+            mtu_released: false,
             is_new: true,
         })
     }
 
-    fn open(
-        &self,
-        bridge: &BridgeRow,
-        row: &InterfaceRow,
-        kind: &str,
-    ) -> Result<(Arc<dyn Port>, PortNo), Option<String>> {
+    fn open(&self, bridge: &BridgeRow, row: &InterfaceRow, kind: &str) -> Result<Opened, Option<String>> {
         let failed = |text: String| {
             log::warn!(target: "bridge", "{text}");
             Some(text)
@@ -104,7 +112,7 @@ impl Reconciler {
             heddle_port::open(kind, &row.name, options)
         };
         let device = made.map_err(|e| failed(e.to_string()))?;
-        request_mtu(device.as_ref(), row);
+        let mtu_refused = request_mtu(device.as_ref(), row);
         steer_tx(device.as_ref(), row);
         let datapath = &self.switch.datapath;
         let wish = if kinds::is_dummy_datapath(&self.switch.options, &bridge.datapath_type) {
@@ -125,7 +133,11 @@ impl Reconciler {
         })?;
         device.steer(&self.globals.cpus_without_workers());
         self.set_queues(no, row, &device.status());
-        Ok((device, no))
+        Ok(Opened {
+            device,
+            no,
+            mtu_refused,
+        })
     }
 
     /// In a pretended datapath a port's number is the first number in its name, plus 100 for a bridge, if that is free:
@@ -152,16 +164,10 @@ impl Reconciler {
         };
         let wanted = usize::try_from(row.options.number("n_rxq", 1)).unwrap_or(1);
         let n_rxq = status.n_rxq.unwrap_or(wanted.clamp(1, most)).max(1);
-        let affinity = row
-            .other_config
-            .get("pmd-rxq-affinity")
-            .map(affinity)
-            .unwrap_or_default();
-        let numa = status.numa;
         let config = QueueConfig {
             n_rxq,
-            affinity,
-            numa,
+            affinity: affinity(row),
+            numa: status.numa,
         };
         if let Err(error) = self.switch.datapath.configure_port(no, config) {
             log::warn!(target: "dpif_netdev", "{}: {error}", row.name);
@@ -181,36 +187,25 @@ impl Reconciler {
 
 /// `tx-steering`: whether flows (`hash`) or workers (`thread`, the default) choose among a device's transmit queues.
 pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
-    /// Values that are none, by interface: they are told once.
-    static TOLD: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
     let mode = row.other_config.get("tx-steering");
-    match mode {
-        None | Some("thread" | "hash") => {
-            TOLD.lock().remove(&row.name);
-        }
-        Some(other) => {
-            let before = TOLD.lock().insert(row.name.clone(), other.to_owned());
-            if before.as_deref() != mode {
-                log::warn!(target: "dpif_netdev", "{}: tx-steering={other} is neither 'thread' nor 'hash': 'thread' is used", row.name);
-            }
-        }
+    if let Some(other) = mode.filter(|mode| !matches!(*mode, "thread" | "hash")) {
+        log::warn!(target: "dpif_netdev", "{}: tx-steering={other} is neither 'thread' nor 'hash': 'thread' is used", row.name);
     }
     device.set_tx_steering(mode == Some("hash"));
 }
 
-/// Gives the device the MTU that the user wants, or, where it has one, that of ports of its type.
-pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) {
-    let Some(wish) = row.mtu_request.or(device.default_mtu()) else {
-        return;
-    };
+/// Gives the device the MTU that the user wants, or, where it has one, that of ports of its type. What it refuses is returned, for
+/// `Interface.error`.
+pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) -> Option<String> {
+    let wish = row.mtu_request.or(device.default_mtu())?;
     let status = device.status();
     // An error may be about the wish before.
     if status.mtu == wish && status.error.is_none() {
-        return;
+        return None;
     }
-    if let Err(error) = device.set_mtu(wish) {
-        log::warn!(target: "netdev", per_min = 5, burst = 5; "failed to set MTU for network device {}: {error}", row.name);
-    }
+    let error = device.set_mtu(wish).err()?;
+    log::warn!(target: "netdev", per_min = 5, burst = 5; "failed to set MTU for network device {}: {error}", row.name);
+    Some(error.to_string())
 }
 
 /// The other end, or what is wrong with the options.
@@ -233,11 +228,21 @@ fn patch_status() -> PortStatus {
     }
 }
 
-/// `queue:processor` pairs.
-fn affinity(text: &str) -> Vec<(usize, usize)> {
-    let pairs = text.split(',').filter_map(|pair| {
-        let (queue, core) = pair.split_once(':')?;
-        Some((queue.trim().parse().ok()?, core.trim().parse().ok()?))
-    });
-    pairs.collect()
+/// `pmd-rxq-affinity`: `queue:processor` pairs. Those that are none are left out.
+fn affinity(row: &InterfaceRow) -> Vec<(usize, usize)> {
+    let text = row.other_config.get("pmd-rxq-affinity").unwrap_or_default();
+    let number = |text: &str| text.trim().parse().ok();
+    let mut pairs = Vec::new();
+    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+        match part
+            .split_once(':')
+            .and_then(|(queue, core)| Some((number(queue)?, number(core)?)))
+        {
+            Some(pair) => pairs.push(pair),
+            None => {
+                log::warn!(target: "dpif_netdev", "{}: pmd-rxq-affinity: '{part}' is no pair queue:processor and changes nothing", row.name);
+            }
+        }
+    }
+    pairs
 }

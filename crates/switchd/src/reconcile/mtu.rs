@@ -19,10 +19,14 @@ impl Reconciler {
         state.min_mtu = min;
         for iface in state.ifaces.values_mut() {
             let is_new = std::mem::take(&mut iface.is_new);
-            let Some(mtu) = min.filter(|_| iface.follows_mtu()) else {
+            let released = std::mem::take(&mut iface.mtu_released);
+            let Some(mtu) = min
+                .or(released.then_some(DEFAULT))
+                .filter(|_| iface.follows_mtu())
+            else {
                 continue;
             };
-            let due = if moved {
+            let due = if moved || released {
                 iface.status.mtu != mtu
             } else {
                 is_new && iface.status.mtu > mtu

@@ -63,7 +63,11 @@ impl Reconciler {
             (Body::Device(device, no), Ok(Kind::Device { open, shown })) => {
                 let known = device.kind() == open && iface.shown == shown;
                 let present = !is_gone(device.as_ref(), &iface.status);
-                known && present && self.reconfigure_device(device, *no, &iface.options, row)
+                let stays = known && present && self.reconfigure_device(device, *no, &iface.options, row);
+                if stays {
+                    iface.mtu_refused = request_mtu(device.as_ref(), row);
+                }
+                stays
             }
             _ => false,
         };
@@ -74,6 +78,7 @@ impl Reconciler {
         iface.port.clone_from(&port.name);
         iface.kind.clone_from(&row.kind);
         iface.options.clone_from(&row.options);
+        iface.mtu_released |= iface.mtu_request.is_some() && row.mtu_request.is_none();
         iface.mtu_request = row.mtu_request;
         let wish = row
             .ofport_request
@@ -113,7 +118,6 @@ impl Reconciler {
             return false;
         }
         self.set_queues(no, row, &device.status());
-        request_mtu(device.as_ref(), row);
         steer_tx(device.as_ref(), row);
         true
     }

@@ -33,6 +33,10 @@ pub(super) struct Iface {
     pub(super) options: Smap,
     /// The user has set the MTU.
     pub(super) mtu_request: Option<u32>,
+    /// What the device has said to that, if it refused.
+    pub(super) mtu_refused: Option<String>,
+    /// The user no longer sets the MTU: it follows those of the other ports from now on.
+    pub(super) mtu_released: bool,
     /// Its MTU follows those of the other ports from now on.
     pub(super) is_new: bool,
 }

@@ -75,7 +75,10 @@ impl Reconciler {
                 "half"
             }
         });
-        let error = self.patch_error(bridge, iface).or_else(|| status.error.clone());
+        let error = self
+            .patch_error(bridge, iface)
+            .or_else(|| status.error.clone())
+            .or_else(|| iface.mtu_refused.clone());
         let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
         let mut columns = Columns::new()
             .with("ofport", i64::from(iface.no.0 & 0xffff))
