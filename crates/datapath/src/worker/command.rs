@@ -120,7 +120,7 @@ impl Worker {
             Command::AddTx(no, port) => drop(self.tx.insert(no, port)),
             Command::AddRx(mut slot) => {
                 slot.watched = slot.queue.wake_fd().map(|fd| fd.0).filter(|fd| self.watch(*fd));
-                self.rx.push(slot);
+                self.add_slot(slot);
             }
             Command::TakeRx(names, reply) => {
                 let slots = self.take_slots(|slot| names.contains(&(slot.port, slot.index)));
@@ -186,6 +186,7 @@ impl Worker {
                 i += 1;
             }
         }
+        self.regroup();
         gone
     }
 }

@@ -10,6 +10,7 @@
 mod burst;
 mod command;
 mod miss;
+mod poll;
 mod recirc;
 mod turn;
 mod wait;
@@ -36,6 +37,7 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use turn::{Share, Turn};
 
 /// What the sweeper has found is acted on in steps of this many entries per iteration; of fewer, while there are packets.
 const FINDINGS_STEP: usize = 64;
@@ -65,7 +67,10 @@ pub(crate) struct RxSlot {
     pub(crate) shared: Arc<RxShared>,
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
-    turn: turn::Turn,
+    turn: Turn,
+    /// The port's account among [`Worker::shares`], and the number of the cycle in which the queue had its last turn.
+    share: usize,
+    cycle: u64,
     /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have some too.
     held: Vec<Packet>,
     /// In the epoll set under this descriptor, which is its token too.
@@ -82,7 +87,9 @@ impl RxSlot {
             counters: Arc::default(),
             shared,
             dropped_seen: 0,
-            turn: turn::Turn::default(),
+            turn: Turn::default(),
+            share: 0,
+            cycle: 0,
             held: Vec::new(),
             watched: None,
         }
@@ -208,6 +215,10 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
+    /// What the queues of each port may take together ([`turn`]).
+    shares: Vec<Share>,
+    /// Number of the round over the queues.
+    round: u64,
     tx: TxTable,
     /// Queues that had more packets than a turn took, and queues that had packets, in the last round.
     full: usize,
@@ -258,6 +269,8 @@ impl Worker {
             shared: p.shared,
             counters: p.counters,
             rx: Vec::new(),
+            shares: Vec::new(),
+            round: 0,
             full: 0,
             active: 0,
             tx: TxTable::default(),
@@ -322,126 +335,6 @@ impl Worker {
             }
         }
         self.publish_rx_drops();
-    }
-
-    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues with few packets share a burst:
-    /// it is forwarded when it is half full, so that the next queue always finds room, or when all queues have been asked.
-    fn poll_all(&mut self, t0: u64) -> usize {
-        let (mut total, waited) = self.poll_each(t0, true);
-        if total == 0 && waited {
-            // Those that were waited for have no packets after all, or wait too.
-            (total, _) = self.poll_each(Tsc::now(), false);
-        }
-        if !self.syncing.is_empty() {
-            self.publish_rx_drops();
-            self.syncing.retain_mut(|(reply, rounds)| {
-                *rounds = rounds.saturating_sub(1);
-                let over = total == 0 || *rounds == 0;
-                if over {
-                    // The one who asked may have given up waiting.
-                    let _ = reply.send(Reply::Done);
-                }
-                !over
-            });
-        }
-        total
-    }
-
-    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not. Returns the number of packets, and whether some
-    /// queue was left out.
-    fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
-        let (mut total, mut waited) = (0, false);
-        let mut t = t0;
-        let was_full = std::mem::take(&mut self.full);
-        let was_active = std::mem::take(&mut self.active);
-        for i in 0..self.rx.len() {
-            let slot = &mut self.rx[i];
-            let others = was_full.saturating_sub(usize::from(slot.turn.is_full()));
-            if patient && slot.turn.waits(t, others) {
-                self.full += usize::from(slot.turn.is_full());
-                self.active += 1;
-                waited = true;
-                continue;
-            }
-            let most = slot.turn.most(was_active > 1);
-            let s = &mut self.scratch;
-            let (n, full) = slot.take(most, &mut self.pool, &mut s.burst, &mut s.spare);
-            slot.turn.took(n, full, t);
-            self.full += usize::from(full);
-            self.active += usize::from(n > 0);
-            if n > 0 {
-                let now = Tsc::now();
-                let cycles = now.wrapping_sub(t);
-                self.counters.cycles_rx.add(cycles);
-                self.scratch.sources.push(Source {
-                    slot: i,
-                    packets: n,
-                    cycles,
-                });
-                total += n;
-                t = now;
-                if self.scratch.burst.len() >= BURST / 2 {
-                    t = self.forward(t);
-                }
-            }
-        }
-        if !self.scratch.sources.is_empty() {
-            self.forward(t);
-        }
-        (total, waited)
-    }
-
-    /// Forwards what a queue's turns have left.
-    fn finish_held(&mut self, slot: usize) {
-        let held = std::mem::take(&mut self.rx[slot].held);
-        let packets = held.len();
-        if packets > 0 {
-            self.scratch.burst.extend(held);
-            let source = Source {
-                slot,
-                packets,
-                cycles: 0,
-            };
-            self.scratch.sources.push(source);
-            self.forward(Tsc::now());
-        }
-    }
-
-    /// Forwards what was received, and tells the queues that it is done.
-    fn forward(&mut self, t0: u64) -> u64 {
-        let n = self.scratch.burst.len() as u64;
-        let mut packets = self.scratch.burst.iter_mut();
-        for source in &self.scratch.sources {
-            let slot = &self.rx[source.slot];
-            let mut bytes = 0;
-            for p in packets.by_ref().take(source.packets) {
-                p.in_port = slot.port;
-                bytes += p.len() as u64;
-            }
-            slot.counters.rx_packets.add(source.packets as u64);
-            slot.counters.rx_bytes.add(bytes);
-        }
-        let t1 = self.burst(None, t0);
-        // Misses are charged to whose they are, the rest by packets.
-        let of_misses: u64 = self
-            .scratch
-            .sources
-            .iter()
-            .map(|s| self.rx[s.slot].turn.spent())
-            .sum();
-        let cycles = t1.wrapping_sub(t0).saturating_sub(of_misses);
-        for source in self.scratch.sources.drain(..) {
-            let slot = &mut self.rx[source.slot];
-            if slot.held.is_empty() {
-                slot.queue.complete();
-            }
-            let share = cycles * source.packets as u64 / n.max(1);
-            let cost = source.cycles + share + slot.turn.spent();
-            let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
-            slot.turn.over(source.packets, cost, t1, others);
-            slot.shared.usage.add(self.now_ms, cost);
-        }
-        t1
     }
 
     /// A bounded piece of housekeeping.

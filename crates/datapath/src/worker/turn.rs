@@ -1,7 +1,7 @@
 //! Whose turn it is: receive queues share a worker by cycles, not by packets, and a queue's new flows do not crowd out its old ones.
 //!
 //! Packets are not equally dear: one that is translated costs ten times one that an entry answers, one that is looked up under many masks
-//! may cost as much. Two rules keep dear packets from starving the others. Both are **work conserving**: where nothing waits, nothing
+//! may cost as much. Three rules keep dear packets from starving the others. They are **work conserving**: where nothing waits, nothing
 //! is held back.
 //!
 //! 1. **Between queues.** While several queues have packets, a turn is limited to about half of [`QUANTUM`] cycles, by what the queue's packets have cost
@@ -14,6 +14,10 @@
 //!    of the time that is halved every window down to a sixteenth, and grows again when the queue keeps up. What goes beyond is dropped, under a reason of its own
 //!    (`datapath_drop_miss_budget`): left in the ring it would hold up what stands behind it, and a new flow's first packet is sent again. A
 //!    queue of new flows only is not limited.
+//!
+//! 3. **Between ports.** A guest chooses how many queues it has, so they share: in one round over all queues those of a port may take [`ROUND`] cycles
+//!    together. Queues that do not come to their turn for that are the first of the port in the next round ([`Share`]). And what a queue costs that gives no
+//!    packets is charged like what packets cost.
 //!
 //! Cost: a few additions per turn, two reads of the cycle counter per miss. Pure: the caller brings the time.
 
@@ -33,6 +37,67 @@ const PATIENCE: u8 = 4;
 const TURNS: u32 = 16;
 /// Windows that a queue has to keep up in before its share is doubled.
 const CALM: u8 = 16;
+
+/// Cycles that the queues of one port together, or one queue where others of other ports might have packets, take in a round.
+const ROUND: u64 = 4 * QUANTUM;
+
+/// What the queues of one port on a worker have together. A round asks each queue once; a *cycle* of the port is over when each of its
+/// queues had a turn, in one round or in several.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    /// Queues that it has.
+    queues: u32,
+    /// Those that had no turn yet in this cycle.
+    left: u32,
+    /// Its number. A queue that had its turn bears it.
+    cycle: u64,
+    /// What the port took in this round.
+    round: u64,
+    spent: u64,
+}
+
+impl Share {
+    /// One more queue; returns the number that it bears: it had no turn in this cycle.
+    pub(super) fn join(&mut self) -> u64 {
+        self.queues += 1;
+        self.left += 1;
+        self.cycle = self.cycle.max(1);
+        self.cycle - 1
+    }
+    /// Whether a queue that bears the number `last` has its turn in `round`; it then bears the number of this cycle.
+    pub(super) fn admits(&mut self, last: &mut u64, round: u64) -> bool {
+        if self.queues < 2 {
+            return true;
+        }
+        if self.round != round {
+            (self.round, self.spent) = (round, 0);
+        }
+        if self.spent >= ROUND || *last == self.cycle {
+            return false;
+        }
+        *last = self.cycle;
+        self.left -= 1;
+        if self.left == 0 {
+            (self.cycle, self.left) = (self.cycle + 1, self.queues);
+        }
+        true
+    }
+    /// A turn of the port took `cycles`.
+    pub(super) fn spend(&mut self, cycles: u64) {
+        self.spent = self.spent.saturating_add(cycles);
+    }
+}
+
+/// The worker's other queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Others {
+    /// There are none.
+    None,
+    /// None of them had packets in the last round.
+    Quiet,
+    /// Some had.
+    Active,
+}
 
 /// A receive queue's account.
 #[derive(Debug, Default)]
@@ -132,12 +197,23 @@ impl Turn {
     pub(super) fn spent(&self) -> u64 {
         self.spent
     }
-    /// Packets that the queue's next turn may take. `shared`: others have packets too.
-    pub(super) fn most(&self, shared: bool) -> usize {
-        if !shared || self.dear * BURST as u64 <= QUANTUM {
+    /// Packets that the queue's next turn may take: few dear ones, where others have packets too, or may have before it is over.
+    pub(super) fn most(&self, others: Others) -> usize {
+        let (enough, budget) = match others {
+            Others::None => return BURST,
+            Others::Quiet => (ROUND, ROUND),
+            Others::Active => (QUANTUM, QUANTUM / 2),
+        };
+        if self.dear * BURST as u64 <= enough {
             return BURST;
         }
-        usize::try_from(QUANTUM / 2 / self.dear).unwrap_or(BURST).max(1)
+        usize::try_from(budget / self.dear).unwrap_or(BURST).max(1)
+    }
+    /// A turn that gave no packets took `cycles`, which is not nothing.
+    pub(super) fn barren(&mut self, cycles: u64, now: u64, others: usize) {
+        if cycles > QUANTUM / 4 {
+            self.over(0, cycles, now, others);
+        }
     }
     /// The turn of `packets` is over at `now` and took `cycles`; `others` queues are full.
     pub(super) fn over(&mut self, packets: usize, cycles: u64, now: u64, others: usize) {
@@ -212,7 +288,7 @@ mod tests {
                         continue;
                     }
                     self.feed();
-                    let n = self.waiting[i].min(self.turns[i].most(true) as u64);
+                    let n = self.waiting[i].min(self.turns[i].most(Others::Active) as u64);
                     let more = n > 0 && n < self.waiting[i];
                     self.waiting[i] -= n;
                     self.served[i] += n;
@@ -243,6 +319,55 @@ mod tests {
             let used = sim.served[0] * 250 + sim.served[1] * dear;
             assert!(used * 10 > 300_000_000 * 9, "{dear}: {used}");
         }
+    }
+
+    #[test]
+    fn queues_of_a_port_come_to_their_turns_evenly_and_take_so_much_in_a_round() {
+        const QUEUES: usize = 64;
+        let mut share = Share::default();
+        let mut bears: Vec<u64> = (0..QUEUES).map(|_| share.join()).collect();
+        let (mut turns, mut seed) = (vec![0_u64; QUEUES], 1_u64);
+        for round in 1..=20_000 {
+            let mut spent = 0;
+            for i in 0..QUEUES {
+                if !share.admits(&mut bears[i], round) {
+                    continue;
+                }
+                turns[i] += 1;
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let cost = (seed >> 33) % (2 * QUANTUM);
+                assert!(spent < ROUND, "round {round}, queue {i}: {spent}");
+                spent += cost;
+                share.spend(cost);
+            }
+            assert!(spent > 0, "in each round there is a turn");
+        }
+        let (least, most) = (turns.iter().min(), turns.iter().max());
+        assert!(most.zip(least).is_some_and(|(m, l)| m - l <= 1), "{turns:?}");
+        // Cheap turns: each queue in each round.
+        let before: u64 = turns.iter().sum();
+        for round in 30_000..30_100 {
+            for (bears, turns) in bears.iter_mut().zip(&mut turns) {
+                *turns += u64::from(share.admits(bears, round));
+            }
+        }
+        let more = turns.iter().sum::<u64>() - before;
+        assert!(
+            (99 * QUEUES as u64..=100 * QUEUES as u64).contains(&more),
+            "{more}"
+        );
+    }
+
+    #[test]
+    fn a_single_queue_is_not_held_back_and_a_new_one_has_its_turn_at_once() {
+        let mut share = Share::default();
+        let mut first = share.join();
+        for round in 1..100 {
+            assert!(share.admits(&mut first, round));
+            share.spend(100 * ROUND);
+        }
+        let mut second = share.join();
+        assert!(share.admits(&mut second, 100));
     }
 
     #[test]

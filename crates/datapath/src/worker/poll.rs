@@ -1,0 +1,174 @@
+//! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`] decides, this obeys).
+
+use super::command::Reply;
+use super::turn::{Others, Share};
+use super::{RxSlot, Source, Worker};
+use heddle_packet::BURST;
+use heddle_sys::Tsc;
+use std::collections::HashMap;
+
+impl Worker {
+    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues with few packets share a burst:
+    /// it is forwarded when it is half full, so that the next queue always finds room, or when all queues have been asked.
+    pub(super) fn poll_all(&mut self, t0: u64) -> usize {
+        let (mut total, waited) = self.poll_each(t0, true);
+        if total == 0 && waited {
+            // Those that were waited for have no packets after all, or wait too.
+            (total, _) = self.poll_each(Tsc::now(), false);
+        }
+        if !self.syncing.is_empty() {
+            self.publish_rx_drops();
+            self.syncing.retain_mut(|(reply, rounds)| {
+                *rounds = rounds.saturating_sub(1);
+                let over = total == 0 || *rounds == 0;
+                if over {
+                    // The one who asked may have given up waiting.
+                    let _ = reply.send(Reply::Done);
+                }
+                !over
+            });
+        }
+        total
+    }
+
+    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not. Returns the number of packets, and whether some
+    /// queue was left out.
+    fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
+        let (mut total, mut waited) = (0, false);
+        let mut t = t0;
+        let was_full = std::mem::take(&mut self.full);
+        let was_active = std::mem::take(&mut self.active);
+        self.round += 1;
+        let alone = self.rx.len() == 1;
+        for i in 0..self.rx.len() {
+            let slot = &mut self.rx[i];
+            if !self.shares[slot.share].admits(&mut slot.cycle, self.round) {
+                let full = usize::from(slot.turn.is_full());
+                (self.full, self.active) = (self.full + full, self.active + full);
+                waited = true;
+                continue;
+            }
+            let others = was_full.saturating_sub(usize::from(slot.turn.is_full()));
+            if patient && slot.turn.waits(t, others) {
+                self.full += usize::from(slot.turn.is_full());
+                self.active += 1;
+                waited = true;
+                continue;
+            }
+            let most = slot.turn.most(match was_active {
+                _ if alone => Others::None,
+                0 | 1 => Others::Quiet,
+                _ => Others::Active,
+            });
+            let s = &mut self.scratch;
+            let (n, full) = slot.take(most, &mut self.pool, &mut s.burst, &mut s.spare);
+            slot.turn.took(n, full, t);
+            self.full += usize::from(full);
+            self.active += usize::from(n > 0);
+            let now = Tsc::now();
+            let cycles = now.wrapping_sub(t);
+            if n == 0 {
+                // What is read and gives nothing is not free, nor the next queue's.
+                slot.turn.barren(cycles, now, others);
+                self.shares[slot.share].spend(cycles);
+                t = now;
+            } else {
+                self.counters.cycles_rx.add(cycles);
+                self.scratch.sources.push(Source {
+                    slot: i,
+                    packets: n,
+                    cycles,
+                });
+                total += n;
+                t = now;
+                if self.scratch.burst.len() >= BURST / 2 {
+                    t = self.forward(t);
+                }
+            }
+        }
+        if !self.scratch.sources.is_empty() {
+            self.forward(t);
+        }
+        (total, waited)
+    }
+
+    /// A queue to poll from now on.
+    pub(super) fn add_slot(&mut self, mut slot: RxSlot) {
+        slot.share = match self.rx.iter().find(|s| s.port == slot.port) {
+            Some(sibling) => sibling.share,
+            None => {
+                self.shares.push(Share::default());
+                self.shares.len() - 1
+            }
+        };
+        slot.cycle = self.shares[slot.share].join();
+        self.rx.push(slot);
+    }
+
+    /// Opens the ports' accounts anew, after queues have gone.
+    pub(super) fn regroup(&mut self) {
+        let mut ports = HashMap::new();
+        self.shares.clear();
+        for slot in &mut self.rx {
+            slot.share = *ports.entry(slot.port).or_insert_with(|| {
+                self.shares.push(Share::default());
+                self.shares.len() - 1
+            });
+            slot.cycle = self.shares[slot.share].join();
+        }
+    }
+
+    /// Forwards what a queue's turns have left.
+    pub(super) fn finish_held(&mut self, slot: usize) {
+        let held = std::mem::take(&mut self.rx[slot].held);
+        let packets = held.len();
+        if packets > 0 {
+            self.scratch.burst.extend(held);
+            let source = Source {
+                slot,
+                packets,
+                cycles: 0,
+            };
+            self.scratch.sources.push(source);
+            self.forward(Tsc::now());
+        }
+    }
+
+    /// Forwards what was received, and tells the queues that it is done.
+    fn forward(&mut self, t0: u64) -> u64 {
+        let n = self.scratch.burst.len() as u64;
+        let mut packets = self.scratch.burst.iter_mut();
+        for source in &self.scratch.sources {
+            let slot = &self.rx[source.slot];
+            let mut bytes = 0;
+            for p in packets.by_ref().take(source.packets) {
+                p.in_port = slot.port;
+                bytes += p.len() as u64;
+            }
+            slot.counters.rx_packets.add(source.packets as u64);
+            slot.counters.rx_bytes.add(bytes);
+        }
+        let t1 = self.burst(None, t0);
+        // Misses are charged to whose they are, the rest by packets.
+        let of_misses: u64 = self
+            .scratch
+            .sources
+            .iter()
+            .map(|s| self.rx[s.slot].turn.spent())
+            .sum();
+        let cycles = t1.wrapping_sub(t0).saturating_sub(of_misses);
+        for source in self.scratch.sources.drain(..) {
+            let slot = &mut self.rx[source.slot];
+            if slot.held.is_empty() {
+                slot.queue.complete();
+            }
+            let share = cycles * source.packets as u64 / n.max(1);
+            let cost = source.cycles + share + slot.turn.spent();
+            let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
+            slot.turn.over(source.packets, cost, t1, others);
+            self.shares[slot.share].spend(cost);
+            slot.shared.usage.add(self.now_ms, cost);
+        }
+        t1
+    }
+}
