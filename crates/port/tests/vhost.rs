@@ -340,3 +340,22 @@ fn ports_that_cannot_be_are_refused_with_a_reason() {
     port.set_mtu(9000).unwrap();
     assert_eq!(port.status().mtu, 9000);
 }
+
+/// Ports may have any name: also one that looks like a file of another port's.
+#[test]
+fn names_of_ports_and_their_files_do_not_meet() {
+    let lab = Lab::new();
+    let ports: Vec<_> = ["a", "a.vrings", ".vrings"]
+        .map(|name| (name, lab.server(name)))
+        .into();
+    for (name, _) in &ports {
+        wait_for("the socket", || connect_now(&lab.path(name)));
+    }
+    ports[0].1.forget();
+    assert!(!lab.path("a").exists());
+    assert!(connect_now(&lab.path("a.vrings")));
+}
+
+fn connect_now(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_ok()
+}

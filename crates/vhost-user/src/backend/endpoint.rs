@@ -2,11 +2,12 @@
 //!
 //! As a server the socket is listened at as long as the port exists; as a client it is connected to about once a second. A front end
 //! that did something wrong is let in again after a pause that grows; so is one that comes and goes ([`Manners`]). Whoever only
-//! connects is heard a bounded number of times a second ([`Gate`]): all sockets share one thread.
+//! connects is heard a bounded number of times a second ([`Gate`]), and whoever talks all the time a part of it ([`Budget`]): all sockets
+//! share one thread.
 
 use super::journal::Journal;
 use super::listen::{Listener, dial};
-use super::pace::{Gate, Manners, RETRY};
+use super::pace::{Budget, Gate, Manners, RETRY};
 use super::quota::Quota;
 use super::session::{End, Session, is_starved};
 use super::{Device, Role, Socket};
@@ -42,6 +43,9 @@ pub(super) struct Endpoint {
     deaf: Instant,
     manners: Manners,
     gate: Gate,
+    budget: Budget,
+    /// Until when the session is not heard.
+    rest: Instant,
     /// The last text about the socket itself, which is not repeated.
     told: String,
     /// Which parts are watched.
@@ -69,6 +73,8 @@ impl Endpoint {
             deaf: Instant::now(),
             manners: Manners::default(),
             gate: Gate::new(Instant::now()),
+            budget: Budget::new(Instant::now()),
+            rest: Instant::now(),
             told: String::new(),
             watched: [false; 2],
         }
@@ -91,14 +97,12 @@ impl Endpoint {
             due = Some(self.next.max(now));
         }
         self.watch(token, epoll);
-        if self.deaf > now {
-            due = Some(due.map_or(self.deaf, |t| t.min(self.deaf)));
-        }
         // A listener that waits for connections has nothing else to wait for but the loss of its file.
         if self.session.is_none() && self.listener.is_some() && self.next <= now {
             due = Some(now + RETRY);
         }
-        due
+        let quiet = [self.deaf, self.rest].into_iter().filter(|t| *t > now);
+        due.into_iter().chain(quiet).min()
     }
 
     /// Handles input.
@@ -110,10 +114,19 @@ impl Endpoint {
     }
 
     fn read(&mut self) {
-        if let Some((session, _)) = &mut self.session
-            && let Err(end) = session.readable(&mut *self.device)
-        {
+        let Some((session, _)) = &mut self.session else {
+            return;
+        };
+        let began = Instant::now();
+        if began < self.rest {
+            return;
+        }
+        let heard = session.readable(&mut *self.device);
+        if let Err(end) = heard {
             self.end(&end);
+        }
+        if let Some(until) = self.budget.used(began, Instant::now()) {
+            self.rest = until;
         }
     }
 
@@ -241,14 +254,15 @@ impl Endpoint {
 
     /// Makes what is watched what is wanted. A descriptor that was closed is not watched any more.
     fn watch(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) {
-        let quiet = Instant::now() < self.deaf;
+        let now = Instant::now();
+        let (quiet, rests) = (now < self.deaf, now < self.rest);
         let listener = self.listener.as_ref().map(AsRawFd::as_raw_fd);
         let session = self.session.as_ref();
         let fd = session.map(|(s, _)| s.as_fd().as_raw_fd());
         let paused = session.is_some_and(|(s, _)| s.is_paused());
         for (i, part, fd, want) in [
             (0, Part::Listener, listener, !quiet),
-            (1, Part::Session, fd, !paused),
+            (1, Part::Session, fd, !paused && !rests),
         ] {
             let Some(fd) = fd else { continue };
             let done = match (self.watched[i], want) {

@@ -88,6 +88,36 @@ impl Gate {
     }
 }
 
+/// A session's part of the thread's time: a quarter, where it wants more, after a moment in which it may have all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    /// Time that was used and not made good for yet, at `at`.
+    debt: Duration,
+    at: Instant,
+}
+
+impl Budget {
+    /// Used time is made good for by so much time.
+    const PRICE: u32 = 4;
+    /// Beyond this debt the session rests until it is down to [`Budget::LEAST`].
+    const MOST: Duration = Duration::from_millis(40);
+    const LEAST: Duration = Duration::from_millis(20);
+
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            debt: Duration::ZERO,
+            at: now,
+        }
+    }
+    /// The time from `began` to `now` was used. Returns until when the session is to rest, if it has to.
+    pub(super) fn used(&mut self, began: Instant, now: Instant) -> Option<Instant> {
+        let paid = now.saturating_duration_since(self.at) / Self::PRICE;
+        self.debt = self.debt.saturating_sub(paid) + now.saturating_duration_since(began);
+        self.at = now;
+        (self.debt > Self::MOST).then(|| now + (self.debt - Self::LEAST) * Self::PRICE)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -119,6 +149,27 @@ mod tests {
         assert_eq!(m.after(&End::Closed, false, 2 * GOOD), MAX_PAUSE);
         assert_eq!(m.after(&fault, true, 2 * GOOD), RETRY);
         assert_eq!(m.after(&End::Closed, true, 2 * GOOD), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_flood_of_messages_gets_a_quarter_of_the_time() {
+        let began = Instant::now();
+        let (mut budget, mut now, mut busy) = (Budget::new(began), began, Duration::ZERO);
+        while now - began < Duration::from_secs(10) {
+            let turn = Duration::from_micros(300);
+            busy += turn;
+            let rest = budget.used(now, now + turn);
+            assert!(rest.is_none_or(|r| r < now + Duration::from_millis(200)));
+            now = rest.unwrap_or(now + turn);
+        }
+        let part = busy.as_secs_f64() / 10.0;
+        assert!((0.2..0.27).contains(&part), "{part}");
+        // What an ordinary front end says never makes it rest.
+        let mut budget = Budget::new(now);
+        for i in 0..1000 {
+            let at = now + i * Duration::from_millis(2);
+            assert_eq!(budget.used(at, at + Duration::from_micros(400)), None);
+        }
     }
 
     #[test]
