@@ -14,8 +14,9 @@ use frame::{L3, Layout};
 use heddle_packet::{Csum, GsoKind, Offload, Packet, Pool};
 use heddle_wire::checksum::Sum;
 
-/// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused.
-pub const MAX_SEGMENTS: usize = 2048;
+/// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused: each costs about as much as a
+/// packet. The longest train may have segments of 128 bytes.
+pub const MAX_SEGMENTS: usize = 512;
 
 /// Why a packet cannot be finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -65,6 +66,21 @@ pub fn finish(
     packet: &Packet,
     each: &mut dyn FnMut(&Packet),
 ) -> Result<usize, SegmentError> {
+    finish_while(pool, packet, &mut |p| {
+        each(p);
+        true
+    })
+}
+
+/// As [`finish`], as long as `each` says to go on: segments that nobody takes are not made.
+///
+/// # Errors
+/// As [`finish`].
+pub fn finish_while(
+    pool: &mut Pool,
+    packet: &Packet,
+    each: &mut dyn FnMut(&Packet) -> bool,
+) -> Result<usize, SegmentError> {
     if packet.offload.gso.is_none() && !matches!(packet.offload.csum, Csum::Partial { .. }) {
         each(packet);
         return Ok(1);
@@ -87,7 +103,11 @@ pub fn finish(
 }
 
 /// Cuts the train `whole` (all head) into segments, each built in `piece`.
-fn cut(whole: &Packet, piece: &mut Packet, each: &mut dyn FnMut(&Packet)) -> Result<usize, SegmentError> {
+fn cut(
+    whole: &Packet,
+    piece: &mut Packet,
+    each: &mut dyn FnMut(&Packet) -> bool,
+) -> Result<usize, SegmentError> {
     let frame = whole.head();
     let Offload {
         csum: Csum::Partial { start, .. },
@@ -127,7 +147,9 @@ fn cut(whole: &Packet, piece: &mut Packet, each: &mut dyn FnMut(&Packet)) -> Res
             csum: Csum::Valid,
             gso: None,
         };
-        each(piece);
+        if !each(piece) {
+            return Ok(i + 1);
+        }
     }
     Ok(count)
 }

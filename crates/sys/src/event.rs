@@ -49,7 +49,7 @@ impl EventFd {
         let done = patience::bounded(|| !self.is_writable(), || self.write());
         if matches!(done, Some(Err(e)) if e.kind() == io::ErrorKind::Interrupted) {
             stuck.store(true, Ordering::Relaxed);
-            log::warn!("a descriptor for notifications made its writer wait: it is not written to any more");
+            log::warn!(per_min = 4, burst = 4; "a descriptor for notifications made its writer wait: it is not written to any more");
         }
     }
     /// Whether a write would not wait now.

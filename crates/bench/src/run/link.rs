@@ -49,6 +49,9 @@ impl core::str::FromStr for Endpoint {
             Some(("listen", path)) => Ok(Self::Listen(path.into())),
             Some(("connect", path)) => Ok(Self::Connect(path.into())),
             _ if text.is_empty() => Err("an empty path".into()),
+            Some((scheme, _)) if !scheme.contains('/') => {
+                Err(format!("'{scheme}:' is neither 'listen:PATH' nor 'connect:PATH'"))
+            }
             _ => Ok(Self::Listen(text.into())),
         }
     }

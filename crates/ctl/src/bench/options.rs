@@ -77,7 +77,7 @@ pub(crate) struct DeviceOptions {
     #[arg(long, default_value_t = 256)]
     ring: u16,
     /// Queue pairs of each port
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
     queues: u16,
     /// Bytes of a receive buffer (2048 with mergeable buffers, else what the longest frame needs)
     #[arg(long)]

@@ -37,6 +37,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
+        if self.ports.len() != 2 {
+            bail!("two ports are needed");
+        }
         if let Some(n) = self.core {
             core(n)?;
         }

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "on")]
     event_idx: OnOff,
     /// Queue pairs
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
     queues: u16,
     /// Entries of each ring
     #[arg(long, default_value_t = 256)]

@@ -236,6 +236,11 @@ impl Device for VhostDevice {
         if let (Notify::Call, Some(call)) = (which, &fd) {
             // A notification may just have gone to the old one.
             call.notify();
+            if call.is_stuck()
+                && let Some(link) = &self.link
+            {
+                link.stuck();
+            }
         }
         let place = pair(index);
         if is_from_guest(index) {

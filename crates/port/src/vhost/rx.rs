@@ -128,6 +128,11 @@ fn call(mine: &FromGuest, lease: &Lease) {
     if let Some(call) = &mine.call {
         call.notify();
         lease.counts.calls.add(1);
+        if call.is_stuck()
+            && let Some(link) = &mine.link
+        {
+            link.stuck();
+        }
     }
 }
 

@@ -101,12 +101,18 @@ fn send(shared: &Shared, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) ->
         retries,
         counts: &mut counts,
         call: false,
+        segments: SEGMENTS,
     };
     send.all(pool, packets);
     let (call, broken) = (send.call, send.to.ring.error() != send.to.told);
     if call && let Some(fd) = &to.call {
         fd.notify();
         cell.counts.calls.add(1);
+        if fd.is_stuck()
+            && let Some(link) = &to.link
+        {
+            link.stuck();
+        }
     }
     if broken {
         tell_failure(to, cell, &shared.name, &shared.changed);
@@ -150,7 +156,12 @@ struct Send<'a> {
     retries: u32,
     counts: &'a mut TxCounts,
     call: bool,
+    /// How many more packets are made in software of this burst's: what is beyond is dropped as if the guest had no room.
+    segments: u32,
 }
+
+/// Packets that are made in software of one burst: enough for 32 of the longest trains of segments of 512 bytes.
+const SEGMENTS: u32 = 4096;
 
 impl Send<'_> {
     fn all(&mut self, pool: &mut Pool, packets: &[&Packet]) {
@@ -197,21 +208,29 @@ impl Send<'_> {
 
     /// A packet to be segmented or completed. It counts as one packet, sent if all of it was.
     fn finish(&mut self, pool: &mut Pool, packet: &Packet) {
+        if self.segments == 0 {
+            self.counts.full += 1;
+            return;
+        }
         self.cell.counts.finished.add(1);
         let (mut sent, mut full, mut too_long, mut down) = (0, 0, 0, 0);
         let (ring, call) = (&mut self.to.ring, &mut self.call);
-        let cut = segment::finish(pool, packet, &mut |piece| {
-            // A ring without room for one has none for those behind it: they are of one length, and the guest empties it later.
-            if full + too_long + down > 0 {
-                return;
-            }
+        let left = &mut self.segments;
+        let cut = segment::finish_while(pool, packet, &mut |piece| {
             let out = ring.tx(&[piece]);
             *call |= out.call;
             sent += out.bytes;
             full += out.full;
             too_long += out.too_long;
             down += out.down;
+            *left = left.saturating_sub(1);
+            // A ring without room for one has none for those behind it: they are of one length, and the guest empties it later.
+            full + too_long + down == 0
         });
+        if full > 0 {
+            // Nor has it for other trains of this burst.
+            self.segments = 0;
+        }
         self.counts.bytes += sent;
         if cut.is_err() {
             self.counts.error += 1;

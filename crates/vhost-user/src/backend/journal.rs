@@ -13,7 +13,7 @@ use heddle_sys::Mapping;
 use heddle_sys::mmap::{Pages, memfd};
 use heddle_virtio::mem::{GuestMemory, HostRange};
 use heddle_virtio::ring::limits::MAX_QUEUE;
-use heddle_virtio::ring::{Position, QueueConfig, Record, RecordLayout};
+use heddle_virtio::ring::{Position, QueueConfig, Record, RecordLayout, Recovery};
 use rustix::fs::{CWD, Mode, OFlags, ftruncate, openat};
 use std::fs::DirBuilder;
 use std::io;
@@ -26,6 +26,15 @@ use std::sync::{Arc, OnceLock};
 const IDENTITY: u64 = 64;
 /// The mark of an identity: also the layout's version.
 const MAGIC: u64 = 0x4845_4444_4c45_0000;
+
+/// What [`Journal::begin`] found.
+#[derive(Debug)]
+pub(super) enum Begun {
+    /// The ring's place, and its record from now on.
+    At(Position, Record),
+    /// The ring contradicts its record: its driver may just be writing to it.
+    Later,
+}
 
 /// The slots of one port's rings. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -86,7 +95,8 @@ impl Journal {
     }
 
     /// Where ring `index`, which the front end places at `told`, really is, and the record to keep of it from now on. `known` is its
-    /// place when this session stopped it itself.
+    /// place when this session stopped it itself. A ring that contradicts its record is to be looked at again, unless this is the `last`
+    /// look.
     pub(super) fn begin(
         &self,
         index: u16,
@@ -94,14 +104,19 @@ impl Journal {
         told: Position,
         known: Option<Position>,
         mem: &GuestMemory,
-    ) -> Option<(Position, Record)> {
+        last: bool,
+    ) -> Option<Begun> {
         let slot = self.slot(index)?;
         let at = slot_len() * u64::from(index) + IDENTITY;
         let record = Record::new(self.map()?, at, cfg.size, RecordLayout::Dense).ok()?;
         let identity = identity(cfg, told);
         let same = identity.iter().enumerate().all(|(i, &v)| slot.load64(8 * i) == v);
         let found = match known {
-            None if same => record.recover(cfg, mem).ok()?,
+            None if same => match record.recover(cfg, mem).ok()? {
+                Recovery::At(at) => Some(at),
+                Recovery::Contradicted if !last => return Some(Begun::Later),
+                Recovery::Contradicted | Recovery::Nothing => None,
+            },
             _ => None,
         };
         let at = known.or(found).unwrap_or(told);
@@ -111,7 +126,7 @@ impl Journal {
         for (i, v) in identity.into_iter().enumerate() {
             slot.store64(8 * i, v);
         }
-        Some((at, record))
+        Some(Begun::At(at, record))
     }
 
     /// The front end knows where ring `index` is.

@@ -4,6 +4,7 @@ use heddle_sys::EventFd;
 use heddle_virtio::ring::Miss;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most misses that wait to be sent. Queues tell a miss again when it was not resolved, so those beyond are no loss.
 const MAX_MISSES: usize = 256;
@@ -15,6 +16,8 @@ pub struct Link(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     misses: Mutex<Vec<Miss>>,
+    /// A descriptor of the front end's made a notification wait.
+    stuck: AtomicBool,
     wake: Arc<EventFd>,
 }
 
@@ -22,6 +25,7 @@ impl Link {
     pub(super) fn new(wake: Arc<EventFd>) -> Self {
         Self(Arc::new(Inner {
             misses: Mutex::new(Vec::new()),
+            stuck: AtomicBool::new(false),
             wake,
         }))
     }
@@ -33,6 +37,17 @@ impl Link {
             misses.push(miss);
             self.0.wake.notify();
         }
+    }
+    /// A descriptor of the front end's made a notification wait ([`EventFd::is_stuck`]): its session ends, since each new one could do the
+    /// same.
+    #[cold]
+    pub fn stuck(&self) {
+        if !self.0.stuck.swap(true, Ordering::Relaxed) {
+            self.0.wake.notify();
+        }
+    }
+    pub(super) fn is_stuck(&self) -> bool {
+        self.0.stuck.load(Ordering::Relaxed)
     }
     /// What was told since the last time.
     pub(super) fn take(&self) -> Vec<Miss> {

@@ -31,8 +31,9 @@ pub(super) struct Manners {
 impl Manners {
     /// The pause after a session of length `lasted`, in which a front end showed itself (`greeted`) or not.
     pub(super) fn after(&mut self, end: &End, greeted: bool, lasted: Duration) -> Duration {
+        // A short session without a fault makes nothing good: it may be there for that.
         self.faults = match end.is_fault() {
-            false if greeted => 0,
+            false if greeted && lasted > GOOD => 0,
             false => self.faults,
             true if lasted > GOOD => 1,
             true => self.faults.saturating_add(1),
@@ -44,6 +45,7 @@ impl Manners {
         };
         let fault = match self.faults {
             0 => Duration::ZERO,
+            _ if greeted && !end.is_fault() => Duration::ZERO,
             n => (RETRY * (1 << n.saturating_sub(1).min(4))).min(MAX_PAUSE),
         };
         let haste = match self.hasty.checked_sub(FREE + 1) {

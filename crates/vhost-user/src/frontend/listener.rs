@@ -3,6 +3,7 @@
 use super::{Frontend, FrontendError, Result};
 use core::time::Duration;
 use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -10,34 +11,47 @@ use std::time::Instant;
 /// How often a waiting side looks again.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
-/// Listens at a path, which it removes when it is dropped.
+/// Listens at a path; its socket's file is removed when it is dropped. No other file ever is.
 #[derive(Debug)]
 pub struct Listener {
     socket: UnixListener,
     path: PathBuf,
+    /// The file that was made.
+    file: (u64, u64),
 }
 
 impl Listener {
-    /// Listens at `path`. A socket of that name that nobody listens at is replaced.
+    /// Listens at `path`. A socket of that name that nobody listens at is replaced; any other file is left alone.
     ///
     /// # Errors
-    /// [`FrontendError::Path`]; `AddrInUse` when somebody listens there.
+    /// [`FrontendError::Path`]; `AddrInUse` when somebody listens there, `AlreadyExists` when there is a file that is no socket.
     pub fn bind(path: &Path) -> Result<Self> {
         let named = |error| FrontendError::Path {
             path: path.display().to_string(),
             error,
         };
         let socket = match UnixListener::bind(path) {
-            Err(e) if e.kind() == ErrorKind::AddrInUse && stale(path) => {
+            Err(e) if e.kind() == ErrorKind::AddrInUse => {
+                // A plain file refuses connections, as a socket does that nobody listens at.
+                let there = std::fs::symlink_metadata(path).map_err(named)?;
+                if !there.file_type().is_socket() {
+                    let text = "there is a file that is no socket";
+                    return Err(named(std::io::Error::new(ErrorKind::AlreadyExists, text)));
+                }
+                if !stale(path) {
+                    return Err(named(e));
+                }
                 std::fs::remove_file(path).map_err(named)?;
                 UnixListener::bind(path).map_err(named)?
             }
             bound => bound.map_err(named)?,
         };
         socket.set_nonblocking(true).map_err(named)?;
+        let meta = std::fs::symlink_metadata(path).map_err(named)?;
         Ok(Self {
             socket,
             path: path.into(),
+            file: (meta.dev(), meta.ino()),
         })
     }
     /// The next back end's connection, whose answers are waited for up to `patience` each; `None` when nobody came within
@@ -73,6 +87,9 @@ fn stale(path: &Path) -> bool {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path); // somebody may have removed it already
+        // Somebody may have put another file there.
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }

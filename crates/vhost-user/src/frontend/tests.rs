@@ -318,3 +318,27 @@ fn sockets_that_nobody_listens_at_are_replaced_and_live_ones_left_alone() {
     assert!(path.exists());
     Listener::bind(&path).unwrap();
 }
+
+/// A file of another kind at the path is somebody's: it is neither replaced nor removed, also not at the end.
+#[test]
+fn only_sockets_are_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let plain = dir.path().join("passwd");
+    std::fs::write(&plain, b"precious").unwrap();
+    let link = dir.path().join("link");
+    std::os::unix::fs::symlink(&plain, &link).unwrap();
+    for path in [&plain, &link] {
+        let e = Listener::bind(path).unwrap_err().to_string();
+        assert!(e.contains("no socket"), "{e}");
+        assert_eq!(std::fs::read(&plain).unwrap(), b"precious");
+    }
+    // A stale one is replaced; what was put in our socket's place stays.
+    let path = dir.path().join("vm0");
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let ours = Listener::bind(&path).unwrap();
+    assert!(Listener::bind(&path).is_err(), "somebody listens");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, b"theirs").unwrap();
+    drop(ours);
+    assert_eq!(std::fs::read(&path).unwrap(), b"theirs");
+}

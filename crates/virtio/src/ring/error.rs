@@ -7,7 +7,7 @@ use crate::mem::MemError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// Size zero, too large, or (split) not a power of two.
-    #[error("queue size {0} is not allowed")]
+    #[error("queue size {0} is not allowed: at most 32768, of split rings a power of two")]
     Size(u16),
     /// A ring area is not where the driver says. The queue goes on when a new memory table holds it.
     #[error("ring area: {0}")]

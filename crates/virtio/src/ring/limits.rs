@@ -3,9 +3,11 @@
 /// Largest split ring (virtio 1.2 §2.7) and packed ring (§2.8).
 pub const MAX_QUEUE: u16 = 32768;
 /// Most descriptors of an indirect table. §2.7.5.3.1 bounds a chain by the queue's size, but Linux's driver exceeds that on small
-/// queues; this is the bound of Linux's own back end (`UIO_MAXIOV`). Direct chains are bounded by the queue's size.
-/// It also bounds the pieces of a chain, of which a buffer has more than one where it crosses regions of memory.
+/// queues; this is the bound of Linux's own back end (`UIO_MAXIOV`). It also
+/// bounds the descriptors of a direct chain, and the pieces of any, of which a buffer has more than one where it crosses regions of memory.
 pub const MAX_INDIRECT: u32 = 1024;
+/// Descriptors of chains with several that a call reads, and then the rest of one chain: buffers of no bytes cost as much as others.
+pub const DESCS: u32 = 1024;
 /// Most chains that are held in private memory between their reading and their use.
 pub const WINDOW: usize = 128;
 /// Most receive buffers that one packet is spread over (`num_buffers`): the window. 512-byte buffers still take the largest segment train.

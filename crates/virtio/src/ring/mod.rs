@@ -43,7 +43,7 @@ pub(crate) use desc::{AREA_DESC, AREA_DISABLE, AREA_ENABLE, F_AVAIL, F_INDIRECT,
 pub use error::RingError;
 pub(crate) use event::{packed_event_passed, split_event_passed};
 pub use queue::Miss;
-pub use record::{Record, RecordLayout};
+pub use record::{Record, RecordLayout, Recovery};
 pub use resubmit::{Resubmit, SplitRecord};
 pub use rx::{DeviceRx, RxDrops};
 pub use tx::{DeviceTx, TxOutcome};

@@ -187,7 +187,7 @@ impl Packed {
             let (done, odd) = self.plain::<NEAR, WRITE>(&near, left, window);
             left -= done;
             let Some(d) = odd else { break };
-            if window.is_fragmented() {
+            if window.is_fragmented() || scratch.is_spent() {
                 break;
             }
             let slots = self.chain(mem, d, window, scratch)?;

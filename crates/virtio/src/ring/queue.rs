@@ -146,10 +146,11 @@ impl Queue {
         core::mem::forget(Arc::clone(&self.mem));
     }
 
-    /// Takes a new memory table over if there is one, unless packets point into the old one; chains that were only looked at are
+    /// A call begins. Takes a new memory table over if there is one, unless packets point into the old one; chains that were only looked at are
     /// taken again, with new addresses.
     #[inline]
     pub(super) fn refresh(&mut self) {
+        self.scratch.begin_call();
         if self.shared.generation() != self.generation && self.window.taken() == 0 {
             self.reload();
         }

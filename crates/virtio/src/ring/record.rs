@@ -21,7 +21,6 @@ use super::window::{Used, UsedBatch};
 use super::{Position, RingError};
 use crate::mem::{GuestMemory, HostRange, MemError};
 use core::sync::atomic::{Ordering, compiler_fence};
-use core::time::Duration;
 use heddle_sys::Mapping;
 use std::sync::Arc;
 
@@ -34,9 +33,6 @@ const POSITIONS: usize = 16;
 /// In the layout's padding: the slot whose flags were written last, its wrap counter in bit 15, bit 31 set.
 pub(super) const LAST: usize = 24;
 const KNOWN: u32 = 1 << 31;
-/// Looks at a ring that the driver may be writing to.
-const LOOKS: u32 = 20;
-const BETWEEN_LOOKS: Duration = Duration::from_micros(500);
 
 /// Where the batch lies behind the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +57,18 @@ impl RecordLayout {
             Self::Dense => 32 + 8 * (WINDOW as u64).min(u64::from(size)),
         }
     }
+}
+
+/// What a record says of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// There is no record of this ring.
+    Nothing,
+    /// The ring is here.
+    At(Position),
+    /// The ring's content is not what it can be with this record: the driver was reset meanwhile, or it is just writing to the ring. In
+    /// the latter case it is right a moment later.
+    Contradicted,
 }
 
 /// The record of one ring.
@@ -108,31 +116,25 @@ impl Record {
         self.is_started() && self.noted() == Noted { new: at, old: at }
     }
 
-    /// Where the ring `cfg` goes on, after a device that kept this record died: the start of a queue that is given this record.
-    /// `None`: there is no record of this ring, or the ring's content contradicts it (the driver was reset meanwhile).
-    ///
-    /// Looks again for a few milliseconds when the driver is just writing to the ring.
+    /// Where the ring `cfg` goes on, after a device that kept this record died: the start of a queue that is given this record. Looks once;
+    /// the driver may just be writing to the ring ([`Recovery::Contradicted`]).
     ///
     /// # Errors
     /// As setting the queue up.
-    pub fn recover(&self, cfg: &QueueConfig, mem: &GuestMemory) -> Result<Option<Position>, RingError> {
+    pub fn recover(&self, cfg: &QueueConfig, mem: &GuestMemory) -> Result<Recovery, RingError> {
         let ring = cfg.areas(mem)?.desc;
         if !self.is_started() || cfg.size != self.size || !cfg.packed() {
-            return Ok(None);
+            return Ok(Recovery::Nothing);
         }
         let noted = self.noted();
         if noted.new.index >= self.size || noted.old.index >= self.size {
-            return Ok(None);
+            return Ok(Recovery::Nothing);
         }
-        for look in 0..LOOKS {
-            if look > 0 {
-                std::thread::sleep(BETWEEN_LOOKS);
-            }
-            if self.agrees(&ring, noted) {
-                return Ok(Some(noted.old));
-            }
-        }
-        Ok(None)
+        Ok(if self.agrees(&ring, noted) {
+            Recovery::At(noted.old)
+        } else {
+            Recovery::Contradicted
+        })
     }
 
     /// Whether the flags of all slots are what they can be when the device is there.

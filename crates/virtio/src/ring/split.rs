@@ -133,7 +133,7 @@ impl Split {
             if d.split_flags() & F_INDIRECT != 0 {
                 self.hint_table(self.fetch.wrapping_add(4), &near);
             }
-            if window.is_fragmented() {
+            if window.is_fragmented() || scratch.is_spent() {
                 break;
             }
             self.chain(mem, head, d, window, scratch)?;
@@ -199,7 +199,7 @@ impl Split {
             let again = self.resubmit.as_ref().and_then(|r| r.head(self.fetch));
             let head = Claim::new(again.unwrap_or_else(|| self.heads.view().load(self.fetch)));
             let head = head.below(self.size).map_err(RingError::Head)?;
-            if window.is_fragmented() {
+            if window.is_fragmented() || scratch.is_spent() {
                 break;
             }
             let first = RawDesc::from_words(self.desc.view().load(head));

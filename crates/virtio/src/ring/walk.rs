@@ -5,7 +5,7 @@
 
 use super::RingError;
 use super::desc::{self, F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
-use super::limits::MAX_INDIRECT;
+use super::limits::{DESCS, MAX_INDIRECT};
 use super::window::Window;
 use crate::mem::{Access, GuestMemory, Piece};
 
@@ -57,9 +57,21 @@ pub(super) struct Scratch {
     table: Vec<RawDesc>,
     /// Region of the last address.
     pub(super) hint: usize,
+    /// Descriptors of chains with several that were read in this call of the queue.
+    read: u32,
 }
 
 impl Scratch {
+    /// A call of the queue begins.
+    #[inline]
+    pub(super) fn begin_call(&mut self) {
+        self.read = 0;
+    }
+    /// Whether this call has read what it may of such chains: the others wait for the next.
+    #[inline]
+    pub(super) fn is_spent(&self) -> bool {
+        self.read >= DESCS
+    }
     /// Starts a chain.
     pub(super) fn begin<'a>(&'a mut self, mem: &'a GuestMemory, rules: Rules) -> Walk<'a> {
         self.pieces.clear();
@@ -68,6 +80,7 @@ impl Scratch {
             mem,
             rules,
             len: 0,
+            descs: 0,
         }
     }
 }
@@ -78,12 +91,18 @@ pub(super) struct Walk<'a> {
     mem: &'a GuestMemory,
     rules: Rules,
     len: u64,
+    descs: u32,
 }
 
 impl Walk<'_> {
     /// Adds a buffer; `flags` are the descriptor's.
     #[inline]
     pub(super) fn buffer(&mut self, d: &RawDesc, flags: u16) -> Result<(), RingError> {
+        self.descs += 1;
+        self.scratch.read += 1;
+        if self.descs > MAX_INDIRECT {
+            return Err(RingError::ChainTooLong);
+        }
         if flags & F_WRITE != self.rules.plain() {
             return Err(RingError::Direction);
         }
@@ -141,6 +160,7 @@ impl Walk<'_> {
 
     fn read_table(&mut self, d: &RawDesc, table: &mut Vec<RawDesc>) -> Result<(), RingError> {
         table.clear();
+        self.scratch.read += d.len / desc::SIZE as u32;
         // Descriptors may lie across a border of regions, so bytes are gathered first.
         let mut raw = [0; desc::SIZE];
         let mut have = 0;

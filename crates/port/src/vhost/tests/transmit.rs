@@ -132,3 +132,23 @@ fn what_does_not_fit_is_dropped_and_counted() {
     assert_eq!(stat("tx_q0_good_packets"), 16);
     assert_eq!(guest.received().len(), 16);
 }
+
+/// Trains of tiny segments: those of too many are refused, and of a burst of others no more is made than the guest takes.
+#[test]
+fn segments_are_bounded() {
+    use crate::segment::MAX_SEGMENTS;
+    let (shared, _) = shared();
+    let mut guest = ring(Features::empty(), 16, 2048);
+    guest.post();
+    shared.tx.start(0, guest.device_tx(Features::empty()), true);
+    let (mut tx, mut pool) = (VhostTx::new(Arc::clone(&shared), 0), Pool::new(8));
+    let tiny = train(MAX_SEGMENTS + 1, 1);
+    let counts = tx.tx(&mut pool, &[&tiny]);
+    assert_eq!((counts.sent, counts.error), (0, 1), "too many");
+    // The first fills the ring; the others are not even begun.
+    let long = train(3000, 100);
+    let counts = tx.tx(&mut pool, &[&long; 8]);
+    assert_eq!((counts.sent, counts.full), (0, 8));
+    assert_eq!(shared.tx.cell(0).counts.finished.get(), 2);
+    assert_eq!(guest.received().len(), 16);
+}

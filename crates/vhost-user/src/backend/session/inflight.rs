@@ -14,7 +14,6 @@ use heddle_sys::mmap::{Pages, memfd};
 use heddle_sys::{Foreign, Mapping};
 use heddle_virtio::ring::limits::MAX_QUEUE;
 use heddle_virtio::ring::{Record, RecordLayout, SplitRecord};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Regions of queues begin at multiples of this.
@@ -104,7 +103,7 @@ impl Session {
         if shape.mmap_size < least {
             refuse!("{:#x} bytes for regions of {least:#x}", shape.mmap_size);
         }
-        let map = Mapping::guarded(fd.as_fd(), shape.mmap_offset, shape.mmap_size.min(most))?;
+        let map = super::memory::mapped(&fd, shape.mmap_offset, shape.mmap_size.min(most))?;
         self.inflight = Some(Area {
             map: Arc::new(map),
             shape,

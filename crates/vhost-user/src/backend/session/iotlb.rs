@@ -101,9 +101,10 @@ impl Iotlb {
                 _ => merged.push((iova, *e)),
             }
         }
+        let memory = Places::new(memory);
         merged
             .iter()
-            .flat_map(|(iova, e)| pieces(*iova, e, memory))
+            .flat_map(|(iova, e)| pieces(*iova, e, &memory))
             .collect()
     }
 
@@ -187,17 +188,33 @@ impl Iotlb {
     }
 }
 
+/// The guest's memory by the front end's addresses.
+struct Places<'a>(Vec<&'a Mapped>);
+
+impl<'a> Places<'a> {
+    fn new(memory: &'a [Mapped]) -> Self {
+        let mut all: Vec<&Mapped> = memory.iter().collect();
+        all.sort_by_key(|m| m.told.user);
+        Self(all)
+    }
+    /// The region with this address, and where in it that is. Regions may overlap in these addresses: then the one that begins last.
+    fn find(&self, user: u64) -> Option<(&'a Mapped, u64)> {
+        let at = self.0.partition_point(|m| m.told.user <= user).checked_sub(1)?;
+        let m = self.0.get(at)?;
+        let offset = user - m.told.user;
+        (offset < m.told.size).then_some((m, offset))
+    }
+}
+
 /// The parts of an entry that lie in the guest's memory; it may lie across several regions of the front end's addresses.
-fn pieces(iova: u64, e: &Entry, memory: &[Mapped]) -> Vec<Region> {
+fn pieces(iova: u64, e: &Entry, memory: &Places<'_>) -> Vec<Region> {
     let (mut done, mut out) = (0, Vec::new());
     let access = mem::Access::from_bits_truncate(e.access.bits());
     while done < e.size {
         let user = e.user.saturating_add(done);
-        let place = memory.iter().find_map(|m| {
-            let offset = user.checked_sub(m.told.user).filter(|&o| o < m.told.size)?;
-            Some((m, offset))
-        });
-        let Some((m, offset)) = place else { break };
+        let Some((m, offset)) = memory.find(user) else {
+            break;
+        };
         let size = (e.size - done).min(m.told.size - offset);
         let part = usize::try_from(offset)
             .ok()
@@ -231,14 +248,14 @@ impl Session {
                 if msg.size == 0 || wraps {
                     refuse!("an entry of {:#x} bytes at {:#x}", msg.size, msg.iova);
                 }
-                let table = &self.memory.regions;
+                let table = Places::new(&self.memory.regions);
                 let entry = Entry {
                     size: msg.size,
                     user: msg.user,
                     access: msg.access,
                 };
                 // "Addresses and size must be within vhost memory regions."
-                let inside: u64 = pieces(msg.iova, &entry, table).iter().map(Region::len).sum();
+                let inside: u64 = pieces(msg.iova, &entry, &table).iter().map(Region::len).sum();
                 if inside != msg.size {
                     refuse!("{:#x}+{:#x} is not in the guest's memory", msg.user, msg.size);
                 }

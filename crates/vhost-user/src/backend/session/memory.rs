@@ -52,6 +52,17 @@ fn file_id(fd: &Foreign) -> Result<FileId, Refusal> {
     Ok((st.st_dev, st.st_ino))
 }
 
+/// Maps what the front end handed over.
+pub(super) fn mapped(fd: &Foreign, offset: u64, size: u64) -> Result<Mapping, Refusal> {
+    Mapping::guarded(fd.as_fd(), offset, size).map_err(|e| {
+        let why = match e.kind() {
+            std::io::ErrorKind::InvalidInput => "its file is not that long".to_owned(),
+            _ => e.to_string(),
+        };
+        Refusal(format!("{size:#x} bytes at {offset:#x} cannot be mapped: {why}"))
+    })
+}
+
 /// Refuses more than [`MAX_MEMORY`] bytes, before they are mapped.
 fn check_sum(sizes: impl Iterator<Item = u64>) -> Result<(), Refusal> {
     let sum = sizes.fold(0, u64::saturating_add);
@@ -80,12 +91,7 @@ impl Memory {
             None => {
                 let held = others.iter().map(|m| m.told.size).sum();
                 let share = self.quota.take(told.size, held, others.len() as u64)?;
-                let map = Mapping::guarded(fd.as_fd(), told.offset, told.size).map_err(|e| {
-                    Refusal(format!(
-                        "{:#x} bytes at {:#x} of a region's file cannot be mapped: {e}",
-                        told.size, told.offset
-                    ))
-                })?;
+                let map = mapped(fd, told.offset, told.size)?;
                 (Arc::new(map), Arc::new(share))
             }
         };
@@ -192,7 +198,7 @@ impl Session {
             refuse!("a log of {:#x} bytes", area.size);
         }
         memory_file(&fd)?;
-        let map = Mapping::guarded(fd.as_fd(), area.offset, area.size)?;
+        let map = mapped(&fd, area.offset, area.size)?;
         self.memory.log = Some(Arc::new(DirtyLog::new(map)?));
         // "The back-end must reply" (specification, Communication); QEMU reads and ignores the number.
         let reply = Some(Reply::U64(0));

@@ -45,8 +45,9 @@ const PARTIAL_WAIT: Duration = Duration::from_secs(2);
 const UNSENT_WAIT: Duration = Duration::from_secs(2);
 /// How long a front end may take to its first message.
 const HELLO_WAIT: Duration = Duration::from_secs(10);
-/// Most messages that are handled before others get their turn.
+/// Most messages that are handled before others get their turn, and the time after which no further one is.
 const TURN: usize = 64;
+const TURN_TIME: Duration = Duration::from_millis(1);
 
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
@@ -163,6 +164,8 @@ pub(super) struct Session {
     /// Whether a message came.
     greeted: bool,
     unsent_since: Option<Instant>,
+    /// When to look again at rings that contradict what is kept of them.
+    look_again: Option<Instant>,
 }
 
 impl Session {
@@ -196,6 +199,7 @@ impl Session {
             began: Instant::now(),
             greeted: false,
             unsent_since: None,
+            look_again: None,
         }
     }
 
@@ -214,8 +218,9 @@ impl Session {
 
     /// Reads and handles what is there, bounded.
     pub(super) fn readable(&mut self, device: &mut dyn Device) -> Result<(), End> {
+        let began = Instant::now();
         for _ in 0..TURN {
-            if self.is_paused() {
+            if self.is_paused() || began.elapsed() > TURN_TIME {
                 break;
             }
             match self.conn.recv()? {
@@ -231,6 +236,8 @@ impl Session {
     pub(super) fn tick(&mut self, device: &mut dyn Device) -> Result<Option<Instant>, End> {
         let now = Instant::now();
         self.serve_iotlb(device);
+        self.look_at_rings(now, device)
+            .map_err(|Refusal(why)| End::Refused(why))?;
         self.finish_pending(now, device)?;
         if self.conn.flush()? {
             self.unsent_since = None;
@@ -240,6 +247,11 @@ impl Session {
         if self.is_cut() {
             return Err(End::Refused(
                 "the front end cut the file of the guest's memory".into(),
+            ));
+        }
+        if self.link.is_stuck() {
+            return Err(End::Refused(
+                "a descriptor for notifications made the switch wait".into(),
             ));
         }
         let over = |since: Instant, wait| now.duration_since(since) > wait;
@@ -254,12 +266,16 @@ impl Session {
         let partial = self.conn.partial_since().map(|s| s + PARTIAL_WAIT);
         let grain = Duration::from_millis(5);
         let again = self.iotlb_deadline().filter(|_| self.has_iommu());
-        Ok(
-            [soon, again, hello.map(|t| t + grain), partial.map(|t| t + grain)]
-                .into_iter()
-                .flatten()
-                .min(),
-        )
+        Ok([
+            soon,
+            again,
+            self.look_again,
+            hello.map(|t| t + grain),
+            partial.map(|t| t + grain),
+        ]
+        .into_iter()
+        .flatten()
+        .min())
     }
 
     /// Stops all rings and tells the device. `why` is for people.

@@ -5,14 +5,17 @@
 //! rings up only when the driver is ready. A disabled ring is started as such.
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
+use crate::backend::journal::Begun;
 use crate::backend::{Device, Notify, Queue, RingSetup};
 use crate::message::{Reply, VringAddr, VringFd, VringState};
+use core::time::Duration;
 use heddle_sys::{Foreign, foreign};
 use heddle_virtio::mem::GuestMemory;
-use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Resubmit, Tracking};
+use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Recovery, Resubmit, Tracking};
 use heddle_virtio::{DeviceRx, DeviceTx};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What was told about a ring.
 #[derive(Debug, Default)]
@@ -32,7 +35,14 @@ pub(super) struct Ring {
     enabled: bool,
     /// What it runs with.
     running: Option<QueueConfig>,
+    /// How often it was looked at and contradicted its record; it is looked at again later.
+    looks: u32,
 }
+
+/// Most looks at a ring that contradicts its record, and the time between them: its driver may just be writing to it, or have been
+/// interrupted there.
+const LOOKS: u32 = 20;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 impl Ring {
     pub(super) fn is_started(&self) -> bool {
@@ -193,19 +203,21 @@ impl Session {
     }
 
     pub(super) fn get_vring_base(&mut self, v: VringState, device: &mut dyn Device) -> Handled {
-        self.ring(v.index)?;
+        // One that was not understood yet keeps what is known of it.
+        let unknown = self.ring(v.index)?.looks > 0;
         self.stop(v.index, device);
         let packed = self.features.contains(Features::RING_PACKED);
         let ring = self.ring(v.index)?;
         // A new start takes a new kick.
         ring.kicked = false;
         ring.kick = None;
+        ring.looks = 0;
         let num = match ring.at.take() {
             Some(at) => at.to_base(packed),
             None => ring.base.unwrap_or_else(|| Position::default().to_base(packed)),
         };
         ring.base = Some(num);
-        if let Some(journal) = &self.journal {
+        if let Some(journal) = self.journal.as_ref().filter(|_| !unknown) {
             journal.end(Self::short(v.index));
         }
         Ok(Outcome::Answer(
@@ -236,7 +248,11 @@ impl Session {
         };
         let table = self.memory.shared.get();
         let (start, record, resubmit) = if cfg.packed() {
-            let (start, record) = self.packed_start(index, &cfg, &table)?;
+            let Some((start, record)) = self.packed_start(index, &cfg, &table)? else {
+                self.ring(index)?.looks += 1;
+                self.look_again = Some(Instant::now() + BETWEEN_LOOKS);
+                return Ok(Outcome::Done);
+            };
             (start, record, None)
         } else {
             let (start, resubmit) = self.split_start(index, &cfg, &table)?;
@@ -248,6 +264,7 @@ impl Session {
         let ring = self.ring(index)?;
         ring.running = Some(cfg);
         ring.at = None;
+        ring.looks = 0;
         Ok(Outcome::Done)
     }
 
@@ -300,38 +317,58 @@ impl Session {
     }
 
     /// Where a packed ring goes on: where the front end's inflight area, or this process's journal, says that it was left, if the ring
-    /// agrees; else where the front end says.
+    /// agrees; else where the front end says. `None`: the ring contradicts what is kept of it, and is to be looked at again.
     fn packed_start(
         &mut self,
         index: u32,
         cfg: &QueueConfig,
         table: &GuestMemory,
-    ) -> Result<(Position, Option<Record>), Refusal> {
+    ) -> Result<Option<(Position, Option<Record>)>, Refusal> {
         let short = Self::short(index);
         let ring = self.ring(index)?;
         let told = ring
             .base
             .map_or_else(Position::default, |b| Position::from_base(b, true));
         let known = ring.at;
+        let last = ring.looks >= LOOKS;
         let area = self.inflight.as_ref();
         if let Some(record) = area.and_then(|a| a.record(short, cfg.size)) {
             let found = match known {
                 Some(at) => Some(at),
-                None => record.recover(cfg, table)?,
+                None => match record.recover(cfg, table)? {
+                    Recovery::At(at) => Some(at),
+                    Recovery::Contradicted if !last => return Ok(None),
+                    Recovery::Contradicted | Recovery::Nothing => None,
+                },
             };
             let at = found.unwrap_or(told);
             if found.is_none() || known.is_some_and(|at| !record.is_at(at)) {
                 record.start(at);
             }
-            return Ok((at, Some(record)));
+            return Ok(Some((at, Some(record))));
         }
         let journal = self.journal.as_ref();
         Ok(
-            match journal.and_then(|j| j.begin(short, cfg, told, known, table)) {
-                Some((at, record)) => (at, Some(record)),
-                None => (known.unwrap_or(told), None),
+            match journal.and_then(|j| j.begin(short, cfg, told, known, table, last)) {
+                Some(Begun::At(at, record)) => Some((at, Some(record))),
+                Some(Begun::Later) => None,
+                None => Some((known.unwrap_or(told), None)),
             },
         )
+    }
+
+    /// Looks again at rings that contradicted what is kept of them, when it is time.
+    pub(super) fn look_at_rings(&mut self, now: Instant, device: &mut dyn Device) -> Result<(), Refusal> {
+        if self.look_again.is_none_or(|at| now < at) {
+            return Ok(());
+        }
+        self.look_again = None;
+        for index in (0..).take(self.rings.len()) {
+            if self.ring(index)?.looks > 0 {
+                self.try_start(index, device)?;
+            }
+        }
+        Ok(())
     }
 
     fn setup(

@@ -565,3 +565,16 @@ fn memory_has_to_be_a_file_in_memory() {
     rig.send(&Request::SetMemTable(vec![region]), &[file.as_fd()]);
     assert!(rig.ended.unwrap().contains("no file in memory"));
 }
+
+/// A descriptor that makes notifications wait ends its session, since each that replaced it could do the same.
+#[test]
+fn a_stuck_descriptor_ends_the_session() {
+    let mut rig = Rig::new();
+    rig.negotiate(Features::VERSION_1);
+    rig.run();
+    assert_eq!(rig.ended, None);
+    let link = rig.device.seen.lock().link.clone().unwrap();
+    link.stuck();
+    rig.run();
+    assert!(rig.ended.unwrap().contains("made the switch wait"));
+}

@@ -490,3 +490,60 @@ fn ring_sizes_and_areas_are_checked() {
     };
     assert_eq!(open(&packed), Some(RingError::Head(8)));
 }
+
+/// Chains of nothing but empty buffers, up to the ring's size: their descriptors are bounded as those of any others, per chain and
+/// per call.
+#[test]
+fn empty_buffers_are_bounded_too() {
+    use crate::ring::limits::{DESCS, MAX_INDIRECT};
+    const BIG: u16 = 2048;
+    // Longer than a chain may be, without a byte in it.
+    for features in [Features::empty(), Features::RING_PACKED] {
+        let rig = Rig::new(features, BIG);
+        for i in 0..BIG {
+            let (third, fourth) = if rig.cfg.packed() {
+                (0, F_AVAIL | NEXT)
+            } else {
+                (NEXT, (i + 1) % BIG)
+            };
+            rig.poke(i, BASE, 0, third, fourth);
+        }
+        if !rig.cfg.packed() {
+            rig.offer(0, 0);
+        }
+        let mut dev = rig.rx();
+        assert!(receive(&mut dev).is_empty());
+        assert_eq!(dev.error(), Some(RingError::ChainTooLong), "{features:?}");
+    }
+    // As long as a chain may be, the same one again and again: a call takes few of them, and the next goes on.
+    let rig = Rig::new(Features::empty(), BIG);
+    let chain = MAX_INDIRECT as u16;
+    for i in 0..chain {
+        let last = i + 1 == chain;
+        rig.poke(
+            i,
+            BASE,
+            if last { 100 } else { 0 },
+            if last { 0 } else { NEXT },
+            i + 1,
+        );
+    }
+    for n in 0..64 {
+        rig.offer(n, 0);
+    }
+    let mut dev = rig.rx();
+    let mut calls = 0;
+    let mut got = 0;
+    while got < 64 {
+        let n = receive(&mut dev).len();
+        dev.complete();
+        assert!(
+            n <= 2 * DESCS as usize / usize::from(chain) + 1,
+            "{n} chains in a call"
+        );
+        got += n;
+        calls += 1;
+        assert!(calls < 200, "{got} received: {:?}", dev.error());
+    }
+    assert_eq!(dev.error(), None);
+}

@@ -87,7 +87,7 @@ proptest! {
             record.area.store32(LAST, last, Relaxed);
 
             let start = record.recover(&rig.cfg, &rig.shared.get()).unwrap();
-            prop_assert_eq!(start, Some(old));
+            prop_assert_eq!(start, Recovery::At(old));
             rig.cfg.start = old;
             dev = tracked(&rig, &record);
             if record.noted().new == old {
@@ -97,7 +97,7 @@ proptest! {
             prop_assert_eq!(ring_bytes(&rig), after);
             prop_assert_eq!(record.noted(), Noted { new, old: new });
             // What is finished is found as such, too.
-            prop_assert_eq!(record.recover(&rig.cfg, &rig.shared.get()).unwrap(), Some(new));
+            prop_assert_eq!(record.recover(&rig.cfg, &rig.shared.get()).unwrap(), Recovery::At(new));
             let done = rig.done();
             prop_assert_eq!(done.len(), took);
             sent += took;
@@ -128,7 +128,7 @@ proptest! {
         if at == Position::default() {
             return Ok(()); // the same position, whichever ring it is
         }
-        prop_assert_eq!(found, None, "position {:?}", at);
+        prop_assert_eq!(found, Recovery::Contradicted, "position {:?}", at);
     }
 
     /// A record that holds anything: an answer or none, no panic, and a queue that stays inside its ring.
