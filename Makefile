@@ -2,13 +2,14 @@
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch"]      make test [PARTS="lint cargo system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
-#   make fuzz [SECONDS=180] [KEEP=1]
+#   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(TARGET)/release/heddled
 BENCH ?= pods vhost switch
+FUZZ ?= rings sessions messages connections
 export KEEP QUICK GUEST
 
 .PHONY: help setup build demo test bench conformance controllers lab fuzz models fmt lint clean
@@ -45,9 +46,12 @@ controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer)
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) --switch $(or $(SWITCH),heddle)
 
-fuzz: setup ## Rings and sessions against a hostile guest and monitor (SECONDS=180; KEEP=1 renews the corpora that make test replays)
-	@half=$$(( ($(or $(SECONDS),180) + 1) / 2 )); for where in heddle-virtio:ring::tests::fuzz heddle-vhost-user:backend::tests::fuzz; do \
-	   FUZZ_SECONDS=$$half $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
+fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller (SECONDS=180; KEEP=1 renews the corpora)
+	@each=$$(( ($(or $(SECONDS),180) + $(words $(FUZZ)) - 1) / $(words $(FUZZ)) )); for part in $(FUZZ); do case $$part in \
+	   rings) where=heddle-virtio:ring::tests::fuzz;; sessions) where=heddle-vhost-user:backend::tests::fuzz;; \
+	   messages) where=heddle-openflow:tests::fuzz;; connections) where=heddle-ofproto:conn::tests::fuzz;; \
+	   *) echo "no such part: $$part"; exit 2;; esac; \
+	   FUZZ_SECONDS=$$each $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
 
 models: setup ## All interleavings of the concurrent parts (loom); undefined behaviour, with a nightly toolchain (miri)
 	@scripts/models

@@ -1,5 +1,6 @@
 //! Round trips of random messages through every version, and robustness against any bytes.
 
+mod fuzz;
 mod strategies;
 
 use crate::error::ErrorKind;

@@ -1,3 +1,5 @@
+mod fuzz;
+
 use super::session::Kind;
 use super::{Manager, stream};
 use crate::Ofproto;

@@ -184,8 +184,9 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
         Raw::SetNwTtl => Action::SetIpTtl(r.u8().map_err(bad_len)?),
         Raw::SetTpSrc => Action::SetL4Src(u16()?),
         Raw::SetTpDst => Action::SetL4Dst(u16()?),
-        Raw::SetMplsLabel => Action::SetMplsLabel(arg32(r)?),
-        Raw::SetMplsTc => Action::SetMplsTc(r.u8().map_err(bad_len)?),
+        // Bits that no label stack entry has go nowhere.
+        Raw::SetMplsLabel => Action::SetMplsLabel(arg32(r)? & 0xf_ffff),
+        Raw::SetMplsTc => Action::SetMplsTc(r.u8().map_err(bad_len)? & 7),
         Raw::SetMplsTtl => Action::SetMplsTtl(r.u8().map_err(bad_len)?),
         Raw::DecMplsTtl => Action::DecMplsTtl,
         Raw::PushMpls => {

@@ -1,0 +1,173 @@
+//! Mutants of good messages, for tests that look for bytes which break something.
+//!
+//! **Problem.** Random bytes fail at the first length; what breaks a decoder, or what a decoder feeds, is a message that is almost
+//! right. So mutants are made from whole messages, and most changes know the shape that OpenFlow gives nearly everything:
+//! a type, then a length in 16 bits, then a body, padded to a multiple of eight. Such pieces are taken out, put in twice, moved from one message
+//! to another, cut and stretched; the lengths of what they are in are then made right again, as often as not, and the header's almost
+//! always.
+//!
+//! Built for tests only, of this crate and (feature `fuzz`) of those that handle messages. The same seed gives the same mutants.
+
+/// Longest mutant.
+const MAX_LEN: usize = 4096;
+const HEADER: usize = 8;
+
+/// A small generator of numbers (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Dice(pub u64);
+
+impl Dice {
+    /// A number below `below` (0 where there is none).
+    pub fn roll(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % below.max(1) as u64).unwrap_or(0)
+    }
+    fn byte(&mut self) -> u8 {
+        self.roll(256).to_le_bytes()[0]
+    }
+    fn often(&mut self) -> bool {
+        self.roll(2) == 0
+    }
+
+    /// A message made from those in `of` (not empty), each a whole message.
+    pub fn mutant(&mut self, of: &[Vec<u8>]) -> Vec<u8> {
+        let mut m = of[self.roll(of.len())].clone();
+        m.resize(m.len().max(HEADER), 0);
+        for _ in 0..=self.roll(4) {
+            let other = &of[self.roll(of.len())];
+            self.change(&mut m, other);
+        }
+        m.truncate(MAX_LEN);
+        m.resize(m.len().max(HEADER), 0);
+        if self.roll(32) != 0 {
+            let len = u16::try_from(m.len()).unwrap_or(u16::MAX);
+            m[2..4].copy_from_slice(&len.to_be_bytes());
+        }
+        m
+    }
+
+    fn change(&mut self, m: &mut Vec<u8>, other: &[u8]) {
+        let at = self.roll(m.len());
+        match self.roll(12) {
+            0 => m[at] ^= 1 << self.roll(8),
+            1 => m[at] = self.byte(),
+            2 | 3 => self.number(m),
+            4 => {
+                // The rest of another message.
+                m.truncate(at.max(HEADER));
+                m.extend_from_slice(&other[self.roll(other.len())..]);
+            }
+            5 => {
+                let n = 1 + self.roll(16);
+                let new: Vec<u8> = (0..n).map(|_| self.byte()).collect();
+                m.splice(at.max(HEADER).min(m.len())..at.max(HEADER).min(m.len()), new);
+            }
+            6 => m.truncate(at.max(HEADER)),
+            7 => m[1] = self.byte() % 40,
+            _ => self.piece(m, other),
+        }
+    }
+
+    /// Puts an odd number where a number may be.
+    fn number(&mut self, m: &mut [u8]) {
+        let size = [2, 4, 8][self.roll(3)];
+        let Some(places) = m.len().checked_sub(HEADER + size) else {
+            return;
+        };
+        let at = HEADER + self.roll(places / 2 + 1) * 2;
+        let len = m.len() as u64;
+        let value = match self.roll(8) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << self.roll(64),
+            3 => len - at as u64,
+            4 => len,
+            5 => self.roll(40) as u64,
+            6 => u64::from_be_bytes([0xff, 0xff, 0xff, 0, 0xff, 0xff, 0xff, self.byte()]),
+            _ => self.roll(1 << 16) as u64,
+        };
+        m[at..at + size].copy_from_slice(&value.to_be_bytes()[8 - size..]);
+    }
+
+    /// Changes a piece that says its own length.
+    fn piece(&mut self, m: &mut Vec<u8>, other: &[u8]) {
+        let Some((at, len)) = self.find(m) else { return };
+        let new: Vec<u8> = match self.roll(5) {
+            0 => Vec::new(),
+            1 => m[at..at + len].repeat(1 + self.roll(4)),
+            2 => match self.find(other) {
+                Some((from, n)) => other[from..from + n].to_vec(),
+                None => return,
+            },
+            3 => match self.find(other) {
+                // Before it.
+                Some((from, n)) => [&other[from..from + n], &m[at..at + len]].concat(),
+                None => return,
+            },
+            _ => {
+                // Longer or shorter, and it says so.
+                let mut piece = m[at..at + len].to_vec();
+                let n = (len + 8 * self.roll(4)).saturating_sub(8 * self.roll(3)).max(4);
+                piece.resize(n, 0);
+                let said = u16::try_from(n).unwrap_or(u16::MAX);
+                piece[2..4].copy_from_slice(&said.to_be_bytes());
+                piece
+            }
+        };
+        let (old_end, n) = (at + len, new.len());
+        if self.often() {
+            // What it is in: pieces that begin before it and end with or behind it.
+            for start in (HEADER..at).step_by(4) {
+                let said = length(m, start);
+                if said >= 8 && start + said >= old_end && start + said <= m.len() {
+                    let right = u16::try_from(said - len + n).unwrap_or(u16::MAX);
+                    m[start + 2..start + 4].copy_from_slice(&right.to_be_bytes());
+                }
+            }
+        }
+        m.splice(at..old_end, new);
+    }
+
+    /// Where a piece with a length is, and that length.
+    fn find(&mut self, m: &[u8]) -> Option<(usize, usize)> {
+        let fits = |at: usize| {
+            let n = length(m, at);
+            (n >= 4 && at + n <= m.len()).then_some((at, n))
+        };
+        let places = m.len() / 4;
+        let first = 2 + self.roll(places.saturating_sub(2));
+        (first..places).chain(2..first).find_map(|i| fits(4 * i))
+    }
+}
+
+/// The length that a piece at `at` says it has; 0 where none can be.
+fn length(m: &[u8], at: usize) -> usize {
+    match m.get(at + 2..at + 4) {
+        Some(&[hi, lo]) => usize::from(u16::from_be_bytes([hi, lo])),
+        _ => 0,
+    }
+}
+
+/// The messages that are kept, in the order of their names.
+///
+/// # Panics
+/// Where this crate's source is not at hand.
+#[must_use]
+pub fn corpus() -> Vec<Vec<u8>> {
+    let mut files: Vec<_> = std::fs::read_dir(corpus_dir())
+        .expect("the corpus is beside the source")
+        .map(|f| f.expect("a directory can be listed").path())
+        .collect();
+    files.sort();
+    let read = |f| std::fs::read(f).expect("a message can be read");
+    files.iter().map(read).collect()
+}
+
+/// Where they are.
+#[must_use]
+pub fn corpus_dir() -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/messages")
+}
