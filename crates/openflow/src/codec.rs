@@ -438,7 +438,9 @@ fn encode_body(version: Version, xid: u32, message: &Message, out: &mut Vec<u8>)
         Message::SetFlowFormat(_)
         | Message::FlowModTableId(_)
         | Message::SetPacketInFormat(_)
-        | Message::SetControllerId(_) => {
+        | Message::SetControllerId(_)
+        | Message::CtFlushZone(_)
+        | Message::CtFlush { .. } => {
             vendor::encode_setting(version, message, out)?;
             wire(Type::Vendor, "Nicira extension")
         }

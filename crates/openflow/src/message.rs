@@ -120,6 +120,15 @@ pub enum Message {
     SetPacketInFormat(PacketInFormat),
     /// Nicira: this connection's controller id.
     SetControllerId(u16),
+    /// Nicira: forgets the tracked connections of a zone.
+    CtFlushZone(u16),
+    /// Nicira: forgets the tracked connections that match.
+    CtFlush {
+        /// Their protocol; 0: any.
+        ip_proto: u8,
+        /// What else they match, as it came: well-framed properties (`NXT_CT_ORIG_TUPLE` and others).
+        properties: Vec<u8>,
+    },
     /// Opens, closes, commits or discards a bundle (1.3 and later), or says that this was done.
     BundleControl(BundleControl),
     /// Adds a change to a bundle.

@@ -258,6 +258,11 @@ fn small_messages_survive() {
             Message::FlowModTableId(true),
             Message::SetPacketInFormat(PacketInFormat::Nxt2),
             Message::SetControllerId(77),
+            Message::CtFlushZone(5),
+            Message::CtFlush {
+                ip_proto: 1,
+                properties: vec![0, 2, 0, 6, 0, 9, 0, 0],
+            },
             Message::RoleRequest(RoleRequest {
                 role: Role::Primary,
                 generation_id: v12.then_some(5),

@@ -233,6 +233,8 @@ fn changes_the_switch(m: &Message) -> bool {
             | Message::PacketOut(_)
             | Message::Resume(_)
             | Message::PortMod(_)
+            | Message::CtFlushZone(_)
+            | Message::CtFlush { .. }
             | Message::TableMod(_)
             | Message::BundleControl(_)
             | Message::BundleAdd(_)

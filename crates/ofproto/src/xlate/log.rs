@@ -13,8 +13,8 @@ pub(super) struct Limit {
 pub(super) static ERRORS: Limit = Limit::new(60_000, 5);
 /// Remarks: the same, apart.
 pub(super) static INFOS: Limit = Limit::new(60_000, 5);
-/// The whole trace of translations that failed.
-pub(super) static FAILED: Limit = Limit::new(60_000, 5);
+/// The whole trace of translations that failed, which is long: one a minute.
+pub(super) static FAILED: Limit = Limit::new(60_000, 1);
 /// What was learned: thirty a minute, three hundred at once.
 pub(super) static DEBUGS: Limit = Limit::new(2_000, 300);
 

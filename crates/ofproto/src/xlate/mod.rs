@@ -154,7 +154,12 @@ impl Translate for Pipeline {
                 version: None,
             };
             let outcome = run::run(&world, self, bridge, &input, None, out);
-            if outcome.error.is_some() && input.has_packet {
+            // Where a pipeline runs in circles, only the whole way says why.
+            let in_circles = matches!(
+                outcome.error,
+                Some(XlateError::RecursionTooDeep | XlateError::TooManyResubmits)
+            );
+            if in_circles && input.has_packet {
                 log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
                     crate::trace::explain(self, &world, bridge, &input)
                 });

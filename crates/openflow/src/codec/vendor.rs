@@ -1,7 +1,7 @@
 //! Experimenter messages: Nicira's, and ONF's of 1.3.
 
 use super::cursor::{Put, Reader};
-use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, role};
+use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, property, role};
 use crate::error::{EncodeError, ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::header::Header;
 use crate::message::{Message, PacketInFormat, Unsupported};
@@ -155,9 +155,7 @@ fn nicira(
         }
         NXT_SET_CONTROLLER_ID => {
             exact(8)?;
-            if r.array::<6>()? != [0; 6] {
-                return Err(ErrorKind::BadRequestMustBeZero);
-            }
+            must_be_zero(r.array::<6>()?)?;
             Message::SetControllerId(r.u16()?)
         }
         NXT_FLOW_MONITOR_CANCEL if version <= Version::V12 => {
@@ -182,11 +180,29 @@ fn nicira(
             return unsupported("NXT_TLV_TABLE_REQUEST", ErrorKind::BadRequestBadSubtype, whole);
         }
         NXT_CT_FLUSH_ZONE => {
-            return unsupported("NXT_CT_FLUSH_ZONE", ErrorKind::BadRequestBadSubtype, whole);
+            exact(8)?;
+            must_be_zero(r.array::<6>()?)?;
+            Message::CtFlushZone(r.u16()?)
         }
-        NXT_CT_FLUSH => return unsupported("NXT_CT_FLUSH", ErrorKind::BadRequestBadSubtype, whole),
+        NXT_CT_FLUSH => {
+            let ip_proto = r.u8()?;
+            must_be_zero(r.array::<7>()?)?;
+            let properties = r.rest().to_vec();
+            while !r.is_empty() {
+                property::pull(&mut r)?;
+            }
+            Message::CtFlush { ip_proto, properties }
+        }
         _ => return Err(ErrorKind::BadRequestBadSubtype),
     })
+}
+
+fn must_be_zero<const N: usize>(bytes: [u8; N]) -> Result<(), ErrorKind> {
+    if bytes == [0; N] {
+        Ok(())
+    } else {
+        Err(ErrorKind::BadRequestMustBeZero)
+    }
 }
 
 fn onf(
@@ -284,6 +300,17 @@ pub(super) fn encode_setting(version: Version, m: &Message, out: &mut Vec<u8>) -
             begin(NXT_SET_CONTROLLER_ID, out);
             out.zeros(6);
             out.u16(*id);
+        }
+        Message::CtFlushZone(zone) => {
+            begin(NXT_CT_FLUSH_ZONE, out);
+            out.zeros(6);
+            out.u16(*zone);
+        }
+        Message::CtFlush { ip_proto, properties } => {
+            begin(NXT_CT_FLUSH, out);
+            out.u8(*ip_proto);
+            out.zeros(7);
+            out.put(properties);
         }
         _ => {
             return Err(EncodeError::NotInVersion {
