@@ -69,20 +69,24 @@ class Side:
     def _run(self, case):
         self.count += 1
         suffix = "xy"[self.count & 1]
-        seen = {"rejected": {}, "traces": [], "delivered": [], "out": {}, "flows": {}, "fdb": {}}
+        seen = {"rejected": {}, "traces": [], "delivered": [], "out": {}, "flows": {}, "groups": {}, "fdb": {}}
         captures = self._configure(case, suffix)
         for bridge in case["bridges"]:
-            seen["rejected"][bridge["name"]] = self._add_flows(case, bridge["name"], suffix)
+            seen["rejected"][bridge["name"]] = self._add_others(case, bridge["name"], suffix) + \
+                self._add_flows(case, bridge["name"], suffix)
         ports = self._datapath_ports(suffix)
         home = {port["name"]: port for port in case["ports"]}
         for packet in case["packets"]:
             port = home[packet["port"]]
-            seen["traces"].append(self._trace(port, packet, suffix, ports))
+            if not case.get("meters"):
+                # The reference's meters count packets that were only traced.
+                seen["traces"].append(self._trace(port, packet, suffix, ports))
             seen["delivered"].append(self._inject(port["name"] + suffix, packet["hex"]))
         for bridge in case["bridges"]:
             name = bridge["name"]
             dump = self.switch.ofctl("-O", case["protocol"], "dump-flows", name + suffix, quiet=True)
             seen["flows"][name] = sorted(canonical_flow(line) for line in dump.splitlines() if "actions=" in line)
+            seen["groups"][name] = self._counted(case, name, suffix)
             seen["fdb"][name] = canonical_fdb(self.control.call("fdb/show", name + suffix))
         seen["out"] = {name: [frame.hex() for frame in read_pcap(path)] for name, path in captures.items()}
         self.captures = captures
@@ -136,6 +140,34 @@ class Side:
             except CommandError:
                 rejected.append(index)
         return rejected
+
+    def _add_others(self, case, bridge, suffix):
+        """Makes a bridge's groups and meters; returns the texts of those that are refused."""
+        refused = []
+        for command, key, version in (("add-group", "groups", "OpenFlow15"), ("add-meter", "meters", "OpenFlow13")):
+            for item in case.get(key, []):
+                if item["bridge"] == bridge:
+                    try:
+                        # Meters and buckets in the words of a version that has all of them.
+                        self.switch.ofctl("-O", self._version(case, version), command, bridge + suffix, item["text"],
+                                          quiet=True)
+                    except CommandError:
+                        refused.append(item["text"])
+        return refused
+
+    @staticmethod
+    def _version(case, wanted):
+        return wanted if case["protocol"] == "OpenFlow10" else case["protocol"]
+
+    def _counted(self, case, bridge, suffix):
+        """What a bridge's groups and meters have counted."""
+        lines = []
+        for command, key in (("dump-group-stats", "groups"), ("dump-groups", "groups"), ("meter-stats", "meters")):
+            if any(item["bridge"] == bridge for item in case.get(key, [])):
+                dump = self.switch.ofctl("-O", self._version(case, "OpenFlow13"), command, bridge + suffix, quiet=True)
+                lines += sorted(re.sub(r"duration[:=][0-9.]+s?,?", "", line.strip()) for line in dump.splitlines()
+                                if "reply" not in line)
+        return lines
 
     def _add(self, case, name, texts):
         self.switch.ofctl("-O", case["protocol"], "add-flows", name, "-", stdin="\n".join(texts) + "\n", quiet=True)
@@ -208,6 +240,7 @@ def canonical_actions(text, ports):
     """Datapath actions with port names for numbers; outputs in a row, which no packet can tell apart, sorted."""
     text = re.sub(r"recirc_id=\d+", "recirc_id=*", text.strip())
     text = re.sub(r"recirc\(0x[0-9a-f]+\)", "recirc(*)", text)
+    text = re.sub(r"meter\(\d+\)", "meter(*)", text)
     out, run = [], []
     for item in split_actions(text):
         if item.isdigit():

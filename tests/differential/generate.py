@@ -5,6 +5,8 @@ A case is plain JSON, so that it can be kept, read and replayed:
   ports    [{bridge, name, ofport, settings}]
   patches  [{bridges: [a, b], names: [pa, pb], ofports: [x, y]}]
   flows    [{bridge, table, priority, extra, match: [...], actions: [...]}]
+  groups   [{bridge, text}]                  text: as ovs-ofctl reads it; absent in cases kept from before
+  meters   [{bridge, text}]
   packets  [{port, hex}]
   protocol the OpenFlow version that ovs-ofctl speaks
 """
@@ -12,6 +14,7 @@ A case is plain JSON, so that it can be kept, read and replayed:
 import random
 import re
 
+from features import blocks
 from packets import IP6S, IPS, LABELS, MACS, GROUPS, PORTS, TCP_FLAGS, TOS, TTLS, VLANS, Maker, hint_from
 
 L4 = {"tcp": "tcp", "udp": "udp", "sctp": "sctp"}
@@ -353,6 +356,7 @@ def case(seed):
     """The case of this seed (any text)."""
     rng = random.Random(seed)
     bridges, ports, patches, flows, hints = [], [], [], [], []
+    groups, meters = [], []
     protocol = rng.choice(["OpenFlow10", "OpenFlow13", "OpenFlow13", "OpenFlow14", "OpenFlow15", "OpenFlow15"])
     count = 2 if rng.random() < 0.4 else 1
     for index in range(count):
@@ -399,10 +403,18 @@ def case(seed):
                 flows.append({"bridge": bridge["name"], "table": 0, "priority": 5, "extra": [], "match": [],
                               "actions": [rng.choice(["NORMAL", "NORMAL", "NORMAL,resubmit(,1)", "resubmit(,1),resubmit(,2),NORMAL",
                                           "resubmit(,1)", "FLOOD"])]})
+        if protocol != "OpenFlow10" and rng.random() < 0.45:
+            # Blocks of flows that belong together.
+            more = blocks(rng, bridge["name"], numbers)
+            groups += more[0]
+            meters += more[1]
+            flows += more[2]
+            hints += [(bridge["name"], "tcp", ["tcp"])] * 2
     distinct = [_packet(rng, ports, hints) for _ in range(rng.randrange(4, 11))]
     # Some again: the first of a kind misses the datapath's caches, the second meets what the first left there.
     packets = distinct + [rng.choice(distinct) for _ in range(rng.randrange(1, 5))]
-    return {"seed": str(seed), "protocol": protocol, "bridges": bridges, "ports": ports, "patches": patches, "flows": flows, "packets": packets}
+    return {"seed": str(seed), "protocol": protocol, "bridges": bridges, "ports": ports, "patches": patches, "flows": flows,
+            "groups": groups, "meters": meters, "packets": packets}
 
 
 def flow_text(flow):

@@ -27,7 +27,8 @@ def _bridge_removals(case):
         if not any(name == port["bridge"] for port in case["ports"]) and \
                 not any(name in patch["bridges"] for patch in case["patches"]):
             smaller = _without(case, "bridges", index)
-            smaller["flows"] = [flow for flow in case["flows"] if flow["bridge"] != name]
+            for key in ("flows", "groups", "meters"):
+                smaller[key] = [row for row in case.get(key, []) if row["bridge"] != name]
             yield smaller
 
 
@@ -45,8 +46,8 @@ def _inner_removals(case):
 
 def candidates(case):
     """Cases that lack one part of this one, the big parts first."""
-    for key in ("packets", "flows", "patches"):
-        for index in reversed(range(len(case[key]))):
+    for key in ("packets", "flows", "groups", "meters", "patches"):
+        for index in reversed(range(len(case.get(key, [])))):
             yield _without(case, key, index)
     yield from _port_removals(case)
     yield from _bridge_removals(case)

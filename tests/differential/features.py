@@ -1,0 +1,118 @@
+"""Parts of a case that need more than one flow: groups, meters, learning, conjunctions, recirculation.
+
+Each is a block of flows in tables of its own, with one flow in table 0 that leads there, so that what the random flows do and what
+the blocks do can meet. What the choice of a bucket hashes is left out: select groups have one bucket that can be chosen.
+"""
+
+from packets import IPS, MACS, PORTS
+
+LEARN_TABLE, LEARNED_TABLE, CONJUNCTION_TABLE, GROUP_TABLE, RECIRC_TABLE, METER_TABLE = 20, 21, 30, 40, 50, 60
+TCP_FIELDS = ["", "nw_src", "nw_dst", "tp_dst"]
+
+
+def blocks(rng, bridge, ports):
+    """(groups, meters, flows) for one bridge; ports are OpenFlow numbers."""
+    made = Blocks(rng, bridge, ports)
+    kinds = [made.learning, made.conjunctions, made.groups_, made.recirculation, made.metering]
+    for kind in rng.sample(kinds, rng.choice([1, 1, 2, 3])):
+        kind()
+    made.entrance()
+    return made.groups, made.meters, made.flows
+
+
+class Blocks:
+    def __init__(self, rng, bridge, ports):
+        self.rng, self.bridge, self.ports = rng, bridge, ports
+        self.groups, self.meters, self.flows, self.doors = [], [], [], []
+
+    def flow(self, table, priority, match, actions):
+        self.flows.append({"bridge": self.bridge, "table": table, "priority": priority, "extra": [], "match": match,
+                           "actions": actions})
+
+    def port(self):
+        return self.rng.choice(self.ports)
+
+    def entrance(self):
+        """One flow that sends some packets into every block."""
+        kind = self.rng.choice([[], ["ip"], ["tcp"], ["ip", f"nw_src={self.rng.choice(IPS)}"]])
+        last = self.rng.choice([[], ["NORMAL"], [f"output:{self.port()}"]])
+        self.flow(0, 61000 + self.rng.randrange(4000), kind, [f"resubmit(,{t})" for t in self.doors] + last)
+
+    def learning(self):
+        """Who was seen where, by address, with or without VLAN, port or a register."""
+        rng = self.rng
+        self.doors += [LEARN_TABLE, LEARNED_TABLE]
+        spec = [f"table={LEARNED_TABLE}", f"priority={rng.choice([1, 70, 32768])}"]
+        if rng.random() < 0.3:
+            spec.append(f"cookie={rng.randrange(1, 99):#x}")
+        if rng.random() < 0.3:
+            spec.append(f"{rng.choice(['hard', 'idle'])}_timeout=600")
+        if rng.random() < 0.4:
+            spec.append("NXM_OF_VLAN_TCI[0..11]")
+        spec.append(rng.choice(["NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[]", "NXM_OF_ETH_DST[0..31]=NXM_OF_ETH_SRC[0..31]"]))
+        match = rng.choice([[], ["ip"], ["tcp"]])
+        if match and rng.random() < 0.5:
+            spec += ["dl_type=0x800", "NXM_OF_IP_DST[]=NXM_OF_IP_SRC[]"]
+        then = rng.choice([["output:NXM_OF_IN_PORT[]"], ["load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15]", f"output:{self.port()}"],
+                           [f"load:{rng.randrange(9)}->NXM_NX_REG1[4..7]", "output:NXM_OF_IN_PORT[]"]])
+        self.flow(LEARN_TABLE, 10, match, [f"learn({','.join(spec + then)})"])
+        if rng.random() < 0.5:
+            self.flow(LEARNED_TABLE, 0, [], [f"output:{self.port()}"])
+
+    def conjunctions(self):
+        """Sets of addresses and ports, any of one with any of the other."""
+        rng = self.rng
+        self.doors.append(CONJUNCTION_TABLE)
+        for number in range(1, rng.randrange(2, 4)):
+            priority = 100 * number
+            for address in rng.sample(IPS, rng.randrange(1, min(4, len(IPS)))):
+                self.flow(CONJUNCTION_TABLE, priority, ["tcp", f"nw_src={address}"], [f"conjunction({number},1/2)"])
+            for port in rng.sample(PORTS, rng.randrange(1, min(4, len(PORTS)))):
+                self.flow(CONJUNCTION_TABLE, priority, ["tcp", f"tp_dst={port}"], [f"conjunction({number},2/2)"])
+            self.flow(CONJUNCTION_TABLE, priority, [f"conj_id={number}", "ip"],
+                      rng.choice([[f"output:{self.port()}"], [f"mod_dl_src:{rng.choice(MACS)}", f"output:{self.port()}"]]))
+        if rng.random() < 0.5:
+            self.flow(CONJUNCTION_TABLE, rng.choice([1, 150]), ["tcp", f"tp_dst={rng.choice(PORTS)}"],
+                      [f"output:{self.port()}"])
+
+    def groups_(self):
+        rng = self.rng
+        self.doors.append(GROUP_TABLE)
+        last = rng.randrange(1, 4)
+        for number in range(1, last + 1):
+            kind = rng.choice(["all", "all", "indirect", "ff", "select"])
+            count = {"indirect": 1, "all": rng.randrange(4)}.get(kind, rng.randrange(1, 4))
+            buckets = []
+            for index in range(count):
+                head = {"ff": f"watch_port:{self.port()},",
+                        "select": f"weight:{1 if index == 0 else 0},"}.get(kind, "")
+                body = rng.choice([[f"output:{self.port()}"], [f"mod_dl_dst:{rng.choice(MACS)}", f"output:{self.port()}"],
+                                   [f"set_field:{rng.randrange(4)}->reg3", f"resubmit(,{GROUP_TABLE + 1})"],
+                                   ["push_vlan:0x8100", "set_field:4106->vlan_vid", f"output:{self.port()}"]])
+                if number > 1 and rng.random() < 0.3:
+                    body = [f"group:{rng.randrange(1, number)}"]
+                buckets.append(f"bucket={head}actions={','.join(body)}")
+            self.groups.append({"bridge": self.bridge, "text": ",".join([f"group_id={number}", f"type={kind}"] + buckets)})
+        choice = rng.choice([[f"group:{last}"], [f"group:{last}", f"output:{self.port()}"], [f"write_actions(group:{last})"],
+                             [f"mod_dl_src:{rng.choice(MACS)}", f"group:{last}"]])
+        self.flow(GROUP_TABLE, 10, rng.choice([[], ["ip"]]), choice)
+        self.flow(GROUP_TABLE + 1, 10, [f"reg3={rng.randrange(4)}"], [f"output:{self.port()}"])
+        self.flow(GROUP_TABLE + 1, 5, [], [f"output:{self.port()}"])
+
+    def recirculation(self):
+        """A label on and off again: what follows needs the packet to be parsed anew."""
+        rng = self.rng
+        self.doors.append(RECIRC_TABLE)
+        between = rng.choice([[], [f"set_field:{rng.randrange(1 << 20)}->mpls_label"], [f"output:{self.port()}"],
+                              ["push_mpls:0x8847", "pop_mpls:0x8847"]])
+        after = rng.choice([[f"resubmit(,{RECIRC_TABLE + 1})"], ["dec_ttl", f"output:{self.port()}"],
+                            [f"set_field:{rng.choice(IPS)}->ip_dst", f"resubmit(,{RECIRC_TABLE + 1})", f"output:{self.port()}"]])
+        self.flow(RECIRC_TABLE, 10, ["ip"], ["push_mpls:0x8847", *between, "pop_mpls:0x0800", *after])
+        self.flow(RECIRC_TABLE + 1, 10, ["tcp", f"tp_dst={rng.choice(PORTS)}"], [f"output:{self.port()}"])
+        self.flow(RECIRC_TABLE + 1, 5, ["ip"], [f"mod_dl_dst:{rng.choice(MACS)}", f"output:{self.port()}"])
+
+    def metering(self):
+        """A meter that lets everything pass, and counts."""
+        self.doors.append(METER_TABLE)
+        self.meters.append({"bridge": self.bridge, "text": "meter=1,pktps,burst,stats,bands=type=drop,rate=1000000,burst_size=1000000"})
+        self.flow(METER_TABLE, 10, self.rng.choice([[], ["ip"]]), ["meter:1", f"output:{self.port()}"])
