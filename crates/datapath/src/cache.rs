@@ -440,6 +440,10 @@ impl Cache {
         self.l1.set_inv_prob(n.unwrap_or(crate::l1::INV_PROB));
         self.always_l1 = n.is_some_and(|n| n > 0);
     }
+    /// How many entries a port has.
+    pub(crate) fn entries_of(&self, port: u32) -> usize {
+        self.tuples.entries_of(port)
+    }
     /// The most masks of any port.
     pub(crate) fn n_masks(&self) -> usize {
         self.tuples.most()

@@ -31,13 +31,21 @@ pub(crate) struct Shared {
     pub(crate) stop: AtomicBool,
 }
 
+/// See [`Shared::has_room`].
+const SHARE: usize = 16;
+/// Limits that are worth sharing.
+const SHARED_FROM: usize = 1024;
+
 /// A knob that was not set.
 pub(crate) const UNSET: u32 = u32::MAX;
 
 impl Shared {
-    /// Whether another entry may be cached.
-    pub(crate) fn has_room(&self) -> bool {
-        self.n_flows.load(Relaxed) < self.flow_limit.load(Relaxed)
+    /// Whether another entry may be cached for a port that has `held`. A port may hold [`SHARE`] times as many as are left, so that no sender,
+    /// and no few of them together, leave nothing to others ("dynamic thresholds", Choudhury and Hahne 1998).
+    pub(crate) fn has_room(&self, held: usize) -> bool {
+        let limit = self.flow_limit.load(Relaxed);
+        let left = limit.saturating_sub(self.n_flows.load(Relaxed));
+        left > 0 && (limit < SHARED_FROM || held < left.saturating_mul(SHARE))
     }
     pub(crate) fn wake_sweeper(&self) {
         if let Some(t) = self.sweeper.get() {

@@ -264,6 +264,13 @@ impl Tuples {
             list.iter_mut().for_each(|u| u.hits /= 2);
         }
     }
+    /// How many entries a port has.
+    pub(crate) fn entries_of(&self, port: u32) -> usize {
+        match self.ports.get(port as usize) {
+            Some(Some(p)) => p.entries,
+            _ => 0,
+        }
+    }
     /// The most masks that any port has.
     pub(crate) fn most(&self) -> usize {
         let of = |p: &PortList| p.lists.iter().map(Vec::len).sum();

@@ -155,6 +155,76 @@ fn flow_limit_and_purge() {
     assert_eq!(count(&tally).0, 100);
 }
 
+/// A pipeline under which each source port is an entry of its own.
+fn by_source_port() -> Vec<ToyRule> {
+    let mut m = heddle_flow::key::Match::any();
+    m.mask.0.tp_src = 0xffff;
+    m.key.tp_src = 65_535;
+    vec![ToyRule::new(m, vec![]), ToyRule::output(2)]
+}
+
+/// However many flows come in on one port, there is room for those of another.
+#[test]
+fn a_port_leaves_room_for_others() {
+    let s = setup(by_source_port());
+    let c = FakePort::new("c");
+    assert_eq!(
+        s.dp.add_port(Arc::clone(&c) as _, Some(PortNo(3))).unwrap(),
+        PortNo(3)
+    );
+    s.dp.set_flow_limit(2048);
+    for round in 0..10 {
+        s.a.send((0..500).map(|i| udp(1, 2, round * 500 + i, 4)));
+        assert_eq!(s.b.wait(500).len(), 500, "all are forwarded, cached or not");
+    }
+    let held = s.dp.flows().len();
+    assert_eq!(held, 2048 * 16 / 17 + 1);
+    c.send((0..100).map(|i| udp(1, 2, i, 4)));
+    assert_eq!(s.b.wait(100).len(), 100);
+    assert_eq!(s.dp.flows().len(), held + 100);
+}
+
+/// `max-idle` is when an entry without packets goes.
+#[test]
+fn idle_entries_go_when_they_are_told_to() {
+    let s = setup(vec![ToyRule::output(2)]);
+    for idle in [500, 2_000] {
+        s.dp.set_max_idle_ms(idle);
+        s.a.send([udp(1, 2, 3, 4)]);
+        s.b.wait(1);
+        s.clock.warp(idle - 1);
+        s.dp.tick();
+        assert_eq!(s.dp.flows().len(), 1, "{idle}");
+        s.clock.warp(1);
+        s.dp.tick();
+        assert_eq!(s.dp.flows().len(), 0, "{idle}");
+    }
+}
+
+/// `emc-insert-inv-prob`: without it a port with one mask does without the exact-match cache; with 1 it is used; with 0 never.
+#[test]
+fn the_exact_match_cache_is_used_as_it_is_told() {
+    let s = setup(by_source_port());
+    let hits = |n: Option<u32>| {
+        s.dp.set_emc_insert_inv_prob(n);
+        let before = s.dp.totals();
+        for _ in 0..10 {
+            s.a.send((0..8).map(|i| udp(1, 2, i, 4)));
+            s.b.wait(8);
+        }
+        let after = s.dp.totals();
+        (
+            after.l1_hits - before.l1_hits,
+            after.l2_hits - before.l2_hits + after.misses - before.misses,
+        )
+    };
+    assert_eq!(hits(None), (0, 80));
+    let (l1, l2) = hits(Some(1));
+    assert!(l1 >= 64 && l1 + l2 == 80, "{l1} {l2}");
+    s.dp.purge();
+    assert_eq!(hits(Some(0)), (0, 80));
+}
+
 #[test]
 fn texts_look_like_open_vswitch() {
     let s = setup(vec![ToyRule::output(2)]);

@@ -180,7 +180,7 @@ impl Worker {
             self.shared.wake_sweeper();
         }
         if !t.uncacheable
-            && self.shared.has_room()
+            && self.shared.has_room(self.cache.entries_of(key.in_port))
             && let Some(verdict) = self.cache.insert(key, subject.compact.as_ref(), t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);
