@@ -39,9 +39,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use turn::{Share, Turn};
 
-/// What the sweeper has found is acted on in steps of this many entries per iteration; of fewer, while there are packets.
+/// What the sweeper has found is acted on in steps of this many entries per iteration.
 const FINDINGS_STEP: usize = 64;
-const FINDINGS_STEP_BUSY: usize = 16;
+/// While there are packets it may take one part in 2^3 of the time, in smaller steps; what was not taken is kept for some steps.
+const FINDINGS_SHARE: u32 = 3;
+const FINDINGS_STEP_BUSY: usize = 4;
+const FINDINGS_CREDIT: u64 = 1 << 14;
 /// A round without packets answers those who wait for one; so does this many rounds with packets.
 const SYNC_ROUNDS: u32 = 256;
 /// Masks are put in order of hits every so many milliseconds.
@@ -230,6 +233,9 @@ pub(crate) struct Worker {
     commands: Consumer<Command>,
     /// What the sweeper found about entries (slot, id): of no use any more, or (with a verdict) right again.
     findings: VecDeque<(u32, u64, Option<Arc<Verdict>>)>,
+    /// When findings were acted on last, and cycles that they may take now.
+    tidied: u64,
+    tidy_credit: u64,
     bell: Arc<EventFd>,
     epoll: Epoll,
     wait: wait::Wait,
@@ -291,6 +297,8 @@ impl Worker {
             upcalls: p.upcalls,
             commands: p.commands,
             findings: VecDeque::new(),
+            tidied: Tsc::now(),
+            tidy_credit: 0,
             bell: p.bell,
             epoll,
             wait: wait::Wait::default(),
@@ -339,10 +347,17 @@ impl Worker {
 
     /// A bounded piece of housekeeping.
     fn maintain(&mut self) {
-        let most = if self.active > 0 {
-            FINDINGS_STEP_BUSY
-        } else {
-            FINDINGS_STEP
+        if self.findings.is_empty() {
+            return self.reap();
+        }
+        let begin = Tsc::now();
+        let gained = begin.wrapping_sub(self.tidied) >> FINDINGS_SHARE;
+        self.tidied = begin;
+        self.tidy_credit = (self.tidy_credit + gained).min(FINDINGS_CREDIT);
+        let most = match self.active {
+            0 => FINDINGS_STEP,
+            _ if self.tidy_credit < FINDINGS_CREDIT / 2 => 0,
+            _ => FINDINGS_STEP_BUSY,
         };
         for _ in 0..most {
             match self.findings.pop_front() {
@@ -355,6 +370,8 @@ impl Worker {
             self.findings = VecDeque::new();
         }
         self.reap();
+        let spent = Tsc::now().wrapping_sub(begin);
+        self.tidy_credit = self.tidy_credit.saturating_sub(spent);
     }
 
     fn reap(&mut self) {
