@@ -136,12 +136,8 @@ fn spread(config: &Smap) -> Spread {
     }
 }
 
-/// Says what workers without packets do from now on: first in Open vSwitch's words, then what these do not tell.
+/// Says what workers without packets do from now on, and then Open vSwitch's words for it, which scripts wait for at the log's end.
 fn tell_sleep(sleep: &MaxSleep) {
-    let us = sleep.default_us.unwrap_or(0);
-    log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
-    let are = if us > 0 { "enabled" } else { "disabled" };
-    log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
     let does = |max: Option<u64>| match max {
         None => "sleep until they are woken".to_owned(),
         Some(0) => "never sleep".to_owned(),
@@ -151,6 +147,10 @@ fn tell_sleep(sleep: &MaxSleep) {
     for (core, us) in &sleep.of_core {
         log::info!(target: "dpif_netdev", "PMD threads without packets on core {core} {}.", does(Some(*us)));
     }
+    let us = sleep.default_us.unwrap_or(0);
+    log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
+    let are = if us > 0 { "enabled" } else { "disabled" };
+    log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
 /// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one.
