@@ -34,12 +34,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    const NOTHING: Self = Self {
-        packets: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-        used_ms: AtomicU64::new(0),
-        tcp_flags: AtomicU16::new(0),
-    };
     /// Adds packets. Counters are independent, so relaxed is enough.
     pub fn add(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
         self.packets.fetch_add(packets, Relaxed);
@@ -73,7 +67,12 @@ impl LazyStats {
     }
     /// What was counted so far.
     pub fn seen(&self) -> &Stats {
-        static NOTHING: Stats = Stats::NOTHING;
+        static NOTHING: Stats = Stats {
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            used_ms: AtomicU64::new(0),
+            tcp_flags: AtomicU16::new(0),
+        };
         self.0.get().unwrap_or(&NOTHING)
     }
 }
