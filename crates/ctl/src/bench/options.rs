@@ -192,6 +192,9 @@ impl LoadOptions {
         if self.seconds > 3600.0 || self.warm_up > 60.0 {
             bail!("at most an hour, after at most a minute of warming up");
         }
+        if self.seconds <= 0.0 {
+            bail!("--seconds {}: nothing would be measured", self.seconds);
+        }
         Ok(Timing {
             warm_up: seconds(self.warm_up)?,
             measure: seconds(self.seconds)?,

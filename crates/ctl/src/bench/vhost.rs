@@ -1,7 +1,7 @@
 //! `heddle bench vhost`.
 
 use super::measurement::{Measurement, connect};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use heddle_bench::run::Endpoint;
 
 #[derive(clap::Args)]
@@ -18,6 +18,9 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
+        if self.ports.len() % 2 != 0 {
+            bail!("{} ports: they come in pairs, each sends to its partner", self.ports.len());
+        }
         let m = &self.measurement;
         m.each(|setup, load, timing| {
             let mut engine = connect(&self.ports, setup, &[load])?;
