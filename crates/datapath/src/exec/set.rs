@@ -68,7 +68,8 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             }
             ip.csum = c.into();
             let new = *ip;
-            if let Some(l4) = l4.filter(|_| addresses) {
+            // ICMPv6 has a pseudo header, but not here: behind IPv4 it is bytes like others.
+            if let Some(l4) = l4.filter(|_| addresses && meta.proto != proto::ICMPV6) {
                 let (from, to) = (pair(old.src, old.dst), pair(new.src, new.dst));
                 changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, &from, &to);
             }
