@@ -18,8 +18,11 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
-        if self.ports.len() % 2 != 0 {
-            bail!("{} ports: they come in pairs, each sends to its partner", self.ports.len());
+        if !self.ports.len().is_multiple_of(2) {
+            bail!(
+                "{} ports: they come in pairs, each sends to its partner",
+                self.ports.len()
+            );
         }
         let m = &self.measurement;
         m.each(|setup, load, timing| {
