@@ -23,6 +23,7 @@ impl Bridge {
     pub fn set_ports(&self, bundles: Vec<BundleConfig>, ports: Vec<PortConfig>) {
         let now = self.now_ms();
         let mut events = Vec::new();
+        let mut left = Vec::new();
         let mut unlearned = Vec::new();
         {
             let mut state = self.state.lock();
@@ -57,7 +58,8 @@ impl Bridge {
                 state.ports.insert(port.config.no, port);
             }
             for gone in old.values() {
-                unlearned.extend(self.mac.flush_port(gone.config.no));
+                unlearned.extend(self.mac.port_gone(gone.config.no));
+                left.push(gone.config.no);
                 events.push(status(PortReason::Delete, gone));
             }
             state.bundles = bundles;
@@ -70,6 +72,10 @@ impl Bridge {
             of.bridges().iter().for_each(|b| b.mac.flush_keys(&gone));
         }
         self.republish();
+        // What was translated meanwhile, with the port still there, may have learned it again.
+        for port in left {
+            self.mac.port_gone(port);
+        }
         self.emit(&events);
     }
 

@@ -23,7 +23,7 @@ impl Credit for MacCredit {
         if packets > 0 {
             // Busy is harmless: what was cached is credited again within seconds. Not told as gratuitous: the lock is
             // for the moment of the packet.
-            self.table.learn(Learn {
+            self.table.learn_again(Learn {
                 key: self.key,
                 port: self.port,
                 bond: self.bond,

@@ -47,6 +47,7 @@ impl MacTable {
             return Learned::Refused;
         }
         if let Some(mut inner) = self.inner.try_lock() {
+            inner.gone.remove(&l.port);
             return self.learn_locked(&mut inner, l);
         }
         match self.index.find(l.key) {
@@ -55,6 +56,18 @@ impl MacTable {
                 Learned::Same
             }
             _ => Learned::Busy,
+        }
+    }
+
+    /// Learns again from packets that a cached translation forwarded, unless their port has gone meanwhile: they were forwarded before, and
+    /// whoever comes to that port later is translated for. Never waits.
+    pub fn learn_again(&self, l: Learn) {
+        if let Some(mut inner) = self.inner.try_lock() {
+            if !inner.gone.contains(&l.port) {
+                self.learn_locked(&mut inner, l);
+            }
+        } else if let Some(e) = self.index.find(l.key).filter(|e| e.port() == l.port) {
+            e.used_ms.fetch_max(l.now_ms, Relaxed);
         }
     }
 

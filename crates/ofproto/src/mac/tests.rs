@@ -26,6 +26,30 @@ fn table() -> (MacTable, Arc<Generations>) {
 }
 
 #[test]
+fn what_a_gone_port_sent_last_is_not_learned() {
+    let (t, _) = table();
+    let credit = MacCredit {
+        table: Arc::new(t),
+        key: key(1, 0),
+        port: Port(2),
+        bond: false,
+    };
+    let t = &credit.table;
+    t.learn(learn(1, 2, 1000));
+    assert_eq!(t.port_gone(Port(2)), [key(1, 0)]);
+    credit.credit(1, 60, 1500, 0);
+    assert_eq!(t.lookup(key(1, 0)), None);
+    // The guest is at another port now; the old one's count comes late.
+    t.learn(learn(1, 3, 2000));
+    credit.credit(1, 60, 2500, 0);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(3)));
+    // A port of that number again: its packets are its own.
+    t.learn(learn(2, 2, 3000));
+    credit.credit(1, 60, 3500, 0);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(2)));
+}
+
+#[test]
 fn learns_moves_and_ages() {
     let (t, g) = table();
     let dst = g.read(t.slot(key(1, 0)));
