@@ -3,7 +3,7 @@
 use super::Dice;
 use std::collections::BTreeSet;
 use std::io;
-use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,13 +31,8 @@ impl Corpus {
     pub fn scripts(&self) -> io::Result<Vec<Vec<u8>>> {
         self.files()?.iter().map(std::fs::read).collect()
     }
-    /// Replaces the corpus by those of `scripts`, short ones first, each of which does something that none before it did.
-    fn renew<O: Ord>(
-        &self,
-        mut scripts: Vec<Vec<u8>>,
-        play: impl Fn(&[u8]) -> BTreeSet<O>,
-    ) -> io::Result<()> {
-        scripts.sort_by_key(Vec::len);
+    /// Replaces the corpus by those of `scripts`, in their order, each of which does something that none before it did.
+    fn renew<O: Ord>(&self, scripts: Vec<Vec<u8>>, play: impl Fn(&[u8]) -> BTreeSet<O>) -> io::Result<()> {
         std::fs::create_dir_all(&self.0)?;
         for old in self.files()? {
             std::fs::remove_file(old)?;
@@ -57,7 +52,7 @@ impl Corpus {
 }
 
 /// What [`go_on`] plays.
-pub trait Fuzzer: RefUnwindSafe {
+pub trait Fuzzer {
     /// Something that happens.
     type Outcome: Ord;
     /// Something that happens, told less finely: the corpus has a script for each.
@@ -68,6 +63,49 @@ pub trait Fuzzer: RefUnwindSafe {
     const MOST: usize;
     /// Plays a script, which must break nothing, and returns what happened.
     fn play(&self, script: &[u8]) -> (BTreeSet<Self::Outcome>, BTreeSet<Self::Kept>);
+    /// Scripts to begin with, beside the corpus.
+    fn seeds(&self) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+    /// Makes a new script of those in `of`.
+    fn mutant(&self, dice: &mut Dice, of: &[Vec<u8>]) -> Vec<u8> {
+        dice.mutant(of, Self::MOST)
+    }
+    /// Sorts scripts by how much they are wanted in the corpus; those that are not wanted go.
+    fn rank(&self, scripts: &mut Vec<Vec<u8>>) {
+        scripts.sort_by_key(Vec::len);
+    }
+}
+
+/// Takes turns as long as `FUZZ_SECONDS` says, with the seed `FUZZ_SEED` where there is one. A turn leaves what it plays in its script, which is
+/// kept in a file if the turn fails. Returns the number of turns, and how long the slowest took.
+///
+/// # Panics
+/// When a turn does.
+pub fn rounds(name: &str, mut turn: impl FnMut(&mut Dice, &mut Vec<u8>)) -> (u64, Duration) {
+    let number = |name| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
+    let end = Instant::now() + Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(60).min(86_400));
+    let failed = std::env::temp_dir().join(format!("fuzz-{name}-failed-{}", std::process::id()));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let seed = number("FUZZ_SEED").unwrap_or(u64::from(now.subsec_nanos()) ^ now.as_secs() << 30);
+    // A fault of memory ends the process before its script is written: the run is repeated from here.
+    println!("FUZZ_SEED={seed}");
+    let mut dice = Dice::new(seed);
+    let (mut runs, mut slowest, mut script) = (0_u64, Duration::ZERO, Vec::new());
+    while Instant::now() < end {
+        let began = Instant::now();
+        let played = catch_unwind(AssertUnwindSafe(|| turn(&mut dice, &mut script)));
+        played.unwrap_or_else(|why| {
+            match std::fs::write(&failed, &script) {
+                Ok(()) => eprintln!("a script that fails is in {}", failed.display()),
+                Err(e) => eprintln!("a script fails, and cannot be kept ({e}): {script:?}"),
+            }
+            resume_unwind(why)
+        });
+        slowest = slowest.max(began.elapsed());
+        runs += 1;
+    }
+    (runs, slowest)
 }
 
 /// Looks for scripts with new outcomes (see the crate's header).
@@ -78,39 +116,24 @@ pub trait Fuzzer: RefUnwindSafe {
 /// # Panics
 /// When a script fails.
 pub fn go_on<F: Fuzzer>(fuzzer: &F, corpus: &Corpus) -> io::Result<()> {
-    let number = |name| std::env::var(name).ok().and_then(|s| s.parse::<u64>().ok());
-    let end = Instant::now() + Duration::from_secs(number("FUZZ_SECONDS").unwrap_or(60).min(86_400));
-    let failed = std::env::temp_dir().join(format!("fuzz-{}-failed-{}", F::NAME, std::process::id()));
-    let mut scripts = corpus.scripts()?;
+    let mut scripts = fuzzer.seeds();
+    scripts.extend(corpus.scripts()?);
     let mut seen: BTreeSet<F::Outcome> = scripts.iter().flat_map(|s| fuzzer.play(s).0).collect();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seed = number("FUZZ_SEED").unwrap_or(u64::from(now.subsec_nanos()) ^ now.as_secs() << 30);
-    // A fault of memory ends the process before its script is written: the run is repeated from here.
-    println!("FUZZ_SEED={seed}");
-    let mut dice = Dice::new(seed);
-    let (mut runs, mut new, mut slowest) = (0_u64, 0, Duration::ZERO);
-    while Instant::now() < end {
-        let script = dice.mutant(&scripts, F::MOST);
-        let began = Instant::now();
-        let (outcome, _) = catch_unwind(|| fuzzer.play(&script)).unwrap_or_else(|why| {
-            match std::fs::write(&failed, &script) {
-                Ok(()) => eprintln!("a script that fails is in {}", failed.display()),
-                Err(e) => eprintln!("a script fails, and cannot be kept ({e}): {script:?}"),
-            }
-            resume_unwind(why)
-        });
-        slowest = slowest.max(began.elapsed());
-        runs += 1;
+    let mut new = 0;
+    let (runs, slowest) = rounds(F::NAME, |dice, script| {
+        *script = fuzzer.mutant(dice, &scripts);
+        let (outcome, _) = fuzzer.play(script);
         let had = seen.len();
         seen.extend(outcome);
         if seen.len() > had {
             new += 1;
-            scripts.push(script);
+            scripts.push(script.clone());
         }
-    }
+    });
     let all = seen.len();
     println!("{runs} scripts, {new} new outcomes, {all} in all, the slowest took {slowest:?}");
     if std::env::var_os("FUZZ_KEEP").is_some() {
+        fuzzer.rank(&mut scripts);
         corpus.renew(scripts, |s| fuzzer.play(s).1)?;
     }
     Ok(())

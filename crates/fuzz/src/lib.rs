@@ -4,14 +4,16 @@
 //! What an outcome is, each fuzzer says itself: a set of things that happened.
 //!
 //! * A test of the fuzzer replays its [`Corpus`] and a fixed number of mutants of it ([`Dice`]).
+//! * Mutants of messages know the shape of OpenFlow's ([`Dice::message`]).
 //! * [`go_on`] looks for new outcomes as long as `FUZZ_SECONDS` says. A script that fails is kept in a file that is named; a fault of memory
 //!   leaves the seed, with which the run is repeated (`FUZZ_SEED`). With `FUZZ_KEEP` the corpus becomes the shortest scripts that together do
-//!   all that was seen.
+//!   all that was seen. [`rounds`] is the loop alone, for what has no outcomes.
 
 mod corpus;
 mod dice;
+mod message;
 
-pub use corpus::{Corpus, Fuzzer, go_on};
+pub use corpus::{Corpus, Fuzzer, go_on, rounds};
 pub use dice::Dice;
 
 /// Reads a script; missing bytes are zeros.

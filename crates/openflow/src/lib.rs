@@ -10,8 +10,6 @@ mod actions;
 pub mod check;
 mod codec;
 pub mod error;
-#[cfg(any(test, feature = "fuzz"))]
-pub mod fuzz;
 pub mod header;
 pub mod message;
 pub mod text;

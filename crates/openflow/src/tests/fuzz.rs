@@ -1,18 +1,17 @@
 //! Almost good messages: whatever they are, decoding answers, and what it accepts can be said and read again.
 //!
 //! The corpus (`corpus/messages`) has messages each of which shows something that none before it does: an error for a kind of message, or
-//! a part of the decoded form. `cargo test` replays it with a fixed number of mutants ([`crate::fuzz`]); `make fuzz` goes on for a time and, with
+//! a part of the decoded form. `cargo test` replays it with a fixed number of mutants ([`heddle_fuzz`]); `make fuzz` goes on for a time and, with
 //! `KEEP=1`, renews the corpus. A message that fails is kept in a file that is named.
 
 use super::strategies::*;
-use crate::fuzz::{Dice, corpus, corpus_dir};
 use crate::message::*;
 use crate::{DecodeContext, Message, Port, Version, decode, encode};
 use heddle_flow::Match;
+use heddle_fuzz::{Corpus, Dice, Fuzzer};
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
 /// What a message showed.
 type Seen = BTreeSet<String>;
@@ -238,31 +237,13 @@ fn plain() -> Vec<Message> {
     ]
 }
 
-/// Replaces the corpus by messages, those that show most first, each of which shows something that none before it did.
-fn thin(mut messages: Vec<Vec<u8>>) {
-    messages.retain(|m| m.len() <= 1024);
-    messages.sort_by_cached_key(|m| (std::cmp::Reverse(play(m).len()), m.len(), m.clone()));
-    let dir = corpus_dir();
-    std::fs::create_dir_all(&dir).expect("a directory");
-    for old in std::fs::read_dir(&dir).expect("a directory") {
-        std::fs::remove_file(old.expect("a file").path()).expect("goes");
-    }
-    let mut done = Seen::new();
-    let mut kept = 0;
-    for m in messages {
-        let before = done.len();
-        done.extend(play(&m));
-        if done.len() > before {
-            std::fs::write(dir.join(format!("{kept:04}")), m).expect("can be written");
-            kept += 1;
-        }
-    }
-    println!("{kept} messages in the corpus show {} things", done.len());
+fn corpus() -> Corpus {
+    Corpus::new(env!("CARGO_MANIFEST_DIR"), "messages")
 }
 
 #[test]
 fn the_corpus_and_mutants_of_it_break_nothing() {
-    let corpus = corpus();
+    let corpus = corpus().scripts().expect("the corpus is beside the source");
     let mut seen = Seen::new();
     corpus.iter().for_each(|m| seen.extend(play(m)));
     // The fuzzer is not merely refused at the door.
@@ -274,9 +255,33 @@ fn the_corpus_and_mutants_of_it_break_nothing() {
     ] {
         assert!(seen.contains(part), "{part} is not among {} things", seen.len());
     }
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(1);
     for _ in 0..20_000 {
-        play(&dice.mutant(&corpus));
+        play(&dice.message(&corpus, Messages::MOST));
+    }
+}
+
+struct Messages;
+
+impl Fuzzer for Messages {
+    type Outcome = String;
+    type Kept = String;
+    const NAME: &'static str = "messages";
+    const MOST: usize = 4096;
+    fn play(&self, message: &[u8]) -> (Seen, Seen) {
+        let seen = play(message);
+        (seen.clone(), seen)
+    }
+    fn seeds(&self) -> Vec<Vec<u8>> {
+        seeds()
+    }
+    fn mutant(&self, dice: &mut Dice, of: &[Vec<u8>]) -> Vec<u8> {
+        dice.message(of, Self::MOST)
+    }
+    /// Those that show most come first; the long ones are too many bytes for what they show.
+    fn rank(&self, messages: &mut Vec<Vec<u8>>) {
+        messages.retain(|m| m.len() <= 1024);
+        messages.sort_by_cached_key(|m| (std::cmp::Reverse(play(m).len()), m.len(), m.clone()));
     }
 }
 
@@ -284,42 +289,5 @@ fn the_corpus_and_mutants_of_it_break_nothing() {
 #[test]
 #[ignore = "runs for FUZZ_SECONDS; make fuzz"]
 fn go_on() {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok());
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(60).min(86_400));
-    let failed = std::env::temp_dir().join(format!("fuzz-messages-failed-{}", std::process::id()));
-    let keep = std::env::var_os("FUZZ_KEEP").is_some();
-    let mut messages = seeds();
-    if corpus_dir().exists() {
-        messages.extend(corpus());
-    }
-    let mut seen = Seen::new();
-    messages.iter().for_each(|m| seen.extend(play(m)));
-    let seed = std::env::var("FUZZ_SEED").ok().and_then(|s| s.parse().ok());
-    let now = || Duration::as_nanos(&std::time::UNIX_EPOCH.elapsed().expect("after 1970"));
-    let mut dice = Dice(seed.unwrap_or_else(|| u64::try_from(now() & 0xffff_ffff_ffff).expect("48 bits")));
-    println!("FUZZ_SEED={}", dice.0);
-    let (mut runs, mut new, mut slowest) = (0_u64, 0, Duration::ZERO);
-    while Instant::now() < end {
-        let m = dice.mutant(&messages);
-        let began = Instant::now();
-        let outcome = std::panic::catch_unwind(|| play(&m)).unwrap_or_else(|why| {
-            std::fs::write(&failed, &m).expect("can be written");
-            eprintln!("a message that fails is in {}", failed.display());
-            std::panic::resume_unwind(why)
-        });
-        slowest = slowest.max(began.elapsed());
-        runs += 1;
-        if !outcome.is_subset(&seen) {
-            seen.extend(outcome);
-            new += 1;
-            messages.push(m);
-        }
-    }
-    println!(
-        "{runs} messages, {new} showed something new, {} things in all; the slowest took {slowest:?}",
-        seen.len()
-    );
-    if keep {
-        thin(messages);
-    }
+    heddle_fuzz::go_on(&Messages, &corpus()).expect("the corpus is beside the source");
 }

@@ -1,19 +1,20 @@
 //! A connection that sends almost good messages lives on, and what it asked for last is done.
 //!
-//! `cargo test` sends a fixed number of mutants ([`heddle_openflow::fuzz`]) of the kept messages; `make fuzz` goes on for a time. The messages
+//! `cargo test` sends a fixed number of mutants ([`heddle_fuzz`]) of the messages that `heddle-openflow` keeps; `make fuzz` goes on for a time. The messages
 //! since a connection began that end in a failure are kept in a file that is named.
 
 use super::super::session::{Kind, Next, Outgoing, Peer};
 use super::manager;
-use heddle_openflow::fuzz::{Dice, corpus};
+use heddle_fuzz::{Corpus, Dice, rounds};
 use heddle_openflow::message::{Hello, Role};
 use heddle_openflow::{DecodeContext, Message, Version, decode, encode, frame_len};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Messages on one connection, to one bridge.
 const CONVERSATION: usize = 200;
+/// Bytes of one.
+const LONGEST: usize = 4096;
 
 struct Wire {
     peer: Arc<Peer>,
@@ -39,8 +40,14 @@ impl Wire {
     }
 }
 
+/// What the decoder's own fuzzer keeps.
+fn corpus() -> Vec<Vec<u8>> {
+    let kept = Corpus::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../openflow"), "messages");
+    kept.scripts().expect("the corpus is beside the source")
+}
+
 /// One connection's life. `sent` is what it has said, for who has to look at a failure.
-fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<Vec<u8>>) {
+fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
     sent.clear();
     let (_of, manager) = manager(&Version::ALL);
     let version = Version::ALL[dice.roll(Version::ALL.len())];
@@ -54,14 +61,13 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<Vec<u8>>) {
     let bitmap = Some(version.bit());
     wire.say(version, 1, &Message::Hello(Hello { bitmap }));
     for _ in 0..CONVERSATION {
-        let mut m = dice.mutant(&own);
+        let mut m = dice.message(&own, LONGEST);
         // The framing is right: what else becomes of the connection is not about this.
         m[0] = version.wire();
         let len = u16::try_from(m.len()).expect("short").to_be_bytes();
         m[2..4].copy_from_slice(&len);
-        sent.push(m);
-        let m = sent.last().expect("just put there");
-        assert_eq!(wire.peer.receive(m), Next::Continue, "{m:02x?}");
+        sent.extend_from_slice(&m);
+        assert_eq!(wire.peer.receive(&m), Next::Continue, "{m:02x?}");
         wire.heard();
     }
     // Whatever it has become: it is asked, and answers.
@@ -76,7 +82,7 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<Vec<u8>>) {
 #[test]
 fn connections_survive_what_they_are_sent() {
     let corpus = corpus();
-    let mut dice = Dice(1);
+    let mut dice = Dice::new(1);
     for _ in 0..30 {
         converse(&mut dice, &corpus, &mut Vec::new());
     }
@@ -86,26 +92,7 @@ fn connections_survive_what_they_are_sent() {
 #[test]
 #[ignore = "runs for FUZZ_SECONDS; make fuzz"]
 fn go_on() {
-    let seconds = std::env::var("FUZZ_SECONDS").ok().and_then(|s| s.parse().ok());
-    let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(60).min(86_400));
-    let failed = std::env::temp_dir().join(format!("fuzz-connections-failed-{}", std::process::id()));
     let corpus = corpus();
-    let seed = std::env::var("FUZZ_SEED").ok().and_then(|s| s.parse().ok());
-    let now = || std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos();
-    let mut dice = Dice(seed.unwrap_or_else(|| u64::try_from(now() & 0xffff_ffff_ffff).expect("48 bits")));
-    println!("FUZZ_SEED={}", dice.0);
-    let (mut runs, mut slowest) = (0_u64, Duration::ZERO);
-    let mut sent = Vec::new();
-    while Instant::now() < end {
-        let began = Instant::now();
-        let run = std::panic::AssertUnwindSafe(|| converse(&mut dice, &corpus, &mut sent));
-        if let Err(why) = std::panic::catch_unwind(run) {
-            std::fs::write(&failed, sent.concat()).expect("can be written");
-            eprintln!("the messages that fail are in {}", failed.display());
-            std::panic::resume_unwind(why);
-        }
-        slowest = slowest.max(began.elapsed());
-        runs += 1;
-    }
+    let (runs, slowest) = rounds("connections", |dice, sent| converse(dice, &corpus, sent));
     println!("{runs} connections of {CONVERSATION} messages; the slowest took {slowest:?}");
 }

@@ -5,42 +5,25 @@
 //! a type, then a length in 16 bits, then a body, padded to a multiple of eight. Such pieces are taken out, put in twice, moved from one message
 //! to another, cut and stretched; the lengths of what they are in are then made right again, as often as not, and the header's almost
 //! always.
-//!
-//! Built for tests only, of this crate and (feature `fuzz`) of those that handle messages. The same seed gives the same mutants.
 
-/// Longest mutant.
-const MAX_LEN: usize = 4096;
+use super::Dice;
+
 const HEADER: usize = 8;
 
-/// A small generator of numbers (SplitMix64).
-#[derive(Clone, Debug)]
-pub struct Dice(pub u64);
-
 impl Dice {
-    /// A number below `below` (0 where there is none).
-    pub fn roll(&mut self, below: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        usize::try_from((z ^ (z >> 31)) % below.max(1) as u64).unwrap_or(0)
-    }
-    fn byte(&mut self) -> u8 {
-        self.roll(256).to_le_bytes()[0]
-    }
     fn often(&mut self) -> bool {
         self.roll(2) == 0
     }
 
-    /// A message made from those in `of` (not empty), each a whole message.
-    pub fn mutant(&mut self, of: &[Vec<u8>]) -> Vec<u8> {
+    /// A message of at most `most` bytes, made from those in `of` (not empty), each a whole message.
+    pub fn message(&mut self, of: &[Vec<u8>], most: usize) -> Vec<u8> {
         let mut m = of[self.roll(of.len())].clone();
         m.resize(m.len().max(HEADER), 0);
         for _ in 0..=self.roll(4) {
             let other = &of[self.roll(of.len())];
             self.change(&mut m, other);
         }
-        m.truncate(MAX_LEN);
+        m.truncate(most);
         m.resize(m.len().max(HEADER), 0);
         if self.roll(32) != 0 {
             let len = u16::try_from(m.len()).unwrap_or(u16::MAX);
@@ -149,25 +132,4 @@ fn length(m: &[u8], at: usize) -> usize {
         Some(&[hi, lo]) => usize::from(u16::from_be_bytes([hi, lo])),
         _ => 0,
     }
-}
-
-/// The messages that are kept, in the order of their names.
-///
-/// # Panics
-/// Where this crate's source is not at hand.
-#[must_use]
-pub fn corpus() -> Vec<Vec<u8>> {
-    let mut files: Vec<_> = std::fs::read_dir(corpus_dir())
-        .expect("the corpus is beside the source")
-        .map(|f| f.expect("a directory can be listed").path())
-        .collect();
-    files.sort();
-    let read = |f| std::fs::read(f).expect("a message can be read");
-    files.iter().map(read).collect()
-}
-
-/// Where they are.
-#[must_use]
-pub fn corpus_dir() -> std::path::PathBuf {
-    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/messages")
 }
