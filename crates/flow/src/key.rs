@@ -48,6 +48,82 @@ impl Vlan {
     }
 }
 
+/// A network service header (RFC 8300), as a key holds it.
+#[repr(C)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub struct Nsh {
+    /// Flags, two bits.
+    pub flags: u8,
+    /// Time to live, six bits.
+    pub ttl: u8,
+    /// Metadata type.
+    pub mdtype: u8,
+    /// What is behind the header.
+    pub np: u8,
+    /// Service path (24 bits) and service index (8).
+    pub path: u32,
+    /// Context words; zero where the metadata is of another type than 1.
+    pub c1: u32,
+    /// The second.
+    pub c2: u32,
+    /// The third.
+    pub c3: u32,
+    /// The fourth.
+    pub c4: u32,
+}
+
+impl Nsh {
+    /// All ones.
+    pub const ONES: Self = Self {
+        flags: u8::MAX,
+        ttl: u8::MAX,
+        mdtype: u8::MAX,
+        np: u8::MAX,
+        path: u32::MAX,
+        c1: u32::MAX,
+        c2: u32::MAX,
+        c3: u32::MAX,
+        c4: u32::MAX,
+    };
+    /// Service path.
+    pub fn spi(&self) -> u32 {
+        self.path >> 8
+    }
+    /// Service index.
+    pub fn si(&self) -> u8 {
+        (self.path & 0xff) as u8
+    }
+    /// The context words.
+    pub fn context(&self) -> [u32; 4] {
+        [self.c1, self.c2, self.c3, self.c4]
+    }
+}
+
+/// Packet types: namespace << 16 | type. A packet without an Ethernet header has the namespace of EtherTypes.
+pub mod packet_type {
+    use heddle_wire::eth::ethertype;
+
+    /// An Ethernet frame.
+    pub const ETHERNET: u32 = 0;
+    /// The namespace of EtherTypes.
+    pub const NS_ETHERTYPE: u32 = 1;
+    /// An IPv4 packet.
+    pub const IPV4: u32 = of_ethertype(ethertype::IP);
+    /// An IPv6 packet.
+    pub const IPV6: u32 = of_ethertype(ethertype::IPV6);
+    /// A packet that begins with a network service header.
+    pub const NSH: u32 = of_ethertype(ethertype::NSH);
+    /// A packet that begins with a label stack.
+    pub const MPLS: u32 = of_ethertype(ethertype::MPLS);
+    /// The same, multicast.
+    pub const MPLS_MCAST: u32 = of_ethertype(ethertype::MPLS_MCAST);
+
+    /// A packet that begins with what an EtherType announces.
+    pub const fn of_ethertype(ethertype: u16) -> u32 {
+        NS_ETHERTYPE << 16 | ethertype as u32
+    }
+}
+
 /// Values of `nw_frag` (bits).
 pub mod frag {
     /// The packet is a fragment.
@@ -174,6 +250,8 @@ pub struct FlowKey {
     pub tcp_flags: u16,
     /// Zero.
     pub _pad4: u16,
+    /// Network service header.
+    pub nsh: Nsh,
     // -- L4
     /// TCP, UDP, SCTP source port; ICMP type.
     pub tp_src: u16,

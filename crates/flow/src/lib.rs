@@ -20,4 +20,4 @@ pub mod oxm;
 pub mod text;
 
 pub use field::{FieldId, FieldInfo, FieldValue, Subfield};
-pub use key::{FlowKey, FlowMask, Match, N_VLANS, N_WORDS, Vlan};
+pub use key::{FlowKey, FlowMask, Match, N_VLANS, N_WORDS, Nsh, Vlan, packet_type};

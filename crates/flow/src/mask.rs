@@ -1,7 +1,8 @@
 //! Which of a key's members the packet has: masks made from keys, and matches freed of what cannot match.
 
 use crate::field::{ND_ADVERT, ND_SOLICIT, dl_type, is_nd};
-use crate::key::{FlowKey, FlowMask, Match, Vlan, frag};
+use crate::key::packet_type::NS_ETHERTYPE;
+use crate::key::{FlowKey, FlowMask, Match, Nsh, Vlan, frag};
 use heddle_wire::eth::{self, ethertype, is_mpls};
 use heddle_wire::ip::proto;
 
@@ -80,6 +81,8 @@ impl FlowMask {
                 m.arp_tha = [0xff; 6];
                 return mask;
             }
+            // That there is no IP header behind it counts, too.
+            ethertype::NSH => m.nsh = Nsh::ONES,
             _ => {
                 if is_mpls(ty) {
                     for (lse, lse_mask) in k.mpls_lse.iter().zip(&mut m.mpls_lse) {
@@ -129,7 +132,7 @@ impl Match {
         let ethernet = m.packet_type == 0 || (m.packet_type == u32::MAX && k.packet_type == 0);
         let ty = if ethernet {
             k.dl_type
-        } else if m.packet_type == u32::MAX && k.packet_type >> 16 == 1 {
+        } else if m.packet_type == u32::MAX && k.packet_type >> 16 == NS_ETHERTYPE {
             dl_type(k)
         } else {
             0

@@ -24,6 +24,8 @@ pub mod ethertype {
     pub const MPLS_MCAST: u16 = 0x8848;
     /// 802.1ad service tag.
     pub const QINQ: u16 = 0x88a8;
+    /// Network service header.
+    pub const NSH: u16 = 0x894f;
     /// Least value that is an EtherType and not a length.
     pub const MIN: u16 = 0x0600;
 }

@@ -14,6 +14,7 @@ pub mod eth;
 pub mod icmp;
 pub mod ip;
 pub mod l4;
+pub mod nsh;
 
 pub use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::extract::{Hint, extract};
-use crate::key::Vlan;
+use crate::key::{Nsh, Vlan};
 use proptest::prelude::*;
 
 fn vlan() -> impl Strategy<Value = Vlan> {
@@ -34,6 +34,7 @@ pub(crate) fn packet_key() -> impl Strategy<Value = FlowKey> {
         Just((0x8847, 0)),
         Just((0x8848, 0)),
         Just((0x88b5, 0)),
+        Just((0x894f, 0)),
         Just((0x05ff, 0)),
     ];
     let l3 = (
@@ -86,6 +87,21 @@ fn key(dl_dst: [u8; 6], dl_src: [u8; 6], vlans: &[Vlan], ty: u16, p: u8, l3: L3,
         }
         ethertype::ARP | ethertype::RARP => {
             (k.nw_src, k.nw_dst, k.nw_proto, k.arp_sha, k.arp_tha) = (src, dst, p, sha, tha);
+        }
+        ethertype::NSH => {
+            let md1 = frag == 0;
+            let [c1, c2, c3, c4] = std::array::from_fn(|i| if md1 { [src, dst, label, group][i] } else { 0 });
+            k.nsh = Nsh {
+                flags: tos & 3,
+                ttl: ttl & 0x3f,
+                mdtype: if md1 { MD_TYPE_1 } else { frag + 1 },
+                np: tos,
+                path: lse[0],
+                c1,
+                c2,
+                c3,
+                c4,
+            };
         }
         t if is_mpls(t) => {
             let n = usize::from(frag);

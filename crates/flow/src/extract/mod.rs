@@ -17,11 +17,12 @@ mod l4;
 #[cfg(test)]
 mod tests;
 
-use crate::key::{FlowKey, N_MPLS, Vlan, frag};
+use crate::key::{FlowKey, N_MPLS, Nsh, Vlan, frag};
 use cursor::{Cursor, Stop};
 use heddle_wire::arp::Arp;
 use heddle_wire::eth::{self, Ethernet, LlcSnap, MplsLse, VlanTag, ethertype};
 use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Ext, Ipv6Frag, proto};
+use heddle_wire::nsh::{self, NshBase, NshContext};
 
 /// EtherType in the key of a frame that has none.
 pub const DL_TYPE_NONE: u16 = 0x05ff;
@@ -59,6 +60,8 @@ pub enum Oddity {
     BeyondView,
     /// ARP too short, or not for Ethernet and IPv4.
     Arp,
+    /// Network service header too short, of an unknown version, or of a wrong length.
+    Nsh,
     /// IPv4 header too short.
     Ipv4Header,
     /// IPv4 total length beyond the packet's end or within the header.
@@ -132,6 +135,7 @@ fn parse(cur: &mut Cursor<'_>, hint: &Hint, key: &mut FlowKey, layers: &mut Laye
         ethertype::IP => ipv4(cur, key, layers)?,
         ethertype::IPV6 => ipv6(cur, key, layers)?,
         ethertype::ARP | ethertype::RARP => return arp(cur, key),
+        ethertype::NSH => return nsh(cur, key),
         _ => return Ok(()),
     }
     layers.l4 = cur.offset();
@@ -208,6 +212,36 @@ fn arp(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
     key.arp_tha = arp.tha;
     // Only opcodes of one byte are matched on; others read as 0.
     key.nw_proto = u8::try_from(arp.op.get()).unwrap_or(0);
+    Ok(())
+}
+
+/// The header counts only as a whole. What is behind it is another packet's business.
+fn nsh(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
+    let left = cur.left();
+    let base: &NshBase = cur.take().map_err(at(Oddity::Nsh))?;
+    let len = base.header_len();
+    if base.version() != 0 || len > left {
+        return Err((Stop::End, Oddity::Nsh));
+    }
+    let mut context = NshContext::default();
+    match base.md_type {
+        nsh::MD_TYPE_1 if len != NshBase::LEN + NshContext::LEN => return Err((Stop::End, Oddity::Nsh)),
+        nsh::MD_TYPE_1 => context = *cur.take().map_err(at(Oddity::Nsh))?,
+        nsh::MD_TYPE_2 if len < NshBase::LEN => return Err((Stop::End, Oddity::Nsh)),
+        // Of other metadata nothing is matched on.
+        _ => {}
+    }
+    key.nsh = Nsh {
+        flags: base.flags(),
+        ttl: base.ttl(),
+        mdtype: base.md_type,
+        np: base.next,
+        path: base.path.get(),
+        c1: context.c1.get(),
+        c2: context.c2.get(),
+        c3: context.c3.get(),
+        c4: context.c4.get(),
+    };
     Ok(())
 }
 

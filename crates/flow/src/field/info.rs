@@ -48,6 +48,7 @@ pub enum Prereq {
     /// IPv4 or IPv6.
     IpAny,
     Mpls,
+    Nsh,
     Tcp,
     Udp,
     Sctp,
@@ -85,6 +86,7 @@ const CLASSES: &[(&str, u16, u32)] = &[
     ("NXM_OF_", 0x0000, 0),
     ("NXM_NX_", 0x0001, 0),
     ("NXOXM_ET_", 0xffff, 0x0000_2320),
+    ("NXOXM_NSH_", 0xffff, 0x005a_d650),
     ("ONFOXM_ET_", 0xffff, 0x4f4e_4600),
     ("ERICOXM_OF_", 0x1000, 0),
 ];

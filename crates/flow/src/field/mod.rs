@@ -133,6 +133,9 @@ impl FieldId {
     pub fn is_value_valid(self, value: FieldValue) -> bool {
         match self.info().style {
             Style::OfPort32 => u32::try_from(value.as_u128()).is_ok_and(|p| port_from_32(p).is_some()),
+            _ if self == FieldId::NshTtl => value.as_u128() <= 63,
+            // Of further metadata types nothing is known.
+            _ if self == FieldId::NshMdtype => matches!(value.as_u128(), 1 | 2),
             _ => value.as_u128() & !self.info().valid == 0,
         }
     }

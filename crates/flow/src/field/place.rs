@@ -4,7 +4,7 @@
 //!
 //! | kind | the field is | exact match adds |
 //! | --- | --- | --- |
-//! | `int(m)` | all of member `m` | all of `m` |
+//! | `int(m)` | all of member `m`, which may be a member's member | all of `m` |
 //! | `low(m, n)` | the low `n` bits of `m`, whose other bits are zero | all of `m` |
 //! | `bits(m, b)` | the bits `b` of `m`, in place | `b` |
 //! | `part(m, s, b)` | the bits `b` of `m >> s` | `b << s` |
@@ -101,7 +101,7 @@ pub(super) fn set_regs(regs: &mut [u32; 16], first: usize, n: usize, v: u128) {
 
 /// The bits of a value that mean anything.
 macro_rules! valid {
-    ($bits:expr, int($m:ident)) => {
+    ($bits:expr, int($($m:ident).+)) => {
         ones($bits)
     };
     ($bits:expr, low($m:ident, $n:expr)) => {
@@ -110,7 +110,7 @@ macro_rules! valid {
     ($bits:expr, bits($m:ident, $b:expr)) => {
         $b
     };
-    ($bits:expr, part($m:ident, $s:expr, $b:expr)) => {
+    ($bits:expr, part($($m:ident).+, $s:expr, $b:expr)) => {
         $b
     };
     ($bits:expr, port($m:ident)) => {
@@ -131,8 +131,8 @@ macro_rules! valid {
 }
 
 macro_rules! get {
-    ($k:ident, int($m:ident)) => {
-        $k.$m.load()
+    ($k:ident, int($($m:ident).+)) => {
+        $k.$($m).+.load()
     };
     ($k:ident, low($m:ident, $n:expr)) => {
         $k.$m.load() & ones($n)
@@ -140,8 +140,8 @@ macro_rules! get {
     ($k:ident, bits($m:ident, $b:expr)) => {
         $k.$m.load() & $b
     };
-    ($k:ident, part($m:ident, $s:expr, $b:expr)) => {
-        $k.$m.load() >> $s & $b
+    ($k:ident, part($($m:ident).+, $s:expr, $b:expr)) => {
+        $k.$($m).+.load() >> $s & $b
     };
     ($k:ident, port($m:ident)) => {
         port_to_32($k.$m).load()
@@ -161,8 +161,8 @@ macro_rules! get {
 }
 
 macro_rules! set {
-    ($k:ident, $v:ident, int($m:ident)) => {
-        $k.$m = Cell::store($v)
+    ($k:ident, $v:ident, int($($m:ident).+)) => {
+        $k.$($m).+ = Cell::store($v)
     };
     ($k:ident, $v:ident, low($m:ident, $n:expr)) => {
         $k.$m = Cell::store($v & ones($n))
@@ -170,8 +170,8 @@ macro_rules! set {
     ($k:ident, $v:ident, bits($m:ident, $b:expr)) => {
         $k.$m = Cell::store($k.$m.load() & !$b | $v & $b)
     };
-    ($k:ident, $v:ident, part($m:ident, $s:expr, $b:expr)) => {
-        $k.$m = Cell::store($k.$m.load() & !($b << $s) | ($v & $b) << $s)
+    ($k:ident, $v:ident, part($($m:ident).+, $s:expr, $b:expr)) => {
+        $k.$($m).+ = Cell::store($k.$($m).+.load() & !($b << $s) | ($v & $b) << $s)
     };
     ($k:ident, $v:ident, port($m:ident)) => {{
         let port: u32 = Cell::store($v);
@@ -210,8 +210,8 @@ macro_rules! get_mask {
 }
 
 macro_rules! exact {
-    ($k:ident, int($m:ident)) => {
-        $k.$m = Cell::ONES
+    ($k:ident, int($($m:ident).+)) => {
+        $k.$($m).+ = Cell::ONES
     };
     ($k:ident, low($m:ident, $n:expr)) => {
         $k.$m = Cell::ONES
@@ -219,8 +219,8 @@ macro_rules! exact {
     ($k:ident, bits($m:ident, $b:expr)) => {
         $k.$m |= $b
     };
-    ($k:ident, part($m:ident, $s:expr, $b:expr)) => {
-        $k.$m |= $b << $s
+    ($k:ident, part($($m:ident).+, $s:expr, $b:expr)) => {
+        $k.$($m).+ |= $b << $s
     };
     ($k:ident, port($m:ident)) => {
         $k.$m = Cell::ONES

@@ -5,6 +5,7 @@
 //! packet's key add them to a mask when given one.
 
 use super::Prereq;
+use crate::key::packet_type::NS_ETHERTYPE;
 use crate::key::{FlowKey, FlowMask, Match, Vlan, frag};
 use heddle_wire::eth::ethertype as eth;
 use heddle_wire::ip::proto;
@@ -13,9 +14,6 @@ use heddle_wire::ip::proto;
 pub(crate) const ND_SOLICIT: u16 = heddle_wire::icmp::ND_SOLICIT as u16;
 /// ICMPv6 type of a neighbour advertisement, as the key holds it.
 pub(crate) const ND_ADVERT: u16 = heddle_wire::icmp::ND_ADVERT as u16;
-
-/// Namespace of a packet type: EtherType.
-const NS_ETHERTYPE: u32 = 1;
 
 /// The EtherType that decides what is behind it: the key's, or the packet type's for a packet without Ethernet.
 pub(crate) fn dl_type(key: &FlowKey) -> u16 {
@@ -67,6 +65,7 @@ impl Prereq {
             Prereq::Ipv6 => ty == eth::IPV6,
             Prereq::IpAny => is_ip_any(ty),
             Prereq::Mpls => heddle_wire::eth::is_mpls(ty),
+            Prereq::Nsh => ty == eth::NSH,
             Prereq::Tcp => l4(proto::TCP),
             Prereq::Udp => l4(proto::UDP),
             Prereq::Sctp => l4(proto::SCTP),
@@ -102,7 +101,7 @@ impl Prereq {
                 m.vlans[0].tci |= Vlan::CFI;
             }
             Prereq::Ct => m.ct_state |= CT_VALID,
-            Prereq::Arp | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::IpAny | Prereq::Mpls => {
+            Prereq::Arp | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::IpAny | Prereq::Mpls | Prereq::Nsh => {
                 m.dl_type = u16::MAX;
                 m.packet_type = u32::MAX;
             }

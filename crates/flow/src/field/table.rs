@@ -147,4 +147,15 @@ define_fields! {
         [ERICOXM_OF_ICMPV6_ND_RESERVED 1 0];
     NdOptionsType "nd_options_type" (8 in 1) None Decimal Nd rw low(tcp_flags, 8)
         [ERICOXM_OF_ICMPV6_ND_OPTIONS_TYPE 2 0];
+    // -- network service header
+    NshFlags "nsh_flags" (8 in 1) Any Decimal Nsh rw int(nsh.flags) [NXOXM_NSH_FLAGS 1 0];
+    NshMdtype "nsh_mdtype" (8 in 1) None Decimal Nsh ro int(nsh.mdtype) [NXOXM_NSH_MDTYPE 2 0];
+    NshNp "nsh_np" (8 in 1) None Decimal Nsh ro int(nsh.np) [NXOXM_NSH_NP 3 0];
+    NshSpi "nsh_spi" aka "nsp" (24 in 4) None Hex Nsh rw part(nsh.path, 8, 0xff_ffff) [NXOXM_NSH_SPI 4 0];
+    NshSi "nsh_si" aka "nsi" (8 in 1) None Decimal Nsh rw part(nsh.path, 0, 0xff) [NXOXM_NSH_SI 5 0];
+    NshC1 "nsh_c1" aka "nshc1" (32 in 4) Any Hex Nsh rw int(nsh.c1) [NXOXM_NSH_C1 6 0];
+    NshC2 "nsh_c2" aka "nshc2" (32 in 4) Any Hex Nsh rw int(nsh.c2) [NXOXM_NSH_C2 7 0];
+    NshC3 "nsh_c3" aka "nshc3" (32 in 4) Any Hex Nsh rw int(nsh.c3) [NXOXM_NSH_C3 8 0];
+    NshC4 "nsh_c4" aka "nshc4" (32 in 4) Any Hex Nsh rw int(nsh.c4) [NXOXM_NSH_C4 9 0];
+    NshTtl "nsh_ttl" (8 in 1) None Decimal Nsh rw int(nsh.ttl) [NXOXM_NSH_TTL 10 0];
 }

@@ -1,7 +1,7 @@
 //! Writing. The key is printed as it is, bits that do not count included: with `-m` they are shown.
 
 use crate::field::is_nd;
-use crate::key::{FlowKey, FlowMask, Vlan, frag};
+use crate::key::{FlowKey, FlowMask, Nsh, Vlan, frag};
 use crate::text::write::{AltHex, Ip6, Mac};
 use crate::text::{CT_STATE, PortNames, TCP, TUNNEL, format_flags};
 use core::fmt::{self, Write};
@@ -130,6 +130,32 @@ impl Writer<'_> {
     }
     fn mac(&mut self, name: &str, v: [u8; 6], m: [u8; 6]) -> fmt::Result {
         self.field(name, m == [0; 6], m == [0xff; 6], Mac(v), Mac(m))
+    }
+    /// Fields of a network service header have a form of their own, and are left out if nothing of them counts even where all is shown.
+    fn nsh_byte(&mut self, name: &str, v: u8, m: u8) -> fmt::Result {
+        match m {
+            0 => Ok(()),
+            u8::MAX => self.field(name, false, true, v, 0),
+            _ => self.field(
+                name,
+                false,
+                false,
+                format_args!("{v:#04x}"),
+                format_args!("{m:#04x}"),
+            ),
+        }
+    }
+    fn nsh_word(&mut self, name: &str, v: u32, m: u32, all: u32) -> fmt::Result {
+        if m == 0 {
+            return Ok(());
+        }
+        self.field(
+            name,
+            false,
+            m == all,
+            format_args!("{v:#x}"),
+            format_args!("{m:#010x}"),
+        )
     }
     /// A fragment's kind is an enumeration to the datapath: it counts or it does not.
     fn frag(&mut self, v: u8, m: u8) -> fmt::Result {
@@ -368,6 +394,7 @@ fn l2_5(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, masked: bool) -> fmt::Resu
             })?;
         }
         t if is_mpls(t) => mpls(w, k, m)?,
+        ethertype::NSH => w.attr("nsh", m.nsh != Nsh::default(), |w| nsh(w, k, m))?,
         _ => {}
     }
     l4(w, k, m)
@@ -430,6 +457,20 @@ fn mpls(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
         }
         Ok(())
     })
+}
+
+fn nsh(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
+    let (k, m) = (&k.nsh, &m.nsh);
+    w.nsh_byte("flags", k.flags, m.flags)?;
+    w.nsh_byte("ttl", k.ttl, m.ttl)?;
+    w.nsh_byte("mdtype", k.mdtype, m.mdtype)?;
+    w.nsh_byte("np", k.np, m.np)?;
+    w.nsh_word("spi", k.spi(), m.spi(), u32::MAX >> 8)?;
+    w.nsh_byte("si", k.si(), m.si())?;
+    for (i, (v, m)) in k.context().into_iter().zip(m.context()).enumerate() {
+        w.nsh_word(["c1", "c2", "c3", "c4"][i], v, m, u32::MAX)?;
+    }
+    Ok(())
 }
 
 fn l4(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {

@@ -216,6 +216,10 @@ fn l2_5(b: &mut Both, at: &Level<'_>) -> Result<(), String> {
             b.take(at, "arp");
             return Ok(());
         }
+        ethertype::NSH => {
+            b.take(at, "nsh");
+            return Ok(());
+        }
         _ => return Ok(()),
     }
     if b.key.nw_frag & frag::LATER != 0 {

@@ -1,7 +1,7 @@
 //! Reading one attribute: a name, and fields or one value in parentheses.
 
 use super::PORT_NONE;
-use crate::key::{FlowKey, FlowMask, Vlan, frag};
+use crate::key::{FlowKey, FlowMask, Nsh, Vlan, frag};
 use crate::text::{CT_STATE, FlagNames, PortNumbers, TCP, TUNNEL, parse_flags, parse_int};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -175,9 +175,31 @@ pub(super) fn attr(name: &str, s: &str, ports: Option<PortNumbers<'_>>) -> Optio
         }
         "eth_type" => u16_(s, &mut k.dl_type, &mut m.dl_type)?,
         "mpls" => mpls(s, k, m)?,
+        "nsh" => fields(s, |n, v| nsh(n, v, &mut k.nsh, &mut m.nsh))?,
         _ => l3(name, s, k, m)?,
     }
     Some(a)
+}
+
+fn nsh(n: &str, s: &str, k: &mut Nsh, m: &mut Nsh) -> Option<()> {
+    let mut path = |shift: u32, width: u32| {
+        let field = u32::MAX >> (32 - width) << shift;
+        (k.path, m.path) = (k.path & !field, m.path & !field);
+        bits(s, &mut k.path, &mut m.path, shift, width)
+    };
+    match n {
+        "spi" => path(8, 24),
+        "si" => path(0, 8),
+        "flags" => u8_(s, &mut k.flags, &mut m.flags),
+        "ttl" => u8_(s, &mut k.ttl, &mut m.ttl),
+        "mdtype" => u8_(s, &mut k.mdtype, &mut m.mdtype),
+        "np" => u8_(s, &mut k.np, &mut m.np),
+        "c1" => u32_(s, &mut k.c1, &mut m.c1),
+        "c2" => u32_(s, &mut k.c2, &mut m.c2),
+        "c3" => u32_(s, &mut k.c3, &mut m.c3),
+        "c4" => u32_(s, &mut k.c4, &mut m.c4),
+        _ => None,
+    }
 }
 
 fn ct_l4(n: &str, v: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {

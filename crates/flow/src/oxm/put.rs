@@ -140,6 +140,16 @@ pub fn put_match(m: &Match, form: MatchForm, out: &mut Vec<u8>) {
         TunIpv6Dst,
         TunGbpId,
         TunGbpFlags,
+        NshFlags,
+        NshTtl,
+        NshMdtype,
+        NshNp,
+        NshSpi,
+        NshSi,
+        NshC1,
+        NshC2,
+        NshC3,
+        NshC4,
     ]);
     // OpenFlow 1.5 has registers of its own, in pairs.
     if oxm < 6 {

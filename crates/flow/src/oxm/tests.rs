@@ -21,6 +21,8 @@ pub(crate) fn any_match() -> impl Strategy<Value = Match> {
         Just("sctp"),
         Just("arp"),
         Just("mpls"),
+        Just("dl_type=0x894f,nsh_mdtype=1"),
+        Just("packet_type=(1,0x894f),nsh_mdtype=1"),
         Just("tcp6"),
         Just("ct_state=+trk+est"),
         Just("dl_vlan=3"),
@@ -72,6 +74,9 @@ fn each_fault_has_its_error() {
     assert_eq!(errors("8000fe01 00"), OxmError::BadField);
     assert_eq!(errors("80000004 0000ff00"), OxmError::BadValue);
     assert_eq!(errors("80000c02 2000"), OxmError::BadValue);
+    assert_eq!(errors("80000a02 894f ffff1405 005ad650 40"), OxmError::BadValue);
+    assert_eq!(errors("80000a02 894f ffff0405 005ad650 03"), OxmError::BadValue);
+    assert_eq!(errors("ffff0808 005ad650 00001234"), OxmError::BadPrereq);
     assert_eq!(errors("80000108 0000000100000001"), OxmError::BadMask);
     assert_eq!(errors("80001604 0a000001"), OxmError::BadPrereq);
     assert_eq!(errors("00000002 0001 00000002 0001"), OxmError::DupField);

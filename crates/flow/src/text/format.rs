@@ -5,10 +5,11 @@ use super::flags::{self, format_flags};
 use super::ports::{PortNames, format_port};
 use super::write::Items;
 use crate::field::{dl_type, is_ip_any, is_nd};
-use crate::key::{FlowKey, FlowMask, Match, N_MPLS, Vlan, frag};
+use crate::key::{FlowKey, FlowMask, Match, N_MPLS, Nsh, Vlan, frag};
 use core::fmt::{self, Write};
 use heddle_wire::eth::ethertype;
 use heddle_wire::ip::proto;
+use heddle_wire::nsh::MD_TYPE_1;
 
 const ALL32: u128 = u32::MAX as u128;
 
@@ -86,6 +87,7 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
         arp_tha,
         tcp_flags,
         _pad4,
+        nsh: nsh_mask,
         tp_src,
         tp_dst,
         igmp_group,
@@ -198,6 +200,8 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
             u32::MAX => o.show("ipv6_label", format_args!("{:#07x}", k.ipv6_label))?,
             m => o.show("ipv6_label", format_args!("{:#07x}/{m:#07x}", k.ipv6_label))?,
         }
+    } else if ty == ethertype::NSH {
+        nsh(o, &k.nsh, &nsh_mask)?;
     } else {
         let (src, dst) = if arp {
             ("arp_spa", "arp_tpa")
@@ -363,6 +367,27 @@ fn mpls(o: &mut Items<'_>, lse: &[u32; N_MPLS], m: &[u32; N_MPLS]) -> fmt::Resul
     }
     o.dec32("mpls_lse1", lse[1], m[1])?;
     o.dec32("mpls_lse2", lse[2], m[2])
+}
+
+fn nsh(o: &mut Items<'_>, v: &Nsh, m: &Nsh) -> fmt::Result {
+    o.dec8("nsh_flags", v.flags, m.flags)?;
+    o.dec8("nsh_ttl", v.ttl, m.ttl)?;
+    o.dec8("nsh_mdtype", v.mdtype, m.mdtype)?;
+    o.dec8("nsh_np", v.np, m.np)?;
+    let spi_mask = if m.spi() == u32::MAX >> 8 {
+        u32::MAX
+    } else {
+        m.spi()
+    };
+    o.plain_hex32("nsh_spi", v.spi(), spi_mask)?;
+    o.dec8("nsh_si", v.si(), m.si())?;
+    // Metadata of other types has no context words.
+    if m.mdtype == u8::MAX && v.mdtype == MD_TYPE_1 {
+        for (i, (v, m)) in v.context().into_iter().zip(m.context()).enumerate() {
+            o.plain_hex32(["nsh_c1", "nsh_c2", "nsh_c3", "nsh_c4"][i], v, m)?;
+        }
+    }
+    Ok(())
 }
 
 fn fragment(o: &mut Items<'_>, v: u8, m: u8) -> fmt::Result {

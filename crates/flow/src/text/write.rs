@@ -114,6 +114,22 @@ impl<'a> Items<'a> {
             write!(self.item()?, "{name}={}/{}", AltHex(v), AltHex(m))
         }
     }
+    /// Nothing for a zero mask, else `name=0x1` or `name=0x1/0x3`; zero as `0x0`.
+    pub(crate) fn plain_hex32(&mut self, name: &str, v: u32, m: u32) -> fmt::Result {
+        match m {
+            0 => Ok(()),
+            u32::MAX => self.show(name, format_args!("{v:#x}")),
+            _ => write!(self.item()?, "{name}={v:#x}/{m:#x}"),
+        }
+    }
+    /// Nothing for a zero mask, else `name=1` or `name=0x01/0x03`.
+    pub(crate) fn dec8(&mut self, name: &str, v: u8, m: u8) -> fmt::Result {
+        match m {
+            0 => Ok(()),
+            u8::MAX => self.show(name, v),
+            _ => write!(self.item()?, "{name}={v:#04x}/{m:#04x}"),
+        }
+    }
     /// Nothing for a zero mask, else `name=1` or `name=0x1/0x3`.
     pub(crate) fn dec16(&mut self, name: &str, v: u16, m: u16) -> fmt::Result {
         match m {
