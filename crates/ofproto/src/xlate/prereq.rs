@@ -56,7 +56,7 @@ pub(super) fn ok(field: FieldId, flow: &FlowKey, wc: &mut FlowMask) -> bool {
         Prereq::Nd => nd(flow, wc, &ND_TYPES),
         Prereq::NdSolicit => nd(flow, wc, &ND_TYPES) && flow.tp_src == ND_TYPES[0],
         Prereq::NdAdvert => nd(flow, wc, &ND_TYPES) && flow.tp_src == ND_TYPES[1],
-        Prereq::Arp | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::IpAny => field.prereqs_ok(flow),
+        Prereq::Arp | Prereq::Ipv4 | Prereq::Ipv6 | Prereq::IpAny | Prereq::Nsh => field.prereqs_ok(flow),
         Prereq::Ct => {
             field.add_prereq_mask(flow, wc);
             field.prereqs_ok(flow)
