@@ -378,6 +378,7 @@ impl Datapath {
         for w in control.workers.iter_mut().filter(chosen) {
             w.base = w.counters.read();
             w.base_perf = w.counters.perf.read();
+            w.counters.perf.clear();
             w.base_lost = w.counters.drops.get(DropKind::Upcall);
             w.cleared_ms = now_ms;
         }

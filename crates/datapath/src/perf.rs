@@ -1,14 +1,20 @@
 //! Histograms of a worker's loop iterations (`pmd-perf-metrics`), shown by `dpif-netdev/pmd-perf-show` in the layout of Open vSwitch.
 //!
-//! **Invariants.** One writer, the worker; counters only grow, and clearing is a base that the reader subtracts. Bins and their walls
-//! are Open vSwitch's. What it calls the fill level of vhost queues is not measured here: that column stays empty.
+//! **Invariants.** One writer, the worker; counters only grow, and clearing is a base that the reader subtracts (but the longest iteration,
+//! which it sets to nothing). Bins and their walls are Open vSwitch's. What it calls the fill level of vhost queues is not measured here: that column
+//! stays empty.
 //!
-//! **Costs.** A flag per iteration; about twenty loads and stores per iteration while it is set.
+//! **Long iterations.** A packet waits as long as an iteration takes. A thread that stands still has either work that takes long, or waits for a
+//! lock, or has been put aside by the scheduler. [`Own`] tells the first from the others by what the thread has run meanwhile.
+//!
+//! **Costs.** A flag per iteration; about twenty loads and stores per iteration while it is set, and a system call every [`READ_US`].
 
 use crate::counters::WorkerCounters;
 use heddle_sync::Counter;
+use heddle_sys::{Tsc, clock};
 use std::fmt::Write as _;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bins of a histogram; the last is for what is beyond all walls.
 const BINS: usize = 32;
@@ -88,9 +94,41 @@ impl Start {
     }
 }
 
+/// How often a thread's own time is read, and how much too long it may therefore seem.
+const READ_US: u64 = 100;
+/// Iterations from here on are told.
+const LONG_US: u64 = 1000;
+
+/// What the worker has run, as it was read last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Own {
+    read_at: u64,
+    ran_ns: u64,
+}
+
+/// The longest iterations of a worker, and how many there were.
+#[derive(Debug, Default)]
+struct Long {
+    longest: AtomicU64,
+    longest_own_ns: AtomicU64,
+    long: Counter,
+    long_own: Counter,
+}
+
+impl Long {
+    /// Of an iteration's `cycles`, the thread has run at most `own_ns`.
+    fn add(&self, cycles: u64, own_ns: u64) {
+        self.longest.fetch_max(cycles, Relaxed);
+        self.longest_own_ns.fetch_max(own_ns, Relaxed);
+        self.long.add(u64::from(cycles >= Tsc::from_us(LONG_US)));
+        self.long_own.add(u64::from(own_ns >= LONG_US * 1000));
+    }
+}
+
 /// One worker's histograms.
 #[derive(Debug, Default)]
 pub(crate) struct Perf {
+    long_ones: Long,
     bins: [[Counter; BINS]; COLUMNS.len()],
     iterations: Counter,
     packets: Counter,
@@ -134,8 +172,31 @@ impl Perf {
         self.upcall_cycles.add(upcall_cycles);
     }
 
+    /// As [`Perf::iteration`]: it ended at `end`; `own` is the worker's, with which every iteration comes here.
+    pub(crate) fn note_long(&self, own: &mut Own, cycles: u64, end: u64) {
+        if end.wrapping_sub(own.read_at) < Tsc::from_us(READ_US) {
+            return;
+        }
+        let ran_ns = clock::thread_ns();
+        // What was run since the last reading, which was at most so long before this iteration's start.
+        let own_ns = ran_ns.wrapping_sub(own.ran_ns);
+        if cycles >= Tsc::from_us(2 * READ_US) && own.read_at != 0 {
+            self.long_ones.add(cycles, own_ns);
+        }
+        *own = Own { read_at: end, ran_ns };
+    }
+    /// Forgets the longest iteration.
+    pub(crate) fn clear(&self) {
+        self.long_ones.longest.store(0, Relaxed);
+        self.long_ones.longest_own_ns.store(0, Relaxed);
+    }
+
     pub(crate) fn read(&self) -> PerfNumbers {
         PerfNumbers {
+            longest_us: self.long_ones.longest.load(Relaxed) / Tsc::from_us(1).max(1),
+            longest_own_us: self.long_ones.longest_own_ns.load(Relaxed) / 1000,
+            long: self.long_ones.long.get(),
+            long_own: self.long_ones.long_own.get(),
             bins: std::array::from_fn(|c| std::array::from_fn(|b| self.bins[c][b].get())),
             iterations: self.iterations.get(),
             packets: self.packets.get(),
@@ -151,6 +212,10 @@ impl Perf {
 /// A copy of them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerfNumbers {
+    longest_us: u64,
+    longest_own_us: u64,
+    long: u64,
+    long_own: u64,
     bins: [[u64; BINS]; COLUMNS.len()],
     iterations: u64,
     packets: u64,
@@ -165,6 +230,10 @@ impl PerfNumbers {
     /// What was counted since `base`.
     pub(crate) fn since(&self, base: &Self) -> Self {
         Self {
+            longest_us: self.longest_us,
+            longest_own_us: self.longest_own_us,
+            long: self.long.wrapping_sub(base.long),
+            long_own: self.long_own.wrapping_sub(base.long_own),
             bins: std::array::from_fn(|c| {
                 std::array::from_fn(|b| self.bins[c][b].wrapping_sub(base.bins[c][b]))
             }),
@@ -224,6 +293,11 @@ impl PerfNumbers {
                     .to_string(),
             ],
         );
+        let _ = writeln!(
+            s,
+            "  Longest iteration (us): {}, run by the thread itself: {}; of 1 ms and more: {}, run: {}",
+            self.longest_us, self.longest_own_us, self.long, self.long_own,
+        );
     }
 }
 
@@ -256,6 +330,30 @@ mod tests {
     }
 
     #[test]
+    fn time_asleep_is_not_own() {
+        let (perf, mut own) = (Perf::default(), Own::default());
+        let mut iteration = |perf: &Perf, f: &dyn Fn()| {
+            let start = Tsc::now();
+            f();
+            let end = Tsc::now();
+            perf.note_long(&mut own, end - start, end);
+            perf.read()
+        };
+        iteration(&perf, &|| std::thread::sleep(std::time::Duration::from_millis(1)));
+        let n = iteration(&perf, &|| std::thread::sleep(std::time::Duration::from_millis(30)));
+        assert!(n.longest_us >= 29_000 && n.longest_own_us < 15_000, "{n:?}");
+        assert_eq!((n.long, n.since(&n).long), (1, 0));
+        let n = iteration(&perf, &|| {
+            let before = clock::thread_ns();
+            while clock::thread_ns() < before + 3_000_000 {}
+        });
+        assert!(n.longest_own_us >= 2_990 && n.long_own > 0, "{n:?}");
+        perf.clear();
+        let n = perf.read();
+        assert_eq!((n.longest_us, n.longest_own_us), (0, 0));
+    }
+
+    #[test]
     fn iterations_are_sorted_into_bins_and_a_base_clears_them() {
         let (perf, c) = (Perf::default(), WorkerCounters::default());
         let start = Start::of(&c);
@@ -272,7 +370,7 @@ mod tests {
         let mut s = String::new();
         n.show(&mut s);
         let lines: Vec<&str> = s.lines().collect();
-        assert_eq!(lines.len(), 2 + BINS + 3);
+        assert_eq!(lines.len(), 2 + BINS + 4);
         assert!(lines[1].starts_with("   cycles/it              packets/it             cycles/pkt "));
         assert!(
             lines[2].starts_with("   499       1            0         1            100       0          ")

@@ -1,5 +1,6 @@
 //! The datapath as a whole, on ports made of memory.
 
+mod changing;
 mod fake;
 mod flows;
 mod hierarchy;

@@ -21,7 +21,7 @@ use crate::cache::Cache;
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
 use crate::parse::{Parsed, Run};
-use crate::perf::Start;
+use crate::perf::{Own, Start};
 use crate::program::Program;
 use crate::shared::Shared;
 use crate::translate::Translation;
@@ -313,7 +313,7 @@ impl Worker {
 
     /// Runs until told to stop.
     pub(crate) fn run(&mut self) {
-        let mut t0 = Tsc::now();
+        let (mut t0, mut own) = (Tsc::now(), Own::default());
         while !self.stop {
             self.run_commands();
             self.maintain();
@@ -325,6 +325,7 @@ impl Worker {
             c.iterations.add(1);
             if let Some(start) = start {
                 c.perf.iteration(c, start, t1.wrapping_sub(t0), got as u64);
+                c.perf.note_long(&mut own, t1.wrapping_sub(t0), t1);
             }
             if got > 0 {
                 c.iterations_busy.add(1);

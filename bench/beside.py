@@ -1,0 +1,185 @@
+"""The longest time that a worker stands still while rules are loaded beside traffic.
+
+The traffic's flows belong to the first of the rules that come, and to one rule below all of them while those are not there. An iteration is one round of
+the worker over its queues. The worker notes how long the longest took, and how much of such a time it has run itself (`pmd-perf-metrics`): the rest it was
+put aside by the kernel's scheduler, or slept on a lock. What loads the rules, and all other threads, stay on the generator's core, and the worker runs
+under SCHED_FIFO where that is allowed; with --shared, everything is where the scheduler puts it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import threading
+import time
+
+from churn import message
+from vhost_switches import BRIDGE, GENERATOR_CORE, SWITCH_CORE, Vhost, generate
+from vhost_cases import Case
+
+HELLO, FLOW_MOD, BARRIER, BARRIER_REPLY = 0, 14, 18, 19
+WILDCARDS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20 | 1 << 21  # all but tag, Ethernet addresses, type of service
+PORTS, DPORT = 1 << 14, 5001
+FLOWS = 1_000
+RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
+LONGEST = re.compile(r"Longest iteration \(us\): (\d+), run by the thread itself: (\d+); of 1 ms and more: (\d+), run: (\d+)")
+
+
+def rule(n):
+    """The n-th rule of `heddle bench rules --kind exact`, in OpenFlow 1.0."""
+    _, a, b, c = (n // PORTS).to_bytes(4, "big")
+    match = struct.pack("!IH12xHBxHBB2x4s4sHH", WILDCARDS, 1, 0, 0, 0x0800, 0, 17, bytes((10, a, b, c)), bytes((20, a, c, b)),
+                        1024 + n % PORTS, DPORT)
+    body = match + struct.pack("!QHHHHIHH", 0, 0, 0, 0, 0x8000, 0xffffffff, 0xffff, 0) + struct.pack("!HHHH", 0, 8, 2, 0)
+    return message(FLOW_MOD, 0, body)
+
+
+def stream(path, chunks):
+    """Sends flow mods as fast as the switch takes them, none of them waited for; returns when all are confirmed."""
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(path)
+    sock.settimeout(100)
+    sock.sendall(message(HELLO, 1))
+
+    def send():
+        for chunk in chunks:
+            sock.sendall(chunk)
+        sock.sendall(message(BARRIER, 7))
+    sender = threading.Thread(target=send)
+    sender.start()
+    buffer, done = b"", False
+    while not done:
+        data = sock.recv(1 << 16)
+        if not data:
+            raise AssertionError("the switch hung up")
+        buffer += data
+        while len(buffer) >= 8:
+            _, kind, length, xid = struct.unpack("!BBHI", buffer[:8])
+            if len(buffer) < length:
+                break
+            if kind == 1:
+                raise AssertionError(f"the switch refuses a rule: {buffer[8:12].hex()}")
+            done = done or (kind == BARRIER_REPLY and xid == 7)
+            buffer = buffer[length:]
+    sender.join()
+    sock.close()
+
+
+def worker_thread(pid):
+    """The thread that is pinned to the switch's core."""
+    for tid in map(int, os.listdir(f"/proc/{pid}/task")):
+        if os.sched_getaffinity(tid) == {SWITCH_CORE} and tid != pid:
+            return tid
+    raise AssertionError("no thread is pinned to the switch's core")
+
+
+def waited(pid, tid):
+    """Seconds that a thread was ready and did not run."""
+    with open(f"/proc/{pid}/task/{tid}/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+
+
+def taken(pid, tid):
+    """How often a processor was taken away from a thread."""
+    with open(f"/proc/{pid}/task/{tid}/status") as file:
+        return int(re.search(r"nonvoluntary_ctxt_switches:\s+(\d+)", file.read())[1])
+
+
+@contextlib.contextmanager
+def undisturbed(pid, tid):
+    """Keeps what loads rules away from the thread's processor. Yields whether it also runs before all that is not under real-time policies."""
+    before = None
+    for other in map(int, os.listdir(f"/proc/{pid}/task")):
+        if other != tid:
+            os.sched_setaffinity(other, {GENERATOR_CORE})
+    os.sched_setaffinity(0, {GENERATOR_CORE})
+    try:
+        with open(RT_RUNTIME) as file:
+            before = file.read()
+        with open(RT_RUNTIME, "w") as file:
+            file.write("-1")
+        os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(1))
+        yield True
+    except PermissionError:
+        yield False
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(tid, os.SCHED_OTHER, os.sched_param(0))
+            if before is not None:
+                with open(RT_RUNTIME, "w") as file:
+                    file.write(before)
+
+
+class Beside:
+    """A switch with vhost-user ports under steady traffic."""
+
+    def __init__(self, binary, heddle, rate, fifo):
+        self.rate, self.fifo, self.heddle = rate, fifo, heddle
+        self.switch = Vhost("heddle", binary, heddle, options=("other_config:pmd-perf-metrics=true",))
+
+    def phase(self, what, seconds, work):
+        """Traffic for so many seconds, `work` beside it. Prints what was found."""
+        pid = self.switch.switch.pid
+        tid = worker_thread(pid)
+        found, begun = {}, threading.Event()
+
+        def began():
+            self.switch.clear()
+            found.update(waited=waited(pid, tid), taken=taken(pid, tid))
+            begun.set()
+
+        def ended():
+            text = self.switch.unixctl.call("dpif-netdev/pmd-perf-show", "-pmd", str(SWITCH_CORE))
+            found.update(waited=waited(pid, tid) - found["waited"], taken=taken(pid, tid) - found["taken"],
+                         longest=tuple(map(int, LONGEST.search(text).groups())))
+
+        def beside():
+            begun.wait(60)
+            start = time.monotonic()
+            try:
+                work()
+            except Exception as error:  # noqa: BLE001 - told at the end
+                found["error"] = error
+            found["took"] = time.monotonic() - start
+        thread = threading.Thread(target=beside)
+        thread.start()
+        ports = [word for port in range(2) for word in ("--port", f"listen:{self.switch.socket(port)}")]
+        case = Case(flows=FLOWS)
+        with undisturbed(pid, tid) if self.fifo else contextlib.nullcontext(False) as alone:
+            result = generate(self.heddle, ["vhost", *ports, *case.arguments(seconds, self.rate)], began=began, ended=ended, pid=pid)
+        thread.join()
+        if "error" in found:
+            raise found["error"]
+        own, all_, long_own, long = (found["longest"][i] for i in (1, 0, 3, 2))
+        latency = result["latency"]
+        print(f"{what:30} longest iteration {own:6} us of its own, {all_:6} us in all ({long_own} and {long} of 1 ms and more); "
+              f"processor {'real-time, ' if alone else ''}taken away {found['taken']} times, waited for {found['waited'] * 1e3:.0f} ms; "
+              f"latency p99 {latency['p99_us']:.0f}, p99.9 {latency['p999_us']:.0f}, max {latency['max_us']:.0f} us; "
+              f"{result['received_pps'] / 1e3:.0f} kpps, lost {result['loss'] * 100:.3f} %; done after {found['took']:.1f} of {seconds:.0f} s", flush=True)
+        return found
+
+    def run(self, count, file, seconds, bundled):
+        switch = self.switch
+        switch.setup(2)
+        try:
+            switch.switch.ofctl("add-flow", BRIDGE, "priority=1,in_port=1,actions=output:2")
+            mgmt = f"{switch.switch.dir}/{BRIDGE}.mgmt"
+
+            def bundle():
+                switch.switch.run("ovs-ofctl", "--bundle", "add-flows", BRIDGE, file, timeout=100, quiet=True)
+
+            def one_by_one():
+                stream(mgmt, (b"".join(rule(n) for n in range(at, min(at + 500, count))) for at in range(0, count, 500)))
+
+            def delete():
+                switch.switch.run("ovs-ofctl", "--timeout=100", "del-flows", BRIDGE, "udp,nw_src=10.0.0.0/8", timeout=100, quiet=True)
+                time.sleep(2)
+            self.phase("no rules", min(seconds, 5), lambda: None)
+            self.phase(f"{count} rules, {'a bundle' if bundled else 'one by one'}", seconds, bundle if bundled else one_by_one)
+            self.phase("... all deleted", seconds, delete)
+        finally:
+            switch.close()
+
