@@ -397,11 +397,11 @@ impl Cache {
             self.forget(slot);
         }
     }
-    /// Frees the slots of forgotten entries, and verdicts that nobody uses, between bursts, as far as the sweeper can be told; returns
-    /// how many entries.
-    pub(crate) fn reap(&mut self) -> usize {
+    /// Frees the slots of forgotten entries, and verdicts that nobody uses, between bursts, at most so many of each, and as far as the sweeper can
+    /// be told; returns how many entries.
+    pub(crate) fn reap(&mut self, most: usize) -> usize {
         let mut n = 0;
-        while !self.doomed.is_empty() && self.notes.has_room(RESERVE) {
+        while n < most && self.notes.has_room(RESERVE) {
             let Some(slot) = self.doomed.pop() else { break };
             let Some(e) = self.store.get(slot) else { continue };
             let (id, verdict, tuple, counted) = (e.id(), e.verdict(), e.tuple(), Self::counted(e));
@@ -422,8 +422,9 @@ impl Cache {
             n += 1;
         }
         let notes = &mut self.notes;
-        self.verdicts
-            .reap(|v| notes.has_room(RESERVE) && notes.push(Note::VerdictGone(v)).is_ok());
+        self.verdicts.reap(most, |v| {
+            notes.has_room(RESERVE) && notes.push(Note::VerdictGone(v)).is_ok()
+        });
         if n > 0 {
             self.table.tidy();
         }

@@ -340,7 +340,9 @@ mod tests {
             perf.read()
         };
         iteration(&perf, &|| std::thread::sleep(std::time::Duration::from_millis(1)));
-        let n = iteration(&perf, &|| std::thread::sleep(std::time::Duration::from_millis(30)));
+        let n = iteration(&perf, &|| {
+            std::thread::sleep(std::time::Duration::from_millis(30))
+        });
         assert!(n.longest_us >= 29_000 && n.longest_own_us < 15_000, "{n:?}");
         assert_eq!((n.long, n.since(&n).long), (1, 0));
         let n = iteration(&perf, &|| {

@@ -276,7 +276,7 @@ pub(crate) struct Verdicts {
     bodies: Bodies,
     free: Vec<u32>,
     index: HashTable<u32>,
-    /// Without users, perhaps still to be run in this burst.
+    /// Without users, perhaps still to be run in this burst; the last ones go first.
     unused: Vec<u32>,
 }
 
@@ -442,27 +442,24 @@ impl Verdicts {
             }
         }
     }
-    /// Between bursts: drops those without users, telling of each first; `false` from `told` keeps it until the next time.
-    pub(crate) fn reap(&mut self, mut told: impl FnMut(u32) -> bool) {
-        let mut i = 0;
-        while let Some(&n) = self.unused.get(i) {
-            match &self.held[n as usize] {
-                Some(h) if h.users == 0 => {
-                    if !told(n) {
-                        i += 1;
-                        continue;
-                    }
-                    if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
-                        found.remove();
-                    }
-                    self.bodies.release(h.body);
-                    self.held[n as usize] = None;
-                    self.free.push(n);
-                }
+    /// Between bursts: drops those without users, at most so many, telling of each first; `false` from `told`: no more for now.
+    pub(crate) fn reap(&mut self, most: usize, mut told: impl FnMut(u32) -> bool) {
+        for _ in 0..most {
+            let Some(n) = self.unused.pop() else { break };
+            let Some(h) = self.held[n as usize].as_ref().filter(|h| h.users == 0) else {
                 // In use again, or listed twice.
-                _ => {}
+                continue;
+            };
+            if !told(n) {
+                self.unused.push(n);
+                break;
             }
-            self.unused.swap_remove(i);
+            if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
+                found.remove();
+            }
+            self.bodies.release(h.body);
+            self.held[n as usize] = None;
+            self.free.push(n);
         }
         if self.free.len() == self.held.len() && self.held.capacity() > 1024 {
             *self = Self::default();

@@ -14,7 +14,8 @@
 //! filters. What is known of packets besides the entry's bits is what [`Known`] says: fields that ordinary packets do not have, and registers,
 //! metadata and input port as the translation said. Bits that actions have changed before a lookup are not compared there.
 //!
-//! **Bounds.** [`MOST`] watches, [`MOST_FILTERS`] filters of 50 KiB for all of them; entries beyond have none, and are checked by their verdicts.
+//! **Bounds.** A burst takes in [`PATIENCE`] changes; the entries of watches that have missed more than are left by then are translated again, so that a
+//! worker that comes back to flows of before does not stand still over what has changed meanwhile. [`MOST`] watches, [`MOST_FILTERS`] filters of 50 KiB for all of them; entries beyond have none, and are checked by their verdicts.
 //!
 //! **Threads.** One worker's own.
 
@@ -37,6 +38,8 @@ const FILTERS: usize = 4;
 const PLACES: usize = 4096;
 /// Values that a filter remembers.
 const VALUES: usize = 512;
+/// Changes that are taken in for all watches together, per burst.
+const PATIENCE: usize = 2048;
 /// The stamp of an entry that is not known to be right.
 const NEVER: u32 = 0;
 /// Numbers of changes end here: the watch is given up then.
@@ -139,6 +142,8 @@ pub(crate) struct Watches {
     free: Vec<u16>,
     index: HashTable<u16>,
     n_filters: usize,
+    /// Changes that may still be taken in.
+    patience: usize,
 }
 
 impl Watches {
@@ -150,7 +155,13 @@ impl Watches {
             free: Vec::new(),
             index: HashTable::new(),
             n_filters: 0,
+            patience: PATIENCE,
         }
+    }
+    /// Another burst begins.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.patience = PATIENCE;
     }
     fn get(&self, n: u16) -> Option<&Watch> {
         self.all.get(usize::from(n))?.as_deref()
@@ -302,11 +313,17 @@ impl Watches {
             if now == *seen {
                 continue;
             }
-            let (hot, n_filters) = (&mut self.hot[i], &mut self.n_filters);
-            let told = generations.changed(*slot, *seen, now, &mut |c| match scope.projected(c) {
-                About::None => true,
-                About::All => false,
-                About::Some(bits, value) => hot.note(filters, n_filters, bits, value),
+            let (hot, n_filters, patience) = (&mut self.hot[i], &mut self.n_filters, &mut self.patience);
+            let told = generations.changed(*slot, *seen, now, &mut |c| {
+                if *patience == 0 {
+                    return false;
+                }
+                *patience -= 1;
+                match scope.projected(c) {
+                    About::None => true,
+                    About::All => false,
+                    About::Some(bits, value) => hot.note(filters, n_filters, bits, value),
+                }
             });
             if !told {
                 hot.all_stale();

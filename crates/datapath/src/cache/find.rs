@@ -92,6 +92,7 @@ impl Cache {
     /// Looks the runs of a burst up; the answers are [`Cache::found`].
     pub(crate) fn find(&mut self, parsed: &Parsed) {
         let mut s = std::mem::take(&mut self.scratch);
+        self.watches.begin();
         s.found.clear();
         s.todo.clear();
         self.hash_all(parsed, &mut s);

@@ -16,9 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 const OUT: u32 = 10;
-/// Where the number of a packet is in its payload, and where its source port is.
-const NUMBER: std::ops::Range<usize> = 46..50;
-const SPORT: std::ops::Range<usize> = 34..36;
+/// Where the number of a packet and its source port are, from the IP header on.
+const NUMBER: std::ops::Range<usize> = 32..36;
+const SPORT: std::ops::Range<usize> = 20..22;
+/// Two tags: such packets are not ordinary ones, and have entries of another kind.
+const TAGS: [u8; 8] = [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6];
 
 type Rules = Arc<Vec<ToyRule>>;
 
@@ -90,6 +92,12 @@ impl History {
         }
         self.announced.store(state, SeqCst);
     }
+}
+
+/// A packet from its IP header on.
+fn ip(frame: &mut [u8]) -> &mut [u8] {
+    let at = if frame[12..14] == TAGS[..2] { 22 } else { 14 };
+    &mut frame[at..]
 }
 
 /// xorshift64: the order of things differs from run to run by threads alone.
@@ -173,9 +181,18 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
                         let r = random(&mut seed);
                         let part = |n: u32| u32::try_from(r >> n & 3).unwrap();
                         // Runs of one flow, few flows, and now and then one of many.
-                        let sport = u16::try_from(if r % 5 == 0 { r >> 20 & 0xfff } else { i / 8 }).unwrap();
+                        let sport = u16::try_from(if r.is_multiple_of(5) {
+                            r >> 20 & 0xfff
+                        } else {
+                            i / 8
+                        })
+                        .unwrap();
                         let mut f = udp(part(8), part(10), sport, u16::try_from(part(12)).unwrap());
-                        f[NUMBER].copy_from_slice(&u32::try_from(floors.len()).unwrap().to_be_bytes());
+                        if part(40) == 0 {
+                            f.splice(12..12, TAGS);
+                        }
+                        ip(&mut f)[NUMBER]
+                            .copy_from_slice(&u32::try_from(floors.len()).unwrap().to_be_bytes());
                         let mut key = FlowKey::default();
                         extract(&f, &Hint::ethernet(f.len()), &mut key);
                         key.in_port = no;
@@ -186,19 +203,23 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
                     .collect();
                 p.send(burst);
             }
-            if seed % 512 == 0 {
+            if seed.is_multiple_of(512) {
                 dp.purge();
             }
         }
-        let got = out.take();
+        let mut got = out.take();
         let ceiling = history.begun.load(SeqCst);
-        for f in &got {
-            let n = u32::from_be_bytes(f[NUMBER].try_into().unwrap());
-            let by = u16::from_be_bytes(f[SPORT].try_into().unwrap());
+        for f in &mut got {
+            let ip = ip(f);
+            let n = u32::from_be_bytes(ip[NUMBER].try_into().unwrap());
+            let by = u16::from_be_bytes(ip[SPORT].try_into().unwrap());
             let (floor, key) = &floors[n as usize];
             let states = history.states.lock()[*floor..=ceiling].to_vec();
             let may: Vec<u16> = states.iter().map(|s| meets(s, key)).collect();
-            assert!(may.contains(&by), "packet {n} by rule {by}, of {may:?} since state {floor}");
+            assert!(
+                may.contains(&by),
+                "packet {n} by rule {by}, of {may:?} since state {floor}"
+            );
             told_apart += usize::from(*floor > 0 && meets(&history.states.lock()[floor - 1], key) != may[0]);
         }
         seen += got.len();
@@ -209,7 +230,10 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
     // It was worth the while: states that the test tells apart, and every level had a part in it.
     let t = dp.totals();
     assert!(told_apart > 10, "{told_apart} of {seen}");
-    assert!(t.l0_hits > 0 && t.l1_hits > 0 && t.l2_hits > 0 && t.misses > 0, "{t:?}");
+    assert!(
+        t.l0_hits > 0 && t.l1_hits > 0 && t.l2_hits > 0 && t.misses > 0,
+        "{t:?}"
+    );
 }
 
 fn config() -> Config {

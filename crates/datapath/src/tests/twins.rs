@@ -281,7 +281,7 @@ proptest! {
             } else if r > 60_000 {
                 cache.tidy();
             }
-            cache.reap();
+            cache.reap(usize::MAX);
             let known = seen(&mut records);
             prop_assert_eq!(known.len(), list.len());
             for p in &list {
@@ -343,7 +343,7 @@ fn what_goes_leaves_room_for_what_comes() {
         let slot = cache.find_one(&compactor.of(&key(i)).unwrap()).unwrap();
         cache.forget(slot);
     }
-    cache.reap();
+    cache.reap(usize::MAX);
     assert!(cache.len() > 0, "they cannot all be told of at once");
     assert!(cache.wants_sweeper());
     for i in 0..100 {
@@ -352,7 +352,7 @@ fn what_goes_leaves_room_for_what_comes() {
     let mut rounds = 0;
     while cache.len() > 100 {
         records.drain();
-        cache.reap();
+        cache.reap(usize::MAX);
         rounds += 1;
         assert!(rounds < 20);
     }

@@ -115,6 +115,7 @@ proptest! {
         }).collect();
         let mut kinds = std::collections::BTreeSet::new();
         for (changes, which, all) in steps {
+            watches.begin();
             let mut told = Changes::default();
             for m in &changes {
                 told.add(&MiniMatch::new(m));
@@ -191,6 +192,7 @@ fn what_is_not_known_is_not_right() {
     // The values of the last changes are compared, of those before only their hashes.
     for dst in 1..20_000 {
         change(dst);
+        watches.begin();
         watches.look(n, &key, 0, generations.any(), &generations);
     }
     assert!(
@@ -273,4 +275,55 @@ fn a_worn_watch_is_given_up() {
     }
     assert_eq!(stamp, None);
     assert_ne!(watches.enter(dep(), &[], under).unwrap().0, n);
+}
+
+/// Bundles of many rules, and a worker that has looked after something else meanwhile: what it takes in is bounded, and the rest is not taken for right.
+#[test]
+fn a_burst_takes_in_so_many_changes() {
+    let generations = Generations::default();
+    let slot = Generations::logged_slot_of(7);
+    let mut mask = FlowMask::default();
+    mask.0.nw_dst = u32::MAX;
+    let mut watches = Watches::new();
+    let enter = |watches: &mut Watches, tuple| {
+        let under = Under {
+            tuple,
+            mask: &mask,
+            v6: false,
+        };
+        let entered = watches.enter(std::iter::once(generations.read(slot)), &[], under);
+        entered.unwrap()
+    };
+    let all: Vec<(u16, u32)> = (0..8).map(|tuple| enter(&mut watches, tuple)).collect();
+    for bundle in 0..50 {
+        let mut changes = Changes::default();
+        (0..60).for_each(|n| changes.add(&about(1000 + bundle * 60 + n)));
+        generations.bump_changed(slot, changes);
+    }
+    let key = CompactKey::of_family(false);
+    let taken = |w: &Watches| -> u32 {
+        all.iter()
+            .map(|(n, _)| w.hot[usize::from(*n)].seq - NEVER - 1)
+            .sum()
+    };
+    let any = generations.any();
+    watches.begin();
+    for (n, stamp) in &all {
+        assert_eq!(watches.look(*n, &key, *stamp, any, &generations), None);
+    }
+    // One more for each watch: that its entries are stale.
+    assert_eq!(taken(&watches) as usize, PATIENCE + all.len());
+    // They are right from there on.
+    let mut changes = Changes::default();
+    changes.add(&about(7));
+    generations.bump_changed(slot, changes);
+    watches.begin();
+    for (tuple, (n, _)) in (0..).zip(&all) {
+        let stamp = watches.hot[usize::from(*n)].seq;
+        let any = generations.any();
+        assert!(
+            watches.look(*n, &key, stamp, any, &generations).is_some(),
+            "{tuple}"
+        );
+    }
 }

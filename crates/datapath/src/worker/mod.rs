@@ -45,6 +45,10 @@ const FINDINGS_STEP: usize = 64;
 const FINDINGS_SHARE: u32 = 3;
 const FINDINGS_STEP_BUSY: usize = 4;
 const FINDINGS_CREDIT: u64 = 1 << 14;
+/// Entries, and verdicts, that are freed per iteration, without packets and with them: each costs a fraction of a microsecond, and tens of thousands may
+/// go at once.
+const REAPED: usize = 1024;
+const REAPED_BUSY: usize = 128;
 /// A round without packets answers those who wait for one; so does this many rounds with packets.
 const SYNC_ROUNDS: u32 = 256;
 /// Masks are put in order of hits every so many milliseconds.
@@ -376,7 +380,9 @@ impl Worker {
     }
 
     fn reap(&mut self) {
-        let n = self.cache.reap();
+        let n = self
+            .cache
+            .reap(if self.active == 0 { REAPED } else { REAPED_BUSY });
         if n > 0 {
             if self.cache.wants_sweeper() {
                 self.shared.wake_sweeper();
