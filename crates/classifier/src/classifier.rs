@@ -32,6 +32,9 @@ struct Writer<T> {
     garbage: Vec<(Arc<MiniMask>, Arc<Entry<T>>)>,
 }
 
+/// Rules that are unlinked at a time.
+const PIECE: usize = 256;
+
 /// Rules with priorities, wildcards and versions. See the crate's text.
 pub struct Classifier<T> {
     view: Replaced<View<T>>,
@@ -167,23 +170,34 @@ impl<T> Classifier<T> {
     }
 
     /// Hides a rule from `version` on. It stays linked until [`Classifier::purge`], so that lookups at earlier
-    /// versions still see it. `false` if it was removed before.
+    /// versions still see it; one that came with the same version was never to be seen, and goes at once. `false` if it was removed before.
     pub fn remove(&self, matches: &MiniMatch, entry: &Arc<Entry<T>>, version: u64) -> bool {
         let mut writer = self.writer();
         if entry.removed.load(Ordering::Relaxed) != FOREVER {
             return false;
         }
         entry.removed.store(version, Ordering::Relaxed);
-        if let Some((mask, _)) = writer.known.get_key_value(&matches.mask) {
+        if entry.added == version {
+            let tracked = self.view.load().tracked.clone();
+            let known = writer.known.get_mut(&matches.mask);
+            let moved = known.is_some_and(|k| k.unlink(entry, &tracked));
+            if moved {
+                writer.known.retain(|_, k| !k.priorities.is_empty());
+                self.publish(&writer, &tracked);
+            }
+        } else if let Some((mask, _)) = writer.known.get_key_value(&matches.mask) {
             let mask = mask.clone();
             writer.garbage.push((mask, entry.clone()));
         }
         true
     }
 
-    /// Takes a removal back, as long as no lookup has used the version that it was to take effect at.
+    /// Takes a removal back, as long as no lookup has used the version that it was to take effect at. A rule that came with that version stays gone.
     pub fn restore(&self, entry: &Arc<Entry<T>>) {
         let mut writer = self.writer();
+        if entry.removed.load(Ordering::Relaxed) == entry.added {
+            return;
+        }
         entry.removed.store(FOREVER, Ordering::Relaxed);
         // Removals are taken back newest first, so it is near the end.
         if let Some(at) = writer.garbage.iter().rposition(|(_, e)| Arc::ptr_eq(e, entry)) {
@@ -192,30 +206,35 @@ impl<T> Classifier<T> {
     }
 
     /// Unlinks rules that are invisible from `version` on, and subtables that are empty. A lookup that still
-    /// runs at an earlier version may then miss them; whatever it caches carries the old generation.
+    /// runs at an earlier version may then miss them: the caller says before the call that it will happen, and readers look for that
+    /// after their lookups.
+    ///
+    /// In pieces: other writers, who may be workers that learn, wait for [`PIECE`] of a million rules at most.
     pub fn purge(&self, version: u64) {
-        let mut guard = self.writer();
-        let Writer { known, garbage } = &mut *guard;
-        if garbage.is_empty() {
+        let mut waiting = std::mem::take(&mut self.writer().garbage);
+        if waiting.is_empty() {
             return;
         }
-        let tracked = self.view.load().tracked.clone();
-        let mut moved = false;
-        garbage.retain(|(mask, e)| {
-            if e.removed.load(Ordering::Relaxed) > version {
-                return true;
+        while !waiting.is_empty() {
+            let mut guard = self.writer();
+            let Writer { known, garbage } = &mut *guard;
+            let tracked = self.view.load().tracked.clone();
+            let mut moved = false;
+            for (mask, e) in waiting.drain(waiting.len().saturating_sub(PIECE)..) {
+                match e.removed.load(Ordering::Relaxed) {
+                    // Restored meanwhile.
+                    FOREVER => {}
+                    removed if removed > version => garbage.push((mask, e)),
+                    _ => moved |= known.get_mut(&mask).is_some_and(|k| k.unlink(&e, &tracked)),
+                }
             }
-            if let Some(k) = known.get_mut(mask) {
-                moved |= k.unlink(e, &tracked);
+            if moved {
+                known.retain(|_, k| !k.priorities.is_empty());
+                self.publish(&guard, &tracked);
             }
-            false
-        });
-        garbage.shrink_to(garbage.len() * 2);
-        known.retain(|_, k| !k.priorities.is_empty());
-        known.values().for_each(|k| k.subtable.tidy());
-        if moved {
-            self.publish(&guard, &tracked);
         }
+        let guard = self.writer();
+        guard.known.values().for_each(|k| k.subtable.tidy());
         self.view.tidy();
     }
 
@@ -247,14 +266,13 @@ impl<T> Classifier<T> {
         self.publish(&writer, &tracked);
     }
 
-    /// The rule with exactly this match and priority that is visible at `version`.
+    /// The rule with exactly this match and priority that is visible at `version`. Waits for no writer.
     pub fn find_exact(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
-        let writer = self.writer();
-        let known = writer.known.get(&matches.mask)?;
-        if !known.priorities.contains_key(&priority) {
-            return None;
-        }
-        known.subtable.find(version, &matches.values, priority)
+        // Every subtable that has rules is in the view.
+        let view = self.view.load();
+        let mut subtables = view.subtables.iter();
+        let (_, subtable) = subtables.find(|(max, s)| *max >= priority && s.mask == matches.mask)?;
+        subtable.find(version, &matches.values, priority)
     }
 
     /// Calls `f` for every rule that is visible at `version`, in no order.

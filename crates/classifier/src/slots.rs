@@ -19,6 +19,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 const FREE: u32 = 0;
 /// A rule was here.
 const DEAD: u32 = 1;
+/// Dead places in a row that lookups may have to pass by: one rule that is replaced again and again leaves them behind.
+const MANY_DEAD: usize = 1024;
 
 pub(crate) struct Slots<T> {
     tags: Box<[AtomicU32]>,
@@ -81,23 +83,27 @@ impl<T> Slots<T> {
         dead > 16 && dead * 2 > n
     }
 
-    /// Adds a rule. There is room.
-    pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) {
+    /// Adds a rule. There is room. Returns whether there are so many dead places on the way that a new table is worth its while.
+    pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) -> bool {
         let last = self.tags.len() - 1;
         #[allow(clippy::cast_possible_truncation)] // as above
         let start = hash as usize;
-        let free = (0..=last)
-            .map(|i| start.wrapping_add(i) & last)
-            .find(|at| self.tags[*at].load(Relaxed) == FREE);
+        let mut dead = 0;
+        let free = (0..=last).map(|i| start.wrapping_add(i) & last).find(|at| {
+            let tag = self.tags[*at].load(Relaxed);
+            dead += usize::from(tag == DEAD);
+            tag == FREE
+        });
         let Some(at) = free else {
             debug_assert!(false, "the caller has looked whether there is room");
-            return;
+            return false;
         };
         let full = self.rules[at].set(entry).is_err();
         debug_assert!(!full, "a free place has no rule");
         self.taken.fetch_add(1, Relaxed);
         // Who sees the tag sees the rule (Acquire in `places`).
         self.tags[at].store(tag(hash), Release);
+        dead > MANY_DEAD
     }
 
     /// Takes a rule out; `false`: it is not there.
@@ -156,7 +162,7 @@ mod tests {
             for (n, add, rebuild) in ops {
                 if rebuild || !slots.has_room() {
                     let new = Slots::for_rules(list.len());
-                    slots.iter().for_each(|e| new.insert(hash(e.data), e));
+                    slots.iter().for_each(|e| _ = new.insert(hash(e.data), e));
                     slots = new;
                 }
                 match list.iter().position(|e| e.data == n) {

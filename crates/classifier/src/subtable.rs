@@ -257,8 +257,11 @@ impl<T> Subtable<T> {
             self.rebuild_slots();
         }
         let hash = self.hash(&entry.values);
-        self.shape.load().slots.insert(hash, entry);
+        let worn = self.shape.load().slots.insert(hash, entry);
         self.len.fetch_add(1, Ordering::Relaxed);
+        if worn {
+            self.rebuild_slots();
+        }
     }
 
     /// `false` if it is not there.

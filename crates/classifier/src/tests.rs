@@ -156,6 +156,33 @@ proptest! {
     }
 }
 
+/// A rule that goes with the version it came with was never to be seen, and leaves no place behind that lookups pass by for long.
+#[test]
+fn what_comes_and_goes_with_one_version_goes_at_once() {
+    let cls = Classifier::new();
+    let host = |n: u32| MiniMatch::new(&ip_match(1, n, 32, None));
+    for n in 0..3000 {
+        cls.insert(&host(n), 5, 1, n);
+    }
+    for n in 0..10_000 {
+        let e = cls.insert(&host(7777), 9, 2, n);
+        assert_eq!(cls.len(), 3001);
+        assert!(cls.remove(&host(7777), &e, 2) && !cls.remove(&host(7777), &e, 2));
+        cls.restore(&e);
+        assert!(cls.find_exact(2, &host(7777), 9).is_none());
+    }
+    assert_eq!((cls.len(), cls.n_masks()), (3000, 1));
+    let key = FlowKey {
+        in_port: 1,
+        nw_dst: 2999,
+        ..FlowKey::default()
+    };
+    assert_eq!(
+        cls.lookup(2, &key, &mut FlowMask::default()).map(|e| e.data),
+        Some(2999)
+    );
+}
+
 #[test]
 fn readers_go_on_while_a_writer_loads_rules() {
     let cls = std::sync::Arc::new(Classifier::new());

@@ -360,6 +360,9 @@ pub struct BridgeView {
     pub(crate) meters: Arc<crate::versioned::Versioned<Arc<crate::bridge::meters::OfMeter>>>,
     /// Which version of the rules is current; shared by all views of this bridge.
     pub version: Arc<AtomicU64>,
+    /// Rules and groups that are not seen at this version may not be there any more: who reads an earlier one has to look after what it read, and
+    /// to begin anew.
+    pub(crate) purged: Arc<AtomicU64>,
     /// At most this many tags are looked at (`other_config:vlan-limit`).
     pub vlan_limit: usize,
     /// A controller is configured or connected that misses go to (1.0 to 1.2 semantics of a table miss).

@@ -19,6 +19,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+/// Removed rules that wait to be unlinked: beyond that nobody waits for the next tick. A rule that is replaced again and again lies so often where lookups
+/// find it.
+const MANY_GARBAGE: usize = 1024;
+
 /// Steps that are taken together.
 pub(super) struct Change<'a> {
     pub(super) bridge: &'a Bridge,
@@ -60,7 +64,13 @@ impl Bridge {
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
         let _order = self.order.lock();
-        let (result, events) = self.change_in(self.state.lock(), origin, f);
+        let mut state = self.state.lock();
+        if state.garbage >= MANY_GARBAGE {
+            // Not by workers, who have something else to do.
+            state.garbage = 0;
+            self.unlink_garbage();
+        }
+        let (result, events) = self.change_in(state, origin, f);
         // Those of workers come first: they were told to wait while no control thread was here.
         self.emit(&self.take_events());
         self.emit(&events);
@@ -145,7 +155,7 @@ impl Change<'_> {
             .rules
             .remove(&e.data.matches, e, self.version)
         {
-            self.state.garbage = true;
+            self.state.garbage += 1;
             self.state.tables[table].unlinked(e);
             self.state.refs.remove(e);
             self.note(e.data.table, &e.data.matches);
@@ -175,7 +185,7 @@ impl Change<'_> {
     /// Removes a group; what uses it is the caller's business.
     pub(super) fn unlink_group(&mut self, group: &Arc<Held<Group>>) {
         group.remove(self.version);
-        self.state.garbage = true;
+        self.state.garbage += 1;
         self.undo.push(Step::GroupRemoved(group.clone()));
         self.touch(Group::slot(self.bridge.id, group.data.id));
     }
@@ -213,7 +223,7 @@ impl Change<'_> {
 
     /// Takes all steps back. What was added was never visible: its versions are empty.
     fn roll_back(&mut self) {
-        self.state.garbage |= !self.undo.is_empty();
+        self.state.garbage += self.undo.len();
         for step in std::mem::take(&mut self.undo).into_iter().rev() {
             match step {
                 Step::Linked(e) => {

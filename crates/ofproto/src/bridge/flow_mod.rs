@@ -13,7 +13,8 @@ use heddle_openflow::message::{
 };
 use heddle_openflow::{ErrorKind, Instruction, InstructionSet, Version};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::fence;
 
 /// Priority of the hidden rule that stands in for controllers: above all that OpenFlow can say.
 const FAIL_OPEN_PRIORITY: i32 = 0x00f0_f0f0;
@@ -86,13 +87,21 @@ impl Bridge {
         debug_assert!(done.is_ok(), "nothing above fails");
     }
 
-    /// Unlinks what was removed. Called off the beat, when no translation runs at so old a version.
+    /// Unlinks what was removed.
     pub(super) fn purge_rules(&self) {
-        if std::mem::take(&mut self.state.lock().garbage) {
-            let version = self.current_version();
-            self.tables.iter().for_each(|t| t.rules.purge(version));
-            self.groups.purge(version);
+        if std::mem::take(&mut self.state.lock().garbage) > 0 {
+            self.unlink_garbage();
         }
+    }
+
+    /// As [`Bridge::purge_rules`]. Translations that are under way at an earlier version find out by `purged`, and begin anew.
+    pub(super) fn unlink_garbage(&self) {
+        let version = self.current_version();
+        self.purged.fetch_max(version, Relaxed);
+        // Pairs with the fence in `Ctx::exit_bridge`: who misses something that is unlinked below sees the number stored above.
+        fence(Release);
+        self.tables.iter().for_each(|t| t.rules.purge(version));
+        self.groups.purge(version);
     }
 }
 

@@ -31,6 +31,8 @@ mod tables;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod under_way;
 
 pub use bundle::{BundleEntry, BundleFailed};
 pub use config::{
@@ -129,6 +131,8 @@ pub struct Bridge {
     /// Meters, shared with the views; they are the same in every version.
     pub(crate) meters: Arc<Versioned<Arc<meters::OfMeter>>>,
     pub(crate) version: Arc<AtomicU64>,
+    /// See [`BridgeView`](crate::model::BridgeView).
+    pub(crate) purged: Arc<AtomicU64>,
     pub(crate) of: Weak<Ofproto>,
     pub(crate) state: Mutex<State>,
     /// Held from a change of rules until its events are told, so that they are told in order. Before `state`.
@@ -151,8 +155,8 @@ pub(crate) struct State {
     timed: Vec<Linked>,
     /// The hidden rule that stands in for absent controllers.
     fail_open: Option<Linked>,
-    /// Removed rules wait for `purge`.
-    garbage: bool,
+    /// So many removed rules and groups wait for `purge`.
+    garbage: usize,
     /// By table.
     tables: Vec<tables::TableState>,
     interned: interned::Interned,
@@ -178,6 +182,7 @@ impl Bridge {
             groups: Arc::default(),
             meters: Arc::default(),
             version: Arc::new(AtomicU64::new(1)),
+            purged: Arc::default(),
             of,
             state: Mutex::new(State {
                 config,
@@ -186,7 +191,7 @@ impl Bridge {
                 refs: refs::Refs::default(),
                 timed: Vec::new(),
                 fail_open: None,
-                garbage: false,
+                garbage: 0,
                 tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
                 interned: interned::Interned::default(),
                 miss_to_controller: false,

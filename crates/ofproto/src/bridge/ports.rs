@@ -209,6 +209,7 @@ impl Bridge {
             groups: self.groups.clone(),
             meters: self.meters.clone(),
             version: self.version.clone(),
+            purged: self.purged.clone(),
             vlan_limit: vlan_limit(&state),
             miss_to_controller: state.miss_to_controller,
             frags: Fragments::from_flags(state.frag_flags),

@@ -26,6 +26,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) bridge: &'w BridgeView,
     /// Version of its rules.
     pub(super) version: u64,
+    /// Rules of a version that was read may have been gone when they were looked up.
+    pub(super) torn: bool,
 
     /// The packet as the pipeline has made it; `in_port` is the OpenFlow port.
     pub(super) flow: FlowKey,
@@ -106,6 +108,13 @@ impl<'w> Ctx<'w> {
         self.bridge = bridge;
         // Acquire pairs with the Release of the writer that stored the version after it had changed the rules.
         self.version = bridge.version.load(std::sync::atomic::Ordering::Acquire);
+    }
+    /// Leaves it again: all that was looked up there was there, or else the whole translation is in vain.
+    pub(super) fn exit_bridge(&mut self) {
+        use std::sync::atomic::{Ordering, fence};
+        // Pairs with the fence in `Bridge::unlink_garbage`.
+        fence(Ordering::Acquire);
+        self.torn |= self.bridge.purged.load(Ordering::Relaxed) > self.version;
     }
 
     /// Runs something one level deeper, on more machine stack if it gets short. Fails the translation at

@@ -54,6 +54,7 @@ impl Ctx<'_> {
             }
         }
         self.report_under(parent);
+        self.exit_bridge();
 
         self.flow = old_flow;
         (self.bridge, self.version) = old_bridge;

@@ -18,6 +18,9 @@ use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
 use smallvec::SmallVec;
 
+/// How often a translation is begun.
+const TRIES: usize = 16;
+
 /// A controller's packet-out.
 pub struct PacketOut<'a> {
     /// Which bridge.
@@ -84,14 +87,48 @@ pub(crate) enum Start<'a> {
 }
 
 /// Translates. `out` has the configuration's dependency already, and nothing else.
-pub(crate) fn run<'w>(
+///
+/// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it begins anew. The packet may be long under
+/// way (its thread may have been put aside), but hardly that often.
+pub(crate) fn run(
+    world: &World,
+    pipeline: &Pipeline,
+    bridge: &BridgeView,
+    input: &Input<'_>,
+    mut report: Option<&mut Report>,
+    out: &mut Translation,
+) -> Outcome {
+    let config = out.deps.first().copied();
+    for _ in 1..TRIES {
+        match once(world, pipeline, bridge, input, report.as_deref_mut(), out) {
+            (outcome, false) => return outcome,
+            // What is shown to people is what was found, and no packet goes by it.
+            (outcome, true) if report.is_some() => return outcome,
+            (_, true) => {
+                out.clear();
+                out.deps.extend(config);
+            }
+        }
+    }
+    let (outcome, torn) = once(world, pipeline, bridge, input, report, out);
+    if torn {
+        out.actions.clear();
+        out.actions
+            .push(heddle_datapath::Action::Drop(DropReason::Policy));
+        out.uncacheable = true;
+    }
+    outcome
+}
+
+/// As [`run`]; the flag says that some rules may have been missed.
+fn once<'w>(
     world: &'w World,
     pipeline: &'w Pipeline,
     bridge: &'w BridgeView,
     input: &Input<'_>,
     report: Option<&'w mut Report>,
     out: &'w mut Translation,
-) -> Outcome {
+) -> (Outcome, bool) {
     let mut flow = *input.key;
     flow.in_port = input.in_port;
     flow.actset_output = key_port(Port::UNSET);
@@ -101,6 +138,7 @@ pub(crate) fn run<'w>(
         recircs: &pipeline.recircs,
         bridge,
         version: 0,
+        torn: false,
         flow,
         base: flow,
         orig: *input.key,
@@ -143,7 +181,9 @@ pub(crate) fn run<'w>(
     let line = c.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
     c.report_under(line);
     c.pipeline(&input.start);
-    c.finish(flow)
+    c.exit_bridge();
+    let torn = c.torn;
+    (c.finish(flow), torn)
 }
 
 impl Ctx<'_> {

@@ -141,6 +141,7 @@ impl Lab {
                 groups: b.groups.clone(),
                 meters: Arc::default(),
                 version: b.version.clone(),
+                purged: Arc::default(),
                 vlan_limit: 2,
                 miss_to_controller: b.miss_to_controller,
                 frags: crate::model::Fragments::Normal,
