@@ -1,8 +1,9 @@
 //! The classifier: subtables by falling priority, versions, purge.
 
+use crate::entry::{Entry, FOREVER};
 use crate::mini::{MiniMask, MiniMatch};
 use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
-use crate::subtable::{Entry, FOREVER, Subtable};
+use crate::subtable::Subtable;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_sync::Replaced;
 use std::collections::hash_map::RandomState;

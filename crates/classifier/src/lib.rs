@@ -20,6 +20,7 @@
 //! subtables is the number of distinct masks. [`linear`] is the plain twin.
 
 mod classifier;
+mod entry;
 pub mod linear;
 mod mini;
 mod prefix;
@@ -31,6 +32,11 @@ mod tests;
 mod trie;
 
 pub use classifier::Classifier;
+pub use entry::Entry;
 pub use mini::{MiniMask, MiniMatch};
 pub use prefix::{MAX_TRACKED, PrefixField};
-pub use subtable::Entry;
+
+/// What readers and writers share, in one place: the model checker has its own (`tests/model.rs`).
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+}

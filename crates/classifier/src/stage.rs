@@ -13,7 +13,7 @@
 //!
 //! **Costs.** 8 bytes a slot; a quarter to three quarters of the slots are taken.
 
-use std::sync::atomic::AtomicU64;
+use crate::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A counted set of hashes, of bounded size.
@@ -111,7 +111,7 @@ impl StageIndex {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use proptest::prelude::*;

@@ -3,6 +3,7 @@
 //! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has grown full is replaced by a
 //! bigger one beside it, and the writer frees the old one when no reader is left.
 
+use crate::entry::Entry;
 use crate::mini::{Hasher, MiniMask};
 use crate::prefix::{N_FIELDS, PrefixField, Tries};
 use crate::slots::{Candidate, Slots};
@@ -12,10 +13,7 @@ use core::mem::offset_of;
 use heddle_flow::{FlowKey, FlowMask, N_WORDS};
 use heddle_sync::Replaced;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-/// Never removed.
-pub(crate) const FOREVER: u64 = u64::MAX;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// First words of the second and later stages: L2, L3, L4; the first stage is what is known without parsing.
 const STAGES: [usize; 3] = [
@@ -29,29 +27,6 @@ const PORTS: usize = STAGES[2];
 const fn word(offset: usize) -> usize {
     assert!(offset.is_multiple_of(8), "a stage begins with a word");
     offset / 8
-}
-
-/// One rule in a classifier.
-#[derive(Debug)]
-pub struct Entry<T> {
-    /// Masked words, in the order of the subtable's mask.
-    pub values: Arc<[u64]>,
-    /// Higher wins.
-    pub priority: i32,
-    /// First version that sees it.
-    pub added: u64,
-    pub(crate) removed: AtomicU64,
-    /// The caller's rule.
-    pub data: T,
-}
-
-impl<T> Entry<T> {
-    /// Whether lookups at `version` see it.
-    pub fn visible(&self, version: u64) -> bool {
-        // Relaxed: a reader that races with a removal may see either, and both are states of `version`; the
-        // generation that the remover bumps afterwards decides what may be cached.
-        self.added <= version && version < self.removed.load(Ordering::Relaxed)
-    }
 }
 
 /// A part of the mask that is looked at before the next.

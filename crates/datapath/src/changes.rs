@@ -397,7 +397,7 @@ impl Log {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use heddle_flow::Match;

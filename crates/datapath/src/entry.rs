@@ -12,11 +12,9 @@
 //!
 //! An entry of an extraordinary packet has its key elsewhere (`wide`); its first line is unused.
 
+use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
 use crate::compact::{CompactKey, CompactMask};
-use std::sync::atomic::{
-    AtomicU16, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, fence,
-};
-use zerocopy::FromZeros;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A cached flow. All zeros is a free one.
 #[repr(C, align(128))]

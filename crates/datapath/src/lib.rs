@@ -18,6 +18,7 @@ pub mod drops;
 mod entry;
 mod exec;
 pub mod format;
+mod generations;
 pub mod handle;
 mod hash;
 mod l1;
@@ -55,3 +56,9 @@ pub use handle::Datapath;
 pub use meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
 pub use translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{FlowDump, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView};
+
+/// What workers and others share, in one place: the model checker has its own (`tests/model.rs`).
+mod atomic {
+    pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
+    pub(crate) use zerocopy::FromZeros;
+}

@@ -9,9 +9,10 @@ use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 #[cfg(loom)]
-use loom::sync::{Arc, atomic::AtomicPtr};
+use loom::sync::atomic::AtomicPtr;
+use std::sync::Arc;
 #[cfg(not(loom))]
-use std::sync::{Arc, atomic::AtomicPtr};
+use std::sync::atomic::AtomicPtr;
 
 /// See the module's text.
 pub struct OnceArc<T> {
@@ -144,17 +145,19 @@ mod loom_tests {
     use super::*;
     use loom::cell::UnsafeCell;
     use loom::thread;
+    use std::sync::Weak;
 
     /// A value whose making the model checker sees: read before it was written would be reported as a race.
-    struct Value(UnsafeCell<u32>);
+    struct Value(UnsafeCell<u32>, Weak<()>);
 
     // SAFETY: written before it is shared, only read afterwards; the model checks that very claim.
     unsafe impl Send for Value {}
     // SAFETY: as above.
     unsafe impl Sync for Value {}
 
-    fn made(n: u32) -> Arc<Value> {
-        let value = Value(UnsafeCell::new(0));
+    /// `alive` counts values that were not dropped.
+    fn made(n: u32, alive: &Arc<()>) -> Arc<Value> {
+        let value = Value(UnsafeCell::new(0), Arc::downgrade(alive));
         // SAFETY: not shared yet.
         value.0.with_mut(|p| unsafe { *p = n });
         Arc::new(value)
@@ -168,9 +171,9 @@ mod loom_tests {
     #[test]
     fn one_of_two_writers_wins_and_readers_see_whole_values() {
         loom::model(|| {
-            let place = Arc::new(OnceArc::empty());
-            let other = place.clone();
-            let writer = thread::spawn(move || other.set(made(1)).is_ok());
+            let (place, alive) = (Arc::new(OnceArc::empty()), Arc::new(()));
+            let (other, counted) = (place.clone(), alive.clone());
+            let writer = thread::spawn(move || other.set(made(1, &counted)).is_ok());
             let other = place.clone();
             let reader = thread::spawn(move || {
                 let seen = other.get().map(read);
@@ -178,12 +181,14 @@ mod loom_tests {
                 let again = other.arc().map(|v| read(&v));
                 assert!(seen.is_none() || seen == again, "{seen:?} became {again:?}");
             });
-            let mine = place.set(made(2)).is_ok();
+            let mine = place.set(made(2, &alive)).is_ok();
             let theirs = writer.join().expect("the writer ends");
             reader.join().expect("the reader ends");
             assert!(mine != theirs, "exactly one fills it");
             assert_eq!(place.get().map(read), Some(if mine { 2 } else { 1 }));
-            // The model also reports an Arc that is never dropped.
+            assert_eq!(Arc::weak_count(&alive), 1, "the other value is gone");
+            drop(place);
+            assert_eq!(Arc::weak_count(&alive), 0);
         });
     }
 }
