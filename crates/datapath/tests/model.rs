@@ -1,6 +1,7 @@
 //! All interleavings of a worker and those who read its entries, and of changes and those who keep answers: `make models`.
 //!
-//! The files under test are compiled anew, with the model checker's atomics. Watches and verdicts are one worker's own, and not here.
+//! The files under test are compiled anew, with the model checker's atomics. Watches and verdicts are one worker's own, and not here; nor is the log of
+//! changes, which may be behind its generation: what it does not tell counts as anything.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -36,12 +37,9 @@ mod entry;
 mod generations;
 
 use atomic::AtomicU64;
-use changes::{Changed, Changes};
 use compact::CompactKey;
 use entry::{Entry, NewEntry};
 use generations::Generations;
-use heddle_classifier::MiniMatch;
-use heddle_flow::Match;
 use loom::model::Builder;
 use loom::thread;
 use std::sync::Arc;
@@ -135,40 +133,5 @@ fn an_answer_is_not_older_than_its_generation() {
         }
         writer.join().unwrap();
         assert_eq!((generations.any(), generations.read(slot).generation), (3, 3));
-    });
-}
-
-/// Who sees a table's generation move is told what it was about.
-#[test]
-fn a_change_that_is_seen_is_told() {
-    model(2, || {
-        let generations = Arc::new(Generations::default());
-        let slot = Generations::logged_slot_of(7);
-        let about = |dst: u32| {
-            let mut m = Match::any();
-            (m.key.nw_dst, m.mask.0.nw_dst) = (dst, u32::MAX);
-            let mut changes = Changes::default();
-            changes.add(&MiniMatch::new(&m));
-            changes
-        };
-        let before = generations.read(slot).generation;
-        let writer = {
-            let generations = generations.clone();
-            thread::spawn(move || {
-                for dst in 1..3 {
-                    generations.bump_changed(slot, about(dst));
-                }
-            })
-        };
-        let now = generations.read(slot).generation;
-        let mut told = Vec::new();
-        let all = generations.changed(slot, before, now, &mut |c| {
-            c.each(|_, _, v| told.push(v));
-            true
-        });
-        // Nobody has ever changed it: there is no log.
-        assert!(all || now == before, "not all was told");
-        assert_eq!(told.len() as u64, now - before);
-        writer.join().unwrap();
     });
 }
