@@ -3,6 +3,7 @@
 //! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
 
 use crate::meter::Meter;
+use heddle_flow::Nsh;
 use std::sync::Arc;
 
 /// A datapath port number. [`PortNo::NONE`] is no port.
@@ -128,6 +129,28 @@ pub enum Action {
     },
     /// Rewrite the outermost label stack entry.
     SetMpls(Masked<u32>),
+    /// Put a label stack entry in front of the whole packet, which has no Ethernet header then.
+    AddMpls {
+        /// Label stack entry.
+        lse: u32,
+        /// EtherType.
+        ethertype: u16,
+    },
+    /// Push an Ethernet header onto a packet without one.
+    PushEth {
+        /// Source.
+        src: [u8; 6],
+        /// Destination.
+        dst: [u8; 6],
+    },
+    /// Pop the Ethernet header with its tags.
+    PopEth,
+    /// Push a network service header in front of the whole packet.
+    PushNsh(NshHeader),
+    /// Pop a network service header. What is behind it is known when the packet is parsed again.
+    PopNsh,
+    /// Rewrite the network service header.
+    SetNsh(Masked<Nsh>),
     /// Cut the next output to this many bytes.
     Trunc(u32),
     /// Run a list on a copy.
@@ -163,6 +186,15 @@ pub enum Action {
     Drop(DropReason),
 }
 
+/// A network service header to be pushed.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct NshHeader {
+    /// Its fields.
+    pub fields: Nsh,
+    /// Metadata of type 2: options, a multiple of four bytes and at most [`heddle_wire::nsh::MAX_METADATA`].
+    pub options: Vec<u8>,
+}
+
 /// Hashes that the datapath computes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum HashAlg {
@@ -185,8 +217,10 @@ pub enum DropReason {
     TooManyResubmits,
     /// The OpenFlow stack grew too large.
     StackTooDeep,
-    /// An action whose datapath is not there (named in the log).
-    UnsupportedAction,
+    /// A header was to be pushed onto or popped off a packet of another kind.
+    UnsupportedPacketType,
+    /// More label stack entries than a key holds.
+    TooManyMplsLabels,
     /// The bridge or port is gone.
     NoPort,
     /// Reserved multicast, spanning tree or another bridging rule.

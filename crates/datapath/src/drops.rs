@@ -45,6 +45,8 @@ kinds! {
     Headroom = "datapath_drop_no_headroom",
     /// A header that the actions rewrite lies beyond the packet's private bytes.
     Header = "datapath_drop_header_missing",
+    /// A network service header to be popped says wrong lengths, or that it hides something unknown.
+    NshDecap = "datapath_drop_nsh_decap_error",
     /// Actions nested too deeply.
     Nesting = "datapath_drop_action_nesting",
     /// More copies of the packets of one burst than a worker may hold.
@@ -63,8 +65,10 @@ kinds! {
     TooManyResubmits = "drop_action_too_many_resubmit",
     /// The OpenFlow stack grew too large.
     StackTooDeep = "drop_action_stack_too_deep",
-    /// An action that this switch does not have.
-    Unsupported = "drop_action_unsupported",
+    /// A header was to be pushed onto or popped off a packet of another kind.
+    UnsupportedPacketType = "drop_action_unsupported_packet_type",
+    /// More label stack entries than are looked at.
+    TooManyMplsLabels = "drop_action_too_many_mpls_labels",
     /// The bridge or port is gone.
     NoPort = "drop_action_bridge_not_found",
     /// Connection tracking, which this switch does not have yet.
@@ -83,7 +87,8 @@ impl From<DropReason> for DropKind {
             DropReason::RecursionTooDeep => DropKind::RecursionTooDeep,
             DropReason::TooManyResubmits => DropKind::TooManyResubmits,
             DropReason::StackTooDeep => DropKind::StackTooDeep,
-            DropReason::UnsupportedAction => DropKind::Unsupported,
+            DropReason::UnsupportedPacketType => DropKind::UnsupportedPacketType,
+            DropReason::TooManyMplsLabels => DropKind::TooManyMplsLabels,
             DropReason::NoPort => DropKind::NoPort,
             DropReason::Bridging => DropKind::Bridging,
             DropReason::Conntrack => DropKind::Conntrack,

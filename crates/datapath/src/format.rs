@@ -3,6 +3,8 @@
 //! The text is an interface: scripts and Open vSwitch's own tests parse it. Masked set actions print only the fields that
 //! are written, with `/mask` where not all bits are.
 
+mod encap;
+
 use crate::action::{Action, HashAlg, Masked, PortNo};
 use crate::view::FlowDump;
 use heddle_flow::odp::KeyText;
@@ -318,6 +320,12 @@ fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
                 "set(mpls(label={l}/{lm:#x},tc={c}/{cm:x},ttl={t}/{tm:#x},bos={b}/{bm:x}))"
             );
         }
+        Action::AddMpls { .. }
+        | Action::PushEth { .. }
+        | Action::PopEth
+        | Action::PushNsh(_)
+        | Action::PopNsh
+        | Action::SetNsh(_) => encap::action(s, a),
         Action::Trunc(n) => _ = write!(s, "trunc({n})"),
         Action::Clone(inner) => {
             s.push_str("clone(");

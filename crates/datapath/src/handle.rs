@@ -223,23 +223,32 @@ impl Datapath {
 
     // -- packets from the control plane
 
-    /// Runs `actions` on `packet` on a worker; returns when they have run and the outputs were handed to the ports.
+    /// Runs `actions` on `packet`, which is of a type ([`heddle_flow::packet_type`]), on a worker; returns when they have run and the
+    /// outputs were handed to the ports.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
-    pub fn inject(&self, packet: Packet, in_port: PortNo, actions: Vec<Action>) -> Result<(), DatapathError> {
-        self.run(packet, in_port, Some(Arc::new(Program::compile(&actions))))
+    pub fn inject(
+        &self,
+        packet: Packet,
+        packet_type: u32,
+        in_port: PortNo,
+        actions: Vec<Action>,
+    ) -> Result<(), DatapathError> {
+        let program = Arc::new(Program::compile(&actions));
+        self.run(packet, packet_type, in_port, Some(program))
     }
     /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is done.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
     pub fn inject_translate(&self, packet: Packet, in_port: PortNo) -> Result<(), DatapathError> {
-        self.run(packet, in_port, None)
+        self.run(packet, heddle_flow::packet_type::ETHERNET, in_port, None)
     }
     fn run(
         &self,
         mut packet: Packet,
+        packet_type: u32,
         in_port: PortNo,
         program: Option<Arc<Program>>,
     ) -> Result<(), DatapathError> {
@@ -250,7 +259,7 @@ impl Datapath {
             let control = self.control.lock();
             Arc::clone(&control.worker_of(in_port).ok_or(DatapathError::Timeout)?.commands)
         };
-        if !commands.send(Command::Run(Box::new(packet), program, tx)) {
+        if !commands.send(Command::Run(Box::new(packet), packet_type, program, tx)) {
             return Err(DatapathError::Timeout);
         }
         rx.recv_timeout(PATIENCE)

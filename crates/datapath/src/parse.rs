@@ -6,9 +6,9 @@
 
 use crate::compact::{CompactKey, Frame, VIEW};
 use crate::exec::Meta;
-use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
 use heddle_flow::key::frag;
+use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{HEAD_SPACE, Packet};
 use heddle_wire::ip::{Ipv6, Ipv6Ext, proto};
 use heddle_wire::split;
@@ -130,12 +130,16 @@ impl Parsed {
     }
     #[cold]
     fn odd(&mut self, i: u16, p: &mut Packet, vlan_limit: u8) {
-        let total = p.len();
-        if total < MIN_FRAME {
-            return self.start(i, Kind::Runt, total);
+        if p.len() < MIN_FRAME {
+            return self.start(i, Kind::Runt, p.len());
         }
+        self.push_wide(i, p, packet_type::ETHERNET, vlan_limit);
+    }
+    /// As [`Self::push`] a packet of any type, by its full key.
+    pub(crate) fn push_wide(&mut self, i: u16, p: &mut Packet, packet_type: u32, vlan_limit: u8) {
+        let total = p.len();
         let at = self.wide.len();
-        self.wide.push(parse(p, vlan_limit));
+        self.wide.push(parse(p, packet_type, vlan_limit));
         if let (Some(run), Some((before, [new]))) = (self.runs.last_mut(), self.wide.split_last_chunk::<1>())
             && run.kind == Kind::Wide(u8::try_from(at.wrapping_sub(1)).unwrap_or(u8::MAX))
             && before.last() == Some(new)
@@ -165,7 +169,7 @@ impl Parsed {
             } => at,
             Run { full: NO_KEY, .. } => {
                 let at = u8::try_from(self.wide.len()).expect("a burst has fewer packets");
-                self.wide.push(parse(p, vlan_limit));
+                self.wide.push(parse(p, packet_type::ETHERNET, vlan_limit));
                 self.runs[r].full = at;
                 at
             }
@@ -211,13 +215,13 @@ impl Parsed {
     }
 }
 
-/// Makes the full key of `p` (`in_port` from the packet) and says where its layers are. A packet whose
+/// Makes the full key of `p`, which is of this type (`in_port` from the packet), and says where its layers are. A packet whose
 /// headers go on in its foreign tail gets a longer head, or is made private, for that.
-pub(crate) fn parse(p: &mut Packet, vlan_limit: u8) -> (FlowKey, Meta) {
+pub(crate) fn parse(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
     let mut key = FlowKey::default();
     let hint = Hint {
         total_len: p.len(),
-        packet_type: 0,
+        packet_type,
         vlan_limit,
     };
     let mut layers = extract(p.head(), &hint, &mut key);
@@ -236,6 +240,7 @@ pub(crate) fn parse(p: &mut Packet, vlan_limit: u8) -> (FlowKey, Meta) {
         l4_end: p.len().saturating_sub(layers.l2_pad.into()),
         proto: key.nw_proto,
         later_fragment: key.nw_frag & frag::LATER != 0,
+        packet_type,
         ..Meta::default()
     };
     if key.dl_type == 0x86dd && layers.l3 != NO_OFFSET {

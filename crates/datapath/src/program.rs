@@ -9,6 +9,7 @@
 
 use crate::action::{Action, DropReason, Upcall};
 use crate::drops::DropKind;
+use crate::exec::encap;
 use crate::meter::Meter;
 use std::sync::Arc;
 
@@ -201,7 +202,13 @@ impl Compiler {
                 | Action::PopVlan
                 | Action::PushMpls { .. }
                 | Action::PopMpls { .. }
-                | Action::SetMpls(_) => {
+                | Action::SetMpls(_)
+                | Action::AddMpls { .. }
+                | Action::PushEth { .. }
+                | Action::PopEth
+                | Action::PushNsh(_)
+                | Action::PopNsh
+                | Action::SetNsh(_) => {
                     self.unshare(shared);
                     self.ops.push(Op::Apply(action.clone()));
                 }
@@ -271,8 +278,11 @@ impl Compiler {
 /// then, so what is pushed afterwards comes on top.
 pub(crate) fn growth(action: &Action) -> i32 {
     match action {
-        Action::PushVlan { .. } | Action::PushMpls { .. } => 4,
+        Action::PushVlan { .. } | Action::PushMpls { .. } | Action::AddMpls { .. } => 4,
         Action::PopVlan | Action::PopMpls { .. } => -4,
+        Action::PushEth { .. } => encap::ETHERNET.into(),
+        Action::PopEth => (-encap::ETHERNET).into(),
+        Action::PushNsh(header) => i32::try_from(encap::nsh_len(header)).unwrap_or(0),
         _ => 0,
     }
 }

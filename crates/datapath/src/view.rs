@@ -13,6 +13,8 @@ pub struct UpcallPacket {
     pub upcall: Arc<Upcall>,
     /// The packet as it was at the action, cut to `upcall.max_len`.
     pub bytes: Vec<u8>,
+    /// What it begins with, see [`heddle_flow::packet_type`].
+    pub packet_type: u32,
     /// Its whole length before it was cut.
     pub total_len: usize,
     /// Port that it came in by.

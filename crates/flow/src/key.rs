@@ -99,6 +99,28 @@ impl Nsh {
     }
 }
 
+macro_rules! nsh_ops {
+    ($($trait:ident $f:ident $op:tt),*) => {$(
+        impl core::ops::$trait for Nsh {
+            type Output = Self;
+            fn $f(self, o: Self) -> Self {
+                Self {
+                    flags: self.flags $op o.flags,
+                    ttl: self.ttl $op o.ttl,
+                    mdtype: self.mdtype $op o.mdtype,
+                    np: self.np $op o.np,
+                    path: self.path $op o.path,
+                    c1: self.c1 $op o.c1,
+                    c2: self.c2 $op o.c2,
+                    c3: self.c3 $op o.c3,
+                    c4: self.c4 $op o.c4,
+                }
+            }
+        }
+    )*};
+}
+nsh_ops!(BitAnd bitand &, BitOr bitor |, BitXor bitxor ^);
+
 /// Packet types: namespace << 16 | type. A packet without an Ethernet header has the namespace of EtherTypes.
 pub mod packet_type {
     use heddle_wire::eth::ethertype;
@@ -269,6 +291,9 @@ impl Default for FlowKey {
 
 /// Words of the key that tell of the tunnel: those before the pipeline's own.
 const TUNNEL_WORDS: usize = std::mem::offset_of!(FlowKey, metadata) / 8;
+/// First word of the key that tells of the packet's headers.
+const HEADER_WORD: usize = std::mem::offset_of!(FlowKey, dl_dst) / 8;
+const _: () = assert!(std::mem::offset_of!(FlowKey, dl_dst).is_multiple_of(8));
 /// Words of the key up to the VLAN tags.
 const L2_WORDS: usize = std::mem::offset_of!(FlowKey, mpls_lse) / 8;
 const _: () = assert!(std::mem::offset_of!(FlowKey, mpls_lse).is_multiple_of(8));
@@ -284,6 +309,10 @@ impl FlowKey {
     /// The key as words, to write.
     pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
         zerocopy::transmute_mut!(self)
+    }
+    /// Takes all that is in the packet from another key: the members from the Ethernet addresses on.
+    pub fn copy_headers(&mut self, from: &FlowKey) {
+        self.words_mut()[HEADER_WORD..].copy_from_slice(&from.words()[HEADER_WORD..]);
     }
     /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it); all zero: none.
     pub fn copy_tunnel(&mut self, from: &FlowKey) {
@@ -375,6 +404,42 @@ impl Match {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn headers_are_copied_and_nothing_else() {
+        let mut from = FlowKey::default();
+        from.words_mut().fill(u64::MAX);
+        let mut key = FlowKey::default();
+        key.copy_headers(&from);
+        let others = FlowKey {
+            metadata: 0,
+            regs: [0; 16],
+            skb_priority: 0,
+            pkt_mark: 0,
+            dp_hash: 0,
+            in_port: 0,
+            recirc_id: 0,
+            conj_id: 0,
+            ct_state: 0,
+            ct_mark: 0,
+            ct_label: [0; 16],
+            ct_nw_src: 0,
+            ct_nw_dst: 0,
+            ct_ipv6_src: [0; 16],
+            ct_ipv6_dst: [0; 16],
+            ct_tp_src: 0,
+            ct_tp_dst: 0,
+            ct_zone: 0,
+            ct_nw_proto: 0,
+            _pad1: 0,
+            actset_output: 0,
+            packet_type: 0,
+            ..from
+        };
+        from = others;
+        from.copy_tunnel(&FlowKey::default());
+        assert_eq!(key, from);
+    }
 
     #[test]
     fn the_tunnel_is_copied_and_nothing_else() {

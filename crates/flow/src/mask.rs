@@ -81,8 +81,8 @@ impl FlowMask {
                 m.arp_tha = [0xff; 6];
                 return mask;
             }
-            // That there is no IP header behind it counts, too.
-            ethertype::NSH => m.nsh = Nsh::ONES,
+            // That there is no IP header behind it counts, too. A key without EtherType is none of a packet, and shows no such header.
+            ethertype::NSH if k.dl_type == ty => m.nsh = Nsh::ONES,
             _ => {
                 if is_mpls(ty) {
                     for (lse, lse_mask) in k.mpls_lse.iter().zip(&mut m.mpls_lse) {

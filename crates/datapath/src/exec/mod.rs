@@ -8,6 +8,7 @@
 //! burst. A packet that was queued is not written any more (the compiler's invariant).
 
 pub(crate) mod csum;
+pub(crate) mod encap;
 mod set;
 mod tags;
 #[cfg(test)]
@@ -50,6 +51,8 @@ pub(crate) struct Meta {
     pub(crate) routing_header: bool,
     pub(crate) priority: u32,
     pub(crate) mark: u32,
+    /// What the packet begins with, see [`heddle_flow::packet_type`].
+    pub(crate) packet_type: u32,
     /// The hash that the next recirculation is to know.
     pub(crate) hash: Option<(HashAlg, u32)>,
 }
@@ -330,6 +333,7 @@ impl Exec<'_> {
         self.upcalls.push(UpcallPacket {
             upcall: Arc::clone(upcall),
             bytes,
+            packet_type: meta.packet_type,
             total_len,
             in_port,
             key,
@@ -358,7 +362,13 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action) -> Result<(), DropKin
         Action::PopVlan => tags::pop_vlan(p, meta),
         Action::PushMpls { lse, ethertype } => tags::push_mpls(p, meta, *lse, *ethertype),
         Action::PopMpls { ethertype } => tags::pop_mpls(p, meta, *ethertype),
-        Action::SetMpls(m) => tags::set_mpls(p, m),
+        Action::SetMpls(m) => tags::set_mpls(p, meta, m),
+        Action::AddMpls { lse, ethertype } => encap::add_mpls(p, meta, *lse, *ethertype),
+        Action::PushEth { src, dst } => encap::push_eth(p, meta, *src, *dst),
+        Action::PopEth => encap::pop_eth(p, meta),
+        Action::PushNsh(header) => encap::push_nsh(p, meta, header),
+        Action::PopNsh => return encap::pop_nsh(p, meta).ok_or(DropKind::NshDecap),
+        Action::SetNsh(m) => encap::set_nsh(p, meta, m),
         Action::SetPriority(m) => {
             meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);
             Ok(())

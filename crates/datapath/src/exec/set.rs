@@ -7,6 +7,7 @@
 use super::Meta;
 use super::csum::{Part, changed};
 use crate::action::{Action, Masked};
+use heddle_flow::packet_type;
 use heddle_packet::Packet;
 use heddle_wire::arp::Arp;
 use heddle_wire::checksum::{update16, update32};
@@ -40,6 +41,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
     let l4 = (meta.l4 != u16::MAX && !meta.later_fragment).then_some(usize::from(meta.l4));
     let offload = p.offload;
     match action {
+        Action::SetEth { .. } if meta.packet_type != packet_type::ETHERNET => return None,
         Action::SetEth { src, dst } => {
             let d: &mut [u8; 6] = at(p.head_mut(), 0)?;
             *d = bytes(*d, dst);

@@ -378,7 +378,7 @@ fn packets_to_and_from_the_control_plane() {
         .unwrap();
     let mut again = None;
     assert_eq!(s.dp.take_upcalls(10, &mut |u| again = u.packet), 1);
-    s.dp.inject(again.unwrap(), PortNo(1), vec![Action::Output(PortNo(2))])
+    s.dp.inject(again.unwrap(), 0, PortNo(1), vec![Action::Output(PortNo(2))])
         .unwrap();
     assert_eq!(s.b.take(), std::slice::from_ref(&frame));
     assert_eq!(

@@ -115,7 +115,7 @@ fn shutdown_ends_all() {
     dp.shutdown();
     dp.shutdown();
     assert!(matches!(
-        dp.inject(heddle_packet::Packet::new(), PortNo(1), vec![]),
+        dp.inject(heddle_packet::Packet::new(), 0, PortNo(1), vec![]),
         Err(DatapathError::Timeout)
     ));
     drop(dp);

@@ -13,7 +13,7 @@ use crate::exec::Live;
 use crate::parse::{Kind, Run};
 use crate::program::{Program, Shape};
 use crate::shared::UNSET;
-use heddle_flow::FlowKey;
+use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::BURST;
 use heddle_sys::Tsc;
 use std::sync::Arc;
@@ -112,6 +112,12 @@ impl Worker {
         s.once.clear();
         s.parsed.clear();
         let vlan_limit = self.shared.vlan_limit.load(Relaxed);
+        if s.packet_type != packet_type::ETHERNET {
+            for (i, p) in (0..).zip(s.burst.iter_mut()) {
+                s.parsed.push_wide(i, p, s.packet_type, vlan_limit);
+            }
+            return;
+        }
         for (i, p) in (0..).zip(s.burst.iter_mut()) {
             s.parsed.push(i, p, vlan_limit);
         }

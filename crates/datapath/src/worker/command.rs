@@ -29,8 +29,8 @@ pub(crate) enum Command {
     DelRx(u32, Sender<Reply>),
     /// Forget this port; its queues come back.
     DelPort(u32, Sender<Reply>),
-    /// Forward one packet: by the program, or as if it had been received.
-    Run(Box<Packet>, Option<Arc<Program>>, Sender<Reply>),
+    /// Forward one packet of this type: by the program, or as if it had been received.
+    Run(Box<Packet>, u32, Option<Arc<Program>>, Sender<Reply>),
     /// These entries (slot, id) are of no use any more, or are right with this verdict.
     Findings(Vec<(u32, u64, Option<Arc<Verdict>>)>),
     /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
@@ -135,13 +135,15 @@ impl Worker {
                 let tx = self.tx.remove(no).map(|p| p.queue);
                 let _ = reply.send(Reply::Queues(queues, tx));
             }
-            Command::Run(packet, program, reply) => {
+            Command::Run(packet, packet_type, program, reply) => {
                 if let (None, Some(c)) = (&program, self.tx.counters(packet.in_port)) {
                     c.rx_packets.add(1);
                     c.rx_bytes.add(packet.len() as u64);
                 }
                 self.scratch.burst.push(*packet);
+                self.scratch.packet_type = packet_type;
                 self.burst(program.as_ref(), Tsc::now());
+                self.scratch.packet_type = heddle_flow::packet_type::ETHERNET;
                 let _ = reply.send(Reply::Done);
             }
             Command::Findings(list) => self.findings.extend(list),

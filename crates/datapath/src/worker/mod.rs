@@ -205,6 +205,8 @@ struct Source {
 /// Scratch space for one burst, reused.
 struct Scratch {
     burst: Burst,
+    /// What its packets begin with. Queues receive Ethernet frames only.
+    packet_type: u32,
     /// Empty but while a queue is read that is to have a short turn.
     spare: Burst,
     sources: Vec<Source>,
@@ -288,6 +290,7 @@ impl Worker {
             cache: p.cache,
             scratch: Scratch {
                 burst: Burst::new(),
+                packet_type: heddle_flow::packet_type::ETHERNET,
                 spare: Burst::new(),
                 sources: Vec::new(),
                 copies: Vec::new(),

@@ -78,7 +78,11 @@ impl Worker {
             burst: &mut s.burst,
             copies: &mut s.copies,
         };
-        let (mut key, mut meta) = parse(live.get_mut(r.id), self.shared.vlan_limit.load(Relaxed));
+        let (mut key, mut meta) = parse(
+            live.get_mut(r.id),
+            r.meta.packet_type,
+            self.shared.vlan_limit.load(Relaxed),
+        );
         key.recirc_id = r.recirc;
         (key.skb_priority, key.pkt_mark) = (r.meta.priority, r.meta.mark);
         (meta.priority, meta.mark) = (r.meta.priority, r.meta.mark);

@@ -394,7 +394,7 @@ fn l2_5(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, masked: bool) -> fmt::Resu
             })?;
         }
         t if is_mpls(t) => mpls(w, k, m)?,
-        ethertype::NSH => w.attr("nsh", m.nsh != Nsh::default(), |w| nsh(w, k, m))?,
+        ethertype::NSH => w.attr("nsh", m.nsh != Nsh::default(), |w| nsh(w, &k.nsh, &m.nsh))?,
         _ => {}
     }
     l4(w, k, m)
@@ -459,8 +459,20 @@ fn mpls(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
     })
 }
 
-fn nsh(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
-    let (k, m) = (&k.nsh, &m.nsh);
+/// The fields of a network service header that count, as keys and actions that set them have them.
+pub fn nsh_fields(value: &Nsh, mask: &Nsh) -> String {
+    let mut text = String::new();
+    let mut w = Writer {
+        f: &mut text,
+        verbose: false,
+        first: true,
+    };
+    // Writing to a string does not fail.
+    let _ = nsh(&mut w, value, mask);
+    text
+}
+
+fn nsh(w: &mut Writer<'_>, k: &Nsh, m: &Nsh) -> fmt::Result {
     w.nsh_byte("flags", k.flags, m.flags)?;
     w.nsh_byte("ttl", k.ttl, m.ttl)?;
     w.nsh_byte("mdtype", k.mdtype, m.mdtype)?;

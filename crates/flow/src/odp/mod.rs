@@ -14,7 +14,7 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
-pub use format::{KeyText, format_key};
+pub use format::{KeyText, format_key, nsh_fields};
 pub use parse::{parse_flow, parse_key};
 
 /// No port: the value of a key's `in_port` where the text has none.
