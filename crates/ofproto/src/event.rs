@@ -35,6 +35,7 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
     });
     let fields = FlowKey {
         pkt_mark: upcall.key.pkt_mark,
+        packet_type: upcall.packet_type,
         ..*meta.metadata()
     };
     let event = PacketInEvent {
@@ -75,6 +76,7 @@ fn pipeline_fields(key: &FlowKey) -> Match {
     k.tun_src = full(key.tun_src);
     k.tun_dst = full(key.tun_dst);
     k.pkt_mark = full(key.pkt_mark);
+    k.packet_type = full(key.packet_type);
     k.ct_state = full(key.ct_state);
     k.ct_mark = full(key.ct_mark);
     k.ct_zone = if key.ct_zone == 0 { 0 } else { u16::MAX };

@@ -8,8 +8,8 @@ use crate::xlate;
 use crate::xlate::{key_port, of_port};
 use heddle_datapath::action::{Action as Set, Masked};
 use heddle_datapath::{PortNo, Translation};
-use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
+use heddle_flow::{FlowKey, Match};
 use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
 use heddle_openflow::message::{FlowMod, PacketIn, PacketOut};
 use heddle_openflow::{
@@ -51,12 +51,7 @@ impl Bridge {
         let in_port = of_port(po.in_port().0);
         check_in_port(in_port)?;
         let packet = Packet::from_bytes(&po.data);
-        let mut key = FlowKey::default();
-        extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
-        let said = po.metadata.key.words().iter().zip(po.metadata.mask.words());
-        for (word, (value, mask)) in key.words_mut().iter_mut().zip(said) {
-            *word = *word & !mask | value & mask;
-        }
+        let mut key = key_of(&packet, &po.metadata);
         key.in_port = key_port(in_port);
         check_actions(&po.actions, &exactly(&key), &self.check_context(version, 0))?;
         Ok(Injected { packet, key, in_port })
@@ -94,12 +89,7 @@ impl Bridge {
     pub(super) fn resume(&self, version: Version, p: &PacketIn) -> Result<(), ErrorKind> {
         let c = decode_continuation(version, &p.continuation)?;
         let packet = Packet::from_bytes(&p.data);
-        let mut key = FlowKey::default();
-        extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
-        let said = p.metadata.key.words().iter().zip(p.metadata.mask.words());
-        for (word, (value, mask)) in key.words_mut().iter_mut().zip(said) {
-            *word = *word & !mask | value & mask;
-        }
+        let key = key_of(&packet, &p.metadata);
         let Some(of) = self.of.upgrade() else {
             return Ok(());
         };
@@ -153,7 +143,7 @@ impl Bridge {
                 actions.insert(0, Set::SetPriority(whole(key.skb_priority)));
             }
             let from = from.or_else(|| self.dp_port(in_port)).unwrap_or(PortNo::NONE);
-            if let Err(e) = dp.inject(packet, from, actions) {
+            if let Err(e) = dp.inject(packet, key.packet_type, from, actions) {
                 log::warn!(target: "ofproto", "{}: packet-out was not carried out: {e}", self.name);
             }
         }
@@ -228,6 +218,21 @@ impl Bridge {
     }
 }
 
+/// What a packet's bytes say, and what a controller says that goes with it; the packet type is of the latter.
+fn key_of(packet: &Packet, metadata: &Match) -> FlowKey {
+    let hint = Hint {
+        packet_type: metadata.key.packet_type,
+        ..Hint::ethernet(packet.len())
+    };
+    let mut key = FlowKey::default();
+    extract(packet.head(), &hint, &mut key);
+    let said = metadata.key.words().iter().zip(metadata.mask.words());
+    for (word, (value, mask)) in key.words_mut().iter_mut().zip(said) {
+        *word = *word & !mask | value & mask;
+    }
+    key
+}
+
 /// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a source.
 fn check_in_port(port: OfPort) -> Result<(), ErrorKind> {
     let reserved = matches!(port, OfPort::LOCAL | OfPort::NONE | OfPort::CONTROLLER);
@@ -239,8 +244,8 @@ fn check_in_port(port: OfPort) -> Result<(), ErrorKind> {
 }
 
 /// A match on everything that `key` says: what the packet certainly has.
-fn exactly(key: &FlowKey) -> heddle_flow::Match {
-    let mut m = heddle_flow::Match {
+fn exactly(key: &FlowKey) -> Match {
+    let mut m = Match {
         key: *key,
         ..Default::default()
     };

@@ -244,7 +244,15 @@ impl Ctx<'_> {
             Action::CheckPktLarger(_) => {}
             // Tunnel options, which no packet has yet.
             Action::DeleteField(_) => {}
-            Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => self.unsupported_type(),
+            Action::Encap(e) => self.encap(e),
+            Action::Decap(ty) => {
+                if self.decap(*ty) {
+                    // What is behind the header is to be parsed.
+                    self.freeze();
+                    return Go::Done;
+                }
+            }
+            Action::DecNshTtl => return Go::on(self.dec_nsh_ttl()),
             Action::Ct(_) | Action::Nat(_) => self.no_conntrack(),
             // No packet is tracked.
             Action::CtClear => {}
@@ -271,10 +279,6 @@ impl Ctx<'_> {
     pub(super) fn slow(&mut self) {
         self.out.uncacheable = true;
         self.is_slow = true;
-    }
-
-    fn unsupported_type(&mut self) {
-        self.error = Some(XlateError::UnsupportedPacketType);
     }
 
     fn meter(&mut self, id: u32) {

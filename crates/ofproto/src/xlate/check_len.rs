@@ -28,6 +28,7 @@ impl Ctx<'_> {
             self.stack.clone_from(&stack);
             self.action_set.clone_from(&set);
             (self.flow, self.base, self.was_mpls) = (flow, base, was_mpls);
+            self.pending = None;
             self.out.actions.drain(at..).collect()
         });
         self.exit = exit;

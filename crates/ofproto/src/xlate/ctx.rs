@@ -67,6 +67,10 @@ pub(crate) struct Ctx<'w> {
     pub(super) error: Option<XlateError>,
     /// Why nothing was output, where there was a reason.
     pub(super) drop_hint: Option<DropReason>,
+    /// A header that was pushed or popped in `flow`, and not in `base`.
+    pub(super) pending: Option<Pending>,
+    /// How many such changes were emitted.
+    pub(super) restacked: u32,
     /// The last MPLS label is gone: what is behind it was not parsed.
     pub(super) was_mpls: bool,
     pub(super) stack: Vec<(FieldValue, u16)>,
@@ -82,6 +86,15 @@ pub(crate) struct Ctx<'w> {
     pub(super) learn: bool,
     pub(super) now_ms: u64,
     pub(super) report: Option<&'w mut Report>,
+}
+
+/// A change of what the packet begins with, that is still to be emitted.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum Pending {
+    /// A header was pushed; the options of a network service header.
+    Encap(Vec<u8>),
+    /// A header was popped.
+    Decap,
 }
 
 /// A port as keys hold it: reserved ports in 16 bits.

@@ -26,6 +26,11 @@ fn size(action: &Action) -> usize {
         Action::PopVlan => attr(0),
         Action::PushMpls { .. } => attr(8),
         Action::PopMpls { .. } => attr(2),
+        Action::AddMpls { .. } => attr(12),
+        Action::PushEth { .. } => attr(12),
+        Action::PopEth | Action::PopNsh => attr(0),
+        Action::PushNsh(header) => attr(attr(attr(8) + attr(header.options.len().max(16)))),
+        Action::SetNsh(_) => attr(attr(attr(2 * 8) + attr(2 * 16))),
         Action::Trunc(_) | Action::Drop(_) => attr(4),
         Action::Clone(list) => attr(list.iter().map(size).sum()),
         #[allow(unreachable_patterns)] // actions that the datapath has learned since

@@ -66,12 +66,14 @@ impl Ctx<'_> {
         let (flow, was_mpls) = (self.flow, self.was_mpls);
         let in_bucket = std::mem::replace(&mut self.in_bucket, true);
         let steps: SmallVec<[Step<'_>; 8]> = b.list.iter().map(Step::Action).collect();
+        let mark = self.mark();
         self.depth += 1;
         self.run_list(&steps, last);
         self.depth -= 1;
         if self.freezing {
             self.finish_freezing();
         }
+        self.settle(mark, last);
         self.in_bucket = in_bucket;
         self.flow = flow;
         self.was_mpls = was_mpls;

@@ -12,6 +12,8 @@ pub(super) mod eth {
     pub(in crate::xlate) const IPV6: u16 = 0x86dd;
     pub(in crate::xlate) const MPLS: u16 = 0x8847;
     pub(in crate::xlate) const MPLS_MCAST: u16 = 0x8848;
+    pub(in crate::xlate) const NSH: u16 = 0x894f;
+    pub(in crate::xlate) const TEB: u16 = 0x6558;
 }
 
 /// IP protocols that translation decides by.

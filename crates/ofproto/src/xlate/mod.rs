@@ -25,6 +25,7 @@ mod conjunction;
 mod controller;
 mod ctx;
 mod emit;
+mod encap;
 mod flood;
 mod freeze;
 mod group;

@@ -7,7 +7,7 @@ use super::ctx::Ctx;
 use super::limits::XlateError;
 use super::mask::{eth, is_ip_any, is_mpls};
 use super::report::Kind;
-use heddle_flow::{FlowKey, FlowMask, key::N_MPLS};
+use heddle_flow::{FlowKey, FlowMask, Nsh, key::N_MPLS};
 
 /// Bits of a label stack entry (RFC 3032, 2.1).
 pub(super) mod lse {
@@ -75,7 +75,7 @@ pub(super) fn pop(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut F
 }
 
 /// Everything behind the EtherType is unknown once there is a label before it.
-fn clear_l3(key: &mut FlowKey) {
+pub(super) fn clear_l3(key: &mut FlowKey) {
     *key = FlowKey {
         nw_src: 0,
         nw_dst: 0,
@@ -93,6 +93,7 @@ fn clear_l3(key: &mut FlowKey) {
         tp_src: 0,
         tp_dst: 0,
         igmp_group: 0,
+        nsh: Nsh::default(),
         dp_hash: 0,
         ..*key
     };
@@ -102,7 +103,7 @@ impl Ctx<'_> {
     pub(super) fn push_mpls(&mut self, ethertype: u16) {
         let n = count(&self.flow, Some(&mut self.wc));
         if n >= N_MPLS {
-            self.too_many_labels("push", "would have");
+            self.too_many_labels("an MPLS push action", "would have");
             return;
         }
         if n == 0 {
@@ -120,16 +121,16 @@ impl Ctx<'_> {
         if pop(&mut self.flow, n, ethertype, Some(&mut self.wc)) {
             self.was_mpls |= !is_mpls(ethertype);
         } else if n >= N_MPLS {
-            self.too_many_labels("pop", "has");
+            self.too_many_labels("an MPLS pop action", "has");
             self.out.actions.clear();
         }
     }
 
-    fn too_many_labels(&mut self, what: &str, has: &str) {
+    pub(super) fn too_many_labels(&mut self, what: &str, has: &str) {
         if self.has_packet {
             self.report_error(|| {
                 format!(
-                    "dropping packet on which an MPLS {what} action can't be performed as it {has} more MPLS LSEs \
+                    "dropping packet on which {what} can't be performed as it {has} more MPLS LSEs \
                      than the {N_MPLS} supported."
                 )
             });

@@ -6,7 +6,7 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::model::{Binding, PortView, port_config};
 use heddle_datapath::action::{Action as DpAction, DropReason};
-use heddle_flow::Subfield;
+use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
 
@@ -117,6 +117,10 @@ impl Ctx<'_> {
             return;
         }
         match &port.binding {
+            // Devices take frames only; other bridges take anything.
+            Binding::Datapath(_) if self.flow.packet_type != packet_type::ETHERNET => {
+                self.warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
+            }
             Binding::Datapath(no) => {
                 let old = self.flow;
                 self.commit();

@@ -112,6 +112,7 @@ impl Ctx<'_> {
         let (base, at) = (self.base, self.out.actions.len());
         let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
         let was_mpls = self.was_mpls;
+        let mark = self.mark();
         self.run_list(steps, last || in_clone);
         if !self.freezing {
             self.run_action_set();
@@ -131,6 +132,9 @@ impl Ctx<'_> {
             if !inner.is_empty() {
                 self.emit(heddle_datapath::Action::Clone(inner));
             }
+            self.pending = None;
+        } else {
+            self.settle(mark, last);
         }
     }
 

@@ -161,6 +161,8 @@ fn once<'w>(
         is_slow: false,
         error: None,
         drop_hint: None,
+        pending: None,
+        restacked: 0,
         was_mpls: false,
         stack: Vec::new(),
         action_set: Vec::new(),

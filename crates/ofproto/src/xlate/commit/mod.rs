@@ -1,11 +1,12 @@
 //! From what the packet is to what it should be: datapath actions for the difference between `base` and `flow`.
 //!
-//! The order is Open vSwitch's: Ethernet; popping MPLS, if what is behind it is to be written; L3; L4; MPLS; VLAN;
+//! The order is Open vSwitch's: what the packet begins with; Ethernet; popping MPLS, if what is behind it is to be written; the network service header; L3; L4; MPLS; VLAN;
 //! priority; mark. A header is written by one action for all its fields that differ.
 //!
 //! **Masks.** A field that differs is written in the bits that are in the mask by now, since those were read or
 //! set; the others are still the packet's own. Should a bit differ that is in no mask, it is added.
 
+mod encap;
 mod l3;
 mod l4;
 mod mpls;
@@ -68,16 +69,18 @@ pub(super) fn same<T: Bits>(m: &Masked<T>) -> bool {
 impl Ctx<'_> {
     /// Emits what turns the packet into `flow`.
     pub(super) fn commit(&mut self) {
+        self.commit_encap();
         self.commit_eth();
         let mpls_first = is_mpls(self.base.dl_type) && !is_mpls(self.flow.dl_type);
         if mpls_first {
-            self.commit_mpls();
+            self.commit_mpls(false);
         }
+        self.commit_nsh();
         self.commit_l3();
         self.commit_l4();
         self.commit_icmp();
         if !mpls_first {
-            self.commit_mpls();
+            self.commit_mpls(false);
         }
         self.commit_vlan();
         let priority = diff(

@@ -6,7 +6,8 @@ use super::super::mpls::{count, pop, push};
 use heddle_datapath::action::{Action, Masked};
 
 impl Ctx<'_> {
-    pub(super) fn commit_mpls(&mut self) {
+    /// `encap`: in front of the whole packet.
+    pub(super) fn commit_mpls(&mut self, encap: bool) {
         let (mut base_n, flow_n) = (count(&self.base, None), count(&self.flow, None));
         let (flow, base) = (&self.flow.mpls_lse[..flow_n], &self.base.mpls_lse[..base_n]);
         let mut common = flow
@@ -43,7 +44,11 @@ impl Ctx<'_> {
         }
         while base_n < flow_n {
             let lse = self.flow.mpls_lse[flow_n - base_n - 1];
-            self.emit(Action::PushMpls { lse, ethertype });
+            self.emit(if encap {
+                Action::AddMpls { lse, ethertype }
+            } else {
+                Action::PushMpls { lse, ethertype }
+            });
             push(&mut self.base, base_n, ethertype, None);
             self.base.mpls_lse[0] = lse;
             base_n += 1;

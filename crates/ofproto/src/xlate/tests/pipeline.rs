@@ -339,9 +339,9 @@ fn a_pushed_stack_has_an_end() {
 #[test]
 fn unsupported_actions_drop_by_name() {
     let lab = Lab::new(&[3]);
-    lab.rule((0, 0), "", vec![out(2), Action::Decap(0)]);
-    let t = lab.translate(&Lab::key("in_port=1"), Purpose::Miss);
-    assert_eq!(t.actions, [Odp::Drop(DropReason::UnsupportedAction)]);
+    lab.rule((0, 0), "", vec![out(2), Action::Decap(0xfffe)]);
+    let t = lab.translate(&Lab::key("in_port=1,vlan_tci=0x1003"), Purpose::Miss);
+    assert_eq!(t.actions, [Odp::Drop(DropReason::UnsupportedPacketType)]);
 }
 
 #[test]

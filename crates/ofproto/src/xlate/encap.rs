@@ -1,0 +1,249 @@
+//! `encap`, `decap`, `dec_nsh_ttl`: headers in front of the packet.
+//!
+//! Pushing and popping is done in the flow at once, and emitted at the next commit: by then it is known what the new header says. What is
+//! behind a popped header is known only where that was an Ethernet header or a label above others; otherwise the packet is parsed again.
+
+use super::ctx::{Ctx, Pending};
+use super::limits::XlateError;
+use super::mask::{eth, is_mpls};
+use super::mpls::{clear_l3, count, lse, pop, push};
+use super::report::Kind;
+use heddle_datapath::action::Action as DpAction;
+use heddle_flow::{FlowKey, Nsh, packet_type};
+use heddle_openflow::action::{Encap, EncapProperty};
+use heddle_wire::nsh::{self, MAX_METADATA, MD_TYPE_1, MD_TYPE_2};
+
+/// What the pipeline stood at before actions that are to leave the packet as it was.
+pub(super) struct Mark {
+    at: usize,
+    base: FlowKey,
+    pending: Option<Pending>,
+    restacked: u32,
+}
+
+impl Ctx<'_> {
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            at: self.out.actions.len(),
+            base: self.base,
+            pending: self.pending.clone(),
+            restacked: self.restacked,
+        }
+    }
+
+    /// After actions whose changes of the flow were undone. Headers that they had emitted are not undone by setting fields back: unless
+    /// nothing follows (`last`), what was emitted is done to a copy.
+    pub(super) fn settle(&mut self, mark: Mark, last: bool) {
+        let restacked = self.restacked != mark.restacked;
+        self.pending = mark.pending.filter(|_| !restacked || !last);
+        if restacked && !last {
+            self.base = mark.base;
+            let inner: Vec<_> = self.out.actions.drain(mark.at..).collect();
+            self.emit(DpAction::Clone(inner));
+        }
+    }
+
+    pub(super) fn encap(&mut self, e: &Encap) {
+        // What was changed behind the header must be written before it hides it.
+        self.commit();
+        let options = match e.packet_type {
+            packet_type::ETHERNET => self.encap_ethernet(),
+            packet_type::NSH => self.encap_nsh(&e.properties),
+            // Others are not decoded.
+            ty => self.encap_mpls(ty),
+        };
+        if let Some(options) = options {
+            self.pending = Some(Pending::Encap(options));
+        }
+    }
+
+    fn unsupported(&mut self, why: impl FnOnce() -> String) {
+        self.report(Kind::Action, why);
+        self.error = Some(XlateError::UnsupportedPacketType);
+    }
+
+    fn encap_ethernet(&mut self) -> Option<Vec<u8>> {
+        let ty = self.flow.packet_type;
+        if ty >> 16 != packet_type::NS_ETHERTYPE {
+            self.unsupported(|| {
+                "Dropping packet as encap(ethernet) is not supported for packet type ethernet.".to_owned()
+            });
+            return None;
+        }
+        self.flow.packet_type = packet_type::ETHERNET;
+        (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
+        self.flow.dl_type = (ty & 0xffff) as u16;
+        Some(Vec::new())
+    }
+
+    fn encap_nsh(&mut self, properties: &[EncapProperty]) -> Option<Vec<u8>> {
+        let ty = self.flow.packet_type;
+        let np = match ty {
+            packet_type::ETHERNET => nsh::next::ETHERNET,
+            packet_type::IPV4 => nsh::next::IPV4,
+            packet_type::IPV6 => nsh::next::IPV6,
+            packet_type::NSH => nsh::next::NSH,
+            _ => {
+                self.unsupported(|| {
+                    format!(
+                        "Dropping packet as encap(nsh) is not supported for packet type ({},{:#x})",
+                        ty >> 16,
+                        ty & 0xffff
+                    )
+                });
+                return None;
+            }
+        };
+        let mdtype = properties.iter().rev().find_map(|p| match p {
+            EncapProperty::NshMdType(ty) => Some(*ty),
+            EncapProperty::NshTlv { .. } => None,
+        });
+        let mdtype = mdtype.unwrap_or(MD_TYPE_1);
+        self.flow.copy_headers(&FlowKey::default());
+        self.flow.packet_type = packet_type::NSH;
+        self.flow.dl_type = eth::NSH;
+        self.flow.nsh = Nsh {
+            ttl: 63,
+            mdtype,
+            np,
+            path: 255,
+            ..Nsh::default()
+        };
+        let options = if mdtype == MD_TYPE_2 {
+            options(properties)
+        } else {
+            Vec::new()
+        };
+        Some(options)
+    }
+
+    fn encap_mpls(&mut self, ty: u32) -> Option<Vec<u8>> {
+        if self.flow.packet_type == packet_type::ETHERNET {
+            // Labels behind the Ethernet header are not of the stack that begins here.
+            self.flow.mpls_lse = Default::default();
+            self.base.mpls_lse = Default::default();
+        }
+        let n = count(&self.flow, Some(&mut self.wc));
+        if n >= self.flow.mpls_lse.len() {
+            // A packet with labels in front of its Ethernet header is named by that header.
+            (self.base.packet_type, self.base.dl_src, self.base.dl_dst) =
+                (self.orig.packet_type, self.orig.dl_src, self.orig.dl_dst);
+            self.too_many_labels("an encap MPLS action", "would have");
+            return None;
+        }
+        let ethertype = (ty & 0xffff) as u16;
+        if n == 0 {
+            let label = if self.flow.dl_type == eth::IPV6 { 2 } else { 0 };
+            clear_l3(&mut self.flow);
+            self.flow.mpls_lse[0] = label << 12 | lse::BOS | 64;
+            self.flow.dl_type = ethertype;
+        } else {
+            push(&mut self.flow, n, ethertype, Some(&mut self.wc));
+        }
+        self.flow.packet_type = ty;
+        (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
+        Some(Vec::new())
+    }
+
+    /// Pops what the packet begins with; `ty` is what is behind labels. Returns whether the packet must be parsed again.
+    pub(super) fn decap(&mut self, ty: u32) -> bool {
+        self.commit();
+        match self.flow.packet_type {
+            packet_type::ETHERNET if self.flow.vlans[0].present() => {
+                self.unsupported(|| "Dropping packet, cannot decap Ethernet if VLAN is present.".to_owned());
+                false
+            }
+            packet_type::ETHERNET => {
+                // Emitted as soon as the types differ.
+                self.flow.packet_type = packet_type::of_ethertype(self.flow.dl_type);
+                (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
+                false
+            }
+            packet_type::NSH => self.decap_nsh(),
+            packet_type::MPLS | packet_type::MPLS_MCAST => self.decap_mpls(ty),
+            ty => {
+                self.unsupported(|| {
+                    format!(
+                        "Dropping packet as the decap() does not support packet type ({},{:#x})",
+                        ty >> 16,
+                        ty & 0xffff
+                    )
+                });
+                false
+            }
+        }
+    }
+
+    fn decap_nsh(&mut self) -> bool {
+        // The answer is for packets with this next protocol, also where it is one that is dropped.
+        self.wc.0.nsh.np = u8::MAX;
+        self.flow.packet_type = match self.flow.nsh.np {
+            nsh::next::ETHERNET => packet_type::ETHERNET,
+            nsh::next::IPV4 => packet_type::IPV4,
+            nsh::next::IPV6 => packet_type::IPV6,
+            nsh::next::NSH => packet_type::NSH,
+            np => {
+                self.unsupported(|| format!("Dropping packet as NSH next protocol {np} is not supported"));
+                return false;
+            }
+        };
+        self.pending = Some(Pending::Decap);
+        true
+    }
+
+    fn decap_mpls(&mut self, ty: u32) -> bool {
+        let n = count(&self.flow, Some(&mut self.wc));
+        let behind = match (ty & 0xffff) as u16 {
+            0 => eth::TEB,
+            ethertype => ethertype,
+        };
+        if pop(&mut self.flow, n, behind, Some(&mut self.wc)) {
+            self.flow.packet_type = ty;
+            self.pending = Some(Pending::Decap);
+            return n == 1;
+        }
+        self.flow.packet_type = ty;
+        if n >= self.flow.mpls_lse.len() {
+            self.too_many_labels("an MPLS decap", "has");
+            self.out.actions.clear();
+        }
+        false
+    }
+
+    /// Decrements the time to live of a network service header. `false`: it ran out (or there is none), and the list of actions ends.
+    pub(super) fn dec_nsh_ttl(&mut self) -> bool {
+        if self.flow.dl_type == eth::NSH {
+            self.wc.0.nsh.ttl = u8::MAX;
+            if self.flow.nsh.ttl > 1 {
+                self.flow.nsh.ttl -= 1;
+                return true;
+            }
+            self.ttl_exception(0);
+        }
+        self.report(Kind::Warn, || "NSH decrement TTL exception".to_owned());
+        false
+    }
+}
+
+/// Metadata of type 2, each option padded to words; nothing where it is more than fits.
+fn options(properties: &[EncapProperty]) -> Vec<u8> {
+    let mut all = Vec::new();
+    for p in properties {
+        if let EncapProperty::NshTlv { class, ty, data } = p {
+            all.extend_from_slice(&class.to_be_bytes());
+            all.push(*ty);
+            all.push(u8::try_from(data.len()).unwrap_or(u8::MAX));
+            all.extend_from_slice(data);
+            all.resize(all.len().next_multiple_of(4), 0);
+        }
+    }
+    if all.len() > MAX_METADATA {
+        all.clear();
+    }
+    all
+}
+
+/// Whether `ty` is that of a packet that begins with a label stack.
+pub(super) fn is_label_stack(ty: u32) -> bool {
+    ty >> 16 == packet_type::NS_ETHERTYPE && is_mpls((ty & 0xffff) as u16)
+}
