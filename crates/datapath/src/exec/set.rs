@@ -13,7 +13,11 @@ use heddle_wire::arp::Arp;
 use heddle_wire::checksum::{update16, update32};
 use heddle_wire::icmp::{ND_OPT_SLL, ND_OPT_TLL};
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::{Be32, crc32c, split_mut};
+
+/// Bytes of an ICMPv6 header that all messages have (RFC 4443, 2.1).
+const ICMPV6_LEN: usize = 4;
 
 macro_rules! masked {
     ($name:ident, $t:ty) => {
@@ -71,7 +75,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             ip.csum = c.into();
             let new = *ip;
             // ICMPv6 has a pseudo header, but not here: behind IPv4 it is bytes like others.
-            if let Some(l4) = l4.filter(|_| addresses && meta.proto != proto::ICMPV6) {
+            if let Some(l4) = covering(l4, meta).filter(|_| addresses && meta.proto != proto::ICMPV6) {
                 let (from, to) = (pair(old.src, old.dst), pair(new.src, new.dst));
                 changed(p.head_mut(), &offload, l4, meta.proto, Part::Address, &from, &to);
             }
@@ -94,7 +98,7 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
             );
             ip.flow = (old.flow.get() & 0xf000_0000 | u32::from(cl) << 20 | lb).into();
             let new = *ip;
-            if let Some(l4) = l4 {
+            if let Some(l4) = covering(l4, meta) {
                 changed(
                     p.head_mut(),
                     &offload,
@@ -165,6 +169,16 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
         _ => return None,
     }
     Some(())
+}
+
+/// Where the header at `l4` is, if the IP packet holds all of it: what lies behind the packet's end is padding, whatever it looks like.
+fn covering(l4: Option<usize>, meta: &Meta) -> Option<usize> {
+    let least = match meta.proto {
+        proto::TCP => Tcp::LEN,
+        proto::UDP => Udp::LEN,
+        _ => ICMPV6_LEN,
+    };
+    l4.filter(|at| at + least <= meta.l4_end)
 }
 
 /// Raises the drop precedence of an IP packet by so many steps; leaves others alone.

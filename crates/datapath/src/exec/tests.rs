@@ -315,6 +315,41 @@ proptest! {
         verify(&p, &again, &got)?;
     }
 
+    /// What the IP header says is not part of the packet keeps its bytes, though it looks like a header with a checksum.
+    #[test]
+    fn padding_is_no_header(s in shape(), cut in 0_usize..20, push in any::<bool>()) {
+        let proto = if s.proto == 58 { s.proto } else { [6, 17][usize::from(s.proto % 2)] };
+        let s = Shape { proto, v6: s.v6 || proto == 58, ..s };
+        let least = match s.proto { 6 => 20, 17 => 8, _ => 4 };
+        let mut p = build(&Shape { tags: 0, ..s.clone() }, false);
+        let (_, whole) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (l3, l4) = (usize::from(whole.l3), usize::from(whole.l4));
+        let keeps = cut.min(least);
+        let said = if s.v6 { keeps } else { 20 + keeps };
+        let at = if s.v6 { l3 + 4 } else { l3 + 2 };
+        p.head_mut()[at..at + 2].copy_from_slice(&u16::try_from(said).unwrap().to_be_bytes());
+        let (_, mut meta) = parse(&mut p, packet_type::ETHERNET, 2);
+        let before = p.to_vec();
+        let set = if s.v6 {
+            let keep = || m([0; 16], [0; 16]);
+            Action::SetIpv6 { src: keep(), dst: m([7; 16], [0xff; 16]), label: m(0, 0), tclass: m(0, 0), hlimit: m(0, 0) }
+        } else {
+            Action::SetIpv4 { src: m(0, 0), dst: m(7, u32::MAX), tos: m(0, 0), ttl: m(0, 0) }
+        };
+        let mut list = vec![set];
+        if push {
+            list.insert(0, Action::PushMpls { lse: 0x100, ethertype: 0x8847 });
+            list.push(Action::PopMpls { ethertype: if s.v6 { 0x86dd } else { 0x0800 } });
+        }
+        for a in &list {
+            prop_assert_eq!(apply(&mut p, &mut meta, a), Ok(()));
+        }
+        let same = p.to_vec()[l4..] == before[l4..];
+        // A datagram without checksum has none afterwards; a sum may come out as it was.
+        let none = s.proto == 17 && before[l4 + 6..l4 + 8] == [0, 0];
+        prop_assert!(same || keeps == least && !none, "{:?}", meta);
+    }
+
     /// No action panics on any bytes, whatever the offsets say.
     #[test]
     fn nothing_panics(bytes in prop::collection::vec(any::<u8>(), 0..120), s in shape(), v in any::<[u16; 3]>(), proto in any::<u8>()) {
