@@ -81,6 +81,8 @@ pub(crate) struct Program {
     pub(crate) shape: Shape,
     /// Hands packets to the control plane, or back to a lookup, which want the key.
     pub(crate) needs_key: bool,
+    /// Hands packets back to a lookup.
+    pub(crate) recirculates: bool,
 }
 
 impl Program {
@@ -101,12 +103,11 @@ impl Program {
             ops if ops.iter().all(|op| matches!(op, Op::Output(_) | Op::Apply(_))) => Shape::Line,
             _ => Shape::Any,
         };
+        let recirculates = c.ops.iter().any(|op| matches!(op, Op::Recirc { .. }));
         Self {
             shape,
-            needs_key: c
-                .ops
-                .iter()
-                .any(|op| matches!(op, Op::Userspace(..) | Op::Recirc { .. })),
+            needs_key: recirculates || c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
+            recirculates,
             ops: c.ops.into(),
         }
     }

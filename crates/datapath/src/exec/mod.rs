@@ -57,6 +57,28 @@ pub(crate) struct Meta {
     pub(crate) hash: Option<(HashAlg, u32)>,
 }
 
+/// A packet on its way through a program.
+pub(crate) struct Going {
+    pub(crate) id: LiveId,
+    pub(crate) meta: Meta,
+    /// The next step.
+    at: usize,
+    /// What copies are gone back to when they have ended, and where.
+    saved: ArrayVec<(LiveId, Meta, usize), MAX_NESTING>,
+}
+
+impl Going {
+    /// At the first step.
+    pub(crate) fn new(id: LiveId, meta: Meta) -> Self {
+        Self {
+            id,
+            meta,
+            at: 0,
+            saved: ArrayVec::new(),
+        }
+    }
+}
+
 /// A packet to be looked up again.
 pub(crate) struct Recirculated {
     pub(crate) id: LiveId,
@@ -100,7 +122,7 @@ pub(crate) struct Exec<'a> {
     pub(crate) pool: &'a mut Pool,
     pub(crate) tx: &'a mut TxTable,
     pub(crate) upcalls: &'a mut UpcallTx,
-    pub(crate) recirc: &'a mut Vec<Recirculated>,
+    pub(crate) recirc: &'a mut Option<Recirculated>,
     pub(crate) drops: &'a Drops,
     /// State of the draws of samples; not zero.
     pub(crate) random: &'a mut u64,
@@ -176,44 +198,51 @@ impl Exec<'_> {
         }
     }
 
-    /// Runs `program` on packet `id` of the burst.
-    pub(crate) fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
-        let (mut id, mut meta) = (id, meta);
-        let mut saved: ArrayVec<(LiveId, Meta, usize), MAX_NESTING> = ArrayVec::new();
-        let mut at = 0;
-        while let Some(op) = program.ops.get(at) {
-            at += 1;
+    /// Runs `program`, which looks no packet up again, on packet `id` of the burst.
+    fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
+        self.go_on(program, &mut Going::new(id, meta));
+    }
+
+    /// Goes on with `program` where it stands. `true`: a packet of it is to be looked up again ([`Exec::recirc`]) before it goes
+    /// on; `false`: it has come to its end.
+    pub(crate) fn go_on(&mut self, program: &Program, going: &mut Going) -> bool {
+        let Going { id, meta, saved, at } = going;
+        while let Some(op) = program.ops.get(*at) {
+            *at += 1;
             let done = match op {
                 Op::Output(port) => {
-                    self.output(*port, id);
+                    self.output(*port, *id);
                     Ok(())
                 }
                 Op::OutputTrunc(port, n) => {
-                    self.output_trunc(*port, *n, id);
+                    self.output_trunc(*port, *n, *id);
                     Ok(())
                 }
                 Op::Userspace(upcall, cut) => {
-                    self.userspace(upcall, *cut, id, &meta);
+                    self.userspace(upcall, *cut, *id, meta);
                     Ok(())
                 }
-                Op::Copy => self.copy(id).map(|new| id = new).ok_or(DropKind::Copies),
+                Op::Copy => self.copy(*id).map(|new| *id = new).ok_or(DropKind::Copies),
                 Op::Save(end) => {
                     // The compiler bounds the nesting by the same constant.
-                    let _ = saved.try_push((id, meta, *end));
+                    let _ = saved.try_push((*id, *meta, *end));
                     Ok(())
                 }
                 Op::Restore => {
                     if let Some(s) = saved.pop() {
-                        (id, meta, _) = s;
+                        (*id, *meta, _) = s;
                     }
                     Ok(())
                 }
-                Op::Apply(action) => apply(self.live.get_mut(id), &mut meta, action),
-                Op::Meter(meter) => self.meter(meter, id, &meta),
-                Op::Recirc { id: recirc, copy } => self.recirculate(*recirc, *copy, id, &meta),
+                Op::Apply(action) => apply(self.live.get_mut(*id), meta, action),
+                Op::Meter(meter) => self.meter(meter, *id, meta),
+                Op::Recirc { id: recirc, copy } => match self.recirculate(*recirc, *copy, *id, meta) {
+                    Ok(()) => return true,
+                    Err(kind) => Err(kind),
+                },
                 Op::Shorter { len, at: other } => {
-                    if wire_len(self.live.get(id), &meta) <= usize::from(*len) {
-                        at = *other;
+                    if wire_len(self.live.get(*id), meta) <= usize::from(*len) {
+                        *at = *other;
                     }
                     Ok(())
                 }
@@ -222,12 +251,12 @@ impl Exec<'_> {
                     at: other,
                 } => {
                     if draw(self.random) > *probability {
-                        at = *other;
+                        *at = *other;
                     }
                     Ok(())
                 }
                 Op::Jump(to) => {
-                    at = *to;
+                    *at = *to;
                     Ok(())
                 }
                 Op::Drop(kind) => Err(*kind),
@@ -235,10 +264,13 @@ impl Exec<'_> {
             if let Err(kind) = done {
                 self.drops.add(kind, 1);
                 // Only the copy at hand ends.
-                let Some((.., end)) = saved.last() else { return };
-                at = *end;
+                let Some((.., end)) = saved.last() else {
+                    return false;
+                };
+                *at = *end;
             }
         }
+        false
     }
 
     fn meter(&mut self, meter: &Meter, id: LiveId, meta: &Meta) -> Result<(), DropKind> {
@@ -258,7 +290,7 @@ impl Exec<'_> {
         } else {
             id
         };
-        self.recirc.push(Recirculated {
+        *self.recirc = Some(Recirculated {
             id,
             recirc,
             meta: *meta,

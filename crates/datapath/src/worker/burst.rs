@@ -80,9 +80,6 @@ impl Worker {
         };
         let t2 = time();
         self.execute_all(now_ms);
-        if !self.scratch.recirc.is_empty() {
-            self.recirculate_all(now_ms);
-        }
         let t3 = time();
         self.send_all();
         let t4 = Tsc::now();
@@ -250,6 +247,13 @@ impl Worker {
                     .full(r, &mut s.burst[usize::from(group.first)], vlan_limit);
             }
             let parsed = &s.parsed;
+            if program.recirculates {
+                let (key, meta) = (parsed.known(r).copied().unwrap_or_default(), parsed.meta(r));
+                for id in group.first..group.end {
+                    self.walk(group.choice, id, meta, &key, now_ms);
+                }
+                continue;
+            }
             let mut exec = super::exec!(self, s, parsed.known(r), now_ms);
             let ordinary = parsed.runs[r].kind == Kind::Ordinary;
             exec.group(program, group.first..group.end, group.longest, ordinary, || {

@@ -33,6 +33,7 @@ use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use parking_lot::Mutex;
+use recirc::Visit;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -211,7 +212,9 @@ struct Scratch {
     spare: Burst,
     sources: Vec<Source>,
     copies: Vec<Packet>,
-    recirc: Vec<Recirculated>,
+    recirc: Option<Recirculated>,
+    /// What packets that are looked up again interrupt, the outermost first.
+    walk: Vec<Visit>,
     random: u64,
     parsed: Parsed,
     groups: Vec<Group>,
@@ -294,7 +297,8 @@ impl Worker {
                 spare: Burst::new(),
                 sources: Vec::new(),
                 copies: Vec::new(),
-                recirc: Vec::new(),
+                recirc: None,
+                walk: Vec::new(),
                 random: Tsc::now() | 1,
                 parsed: Parsed::new(BURST),
                 groups: Vec::with_capacity(BURST),

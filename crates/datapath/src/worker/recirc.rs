@@ -2,49 +2,69 @@
 //!
 //! **Problem.** Some actions lead to headers that were not parsed (what is behind a popped label), or choose by a hash that
 //! only the packet at hand has. The packet goes on under a recirculation id, which its key then has, through the same
-//! caches.
+//! caches. What is to be done after it waits until it has gone its way, so that outputs are in the order of the actions.
 //!
-//! **Bounds.** [`MAX_ROUNDS`] lookups of one packet; then it is dropped by name. The number of packets is that of the burst's
+//! **Bounds.** [`MAX_DEPTH`] lookups of one packet; then it is dropped by name. The number of packets is that of the burst's
 //! copies at most.
 //!
 //! **Costs.** One parse of the full key and one lookup among wildcarded entries per packet: ids are not part of compact
-//! keys. Nothing is allocated once the list has grown.
+//! keys. Nothing is allocated once the list of visits has grown.
 
-use super::Worker;
+use super::{Choice, Worker};
 use crate::action::HashAlg;
 use crate::drops::DropKind;
-use crate::exec::{Live, Meta, Recirculated};
+use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
 use crate::parse::parse;
 use crate::worker::miss::Subject;
 use heddle_flow::{FlowKey, hash};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Most lookups of a packet, the first not counted.
-const MAX_ROUNDS: usize = 6;
+const MAX_DEPTH: usize = 6;
+
+/// A packet in a program.
+pub(super) struct Visit {
+    choice: Choice,
+    going: Going,
+    /// Its key when it was looked up.
+    key: FlowKey,
+}
 
 impl Worker {
-    /// Takes the burst's recirculated packets to their ends.
-    pub(super) fn recirculate_all(&mut self, now_ms: u64) {
+    /// Takes packet `id` to its end by what was chosen for it, with all lookups on its way.
+    pub(super) fn walk(&mut self, choice: Choice, id: LiveId, meta: Meta, key: &FlowKey, now_ms: u64) {
         let any = self.shared.translate.generations().any();
-        let mut round = Vec::new();
-        for _ in 0..MAX_ROUNDS {
-            std::mem::swap(&mut round, &mut self.scratch.recirc);
-            if round.is_empty() {
-                break;
+        debug_assert!(self.scratch.walk.is_empty());
+        self.scratch.walk.push(Visit {
+            choice,
+            going: Going::new(id, meta),
+            key: *key,
+        });
+        loop {
+            let s = &mut self.scratch;
+            let Some(visit) = s.walk.last_mut() else { return };
+            let goes_on = match visit.choice.program(&self.cache, &s.once) {
+                Some(program) => {
+                    let mut exec = super::exec!(self, s, Some(&visit.key), now_ms);
+                    exec.go_on(program, &mut visit.going)
+                }
+                None => false,
+            };
+            if !goes_on {
+                s.walk.pop();
+                continue;
             }
-            for r in round.drain(..) {
-                self.recirculate(&r, any, now_ms);
+            let Some(r) = s.recirc.take() else { continue };
+            if s.walk.len() > MAX_DEPTH {
+                self.counters.drops.add(DropKind::Recirc, 1);
+                continue;
             }
-        }
-        let left = self.scratch.recirc.len() as u64;
-        self.counters.drops.add(DropKind::Recirc, left);
-        self.scratch.recirc.clear();
-        if round.capacity() > self.scratch.recirc.capacity() {
-            self.scratch.recirc = round;
+            let visit = self.look_up_again(&r, any, now_ms);
+            self.scratch.walk.push(visit);
         }
     }
 
-    fn recirculate(&mut self, r: &Recirculated, any: u64, now_ms: u64) {
+    fn look_up_again(&mut self, r: &Recirculated, any: u64, now_ms: u64) -> Visit {
         let (key, meta) = self.parse_again(r);
         let subject = Subject {
             key: &key,
@@ -63,12 +83,11 @@ impl Worker {
             };
             e.count(1, live.get(r.id).len() as u64, now_ms, key.tcp_flags);
         }
-        let s = &mut self.scratch;
-        let Some(program) = choice.program(&self.cache, &s.once) else {
-            return;
-        };
-        let mut exec = super::exec!(self, s, Some(&key), now_ms);
-        exec.run(program, r.id, meta);
+        Visit {
+            choice,
+            going: Going::new(r.id, meta),
+            key,
+        }
     }
 
     /// The key of the packet as it is now, with what goes along with it.
