@@ -184,6 +184,7 @@ impl Cache {
                 port,
                 tuple: held,
                 words,
+                labels: key.mpls_lse,
             });
             self.wide.insert(slot, Arc::clone(&wide));
             self.push(Note::Wide(slot, wide));
@@ -367,6 +368,7 @@ impl Cache {
                 port: w.port,
                 tuple: Arc::clone(&w.tuple),
                 words: w.words.clone(),
+                labels: w.labels,
             };
             *w = Arc::new(named);
             let note = Note::Wide(slot, Arc::clone(w));

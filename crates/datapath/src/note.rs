@@ -8,6 +8,7 @@
 use crate::store::ChunkMem;
 use crate::tuple::Tuple;
 use crate::verdict::Verdict;
+use heddle_flow::key::N_MPLS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
@@ -26,6 +27,8 @@ pub(crate) struct WideKey {
     pub(crate) port: u32,
     pub(crate) tuple: Arc<Tuple>,
     pub(crate) words: Box<[u64]>,
+    /// The label stack of the packet that it was made for, which is shown also where it does not count.
+    pub(crate) labels: [u32; N_MPLS],
 }
 
 /// What an entry had counted at some moment.

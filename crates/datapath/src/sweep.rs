@@ -18,6 +18,7 @@ use crate::tuple::Family;
 use crate::verdict::{Verdict, fingerprint};
 use crate::view::FlowDump;
 use crate::worker::{Command, CommandTx};
+use heddle_flow::FlowKey;
 use heddle_sync::ring::Consumer;
 pub(crate) use records::Records;
 use records::Seen;
@@ -227,6 +228,10 @@ impl Sweep {
                     let s = seen.now;
                     let Some((key, tuple)) = r.key(seen).filter(|_| !s.dead) else {
                         return;
+                    };
+                    let key = FlowKey {
+                        mpls_lse: r.labels(seen),
+                        ..key
                     };
                     let Some(held) = r.held(s.verdict) else { return };
                     let dump = FlowDump {

@@ -67,7 +67,7 @@ pub struct PortStats {
 /// One cached flow.
 #[derive(Clone, Debug)]
 pub struct FlowDump {
-    /// Masked key.
+    /// Masked key, but for the label stack: that of the packet that it was made for.
     pub key: FlowKey,
     /// Which bits of it count.
     pub mask: FlowMask,

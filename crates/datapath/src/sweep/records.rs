@@ -12,6 +12,7 @@ use crate::store::{CHUNK, ChunkMem, Spares};
 use crate::tuple::{Family, Tuple};
 use crate::verdict::Verdict;
 use heddle_flow::FlowKey;
+use heddle_flow::key::N_MPLS;
 use heddle_sync::ring::Consumer;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -220,6 +221,10 @@ impl Records {
             }
         };
         Some((key, Arc::clone(tuple)))
+    }
+    /// The label stack of the packet that an entry was made for.
+    pub(crate) fn labels(&self, seen: &Seen<'_>) -> [u32; N_MPLS] {
+        self.wide.get(&seen.slot).map_or([0; N_MPLS], |w| w.labels)
     }
 }
 

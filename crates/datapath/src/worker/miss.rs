@@ -12,7 +12,7 @@ use crate::drops::DropKind;
 use crate::exec::{Live, LiveId};
 use crate::program::Program;
 use crate::translate::{Purpose, Request};
-use heddle_flow::FlowKey;
+use heddle_flow::{FlowKey, Vlan};
 use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -162,6 +162,14 @@ impl Worker {
             purpose: Purpose::Miss,
         };
         self.shared.translate.translate(&request, &mut s.translation);
+        let (key, mask) = (subject.key, &mut s.translation.mask.0);
+        if key.recirc_id != 0 && key.vlans[0].present() && mask.vlans[0].tci == 0 {
+            // Open vSwitch's datapath leaves no tag open. Here that would cost entries; of packets that are looked up again there are few.
+            mask.vlans[0] = Vlan {
+                tpid: u16::MAX,
+                tci: Vlan::VID_MASK | Vlan::CFI,
+            };
+        }
     }
 
     /// Runs the translation at hand for a packet, and caches it if it may be.
