@@ -1,4 +1,4 @@
-"""Parts of a case that need more than one flow: groups, meters, learning, conjunctions, recirculation.
+"""Parts of a case that need more than one flow: groups, meters, learning, conjunctions, recirculation, encapsulation.
 
 Each is a block of flows in tables of its own, with one flow in table 0 that leads there, so that what the random flows do and what
 the blocks do can meet. What the choice of a bucket hashes is left out: select groups have one bucket that can be chosen.
@@ -6,14 +6,16 @@ the blocks do can meet. What the choice of a bucket hashes is left out: select g
 
 from packets import IPS, MACS, PORTS
 
-LEARN_TABLE, LEARNED_TABLE, CONJUNCTION_TABLE, GROUP_TABLE, RECIRC_TABLE, METER_TABLE = 20, 21, 30, 40, 50, 60
+LEARN_TABLE, LEARNED_TABLE, CONJUNCTION_TABLE, GROUP_TABLE, RECIRC_TABLE, METER_TABLE, ENCAP_TABLE = \
+    20, 21, 30, 40, 50, 60, 70
 TCP_FIELDS = ["", "nw_src", "nw_dst", "tp_dst"]
 
 
 def blocks(rng, bridge, ports):
     """(groups, meters, flows) for one bridge; ports are OpenFlow numbers."""
     made = Blocks(rng, bridge, ports)
-    kinds = [made.learning, made.conjunctions, made.groups_, made.recirculation, made.metering]
+    kinds = [made.learning, made.conjunctions, made.groups_, made.recirculation, made.metering,
+             made.encapsulation, made.encapsulation]
     for kind in rng.sample(kinds, rng.choice([1, 1, 2, 3])):
         kind()
     made.entrance()
@@ -110,6 +112,49 @@ class Blocks:
         self.flow(RECIRC_TABLE, 10, ["ip"], ["push_mpls:0x8847", *between, "pop_mpls:0x0800", *after])
         self.flow(RECIRC_TABLE + 1, 10, ["tcp", f"tp_dst={rng.choice(PORTS)}"], [f"output:{self.port()}"])
         self.flow(RECIRC_TABLE + 1, 5, ["ip"], [f"mod_dl_dst:{rng.choice(MACS)}", f"output:{self.port()}"])
+
+    def encapsulation(self):
+        """Headers in front of the packet, taken off again here or in another table; and packets without an Ethernet header.
+
+        Labels are put in front of IP packets only: the reference dies of them where the frame has labels already.
+        """
+        rng, table = self.rng, ENCAP_TABLE
+        self.doors.append(table)
+        ethernet = ["encap(ethernet)", *rng.sample([f"set_field:{rng.choice(MACS)}->eth_dst", f"set_field:{rng.choice(MACS)}->eth_src"],
+                                                   rng.randrange(3))]
+        leave = rng.choice([[f"output:{self.port()}"], [f"resubmit(,{table + 1})"], [f"output:{self.port()}", f"resubmit(,{table + 1})"]])
+        nsh = [rng.choice(["encap(nsh)", "encap(nsh(md_type=1))", "encap(nsh(md_type=2))",
+                           "encap(nsh(md_type=2,tlv(0x1000,10,0x12345678)))",
+                           "encap(nsh(md_type=2,tlv(0x1000,10,0x12),tlv(0x2000,20,0xfedcba9876543210)))"])]
+        nsh += rng.sample([f"set_field:{rng.choice([0, 0x1234, 0xffffff]):#x}->nsh_spi", f"set_field:{rng.randrange(256)}->nsh_si",
+                           f"set_field:{rng.randrange(4)}->nsh_flags", f"set_field:{rng.randrange(64)}->nsh_ttl",
+                           "load:0x5->NXOXM_NSH_SI[0..3]", "dec_nsh_ttl"], rng.randrange(3))
+        label = ["encap(mpls)"] + rng.choice([[], [f"set_field:{rng.randrange(1 << 20)}->mpls_label"], ["set_field:3->mpls_tc"]])
+        start = rng.choice([
+            ([], [*nsh, *ethernet, *leave]),
+            (["ip"], [*nsh, *ethernet, f"output:{self.port()}", "decap()", "decap()", f"resubmit(,{table + 2})"]),
+            (["ip"], [*nsh, *nsh, *ethernet, *leave]),
+            (["ip"], ["decap()", *leave]),
+            (["ip"], ["decap()", *nsh, *ethernet, *leave]),
+            (["ip"], [*label, *ethernet, *leave]),
+            (["ip"], [*label, *label, *ethernet, f"output:{self.port()}"]),
+            (["ip"], [f"clone({','.join([*nsh, *ethernet, f'output:{self.port()}'])})", f"output:{self.port()}"]),
+        ])
+        self.flow(table, 10, *start)
+        self.flow(table, 5, [], [f"output:{self.port()}"])
+        # What has such a header, from this pipeline or from outside.
+        self.flow(table + 1, 20, ["dl_type=0x894f"] + rng.choice([[], ["nsh_mdtype=1"], ["nsh_si=255"], ["nsh_flags=0/1"]]),
+                  rng.choice([["set_field:254->nsh_si", f"output:{self.port()}"], ["dec_nsh_ttl", f"output:{self.port()}"],
+                              ["decap()", "decap()", f"resubmit(,{table + 2})"], ["decap()", f"resubmit(,{table + 1})"],
+                              ["load:0x1->NXOXM_NSH_C1[4..7]", f"output:{self.port()}"]]))
+        self.flow(table + 1, 20, ["packet_type=(1,0x894f)"], rng.choice([[*ethernet, f"output:{self.port()}"],
+                                                                        ["decap()", f"resubmit(,{table + 2})"]]))
+        self.flow(table + 1, 15, ["dl_type=0x8847"], rng.choice([["decap()", "decap(packet_type(ns=0,type=0))", f"resubmit(,{table + 2})"],
+                                                                 [f"output:{self.port()}"]]))
+        for ethertype in ("0x800", "0x86dd"):
+            self.flow(table + 1, 15, [f"packet_type=(1,{ethertype})"], [*ethernet, f"output:{self.port()}"])
+            self.flow(table + 2, 15, [f"packet_type=(1,{ethertype})"], [*ethernet, f"output:{self.port()}"])
+        self.flow(table + 2, 10, rng.choice([[], ["ip"], ["tcp"]]), [f"output:{self.port()}"])
 
     def metering(self):
         """A meter that lets everything pass, and counts."""

@@ -102,6 +102,25 @@ class Maker:
             body = body[:rng.randrange(len(body))]
         return rng.choice([0x0806] * 9 + [0x8035]), body
 
+    def nsh(self):
+        """A network service header in front of one more packet; at times one that is wrong."""
+        rng = self.rng
+        kind = rng.choice([1, 1, 1, 2, 2, 3])
+        metadata = {1: struct.pack("!4I", *(rng.choice([0, 0x11223344, rng.getrandbits(32)]) for _ in range(4))),
+                    2: rng.choice([b"", b"\x10\x00\x0a\x04\x12\x34\x56\x78"])}.get(kind, b"")
+        words = 2 + len(metadata) // 4
+        if rng.random() < 0.08:
+            words = rng.choice([0, 1, 2, 5, 7, 63])
+        version = 0 if rng.random() < 0.95 else 1
+        first = version << 14 | rng.randrange(4) << 12 | rng.choice([0, 1, 2, 63]) << 6 | words
+        behind = rng.choice([1, 2, 3, 3, 3, 4, 5, 0])
+        inner = {1: lambda: self.ip4()[1], 2: lambda: self.ip6()[1], 4: lambda: self.nsh()[1]}.get(behind, lambda: bytes.fromhex(self.plain()))()
+        return 0x894f, struct.pack("!HBBI", first, kind, behind, rng.choice([0x1234ff, 255, 0, 0xffffff01])) + metadata + inner
+
+    def plain(self):
+        """A frame of IP, as hexadecimal text."""
+        return Maker(self.rng, {"family": self.rng.choice(["ip4", "ip6"])}).frame()
+
     def tags(self):
         rng, pick = self.rng, self.rng.random()
         if "vlan" in self.hint and pick < 0.9:
@@ -125,7 +144,7 @@ class Maker:
         rng = self.rng
         dst = self.pick("dst", MACS if rng.random() < 0.75 else GROUPS)
         src = self.pick("src", MACS if rng.random() < 0.98 else GROUPS)
-        family = self.pick("family", ["llc"] + ["raw"] * 2 + ["arp"] * 4 + ["ip4"] * 16 + ["ip6"] * 9)
+        family = self.pick("family", ["llc"] + ["raw"] * 2 + ["nsh"] * 2 + ["arp"] * 4 + ["ip4"] * 16 + ["ip6"] * 9)
         if family == "llc":
             return self.pad(frames.llc(rng.choice(GROUPS), src, self.payload())).hex()
         if family == "raw":
