@@ -7,6 +7,10 @@
 //! **Which mask error is the safe one.** A mask with a bit too many costs a cache entry; a mask with a bit
 //! too few forwards somebody's packet the wrong way. When in doubt, set the bit.
 
+mod nsh;
+
+pub use nsh::Nsh;
+
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How many VLAN tags a key can hold, outermost first.
@@ -47,79 +51,6 @@ impl Vlan {
         (self.tci >> 13) as u8
     }
 }
-
-/// A network service header (RFC 8300), as a key holds it.
-#[repr(C)]
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
-pub struct Nsh {
-    /// Flags, two bits.
-    pub flags: u8,
-    /// Time to live, six bits.
-    pub ttl: u8,
-    /// Metadata type.
-    pub mdtype: u8,
-    /// What is behind the header.
-    pub np: u8,
-    /// Service path (24 bits) and service index (8).
-    pub path: u32,
-    /// Context words; zero where the metadata is of another type than 1.
-    pub c1: u32,
-    /// The second.
-    pub c2: u32,
-    /// The third.
-    pub c3: u32,
-    /// The fourth.
-    pub c4: u32,
-}
-
-impl Nsh {
-    /// All ones.
-    pub const ONES: Self = Self {
-        flags: u8::MAX,
-        ttl: u8::MAX,
-        mdtype: u8::MAX,
-        np: u8::MAX,
-        path: u32::MAX,
-        c1: u32::MAX,
-        c2: u32::MAX,
-        c3: u32::MAX,
-        c4: u32::MAX,
-    };
-    /// Service path.
-    pub fn spi(&self) -> u32 {
-        self.path >> 8
-    }
-    /// Service index.
-    pub fn si(&self) -> u8 {
-        (self.path & 0xff) as u8
-    }
-    /// The context words.
-    pub fn context(&self) -> [u32; 4] {
-        [self.c1, self.c2, self.c3, self.c4]
-    }
-}
-
-macro_rules! nsh_ops {
-    ($($trait:ident $f:ident $op:tt),*) => {$(
-        impl core::ops::$trait for Nsh {
-            type Output = Self;
-            fn $f(self, o: Self) -> Self {
-                Self {
-                    flags: self.flags $op o.flags,
-                    ttl: self.ttl $op o.ttl,
-                    mdtype: self.mdtype $op o.mdtype,
-                    np: self.np $op o.np,
-                    path: self.path $op o.path,
-                    c1: self.c1 $op o.c1,
-                    c2: self.c2 $op o.c2,
-                    c3: self.c3 $op o.c3,
-                    c4: self.c4 $op o.c4,
-                }
-            }
-        }
-    )*};
-}
-nsh_ops!(BitAnd bitand &, BitOr bitor |, BitXor bitxor ^);
 
 /// Packet types: namespace << 16 | type. A packet without an Ethernet header has the namespace of EtherTypes.
 pub mod packet_type {
