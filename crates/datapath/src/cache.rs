@@ -13,7 +13,7 @@ use crate::compact::CompactKey;
 use crate::entry::{Entry, NewEntry};
 use crate::hash::HashKey;
 use crate::l1::L1;
-use crate::note::{Counted, Horizon, Note, RESERVE, RING, ROOM, WideKey};
+use crate::note::{Counted, Findings, Horizon, Note, RESERVE, RING, ROOM, WideKey};
 use crate::program::Program;
 use crate::store::Store;
 use crate::table::Table;
@@ -431,6 +431,12 @@ impl Cache {
             self.table.tidy();
         }
         n
+    }
+    /// Gives an empty list back to the sweeper.
+    pub(crate) fn give_back(&mut self, list: Findings) {
+        if self.notes.has_room(RESERVE) {
+            self.push(Note::Spent(list));
+        }
     }
     /// Once a second: orders the masks by hits, looks whether L1 has the right size.
     pub(crate) fn tidy(&mut self) {

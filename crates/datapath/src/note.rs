@@ -40,6 +40,9 @@ pub(crate) struct Counted {
     pub(crate) tcp_flags: u16,
 }
 
+/// What the sweeper found about entries (slot, id): of no use any more, or (with a verdict) right again.
+pub(crate) type Findings = Vec<(u32, u64, Option<Arc<Verdict>>)>;
+
 #[derive(Debug)]
 pub(crate) enum Note {
     /// Entries from `n * CHUNK` on lie here.
@@ -58,6 +61,8 @@ pub(crate) enum Note {
     Gone(u32, u64, u32, Counted),
     /// As `Gone`, but it goes on counting under another id (the second) with another verdict.
     Renamed(u32, u64, u32, Counted, u64),
+    /// An emptied list, back to where its memory is from: to free it may take the allocator a thousand times as long as to fill it, and system calls.
+    Spent(Findings),
 }
 
 /// The id from which on entries may refer to what notes have not told yet.

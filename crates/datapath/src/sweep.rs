@@ -10,7 +10,7 @@
 mod records;
 
 use crate::changes::{Known, PATIENCE};
-use crate::note::{Horizon, Note};
+use crate::note::{Findings, Horizon, Note};
 use crate::shared::Shared;
 use crate::store::Spares;
 use crate::translate::{Purpose, Request, Translation};
@@ -101,8 +101,6 @@ pub(crate) struct Sweep {
     pass: Option<Pass>,
     pub(crate) counts: SweepCounts,
 }
-
-type Findings = Vec<(u32, u64, Option<Arc<Verdict>>)>;
 
 impl Sweep {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {

@@ -116,6 +116,7 @@ impl Records {
                 put(&mut self.verdicts, n, None);
             }
             Note::Tuple(n, tuple) => put(&mut self.tuples, n, Some(tuple)),
+            Note::Spent(list) => drop(list),
             Note::TupleGone(n) => put(&mut self.tuples, n, None),
             Note::Wide(slot, key) => _ = self.wide.insert(slot, key),
             Note::Gone(slot, id, verdict, counted) => {

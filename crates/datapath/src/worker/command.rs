@@ -146,7 +146,10 @@ impl Worker {
                 self.scratch.packet_type = heddle_flow::packet_type::ETHERNET;
                 let _ = reply.send(Reply::Done);
             }
-            Command::Findings(list) => self.findings.extend(list),
+            Command::Findings(mut list) => {
+                self.findings.extend(list.drain(..));
+                self.cache.give_back(list);
+            }
             Command::MaxSleep(us) => self.wait.pause(us),
             Command::Barrier(reply) => {
                 let _ = reply.send(Reply::Done);
