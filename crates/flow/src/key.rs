@@ -17,6 +17,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub const N_VLANS: usize = 2;
 /// How many MPLS label stack entries a key can hold, outermost first.
 pub const N_MPLS: usize = 3;
+/// Bytes that a key has for the options of a tunnel; see [`crate::tlv`] on who has which.
+pub const TLV_SPACE: usize = 256;
 /// Size of a [`FlowKey`] in 64-bit words.
 pub const N_WORDS: usize = core::mem::size_of::<FlowKey>() / 8;
 
@@ -92,6 +94,10 @@ pub mod frag {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FlowKey {
     // -- tunnel that the packet arrived in (zero: none)
+    /// Which mapped options (`tun_metadata0` is bit 0) there are.
+    pub tun_present: u64,
+    /// Their values, each where the bridge's map says.
+    pub tun_metadata: [u8; TLV_SPACE],
     /// Tunnel key: VNI, GRE key.
     pub tun_id: u64,
     /// Outer IPv4 source.
@@ -112,8 +118,18 @@ pub struct FlowKey {
     pub tun_gbp_id: u16,
     /// VXLAN group policy flags.
     pub tun_gbp_flags: u8,
-    /// Zero.
-    pub _pad0: u8,
+    /// GTP-U message type.
+    pub tun_gtpu_msgtype: u8,
+    /// ERSPAN version 1: index, 20 bits.
+    pub tun_erspan_idx: u32,
+    /// ERSPAN version, 4 bits.
+    pub tun_erspan_ver: u8,
+    /// ERSPAN version 2: direction, 1 bit.
+    pub tun_erspan_dir: u8,
+    /// ERSPAN version 2: hardware id, 6 bits.
+    pub tun_erspan_hwid: u8,
+    /// GTP-U flags.
+    pub tun_gtpu_flags: u8,
     // -- the pipeline's own
     /// OpenFlow metadata.
     pub metadata: u64,
@@ -229,7 +245,8 @@ const _: () = assert!(std::mem::offset_of!(FlowKey, dl_dst).is_multiple_of(8));
 const L2_WORDS: usize = std::mem::offset_of!(FlowKey, mpls_lse) / 8;
 const _: () = assert!(std::mem::offset_of!(FlowKey, mpls_lse).is_multiple_of(8));
 const _: () = assert!(
-    std::mem::offset_of!(FlowKey, metadata).is_multiple_of(8) && std::mem::offset_of!(FlowKey, tun_id) == 0
+    std::mem::offset_of!(FlowKey, metadata).is_multiple_of(8)
+        && std::mem::offset_of!(FlowKey, tun_present) == 0
 );
 
 impl FlowKey {
@@ -379,6 +396,8 @@ mod tests {
         let mut key = FlowKey::default();
         key.copy_tunnel(&from);
         let all = FlowKey {
+            tun_present: u64::MAX,
+            tun_metadata: [0xff; TLV_SPACE],
             tun_id: u64::MAX,
             tun_src: u32::MAX,
             tun_dst: u32::MAX,
@@ -389,7 +408,12 @@ mod tests {
             tun_ttl: u8::MAX,
             tun_gbp_id: u16::MAX,
             tun_gbp_flags: u8::MAX,
-            _pad0: u8::MAX,
+            tun_gtpu_msgtype: u8::MAX,
+            tun_erspan_idx: u32::MAX,
+            tun_erspan_ver: u8::MAX,
+            tun_erspan_dir: u8::MAX,
+            tun_erspan_hwid: u8::MAX,
+            tun_gtpu_flags: u8::MAX,
             ..FlowKey::default()
         };
         assert_eq!(key, all);

@@ -24,6 +24,14 @@ impl FlowMask {
             m.tun_ttl = u8::MAX;
             m.tun_gbp_id = u16::MAX;
             m.tun_gbp_flags = u8::MAX;
+            m.tun_erspan_ver = u8::MAX;
+            m.tun_erspan_idx = u32::MAX;
+            m.tun_erspan_dir = u8::MAX;
+            m.tun_erspan_hwid = u8::MAX;
+            m.tun_gtpu_flags = u8::MAX;
+            m.tun_gtpu_msgtype = u8::MAX;
+            m.tun_present = u64::MAX;
+            m.tun_metadata = [0xff; crate::key::TLV_SPACE];
         } else if k.tun_id != 0 {
             m.tun_id = u64::MAX;
         }

@@ -75,6 +75,22 @@ fn pipeline_fields(key: &FlowKey) -> Match {
     k.tun_id = if key.tun_id == 0 { 0 } else { u64::MAX };
     k.tun_src = full(key.tun_src);
     k.tun_dst = full(key.tun_dst);
+    k.tun_gbp_id = if key.tun_gbp_id == 0 { 0 } else { u16::MAX };
+    k.tun_gbp_flags = if key.tun_gbp_flags == 0 { 0 } else { u8::MAX };
+    k.tun_ipv6_src = if key.tun_ipv6_src == [0; 16] {
+        [0; 16]
+    } else {
+        [0xff; 16]
+    };
+    k.tun_ipv6_dst = if key.tun_ipv6_dst == [0; 16] {
+        [0; 16]
+    } else {
+        [0xff; 16]
+    };
+    if key.tun_present != 0 {
+        k.tun_present = key.tun_present;
+        k.tun_metadata = [0xff; heddle_flow::key::TLV_SPACE];
+    }
     k.pkt_mark = full(key.pkt_mark);
     k.packet_type = full(key.packet_type);
     k.ct_state = full(key.ct_state);

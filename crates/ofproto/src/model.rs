@@ -11,6 +11,7 @@
 use heddle_classifier::Classifier;
 use heddle_datapath::{Credit, Generations, PortNo};
 use heddle_flow::Match;
+use heddle_flow::tlv::{Scope, TlvMap};
 use heddle_openflow::{InstructionSet, Port as OfPort};
 use heddle_sync::OnceArc;
 use std::collections::{BTreeMap, HashMap};
@@ -334,6 +335,13 @@ impl Fragments {
     }
 }
 
+impl BridgeView {
+    /// Makes the bridge's tunnel options those of the thread.
+    pub(crate) fn tlv_scope(&self) -> Scope {
+        Scope::enter(self.tlv.clone())
+    }
+}
+
 /// One bridge, as translation sees it.
 pub struct BridgeView {
     /// Stable number, never reused.
@@ -344,6 +352,8 @@ pub struct BridgeView {
     pub ports: BTreeMap<OfPort, Arc<PortView>>,
     /// Bundles.
     pub bundles: Vec<Bundle>,
+    /// Which tunnel options are fields; `None`: none is.
+    pub tlv: Option<Arc<TlvMap>>,
     /// MAC address of the local port (reserved addresses aside, what the bridge itself answers to).
     pub local_mac: [u8; 6],
     /// VLANs that flood instead of learning.

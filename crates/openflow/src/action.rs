@@ -11,7 +11,9 @@ mod misc;
 pub use ct::{Ct, CtZone, Nat, NatAddresses, NatDirection};
 pub use hash::{Bundle, BundleAlgorithm, HashFields, Multipath, MultipathAlgorithm};
 pub use learn::{Learn, LearnDst, LearnSpec, LearnSrc};
-pub use misc::{CheckPktLarger, Conjunction, Encap, EncapProperty, Sample, SampleDirection, packet_type};
+pub use misc::{
+    CheckPktLarger, Conjunction, Encap, EncapProperty, Sample, SampleDirection, SetTunMetadata, packet_type,
+};
 
 /// An OpenFlow port number in its 32-bit form (1.0 and NXM numbers are widened: 0xfff8 is 0xfffffff8).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -131,6 +133,8 @@ pub enum Action {
         /// Which of its bits are written.
         mask: FieldValue,
     },
+    /// set_field of an option of a tunnel that has more bits than a [`FieldValue`].
+    SetTunMetadata(Box<SetTunMetadata>),
     /// Nicira load of an immediate into a subfield; prints as `load:`.
     Load {
         /// Destination.
@@ -223,6 +227,26 @@ pub enum Action {
     DebugRecirc,
     /// Tests: no cached answer.
     DebugSlow,
+}
+
+impl Action {
+    /// Sets a subfield of at most 128 bits.
+    pub fn set(dst: Subfield, value: FieldValue) -> Self {
+        match dst.field {
+            FieldId::TunMetadata(field) if field.is_wide() => {
+                Action::SetTunMetadata(Box::new(SetTunMetadata {
+                    field,
+                    value: dst.bytes(value),
+                    mask: dst.bytes(FieldValue::ONES),
+                }))
+            }
+            field => Action::SetField {
+                field,
+                value: dst.place(value),
+                mask: dst.mask(),
+            },
+        }
+    }
 }
 
 /// `controller(...)`, see `ovs-actions(7)`.

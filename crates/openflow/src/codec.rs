@@ -26,6 +26,7 @@ pub(crate) mod property;
 mod role;
 mod switch;
 mod tables;
+mod tlv;
 mod types;
 mod vendor;
 
@@ -440,7 +441,10 @@ fn encode_body(version: Version, xid: u32, message: &Message, out: &mut Vec<u8>)
         | Message::SetPacketInFormat(_)
         | Message::SetControllerId(_)
         | Message::CtFlushZone(_)
-        | Message::CtFlush { .. } => {
+        | Message::CtFlush { .. }
+        | Message::TlvTableMod(_)
+        | Message::TlvTableRequest
+        | Message::TlvTableReply(_) => {
             vendor::encode_setting(version, message, out)?;
             wire(Type::Vendor, "Nicira extension")
         }

@@ -15,6 +15,7 @@ mod role;
 mod stats;
 mod switch;
 mod table;
+mod tlv;
 
 pub use bundle::{BUNDLE_ATOMIC, BUNDLE_ORDERED, BundleAdd, BundleCommand, BundleControl};
 pub use flow::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, GROUP_ANY};
@@ -41,6 +42,7 @@ pub use switch::{Capabilities, ConfigFlags, ErrorMsg, Hello, SwitchConfig, Switc
 pub use table::{
     TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason, TableStatus,
 };
+pub use tlv::{TlvCommand, TlvMapping, TlvTable, TlvTableMod};
 
 /// One message, without its header.
 #[derive(Clone, PartialEq, Debug)]
@@ -129,6 +131,12 @@ pub enum Message {
         /// What else they match, as it came: well-framed properties (`NXT_CT_ORIG_TUPLE` and others).
         properties: Vec<u8>,
     },
+    /// Nicira: changes the bridge's map of tunnel options.
+    TlvTableMod(TlvTableMod),
+    /// Nicira: asks for that map.
+    TlvTableRequest,
+    /// Answer to `TlvTableRequest`.
+    TlvTableReply(TlvTable),
     /// Opens, closes, commits or discards a bundle (1.3 and later), or says that this was done.
     BundleControl(BundleControl),
     /// Adds a change to a bundle.

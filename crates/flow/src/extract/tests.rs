@@ -198,7 +198,7 @@ proptest! {
         }
         b.truncate(cut.index(b.len() + 1));
         let (k, l) = read(&b);
-        prop_assert_eq!((k._pad0, k._pad1, k._pad2, k._pad3, k._pad4), (0, 0, 0, 0, 0));
+        prop_assert_eq!((k._pad1, k._pad2, k._pad3, k._pad4), (0, 0, 0, 0));
         for ofs in [l.l2_5, l.l3, l.l4] {
             prop_assert!(ofs == NO_OFFSET || usize::from(ofs) <= b.len());
         }

@@ -105,7 +105,7 @@ const fn has_prefix(s: &str, prefix: &str) -> bool {
 
 impl OxmId {
     /// A header named `name`; its class follows from the prefix (a table row with an unknown one does not build).
-    pub(super) const fn new(name: &'static str, field: u8, length: u8, version: u8) -> Self {
+    pub(crate) const fn new(name: &'static str, field: u8, length: u8, version: u8) -> Self {
         let mut i = 0;
         while i < CLASSES.len() {
             let (prefix, class, experimenter) = CLASSES[i];

@@ -26,6 +26,7 @@ pub use table::FieldId;
 pub use value::FieldValue;
 
 use crate::key::{FlowKey, FlowMask, Match};
+use crate::tlv;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -57,27 +58,29 @@ static BY_OXM: LazyLock<HashMap<OxmNumber, FieldId>> = LazyLock::new(|| {
 });
 
 impl FieldId {
-    /// What the table says about the field.
-    pub fn info(self) -> &'static FieldInfo {
-        &table::INFO[self as usize]
-    }
     /// The field's name.
     pub fn name(self) -> &'static str {
         self.info().name
     }
     /// The field named `name`, by its name or its other name.
     pub fn by_name(name: &str) -> Option<FieldId> {
-        BY_NAME.get(name).copied()
+        let known = BY_NAME.get(name).copied();
+        known.or_else(|| tlv::mapped(tlv::index_of_name(name)?).map(FieldId::TunMetadata))
     }
     /// The field that a header's name such as `NXM_OF_IN_PORT` (or `..._W`) names.
     pub fn by_oxm_name(name: &str) -> Option<FieldId> {
         let name = name.strip_suffix("_W").filter(|s| !s.is_empty()).unwrap_or(name);
-        BY_OXM_NAME.get(name).copied()
+        let known = BY_OXM_NAME.get(name).copied();
+        known.or_else(|| tlv::mapped(tlv::index_of_name(name)?).map(FieldId::TunMetadata))
     }
-    /// The field that a header on the wire names. `experimenter` counts only for class 0xffff.
+    /// The field that a header on the wire names. `experimenter` counts only for class 0xffff. An option of a tunnel is known as
+    /// long as the thread's map has it ([`crate::tlv`]).
     pub fn by_oxm(class: u16, field: u8, experimenter: u32) -> Option<FieldId> {
         let experimenter = if class == 0xffff { experimenter } else { 0 };
-        BY_OXM.get(&(class, field, experimenter)).copied()
+        match tlv::index_of_header(class, field) {
+            Some(index) => tlv::mapped(index).map(FieldId::TunMetadata),
+            None => BY_OXM.get(&(class, field, experimenter)).copied(),
+        }
     }
     /// The header to send to a peer of an OpenFlow version (wire number; 0 prefers Nicira's headers over OXM's).
     /// `None` for a field that has no header.
@@ -109,6 +112,12 @@ impl FieldId {
     }
     /// Sets those bits of the field that are set in `mask`.
     pub fn set_masked(self, key: &mut FlowKey, value: FieldValue, mask: FieldValue) {
+        if let FieldId::TunMetadata(t) = self
+            && t.is_wide()
+        {
+            let low = (t.get(key) & !mask.as_u128()) | (value & mask).as_u128();
+            return t.set_bits(key, 0, 128, low);
+        }
         let old = self.get(key);
         self.set(key, (old & !mask) | (value & mask));
     }
@@ -119,7 +128,10 @@ impl FieldId {
     /// Makes more of the field's bits count: those set in `bits`. Never makes fewer count.
     pub fn set_mask(self, mask: &mut FlowMask, bits: FieldValue) {
         let v = table::get_mask(self, &mask.0) | bits.as_u128() & self.info().valid;
-        table::set_mask(self, &mut mask.0, v);
+        match self {
+            FieldId::TunMetadata(t) => t.set_bits(&mut mask.0, 0, self.info().n_bits, v),
+            _ => table::set_mask(self, &mut mask.0, v),
+        }
     }
     /// All of the field's bits.
     pub fn full_mask(self) -> FieldValue {
@@ -136,6 +148,7 @@ impl FieldId {
             _ if self == FieldId::NshTtl => value.as_u128() <= 63,
             // Of further metadata types nothing is known.
             _ if self == FieldId::NshMdtype => matches!(value.as_u128(), 1 | 2),
+            _ if matches!(self, FieldId::TunMetadata(_)) => true,
             _ => value.as_u128() & !self.info().valid == 0,
         }
     }
@@ -168,7 +181,8 @@ impl Match {
     /// these bits before. A zero mask requires nothing. Does not check value, mask or prerequisites.
     pub fn set_field(&mut self, field: FieldId, value: FieldValue, mask: Option<FieldValue>) {
         match mask {
-            Some(m) if m.is_zero() => self.clear_field(field),
+            // An option of a tunnel must then be there, whatever its value.
+            Some(m) if m.is_zero() && !matches!(field, FieldId::TunMetadata(_)) => self.clear_field(field),
             Some(m) if !field.is_exact(m) => {
                 table::set(field, &mut self.key, (value & m).as_u128());
                 table::set_mask(field, &mut self.mask.0, m.as_u128());
@@ -201,6 +215,9 @@ impl Match {
             };
             self.key.vlans[0].tci &= keep;
             self.mask.0.vlans[0].tci &= keep;
+        } else if let FieldId::TunMetadata(t) = field {
+            t.clear(&mut self.key);
+            t.clear(&mut self.mask.0);
         } else {
             table::set(field, &mut self.key, 0);
             table::set_mask(field, &mut self.mask.0, 0);
@@ -214,6 +231,9 @@ impl Match {
 
     /// Whether the match requires anything of the field.
     pub fn has_field(&self, field: FieldId) -> bool {
-        !field.get_mask(&self.mask).is_zero()
+        match field {
+            FieldId::TunMetadata(t) => t.is_present(&self.mask.0),
+            _ => !field.get_mask(&self.mask).is_zero(),
+        }
     }
 }

@@ -266,18 +266,31 @@ macro_rules! define_fields {
         use super::place::*;
         use super::{FieldInfo, Maskable, OxmId, Prereq, Style};
         use crate::key::FlowKey;
+        use crate::tlv::TlvField;
 
         /// A match field: a named piece of a [`FlowKey`] with a header in OXM or NXM. Named as Open vSwitch's
         /// `MFF_` constants, in their order.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-        #[repr(u8)]
         pub enum FieldId {
+            /// `tun_metadata0` to `tun_metadata63`: an option of a tunnel, as wide as a bridge's map says.
+            TunMetadata(TlvField),
             $(#[doc = concat!("`", $name, "`, ", stringify!($bits), " bits.")] $id,)*
         }
 
         impl FieldId {
-            /// Every field, in order.
+            /// Every field with a place of its own (that is, all but [`FieldId::TunMetadata`]), in order.
             pub const ALL: &'static [FieldId] = &[$(FieldId::$id),*];
+
+            /// What the table says about the field.
+            pub fn info(self) -> &'static FieldInfo {
+                enum Row {
+                    $($id,)*
+                }
+                match self {
+                    FieldId::TunMetadata(t) => t.info(),
+                    $(FieldId::$id => &INFO[Row::$id as usize],)*
+                }
+            }
         }
 
         pub(super) static INFO: &[FieldInfo] = &[$(FieldInfo {
@@ -296,30 +309,35 @@ macro_rules! define_fields {
 
         pub(super) fn get(id: FieldId, k: &FlowKey) -> u128 {
             match id {
+                FieldId::TunMetadata(t) => t.get(k),
                 $(FieldId::$id => get!(k, $kind($($place)*)),)*
             }
         }
 
         pub(super) fn set(id: FieldId, k: &mut FlowKey, v: u128) {
             match id {
+                FieldId::TunMetadata(t) => t.set(k, v),
                 $(FieldId::$id => set!(k, v, $kind($($place)*)),)*
             }
         }
 
         pub(super) fn get_mask(id: FieldId, k: &FlowKey) -> u128 {
             match id {
+                FieldId::TunMetadata(t) => t.get(k),
                 $(FieldId::$id => get_mask!(k, $kind($($place)*)),)*
             }
         }
 
         pub(super) fn set_mask(id: FieldId, k: &mut FlowKey, v: u128) {
             match id {
+                FieldId::TunMetadata(t) => t.set(k, v),
                 $(FieldId::$id => set_mask!(k, v, $kind($($place)*)),)*
             }
         }
 
         pub(super) fn exact(id: FieldId, k: &mut FlowKey) {
             match id {
+                FieldId::TunMetadata(t) => t.set_exact(k),
                 $(FieldId::$id => exact!(k, $kind($($place)*)),)*
             }
         }

@@ -2,6 +2,7 @@
 
 use super::{FieldId, FieldValue};
 use crate::key::{FlowKey, FlowMask, Match};
+use crate::tlv::TlvField;
 use core::fmt;
 
 /// Bits `ofs` to `ofs + n_bits - 1` of a field, counted from the least significant one.
@@ -33,8 +34,18 @@ impl Subfield {
         let ones = super::place::ones(u32::from(self.n_bits));
         FieldValue::from_u128(ones.checked_shl(u32::from(self.ofs)).unwrap_or(0))
     }
+    /// The field, if it is one whose bits do not all fit into a [`FieldValue`].
+    fn wide(self) -> Option<TlvField> {
+        match self.field {
+            FieldId::TunMetadata(t) if t.is_wide() => Some(t),
+            _ => None,
+        }
+    }
     /// The bits' value, shifted down to bit 0.
     pub fn get(self, key: &FlowKey) -> FieldValue {
+        if let Some(t) = self.wide() {
+            return FieldValue::from_u128(t.get_bits(key, self.ofs, self.n_bits));
+        }
         self.extract(self.field.get(key))
     }
     /// These bits of a value of the field, shifted down to bit 0.
@@ -48,14 +59,40 @@ impl Subfield {
     }
     /// Sets the bits to the low bits of `value`.
     pub fn set(self, key: &mut FlowKey, value: FieldValue) {
-        self.field.set_masked(key, self.place(value), self.mask());
+        match self.wide() {
+            Some(t) => t.set_bits(key, self.ofs, self.n_bits, value.as_u128()),
+            None => self.field.set_masked(key, self.place(value), self.mask()),
+        }
     }
     /// Makes the bits count.
     pub fn add_mask(self, mask: &mut FlowMask) {
-        self.field.set_mask(mask, self.mask());
+        match self.wide() {
+            Some(t) => t.set_bits(&mut mask.0, self.ofs, self.n_bits, u128::MAX),
+            None => self.field.set_mask(mask, self.mask()),
+        }
+    }
+    /// The whole field, in network order, with its bits at these set to the low bits of `value` and the others zero.
+    pub fn bytes(self, value: FieldValue) -> Vec<u8> {
+        let mut all = vec![0; self.field.info().n_bytes.into()];
+        let end = all.len();
+        for n in (0..usize::from(self.n_bits)).take(128) {
+            let bit = usize::from(self.ofs) + n;
+            let at = end.checked_sub(1 + bit / 8);
+            if value.as_u128() >> n & 1 != 0
+                && let Some(b) = at.and_then(|at| all.get_mut(at))
+            {
+                *b |= 1 << (bit % 8);
+            }
+        }
+        all
     }
     /// Requires the bits to have the low bits of `value`, beside what the match requires of other bits of the field.
     pub fn set_match(self, m: &mut Match, value: FieldValue) {
+        if let Some(t) = self.wide() {
+            t.set_bits(&mut m.key, self.ofs, self.n_bits, value.as_u128());
+            t.set_bits(&mut m.mask.0, self.ofs, self.n_bits, u128::MAX);
+            return;
+        }
         let (old, old_mask) = m.get_field(self.field);
         let bits = self.mask();
         m.set_field(
@@ -75,6 +112,9 @@ impl Subfield {
             .or_else(|| FieldId::by_name(name))
             .ok_or_else(|| format!("{s}: unknown field `{name}'"))?;
         let n_bits = field.info().n_bits;
+        if n_bits == 0 {
+            return Err(format!("{s}: field has no bits"));
+        }
         let Some(inner) = rest.strip_prefix('[') else {
             return Ok((Subfield::all(field), rest));
         };

@@ -30,6 +30,14 @@ define_fields! {
     TunTos "tun_tos" (8 in 1) None Decimal None ro int(tun_tos) [];
     TunGbpId "tun_gbp_id" (16 in 2) Any Decimal None rw int(tun_gbp_id) [NXM_NX_TUN_GBP_ID 38 0];
     TunGbpFlags "tun_gbp_flags" (8 in 1) Any Hex None rw int(tun_gbp_flags) [NXM_NX_TUN_GBP_FLAGS 39 0];
+    TunErspanIdx "tun_erspan_idx" (20 in 4) Any Hex None rw low(tun_erspan_idx, 20) [NXOXM_ET_ERSPAN_IDX 11 0];
+    TunErspanVer "tun_erspan_ver" (4 in 1) Any Decimal None rw low(tun_erspan_ver, 4) [NXOXM_ET_ERSPAN_VER 12 0];
+    TunErspanDir "tun_erspan_dir" (1 in 1) Any Decimal None rw low(tun_erspan_dir, 1) [NXOXM_ET_ERSPAN_DIR 13 0];
+    TunErspanHwid "tun_erspan_hwid" (6 in 1) Any Hex None rw low(tun_erspan_hwid, 6)
+        [NXOXM_ET_ERSPAN_HWID 14 0];
+    TunGtpuFlags "tun_gtpu_flags" (8 in 1) Any Hex None ro int(tun_gtpu_flags) [NXOXM_ET_GTPU_FLAGS 15 0];
+    TunGtpuMsgtype "tun_gtpu_msgtype" (8 in 1) Any Decimal None ro int(tun_gtpu_msgtype)
+        [NXOXM_ET_GTPU_MSGTYPE 16 0];
     // -- pipeline metadata
     Metadata "metadata" (64 in 8) Any Hex None rw int(metadata) [OXM_OF_METADATA 2 3];
     InPort "in_port" (16 in 2) None OfPort None rw low(in_port, 16) [NXM_OF_IN_PORT 0 0];

@@ -13,7 +13,7 @@ fn names_and_headers_are_unique() {
     assert_eq!(BY_OXM.len(), oxms);
     assert_eq!(BY_OXM_NAME.len(), oxms);
     for (i, f) in FieldId::ALL.iter().enumerate() {
-        assert_eq!(*f as usize, i);
+        assert_eq!(table::INFO[i].id, *f);
         assert_eq!(f.info().id, *f);
         assert_eq!(FieldId::by_name(f.name()), Some(*f));
         assert!(u32::from(f.info().n_bytes) * 8 >= u32::from(f.info().n_bits));
@@ -91,7 +91,8 @@ fn every_member_of_the_key_is_reached_by_a_field() {
         tun_flags,
         vlans,
         mpls_lse,
-        _pad0,
+        tun_present,
+        tun_metadata,
         _pad1,
         _pad2,
         _pad3,
@@ -108,7 +109,9 @@ fn every_member_of_the_key_is_reached_by_a_field() {
         tci: u16::MAX,
     }; 2];
     *mpls_lse = [u32::MAX; 3];
-    (*_pad0, *_pad1, *_pad2, *_pad3, *_pad4) = (u8::MAX, u8::MAX, u16::MAX, u32::MAX, u16::MAX);
+    (*_pad1, *_pad2, *_pad3, *_pad4) = (u8::MAX, u16::MAX, u32::MAX, u16::MAX);
+    // These are reached through a map.
+    (*tun_present, *tun_metadata) = (u64::MAX, [0xff; crate::key::TLV_SPACE]);
     all.0.ct_state = u32::MAX;
     all.0.nw_frag = u8::MAX;
     assert!(all.words().iter().all(|w| *w == u64::MAX), "{all:x?}");

@@ -18,6 +18,7 @@ pub use put::{MatchForm, put_cookie, put_field, put_header, put_match};
 
 use crate::field::{FieldId, FieldValue, OxmId, Prereq};
 use crate::key::Match;
+use crate::tlv;
 use heddle_wire::{Be32, split};
 
 /// What is wrong with a match, named as OpenFlow's `OFPBMC_` codes.
@@ -44,6 +45,9 @@ pub enum OxmError {
     /// A bit set in a value where its mask says that it does not count.
     #[error("OFPBMC_BAD_WILDCARDS")]
     BadWildcards,
+    /// An option of a tunnel that is not mapped (Nicira's error, [`crate::tlv`]).
+    #[error("NXFMFC_INVALID_TLV_FIELD")]
+    InvalidTlvField,
 }
 
 /// The header of an entry.
@@ -64,13 +68,13 @@ pub struct Header {
 /// Reads the header of an entry from the start of `b`. An unknown field is no error here.
 ///
 /// # Errors
-/// [`OxmError::BadLen`] where there is no whole header.
+/// [`OxmError::BadLen`] where there is no whole header; [`OxmError::InvalidTlvField`].
 pub fn pull_header(b: &[u8]) -> Result<Header, OxmError> {
     let (raw, rest) = split::<Be32>(b).ok_or(OxmError::BadLen)?;
     let raw = raw.get();
-    let [c0, c1, field, length] = raw.to_be_bytes();
+    let [c0, c1, number, length] = raw.to_be_bytes();
     let class = u16::from_be_bytes([c0, c1]);
-    let masked = field & 1 != 0;
+    let masked = number & 1 != 0;
     let (experimenter, header_len, payload_len) = if class == 0xffff {
         let (e, _) = split::<Be32>(rest).ok_or(OxmError::BadLen)?;
         (
@@ -82,8 +86,13 @@ pub fn pull_header(b: &[u8]) -> Result<Header, OxmError> {
         (0, 4, length.into())
     };
     let width = if masked { payload_len / 2 } else { payload_len };
-    let field =
-        FieldId::by_oxm(class, field >> 1, experimenter).filter(|f| usize::from(f.info().n_bytes) == width);
+    let known = FieldId::by_oxm(class, number >> 1, experimenter);
+    // An option of a tunnel is what its map says, however many bytes the header speaks of.
+    let fits = |f: &FieldId| matches!(f, FieldId::TunMetadata(_)) || usize::from(f.info().n_bytes) == width;
+    let field = known.filter(fits);
+    if field.is_none() && tlv::index_of_header(class, number >> 1).is_some() {
+        return Err(OxmError::InvalidTlvField);
+    }
     Ok(Header {
         field,
         masked,
@@ -107,21 +116,23 @@ pub struct Entry {
 }
 
 /// An entry of a field that is known or not; with the entry's length.
-type Pulled = (Option<Entry>, Raw);
+type Pulled<'a> = (Option<Entry>, Raw<'a>);
 
 /// An entry's parts, its field left open.
-struct Raw {
+struct Raw<'a> {
     header: Header,
     value: FieldValue,
     mask: Option<FieldValue>,
     consumed: usize,
+    /// Value and mask as they came.
+    bytes: (&'a [u8], Option<&'a [u8]>),
 }
 
-fn pull_raw(b: &[u8]) -> Result<Pulled, OxmError> {
+fn pull_raw(b: &[u8]) -> Result<Pulled<'_>, OxmError> {
     let header = pull_header(b)?;
     let consumed = header.header_len + header.payload_len;
     let payload = b.get(header.header_len..consumed).ok_or(OxmError::BadLen)?;
-    let (value, mask) = if header.masked {
+    let bytes = if header.masked {
         // An odd length has a byte too many at the end, which nobody looks at.
         let width = payload.len() / 2;
         let (v, m) = payload.split_at(width);
@@ -129,10 +140,14 @@ fn pull_raw(b: &[u8]) -> Result<Pulled, OxmError> {
         if v.iter().zip(m).any(|(v, m)| v & !m != 0) {
             return Err(OxmError::BadWildcards);
         }
-        (FieldValue::from_bytes(v), Some(FieldValue::from_bytes(m)))
+        (v, Some(m))
     } else {
-        (FieldValue::from_bytes(payload), None)
+        (payload, None)
     };
+    let (value, mask) = (
+        FieldValue::from_bytes(bytes.0),
+        bytes.1.map(FieldValue::from_bytes),
+    );
     let entry = header.field.map(|field| Entry {
         field,
         value,
@@ -146,6 +161,7 @@ fn pull_raw(b: &[u8]) -> Result<Pulled, OxmError> {
             value,
             mask,
             consumed,
+            bytes,
         },
     ))
 }
@@ -228,7 +244,16 @@ fn pull_entries(mut b: &[u8], strict: bool, mut cookie: Option<&mut (u64, u64)>)
         if m.has_field(e.field) {
             return Err(OxmError::DupField);
         }
-        m.set_field(e.field, e.value, e.mask);
+        match e.field {
+            FieldId::TunMetadata(t) => {
+                t.put(&mut m.key, raw.bytes.0);
+                match raw.bytes.1 {
+                    Some(mask) => t.put(&mut m.mask.0, mask),
+                    None => t.set_exact(&mut m.mask.0),
+                }
+            }
+            field => m.set_field(field, e.value, e.mask),
+        }
         // A match on a header implies that the packet has an Ethernet header.
         if prereq != Prereq::None && m.mask.0.packet_type == 0 {
             m.key.packet_type = 0;

@@ -3,6 +3,7 @@
 use super::COOKIE;
 use crate::field::{FieldId, FieldValue, OxmId, Prereq, dl_type, is_ip_any, is_nd};
 use crate::key::{Match, Vlan};
+use crate::tlv;
 use heddle_wire::eth::{self, ethertype};
 use heddle_wire::icmp::{ND_ADVERT, ND_SOLICIT};
 use heddle_wire::ip::proto;
@@ -50,13 +51,17 @@ pub fn put_field(
     form: MatchForm,
     out: &mut Vec<u8>,
 ) -> bool {
-    let n = field.info().n_bytes.into();
+    let n = usize::from(field.info().n_bytes);
     if !put_header(field, mask.is_some(), form, out) {
         return false;
     }
-    out.extend_from_slice(value.bytes(n));
+    let mut put = |v: FieldValue| {
+        out.resize(out.len() + n.saturating_sub(16), 0);
+        out.extend_from_slice(v.bytes(n));
+    };
+    put(value);
     if let Some(m) = mask {
-        out.extend_from_slice(m.bytes(n));
+        put(m);
     }
     true
 }
@@ -151,6 +156,15 @@ pub fn put_match(m: &Match, form: MatchForm, out: &mut Vec<u8>) {
         NshC3,
         NshC4,
     ]);
+    put_options(&mut p);
+    p.fields(&[
+        TunErspanIdx,
+        TunErspanVer,
+        TunErspanDir,
+        TunErspanHwid,
+        TunGtpuFlags,
+        TunGtpuMsgtype,
+    ]);
     // OpenFlow 1.5 has registers of its own, in pairs.
     if oxm < 6 {
         p.fields(&[
@@ -172,6 +186,19 @@ pub fn put_match(m: &Match, form: MatchForm, out: &mut Vec<u8>) {
         let mut first = Vec::with_capacity(8);
         put_field(PacketType, FieldValue::ZERO, None, form, &mut first);
         out.splice(start..start, first);
+    }
+}
+
+/// The options of a tunnel that are matched on, as far as the map of the time has them.
+fn put_options(p: &mut Put<'_>) {
+    for f in tlv::fields_of(p.m.mask.0.tun_present) {
+        let mask = f.bytes(&p.m.mask.0);
+        let exact = !mask.is_empty() && mask.iter().all(|b| *b == 0xff);
+        put_header(FieldId::TunMetadata(f), !exact, p.form, p.out);
+        p.out.extend_from_slice(f.bytes(&p.m.key));
+        if !exact {
+            p.out.extend_from_slice(mask);
+        }
     }
 }
 

@@ -3,9 +3,10 @@
 use super::DEFAULT_PRIORITY;
 use super::flags::{self, format_flags};
 use super::ports::{PortNames, format_port};
-use super::write::Items;
+use super::write::{AltHex, HexBytes, Items};
 use crate::field::{dl_type, is_ip_any, is_nd};
 use crate::key::{FlowKey, FlowMask, Match, N_MPLS, Nsh, Vlan, frag};
+use crate::tlv;
 use core::fmt::{self, Write};
 use heddle_wire::eth::ethertype;
 use heddle_wire::ip::proto;
@@ -33,6 +34,8 @@ impl fmt::Display for MatchText<'_> {
 
 fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNames<'_>>) -> fmt::Result {
     let FlowKey {
+        tun_present,
+        tun_metadata: _,
         tun_id,
         tun_src,
         tun_dst,
@@ -43,7 +46,12 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
         tun_ttl,
         tun_gbp_id,
         tun_gbp_flags,
-        _pad0,
+        tun_gtpu_msgtype,
+        tun_erspan_idx,
+        tun_erspan_ver,
+        tun_erspan_dir,
+        tun_erspan_hwid,
+        tun_gtpu_flags,
         metadata,
         regs,
         skb_priority,
@@ -164,6 +172,24 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
     if tun_ttl != 0 {
         o.show("tun_ttl", k.tun_ttl)?;
     }
+    if tun_erspan_ver != 0 {
+        o.show("tun_erspan_ver", k.tun_erspan_ver)?;
+    }
+    if tun_erspan_idx != 0 && k.tun_erspan_ver == 1 {
+        o.show("tun_erspan_idx", AltHex(k.tun_erspan_idx.into()))?;
+    }
+    if tun_erspan_dir != 0 && k.tun_erspan_ver == 2 {
+        o.show("tun_erspan_dir", k.tun_erspan_dir)?;
+    }
+    if tun_erspan_hwid != 0 && k.tun_erspan_ver == 2 {
+        o.show("tun_erspan_hwid", AltHex(k.tun_erspan_hwid.into()))?;
+    }
+    if tun_gtpu_flags != 0 {
+        o.show("gtpu_flags", AltHex(k.tun_gtpu_flags.into()))?;
+    }
+    if tun_gtpu_msgtype != 0 {
+        o.show("gtpu_msgtype", k.tun_gtpu_msgtype)?;
+    }
     if tun_flags & 0xf != 0 {
         let w = o.item()?;
         w.write_str("tun_flags=")?;
@@ -175,6 +201,7 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
             0xf,
         )?;
     }
+    tlv_options(o, k, mask, tun_present)?;
     o.hex("metadata", k.metadata.into(), metadata.into(), u64::MAX.into())?;
     if in_port != 0 {
         port(o, "in_port", k.in_port, names)?;
@@ -258,6 +285,28 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
             (tcp_flags & 0xfff).into(),
             0xfff,
         )?;
+    }
+    Ok(())
+}
+
+/// The options of a tunnel that are matched on, as far as the map of the time has them.
+fn tlv_options(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, present: u64) -> fmt::Result {
+    if present == 0 {
+        return Ok(());
+    }
+    for f in tlv::fields_of(present) {
+        let (value, bits) = (f.bytes(k), f.bytes(&mask.0));
+        let name = f.name();
+        if !f.is_present(k) {
+            // The match is on its absence.
+            o.word(&format!("{name}=NP"))?;
+        } else if bits.iter().all(|b| *b == 0) {
+            o.word(name)?;
+        } else if bits.iter().all(|b| *b == 0xff) {
+            o.show(name, HexBytes(value))?;
+        } else {
+            o.show(name, format_args!("{}/{}", HexBytes(value), HexBytes(bits)))?;
+        }
     }
     Ok(())
 }

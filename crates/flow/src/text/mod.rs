@@ -22,6 +22,7 @@ pub use parse::{PROTOCOLS, Protocol, key_values};
 pub use ports::{PortNames, PortNumbers, format_port, parse_port, reserved_port_name};
 pub(crate) use value::mac as parse_mac;
 pub use value::{format_value, parse_int, parse_value};
+pub use write::HexBytes;
 
 use crate::key::{FlowKey, Match};
 use core::fmt;

@@ -16,6 +16,22 @@ impl fmt::Display for AltHex {
     }
 }
 
+/// Bytes as one number: `0` or `0x12ab`, without leading zeros.
+pub struct HexBytes<'a>(pub &'a [u8]);
+
+impl fmt::Display for HexBytes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut digits = self.0.iter().skip_while(|b| **b == 0);
+        match digits.next() {
+            None => f.write_char('0'),
+            Some(first) => {
+                write!(f, "{first:#x}")?;
+                digits.try_for_each(|b| write!(f, "{b:02x}"))
+            }
+        }
+    }
+}
+
 /// An Ethernet address.
 pub(crate) struct Mac(pub(crate) [u8; 6]);
 

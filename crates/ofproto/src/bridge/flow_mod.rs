@@ -152,6 +152,7 @@ impl Change<'_> {
         check_goto(&fm.instructions, table)?;
         self.bridge.check_instruction_references(&fm.instructions)?;
         let matches = compact(&fm.match_);
+        self.check_options(&matches, &fm.instructions)?;
         let old = self.find(table, &matches, i32::from(fm.priority));
         if old.is_none() {
             if fm.flags.contains(FlowModFlags::CHECK_OVERLAP) && self.overlaps(table, fm.priority, &matches) {
@@ -197,6 +198,7 @@ impl Change<'_> {
             check_goto(&fm.instructions, e.data.table)?;
         }
         self.bridge.check_instruction_references(&fm.instructions)?;
+        self.check_options(&MiniMatch::default(), &fm.instructions)?;
         let now = self.bridge.now_ms();
         for e in &found {
             let old = &e.data;

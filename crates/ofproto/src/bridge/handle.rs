@@ -23,6 +23,8 @@ impl Bridge {
             Message::Resume(p) => self.resume(version, p).map(|()| Vec::new()),
             Message::PortMod(pm) => self.port_mod(pm, origin.map(|o| o.peer)).map(|()| Vec::new()),
             Message::TableMod(tm) => self.table_mod(tm).map(|()| Vec::new()),
+            Message::TlvTableMod(m) => self.tlv_table_mod(m).map(|()| Vec::new()),
+            Message::TlvTableRequest => Ok(vec![Message::TlvTableReply(self.tlv_table())]),
             // No connection is tracked, so that there is none to forget.
             Message::CtFlushZone(_) | Message::CtFlush { .. } => Ok(Vec::new()),
             Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),

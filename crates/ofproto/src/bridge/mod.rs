@@ -28,6 +28,7 @@ pub(crate) mod refs;
 mod select;
 mod stats;
 mod tables;
+mod tlv;
 
 #[cfg(test)]
 mod tests;
@@ -140,6 +141,8 @@ pub struct Bridge {
     /// How many flow monitors there are.
     monitors: AtomicUsize,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
+    /// Which tunnel options are fields.
+    options: tlv::Options,
     /// What workers have left to control threads.
     later: Mutex<learn::Later>,
 }
@@ -200,6 +203,7 @@ impl Bridge {
             order: Mutex::new(()),
             monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
+            options: tlv::Options::default(),
             later: Mutex::default(),
         });
         bridge.flush_flows();

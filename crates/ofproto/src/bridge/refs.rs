@@ -14,6 +14,8 @@ type Rules = HashMap<usize, Linked>;
 pub(crate) struct Refs {
     groups: HashMap<u32, Rules>,
     meters: HashMap<u32, Rules>,
+    /// How many rules use each tunnel option; empty as long as none does.
+    options: HashMap<u8, usize>,
     /// How many rules learn flows of this table and cookie that are to go with them.
     learned: HashMap<(u8, u64), usize>,
     /// Those that no rule learns any more.
@@ -27,6 +29,9 @@ fn place(e: &Linked) -> usize {
 impl Refs {
     /// A rule is linked.
     pub(crate) fn add(&mut self, e: &Linked) {
+        for i in options_used(e) {
+            *self.options.entry(i).or_default() += 1;
+        }
         for key in learned_by(&e.data) {
             *self.learned.entry(key).or_default() += 1;
         }
@@ -45,6 +50,11 @@ impl Refs {
     }
     /// A rule is not linked any more.
     pub(crate) fn remove(&mut self, e: &Linked) {
+        for i in options_used(e) {
+            if let Some(n) = self.options.get_mut(&i) {
+                *n -= 1;
+            }
+        }
         for key in learned_by(&e.data) {
             if let Some(n) = self.learned.get_mut(&key) {
                 *n -= 1;
@@ -69,6 +79,10 @@ impl Refs {
     pub(crate) fn count_meter(&self, id: u32) -> usize {
         self.meters.get(&id).map_or(0, HashMap::len)
     }
+    /// How many rules use a tunnel option.
+    pub(crate) fn count_option(&self, index: u8) -> usize {
+        self.options.get(&index).copied().unwrap_or(0)
+    }
     /// Rules that use a group.
     pub(crate) fn of_group(&self, id: u32) -> Vec<Linked> {
         sorted(self.groups.get(&id))
@@ -77,6 +91,11 @@ impl Refs {
     pub(crate) fn of_meter(&self, id: u32) -> Vec<Linked> {
         sorted(self.meters.get(&id))
     }
+}
+
+fn options_used(e: &Linked) -> impl Iterator<Item = u8> {
+    let used = super::tlv::options_of(&e.data.matches, &e.data.instructions);
+    (0..64).filter(move |i| used >> i & 1 != 0)
 }
 
 fn forget(of: &mut HashMap<u32, Rules>, id: u32, e: &Linked) {

@@ -235,6 +235,7 @@ fn changes_the_switch(m: &Message) -> bool {
             | Message::PortMod(_)
             | Message::CtFlushZone(_)
             | Message::CtFlush { .. }
+            | Message::TlvTableMod(_)
             | Message::TableMod(_)
             | Message::BundleControl(_)
             | Message::BundleAdd(_)

@@ -161,6 +161,7 @@ impl Peer {
     }
 
     pub(super) fn send_as(&self, version: Version, xid: u32, message: &Message, sort: Sort) {
+        let _scope = self.manager.bridge.tlv_scope();
         match heddle_openflow::encode(version, xid, message) {
             Ok(parts) => parts.into_iter().for_each(|bytes| self.push(bytes, sort)),
             Err(e) => log::warn!(target: "ofproto", "{}: cannot send: {e}", self.manager.bridge.name),
@@ -254,6 +255,7 @@ impl Peer {
             return;
         }
         let context = self.wishes.lock().decode.clone();
+        let _scope = self.manager.bridge.tlv_scope();
         match heddle_openflow::decode(bytes, &context) {
             Ok((_, message)) => self.take(version, header.xid, message, bytes),
             Err(e) => self.send_error(version, header.xid, &e.error),

@@ -105,6 +105,7 @@ impl Peer {
         if self.packet_ins.load(Ordering::Relaxed) >= MAX_PACKET_INS {
             return;
         }
+        let _scope = self.manager.bridge.tlv_scope();
         let mut message = p.message.clone();
         message.format = format;
         if let (PacketInFormat::Nxt2, Some(c)) = (format, &p.continuation) {

@@ -167,6 +167,7 @@ fn flow_of_bridge<'w>(world: &'w World, name: &str, flow: &str) -> Result<(&'w B
             .find(|p| p.name == name)
             .map(|p| key_port(p.no))
     };
+    let _scope = bridge.tlv_scope();
     let key = FlowKey::parse_text(flow, Some(&port)).map_err(|e| format!("Bad openflow flow syntax: {e}"))?;
     Ok((bridge, key))
 }

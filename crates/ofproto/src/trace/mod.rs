@@ -61,8 +61,11 @@ pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<T
 pub fn trace_packet_out(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
     let world = pipeline.world();
     let (actions, args) = args.split_last().ok_or("Syntax error")?;
-    let actions = parse_actions(actions, None)?;
     let request = args::parse(pipeline, &world, args, env)?;
+    let actions = {
+        let _scope = request.bridge.tlv_scope();
+        parse_actions(actions, None)?
+    };
     let mut known = Match {
         key: request.key,
         ..Match::default()
@@ -86,6 +89,7 @@ fn trace_request(
     env: &TraceEnv<'_>,
 ) -> Traced {
     let bridge = request.bridge;
+    let _scope = bridge.tlv_scope();
     let mut report = Report::default();
     report.names = request.names;
     let mut translation = Translation::default();

@@ -41,6 +41,7 @@ fn is_set_or_move(action: &Action) -> bool {
     matches!(
         action,
         Action::SetField { .. }
+            | Action::SetTunMetadata(_)
             | Action::Load { .. }
             | Action::Move { .. }
             | Action::SetEthDst(_)

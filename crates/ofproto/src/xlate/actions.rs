@@ -120,6 +120,7 @@ impl Ctx<'_> {
     fn report_step(&mut self, step: &Step<'_>) {
         let Some(report) = &mut self.report else { return };
         let bridge = self.bridge;
+        let _scope = bridge.tlv_scope();
         let name = |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
         let names: Option<PortNames<'_>> = if report.names { Some(&name) } else { None };
         let text = match step {
@@ -197,6 +198,7 @@ impl Ctx<'_> {
             | Action::SetL4Src(_)
             | Action::SetL4Dst(_) => self.set_header(action),
             Action::SetField { field, value, mask } => self.set_field(*field, *value, *mask),
+            Action::SetTunMetadata(set) => self.set_tun_metadata(set),
             Action::Load { dst, value } => self.load(*dst, *value),
             Action::Move { src, dst } => self.move_field(*src, *dst),
             Action::StackPush(src) => self.stack_push(*src),
@@ -242,8 +244,7 @@ impl Ctx<'_> {
             Action::Sample(_) => {}
             // Taken apart before.
             Action::CheckPktLarger(_) => {}
-            // Tunnel options, which no packet has yet.
-            Action::DeleteField(_) => {}
+            Action::DeleteField(field) => self.delete_field(*field),
             Action::Encap(e) => self.encap(e),
             Action::Decap(ty) => {
                 if self.decap(*ty) {

@@ -108,6 +108,9 @@ impl Ctx<'_> {
         (m.tun_tos, m.tun_ttl) = (u8::MAX, u8::MAX);
         m.tun_gbp_id = u16::MAX;
         m.tun_gbp_flags = u8::MAX;
+        if self.flow.tun_present != 0 {
+            (m.tun_present, m.tun_metadata) = (u64::MAX, [0xff; heddle_flow::key::TLV_SPACE]);
+        }
         Box::new(metadata_of(&self.flow))
     }
 

@@ -147,11 +147,7 @@ impl Ctx<'_> {
                     m.mask.0.packet_type = u32::MAX;
                 }
             }
-            LearnDst::Load(dst) => actions.push(Action::SetField {
-                field: dst.field,
-                value: dst.place(value),
-                mask: dst.mask(),
-            }),
+            LearnDst::Load(dst) => actions.push(Action::set(dst, value)),
             LearnDst::Output => {
                 if let Some(port) = output_port(value) {
                     actions.push(Action::Output { port, max_len: 0 });

@@ -4,6 +4,17 @@ use super::ctx::Ctx;
 use super::limits::MAX_STACK_BYTES;
 use super::report::{Kind, hex};
 use heddle_flow::{FieldId, FieldValue, Subfield};
+use heddle_openflow::action::SetTunMetadata;
+use smallvec::SmallVec;
+
+/// A subfield in pieces of at most 128 bits; only options of tunnels have more.
+fn pieces(sf: Subfield) -> impl Iterator<Item = Subfield> {
+    (0..sf.n_bits).step_by(128).map(move |done| Subfield {
+        ofs: sf.ofs + done,
+        n_bits: (sf.n_bits - done).min(128),
+        ..sf
+    })
+}
 
 impl Ctx<'_> {
     /// Writes the bits of `mask` of a field, if the packet has it.
@@ -22,16 +33,42 @@ impl Ctx<'_> {
 
     /// `load:value->dst`.
     pub(super) fn load(&mut self, dst: Subfield, value: u64) {
+        if let FieldId::TunMetadata(_) = dst.field {
+            dst.add_mask(&mut self.wc);
+            dst.set(&mut self.flow, FieldValue::from_u64(value));
+            return;
+        }
         self.set_field(dst.field, dst.place(FieldValue::from_u64(value)), dst.mask());
+    }
+
+    /// `set_field` of a wide option of a tunnel.
+    pub(super) fn set_tun_metadata(&mut self, set: &SetTunMetadata) {
+        set.field.put_masked(&mut self.wc.0, &set.mask, &set.mask);
+        set.field.put_masked(&mut self.flow, &set.value, &set.mask);
+    }
+
+    /// `delete_field`, which only options of tunnels know.
+    pub(super) fn delete_field(&mut self, field: FieldId) {
+        if let FieldId::TunMetadata(option) = field {
+            option.remove(&mut self.flow);
+            self.report(Kind::Detail, || format!("delete {}", field.name()));
+        }
     }
 
     /// `move:src->dst`. Source and destination may overlap.
     pub(super) fn move_field(&mut self, src: Subfield, dst: Subfield) {
         if self.has_field(dst.field) && self.has_field(src.field) {
-            src.add_mask(&mut self.wc);
-            dst.add_mask(&mut self.wc);
-            let value = src.get(&self.flow);
-            dst.set(&mut self.flow, value);
+            pieces(src)
+                .chain(pieces(dst))
+                .for_each(|piece| piece.add_mask(&mut self.wc));
+            // All is read before anything is written.
+            let pieces: SmallVec<[_; 1]> = pieces(src)
+                .map(|piece| piece.get(&self.flow))
+                .zip(pieces(dst))
+                .collect();
+            for (value, piece) in pieces {
+                piece.set(&mut self.flow, value);
+            }
         }
         self.report_subfield(dst);
     }

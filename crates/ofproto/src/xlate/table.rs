@@ -177,6 +177,7 @@ impl Ctx<'_> {
     /// A line for the trace that says what a lookup in `table` found.
     pub(super) fn report_table(&mut self, found: &Found, table: u8) -> Option<usize> {
         let bridge = self.bridge;
+        let _scope = self.report.is_some().then(|| bridge.tlv_scope());
         let name = move |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());
         let names = self.wants_names();
         self.report(Kind::Table, || match found {

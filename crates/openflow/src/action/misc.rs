@@ -94,3 +94,14 @@ pub struct CheckPktLarger {
     /// One bit.
     pub dst: Subfield,
 }
+
+/// A wide option of a tunnel that is set, in whole or in part.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SetTunMetadata {
+    /// Which.
+    pub field: heddle_flow::tlv::TlvField,
+    /// To what: as many bytes as the field has.
+    pub value: Vec<u8>,
+    /// Which bits of it.
+    pub mask: Vec<u8>,
+}

@@ -279,12 +279,13 @@ impl Checker<'_> {
             }
             Action::Meter(id) => check_meter(*id),
             Action::Clone(actions) => check_actions(actions, &self.m, self.cx),
-            Action::DeleteField(field) if !field.name().starts_with("tun_metadata") => {
+            Action::DeleteField(field) if !matches!(field, FieldId::TunMetadata(_)) => {
                 Err(ErrorKind::BadActionBadArgument)
             }
             Action::SetEthSrc(_)
             | Action::SetEthDst(_)
             | Action::SetTunnel(_)
+            | Action::SetTunMetadata(_)
             | Action::SetQueue(_)
             | Action::PopQueue
             | Action::Controller(_)

@@ -3,7 +3,7 @@
 //! The order of checks is that of Open vSwitch, so that a message with several faults gets the same error:
 //! number, then length, then the fields of the action in turn.
 
-use super::field::{check_dst, check_src, from_nxm_ofs, pull_entry, pull_header};
+use super::field::{Set, check_dst, check_src, check_value, from_nxm_ofs, pull_entry, pull_header};
 use super::raw::{Raw, Row, by_number};
 use super::verify::{Place, verify_actions};
 use super::{ct, hash, learn, misc, nat};
@@ -96,6 +96,15 @@ fn argument(ok: bool) -> Result<(), ErrorKind> {
         Ok(())
     } else {
         Err(ErrorKind::BadActionBadArgument)
+    }
+}
+
+/// `Ok` if the condition holds, else `BadSetArgument`.
+fn argument_of_set(ok: bool) -> Result<(), ErrorKind> {
+    if ok {
+        Ok(())
+    } else {
+        Err(ErrorKind::BadActionBadSetArgument)
     }
 }
 
@@ -220,14 +229,18 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
             Action::Load { dst, value }
         }
         Raw::RegLoad2 => {
-            let (field, value, mask) = pull_entry(&mut r)?;
-            if !r.is_zero() || !field.info().writable {
-                return Err(ErrorKind::BadActionBadSetArgument);
-            }
-            Action::SetField {
-                field,
-                value,
-                mask: mask.unwrap_or(field.full_mask()),
+            let entry = pull_entry(&mut r)?;
+            argument_of_set(r.is_zero())?;
+            match entry {
+                Set::Field(field, value, mask) => {
+                    argument_of_set(field.info().writable)?;
+                    Action::SetField {
+                        field,
+                        value,
+                        mask: mask.unwrap_or(field.full_mask()),
+                    }
+                }
+                Set::Wide(set) => Action::SetTunMetadata(Box::new(set)),
             }
         }
         Raw::RegMove => copy_field(r, 0, 0)?,
@@ -304,6 +317,7 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
                 n_bits: r.u16().map_err(bad_len)?,
             };
             must_be_zero(&r)?;
+            check_value(s)?;
             if row.raw == Raw::StackPush {
                 check_src(s, None)?;
                 Action::StackPush(s)
@@ -368,7 +382,17 @@ pub(crate) fn is_output_port(port: Port, max: Port) -> bool {
 }
 
 fn set_field(mut r: Reader<'_>, may_mask: bool) -> Result<Action, ErrorKind> {
-    let (field, value, mask) = pull_entry(&mut r)?;
+    let (field, value, mask) = match pull_entry(&mut r)? {
+        Set::Field(field, value, mask) => (field, value, mask),
+        Set::Wide(set) => {
+            let masked = set.mask.iter().any(|b| *b != 0xff);
+            if masked && !may_mask {
+                return Err(ErrorKind::BadActionBadSetMask);
+            }
+            argument_of_set(r.is_zero())?;
+            return Ok(Action::SetTunMetadata(Box::new(set)));
+        }
+    };
     if mask.is_some() && !may_mask {
         return Err(ErrorKind::BadActionBadSetMask);
     }

@@ -7,7 +7,7 @@
 use super::decode::c2;
 use super::field::{Headers, nxm, ofs_nbits, put_entry, put_header};
 use super::raw::{Raw, row};
-use crate::action::{Action, ControllerAction, FieldId, FieldValue, Port, Subfield};
+use crate::action::{Action, ControllerAction, FieldId, FieldValue, Port, SetTunMetadata, Subfield};
 use crate::codec::cursor::Put;
 use crate::codec::port::port_to_u16;
 use crate::codec::property;
@@ -104,8 +104,8 @@ impl Encoder {
     }
 
     /// Loads of each run of bits that the mask has: Nicira's way to say a masked set-field.
-    fn loads(&self, field: FieldId, value: FieldValue, mask: FieldValue, out: &mut Vec<u8>) -> Encoded {
-        if nxm(field).is_none() {
+    fn loads(&mut self, field: FieldId, value: FieldValue, mask: FieldValue, out: &mut Vec<u8>) -> Encoded {
+        if nxm(field).is_none() || matches!(field, FieldId::TunMetadata(_)) {
             let start = self.begin(Raw::RegLoad2, "load", out)?;
             if !put_entry(out, field, Headers::Nxm, value, mask) {
                 return Err(self.missing("load of a field without header"));
@@ -130,9 +130,12 @@ impl Encoder {
         Ok(())
     }
 
-    fn load(&self, dst: Subfield, value: u64, out: &mut Vec<u8>) -> Encoded {
+    fn load(&mut self, dst: Subfield, value: u64, out: &mut Vec<u8>) -> Encoded {
         if self.version >= Version::V15 {
             return self.load15(dst, value, out);
+        }
+        if let FieldId::TunMetadata(_) = dst.field {
+            return self.action(&Action::set(dst, FieldValue::from_u64(value)), out);
         }
         let Some(header) = nxm(dst.field) else {
             return self.loads(dst.field, dst.place(FieldValue::from_u64(value)), dst.mask(), out);
@@ -154,9 +157,27 @@ impl Encoder {
         if !put_header(out, dst.field, Headers::Oxm(self.version), !whole) {
             return Err(self.missing("load of a field without OXM header"));
         }
-        out.put(dst.place(FieldValue::from_u64(value)).bytes(n));
+        out.put(&dst.bytes(FieldValue::from_u64(value)));
         if !whole {
-            out.put(dst.mask().bytes(n));
+            out.put(&dst.bytes(FieldValue::ONES));
+        }
+        end(out, start);
+        Ok(())
+    }
+
+    /// A wide option of a tunnel: set-field in 1.5 and, if it is whole, from 1.2 on; else Nicira's load of an entry.
+    fn set_tun_metadata(&self, set: &SetTunMetadata, out: &mut Vec<u8>) -> Encoded {
+        let whole = set.mask.iter().all(|b| *b == 0xff);
+        let (raw, headers) = match self.version {
+            Version::V15 => (Raw::SetField15, Headers::Oxm(self.version)),
+            v if v >= Version::V12 && whole => (Raw::SetField12, Headers::Oxm(v)),
+            _ => (Raw::RegLoad2, Headers::Nxm),
+        };
+        let start = self.begin(raw, "set_field", out)?;
+        put_header(out, FieldId::TunMetadata(set.field), headers, !whole);
+        out.put(&set.value);
+        if !whole {
+            out.put(&set.mask);
         }
         end(out, start);
         Ok(())
@@ -376,6 +397,7 @@ impl Encoder {
                 _ if field.is_exact(*mask) => self.oxm(*field, *value, *mask, out),
                 _ => self.loads(*field, *value, *mask, out),
             },
+            Action::SetTunMetadata(set) => self.set_tun_metadata(set, out),
             Action::Load { dst, value } => self.load(*dst, *value, out),
             Action::Move { src, dst } => self.copy(*src, *dst, out),
             Action::StackPush(s) => self.stack(Raw::StackPush, *s, out),

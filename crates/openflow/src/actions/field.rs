@@ -1,10 +1,10 @@
 //! Fields and subfields inside actions: OXM headers, `ofs_nbits` words, and the checks that both need.
 
-use crate::action::{FieldId, FieldValue, Subfield};
+use crate::action::{FieldId, FieldValue, SetTunMetadata, Subfield};
 use crate::codec::cursor::{Put, Reader};
 use crate::error::ErrorKind;
 use crate::version::Version;
-use heddle_flow::Match;
+use heddle_flow::{FlowKey, Match, tlv};
 
 /// A header as it came: its field if it is known, whether a mask follows, the payload's length in bytes.
 pub(crate) struct OxmHeader {
@@ -31,7 +31,14 @@ pub(crate) fn pull_any_header(r: &mut Reader<'_>) -> Result<OxmHeader, ErrorKind
     };
     let number = u8::try_from(number).expect("seven bits");
     let known = FieldId::by_oxm(class, number, experimenter);
-    let field = known.filter(|f| usize::from(f.info().n_bytes) << u8::from(masked) == payload);
+    // An option of a tunnel is what its map says, however many bytes the header speaks of.
+    let fits = |f: &FieldId| {
+        matches!(f, FieldId::TunMetadata(_)) || usize::from(f.info().n_bytes) << u8::from(masked) == payload
+    };
+    let field = known.filter(fits);
+    if known.is_none() && tlv::index_of_header(class, number).is_some() {
+        return Err(ErrorKind::FlowModFailedInvalidTlvField);
+    }
     Ok(OxmHeader {
         field,
         bad_length: payload > 0 && known.is_some() && field.is_none(),
@@ -51,8 +58,15 @@ pub(crate) fn pull_header(r: &mut Reader<'_>) -> Result<FieldId, ErrorKind> {
     }
 }
 
+/// A field that an action sets, and what to.
+pub(crate) enum Set {
+    Field(FieldId, FieldValue, Option<FieldValue>),
+    /// One with more bits than a value has.
+    Wide(SetTunMetadata),
+}
+
 /// Reads a whole entry: header, value, and mask if the header says so.
-pub(crate) fn pull_entry(r: &mut Reader<'_>) -> Result<(FieldId, FieldValue, Option<FieldValue>), ErrorKind> {
+pub(crate) fn pull_entry(r: &mut Reader<'_>) -> Result<Set, ErrorKind> {
     let h = pull_any_header(r)?;
     let unknown = if h.bad_length {
         ErrorKind::BadActionBadSetLen
@@ -68,11 +82,30 @@ pub(crate) fn pull_entry(r: &mut Reader<'_>) -> Result<(FieldId, FieldValue, Opt
         if v.iter().zip(m).any(|(v, m)| v & !m != 0) {
             return Err(ErrorKind::BadMatchBadWildcards);
         }
-        (v, Some(FieldValue::from_bytes(m)))
+        (v, Some(m))
     } else {
         (payload, None)
     };
-    Ok((field, FieldValue::from_bytes(value), mask))
+    let FieldId::TunMetadata(t) = field else {
+        let mask = mask.map(FieldValue::from_bytes);
+        return Ok(Set::Field(field, FieldValue::from_bytes(value), mask));
+    };
+    // Value and mask may be of another length than the field.
+    let fitted = |bytes: &[u8]| {
+        let mut key = FlowKey::default();
+        t.put(&mut key, bytes);
+        key
+    };
+    let (value, mask) = (fitted(value), mask.map(fitted));
+    Ok(if t.is_wide() {
+        Set::Wide(SetTunMetadata {
+            field: t,
+            value: t.bytes(&value).to_vec(),
+            mask: mask.map_or(vec![0xff; field.info().n_bytes.into()], |m| t.bytes(&m).to_vec()),
+        })
+    } else {
+        Set::Field(field, field.get(&value), mask.map(|m| field.get(&m)))
+    })
 }
 
 /// Reads a header without mask and its value, which is meant as a mask of the field.
@@ -99,6 +132,7 @@ pub(crate) fn from_nxm(header: u32) -> Result<FieldId, ErrorKind> {
     let bytes = header.to_be_bytes();
     match pull_any_header(&mut Reader(&bytes)) {
         Ok(OxmHeader { field: Some(f), .. }) => Ok(f),
+        Err(e @ ErrorKind::FlowModFailedInvalidTlvField) => Err(e),
         _ => Err(ErrorKind::BadActionBadSetType),
     }
 }
@@ -182,6 +216,15 @@ pub(crate) fn check_src(s: Subfield, m: Option<&Match>) -> Result<(), ErrorKind>
     match m {
         Some(m) if !s.field.info().prereq.ok_for_match(m) => Err(ErrorKind::BadActionMatchInconsistent),
         _ => Ok(()),
+    }
+}
+
+/// A subfield that is kept as a value, which has 128 bits. (Open vSwitch has no such limit for options of tunnels.)
+pub(crate) fn check_value(s: Subfield) -> Result<(), ErrorKind> {
+    if s.n_bits > 128 {
+        Err(ErrorKind::BadActionBadSetLen)
+    } else {
+        Ok(())
     }
 }
 

@@ -1,9 +1,9 @@
 //! The `learn` action on the wire, and its check.
 
 use super::encode::{Encoded, Encoder, end};
-use super::field::{Headers, check_dst, check_src, from_nxm, nxm, pull_header, put_header};
+use super::field::{Headers, check_dst, check_src, check_value, from_nxm, nxm, pull_header, put_header};
 use super::raw::Raw;
-use crate::action::{Action, FieldValue, Learn, LearnDst, LearnSpec, LearnSrc, Subfield};
+use crate::action::{Action, FieldId, FieldValue, Learn, LearnDst, LearnSpec, LearnSrc, Subfield};
 use crate::codec::cursor::{Put, Reader, Short};
 use crate::error::{EncodeError, ErrorKind};
 use heddle_flow::Match;
@@ -99,12 +99,15 @@ fn pull_spec(r: &mut Reader<'_>, header: u16) -> Result<LearnSpec, ErrorKind> {
         return Err(ErrorKind::BadActionBadLen);
     }
     let subfield = |r: &mut Reader<'_>| -> Result<Subfield, ErrorKind> {
-        let field = from_nxm(r.u32().map_err(short)?)?;
-        Ok(Subfield {
-            field,
+        let s = Subfield {
+            field: from_nxm(r.u32().map_err(short)?)?,
             ofs: r.u16().map_err(short)?,
             n_bits,
-        })
+        };
+        if matches!(s.field, FieldId::TunMetadata(_)) {
+            check_value(s)?;
+        }
+        Ok(s)
     };
     let src = if immediate {
         let raw = r.bytes(imm_len).map_err(short)?;

@@ -83,6 +83,7 @@ fn allowed_in_set(a: &Action) -> bool {
         | Action::SetL4Src(_)
         | Action::SetL4Dst(_)
         | Action::SetField { .. }
+        | Action::SetTunMetadata(_)
         | Action::Load { .. }
         | Action::Move { .. }
         | Action::DecTtl(_)

@@ -26,6 +26,7 @@ impl From<OxmError> for ErrorKind {
             OxmError::BadPrereq => ErrorKind::BadMatchBadPrereq,
             OxmError::DupField => ErrorKind::BadMatchDupField,
             OxmError::BadWildcards => ErrorKind::BadMatchBadWildcards,
+            OxmError::InvalidTlvField => ErrorKind::FlowModFailedInvalidTlvField,
         }
     }
 }

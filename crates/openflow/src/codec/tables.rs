@@ -10,6 +10,7 @@ use crate::message::{
     TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason, TableStats, TableStatus,
 };
 use crate::version::Version;
+use heddle_flow::tlv::{N_TLV, TlvField};
 use heddle_flow::FieldId;
 use heddle_flow::field::Maskable;
 
@@ -198,8 +199,10 @@ fn put_types(out: &mut Vec<u8>, ty: u16, bits: u32) {
     property::finish(out, start);
 }
 
+/// All fields that have a header. Options of tunnels have the length that they have without a map.
 fn matchable() -> impl Iterator<Item = FieldId> {
-    FieldId::ALL.iter().copied().filter(has_header)
+    let options = (0u8..).take(N_TLV).map(|i| FieldId::TunMetadata(TlvField::unmapped(i)));
+    FieldId::ALL.iter().copied().filter(has_header).chain(options)
 }
 
 fn writable() -> impl Iterator<Item = (FieldId, bool)> {
@@ -269,7 +272,8 @@ fn known_fields(list: &[u8]) -> Result<bool, ErrorKind> {
             0
         };
         let number = u8::try_from(field >> 9).expect("seven bits");
-        all &= FieldId::by_oxm(class, number, experimenter).is_some();
+        all &= FieldId::by_oxm(class, number, experimenter).is_some()
+            || heddle_flow::tlv::index_of_header(class, number).is_some();
     }
     Ok(all)
 }

@@ -1,7 +1,7 @@
 //! Experimenter messages: Nicira's, and ONF's of 1.3.
 
 use super::cursor::{Put, Reader};
-use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, property, role};
+use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, property, role, tlv};
 use crate::error::{EncodeError, ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::header::Header;
 use crate::message::{Message, PacketInFormat, Unsupported};
@@ -23,6 +23,7 @@ const NXT_FLOW_MONITOR_PAUSED: u32 = 22;
 const NXT_FLOW_MONITOR_RESUMED: u32 = 23;
 const NXT_TLV_TABLE_MOD: u32 = 24;
 const NXT_TLV_TABLE_REQUEST: u32 = 25;
+const NXT_TLV_TABLE_REPLY: u32 = 26;
 const NXT_SET_ASYNC_CONFIG2: u32 = 27;
 pub(super) const NXT_RESUME: u32 = 28;
 const NXT_CT_FLUSH_ZONE: u32 = 29;
@@ -173,12 +174,12 @@ fn nicira(
         NXT_REQUESTFORWARD if version <= Version::V12 => super::decode_forward(header, r.rest(), cx)?,
         NXT_RESUME => Message::Resume(Box::new(packet::decode_in2(r)?)),
         NXT_GROUP_MOD if v10 => Message::GroupMod(Box::new(groups::decode_mod(version, r)?)),
-        NXT_TLV_TABLE_MOD => {
-            return unsupported("NXT_TLV_TABLE_MOD", ErrorKind::TlvTableModFailedTableFull, whole);
-        }
+        NXT_TLV_TABLE_MOD => Message::TlvTableMod(tlv::decode_mod(r)?),
         NXT_TLV_TABLE_REQUEST => {
-            return unsupported("NXT_TLV_TABLE_REQUEST", ErrorKind::BadRequestBadSubtype, whole);
+            exact(0)?;
+            Message::TlvTableRequest
         }
+        NXT_TLV_TABLE_REPLY => Message::TlvTableReply(tlv::decode_table(r)?),
         NXT_CT_FLUSH_ZONE => {
             exact(8)?;
             must_be_zero(r.array::<6>()?)?;
@@ -311,6 +312,15 @@ pub(super) fn encode_setting(version: Version, m: &Message, out: &mut Vec<u8>) -
             out.u8(*ip_proto);
             out.zeros(7);
             out.put(properties);
+        }
+        Message::TlvTableMod(m) => {
+            begin(NXT_TLV_TABLE_MOD, out);
+            tlv::encode_mod(m, out);
+        }
+        Message::TlvTableRequest => begin(NXT_TLV_TABLE_REQUEST, out),
+        Message::TlvTableReply(t) => {
+            begin(NXT_TLV_TABLE_REPLY, out);
+            tlv::encode_table(t, out);
         }
         _ => {
             return Err(EncodeError::NotInVersion {

@@ -243,6 +243,13 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
             format_value(f, *field, *value, Some(*mask), names)?;
             write!(f, "->{}", field.name())
         }
+        Action::SetTunMetadata(set) => {
+            write!(f, "set_field:{}", text::HexBytes(&set.value))?;
+            if set.mask.iter().any(|b| *b != 0xff) {
+                write!(f, "/{}", text::HexBytes(&set.mask))?;
+            }
+            write!(f, "->{}", set.field.name())
+        }
         Action::Load { dst, value } => write!(f, "load:{}->{dst}", Hex(*value)),
         Action::Move { src, dst } => write!(f, "move:{src}->{dst}"),
         Action::StackPush(s) => write!(f, "push:{s}"),

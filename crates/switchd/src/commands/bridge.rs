@@ -32,6 +32,7 @@ pub(super) fn register(c: &Commands<'_>) {
 fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let name = args.last().copied().unwrap_or_default();
     let bridge = bridge_named(switch, name, "Unknown bridge")?;
+    let _scope = bridge.tlv_scope();
     switch.datapath.flush_stats();
     let now = switch.clock.now_ms();
     let mut out = String::new();

@@ -129,6 +129,7 @@ impl Lab {
                 ports.insert(p, Arc::new(view));
             }
             let view = BridgeView {
+                tlv: None,
                 id: i as u64,
                 name: b.name.clone(),
                 ports,

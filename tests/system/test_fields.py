@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Every field of ovs-fields(7), in matches and actions, beside Open vSwitch's own daemon: what is said of flows must be the same."""
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import Skip, main
+from test_devices import reference
+
+MANUAL = "/usr/share/man/man7/ovs-fields.7.gz"
+# What a match must say for a field to mean anything, by the manual's words.
+PREREQUISITES = {
+    "none": "", "Ethernet": "", "VLAN VID": "dl_vlan=7", "ARP": "arp", "IPv4": "ip", "IPv6": "ipv6", "IPv4/IPv6": "ip",
+    "MPLS": "mpls", "TCP": "tcp", "UDP": "udp", "SCTP": "sctp", "ICMPv4": "icmp", "ICMPv6": "icmp6",
+    "ND": "icmp6,icmp_type=135,icmp_code=0", "ND solicit": "icmp6,icmp_type=135,icmp_code=0",
+    "ND advert": "icmp6,icmp_type=136,icmp_code=0", "CT": "ct_state=+trk+est,ip",
+    "NSH": "dl_type=0x894f",
+}
+VALUES = {
+    "Ethernet": ["0a:0b:0c:0d:0e:0f", "01:00:00:00:00:00/01:00:00:00:00:00"],
+    "IPv4": ["10.1.2.3", "10.1.0.0/16", "10.0.0.3/255.0.0.255"],
+    "IPv6": ["fe80::1", "fe80::/10", "::1/::ff"],
+    "OpenFlow 1.0 port": ["3", "LOCAL"],
+    "OpenFlow 1.1+ port": ["3", "LOCAL"],
+    "TCP flags": ["+syn-ack", "0x12", "syn|ack"],
+    "ct state": ["+trk+new", "0x21/0x23"],
+    "frag": ["no", "yes", "first", "later", "not_later"],
+    "tunnel flags": ["+oam", "oam", "0"],
+    "packet type": ["(0,0)", "(1,0x800)", "(1,0x86dd)"],
+}
+
+
+def fields():
+    """(name, bits, format, maskable, prerequisites, writable) of each field of the manual, the numbered ones too."""
+    if not os.path.exists(MANUAL):
+        raise Skip("no manual of ovs-fields on this machine")
+    with gzip.open(MANUAL, "rt", encoding="utf-8") as f:
+        text = f.read()
+    found = []
+    for block in text.split("\nName:;")[1:]:
+        name = re.match(r"\\fB(\w+)\\fR", block).group(1)
+        tell = lambda what: re.search(rf"^{what}:;(.*)$", block, re.M).group(1)
+        width = tell("Width")
+        bits = int(re.search(r"least-significant (\d+) bits", width).group(1)) if "least" in width else int(width.split()[0])
+        found.append((name, bits, tell("Format"), tell("Masking") != "not maskable", tell("Prerequisites"),
+                      tell("Access") == "read/write"))
+    more = {"reg0": range(1, 16), "xreg0": range(1, 8), "xxreg0": range(1, 4), "tun_metadata0": range(1, 4)}
+    for name, *rest in list(found):
+        found += [(name[:-1] + str(n), *rest) for n in more.get(name, ())]
+    return found
+
+
+def values(bits, form, maskable):
+    if form in VALUES:
+        return [v for v in VALUES[form] if maskable or "/" not in v]
+    top, low = 1 << (bits - 1), (1 << bits) - 1
+    if form == "decimal" and not maskable:
+        return [str(top), str(low), "0"]
+    return [hex(top), hex(low), "0"] + ([f"{hex(top)}/{hex(top)}", "0x1/0x1"] if maskable else [])
+
+
+def cases():
+    for name, bits, form, maskable, prerequisites, writable in fields():
+        if name.startswith("tun_metadata"):
+            # 4, 8, 16 and 20 bytes, see MAP.
+            bits = (32, 64, 128, 160)[int(name[-1])]
+        before = PREREQUISITES[prerequisites]
+        comma = "," if before else ""
+        for value in values(bits, form, maskable):
+            yield name, f"{before}{comma}{name}={value},actions=drop"
+            if writable:
+                yield name, f"{before}{',' if before else ''}actions=set_field:{value}->{name},2"
+        if maskable:
+            yield name, f"{before}{comma}{name},actions=2"
+        if writable and form not in ("IPv6", "tunnel flags") or name == "ipv6_src":
+            last = min(bits, 32) - 1
+            yield name, f"{before}{comma}actions=load:1->{name}[0],move:{name}[0..{last}]->reg3[0..{last}],2"
+            yield name, f"{before}{comma}actions=move:reg1[0..{last}]->{name}[0..{last}],push:{name}[0..{last}],pop:reg0[0..{last}]"
+            yield name, f"{before}{comma}actions=learn(table=9,{name}[0..{last}]=reg1[0..{last}],load:{name}[0]->reg2[0])"
+
+
+MAP = ("{class=0x102,type=0x80,len=4}->tun_metadata0,{class=0x102,type=0x81,len=8}->tun_metadata1,"
+       "{class=0xffff,type=2,len=16}->tun_metadata2,{class=0xffff,type=3,len=20}->tun_metadata3")
+# What Open vSwitch 3.1 and heddled print differently, or what heddled does not do yet.
+LATER = re.compile(r"nsh_|packet_type")
+
+
+def ofctl(sw, *args):
+    done = subprocess.run(["ovs-ofctl", "--timeout=20", *args], capture_output=True, text=True, env=dict(os.environ, **sw.env))
+    # An error quotes the message, of which only the first lines are about the error itself.
+    return re.sub(r"\(xid=0x[0-9a-f]+\)", "", done.stdout), done.returncode, re.sub(r" \(xid=.*", "", done.stderr.split("\n")[0])
+
+
+def told(sw, version, flow):
+    """What the switch says of a flow: the error, or the flow as it is dumped; then the flow is gone."""
+    _, code, error = ofctl(sw, "-O", version, "add-flow", "br0", flow)
+    flows, *_ = ofctl(sw, "-O", version, "dump-flows", "--no-stats", "br0")
+    strict, *_ = ofctl(sw, "-O", version, "dump-flows", "--no-stats", "br0", flow.split(",actions=")[0].split("actions=")[0])
+    text = sw.appctl("bridge/dump-flows", "br0", check=False) if code == 0 else ""
+    ofctl(sw, "-O", version, "del-flows", "br0")
+    text = re.sub(r"duration=\d+s, n_packets=0, n_bytes=0, ", "", text)
+    return code, re.sub(r"^OFPT_ERROR.*?: ", "", error), flows, strict, sorted(l for l in text.splitlines() if "table_id" not in l)
+
+
+def pair(lab):
+    both = [lab.switch("--enable-dummy"), lab.switch("--enable-dummy", binary=reference())]
+    for sw in both:
+        sw.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy", "fail_mode=secure",
+                 "protocols=OpenFlow10,OpenFlow12,OpenFlow13,OpenFlow14,OpenFlow15")
+        assert ofctl(sw, "add-tlv-map", "br0", MAP)[1:] == (0, "")
+    return both
+
+
+def compare(lab, version):
+    ours, theirs = pair(lab)
+    seen, wrong = set(), []
+    for name, flow in cases():
+        seen.add(name)
+        if LATER.match(name):
+            continue
+        got, want = told(ours, version, flow), told(theirs, version, flow)
+        if got != want:
+            wrong.append(f"{flow}\n  heddled {got}\n  ovs     {want}")
+    assert len(seen) > 100, sorted(seen)
+    assert not wrong, f"{len(wrong)} differ:\n" + "\n".join(wrong)
+
+
+def scenario_openflow_10(lab):
+    compare(lab, "OpenFlow10")
+
+
+def scenario_openflow_13(lab):
+    compare(lab, "OpenFlow13")
+
+
+def scenario_openflow_15(lab):
+    compare(lab, "OpenFlow15")
+
+
+def scenario_the_map_of_tunnel_options(lab):
+    """Every answer to a change of the map is Open vSwitch's; what uses a field keeps it mapped."""
+    both = pair(lab)
+    add, delete = "add-tlv-map", "del-tlv-map"
+    one = lambda ty, n, length=4, cls=0xffff: f"{{class={cls:#x},type={ty:#x},len={length}}}->tun_metadata{n}"
+    steps = [
+        (add, one(9, 0)), (add, one(0x80, 9, cls=0x102)), (add, one(9, 64)), (add, one(9, 9, 3)), (add, one(9, 9, 128)),
+        (add, one(9, 9, 124)), (add, one(10, 10, 84)), (add, one(10, 10, 80)), (add, one(11, 11, 4)), (add, one(11, 11, 0)),
+        (add, f"{one(20, 20, 0)},{one(20, 21, 0)}"), (delete, one(0, 50)), (delete, f"{one(3, 3)},{one(2, 2)}"),
+        ("add-flow", "tun_metadata0=1,actions=drop"), ("add-flow", "in_port=1,actions=set_field:5->tun_metadata9"),
+        ("add-flow", "in_port=2,actions=learn(tun_metadata1[0..31]=reg1,output:in_port)"),
+        ("add-flow", "in_port=3,actions=clone(push:tun_metadata10[0..31])"),
+        ("add-flow", "in_port=4,actions=multipath(eth_src,50,modulo_n,1,0,tun_metadata11[0..1])"),
+        ("add-flow", "tun_metadata2,actions=drop"), ("add-flow", "in_port=5,actions=delete_field:tun_metadata1"),
+        ("add-flow", "in_port=5,actions=delete_field:reg1"), (delete,), (delete, one(0, 0)), (delete, one(0, 9)),
+        (delete, one(0, 1)), (delete, one(0, 10)), (delete, one(0, 11)), ("del-flows", "in_port=3"), (delete, one(0, 10)),
+        ("mod-flows", "in_port=1,actions=drop"), (delete, one(0, 9)), ("del-flows", "tun_metadata0"), (delete, one(0, 0)),
+        (delete,), ("del-flows",), (delete,), ("add-flow", "tun_metadata0=1,actions=drop"),
+        ("add-flow", "actions=set_field:1->tun_metadata0"), (add, one(1, 0, 20)), ("add-flow", "tun_metadata0=1/1,actions=2"),
+        ("dump-flows", "tun_metadata0"),
+    ]
+    for step in steps:
+        said = [ofctl(sw, step[0], "br0", *step[1:]) for sw in both]
+        flat = [(re.sub(r"duration=[\d.]+s", "", out), *rest) for out, *rest in said]
+        assert flat[0] == flat[1], f"{step}:\n heddled {flat[0]}\n ovs     {flat[1]}"
+        table, flows = ([ofctl(sw, what, "br0", *rest)[0] for sw in both]
+                        for what, *rest in (("dump-tlv-map",), ("dump-flows", "--no-stats")))
+        assert table[0] == table[1], f"{step}: {table[0]}\n{table[1]}"
+        assert sorted(flows[0].splitlines()) == sorted(flows[1].splitlines()), f"{step}: {flows[0]}\n{flows[1]}"
+
+
+def scenario_the_fields_that_tables_know(lab):
+    """What a table's features list is what Open vSwitch's list."""
+    ours, theirs = pair(lab)
+    for version in ("OpenFlow13", "OpenFlow15"):
+        lists = []
+        for sw in (ours, theirs):
+            text = ofctl(sw, "-O", version, "dump-table-features", "br0")[0]
+            first = text.split("table 1")[0]
+            lists.append([l.strip() for l in first.splitlines() if not LATER.match(l.strip())])
+        assert lists[0] == lists[1], "\n".join(sorted(set(lists[0]) ^ set(lists[1])))
+
+
+if __name__ == "__main__":
+    main()
