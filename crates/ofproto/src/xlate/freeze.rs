@@ -100,17 +100,13 @@ impl Ctx<'_> {
 
     /// The pipeline's fields as they are kept; the tunnel that the packet came from is part of them.
     pub(super) fn kept_metadata(&mut self) -> Box<FlowKey> {
-        let m = &mut self.extra.0;
-        m.tun_id = u64::MAX;
-        (m.tun_src, m.tun_dst) = (u32::MAX, u32::MAX);
-        (m.tun_ipv6_src, m.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
-        m.tun_flags = u16::MAX;
-        (m.tun_tos, m.tun_ttl) = (u8::MAX, u8::MAX);
-        m.tun_gbp_id = u16::MAX;
-        m.tun_gbp_flags = u8::MAX;
-        if self.flow.tun_present != 0 {
-            (m.tun_present, m.tun_metadata) = (u64::MAX, [0xff; heddle_flow::key::TLV_SPACE]);
+        let mut all = FlowKey::default();
+        all.words_mut().fill(u64::MAX);
+        if self.flow.tun_present == 0 {
+            // Options that are not there have no values.
+            all.tun_metadata.fill(0);
         }
+        self.extra.0.copy_tunnel(&all);
         Box::new(metadata_of(&self.flow))
     }
 

@@ -10,9 +10,9 @@ use crate::message::{
     TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason, TableStats, TableStatus,
 };
 use crate::version::Version;
-use heddle_flow::tlv::{N_TLV, TlvField};
 use heddle_flow::FieldId;
 use heddle_flow::field::Maskable;
+use heddle_flow::tlv::{N_TLV, TlvField};
 
 const NAME_LEN: usize = 32;
 const EVICTION: u32 = 1 << 2;
@@ -201,7 +201,9 @@ fn put_types(out: &mut Vec<u8>, ty: u16, bits: u32) {
 
 /// All fields that have a header. Options of tunnels have the length that they have without a map.
 fn matchable() -> impl Iterator<Item = FieldId> {
-    let options = (0u8..).take(N_TLV).map(|i| FieldId::TunMetadata(TlvField::unmapped(i)));
+    let options = (0u8..)
+        .take(N_TLV)
+        .map(|i| FieldId::TunMetadata(TlvField::unmapped(i)));
     FieldId::ALL.iter().copied().filter(has_header).chain(options)
 }
 

@@ -195,7 +195,7 @@ fn labels() {
 fn registers_metadata_stack() {
     let lab = Lab::new(&[5]);
     let reg = |n: usize| Subfield {
-        field: FieldId::ALL[FieldId::Reg0 as usize + n],
+        field: FieldId::by_name(&format!("reg{n}")).expect("a register"),
         ofs: 0,
         n_bits: 16,
     };

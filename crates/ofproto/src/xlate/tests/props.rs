@@ -33,7 +33,7 @@ fn load(field: FieldId, value: u64, mask: u64) -> Action {
 /// Small numbers everywhere, so that rules and packets meet.
 pub(crate) fn action() -> impl Strategy<Value = Action> {
     let reg = |n: u8| Subfield {
-        field: FieldId::ALL[FieldId::Reg0 as usize + usize::from(n)],
+        field: FieldId::by_name(&format!("reg{n}")).expect("a register"),
         ofs: 4,
         n_bits: 16,
     };
@@ -295,7 +295,10 @@ proptest! {
                     }
                 }
                 // The pipeline's own fields are zero in the datapath.
-                (k.regs, k.metadata, k.actset_output, k.conj_id, k._pad0) = ([0; 16], 0, 0, 0, 0);
+                (k.regs, k.metadata, k.actset_output, k.conj_id) = ([0; 16], 0, 0, 0);
+                if k.tun_present == 0 {
+                    k.tun_metadata.fill(0);
+                }
                 if !is_consistent(&k) || !k.equal_under(&key, &t.mask) {
                     continue;
                 }
