@@ -17,7 +17,7 @@ use crate::note::{Counted, Findings, Horizon, Note, RESERVE, RING, ROOM, WideKey
 use crate::program::Program;
 use crate::store::Store;
 use crate::table::Table;
-use crate::translate::{Generations, Translate, Translation};
+use crate::translate::{Generations, Translation};
 use crate::tuple::{Family, MAX_LISTED, Tuple, Tuples};
 use crate::verdict::{Member, Verdict, Verdicts};
 use crate::watch::{self, Under, Watches};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 mod find;
 
-pub(crate) use find::Level;
+pub(crate) use find::{Level, Moment, NO_BODY};
 
 /// No slot.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
@@ -148,7 +148,7 @@ impl Cache {
         let (hash, masked) = match compact {
             Some(c) => {
                 let mask = self.tuples.compact(tuple)?;
-                (mask.hash(c, self.key, tuple), c.masked(mask))
+                (mask.hash(c, &self.key, tuple), c.masked(mask))
             }
             None => (find::wide_hash(self.key, &held, tuple, key), CompactKey::NONE),
         };
@@ -266,28 +266,12 @@ impl Cache {
         let interned = self.verdicts.adopt(verdict);
         self.rename(slot, interned, entered);
     }
-    /// The program of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now; `any` was
-    /// read before.
+    /// The program of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now.
     #[inline]
-    pub(crate) fn current(
-        &mut self,
-        slot: u32,
-        key: Option<&CompactKey>,
-        any: u64,
-        translate: &dyn Translate,
-    ) -> Option<u32> {
+    pub(crate) fn current(&mut self, slot: u32, key: Option<&CompactKey>, moment: &Moment<'_>) -> Option<u32> {
         let e = self.store.get(slot)?;
-        let (watch, stamp) = e.watch();
-        if watch == watch::NONE && !self.verdicts.get(e.verdict())?.valid_at(any) {
-            return None;
-        }
-        if watch != watch::NONE && !self.watches.holds(watch, stamp, any) {
-            let stamp = self
-                .watches
-                .look(watch, key?, stamp, any, translate.generations())?;
-            e.set_stamp(stamp);
-        }
-        Some(e.body())
+        e.is_current(&mut self.watches, &self.verdicts, key, moment)
+            .then(|| e.body())
     }
     /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
     pub(crate) fn is_watched(&self, slot: u32) -> bool {
@@ -385,7 +369,7 @@ impl Cache {
         let hash = match self.wide.get(&slot) {
             Some(w) => find::wide_hash_of(self.key, n, w.words.iter().copied()),
             None => match self.tuples.compact(n) {
-                Some(mask) => mask.hash(&e.key(), self.key, n),
+                Some(mask) => mask.hash(&e.key(), &self.key, n),
                 None => return,
             },
         };

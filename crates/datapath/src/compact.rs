@@ -115,6 +115,7 @@ fn v6_words(src: &[u8; 16], dst: &[u8; 16]) -> [u64; 4] {
 }
 
 impl CompactKey {
+    #[inline]
     pub(crate) fn words(&self) -> &[u64; 8] {
         &self.0
     }
@@ -123,15 +124,13 @@ impl CompactKey {
     }
     /// Keyed hash.
     #[inline]
-    pub(crate) fn hash(&self, k: HashKey) -> u64 {
-        let w = &self.0;
-        let mut h = k.mix(k.start(), w[0], w[1]);
-        h = k.mix(h, w[2], w[3]);
-        h = k.mix(h, w[4], w[5]);
-        if self.kind() & KIND_V6 != 0 {
-            h = k.mix(h, w[6], w[7]);
-        }
-        k.finish(h)
+    pub(crate) fn hash(&self, k: &HashKey) -> u64 {
+        k.key(|i| self.0[i], self.is_v6(), 0)
+    }
+    /// Equal for packets of the same port and the same family.
+    #[inline]
+    pub(crate) fn origin(&self) -> u64 {
+        self.0[1] >> 32 << 1 | self.0[2] >> 56 & u64::from(KIND_V6)
     }
     /// Is no packet's key.
     pub(crate) const NONE: Self = Self([0, 0, (KIND_NONE as u64) << 56, 0, 0, 0, 0, 0]);
@@ -141,18 +140,22 @@ impl CompactKey {
     pub(crate) fn in_port(&self) -> u32 {
         (self.0[1] >> 32) as u32
     }
+    #[inline]
     fn kind(&self) -> u8 {
         self.byte(7)
     }
+    #[inline]
     #[allow(clippy::cast_possible_truncation)] // one byte of the word is wanted
     fn byte(&self, i: u32) -> u8 {
         (self.0[2] >> (8 * i)) as u8
     }
     /// The IP protocol.
+    #[inline]
     pub(crate) fn proto(&self) -> u8 {
         self.byte(6)
     }
     /// The TCP flags.
+    #[inline]
     #[allow(clippy::cast_possible_truncation)] // as above
     pub(crate) fn tcp_flags(&self) -> u16 {
         u16::from_be((self.0[2] >> 16) as u16)

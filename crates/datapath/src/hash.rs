@@ -1,6 +1,6 @@
 //! The keyed hash of keys and masked keys.
 //!
-//! Two 64-bit words are folded per 128-bit product (the mixing step of wyhash). The key is drawn at start from the
+//! Two 64-bit words are folded per 128-bit product (the mixing step of wyhash), of compact keys side by side. The key is drawn at start from the
 //! operating system, so that a sender who knows the code still cannot choose packets that collide. Not a cryptographic hash:
 //! a sender who could observe single lookups' times for long might learn something.
 
@@ -11,6 +11,9 @@ use std::hash::{BuildHasher, RandomState};
 pub(crate) struct HashKey {
     seed: u64,
     mul: u64,
+    /// For keys of eight words: two words of a key are folded with two of these, all pairs side by side. Drawn one by one: lanes that are
+    /// related could be made to cancel out.
+    lanes: [[u64; 2]; 4],
 }
 
 impl HashKey {
@@ -20,7 +23,19 @@ impl HashKey {
         Self {
             seed: state.hash_one(1_u64),
             mul: state.hash_one(2_u64) | 1,
+            lanes: std::array::from_fn(|i| std::array::from_fn(|j| state.hash_one((i, j)))),
         }
+    }
+    /// Hash of a key's eight words, of which the last two are left out unless `long`. Equal words under different seeds have unrelated hashes.
+    #[inline(always)]
+    pub(crate) fn key(&self, w: impl Fn(usize) -> u64, long: bool, seed: u32) -> u64 {
+        let l = &self.lanes;
+        let lane = |i: usize| fold(w(2 * i) ^ l[i][0], w(2 * i + 1) ^ l[i][1]);
+        let mut h = lane(0) ^ lane(1) ^ lane(2) ^ self.mul.wrapping_mul(seed.into());
+        if long {
+            h ^= lane(3);
+        }
+        self.finish(h)
     }
     /// Starts a hash.
     #[inline]

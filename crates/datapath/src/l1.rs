@@ -59,12 +59,17 @@ impl L1 {
     /// Fetches what a lookup of this hash reads.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        simd::prefetch(&self.buckets[self.place(hash)]);
+        simd::prefetch(self.bucket(hash));
+    }
+    /// What a lookup of this hash reads.
+    #[inline]
+    pub(crate) fn bucket(&self, hash: u64) -> &Bucket {
+        &self.buckets[self.place(hash)]
     }
     /// Slots that may be meant.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> Candidates<'_> {
-        self.buckets[self.place(hash)].candidates(tag_of(hash))
+        self.bucket(hash).candidates(tag_of(hash))
     }
     /// Remembers `slot` for a hash. A way with the same tag is taken first: what it named did not match.
     pub(crate) fn insert(&mut self, hash: u64, slot: u32) {

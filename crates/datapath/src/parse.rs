@@ -40,6 +40,14 @@ pub(crate) struct Run {
     pub(crate) longest: u32,
 }
 
+impl Run {
+    /// How many packets it has.
+    #[inline]
+    pub(crate) fn packets(&self) -> u64 {
+        u64::from(self.end - self.first)
+    }
+}
+
 /// No place.
 const NO_KEY: u8 = u8::MAX;
 
@@ -187,6 +195,7 @@ impl Parsed {
         self.wide.get(usize::from(at)).map(|(key, _)| key)
     }
     /// The TCP flags of run `r`.
+    #[inline]
     pub(crate) fn tcp_flags(&self, r: usize) -> u16 {
         match self.runs[r].kind {
             Kind::Ordinary => self.compact[r].tcp_flags(),

@@ -1,5 +1,6 @@
 //! What all threads of a datapath share.
 
+use crate::cache::Moment;
 use crate::hash::HashKey;
 use crate::translate::Translate;
 use crate::upcalls::Bell;
@@ -46,6 +47,14 @@ impl Shared {
         let limit = self.flow_limit.load(Relaxed);
         let left = limit.saturating_sub(self.n_flows.load(Relaxed));
         left > 0 && (limit < SHARED_FROM || held < left.saturating_mul(SHARE))
+    }
+    /// What a lookup is told; `any` was read before.
+    pub(crate) fn moment(&self, any: u64, now_ms: u64) -> Moment<'_> {
+        Moment {
+            now_ms,
+            any,
+            generations: self.translate.generations(),
+        }
     }
     pub(crate) fn wake_sweeper(&self) {
         if let Some(t) = self.sweeper.get() {

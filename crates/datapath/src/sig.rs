@@ -47,12 +47,30 @@ impl Bucket {
             ways: self.find(tag),
         }
     }
+    /// Those that [`Candidates::left`] told.
+    #[inline]
+    pub(crate) fn rest(&self, ways: u8) -> Candidates<'_> {
+        Candidates {
+            bucket: self,
+            ways: ways.into(),
+        }
+    }
 }
 
 /// Slots to be looked at.
 pub(crate) struct Candidates<'a> {
     bucket: &'a Bucket,
     ways: u32,
+}
+
+impl Candidates<'_> {
+    /// Ways that were not given yet, a bit each.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // there are eight
+    pub(crate) fn left(&self) -> u8 {
+        const { assert!(WAYS == 8) }
+        self.ways as u8
+    }
 }
 
 impl Iterator for Candidates<'_> {

@@ -9,7 +9,7 @@
 
 use crate::entry::Entry;
 use heddle_sync::ring::{Consumer, Producer, ring};
-use heddle_sys::Zeroed;
+use heddle_sys::{SharedZeroed, Zeroed};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 
@@ -23,7 +23,7 @@ const MAX_CHUNKS: usize = 1 << 12;
 /// The memory of a chunk, shared with the sweeper.
 #[derive(Debug)]
 pub(crate) struct ChunkMem {
-    pub(crate) entries: Zeroed<Entry>,
+    pub(crate) entries: SharedZeroed<Entry>,
     /// No slot from here on was ever used.
     pub(crate) top: AtomicU32,
 }
@@ -66,6 +66,8 @@ impl Spares {
 #[derive(Default)]
 pub(crate) struct Store {
     spares: Option<Consumer<Zeroed<Entry>>>,
+    /// Where each chunk's entries are, for [`Store::get`]; none where there is no chunk.
+    entries: Vec<SharedZeroed<Entry>>,
     chunks: Vec<Option<Chunk>>,
     /// No chunk before this one has a free slot.
     hint: usize,
@@ -79,6 +81,7 @@ pub(crate) struct Taken {
     pub(crate) chunk: Option<(u32, Arc<ChunkMem>)>,
 }
 
+#[inline]
 fn split(slot: u32) -> (usize, usize) {
     ((slot >> SHIFT) as usize, slot as usize & (CHUNK - 1))
 }
@@ -106,7 +109,7 @@ impl Store {
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&Entry> {
         let (c, i) = split(slot);
-        self.chunks.get(c)?.as_ref()?.mem.entries.get(i)
+        self.entries.get(c)?.get(i)
     }
     /// A free slot; `None`: the system gives no memory.
     pub(crate) fn take(&mut self) -> Option<Taken> {
@@ -129,13 +132,16 @@ impl Store {
                 Some(entries) => entries,
                 None => Zeroed::new(CHUNK, c > 0).ok()?,
             };
+            let entries = SharedZeroed::new(entries);
             let mem = Arc::new(ChunkMem {
-                entries,
+                entries: entries.clone(),
                 top: AtomicU32::new(0),
             });
             if self.chunks.len() <= c {
                 self.chunks.resize_with(c + 1, || None);
+                self.entries.resize_with(c + 1, SharedZeroed::default);
             }
+            self.entries[c] = entries;
             new = Some((u32::try_from(c).ok()?, Arc::clone(&mem)));
             self.chunks[c] = Some(Chunk {
                 mem,
@@ -181,6 +187,7 @@ impl Store {
         // The first chunk stays: a switch with a flow now and then would map and unmap it each time.
         if chunk.n_free == CHUNK && c > 0 {
             self.chunks[c] = None;
+            self.entries[c] = SharedZeroed::default();
             return u32::try_from(c).ok();
         }
         None

@@ -60,9 +60,10 @@ impl Table {
         let at = (tag >> 1) >> (31 - self.depth);
         self.dir.get(at as usize).map(|s| *s as usize)
     }
+    /// What a lookup of this hash reads.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
-    fn bucket_of(&self, hash: u64) -> Option<&Bucket> {
+    pub(crate) fn bucket(&self, hash: u64) -> Option<&Bucket> {
         let seg = self.seg_of(tag_of(hash))?;
         self.slabs
             .get(seg / SLAB)?
@@ -74,14 +75,14 @@ impl Table {
     /// Fetches what a lookup of this hash reads.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(b) = self.bucket_of(hash) {
+        if let Some(b) = self.bucket(hash) {
             simd::prefetch(b);
         }
     }
     /// Slots that may be meant.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> Option<Candidates<'_>> {
-        Some(self.bucket_of(hash)?.candidates(tag_of(hash)))
+        Some(self.bucket(hash)?.candidates(tag_of(hash)))
     }
     /// Puts a slot in; `false`: no room.
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose

@@ -50,7 +50,7 @@ pub use packet_socket::PacketSocket;
 pub use tap::{TapOpen, TapQueue};
 pub use tap_links::TapLinks;
 pub use wake::WakeSet;
-pub use zeroed::Zeroed;
+pub use zeroed::{SharedZeroed, Zeroed};
 
 /// The system's text for an error, without Rust's ` (os error N)` behind it, for people.
 pub fn errno_text(error: &std::io::Error) -> String {

@@ -9,6 +9,7 @@ use crate::cvt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use zerocopy::FromZeros;
 
 const HUGE: usize = 2 << 20;
@@ -99,6 +100,62 @@ impl<T> Drop for Zeroed<T> {
     }
 }
 
+/// A [`Zeroed`] that several hold, none of whom can have it exclusively any more: its values are changed through atomics, if at all. Whoever holds one
+/// has the table's address, not that of a counter beside it.
+#[derive(Debug)]
+pub struct SharedZeroed<T> {
+    ptr: NonNull<T>,
+    len: usize,
+    /// `None`: there is no table.
+    owner: Option<Arc<Zeroed<T>>>,
+}
+
+// SAFETY: it gives out shared references to values that an `Arc` owns.
+unsafe impl<T: Send + Sync> Send for SharedZeroed<T> {}
+// SAFETY: as above.
+unsafe impl<T: Send + Sync> Sync for SharedZeroed<T> {}
+
+impl<T> SharedZeroed<T> {
+    /// Of a table that is given up for that.
+    pub fn new(table: Zeroed<T>) -> Self {
+        Self {
+            ptr: table.ptr,
+            len: table.len,
+            owner: Some(Arc::new(table)),
+        }
+    }
+}
+
+impl<T> Default for SharedZeroed<T> {
+    /// No values.
+    fn default() -> Self {
+        Self {
+            ptr: NonNull::dangling(),
+            len: 0,
+            owner: None,
+        }
+    }
+}
+
+impl<T> Clone for SharedZeroed<T> {
+    fn clone(&self) -> Self {
+        Self {
+            owner: self.owner.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<T> Deref for SharedZeroed<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: the owner's values (see its `deref`), which stay where they are and which nobody borrows exclusively, because the owner is behind an
+        // `Arc` of this module that hands no such borrow out; without an owner, none.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +184,15 @@ mod tests {
         t[5 << 30].store(1, Relaxed);
         assert_eq!((t[5 << 30].load(Relaxed), t[0].load(Relaxed)), (1, 0));
         assert!(Zeroed::<u64>::new(usize::MAX, false).is_err());
+    }
+
+    #[test]
+    fn shared_by_several() {
+        let none = SharedZeroed::<AtomicU64>::default();
+        assert!(none.is_empty() && none.clone().is_empty());
+        let one = SharedZeroed::new(Zeroed::<AtomicU64>::new(1 << 20, true).unwrap());
+        let other = one.clone();
+        std::thread::spawn(move || other[77].store(5, Relaxed)).join().unwrap();
+        assert_eq!((one.len(), one[77].load(Relaxed)), (1 << 20, 5));
     }
 }

@@ -1,15 +1,18 @@
 //! Looking up a burst.
 //!
 //! Each stage does one thing for all runs and asks for the memory that the next stage reads: hash and bucket, candidates' entries,
-//! comparison. Runs that L1 does not answer go through their port's masks in groups, so that a few runs with many masks overlap their cache
+//! comparison. What is done with an entry that is right and found in the usual way is done at once, while it is at hand. Runs that L1 does not answer go through their port's masks in groups, so that a few runs with many masks overlap their cache
 //! misses as well as many runs with few masks do.
 
 use super::{Cache, NO_SLOT};
-use crate::compact::CompactKey;
+use crate::compact::{CompactKey, CompactMask};
 use crate::entry::Entry;
 use crate::hash::HashKey;
 use crate::parse::{Kind, Parsed};
-use crate::tuple::{Family, Tuple};
+use crate::sig::{Bucket, tag_of};
+use crate::store::Store;
+use crate::translate::Generations;
+use crate::tuple::{Family, Tuple, Tuples};
 use heddle_flow::FlowKey;
 use heddle_sys::simd;
 
@@ -24,25 +27,51 @@ pub(crate) enum Level {
     L2,
 }
 
+/// When a burst is looked up, and what for.
+#[derive(Clone, Copy)]
+pub(crate) struct Moment<'a> {
+    /// The datapath's clock, milliseconds.
+    pub(crate) now_ms: u64,
+    /// [`Generations::any`], read before.
+    pub(crate) any: u64,
+    pub(crate) generations: &'a Generations,
+}
+
 /// The answer for a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found {
     /// [`NO_SLOT`]: none.
     pub(crate) slot: u32,
+    /// The program of the entry there, which is known to be right and has counted the run; [`NO_BODY`]: both is left to do.
+    pub(crate) body: u32,
     pub(crate) level: Level,
-    hash: u64,
     how: How,
+    /// Ways of the bucket that may be meant besides the one of `slot`, a bit each.
+    more: u8,
+    hash: u64,
 }
+
+/// No program.
+pub(crate) const NO_BODY: u32 = u32::MAX;
 
 /// Where a run is looked up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum How {
-    /// Found, or nowhere.
+    /// Nowhere, or it is found.
     Done,
     /// `hash` is the whole key's.
     L1,
     /// `hash` is the masked key's, under the port's only mask.
     Only,
+}
+
+/// How ordinary packets of one port and family are looked up.
+struct Way<'a> {
+    /// See [`CompactKey::origin`].
+    origin: u64,
+    how: How,
+    tuple: u32,
+    mask: Option<&'a CompactMask>,
 }
 
 /// The last run of the burst before.
@@ -88,21 +117,25 @@ pub(super) fn wide_hash_of(k: HashKey, n: u32, words: impl Iterator<Item = u64>)
     k.words(std::iter::once(u64::from(n)).chain(words))
 }
 
+/// The entry in `slot`, if it is this ordinary packet's.
+#[inline]
+fn meant<'a>(store: &'a Store, tuples: &Tuples, slot: u32, key: &CompactKey) -> Option<&'a Entry> {
+    let e = store.get(slot)?;
+    (e.alive() && tuples.compact(e.tuple()).is_some_and(|m| e.matches(key, m))).then_some(e)
+}
+
 impl Cache {
-    /// Looks the runs of a burst up; the answers are [`Cache::found`].
-    pub(crate) fn find(&mut self, parsed: &Parsed) {
+    /// Looks the runs of a burst up, and counts them on the entries that are known to be right; the answers are [`Cache::found`].
+    pub(crate) fn find(&mut self, parsed: &Parsed, moment: &Moment<'_>) {
         let mut s = std::mem::take(&mut self.scratch);
         self.watches.begin();
-        s.found.clear();
         s.todo.clear();
         self.hash_all(parsed, &mut s);
+        self.fetch_entries(&mut s);
         if !parsed.wide.is_empty() {
             self.find_extraordinary(parsed, &mut s);
         }
-        if s.found.len() > 1 {
-            self.fetch_entries(&s);
-        }
-        self.compare(parsed, &mut s);
+        self.compare(parsed, &mut s, moment);
         if !s.todo.is_empty() {
             self.find_wildcarded(parsed, &mut s);
         }
@@ -125,47 +158,81 @@ impl Cache {
         self.scratch.found[r]
     }
 
-    fn hash_all(&self, parsed: &Parsed, s: &mut Scratch) {
-        for r in 0..parsed.runs.len() {
-            s.found.push(self.hash_one(parsed, r));
-        }
-    }
-    #[inline]
-    fn hash_one(&self, parsed: &Parsed, r: usize) -> Found {
-        let mut f = Found {
-            slot: NO_SLOT,
-            level: Level::L1,
-            hash: 0,
+    /// Hashes each run's key and asks for the bucket that it leads to.
+    fn hash_all(&mut self, parsed: &Parsed, s: &mut Scratch) {
+        let mut way = Way {
+            origin: u64::MAX,
             how: How::Done,
+            tuple: 0,
+            mask: None,
         };
-        let Some(key) = parsed.key(r) else { return f };
-        if r == 0
+        let mut probes = 0;
+        s.found.clear();
+        s.found.extend(parsed.runs.iter().zip(&parsed.compact).map(|(run, key)| {
+            let mut f = Found {
+                slot: NO_SLOT,
+                body: NO_BODY,
+                level: Level::L1,
+                how: How::Done,
+                more: 0,
+                hash: 0,
+            };
+            if run.kind != Kind::Ordinary {
+                return f;
+            }
+            if key.origin() != way.origin {
+                way = self.way(key);
+            }
+            match (way.how, way.mask) {
+                (How::Only, Some(mask)) => {
+                    f.hash = mask.hash(key, &self.key, way.tuple);
+                    f.how = How::Only;
+                    f.level = Level::L2;
+                    probes += 1;
+                    self.table.prefetch(f.hash);
+                }
+                (How::L1, _) => {
+                    f.hash = key.hash(&self.key);
+                    f.how = How::L1;
+                    self.l1.prefetch(f.hash);
+                }
+                _ => {}
+            }
+            f
+        }));
+        if let (Some(key), Some(f)) = (parsed.runs.first().and_then(|_| parsed.key(0)), s.found.first_mut())
             && *key == self.last.key
             && let Some(e) = self.store.get(self.last.slot)
             && e.id() == self.last.id
             && e.alive()
         {
-            (f.slot, f.level) = (self.last.slot, Level::L0);
-            return f;
+            probes -= u64::from(f.how == How::Only);
+            (f.slot, f.level, f.how) = (self.last.slot, Level::L0, How::Done);
         }
+        self.probes += probes;
+    }
+    fn way(&self, key: &CompactKey) -> Way<'_> {
         let list = self.tuples.list(key.in_port(), family(Some(key)));
-        match list {
-            [] => {}
-            [only] if !self.always_l1 => {
-                if let Some(mask) = self.tuples.compact(only.tuple) {
-                    f.hash = mask.hash(key, self.key, only.tuple);
-                    f.how = How::Only;
-                    f.level = Level::L2;
-                    self.table.prefetch(f.hash);
-                }
-            }
-            _ => {
-                f.hash = key.hash(self.key);
-                f.how = How::L1;
-                self.l1.prefetch(f.hash);
-            }
+        let (how, tuple) = match list {
+            [] => (How::Done, 0),
+            [only] if !self.always_l1 => (How::Only, only.tuple),
+            _ => (How::L1, 0),
+        };
+        Way {
+            origin: key.origin(),
+            how,
+            tuple,
+            mask: self.tuples.compact(tuple),
         }
-        f
+    }
+    /// The bucket that a run's hash leads to.
+    #[inline]
+    fn bucket(&self, f: &Found) -> Option<&Bucket> {
+        match f.how {
+            How::Done => None,
+            How::L1 => Some(self.l1.bucket(f.hash)),
+            How::Only => self.table.bucket(f.hash),
+        }
     }
     #[inline]
     fn fetch(&self, slot: u32) {
@@ -174,51 +241,51 @@ impl Cache {
             simd::prefetch_write(e.hot());
         }
     }
-    fn fetch_entries(&self, s: &Scratch) {
-        for f in &s.found {
-            match f.how {
-                How::Done => {}
-                How::L1 => self.l1.candidates(f.hash).for_each(|slot| self.fetch(slot)),
-                How::Only => {
-                    if let Some(c) = self.table.candidates(f.hash) {
-                        c.for_each(|slot| self.fetch(slot));
-                    }
-                }
+    /// Takes the first candidate of each run, and asks for its entry.
+    fn fetch_entries(&self, s: &mut Scratch) {
+        for f in &mut s.found {
+            let Some(bucket) = self.bucket(f) else { continue };
+            let mut candidates = bucket.candidates(tag_of(f.hash));
+            if let Some(slot) = candidates.next() {
+                f.slot = slot;
+                f.more = candidates.left();
+                self.fetch(slot);
             }
         }
+    }
+    /// Compares the candidates with the runs' keys. Entries that are right count the runs.
+    fn compare(&mut self, parsed: &Parsed, s: &mut Scratch, moment: &Moment<'_>) {
+        for (r, f) in s.found.iter_mut().enumerate() {
+            let (Some(key), Some(run)) = (parsed.key(r), parsed.runs.get(r)) else {
+                continue;
+            };
+            if f.how != How::Done && meant(&self.store, &self.tuples, f.slot, key).is_none() {
+                f.slot = self.other(f, key);
+                if f.slot == NO_SLOT {
+                    if f.how == How::L1 {
+                        s.todo.push(u16::try_from(r).unwrap_or(u16::MAX));
+                    }
+                    continue;
+                }
+            }
+            let Some(e) = self.store.get(f.slot) else { continue };
+            if e.is_current(&mut self.watches, &self.verdicts, Some(key), moment) {
+                f.body = e.body();
+                e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
+            }
+        }
+    }
+    /// The slot of this key's entry, where the first candidate is not it.
+    #[cold]
+    fn other(&self, f: &Found, key: &CompactKey) -> u32 {
+        let more = self.bucket(f).map(|b| b.rest(f.more));
+        let found = more.and_then(|mut c| c.find(|slot| self.is(*slot, key)));
+        found.unwrap_or(NO_SLOT)
     }
     /// Whether the entry in `slot` is this ordinary packet's.
     #[inline]
     fn is(&self, slot: u32, key: &CompactKey) -> bool {
-        let Some(e) = self.store.get(slot) else {
-            return false;
-        };
-        e.alive() && self.tuples.compact(e.tuple()).is_some_and(|m| e.matches(key, m))
-    }
-    fn compare(&mut self, parsed: &Parsed, s: &mut Scratch) {
-        for (r, f) in (0..).zip(&mut s.found) {
-            let Some(key) = parsed.key(usize::from(r)) else {
-                continue;
-            };
-            match f.how {
-                How::Done => {}
-                How::L1 => match self.l1.candidates(f.hash).find(|slot| self.is(*slot, key)) {
-                    Some(slot) => f.slot = slot,
-                    None => s.todo.push(r),
-                },
-                How::Only => {
-                    let found = self
-                        .table
-                        .candidates(f.hash)
-                        .and_then(|mut c| c.find(|slot| self.is(*slot, key)));
-                    self.probes += 1;
-                    if let Some(slot) = found {
-                        f.slot = slot;
-                        self.tuples.hit(key.in_port(), family(Some(key)), 0, 1);
-                    }
-                }
-            }
-        }
+        meant(&self.store, &self.tuples, slot, key).is_some()
     }
 
     /// Goes through the masks for the runs that are left.
@@ -234,7 +301,7 @@ impl Cache {
                 let masks = list.iter().skip(at).take(group);
                 for (h, u) in s.hashes[usize::from(r)].iter_mut().zip(masks) {
                     if let Some(mask) = self.tuples.compact(u.tuple) {
-                        *h = mask.hash(key, self.key, u.tuple);
+                        *h = mask.hash(key, &self.key, u.tuple);
                         self.table.prefetch(*h);
                     }
                 }
@@ -288,7 +355,7 @@ impl Cache {
             let Some(mask) = self.tuples.compact(tuple) else {
                 continue;
             };
-            let hash = mask.hash(key, self.key, tuple);
+            let hash = mask.hash(key, &self.key, tuple);
             self.probes += 1;
             let found = self
                 .table
@@ -360,7 +427,7 @@ impl Cache {
         match compact {
             Some(c) => {
                 if self.always_l1 || self.tuples.list(key.in_port, family(compact)).len() > 1 {
-                    self.l1.insert(c.hash(self.key), slot);
+                    self.l1.insert(c.hash(&self.key), slot);
                 }
             }
             None => {

@@ -83,20 +83,22 @@ impl CompactMask {
     /// For entries that have no compact key: with [`CompactKey::NONE`] as theirs, no packet's key agrees under it.
     pub(crate) const NEVER: Self = Self([0, 0, 0xff << 56, 0, 0, 0, 0, 0]);
     /// All bits.
+    #[inline]
     pub(crate) fn words(&self) -> &[u64; 8] {
         &self.0
     }
     /// Keyed hash of the masked key; `seed` tells masks apart.
     #[inline]
-    pub(crate) fn hash(&self, key: &CompactKey, k: HashKey, seed: u32) -> u64 {
+    pub(crate) fn hash(&self, key: &CompactKey, k: &HashKey, seed: u32) -> u64 {
         let (w, m) = (&key.0, &self.0);
-        let mut h = k.mix(k.start() ^ u64::from(seed), w[0] & m[0], w[1] & m[1]);
-        h = k.mix(h, w[2] & m[2], w[3] & m[3]);
-        h = k.mix(h, w[4] & m[4], w[5] & m[5]);
-        if w[6] & m[6] | w[7] & m[7] != 0 {
-            h = k.mix(h, w[6] & m[6], w[7] & m[7]);
-        }
-        k.finish(h)
+        // Each mask has the bit that tells the family, so a masked key has it too.
+        k.key(|i| w[i] & m[i], key.is_v6(), seed)
+    }
+    /// Whether two keys, of which `a` may be masked already, agree in all bits of this mask. Behind word 4 IPv4 has nothing but zeros.
+    #[inline]
+    pub(crate) fn same(&self, a: impl Fn(usize) -> u64, b: &CompactKey) -> bool {
+        let odd = |words: std::ops::Range<usize>| words.fold(0, |odd, i| odd | ((a(i) ^ b.0[i]) & self.0[i]));
+        odd(0..5) == 0 && (!b.is_v6() || odd(5..8) == 0)
     }
 }
 
@@ -109,6 +111,7 @@ impl CompactKey {
         Self([0, 0, if v6 { u64::from(KIND_V6) << 56 } else { 0 }, 0, 0, 0, 0, 0])
     }
     /// Whether it is IPv6's.
+    #[inline]
     pub(crate) fn is_v6(&self) -> bool {
         self.kind() & KIND_V6 != 0
     }

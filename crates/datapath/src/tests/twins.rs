@@ -1,7 +1,7 @@
 //! Optimised structures against plain ones.
 
 use crate::action::Action;
-use crate::cache::{Cache, CacheParts, NO_SLOT};
+use crate::cache::{Cache, CacheParts, Moment, NO_BODY, NO_SLOT};
 use crate::compact::plain::Compactor;
 use crate::compact::{CompactKey, CompactMask, Frame, VIEW};
 use crate::hash::HashKey;
@@ -10,7 +10,7 @@ use crate::note::{Horizon, RING};
 use crate::parse::Parsed;
 use crate::store::Store;
 use crate::sweep::Records;
-use crate::translate::Translation;
+use crate::translate::{Generations, Translation};
 use crate::tuple::Family;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
@@ -215,11 +215,13 @@ proptest! {
             let m = CompactMask::of(&mask, x.is_v6());
             prop_assert_eq!(x.masked(&m).expand(&mask), a.masked(&mask));
             let same = (0..8).all(|i| (x.words()[i] ^ y.words()[i]) & m.words()[i] == 0);
+            let masked = x.masked(&m);
+            prop_assert_eq!(m.same(|i| masked.words()[i], &y), same);
             let family = mask.0.dl_type == 0 && a.dl_type != b.dl_type;
             prop_assert_eq!(same, a.equal_under(&b, &mask) && !family);
             if same {
                 let k = HashKey::random();
-                prop_assert_eq!(m.hash(&x, k, 7), m.hash(&y, k, 7));
+                prop_assert_eq!(m.hash(&x, &k, 7), m.hash(&y, &k, 7));
             }
             prop_assert!(!(0..8).all(|i| (x.words()[i] ^ CompactKey::NONE.words()[i]) & CompactMask::NEVER.words()[i] == 0));
         }
@@ -242,18 +244,29 @@ proptest! {
         cache.set_inv_prob(always.then_some(1));
         let compactor = Compactor::default();
         let mut list: Vec<Plain> = Vec::new();
+        let mut counts = HashMap::new();
         for (keys, what, r) in bursts {
             let parsed = Parsed::of_keys(&keys, |k| compactor.of(k));
-            cache.find(&parsed);
+            let generations = Generations::default();
+            let moment = Moment { now_ms: 5, any: 1, generations: &generations };
+            cache.find(&parsed, &moment);
             for (i, key) in keys.iter().enumerate() {
-                let slot = cache.found(i).slot;
+                let found = cache.found(i);
+                let slot = found.slot;
                 let plain = list.iter().find(|p| p.matches(key, compactor.of(key)));
                 prop_assert_eq!(slot != NO_SLOT, plain.is_some());
                 let Some(e) = cache.entry(slot) else { continue };
                 let got = list.iter().find(|p| p.slot == slot).expect("found only what is there");
                 prop_assert!(got.matches(key, compactor.of(key)));
                 prop_assert_eq!(cache.tuple(e).unwrap().mask, got.mask);
-                e.count(1, 60, 5, 2);
+                // What the lookup itself has not counted, it has left to do.
+                let counted = found.body != NO_BODY;
+                prop_assert!(!counted || Some(found.body) == cache.current(slot, parsed.key(i), &moment));
+                counts.entry(slot).and_modify(|n| *n += u64::from(counted)).or_insert(u64::from(counted));
+            }
+            for p in &list {
+                let packets = cache.entry(p.slot).unwrap().read().unwrap().packets;
+                prop_assert_eq!(packets, counts.get(&p.slot).copied().unwrap_or(0));
             }
             let key = &keys[0];
             let compact = compactor.of(key);
@@ -274,6 +287,7 @@ proptest! {
                 list.push(Plain { key: *key, mask: held.mask, family: held.family, slot });
             } else if r < 20_000 && !list.is_empty() {
                 let gone = list.remove(usize::from(r) % list.len());
+                counts.remove(&gone.slot);
                 let id = cache.entry(gone.slot).unwrap().id();
                 cache.evict(gone.slot, id);
                 // Twice does no harm.

@@ -6,7 +6,7 @@
 //! any packet of the burst leaves: who received a packet finds it counted.
 
 use super::{Choice, Group, Worker};
-use crate::cache::{Level, NO_SLOT};
+use crate::cache::{Cache, Level, NO_BODY, NO_SLOT};
 use crate::drops::DropKind;
 use crate::entry::Entry;
 use crate::exec::Live;
@@ -43,19 +43,24 @@ impl Hits {
     }
 }
 
-/// Adds a group; to the one before, where both are adjacent and have one program that does the same to all (`whole`).
+/// Adds a group of a program of the cache; to the one before, where both are adjacent and have one program that does the same to all.
 #[inline]
-fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, choice: Choice, whole: bool) {
-    if whole
-        && let Some(before) = groups.last_mut()
+fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, n: u32, cache: &Cache) {
+    let choice = Choice::Cached(n);
+    if let Some(before) = groups.last_mut()
         && before.choice == choice
         && before.end == run.first
+        && before.whole
     {
         before.end = run.end;
         before.longest = before.longest.max(run.longest);
         return;
     }
-    groups.push(Group::of(run, r, choice));
+    let whole = cache.program(n).is_some_and(|p| matches!(p.shape, Shape::Output(_)));
+    groups.push(Group {
+        whole,
+        ..Group::of(run, r, choice)
+    });
 }
 
 impl Worker {
@@ -72,7 +77,7 @@ impl Worker {
             Some(program) => {
                 self.scratch.once.push(Arc::clone(program));
                 for (r, run) in self.scratch.parsed.runs.iter().enumerate() {
-                    push_group(&mut self.scratch.groups, run, r, Choice::Once(0), false);
+                    self.scratch.groups.push(Group::of(run, r, Choice::Once(0)));
                 }
                 0
             }
@@ -130,21 +135,26 @@ impl Worker {
         }
         let mut hits = Hits::default();
         let mut translated = 0;
-        self.cache.find(&self.scratch.parsed);
+        let moment = self.shared.moment(any, now_ms);
+        self.cache.find(&self.scratch.parsed, &moment);
         for r in 0..self.scratch.parsed.runs.len() {
-            let run = self.scratch.parsed.runs[r];
+            let run = &self.scratch.parsed.runs[r];
             let found = self.cache.found(r);
-            // The usual case: an entry that is known to be right.
+            // The usual case: an entry that is known to be right, and has counted already.
+            if found.body != NO_BODY {
+                hits.add(found.level, run.packets());
+                push_group(&mut self.scratch.groups, run, r, found.body, &self.cache);
+                continue;
+            }
+            let run = *run;
             let key = self.scratch.parsed.key(r);
-            if let Some(n) = self.cache.current(found.slot, key, any, &*self.shared.translate)
+            let moment = self.shared.moment(any, now_ms);
+            if let Some(n) = self.cache.current(found.slot, key, &moment)
                 && let Some(e) = self.cache.entry(found.slot)
-                && let Some(program) = self.cache.program(n)
             {
-                let packets = u64::from(run.end - run.first);
-                e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
-                hits.add(found.level, packets);
-                let whole = matches!(program.shape, Shape::Output(_));
-                push_group(&mut self.scratch.groups, &run, r, Choice::Cached(n), whole);
+                e.count(run.packets(), run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
+                hits.add(found.level, run.packets());
+                push_group(&mut self.scratch.groups, &run, r, n, &self.cache);
                 continue;
             }
             if run.kind == Kind::Runt {
@@ -193,12 +203,12 @@ impl Worker {
                 None => (self.miss(r, i, any, now_ms), None),
             };
             if let (Some(slot), Some((_, level))) = (to_count, found) {
-                let packets = u64::from(run.end - run.first);
+                let packets = run.packets();
                 if let Some(e) = self.cache.entry(slot) {
                     e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
                 }
                 hits.add(level, packets);
-                push_group(&mut self.scratch.groups, &run, r, choice, false);
+                self.scratch.groups.push(Group::of(&run, r, choice));
                 return;
             }
             if let Some((_, level)) = found.take() {
@@ -210,7 +220,7 @@ impl Worker {
                 end: run.first + 1,
                 ..run
             };
-            push_group(&mut self.scratch.groups, &one, r, choice, false);
+            self.scratch.groups.push(Group::of(&one, r, choice));
             run.first += 1;
             run.bytes -= len as u64;
         }

@@ -104,7 +104,8 @@ impl Worker {
 
     /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this key.
     fn recheck(&mut self, slot: u32, key: Option<&CompactKey>, any: u64) -> Option<u32> {
-        let current = self.cache.current(slot, key, any, &*self.shared.translate);
+        let moment = self.shared.moment(any, self.now_ms);
+        let current = self.cache.current(slot, key, &moment);
         if current.is_some() || self.cache.is_watched(slot) {
             return current;
         }

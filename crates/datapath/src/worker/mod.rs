@@ -177,6 +177,8 @@ struct Group {
     run: u16,
     longest: u32,
     choice: Choice,
+    /// Another run may be added to it: the program does the same to all packets.
+    whole: bool,
 }
 
 impl Group {
@@ -188,6 +190,7 @@ impl Group {
             run: u16::try_from(r).expect("a burst has fewer packets"),
             longest: run.longest,
             choice,
+            whole: false,
         }
     }
 }
