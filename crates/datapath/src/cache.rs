@@ -1,7 +1,7 @@
 //! The cache hierarchy of one worker: entries, and the ways to find them.
 //!
 //! L0: the key of the packets before ([`Parsed`]'s runs, and the last run of the burst before). L1: by hash of the whole key. L2: by
-//! hash of the masked key, mask by mask. All lead to slots of the same entries, and any entry that matches is right, so a
+//! hash of the masked key, mask by mask. While one entry has all the packets, it is looked at before anything is hashed. All lead to slots of the same entries, and any entry that matches is right, so a
 //! candidate is only ever compared, never trusted. Where a port's packets have one mask, L2 is as quick as L1 and L1 is left out.
 //!
 //! A burst's lookups are made side by side (`find`), stage by stage, so that their cache misses overlap.
@@ -68,7 +68,32 @@ pub(crate) struct Cache {
     /// L1 is used even where a port has one mask.
     always_l1: bool,
     last: find::Last,
+    guess: find::Guess,
     scratch: find::Scratch,
+}
+
+/// Whether an entry is known to be right by now, for a packet with this key, which it matches.
+#[inline]
+fn is_current(
+    e: &Entry,
+    watches: &mut Watches,
+    verdicts: &Verdicts,
+    key: Option<&CompactKey>,
+    moment: &Moment<'_>,
+) -> bool {
+    let (watch, stamp) = e.watch();
+    if watch == watch::NONE {
+        return verdicts.get(e.verdict()).is_some_and(|v| v.valid_at(moment.any));
+    }
+    if watches.holds(watch, stamp, moment.any) {
+        return true;
+    }
+    let Some(stamp) = key.and_then(|key| watches.look(watch, key, stamp, moment.any, moment.generations))
+    else {
+        return false;
+    };
+    e.set_stamp(stamp);
+    true
 }
 
 impl Cache {
@@ -91,6 +116,7 @@ impl Cache {
             new_chunk: false,
             always_l1: false,
             last: find::Last::default(),
+            guess: find::Guess::default(),
             scratch: find::Scratch::default(),
         }
     }
@@ -268,10 +294,14 @@ impl Cache {
     }
     /// The program of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now.
     #[inline]
-    pub(crate) fn current(&mut self, slot: u32, key: Option<&CompactKey>, moment: &Moment<'_>) -> Option<u32> {
+    pub(crate) fn current(
+        &mut self,
+        slot: u32,
+        key: Option<&CompactKey>,
+        moment: &Moment<'_>,
+    ) -> Option<u32> {
         let e = self.store.get(slot)?;
-        e.is_current(&mut self.watches, &self.verdicts, key, moment)
-            .then(|| e.body())
+        is_current(e, &mut self.watches, &self.verdicts, key, moment).then(|| e.body())
     }
     /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
     pub(crate) fn is_watched(&self, slot: u32) -> bool {

@@ -13,10 +13,7 @@
 //! An entry of an extraordinary packet has its key elsewhere (`wide`); its first line is unused.
 
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
-use crate::cache::Moment;
-use crate::compact::{CompactKey, CompactMask};
-use crate::verdict::Verdicts;
-use crate::watch::{self, Watches};
+use crate::compact::CompactKey;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// A cached flow. All zeros is a free one.
@@ -148,34 +145,10 @@ impl Entry {
     pub(crate) fn body(&self) -> u32 {
         self.body.load(Relaxed)
     }
-    /// Whether an ordinary packet with this key agrees with the entry's in all bits of `mask`, its tuple's.
+    /// A word of its masked key.
     #[inline]
-    pub(crate) fn matches(&self, key: &CompactKey, mask: &CompactMask) -> bool {
-        mask.same(|i| self.key[i].load(Relaxed), key)
-    }
-    /// Whether it is known to be right by now, for a packet with this key, which it matches.
-    #[inline]
-    pub(crate) fn is_current(
-        &self,
-        watches: &mut Watches,
-        verdicts: &Verdicts,
-        key: Option<&CompactKey>,
-        moment: &Moment<'_>,
-    ) -> bool {
-        let (watch, stamp) = self.watch();
-        if watch == watch::NONE {
-            return verdicts
-                .get(self.verdict())
-                .is_some_and(|v| v.valid_at(moment.any));
-        }
-        if watches.holds(watch, stamp, moment.any) {
-            return true;
-        }
-        let Some(stamp) = key.and_then(|key| watches.look(watch, key, stamp, moment.any, moment.generations)) else {
-            return false;
-        };
-        self.set_stamp(stamp);
-        true
+    pub(crate) fn word(&self, i: usize) -> u64 {
+        self.key[i].load(Relaxed)
     }
     /// Its second line, to be fetched ahead.
     #[inline]

@@ -1,10 +1,11 @@
 //! From packets' bytes to runs of equal keys, and to the offsets that actions need.
 //!
 //! Ordinary packets get their compact key straight from their bytes; a full key is made for the others, and later for
-//! those that no exact-match entry answers. Neighbours with equal keys are one [`Run`] from here on: looked up, counted and acted on once.
+//! those that no exact-match entry answers. Neighbours with equal keys are one [`Run`] from here on: looked up, counted and acted on once. Where a run
+//! has two packets, the next one is first compared with them as it is ([`Again`]), which is cheaper than to make its key.
 //! What actions need to know of an ordinary packet follows from its key, so it is the same for a whole run.
 
-use crate::compact::{CompactKey, Frame, VIEW};
+use crate::compact::{Again, CompactKey, Frame, VIEW};
 use crate::exec::Meta;
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
 use heddle_flow::key::frag;
@@ -46,6 +47,14 @@ impl Run {
     pub(crate) fn packets(&self) -> u64 {
         u64::from(self.end - self.first)
     }
+    /// Packet `i`, the next one, of `total` bytes, is one of it.
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    fn extend(&mut self, i: u16, total: usize) {
+        self.end = i + 1;
+        self.bytes += total as u64;
+        self.longest = self.longest.max(total as u32);
+    }
 }
 
 /// No place.
@@ -59,6 +68,8 @@ pub(crate) struct Parsed {
     pub(crate) compact: Vec<CompactKey>,
     /// Full keys and what goes with them, of the runs that refer to them.
     pub(crate) wide: Vec<(FlowKey, Meta)>,
+    /// The last packet, if the last run has several.
+    again: Option<Again>,
 }
 
 impl Parsed {
@@ -68,6 +79,7 @@ impl Parsed {
             runs: Vec::with_capacity(burst),
             compact: vec![CompactKey::default(); burst],
             wide: Vec::with_capacity(burst),
+            again: None,
         }
     }
     /// One packet of each key.
@@ -92,6 +104,7 @@ impl Parsed {
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.wide.clear();
+        self.again = None;
     }
     /// Reads packet `i`, which is the next in the burst.
     #[inline(always)]
@@ -103,29 +116,39 @@ impl Parsed {
             in_port: p.in_port,
             vlan: vlan_limit > 0,
         };
-        match p.window::<VIEW>().and_then(|b| CompactKey::read(b, frame)) {
-            Some(key) => self.ordinary(i, key, total),
+        let Some(bytes) = p.window::<VIEW>() else {
+            return self.odd(i, p, vlan_limit);
+        };
+        if let Some(again) = &self.again {
+            if again.is(bytes, frame)
+                && let Some(run) = self.runs.last_mut()
+            {
+                return run.extend(i, total);
+            }
+            self.again = None;
+        }
+        match CompactKey::read(bytes, frame) {
+            Some(key) => self.ordinary(i, key, bytes, frame),
             None => self.odd(i, p, vlan_limit),
         }
     }
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
-    fn ordinary(&mut self, i: u16, key: CompactKey, total: usize) {
+    fn ordinary(&mut self, i: u16, key: CompactKey, bytes: &[u8; VIEW], frame: Frame) {
         let n = self.runs.len();
         if let Some(run) = self.runs.last_mut()
             && run.kind == Kind::Ordinary
             && self.compact[n - 1] == key
         {
-            run.end = i + 1;
-            run.bytes += total as u64;
-            run.longest = run.longest.max(total as u32);
+            run.extend(i, frame.total);
+            // Where there are two, there may be more.
+            self.again = Again::of(bytes, frame);
         } else {
             self.compact[n] = key;
-            self.start(i, Kind::Ordinary, total);
+            self.start(i, Kind::Ordinary, frame.total);
         }
     }
     #[inline(always)]
-    #[allow(clippy::cast_possible_truncation)] // as above
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
     fn start(&mut self, i: u16, kind: Kind, total: usize) {
         self.runs.push(Run {
             first: i,
@@ -139,6 +162,7 @@ impl Parsed {
     #[cold]
     fn odd(&mut self, i: u16, p: &mut Packet, vlan_limit: u8) {
         if p.len() < MIN_FRAME {
+            self.again = None;
             return self.start(i, Kind::Runt, p.len());
         }
         self.push_wide(i, p, packet_type::ETHERNET, vlan_limit);
@@ -146,6 +170,8 @@ impl Parsed {
     /// As [`Self::push`] a packet of any type, by its full key.
     pub(crate) fn push_wide(&mut self, i: u16, p: &mut Packet, packet_type: u32, vlan_limit: u8) {
         let total = p.len();
+        // The last run is no ordinary one from now on.
+        self.again = None;
         let at = self.wide.len();
         self.wide.push(parse(p, packet_type, vlan_limit));
         if let (Some(run), Some((before, [new]))) = (self.runs.last_mut(), self.wide.split_last_chunk::<1>())
@@ -153,10 +179,7 @@ impl Parsed {
             && before.last() == Some(new)
         {
             self.wide.pop();
-            run.end = i + 1;
-            run.bytes += total as u64;
-            run.longest = run.longest.max(u32::try_from(total).unwrap_or(u32::MAX));
-            return;
+            return run.extend(i, total);
         }
         self.start(
             i,

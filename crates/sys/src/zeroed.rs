@@ -192,7 +192,9 @@ mod tests {
         assert!(none.is_empty() && none.clone().is_empty());
         let one = SharedZeroed::new(Zeroed::<AtomicU64>::new(1 << 20, true).unwrap());
         let other = one.clone();
-        std::thread::spawn(move || other[77].store(5, Relaxed)).join().unwrap();
+        std::thread::spawn(move || other[77].store(5, Relaxed))
+            .join()
+            .unwrap();
         assert_eq!((one.len(), one[77].load(Relaxed)), (1 << 20, 5));
     }
 }

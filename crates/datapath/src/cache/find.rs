@@ -4,7 +4,7 @@
 //! comparison. What is done with an entry that is right and found in the usual way is done at once, while it is at hand. Runs that L1 does not answer go through their port's masks in groups, so that a few runs with many masks overlap their cache
 //! misses as well as many runs with few masks do.
 
-use super::{Cache, NO_SLOT};
+use super::{Cache, NO_SLOT, is_current};
 use crate::compact::{CompactKey, CompactMask};
 use crate::entry::Entry;
 use crate::hash::HashKey;
@@ -83,6 +83,36 @@ pub(super) struct Last {
     id: u64,
 }
 
+/// The entry that the last run of the burst before matched, whatever its key: where many flows have one entry, it is looked at before anything is
+/// hashed.
+#[derive(Debug, Default)]
+pub(super) struct Guess {
+    slot: u32,
+    /// How often it would have been right lately.
+    trust: u8,
+}
+
+impl Guess {
+    /// It is looked at from here on. Bursts of one entry count one up, others two down.
+    const TRUSTED: u8 = 4;
+    const MOST: u8 = 8;
+
+    #[inline]
+    fn slot(&self) -> Option<u32> {
+        (self.trust >= Self::TRUSTED).then_some(self.slot)
+    }
+    /// The first and the last run of a burst had these entries.
+    fn learn(&mut self, first: u32, last: u32) {
+        let same = first == last && last != NO_SLOT;
+        self.trust = if same {
+            (self.trust + 1).min(Self::MOST)
+        } else {
+            self.trust.saturating_sub(2)
+        };
+        self.slot = last;
+    }
+}
+
 /// Masks of extraordinary packets up to which L1 is left out.
 const WIDE_FEW: usize = 4;
 /// Masks probed side by side for one run, at most.
@@ -121,7 +151,11 @@ pub(super) fn wide_hash_of(k: HashKey, n: u32, words: impl Iterator<Item = u64>)
 #[inline]
 fn meant<'a>(store: &'a Store, tuples: &Tuples, slot: u32, key: &CompactKey) -> Option<&'a Entry> {
     let e = store.get(slot)?;
-    (e.alive() && tuples.compact(e.tuple()).is_some_and(|m| e.matches(key, m))).then_some(e)
+    (e.alive()
+        && tuples
+            .compact(e.tuple())
+            .is_some_and(|m| m.same(|i| e.word(i), key)))
+    .then_some(e)
 }
 
 impl Cache {
@@ -138,6 +172,9 @@ impl Cache {
         self.compare(parsed, &mut s, moment);
         if !s.todo.is_empty() {
             self.find_wildcarded(parsed, &mut s);
+        }
+        if let [first, .., last] = &s.found[..] {
+            self.guess.learn(first.slot, last.slot);
         }
         // The last ordinary run's answer, for the next burst.
         if let Some(r) = parsed.runs.len().checked_sub(1)
@@ -166,47 +203,58 @@ impl Cache {
             tuple: 0,
             mask: None,
         };
+        let guess = self.guess.slot();
         let mut probes = 0;
         s.found.clear();
-        s.found.extend(parsed.runs.iter().zip(&parsed.compact).map(|(run, key)| {
-            let mut f = Found {
-                slot: NO_SLOT,
-                body: NO_BODY,
-                level: Level::L1,
-                how: How::Done,
-                more: 0,
-                hash: 0,
-            };
-            if run.kind != Kind::Ordinary {
-                return f;
-            }
-            if key.origin() != way.origin {
-                way = self.way(key);
-            }
-            match (way.how, way.mask) {
-                (How::Only, Some(mask)) => {
-                    f.hash = mask.hash(key, &self.key, way.tuple);
-                    f.how = How::Only;
-                    f.level = Level::L2;
+        s.found
+            .extend(parsed.runs.iter().zip(&parsed.compact).map(|(run, key)| {
+                let mut f = Found {
+                    slot: NO_SLOT,
+                    body: NO_BODY,
+                    level: Level::L1,
+                    how: How::Done,
+                    more: 0,
+                    hash: 0,
+                };
+                if run.kind != Kind::Ordinary {
+                    return f;
+                }
+                if let Some(slot) = guess
+                    && self.is(slot, key)
+                {
+                    (f.slot, f.level) = (slot, Level::L2);
                     probes += 1;
-                    self.table.prefetch(f.hash);
+                    return f;
                 }
-                (How::L1, _) => {
-                    f.hash = key.hash(&self.key);
-                    f.how = How::L1;
-                    self.l1.prefetch(f.hash);
+                if key.origin() != way.origin {
+                    way = self.way(key);
                 }
-                _ => {}
-            }
-            f
-        }));
-        if let (Some(key), Some(f)) = (parsed.runs.first().and_then(|_| parsed.key(0)), s.found.first_mut())
-            && *key == self.last.key
+                match (way.how, way.mask) {
+                    (How::Only, Some(mask)) => {
+                        f.hash = mask.hash(key, &self.key, way.tuple);
+                        f.how = How::Only;
+                        f.level = Level::L2;
+                        probes += 1;
+                        self.table.prefetch(f.hash);
+                    }
+                    (How::L1, _) => {
+                        f.hash = key.hash(&self.key);
+                        f.how = How::L1;
+                        self.l1.prefetch(f.hash);
+                    }
+                    _ => {}
+                }
+                f
+            }));
+        if let (Some(key), Some(f)) = (
+            parsed.runs.first().and_then(|_| parsed.key(0)),
+            s.found.first_mut(),
+        ) && *key == self.last.key
             && let Some(e) = self.store.get(self.last.slot)
             && e.id() == self.last.id
             && e.alive()
         {
-            probes -= u64::from(f.how == How::Only);
+            probes -= u64::from(f.level == Level::L2);
             (f.slot, f.level, f.how) = (self.last.slot, Level::L0, How::Done);
         }
         self.probes += probes;
@@ -269,7 +317,7 @@ impl Cache {
                 }
             }
             let Some(e) = self.store.get(f.slot) else { continue };
-            if e.is_current(&mut self.watches, &self.verdicts, Some(key), moment) {
+            if is_current(e, &mut self.watches, &self.verdicts, Some(key), moment) {
                 f.body = e.body();
                 e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
             }

@@ -3,7 +3,7 @@
 use crate::action::Action;
 use crate::cache::{Cache, CacheParts, Moment, NO_BODY, NO_SLOT};
 use crate::compact::plain::Compactor;
-use crate::compact::{CompactKey, CompactMask, Frame, VIEW};
+use crate::compact::{Again, CompactKey, CompactMask, Frame, VIEW};
 use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::note::{Horizon, RING};
@@ -14,6 +14,7 @@ use crate::translate::{Generations, Translation};
 use crate::tuple::Family;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
+use heddle_packet::Packet;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -185,6 +186,66 @@ proptest! {
         }
     }
 
+    /// A burst's runs are neighbours with equal keys, however they were compared.
+    #[test]
+    fn runs_are_neighbours_with_equal_keys(
+        base in frame(),
+        burst in prop::collection::vec((prop::collection::vec((0_usize..60, 0_usize..3), 0..2), 0_usize..4, 0_u32..8), 1..32),
+    ) {
+        let packets: Vec<Packet> = burst.iter().map(|(changes, longer, port)| {
+            let mut bytes = base.clone();
+            for (i, v) in changes { bytes[*i] = [0x45, 6, bytes[*i] ^ 1][*v]; }
+            bytes.resize(bytes.len() + longer, 0);
+            let mut p = Packet::from_bytes(&bytes);
+            p.in_port = u32::from(*port == 0);
+            p
+        }).collect();
+        let parse = |packets: &[Packet]| {
+            let mut parsed = Parsed::new(packets.len());
+            for (i, p) in (0..).zip(packets) {
+                let mut copy = Packet::from_bytes(p.head());
+                copy.in_port = p.in_port;
+                parsed.push(i, &mut copy, 2);
+            }
+            parsed
+        };
+        let parsed = parse(&packets);
+        let alone: Vec<_> = packets.iter().map(|p| {
+            let one = parse(std::slice::from_ref(p));
+            (one.runs[0].kind, one.key(0).copied(), one.known(0).copied(), one.meta(0))
+        }).collect();
+        let mut at = 0;
+        for (r, run) in parsed.runs.iter().enumerate() {
+            prop_assert_eq!(usize::from(run.first), at);
+            let end = at + alone[at..].iter().take_while(|one| **one == alone[at]).count();
+            prop_assert_eq!(usize::from(run.end), end);
+            prop_assert_eq!((parsed.key(r).copied(), parsed.known(r).copied()), (alone[at].1, alone[at].2));
+            prop_assert_eq!(run.bytes, packets[at..end].iter().map(|p| p.len() as u64).sum::<u64>());
+            at = end;
+        }
+        prop_assert_eq!(at, packets.len());
+    }
+
+    /// What does not belong to the key may differ.
+    #[test]
+    fn packets_of_a_flow_are_told_as_they_are(mut bytes in frame(), tcp in any::<bool>(), junk in any::<[u8; 16]>()) {
+        bytes.resize(80, 0);
+        bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 1, 2, 0x40, 0, 64, if tcp { 6 } else { 17 }]);
+        bytes[46] = 0x50;
+        let frame = Frame { head: 80, total: 80, in_port: 7, vlan: true };
+        let window = |b: &[u8]| <[u8; VIEW]>::try_from(b).unwrap();
+        let again = Again::of(&window(&bytes), frame).expect("one of those that this is for");
+        let parts = [(18, 2), (24, 2), (38, 8), (48, 4)];
+        for (i, n) in parts {
+            bytes[i..i + n].copy_from_slice(&junk[..n]);
+        }
+        prop_assert!(again.is(&window(&bytes), frame));
+        let elsewhere = Frame { in_port: 8, ..frame };
+        prop_assert!(!again.is(&window(&bytes), elsewhere));
+        let short = Frame { total: 59, head: 59, ..frame };
+        prop_assert!(!again.is(&window(&bytes), short));
+    }
+
     /// Equal compact forms mean equal keys, and the other way round.
     #[test]
     fn compact_keys_are_faithful(a in key(), b in key(), flip in 0..heddle_flow::N_WORDS * 64) {
@@ -306,6 +367,64 @@ proptest! {
             prop_assert_eq!(cache.len(), list.len());
         }
     }
+}
+
+/// While one entry has all packets it is looked at first; it answers for its own packets only.
+#[test]
+fn a_guess_is_no_answer() {
+    let (notes, _rx) = heddle_sync::ring::ring(RING);
+    let mut cache = Cache::new(CacheParts {
+        store: Store::with_spares(true).0,
+        l1: L1::new(16, 64).unwrap(),
+        max_masks: 4,
+        key: HashKey::random(),
+        notes,
+        horizon: Arc::default(),
+    });
+    let compactor = Compactor::default();
+    let flow = |src: u32, dst: u32| FlowKey {
+        in_port: 1,
+        dl_type: 0x0800,
+        nw_proto: 17,
+        nw_src: src,
+        nw_dst: dst,
+        ..FlowKey::default()
+    };
+    let mut mask = FlowMask::default();
+    mask.0.nw_dst = u32::MAX;
+    for dst in 0..2 {
+        let key = flow(0, dst);
+        let mut t = Translation {
+            mask,
+            ..Translation::default()
+        };
+        let compact = compactor.of(&key);
+        cache.insert(&key, compact.as_ref(), &mut t, 1, 5).expect("room");
+    }
+    let generations = Generations::default();
+    let moment = Moment {
+        now_ms: 5,
+        any: 1,
+        generations: &generations,
+    };
+    let mut burst = |dsts: &[u32]| -> Vec<u32> {
+        let keys: Vec<_> = (0..).zip(dsts).map(|(src, dst)| flow(src, *dst)).collect();
+        cache.find(&Parsed::of_keys(&keys, |k| compactor.of(k)), &moment);
+        (0..keys.len()).map(|r| cache.found(r).slot).collect()
+    };
+    let slots = burst(&[0, 1]);
+    assert!(slots[0] != slots[1] && !slots.contains(&NO_SLOT));
+    for round in 0..40 {
+        let found = burst(&[0; 8]);
+        assert!(found.iter().all(|s| *s == slots[0]), "{found:?}");
+        if round % 8 == 7 {
+            assert_eq!(
+                burst(&[0, 1, 2, 0, 1]),
+                [slots[0], slots[1], NO_SLOT, slots[0], slots[1]]
+            );
+        }
+    }
+    assert!(burst(&[1; 8]).iter().all(|s| *s == slots[1]));
 }
 
 /// A sweeper that takes its time: entries that go by thousands leave room for new ones, and all are told of in the end.

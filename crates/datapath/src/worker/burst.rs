@@ -56,7 +56,9 @@ fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, n: u32, cache: &Cach
         before.longest = before.longest.max(run.longest);
         return;
     }
-    let whole = cache.program(n).is_some_and(|p| matches!(p.shape, Shape::Output(_)));
+    let whole = cache
+        .program(n)
+        .is_some_and(|p| matches!(p.shape, Shape::Output(_)));
     groups.push(Group {
         whole,
         ..Group::of(run, r, choice)
