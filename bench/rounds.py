@@ -15,6 +15,7 @@ from lab import ROOT, daemon_path
 from vhost_switches import GENERATOR_CORE, SWITCH_CORE, Failed, contenders
 
 DPDK_PAGES, GUEST_PAGES = 560, 256
+IDLE = (("alone", "without guests"), (1, "at 1 pps"), (1000, "at 1 kpps"))
 RATES = (100e3, 1e6, 0.9)  # packets per second; at most 1: a share of the maximum
 
 
@@ -23,7 +24,7 @@ def parse(doc, groups, quick):
     parser.add_argument("--quick", action="store_true", help="four cases, 2 rounds of 1 s")
     parser.add_argument("--group", help=f"groups of cases: {', '.join(groups)}")
     parser.add_argument("--cases", help="a regular expression on the cases' names")
-    parser.add_argument("--only", help="contenders: heddle, ovs, ovs-tso, one-copy, two-copies, rings; before: the daemon $HEDDLED_BEFORE")
+    parser.add_argument("--only", help="contenders: heddle, ovs, ovs-tso, one-copy, two-copies, rings, wake; before: the daemon $HEDDLED_BEFORE")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--json", help="where to write the numbers (default: in target/bench)")
@@ -67,6 +68,10 @@ def shown(row):
         parts.append(f"{row['installed']} flows in the datapath")
     if row.get("changes"):
         parts.append(f"{row['changes']:.0f} rules changed a second")
+    if "idle_alone" in row:
+        parts.append("CPU %: " + ", ".join(f"{row[f'idle_{key}'] * 100:.2f} {what}" for key, what in IDLE))
+    if "p50_1" in row:
+        parts.append(", ".join(f"{key} pps: p50 {row[f'p50_{key}']:.1f} p99 {row[f'p99_{key}']:.1f} us" for key, _ in IDLE[1:]))
     for rate in row.get("latency_at", []):
         parts.append(f"{rate['asked'] / 1e3:.0f} kpps: p50 {rate['p50_us']:.2f} p99 {rate['p99_us']:.2f} us")
     parts.append(f"line {row['line_ns']:.0f} ns" if row.get("line_ns") else "line unknown")
@@ -91,7 +96,7 @@ def measure(contender, case, seconds):
     """One contender's turn."""
     contender.thaw()
     try:
-        row = contender.measure(case, seconds)
+        row = contender.idle(case, seconds) if case.idle else contender.measure(case, seconds)
         row["tso"] = case.tso
         if case.storm:
             row["kept"] = row["pairs"][0]["received_pps"] / case.established
@@ -138,6 +143,12 @@ def table(case, results):
         kept = [row["kept"] * 100 for row in rows if row and "kept" in row]
         if kept:
             print(f"  {name:11} established traffic kept, %: {spread(kept, '6.1f')}")
+    for name, rows in results.items():
+        for key, what in IDLE:
+            share, p50, p99 = ([row[f"{kind}_{key}"] * scale for row in rows if row and f"{kind}_{key}" in row]
+                               for kind, scale in (("idle", 100), ("p50", 1), ("p99", 1)))
+            if share or p50:
+                print(f"  {name:11} {what:14} CPU %: {spread(share, '7.2f')}   p50 us {spread(p50, '7.1f')}   p99 us {spread(p99, '7.1f')}")
     for name, rows in results.items():
         at = [row["latency_at"] for row in rows if row and row.get("latency_at")]
         for points in zip(*at):

@@ -22,6 +22,8 @@ class Case:
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
+    idle: bool = False      # next to no traffic: what a switch takes then, and how long a packet takes
+    sleep: int = 0          # its longest sleep (pmd-maxsleep, microseconds); 0: not set
 
     @property
     def name(self):
@@ -38,6 +40,8 @@ class Case:
         words += [f"touch_{self.touch}"] if self.touch != "heads" else []
         words += ["tso"] if self.tso else []
         words += ["latency"] if self.latency else []
+        words += ["idle"] if self.idle else []
+        words += [f"sleep{self.sleep}"] if self.sleep else []
         return "-".join(words)
 
     def mtu(self):
@@ -99,13 +103,14 @@ SWITCH = {
     "flows": [Case(rules="tuple", flows=flows) for flows in FLOWS],
     "masks": [Case(rules="masks", count=masks, masks=masks, flows=flows)
               for masks in (16, 64, 256) for flows in (1_000, 100_000)],
-    "exact": [Case(rules="exact", count=flows, flows=flows) for flows in (1_000, 10_000, 100_000)],
+    "exact": [Case(rules="exact", count=flows, flows=flows) for flows in (1_000, 10_000, 100_000, 1_000_000)],
     "normal": [Case(rules="normal"), Case(rules="normal", flows=100_000)],
     "pipeline": [Case(rules="pipeline", count=30, flows=1_000)],
     "new": [Case(rules="tuple", new=True), Case(rules="each", new=True)],
     "changes": [Case(rules=rules, count=count, flows=50_000, changes=changes)
                 for rules, count in (("exact", 50_000), ("each", 1)) for changes in (0, 1_000)],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
+    "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
 }
 SWITCH_QUICK = [Case(rules="tuple"), Case(rules="tuple", flows=10_000), Case(rules="masks", count=16, masks=16, flows=1_000),

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import time
 
+from lab import ROOT
 from lab.shell import Trace
 from lab.switch import Switch
 from lab.unixctl import Unixctl
 
 GENERATOR_CORE, SWITCH_CORE = 0, 1
 BRIDGE = "br0"
+IDLE_SECONDS = 10
+IDLE_RATES = (1, 1000)  # packets per second
 PERF = re.compile(r"Rx packets:\s+(\d+)\s+\(\S+ Kpps, (\d+) cycles/pkt\)")
 
 
@@ -35,6 +38,32 @@ def processor_time(pids):
             fields = file.read().rsplit(")", 1)[1].split()
             own += int(fields[11]) + int(fields[12])
     return busy / tick, stolen / tick, own / tick
+
+
+def thread_time(pid):
+    """Seconds that a process's threads ran."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                total += int(file.read().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return total / 1e9
+
+
+class Share:
+    """What share of a core a process takes between two moments."""
+
+    def __init__(self, pid):
+        self.pid = pid
+
+    def begin(self):
+        self.began = time.monotonic(), thread_time(self.pid)
+
+    def end(self):
+        time0, busy0 = self.began
+        self.share = (thread_time(self.pid) - busy0) / (time.monotonic() - time0)
 
 
 def generate(heddle, arguments, began=None, ended=None, pid=None, timeout=120):
@@ -98,13 +127,46 @@ class Floor:
         pass
 
     def able(self, case):
-        # It looks at no packet: more flows would only measure the generator.
-        return case.flows == 1 and not case.new and not case.storm
+        # It looks at no packet: more flows would only measure the generator. And it never sleeps.
+        return case.flows == 1 and not case.new and not case.storm and not case.idle
 
     def measure(self, case, seconds, rate=None):
         result = generate(self.heddle, ["floor", "--kind", self.kind, "--ports", str(case.ports),
                                         *case.arguments(seconds, rate)])
         return result | {"cycles": result.get("loop_cycles")}
+
+
+class Wake:
+    """A thread that sleeps until it is woken: no switch that sleeps can be faster."""
+
+    pid, name = None, "wake"
+
+    def setup(self, ports):
+        self.binary = os.path.join(ROOT, "target", "bench", "wake")
+        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wake.rs")
+        if not os.path.exists(self.binary) or os.path.getmtime(self.binary) < os.path.getmtime(source):
+            os.makedirs(os.path.dirname(self.binary), exist_ok=True)
+            subprocess.run(["rustc", "-O", "--edition", "2024", "-o", self.binary, source], check=True, timeout=120)
+
+    def thaw(self):
+        pass
+
+    def freeze(self):
+        pass
+
+    def close(self):
+        pass
+
+    def able(self, case):
+        return case.idle and not case.sleep
+
+    def idle(self, case, seconds):
+        row = {"received_pps": IDLE_RATES[-1], "loss": 0.0}
+        for rate in IDLE_RATES:
+            out = subprocess.run([self.binary, str(GENERATOR_CORE), str(SWITCH_CORE), str(rate), str(IDLE_SECONDS)],
+                                 stdout=subprocess.PIPE, text=True, check=True, timeout=IDLE_SECONDS + 30).stdout
+            row[f"p50_{rate}"], row[f"p99_{rate}"] = map(float, out.split())
+        return row
 
 
 class Vhost:
@@ -118,6 +180,7 @@ class Vhost:
         self.switch = None
         self.rules = self.mtu = None
         self.unixctl = None
+        self.sleep = 0
 
     def setup(self, ports):
         self.switch = Switch(self.trace, self.binary, args=("--disable-system",), prefix=f"heddle-bench-{self.name}")
@@ -166,7 +229,7 @@ class Vhost:
         if self.dpdk and self.mtu not in (None, case.mtu()):
             # It makes a port's memory pool when a guest connects for the first time; an MTU that is set later goes unnoticed.
             self.close()
-            self.rules = self.mtu = None
+            self.rules, self.mtu, self.sleep = None, None, 0
             self.setup(self.ports)
         if case.mtu() != self.mtu:
             self.switch.vsctl(*(word for port in range(self.ports) for word in (
@@ -177,6 +240,10 @@ class Vhost:
             # Its best settings for this number of flows.
             many = case.flows >= 10_000 or case.new
             self.switch.vsctl("set", "open_vswitch", ".", f"other_config:smc-enable={str(many).lower()}")
+        if case.sleep != self.sleep:
+            self.switch.vsctl(*(("set", "open_vswitch", ".", f"other_config:pmd-maxsleep={case.sleep}") if case.sleep
+                                else ("remove", "open_vswitch", ".", "other_config", "pmd-maxsleep")))
+            self.sleep = case.sleep
         self.unixctl.call("upcall/set-flow-limit", "2000000")
         wanted = case.rule_sets()
         if wanted != self.rules:
@@ -215,6 +282,24 @@ class Vhost:
             seen["installed"] = int(found[1]) if found else None
         return result | {"cycles": None} | seen
 
+    def idle(self, case, seconds):
+        """The share of a core that the daemon takes without guests, with a packet a second, with a thousand; and the times that packets take: after a
+        second of silence, and at a thousand a second."""
+        self.prepare(case)
+        share = Share(self.switch.pid)
+        time.sleep(1)
+        share.begin()
+        time.sleep(IDLE_SECONDS)
+        share.end()
+        row = {"idle_alone": share.share}
+        ports = [word for port in range(case.ports) for word in ("--port", f"listen:{self.socket(port)}")]
+        for rate in IDLE_RATES:
+            result = generate(self.heddle, [case.command(), *ports, *case.arguments(IDLE_SECONDS, rate)],
+                              began=share.begin, ended=share.end, pid=self.switch.pid)
+            row |= result | {f"idle_{rate}": share.share, f"p50_{rate}": result["latency"]["p50_us"],
+                             f"p99_{rate}": result["latency"]["p99_us"]}
+        return row
+
     def changing(self, case):
         """The process that changes rules beside the traffic, if the case has one; it runs where the generator does."""
         if not case.changes:
@@ -241,6 +326,7 @@ def contenders(heddled, heddle, dpdk, names, tso):
         if tso:
             made["ovs-tso"] = Vhost("ovs-tso", dpdk.daemon, heddle, dpdk.env,
                                     [*best, "other_config:userspace-tso-enable=true"], dpdk=True)
+    made["wake"] = Wake()
     for kind in ("one-copy", "two-copies", "rings"):
         made[kind] = Floor(kind, kind, heddle)
     chosen = names or [name for name in made if name != "rings"]
