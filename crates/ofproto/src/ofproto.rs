@@ -17,8 +17,8 @@ use std::sync::{Arc, OnceLock};
 /// Most meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
 
-/// Frozen pipelines that nobody holds are looked at every so many ticks.
-const EXPIRE_TICKS: u64 = 5;
+/// Frozen pipelines that nobody holds are looked at so often, by the switch's clock: while that stands still, they stay.
+const EXPIRE_MS: u64 = 1000;
 
 /// Numbers of meters in the datapath: the lowest free one is given out.
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub struct Ofproto {
     bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
-    ticks: AtomicU64,
+    expired_ms: AtomicU64,
 }
 
 /// Which patch ports exist, and where.
@@ -64,7 +64,7 @@ impl Ofproto {
             bridges: Mutex::new(BTreeMap::new()),
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
-            ticks: AtomicU64::new(0),
+            expired_ms: AtomicU64::new(0),
         })
     }
 
@@ -178,11 +178,9 @@ impl Ofproto {
 
     /// Time passes: expires rules and addresses of all bridges.
     pub fn tick(&self) {
-        if self
-            .ticks
-            .fetch_add(1, Ordering::Relaxed)
-            .is_multiple_of(EXPIRE_TICKS)
-        {
+        let now_ms = self.clock.now_ms();
+        if now_ms.saturating_sub(self.expired_ms.load(Ordering::Relaxed)) >= EXPIRE_MS {
+            self.expired_ms.store(now_ms, Ordering::Relaxed);
             self.pipeline.expire();
         }
         for b in self.bridges() {
