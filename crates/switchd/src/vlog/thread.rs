@@ -1,7 +1,8 @@
 //! What a log line says about the thread that it comes from.
 //!
 //! Threads with a name of their own (`pmd-c01/id:8`) show it in parentheses and number their messages themselves.
-//! The main thread and the threads that run the control plane's tasks count as one: no name, one common count.
+//! The main thread and the threads that run the control plane's tasks count as one: no name, one common count. So does the first worker
+//! without a core of its own: what it says of packets, Open vSwitch's main thread says, which polls the ports that no PMD polls.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -47,6 +48,8 @@ pub(super) fn stamp() -> (Arc<str>, u32) {
 fn own_name() -> Arc<str> {
     let thread = std::thread::current();
     let name = thread.name().unwrap_or("");
-    let control = name == "main" || name.starts_with("tokio-") || PROGRAM.get().is_some_and(|p| p == name);
+    let control = matches!(name, "main" | "worker0")
+        || name.starts_with("tokio-")
+        || PROGRAM.get().is_some_and(|p| p == name);
     Arc::from(if control { "" } else { name })
 }
