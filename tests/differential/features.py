@@ -15,7 +15,7 @@ def blocks(rng, bridge, ports):
     """(groups, meters, flows) for one bridge; ports are OpenFlow numbers."""
     made = Blocks(rng, bridge, ports)
     kinds = [made.learning, made.conjunctions, made.groups_, made.recirculation, made.metering,
-             made.encapsulation, made.encapsulation]
+             made.encapsulation]
     for kind in rng.sample(kinds, rng.choice([1, 1, 2, 3])):
         kind()
     made.entrance()
