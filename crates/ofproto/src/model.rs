@@ -21,6 +21,9 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 /// Number of OpenFlow tables of a bridge; 254 is the last that controllers use, as in Open vSwitch.
 pub const N_TABLES: usize = 255;
 
+/// Most mirrors of a bridge, as in Open vSwitch.
+pub const MAX_MIRRORS: usize = 32;
+
 /// Counters of one rule (or table, or port): added to by whoever credits cached packets.
 #[derive(Debug, Default)]
 pub struct Stats {
@@ -241,6 +244,34 @@ pub struct Bundle {
     pub ports: Vec<OfPort>,
 }
 
+/// Where copies go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MirrorOutput {
+    /// A bundle, which has no other use then.
+    Bundle(usize),
+    /// All bundles of a VLAN.
+    Vlan(u16),
+}
+
+/// One row of the Mirror table.
+#[derive(Clone, Debug)]
+pub struct Mirror {
+    /// Indexes of the bundles whose incoming packets are copied.
+    pub sources: Vec<usize>,
+    /// Indexes of the bundles whose outgoing packets are copied.
+    pub destinations: Vec<usize>,
+    /// Only packets in these VLANs are; `None`: all.
+    pub vlans: Option<Arc<VlanSet>>,
+    /// Where copies go.
+    pub output: MirrorOutput,
+    /// Bytes of a packet that are sent; 0 and 65535: all.
+    pub snaplen: u16,
+    /// Mirrors of this bridge that send to the same place, itself among them, a bit each.
+    pub same_output: u32,
+    /// What was copied.
+    pub stats: Arc<Stats>,
+}
+
 /// A set of VLAN ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VlanSet(pub Box<[u64; 64]>);
@@ -352,6 +383,8 @@ pub struct BridgeView {
     pub ports: BTreeMap<OfPort, Arc<PortView>>,
     /// Bundles.
     pub bundles: Vec<Bundle>,
+    /// Mirrors, at most [`MAX_MIRRORS`].
+    pub mirrors: Vec<Mirror>,
     /// Which tunnel options are fields; `None`: none is.
     pub tlv: Option<Arc<TlvMap>>,
     /// MAC address of the local port (reserved addresses aside, what the bridge itself answers to).

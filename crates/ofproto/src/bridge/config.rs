@@ -41,6 +41,8 @@ pub struct BridgeConfig {
     pub vlan_limit: usize,
     /// Seconds after which a bundle that nobody touches is forgotten (`other_config:bundle-idle-timeout` of the switch).
     pub bundle_idle_s: u64,
+    /// Mirrors; those beyond [`MAX_MIRRORS`](crate::model::MAX_MIRRORS) are left out.
+    pub mirrors: Vec<MirrorConfig>,
     /// `other_config:dp-desc`.
     pub dp_desc: Option<String>,
     /// `other_config:dp-sn`.
@@ -61,10 +63,39 @@ impl Default for BridgeConfig {
             mac_table_size: 8192,
             vlan_limit: 1,
             bundle_idle_s: 10,
+            mirrors: Vec::new(),
             dp_desc: None,
             dp_sn: None,
         }
     }
+}
+
+/// Where a mirror sends to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum MirrorTarget {
+    /// A row of `Port`, by name.
+    Port(String),
+    /// A VLAN.
+    Vlan(u16),
+}
+
+/// One row of `Mirror`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MirrorConfig {
+    /// What its counters are kept by.
+    pub id: String,
+    /// Every port is a source and a destination.
+    pub all: bool,
+    /// Names of ports whose incoming packets are copied.
+    pub sources: Vec<String>,
+    /// Names of ports whose outgoing packets are copied.
+    pub destinations: Vec<String>,
+    /// Only those in these VLANs; empty: all.
+    pub vlans: Vec<u16>,
+    /// Where they go.
+    pub target: MirrorTarget,
+    /// Bytes of each that are sent; 0: all.
+    pub snaplen: u16,
 }
 
 /// One row of `Port`.

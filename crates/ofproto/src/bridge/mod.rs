@@ -20,6 +20,7 @@ mod handle;
 mod interned;
 pub(crate) mod learn;
 pub(crate) mod meters;
+mod mirrors;
 mod monitor;
 mod packet_out;
 mod ports;
@@ -37,7 +38,8 @@ mod under_way;
 
 pub use bundle::{BundleEntry, BundleFailed};
 pub use config::{
-    BridgeConfig, BundleConfig, FailMode, MAX_TRACKED, PortConfig, PortTarget, PrefixField, TableConfig,
+    BridgeConfig, BundleConfig, FailMode, MAX_TRACKED, MirrorConfig, MirrorTarget, PortConfig, PortTarget,
+    PrefixField, TableConfig,
 };
 pub use expire::Ticked;
 pub(crate) use learn::Learned;
@@ -163,6 +165,7 @@ pub(crate) struct State {
     /// By table.
     tables: Vec<tables::TableState>,
     interned: interned::Interned,
+    mirrored: mirrors::Counters,
     /// Controllers that decide about misses by OpenFlow 1.0 to 1.2's rules are connected.
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
@@ -197,6 +200,7 @@ impl Bridge {
                 garbage: 0,
                 tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
                 interned: interned::Interned::default(),
+                mirrored: mirrors::Counters::default(),
                 miss_to_controller: false,
                 frag_flags: 0,
             }),
@@ -242,6 +246,7 @@ impl Bridge {
         let flush = {
             let mut state = self.state.lock();
             let old = std::mem::replace(&mut state.config, config);
+            state.count_mirrors();
             let new = &state.config;
             self.mac.configure(MacConfig {
                 max_entries: new.mac_table_size,

@@ -197,6 +197,7 @@ impl Bridge {
         }
         let config = &state.config;
         BridgeView {
+            mirrors: state.mirrors(&index),
             tlv: self.tlv_map(),
             id: self.id,
             name: self.name.clone(),

@@ -30,6 +30,7 @@ impl Ctx<'_> {
             metadata: self.kept_metadata(),
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
+            mirrored: self.mirrored,
             steps: Vec::new(),
             action_set: Vec::new(),
             userdata: action.userdata.clone(),

@@ -80,6 +80,10 @@ pub(crate) struct Ctx<'w> {
     /// The list that runs is a bucket's.
     pub(super) in_bucket: bool,
     pub(super) in_packet_out: bool,
+    /// Mirrors that have had the packet, a bit each.
+    pub(super) mirrored: u32,
+    /// How much of it the mirror at hand gets; 0: all.
+    pub(super) mirror_snaplen: u16,
 
     /// There is a packet: log what is odd, learn.
     pub(super) has_packet: bool,

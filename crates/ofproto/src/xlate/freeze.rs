@@ -120,6 +120,7 @@ impl Ctx<'_> {
             metadata: self.kept_metadata(),
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
+            mirrored: self.mirrored,
             steps: std::mem::take(&mut self.left),
             action_set: self.action_set.clone(),
             userdata: pause.as_ref().map_or_else(Vec::new, |c| c.userdata.clone()),
@@ -161,6 +162,7 @@ impl Ctx<'_> {
         self.report(Kind::Thaw, || format!("Resuming from table {}", frozen.table));
         copy_metadata(&frozen.metadata, &mut self.flow);
         self.stack.clone_from(&frozen.stack);
+        self.mirrored = frozen.mirrored;
         if !frozen.action_set.is_empty() {
             let actions = &frozen.action_set;
             self.report(Kind::Thaw, || {

@@ -34,6 +34,7 @@ pub mod limits;
 mod log;
 mod mask;
 mod meta;
+mod mirror;
 mod mpls;
 mod normal;
 mod output;

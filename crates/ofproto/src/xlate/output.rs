@@ -112,6 +112,10 @@ impl Ctx<'_> {
             self.detail("OFPPC_NO_FWD set, skipping output");
             return;
         }
+        if self.mirror_snaplen != 0 && !matches!(port.binding, Binding::Datapath(_)) {
+            self.refuse_cut();
+            return;
+        }
         if self.is_between_protected(port) {
             self.warn("Flow is between protected ports, skipping output.");
             return;
@@ -124,8 +128,12 @@ impl Ctx<'_> {
             Binding::Datapath(no) => {
                 let old = self.flow;
                 self.commit();
+                if !matches!(self.mirror_snaplen, 0 | u16::MAX) {
+                    self.emit(DpAction::Trunc(self.mirror_snaplen.into()));
+                }
                 self.emit(DpAction::Output(*no));
                 self.flow = old;
+                self.mirror_egress(port.bundle);
             }
             Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),
             Binding::Patch(None) | Binding::Unbound => self.drop_hint = Some(DropReason::NoPort),

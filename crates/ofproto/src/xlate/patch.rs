@@ -31,6 +31,11 @@ impl Ctx<'_> {
         let old_stack = std::mem::take(&mut self.stack);
         let old_set = std::mem::take(&mut self.action_set);
         let old_was_mpls = self.was_mpls;
+        // Each bridge has its own mirrors.
+        let old_mirrored = self.mirrored;
+        if bridge.id != self.bridge.id {
+            self.mirrored = 0;
+        }
         let old_wc = self.wc;
 
         self.clear_pipeline_fields(to.no);
@@ -61,6 +66,9 @@ impl Ctx<'_> {
         self.stack = old_stack;
         self.action_set = old_set;
         self.was_mpls = old_was_mpls;
+        if bridge.id != self.bridge.id {
+            self.mirrored = old_mirrored;
+        }
         self.restore_tunnel_mask(&old_wc);
         // What ended the other bridge's pipeline does not end this one.
         self.exit = false;

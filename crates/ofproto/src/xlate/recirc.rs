@@ -44,6 +44,8 @@ pub(crate) struct Frozen {
     pub(crate) metadata: Box<FlowKey>,
     pub(crate) stack: Vec<(FieldValue, u16)>,
     pub(crate) was_mpls: bool,
+    /// Mirrors that have had the packet.
+    pub(crate) mirrored: u32,
     pub(crate) steps: Vec<Left>,
     pub(crate) action_set: Vec<Action>,
     /// Of the controller action that froze it: packet-ins that differ in it have different ids.
@@ -53,7 +55,8 @@ pub(crate) struct Frozen {
 impl Frozen {
     fn digest(&self) -> u64 {
         let mut h = DefaultHasher::new();
-        (self.bridge, self.table, &*self.metadata, self.was_mpls).hash(&mut h);
+        (self.bridge, self.table, &*self.metadata).hash(&mut h);
+        (self.was_mpls, self.mirrored).hash(&mut h);
         (
             self.steps.len(),
             self.action_set.len(),
@@ -238,6 +241,7 @@ mod tests {
             metadata: Box::default(),
             stack: Vec::new(),
             was_mpls: false,
+            mirrored: 0,
             steps: vec![Left::Action(Action::Exit)],
             action_set: Vec::new(),
             userdata: Vec::new(),

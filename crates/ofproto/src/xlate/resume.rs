@@ -47,6 +47,7 @@ pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
         stack: frozen.stack.clone(),
         steps,
         action_set: frozen.action_set.clone(),
+        mirrors: frozen.mirrored,
         odp_port: 0,
     }
 }
@@ -77,6 +78,7 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
         metadata: Box::new(metadata_of(key)),
         stack: c.stack,
         was_mpls: false,
+        mirrored: c.mirrors,
         steps: left,
         action_set: c.action_set,
         userdata: Vec::new(),
@@ -136,6 +138,7 @@ mod tests {
             metadata: Box::default(),
             stack: vec![(FieldValue::from_u64(0xabcd), 16), (FieldValue::from_u64(5), 32)],
             was_mpls: false,
+            mirrored: 5,
             steps: vec![
                 Left::Unroll { table: 3, cookie: 9 },
                 output(2),

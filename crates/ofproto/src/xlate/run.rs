@@ -170,6 +170,8 @@ fn once<'w>(
         in_action_set: false,
         in_bucket: false,
         in_packet_out: input.packet_out,
+        mirrored: 0,
+        mirror_snaplen: 0,
         has_packet: input.has_packet,
         learn: input.learn,
         now_ms: input.now_ms,
@@ -201,8 +203,12 @@ impl Ctx<'_> {
             Start::Tables => Some(self.first_lookup()),
             _ => None,
         };
-        if port.is_some_and(|p| !self.may_receive(p)) {
+        if self.came_from_mirror() || port.is_some_and(|p| !self.may_receive(p)) {
             return;
+        }
+        // A frozen one has been mirrored when it came.
+        if !matches!(start, Start::Thaw { .. }) {
+            self.mirror_ingress();
         }
         match (start, found) {
             (Start::Thaw { frozen, resumed }, _) => self.thaw(frozen, *resumed),

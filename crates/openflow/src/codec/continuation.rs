@@ -48,6 +48,9 @@ pub fn encode_continuation(version: Version, c: &Continuation) -> Result<Vec<u8>
         let n = usize::from(n_bits.div_ceil(8));
         property::put(&mut out, STACK, value.bytes(n));
     }
+    if c.mirrors != 0 {
+        property::put(&mut out, MIRRORS, &c.mirrors.to_be_bytes());
+    }
     let (mut table, mut cookie) = (0, 0);
     for step in &c.steps {
         match step {
@@ -148,8 +151,9 @@ pub fn decode_continuation(version: Version, bytes: &[u8]) -> Result<Continuatio
                 // From the top down: each goes below those that came before.
                 c.stack.insert(0, (FieldValue::from_bytes(p.body), n_bits));
             }
-            // No mirrors were done and no connection is tracked.
-            MIRRORS | CONNTRACKED => {}
+            MIRRORS => c.mirrors = p.u32()?,
+            // No connection is tracked.
+            CONNTRACKED => {}
             TABLE_ID => table = p.u8()?,
             COOKIE => cookie = p.u64()?,
             ACTIONS => own(version, p.nested()?)?,

@@ -95,6 +95,8 @@ pub struct Continuation {
     pub steps: Vec<ContinuationStep>,
     /// The action set.
     pub action_set: Vec<Action>,
+    /// Mirrors that have had the packet, a bit each.
+    pub mirrors: u32,
     /// The datapath's number of the input port, 0: none.
     pub odp_port: u32,
 }

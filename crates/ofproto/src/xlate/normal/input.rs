@@ -7,7 +7,7 @@ use crate::model::{Bundle, VlanMode};
 use heddle_openflow::Port;
 
 /// Where a packet came in.
-pub(super) enum InBundle<'w> {
+pub(in crate::xlate) enum InBundle<'w> {
     /// A port of the bridge: its bundle and the bundle's index.
     Bundle(usize, &'w Bundle),
     /// A controller made it.
@@ -15,7 +15,7 @@ pub(super) enum InBundle<'w> {
 }
 
 impl<'w> InBundle<'w> {
-    pub(super) fn bundle(&self) -> Option<&'w Bundle> {
+    pub(in crate::xlate) fn bundle(&self) -> Option<&'w Bundle> {
         match self {
             Self::Bundle(_, b) => Some(b),
             Self::Controller => None,
@@ -34,7 +34,7 @@ impl<'w> InBundle<'w> {
 
 impl<'w> Ctx<'w> {
     /// The bundle that the packet came in on.
-    pub(super) fn input_bundle(&mut self) -> Option<InBundle<'w>> {
+    pub(in crate::xlate) fn input_bundle(&mut self) -> Option<InBundle<'w>> {
         let no = of_port(self.flow.in_port);
         let found = self
             .port(no)
@@ -52,7 +52,7 @@ impl<'w> Ctx<'w> {
     }
 
     /// Whether a packet with this outer VLAN id (0: none) may come in.
-    pub(super) fn is_vid_admitted(&mut self, from: &InBundle<'_>, vid: u16) -> bool {
+    pub(in crate::xlate) fn is_vid_admitted(&mut self, from: &InBundle<'_>, vid: u16) -> bool {
         let Some(b) = from.bundle() else { return true };
         let name = &b.name;
         match b.vlan_mode {
@@ -107,7 +107,7 @@ impl<'w> Ctx<'w> {
 
 /// Addresses that a bridge does not forward: IEEE 802.1D's block, and what Extreme's and Cisco's switches talk to each
 /// other with (`forward-bpdu` in ovs-vswitchd.conf.db(5) lists them).
-pub(super) fn is_reserved(mac: [u8; 6]) -> bool {
+pub(in crate::xlate) fn is_reserved(mac: [u8; 6]) -> bool {
     match mac {
         [0x01, 0x80, 0xc2, 0, 0, last] => last <= 0x0f,
         [0x00, 0xe0, 0x2b, 0, 0, last] => matches!(last, 0 | 4 | 6),

@@ -14,8 +14,8 @@ use crate::model::{Bundle, VlanMode, port_config};
 use heddle_datapath::action::DropReason;
 use heddle_flow::Vlan;
 use heddle_openflow::Port;
-use input::InBundle;
-use xvlan::Tags;
+pub(super) use input::{InBundle, is_reserved};
+pub(super) use xvlan::Tags;
 
 impl Ctx<'_> {
     /// The NORMAL port.
@@ -33,7 +33,7 @@ impl Ctx<'_> {
 
     /// Bits of tags that bridging decides by now and then: a tag for VLAN 0 stays only for its priority, and an inner
     /// tag keeps a packet out of access ports.
-    fn mask_inner_tag(&mut self) {
+    pub(super) fn mask_inner_tag(&mut self) {
         let [outer, inner] = self.flow.vlans;
         let extra = &mut self.extra.0.vlans;
         if outer.present() && outer.vid() == 0 {
@@ -62,6 +62,18 @@ impl Ctx<'_> {
             self.warn("partial VLAN tag, dropping");
             return None;
         }
+        if from.index().is_some_and(|i| self.is_mirror_output(i)) {
+            if self.has_packet {
+                let name = from.name();
+                self.report_error(|| {
+                    format!(
+                        "dropping packet received on port {name}, which is reserved exclusively for mirroring"
+                    )
+                });
+            }
+            self.warn("input port is mirror output port, dropping");
+            return None;
+        }
         let tags = Tags::of(&self.flow);
         if !self.is_vid_admitted(&from, tags.0[0].vid) {
             self.warn("disallowed VLAN VID for this input port, dropping");
@@ -69,7 +81,7 @@ impl Ctx<'_> {
         }
         let vlans = tags.on_input(from.bundle());
         let vlan = vlans.0[0].vid;
-        if from.bundle().is_some() && !self.bridge.forward_bpdu && input::is_reserved(self.flow.dl_dst) {
+        if from.bundle().is_some() && !self.bridge.forward_bpdu && is_reserved(self.flow.dl_dst) {
             self.detail("packet has reserved destination MAC, dropping");
             return None;
         }
@@ -97,6 +109,10 @@ impl Ctx<'_> {
             self.detail("learned port is input port, dropping");
             return None;
         }
+        if self.is_mirror_output(view.bundle) {
+            self.warn("learned port is a mirror port, dropping");
+            return None;
+        }
         self.detail("forwarding to learned port");
         let to = bridge.bundles.get(view.bundle)?;
         self.output_normal(to, vlans);
@@ -121,7 +137,7 @@ impl Ctx<'_> {
     fn normal_flood(&mut self, from: &InBundle<'_>, vlans: &Tags) {
         let bridge = self.bridge;
         for (i, to) in bridge.bundles.iter().enumerate() {
-            if from.index() != Some(i) && vlans.are_in(to) && self.floods(to) {
+            if from.index() != Some(i) && vlans.are_in(to) && self.floods(to) && !self.is_mirror_output(i) {
                 self.output_normal(to, vlans);
             }
         }
@@ -136,7 +152,7 @@ impl Ctx<'_> {
     }
 
     /// Out on one bundle, tagged as it wants it.
-    fn output_normal(&mut self, to: &Bundle, vlans: &Tags) {
+    pub(super) fn output_normal(&mut self, to: &Bundle, vlans: &Tags) {
         if to.vlan_mode == VlanMode::Dot1qTunnel && to.cvlans.is_some() {
             self.wc.0.vlans[1].tci = u16::MAX;
         }

@@ -6,7 +6,7 @@ use heddle_flow::{FlowKey, N_VLANS, Vlan};
 
 /// One tag. Priority in place (upper three bits of the TCI).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Tag {
+pub(in crate::xlate) struct Tag {
     pub(super) tpid: u16,
     pub(super) vid: u16,
     pub(super) pcp: u16,
@@ -14,7 +14,7 @@ pub(super) struct Tag {
 
 /// Tags, or the VLANs that a packet is in, outermost first.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(super) struct Tags(pub(super) [Tag; N_VLANS]);
+pub(in crate::xlate) struct Tags(pub(super) [Tag; N_VLANS]);
 
 /// Whether a trunk carries `vid`. A native port always carries its native VLAN, and never VLAN 0 beside it.
 pub(super) fn trunks(b: &Bundle, vid: u16) -> bool {
@@ -47,7 +47,7 @@ fn qinq(b: &Bundle) -> u16 {
 
 impl Tags {
     /// The tags that a packet has.
-    pub(super) fn of(key: &FlowKey) -> Self {
+    pub(in crate::xlate) fn of(key: &FlowKey) -> Self {
         let mut tags = Self::default();
         let present = key
             .vlans
@@ -63,13 +63,23 @@ impl Tags {
         tags
     }
 
+    /// The outer VLAN; 0: none.
+    pub(in crate::xlate) fn vid(&self) -> u16 {
+        self.0[0].vid
+    }
+    /// The same, but in another outer VLAN.
+    pub(in crate::xlate) fn moved_to(mut self, vid: u16) -> Self {
+        self.0[0].vid = vid;
+        self
+    }
+
     fn pop(&mut self) {
         self.0.copy_within(1.., 0);
         self.0[N_VLANS - 1] = Tag::default();
     }
 
     /// The VLANs of a packet that came in with these tags. `None`: from a controller, as on a trunk.
-    pub(super) fn on_input(self, from: Option<&Bundle>) -> Self {
+    pub(in crate::xlate) fn on_input(self, from: Option<&Bundle>) -> Self {
         let Some(from) = from else { return self };
         let mut vlans = self;
         let tpid = if self.0[0].tpid != 0 {
@@ -102,7 +112,7 @@ impl Tags {
     }
 
     /// The tags of a packet in these VLANs that goes out. `first` is the outermost tag that it has now.
-    pub(super) fn on_output(self, to: &Bundle, first: Vlan) -> Self {
+    pub(in crate::xlate) fn on_output(self, to: &Bundle, first: Vlan) -> Self {
         let mut tags = self;
         match to.vlan_mode {
             VlanMode::Access => tags = Self::default(),
@@ -118,7 +128,7 @@ impl Tags {
     }
 
     /// Whether packets in these VLANs may go out on `to`.
-    pub(super) fn are_in(&self, to: &Bundle) -> bool {
+    pub(in crate::xlate) fn are_in(&self, to: &Bundle) -> bool {
         let [outer, inner] = &self.0;
         match to.vlan_mode {
             VlanMode::Access => outer.vid == own_vlan(to) && inner.vid == 0,

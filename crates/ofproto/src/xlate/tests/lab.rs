@@ -130,6 +130,7 @@ impl Lab {
             }
             let view = BridgeView {
                 tlv: None,
+                mirrors: Vec::new(),
                 id: i as u64,
                 name: b.name.clone(),
                 ports,

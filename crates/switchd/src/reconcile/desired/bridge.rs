@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_flow::field::{FieldId, Subfield};
-use heddle_ofproto::bridge::{BridgeConfig, FailMode, MAX_TRACKED, PrefixField, TableConfig};
+use heddle_ofproto::bridge::{BridgeConfig, FailMode, MAX_TRACKED, MirrorConfig, PrefixField, TableConfig};
 use heddle_openflow::Version;
 use heddle_ovsdb::{Db, Row, Uuid};
 
@@ -26,6 +26,7 @@ pub(in crate::reconcile) struct BridgeRow {
     pub(in crate::reconcile) tables: BTreeMap<u8, TableConfig>,
     /// Ports that mirrors send to: their addresses are not the bridge's.
     pub(in crate::reconcile) mirror_outputs: BTreeSet<Uuid>,
+    pub(in crate::reconcile) mirrors: Vec<MirrorConfig>,
 }
 
 impl BridgeRow {
@@ -59,7 +60,6 @@ impl BridgeRow {
             datapath_type: Some(text(row, "datapath_type"))
                 .filter(|t| !t.is_empty())
                 .unwrap_or("system".into()),
-            ports,
             controllers,
             fail_mode: match opt_text(row, "fail_mode").as_deref() {
                 None | Some("standalone") => FailMode::Standalone,
@@ -73,6 +73,11 @@ impl BridgeRow {
                 .iter()
                 .filter_map(|m| value(m.opt_uuid("output_port")))
                 .collect(),
+            mirrors: mirrors
+                .iter()
+                .filter_map(|m| super::mirror::read(db, m, &name, &ports))
+                .collect(),
+            ports,
             name,
         }
     }
@@ -123,6 +128,7 @@ impl BridgeRow {
                 .unwrap_or(usize::MAX),
             vlan_limit,
             bundle_idle_s,
+            mirrors: self.mirrors.clone(),
             dp_desc: self.other_config.get("dp-desc").map(str::to_owned),
             dp_sn: self.other_config.get("dp-sn").map(str::to_owned),
         }

@@ -5,6 +5,7 @@
 
 mod bridge;
 mod controller;
+mod mirror;
 mod port;
 mod smap;
 mod ssl;

@@ -13,7 +13,7 @@ pub(super) fn warn(db: &Db, bridge: &Row) {
             say("bridge", &name, column);
         }
     }
-    for column in ["mirrors", "netflow", "sflow", "ipfix"] {
+    for column in ["netflow", "sflow", "ipfix"] {
         if !value(bridge.uuids(column)).is_empty() {
             say("bridge", &name, column);
         }

@@ -11,6 +11,7 @@ use heddle_ovsdb::{Columns, Datum, Db, Txn};
 
 use super::Reconciler;
 use super::kinds;
+use super::state::BridgeState;
 use crate::cli::COMPATIBLE_VERSION;
 
 /// Columns that this process writes, or that mean nothing to it: a change of those is no change of the configuration.
@@ -75,6 +76,9 @@ impl Reconciler {
         self.describe_switch(db, counters, &mut txn);
         for state in self.bridges.values() {
             self.describe_bridge(db, state, &mut txn);
+            if counters {
+                describe_mirrors(db, state, &mut txn);
+            }
             self.describe_controllers(db, state, counters, &mut txn);
             for iface in state.ifaces.values() {
                 self.describe_interface(db, state, iface, counters, &mut txn);
@@ -115,6 +119,22 @@ impl Reconciler {
             );
         }
         report(txn.update_changed(top, &columns));
+    }
+}
+
+/// What each mirror of a bridge has copied; those that copy nothing, for want of a place to send to, have no counters.
+fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
+    let Some(bridge) = db.row("Bridge", state.row.uuid) else {
+        return;
+    };
+    for row in db.referenced(bridge, "mirrors", "Mirror") {
+        let counted = state.bridge.mirror_statistics(&row.uuid().to_string());
+        let pairs = counted.into_iter().flat_map(|(packets, bytes)| {
+            let number = |n| i64::try_from(n).unwrap_or(i64::MAX);
+            [("tx_packets", number(packets)), ("tx_bytes", number(bytes))]
+        });
+        let columns = Columns::new().with("statistics", Datum::map(pairs));
+        report(txn.update_changed(row, &columns));
     }
 }
 
