@@ -65,6 +65,8 @@ pub(crate) struct Cache {
     new_mask: bool,
     /// A chunk was taken that the sweeper does not know of yet.
     new_chunk: bool,
+    /// Slots that were filled in this burst.
+    fresh: Vec<u32>,
     /// L1 is used even where a port has one mask.
     always_l1: bool,
     last: find::Last,
@@ -114,6 +116,7 @@ impl Cache {
             probes: 0,
             new_mask: false,
             new_chunk: false,
+            fresh: Vec::new(),
             always_l1: false,
             last: find::Last::default(),
             guess: find::Guess::default(),
@@ -228,6 +231,7 @@ impl Cache {
             });
         }
         self.horizon.set(self.next_id);
+        self.fresh.push(slot);
         self.remember(key, compact, slot);
         Some(body)
     }
@@ -417,6 +421,7 @@ impl Cache {
     /// be told; returns how many entries.
     pub(crate) fn reap(&mut self, most: usize) -> usize {
         let mut n = 0;
+        self.fresh.clear();
         while n < most && self.notes.has_room(RESERVE) {
             let Some(slot) = self.doomed.pop() else { break };
             let Some(e) = self.store.get(slot) else { continue };

@@ -460,6 +460,24 @@ impl Drop for Datapath {
     }
 }
 
+/// Rests between two pieces of the sweeper's work, in multiples of what a piece took.
+const RESTS: u32 = 3;
+
+/// Works piece by piece, so that others get the lock, and the processor, in between; until `piece` says that there is no more. Returns the time worked.
+fn in_slices(shared: &Shared, mut piece: impl FnMut() -> bool) -> Duration {
+    let mut worked = Duration::ZERO;
+    loop {
+        let begin = Instant::now();
+        let more = piece();
+        let took = begin.elapsed();
+        worked += took;
+        if !more || shared.stop.load(Relaxed) {
+            return worked;
+        }
+        std::thread::sleep(took * RESTS);
+    }
+}
+
 fn start_sweeper(
     shared: &Arc<Shared>,
     sweep: &Arc<Mutex<Sweep>>,
@@ -475,18 +493,13 @@ fn start_sweeper(
                 let started = Instant::now();
                 if started < next {
                     // Woken because a worker's ring fills up.
-                    sweep.lock().drain();
+                    in_slices(&shared2, || sweep.lock().drain());
                     continue;
                 }
-                // Piece by piece, so that others get the lock in between.
-                loop {
-                    let more = sweep.lock().step();
-                    if !more || shared2.stop.load(Relaxed) {
-                        break;
-                    }
-                }
+                in_slices(&shared2, || sweep.lock().drain());
+                let worked = in_slices(&shared2, || sweep.lock().step());
                 // At most a twentieth of a processor, however many flows there are.
-                next = started + interval.max(started.elapsed() * 20);
+                next = started + interval.max(worked * 20);
             }
         })?;
     // Set once, here.

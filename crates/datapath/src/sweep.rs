@@ -3,8 +3,9 @@
 //! The sweeper reads workers' entries where they lie. A pass credits what was counted since the last one, condemns entries that
 //! are idle or whose fresh translation differs, gives those whose translation agrees a verdict that holds again, and tells the workers.
 //!
-//! **Cost.** A pass reads one cache line per entry. It goes chunk by chunk (16,384 entries) and lets go of its lock in between; workers
-//! never take the lock. While rules change all the time, a pass does not look at all entries that are in use again: their worker does, with each
+//! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and lets go of its lock in between; workers
+//! never take the lock. The sweeper's thread rests between steps: it may have the processor of a worker, or of one that sends to it, and a thread that works
+//! on would keep it for milliseconds, in which rings run over. While rules change all the time, a pass does not look at all entries that are in use again: their worker does, with each
 //! packet. `Credit::credit` and `Translate::translate` are called under it, so they must not call the datapath.
 
 mod records;
@@ -25,6 +26,7 @@ use records::Seen;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
 
 /// Stale entries that a pass looks at although their worker does so with each packet: beyond that it trusts the worker with those that were
 /// used in the last [`HOT_MS`].
@@ -32,6 +34,13 @@ const LOOKS: u64 = 1024;
 const HOT_MS: u64 = 1000;
 /// Idle time allowed while the entries reach the limit, milliseconds.
 const HURRIED_IDLE_MS: u64 = 100;
+
+/// How long a step takes, if nothing in it takes longer.
+const SLICE: Duration = Duration::from_micros(100);
+/// Entries between two looks at the clock.
+const GLANCE: usize = 16;
+/// Notes taken in by one step.
+const NOTES: usize = 1024;
 
 /// One worker's entries.
 pub(crate) struct SweepWorker {
@@ -61,7 +70,7 @@ impl SweepWorker {
         let horizon = self.records.drain();
         for chunk in 0..self.records.n_chunks() {
             self.records
-                .scan(chunk, horizon, |r, seen| r.credit(seen.slot, &seen.now));
+                .scan_all(chunk, horizon, |r, seen| r.credit(seen.slot, &seen.now));
         }
         self.records.give();
     }
@@ -82,11 +91,13 @@ pub(crate) struct SweepCounts {
 
 /// Where a pass is.
 struct Pass {
-    started: std::time::Instant,
+    started: Instant,
     now_ms: u64,
     max_idle: u64,
     worker: usize,
     chunk: usize,
+    /// The next entry of the chunk.
+    at: usize,
     /// Stale entries looked at.
     looked: u64,
     /// Verdicts made in this pass, by fingerprint.
@@ -112,11 +123,10 @@ impl Sweep {
             counts: SweepCounts::default(),
         }
     }
-    /// Takes notes in, so that the rings have room.
-    pub(crate) fn drain(&mut self) {
-        for w in &mut self.workers {
-            w.records.drain();
-        }
+    /// Takes some notes in, so that the rings have room; `false`: no more wait.
+    pub(crate) fn drain(&mut self) -> bool {
+        let all = self.workers.iter_mut();
+        all.fold(false, |more, w| w.records.drain_some(NOTES) | more)
     }
     /// Credits everything counted so far.
     pub(crate) fn credit(&mut self) {
@@ -131,6 +141,7 @@ impl Sweep {
     }
     /// One piece of a pass; `false`: that was the last one.
     pub(crate) fn step(&mut self) -> bool {
+        let end = Instant::now() + SLICE;
         let mut pass = match self.pass.take() {
             Some(p) => p,
             None => self.begin(),
@@ -150,14 +161,20 @@ impl Sweep {
             pass: &mut pass,
             findings: &mut findings,
         };
-        let chunk = look.pass.chunk;
-        w.records.scan(chunk, horizon, |r, seen| look.at(r, seen));
+        let (chunk, at) = (look.pass.chunk, look.pass.at);
+        let next = w.records.scan(chunk, at, horizon, |r, seen| {
+            look.at(r, seen);
+            !(seen.slot as usize).is_multiple_of(GLANCE) || Instant::now() < end
+        });
         w.records.give();
         if !findings.is_empty() {
             // A worker that takes no commands is stopping, and lets go of all its entries.
             let _ = w.commands.send(Command::Findings(findings));
         }
-        pass.chunk += 1;
+        match next {
+            Some(next) => pass.at = next,
+            None => (pass.chunk, pass.at) = (pass.chunk + 1, 0),
+        }
         if pass.chunk >= w.records.n_chunks() {
             (pass.worker, pass.chunk) = (pass.worker + 1, 0);
             // A verdict is one worker's.
@@ -172,7 +189,7 @@ impl Sweep {
         self.counts.max_flows = self.counts.max_flows.max(n as u64);
         self.counts.sum_flows += n as u64;
         Pass {
-            started: std::time::Instant::now(),
+            started: Instant::now(),
             now_ms: self.shared.clock.now_ms(),
             max_idle: match n {
                 _ if n > limit.saturating_mul(2) => 0,
@@ -183,6 +200,7 @@ impl Sweep {
             .min(self.shared.max_idle_ms.load(Relaxed)),
             worker: 0,
             chunk: 0,
+            at: 0,
             looked: 0,
             made: HashMap::new(),
         }
@@ -193,7 +211,7 @@ impl Sweep {
             let horizon = w.records.drain();
             for chunk in 0..w.records.n_chunks() {
                 let mut findings = Findings::new();
-                w.records.scan(chunk, horizon, |r, seen| {
+                w.records.scan_all(chunk, horizon, |r, seen| {
                     r.credit(seen.slot, &seen.now);
                     if !seen.now.dead {
                         seen.entry.condemn(seen.now.id);
@@ -222,7 +240,7 @@ impl Sweep {
             let horizon = w.records.drain();
             let (core, worker) = (w.core, w.index);
             for chunk in 0..w.records.n_chunks() {
-                w.records.scan(chunk, horizon, |r, seen| {
+                w.records.scan_all(chunk, horizon, |r, seen| {
                     let s = seen.now;
                     let Some((key, tuple)) = r.key(seen).filter(|_| !s.dead) else {
                         return;

@@ -100,6 +100,8 @@ pub(crate) struct Tuples {
     compact: Vec<CompactMask>,
     free: Vec<u32>,
     ports: Vec<Option<Box<PortList>>>,
+    /// The last mask that was asked for and was there.
+    last: u32,
     max_masks: usize,
     full: FlowMask,
     full_hash: u64,
@@ -119,6 +121,7 @@ impl Tuples {
             compact: Vec::new(),
             free: Vec::new(),
             ports: Vec::new(),
+            last: 0,
             max_masks,
         }
     }
@@ -151,10 +154,16 @@ impl Tuples {
     /// known, and used by [`Tuples::add`] before the next call.
     pub(crate) fn mask_for(&mut self, want: &FlowMask, port: u32, family: Family) -> (u32, bool) {
         let list = self.list(port, family);
+        // New flows come by thousands, and mostly one mask is for all of them.
+        let again = self.get(self.last).is_some_and(|t| t.mask == *want);
+        if again && list.iter().any(|u| u.tuple == self.last) {
+            return (self.last, false);
+        }
         let hash = fold(want);
         let is = |u: &&Use| u.hash == hash && self.get(u.tuple).is_some_and(|t| t.mask == *want);
-        if let Some(u) = list.iter().find(is) {
-            return (u.tuple, false);
+        if let Some(tuple) = list.iter().find(is).map(|u| u.tuple) {
+            self.last = tuple;
+            return (tuple, false);
         }
         // The full mask is over and above the bound.
         let n = list.iter().filter(|u| u.hash != self.full_hash).count();

@@ -276,6 +276,8 @@ pub(crate) struct Verdicts {
     bodies: Bodies,
     free: Vec<u32>,
     index: HashTable<u32>,
+    /// The last one that was said.
+    last: u32,
     /// Without users, perhaps still to be run in this burst; the last ones go first.
     unused: Vec<u32>,
 }
@@ -287,6 +289,11 @@ impl Verdicts {
     }
     /// The number of what `t` says; the flag says that it is new. Takes out of `t` what it keeps. `any` was read before the translation.
     pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> (u32, bool) {
+        // New flows come by thousands, and mostly one answer is for all of them.
+        if let Some(v) = self.get(self.last).filter(|v| v.says(t)) {
+            v.confirm(any);
+            return (self.last, false);
+        }
         let print = fingerprint(&t.actions, t.deps.iter().copied(), &t.credits);
         let held = &self.held;
         let same = |n: &u32| {
@@ -300,6 +307,7 @@ impl Verdicts {
                 .expect("what is in the index is held")
                 .verdict
                 .confirm(any);
+            self.last = n;
             return (n, false);
         }
         let n = self.bodies.retain(&t.actions, || {
@@ -310,7 +318,8 @@ impl Verdicts {
         });
         let body = Arc::clone(self.bodies.get(n).expect("it was given just now"));
         let verdict = Arc::new(Verdict::new(t, body, any));
-        (self.hold(verdict, n, print), true)
+        self.last = self.hold(verdict, n, print);
+        (self.last, true)
     }
     /// The program of this number.
     #[inline]

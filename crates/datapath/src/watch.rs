@@ -141,6 +141,8 @@ pub(crate) struct Watches {
     all: Vec<Option<Box<Watch>>>,
     free: Vec<u16>,
     index: HashTable<u16>,
+    /// The last one that was entered; listed.
+    last: u16,
     n_filters: usize,
     /// Changes that may still be taken in.
     patience: usize,
@@ -154,6 +156,7 @@ impl Watches {
             all: vec![None],
             free: Vec::new(),
             index: HashTable::new(),
+            last: NONE,
             n_filters: 0,
             patience: PATIENCE,
         }
@@ -175,18 +178,26 @@ impl Watches {
         overrides: &[Override],
         under: Under<'_>,
     ) -> Option<(u16, u32)> {
-        let print = fingerprint(deps.clone().map(|d| d.slot), overrides, under.tuple);
+        let is = |w: &Watch| {
+            w.tuple == under.tuple
+                && *w.overrides == *overrides
+                && w.slots.len() == deps.len()
+                && w.slots.iter().zip(deps.clone()).all(|(s, d)| *s == d.slot)
+        };
+        // Many entries in a row mostly have one.
+        let last = self.get(self.last).is_some_and(is).then_some(self.last);
+        let print = last.map_or_else(
+            || fingerprint(deps.clone().map(|d| d.slot), overrides, under.tuple),
+            |_| 0,
+        );
         let all = &self.all;
         let same = |n: &u16| {
-            all[usize::from(*n)].as_ref().is_some_and(|w| {
-                w.fingerprint == print
-                    && w.tuple == under.tuple
-                    && *w.overrides == *overrides
-                    && w.slots.len() == deps.len()
-                    && w.slots.iter().zip(deps.clone()).all(|(s, d)| *s == d.slot)
-            })
+            all[usize::from(*n)]
+                .as_ref()
+                .is_some_and(|w| w.fingerprint == print && is(w))
         };
-        if let Some(&n) = self.index.find(print, same) {
+        if let Some(n) = last.or_else(|| self.index.find(print, same).copied()) {
+            self.last = n;
             let i = usize::from(n);
             let w = self.all[i].as_mut().expect("what is in the index is held");
             if deps.zip(&w.seen).any(|(d, seen)| d.generation < *seen) {
@@ -237,6 +248,9 @@ impl Watches {
         }
     }
     fn unlist(&mut self, n: u16) {
+        if self.last == n {
+            self.last = NONE;
+        }
         let print = self.get(n).map_or(0, |w| w.fingerprint);
         if let Ok(found) = self.index.find_entry(print, |m| *m == n) {
             found.remove();

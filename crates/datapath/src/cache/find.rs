@@ -395,7 +395,16 @@ impl Cache {
         }
     }
 
-    /// Looks one ordinary packet's key up, in L2 only: what L1 does not know may have been stored in this burst.
+    /// Looks one ordinary packet's key up that was not found, among what was stored since, in the same burst.
+    pub(crate) fn find_fresh(&mut self, key: &CompactKey) -> Option<u32> {
+        let masks = self.tuples.list(key.in_port(), family(Some(key))).len();
+        if masks < self.fresh.len() {
+            return self.find_one(key);
+        }
+        self.fresh.iter().copied().find(|slot| self.is(*slot, key))
+    }
+
+    /// Looks one ordinary packet's key up, in L2 only.
     pub(crate) fn find_one(&mut self, key: &CompactKey) -> Option<u32> {
         let (port, family) = (key.in_port(), family(Some(key)));
         for i in 0..self.tuples.list(port, family).len() {

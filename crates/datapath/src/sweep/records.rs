@@ -79,11 +79,18 @@ impl Records {
     pub(crate) fn drain(&mut self) -> u64 {
         let horizon = self.horizon.get();
         // Bounded: a worker that goes on writing does not hold the sweeper here.
-        for _ in 0..2 * crate::note::RING {
-            let Some(note) = self.notes.pop() else { break };
+        self.drain_some(2 * crate::note::RING);
+        horizon
+    }
+    /// Takes so many notes; `false`: no more wait.
+    pub(crate) fn drain_some(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(note) = self.notes.pop() else {
+                return false;
+            };
             self.take(note);
         }
-        horizon
+        true
     }
     fn take(&mut self, note: Note) {
         match note {
@@ -189,21 +196,38 @@ impl Records {
     pub(crate) fn n_chunks(&self) -> usize {
         self.chunks.len()
     }
-    /// Looks at the entries of one chunk whose ids are below `horizon` (from [`Records::drain`], with nothing taken since).
-    pub(crate) fn scan(&mut self, chunk: usize, horizon: u64, mut f: impl FnMut(&mut Self, &Seen<'_>)) {
+    /// Looks at all entries of one chunk, as [`Records::scan`] does.
+    pub(crate) fn scan_all(&mut self, chunk: usize, horizon: u64, mut f: impl FnMut(&mut Self, &Seen<'_>)) {
+        self.scan(chunk, 0, horizon, |r, seen| {
+            f(r, seen);
+            true
+        });
+    }
+    /// Looks at the entries of one chunk whose ids are below `horizon` (from [`Records::drain`], with nothing taken since), beginning with the one at
+    /// place `from`, as long as `f` goes along. Returns the place to go on at; `None`: that was the last one.
+    pub(crate) fn scan(
+        &mut self,
+        chunk: usize,
+        from: usize,
+        horizon: u64,
+        mut f: impl FnMut(&mut Self, &Seen<'_>) -> bool,
+    ) -> Option<usize> {
         let Some(Some(c)) = self.chunks.get(chunk) else {
-            return;
+            return None;
         };
         let mem = Arc::clone(&c.mem);
         let top = mem.top.load(Acquire) as usize; // pairs with the Release in `Store::take`
-        for (i, entry) in mem.entries.iter().enumerate().take(top) {
+        for (i, entry) in mem.entries.iter().enumerate().take(top).skip(from) {
             let Some(now) = entry.read().filter(|s| s.id < horizon) else {
                 continue;
             };
             // Slots are 32 bits wide.
             let slot = u32::try_from(chunk * CHUNK + i).unwrap_or(u32::MAX);
-            f(self, &Seen { slot, entry, now });
+            if !f(self, &Seen { slot, entry, now }) {
+                return Some(i + 1);
+            }
         }
+        None
     }
     pub(crate) fn held(&mut self, verdict: u32) -> Option<&mut Held> {
         self.verdicts.get_mut(verdict as usize)?.as_mut()

@@ -337,7 +337,10 @@ proptest! {
                 t.actions.push(Action::Output(crate::PortNo(u32::from(r % 3))));
                 prop_assert!(cache.insert(key, compact.as_ref(), &mut t, 1, 5).is_some());
                 let slot = match &compact {
-                    Some(c) => cache.find_one(c),
+                    Some(c) => {
+                        prop_assert_eq!(cache.find_fresh(c), cache.find_one(c));
+                        cache.find_one(c)
+                    }
                     None => cache.find_wide(key).map(|(slot, _)| slot),
                 };
                 let slot = slot.expect("found from now on");
@@ -517,7 +520,7 @@ fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask)> {
     let horizon = records.drain();
     let mut all = HashMap::new();
     for chunk in 0..records.n_chunks() {
-        records.scan(chunk, horizon, |r, seen| {
+        records.scan_all(chunk, horizon, |r, seen| {
             let (key, tuple) = r.key(seen).expect("its mask was told of");
             assert!(r.held(seen.now.verdict).is_some(), "its verdict was told of");
             r.credit(seen.slot, &seen.now);

@@ -165,8 +165,12 @@ impl Worker {
             }
             let t = Tsc::now();
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
-            self.choose(r, run, found, any, now_ms, &mut hits);
-            translated += Tsc::now().wrapping_sub(t);
+            let missed = self.choose(r, run, found, any, now_ms, &mut hits);
+            let cycles = Tsc::now().wrapping_sub(t);
+            translated += cycles;
+            if let Some(slot) = self.source_of(run.first.into()) {
+                self.rx[slot].turn.charge(cycles, missed);
+            }
         }
         let c = &self.counters;
         c.packets.add(self.scratch.burst.len() as u64);
@@ -177,7 +181,8 @@ impl Worker {
         translated
     }
 
-    /// Chooses for a run that has no entry, or one that may be stale. The same for all of it, unless the first ones are translated for.
+    /// Chooses for a run that has no entry, or one that may be stale. The same for all of it, unless the first ones are translated for. Returns
+    /// whether one was translated for that had no entry.
     fn choose(
         &mut self,
         r: usize,
@@ -186,13 +191,14 @@ impl Worker {
         any: u64,
         now_ms: u64,
         hits: &mut Hits,
-    ) {
+    ) -> bool {
+        let mut missed = false;
         while run.first < run.end {
             let i = run.first.into();
             if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(Entry::alive)) {
                 // What was not there may have been stored since, for a packet before.
                 found = match self.scratch.parsed.key(r) {
-                    Some(key) => self.cache.find_one(key).map(|slot| (slot, Level::L2)),
+                    Some(key) => self.cache.find_fresh(key).map(|slot| (slot, Level::L2)),
                     None => self
                         .scratch
                         .parsed
@@ -202,7 +208,11 @@ impl Worker {
             }
             let (choice, to_count) = match found {
                 Some((slot, _)) => self.revalidate(slot, r, i, any, now_ms),
-                None => (self.miss(r, i, any, now_ms), None),
+                None => {
+                    let choice = self.miss(r, i, any, now_ms);
+                    missed |= choice != Choice::Gone;
+                    (choice, None)
+                }
             };
             if let (Some(slot), Some((_, level))) = (to_count, found) {
                 let packets = run.packets();
@@ -211,7 +221,7 @@ impl Worker {
                 }
                 hits.add(level, packets);
                 self.scratch.groups.push(Group::of(&run, r, choice));
-                return;
+                return missed;
             }
             if let Some((_, level)) = found.take() {
                 hits.add(level, 1);
@@ -226,6 +236,7 @@ impl Worker {
             run.first += 1;
             run.bytes -= len as u64;
         }
+        missed
     }
 
     /// The full key of run `r`, of which packet `i` is one.

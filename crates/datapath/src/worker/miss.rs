@@ -13,7 +13,6 @@ use crate::exec::{Live, LiveId};
 use crate::program::Program;
 use crate::translate::{Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
-use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -33,26 +32,20 @@ impl Worker {
     pub(super) fn miss(&mut self, r: usize, i: usize, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
-        let slot = self.source_of(i);
-        if let Some(slot) = slot
+        if let Some(slot) = self.source_of(i)
             && !self.rx[slot].turn.may_miss()
         {
             self.counters.drops.add(DropKind::MissBudget, 1);
             return Choice::Gone;
         }
-        let before = Tsc::now();
         let key = self.full_key(r, i);
         let subject = self.subject(&key, r, i);
         self.translate(&subject, now_ms);
-        let choice = self.install(&subject, any, now_ms);
-        if let Some(slot) = slot {
-            self.rx[slot].turn.spend(Tsc::now().wrapping_sub(before));
-        }
-        choice
+        self.install(&subject, any, now_ms)
     }
 
     /// The place of the receive queue that packet `i` of the burst came from.
-    fn source_of(&self, i: usize) -> Option<usize> {
+    pub(super) fn source_of(&self, i: usize) -> Option<usize> {
         let mut end = 0;
         let sources = self.scratch.sources.iter();
         let mut behind = sources.skip_while(|s| {

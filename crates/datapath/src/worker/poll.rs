@@ -9,7 +9,8 @@ use std::collections::HashMap;
 
 impl Worker {
     /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues with few packets share a burst:
-    /// it is forwarded when it is half full, so that the next queue always finds room, or when all queues have been asked.
+    /// it is forwarded when it is half full, so that the next queue always finds room, or when all queues have been asked. One whose packets are dear
+    /// shares none.
     pub(super) fn poll_all(&mut self, t0: u64) -> usize {
         let (mut total, waited) = self.poll_each(t0, true);
         if total == 0 && waited {
@@ -55,6 +56,10 @@ impl Worker {
                 waited = true;
                 continue;
             }
+            if slot.turn.is_dear() && !self.scratch.sources.is_empty() {
+                t = self.forward(t);
+            }
+            let slot = &mut self.rx[i];
             let most = slot.turn.most(match was_active {
                 _ if alone => Others::None,
                 0 | 1 => Others::Quiet,
@@ -81,7 +86,7 @@ impl Worker {
                 });
                 total += n;
                 t = now;
-                if self.scratch.burst.len() >= BURST / 2 {
+                if self.scratch.burst.len() >= BURST / 2 || self.rx[i].turn.is_dear() {
                     t = self.forward(t);
                 }
             }
@@ -149,21 +154,17 @@ impl Worker {
             slot.counters.rx_bytes.add(bytes);
         }
         let t1 = self.burst(None, t0);
-        // Misses are charged to whose they are, the rest by packets.
-        let of_misses: u64 = self
-            .scratch
-            .sources
-            .iter()
-            .map(|s| self.rx[s.slot].turn.spent())
-            .sum();
-        let cycles = t1.wrapping_sub(t0).saturating_sub(of_misses);
+        // What was measured by itself is charged already, the rest is by packets.
+        let sources = self.scratch.sources.iter();
+        let charged: u64 = sources.map(|s| self.rx[s.slot].turn.charged()).sum();
+        let cycles = t1.wrapping_sub(t0).saturating_sub(charged);
         for source in self.scratch.sources.drain(..) {
             let slot = &mut self.rx[source.slot];
             if slot.held.is_empty() {
                 slot.queue.complete();
             }
             let share = cycles * source.packets as u64 / n.max(1);
-            let cost = source.cycles + share + slot.turn.spent();
+            let cost = source.cycles + share + slot.turn.charged();
             let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
             slot.turn.over(source.packets, cost, t1, others);
             self.shares[slot.share].spend(cost);

@@ -19,7 +19,12 @@
 //!    together. Queues that do not come to their turn for that are the first of the port in the next round ([`Share`]). And what a queue costs that gives no
 //!    packets is charged like what packets cost.
 //!
-//! Cost: a few additions per turn, two reads of the cycle counter per miss. Pure: the caller brings the time.
+//! **Who is charged.** All of this holds only as long as nobody pays for others' packets, although queues with few packets share a burst. What is not
+//! answered by an entry that is known to be right is measured one by one, and charged to its own queue. A queue whose packets are dear all the same
+//! ([`DEAR`]; they are looked up under many masks) has its bursts for itself. Otherwise a cheap queue that shares bursts with a dear one would look dear too, and be
+//! given turns of a few packets.
+//!
+//! Cost: a few additions per turn, two reads of the cycle counter per packet that no entry answers. Pure: the caller brings the time.
 
 use heddle_packet::BURST;
 
@@ -37,6 +42,9 @@ const PATIENCE: u8 = 4;
 const TURNS: u32 = 16;
 /// Windows that a queue has to keep up in before its share is doubled.
 const CALM: u8 = 16;
+
+/// A packet that costs more does so for what it is, not because there were few of them: its queue shares no bursts.
+const DEAR: u64 = QUANTUM / 8;
 
 /// Cycles that the queues of one port together, or one queue where others of other ports might have packets, take in a round.
 const ROUND: u64 = 4 * QUANTUM;
@@ -125,8 +133,8 @@ pub(super) struct Turn {
     /// Windows in a row with a backlog; without one, since the share was changed.
     behind: u8,
     calm: u8,
-    /// Cycles that the misses of this turn have taken.
-    spent: u64,
+    /// What packets of this turn have cost that were measured one by one.
+    charged: u64,
 }
 
 impl Turn {
@@ -187,15 +195,21 @@ impl Turn {
         self.missed += 1;
         self.shift == 0 || self.credit > 0
     }
-    /// A miss has taken `cycles`.
-    pub(super) fn spend(&mut self, cycles: u64) {
-        self.spent += cycles;
-        self.window_spent += cycles;
-        self.credit = self.credit.saturating_sub(cycles);
+    /// A packet of this turn has cost `cycles`, which others do not pay for; it `missed`: they are of what misses may take.
+    pub(super) fn charge(&mut self, cycles: u64, missed: bool) {
+        self.charged += cycles;
+        if missed {
+            self.window_spent += cycles;
+            self.credit = self.credit.saturating_sub(cycles);
+        }
     }
-    /// Cycles of this turn's misses.
-    pub(super) fn spent(&self) -> u64 {
-        self.spent
+    /// What was charged in this turn.
+    pub(super) fn charged(&self) -> u64 {
+        self.charged
+    }
+    /// Whether the queue's packets are forwarded by themselves.
+    pub(super) fn is_dear(&self) -> bool {
+        self.dear > DEAR
     }
     /// Packets that the queue's next turn may take: few dear ones, where others have packets too, or may have before it is over.
     pub(super) fn most(&self, others: Others) -> usize {
@@ -217,7 +231,7 @@ impl Turn {
     }
     /// The turn of `packets` is over at `now` and took `cycles`; `others` queues are full.
     pub(super) fn over(&mut self, packets: usize, cycles: u64, now: u64, others: usize) {
-        self.spent = 0;
+        self.charged = 0;
         // Beyond that the thread was interrupted: not the queue's fault.
         let cycles = cycles.min(MOST);
         self.dear = (self.dear * 7 + cycles / (packets as u64).max(1)) / 8;
@@ -370,6 +384,28 @@ mod tests {
         assert!(share.admits(&mut second, 100));
     }
 
+    /// Six cheap packets and one that is looked up under many masks, again and again; bursts are shared as in `poll`.
+    #[test]
+    fn a_cheap_queue_does_not_pay_for_a_dear_one() {
+        let (mut cheap, mut dear, mut now) = (Turn::default(), Turn::default(), 1);
+        for _ in 0..100 {
+            cheap.took(6, false, now);
+            dear.took(1, true, now);
+            let costs = match dear.is_dear() {
+                true => [6 * 250, 13_000],
+                false => [(6 * 250 + 13_000) * 6 / 7, (6 * 250 + 13_000) / 7],
+            };
+            now += 6 * 250 + 13_000;
+            cheap.over(6, costs[0], now, 1);
+            dear.over(1, costs[1], now, 0);
+        }
+        assert!(dear.is_dear() && !cheap.is_dear());
+        assert_eq!(
+            (cheap.most(Others::Active), dear.most(Others::Active)),
+            (BURST, 1)
+        );
+    }
+
     #[test]
     fn two_endless_queues_share_by_cycles() {
         let mut sim = Sim::new(&[(250, None), (5_000, None)]);
@@ -411,7 +447,7 @@ mod tests {
                     old = (old.0 + 1, old.1 + 1);
                     now += 250;
                 } else if turn.may_miss() {
-                    turn.spend(2_500);
+                    turn.charge(2_500, true);
                     new = (new.0 + 1, new.1 + 1);
                     now += 2_500;
                 } else {
@@ -435,7 +471,7 @@ mod tests {
             for _ in 0..16 {
                 now += 250;
                 assert!(turn.may_miss() || i > 60, "turn {i}");
-                turn.spend(2_500);
+                turn.charge(2_500, true);
                 now += 2_500;
             }
             turn.over(32, 1, now, 0);
@@ -445,7 +481,7 @@ mod tests {
         for i in 0..200 {
             turn.took(32, i % 2 == 0, i * 1_000_000);
             assert!(turn.may_miss());
-            turn.spend(2_500);
+            turn.charge(2_500, true);
         }
     }
 
