@@ -11,6 +11,7 @@ mod nsh;
 
 pub use nsh::Nsh;
 
+use core::hash::{Hash, Hasher};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// How many VLAN tags a key can hold, outermost first.
@@ -91,7 +92,7 @@ pub mod frag {
 
 /// Everything a lookup can ask about a packet. See the module's invariants.
 #[repr(C)]
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[derive(Clone, Copy, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FlowKey {
     // -- tunnel that the packet arrived in (zero: none)
     /// Which mapped options (`tun_metadata0` is bit 0) there are.
@@ -228,6 +229,19 @@ pub struct FlowKey {
     pub tp_dst: u16,
     /// IGMP group address.
     pub igmp_group: u32,
+}
+
+// By words: a comparison field by field takes ten times as long.
+impl PartialEq for FlowKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.words() == other.words()
+    }
+}
+
+impl Hash for FlowKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.words().hash(state);
+    }
 }
 
 impl Default for FlowKey {

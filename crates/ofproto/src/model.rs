@@ -15,6 +15,7 @@ use heddle_flow::tlv::{Scope, TlvMap};
 use heddle_openflow::{InstructionSet, Port as OfPort};
 use heddle_sync::OnceArc;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 
@@ -42,8 +43,13 @@ impl Stats {
     pub fn add(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
         self.packets.fetch_add(packets, Relaxed);
         self.bytes.fetch_add(bytes, Relaxed);
-        self.used_ms.fetch_max(used_ms, Relaxed);
-        self.tcp_flags.fetch_or(tcp_flags, Relaxed);
+        // Mostly there is nothing to change, and a look costs less.
+        if self.used_ms.load(Relaxed) < used_ms {
+            self.used_ms.fetch_max(used_ms, Relaxed);
+        }
+        if tcp_flags & !self.tcp_flags.load(Relaxed) != 0 {
+            self.tcp_flags.fetch_or(tcp_flags, Relaxed);
+        }
     }
 }
 
@@ -418,13 +424,35 @@ pub struct BridgeView {
     pub(crate) control: std::sync::Weak<crate::bridge::Bridge>,
 }
 
+/// Hashes one number that the switch gave out itself, so that nobody makes many meet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+}
+
+/// A map from such numbers.
+pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+
 /// The whole configuration.
 #[derive(Default)]
 pub struct World {
     /// Bridges by id.
-    pub bridges: HashMap<u64, Arc<BridgeView>>,
+    pub bridges: ByNumber<u64, Arc<BridgeView>>,
     /// Which bridge and OpenFlow port a datapath port belongs to.
-    pub by_dp_port: HashMap<PortNo, (u64, OfPort)>,
+    pub by_dp_port: ByNumber<PortNo, (u64, OfPort)>,
 }
 
 impl World {

@@ -4,7 +4,7 @@
 
 use crate::bridge::{Bridge, BridgeConfig, Event, PortTarget};
 use crate::mac::MacTable;
-use crate::model::World;
+use crate::model::{ByNumber, World};
 use crate::xlate::Pipeline;
 use heddle_datapath::{Datapath, Generations};
 use heddle_openflow::Port as OfPort;
@@ -152,7 +152,7 @@ impl Ofproto {
         // The lock is held until the world is out, so that an older world never follows a newer one.
         let bridges = self.bridges.lock();
         let mut ends = PatchEnds::default();
-        let mut by_dp_port = HashMap::new();
+        let mut by_dp_port = ByNumber::default();
         for b in bridges.values() {
             for p in b.port_configs() {
                 match p.target {

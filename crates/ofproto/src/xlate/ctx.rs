@@ -34,7 +34,7 @@ pub(crate) struct Ctx<'w> {
     /// The packet as the emitted actions have made it.
     pub(super) base: FlowKey,
     /// The packet as it came.
-    pub(super) orig: FlowKey,
+    pub(super) orig: &'w FlowKey,
     /// The packet as the last lookup in a table saw it.
     pub(super) seen: Option<FlowKey>,
     /// Bits that mattered, as Open vSwitch keeps them: a trace shows these.

@@ -79,9 +79,15 @@ pub(crate) fn shown(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
     wc
 }
 
-/// The mask to cache by: pipeline fields are constant at the start, and bits that follow from others go.
-pub(super) fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
+/// The mask to cache by.
+fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
     let mut wc = *wc;
+    trim(&mut wc, orig);
+    wc
+}
+
+/// Makes a mask one to cache by: pipeline fields are constant at the start, and bits that follow from others go.
+pub(super) fn trim(wc: &mut FlowMask, orig: &FlowKey) {
     let m = &mut wc.0;
     m.metadata = 0;
     m.regs = [0; 16];
@@ -123,7 +129,6 @@ pub(super) fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
             };
         }
     }
-    wc
 }
 
 /// A mask for packets whose headers are equal in every bit.

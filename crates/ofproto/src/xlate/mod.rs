@@ -155,10 +155,10 @@ impl Translate for Pipeline {
                 packet_out: false,
                 version: None,
             };
-            let outcome = run::run(&world, self, bridge, &input, None, out);
+            let error = run::answer(&world, self, bridge, &input, out);
             // Where a pipeline runs in circles, only the whole way says why.
             let in_circles = matches!(
-                outcome.error,
+                error,
                 Some(XlateError::RecursionTooDeep | XlateError::TooManyResubmits)
             );
             if in_circles && input.has_packet {

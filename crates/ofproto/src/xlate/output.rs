@@ -126,13 +126,11 @@ impl Ctx<'_> {
                 self.warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
             }
             Binding::Datapath(no) => {
-                let old = self.flow;
                 self.commit();
                 if !matches!(self.mirror_snaplen, 0 | u16::MAX) {
                     self.emit(DpAction::Trunc(self.mirror_snaplen.into()));
                 }
                 self.emit(DpAction::Output(*no));
-                self.flow = old;
                 self.mirror_egress(port.bundle);
             }
             Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),

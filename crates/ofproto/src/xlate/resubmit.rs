@@ -62,14 +62,14 @@ impl Ctx<'_> {
         self.resubmits += 1;
         let deepens = u32::from(l.table <= old_table);
         self.depth += deepens;
-        self.run_found(found, l.last, l.run);
+        self.run_found(&found, l.last, l.run);
         self.depth -= deepens;
         self.report_under(parent);
         self.table = old_table;
     }
 
     /// Runs a rule's actions, or those of a miss.
-    pub(super) fn run_found(&mut self, found: Found, last: bool, run: Run) {
+    pub(super) fn run_found(&mut self, found: &Found, last: bool, run: Run) {
         let old_rule = self.rule.take();
         let in_bucket = std::mem::replace(&mut self.in_bucket, false);
         let old_cookie = std::mem::replace(&mut self.cookie, 0);

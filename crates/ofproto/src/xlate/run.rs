@@ -87,51 +87,85 @@ pub(crate) enum Start<'a> {
 }
 
 /// Translates. `out` has the configuration's dependency already, and nothing else.
-///
+pub(crate) fn run(
+    world: &World,
+    pipeline: &Pipeline,
+    bridge: &BridgeView,
+    input: &Input<'_>,
+    report: Option<&mut Report>,
+    out: &mut Translation,
+) -> Outcome {
+    translate(world, pipeline, bridge, input, report, out, |c| Outcome {
+        error: c.error,
+        is_slow: c.is_slow || c.out_bytes > MAX_ACTION_BYTES,
+        initial: as_looked_up(input),
+        last: c.flow,
+        shown: mask::shown(&c.wc, c.orig),
+    })
+}
+
+/// As [`run`], for a packet that misses the caches: what a trace would show is not made.
+pub(crate) fn answer(
+    world: &World,
+    pipeline: &Pipeline,
+    bridge: &BridgeView,
+    input: &Input<'_>,
+    out: &mut Translation,
+) -> Option<XlateError> {
+    translate(world, pipeline, bridge, input, None, out, |c| c.error)
+}
+
 /// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it begins anew. The packet may be long under
 /// way (its thread may have been put aside), but hardly that often.
-pub(crate) fn run(
+fn translate<R>(
     world: &World,
     pipeline: &Pipeline,
     bridge: &BridgeView,
     input: &Input<'_>,
     mut report: Option<&mut Report>,
     out: &mut Translation,
-) -> Outcome {
+    tell: impl Fn(&Ctx<'_>) -> R,
+) -> R {
     let config = out.deps.first().copied();
     for _ in 1..TRIES {
-        match once(world, pipeline, bridge, input, report.as_deref_mut(), out) {
-            (outcome, false) => return outcome,
+        match once(world, pipeline, bridge, input, report.as_deref_mut(), out, &tell) {
+            (told, false) => return told,
             // What is shown to people is what was found, and no packet goes by it.
-            (outcome, true) if report.is_some() => return outcome,
+            (told, true) if report.is_some() => return told,
             (_, true) => {
                 out.clear();
                 out.deps.extend(config);
             }
         }
     }
-    let (outcome, torn) = once(world, pipeline, bridge, input, report, out);
+    let (told, torn) = once(world, pipeline, bridge, input, report, out, &tell);
     if torn {
         out.actions.clear();
         out.actions
             .push(heddle_datapath::Action::Drop(DropReason::Policy));
         out.uncacheable = true;
     }
-    outcome
+    told
 }
 
-/// As [`run`]; the flag says that some rules may have been missed.
-fn once<'w>(
-    world: &'w World,
-    pipeline: &'w Pipeline,
-    bridge: &'w BridgeView,
-    input: &Input<'_>,
-    report: Option<&'w mut Report>,
-    out: &'w mut Translation,
-) -> (Outcome, bool) {
+/// The packet as tables see it first.
+fn as_looked_up(input: &Input<'_>) -> FlowKey {
     let mut flow = *input.key;
     flow.in_port = input.in_port;
     flow.actset_output = key_port(Port::UNSET);
+    flow
+}
+
+/// One try; the flag says that some rules may have been missed.
+fn once<'w, R>(
+    world: &'w World,
+    pipeline: &'w Pipeline,
+    bridge: &'w BridgeView,
+    input: &Input<'w>,
+    report: Option<&'w mut Report>,
+    out: &'w mut Translation,
+    tell: impl Fn(&Ctx<'_>) -> R,
+) -> (R, bool) {
     let mut c = Ctx {
         world,
         generations: &pipeline.generations,
@@ -139,9 +173,9 @@ fn once<'w>(
         bridge,
         version: 0,
         torn: false,
-        flow,
-        base: flow,
-        orig: *input.key,
+        flow: as_looked_up(input),
+        base: as_looked_up(input),
+        orig: input.key,
         seen: None,
         wc: FlowMask::default(),
         extra: FlowMask::default(),
@@ -186,8 +220,8 @@ fn once<'w>(
     c.report_under(line);
     c.pipeline(&input.start);
     c.exit_bridge();
-    let torn = c.torn;
-    (c.finish(flow), torn)
+    c.finish();
+    (tell(&c), c.torn)
 }
 
 impl Ctx<'_> {
@@ -238,13 +272,13 @@ impl Ctx<'_> {
     }
 
     fn run_first(&mut self, found: Found) {
+        self.run_found(&found, true, Run::Here);
         // The action set runs in the first rule's name.
         self.cookie = 0;
-        if let Found::Rule(rule) = &found {
+        if let Found::Rule(rule) = found {
             self.cookie = rule.cookie;
-            self.rule = Some(rule.clone());
+            self.rule = Some(rule);
         }
-        self.run_found(found, true, Run::Here);
     }
 
     /// What comes after all actions: the action set, or the packet's way back.
@@ -260,7 +294,8 @@ impl Ctx<'_> {
         }
     }
 
-    fn finish(mut self, initial: FlowKey) -> Outcome {
+    /// Completes the answer.
+    fn finish(&mut self) {
         if self.error.is_some() {
             self.out.actions.clear();
         }
@@ -275,15 +310,9 @@ impl Ctx<'_> {
             };
             self.out.actions.push(heddle_datapath::Action::Drop(reason));
         }
-        self.extra.add(&self.wc);
-        self.out.mask = mask::cached(&self.extra, &self.orig);
-        Outcome {
-            error: self.error,
-            is_slow: self.is_slow || self.out_bytes > MAX_ACTION_BYTES,
-            initial,
-            last: self.flow,
-            shown: mask::shown(&self.wc, &self.orig),
-        }
+        self.out.mask = self.wc;
+        self.out.mask.add(&self.extra);
+        mask::trim(&mut self.out.mask, self.orig);
     }
 }
 

@@ -6,7 +6,7 @@ use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
 use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, port_config};
 use heddle_datapath::Override;
-use heddle_flow::FlowKey;
+use heddle_flow::N_WORDS;
 use heddle_flow::key::frag;
 use heddle_flow::text::DEFAULT_PRIORITY;
 use std::sync::Arc;
@@ -49,23 +49,50 @@ impl OnMiss {
     };
 }
 
+/// The words in which two keys differ, a bit for each.
+fn differing(a: &[u64; N_WORDS], b: &[u64; N_WORDS]) -> u128 {
+    const { assert!(N_WORDS <= 128, "a bit for each word") };
+    let mut bits = 0;
+    for (n, (a, b)) in a.chunks(4).zip(b.chunks(4)).enumerate() {
+        // Mostly none of them do.
+        if a.iter().zip(b).fold(0, |any, (a, b)| any | (a ^ b)) != 0 {
+            let ones = a.iter().zip(b).enumerate().filter(|(_, (a, b))| a != b);
+            bits |= ones.fold(0, |bits, (i, _)| bits | 1 << (4 * n + i));
+        }
+    }
+    bits
+}
+
 impl Ctx<'_> {
     /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Leaves in `self.table` the last
     /// table that was searched.
     pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found {
-        let mut key = self.flow;
-        key.in_port = in_port;
-        if key.nw_frag & frag::ANY != 0 {
-            match self.bridge.frags {
-                Fragments::Match => {}
+        let no_ports = self.flow.nw_frag & frag::ANY != 0
+            && match self.bridge.frags {
+                Fragments::Match => false,
                 // The ports of some fragments are those of none.
-                Fragments::Normal => {
-                    key.tp_src = 0;
-                    key.tp_dst = 0;
-                }
+                Fragments::Normal => true,
                 Fragments::Drop => return Found::Fragment,
-            }
+            };
+        // Made as tables see it for the time being: a copy would cost more.
+        let f = &mut self.flow;
+        let own = (f.in_port, f.tp_src, f.tp_dst);
+        f.in_port = in_port;
+        if no_ports {
+            (f.tp_src, f.tp_dst) = (0, 0);
         }
+        let found = self.lookup_in_tables(on_miss);
+        let f = &mut self.flow;
+        (f.in_port, f.tp_src, f.tp_dst) = own;
+        match found {
+            Ok(rule) => Found::Rule(rule),
+            Err(miss) if on_miss.may_packet_in && self.miss_wants_packet_in(miss) => Found::ToController,
+            Err(_) => Found::Nothing,
+        }
+    }
+
+    /// The rule, or what the last table says about misses.
+    fn lookup_in_tables(&mut self, on_miss: OnMiss) -> Result<Arc<Rule>, TableMiss> {
         let bridge = self.bridge;
         let mut miss = TableMiss::Continue;
         for table in bridge.tables.iter().skip(usize::from(self.table)) {
@@ -74,20 +101,20 @@ impl Ctx<'_> {
             }
             self.table = table.id;
             self.out.deps.push(self.generations.read(table.slot));
-            self.say_what_is_seen(&key);
+            self.say_what_is_seen();
             // Rules changed between `enter` and the line above: what we find is of the old version, but
             // the generation may be the new one.
             if bridge.version.load(Ordering::Acquire) != self.version {
                 self.out.uncacheable = true;
             }
-            let found = conjunction::lookup(table, self.version, &key, &mut self.wc);
+            let found = conjunction::lookup(table, self.version, &self.flow, &mut self.wc);
             self.credit(if found.is_some() {
                 &table.matched
             } else {
                 &table.missed
             });
             if let Some(rule) = found {
-                return Found::Rule(rule);
+                return Ok(rule);
             }
             if on_miss.honor_config {
                 miss = table.miss();
@@ -97,44 +124,39 @@ impl Ctx<'_> {
             }
             break;
         }
-        if on_miss.may_packet_in && self.miss_wants_packet_in(miss) {
-            Found::ToController
-        } else {
-            Found::Nothing
-        }
+        Err(miss)
     }
 
     /// Says in which words this lookup, the last dependency so far, sees another key than the lookup before (the first: than the packet
     /// brought): for telling whether a later change of rules is about such packets.
-    fn say_what_is_seen(&mut self, key: &FlowKey) {
+    fn say_what_is_seen(&mut self) {
         let Ok(from) = u16::try_from(self.out.deps.len() - 1) else {
             self.out.uncacheable = true;
             return;
         };
         let constants = heddle_datapath::changes::constants().words();
+        let now = &self.flow;
         let seen = self.seen.get_or_insert_with(|| {
-            let mut first = self.orig;
-            first
-                .words_mut()
-                .iter_mut()
-                .zip(constants)
-                .for_each(|(w, c)| *w &= !c);
+            let mut first = *self.orig;
+            let words = first.words_mut().iter_mut().zip(constants);
+            words.for_each(|(w, c)| *w &= !c);
             // Of the input port it is always said what it is.
-            first.in_port = !key.in_port;
+            first.in_port = !now.in_port;
             first
         });
-        let words = seen.words_mut().iter_mut().zip(key.words());
-        let orig = self.orig.words().iter().zip(constants);
-        for (word, ((seen, now), (orig, c))) in (0..).zip(words.zip(orig)) {
-            if *seen != *now {
-                *seen = *now;
-                self.out.overrides.push(Override {
-                    from,
-                    word,
-                    changed: (*now ^ orig) & !c != 0,
-                    value: *now,
-                });
-            }
+        let mut other = differing(seen.words(), now.words());
+        while other != 0 {
+            let at = other.trailing_zeros();
+            other &= other - 1;
+            let (word, at) = (u8::try_from(at).unwrap_or(u8::MAX), at as usize);
+            let value = now.words()[at];
+            seen.words_mut()[at] = value;
+            self.out.overrides.push(Override {
+                from,
+                word,
+                changed: (value ^ self.orig.words()[at]) & !constants[at] != 0,
+                value,
+            });
         }
     }
 

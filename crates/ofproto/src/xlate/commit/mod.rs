@@ -15,6 +15,7 @@ mod vlan;
 use super::ctx::Ctx;
 use super::mask::is_mpls;
 use heddle_datapath::action::{Action, Masked};
+use heddle_flow::FlowKey;
 
 /// A field's value: something with bits.
 pub(super) trait Bits: Copy + PartialEq + Default {
@@ -70,6 +71,9 @@ impl Ctx<'_> {
     /// Emits what turns the packet into `flow`.
     pub(super) fn commit(&mut self) {
         self.commit_encap();
+        if !self.differs() {
+            return;
+        }
         self.commit_eth();
         let mpls_first = is_mpls(self.base.dl_type) && !is_mpls(self.flow.dl_type);
         if mpls_first {
@@ -99,6 +103,15 @@ impl Ctx<'_> {
         if !same(&mark) {
             self.emit(Action::SetMark(mark));
         }
+    }
+
+    /// Whether anything that is committed differs: the headers, priority and mark.
+    fn differs(&self) -> bool {
+        const HEADERS: usize = std::mem::offset_of!(FlowKey, packet_type) / 8;
+        let (f, b) = (&self.flow, &self.base);
+        let headers = f.words()[HEADERS..].iter().zip(&b.words()[HEADERS..]);
+        headers.fold(0, |any, (f, b)| any | (f ^ b)) != 0
+            || (f.skb_priority, f.pkt_mark) != (b.skb_priority, b.pkt_mark)
     }
 
     fn commit_eth(&mut self) {
