@@ -28,7 +28,10 @@ const CLASS: u16 = 1;
 const FIRST: u8 = 40;
 /// Words that all options have together.
 const WORDS: u8 = 64;
-const _: () = assert!(TLV_SPACE == 4 * WORDS as usize && WORDS <= 64, "a u64 has a bit for each word");
+const _: () = assert!(
+    TLV_SPACE == 4 * WORDS as usize && WORDS <= 64,
+    "a u64 has a bit for each word"
+);
 
 /// One mapped option: which field it is, how wide, and where keys hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
