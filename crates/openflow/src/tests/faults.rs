@@ -102,6 +102,19 @@ fn deep_nesting_is_refused() {
     );
 }
 
+/// The fuzzer found a specification of no bits, whose first word said nothing else that is known: written again, it ended the list.
+#[test]
+fn learning_no_bits_is_refused() {
+    let mut body = vec![0xff; 4];
+    body.extend([0, 1, 0, 48]);
+    body.extend([0xff, 0xff, 0, 48, 0, 0, 0x23, 0x20, 0, 16]);
+    body.extend([0; 22]);
+    // From NXM_OF_VLAN_TCI[0..] to the same, and the end.
+    body.extend([0x40, 0, 0, 0, 8, 2, 0, 0, 0, 0, 8, 2, 0, 0, 0, 0]);
+    let error = error_of(&message(1, 13, &body));
+    assert_eq!(error, Some(ErrorKind::BadActionBadSetLen));
+}
+
 #[test]
 fn actions_must_fit_their_match() {
     let check = |version, m: &str, actions: &str| {
