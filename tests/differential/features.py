@@ -11,11 +11,12 @@ LEARN_TABLE, LEARNED_TABLE, CONJUNCTION_TABLE, GROUP_TABLE, RECIRC_TABLE, METER_
 TCP_FIELDS = ["", "nw_src", "nw_dst", "tp_dst"]
 
 
-def blocks(rng, bridge, ports):
+def blocks(rng, bridge, ports, encapsulation=False):
     """(groups, meters, flows) for one bridge; ports are OpenFlow numbers."""
     made = Blocks(rng, bridge, ports)
-    kinds = [made.learning, made.conjunctions, made.groups_, made.recirculation, made.metering,
-             made.encapsulation]
+    kinds = [made.learning, made.conjunctions, made.groups_, made.recirculation, made.metering]
+    if encapsulation:
+        kinds.append(made.encapsulation)
     for kind in rng.sample(kinds, rng.choice([1, 1, 2, 3])):
         kind()
     made.entrance()

@@ -352,7 +352,7 @@ def _packet(rng, ports, hints):
     return {"port": rng.choice(fit or ports)["name"], "hex": Maker(rng, hint_from(kind, fields)).frame()}
 
 
-def case(seed):
+def case(seed, encapsulation=False):
     """The case of this seed (any text)."""
     rng = random.Random(seed)
     bridges, ports, patches, flows, hints = [], [], [], [], []
@@ -405,7 +405,7 @@ def case(seed):
                                           "resubmit(,1)", "FLOOD"])]})
         if protocol != "OpenFlow10" and rng.random() < 0.45:
             # Blocks of flows that belong together.
-            more = blocks(rng, bridge["name"], numbers)
+            more = blocks(rng, bridge["name"], numbers, encapsulation)
             groups += more[0]
             meters += more[1]
             flows += more[2]
