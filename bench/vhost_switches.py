@@ -136,10 +136,11 @@ class Floor:
         return result | {"cycles": result.get("loop_cycles")}
 
 
-class Wake:
+class Wake(Floor):
     """A thread that sleeps until it is woken: no switch that sleeps can be faster."""
 
-    pid, name = None, "wake"
+    def __init__(self):
+        super().__init__("wake", None, None)
 
     def setup(self, ports):
         self.binary = os.path.join(ROOT, "target", "bench", "wake")
@@ -147,15 +148,6 @@ class Wake:
         if not os.path.exists(self.binary) or os.path.getmtime(self.binary) < os.path.getmtime(source):
             os.makedirs(os.path.dirname(self.binary), exist_ok=True)
             subprocess.run(["rustc", "-O", "--edition", "2024", "-o", self.binary, source], check=True, timeout=120)
-
-    def thaw(self):
-        pass
-
-    def freeze(self):
-        pass
-
-    def close(self):
-        pass
 
     def able(self, case):
         return case.idle and not case.sleep

@@ -103,17 +103,10 @@ pub(super) fn push_nsh(p: &mut Packet, meta: &mut Meta, header: &NshHeader) -> R
         return Err(TagError::Headroom);
     }
     let base = NshBase {
-        first: NshBase::first_of(k.flags, k.ttl, len - NshBase::LEN).into(),
-        md_type: k.mdtype,
         next,
-        path: k.path.into(),
+        ..k.base_header(len - NshBase::LEN)
     };
-    let context = NshContext {
-        c1: k.c1.into(),
-        c2: k.c2.into(),
-        c3: k.c3.into(),
-        c4: k.c4.into(),
-    };
+    let context = k.context_header();
     let metadata = if k.mdtype == MD_TYPE_1 {
         context.as_bytes()
     } else {

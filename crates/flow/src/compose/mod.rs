@@ -18,7 +18,7 @@ use heddle_wire::eth::{Ethernet, VlanTag, ethertype, is_mpls};
 use heddle_wire::icmp::{Icmp, Igmp, ND_ADVERT, ND_OPT_SLL, ND_OPT_TLL, ND_SOLICIT, NdLla};
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::l4::{Sctp, Tcp, Udp};
-use heddle_wire::nsh::{MD_TYPE_1, NshBase, NshContext};
+use heddle_wire::nsh::MD_TYPE_1;
 
 /// Flags with which a TCP segment carries no payload here: SYN, FIN, RST.
 const NO_PAYLOAD: u16 = 0x7;
@@ -107,24 +107,13 @@ fn arp(b: &mut Vec<u8>, key: &FlowKey) {
 /// The header alone: what is behind it is not in the key. Metadata of type 2 is empty.
 fn nsh(b: &mut Vec<u8>, key: &FlowKey) {
     let k = &key.nsh;
-    let context = NshContext {
-        c1: k.c1.into(),
-        c2: k.c2.into(),
-        c3: k.c3.into(),
-        c4: k.c4.into(),
-    };
+    let context = k.context_header();
     let metadata = if k.mdtype == MD_TYPE_1 {
         context.as_bytes()
     } else {
         &[]
     };
-    let base = NshBase {
-        first: NshBase::first_of(k.flags, k.ttl, metadata.len()).into(),
-        md_type: k.mdtype,
-        next: k.np,
-        path: k.path.into(),
-    };
-    b.extend_from_slice(base.as_bytes());
+    b.extend_from_slice(k.base_header(metadata.len()).as_bytes());
     b.extend_from_slice(metadata);
 }
 

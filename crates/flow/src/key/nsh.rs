@@ -1,5 +1,6 @@
 //! The network service header in a key.
 
+use heddle_wire::nsh::{NshBase, NshContext};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A network service header (RFC 8300), as a key holds it.
@@ -50,6 +51,24 @@ impl Nsh {
     /// The context words.
     pub fn context(&self) -> [u32; 4] {
         [self.c1, self.c2, self.c3, self.c4]
+    }
+    /// The header's part that is always there, in front of so many bytes of metadata.
+    pub fn base_header(&self, metadata: usize) -> NshBase {
+        NshBase {
+            first: NshBase::first_of(self.flags, self.ttl, metadata).into(),
+            md_type: self.mdtype,
+            next: self.np,
+            path: self.path.into(),
+        }
+    }
+    /// The context words as metadata of type 1.
+    pub fn context_header(&self) -> NshContext {
+        NshContext {
+            c1: self.c1.into(),
+            c2: self.c2.into(),
+            c3: self.c3.into(),
+            c4: self.c4.into(),
+        }
     }
 }
 
