@@ -2,7 +2,7 @@
 
 use crate::group::Group;
 use crate::mac::MacTable;
-use crate::model::{Binding, BridgeView, Bundle, N_TABLES, PortView, Rule, Table, World};
+use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Table, World};
 use crate::trace::{TraceEnv, Traced, trace};
 use crate::versioned::Versioned;
 use crate::xlate::{Pipeline, key_port, of_port};
@@ -25,6 +25,7 @@ pub(crate) struct LabBridge {
     pub(crate) miss_to_controller: bool,
     pub(crate) flood_vlans: Option<Arc<crate::model::VlanSet>>,
     pub(crate) groups: Arc<Versioned<Group>>,
+    pub(crate) mirrors: Vec<Mirror>,
 }
 
 /// A pipeline under test. Datapath port numbers are `100 * bridge + port`, 100 for the
@@ -85,6 +86,7 @@ impl Lab {
             miss_to_controller: false,
             flood_vlans: None,
             groups: Arc::default(),
+            mirrors: Vec::new(),
         });
         let bridges = bridges.collect();
         let lab = Self {
@@ -130,7 +132,7 @@ impl Lab {
             }
             let view = BridgeView {
                 tlv: None,
-                mirrors: Vec::new(),
+                mirrors: b.mirrors.clone(),
                 id: i as u64,
                 name: b.name.clone(),
                 ports,

@@ -2,7 +2,7 @@
 
 use super::lab::{Lab, to};
 use crate::mac::MacKey;
-use crate::model::{PriorityTags, VlanMode, VlanSet};
+use crate::model::{Mirror, MirrorOutput, PriorityTags, VlanMode, VlanSet};
 use heddle_datapath::Purpose;
 use heddle_openflow::Port;
 use std::sync::Arc;
@@ -166,4 +166,72 @@ fn order_of_floods() {
     lab.rule((0, 0), "in_port=2", vec![to(Port::NORMAL)]);
     assert_eq!(lab.actions("in_port=1"), "4,100,5,2,3");
     assert_eq!(lab.actions(&format!("in_port=2,{A}")), "100,1,3,4,5");
+}
+
+#[test]
+fn mirrors_copy_what_comes_and_goes_once() {
+    let mut lab = lab();
+    let mirror = |sources: &[usize], destinations: &[usize], output, same_output| Mirror {
+        sources: sources.to_vec(),
+        destinations: destinations.to_vec(),
+        vlans: None,
+        output,
+        snaplen: 0,
+        same_output,
+        stats: Arc::default(),
+    };
+    let all = [0, 1, 2, 3, 4];
+    // Port 4 gets what comes in on 1, and what leaves on 1 or 2, but each packet once.
+    let port = MirrorOutput::Bundle(4);
+    lab.bridges[0].mirrors = vec![mirror(&[1], &[1], port, 3), mirror(&[], &[2], port, 3)];
+    lab.publish();
+    let out = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Miss);
+    assert_eq!(heddle_datapath::format_actions(&out.actions, None), "4,100,2,3");
+    let counted = out.credits.clone();
+    counted.iter().for_each(|c| c.credit(2, 120, 1, 0));
+    let packets = |i: usize| {
+        lab.bridges[0].mirrors[i]
+            .stats
+            .packets
+            .load(std::sync::atomic::Ordering::Relaxed)
+    };
+    assert_eq!((packets(0), packets(1)), (2, 0));
+    assert_eq!(lab.actions(&format!("in_port=3,{A}")), "100,1,4,2");
+    assert_eq!(
+        lab.actions("in_port=4,dl_src=50:00:00:00:00:04"),
+        "drop",
+        "nothing comes in there"
+    );
+    // Cut, and in one VLAN only; what depends on the tag is in the mask.
+    lab.bridges[0].mirrors = vec![Mirror {
+        vlans: Some(Arc::new(VlanSet::from_ids([7]))),
+        snaplen: 100,
+        ..mirror(&all, &all, port, 1)
+    }];
+    lab.publish();
+    assert_eq!(
+        lab.actions(&format!("in_port=2,{B}")),
+        "3",
+        "where it was seen last"
+    );
+    let tagged = lab.translate(
+        &Lab::key(&format!("in_port=2,dl_vlan=7,{A}")),
+        Purpose::Revalidate,
+    );
+    assert_eq!(
+        heddle_datapath::format_actions(&tagged.actions, None),
+        "trunc(100),4,100,1,3"
+    );
+    assert_eq!(tagged.mask.0.vlans[0].tci & 0x1fff, 0x1fff);
+    // Into a VLAN: everybody who is in it gets the copy, the packets of the VLAN itself are left alone.
+    lab.bridges[0].mirrors = vec![mirror(&[2], &[], MirrorOutput::Vlan(9), 1)];
+    for b in [0, 3, 4] {
+        lab.bridges[0].bundles[b].vlan_mode = VlanMode::Access;
+        lab.bridges[0].bundles[b].tag = Some(9);
+    }
+    lab.publish();
+    assert_eq!(
+        lab.actions(&format!("in_port=2,{B}")),
+        "100,push_vlan(vid=9,pcp=0),1,2,pop_vlan,3,4,3"
+    );
 }
