@@ -58,6 +58,11 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
     Some((meta.bridge(), event))
 }
 
+/// The mask of a field that counts as a whole, if it is not zero.
+fn whole<T: Default + PartialEq>(value: T, ones: T) -> T {
+    if value == T::default() { value } else { ones }
+}
+
 /// A match on the pipeline fields that say something: the input port, and what is not zero.
 fn pipeline_fields(key: &FlowKey) -> Match {
     let mut m = Match {
@@ -66,27 +71,19 @@ fn pipeline_fields(key: &FlowKey) -> Match {
     };
     // Whole fields, so that none is sent with a partial mask: these are 32-bit halves or full words.
     let k = &mut m.mask.0;
-    let full = |v: u32| if v == 0 { 0 } else { u32::MAX };
+    let full = |v: u32| whole(v, u32::MAX);
     k.in_port = u32::MAX;
-    k.metadata = if key.metadata == 0 { 0 } else { u64::MAX };
+    k.metadata = whole(key.metadata, u64::MAX);
     for (mask, value) in k.regs.iter_mut().zip(key.regs) {
         *mask = full(value);
     }
-    k.tun_id = if key.tun_id == 0 { 0 } else { u64::MAX };
+    k.tun_id = whole(key.tun_id, u64::MAX);
     k.tun_src = full(key.tun_src);
     k.tun_dst = full(key.tun_dst);
-    k.tun_gbp_id = if key.tun_gbp_id == 0 { 0 } else { u16::MAX };
-    k.tun_gbp_flags = if key.tun_gbp_flags == 0 { 0 } else { u8::MAX };
-    k.tun_ipv6_src = if key.tun_ipv6_src == [0; 16] {
-        [0; 16]
-    } else {
-        [0xff; 16]
-    };
-    k.tun_ipv6_dst = if key.tun_ipv6_dst == [0; 16] {
-        [0; 16]
-    } else {
-        [0xff; 16]
-    };
+    k.tun_gbp_id = whole(key.tun_gbp_id, u16::MAX);
+    k.tun_gbp_flags = whole(key.tun_gbp_flags, u8::MAX);
+    k.tun_ipv6_src = whole(key.tun_ipv6_src, [0xff; 16]);
+    k.tun_ipv6_dst = whole(key.tun_ipv6_dst, [0xff; 16]);
     if key.tun_present != 0 {
         k.tun_present = key.tun_present;
         k.tun_metadata = [0xff; heddle_flow::key::TLV_SPACE];
@@ -95,12 +92,8 @@ fn pipeline_fields(key: &FlowKey) -> Match {
     k.packet_type = full(key.packet_type);
     k.ct_state = full(key.ct_state);
     k.ct_mark = full(key.ct_mark);
-    k.ct_zone = if key.ct_zone == 0 { 0 } else { u16::MAX };
-    k.ct_label = if key.ct_label == [0; 16] {
-        [0; 16]
-    } else {
-        [0xff; 16]
-    };
+    k.ct_zone = whole(key.ct_zone, u16::MAX);
+    k.ct_label = whole(key.ct_label, [0xff; 16]);
     m.normalize();
     m
 }
