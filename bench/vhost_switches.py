@@ -40,11 +40,14 @@ def processor_time(pids):
     return busy / tick, stolen / tick, own / tick
 
 
-def thread_time(pid):
-    """Seconds that a process's threads ran."""
+def thread_time(pid, forwarding=True):
+    """Seconds that a process's threads ran, with or without those that forward packets."""
     total = 0
     for thread in os.listdir(f"/proc/{pid}/task"):
         try:
+            with open(f"/proc/{pid}/task/{thread}/comm") as file:
+                if not forwarding and file.read().startswith("pmd"):
+                    continue
             with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
                 total += int(file.read().split()[0])
         except (FileNotFoundError, ProcessLookupError):
@@ -64,6 +67,16 @@ class Share:
     def end(self):
         time0, busy0 = self.began
         self.share = (thread_time(self.pid) - busy0) / (time.monotonic() - time0)
+
+
+def settle(pid, longest=15.0):
+    """Waits until the switch has freed the rules and entries that it had before: that work is on the generator's core."""
+    end = time.monotonic() + longest
+    quiet, before = 0, thread_time(pid, forwarding=False)
+    while quiet < 2 and time.monotonic() < end:
+        time.sleep(0.25)
+        now = thread_time(pid, forwarding=False)
+        quiet, before = quiet + 1 if now - before < 0.025 else 0, now
 
 
 def generate(heddle, arguments, began=None, ended=None, pid=None, timeout=120):
@@ -241,8 +254,10 @@ class Vhost:
         if wanted != self.rules:
             text = "".join(self.trace.run(self.heddle, "bench", "rules", *arguments, quiet=True) for arguments in wanted)
             self.switch.ofctl("del-flows", BRIDGE)
-            self.switch.run("ovs-ofctl", "--timeout=120", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
+            # One by one, each waits for the one before it: a million of them takes minutes with any switch.
+            self.switch.run("ovs-ofctl", "--timeout=120", "--bundle", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
             self.rules = wanted
+            settle(self.switch.pid)
 
     def clear(self):
         self.unixctl.call("dpif-netdev/pmd-stats-clear")
