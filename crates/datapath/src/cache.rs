@@ -174,12 +174,9 @@ impl Cache {
         let (tuple, tuple_is_new) = self.tuples.mask_for(&t.mask, port, family);
         self.new_mask |= self.tuples.add(tuple, port);
         let held = self.tuples.get(tuple).map(Arc::clone)?;
-        let (hash, masked) = match compact {
-            Some(c) => {
-                let mask = self.tuples.compact(tuple)?;
-                (mask.hash(c, &self.key, tuple), c.masked(mask))
-            }
-            None => (find::wide_hash(self.key, &held, tuple, key), CompactKey::NONE),
+        let hash = match compact {
+            Some(c) => self.tuples.compact(tuple)?.hash(c, &self.key, tuple),
+            None => find::wide_hash(self.key, &held, tuple, key),
         };
         if !self.table.insert(hash, slot) {
             self.tuples.remove(tuple, port);
@@ -192,7 +189,7 @@ impl Cache {
         let body = self.verdicts.body_of(verdict)?;
         let member = Member {
             slot,
-            key: compact.map(|_| (masked, tuple)),
+            key: compact.map(|c| (*c, tuple)),
         };
         self.join(verdict, member);
         if let Some((n, mem)) = taken.chunk {
@@ -207,13 +204,13 @@ impl Cache {
         }
         let id = self.take_id();
         if compact.is_none() {
-            let words = held.of(key).collect();
+            let (words, rest) = (held.of(key).collect(), held.rest_of(key).collect());
             let wide = Arc::new(WideKey {
                 id,
                 port,
                 tuple: held,
                 words,
-                labels: key.mpls_lse,
+                rest,
             });
             self.wide.insert(slot, Arc::clone(&wide));
             self.push(Note::Wide(slot, wide));
@@ -221,7 +218,7 @@ impl Cache {
         if let Some(e) = self.store.get(slot) {
             e.publish(&NewEntry {
                 id,
-                key: masked,
+                key: compact.copied().unwrap_or(CompactKey::NONE),
                 verdict,
                 tuple,
                 body,
@@ -386,7 +383,7 @@ impl Cache {
                 port: w.port,
                 tuple: Arc::clone(&w.tuple),
                 words: w.words.clone(),
-                labels: w.labels,
+                rest: w.rest.clone(),
             };
             *w = Arc::new(named);
             let note = Note::Wide(slot, Arc::clone(w));

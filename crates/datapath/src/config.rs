@@ -8,6 +8,8 @@ use std::sync::Arc;
 /// Start parameters. The ones that can change later have a setter on [`crate::Datapath`].
 #[derive(Clone, Debug)]
 pub struct Config {
+    /// What the log calls it. There is one datapath, whatever the types of bridges.
+    pub name: String,
     /// The clock that all times are taken from; share it, so that `time/warp` moves everything.
     pub clock: Arc<Clock>,
     /// Processors to pin one worker each to (`pmd-cpu-mask`); `None`: see [`crate::Datapath::set_workers`].
@@ -40,6 +42,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            name: "netdev@ovs-netdev".into(),
             clock: Arc::default(),
             cpus: None,
             flow_limit: 200_000,

@@ -1,4 +1,6 @@
-//! A cached flow's two cache lines: its masked key, and what it counts.
+//! A cached flow's two cache lines: the key of the packet that it was made for, and what it counts.
+//!
+//! What of the key counts, its mask says. The rest is kept for those who look at flows: it is shown as Open vSwitch shows it.
 //!
 //! **Who writes what.** The worker that owns the entry writes everything but `dead`, which only the sweeper writes. The sweeper reads
 //! everything at any time. All accesses are atomic, so nobody reads a torn word; which words belong together is said by `id`:
@@ -145,7 +147,7 @@ impl Entry {
     pub(crate) fn body(&self) -> u32 {
         self.body.load(Relaxed)
     }
-    /// A word of its masked key.
+    /// A word of its key.
     #[inline]
     pub(crate) fn word(&self, i: usize) -> u64 {
         self.key[i].load(Relaxed)
@@ -155,7 +157,7 @@ impl Entry {
     pub(crate) fn hot(&self) -> &AtomicU64 {
         &self.id
     }
-    /// The masked key, as long as the entry is in use.
+    /// The key of the packet that it was made for, as long as the entry is in use.
     pub(crate) fn key(&self) -> CompactKey {
         CompactKey::from_words(std::array::from_fn(|i| self.key[i].load(Relaxed)))
     }
@@ -186,7 +188,7 @@ impl Entry {
         fence(Acquire);
         (self.id.load(Relaxed) == id).then_some(s)
     }
-    /// Reads the masked key, if it is (still) that of `id`.
+    /// Reads the key, if it is (still) that of `id`.
     pub(crate) fn read_key(&self, id: u64) -> Option<CompactKey> {
         if self.id.load(Acquire) != id {
             return None;

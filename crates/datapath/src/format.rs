@@ -28,6 +28,18 @@ pub fn format_key(key: &FlowKey, mask: &FlowMask, verbose: bool, names: PortName
     .to_string()
 }
 
+/// All of a key.
+pub fn format_whole(key: &FlowKey) -> String {
+    KeyText {
+        key,
+        mask: None,
+        verbose: false,
+        names: None,
+        vlan_limit: N_VLANS,
+    }
+    .to_string()
+}
+
 /// The name of a flow: the same for the same key and mask, as `ufid:8-4-4-4-12` digits.
 pub fn ufid(key: &FlowKey, mask: &FlowMask) -> String {
     use std::hash::{DefaultHasher, Hasher};

@@ -54,6 +54,7 @@ impl Datapath {
     /// [`DatapathError::Io`] when the system refuses threads or descriptors.
     pub fn new(config: Config, translate: Arc<dyn Translate>) -> Result<Arc<Self>, DatapathError> {
         let shared = Arc::new(Shared {
+            name: config.name.clone(),
             translate,
             clock: Arc::clone(&config.clock),
             bell: Arc::new(Bell::new()?),
@@ -66,6 +67,7 @@ impl Datapath {
             inv_prob: crate::shared::UNSET.into(),
             perf_metrics: false.into(),
             sweeper: std::sync::OnceLock::new(),
+            paused: false.into(),
             stop: false.into(),
         });
         let sweep = Arc::new(Mutex::new(Sweep::new(Arc::clone(&shared))));
@@ -311,9 +313,17 @@ impl Datapath {
         }
         self.sweep.lock().credit();
     }
-    /// One full pass of the sweeper now: credits, translates again what depends on changed things, evicts idle entries.
+    /// One full pass of the sweeper now: credits, translates again what depends on changed things, evicts idle entries. Nothing while it is paused.
     pub fn tick(&self) {
-        self.sweep.lock().pass();
+        if !self.shared.paused.load(Relaxed) {
+            self.sweep.lock().pass();
+        }
+    }
+    /// Has the sweeper leave entries alone, or look at them again (`revalidator/pause`, `revalidator/resume`). A pass that is under way ends
+    /// first. Workers look at what they use all the same.
+    pub fn pause_sweeper(&self, paused: bool) {
+        self.shared.paused.store(paused, Relaxed);
+        drop(self.sweep.lock());
     }
     /// Removes all cached flows, crediting them (`revalidator/purge`, `dpctl/del-flows`).
     pub fn purge(&self) {
@@ -362,7 +372,7 @@ impl Datapath {
         let now_ms = self.shared.clock.now_ms();
         let mut merged: Vec<FlowDump> = Vec::new();
         for f in self.flows().into_iter().filter(filter) {
-            let same = |m: &&mut FlowDump| m.key == f.key && m.mask == f.mask && m.actions == f.actions;
+            let same = |m: &&mut FlowDump| m.same_flow(&f);
             match merged.iter_mut().find(same).filter(|m| m.worker != f.worker) {
                 Some(m) => {
                     m.packets += f.packets;
@@ -497,7 +507,7 @@ fn start_sweeper(
                     continue;
                 }
                 in_slices(&shared2, || sweep.lock().drain());
-                let worked = in_slices(&shared2, || sweep.lock().step());
+                let worked = in_slices(&shared2, || !shared2.paused.load(Relaxed) && sweep.lock().step());
                 // At most a twentieth of a processor, however many flows there are.
                 next = started + interval.max(worked * 20);
             }

@@ -8,7 +8,6 @@
 use crate::store::ChunkMem;
 use crate::tuple::Tuple;
 use crate::verdict::Verdict;
-use heddle_flow::key::N_MPLS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 
@@ -20,15 +19,16 @@ pub(crate) const ROOM: usize = 4;
 /// Room that is left for installations by all else: a thousand rules that go at once must not keep new flows from being cached.
 pub(crate) const RESERVE: usize = RING / 2;
 
-/// Masked words of an extraordinary packet's key, with the mask.
+/// An extraordinary packet's key, with the mask.
 #[derive(Debug)]
 pub(crate) struct WideKey {
     pub(crate) id: u64,
     pub(crate) port: u32,
     pub(crate) tuple: Arc<Tuple>,
+    /// What counts: masked words, as [`Tuple::of`] gives them.
     pub(crate) words: Box<[u64]>,
-    /// The label stack of the packet that it was made for, which is shown also where it does not count.
-    pub(crate) labels: [u32; N_MPLS],
+    /// What does not, and is shown all the same: (index, bits) of each word with other bits set.
+    pub(crate) rest: Box<[(u8, u64)]>,
 }
 
 /// What an entry had counted at some moment.

@@ -11,6 +11,8 @@ use std::thread::Thread;
 
 /// Knobs and shared counts; relaxed, each is independent of the others.
 pub(crate) struct Shared {
+    /// What the log calls the datapath.
+    pub(crate) name: String,
     pub(crate) translate: Arc<dyn Translate>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) bell: Arc<Bell>,
@@ -29,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) perf_metrics: AtomicBool,
     /// The sweeper's thread, to be woken when a worker's handover ring fills up.
     pub(crate) sweeper: std::sync::OnceLock<Thread>,
+    /// No passes over entries, until this is false again.
+    pub(crate) paused: AtomicBool,
     pub(crate) stop: AtomicBool,
 }
 

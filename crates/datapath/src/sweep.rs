@@ -16,10 +16,9 @@ use crate::shared::Shared;
 use crate::store::Spares;
 use crate::translate::{Purpose, Request, Translation};
 use crate::tuple::Family;
-use crate::verdict::{Verdict, fingerprint};
+use crate::verdict::{Body, Verdict, fingerprint};
 use crate::view::FlowDump;
 use crate::worker::{Command, CommandTx};
-use heddle_flow::FlowKey;
 use heddle_sync::ring::Consumer;
 pub(crate) use records::Records;
 use records::Seen;
@@ -39,6 +38,11 @@ const HURRIED_IDLE_MS: u64 = 100;
 const SLICE: Duration = Duration::from_micros(100);
 /// Entries between two looks at the clock.
 const GLANCE: usize = 16;
+/// The log's module for the datapath as the control plane sees it.
+const DPIF: &str = "dpif";
+/// Entries that one pass writes into the log, at most.
+const MOST_TOLD: u32 = 600;
+
 /// Notes taken in by one step.
 const NOTES: usize = 1024;
 
@@ -100,6 +104,8 @@ struct Pass {
     at: usize,
     /// Stale entries looked at.
     looked: u64,
+    /// Entries that are still to be told of in the log.
+    tells: u32,
     /// Verdicts made in this pass, by fingerprint.
     made: HashMap<u64, Arc<Verdict>>,
 }
@@ -202,6 +208,11 @@ impl Sweep {
             chunk: 0,
             at: 0,
             looked: 0,
+            tells: if log::log_enabled!(target: DPIF, log::Level::Debug) {
+                MOST_TOLD
+            } else {
+                0
+            },
             made: HashMap::new(),
         }
     }
@@ -241,33 +252,31 @@ impl Sweep {
             let (core, worker) = (w.core, w.index);
             for chunk in 0..w.records.n_chunks() {
                 w.records.scan_all(chunk, horizon, |r, seen| {
-                    let s = seen.now;
-                    let Some((key, tuple)) = r.key(seen).filter(|_| !s.dead) else {
-                        return;
-                    };
-                    let key = FlowKey {
-                        mpls_lse: r.labels(seen),
-                        ..key
-                    };
-                    let Some(held) = r.held(s.verdict) else { return };
-                    let dump = FlowDump {
-                        key,
-                        mask: tuple.mask,
-                        packets: s.packets,
-                        bytes: s.bytes,
-                        used_ms: if s.packets > 0 { s.used_ms } else { 0 },
-                        tcp_flags: s.tcp_flags,
-                        actions: Arc::clone(&held.verdict.body.actions),
-                        core,
-                        worker,
-                    };
-                    all.push((s.id, dump));
+                    let live = dump_of(r, seen).filter(|_| !seen.now.dead);
+                    all.extend(live.map(|d| (seen.now.id, FlowDump { core, worker, ..d })));
                 });
             }
         }
         all.sort_by_key(|(id, _)| *id);
         all.into_iter().map(|(_, d)| d).collect()
     }
+}
+
+/// What is shown of an entry, whosever it is.
+fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
+    let s = &seen.now;
+    let (key, tuple) = r.whole_key(seen)?;
+    Some(FlowDump {
+        key,
+        mask: tuple.mask,
+        packets: s.packets,
+        bytes: s.bytes,
+        used_ms: if s.packets > 0 { s.used_ms } else { 0 },
+        tcp_flags: s.tcp_flags,
+        actions: Arc::clone(&r.held(s.verdict)?.verdict.body.actions),
+        core: None,
+        worker: 0,
+    })
 }
 
 /// One look at entries.
@@ -286,6 +295,9 @@ impl Look<'_> {
         if now.dead {
             return;
         }
+        if self.pass.tells > 0 {
+            self.tell(r, seen);
+        }
         let useless = if self.pass.now_ms.saturating_sub(now.used_ms) >= self.pass.max_idle {
             self.counts.idle += 1;
             true
@@ -298,6 +310,32 @@ impl Look<'_> {
         if useless {
             seen.entry.condemn(now.id);
             self.findings.push((seen.slot, now.id, None));
+        }
+    }
+
+    /// A line for who wants to see what a pass sees.
+    #[cold]
+    fn tell(&mut self, r: &mut Records, seen: &Seen<'_>) {
+        if let Some(flow) = dump_of(r, seen) {
+            self.pass.tells -= 1;
+            let ufid = crate::format::ufid(&flow.key, &flow.mask);
+            let text = flow.text_verbose(self.pass.now_ms, None);
+            log::debug!(target: DPIF, "{}: flow_dump {ufid} {text}", self.shared.name);
+        }
+    }
+    /// A line about an entry of which the translation at hand says something new.
+    #[cold]
+    fn tell_changed(&mut self, r: &Records, seen: &Seen<'_>) {
+        if let Some((key, tuple)) = r.whole_key(seen) {
+            self.pass.tells = self.pass.tells.saturating_sub(1);
+            let key_text = crate::format::format_key(&key, &tuple.mask, true, None);
+            log::debug!(
+                target: DPIF,
+                "{}: put[modify] {} {key_text}, actions:{}",
+                self.shared.name,
+                crate::format::ufid(&key, &tuple.mask),
+                crate::format::format_actions(&self.scratch.actions, None),
+            );
         }
     }
 
@@ -345,9 +383,18 @@ impl Look<'_> {
         self.shared.translate.translate(&request, t);
         // Masks are per port.
         t.mask.0.in_port = u32::MAX;
-        if t.uncacheable || *body.actions != *t.actions || !tuple.mask.contains(&t.mask) {
+        if t.uncacheable || !tuple.mask.contains(&t.mask) {
             return false;
         }
+        // An entry whose packets go elsewhere now is the same flow, and counts on.
+        let same = *body.actions == *t.actions;
+        if !same {
+            self.counts.changed += 1;
+            if self.pass.tells > 0 {
+                self.tell_changed(r, seen);
+            }
+        }
+        let t = &mut *self.scratch;
         let print = fingerprint(&t.actions, t.deps.iter().copied(), &t.credits);
         let made = match self.pass.made.get(&print) {
             Some(v) if !v.moved() && v.says(t) => {
@@ -355,7 +402,8 @@ impl Look<'_> {
                 Arc::clone(v)
             }
             _ => {
-                let v = Verdict::renewed(t, &body, any);
+                let body = if same { body } else { Body::of(&t.actions) };
+                let v = Verdict::renewed(t, body, any);
                 self.pass.made.insert(print, Arc::clone(&v));
                 v
             }

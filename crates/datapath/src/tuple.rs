@@ -56,6 +56,11 @@ impl Tuple {
             .iter()
             .map(move |&(i, m)| key.get(usize::from(i)).map_or(0, |w| w & m))
     }
+    /// (index, bits) of the words of a full key with bits set that this mask leaves out.
+    pub(crate) fn rest_of<'a>(&'a self, key: &'a FlowKey) -> impl Iterator<Item = (u8, u64)> + 'a {
+        let words = key.words().iter().zip(self.mask.words()).map(|(w, m)| w & !m);
+        (0_u8..).zip(words).filter(|(_, w)| *w != 0)
+    }
     /// The full key (masked) of which these are the masked words.
     pub(crate) fn key(&self, words: &[u64]) -> FlowKey {
         let mut key = FlowKey::default();

@@ -33,6 +33,16 @@ pub(crate) struct Body {
     pub(crate) program: Program,
 }
 
+impl Body {
+    /// Compiles a list of actions.
+    pub(crate) fn of(actions: &[Action]) -> Arc<Self> {
+        Arc::new(Self {
+            program: Program::compile(actions),
+            actions: actions.iter().cloned().collect(),
+        })
+    }
+}
+
 /// A dependency; its generation moves on when what changed has nothing to do with the verdict's packets.
 pub(crate) struct HeldDep {
     slot: u16,
@@ -94,8 +104,8 @@ impl Verdict {
         }
     }
     /// As [`Verdict::new`], of a translation whose actions are those of `body`.
-    pub(crate) fn renewed(t: &mut Translation, body: &Arc<Body>, any: u64) -> Arc<Self> {
-        Arc::new(Self::new(t, Arc::clone(body), any))
+    pub(crate) fn renewed(t: &mut Translation, body: Arc<Body>, any: u64) -> Arc<Self> {
+        Arc::new(Self::new(t, body, any))
     }
     /// Whether it may be used as far as generation `any` is known.
     #[inline]
@@ -265,7 +275,7 @@ struct Agreement {
 #[derive(Clone, Copy)]
 pub(crate) struct Member {
     pub(crate) slot: u32,
-    /// Its masked key and its mask, if it is an ordinary packet's.
+    /// Its key and its mask, if it is an ordinary packet's.
     pub(crate) key: Option<(CompactKey, u32)>,
 }
 
@@ -310,12 +320,7 @@ impl Verdicts {
             self.last = n;
             return (n, false);
         }
-        let n = self.bodies.retain(&t.actions, || {
-            Arc::new(Body {
-                program: Program::compile(&t.actions),
-                actions: t.actions.iter().cloned().collect(),
-            })
-        });
+        let n = self.bodies.retain(&t.actions, || Body::of(&t.actions));
         let body = Arc::clone(self.bodies.get(n).expect("it was given just now"));
         let verdict = Arc::new(Verdict::new(t, body, any));
         self.last = self.hold(verdict, n, print);

@@ -67,7 +67,7 @@ pub struct PortStats {
 /// One cached flow.
 #[derive(Clone, Debug)]
 pub struct FlowDump {
-    /// Masked key, but for the label stack: that of the packet that it was made for.
+    /// The key of the packet that it was made for.
     pub key: FlowKey,
     /// Which bits of it count.
     pub mask: FlowMask,
@@ -88,6 +88,13 @@ pub struct FlowDump {
 }
 
 impl FlowDump {
+    /// Whether another one, of another worker, is the same flow.
+    pub fn same_flow(&self, other: &Self) -> bool {
+        let keys = self.key.words().iter().zip(other.key.words());
+        self.mask == other.mask
+            && keys.zip(self.mask.words()).all(|((a, b), m)| (a ^ b) & m == 0)
+            && self.actions == other.actions
+    }
     /// One line as `dpctl/dump-flows` prints it. `now_ms`: the datapath's clock.
     pub fn text(&self, now_ms: u64, names: PortNames<'_>) -> String {
         let key = format_key(&self.key, &self.mask, false, names);

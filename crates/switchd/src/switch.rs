@@ -22,7 +22,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
 use crate::cli::Options;
-use crate::reconcile::Inventory;
+use crate::reconcile::{Inventory, datapath_name};
 
 /// How often time-outs are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -85,11 +85,14 @@ impl Switch {
         crate::reconcile::tell_processors(options.dummy_numa.as_deref());
         let clock = Arc::new(Clock::default());
         let ofproto = Ofproto::new(clock.clone());
-        let config = Config {
+        let mut config = Config {
             clock: clock.clone(),
             dummy_numa: options.dummy_numa.clone(),
             ..Config::default()
         };
+        if options.dummy.is_some() {
+            config.name = datapath_name("dummy");
+        }
         let datapath =
             Datapath::new(config, ofproto.pipeline().clone()).context("cannot start the datapath")?;
         ofproto.attach(datapath.clone());

@@ -116,8 +116,12 @@ impl CompactKey {
         self.kind() & KIND_V6 != 0
     }
     /// The full key of which this is the compact one, masked by `mask` (whose compact form this key was masked by, if any).
-    #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
     pub(crate) fn expand(&self, mask: &FlowMask) -> FlowKey {
+        self.whole().masked(mask)
+    }
+    /// The full key of which this is the compact one.
+    #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
+    pub(crate) fn whole(&self) -> FlowKey {
         let w = &self.0;
         let mut key = FlowKey::default();
         let (a, b) = (w[0].to_ne_bytes(), (w[1] as u32).to_ne_bytes());
@@ -151,6 +155,6 @@ impl CompactKey {
             key.nw_src = u32::from_be_bytes([a[0], a[1], a[2], a[3]]);
             key.nw_dst = u32::from_be_bytes([a[4], a[5], a[6], a[7]]);
         }
-        key.masked(mask)
+        key
     }
 }

@@ -12,7 +12,6 @@ use crate::store::{CHUNK, ChunkMem, Spares};
 use crate::tuple::{Family, Tuple};
 use crate::verdict::Verdict;
 use heddle_flow::FlowKey;
-use heddle_flow::key::N_MPLS;
 use heddle_sync::ring::Consumer;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -236,10 +235,7 @@ impl Records {
     pub(crate) fn key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Tuple>)> {
         let tuple = self.tuples.get(seen.now.tuple as usize)?.as_ref()?;
         let key = match tuple.family {
-            Family::Wide => {
-                let wide = self.wide.get(&seen.slot).filter(|w| w.id == seen.now.id)?;
-                tuple.key(&wide.words)
-            }
+            Family::Wide => tuple.key(&self.wide(seen)?.words),
             Family::V4 | Family::V6 => {
                 let key: CompactKey = seen.entry.read_key(seen.now.id)?;
                 key.expand(&tuple.mask)
@@ -247,9 +243,26 @@ impl Records {
         };
         Some((key, Arc::clone(tuple)))
     }
-    /// The label stack of the packet that an entry was made for.
-    pub(crate) fn labels(&self, seen: &Seen<'_>) -> [u32; N_MPLS] {
-        self.wide.get(&seen.slot).map_or([0; N_MPLS], |w| w.labels)
+    /// The key of the packet that an entry was made for, and the entry's mask.
+    pub(crate) fn whole_key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Tuple>)> {
+        let tuple = self.tuples.get(seen.now.tuple as usize)?.as_ref()?;
+        let key = match tuple.family {
+            Family::Wide => {
+                let wide = self.wide(seen)?;
+                let mut key = tuple.key(&wide.words);
+                for (i, bits) in &wide.rest {
+                    if let Some(word) = key.words_mut().get_mut(usize::from(*i)) {
+                        *word |= bits;
+                    }
+                }
+                key
+            }
+            Family::V4 | Family::V6 => seen.entry.read_key(seen.now.id)?.whole(),
+        };
+        Some((key, Arc::clone(tuple)))
+    }
+    fn wide(&self, seen: &Seen<'_>) -> Option<&Arc<WideKey>> {
+        self.wide.get(&seen.slot).filter(|w| w.id == seen.now.id)
     }
 }
 

@@ -106,9 +106,21 @@ fn a_rule_change_is_seen_by_the_next_packet_and_counts_stay_with_their_rule() {
     s.dp.tick();
     assert_eq!((count(&old_tally).0, count(&new_tally).0), (10, 5));
     // The sweeper finds a change too, without traffic.
-    s.toy.set(vec![ToyRule::any(vec![])]);
+    let before = s.dp.flows()[0].packets;
+    let dropped = ToyRule::any(vec![]);
+    let tally = Arc::clone(&dropped.tally);
+    s.toy.set(vec![dropped]);
     s.dp.tick();
-    assert!(s.dp.flows().is_empty());
+    // It is the same flow, which goes on counting for another rule.
+    s.a.send((0..3).map(|_| udp(1, 2, 3, 4)));
+    s.a.drained();
+    s.dp.flush_stats();
+    let flow = &s.dp.flows()[0];
+    assert_eq!(
+        (flow.actions.len(), flow.packets, s.dp.totals().misses),
+        (0, before + 3, 1)
+    );
+    assert_eq!((count(&new_tally).0, count(&tally).0), (5, 3));
 }
 
 #[test]

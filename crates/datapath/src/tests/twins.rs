@@ -363,8 +363,9 @@ proptest! {
             let known = seen(&mut records);
             prop_assert_eq!(known.len(), list.len());
             for p in &list {
-                let (key, mask) = known.get(&p.slot).expect("told of");
+                let (key, mask, whole) = known.get(&p.slot).expect("told of");
                 prop_assert_eq!((*key, *mask), (p.key.masked(&p.mask), p.mask));
+                prop_assert_eq!(*whole, p.key);
             }
             prop_assert!(cache.n_masks() <= 3 * (max_masks + 1));
             prop_assert_eq!(cache.len(), list.len());
@@ -516,7 +517,7 @@ impl Plain {
 }
 
 /// The sweeper's view.
-fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask)> {
+fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask, FlowKey)> {
     let horizon = records.drain();
     let mut all = HashMap::new();
     for chunk in 0..records.n_chunks() {
@@ -524,7 +525,8 @@ fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask)> {
             let (key, tuple) = r.key(seen).expect("its mask was told of");
             assert!(r.held(seen.now.verdict).is_some(), "its verdict was told of");
             r.credit(seen.slot, &seen.now);
-            all.insert(seen.slot, (key, tuple.mask));
+            let (whole, _) = r.whole_key(seen).expect("its mask was told of");
+            all.insert(seen.slot, (key, tuple.mask, whole));
         });
     }
     all

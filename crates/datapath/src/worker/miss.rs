@@ -40,7 +40,7 @@ impl Worker {
         }
         let key = self.full_key(r, i);
         let subject = self.subject(&key, r, i);
-        self.translate(&subject, now_ms);
+        self.translate_missed(&subject, now_ms);
         self.install(&subject, any, now_ms)
     }
 
@@ -113,23 +113,19 @@ impl Worker {
     /// No entry matches.
     pub(super) fn miss_of(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
-        self.translate(subject, now_ms);
+        self.translate_missed(subject, now_ms);
         self.install(subject, any, now_ms)
     }
 
     /// The dependencies of the entry in `slot` have moved.
     fn renew_of(&mut self, slot: u32, subject: &Subject<'_>, any: u64, now_ms: u64) -> (Choice, Option<u32>) {
-        let number = self.cache.entry(slot).map(|e| e.verdict());
-        let Some(verdict) = number.and_then(|n| self.cache.verdict(n)).map(Arc::clone) else {
-            return (self.miss_of(subject, any, now_ms), None);
-        };
         self.counters.revalidated.add(1);
         self.translate(subject, now_ms);
         let t = &mut self.scratch.translation;
         // Masks are per port.
         t.mask.0.in_port = u32::MAX;
+        // Whether for this entry's packets the answer is one, be it the old one or not: then it is the same flow, and counts on.
         let agrees = !t.uncacheable
-            && *verdict.body.actions == *t.actions
             && self
                 .cache
                 .entry(slot)
@@ -140,6 +136,13 @@ impl Worker {
         }
         self.cache.forget(slot);
         (self.install(subject, any, now_ms), None)
+    }
+
+    fn translate_missed(&mut self, subject: &Subject<'_>, now_ms: u64) {
+        if log::log_enabled!(target: LOG, log::Level::Debug) {
+            log_missed(&self.shared.name, subject.key);
+        }
+        self.translate(subject, now_ms);
     }
 
     fn translate(&mut self, subject: &Subject<'_>, now_ms: u64) {
@@ -216,4 +219,20 @@ impl Worker {
             crate::format::format_actions(actions.unwrap_or_default(), None),
         );
     }
+}
+
+/// A line for who wants to see every packet that no entry answers.
+#[cold]
+fn log_missed(name: &str, key: &FlowKey) {
+    let packet = FlowKey {
+        in_port: 0,
+        recirc_id: 0,
+        ..*key
+    };
+    log::debug!(
+        target: LOG,
+        "{}: miss upcall:\n{}\n{packet}",
+        name.rsplit('@').next().unwrap_or_default(),
+        crate::format::format_whole(key),
+    );
 }

@@ -231,10 +231,12 @@ impl Filter {
 
     fn takes(&self, flow: &FlowDump) -> bool {
         let wanted = self.flow.as_ref().is_none_or(|m| {
-            let words = flow.key.words().iter().zip(m.key.words()).zip(m.mask.0.words());
+            // What the flow leaves open is no reason against it.
+            let masks = m.mask.0.words().iter().zip(flow.mask.words());
+            let words = flow.key.words().iter().zip(m.key.words()).zip(masks);
             words
                 .into_iter()
-                .all(|((have, want), mask)| (have ^ want) & mask == 0)
+                .all(|((have, want), (mask, counts))| (have ^ want) & mask & counts == 0)
         });
         wanted && !self.none && self.core.is_none_or(|core| core == flow.core)
     }

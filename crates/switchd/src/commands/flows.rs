@@ -33,9 +33,7 @@ pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
 pub(super) fn merged(flows: impl IntoIterator<Item = FlowDump>) -> Vec<FlowDump> {
     let mut all: Vec<FlowDump> = Vec::new();
     for flow in flows {
-        let same = |m: &&mut FlowDump| {
-            m.worker != flow.worker && m.key == flow.key && m.mask == flow.mask && m.actions == flow.actions
-        };
+        let same = |m: &&mut FlowDump| m.worker != flow.worker && m.same_flow(&flow);
         match all.iter_mut().find(same) {
             Some(m) => {
                 m.packets += flow.packets;
