@@ -4,9 +4,11 @@
 //! `ovs-ofctl add-flow` accept.
 
 mod display;
+mod message;
 mod parse;
 mod read;
 mod show;
 
 pub use display::{ActionsText, InstructionsText};
+pub use message::{MessageText, Versions, describe};
 pub use parse::{parse_actions, parse_instructions};

@@ -4,6 +4,7 @@
 //! fraction of the decoded form, and it is read again when the bundle is committed. A bundle that nobody touches for
 //! [`Bundles::expire`]'s idle time is forgotten, and what one connection may keep is bounded.
 
+use super::tally::Tally;
 use crate::bridge::{Bridge, BundleEntry};
 use heddle_openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version, decode};
@@ -64,6 +65,7 @@ struct Bundle {
     opened_by: Box<[u8]>,
     entries: Vec<BundleEntry<Place>>,
     messages: Chunks,
+    tally: Tally,
 }
 
 /// The bundles of one connection.
@@ -71,6 +73,8 @@ struct Bundle {
 pub(super) struct Bundles {
     open: HashMap<u32, Bundle>,
     bytes: usize,
+    /// What was carried out lately.
+    done: Tally,
 }
 
 /// An error and the message that it is about, where that is another than the one at hand.
@@ -114,7 +118,9 @@ impl Bundles {
                 if bundle.flags != c.flags {
                     return Err(ErrorKind::BundleFailedBadFlags.into());
                 }
+                let tally = bundle.tally;
                 commit(cx, bundle)?;
+                self.done = tally;
                 BundleCommand::CommitReply
             }
             BundleCommand::DiscardRequest => {
@@ -152,10 +158,16 @@ impl Bundles {
             return Err(ErrorKind::BundleFailedBadId);
         };
         bundle.touch(cx.now_ms).bytes += whole.len();
+        bundle.tally.count(&add.message);
         let message = bundle.messages.push(whole);
         bundle.entries.push(BundleEntry { xid, message });
         self.bytes += whole.len();
         Ok(())
+    }
+
+    /// What has been carried out since the last call.
+    pub(super) fn take_done(&mut self) -> Tally {
+        std::mem::take(&mut self.done)
     }
 
     /// Forgets bundles that nobody has touched for `idle_ms`; gives the errors that say so, with their transaction ids.
@@ -207,6 +219,7 @@ impl Bundles {
             opened_by: opened_by.into(),
             entries: Vec::new(),
             messages: Chunks::default(),
+            tally: Tally::default(),
         };
         self.open.insert(id, bundle);
         Ok(())

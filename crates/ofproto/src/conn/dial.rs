@@ -125,12 +125,16 @@ async fn dial(
     loop {
         state.send_modify(|s| s.name = "CONNECTING");
         log::info!(target: "rconn", "{name}: connecting...");
-        let outcome = attempt(&manager, &remote, &config, &state, &peer).await;
+        let outcome = tokio::select! {
+            end = attempt(&manager, &remote, &config, &state, &peer) => Some(end),
+            () = manager.reconnect.notified() => None,
+        };
         let was_up = peer.send_replace(None).is_some();
         let error = match outcome {
-            End::Closed => "connection closed by peer".to_owned(),
-            End::Silent => "no response to inactivity probe".to_owned(),
-            End::Io(e) => errno_text(&e),
+            Some(End::Closed) => "connection closed by peer".to_owned(),
+            Some(End::Silent) => "no response to inactivity probe".to_owned(),
+            Some(End::Io(e)) => errno_text(&e),
+            None => "disconnecting".to_owned(),
         };
         if was_up {
             backoff = MIN_BACKOFF;
@@ -171,6 +175,7 @@ async fn attempt(
     serve(
         manager.clone(),
         Kind::Controller,
+        config.target.clone(),
         socket,
         config.probe,
         Some(peer),

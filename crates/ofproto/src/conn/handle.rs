@@ -2,6 +2,7 @@
 
 use super::bundles::{Context, Failure};
 use super::session::{Peer, Sort};
+use super::tally::Tally;
 use super::wishes::INVALID_TTL;
 use crate::bridge::{Bridge, Monitor, Origin};
 use heddle_openflow::message::{
@@ -60,7 +61,10 @@ impl Peer {
             Message::SetPacketInFormat(f) => self.wishes.lock().format = f,
             Message::SetControllerId(id) => self.wishes.lock().controller_id = id,
             Message::BundleControl(c) => {
-                let answer = self.with_bundles(version, |b, cx| b.control(cx, &c, whole))?;
+                let (answer, done) =
+                    self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done()));
+                let answer = answer?;
+                self.flow_mods.lock().note(&done, bridge.now_ms());
                 self.reply(xid, &Message::BundleControl(answer));
             }
             Message::BundleAdd(add) => self.with_bundles(version, |b, cx| b.add(cx, xid, &add, whole))?,
@@ -80,6 +84,9 @@ impl Peer {
             Message::Unsupported(u) => return Err(u.error.kind.into()),
             other => {
                 self.ask(version, xid, &other)?;
+                let mut done = Tally::default();
+                done.count(&other);
+                self.flow_mods.lock().note(&done, bridge.now_ms());
                 if matches!(other, Message::GroupMod(_) | Message::MeterMod(_)) {
                     self.manager.forward(self.id, xid, other);
                 }

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
@@ -53,6 +54,13 @@ impl Drop for Listener {
 }
 
 async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duration>) {
+    /// Callers since the start, by whose number the log tells them apart.
+    static CALLERS: AtomicU64 = AtomicU64::new(0);
+    let method = if acceptor.address().is_some() {
+        "tcp"
+    } else {
+        "unix"
+    };
     let mut opening = Opening::default();
     let mut connections = JoinSet::new();
     loop {
@@ -68,7 +76,8 @@ async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duratio
             Some(opened) = opening.tasks.join_next() => {
                 // A handshake that failed has been logged, and one that was given up says nothing.
                 if let Ok(Ok(socket)) = opened {
-                    connections.spawn(serve(manager.clone(), Kind::Service, socket, probe, None));
+                    let name = format!("{method}#{}", CALLERS.fetch_add(1, Relaxed));
+                    connections.spawn(serve(manager.clone(), Kind::Service, name, socket, probe, None));
                 }
             }
             Some(_) = connections.join_next() => {}

@@ -7,11 +7,14 @@ use heddle_openflow::message::{Message, Role, RoleReason, RoleStatus};
 use heddle_stream::Tls;
 use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
+use tokio::sync::Notify;
 
 /// The connections of one bridge.
 pub struct Manager {
     pub(super) bridge: Arc<Bridge>,
     pub(super) tls: Arc<Tls>,
+    /// Connections to controllers are to end.
+    pub(super) reconnect: Notify,
     shared: Mutex<Shared>,
 }
 
@@ -33,6 +36,7 @@ impl Manager {
         let manager = Arc::new(Self {
             bridge,
             tls,
+            reconnect: Notify::new(),
             shared: Mutex::default(),
         });
         let sink: Arc<dyn EventSink> = manager.clone();
@@ -128,6 +132,11 @@ impl EventSink for Manager {
         for p in self.peers() {
             p.events(events);
         }
+    }
+
+    fn reconnect(&self) {
+        // Those that wait for their next attempt will make it.
+        self.reconnect.notify_waiters();
     }
 
     fn tick(&self, now_ms: u64) {

@@ -21,6 +21,7 @@ mod monitors;
 mod parts;
 mod session;
 mod stream;
+mod tally;
 mod tell;
 mod wishes;
 

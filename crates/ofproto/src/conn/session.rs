@@ -8,8 +8,10 @@ use super::Manager;
 use super::bundles::Bundles;
 use super::monitors::Monitors;
 use super::parts::Parts;
+use super::tally::FlowMods;
 use super::wishes::Wishes;
 use heddle_openflow::message::{AsyncConfig, AsyncType, Hello, Message, PacketInReason, Role};
+use heddle_openflow::text::{Versions, describe};
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -46,18 +48,40 @@ pub(super) struct Outgoing {
 
 pub(super) struct Peer {
     pub(super) id: u64,
+    /// What the log calls the connection.
+    name: String,
     pub(super) kind: Kind,
     pub(super) manager: Arc<Manager>,
     pub(super) wishes: Mutex<Wishes>,
     pub(super) monitors: Mutex<Monitors>,
     pub(super) bundles: Mutex<Bundles>,
     pub(super) parts: Mutex<Parts>,
+    pub(super) flow_mods: Mutex<FlowMods>,
     queue: mpsc::UnboundedSender<Outgoing>,
     backlog: AtomicUsize,
     pub(super) packet_ins: AtomicUsize,
     /// Bytes of flow updates that wait.
     pub(super) updates: AtomicUsize,
     open: AtomicBool,
+}
+
+/// The log's module for what is said on connections.
+const LOG: &str = "vconn";
+
+/// Which versions a side speaks, by the bits of its bitmap.
+struct Supported(u32);
+
+impl std::fmt::Display for Supported {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (bits, highest) = (self.0 & !1, self.0.checked_ilog2().unwrap_or(0));
+        match bits.count_ones() {
+            0 => f.write_str("no versions"),
+            1 => write!(f, "version {highest:#04x}"),
+            // All from the first on.
+            n if n == highest => write!(f, "version {highest:#04x} and earlier"),
+            _ => write!(f, "versions {}", Versions(bits)),
+        }
+    }
 }
 
 /// What a connection is to do after a message.
@@ -68,15 +92,21 @@ pub(super) enum Next {
 }
 
 impl Peer {
-    pub(super) fn new(manager: Arc<Manager>, kind: Kind) -> (Arc<Self>, mpsc::UnboundedReceiver<Outgoing>) {
+    pub(super) fn new(
+        manager: Arc<Manager>,
+        kind: Kind,
+        name: String,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Outgoing>) {
         let (queue, outgoing) = mpsc::unbounded_channel();
         let peer = Arc::new(Self {
             id: manager.next_id(),
+            name,
             kind,
             wishes: Mutex::new(Wishes::new(kind)),
             monitors: Mutex::default(),
             bundles: Mutex::default(),
             parts: Mutex::default(),
+            flow_mods: Mutex::default(),
             queue,
             backlog: AtomicUsize::new(0),
             packet_ins: AtomicUsize::new(0),
@@ -103,6 +133,7 @@ impl Peer {
     /// The connection has ended.
     pub(super) fn close(&self) {
         self.open.store(false, Ordering::Relaxed);
+        self.report_flow_mods(self.manager.bridge.now_ms(), true);
         self.forget_monitors();
         self.manager.update_miss();
     }
@@ -120,6 +151,13 @@ impl Peer {
                     self.resume_monitors();
                 }
             }
+        }
+    }
+
+    /// Tells of the flow mods that have come, if it is time to.
+    pub(super) fn report_flow_mods(&self, now_ms: u64, end: bool) {
+        if let Some(text) = self.flow_mods.lock().report(now_ms, end) {
+            log::info!(target: "connmgr", "{}<->{}: {text}", self.manager.bridge.name, self.name);
         }
     }
 
@@ -173,6 +211,9 @@ impl Peer {
     }
 
     fn push(&self, bytes: Vec<u8>, sort: Sort) {
+        if log::log_enabled!(target: LOG, log::Level::Debug) {
+            self.log("sent (Success)", &bytes, &DecodeContext::default());
+        }
         let waiting = self.backlog.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > MAX_BACKLOG {
             self.open.store(false, Ordering::Relaxed);
@@ -190,8 +231,19 @@ impl Peer {
         let _ = self.queue.send(Outgoing { bytes, sort });
     }
 
+    /// A line for who wants to see what is said.
+    #[cold]
+    fn log(&self, what: &str, bytes: &[u8], context: &DecodeContext) {
+        let _scope = self.manager.bridge.tlv_scope();
+        log::debug!(target: LOG, per_min = 600, burst = 600; "{}: {what}: {}", self.name, describe(bytes, context));
+    }
+
     /// Takes one whole message.
     pub(super) fn receive(&self, bytes: &[u8]) -> Next {
+        if log::log_enabled!(target: LOG, log::Level::Debug) {
+            let context = self.wishes.lock().decode.clone();
+            self.log("received", bytes, &context);
+        }
         let Some(header) = Header::parse(bytes) else {
             return Next::Close;
         };
@@ -237,6 +289,8 @@ impl Peer {
             self.send_error(highest, header.xid, &error);
             return Next::Close;
         };
+        log::debug!(target: LOG, "{}: negotiated OpenFlow version {:#04x} (we support {}, peer supports {})",
+            self.name, version.wire(), Supported(ours), Supported(theirs));
         {
             let mut w = self.wishes.lock();
             w.version = Some(version);

@@ -28,10 +28,11 @@ pub(super) enum End {
     Io(std::io::Error),
 }
 
-/// Serves one connection until it ends. `up` becomes true when the version is negotiated.
+/// Serves one connection, which the log calls `name`, until it ends. `up` becomes true when the version is negotiated.
 pub(super) async fn serve<S>(
     manager: Arc<Manager>,
     kind: Kind,
+    name: String,
     socket: S,
     probe: Option<Duration>,
     up: Option<&watch::Sender<Option<Arc<Peer>>>>,
@@ -39,7 +40,7 @@ pub(super) async fn serve<S>(
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let (peer, mut outgoing) = Peer::new(manager, kind);
+    let (peer, mut outgoing) = Peer::new(manager, kind, name);
     let (reader, mut writer) = tokio::io::split(socket);
     let _guard = Closer(peer.clone());
     peer.greet();

@@ -198,6 +198,7 @@ impl Peer {
 
     /// Time passes: says what the peer began and did not go on with.
     pub(super) fn tick(&self, now_ms: u64, bundle_idle_ms: u64) {
+        self.report_flow_mods(now_ms, false);
         let Some(version) = self.version() else { return };
         let mut late = self.bundles.lock().expire(now_ms, bundle_idle_ms);
         late.append(&mut self.parts.lock().expire(now_ms));

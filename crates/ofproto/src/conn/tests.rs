@@ -37,7 +37,7 @@ fn manager(versions: &[Version]) -> (Arc<Ofproto>, Arc<Manager>) {
 impl Client {
     fn connect(m: &Arc<Manager>, kind: Kind) -> Self {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        tokio::spawn(stream::serve(m.clone(), kind, theirs, None, None));
+        tokio::spawn(stream::serve(m.clone(), kind, "test".into(), theirs, None, None));
         Self {
             socket: ours,
             buffer: Vec::new(),

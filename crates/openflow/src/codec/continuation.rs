@@ -42,7 +42,7 @@ pub fn encode_continuation(version: Version, c: &Continuation) -> Result<Vec<u8>
         out.put(body);
         property::finish(out, start);
     };
-    aligned(&mut out, BRIDGE, &c.bridge);
+    property::put(&mut out, BRIDGE, &c.bridge);
     // From the top down.
     for (value, n_bits) in c.stack.iter().rev() {
         let n = usize::from(n_bits.div_ceil(8));
@@ -141,7 +141,7 @@ pub fn decode_continuation(version: Version, bytes: &[u8]) -> Result<Continuatio
         };
         match p.standard()? {
             BRIDGE => {
-                c.bridge = p.nested()?.try_into().map_err(|_| ErrorKind::BadPropertyBadLen)?;
+                c.bridge = p.body.try_into().map_err(|_| ErrorKind::BadPropertyBadLen)?;
             }
             STACK => {
                 if p.body.is_empty() || p.body.len() > MAX_VALUE {

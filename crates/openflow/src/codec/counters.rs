@@ -80,13 +80,13 @@ pub(super) fn put_port(version: Version, s: &PortStats, out: &mut Vec<u8>) {
     out.zeros(4);
     ethernet.into_iter().for_each(|v| out.u64(v));
     property::finish(out, prop);
-    // The array's length is a byte, and so is that of each name.
+    // The length of each name is a byte.
     for chunk in s.custom.chunks(usize::from(u8::MAX)) {
         let prop = property::begin(out, 0xffff);
         out.u32(INTEL);
         out.u32(INTEL_CUSTOM);
-        out.u8(u8::try_from(chunk.len()).expect("chunks of 255"));
-        out.zeros(3);
+        out.zeros(2);
+        out.u16(u16::try_from(chunk.len()).expect("chunks of 255"));
         for (name, value) in chunk {
             let len = name.len().min(u8::MAX.into());
             out.u8(u8::try_from(len).expect("at most 255"));
@@ -150,8 +150,8 @@ pub(super) fn pull_port(version: Version, r: &mut Reader<'_>) -> Result<PortStat
             None if p.ty == ETHERNET => pull_ethernet(&mut s, &mut Reader(p.nested()?))?,
             Some((INTEL, INTEL_CUSTOM)) => {
                 let mut b = Reader(p.body);
-                let n = b.u8()?;
-                b.skip(3)?;
+                b.skip(2)?;
+                let n = b.u16()?;
                 for _ in 0..n {
                     let len = b.u8()?;
                     let name = String::from_utf8_lossy(b.bytes(len.into())?).into_owned();

@@ -56,7 +56,7 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
         .filter(|m| m[0] == version.wire())
         .cloned()
         .collect();
-    let (peer, outgoing) = Peer::new(manager, Kind::Service);
+    let (peer, outgoing) = Peer::new(manager, Kind::Service, "fuzz".into());
     let mut wire = Wire { peer, outgoing };
     let bitmap = Some(version.bit());
     wire.say(version, 1, &Message::Hello(Hello { bitmap }));

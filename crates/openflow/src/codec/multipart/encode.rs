@@ -138,6 +138,19 @@ impl FlowStatsWriter {
     }
 }
 
+/// One answer holds many flows: a line about each that is left out would be too many.
+fn warn_of_long_flow() {
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    static SEEN: AtomicU64 = AtomicU64::new(0);
+    let seen = SEEN.fetch_add(1, Relaxed) + 1;
+    if seen.is_power_of_two() {
+        log::warn!(
+            target: "ofp_flow",
+            "Flow exceeded the maximum flow statistics reply size and was excluded from the response set ({seen} so far)"
+        );
+    }
+}
+
 /// A kind that exists since a version.
 fn since(version: Version, first: Version, ty: u16, what: &'static str) -> Result<Kind, EncodeError> {
     if version >= first {
@@ -269,7 +282,12 @@ pub(in crate::codec) fn encode_reply(
         MpReply::Desc(_) => Kind::Of(ty::DESC),
         MpReply::Flow { nxm, flows } => {
             let mut w = FlowStatsWriter::new(version, xid, *nxm);
-            flows.iter().try_for_each(|f| w.push(f))?;
+            for f in flows {
+                match w.push(f) {
+                    Err(EncodeError::TooLong(_)) => warn_of_long_flow(),
+                    pushed => pushed?,
+                }
+            }
             return Ok(w.finish());
         }
         MpReply::Aggregate { nxm: true, .. } if v10 => Kind::Nx(nx::AGGREGATE),
