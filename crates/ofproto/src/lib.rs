@@ -7,7 +7,9 @@
 
 pub mod bridge;
 pub mod conn;
+pub mod coverage;
 pub mod event;
+pub mod features;
 pub mod group;
 pub mod mac;
 pub mod model;

@@ -8,6 +8,7 @@
 //!
 //! **Threads.** Everything is read by workers without locks.
 
+use crate::features::Features;
 use heddle_classifier::Classifier;
 use heddle_datapath::{Credit, Generations, PortNo};
 use heddle_flow::Match;
@@ -131,6 +132,23 @@ impl Rule {
             }
         }
     }
+    /// When it last had a packet, or else came to be. A rule that took another's place goes on from when that was used.
+    pub(crate) fn used_ms(&self) -> u64 {
+        match self.stats.seen().used_ms.load(Relaxed) {
+            0 => self.created_ms,
+            used => used,
+        }
+    }
+    /// Counters for a rule that takes its place: its own, or with `reset` new ones, which know no more than when it was used.
+    pub(crate) fn heir(&self, reset: bool) -> LazyStats {
+        let stats = if reset {
+            Arc::default()
+        } else {
+            self.stats.counted()
+        };
+        stats.used_ms.fetch_max(self.used_ms(), Relaxed);
+        LazyStats::of(stats)
+    }
     /// Its match in the wide form.
     pub fn wide_match(&self) -> Match {
         self.matches.expand()
@@ -246,6 +264,8 @@ pub struct Bundle {
     pub priority_tags: PriorityTags,
     /// Protected ports do not talk to each other.
     pub protected: bool,
+    /// By queue: DSCP (six bits) of IP packets that leave by it.
+    pub queue_dscp: Vec<(u32, u8)>,
     /// Members, as OpenFlow ports.
     pub ports: Vec<OfPort>,
 }
@@ -418,6 +438,8 @@ pub struct BridgeView {
     pub miss_to_controller: bool,
     /// What becomes of fragments.
     pub frags: Fragments,
+    /// What of the datapath's features translation makes use of.
+    pub features: Features,
     /// Controllers are configured: buckets that watch them are live.
     pub has_controllers: bool,
     /// The bridge itself, which learns.

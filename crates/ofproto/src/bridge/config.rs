@@ -117,6 +117,8 @@ pub struct BundleConfig {
     pub priority_tags: PriorityTags,
     /// Protected.
     pub protected: bool,
+    /// By queue: DSCP (six bits) of IP packets that leave by it.
+    pub queue_dscp: Vec<(u32, u8)>,
 }
 
 /// Where an interface's packets go.

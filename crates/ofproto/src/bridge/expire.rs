@@ -22,11 +22,7 @@ pub(super) fn deadline_ms(rule: &Rule) -> u64 {
         }
     };
     let (idle, hard) = (rule.idle_timeout.load(Relaxed), rule.hard_timeout.load(Relaxed));
-    after(last_used_ms(rule), idle).min(after(rule.modified_ms.load(Relaxed), hard))
-}
-
-fn last_used_ms(rule: &Rule) -> u64 {
-    rule.stats.seen().used_ms.load(Relaxed).max(rule.created_ms)
+    after(rule.used_ms(), idle).min(after(rule.modified_ms.load(Relaxed), hard))
 }
 
 fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
@@ -34,7 +30,7 @@ fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
     let (idle, hard) = (rule.idle_timeout.load(Relaxed), rule.hard_timeout.load(Relaxed));
     if over(rule.modified_ms.load(Relaxed), hard) {
         Some(FlowRemovedReason::HardTimeout)
-    } else if over(last_used_ms(rule), idle) {
+    } else if over(rule.used_ms(), idle) {
         Some(FlowRemovedReason::IdleTimeout)
     } else {
         None

@@ -162,7 +162,6 @@ impl Change<'_> {
         }
         let now = self.bridge.now_ms();
         let reset = fm.flags.contains(FlowModFlags::RESET_COUNTS) || version <= Version::V11;
-        let kept = old.as_ref().filter(|_| !reset);
         let rule = Rule {
             table,
             priority: fm.priority,
@@ -177,7 +176,9 @@ impl Change<'_> {
             modified_ms: now.into(),
             born: self.version,
             hidden: false,
-            stats: kept.map_or_else(LazyStats::default, |e| LazyStats::of(e.data.stats.counted())),
+            stats: old
+                .as_ref()
+                .map_or_else(LazyStats::default, |e| e.data.heir(reset)),
         };
         if let Some(old) = &old {
             self.unlink(old);
@@ -221,11 +222,7 @@ impl Change<'_> {
                 modified_ms: now.into(),
                 born: old.born,
                 hidden: false,
-                stats: if reset {
-                    LazyStats::default()
-                } else {
-                    LazyStats::of(old.stats.counted())
-                },
+                stats: old.heir(reset),
             };
             self.unlink(e);
             let new = self.link(rule, e.priority).data.clone();

@@ -45,6 +45,7 @@ pub use expire::Ticked;
 pub(crate) use learn::Learned;
 pub use monitor::Monitor;
 
+use crate::features::Features;
 use crate::group::Group;
 use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
@@ -117,6 +118,9 @@ pub trait EventSink: Send + Sync {
 
     /// Time passes.
     fn tick(&self, _now_ms: u64) {}
+
+    /// Controllers that are connected are to be called anew.
+    fn reconnect(&self) {}
 }
 
 /// A bridge.
@@ -169,6 +173,7 @@ pub(crate) struct State {
     /// Controllers that decide about misses by OpenFlow 1.0 to 1.2's rules are connected.
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
+    pub(crate) features: Features,
 }
 
 impl Bridge {
@@ -203,6 +208,7 @@ impl Bridge {
                 mirrored: mirrors::Counters::default(),
                 miss_to_controller: false,
                 frag_flags: 0,
+                features: Features::default(),
             }),
             order: Mutex::new(()),
             monitors: AtomicUsize::new(0),
@@ -229,6 +235,11 @@ impl Bridge {
         for sink in self.sinks() {
             sink.events(events);
         }
+    }
+
+    /// Ends the connections to configured controllers, which are then called again.
+    pub fn reconnect_controllers(&self) {
+        self.sinks().iter().for_each(|s| s.reconnect());
     }
 
     fn sinks(&self) -> Vec<Arc<dyn EventSink>> {
@@ -267,6 +278,17 @@ impl Bridge {
         if changed {
             self.republish();
         }
+    }
+
+    /// What of the datapath's features translation makes use of.
+    pub fn used_features(&self) -> Features {
+        self.state.lock().features.clone()
+    }
+
+    /// Has translation make use of these features. Whoever does that empties the caches, as for other things that no packet decides.
+    pub fn use_features(&self, features: Features) {
+        self.state.lock().features = features;
+        self.republish();
     }
 
     /// The versions of OpenFlow that it speaks.

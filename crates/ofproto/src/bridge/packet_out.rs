@@ -78,6 +78,7 @@ impl Bridge {
             bridge: self.id,
             key: &prepared.injected.key,
             actions: &po.actions,
+            len: prepared.injected.packet.len(),
             now_ms: prepared.now_ms,
             version,
         };
@@ -107,7 +108,8 @@ impl Bridge {
             now_ms: self.now_ms(),
         };
         let pipeline = of.pipeline();
-        let outcome = pipeline.resume(&frozen, &key, prepared.now_ms, &mut prepared.translation);
+        let (len, now_ms) = (prepared.injected.packet.len(), prepared.now_ms);
+        let outcome = pipeline.resume(&frozen, &key, len, now_ms, &mut prepared.translation);
         if outcome.is_none_or(|o| o.error == Some(xlate::XlateError::BridgeNotFound)) {
             return Err(ErrorKind::ResumeStale);
         }

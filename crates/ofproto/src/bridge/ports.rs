@@ -215,6 +215,7 @@ impl Bridge {
             vlan_limit: vlan_limit(&state),
             miss_to_controller: state.miss_to_controller,
             frags: Fragments::from_flags(state.frag_flags),
+            features: state.features.clone(),
             has_controllers: config.has_controllers,
             control: Arc::downgrade(self),
         }
@@ -246,6 +247,7 @@ fn bundle_view(b: &BundleConfig) -> Bundle {
         },
         priority_tags: b.priority_tags,
         protected: b.protected,
+        queue_dscp: b.queue_dscp.clone(),
         ports: Vec::new(),
     }
 }

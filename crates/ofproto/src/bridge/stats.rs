@@ -232,7 +232,6 @@ fn check_table(t: u8) -> Result<(), ErrorKind> {
 fn one_flow(version: Version, rule: &Rule, now: u64) -> FlowStats {
     let (duration_sec, duration_nsec) = age(now, rule.created_ms);
     let (packet_count, byte_count) = counts(rule.stats.seen());
-    let used = rule.stats.seen().used_ms.load(Relaxed).max(rule.created_ms);
     let mut flags = FlowModFlags::from_bits_truncate(rule.flags);
     if version < Version::V13 {
         // OpenFlow before 1.3 has no room for them in statistics.
@@ -247,7 +246,7 @@ fn one_flow(version: Version, rule: &Rule, now: u64) -> FlowStats {
         duration_nsec,
         idle_timeout: rule.idle_timeout.load(Relaxed),
         hard_timeout: rule.hard_timeout.load(Relaxed),
-        idle_age: Some(seconds(now, used)),
+        idle_age: Some(seconds(now, rule.used_ms())),
         hard_age: Some(seconds(now, rule.modified_ms.load(Relaxed))),
         flags,
         importance: rule.importance,

@@ -1,6 +1,7 @@
 //! Ageing, flushing, listing: what the control side does.
 
 use super::{MacKey, MacTable};
+use crate::coverage::MAC_EXPIRED;
 use heddle_openflow::Port;
 use std::collections::HashSet;
 
@@ -23,12 +24,14 @@ impl MacTable {
         if now_ms >= limit_ms {
             for key in inner.older_than(now_ms - limit_ms) {
                 inner.stats.expired += 1;
+                MAC_EXPIRED.count();
                 self.drop_entry(&mut inner, key);
             }
         }
         while inner.len() > inner.config.max_entries {
             let Some(victim) = inner.victim() else { break };
             inner.stats.expired += 1;
+            MAC_EXPIRED.count();
             self.drop_entry(&mut inner, victim);
         }
     }

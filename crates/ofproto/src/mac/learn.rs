@@ -3,6 +3,7 @@
 use super::index::Entry;
 use super::lru::Inner;
 use super::{MacKey, MacTable};
+use crate::coverage;
 use heddle_openflow::Port;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -77,6 +78,7 @@ impl MacTable {
                 match inner.victim() {
                     Some(victim) => {
                         inner.stats.evicted += 1;
+                        coverage::MAC_EVICTED.count();
                         self.drop_entry(inner, victim);
                     }
                     // Nothing but static entries.
@@ -84,11 +86,15 @@ impl MacTable {
                 }
             }
             inner.stats.learned += 1;
+            coverage::MAC_LEARNED.count();
             self.add_entry(inner, l.key, l.port, false, l.now_ms);
             self.note_gratuitous_arp(inner, l);
             return Learned::New;
         };
         if node.is_static {
+            if node.entry.port() != l.port {
+                coverage::MAC_STATIC_NONE_MOVE.count();
+            }
             return Learned::Refused;
         }
         let (locked, old) = (l.now_ms < node.grat_arp_lock_ms, node.entry.port());
@@ -102,6 +108,7 @@ impl MacTable {
             return Learned::Same;
         }
         inner.stats.moved += 1;
+        coverage::MAC_MOVED.count();
         self.generations.bump(self.slot(l.key));
         Learned::Moved
     }
@@ -148,6 +155,7 @@ impl MacTable {
             && let Some(victim) = inner.victim()
         {
             inner.stats.evicted += 1;
+            coverage::MAC_EVICTED.count();
             self.drop_entry(&mut inner, victim);
         }
         self.add_entry(&mut inner, key, port, true, now_ms);

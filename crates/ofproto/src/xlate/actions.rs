@@ -6,6 +6,7 @@ use super::mpls::lse;
 use super::report::{Kind, hex};
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
+use crate::features::Feature;
 use crate::versioned::LATEST;
 use heddle_datapath::action::DropReason;
 use heddle_flow::Vlan;
@@ -85,7 +86,7 @@ impl Ctx<'_> {
             let last = last && i + 1 == steps.len() && self.action_set.is_empty();
             self.report_step(step);
             let go = match step {
-                Step::Action(Action::CheckPktLarger(c)) => {
+                Step::Action(Action::CheckPktLarger(c)) if self.bridge.features.has(Feature::CheckPktLen) => {
                     // Runs the rest of the list, twice.
                     self.check_pkt_larger(c, &steps[i + 1..]);
                     break;
@@ -242,8 +243,8 @@ impl Ctx<'_> {
             Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
             // Samples are for IPFIX exporters, of which none is configured.
             Action::Sample(_) => {}
-            // Taken apart before.
-            Action::CheckPktLarger(_) => {}
+            // Else it is taken apart before.
+            Action::CheckPktLarger(c) => self.check_this_packet(c),
             Action::DeleteField(field) => self.delete_field(*field),
             Action::Encap(e) => self.encap(e),
             Action::Decap(ty) => {

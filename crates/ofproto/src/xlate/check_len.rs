@@ -9,6 +9,13 @@ use heddle_flow::FieldValue;
 use heddle_openflow::action::CheckPktLarger;
 
 impl Ctx<'_> {
+    /// Where the datapath does not choose, for the packet at hand alone.
+    pub(super) fn check_this_packet(&mut self, c: &CheckPktLarger) {
+        let longer = self.packet_len.is_some_and(|len| len > usize::from(c.pkt_len));
+        c.dst.set(&mut self.flow, FieldValue::from_u64(longer.into()));
+        self.slow();
+    }
+
     pub(super) fn check_pkt_larger(&mut self, c: &CheckPktLarger, rest: &[Step<'_>]) {
         self.commit();
         let (stack, set) = (self.stack.clone(), self.action_set.clone());

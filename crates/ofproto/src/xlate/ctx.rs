@@ -87,6 +87,8 @@ pub(crate) struct Ctx<'w> {
 
     /// There is a packet: log what is odd, learn.
     pub(super) has_packet: bool,
+    /// How long it is.
+    pub(super) packet_len: Option<usize>,
     pub(super) learn: bool,
     pub(super) now_ms: u64,
     pub(super) report: Option<&'w mut Report>,

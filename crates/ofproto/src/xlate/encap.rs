@@ -8,6 +8,7 @@ use super::limits::XlateError;
 use super::mask::{eth, is_mpls};
 use super::mpls::{clear_l3, count, lse, pop, push};
 use super::report::Kind;
+use crate::features::Feature;
 use heddle_datapath::action::Action as DpAction;
 use heddle_flow::{FlowKey, Nsh, packet_type};
 use heddle_openflow::action::{Encap, EncapProperty};
@@ -131,6 +132,9 @@ impl Ctx<'_> {
             self.too_many_labels("an encap MPLS action", "would have");
             return None;
         }
+        if !self.bridge.features.has(Feature::AddMpls) {
+            self.slow();
+        }
         let ethertype = (ty & 0xffff) as u16;
         if n == 0 {
             let label = if self.flow.dl_type == eth::IPV6 { 2 } else { 0 };
@@ -198,6 +202,9 @@ impl Ctx<'_> {
             ethertype => ethertype,
         };
         if pop(&mut self.flow, n, behind, Some(&mut self.wc)) {
+            if !self.bridge.features.has(Feature::AddMpls) {
+                self.slow();
+            }
             self.flow.packet_type = ty;
             self.pending = Some(Pending::Decap);
             return n == 1;

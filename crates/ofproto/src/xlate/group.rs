@@ -4,7 +4,9 @@ use super::actions::Step;
 use super::ctx::{Ctx, key_port, of_port};
 use super::limits::XlateError;
 use super::report::Kind;
+use crate::features::Feature;
 use crate::group::{Group, GroupBucket, Method};
+use heddle_datapath::action::HashAlg;
 use heddle_flow::{FieldValue, hash};
 use heddle_openflow::Port;
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupType};
@@ -198,12 +200,16 @@ impl Ctx<'_> {
     fn by_dp_hash<'g>(
         &mut self,
         group: &'g Group,
-        alg: heddle_datapath::action::HashAlg,
+        alg: HashAlg,
         basis: u32,
         map: &[u16],
     ) -> Option<&'g GroupBucket> {
         // No hash is zero, so that the test needs no bits of the mask.
         if self.flow.dp_hash == 0 {
+            let alg = match self.bridge.features.number(Feature::MaxHashAlg) {
+                0 => HashAlg::L4,
+                _ => alg,
+            };
             self.freeze_for_hash(alg, basis);
             return None;
         }

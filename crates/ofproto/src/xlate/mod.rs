@@ -89,6 +89,7 @@ impl Pipeline {
     /// Replaces the configuration. Cached translations of the old one die on their next check.
     pub fn publish(&self, world: World) {
         self.world.store(Arc::new(world));
+        crate::coverage::REV_RECONFIGURE.count();
         self.generations.bump(World::CONFIG_SLOT);
     }
     /// The configuration in force.
@@ -122,7 +123,7 @@ impl Pipeline {
         let input = run::Input {
             key: out.key,
             in_port: out.key.in_port,
-            has_packet: true,
+            packet_len: Some(out.len),
             learn: true,
             now_ms: out.now_ms,
             start: run::Start::Actions(out.actions),
@@ -148,7 +149,7 @@ impl Translate for Pipeline {
             let input = run::Input {
                 key: request.key,
                 in_port: run::key_port(*of_port),
-                has_packet: request.packet.is_some(),
+                packet_len: request.packet.map(heddle_packet::Packet::len),
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
                 start,
@@ -161,7 +162,7 @@ impl Translate for Pipeline {
                 error,
                 Some(XlateError::RecursionTooDeep | XlateError::TooManyResubmits)
             );
-            if in_circles && input.has_packet {
+            if in_circles && input.packet_len.is_some() {
                 log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
                     crate::trace::explain(self, &world, bridge, &input)
                 });

@@ -7,6 +7,7 @@ use super::ctx::Ctx;
 use super::limits::XlateError;
 use super::mask::{eth, is_ip_any, is_mpls};
 use super::report::Kind;
+use crate::features::Feature;
 use heddle_flow::{FlowKey, FlowMask, Nsh, key::N_MPLS};
 
 /// Bits of a label stack entry (RFC 3032, 2.1).
@@ -119,7 +120,7 @@ impl Ctx<'_> {
     pub(super) fn pop_mpls(&mut self, ethertype: u16) {
         let n = count(&self.flow, Some(&mut self.wc));
         if pop(&mut self.flow, n, ethertype, Some(&mut self.wc)) {
-            self.was_mpls |= !is_mpls(ethertype);
+            self.was_mpls |= !is_mpls(ethertype) && self.bridge.features.has(Feature::Recirc);
         } else if n >= N_MPLS {
             self.too_many_labels("an MPLS pop action", "has");
             self.out.actions.clear();

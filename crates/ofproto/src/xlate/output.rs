@@ -1,14 +1,19 @@
 //! Output actions.
 
 use super::ctx::{Ctx, key_port, of_port};
+use super::mask::is_ip_any;
 use super::report::Kind;
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
+use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
 use heddle_datapath::action::{Action as DpAction, DropReason};
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
+
+/// The bits of an IP header's second byte that are DSCP (RFC 2474).
+const DSCP_MASK: u8 = 0xfc;
 
 impl Ctx<'_> {
     /// `output:port`. `may_packet_in` counts for TABLE only.
@@ -70,6 +75,7 @@ impl Ctx<'_> {
         }
         self.emit(DpAction::Trunc(max_len));
         self.output_to(to, last);
+        self.slow_without_trunc();
     }
 
     /// `output:reg0[0..15]`: the number is in its 16-bit form.
@@ -126,15 +132,41 @@ impl Ctx<'_> {
                 self.warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
             }
             Binding::Datapath(no) => {
+                let tos = self.flow.nw_tos;
+                self.mark_for_queue(port);
                 self.commit();
+                self.flow.nw_tos = tos;
                 if !matches!(self.mirror_snaplen, 0 | u16::MAX) {
                     self.emit(DpAction::Trunc(self.mirror_snaplen.into()));
+                    self.slow_without_trunc();
                 }
                 self.emit(DpAction::Output(*no));
                 self.mirror_egress(port.bundle);
             }
             Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),
             Binding::Patch(None) | Binding::Unbound => self.drop_hint = Some(DropReason::NoPort),
+        }
+    }
+
+    fn slow_without_trunc(&mut self) {
+        if !self.bridge.features.has(Feature::Trunc) {
+            self.slow();
+        }
+    }
+
+    /// Gives an IP packet the DSCP of its queue on a port (`Queue.dscp`).
+    fn mark_for_queue(&mut self, port: &PortView) {
+        let bundle = self.bridge.bundles.get(port.bundle);
+        let Some(queues) = bundle.map(|b| &b.queue_dscp).filter(|q| !q.is_empty()) else {
+            return;
+        };
+        self.wc.0.skb_priority = u32::MAX;
+        let own = queues.iter().find(|(queue, _)| *queue == self.flow.skb_priority);
+        if let Some((_, dscp)) = own
+            && is_ip_any(&self.flow)
+        {
+            self.wc.0.nw_tos |= DSCP_MASK;
+            self.flow.nw_tos = self.flow.nw_tos & !DSCP_MASK | dscp << 2;
         }
     }
 

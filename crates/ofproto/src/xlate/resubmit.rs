@@ -5,6 +5,7 @@ use super::ctx::Ctx;
 use super::limits::MAX_DEPTH;
 use super::mask::{eth, is_ip_any};
 use super::table::{Found, OnMiss};
+use crate::features::Feature;
 use heddle_flow::FlowKey;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
@@ -108,6 +109,10 @@ impl Ctx<'_> {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
         if in_clone {
             self.commit();
+            if !self.bridge.features.has(Feature::Clone) {
+                self.report_error(|| "Failed to compose clone action".to_owned());
+                return;
+            }
         }
         let (base, at) = (self.base, self.out.actions.len());
         let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);

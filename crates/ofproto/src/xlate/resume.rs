@@ -91,6 +91,7 @@ impl Pipeline {
         &self,
         frozen: &Frozen,
         key: &FlowKey,
+        len: usize,
         now_ms: u64,
         out: &mut Translation,
     ) -> Option<Outcome> {
@@ -102,7 +103,7 @@ impl Pipeline {
         let input = run::Input {
             key,
             in_port: key.in_port,
-            has_packet: true,
+            packet_len: Some(len),
             learn: true,
             now_ms,
             start: Start::Thaw {

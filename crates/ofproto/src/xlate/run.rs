@@ -29,6 +29,8 @@ pub struct PacketOut<'a> {
     pub key: &'a FlowKey,
     /// What to do with it.
     pub actions: &'a [Action],
+    /// The packet's length.
+    pub len: usize,
     /// Coarse clock, ms.
     pub now_ms: u64,
     /// The version of the bridge's rules to look at; `None`: the current one.
@@ -57,8 +59,8 @@ pub(crate) struct Input<'a> {
     pub(crate) key: &'a FlowKey,
     /// OpenFlow input port, in the key's form.
     pub(crate) in_port: u32,
-    /// There is a packet: what is odd is logged.
-    pub(crate) has_packet: bool,
+    /// The packet's length, if there is a packet: what is odd is logged.
+    pub(crate) packet_len: Option<usize>,
     /// MAC addresses are learned.
     pub(crate) learn: bool,
     /// Coarse clock, ms.
@@ -206,7 +208,8 @@ fn once<'w, R>(
         in_packet_out: input.packet_out,
         mirrored: 0,
         mirror_snaplen: 0,
-        has_packet: input.has_packet,
+        has_packet: input.packet_len.is_some(),
+        packet_len: input.packet_len,
         learn: input.learn,
         now_ms: input.now_ms,
         report,

@@ -10,6 +10,8 @@ use crate::unixctl::Reply;
 /// A version of the rules that shows every rule that has not been removed.
 const NEWEST: u64 = u64::MAX - 1;
 
+const NO_SNOOPING: &str = "multicast snooping is disabled";
+
 pub(super) fn register(c: &Commands<'_>) {
     c.add("ofproto/list", "", (0, 0), |s, _| {
         Ok(s.ofproto
@@ -26,12 +28,37 @@ pub(super) fn register(c: &Commands<'_>) {
         (1, 2),
         dump_flows,
     );
+    c.add("bridge/reconnect", "[bridge]", (0, 1), |s, args| {
+        let bridges = match args.first() {
+            Some(name) => vec![bridge_named(s, name, "Unknown bridge")?],
+            None => s.ofproto.bridges(),
+        };
+        bridges.iter().for_each(|b| b.reconnect_controllers());
+        Ok(String::new())
+    });
+    // Groups are not listened for: there are none to show or to forget.
+    c.add("mdb/show", "bridge", (1, 1), |s, args| {
+        bridge_named(s, args.first().copied().unwrap_or_default(), "no such bridge")?;
+        Err(NO_SNOOPING.into())
+    });
+    c.add("mdb/flush", "[bridge]", (0, 1), |s, args| match args.first() {
+        Some(name) => {
+            bridge_named(s, name, "no such bridge")?;
+            Err(NO_SNOOPING.into())
+        }
+        None => Ok("table successfully flushed".into()),
+    });
 }
 
 /// All flows of a bridge, also those that the switch made itself.
 fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
     let name = args.last().copied().unwrap_or_default();
     let bridge = bridge_named(switch, name, "Unknown bridge")?;
+    // No device forwards by itself here.
+    let offloaded = match args {
+        ["--offload-stats", _] => "n_offload_packets=0, n_offload_bytes=0, ",
+        _ => "",
+    };
     let _scope = bridge.tlv_scope();
     switch.datapath.flush_stats();
     let now = switch.clock.now_ms();
@@ -49,7 +76,7 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
             }
             let _ = writeln!(
                 out,
-                "duration={}s, n_packets={}, n_bytes={}, {},actions={}",
+                "duration={}s, n_packets={}, n_bytes={}, {offloaded}{},actions={}",
                 now.saturating_sub(rule.created_ms) / 1000,
                 rule.stats.seen().packets.load(Relaxed),
                 rule.stats.seen().bytes.load(Relaxed),

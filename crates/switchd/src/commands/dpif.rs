@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use heddle_ofproto::features::Features;
+
 use super::flows::{self, Style};
 use super::{Commands, bridge_named, dpctl};
 use crate::reconcile::{datapath_name, port_text};
@@ -19,6 +21,7 @@ pub(super) fn register(c: &Commands<'_>) {
     });
     c.add("dpif/show", "", (0, 0), |s, _| Ok(show(s)));
     c.add("dpif/show-dp-features", "bridge", (1, 1), features);
+    c.add("dpif/set-dp-features", "bridge", (1, 3), set_features);
     c.add(
         "dpif/dump-flows",
         "[-m] [--names | --no-names] bridge",
@@ -63,47 +66,34 @@ fn show(switch: &Switch) -> String {
 /// What this datapath can do, in the words of Open vSwitch.
 fn features(switch: &Switch, args: &[&str]) -> Reply {
     let name = args.first().copied().unwrap_or_default();
+    bridge_named(switch, name, "no such bridge")?;
+    Ok(Features::of_datapath())
+}
+
+/// Has bridges do without a feature of the datapath, or do with it again: those that share a datapath share that too. What is wrong
+/// with the request is the answer, and no error, as in Open vSwitch.
+fn set_features(switch: &Switch, args: &[&str]) -> Reply {
+    let name = args.first().copied().unwrap_or_default();
     let bridge = bridge_named(switch, name, "no such bridge")?;
-    let vlans = match bridge.config().vlan_limit {
-        0 => heddle_flow::N_VLANS,
-        n => n.min(heddle_flow::N_VLANS),
+    let mut features = bridge.used_features();
+    let (feature, value) = match args {
+        [_, feature, value] => (*feature, *value),
+        [_, rest @ ..] => return Ok(features.shown(rest.first().copied()).unwrap_or_else(|why| why)),
+        [] => return Ok(String::new()),
     };
-    let yes_no = |yes: bool| if yes { "Yes" } else { "No" };
-    let mut out = String::new();
-    let features: [(&str, &str); 25] = [
-        ("Masked set action", yes_no(true)),
-        ("Tunnel push pop", yes_no(false)),
-        ("Ufid", yes_no(false)),
-        ("Truncate action", yes_no(true)),
-        ("Clone action", yes_no(true)),
-        ("Sample nesting", "0"),
-        ("Conntrack eventmask", yes_no(false)),
-        ("Conntrack clear", yes_no(false)),
-        ("Max dp_hash algorithm", "1"),
-        ("Check pkt length action", yes_no(true)),
-        ("Conntrack timeout policy", yes_no(false)),
-        ("Explicit Drop action", yes_no(true)),
-        ("Optimized Balance TCP mode", yes_no(false)),
-        ("Conntrack all-zero IP SNAT", yes_no(false)),
-        ("MPLS Label add", yes_no(false)),
-        ("Max VLAN headers", &vlans.to_string()),
-        ("Max MPLS depth", "3"),
-        ("Recirc", yes_no(true)),
-        ("CT state", yes_no(false)),
-        ("CT zone", yes_no(false)),
-        ("CT mark", yes_no(false)),
-        ("CT label", yes_no(false)),
-        ("CT state NAT", yes_no(false)),
-        ("CT orig tuple", yes_no(false)),
-        ("IPv6 ND Extension", yes_no(false)),
-    ];
-    for (feature, answer) in features {
-        let _ = writeln!(out, "{feature}: {answer}");
-        if feature == "CT orig tuple" {
-            let _ = writeln!(out, "CT orig tuple for IPv6: {answer}");
-        }
+    if let Err(why) = features.set(feature, value) {
+        return Ok(why);
     }
-    Ok(out)
+    let alike: Vec<String> = {
+        let all = &switch.inventory.read().bridges;
+        let same = all.iter().filter(|(_, t)| Some(*t) == all.get(name));
+        same.map(|(name, _)| name.clone()).collect()
+    };
+    for bridge in alike.iter().filter_map(|name| switch.ofproto.bridge(name)) {
+        bridge.use_features(features.clone());
+    }
+    switch.datapath.purge();
+    Ok(String::new())
 }
 
 fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {

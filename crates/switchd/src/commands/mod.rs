@@ -43,6 +43,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     memory::register(&ctx.memory, switch);
     let datapath = switch.datapath.clone();
     coverage::register_source(move |add| datapath.coverage().into_iter().for_each(|(name, n)| add(name, n)));
+    coverage::register_source(|add| heddle_ofproto::coverage::all().for_each(|(name, n)| add(name, n)));
 }
 
 /// Where commands go, and what they work on.

@@ -5,6 +5,9 @@ use crate::reconcile::datapath_name;
 use crate::switch::Switch;
 use serde_json::json;
 
+/// There is one way to look at packets, which goes by the name of the one that any processor can do.
+const IMPLEMENTATION: &str = "dpif_scalar";
+
 pub(super) fn register(c: &Commands<'_>) {
     const ANY: usize = usize::MAX;
     c.add(
@@ -47,6 +50,29 @@ pub(super) fn register(c: &Commands<'_>) {
         let now = chrono::Local::now().format("%H:%M:%S%.3f").to_string();
         Ok(s.datapath.pmd_perf_show(wanted.core, &now, !wanted.brief))
     });
+    c.add("dpif-netdev/dpif-impl-get", "", (0, 0), |s, _| {
+        let cores = s
+            .datapath
+            .snapshot()
+            .workers
+            .into_iter()
+            .map(|w| w.core.to_string());
+        Ok(format!(
+            "Available DPIF implementations:\n  {IMPLEMENTATION} (pmds: {})\n",
+            cores.collect::<Vec<_>>().join(",")
+        ))
+    });
+    c.add(
+        "dpif-netdev/dpif-impl-set",
+        "dpif_implementation_name",
+        (1, 1),
+        |_, args| match args.first().copied().unwrap_or_default() {
+            IMPLEMENTATION => Ok(format!("DPIF implementation set to {IMPLEMENTATION}.\n")),
+            other => Err(format!(
+                "DPIF implementation not available: Unknown DPIF implementation {other}.\n"
+            )),
+        },
+    );
     // Iterations are not kept one by one, so there is nothing to log: accepted for scripts that set it.
     let usage = "on|off [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]";
     c.add("dpif-netdev/pmd-perf-log-set", usage, (0, 10), |_, _| {

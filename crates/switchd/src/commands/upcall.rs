@@ -27,6 +27,12 @@ pub(super) fn register(c: &Commands<'_>) {
         s.datapath.purge();
         Ok(String::new())
     });
+    for (name, paused) in [("revalidator/pause", true), ("revalidator/resume", false)] {
+        c.add(name, "", (0, 0), move |s, _| {
+            s.datapath.pause_sweeper(paused);
+            Ok(String::new())
+        });
+    }
     for (name, on) in [
         ("upcall/disable-megaflows", false),
         ("upcall/enable-megaflows", true),

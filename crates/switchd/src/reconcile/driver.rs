@@ -63,6 +63,8 @@ fn monitor() -> MonitorSpec {
         "Controller",
         "Flow_Table",
         "Mirror",
+        "QoS",
+        "Queue",
         "SSL",
     ]
     .into_iter()

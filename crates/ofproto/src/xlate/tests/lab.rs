@@ -149,6 +149,7 @@ impl Lab {
                 vlan_limit: 2,
                 miss_to_controller: b.miss_to_controller,
                 frags: crate::model::Fragments::Normal,
+                features: Default::default(),
                 has_controllers: false,
                 control: std::sync::Weak::new(),
             };

@@ -51,7 +51,10 @@ impl PortRow {
                 .into_iter()
                 .map(|i| InterfaceRow::read(i))
                 .collect(),
-            bundle: bundle(row, &name),
+            bundle: BundleConfig {
+                queue_dscp: queue_dscp(db, row),
+                ..bundle(row, &name)
+            },
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
             fake_bridge: value(row.bool("fake_bridge")),
             name,
@@ -127,7 +130,24 @@ fn bundle(row: &Row, name: &str) -> BundleConfig {
             _ => PriorityTags::Never,
         },
         protected: value(row.bool("protected")),
+        queue_dscp: Vec::new(),
     }
+}
+
+/// What the queues of a port's QoS make of the DSCP of packets.
+fn queue_dscp(db: &Db, row: &Row) -> Vec<(u32, u8)> {
+    let qos = db.referenced(row, "qos", "QoS").into_iter();
+    let queues = qos
+        .filter(|q| !text(q, "type").is_empty())
+        .flat_map(|q| value(q.map_int_uuid("queues")));
+    let dscp = |(id, uuid)| {
+        let dscp = value(db.row("Queue", uuid)?.opt_int("dscp"))?;
+        Some((
+            u32::try_from(id).ok()?,
+            u8::try_from(dscp).ok().filter(|d| *d < 64)?,
+        ))
+    };
+    queues.filter_map(dscp).collect()
 }
 
 impl InterfaceRow {

@@ -1,6 +1,8 @@
 //! Settings that the database can ask for and that nothing here carries out yet: said in the log, so that nobody relies on
 //! them in silence. A bridge that is believed to run a spanning tree, and does not, is a loop.
 
+use std::sync::Arc;
+
 use heddle_ovsdb::{Db, Row};
 
 use super::{text, value};
@@ -25,8 +27,11 @@ pub(super) fn warn(db: &Db, bridge: &Row) {
             log::warn!(target: "bridge", per_min = 1, burst = 10;
                 "port {name}: bonds are not supported yet, all its packets leave by one interface");
         }
-        if !value(port.uuids("qos")).is_empty() {
-            say("port", &name, "qos");
+        // Pretended devices have no rates in Open vSwitch either.
+        let is_pretended = |i: &Arc<Row>| text(i, "type").starts_with("dummy");
+        if !value(port.uuids("qos")).is_empty() && !interfaces.iter().all(|i| is_pretended(i)) {
+            log::warn!(target: "bridge", per_min = 1, burst = 10;
+                "port {name}: rates of qos are not supported yet, only dscp of its queues");
         }
         for i in interfaces {
             let name = text(i, "name");

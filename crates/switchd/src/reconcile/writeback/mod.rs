@@ -58,6 +58,8 @@ pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
     ("Controller", &["is_connected", "role", "status", "external_ids"]),
     ("Flow_Table", &["external_ids"]),
     ("Mirror", &["statistics", "external_ids"]),
+    ("QoS", &["external_ids"]),
+    ("Queue", &["external_ids"]),
     ("SSL", &["external_ids"]),
 ];
 

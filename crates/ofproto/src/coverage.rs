@@ -1,0 +1,49 @@
+//! Counters of things that happen seldom, under the names that Open vSwitch's `coverage/show` has for them.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A counter of the whole process.
+pub(crate) struct Counter {
+    name: &'static str,
+    n: AtomicU64,
+}
+
+impl Counter {
+    const fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            n: AtomicU64::new(0),
+        }
+    }
+    /// Counts one.
+    pub(crate) fn count(&self) {
+        self.n.fetch_add(1, Relaxed);
+    }
+}
+
+/// Addresses that were learned.
+pub(crate) static MAC_LEARNED: Counter = Counter::new("mac_learning_learned");
+/// Addresses that have aged.
+pub(crate) static MAC_EXPIRED: Counter = Counter::new("mac_learning_expired");
+/// Addresses that made room.
+pub(crate) static MAC_EVICTED: Counter = Counter::new("mac_learning_evicted");
+/// Addresses that moved to another port.
+pub(crate) static MAC_MOVED: Counter = Counter::new("mac_learning_moved");
+/// Packets from an address that is tied to another port than theirs, when they were translated for.
+pub(crate) static MAC_STATIC_NONE_MOVE: Counter = Counter::new("mac_learning_static_none_move");
+/// New configurations, with which everything cached is checked.
+pub(crate) static REV_RECONFIGURE: Counter = Counter::new("rev_reconfigure");
+
+/// All counters by name.
+pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
+    [
+        &MAC_LEARNED,
+        &MAC_EXPIRED,
+        &MAC_EVICTED,
+        &MAC_MOVED,
+        &MAC_STATIC_NONE_MOVE,
+        &REV_RECONFIGURE,
+    ]
+    .into_iter()
+    .map(|c| (c.name, c.n.load(Relaxed)))
+}

@@ -1,0 +1,199 @@
+//! What the datapath can do, and what of it translation makes use of: `dpif/show-dp-features` and `dpif/set-dp-features`.
+//!
+//! There is one datapath, which can do what [`Feature`]'s table says. A bridge may be told to do without some of it, as a
+//! test of what translation does on a lesser datapath: then packets take the way that they would take there.
+
+/// The table of features: name of the constant, name and title in Open vSwitch, what the datapath has (1 and 0 where `flag`).
+macro_rules! features {
+    ($($id:ident, $name:literal, $title:literal, $kind:ident, $boot:expr;)*) => {
+        /// Something that a datapath has, or of which it has so many.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        #[allow(missing_docs)] // named by their titles
+        pub enum Feature {
+            $($id,)*
+        }
+
+        impl Feature {
+            /// All, in the order in which they are shown.
+            pub const ALL: [Feature; [$($name),*].len()] = [$(Feature::$id),*];
+
+            /// Its name, by which it is set.
+            pub fn name(self) -> &'static str {
+                match self { $(Feature::$id => $name,)* }
+            }
+            /// Its name for people.
+            pub fn title(self) -> &'static str {
+                match self { $(Feature::$id => $title,)* }
+            }
+            fn is_flag(self) -> bool {
+                match self { $(Feature::$id => is_flag!($kind),)* }
+            }
+            const fn boot(self) -> usize {
+                match self { $(Feature::$id => $boot,)* }
+            }
+        }
+    };
+}
+macro_rules! is_flag {
+    (flag) => {
+        true
+    };
+    (number) => {
+        false
+    };
+}
+
+features! {
+    MaskedSetAction, "masked_set_action", "Masked set action", flag, 1;
+    TnlPushPop, "tnl_push_pop", "Tunnel push pop", flag, 0;
+    Ufid, "ufid", "Ufid", flag, 0;
+    Trunc, "trunc", "Truncate action", flag, 1;
+    Clone, "clone", "Clone action", flag, 1;
+    SampleNesting, "sample_nesting", "Sample nesting", number, 0;
+    CtEventmask, "ct_eventmask", "Conntrack eventmask", flag, 0;
+    CtClear, "ct_clear", "Conntrack clear", flag, 0;
+    MaxHashAlg, "max_hash_alg", "Max dp_hash algorithm", number, 1;
+    CheckPktLen, "check_pkt_len", "Check pkt length action", flag, 1;
+    CtTimeout, "ct_timeout", "Conntrack timeout policy", flag, 0;
+    ExplicitDropAction, "explicit_drop_action", "Explicit Drop action", flag, 1;
+    LbOutputAction, "lb_output_action", "Optimized Balance TCP mode", flag, 0;
+    CtZeroSnat, "ct_zero_snat", "Conntrack all-zero IP SNAT", flag, 0;
+    AddMpls, "add_mpls", "MPLS Label add", flag, 1;
+    MaxVlanHeaders, "max_vlan_headers", "Max VLAN headers", number, heddle_flow::N_VLANS;
+    MaxMplsDepth, "max_mpls_depth", "Max MPLS depth", number, heddle_flow::key::N_MPLS;
+    Recirc, "recirc", "Recirc", flag, 1;
+    CtState, "ct_state", "CT state", flag, 0;
+    CtZone, "ct_zone", "CT zone", flag, 0;
+    CtMark, "ct_mark", "CT mark", flag, 0;
+    CtLabel, "ct_label", "CT label", flag, 0;
+    CtStateNat, "ct_state_nat", "CT state NAT", flag, 0;
+    CtOrigTuple, "ct_orig_tuple", "CT orig tuple", flag, 0;
+    CtOrigTuple6, "ct_orig_tuple6", "CT orig tuple for IPv6", flag, 0;
+    NdExt, "nd_ext", "IPv6 ND Extension", flag, 0;
+}
+
+/// What of the datapath's features a bridge makes use of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Features([usize; Feature::ALL.len()]);
+
+impl Default for Features {
+    /// Everything that the datapath has.
+    fn default() -> Self {
+        Self(Feature::ALL.map(Feature::boot))
+    }
+}
+
+impl Features {
+    /// Whether there is any of it.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.number(feature) > 0
+    }
+    /// How many there are.
+    pub fn number(&self, feature: Feature) -> usize {
+        self.0[feature as usize]
+    }
+    /// One feature, or all of them, as `dpif/set-dp-features` shows them: in force, and what the datapath has.
+    pub fn shown(&self, name: Option<&str>) -> Result<String, String> {
+        let mut named = Feature::ALL
+            .into_iter()
+            .filter(|f| name.is_none_or(|n| n == f.name()))
+            .peekable();
+        if named.peek().is_none() {
+            return Err("Unexpected support field".into());
+        }
+        let text = |f: Feature, n: usize| match (f.is_flag(), n) {
+            (true, 0) => "false".to_owned(),
+            (true, _) => "true".to_owned(),
+            (false, n) => n.to_string(),
+        };
+        let line = |f: Feature| {
+            let (now, boot) = (text(f, self.number(f)), text(f, f.boot()));
+            format!(
+                "{} ({}) : [run time]:{now}, [boot time]:{boot}\n",
+                f.name(),
+                f.title()
+            )
+        };
+        Ok(named.map(line).collect())
+    }
+    /// Sets one of them.
+    ///
+    /// # Errors
+    /// There is no such feature, the text is no value of it, or the datapath does not have that much: the words of Open vSwitch.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let feature = Feature::ALL.into_iter().find(|f| f.name() == name);
+        let feature = feature.ok_or("Unexpected support field")?;
+        let value = if feature.is_flag() {
+            match value.to_ascii_lowercase().as_str() {
+                "true" => 1,
+                "false" => 0,
+                _ => return Err("Boolean value expected".into()),
+            }
+        } else {
+            let number: i32 = value.parse().map_err(|_| "Integer number expected")?;
+            usize::try_from(number).map_err(|_| "Negative number not expected")?
+        };
+        if value > feature.boot() {
+            return Err(if feature.is_flag() {
+                "Can not enable features not supported by the datapth".into()
+            } else {
+                "Can not set value beyond the datapath capability".into()
+            });
+        }
+        self.0[feature as usize] = value;
+        Ok(())
+    }
+    /// What the datapath has, as `dpif/show-dp-features` lists it.
+    pub fn of_datapath() -> String {
+        let line = |f: Feature| {
+            let n = f.boot();
+            let text = match (f.is_flag(), n) {
+                (true, 0) => "No".to_owned(),
+                (true, _) => "Yes".to_owned(),
+                (false, n) => n.to_string(),
+            };
+            format!("{}: {text}\n", f.title())
+        };
+        Feature::ALL.into_iter().map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_there_can_be_given_up_and_taken_back() {
+        let mut f = Features::default();
+        assert!(f.has(Feature::Clone) && !f.has(Feature::CtClear));
+        f.set("clone", "FALSE").unwrap();
+        assert!(!f.has(Feature::Clone));
+        assert_eq!(
+            f.shown(Some("clone")).unwrap(),
+            "clone (Clone action) : [run time]:false, [boot time]:true\n"
+        );
+        f.set("clone", "true").unwrap();
+        f.set("max_hash_alg", "0").unwrap();
+        assert_eq!(f.number(Feature::MaxHashAlg), 0);
+        assert_eq!(f.shown(None).unwrap().lines().count(), Feature::ALL.len());
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_set() {
+        let mut f = Features::default();
+        let mut said = |name, value| f.set(name, value).unwrap_err();
+        assert_eq!(said("no_such", "1"), "Unexpected support field");
+        assert_eq!(said("clone", "1"), "Boolean value expected");
+        assert_eq!(
+            said("ct_clear", "true"),
+            "Can not enable features not supported by the datapth"
+        );
+        assert_eq!(
+            said("max_hash_alg", "2"),
+            "Can not set value beyond the datapath capability"
+        );
+        assert_eq!(said("max_hash_alg", "-1"), "Negative number not expected");
+        assert_eq!(said("max_hash_alg", "x"), "Integer number expected");
+        assert_eq!(f, Features::default());
+    }
+}
