@@ -138,7 +138,7 @@ def table(case, results):
         def one(values):
             return f"{statistics.median(values):.2f} ({min(values):.2f}-{max(values):.2f})" if values else "-"
         print(f"  {name:11} {spread(pps, '7.3f'):>24}  {spread(cycles, '7.0f'):>24}   {one(by_ovs):>22}  "
-              f"{statistics.median(by_floor) if by_floor else float('nan'):>10.2f}  {one(fewer):>20}")
+              f"{f'{statistics.median(by_floor):.2f}' if by_floor else '-':>10}  {one(fewer):>20}")
     for name, rows in results.items():
         kept = [row["kept"] * 100 for row in rows if row and "kept" in row]
         if kept:

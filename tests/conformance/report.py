@@ -11,6 +11,8 @@ starts the switch daemon; the others test helper programs, the database or the c
 fail the same without `heddled`.
 
 `tests/conformance/passing.txt` holds the tests that pass. One of them that fails makes `make conformance` fail.
+Only a whole run writes this page; `make conformance ARGS="--files learn.at"` prints what it found. Most of what fails
+needs what the [README](../README.md#what-does-not-work-yet) lists as missing: the names of the tests tell.
 """
 
 
