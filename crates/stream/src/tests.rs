@@ -162,6 +162,36 @@ async fn talk(server: &Arc<Tls>, client: &Tls) -> bool {
     matches!(tokio::try_join!(serve, call), Ok(((), answer)) if answer == b"wordword")
 }
 
+/// A peer that is dropped in the middle of things has still ended the connection as TLS asks for: the other end reads an end, not
+/// an error.
+#[tokio::test]
+async fn a_dropped_connection_says_goodbye() {
+    let dir = tempfile::tempdir().unwrap();
+    let ours = Pki::new(dir.path(), "ours");
+    let server = tls(ours.settings("server", &ours.ca()));
+    let client = tls(ours.settings("client", &ours.ca()));
+    let loopback: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let acceptor = Passive::Tls(loopback).listen(&server).unwrap();
+    let to = acceptor.address().unwrap();
+    let serve = async {
+        let mut stream = acceptor.accept().await.unwrap().open().await.unwrap();
+        stream.write_all(b"last words").await.unwrap();
+        stream.flush().await.unwrap();
+        let mut word = [0; 4];
+        stream.read_exact(&mut word).await.unwrap();
+        // Both halves go, as they do where connections are served.
+        drop(tokio::io::split(stream));
+    };
+    let call = async {
+        let mut stream = Active::Tls(to).connect(&client).await.unwrap();
+        stream.write_all(b"word").await.unwrap();
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).await.map(|_| heard)
+    };
+    let ((), heard) = tokio::join!(serve, call);
+    assert_eq!(heard.unwrap(), b"last words");
+}
+
 #[tokio::test]
 async fn both_ends_prove_who_they_are() {
     let dir = tempfile::tempdir().unwrap();

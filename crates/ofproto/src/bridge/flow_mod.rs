@@ -59,8 +59,9 @@ impl Bridge {
         debug_assert!(done.is_ok(), "nothing above fails");
     }
 
-    /// Switches the stand-in for absent controllers on or off (fail mode standalone).
-    pub fn set_fail_open(&self, on: bool) {
+    /// Switches the stand-in for absent controllers on or off (fail mode standalone), and tells whether that is a change.
+    pub fn set_fail_open(&self, on: bool) -> bool {
+        let mut changed = true;
         let done: Result<(), ErrorKind> = self.change(None, |b| {
             match (on, b.state.fail_open.take()) {
                 (false, Some(e)) => b.unlink(&e),
@@ -69,11 +70,15 @@ impl Bridge {
                     let linked = b.link(default_rule(now, true), FAIL_OPEN_PRIORITY);
                     b.state.fail_open = Some(linked);
                 }
-                (_, as_it_was) => b.state.fail_open = as_it_was,
+                (_, as_it_was) => {
+                    b.state.fail_open = as_it_was;
+                    changed = false;
+                }
             }
             Ok(())
         });
         debug_assert!(done.is_ok(), "nothing above fails");
+        changed
     }
 
     /// Removes rules that timed out, with their flow-removed events.

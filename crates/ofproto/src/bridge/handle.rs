@@ -46,16 +46,26 @@ impl Bridge {
         Ok(vec![Message::MultipartReply { more: false, body }])
     }
 
-    /// How fragments are treated, as `OFPT_SET_CONFIG` says.
+    /// How fragments are treated, as `OFPT_SET_CONFIG` says. Nothing here puts fragments together: who asks for that leaves the
+    /// treatment as it was, with a line in the log and, as in Open vSwitch, no error.
     pub fn set_frag_flags(&self, flags: ConfigFlags) {
-        let old = std::mem::replace(&mut self.state.lock().frag_flags, flags.bits());
-        let changed = old != flags.bits();
-        if changed && let Some(of) = self.of.upgrade() {
+        let mut state = self.state.lock();
+        let mut new = flags;
+        if flags & ConfigFlags::FRAG_MASK == ConfigFlags::FRAG_REASM {
+            log::warn!(target: "ofproto", "{}: unsupported fragment handling mode reassemble", self.name);
+            let old = ConfigFlags::from_bits_truncate(state.frag_flags);
+            new = (flags - ConfigFlags::FRAG_MASK) | (old & ConfigFlags::FRAG_MASK);
+        }
+        let old = std::mem::replace(&mut state.frag_flags, new.bits());
+        drop(state);
+        if old != new.bits()
+            && let Some(of) = self.of.upgrade()
+        {
             of.publish();
         }
     }
 
-    /// What `set_frag_flags` was last told.
+    /// What `set_frag_flags` made of what it was told.
     pub fn frag_flags(&self) -> ConfigFlags {
         ConfigFlags::from_bits_truncate(self.state.lock().frag_flags)
     }

@@ -82,7 +82,9 @@ impl Controllers {
         let connected = self.dialers.values().any(|d| d.status().connected);
         if connected || !configured || bridge.config().fail_mode == FailMode::Secure {
             self.alone_since = None;
-            bridge.set_fail_open(false);
+            if bridge.set_fail_open(false) {
+                log::warn!(target: "fail_open", "{}: no longer in fail-open mode", bridge.name);
+            }
             return;
         }
         let since = *self.alone_since.get_or_insert_with(Instant::now);
@@ -92,8 +94,10 @@ impl Controllers {
             .filter_map(|d| d.config().probe)
             .max()
             .unwrap_or(DEFAULT_PROBE);
-        if since.elapsed() >= probe * FAIL_OPEN_PROBES {
-            bridge.set_fail_open(true);
+        let alone = since.elapsed();
+        if alone >= probe * FAIL_OPEN_PROBES && bridge.set_fail_open(true) {
+            let seconds = alone.as_secs();
+            log::warn!(target: "fail_open", "{}: no controller for {seconds} seconds, failing open", bridge.name);
         }
     }
 }

@@ -122,24 +122,43 @@ async fn dial(
 ) {
     let name = format!("{}<->{}", manager.bridge().name, config.target);
     let mut backoff = MIN_BACKOFF;
+    // A controller that stays away is told of until the pauses have grown to their longest, not for ever.
+    let mut quiet = false;
     loop {
         state.send_modify(|s| s.name = "CONNECTING");
-        log::info!(target: "rconn", "{name}: connecting...");
+        if !quiet {
+            log::info!(target: "rconn", "{name}: connecting...");
+        }
         let outcome = tokio::select! {
-            end = attempt(&manager, &remote, &config, &state, &peer) => Some(end),
+            end = attempt(&manager, &remote, &config, &name, &state, &peer) => Some(end),
             () = manager.reconnect.notified() => None,
         };
         let was_up = peer.send_replace(None).is_some();
+        if was_up {
+            backoff = MIN_BACKOFF;
+            quiet = false;
+        }
         let error = match outcome {
             Some(End::Closed) => "connection closed by peer".to_owned(),
             Some(End::Silent) => "no response to inactivity probe".to_owned(),
-            Some(End::Io(e)) => errno_text(&e),
+            Some(End::Io(ref e)) => errno_text(e),
             None => "disconnecting".to_owned(),
         };
-        if was_up {
-            backoff = MIN_BACKOFF;
+        match outcome {
+            _ if quiet => {}
+            Some(End::Io(_)) if was_up => log::warn!(target: "rconn", "{name}: connection dropped ({error})"),
+            Some(End::Io(_)) => log::warn!(target: "rconn", "{name}: connection failed ({error})"),
+            Some(End::Silent) => log::error!(target: "rconn", "{name}: {error}, disconnecting"),
+            Some(End::Closed) | None => log::info!(target: "rconn", "{name}: {error}"),
         }
-        log::info!(target: "rconn", "{name}: {error}; waiting {} seconds before reconnect", backoff.as_secs());
+        let longest = config.max_backoff.max(MIN_BACKOFF);
+        if backoff < longest {
+            log::info!(target: "rconn", "{name}: waiting {} seconds before reconnect", backoff.as_secs());
+        } else if !quiet {
+            let pause = longest.as_secs();
+            log::info!(target: "rconn", "{name}: trying again every {pause} seconds, without telling of it");
+            quiet = true;
+        }
         state.send_modify(|s| {
             s.name = "BACKOFF";
             s.last_error = Some(error);
@@ -148,7 +167,7 @@ async fn dial(
             }
         });
         sleep(backoff).await;
-        backoff = (backoff * 2).min(config.max_backoff.max(MIN_BACKOFF));
+        backoff = (backoff * 2).min(longest);
     }
 }
 
@@ -156,6 +175,7 @@ async fn attempt(
     manager: &Arc<Manager>,
     remote: &Active,
     config: &ControllerConfig,
+    name: &str,
     state: &watch::Sender<State>,
     peer: &watch::Sender<Option<Arc<Peer>>>,
 ) -> End {
@@ -172,13 +192,18 @@ async fn attempt(
         s.name = "ACTIVE";
         s.connected_at = Some(Instant::now());
     });
-    serve(
+    let mut up = peer.subscribe();
+    let mut serving = std::pin::pin!(serve(
         manager.clone(),
         Kind::Controller,
         config.target.clone(),
         socket,
         config.probe,
         Some(peer),
-    )
-    .await
+    ));
+    tokio::select! {
+        end = &mut serving => return end,
+        _ = up.wait_for(Option::is_some) => log::info!(target: "rconn", "{name}: connected"),
+    }
+    serving.await
 }

@@ -274,6 +274,36 @@ async fn invalid_ttls_come_on_request_before_1_3() {
 }
 
 #[tokio::test]
+async fn fragments_are_not_put_together() {
+    use heddle_openflow::message::ConfigFlags as F;
+    let (_of, m) = manager(&Version::ALL);
+    let v = Version::V13;
+    let mut c = Client::greeted(&m, Kind::Service, v).await;
+    // What is asked for, and what it is then; both bits are "match fragments as they are".
+    let normal = F::empty();
+    for (asked, then) in [
+        (F::FRAG_DROP, F::FRAG_DROP),
+        (F::FRAG_REASM, F::FRAG_DROP),
+        (F::FRAG_MASK, F::FRAG_MASK),
+        (F::FRAG_REASM, F::FRAG_MASK),
+        (normal, normal),
+        (F::FRAG_REASM, normal),
+    ] {
+        let config = |flags| SwitchConfig {
+            flags,
+            ..SwitchConfig::default()
+        };
+        c.send(v, 3, &Message::SetConfig(config(asked))).await;
+        c.send(v, 4, &Message::GetConfigRequest).await;
+        assert_eq!(
+            c.receive().await,
+            Some(Message::GetConfigReply(config(then))),
+            "{asked:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
     let (_of, m) = manager(&Version::ALL);
     let v = Version::V13;

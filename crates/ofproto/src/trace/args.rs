@@ -79,14 +79,20 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
     let mut words = Vec::new();
     let mut args = args.iter();
     while let Some(arg) = args.next() {
+        let of_option = |next: Option<&&'a str>| {
+            next.copied()
+                .ok_or_else(|| format!("Missing argument for option {arg}"))
+        };
         match *arg {
             "-generate" | "--generate" => options.generate = true,
             "-names" | "--names" => options.names = true,
             "-consistent" | "--consistent" => options.consistent = true,
+            // Scripts give it. It says how packets come back from `ct`, which none does as long as nothing is tracked.
+            "--ct-next" => {
+                of_option(args.next())?;
+            }
             "--l7-len" => {
-                let n = args
-                    .next()
-                    .ok_or_else(|| format!("Missing argument for option {arg}"))?;
+                let n = of_option(args.next())?;
                 options.payload = n.parse().unwrap_or(0);
                 if options.payload > 64000 {
                     return Err(format!("{n}: too much L7 data"));

@@ -241,6 +241,21 @@ fn the_depth_has_an_end() {
 }
 
 #[test]
+fn options_for_connections_are_understood() {
+    let lab = lab();
+    let trace = |args: &[&str]| lab.trace(args).unwrap().text;
+    let with = trace(&[
+        "br0",
+        "in_port=1,ip",
+        "--ct-next",
+        "trk,est",
+        "--ct-next",
+        "trk,new",
+    ]);
+    assert_eq!(with, trace(&["br0", "in_port=1,ip"]));
+}
+
+#[test]
 fn wrong_arguments() {
     let lab = lab();
     for (args, error) in [
@@ -254,6 +269,10 @@ fn wrong_arguments() {
             "Bad openflow flow syntax: in_port=1,foo: unknown field foo",
         ),
         (vec!["br0", "in_port=1", "-x"], "-x: unknown option"),
+        (
+            vec!["br0", "in_port=1", "--ct-next"],
+            "Missing argument for option --ct-next",
+        ),
         (vec!["br0", "in_port=1", "zz", "00"], "too many arguments"),
         (
             vec!["br0", "in_port=1", "0011"],

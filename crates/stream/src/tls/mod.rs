@@ -4,6 +4,7 @@
 //! Files that cannot be read are reported in the log; what was read before stays in use.
 
 mod bootstrap;
+mod farewell;
 mod files;
 mod verify;
 
@@ -22,6 +23,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::Stream;
 use crate::active::connect_tcp;
+use farewell::Farewell;
 use files::Loaded;
 
 /// A handshake that takes longer has failed.
@@ -123,13 +125,13 @@ impl Tls {
         let socket = connect_tcp(to).await?;
         let name = ServerName::IpAddress(to.ip().into());
         let handshake = TlsConnector::from(config).connect(name, socket);
-        Ok(Box::new(within(handshake, "SSL_connect").await?))
+        Ok(Farewell::boxed(within(handshake, "SSL_connect").await?))
     }
 
     /// Answers a caller.
     pub(crate) async fn accept(&self, socket: TcpStream) -> io::Result<Box<dyn Stream>> {
         let handshake = TlsAcceptor::from(self.server()?).accept(socket);
-        Ok(Box::new(within(handshake, "SSL_accept").await?))
+        Ok(Farewell::boxed(within(handshake, "SSL_accept").await?))
     }
 }
 
