@@ -6,11 +6,14 @@
 
 use crate::atomic::AtomicU64;
 use crate::changes::{Changed, Changes, Known, Log};
-use std::sync::OnceLock;
+use crate::hash::HashKey;
 use std::sync::atomic::Ordering;
+use std::sync::{LazyLock, OnceLock};
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
-pub const N_SLOTS: usize = 4096;
+pub const N_SLOTS: usize = 1 << 15;
+/// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what packets make.
+const N_MADE: usize = 1 << 10;
 /// Number of further slots, of things that say what changes in them ([`Generations::bump_changed`]).
 pub const N_LOGGED: usize = 1024;
 
@@ -41,17 +44,35 @@ impl Default for Generations {
     }
 }
 
+/// Puts a hash into one of the slots from `first` up to `end`.
+const fn place(hash: u64, first: usize, end: usize) -> u16 {
+    const { assert!(N_SLOTS + N_LOGGED <= u16::MAX as usize && N_MADE < N_SLOTS) };
+    let n = (end - first) as u64;
+    #[allow(clippy::cast_possible_truncation)] // less than `end`, which is asserted above
+    let at = ((hash >> 32) * n >> 32) as u16 + first as u16;
+    at
+}
+
 impl Generations {
-    /// The slot that a thing (its stable hash or number) uses.
+    /// The slot of what all answers depend on. Nothing else hashes onto it.
+    pub const ALL: u16 = 0;
+
+    /// The slot that a thing (its stable hash or number) uses that controllers or the configuration make.
     pub fn slot_of(thing: u64) -> u16 {
-        let h = thing.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (h >> 52) as u16
+        place(thing.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1, N_MADE)
+    }
+    /// The slot that a thing uses that packets make, such as a learned address. Who sends packets makes as many such things as they like, and must
+    /// neither hit the slots of all else nor choose whose: the hash is keyed.
+    pub fn learned_slot_of(thing: u64) -> u16 {
+        static KEY: LazyLock<HashKey> = LazyLock::new(HashKey::random);
+        let key = *KEY;
+        place(key.finish(key.mix(key.start(), thing, 0)), N_MADE, N_SLOTS)
     }
     /// The slot that a thing (its stable hash or number) uses whose changes are said with [`Generations::bump_changed`].
     pub fn logged_slot_of(thing: u64) -> u16 {
-        const { assert!(N_SLOTS + N_LOGGED <= u16::MAX as usize && N_LOGGED == 1 << 10) };
+        const { assert!(N_LOGGED == 1 << 10) };
         let h = thing.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        #[allow(clippy::cast_possible_truncation)] // asserted above
+        #[allow(clippy::cast_possible_truncation)] // `place` asserts it
         let first = N_SLOTS as u16;
         first + (h >> 54) as u16
     }
@@ -125,5 +146,26 @@ impl Generations {
     /// Whether all of `deps` still hold.
     pub fn hold(&self, deps: &[Dep]) -> bool {
         deps.iter().all(|d| self.read(d.slot) == *d)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    /// A guest knows the code and its own addresses, and makes up those that fall on one slot, or on that of the configuration.
+    #[test]
+    fn who_makes_things_up_chooses_no_slot() {
+        let plain = |thing: u64| thing.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
+        for wanted in [0, 77] {
+            let crafted = (0_u64..).filter(|thing| plain(*thing) == wanted).take(2000);
+            let slots: HashSet<u16> = crafted.map(Generations::learned_slot_of).collect();
+            assert!(slots.len() > 1800, "{} slots", slots.len());
+            assert!(slots.iter().all(|s| (N_MADE..N_SLOTS).contains(&usize::from(*s))));
+        }
+        let made: HashSet<u16> = (0..10_000).map(Generations::slot_of).collect();
+        assert!(made.iter().all(|s| *s != Generations::ALL && usize::from(*s) < N_MADE));
+        assert!(made.len() > N_MADE * 9 / 10);
     }
 }

@@ -479,5 +479,5 @@ pub struct World {
 
 impl World {
     /// Generation slot of the snapshot itself.
-    pub const CONFIG_SLOT: u16 = 0;
+    pub const CONFIG_SLOT: u16 = Generations::ALL;
 }
