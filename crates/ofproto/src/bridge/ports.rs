@@ -58,7 +58,7 @@ impl Bridge {
                 state.ports.insert(port.config.no, port);
             }
             for gone in old.values() {
-                unlearned.extend(self.mac.port_gone(gone.config.no));
+                unlearned.extend(self.mac.flush_port(gone.config.no));
                 left.push(gone.config.no);
                 events.push(status(PortReason::Delete, gone));
             }
@@ -74,7 +74,7 @@ impl Bridge {
         self.republish();
         // What was translated meanwhile, with the port still there, may have learned it again.
         for port in left {
-            self.mac.port_gone(port);
+            self.mac.flush_port(port);
         }
         self.emit(&events);
     }

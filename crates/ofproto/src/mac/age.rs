@@ -54,12 +54,6 @@ impl MacTable {
         gone.into_inner()
     }
 
-    /// The port has gone: drops its dynamic entries and returns whose they were. What its last packets are still counted for is not learned.
-    pub fn port_gone(&self, port: Port) -> Vec<MacKey> {
-        self.inner.lock().gone.insert(port);
-        self.flush_port(port)
-    }
-
     /// Drops the dynamic entries that `gone` names.
     pub fn flush_if(&self, gone: impl Fn(MacKey, Port) -> bool) {
         let mut inner = self.inner.lock();

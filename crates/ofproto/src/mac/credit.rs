@@ -16,20 +16,22 @@ pub struct MacCredit {
     pub port: Port,
     /// That port is part of a bond.
     pub bond: bool,
+    /// Of the source's slot, when it was learned.
+    pub generation: u64,
 }
 
 impl Credit for MacCredit {
     fn credit(&self, packets: u64, _bytes: u64, used_ms: u64, _tcp_flags: u16) {
         if packets > 0 {
-            // Busy is harmless: what was cached is credited again within seconds. Not told as gratuitous: the lock is
-            // for the moment of the packet.
-            self.table.learn_again(Learn {
+            // Not told as gratuitous: the lock is for the moment of the packet.
+            let l = Learn {
                 key: self.key,
                 port: self.port,
                 bond: self.bond,
                 gratuitous_arp: false,
                 now_ms: used_ms,
-            });
+            };
+            self.table.learn_again(l, self.generation);
         }
     }
 }

@@ -48,7 +48,6 @@ impl MacTable {
             return Learned::Refused;
         }
         if let Some(mut inner) = self.inner.try_lock() {
-            inner.gone.remove(&l.port);
             return self.learn_locked(&mut inner, l);
         }
         match self.index.find(l.key) {
@@ -60,15 +59,23 @@ impl MacTable {
         }
     }
 
-    /// Learns again from packets that a cached translation forwarded, unless their port has gone meanwhile: they were forwarded before, and
-    /// whoever comes to that port later is translated for. Never waits.
-    pub fn learn_again(&self, l: Learn) {
-        if let Some(mut inner) = self.inner.try_lock() {
-            if !inner.gone.contains(&l.port) {
-                self.learn_locked(&mut inner, l);
-            }
-        } else if let Some(e) = self.index.find(l.key).filter(|e| e.port() == l.port) {
+    /// Learns again from packets that a cached translation forwarded, some time after that: the source's slot had this generation when it was made. Never
+    /// waits.
+    ///
+    /// Such packets may be older than what is known by now. So they do not bring back what was dropped meanwhile: whoever has learned it learns it again by its
+    /// next packet, which finds no translation that holds. And they move an address only if nobody has been seen with it since.
+    pub fn learn_again(&self, l: Learn, generation: u64) {
+        let Some(e) = self.index.find(l.key) else { return };
+        if e.port() == l.port {
             e.used_ms.fetch_max(l.now_ms, Relaxed);
+            return;
+        }
+        // Busy is harmless: packets that go on coming are credited again within seconds.
+        if let Some(mut inner) = self.inner.try_lock()
+            && self.generations.read(self.source_slot(l.key)).generation == generation
+            && e.used_ms() < l.now_ms
+        {
+            self.learn_locked(&mut inner, l);
         }
     }
 

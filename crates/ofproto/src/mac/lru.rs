@@ -8,7 +8,7 @@ use super::MacKey;
 use super::config::{MacConfig, MacStats};
 use super::index::Entry;
 use heddle_openflow::Port;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// When an entry was last used: time, then a running number that tells uses at the same time apart.
@@ -32,8 +32,6 @@ pub(super) struct Inner {
     /// Ports by number of dynamic entries.
     crowds: BTreeSet<(usize, Port)>,
     uses: u64,
-    /// Ports that have gone, and have not been learned from since.
-    pub(super) gone: HashSet<Port>,
 }
 
 impl Inner {
@@ -45,7 +43,6 @@ impl Inner {
             ports: HashMap::new(),
             crowds: BTreeSet::new(),
             uses: 0,
-            gone: HashSet::new(),
         }
     }
     pub(super) fn len(&self) -> usize {

@@ -12,7 +12,7 @@
 //! appears, moves to another port or goes. [`MacTable::source_slot`] moves only when an entry goes. A translation
 //! that looked up a destination depends on the first; one that learned a source depends on the second, so that
 //! its packets learn again after a flush, but two ports that fight for an address do not make every packet of
-//! both a miss: moves then happen as often as cached packets are credited.
+//! both a miss: moves then happen as often as cached packets are credited, and by the latest of them.
 //!
 //! **Limits.** At most [`MacConfig::max_entries`]; when full, the least recently used entry of the port with
 //! the most entries goes, so that a port that makes addresses up evicts its own. Static entries are not aged and not
@@ -89,11 +89,11 @@ impl MacTable {
 
     /// Moves when the answer of [`MacTable::lookup`] changes.
     pub fn slot(&self, key: MacKey) -> u16 {
-        Generations::slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 62)
+        Generations::learned_slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 62)
     }
 
     /// Moves when an entry for `key` goes.
     pub fn source_slot(&self, key: MacKey) -> u16 {
-        Generations::slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 63)
+        Generations::learned_slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 63)
     }
 }

@@ -25,28 +25,51 @@ fn table() -> (MacTable, Arc<Generations>) {
     (MacTable::new(7, g.clone()), g)
 }
 
+/// What a translation for a packet of address 1 on this port is credited with.
+fn credit(t: &Arc<MacTable>, port: u32) -> MacCredit {
+    MacCredit {
+        table: t.clone(),
+        key: key(1, 0),
+        port: Port(port),
+        bond: false,
+        generation: t.generations.read(t.source_slot(key(1, 0))).generation,
+    }
+}
+
 #[test]
 fn what_a_gone_port_sent_last_is_not_learned() {
-    let (t, _) = table();
-    let credit = MacCredit {
-        table: Arc::new(t),
-        key: key(1, 0),
-        port: Port(2),
-        bond: false,
-    };
-    let t = &credit.table;
+    let t = Arc::new(table().0);
     t.learn(learn(1, 2, 1000));
-    assert_eq!(t.port_gone(Port(2)), [key(1, 0)]);
-    credit.credit(1, 60, 1500, 0);
+    let old = credit(&t, 2);
+    assert_eq!(t.flush_port(Port(2)), [key(1, 0)]);
+    old.credit(1, 60, 1500, 0);
     assert_eq!(t.lookup(key(1, 0)), None);
     // The guest is at another port now; the old one's count comes late.
     t.learn(learn(1, 3, 2000));
-    credit.credit(1, 60, 2500, 0);
+    old.credit(1, 60, 2500, 0);
     assert_eq!(t.lookup(key(1, 0)), Some(Port(3)));
     // A port of that number again: its packets are its own.
-    t.learn(learn(2, 2, 3000));
-    credit.credit(1, 60, 3500, 0);
+    credit(&t, 2).credit(1, 60, 3500, 0);
     assert_eq!(t.lookup(key(1, 0)), Some(Port(2)));
+}
+
+/// A guest moves to another host and says so there; what it sent last from here is counted only then.
+#[test]
+fn packets_of_before_a_move_do_not_take_it_back() {
+    let t = Arc::new(table().0);
+    t.learn(learn(1, 1, 1000));
+    let here = credit(&t, 1);
+    t.learn(learn(1, 2, 1400));
+    here.credit(3, 180, 1390, 0);
+    here.credit(3, 180, 1400, 0);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(2)));
+    assert_eq!(t.stats().moved, 1);
+    // It comes back, and its packets meet what was cached.
+    here.credit(1, 60, 1700, 0);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
+    // What it sent from there is older than that.
+    credit(&t, 2).credit(1, 60, 1600, 0);
+    assert_eq!(t.lookup(key(1, 0)), Some(Port(1)));
 }
 
 #[test]
@@ -168,15 +191,9 @@ fn gratuitous_arp_locks_against_bonds() {
 
 #[test]
 fn credits_keep_an_entry() {
-    let (t, _) = table();
-    let t = Arc::new(t);
+    let t = Arc::new(table().0);
     t.learn(learn(1, 1, 0));
-    let c = MacCredit {
-        table: t.clone(),
-        key: key(1, 0),
-        port: Port(1),
-        bond: false,
-    };
+    let c = credit(&t, 1);
     c.credit(0, 0, 200_000, 0);
     c.credit(3, 180, 100_000, 0);
     t.age(399_000);

@@ -41,6 +41,9 @@ impl Ctx<'_> {
         }
         let (port, bond) = (of_port(self.flow.in_port), bundle.ports.len() > 1);
         let table = &self.bridge.mac;
+        // First: an entry that goes from here on moves the slot.
+        let source = self.generations.read(table.source_slot(key));
+        self.out.deps.push(source);
         if self.learn {
             let l = Learn {
                 key,
@@ -62,14 +65,16 @@ impl Ctx<'_> {
                 Learned::Busy => self.out.uncacheable = true,
                 Learned::Same | Learned::Refused => {}
             }
+        } else if table.lookup(key).is_none() {
+            // Its next packet is to learn it.
+            self.out.uncacheable = true;
         }
-        // After learning: an entry that goes from here on moves the slot.
-        self.out.deps.push(self.generations.read(table.source_slot(key)));
         self.out.credits.push(Arc::new(MacCredit {
             table: table.clone(),
             key,
             port,
             bond,
+            generation: source.generation,
         }));
     }
 }
