@@ -57,13 +57,9 @@ impl Frozen {
         let mut h = DefaultHasher::new();
         (self.bridge, self.table, &*self.metadata).hash(&mut h);
         (self.was_mpls, self.mirrored).hash(&mut h);
-        (
-            self.steps.len(),
-            self.action_set.len(),
-            self.stack.len(),
-            &self.userdata,
-        )
-            .hash(&mut h);
+        // All that comes from packets is in the digest: who sends them would fill one place of the index otherwise.
+        (&self.stack, &self.userdata).hash(&mut h);
+        (self.steps.len(), self.action_set.len()).hash(&mut h);
         // Actions are compared, but hashed only by what most of them differ in.
         for s in &self.steps {
             match s {
@@ -99,6 +95,8 @@ pub(crate) fn steps_text(steps: &[Left]) -> String {
 /// Ids below this are given out, in chunks of [`CHUNK`].
 const MAX_IDS: u32 = 1 << 20;
 const CHUNK: u32 = 1 << 10;
+/// Ids that are made free at once.
+const PIECE: usize = 256;
 
 /// An id that is held.
 pub(crate) struct Held {
@@ -218,14 +216,17 @@ impl Recircs {
 
     /// Time passes: forgets pipelines that nobody has held for a while.
     pub(crate) fn expire(&self) {
-        let mut index = self.0.index.lock();
-        let now = std::mem::take(&mut index.left[0]);
-        let gone = std::mem::replace(&mut index.left[1], now);
-        for id in gone {
-            if let Some(slot) = self.0.slot(id) {
-                slot.store(None);
-            }
-            index.free.push_back(id);
+        let gone = {
+            let mut index = self.0.index.lock();
+            let now = std::mem::take(&mut index.left[0]);
+            std::mem::replace(&mut index.left[1], now)
+        };
+        // Workers wait for the mutex: not until the memory of many pipelines is freed.
+        for ids in gone.chunks(PIECE) {
+            ids.iter()
+                .filter_map(|id| self.0.slot(*id))
+                .for_each(|slot| slot.store(None));
+            self.0.index.lock().free.extend(ids);
         }
     }
 }
@@ -262,6 +263,24 @@ mod tests {
         assert_eq!(known(&r, 2), Some((2, true)));
         drop(a);
         assert_eq!(r.take(frozen(1)).expect("an id").id, 3);
+    }
+
+    /// Packets choose what is on the stack: no number of such pipelines makes another one dear to find.
+    #[test]
+    fn what_packets_push_spreads_over_the_index() {
+        let r = Recircs::default();
+        let of = |n: u16| Frozen {
+            stack: vec![(FieldValue([n.to_be_bytes()[1]; 16]), n)],
+            ..frozen(1)
+        };
+        let held: Vec<_> = (0..500).map(|n| r.take(of(n)).expect("an id")).collect();
+        let most = r.0.index.lock().by_digest.values().map(Vec::len).max();
+        assert_eq!(most, Some(1));
+        drop(held);
+        r.expire();
+        r.expire();
+        assert_eq!((known(&r, 1), known(&r, 500)), (None, None));
+        assert_eq!(r.0.index.lock().free.len(), 500);
     }
 
     #[test]
