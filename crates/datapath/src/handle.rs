@@ -370,19 +370,7 @@ impl Datapath {
         names: format::PortNames<'_>,
     ) -> String {
         let now_ms = self.shared.clock.now_ms();
-        let mut merged: Vec<FlowDump> = Vec::new();
-        for f in self.flows().into_iter().filter(filter) {
-            let same = |m: &&mut FlowDump| m.same_flow(&f);
-            match merged.iter_mut().find(same).filter(|m| m.worker != f.worker) {
-                Some(m) => {
-                    m.packets += f.packets;
-                    m.bytes += f.bytes;
-                    m.used_ms = m.used_ms.max(f.used_ms);
-                    m.tcp_flags |= f.tcp_flags;
-                }
-                None => merged.push(f),
-            }
-        }
+        let merged = FlowDump::merged(self.flows().into_iter().filter(filter));
         merged.iter().map(|f| f.text(now_ms, names) + "\n").collect()
     }
     /// `dpif-netdev/pmd-stats-show`, of the worker of processor `core` or of all.

@@ -2,8 +2,10 @@
 
 use crate::action::{Action, PortNo, Upcall};
 use crate::format::{PortNames, format_key, format_stats};
+use hashbrown::HashTable;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
 /// A packet for the control plane.
@@ -89,11 +91,36 @@ pub struct FlowDump {
 
 impl FlowDump {
     /// Whether another one, of another worker, is the same flow.
-    pub fn same_flow(&self, other: &Self) -> bool {
+    fn same_flow(&self, other: &Self) -> bool {
         let keys = self.key.words().iter().zip(other.key.words());
         self.mask == other.mask
             && keys.zip(self.mask.words()).all(|((a, b), m)| (a ^ b) & m == 0)
             && self.actions == other.actions
+    }
+    /// Flows in their order, those that several workers cache as one.
+    pub fn merged(flows: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        let mut index: HashTable<usize> = HashTable::new();
+        let state = RandomState::new();
+        let hash_of = |f: &Self| state.hash_one((f.key.masked(&f.mask).words(), f.mask.words()));
+        for flow in flows {
+            let hash = hash_of(&flow);
+            let same = |at: &usize| {
+                let m = &all[*at];
+                m.worker != flow.worker && m.same_flow(&flow)
+            };
+            if let Some(&at) = index.find(hash, same) {
+                let m = &mut all[at];
+                m.packets += flow.packets;
+                m.bytes += flow.bytes;
+                m.used_ms = m.used_ms.max(flow.used_ms);
+                m.tcp_flags |= flow.tcp_flags;
+            } else {
+                index.insert_unique(hash, all.len(), |at| hash_of(&all[*at]));
+                all.push(flow);
+            }
+        }
+        all
     }
     /// One line as `dpctl/dump-flows` prints it. `now_ms`: the datapath's clock.
     pub fn text(&self, now_ms: u64, names: PortNames<'_>) -> String {

@@ -277,7 +277,7 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
                 Some(core) => format!("flow-dump from pmd on cpu core: {core}\n"),
             };
         }
-        out += &flows::lines(switch, &flows::merged(flows), style);
+        out += &flows::lines(switch, &FlowDump::merged(flows), style);
     }
     Ok(out)
 }
@@ -303,7 +303,7 @@ fn get_flow(switch: &Switch, args: &[&str]) -> Reply {
         names: options.names,
         ufid: (options.verbosity > 0).then_some(", "),
     };
-    Ok(flows::lines(switch, &flows::merged(found), style))
+    Ok(flows::lines(switch, &FlowDump::merged(found), style))
 }
 
 fn del_flows(switch: &Switch, args: &[&str]) -> Reply {

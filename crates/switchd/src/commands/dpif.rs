@@ -9,6 +9,7 @@ use super::{Commands, bridge_named, dpctl};
 use crate::reconcile::{datapath_name, port_text};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
+use heddle_datapath::FlowDump;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("dpif/dump-dps", "", (0, 0), |s, _| {
@@ -125,5 +126,5 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         .flows()
         .into_iter()
         .filter(|f| ports.contains(&f.key.in_port));
-    Ok(flows::lines(switch, &flows::merged(own), style))
+    Ok(flows::lines(switch, &FlowDump::merged(own), style))
 }

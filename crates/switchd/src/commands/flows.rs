@@ -29,24 +29,6 @@ pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
         .collect()
 }
 
-/// Flows, those that several workers cache as one.
-pub(super) fn merged(flows: impl IntoIterator<Item = FlowDump>) -> Vec<FlowDump> {
-    let mut all: Vec<FlowDump> = Vec::new();
-    for flow in flows {
-        let same = |m: &&mut FlowDump| m.worker != flow.worker && m.same_flow(&flow);
-        match all.iter_mut().find(same) {
-            Some(m) => {
-                m.packets += flow.packets;
-                m.bytes += flow.bytes;
-                m.used_ms = m.used_ms.max(flow.used_ms);
-                m.tcp_flags |= flow.tcp_flags;
-            }
-            None => all.push(flow),
-        }
-    }
-    all
-}
-
 /// One line per flow.
 pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String {
     let ports = if style.names {
