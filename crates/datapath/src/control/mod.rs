@@ -84,6 +84,13 @@ pub(crate) struct WorkerHandle {
     pub(crate) cleared_ms: u64,
 }
 
+impl WorkerHandle {
+    /// Whether its thread runs.
+    fn lives(&self) -> bool {
+        self.thread.as_ref().is_some_and(|t| !t.is_finished())
+    }
+}
+
 /// Upcall rings, one per worker; those of ended workers until they are empty.
 pub(crate) type UpcallRings = Mutex<Vec<Consumer<UpcallPacket>>>;
 

@@ -7,14 +7,15 @@
 //! A new queue is polled at once, by a worker that will do for now ([`Control::place_for_now`]); who should poll what is decided for all queues together
 //! ([`Control::assign`]) when a row of changes is complete.
 
-use super::Control;
+use super::{Control, WorkerHandle};
 use crate::action::PortNo;
 use crate::assign::{self, Core, Plan, Queue, Spread};
 use crate::config::DatapathError;
 use crate::counters::WINDOW_MS;
-use crate::worker::{Command, Reply, RxSlot};
+use crate::worker::{Command, PATIENCE, Reply, RxSlot};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 
 /// What has changed since queues were assigned.
 #[derive(Debug, Default)]
@@ -65,7 +66,7 @@ impl Control {
     }
 
     pub(super) fn cores(&self) -> Vec<Core> {
-        let core = |w: &super::WorkerHandle| Core {
+        let core = |w: &WorkerHandle| Core {
             core: w.core,
             numa: w.numa,
         };
@@ -134,19 +135,20 @@ impl Control {
         if moves.is_empty() {
             return Ok(());
         }
-        let slots = self.take_back(moves)?;
-        for slot in slots {
+        let mut failed = None;
+        for slot in self.take_back(moves) {
             let to = moves
                 .iter()
                 .find(|(name, _)| *name == (slot.port, slot.index))
                 .and_then(|(_, to)| *to);
-            self.give(slot, to)?;
+            // The others are not lost for it.
+            failed = self.give(slot, to).err().or(failed);
         }
-        self.barrier()
+        failed.map_or_else(|| self.barrier(), Err)
     }
 
     /// Takes queues back from those who have them.
-    fn take_back(&mut self, moves: &[(Name, Option<usize>)]) -> Result<Vec<RxSlot>, DatapathError> {
+    fn take_back(&mut self, moves: &[(Name, Option<usize>)]) -> Vec<RxSlot> {
         let mut slots = Vec::new();
         let mut from: BTreeMap<usize, Vec<Name>> = BTreeMap::new();
         for (name, _) in moves {
@@ -159,23 +161,25 @@ impl Control {
                 from.entry(id).or_default().push(*name);
             }
         }
-        let (tx, rx) = std::sync::mpsc::channel();
-        let mut asked = 0;
         for (id, names) in from {
-            let worker = self.workers.iter().chain(&self.leaving).find(|w| w.id == id);
-            let sent = worker.is_some_and(|w| w.commands.send(Command::TakeRx(names, tx.clone())));
-            asked += usize::from(sent);
-        }
-        drop(tx);
-        for _ in 0..asked {
-            match rx.recv_timeout(crate::worker::PATIENCE) {
-                Ok(Reply::Slots(some)) => slots.extend(some),
-                Ok(_) => {}
-                // The queues of a worker that does not answer are lost with it.
-                Err(_) => return Err(DatapathError::Timeout),
+            let Some(worker) = self.workers.iter().chain(&self.leaving).find(|w| w.id == id) else {
+                continue;
+            };
+            // Each worker answers by a channel of its own: if it ends, only its queues are lost.
+            let (tx, answer) = mpsc::channel();
+            if worker.commands.send(Command::TakeRx(names.clone(), tx)) {
+                slots.extend(from_worker(worker, &answer));
+                continue;
+            }
+            // It takes no commands now, and goes on with its queues.
+            for (no, queue) in names {
+                let rx = self.ports.get_mut(&no).and_then(|p| p.rx.iter_mut().find(|r| r.queue == queue));
+                if let Some(rx) = rx {
+                    rx.worker = Some(id);
+                }
             }
         }
-        Ok(slots)
+        slots
     }
 
     /// Gives a queue to worker `to`, or keeps it.
@@ -214,7 +218,7 @@ impl Control {
                 .iter()
                 .find(|(q, _)| *q == slot.index)
                 .map(|(_, core)| *core);
-            let key = |w: &&super::WorkerHandle| {
+            let key = |w: &&WorkerHandle| {
                 let away = node.is_some_and(|n| n != w.numa);
                 (wanted != Some(w.core), w.isolated, away, polls(w.id))
             };
@@ -222,6 +226,21 @@ impl Control {
             self.give(slot, to)?;
         }
         self.barrier()
+    }
+}
+
+/// The queues that a worker gives back, however late: its processor may be somebody else's for a while, or all of the process may have been stopped.
+/// What it gives back would be polled by nobody any more if nobody took it.
+fn from_worker(worker: &WorkerHandle, answer: &Receiver<Reply>) -> Vec<RxSlot> {
+    loop {
+        match answer.recv_timeout(PATIENCE) {
+            Ok(Reply::Slots(slots)) => return slots,
+            Err(RecvTimeoutError::Timeout) if worker.lives() => {
+                log::warn!(target: "dpif_netdev", "the worker of processor {} has not answered for {} s: its queues wait", worker.core, PATIENCE.as_secs());
+            }
+            // They are lost with it.
+            _ => return Vec::new(),
+        }
     }
 }
 

@@ -124,13 +124,22 @@ fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
     cores.into_iter().map(place).collect()
 }
 
+/// Those that the machine does not have are told of together: a mask may name any number of them.
 fn pinned_places(cpus: &[usize]) -> Vec<Place> {
+    let there = cpu::online().ok();
+    let (cpus, absent): (Vec<usize>, Vec<usize>) = cpus
+        .iter()
+        .partition(|c| there.as_ref().is_none_or(|there| there.contains(*c)));
+    if let [first, ..] = absent[..] {
+        let n = absent.len();
+        log::warn!(target: "dpif_netdev", "pmd-cpu-mask names {n} processors that are not there, the first of them is {first}");
+    }
     let place = |core| Place {
         core,
         numa: cpu::numa_node(core).unwrap_or(0),
         bound: vec![core],
     };
-    cpus.iter().copied().map(place).collect()
+    cpus.into_iter().map(place).collect()
 }
 
 impl Control {
@@ -397,6 +406,14 @@ mod tests {
         });
         assert_eq!(numbers(choose(&unknown, 4)), [3, 5]);
         assert!(choose(&[], 4).is_empty());
+    }
+
+    #[test]
+    fn processors_that_are_not_there_get_no_threads() {
+        let online = cpu::online().unwrap();
+        let named: Vec<usize> = (0..80_000).collect();
+        let cores: Vec<usize> = pinned_places(&named).iter().map(|p| p.core).collect();
+        assert_eq!(cores, online);
     }
 
     #[test]

@@ -50,6 +50,17 @@ impl FakePort {
         self.wires.to_switch.lock().extend(packets);
         self.bell.notify();
     }
+    /// The worker that has the queue stands still when it looks there next, for so long; returns when it does.
+    pub(crate) fn stall(self: &Arc<Self>, time: Duration) -> std::thread::JoinHandle<()> {
+        let port = Arc::clone(self);
+        let held = std::thread::spawn(move || {
+            let _held = port.wires.to_switch.lock();
+            port.bell.notify();
+            std::thread::sleep(time);
+        });
+        std::thread::sleep(Duration::from_millis(200));
+        held
+    }
     /// Waits until the switch has taken all packets, a bounded time.
     pub(crate) fn drained(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);

@@ -94,6 +94,22 @@ fn moving_queues_loses_and_reorders_nothing() {
     assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, u64::from(sent));
 }
 
+/// A worker whose processor is somebody else's for a while, or a process that was stopped, gives its queues back late.
+#[test]
+fn queues_of_a_worker_that_answers_late_are_not_lost() {
+    let dp = datapath(&[0, 0]);
+    dp.set_workers(Some(&[0])).unwrap();
+    let (a, b) = (FakePort::new("a"), FakePort::new("b"));
+    dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
+    let stalled = a.stall(crate::worker::PATIENCE + Duration::from_secs(1));
+    dp.set_workers(Some(&[1])).unwrap();
+    stalled.join().unwrap();
+    assert_eq!(cores(&dp), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
+    a.send([udp(1, 2, 3, 4)]);
+    assert_eq!(b.wait(1).len(), 1);
+}
+
 #[test]
 fn a_queue_that_nobody_may_poll_waits_with_its_packets() {
     let dp = datapath(&[0, 0]);
