@@ -76,6 +76,8 @@ impl SweepWorker {
             self.records
                 .scan_all(chunk, horizon, |r, seen| r.credit(seen.slot, &seen.now));
         }
+        // Of entries that went meanwhile nothing was seen, but their worker has told what they had counted.
+        self.records.drain();
         self.records.give();
     }
 }
