@@ -22,16 +22,24 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "SOCKET")]
     target: Option<PathBuf>,
     /// Seconds between frames
-    #[arg(short, long, default_value_t = 1.0)]
+    #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
     /// Print one frame as plain text, and end
     #[arg(long)]
     once: bool,
 }
 
+/// A number of seconds, none that is too much for a clock.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if !n.is_nan() => Ok(n.clamp(0.1, 3600.0)),
+        _ => Err("not a number of seconds".into()),
+    }
+}
+
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
-        let interval = Duration::from_secs_f64(self.interval.clamp(0.1, 3600.0));
+        let interval = Duration::from_secs_f64(self.interval);
         let look = || -> Result<Sample> {
             let socket = ask::socket(self.target.as_deref())?;
             Sample::read(&ask::stats(&socket)?)
@@ -56,5 +64,17 @@ impl Args {
             before = now.ok();
             std::thread::sleep(interval);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn intervals() {
+        assert_eq!(seconds("2.5"), Ok(2.5));
+        assert_eq!((seconds("-1"), seconds("1e300")), (Ok(0.1), Ok(3600.0)));
+        assert!(seconds("NaN").is_err() && seconds("x").is_err());
     }
 }

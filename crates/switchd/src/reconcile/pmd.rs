@@ -172,7 +172,12 @@ fn sleep(text: Option<&str>) -> MaxSleep {
             None => micros(part).map(|us| sleep.default_us = Some(us)),
             Some((core, us)) => {
                 let both = core.trim().parse().ok().zip(micros(us));
-                both.map(|(core, us)| sleep.of_core.push((core, us)))
+                // Of several for one processor the first counts.
+                both.map(|(core, us)| {
+                    if !sleep.of_core.iter().any(|(c, _)| *c == core) {
+                        sleep.of_core.push((core, us));
+                    }
+                })
             }
         };
         if understood.is_none() {
@@ -254,6 +259,7 @@ mod tests {
         assert_eq!(of("0").default_us, Some(0));
         let both = of("50, 1:30,3:0,x,2:");
         assert_eq!((both.default_us, both.of_core), (Some(50), vec![(1, 30), (3, 0)]));
+        assert_eq!(of("1:5,1:6,1:5").of_core, [(1, 5)]);
         assert_eq!(
             read(&[("pmd-maxsleep", "7")]).sleep.default_us,
             Some(7),
