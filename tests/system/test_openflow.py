@@ -184,6 +184,25 @@ def scenario_timeouts_and_flow_removed(lab):
     assert "cookie:0x54" not in monitor.text()
 
 
+def scenario_a_removed_flow_has_counted_all(lab):
+    """Also what only caches know of when it is removed."""
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    lab.veth_pod(sw, "a")
+    lab.veth_pod(sw, "b")
+    a, b = (lab.net.raw(f"{lab.net.stem}-{pod}", "eth0") for pod in "ab")
+    monitor = Monitor(lab, sw, "-O", "OpenFlow13", ["65534"])
+    frame = frames.ethernet(B, A, 0x9000, b"z" * 60)
+    for cookie in range(0x61, 0x66):
+        sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", f"send_flow_rem,cookie={cookie:#x},in_port=va,dl_type=0x9000,actions=output:vb")
+        for _ in range(30):
+            a.send(frame)
+            assert receive(b, lambda f: f[:14] == frame[:14])
+        sw.ofctl("-O", "OpenFlow13", "del-flows", "br0", "in_port=va")
+        monitor.wait(rf"reason=delete[^\n]*cookie:{cookie:#x}")
+        assert re.search(rf"cookie:{cookie:#x} [^\n]*pkts30 ", monitor.text()), monitor.text()
+
+
 def scenario_idle_timeout_counts_traffic(lab):
     """Traffic that only hits cached decisions still keeps its flow alive."""
     sw = lab.switch()

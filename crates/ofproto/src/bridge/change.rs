@@ -18,10 +18,13 @@ use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 /// Removed rules that wait to be unlinked: beyond that nobody waits for the next tick. A rule that is replaced again and again lies so often where lookups
 /// find it.
 const MANY_GARBAGE: usize = 1024;
+/// Asking caches for what they have counted takes one part in so many, and one, of the time at most.
+const COUNTING_SHARE: u32 = 9;
 
 /// Steps that are taken together.
 pub(super) struct Change<'a> {
@@ -32,6 +35,8 @@ pub(super) struct Change<'a> {
     /// The version at which the steps become visible.
     pub(super) version: u64,
     pub(super) events: Vec<Event>,
+    /// Rules that go because somebody wants it, with the places of their messages among the events.
+    going: Vec<(usize, Arc<Rule>)>,
     /// By generation slot: the matches of a table's rules that come or go; for anything else, that it changes.
     pub(super) changes: BTreeMap<u16, Changes>,
     undo: Vec<Step>,
@@ -70,45 +75,70 @@ impl Bridge {
             state.garbage = 0;
             self.unlink_garbage();
         }
-        let (result, events) = self.change_in(state, origin, f);
+        let (result, mut events, going) = self.change_in(state, origin, f);
+        self.count_up_to_now(&mut events, &going);
         // Those of workers come first: they were told to wait while no control thread was here.
         self.emit(&self.take_events());
         self.emit(&events);
         result
     }
 
-    /// Takes the steps of `f`, with both mutexes held; the events are the caller's to tell. After a failure there are none.
+    /// Makes the messages about rules that were removed say all that the rules have counted: what only caches know is asked for, unless too much time goes into
+    /// that already (of a controller that removes flow by flow).
+    fn count_up_to_now(&self, events: &mut [Event], going: &[(usize, Arc<Rule>)]) {
+        if going.is_empty() {
+            return;
+        }
+        let mut counted = self.counted.lock();
+        if counted.is_some_and(|(end, took)| end.elapsed() < took * COUNTING_SHARE) {
+            return;
+        }
+        let begin = Instant::now();
+        self.refresh();
+        *counted = Some((Instant::now(), begin.elapsed()));
+        for (at, rule) in going {
+            if let Some(Event::FlowRemoved(message)) = events.get_mut(*at)
+                && let Some(message) = Arc::get_mut(message)
+            {
+                (message.packet_count, message.byte_count) = super::stats::counts(rule.stats.seen());
+            }
+        }
+    }
+
+    /// Takes the steps of `f`, with both mutexes held; the events are the caller's to tell. After a failure there are none. Besides the events: see [`Change`].
     pub(super) fn change_in<R, E>(
         &self,
         mut state: MutexGuard<'_, State>,
         origin: Option<Origin>,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
-    ) -> (Result<R, E>, Vec<Event>) {
+    ) -> (Result<R, E>, Vec<Event>, Vec<(usize, Arc<Rule>)>) {
         let mut change = Change {
             bridge: self,
             version: self.current_version() + 1,
             state: &mut state,
             origin,
             events: Vec::new(),
+            going: Vec::new(),
             changes: BTreeMap::new(),
             undo: Vec::new(),
         };
         let result = f(&mut change);
         if result.is_err() {
             change.roll_back();
-            return (result, Vec::new());
+            return (result, Vec::new(), Vec::new());
         }
         change.delete_orphans();
         let Change {
             version,
             changes,
             events,
+            going,
             ..
         } = change;
         if !changes.is_empty() {
             self.commit(version, changes);
         }
-        (result, events)
+        (result, events, going)
     }
 }
 
@@ -133,14 +163,12 @@ impl Change<'_> {
 
     /// Adds a rule.
     pub(super) fn link(&mut self, mut rule: Rule, priority: i32) -> Linked {
-        let (table, timed) = (rule.table, super::learn::may_time_out(&rule));
+        let table = rule.table;
         let rules = &self.bridge.tables[usize::from(table)].rules;
         rule.matches = rules.share(rule.matches);
         let matches = rule.matches.clone();
         let entry = rules.insert(&matches, priority, self.version, Arc::new(rule));
-        if timed {
-            self.state.timed.push(entry.clone());
-        }
+        self.state.timed.add(&entry);
         self.state.tables[usize::from(table)].linked(&entry);
         self.state.refs.add(&entry);
         self.note(table, &matches);
@@ -156,6 +184,7 @@ impl Change<'_> {
             .remove(&e.data.matches, e, self.version)
         {
             self.state.garbage += 1;
+            self.state.timed.removed(e);
             self.state.tables[table].unlinked(e);
             self.state.refs.remove(e);
             self.note(e.data.table, &e.data.matches);
@@ -168,6 +197,14 @@ impl Change<'_> {
         self.unlink(e);
         if FlowModFlags::from_bits_truncate(e.data.flags).contains(FlowModFlags::SEND_FLOW_REM) {
             let message = self.removed(&e.data, reason);
+            let timed_out = matches!(
+                reason,
+                FlowRemovedReason::IdleTimeout | FlowRemovedReason::HardTimeout
+            );
+            // Before a rule times out all is counted anyway.
+            if !timed_out {
+                self.going.push((self.events.len(), e.data.clone()));
+            }
             self.events.push(Event::FlowRemoved(Arc::new(message)));
         }
         self.report(FlowEvent::Removed(reason), e.data.clone(), None);
@@ -205,6 +242,7 @@ impl Change<'_> {
 
     fn removed(&self, rule: &Rule, reason: FlowRemovedReason) -> FlowRemoved {
         let (duration_sec, duration_nsec) = super::stats::age(self.bridge.now_ms(), rule.created_ms);
+        let (packet_count, byte_count) = super::stats::counts(rule.stats.seen());
         FlowRemoved {
             match_: rule.wide_match(),
             priority: rule.priority,
@@ -215,8 +253,8 @@ impl Change<'_> {
             duration_nsec,
             idle_timeout: rule.idle_timeout.load(Relaxed),
             hard_timeout: rule.hard_timeout.load(Relaxed),
-            packet_count: rule.stats.seen().packets.load(Relaxed),
-            byte_count: rule.stats.seen().bytes.load(Relaxed),
+            packet_count,
+            byte_count,
             nxm: false,
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn deadline_ms(rule: &Rule) -> u64 {
     after(rule.used_ms(), idle).min(after(rule.modified_ms.load(Relaxed), hard))
 }
 
-fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
+pub(super) fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
     let over = |from: u64, s: u16| s != 0 && now > from + u64::from(s) * 1000;
     let (idle, hard) = (rule.idle_timeout.load(Relaxed), rule.hard_timeout.load(Relaxed));
     if over(rule.modified_ms.load(Relaxed), hard) {
@@ -54,10 +54,17 @@ impl Bridge {
         if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
             dp.flush_stats();
         }
-        let expired: Vec<(Linked, FlowRemovedReason)> = candidates
-            .into_iter()
-            .filter_map(|e| due(&e.data, now).map(|r| (e, r)))
-            .collect();
+        let (mut expired, mut kept) = (Vec::new(), Vec::new());
+        for e in candidates {
+            match due(&e.data, now) {
+                Some(reason) => expired.push((e, reason)),
+                None => kept.push(e),
+            }
+        }
+        if !kept.is_empty() {
+            let mut state = self.state.lock();
+            kept.iter().for_each(|e| state.timed.add(e));
+        }
         self.remove_expired(&expired);
         Ticked {
             expired: expired.len(),
@@ -65,14 +72,8 @@ impl Bridge {
     }
 
     fn timed_out(&self, now: u64) -> Vec<Linked> {
-        let version = self.current_version();
         let mut state = self.state.lock();
-        state.timed.retain(|e| e.visible(version));
-        state
-            .timed
-            .iter()
-            .filter(|e| due(&e.data, now).is_some())
-            .cloned()
-            .collect()
+        let version = self.current_version();
+        state.timed.take_due(now, version)
     }
 }

@@ -1,12 +1,11 @@
 //! Flows that packets add (`learn`), and what workers leave to control threads.
 
 use super::change::Change;
-use super::refs::for_each;
 use super::select::compact;
 use super::{Bridge, Event, State};
 use crate::model::Rule;
 use heddle_openflow::message::{FlowMod, FlowRemovedReason};
-use heddle_openflow::{Action, ErrorKind, Version};
+use heddle_openflow::{ErrorKind, Version};
 use parking_lot::MutexGuard;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -39,13 +38,6 @@ impl Later {
     }
 }
 
-/// Whether the rule has a timeout, or may get one from packets.
-pub(super) fn may_time_out(rule: &Rule) -> bool {
-    let mut fin = false;
-    for_each(rule, |a| fin |= matches!(a, Action::FinTimeout { .. }));
-    fin || rule.idle_timeout.load(Relaxed) != 0 || rule.hard_timeout.load(Relaxed) != 0
-}
-
 impl Bridge {
     /// Adds a flow, or makes one that is there young again; called by any thread, never waits for another. At most `limit` flows
     /// (0: any number) of its table have its cookie.
@@ -65,7 +57,12 @@ impl Bridge {
         learned
     }
 
-    fn learn_in(&self, state: MutexGuard<'_, State>, flow: &FlowMod, limit: u32) -> (Learned, Vec<Event>) {
+    fn learn_in(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        flow: &FlowMod,
+        limit: u32,
+    ) -> (Learned, Vec<Event>) {
         if let Some(rule) = self.learned(flow)
             && *rule.instructions == flow.instructions
             && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
@@ -73,11 +70,11 @@ impl Bridge {
             rule.modified_ms.store(self.now_ms(), Relaxed);
             return (Learned::Yes(true), Vec::new());
         }
-        if limit != 0 && self.learned(flow).is_none() && self.count_with_cookie(flow) >= limit {
+        if limit != 0 && self.learned(flow).is_none() && self.count_with_cookie(&mut state, flow) >= limit {
             return (Learned::Yes(false), Vec::new());
         }
         // As a strict modification that adds what is not there.
-        let (result, events) = self.change_in(state, None, |b| b.modify(Version::V10, flow, true));
+        let (result, events, _) = self.change_in(state, None, |b| b.modify(Version::V10, flow, true));
         let learned = match result {
             Ok(()) => Learned::Yes(true),
             Err(e) => Learned::No(e),
@@ -99,14 +96,18 @@ impl Bridge {
         found.filter(|e| !e.data.hidden).map(|e| e.data.clone())
     }
 
-    fn count_with_cookie(&self, flow: &FlowMod) -> u32 {
-        let mut n = 0;
-        if let Some(table) = self.tables.get(usize::from(flow.table_id)) {
+    fn count_with_cookie(&self, state: &mut State, flow: &FlowMod) -> u32 {
+        let at = usize::from(flow.table_id);
+        let (Some(table), Some(counted)) = (self.tables.get(at), state.tables.get_mut(at)) else {
+            return 0;
+        };
+        counted.count_cookie(flow.new_cookie, || {
+            let mut n = 0;
             table.rules.for_each(self.current_version(), |e| {
                 n += u32::from(e.data.cookie == flow.new_cookie);
             });
-        }
-        n
+            n
+        })
     }
 
     /// Does what workers have left: control threads call it after they have changed something, and a few times a second.

@@ -29,6 +29,7 @@ pub(crate) mod refs;
 mod select;
 mod stats;
 mod tables;
+mod timed;
 mod tlv;
 
 #[cfg(test)]
@@ -59,6 +60,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 /// A rule where it is linked.
 pub(crate) type Linked = Arc<Entry<Arc<Rule>>>;
@@ -151,6 +153,8 @@ pub struct Bridge {
     options: tlv::Options,
     /// What workers have left to control threads.
     later: Mutex<learn::Later>,
+    /// When caches were last asked for what they have counted, for messages about removed flows, and how long that took.
+    counted: Mutex<Option<(Instant, Duration)>>,
 }
 
 /// What the mutex guards.
@@ -161,7 +165,7 @@ pub(crate) struct State {
     /// Who uses which group and meter.
     pub(crate) refs: refs::Refs,
     /// Rules with a timeout, to be looked at by `expire`.
-    timed: Vec<Linked>,
+    timed: timed::Timed,
     /// The hidden rule that stands in for absent controllers.
     fail_open: Option<Linked>,
     /// So many removed rules and groups wait for `purge`.
@@ -200,7 +204,7 @@ impl Bridge {
                 bundles: Vec::new(),
                 ports: BTreeMap::new(),
                 refs: refs::Refs::default(),
-                timed: Vec::new(),
+                timed: timed::Timed::default(),
                 fail_open: None,
                 garbage: 0,
                 tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
@@ -215,6 +219,7 @@ impl Bridge {
             sinks: Mutex::new(Vec::new()),
             options: tlv::Options::default(),
             later: Mutex::default(),
+            counted: Mutex::default(),
         });
         bridge.flush_flows();
         bridge

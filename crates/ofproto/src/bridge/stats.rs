@@ -27,7 +27,7 @@ fn seconds(now_ms: u64, then_ms: u64) -> u16 {
     u16::try_from(now_ms.saturating_sub(then_ms) / 1000).unwrap_or(u16::MAX)
 }
 
-fn counts(stats: &Stats) -> (u64, u64) {
+pub(super) fn counts(stats: &Stats) -> (u64, u64) {
     (stats.packets.load(Relaxed), stats.bytes.load(Relaxed))
 }
 

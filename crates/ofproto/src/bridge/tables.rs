@@ -12,7 +12,7 @@ use heddle_openflow::message::{
     FlowRemovedReason, TableDesc, TableFeatures, TableFeaturesCommand, TableMiss, TableMod, TableReason,
     TableStatus,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 /// Tables that controllers see; the last one is the switch's own, as in Open vSwitch.
@@ -39,12 +39,20 @@ pub(crate) struct TableState {
     vacancy: Option<TableReason>,
     /// Flows that controllers see.
     pub(super) n_flows: usize,
+    /// Flows by cookie, of those cookies that somebody has asked for: packets that learn with a limit do, again and again.
+    with_cookie: HashMap<u64, u32>,
 }
+
+/// Cookies whose flows are counted all the time, per table.
+const MAX_COOKIES: usize = 1024;
 
 impl TableState {
     /// A rule came.
     pub(super) fn linked(&mut self, e: &Linked) {
         self.n_flows += usize::from(!e.data.hidden);
+        if let Some(n) = self.with_cookie.get_mut(&e.data.cookie) {
+            *n += 1;
+        }
         if let Some(evictor) = &mut self.evictor {
             evictor.add(e);
         }
@@ -53,9 +61,20 @@ impl TableState {
     /// A rule went.
     pub(super) fn unlinked(&mut self, e: &Linked) {
         self.n_flows -= usize::from(!e.data.hidden);
+        if let Some(n) = self.with_cookie.get_mut(&e.data.cookie) {
+            *n -= 1;
+        }
         if let Some(evictor) = &mut self.evictor {
             evictor.remove(e);
         }
+    }
+
+    /// How many flows have this cookie; `count` looks at all of them, the first time.
+    pub(super) fn count_cookie(&mut self, cookie: u64, count: impl FnOnce() -> u32) -> u32 {
+        if self.with_cookie.len() >= MAX_COOKIES && !self.with_cookie.contains_key(&cookie) {
+            self.with_cookie.clear();
+        }
+        *self.with_cookie.entry(cookie).or_insert_with(count)
     }
 
     /// The name that controllers see.

@@ -258,6 +258,39 @@ fn timeouts_expire_with_their_reason() {
     assert!(l.bridge.tables[0].rules.is_empty(), "and they were unlinked");
 }
 
+/// The count goes along with all that comes and goes, whoever brought it.
+#[test]
+fn a_limit_counts_the_flows_of_its_cookie() {
+    let l = lab(secure());
+    let learned = |n: u32| {
+        let mut fm = flow_mod(FlowModCommand::ModifyStrict, nw_dst(n, 32), 5, 1);
+        (fm.new_cookie, fm.modify_cookie) = (7, true);
+        Arc::new(fm)
+    };
+    let learn = |n| l.bridge.learn(&learned(n), 3) == Learned::Yes(true);
+    assert!((1..=3).all(learn) && !learn(4) && learn(2));
+    let delete = |n| l.add(&flow_mod(FlowModCommand::DeleteStrict, nw_dst(n, 32), 5, 1));
+    delete(1).expect("well formed");
+    assert!(learn(4) && !learn(5));
+    let mut other = flow_mod(FlowModCommand::Add, nw_dst(9, 32), 5, 1);
+    (other.new_cookie, other.modify_cookie) = (7, true);
+    delete(4).expect("well formed");
+    l.add(&other).expect("by a controller");
+    assert!(!learn(5));
+    // One that fails at its end leaves the count as it was.
+    let failing = vec![
+        flow_mod(FlowModCommand::DeleteStrict, nw_dst(9, 32), 5, 1),
+        FlowMod {
+            table_id: 0xff,
+            ..flow_mod(FlowModCommand::Add, nw_dst(1, 32), 5, 1)
+        },
+    ];
+    commit(&l, &bundle(failing)).expect_err("no such table");
+    assert!(!learn(5));
+    l.bridge.flush_flows();
+    assert!((1..=3).all(learn) && !learn(4));
+}
+
 #[test]
 fn a_full_table_refuses_or_evicts() {
     let l = lab(secure());

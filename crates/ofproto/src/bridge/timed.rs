@@ -1,0 +1,210 @@
+//! Rules with timeouts, in the order in which they are to be looked at.
+//!
+//! **Problem.** There may be a million of them, and somebody looks ten times a second. So a rule lies where its time comes if no packet comes; those
+//! whose time has come are looked at, and put where it comes now if packets have put it off meanwhile.
+//!
+//! **Invariant.** A rule is never due before the time that it lies at. Packets that end a connection bring the time forward, though (`fin_timeout`): rules with
+//! that action are `hasty`, and looked at each time.
+//!
+//! **Costs.** A logarithm per rule and timeout. Removed rules lie here until their time comes, or until they are half of all.
+
+use super::Linked;
+use super::expire::{deadline_ms, due};
+use super::refs::for_each;
+use crate::model::Rule;
+use heddle_openflow::Action;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Fewer removed rules are left where they are.
+const FEW: usize = if cfg!(test) { 4 } else { 1024 };
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Timed {
+    /// By the last millisecond at which none of them is due if no packet comes.
+    calm: BTreeMap<u64, Vec<Linked>>,
+    hasty: Vec<Linked>,
+    /// How many lie here, and how many of them were removed, perhaps.
+    len: usize,
+    removed: usize,
+}
+
+/// Whether a rule times out, or may once packets have come.
+fn times_out(rule: &Rule) -> bool {
+    rule.idle_timeout.load(Relaxed) != 0 || rule.hard_timeout.load(Relaxed) != 0
+}
+
+/// Whether packets may bring its time forward. The buckets of a group may have the action, too.
+fn is_hasty(rule: &Rule) -> bool {
+    let mut hasty = false;
+    for_each(rule, |a| {
+        hasty |= match a {
+            Action::FinTimeout { .. } => true,
+            Action::Group(_) => times_out(rule),
+            _ => false,
+        }
+    });
+    hasty
+}
+
+impl Timed {
+    /// A rule is linked.
+    pub(super) fn add(&mut self, e: &Linked) {
+        let list = if is_hasty(&e.data) {
+            &mut self.hasty
+        } else if times_out(&e.data) {
+            self.calm.entry(deadline_ms(&e.data)).or_default()
+        } else {
+            return;
+        };
+        list.push(e.clone());
+        self.len += 1;
+    }
+
+    /// A rule is linked no more.
+    pub(super) fn removed(&mut self, e: &Linked) {
+        self.removed += usize::from(times_out(&e.data) || is_hasty(&e.data));
+    }
+
+    /// Takes out the rules of `version`, the last one, that are due as far as is known. Those that turn out not to be are to be added again.
+    pub(super) fn take_due(&mut self, now_ms: u64, version: u64) -> Vec<Linked> {
+        if self.removed > FEW.max(self.len / 2) {
+            self.retain(|e| e.visible(version));
+        }
+        let is_due = |e: &Linked| due(&e.data, now_ms).is_some();
+        let (mut all, before) = (Vec::new(), self.hasty.len());
+        self.hasty.retain(|e| {
+            let is_due = e.visible(version) && is_due(e);
+            all.extend(is_due.then(|| e.clone()));
+            e.visible(version) && !is_due
+        });
+        self.len -= before - self.hasty.len();
+        let later = self.calm.split_off(&now_ms);
+        for list in std::mem::replace(&mut self.calm, later).into_values() {
+            self.len -= list.len();
+            for e in list.into_iter().filter(|e| e.visible(version)) {
+                if is_due(&e) {
+                    all.push(e);
+                } else {
+                    self.add(&e);
+                }
+            }
+        }
+        all
+    }
+
+    fn retain(&mut self, keep: impl Fn(&Linked) -> bool) {
+        self.hasty.retain(&keep);
+        self.calm.retain(|_, list| {
+            list.retain(&keep);
+            !list.is_empty()
+        });
+        self.len = self.hasty.len() + self.calm.values().map(Vec::len).sum::<usize>();
+        self.removed = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::{Bridge, BridgeConfig, FailMode};
+    use crate::ofproto::Ofproto;
+    use heddle_flow::Match;
+    use heddle_openflow::message::{FlowMod, FlowModCommand};
+    use heddle_openflow::{Instruction, InstructionSet, Version};
+    use heddle_sync::Clock;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        /// Of this number; idle and hard timeout, and whether its packets may shorten them.
+        Add(u16, u16, u16, bool),
+        Use(u16),
+        Shorten(u16),
+        Delete(u16),
+        Warp(u64),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let n = || 0_u16..12;
+        let timeout = || prop_oneof![Just(0_u16), 1_u16..4, Just(60_000)];
+        prop_oneof![
+            3 => (n(), timeout(), timeout(), any::<bool>()).prop_map(|(n, i, h, f)| Op::Add(n, i, h, f)),
+            2 => n().prop_map(Op::Use),
+            1 => n().prop_map(Op::Shorten),
+            2 => n().prop_map(Op::Delete),
+            3 => prop_oneof![1_u64..1500, Just(1000), Just(1001)].prop_map(Op::Warp),
+        ]
+    }
+
+    fn tcp(n: u16) -> Match {
+        let mut m = Match::any();
+        (m.key.dl_type, m.mask.0.dl_type) = (0x800, u16::MAX);
+        (m.key.nw_proto, m.mask.0.nw_proto) = (6, u8::MAX);
+        (m.key.tp_dst, m.mask.0.tp_dst) = (n, u16::MAX);
+        m.normalize();
+        m
+    }
+
+    fn flow_mod(command: FlowModCommand, n: u16, actions: Vec<Action>) -> FlowMod {
+        FlowMod::new(command, tcp(n), 1, InstructionSet(vec![Instruction::Apply(actions)]))
+    }
+
+    fn rules(b: &Bridge) -> Vec<Linked> {
+        let mut all = Vec::new();
+        b.tables[0].rules.for_each(b.current_version(), |e| all.push(e.clone()));
+        all
+    }
+
+    fn of_number(b: &Bridge, n: u16) -> Option<Linked> {
+        rules(b).into_iter().find(|e| e.data.wide_match().key.tp_dst == n)
+    }
+
+    proptest! {
+        /// Against a look at all rules: those that are due go at once, the others stay, and what was removed is not kept.
+        #[test]
+        fn as_a_look_at_all_of_them(ops in prop::collection::vec(op(), 1..60)) {
+            let clock = Arc::new(Clock::default());
+            clock.stop();
+            let of = Ofproto::new(clock.clone());
+            let config = BridgeConfig { fail_mode: FailMode::Secure, ..BridgeConfig::default() };
+            let bridge = of.add_bridge("br0", config);
+            for op in ops {
+                match op {
+                    Op::Add(n, idle, hard, fin) => {
+                        let fin = fin.then_some(Action::FinTimeout { idle: 1, hard: 0 });
+                        let mut fm = flow_mod(FlowModCommand::Add, n, fin.into_iter().collect());
+                        (fm.idle_timeout, fm.hard_timeout) = (idle, hard);
+                        bridge.flow_mod(Version::V13, &fm).expect("well formed");
+                    }
+                    Op::Use(n) => {
+                        if let Some(e) = of_number(&bridge, n) {
+                            e.data.stats.counted().add(1, 60, clock.now_ms(), 0);
+                        }
+                    }
+                    Op::Shorten(n) => {
+                        if let Some(e) = of_number(&bridge, n).filter(|e| is_hasty(&e.data)) {
+                            e.data.reduce_timeouts(1, 0);
+                        }
+                    }
+                    Op::Delete(n) => {
+                        let fm = flow_mod(FlowModCommand::DeleteStrict, n, Vec::new());
+                        bridge.flow_mod(Version::V13, &fm).expect("well formed");
+                    }
+                    Op::Warp(ms) => clock.warp(ms),
+                }
+                let now = clock.now_ms();
+                let is_due = |e: &Linked| due(&e.data, now).is_some();
+                let want = rules(&bridge).iter().filter(|e| is_due(e)).count();
+                prop_assert_eq!(bridge.tick().expired, want);
+                prop_assert!(!rules(&bridge).iter().any(is_due));
+            }
+            bridge.flush_flows();
+            bridge.tick();
+            bridge.tick();
+            prop_assert!(bridge.state.lock().timed.len <= FEW);
+        }
+    }
+}
