@@ -49,7 +49,7 @@ kinds! {
     NshDecap = "datapath_drop_nsh_decap_error",
     /// Actions nested too deeply.
     Nesting = "datapath_drop_action_nesting",
-    /// More copies of the packets of one burst than a worker may hold.
+    /// More copies of packets than a worker may hold at a time.
     Copies = "datapath_drop_too_many_copies",
     /// A meter's rate was exceeded.
     Meter = "datapath_drop_meter",

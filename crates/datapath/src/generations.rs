@@ -49,7 +49,7 @@ const fn place(hash: u64, first: usize, end: usize) -> u16 {
     const { assert!(N_SLOTS + N_LOGGED <= u16::MAX as usize && N_MADE < N_SLOTS) };
     let n = (end - first) as u64;
     #[allow(clippy::cast_possible_truncation)] // less than `end`, which is asserted above
-    let at = ((hash >> 32) * n >> 32) as u16 + first as u16;
+    let at = (((hash >> 32) * n) >> 32) as u16 + first as u16;
     at
 }
 
@@ -165,7 +165,10 @@ mod tests {
             assert!(slots.iter().all(|s| (N_MADE..N_SLOTS).contains(&usize::from(*s))));
         }
         let made: HashSet<u16> = (0..10_000).map(Generations::slot_of).collect();
-        assert!(made.iter().all(|s| *s != Generations::ALL && usize::from(*s) < N_MADE));
+        assert!(
+            made.iter()
+                .all(|s| *s != Generations::ALL && usize::from(*s) < N_MADE)
+        );
         assert!(made.len() > N_MADE * 9 / 10);
     }
 }

@@ -147,6 +147,11 @@ impl Ofproto {
         self.bridges.lock().values().cloned().collect()
     }
 
+    /// How many rules all bridges have.
+    pub fn n_rules(&self) -> u64 {
+        self.bridges().iter().map(|b| b.n_rules()).sum()
+    }
+
     /// Builds the world anew and hands it to the translation half.
     pub fn publish(&self) {
         // The lock is held until the world is out, so that an older world never follows a newer one.

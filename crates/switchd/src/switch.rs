@@ -26,9 +26,9 @@ use crate::reconcile::{Inventory, datapath_name};
 
 /// How often time-outs are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// Fewer cached flows than this are not worth giving their memory back.
-const MANY_FLOWS: u64 = 10_000;
-/// Ticks between the end of many flows and giving their memory back.
+/// Fewer cached flows, and fewer rules, than this are not worth giving their memory back.
+const MANY: u64 = 10_000;
+/// Ticks between the end of many of them and giving their memory back.
 const TRIM_TICKS: u64 = 50;
 /// How long the thread for upcalls waits before it looks whether it is time to end.
 const WAIT_MS: i32 = 100;
@@ -62,8 +62,8 @@ pub struct Switch {
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
     /// Held while time passes: by the ticker, or by one `time/warp`.
     ticking: Mutex<()>,
-    /// Most cached flows since memory was last given back.
-    most_flows: AtomicU64,
+    /// Most cached flows, and most rules, since memory was last given back.
+    most: [AtomicU64; 2],
     /// Ticks until memory is given back, 0: not due.
     trim_in: AtomicU64,
     stop: AtomicBool,
@@ -113,7 +113,7 @@ impl Switch {
             wishes,
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
-            most_flows: AtomicU64::new(0),
+            most: Default::default(),
             trim_in: AtomicU64::new(0),
             stop: false.into(),
             threads: Mutex::default(),
@@ -161,12 +161,14 @@ impl Switch {
         }
     }
 
-    /// Gives memory back some time after most of many cached flows are gone: workers and sweeper let go of them first.
+    /// Gives memory back some time after most of many cached flows, or of many rules, are gone: workers and sweeper let go of them first.
     fn give_back(&self) {
-        let now = self.datapath.totals().flows;
-        if self.most_flows.fetch_max(now, Relaxed) > MANY_FLOWS.max(now * 2) {
-            self.most_flows.store(now, Relaxed);
-            self.trim_in.store(TRIM_TICKS, Relaxed);
+        let now = [self.datapath.totals().flows, self.ofproto.n_rules()];
+        for (most, now) in self.most.iter().zip(now) {
+            if most.fetch_max(now, Relaxed) > MANY.max(now * 2) {
+                most.store(now, Relaxed);
+                self.trim_in.store(TRIM_TICKS, Relaxed);
+            }
         }
         match self.trim_in.load(Relaxed) {
             0 => {}

@@ -173,7 +173,10 @@ impl Control {
             }
             // It takes no commands now, and goes on with its queues.
             for (no, queue) in names {
-                let rx = self.ports.get_mut(&no).and_then(|p| p.rx.iter_mut().find(|r| r.queue == queue));
+                let rx = self
+                    .ports
+                    .get_mut(&no)
+                    .and_then(|p| p.rx.iter_mut().find(|r| r.queue == queue));
                 if let Some(rx) = rx {
                     rx.worker = Some(id);
                 }

@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
 
-/// Most copies that the programs of one burst may make.
+/// Most copies of packets at a time.
 pub(crate) const MAX_COPIES: usize = 4096;
 
 /// A packet of the burst (below [`BURST`]) or a copy.
@@ -157,7 +157,20 @@ impl Exec<'_> {
             Shape::Line if ordinary => self.line(program, ids, longest, meta()),
             _ => {
                 let meta = meta();
-                ids.for_each(|id| self.run(program, id, meta));
+                for id in ids {
+                    self.run(program, id, meta);
+                    self.make_room();
+                }
+            }
+        }
+    }
+
+    /// Between two packets: sends what waits and gives its copies back, if there are many, so that the next packet may have as many as it needs.
+    fn make_room(&mut self) {
+        if self.live.copies.len() >= MAX_COPIES / 2 {
+            self.tx.flush(&self.live, self.pool, self.drops);
+            for p in self.live.copies.drain(..) {
+                self.pool.put(p);
             }
         }
     }

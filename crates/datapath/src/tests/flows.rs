@@ -4,6 +4,7 @@ use super::fake::Tally;
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::action::{Action, PortNo, Upcall, UpcallCookie, UpcallData, UpcallKind};
 use crate::{Config, Datapath, DropKind};
+use heddle_flow::key::Match;
 use heddle_packet::Packet;
 use heddle_sync::Clock;
 use std::sync::Arc;
@@ -406,4 +407,34 @@ fn packets_to_and_from_the_control_plane() {
     assert_eq!(s.dp.totals().lost, 600 - 512);
     assert_eq!(s.dp.take_upcalls(usize::MAX, &mut |_| {}), 512);
     assert_eq!(s.dp.take_upcalls(usize::MAX, &mut |_| {}), 0);
+}
+
+/// Entries go all the time, also while statistics are asked for: what they had counted is in the answer.
+#[test]
+fn a_flush_has_what_goes_meanwhile_had_counted() {
+    let mut never = Match::any();
+    (never.key.tp_dst, never.mask.0.tp_dst) = (u16::MAX, u16::MAX);
+    let (each, rest) = (ToyRule::new(never, Vec::new()), ToyRule::output(2));
+    let tally = Arc::clone(&rest.tally);
+    let config = Config {
+        sweep_interval_ms: 1,
+        max_idle_ms: 0,
+        ..Config::default()
+    };
+    let dp = Datapath::new(config, Toy::new(vec![each, rest]) as _).unwrap();
+    let (a, b) = (FakePort::new("a"), FakePort::new("b"));
+    dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
+    let mut sent = 0;
+    for _ in 0..60 {
+        for _ in 0..3 {
+            a.send((0..1000).map(|i| udp(1, 2, 3, i)));
+            sent += 1000;
+        }
+        a.drained();
+        dp.flush_stats();
+        let all = dp.coverage();
+        let refused = all.iter().find(|(name, _)| *name == DropKind::MissBudget.name());
+        assert_eq!(count(&tally).0 + refused.map_or(0, |(_, n)| *n), sent);
+    }
 }

@@ -1,7 +1,7 @@
 //! Ports and workers that come and go under traffic; sleeping.
 
 use super::{FakePort, Toy, ToyRule, udp};
-use crate::action::{Action, PortNo};
+use crate::action::{Action, Masked, PortNo};
 use crate::{Config, Datapath, DatapathError, PortConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -165,4 +165,30 @@ fn queues_go_to_workers_of_their_memorys_node() {
         4,
         "a node without workers: anywhere"
     );
+}
+
+/// A broadcast storm where each of many ports gets the packet in another form: a burst of it takes more copies than may be held at a time.
+#[test]
+fn floods_that_take_many_copies_lose_nothing() {
+    let form = |n: u8| Action::SetEth {
+        src: Masked {
+            value: [2, 0, 0, 0, 0, n],
+            mask: [0xff; 6],
+        },
+        dst: Masked::default(),
+    };
+    let flood = (0..200)
+        .flat_map(|n| [form(n), Action::Output(PortNo(2))])
+        .collect();
+    let dp = Datapath::new(Config::default(), Toy::new(vec![ToyRule::any(flood)]) as _).unwrap();
+    let (a, b) = (FakePort::new("a"), FakePort::new("b"));
+    dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
+    a.send((0..64).map(|_| udp(1, 2, 3, 4)));
+    let got = b.wait(64 * 200);
+    assert!(
+        got.chunks(200)
+            .all(|one| one.iter().zip(0..).all(|(p, n)| p[11] == n))
+    );
+    assert_eq!(got.len(), 64 * 200);
 }

@@ -213,6 +213,11 @@ impl Change<'_> {
 }
 
 impl Bridge {
+    /// How many rules it has.
+    pub(crate) fn n_rules(&self) -> u64 {
+        self.state.lock().tables.iter().map(|t| t.n_flows as u64).sum()
+    }
+
     /// Per-table configuration from the database (`Flow_Table`). Tables that have more flows than they may lose some,
     /// where they evict.
     pub fn configure_tables(&self, mut configs: BTreeMap<u8, TableConfig>) {

@@ -149,12 +149,19 @@ mod tests {
     }
 
     fn flow_mod(command: FlowModCommand, n: u16, actions: Vec<Action>) -> FlowMod {
-        FlowMod::new(command, tcp(n), 1, InstructionSet(vec![Instruction::Apply(actions)]))
+        FlowMod::new(
+            command,
+            tcp(n),
+            1,
+            InstructionSet(vec![Instruction::Apply(actions)]),
+        )
     }
 
     fn rules(b: &Bridge) -> Vec<Linked> {
         let mut all = Vec::new();
-        b.tables[0].rules.for_each(b.current_version(), |e| all.push(e.clone()));
+        b.tables[0]
+            .rules
+            .for_each(b.current_version(), |e| all.push(e.clone()));
         all
     }
 
