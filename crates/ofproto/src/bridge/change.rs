@@ -26,6 +26,9 @@ const MANY_GARBAGE: usize = 1024;
 /// Asking caches for what they have counted takes one part in so many, and one, of the time at most.
 const COUNTING_SHARE: u32 = 9;
 
+/// Removed rules, with the places of their messages among the events.
+pub(super) type Going = Vec<(usize, Arc<Rule>)>;
+
 /// Steps that are taken together.
 pub(super) struct Change<'a> {
     pub(super) bridge: &'a Bridge,
@@ -35,8 +38,8 @@ pub(super) struct Change<'a> {
     /// The version at which the steps become visible.
     pub(super) version: u64,
     pub(super) events: Vec<Event>,
-    /// Rules that go because somebody wants it, with the places of their messages among the events.
-    going: Vec<(usize, Arc<Rule>)>,
+    /// Rules that go because somebody wants it.
+    going: Going,
     /// By generation slot: the matches of a table's rules that come or go; for anything else, that it changes.
     pub(super) changes: BTreeMap<u16, Changes>,
     undo: Vec<Step>,
@@ -105,13 +108,14 @@ impl Bridge {
         }
     }
 
-    /// Takes the steps of `f`, with both mutexes held; the events are the caller's to tell. After a failure there are none. Besides the events: see [`Change`].
+    /// Takes the steps of `f`, with both mutexes held; the events are the caller's to tell. After a failure there are none. With them come the removed rules that some of
+    /// them are about, to be counted once more before that is told ([`Bridge::count_up_to_now`]).
     pub(super) fn change_in<R, E>(
         &self,
         mut state: MutexGuard<'_, State>,
         origin: Option<Origin>,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
-    ) -> (Result<R, E>, Vec<Event>, Vec<(usize, Arc<Rule>)>) {
+    ) -> (Result<R, E>, Vec<Event>, Going) {
         let mut change = Change {
             bridge: self,
             version: self.current_version() + 1,
