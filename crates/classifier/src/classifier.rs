@@ -1,6 +1,6 @@
 //! The classifier: subtables by falling priority, versions, purge.
 
-use crate::entry::{Entry, FOREVER};
+use crate::entry::{Entry, FOREVER, Hit};
 use crate::mini::{MiniMask, MiniMatch};
 use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
 use crate::subtable::Subtable;
@@ -76,7 +76,10 @@ impl<T> Classifier<T> {
 
     /// The visible rule of highest priority that matches `key`. Adds to `wc` every bit that the answer
     /// depends on, also when there is none.
-    pub fn lookup(&self, version: u64, key: &FlowKey, wc: &mut FlowMask) -> Option<Arc<Entry<T>>> {
+    pub fn lookup(&self, version: u64, key: &FlowKey, wc: &mut FlowMask) -> Option<Hit<T>>
+    where
+        T: Clone,
+    {
         self.lookup_where(version, key, wc, |_| true)
     }
 
@@ -88,10 +91,13 @@ impl<T> Classifier<T> {
         key: &FlowKey,
         wc: &mut FlowMask,
         mut accept: impl FnMut(&Entry<T>) -> bool,
-    ) -> Option<Arc<Entry<T>>> {
+    ) -> Option<Hit<T>>
+    where
+        T: Clone,
+    {
         let view = self.view.load();
         let mut tries = Tries::new(&view.tracked);
-        let mut best: Option<Arc<Entry<T>>> = None;
+        let mut best: Option<Hit<T>> = None;
         for (max, subtable) in &view.subtables {
             // A rule that was added since this view was made is not visible at `version`: whoever published that version
             // did it after the view.

@@ -23,7 +23,8 @@ impl std::hash::Hash for MiniMask {
 impl MiniMask {
     /// Compacts a mask.
     pub fn new(mask: &FlowMask) -> Self {
-        let words = mask.words().iter().enumerate().filter(|(_, m)| **m != 0);
+        let words = (mask.0.first_used()..).zip(mask.0.used());
+        let words = words.filter(|(_, m)| **m != 0);
         // Fewer than 256 words: checked here once for the whole crate.
         const { assert!(N_WORDS <= 255) };
         let words: Box<[_]> = words

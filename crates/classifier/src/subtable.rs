@@ -3,10 +3,10 @@
 //! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has grown full is replaced by a
 //! bigger one beside it, and the writer frees the old one when no reader is left.
 
-use crate::entry::Entry;
+use crate::entry::{Entry, Hit};
 use crate::mini::{Hasher, MiniMask};
 use crate::prefix::{N_FIELDS, PrefixField, Tries};
-use crate::slots::{Candidate, Slots};
+use crate::slots::Slots;
 use crate::stage::StageIndex;
 use crate::trie::Trie;
 use core::mem::offset_of;
@@ -58,6 +58,7 @@ pub(crate) struct Subtable<T> {
     stages: Box<[Stage]>,
     /// By field: the length of the prefix that the mask asks for.
     pub(crate) prefixes: [u8; N_FIELDS],
+    has_prefixes: bool,
     ports: Option<Box<Ports>>,
     shape: Replaced<Shape<T>>,
     len: AtomicUsize,
@@ -103,6 +104,7 @@ impl<T> Subtable<T> {
         Self {
             seed,
             stages,
+            has_prefixes: prefixes.iter().any(|len| *len > 0),
             prefixes,
             ports: (ports != 0).then(|| {
                 Box::new(Ports {
@@ -130,13 +132,16 @@ impl<T> Subtable<T> {
         tries: &mut Tries<'_>,
         wc: &mut FlowMask,
         accept: &mut impl FnMut(&Entry<T>) -> bool,
-    ) -> Option<Arc<Entry<T>>> {
+    ) -> Option<Hit<T>>
+    where
+        T: Clone,
+    {
         let words = self.mask.words();
         let shape = self.shape.load();
         let mut hash = Hasher::new(self.seed);
         let mut done = 0;
         for (n, stage) in self.stages.iter().enumerate() {
-            if tries.rule_out(&self.prefixes, stage.covers.clone(), key, wc) {
+            if self.has_prefixes && tries.rule_out(&self.prefixes, stage.covers.clone(), key, wc) {
                 add(&words[..done], wc);
                 return None;
             }
@@ -147,19 +152,22 @@ impl<T> Subtable<T> {
                 return None;
             }
         }
-        let (mut best, mut refused) = (None::<Candidate<'_, T>>, false);
+        let (mut best, mut refused) = (None::<&Entry<T>>, false);
         for c in shape.slots.candidates(hash.get()) {
             let e = c.entry;
-            let better = best.as_ref().is_none_or(|b| e.priority > b.entry.priority);
+            let better = best.is_none_or(|b| e.priority > b.priority);
             if better && e.visible(version) && self.mask.matches(key, &e.values) {
                 if accept(e) {
-                    best = Some(c);
+                    best = Some(e);
                 } else {
                     refused = true;
                 }
             }
         }
-        let found = best.and_then(|c| c.take());
+        let found = best.map(|e| Hit {
+            priority: e.priority,
+            data: e.data.clone(),
+        });
         match (&self.ports, &found) {
             (Some(p), None) if !refused => self.add_but_ports(p, key, wc),
             _ => add(words, wc),

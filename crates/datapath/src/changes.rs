@@ -23,6 +23,7 @@
 
 use arc_swap::ArcSwapOption;
 use heddle_classifier::MiniMatch;
+use heddle_flow::key::FIRST_WORD;
 use heddle_flow::{FlowKey, FlowMask};
 use parking_lot::Mutex;
 use std::sync::{Arc, LazyLock};
@@ -66,6 +67,11 @@ pub fn constants() -> &'static FlowMask {
     &CONSTANTS
 }
 
+/// Clears all [`constants`] of a key.
+pub fn clear_constants(key: &mut FlowKey) {
+    (key.metadata, key.regs, key.in_port) = (0, [0; 16], 0);
+}
+
 /// Bits that lookups themselves set, or that a translation begins with other values than an entry's key has: never known.
 fn unknown() -> &'static FlowMask {
     static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
@@ -92,8 +98,10 @@ impl Known {
             key: *key,
             mask: *mask,
         };
-        let (constants, unknown) = (constants().words(), unknown().words());
-        let words = known.key.words_mut().iter_mut().zip(known.mask.words_mut());
+        // Neither is about options of tunnels.
+        let (constants, unknown) = (&constants().words()[FIRST_WORD..], &unknown().words()[FIRST_WORD..]);
+        let keys = known.key.words_mut()[FIRST_WORD..].iter_mut();
+        let words = keys.zip(&mut known.mask.words_mut()[FIRST_WORD..]);
         for ((k, m), (c, u)) in words.zip(constants.iter().zip(unknown)) {
             *k &= !c;
             *m = (*m | c) & !u;
@@ -434,6 +442,15 @@ mod tests {
             );
         }
         log
+    }
+
+    #[test]
+    fn constants_are_cleared() {
+        let mut key = FlowKey::default();
+        key.words_mut().fill(u64::MAX);
+        clear_constants(&mut key);
+        let left = key.words().iter().zip(constants().words());
+        assert!(left.into_iter().all(|(k, c)| *k == !c));
     }
 
     proptest! {

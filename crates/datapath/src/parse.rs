@@ -192,15 +192,18 @@ impl Parsed {
     pub(crate) fn key(&self, r: usize) -> Option<&CompactKey> {
         (self.runs[r].kind == Kind::Ordinary).then(|| &self.compact[r])
     }
-    /// The full key of run `r`, made of its packet `p` (as it was received) unless there is one already.
-    pub(crate) fn full(&mut self, r: usize, p: &mut Packet, vlan_limit: u8) -> &FlowKey {
+    /// The full key of run `r`, made of its compact one unless there is one already; `p` is one of its packets, as it was received.
+    pub(crate) fn full(&mut self, r: usize, p: &mut Packet) -> &FlowKey {
         let at = match self.runs[r] {
             Run {
                 kind: Kind::Wide(at), ..
             } => at,
             Run { full: NO_KEY, .. } => {
                 let at = u8::try_from(self.wide.len()).expect("a burst has fewer packets");
-                self.wide.push(parse(p, packet_type::ETHERNET, vlan_limit));
+                self.wide.push(match self.runs[r].kind {
+                    Kind::Runt => parse(p, packet_type::ETHERNET, 0),
+                    _ => (self.compact[r].whole(), Meta::default()),
+                });
                 self.runs[r].full = at;
                 at
             }

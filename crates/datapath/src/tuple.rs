@@ -295,7 +295,7 @@ impl Tuples {
 /// A hash of a mask, in four lanes. Not keyed: nobody outside chooses masks at will.
 fn fold(mask: &FlowMask) -> u64 {
     let mut lanes = [0_u64; 4];
-    for words in mask.words().chunks(4) {
+    for words in mask.0.used().chunks(4) {
         for (lane, w) in lanes.iter_mut().zip(words) {
             *lane = (lane.rotate_left(5) ^ w).wrapping_mul(0x517c_c1b7_2722_0a95);
         }

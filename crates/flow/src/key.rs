@@ -2,7 +2,9 @@
 //!
 //! **Invariants.** Integers are held in host order; MAC, IPv6, ND and label fields are byte arrays in network
 //! order. A field that the packet does not have is zero, so two packets with equal headers have equal keys.
-//! Padding (`_pad*`) is always zero. A VLAN tag that is present has [`Vlan::CFI`] set in its `tci`.
+//! Padding (`_pad*`) is always zero. A VLAN tag that is present has [`Vlan::CFI`] set in its `tci`. Values of a tunnel's options are zero
+//! where none is present (in masks: where the presence of none counts), so that what goes through a key's words leaves those out of nearly all
+//! keys ([`FlowKey::used`]).
 //!
 //! **Which mask error is the safe one.** A mask with a bit too many costs a cache entry; a mask with a bit
 //! too few forwards somebody's packet the wrong way. When in doubt, set the bit.
@@ -22,6 +24,8 @@ pub const N_MPLS: usize = 3;
 pub const TLV_SPACE: usize = 256;
 /// Size of a [`FlowKey`] in 64-bit words.
 pub const N_WORDS: usize = core::mem::size_of::<FlowKey>() / 8;
+/// First word of a key behind the values of a tunnel's options.
+pub const FIRST_WORD: usize = core::mem::offset_of!(FlowKey, tun_present) / 8;
 
 /// One VLAN tag: the EtherType that announced it and its tag control information.
 #[repr(C)]
@@ -95,10 +99,10 @@ pub mod frag {
 #[derive(Clone, Copy, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub struct FlowKey {
     // -- tunnel that the packet arrived in (zero: none)
+    /// Values of the options that are present, each where the bridge's map says. See the module's invariants.
+    pub tun_metadata: [u8; TLV_SPACE],
     /// Which mapped options (`tun_metadata0` is bit 0) there are.
     pub tun_present: u64,
-    /// Their values, each where the bridge's map says.
-    pub tun_metadata: [u8; TLV_SPACE],
     /// Tunnel key: VNI, GRE key.
     pub tun_id: u64,
     /// Outer IPv4 source.
@@ -234,17 +238,18 @@ pub struct FlowKey {
 // By words: a comparison field by field takes ten times as long.
 impl PartialEq for FlowKey {
     fn eq(&self, other: &Self) -> bool {
-        self.words() == other.words()
+        self.used() == other.used()
     }
 }
 
 impl Hash for FlowKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.words().hash(state);
+        self.used().hash(state);
     }
 }
 
 impl Default for FlowKey {
+    #[inline]
     fn default() -> Self {
         zerocopy::FromZeros::new_zeroed()
     }
@@ -260,17 +265,30 @@ const L2_WORDS: usize = std::mem::offset_of!(FlowKey, mpls_lse) / 8;
 const _: () = assert!(std::mem::offset_of!(FlowKey, mpls_lse).is_multiple_of(8));
 const _: () = assert!(
     std::mem::offset_of!(FlowKey, metadata).is_multiple_of(8)
-        && std::mem::offset_of!(FlowKey, tun_present) == 0
+        && std::mem::offset_of!(FlowKey, tun_metadata) == 0
+        && FIRST_WORD * 8 == TLV_SPACE
 );
 
 impl FlowKey {
     /// The key as words, for masking, comparing and hashing.
+    #[inline]
     pub fn words(&self) -> &[u64; N_WORDS] {
         zerocopy::transmute_ref!(self)
     }
     /// The key as words, to write.
+    #[inline]
     pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
         zerocopy::transmute_mut!(self)
+    }
+    /// The number of the first word that may be other than zero: options' values are not looked at where there are none.
+    #[inline]
+    pub fn first_used(&self) -> usize {
+        if self.tun_present == 0 { FIRST_WORD } else { 0 }
+    }
+    /// The words from [`FlowKey::first_used`] on; those before are zero.
+    #[inline]
+    pub fn used(&self) -> &[u64] {
+        &self.words()[self.first_used()..]
     }
     /// Takes all that is in the packet from another key: the members from the Ethernet addresses on.
     pub fn copy_headers(&mut self, from: &FlowKey) {
@@ -297,7 +315,8 @@ impl FlowKey {
     /// `self & mask`, field by field.
     pub fn masked(&self, mask: &FlowMask) -> FlowKey {
         let mut out = *self;
-        for (w, m) in out.words_mut().iter_mut().zip(mask.words()) {
+        let first = self.first_used();
+        for (w, m) in out.words_mut()[first..].iter_mut().zip(&mask.words()[first..]) {
             *w &= m;
         }
         out
@@ -305,7 +324,8 @@ impl FlowKey {
     /// Whether `self` and `other` agree in every bit of `mask`.
     pub fn equal_under(&self, other: &FlowKey, mask: &FlowMask) -> bool {
         let (a, b, m) = (self.words(), other.words(), mask.words());
-        (0..N_WORDS).all(|i| (a[i] ^ b[i]) & m[i] == 0)
+        let first = self.first_used().min(other.first_used());
+        (first..N_WORDS).all(|i| (a[i] ^ b[i]) & m[i] == 0)
     }
 }
 
@@ -316,26 +336,40 @@ pub struct FlowMask(pub FlowKey);
 
 impl FlowMask {
     /// The mask as words.
+    #[inline]
     pub fn words(&self) -> &[u64; N_WORDS] {
         self.0.words()
     }
     /// The mask as words, to write.
+    #[inline]
     pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
         self.0.words_mut()
     }
     /// Adds every bit of `other`.
     pub fn add(&mut self, other: &FlowMask) {
-        for (w, o) in self.words_mut().iter_mut().zip(other.words()) {
+        let first = other.0.first_used();
+        for (w, o) in self.words_mut()[first..].iter_mut().zip(other.0.used()) {
             *w |= o;
+        }
+    }
+    /// Becomes the bits of either of two.
+    pub fn set_to_union(&mut self, a: &FlowMask, b: &FlowMask) {
+        let first = a.0.first_used().min(b.0.first_used());
+        let (unused, used) = self.words_mut().split_at_mut(first);
+        unused.fill(0);
+        let words = a.words()[first..].iter().zip(&b.words()[first..]);
+        for (w, (a, b)) in used.iter_mut().zip(words) {
+            *w = a | b;
         }
     }
     /// Whether every bit of `other` is in `self`.
     pub fn contains(&self, other: &FlowMask) -> bool {
-        self.words().iter().zip(other.words()).all(|(a, b)| a & b == *b)
+        let words = self.words()[other.0.first_used()..].iter();
+        words.zip(other.0.used()).all(|(a, b)| a & b == *b)
     }
     /// Whether nothing counts.
     pub fn is_empty(&self) -> bool {
-        self.words().iter().all(|w| *w == 0)
+        self.0.used().iter().all(|w| *w == 0)
     }
 }
 

@@ -436,7 +436,7 @@ impl Cache {
                 .is_some_and(|w| w.tuple.of(key).zip(w.words.iter()).all(|(a, b)| a == *b))
     }
     fn whole_hash(&self, key: &FlowKey) -> u64 {
-        self.key.words(key.words().iter().copied())
+        self.key.words(key.used().iter().copied())
     }
     fn find_extraordinary(&mut self, parsed: &Parsed, s: &mut Scratch) {
         for (r, f) in s.found.iter_mut().enumerate() {

@@ -1,7 +1,6 @@
 //! Caching, crediting, evicting, texts.
 
-use super::fake::Tally;
-use super::{FakePort, Toy, ToyRule, udp};
+use super::{FakePort, Tally, Toy, ToyRule, udp};
 use crate::action::{Action, PortNo, Upcall, UpcallCookie, UpcallData, UpcallKind};
 use crate::{Config, Datapath, DropKind};
 use heddle_flow::key::Match;

@@ -8,4 +8,4 @@ mod moves;
 mod ports;
 mod twins;
 
-pub(crate) use fake::{FakePort, Toy, ToyRule, udp};
+pub(crate) use fake::{FakePort, Tally, Toy, ToyRule, udp};

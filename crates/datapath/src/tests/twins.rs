@@ -252,6 +252,7 @@ proptest! {
         let c = Compactor::default();
         if let (Some(x), Some(y)) = (c.of(&a), c.of(&b)) {
             prop_assert_eq!(x == y, a == b);
+            prop_assert_eq!(x.whole(), a);
         }
         let mut near = a;
         near.words_mut()[flip / 64] ^= 1 << (flip % 64);

@@ -87,6 +87,7 @@ impl Worker {
         };
         let t2 = time();
         self.execute_all(now_ms);
+        self.owed.pay(now_ms);
         let t3 = time();
         self.send_all();
         let t4 = Tsc::now();
@@ -241,11 +242,7 @@ impl Worker {
 
     /// The full key of run `r`, of which packet `i` is one.
     pub(super) fn full_key(&mut self, r: usize, i: usize) -> FlowKey {
-        let vlan_limit = self.shared.vlan_limit.load(Relaxed);
-        *self
-            .scratch
-            .parsed
-            .full(r, &mut self.scratch.burst[i], vlan_limit)
+        *self.scratch.parsed.full(r, &mut self.scratch.burst[i])
     }
 
     fn drop_runt(&self, i: usize) {
@@ -256,7 +253,6 @@ impl Worker {
     }
 
     fn execute_all(&mut self, now_ms: u64) {
-        let vlan_limit = self.shared.vlan_limit.load(Relaxed);
         for g in 0..self.scratch.groups.len() {
             let group = self.scratch.groups[g];
             let s = &mut self.scratch;
@@ -266,8 +262,7 @@ impl Worker {
             let r = usize::from(group.run);
             if program.needs_key {
                 // Before the program changes the packet.
-                s.parsed
-                    .full(r, &mut s.burst[usize::from(group.first)], vlan_limit);
+                s.parsed.full(r, &mut s.burst[usize::from(group.first)]);
             }
             let parsed = &s.parsed;
             if program.recirculates {

@@ -3,7 +3,7 @@
 //! **Order.** `any` was read at the start of the burst, before the translation reads anything: an entry made from an answer
 //! that raced with a change is found stale at its first use after the change.
 //!
-//! The packet that caused a translation is credited here and at once; the entry counts those that follow, so a new entry
+//! The packet that caused a translation is credited here, before it leaves; the entry counts those that follow, so a new entry
 //! starts with zero packets, as in Open vSwitch.
 
 use super::{Choice, Worker};
@@ -178,9 +178,7 @@ impl Worker {
         };
         let (key, len) = (subject.key, live.get(subject.id).len() as u64);
         let t = &mut s.translation;
-        for c in &t.credits {
-            c.credit(1, len, now_ms, key.tcp_flags);
-        }
+        self.owed.add(&t.credits, len, key.tcp_flags, now_ms);
         if self.cache.wants_sweeper() {
             self.shared.wake_sweeper();
         }

@@ -10,6 +10,7 @@
 mod burst;
 mod command;
 mod miss;
+mod owed;
 mod poll;
 mod recirc;
 mod turn;
@@ -241,6 +242,7 @@ pub(crate) struct Worker {
     pool: Pool,
     cache: Cache,
     scratch: Scratch,
+    owed: owed::Owed,
     upcalls: UpcallTx,
     commands: Consumer<Command>,
     /// What the sweeper found about entries (slot, id): of no use any more, or (with a verdict) right again.
@@ -308,6 +310,7 @@ impl Worker {
                 once: Vec::new(),
                 translation: Translation::default(),
             },
+            owed: owed::Owed::default(),
             upcalls: p.upcalls,
             commands: p.commands,
             findings: VecDeque::new(),

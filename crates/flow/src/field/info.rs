@@ -1,6 +1,6 @@
 //! What the table says about a field, as types.
 
-use super::FieldId;
+use super::{FieldId, Run};
 
 /// Which masks a match on the field may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -156,6 +156,8 @@ pub struct FieldInfo {
     pub style: Style,
     /// What it needs.
     pub prereq: Prereq,
+    /// The bits of a word of the key where it is; none for a field that is no number within a word.
+    pub run: Option<Run>,
     /// Whether an action may set it.
     pub writable: bool,
     /// Every header that names it, in rising order of version.

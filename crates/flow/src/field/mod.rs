@@ -11,6 +11,7 @@
 mod info;
 mod place;
 mod prereq;
+mod run;
 mod subfield;
 mod table;
 mod value;
@@ -21,6 +22,7 @@ mod tests;
 pub use info::{FieldInfo, Maskable, OxmId, Prereq, Style};
 pub use place::{port_from_32, port_to_32};
 pub(crate) use prereq::{ND_ADVERT, ND_SOLICIT, dl_type, is_ip_any, is_nd};
+pub use run::Run;
 pub use subfield::Subfield;
 pub use table::FieldId;
 pub use value::FieldValue;
@@ -112,6 +114,9 @@ impl FieldId {
     }
     /// Sets those bits of the field that are set in `mask`.
     pub fn set_masked(self, key: &mut FlowKey, value: FieldValue, mask: FieldValue) {
+        if let Some(run) = self.info().run {
+            return run.only(mask.as_u64()).set(key, value.as_u64());
+        }
         if let FieldId::TunMetadata(t) = self
             && t.is_wide()
         {
@@ -127,6 +132,9 @@ impl FieldId {
     }
     /// Makes more of the field's bits count: those set in `bits`. Never makes fewer count.
     pub fn set_mask(self, mask: &mut FlowMask, bits: FieldValue) {
+        if let Some(run) = self.info().run {
+            return run.only(bits.as_u64()).count(mask);
+        }
         let v = table::get_mask(self, &mask.0) | bits.as_u128() & self.info().valid;
         match self {
             FieldId::TunMetadata(t) => t.set_bits(&mut mask.0, 0, self.info().n_bits, v),
@@ -216,8 +224,8 @@ impl Match {
             self.key.vlans[0].tci &= keep;
             self.mask.0.vlans[0].tci &= keep;
         } else if let FieldId::TunMetadata(t) = field {
-            t.clear(&mut self.key);
-            t.clear(&mut self.mask.0);
+            t.remove(&mut self.key);
+            t.remove(&mut self.mask.0);
         } else {
             table::set(field, &mut self.key, 0);
             table::set_mask(field, &mut self.mask.0, 0);

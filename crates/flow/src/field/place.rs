@@ -20,6 +20,8 @@
 pub(super) trait Cell: Copy {
     /// Every bit set.
     const ONES: Self;
+    /// Whether the machine holds it as a number; otherwise as bytes.
+    const NUMBER: bool;
     /// As an integer.
     fn load(self) -> u128;
     /// From the low bits of an integer.
@@ -30,6 +32,7 @@ macro_rules! int_cell {
     ($($t:ty),*) => {$(
         impl Cell for $t {
             const ONES: Self = <$t>::MAX;
+            const NUMBER: bool = true;
             fn load(self) -> u128 {
                 self.into()
             }
@@ -44,6 +47,7 @@ int_cell!(u8, u16, u32, u64);
 
 impl<const N: usize> Cell for [u8; N] {
     const ONES: Self = [0xff; N];
+    const NUMBER: bool = false;
     fn load(self) -> u128 {
         self.iter().fold(0, |acc, b| acc << 8 | u128::from(*b))
     }
@@ -127,6 +131,28 @@ macro_rules! valid {
     };
     ($bits:expr, mpls($s:expr, $b:expr)) => {
         $b
+    };
+}
+
+/// The bits of a word where the field is; none for a place of another kind.
+macro_rules! run {
+    ($bits:expr, int($($m:ident).+)) => {
+        Run::of_member(|k| &k.$($m).+, core::mem::offset_of!(FlowKey, $($m).+), 0, ones($bits))
+    };
+    ($bits:expr, low($m:ident, $n:expr)) => {
+        Run::of_member(|k| &k.$m, core::mem::offset_of!(FlowKey, $m), 0, ones($n))
+    };
+    ($bits:expr, bits($m:ident, $b:expr)) => {
+        Run::of_member(|k| &k.$m, core::mem::offset_of!(FlowKey, $m), 0, $b)
+    };
+    ($bits:expr, part($($m:ident).+, $s:expr, $b:expr)) => {
+        Run::of_member(|k| &k.$($m).+, core::mem::offset_of!(FlowKey, $($m).+), $s, $b)
+    };
+    ($bits:expr, reg($i:expr, $n:expr)) => {
+        Run::of_regs($i, $n)
+    };
+    ($bits:expr, $kind:ident($($p:tt)*)) => {
+        None
     };
 }
 
@@ -264,7 +290,7 @@ macro_rules! define_fields {
         [$($oxm:ident $num:literal $ver:literal),*];
     )*) => {
         use super::place::*;
-        use super::{FieldInfo, Maskable, OxmId, Prereq, Style};
+        use super::{FieldInfo, Maskable, OxmId, Prereq, Run, Style};
         use crate::key::FlowKey;
         use crate::tlv::TlvField;
 
@@ -303,6 +329,7 @@ macro_rules! define_fields {
             maskable: Maskable::$maskable,
             style: Style::$style,
             prereq: Prereq::$prereq,
+            run: run!($bits, $kind($($place)*)),
             writable: writable!($access),
             nxm: &[$(OxmId::new(stringify!($oxm), $num, $bytes, $ver)),*],
         }),*];
@@ -344,4 +371,4 @@ macro_rules! define_fields {
     };
 }
 
-pub(super) use {define_fields, exact, extra_name, get, get_mask, set, set_mask, valid, writable};
+pub(super) use {define_fields, exact, extra_name, get, get_mask, run, set, set_mask, valid, writable};

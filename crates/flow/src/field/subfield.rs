@@ -1,6 +1,6 @@
 //! A run of bits within a field, as actions name it: `NXM_NX_REG0[0..15]`, `reg0[3]`, `eth_src[]`.
 
-use super::{FieldId, FieldValue};
+use super::{FieldId, FieldValue, Run};
 use crate::key::{FlowKey, FlowMask, Match};
 use crate::tlv::TlvField;
 use core::fmt;
@@ -41,8 +41,16 @@ impl Subfield {
             _ => None,
         }
     }
+    /// Where they are, if the field is a number within a word.
+    #[inline]
+    pub fn run(self) -> Option<Run> {
+        Some(self.field.info().run?.part(self.ofs, self.n_bits))
+    }
     /// The bits' value, shifted down to bit 0.
     pub fn get(self, key: &FlowKey) -> FieldValue {
+        if let Some(run) = self.run() {
+            return FieldValue::from_u64(run.get(key));
+        }
         if let Some(t) = self.wide() {
             return FieldValue::from_u128(t.get_bits(key, self.ofs, self.n_bits));
         }
@@ -59,6 +67,9 @@ impl Subfield {
     }
     /// Sets the bits to the low bits of `value`.
     pub fn set(self, key: &mut FlowKey, value: FieldValue) {
+        if let Some(run) = self.run() {
+            return run.set(key, value.as_u64());
+        }
         match self.wide() {
             Some(t) => t.set_bits(key, self.ofs, self.n_bits, value.as_u128()),
             None => self.field.set_masked(key, self.place(value), self.mask()),
@@ -66,6 +77,9 @@ impl Subfield {
     }
     /// Makes the bits count.
     pub fn add_mask(self, mask: &mut FlowMask) {
+        if let Some(run) = self.run() {
+            return run.count(mask);
+        }
         match self.wide() {
             Some(t) => t.set_bits(&mut mask.0, self.ofs, self.n_bits, u128::MAX),
             None => self.field.set_mask(mask, self.mask()),

@@ -190,4 +190,51 @@ proptest! {
         prop_assert_eq!(sf.place(sf.get(&k)), sf.place(v) & f.full_mask());
         prop_assert_eq!(sf.to_string().parse::<Subfield>(), Ok(sf));
     }
+
+    /// A run reads, writes and counts what the table says, in whole fields and in parts of them.
+    #[test]
+    fn runs_are_where_the_fields_are(f in field(), a: u16, n: u16, v: u128, words: [u64; 8]) {
+        let w = f.info().n_bits;
+        let ofs = a % w;
+        let sf = Subfield { field: f, ofs, n_bits: 1 + n % (w - ofs) };
+        let Some(run) = sf.run() else {
+            return Ok(());
+        };
+        let mut k = FlowKey { tun_present: 1, ..FlowKey::default() };
+        for (w, x) in k.words_mut().iter_mut().zip(words.iter().cycle()) {
+            *w = *x;
+        }
+        // Bits of the member that are not the field's are zero.
+        let old = table::get(f, &k);
+        table::set(f, &mut k, old);
+        let bits = sf.mask().as_u128() & f.info().valid;
+        prop_assert_eq!(u128::from(run.get(&k)), (old & bits) >> ofs);
+        let mut slow = k;
+        table::set(f, &mut slow, old & !bits | v << ofs & bits);
+        run.set(&mut k, FieldValue::from_u128(v).as_u64());
+        prop_assert_eq!(k, slow);
+        let (mut mask, mut slow) = (FlowMask::default(), FlowMask::default());
+        run.count(&mut mask);
+        table::set_mask(f, &mut slow.0, bits);
+        prop_assert_eq!(mask, slow);
+    }
+}
+
+#[test]
+fn fields_that_are_no_runs() {
+    let without = FieldId::ALL.iter().filter(|f| f.info().run.is_none());
+    let without: Vec<_> = without.map(|f| f.name()).collect();
+    // Kept as bytes, or wider than a word; ports in two forms; tags and labels.
+    let (wide, ports, stacked) = (
+        "tun_ipv6_src tun_ipv6_dst ct_label ct_ipv6_src ct_ipv6_dst xxreg0 xxreg1 xxreg2 xxreg3 eth_src eth_dst \
+         ipv6_src ipv6_dst arp_sha arp_tha nd_target nd_sll nd_tll",
+        "in_port_oxm actset_output",
+        "vlan_tci dl_vlan vlan_vid dl_vlan_pcp vlan_pcp mpls_label mpls_tc mpls_bos mpls_ttl",
+    );
+    let expected = format!("{wide} {ports} {stacked}");
+    let sorted = |mut names: Vec<&str>| {
+        names.sort_unstable();
+        names.join(" ")
+    };
+    assert_eq!(sorted(without), sorted(expected.split(' ').collect()));
 }

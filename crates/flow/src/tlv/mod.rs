@@ -61,6 +61,7 @@ static INFO: LazyLock<Vec<FieldInfo>> = LazyLock::new(|| {
                 maskable: Maskable::Any,
                 style: Style::Hex,
                 prereq: Prereq::None,
+                run: None,
                 writable: true,
                 nxm: vec![oxm].leak(),
             });
@@ -113,9 +114,10 @@ impl TlvField {
     pub fn is_present(self, key: &FlowKey) -> bool {
         key.tun_present & self.bit() != 0
     }
-    /// Takes the option off.
+    /// Takes the option off, with its value. In matches: asks nothing of it.
     pub fn remove(self, key: &mut FlowKey) {
         key.tun_present &= !self.bit();
+        self.bytes_mut(key).fill(0);
     }
     /// Makes whether the packet has the option count.
     pub fn mask_presence(self, mask: &mut FlowKey) {
@@ -152,11 +154,6 @@ impl TlvField {
     pub(crate) fn set_exact(self, mask: &mut FlowKey) {
         self.mask_presence(mask);
         self.bytes_mut(mask).fill(0xff);
-    }
-    /// Forgets it: for matches, which then ask nothing of it.
-    pub(crate) fn clear(self, key: &mut FlowKey) {
-        key.tun_present &= !self.bit();
-        self.bytes_mut(key).fill(0);
     }
     /// At most 128 bits from bit `ofs` on.
     pub(crate) fn get_bits(self, key: &FlowKey, ofs: u16, n_bits: u16) -> u128 {

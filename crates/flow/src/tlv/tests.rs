@@ -154,6 +154,9 @@ proptest! {
         let mut placed = FlowKey::default();
         sf.set(&mut placed, FieldValue::from_u128(v));
         prop_assert_eq!(sf.bytes(FieldValue::from_u128(v)), field.bytes(&placed));
+        let mut without = key;
+        field.remove(&mut without);
+        prop_assert!(!field.is_present(&without) && field.bytes(&without).iter().all(|b| *b == 0));
         let mut m = Match::any();
         sf.set_match(&mut m, FieldValue::from_u128(v));
         prop_assert!(m.matches(&key) && m.has_field(sf.field));

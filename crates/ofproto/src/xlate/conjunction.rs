@@ -41,7 +41,10 @@ pub(super) fn lookup(table: &Table, version: u64, key: &FlowKey, wc: &mut FlowMa
         }
         !is_clause
     });
-    let floor = hard.as_ref().map_or(i32::MIN, |e| e.priority);
+    if soft.is_empty() {
+        return hard.map(|hit| hit.data);
+    }
+    let floor = hard.as_ref().map_or(i32::MIN, |hit| hit.priority);
     soft.retain(|(priority, _)| *priority > floor);
     // Stable: of several conjunctions of one priority, the one whose last clause was found first.
     soft.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
@@ -51,12 +54,12 @@ pub(super) fn lookup(table: &Table, version: u64, key: &FlowKey, wc: &mut FlowMa
             let found = table
                 .rules
                 .lookup_where(version, &again, wc, |e| clauses(&e.data).next().is_none());
-            if let Some(entry) = found {
-                return Some(entry.data.clone());
+            if let Some(hit) = found {
+                return Some(hit.data);
             }
         }
     }
-    hard.map(|e| e.data.clone())
+    hard.map(|hit| hit.data)
 }
 
 /// Conjunctions of which every clause is among these rules, in the order in which they are completed.

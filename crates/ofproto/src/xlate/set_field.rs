@@ -58,19 +58,30 @@ impl Ctx<'_> {
     /// `move:src->dst`. Source and destination may overlap.
     pub(super) fn move_field(&mut self, src: Subfield, dst: Subfield) {
         if self.has_field(dst.field) && self.has_field(src.field) {
-            pieces(src)
-                .chain(pieces(dst))
-                .for_each(|piece| piece.add_mask(&mut self.wc));
-            // All is read before anything is written.
-            let pieces: SmallVec<[_; 1]> = pieces(src)
-                .map(|piece| piece.get(&self.flow))
-                .zip(pieces(dst))
-                .collect();
-            for (value, piece) in pieces {
-                piece.set(&mut self.flow, value);
+            match (src.run(), dst.run()) {
+                (Some(from), Some(to)) => {
+                    from.count(&mut self.wc);
+                    to.count(&mut self.wc);
+                    let value = from.get(&self.flow);
+                    to.set(&mut self.flow, value);
+                }
+                _ => self.move_pieces(src, dst),
             }
         }
         self.report_subfield(dst);
+    }
+    fn move_pieces(&mut self, src: Subfield, dst: Subfield) {
+        pieces(src)
+            .chain(pieces(dst))
+            .for_each(|piece| piece.add_mask(&mut self.wc));
+        // All is read before anything is written.
+        let pieces: SmallVec<[_; 1]> = pieces(src)
+            .map(|piece| piece.get(&self.flow))
+            .zip(pieces(dst))
+            .collect();
+        for (value, piece) in pieces {
+            piece.set(&mut self.flow, value);
+        }
     }
 
     /// `push:src`.
