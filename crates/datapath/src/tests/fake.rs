@@ -237,12 +237,16 @@ impl ToyRule {
     }
 }
 
+type Meanwhile = Box<dyn FnOnce(&Toy) + Send>;
+
 /// A pipeline: one list of rules. Each rule's place in the list has a generation slot; or all of them have one, with a log.
 #[derive(Default)]
 pub(crate) struct Toy {
     rules: Published<Vec<ToyRule>>,
     generations: Generations,
     logged: Option<u16>,
+    /// What happens next between a translation's reading of the rules and its answer.
+    meanwhile: Mutex<Option<Meanwhile>>,
     /// How often for packets.
     pub(crate) translated: AtomicU64,
 }
@@ -285,6 +289,10 @@ impl Toy {
         }
         self.generations.bump(Generations::slot_of(at as u64));
     }
+    /// The next translation finds out too late that this has happened.
+    pub(crate) fn meanwhile(&self, what: impl FnOnce(&Toy) + Send + 'static) {
+        *self.meanwhile.lock() = Some(Box::new(what));
+    }
     pub(crate) fn rules(&self) -> Arc<Vec<ToyRule>> {
         self.rules.get()
     }
@@ -299,6 +307,10 @@ impl Translate for Toy {
         let slot = |i| self.logged.unwrap_or(Generations::slot_of(i));
         let deps: Vec<Dep> = (0..32).map(|i| self.generations.read(slot(i))).collect();
         let rules = self.rules.get();
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(happens) = meanwhile {
+            happens(self);
+        }
         for (rule, dep) in rules.iter().zip(&deps) {
             out.mask.add(&rule.matches.mask);
             // Several lookups in one table depend on it once.

@@ -6,6 +6,7 @@ mod flows;
 mod hierarchy;
 mod moves;
 mod ports;
+mod raced;
 mod twins;
 
 pub(crate) use fake::{FakePort, Tally, Toy, ToyRule, udp};
