@@ -99,7 +99,10 @@ impl Known {
             mask: *mask,
         };
         // Neither is about options of tunnels.
-        let (constants, unknown) = (&constants().words()[FIRST_WORD..], &unknown().words()[FIRST_WORD..]);
+        let (constants, unknown) = (
+            &constants().words()[FIRST_WORD..],
+            &unknown().words()[FIRST_WORD..],
+        );
         let keys = known.key.words_mut()[FIRST_WORD..].iter_mut();
         let words = keys.zip(&mut known.mask.words_mut()[FIRST_WORD..]);
         for ((k, m), (c, u)) in words.zip(constants.iter().zip(unknown)) {

@@ -54,7 +54,7 @@ const fn place(hash: u64, first: usize, end: usize) -> u16 {
 }
 
 impl Generations {
-    /// The slot of what all answers depend on. Nothing else hashes onto it.
+    /// The slot of what all translations read. Nothing else hashes onto it.
     pub const ALL: u16 = 0;
 
     /// The slot that a thing (its stable hash or number) uses that controllers or the configuration make.

@@ -125,6 +125,7 @@ fn translate_all(of: &Ofproto, from: u32, to: u32, answer: &mut Translation) {
             now_ms: 1,
             purpose: Purpose::Miss,
         };
+        answer.clear();
         of.pipeline().translate(&request, answer);
         black_box(&answer);
     }

@@ -14,6 +14,7 @@ pub mod group;
 pub mod mac;
 pub mod model;
 pub mod ofproto;
+mod parts;
 pub mod trace;
 mod versioned;
 pub mod xlate;

@@ -1,7 +1,7 @@
 //! What the control half publishes and the translation half reads.
 //!
 //! **Invariants.** A [`World`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
-//! publishes a new `World` and then bumps [`World::CONFIG_SLOT`]. Rules are not part of the snapshot: a [`Table`]
+//! publishes a new `World` and then bumps [`World::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
 //! is concurrent, every rule is visible in a range of versions, and [`BridgeView::version`] says which version
 //! a translation reads. A change of rules adds and removes them at `version + 1`, then stores the new version,
 //! then bumps the generation slots of the tables it touched.
@@ -246,7 +246,7 @@ pub enum PriorityTags {
 }
 
 /// One row of the Port table: one interface, or a bond of several.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Bundle {
     /// Name.
     pub name: String,
@@ -478,6 +478,6 @@ pub struct World {
 }
 
 impl World {
-    /// Generation slot of the snapshot itself.
+    /// Generation slot of the snapshot itself, which moves with each. Answers do not depend on it but on parts of the snapshot (`parts`).
     pub const CONFIG_SLOT: u16 = Generations::ALL;
 }

@@ -106,6 +106,7 @@ fn trace_request(
     let input = Input {
         key: &request.key,
         in_port: request.key.in_port,
+        from: None,
         packet_len: request.packet.as_ref().map(Vec::len),
         learn: request.packet.is_some(),
         now_ms: env.now_ms,

@@ -103,7 +103,7 @@ impl Ctx<'_> {
         best.map(|(_, port)| port)
     }
 
-    fn is_member_up(&self, port: Port) -> bool {
+    fn is_member_up(&mut self, port: Port) -> bool {
         match port {
             Port::IN_PORT | Port::TABLE | Port::NORMAL | Port::FLOOD | Port::ALL | Port::NONE => true,
             Port::CONTROLLER => false,

@@ -4,6 +4,7 @@ use super::limits::{MAX_NESTING, XlateError};
 use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
 use crate::model::{BridgeView, PortView, Rule, World};
+use crate::parts::Part;
 use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
 use heddle_flow::field::{port_from_32, port_to_32};
@@ -35,8 +36,11 @@ pub(crate) struct Ctx<'w> {
     pub(super) base: FlowKey,
     /// The packet as it came.
     pub(super) orig: &'w FlowKey,
-    /// The packet as the last lookup in a table saw it.
-    pub(super) seen: Option<FlowKey>,
+    /// See [`super::run::Input::from`].
+    pub(super) from: Option<(u64, Port)>,
+    /// The packet as the last lookup in a table saw it; as it came, as long as there was none.
+    pub(super) seen: FlowKey,
+    pub(super) has_looked: bool,
     /// Bits that mattered, as Open vSwitch keeps them: a trace shows these.
     pub(super) wc: FlowMask,
     /// Bits that mattered and that Open vSwitch leaves out: they are in the cached mask only.
@@ -114,12 +118,37 @@ pub(crate) fn of_port(port: u32) -> Port {
 
 impl<'w> Ctx<'w> {
     /// The input port's view, if it is an ordinary port of the current bridge.
-    pub(super) fn in_port(&self) -> Option<&'w Arc<PortView>> {
+    pub(super) fn in_port(&mut self) -> Option<&'w Arc<PortView>> {
         self.port(of_port(self.flow.in_port))
     }
-    /// A port of the current bridge.
-    pub(super) fn port(&self, port: Port) -> Option<&'w Arc<PortView>> {
-        self.bridge.ports.get(&port)
+    /// A port of the current bridge, with its bundle; what is done depends on both, also if there is none.
+    pub(super) fn port(&mut self, port: Port) -> Option<&'w Arc<PortView>> {
+        self.port_of(self.bridge, port)
+    }
+    /// As [`Ctx::port`], of any bridge.
+    pub(super) fn port_of(&mut self, bridge: &'w BridgeView, port: Port) -> Option<&'w Arc<PortView>> {
+        if self.from != Some((bridge.id, port)) {
+            self.depend_on(Part::Port(bridge.id, port));
+        }
+        bridge.ports.get(&port)
+    }
+    /// Says that all ports and bundles of the current bridge are looked at.
+    pub(super) fn look_at_all_ports(&mut self) {
+        self.depend_on(Part::Ports(self.bridge.id));
+    }
+    /// A bridge as a whole; what is done depends on it, also if there is none.
+    pub(super) fn other_bridge(&mut self, id: u64) -> Option<&'w Arc<BridgeView>> {
+        if self.from.is_none_or(|(from, _)| from != id) {
+            self.depend_on(Part::Bridge(id));
+        }
+        self.world.bridges.get(&id)
+    }
+    /// Has the answer depend on a part of the configuration. The configuration was read before: see [`super::Pipeline::publish`].
+    fn depend_on(&mut self, part: Part) {
+        let slot = part.slot();
+        if !self.out.deps.iter().any(|d| d.slot == slot) {
+            self.depend(slot);
+        }
     }
 
     /// Enters a bridge: takes the version of its rules.

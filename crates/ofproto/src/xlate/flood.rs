@@ -62,6 +62,7 @@ impl Ctx<'_> {
     pub(super) fn flood(&mut self, all: bool, last: bool) {
         let in_port = self.in_port().map(|p| p.no);
         let bridge = self.bridge;
+        self.look_at_all_ports();
         let mut targets = ports(bridge);
         targets.retain(|p| {
             Some(*p) != in_port

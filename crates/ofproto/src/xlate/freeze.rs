@@ -148,8 +148,7 @@ impl Ctx<'_> {
     pub(super) fn thaw(&mut self, frozen: &Frozen, resumed: bool) {
         let line = self.report(Kind::Thaw, || "thaw".to_owned());
         let parent = self.report_under(line);
-        let bridge = self.world.bridges.get(&frozen.bridge);
-        let Some(bridge) = bridge else {
+        let Some(bridge) = self.other_bridge(frozen.bridge) else {
             self.report_error(|| "Frozen bridge no longer exists.".to_owned());
             self.error = Some(XlateError::BridgeNotFound);
             self.report_under(parent);

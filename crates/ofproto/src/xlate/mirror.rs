@@ -38,6 +38,9 @@ impl Ctx<'_> {
     /// Whether the input port is one of those; if so it is said that the packet is dropped.
     pub(super) fn came_from_mirror(&mut self) -> bool {
         let bridge = self.bridge;
+        if bridge.mirrors.is_empty() {
+            return false;
+        }
         let Some(port) = self.in_port().filter(|p| self.is_mirror_output(p.bundle)) else {
             return false;
         };
@@ -59,6 +62,7 @@ impl Ctx<'_> {
         if !candidates(self.mirrored).any(|(_, m)| selects(m)) {
             return;
         }
+        self.look_at_all_ports();
         // Which VLAN it is in, and so how it leaves, is decided by its tag.
         self.extra.0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
         self.mask_inner_tag();

@@ -59,9 +59,10 @@ pub(crate) use resume::{continuation_of, frozen_of};
 pub use run::{Outcome, PacketOut};
 
 use crate::model::World;
+use crate::parts::Part;
 use arc_swap::ArcSwap;
 use heddle_datapath::action::{Action, DropReason};
-use heddle_datapath::{Generations, Purpose, Request, Translate, Translation};
+use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
 use recirc::Recircs;
 use std::sync::Arc;
@@ -86,11 +87,21 @@ impl Pipeline {
             exact: AtomicBool::new(false),
         }
     }
-    /// Replaces the configuration. Cached translations of the old one die on their next check.
+    /// Replaces the configuration. Cached translations that depend on what is different now die on their next check. One at a time.
     pub fn publish(&self, world: World) {
-        self.world.store(Arc::new(world));
+        let world = Arc::new(world);
+        let before = self.world.swap(Arc::clone(&world));
         crate::coverage::REV_RECONFIGURE.count();
+        // Before the parts: who finds a part moved finds this moved, too (`is_of`).
         self.generations.bump(World::CONFIG_SLOT);
+        for part in world.differences(&before) {
+            self.generations.bump(part.slot());
+        }
+    }
+    /// Whether the configuration is still that of this generation, which was read before it. What was read of parts' generations
+    /// meanwhile may otherwise be newer than the parts.
+    fn is_of(&self, config: Dep) -> bool {
+        self.generations.read(World::CONFIG_SLOT) == config
     }
     /// The configuration in force.
     pub fn world(&self) -> Arc<World> {
@@ -115,14 +126,13 @@ impl Pipeline {
     }
     /// Translates a controller's packet-out. `None`: no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
-        let config = self.generations.read(World::CONFIG_SLOT);
         let world = self.world.load();
         translation.clear();
-        translation.deps.push(config);
         let bridge = world.bridges.get(&out.bridge)?;
         let input = run::Input {
             key: out.key,
             in_port: out.key.in_port,
+            from: None,
             packet_len: Some(out.len),
             learn: true,
             now_ms: out.now_ms,
@@ -137,10 +147,18 @@ impl Pipeline {
 impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         let config = self.generations.read(World::CONFIG_SLOT);
-        let world = self.world.load();
-        out.clear();
-        out.deps.push(config);
+        self.translate_in(&self.world.load(), request, out);
+        out.uncacheable |= !self.is_of(config);
+    }
+    fn generations(&self) -> &Generations {
+        &self.generations
+    }
+}
+
+impl Pipeline {
+    fn translate_in(&self, world: &World, request: &Request<'_>, out: &mut Translation) {
         let port = heddle_datapath::PortNo(request.key.in_port);
+        out.deps.push(self.generations.read(Part::Input(port).slot()));
         let known = world.by_dp_port.get(&port);
         let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(b)?, p))) else {
             return drop_for(DropReason::NoPort, out);
@@ -149,6 +167,7 @@ impl Translate for Pipeline {
             let input = run::Input {
                 key: request.key,
                 in_port: run::key_port(*of_port),
+                from: Some((bridge.id, *of_port)),
                 packet_len: request.packet.map(heddle_packet::Packet::len),
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
@@ -156,7 +175,7 @@ impl Translate for Pipeline {
                 packet_out: false,
                 version: None,
             };
-            let error = run::answer(&world, self, bridge, &input, out);
+            let error = run::answer(world, self, bridge, &input, out);
             // Where a pipeline runs in circles, only the whole way says why.
             let in_circles = matches!(
                 error,
@@ -164,7 +183,7 @@ impl Translate for Pipeline {
             );
             if in_circles && input.packet_len.is_some() {
                 log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
-                    crate::trace::explain(self, &world, bridge, &input)
+                    crate::trace::explain(self, world, bridge, &input)
                 });
             }
         };
@@ -195,9 +214,6 @@ impl Translate for Pipeline {
         if self.exact.load(Relaxed) {
             out.mask.add(&mask::exact(request.key));
         }
-    }
-    fn generations(&self) -> &Generations {
-        &self.generations
     }
 }
 

@@ -170,8 +170,9 @@ impl Ctx<'_> {
         }
     }
 
-    fn is_between_protected(&self, out: &PortView) -> bool {
-        let protected = |p: &PortView| self.bridge.bundles.get(p.bundle).is_some_and(|b| b.protected);
+    fn is_between_protected(&mut self, out: &PortView) -> bool {
+        let bridge = self.bridge;
+        let protected = |p: &PortView| bridge.bundles.get(p.bundle).is_some_and(|b| b.protected);
         protected(out) && self.in_port().is_some_and(|p| protected(p))
     }
 }

@@ -17,11 +17,8 @@ const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
 
 impl Ctx<'_> {
     pub(super) fn patch_output(&mut self, from: &PortView, bridge: u64, peer: Port, last: bool) {
-        let world = self.world;
-        let to = world
-            .bridges
-            .get(&bridge)
-            .and_then(|b| Some((b, b.ports.get(&peer)?)));
+        let found = self.other_bridge(bridge);
+        let to = found.and_then(|b| Some((b, self.port_of(b, peer)?)));
         let Some((bridge, to)) = to else {
             self.drop_hint = Some(DropReason::NoPort);
             return;

@@ -1,9 +1,9 @@
 //! Pipelines that controllers keep: frozen ones as continuations, and back.
 
+use super::Pipeline;
 use super::freeze::metadata_of;
 use super::recirc::{Frozen, Left};
 use super::run::{self, Outcome, Start};
-use super::{Pipeline, World};
 use heddle_datapath::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
@@ -95,14 +95,13 @@ impl Pipeline {
         now_ms: u64,
         out: &mut Translation,
     ) -> Option<Outcome> {
-        let config = self.generations.read(World::CONFIG_SLOT);
         let world = self.world.load();
         out.clear();
-        out.deps.push(config);
         let bridge = world.bridges.get(&frozen.bridge)?;
         let input = run::Input {
             key,
             in_port: key.in_port,
+            from: None,
             packet_len: Some(len),
             learn: true,
             now_ms,

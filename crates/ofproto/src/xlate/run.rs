@@ -59,6 +59,8 @@ pub(crate) struct Input<'a> {
     pub(crate) key: &'a FlowKey,
     /// OpenFlow input port, in the key's form.
     pub(crate) in_port: u32,
+    /// The bridge and port that the answer depends on already, by where the packet came in.
+    pub(crate) from: Option<(u64, Port)>,
     /// The packet's length, if there is a packet: what is odd is logged.
     pub(crate) packet_len: Option<usize>,
     /// MAC addresses are learned.
@@ -88,7 +90,7 @@ pub(crate) enum Start<'a> {
     },
 }
 
-/// Translates. `out` has the configuration's dependency already, and nothing else.
+/// Translates. `out` has no other dependency yet than that on `from`.
 pub(crate) fn run(
     world: &World,
     pipeline: &Pipeline,
@@ -97,10 +99,12 @@ pub(crate) fn run(
     report: Option<&mut Report>,
     out: &mut Translation,
 ) -> Outcome {
+    let mut initial = *input.key;
+    see_as_tables_do(&mut initial, input.in_port);
     translate(world, pipeline, bridge, input, report, out, |c| Outcome {
         error: c.error,
         is_slow: c.is_slow || c.out_bytes > MAX_ACTION_BYTES,
-        initial: as_looked_up(input),
+        initial,
         last: c.flow,
         shown: mask::shown(&c.wc, c.orig),
     })
@@ -128,7 +132,7 @@ fn translate<R>(
     out: &mut Translation,
     tell: impl Fn(&Ctx<'_>) -> R,
 ) -> R {
-    let config = out.deps.first().copied();
+    let from = out.deps.first().copied();
     for _ in 1..TRIES {
         match once(world, pipeline, bridge, input, report.as_deref_mut(), out, &tell) {
             (told, false) => return told,
@@ -136,7 +140,7 @@ fn translate<R>(
             (told, true) if report.is_some() => return told,
             (_, true) => {
                 out.clear();
-                out.deps.extend(config);
+                out.deps.extend(from);
             }
         }
     }
@@ -150,12 +154,10 @@ fn translate<R>(
     told
 }
 
-/// The packet as tables see it first.
-fn as_looked_up(input: &Input<'_>) -> FlowKey {
-    let mut flow = *input.key;
-    flow.in_port = input.in_port;
-    flow.actset_output = key_port(Port::UNSET);
-    flow
+/// Makes the packet's key what tables see first.
+fn see_as_tables_do(key: &mut FlowKey, in_port: u32) {
+    key.in_port = in_port;
+    key.actset_output = key_port(Port::UNSET);
 }
 
 /// One try; the flag says that some rules may have been missed.
@@ -175,10 +177,12 @@ fn once<'w, R>(
         bridge,
         version: 0,
         torn: false,
-        flow: as_looked_up(input),
-        base: as_looked_up(input),
+        flow: *input.key,
+        base: *input.key,
         orig: input.key,
-        seen: None,
+        from: input.from,
+        seen: *input.key,
+        has_looked: false,
         wc: FlowMask::default(),
         extra: FlowMask::default(),
         out,
@@ -214,6 +218,8 @@ fn once<'w, R>(
         now_ms: input.now_ms,
         report,
     };
+    see_as_tables_do(&mut c.flow, input.in_port);
+    see_as_tables_do(&mut c.base, input.in_port);
     c.enter(bridge);
     if let Some(version) = input.version {
         c.version = version;
@@ -313,8 +319,7 @@ impl Ctx<'_> {
             };
             self.out.actions.push(heddle_datapath::Action::Drop(reason));
         }
-        self.out.mask = self.wc;
-        self.out.mask.add(&self.extra);
+        self.out.mask.set_to_union(&self.wc, &self.extra);
         mask::trim(&mut self.out.mask, self.orig);
     }
 }

@@ -5,10 +5,10 @@ use super::ctx::{Ctx, of_port};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
 use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, port_config};
-use heddle_datapath::Override;
-use heddle_flow::N_WORDS;
+use heddle_datapath::{Override, changes};
 use heddle_flow::key::frag;
 use heddle_flow::text::DEFAULT_PRIORITY;
+use heddle_flow::{FlowKey, N_WORDS};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -49,18 +49,26 @@ impl OnMiss {
     };
 }
 
-/// The words in which two keys differ, a bit for each.
-fn differing(a: &[u64; N_WORDS], b: &[u64; N_WORDS]) -> u128 {
-    const { assert!(N_WORDS <= 128, "a bit for each word") };
-    let mut bits = 0;
-    for (n, (a, b)) in a.chunks(4).zip(b.chunks(4)).enumerate() {
-        // Mostly none of them do.
-        if a.iter().zip(b).fold(0, |any, (a, b)| any | (a ^ b)) != 0 {
-            let ones = a.iter().zip(b).enumerate().filter(|(_, (a, b))| a != b);
-            bits |= ones.fold(0, |bits, (i, _)| bits | 1 << (4 * n + i));
+/// Calls `f` with the numbers of the words in which two keys differ.
+fn each_difference(a: &FlowKey, b: &FlowKey, mut f: impl FnMut(usize)) {
+    /// Words that are compared at once; mostly all of them are equal.
+    const PIECE: usize = 8;
+    let mut at = a.first_used().min(b.first_used());
+    while at < N_WORDS {
+        let end = (at + PIECE).min(N_WORDS);
+        let (x, y) = (&a.words()[at..end], &b.words()[at..end]);
+        // Of arrays all words are compared side by side.
+        let same = match (<&[u64; PIECE]>::try_from(x), <&[u64; PIECE]>::try_from(y)) {
+            (Ok(x), Ok(y)) => std::iter::zip(x, y).fold(0, |any, (x, y)| any | (x ^ y)) == 0,
+            _ => x == y,
+        };
+        if !same {
+            (at..end)
+                .filter(|i| a.words()[*i] != b.words()[*i])
+                .for_each(&mut f);
         }
+        at = end;
     }
-    bits
 }
 
 impl Ctx<'_> {
@@ -134,33 +142,31 @@ impl Ctx<'_> {
             self.out.uncacheable = true;
             return;
         };
-        let constants = heddle_datapath::changes::constants().words();
-        let now = &self.flow;
-        let seen = self.seen.get_or_insert_with(|| {
-            let mut first = *self.orig;
-            let words = first.words_mut().iter_mut().zip(constants);
-            words.for_each(|(w, c)| *w &= !c);
+        if !self.has_looked {
+            self.has_looked = true;
+            changes::clear_constants(&mut self.seen);
             // Of the input port it is always said what it is.
-            first.in_port = !now.in_port;
-            first
-        });
-        let mut other = differing(seen.words(), now.words());
-        while other != 0 {
-            let at = other.trailing_zeros();
-            other &= other - 1;
-            let (word, at) = (u8::try_from(at).unwrap_or(u8::MAX), at as usize);
+            self.seen.in_port = !self.flow.in_port;
+        }
+        let constants = changes::constants().words();
+        let now = &self.flow;
+        let overrides = &mut self.out.overrides;
+        let told = overrides.len();
+        each_difference(&self.seen, now, |at| {
             let value = now.words()[at];
-            seen.words_mut()[at] = value;
-            self.out.overrides.push(Override {
+            overrides.push(Override {
                 from,
-                word,
+                word: u8::try_from(at).unwrap_or(u8::MAX),
                 changed: (value ^ self.orig.words()[at]) & !constants[at] != 0,
                 value,
             });
+        });
+        for o in overrides.iter().skip(told) {
+            self.seen.words_mut()[usize::from(o.word)] = o.value;
         }
     }
 
-    fn miss_wants_packet_in(&self, miss: TableMiss) -> bool {
+    fn miss_wants_packet_in(&mut self, miss: TableMiss) -> bool {
         match miss {
             TableMiss::Default => self.bridge.miss_to_controller,
             TableMiss::Continue | TableMiss::Controller => self

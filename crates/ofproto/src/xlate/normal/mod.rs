@@ -101,7 +101,7 @@ impl Ctx<'_> {
             return Some(());
         };
         let bridge = self.bridge;
-        let Some(view) = bridge.ports.get(&port) else {
+        let Some(view) = self.port(port) else {
             self.warn("learned port is unknown, dropping");
             return None;
         };
@@ -136,6 +136,7 @@ impl Ctx<'_> {
     /// To every other bundle in the VLAN, in the order of the configuration.
     fn normal_flood(&mut self, from: &InBundle<'_>, vlans: &Tags) {
         let bridge = self.bridge;
+        self.look_at_all_ports();
         for (i, to) in bridge.bundles.iter().enumerate() {
             if from.index() != Some(i) && vlans.are_in(to) && self.floods(to) && !self.is_mirror_output(i) {
                 self.output_normal(to, vlans);
@@ -145,7 +146,9 @@ impl Ctx<'_> {
 
     fn floods(&self, b: &Bundle) -> bool {
         let quiet = |p: &Port| {
-            self.port(*p)
+            let ports = &self.bridge.ports;
+            ports
+                .get(p)
                 .is_some_and(|v| v.config & port_config::NO_FLOOD != 0)
         };
         !b.ports.iter().any(quiet)

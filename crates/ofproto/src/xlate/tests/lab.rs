@@ -1,8 +1,9 @@
 //! Bridges made by hand, as the control half would publish them.
 
+use crate::bridge::meters::OfMeter;
 use crate::group::Group;
 use crate::mac::MacTable;
-use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Table, World};
+use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Stats, Table, World};
 use crate::trace::{TraceEnv, Traced, trace};
 use crate::versioned::Versioned;
 use crate::xlate::{Pipeline, key_port, of_port};
@@ -26,6 +27,9 @@ pub(crate) struct LabBridge {
     pub(crate) flood_vlans: Option<Arc<crate::model::VlanSet>>,
     pub(crate) groups: Arc<Versioned<Group>>,
     pub(crate) mirrors: Vec<Mirror>,
+    meters: Arc<Versioned<Arc<OfMeter>>>,
+    purged: Arc<AtomicU64>,
+    patch_stats: Arc<Stats>,
 }
 
 /// A pipeline under test. Datapath port numbers are `100 * bridge + port`, 100 for the
@@ -87,6 +91,9 @@ impl Lab {
             flood_vlans: None,
             groups: Arc::default(),
             mirrors: Vec::new(),
+            meters: Arc::default(),
+            purged: Arc::default(),
+            patch_stats: Arc::default(),
         });
         let bridges = bridges.collect();
         let lab = Self {
@@ -125,8 +132,8 @@ impl Lab {
                     config: b.config.get(&p).copied().unwrap_or(0),
                     up: true,
                     bundle,
-                    patch_rx: Arc::default(),
-                    patch_tx: Arc::default(),
+                    patch_rx: b.patch_stats.clone(),
+                    patch_tx: b.patch_stats.clone(),
                 };
                 ports.insert(p, Arc::new(view));
             }
@@ -143,9 +150,9 @@ impl Lab {
                 mac: b.mac.clone(),
                 tables: b.tables.clone(),
                 groups: b.groups.clone(),
-                meters: Arc::default(),
+                meters: b.meters.clone(),
                 version: b.version.clone(),
-                purged: Arc::default(),
+                purged: b.purged.clone(),
                 vlan_limit: 2,
                 miss_to_controller: b.miss_to_controller,
                 frags: crate::model::Fragments::Normal,

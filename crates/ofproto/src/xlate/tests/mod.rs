@@ -3,6 +3,7 @@
 mod encap;
 pub(crate) mod lab;
 mod normal;
+mod parts;
 mod peer;
 mod pipeline;
 mod props;
