@@ -56,6 +56,9 @@ def shown(row):
     parts = [f"{row['received_pps'] / 1e6:7.3f} Mpps received"]
     if row.get("cycles"):
         parts.append(f"{row['cycles']:6.0f} cycles")
+    if row.get("hits"):
+        parts.append("hits " + " ".join(f"{level} {percent:.1f}" for level, percent in row["hits"].items() if percent)
+                     + "".join(f" ({masks:.1f} masks)" for masks in row["lookups"]))
     parts.append(f"loss {row['loss'] * 100:6.3f} %")
     if row.get("tso"):
         parts.append(f"{row['received_gbps']:6.1f} Gbit/s")

@@ -17,6 +17,7 @@ BRIDGE = "br0"
 IDLE_SECONDS = 10
 IDLE_RATES = (1, 1000)  # packets per second
 PERF = re.compile(r"Rx packets:\s+(\d+)\s+\(\S+ Kpps, (\d+) cycles/pkt\)")
+HITS = re.compile(r"- (EMC|SMC|Megaflow) hits:\s+\d+\s+\(\s*([\d.]+) %(?:, ([\d.]+) subtbl)?")
 
 
 class Failed(Exception):
@@ -263,10 +264,13 @@ class Vhost:
         self.unixctl.call("dpif-netdev/pmd-stats-clear")
 
     def cycles(self):
-        """Busy cycles per packet since the last clear, on the switch's core."""
+        """Busy cycles per packet since the last clear, on the switch's core, and which caches answered, in per cent; masks looked up per
+        answer of wildcarded entries."""
         text = self.unixctl.call("dpif-netdev/pmd-perf-show", "-nh", "-pmd", str(SWITCH_CORE))
         found = PERF.search(text)
-        return {"cycles": float(found[2]), "counted": int(found[1])} if found else {}
+        hits = {level: float(percent) for level, percent, _ in HITS.findall(text)}
+        lookups = [float(masks) for _, _, masks in HITS.findall(text) if masks]
+        return {"cycles": float(found[2]), "counted": int(found[1]), "hits": hits, "lookups": lookups} if found else {}
 
     def measure(self, case, seconds, rate=None):
         self.prepare(case)
