@@ -173,10 +173,9 @@ impl Cache {
         t.mask.0.in_port = u32::MAX;
         let (tuple, tuple_is_new) = self.tuples.mask_for(&t.mask, port, family);
         self.new_mask |= self.tuples.add(tuple, port);
-        let held = self.tuples.get(tuple).map(Arc::clone)?;
         let hash = match compact {
             Some(c) => self.tuples.compact(tuple)?.hash(c, &self.key, tuple),
-            None => find::wide_hash(self.key, &held, tuple, key),
+            None => find::wide_hash(self.key, self.tuples.get(tuple)?, tuple, key),
         };
         if !self.table.insert(hash, slot) {
             self.tuples.remove(tuple, port);
@@ -196,14 +195,17 @@ impl Cache {
             self.new_chunk = true;
             self.push(Note::Chunk(n, mem));
         }
-        if tuple_is_new {
-            self.push(Note::Tuple(tuple, Arc::clone(&held)));
+        // Of most entries nobody else is told, and so nothing is counted.
+        if tuple_is_new && let Some(held) = self.tuples.get(tuple).map(Arc::clone) {
+            self.push(Note::Tuple(tuple, held));
         }
         if verdict_is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
             self.push(Note::Verdict(verdict, v));
         }
         let id = self.take_id();
-        if compact.is_none() {
+        if compact.is_none()
+            && let Some(held) = self.tuples.get(tuple).map(Arc::clone)
+        {
             let (words, rest) = (held.of(key).collect(), held.rest_of(key).collect());
             let wide = Arc::new(WideKey {
                 id,

@@ -16,8 +16,8 @@ use heddle_sys::{Zeroed, simd};
 /// Insertions into a full bucket of which one succeeds, if nothing else was said.
 pub(crate) const INV_PROB: u32 = 4;
 
-/// How many times its size it grows to at once, at most.
-const MOST_TIMES: usize = 16;
+/// How many times its size it grows to at once, at most: what it knew is to be learned anew, mask by mask, and twice would be dear.
+const MOST_TIMES: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct L1 {
