@@ -229,6 +229,8 @@ pub enum DropReason {
     Conntrack,
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation,
+    /// The pipeline itself failed, by a mistake of its own.
+    Fault,
 }
 
 /// A packet for the control plane, with what translation knows about it.

@@ -75,6 +75,8 @@ kinds! {
     Conntrack = "drop_action_no_conntrack",
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation = "drop_action_no_recirculation_context",
+    /// The translation panicked: a fault of this program, which is in the log.
+    Fault = "drop_action_translation_fault",
     /// Reserved multicast, spanning tree, port roles.
     Bridging = "drop_action_forwarding_disabled",
 }
@@ -93,6 +95,7 @@ impl From<DropReason> for DropKind {
             DropReason::Bridging => DropKind::Bridging,
             DropReason::Conntrack => DropKind::Conntrack,
             DropReason::NoRecirculation => DropKind::NoRecirculation,
+            DropReason::Fault => DropKind::Fault,
         }
     }
 }

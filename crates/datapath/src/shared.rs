@@ -1,10 +1,12 @@
 //! What all threads of a datapath share.
 
+use crate::action::{Action, DropReason};
 use crate::cache::Moment;
 use crate::hash::HashKey;
-use crate::translate::Translate;
+use crate::translate::{Request, Translate, Translation};
 use crate::upcalls::Bell;
 use heddle_sync::Clock;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::Thread;
@@ -58,6 +60,17 @@ impl Shared {
             now_ms,
             any,
             generations: self.translate.generations(),
+        }
+    }
+    /// Asks the pipeline. If it panics, which would be a mistake of its own, the answer is to drop the packet, and not to be kept: a packet that finds such a mistake
+    /// costs itself, and not the worker with all of its queues.
+    pub(crate) fn ask(&self, request: &Request<'_>, out: &mut Translation) {
+        // What was written is cleared. The pipeline changes what others see under its own locks, or not at all.
+        let asked = AssertUnwindSafe(|| self.translate.translate(request, out));
+        if catch_unwind(asked).is_err() {
+            out.clear();
+            out.actions.push(Action::Drop(DropReason::Fault));
+            out.uncacheable = true;
         }
     }
     pub(crate) fn wake_sweeper(&self) {

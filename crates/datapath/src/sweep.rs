@@ -382,7 +382,7 @@ impl Look<'_> {
             now_ms: self.pass.now_ms,
             purpose: Purpose::Revalidate,
         };
-        self.shared.translate.translate(&request, t);
+        self.shared.ask(&request, t);
         // Masks are per port.
         t.mask.0.in_port = u32::MAX;
         if t.uncacheable || !tuple.mask.contains(&t.mask) {

@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, id};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use nix::sys::mman::{MlockAllFlags, mlockall};
 
@@ -251,7 +252,14 @@ fn add_alias(path: &Path, options: &Options, suffix: &str) {
 
 /// Has panics logged, with their place, before their thread unwinds.
 fn log_panics() {
+    /// Whoever makes something panic again and again does not fill the log.
+    const ALL_TOLD: u64 = 100;
+    static TOLD: AtomicU64 = AtomicU64::new(0);
     std::panic::set_hook(Box::new(|panic| {
+        let n = TOLD.fetch_add(1, Relaxed);
+        if n >= ALL_TOLD && !n.is_multiple_of(ALL_TOLD * ALL_TOLD) {
+            return;
+        }
         let payload = panic.payload();
         let what = payload.downcast_ref::<&str>().copied();
         let what = what

@@ -239,6 +239,9 @@ impl ToyRule {
 
 type Meanwhile = Box<dyn FnOnce(&Toy) + Send>;
 
+/// Both ports of a packet that makes [`Toy`] panic.
+pub(crate) const FATAL: u16 = 6666;
+
 /// A pipeline: one list of rules. Each rule's place in the list has a generation slot; or all of them have one, with a log.
 #[derive(Default)]
 pub(crate) struct Toy {
@@ -311,6 +314,8 @@ impl Translate for Toy {
         if let Some(happens) = meanwhile {
             happens(self);
         }
+        let fatal = (request.key.tp_src, request.key.tp_dst) == (FATAL, FATAL);
+        assert!(!fatal, "a packet that it cannot bear");
         for (rule, dep) in rules.iter().zip(&deps) {
             out.mask.add(&rule.matches.mask);
             // Several lookups in one table depend on it once.

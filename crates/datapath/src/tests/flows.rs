@@ -1,5 +1,6 @@
 //! Caching, crediting, evicting, texts.
 
+use super::fake::FATAL;
 use super::{FakePort, Tally, Toy, ToyRule, udp};
 use crate::action::{Action, PortNo, Upcall, UpcallCookie, UpcallData, UpcallKind};
 use crate::{Config, Datapath, DropKind};
@@ -436,4 +437,20 @@ fn a_flush_has_what_goes_meanwhile_had_counted() {
         let refused = all.iter().find(|(name, _)| *name == DropKind::MissBudget.name());
         assert_eq!(count(&tally).0 + refused.map_or(0, |(_, n)| *n), sent);
     }
+}
+
+/// Packets that find a mistake in the pipeline are dropped by name; those before and behind them go their way.
+#[test]
+fn a_panic_of_the_pipeline_costs_its_packet() {
+    let mut never = Match::any();
+    (never.key.tp_dst, never.mask.0.tp_dst) = (u16::MAX, u16::MAX);
+    let s = setup(vec![ToyRule::new(never, Vec::new()), ToyRule::output(2)]);
+    let all = [1, FATAL, 2, FATAL, FATAL, 3].map(|dst| udp(1, 2, FATAL, dst));
+    s.a.send(all);
+    assert_eq!(s.b.wait(3).len(), 3);
+    s.a.send([udp(1, 2, 3, 4)]);
+    assert_eq!(s.b.wait(1).len(), 1);
+    let coverage = s.dp.coverage();
+    let faults = coverage.iter().find(|(name, _)| *name == DropKind::Fault.name());
+    assert_eq!(faults.map(|(_, n)| *n), Some(3));
 }

@@ -158,7 +158,7 @@ impl Worker {
             now_ms,
             purpose: Purpose::Miss,
         };
-        self.shared.translate.translate(&request, &mut s.translation);
+        self.shared.ask(&request, &mut s.translation);
         let (key, mask) = (subject.key, &mut s.translation.mask.0);
         if key.recirc_id != 0 && key.vlans[0].present() && mask.vlans[0].tci == 0 {
             // Open vSwitch's datapath leaves no tag open. Here that would cost entries; of packets that are looked up again there are few.
