@@ -215,6 +215,8 @@ pub enum DropReason {
     RecursionTooDeep,
     /// Too many resubmits.
     TooManyResubmits,
+    /// More actions, tables and buckets than one packet may cost.
+    TooManySteps,
     /// The OpenFlow stack grew too large.
     StackTooDeep,
     /// A header was to be pushed onto or popped off a packet of another kind.

@@ -63,6 +63,8 @@ kinds! {
     RecursionTooDeep = "drop_action_recursion_too_deep",
     /// Resubmitted too often.
     TooManyResubmits = "drop_action_too_many_resubmit",
+    /// More actions, tables and buckets than one packet may cost.
+    TooManySteps = "drop_action_too_many_steps",
     /// The OpenFlow stack grew too large.
     StackTooDeep = "drop_action_stack_too_deep",
     /// A header was to be pushed onto or popped off a packet of another kind.
@@ -88,6 +90,7 @@ impl From<DropReason> for DropKind {
             DropReason::Explicit => DropKind::Explicit,
             DropReason::RecursionTooDeep => DropKind::RecursionTooDeep,
             DropReason::TooManyResubmits => DropKind::TooManyResubmits,
+            DropReason::TooManySteps => DropKind::TooManySteps,
             DropReason::StackTooDeep => DropKind::StackTooDeep,
             DropReason::UnsupportedPacketType => DropKind::UnsupportedPacketType,
             DropReason::TooManyMplsLabels => DropKind::TooManyMplsLabels,

@@ -338,6 +338,22 @@ fn drops_have_names() {
     assert_eq!(read(DropKind::Policy), 1);
 }
 
+/// Fifty copies that are looked up again, six times within each other, would be looked up 15 thousand million times.
+#[test]
+fn a_packet_is_looked_up_so_often_and_no_more() {
+    let copies = vec![Action::Clone(vec![Action::Recirc(1)]); 50];
+    let s = setup(vec![ToyRule::any(copies)]);
+    s.a.send([udp(1, 2, 3, 4)]);
+    s.a.drained();
+    s.toy.set(vec![ToyRule::output(2)]);
+    s.a.send([udp(1, 2, 3, 4)]);
+    s.b.wait(1);
+    s.dp.flush_stats();
+    let coverage = s.dp.coverage();
+    let dropped = coverage.iter().find(|(n, _)| *n == DropKind::Recirc.name());
+    assert!(dropped.is_some_and(|(_, n)| *n > 50), "{coverage:?}");
+}
+
 struct Note(&'static str);
 impl UpcallData for Note {
     fn text(&self) -> String {

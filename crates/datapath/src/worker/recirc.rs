@@ -4,8 +4,8 @@
 //! only the packet at hand has. The packet goes on under a recirculation id, which its key then has, through the same
 //! caches. What is to be done after it waits until it has gone its way, so that outputs are in the order of the actions.
 //!
-//! **Bounds.** [`MAX_DEPTH`] lookups of one packet; then it is dropped by name. The number of packets is that of the burst's
-//! copies at most.
+//! **Bounds.** [`MAX_DEPTH`] lookups of one packet within each other, and [`MAX_LOOKUPS`] of it and its copies; then it is dropped by name.
+//! The number of packets is that of the burst's copies at most.
 //!
 //! **Costs.** One parse of the full key and one lookup among wildcarded entries per packet: ids are not part of compact
 //! keys. Nothing is allocated once the list of visits has grown.
@@ -21,6 +21,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Most lookups of a packet, the first not counted.
 const MAX_DEPTH: usize = 6;
+/// Most lookups of a packet and its copies: a program that recirculates ten copies would look a million times.
+const MAX_LOOKUPS: usize = 1024;
 
 /// A packet in a program.
 pub(super) struct Visit {
@@ -34,6 +36,7 @@ impl Worker {
     /// Takes packet `id` to its end by what was chosen for it, with all lookups on its way.
     pub(super) fn walk(&mut self, choice: Choice, id: LiveId, meta: Meta, key: &FlowKey, now_ms: u64) {
         let any = self.shared.translate.generations().any();
+        let mut lookups = 0;
         debug_assert!(self.scratch.walk.is_empty());
         self.scratch.walk.push(Visit {
             choice,
@@ -55,7 +58,8 @@ impl Worker {
                 continue;
             }
             let Some(r) = s.recirc.take() else { continue };
-            if s.walk.len() > MAX_DEPTH {
+            lookups += 1;
+            if s.walk.len() > MAX_DEPTH || lookups > MAX_LOOKUPS {
                 self.counters.drops.add(DropKind::Recirc, 1);
                 continue;
             }

@@ -71,7 +71,7 @@ impl Ctx<'_> {
             return;
         }
         for (i, step) in steps.iter().enumerate() {
-            if self.error.is_some() {
+            if self.error.is_some() || !self.step() {
                 break;
             }
             if self.was_mpls && !self.exit && !is_safe_behind_mpls(step) {

@@ -17,6 +17,9 @@ impl Ctx<'_> {
     }
 
     pub(super) fn check_pkt_larger(&mut self, c: &CheckPktLarger, rest: &[Step<'_>]) {
+        if !self.has_room("check_pkt_larger") {
+            return;
+        }
         self.commit();
         let (stack, set) = (self.stack.clone(), self.action_set.clone());
         let (flow, base, was_mpls) = (self.flow, self.base, self.was_mpls);

@@ -1,6 +1,6 @@
 //! The state of one translation.
 
-use super::limits::{MAX_NESTING, XlateError};
+use super::limits::{MAX_NESTING, MAX_STEPS, XlateError};
 use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
 use crate::model::{BridgeView, PortView, Rule, World};
@@ -56,6 +56,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) depth: u32,
     pub(super) resubmits: u32,
     pub(super) nesting: u32,
+    /// See [`MAX_STEPS`].
+    pub(super) steps: u32,
     /// Set by `exit`: no more actions in this bridge.
     pub(super) exit: bool,
     /// Set along with `exit`: the pipeline goes on when the packet comes back; see [`super::freeze`].
@@ -176,6 +178,22 @@ impl<'w> Ctx<'w> {
         self.nesting += 1;
         stacker::maybe_grow(RED_ZONE, STACK_PIECE, || f(self));
         self.nesting -= 1;
+    }
+
+    /// Takes one step more; `false`, and the translation fails, if it was one too many. What sets errors aside does not bring steps back.
+    pub(super) fn step(&mut self) -> bool {
+        if self.steps < MAX_STEPS {
+            self.steps += 1;
+            return true;
+        }
+        if self.error.is_none() {
+            self.report_error(|| format!("over {MAX_STEPS} actions, tables and buckets"));
+        }
+        self.error = Some(XlateError::TooManySteps);
+        false
+    }
+    pub(super) fn out_of_steps(&self) -> bool {
+        self.steps >= MAX_STEPS
     }
 
     /// Adds a line to the trace, if there is one. Returns it, to put others under it.

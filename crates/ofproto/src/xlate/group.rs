@@ -62,6 +62,9 @@ impl Ctx<'_> {
 
     /// Runs a bucket's actions. Nothing of it stays but what was emitted.
     fn bucket(&mut self, b: &GroupBucket, last: bool) {
+        if !self.step() {
+            return;
+        }
         let id = b.bucket.id;
         let line = self.report(Kind::Bucket, || format!("bucket {id}"));
         let parent = self.report_under(line);
@@ -95,7 +98,7 @@ impl Ctx<'_> {
             self.report_error(|| format!("bucket chaining exceeded {MAX_LIVENESS_DEPTH} links"));
             return false;
         }
-        if group.ty == GroupType::Select && b.weight == 0 {
+        if !self.step() || group.ty == GroupType::Select && b.weight == 0 {
             return false;
         }
         if !b.has_liveness() {

@@ -14,6 +14,10 @@ pub const MAX_STACK_BYTES: usize = 65536;
 /// Bytes of datapath actions, as a kernel datapath would be sent them.
 pub const MAX_ACTION_BYTES: usize = 65535;
 
+/// Steps of one translation: actions that run, tables and buckets that are looked at, ports that are sent to. Within the other limits they could
+/// double with every bucket and every `check_pkt_larger`.
+pub const MAX_STEPS: u32 = 1 << 18;
+
 /// Why a translation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum XlateError {
@@ -21,6 +25,8 @@ pub enum XlateError {
     RecursionTooDeep,
     /// More than [`MAX_RESUBMITS`].
     TooManyResubmits,
+    /// More than [`MAX_STEPS`].
+    TooManySteps,
     /// More than [`MAX_STACK_BYTES`].
     StackTooDeep,
     /// More label stack entries than a key holds.
@@ -41,6 +47,7 @@ impl XlateError {
         match self {
             Self::RecursionTooDeep => "Recursion too deep",
             Self::TooManyResubmits => "Too many resubmits",
+            Self::TooManySteps => "Too many steps",
             Self::StackTooDeep => "Stack too deep",
             Self::TooManyMplsLabels => "Too many MPLS labels",
             Self::NoRecirculationContext => "No recirculation context",
@@ -54,6 +61,7 @@ impl XlateError {
         match self {
             Self::RecursionTooDeep => DropReason::RecursionTooDeep,
             Self::TooManyResubmits => DropReason::TooManyResubmits,
+            Self::TooManySteps => DropReason::TooManySteps,
             Self::StackTooDeep => DropReason::StackTooDeep,
             Self::TooManyMplsLabels => DropReason::TooManyMplsLabels,
             Self::UnsupportedPacketType => DropReason::UnsupportedPacketType,

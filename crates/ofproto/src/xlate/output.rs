@@ -109,6 +109,9 @@ impl Ctx<'_> {
 
     /// Outputs the packet as it is on a port of this bridge.
     pub(super) fn output_to(&mut self, port: Port, last: bool) {
+        if !self.step() {
+            return;
+        }
         let Some(port) = self.port(port) else {
             self.drop_hint = Some(DropReason::NoPort);
             self.warn("Nonexistent output port");

@@ -5,7 +5,7 @@ pub(crate) use super::ctx::key_port;
 use super::Pipeline;
 use super::actions::Step;
 use super::ctx::Ctx;
-use super::limits::{MAX_ACTION_BYTES, XlateError};
+use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, XlateError};
 use super::mask;
 use super::recirc::Frozen;
 use super::report::{Kind, Report};
@@ -193,6 +193,7 @@ fn once<'w, R>(
         depth: 0,
         resubmits: 0,
         nesting: 0,
+        steps: 0,
         exit: false,
         freezing: false,
         left: Vec::new(),
@@ -305,6 +306,11 @@ impl Ctx<'_> {
 
     /// Completes the answer.
     fn finish(&mut self) {
+        if self.out_of_steps() {
+            // Also where somebody has set that aside. An entry does not hold on to as many credits as steps.
+            self.error = Some(XlateError::TooManySteps);
+            self.out.credits.truncate(MAX_DEPTH as usize);
+        }
         if self.error.is_some() {
             self.out.actions.clear();
         }

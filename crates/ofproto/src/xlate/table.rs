@@ -107,6 +107,9 @@ impl Ctx<'_> {
             if usize::from(table.id) > LAST_TABLE && table.id != self.table {
                 break;
             }
+            if !self.step() {
+                return Err(TableMiss::Drop);
+            }
             self.table = table.id;
             self.out.deps.push(self.generations.read(table.slot));
             self.say_what_is_seen();
@@ -189,10 +192,8 @@ impl Ctx<'_> {
         } else if self.resubmits >= MAX_RESUBMITS {
             self.report_error(|| format!("over {MAX_RESUBMITS} resubmit actions"));
             self.error = Some(XlateError::TooManyResubmits);
-        } else if self.out_bytes > MAX_ACTION_BYTES {
-            self.report_error(|| "resubmits yielded over 64 kB of actions".to_owned());
-            // What was emitted so far is executed.
-            self.exit = true;
+        } else if !self.has_room("resubmits") {
+            // Said.
         } else if self.stack_is_full() {
             self.report_error(|| "resubmits yielded over 64 kB of stack".to_owned());
             self.error = Some(XlateError::StackTooDeep);
@@ -200,6 +201,16 @@ impl Ctx<'_> {
             return true;
         }
         false
+    }
+
+    /// Whether more actions may be emitted. Those that were are executed.
+    pub(super) fn has_room(&mut self, who: &str) -> bool {
+        let yes = self.out_bytes <= MAX_ACTION_BYTES;
+        if !yes {
+            self.report_error(|| format!("{who} yielded over 64 kB of actions"));
+            self.exit = true;
+        }
+        yes
     }
 
     /// A line for the trace that says what a lookup in `table` found.

@@ -1,5 +1,6 @@
 //! Tests of translation as a whole: bridges of a few ports, random rules, random packets.
 
+mod bounds;
 mod encap;
 pub(crate) mod lab;
 mod normal;
