@@ -50,7 +50,7 @@ impl Port {
 pub use heddle_flow::field::{FieldId, FieldValue, Subfield};
 
 /// One action.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub enum Action {
     /// Output to a port; `max_len` is for CONTROLLER only.
     Output {
@@ -250,7 +250,7 @@ impl Action {
 }
 
 /// `controller(...)`, see `ovs-actions(7)`.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ControllerAction {
     /// Bytes to send.
     pub max_len: u16,
@@ -267,7 +267,7 @@ pub struct ControllerAction {
 }
 
 /// One instruction (1.1 and later).
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub enum Instruction {
     /// Meter the packet first.
     Meter(u32),
@@ -289,7 +289,7 @@ pub enum Instruction {
 }
 
 /// A rule's instructions in the order that they run. 1.0 rules have one `Apply`.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Hash, Debug, Default)]
 pub struct InstructionSet(pub Vec<Instruction>);
 
 impl InstructionSet {

@@ -13,6 +13,7 @@ use crate::model::{Rule, Table};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::Conjunction;
 use heddle_openflow::{Action, Instruction};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The clauses that a rule is; none if it is an ordinary rule. A rule with any has notes beside them and nothing else.
@@ -64,19 +65,12 @@ pub(super) fn lookup(table: &Table, version: u64, key: &FlowKey, wc: &mut FlowMa
 
 /// Conjunctions of which every clause is among these rules, in the order in which they are completed.
 fn complete<'r>(rules: impl Iterator<Item = &'r Rule>) -> Vec<u32> {
-    // (id, number of clauses, those that were seen): there are few.
-    let mut seen: Vec<(u32, u8, u64)> = Vec::new();
+    // By id and number of clauses, those that were seen. A rule may be a clause of thousands.
+    let mut seen: HashMap<(u32, u8), u64> = HashMap::new();
     let mut complete = Vec::new();
     for c in rules.flat_map(clauses) {
-        let at = match seen.iter().position(|s| (s.0, s.1) == (c.id, c.n_clauses)) {
-            Some(at) => at,
-            None => {
-                seen.push((c.id, c.n_clauses, 0));
-                seen.len() - 1
-            }
-        };
         let all = u64::MAX >> (64 - u32::from(c.n_clauses.clamp(1, 64)));
-        let clauses = &mut seen[at].2;
+        let clauses = seen.entry((c.id, c.n_clauses)).or_default();
         let had = *clauses;
         *clauses |= 1 << (c.clause & 63);
         if had != all && *clauses == all {

@@ -24,7 +24,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// One step that is left to do.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub(crate) enum Left {
     /// An action.
     Action(Action),
@@ -35,7 +35,7 @@ pub(crate) enum Left {
 }
 
 /// A pipeline that stands still.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub(crate) struct Frozen {
     pub(crate) bridge: u64,
     /// Where the packet is looked up if there is nothing left to do.
@@ -55,19 +55,7 @@ pub(crate) struct Frozen {
 impl Frozen {
     fn digest(&self) -> u64 {
         let mut h = DefaultHasher::new();
-        (self.bridge, self.table, &*self.metadata).hash(&mut h);
-        (self.was_mpls, self.mirrored).hash(&mut h);
-        // All that comes from packets is in the digest: who sends them would fill one place of the index otherwise.
-        (&self.stack, &self.userdata).hash(&mut h);
-        (self.steps.len(), self.action_set.len()).hash(&mut h);
-        // Actions are compared, but hashed only by what most of them differ in.
-        for s in &self.steps {
-            match s {
-                Left::Action(a) => std::mem::discriminant(a).hash(&mut h),
-                Left::Instruction(i) => std::mem::discriminant(i).hash(&mut h),
-                Left::Unroll { table, cookie } => (table, cookie).hash(&mut h),
-            }
-        }
+        self.hash(&mut h);
         h.finish()
     }
 }

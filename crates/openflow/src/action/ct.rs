@@ -4,7 +4,7 @@ use super::{Action, Subfield};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Sends the packet through the connection tracker.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Hash, Debug, Default)]
 pub struct Ct {
     /// Keep the connection.
     pub commit: bool,
@@ -21,7 +21,7 @@ pub struct Ct {
 }
 
 /// A connection tracking zone.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum CtZone {
     /// This one.
     Number(u16),
@@ -36,7 +36,7 @@ impl Default for CtZone {
 }
 
 /// Which address is translated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum NatDirection {
     /// The source.
     Src,
@@ -45,7 +45,7 @@ pub enum NatDirection {
 }
 
 /// Address translation, inside of `ct`. Ranges whose end is `None` or not above their start are single values.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Nat {
     /// `None`: as the connection's earlier packets were translated.
     pub direction: Option<NatDirection>,
@@ -62,7 +62,7 @@ pub struct Nat {
 }
 
 /// Addresses to choose from: first and last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum NatAddresses {
     /// The packet's own.
     #[default]

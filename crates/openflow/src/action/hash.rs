@@ -3,7 +3,7 @@
 use super::{Port, Subfield};
 
 /// Which fields a hash takes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum HashFields {
     /// Ethernet source.
@@ -48,7 +48,7 @@ impl HashFields {
 }
 
 /// How a hash becomes a link (RFC 2992 compares them).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum MultipathAlgorithm {
     /// The remainder.
@@ -81,7 +81,7 @@ impl MultipathAlgorithm {
 }
 
 /// Writes the number of one of several links.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub struct Multipath {
     /// What is hashed.
     pub fields: HashFields,
@@ -98,7 +98,7 @@ pub struct Multipath {
 }
 
 /// How a bundle chooses among its live members.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum BundleAlgorithm {
     /// The first.
@@ -120,7 +120,7 @@ impl BundleAlgorithm {
 }
 
 /// Outputs to one of several ports, or writes its number.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub struct Bundle {
     /// What is hashed.
     pub fields: HashFields,

@@ -3,7 +3,7 @@
 use super::{FieldValue, Subfield};
 
 /// A flow to be added by the packets that meet the action; see `ovs-actions(7)`.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Hash, Debug)]
 pub struct Learn {
     /// Seconds without a packet until the flow goes; 0: never.
     pub idle_timeout: u16,
@@ -52,7 +52,7 @@ impl Default for Learn {
 
 /// A part of the new flow's match or actions. Subfields that came from a peer may lie outside their fields until the action
 /// has been checked.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub struct LearnSpec {
     /// Where its bits come from.
     pub src: LearnSrc,
@@ -61,7 +61,7 @@ pub struct LearnSpec {
 }
 
 /// Where bits come from.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub enum LearnSrc {
     /// The packet.
     Field(Subfield),
@@ -70,7 +70,7 @@ pub enum LearnSrc {
 }
 
 /// Where bits go.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub enum LearnDst {
     /// The new flow matches them.
     Match(Subfield),

@@ -28,7 +28,7 @@ pub struct Conjunction {
 }
 
 /// At which side of a port packets are sampled.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum SampleDirection {
     /// Not said.
@@ -41,7 +41,7 @@ pub enum SampleDirection {
 }
 
 /// Samples packets for IPFIX collectors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sample {
     /// Of 65,535 packets, sample this many; not 0.
     pub probability: u16,
@@ -60,7 +60,7 @@ pub struct Sample {
 }
 
 /// Property of a header that is pushed.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum EncapProperty {
     /// Type of a network service header's metadata, 1 or 2.
     NshMdType(u8),
@@ -76,7 +76,7 @@ pub enum EncapProperty {
 }
 
 /// Pushes a header.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Encap {
     /// What the packet is then, see [`packet_type`].
     pub packet_type: u32,
@@ -87,7 +87,7 @@ pub struct Encap {
 }
 
 /// Writes whether the packet is longer than this.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub struct CheckPktLarger {
     /// Bytes.
     pub pkt_len: u16,
@@ -96,7 +96,7 @@ pub struct CheckPktLarger {
 }
 
 /// A wide option of a tunnel that is set, in whole or in part.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct SetTunMetadata {
     /// Which.
     pub field: heddle_flow::tlv::TlvField,
