@@ -88,6 +88,9 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
             Err(ErrorKind::BadRequestBadLen)
         }
     };
+    if in_words(version, ty) {
+        whole_words(bytes)?;
+    }
     let message = match ty {
         Type::Vendor => return vendor::decode(header, version, r, bytes, cx),
         Type::FeaturesRequest
@@ -180,6 +183,23 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
         Type::RequestForward => decode_forward(header, r.rest(), cx)?,
     };
     Ok(message)
+}
+
+/// A message that is a list has a multiple of eight bytes, which is looked at before anything in it.
+fn whole_words(bytes: &[u8]) -> Result<(), ErrorKind> {
+    if bytes.len().is_multiple_of(8) {
+        Ok(())
+    } else {
+        Err(ErrorKind::BadRequestBadLen)
+    }
+}
+
+fn in_words(version: Version, ty: Type) -> bool {
+    match ty {
+        Type::FlowMod | Type::GroupMod | Type::MeterMod | Type::BundleControl => true,
+        Type::PortMod | Type::TableMod | Type::SetAsync => version >= Version::V14,
+        _ => false,
+    }
 }
 
 /// Reads a forwarded request: a group or meter mod with a header of its own.

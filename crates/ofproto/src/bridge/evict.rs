@@ -4,8 +4,10 @@
 //! others: a flow of the largest group goes. Among those the least important one goes, then the one that would time out
 //! first. Flows without a timeout stay.
 //!
-//! **Costs.** A step costs two tree operations. When an idle flow would time out moves with its packets: the
-//! order is made anew at most once a second, and only when a flow must go.
+//! **Costs.** A step costs two tree operations. When an idle flow would time out moves with its packets: that is looked at when it is
+//! its turn to go, and it goes back in the order for what has changed, so that nobody makes the whole order anew (workers make room, too,
+//! for what their packets learn). At most [`MAX_MOVED`] flows are passed by for one that goes. A flow whose time has become shorter (by
+//! `fin_timeout`) waits for its turn.
 
 use super::Linked;
 use super::expire::deadline_ms;
@@ -14,8 +16,8 @@ use heddle_flow::field::Subfield;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// How old an order may be.
-const MAX_AGE_MS: u64 = 1000;
+/// Flows that are put back at most before one goes.
+const MAX_MOVED: usize = 64;
 
 /// What goes first is smallest: importance, time, then the order in which they came.
 type Rank = (u16, u64, u64);
@@ -30,15 +32,13 @@ pub(super) struct Evictor {
     by_size: BTreeSet<(usize, Group)>,
     members: HashMap<usize, (Group, Rank)>,
     next: u64,
-    ranked_ms: u64,
 }
 
 impl Evictor {
     /// For a table that has these flows.
-    pub(super) fn new(fields: Vec<Subfield>, rules: impl IntoIterator<Item = Linked>, now_ms: u64) -> Self {
+    pub(super) fn new(fields: Vec<Subfield>, rules: impl IntoIterator<Item = Linked>) -> Self {
         let mut evictor = Self {
             fields,
-            ranked_ms: now_ms,
             ..Self::default()
         };
         rules.into_iter().for_each(|e| evictor.add(&e));
@@ -81,13 +81,21 @@ impl Evictor {
     }
 
     /// The flow that goes next, if any may.
-    pub(super) fn victim(&mut self, now_ms: u64) -> Option<Linked> {
-        if now_ms.saturating_sub(self.ranked_ms) > MAX_AGE_MS {
-            let all = std::mem::take(&mut self.groups);
-            let mut all: Vec<(Rank, Linked)> = all.into_values().flatten().collect();
-            all.sort_by_key(|(rank, _)| rank.2);
-            let fields = std::mem::take(&mut self.fields);
-            *self = Self::new(fields, all.into_iter().map(|(_, e)| e), now_ms);
+    pub(super) fn victim(&mut self) -> Option<Linked> {
+        for _ in 0..MAX_MOVED {
+            let (_, largest) = self.by_size.last()?;
+            let members = self.groups.get_mut(largest)?;
+            let first = members.first_entry()?;
+            let (importance, then, came) = *first.key();
+            let now = deadline_ms(&first.get().data);
+            if now == then {
+                return Some(first.get().clone());
+            }
+            // Packets have come since.
+            let e = first.remove();
+            let rank = (importance, now, came);
+            self.members.insert(key(&e), (largest.clone(), rank));
+            members.insert(rank, e);
         }
         let (_, largest) = self.by_size.last()?;
         self.groups.get(largest)?.values().next().cloned()

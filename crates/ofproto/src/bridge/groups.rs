@@ -54,8 +54,7 @@ impl Bridge {
 
     fn some_groups(&self, id: u32) -> Vec<std::sync::Arc<crate::versioned::Held<Group>>> {
         let version = self.current_version();
-        // Requests before 1.5 name no group, which is all ones.
-        if id == GROUP_ALL || id == u32::MAX {
+        if id == GROUP_ALL {
             return self.groups.all(version).into_iter().map(|(_, g)| g).collect();
         }
         self.groups.get(id, version).into_iter().collect()

@@ -110,9 +110,14 @@ impl Bridge {
         })
     }
 
-    /// Does what workers have left: control threads call it after they have changed something, and a few times a second.
+    /// Does what workers have left: control threads call it after they have changed something, and a few times a second. What comes
+    /// meanwhile is left for the next time, or else packets could keep the caller for as long as they come.
     pub(super) fn settle(&self) {
-        while self.later.lock().any() {
+        let waiting = self.later.lock().flows.len();
+        for _ in 0..waiting.max(1) {
+            if !self.later.lock().any() {
+                return;
+            }
             let _order = self.order.lock();
             self.emit(&self.take_events());
             let next = self.later.lock().flows.pop_front();

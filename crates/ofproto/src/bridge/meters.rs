@@ -51,8 +51,12 @@ fn for_datapath(c: &MeterConfig) -> heddle_datapath::MeterConfig {
 /// What the datapath cannot do.
 fn check(c: &MeterConfig) -> Result<(), ErrorKind> {
     let known = MeterFlags::KBPS | MeterFlags::PKTPS | MeterFlags::BURST | MeterFlags::STATS;
-    if c.bands.len() > MAX_BANDS.into() {
+    if !c.flags.intersects(MeterFlags::KBPS | MeterFlags::PKTPS) {
+        Err(ErrorKind::MeterModFailedBadFlags)
+    } else if c.bands.is_empty() || c.bands.len() > MAX_BANDS.into() {
         Err(ErrorKind::MeterModFailedOutOfBands)
+    } else if c.bands.iter().any(|b| b.rate == 0) {
+        Err(ErrorKind::MeterModFailedBadRate)
     } else if !(c.flags - known).is_empty() {
         Err(ErrorKind::MeterModFailedBadFlags)
     } else {

@@ -33,6 +33,10 @@ mod timed;
 mod tlv;
 
 #[cfg(test)]
+mod learned;
+#[cfg(test)]
+mod refused;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod under_way;
@@ -45,6 +49,7 @@ pub use config::{
 pub use expire::Ticked;
 pub(crate) use learn::Learned;
 pub use monitor::Monitor;
+pub(crate) use stats::FlowDump;
 
 use crate::features::Features;
 use crate::group::Group;

@@ -11,7 +11,7 @@ use heddle_datapath::{PortNo, Translation};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::check::{CheckContext, check_actions, check_instructions};
-use heddle_openflow::message::{FlowMod, PacketIn, PacketOut};
+use heddle_openflow::message::{FlowMod, FlowModCommand, PacketIn, PacketOut};
 use heddle_openflow::{
     Action, ErrorKind, Instruction, InstructionSet, Port as OfPort, Version, decode_continuation,
 };
@@ -154,9 +154,6 @@ impl Bridge {
     /// Checks a flow mod by itself: its actions against its match as far as the version demands, and that it names
     /// tables that controllers may use.
     pub(super) fn check_flow_mod(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
-        if fm.buffer_id.is_some() {
-            return Err(ErrorKind::BadRequestBufferUnknown);
-        }
         if fm.table_id != 0xff && usize::from(fm.table_id) >= self.tables.len() {
             return Err(ErrorKind::FlowModFailedBadTableId);
         }
@@ -168,6 +165,10 @@ impl Bridge {
             &fm.match_,
             &self.check_context(version, fm.table_id),
         )?;
+        let deletes = matches!(fm.command, FlowModCommand::Delete | FlowModCommand::DeleteStrict);
+        if fm.buffer_id.is_some() && !deletes {
+            return Err(ErrorKind::BadRequestBufferUnknown);
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::select::Select;
 use super::tables::N_SHOWN_TABLES;
-use super::{Bridge, PortTarget, ports::PortState};
+use super::{Bridge, Linked, PortTarget, ports::PortState};
 use crate::model::{N_TABLES, Rule, Stats};
 use heddle_openflow::message::{
     AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, MpReply, MpRequest,
@@ -65,7 +65,7 @@ impl Bridge {
             MpRequest::Desc => MpReply::Desc(self.desc()),
             MpRequest::Flow(r) => MpReply::Flow {
                 nxm: r.nxm,
-                flows: self.flow_stats(version, r)?,
+                flows: self.flow_dump(version, r)?.collect(),
             },
             MpRequest::Aggregate(r) => MpReply::Aggregate {
                 nxm: r.nxm,
@@ -110,15 +110,15 @@ impl Bridge {
         }
     }
 
-    fn flow_stats(&self, version: Version, r: &FlowStatsRequest) -> Result<Vec<FlowStats>, ErrorKind> {
+    /// The flows that a request is about, as they are now.
+    pub(crate) fn flow_dump(&self, version: Version, r: &FlowStatsRequest) -> Result<FlowDump, ErrorKind> {
         check_table(r.table_id)?;
         self.refresh();
-        let now = self.now_ms();
-        Ok(Select::for_stats(r)
-            .run(self, self.current_version())
-            .iter()
-            .map(|e| one_flow(version, &e.data, now))
-            .collect())
+        Ok(FlowDump {
+            version,
+            now_ms: self.now_ms(),
+            flows: Select::for_stats(r).run(self, self.current_version()).into_iter(),
+        })
     }
 
     fn aggregate(&self, r: &FlowStatsRequest) -> Result<AggregateStats, ErrorKind> {
@@ -169,7 +169,7 @@ impl Bridge {
         let wanted = state
             .ports
             .values()
-            .filter(|p| matches!(which, OfPort::NONE | OfPort::ALL) || p.config.no == which);
+            .filter(|p| which == OfPort::NONE || p.config.no == which);
         wanted.map(|p| self.one_port(p, now)).collect()
     }
 
@@ -218,6 +218,21 @@ impl Bridge {
         let state = self.state.lock();
         let p = state.ports.get(&no)?;
         Some((counts(&p.patch_rx), counts(&p.patch_tx)))
+    }
+}
+
+/// Flows that were there at one moment, described one by one.
+pub(crate) struct FlowDump {
+    version: Version,
+    now_ms: u64,
+    flows: std::vec::IntoIter<Linked>,
+}
+
+impl Iterator for FlowDump {
+    type Item = FlowStats;
+    fn next(&mut self) -> Option<FlowStats> {
+        let flow = self.flows.next()?;
+        Some(one_flow(self.version, &flow.data, self.now_ms))
     }
 }
 

@@ -176,12 +176,11 @@ impl TableState {
 impl Change<'_> {
     /// Refuses, or evicts the flow that is worth least, when the table's configured limit is reached.
     pub(super) fn make_room(&mut self, table: u8) -> Result<(), ErrorKind> {
-        let now = self.bridge.now_ms();
         let t = &mut self.state.tables[usize::from(table)];
         if t.config.flow_limit.is_none_or(|limit| t.n_flows < limit) {
             return Ok(());
         }
-        let victim = t.evictor.as_mut().and_then(|e| e.victim(now));
+        let victim = t.evictor.as_mut().and_then(|e| e.victim());
         let victim = victim.ok_or(ErrorKind::FlowModFailedTableFull)?;
         self.remove(&victim, FlowRemovedReason::Eviction);
         Ok(())
@@ -198,7 +197,6 @@ impl Change<'_> {
 
     /// Makes the evictor what the configuration says.
     fn configure_eviction(&mut self, table: u8) {
-        let now = self.bridge.now_ms();
         let t = &mut self.state.tables[usize::from(table)];
         if !t.evicts() {
             t.evictor = None;
@@ -207,7 +205,7 @@ impl Change<'_> {
             self.bridge.tables[usize::from(table)]
                 .rules
                 .for_each(self.version, |e| all.push(e.clone()));
-            t.evictor = Some(Evictor::new(t.config.groups.clone(), all, now));
+            t.evictor = Some(Evictor::new(t.config.groups.clone(), all));
         }
     }
 }
@@ -349,12 +347,11 @@ impl Change<'_> {
     /// Evicts flows until the table holds no more than it may.
     fn shrink(&mut self, table: u8) {
         loop {
-            let now = self.bridge.now_ms();
             let t = &mut self.state.tables[usize::from(table)];
             if t.config.flow_limit.is_none_or(|limit| t.n_flows <= limit) {
                 return;
             }
-            let Some(victim) = t.evictor.as_mut().and_then(|e| e.victim(now)) else {
+            let Some(victim) = t.evictor.as_mut().and_then(|e| e.victim()) else {
                 return;
             };
             self.remove(&victim, FlowRemovedReason::Eviction);

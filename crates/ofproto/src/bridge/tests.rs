@@ -1,8 +1,8 @@
 use super::*;
 use heddle_flow::Match;
 use heddle_openflow::message::{
-    FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStatsRequest, GROUP_ANY, MpReply,
-    MpRequest, PortMod,
+    FlowMod, FlowModCommand, FlowModFlags, FlowRemovedReason, FlowStatsRequest, GROUP_ALL, GROUP_ANY,
+    MpReply, MpRequest, PortMod,
 };
 use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet};
 use heddle_sync::Clock;
@@ -16,13 +16,13 @@ impl EventSink for Recorder {
     }
 }
 
-struct Lab {
+pub(super) struct Lab {
     of: Arc<Ofproto>,
-    bridge: Arc<Bridge>,
+    pub(super) bridge: Arc<Bridge>,
     events: Arc<Recorder>,
 }
 
-fn lab(config: BridgeConfig) -> Lab {
+pub(super) fn lab(config: BridgeConfig) -> Lab {
     let clock = Arc::new(Clock::default());
     clock.stop();
     let of = Ofproto::new(clock);
@@ -33,14 +33,14 @@ fn lab(config: BridgeConfig) -> Lab {
     Lab { of, bridge, events }
 }
 
-fn secure() -> BridgeConfig {
+pub(super) fn secure() -> BridgeConfig {
     BridgeConfig {
         fail_mode: FailMode::Secure,
         ..BridgeConfig::default()
     }
 }
 
-fn nw_dst(value: u32, prefix: u32) -> Match {
+pub(super) fn nw_dst(value: u32, prefix: u32) -> Match {
     let mut m = Match::any();
     m.key.dl_type = 0x800;
     m.mask.0.dl_type = 0xffff;
@@ -57,11 +57,11 @@ fn output(port: u32) -> InstructionSet {
     }])])
 }
 
-fn flow_mod(command: FlowModCommand, m: Match, priority: u16, port: u32) -> FlowMod {
+pub(super) fn flow_mod(command: FlowModCommand, m: Match, priority: u16, port: u32) -> FlowMod {
     FlowMod::new(command, m, priority, output(port))
 }
 
-fn flows(b: &Bridge) -> Vec<heddle_openflow::message::FlowStats> {
+pub(super) fn flows(b: &Bridge) -> Vec<heddle_openflow::message::FlowStats> {
     let all = FlowStatsRequest {
         match_: Match::any(),
         table_id: 0xff,
@@ -78,7 +78,7 @@ fn flows(b: &Bridge) -> Vec<heddle_openflow::message::FlowStats> {
 }
 
 impl Lab {
-    fn add(&self, fm: &FlowMod) -> Result<(), ErrorKind> {
+    pub(super) fn add(&self, fm: &FlowMod) -> Result<(), ErrorKind> {
         self.bridge.flow_mod(Version::V13, fm)
     }
     fn removed(&self) -> Vec<(u16, FlowRemovedReason)> {
@@ -350,8 +350,8 @@ fn every_request_is_answered() {
         MpRequest::PortDesc(all),
         MpRequest::TableFeatures(Vec::new()),
         MpRequest::TableDesc,
-        MpRequest::GroupStats(u32::MAX),
-        MpRequest::GroupDesc(u32::MAX),
+        MpRequest::GroupStats(GROUP_ALL),
+        MpRequest::GroupDesc(GROUP_ALL),
         MpRequest::GroupFeatures,
         MpRequest::MeterStats(u32::MAX),
         MpRequest::MeterConfig(u32::MAX),
@@ -374,7 +374,7 @@ fn every_request_is_answered() {
     }
 }
 
-fn port(no: u32, name: &str) -> PortConfig {
+pub(super) fn port(no: u32, name: &str) -> PortConfig {
     PortConfig {
         no: OfPort(no),
         name: name.into(),

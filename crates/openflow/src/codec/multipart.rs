@@ -10,10 +10,10 @@ pub(super) use encode::{encode_reply, encode_request};
 
 use super::cursor::Reader;
 use super::port::{port_from_u16, port_from_u32};
-use super::{counters, flow_stats, groups, meters, monitor, ports, tables};
+use super::{counters, flow_stats, groups, meters, monitor, ports, tables, whole_words};
 use crate::action::Port;
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
-use crate::message::{Message, MpReply, MpRequest, QueueGetConfig, Unsupported};
+use crate::message::{GROUP_ALL, Message, MpReply, MpRequest, QueueGetConfig, Unsupported};
 use crate::version::Version;
 
 /// Types.
@@ -97,6 +97,18 @@ fn split(version: Version, mut r: Reader<'_>) -> Result<Part<'_>, ErrorKind> {
     })
 }
 
+/// Whether what follows the fixed part of a request is a list.
+fn in_words(version: Version, kind: Kind) -> bool {
+    match kind {
+        Kind::Of(ty::FLOW | ty::AGGREGATE) => version >= Version::V11,
+        Kind::Of(ty::TABLE_FEATURES) => version >= Version::V13,
+        Kind::Of(ty::FLOW_MONITOR) => version >= Version::V14,
+        Kind::Nx(nx::FLOW | nx::AGGREGATE) => version == Version::V10,
+        Kind::Nx(nx::FLOW_MONITOR) => version <= Version::V13,
+        _ => false,
+    }
+}
+
 /// Reads a request. `whole` is the message with its header.
 pub(super) fn decode_request(version: Version, r: Reader<'_>, whole: &[u8]) -> Result<Message, ErrorKind> {
     let Part {
@@ -105,6 +117,11 @@ pub(super) fn decode_request(version: Version, r: Reader<'_>, whole: &[u8]) -> R
         body: mut r,
     } = split(version, r)?;
     let v10 = version == Version::V10;
+    // A request has parts since 1.3; before, its flags mean nothing.
+    let more = more && version >= Version::V13;
+    if in_words(version, kind) {
+        whole_words(whole)?;
+    }
     let since = |v: Version| {
         if version >= v {
             Ok(())
@@ -157,7 +174,7 @@ pub(super) fn decode_request(version: Version, r: Reader<'_>, whole: &[u8]) -> R
         Kind::Of(ty::GROUP_DESC) if version == Version::V15 => group_id(&mut r, MpRequest::GroupDesc)?,
         Kind::Of(ty::GROUP_DESC) => {
             since(Version::V11)?;
-            MpRequest::GroupDesc(u32::MAX)
+            MpRequest::GroupDesc(GROUP_ALL)
         }
         Kind::Of(ty::GROUP_FEATURES) => {
             since(Version::V12)?;

@@ -98,7 +98,9 @@ pub(super) fn put_desc(d: &TableDesc, out: &mut Vec<u8>) {
     out.u32(flags(d.eviction, d.vacancy));
     property::put(out, PROP_EVICTION, &d.eviction_flags.to_be_bytes());
     let (down, up, now) = d.vacancy_limits;
-    property::put(out, PROP_VACANCY, &[down, up, now, 0]);
+    if d.vacancy {
+        property::put(out, PROP_VACANCY, &[down, up, now, 0]);
+    }
     out.patch_len(start, 0);
 }
 

@@ -104,6 +104,12 @@ fn nicira(
             Err(ErrorKind::BadRequestBadLen)
         }
     };
+    if matches!(
+        subtype,
+        NXT_FLOW_MOD | NXT_SET_ASYNC_CONFIG2 | NXT_RESUME | NXT_GROUP_MOD | NXT_CT_FLUSH
+    ) {
+        super::whole_words(whole)?;
+    }
     Ok(match subtype {
         NXT_ROLE_REQUEST | NXT_ROLE_REPLY => {
             exact(4)?;
@@ -126,10 +132,7 @@ fn nicira(
         NXT_FLOW_REMOVED => Message::FlowRemoved(Box::new(flow_removed::decode(version, true, r)?)),
         NXT_FLOW_MOD_TABLE_ID => {
             exact(8)?;
-            match r.array::<8>()? {
-                [set @ 0..=1, 0, 0, 0, 0, 0, 0, 0] => Message::FlowModTableId(set == 1),
-                _ => return Err(ErrorKind::BadRequestMustBeZero),
-            }
+            Message::FlowModTableId(r.u8()? != 0)
         }
         NXT_SET_PACKET_IN_FORMAT => {
             exact(4)?;

@@ -2,7 +2,7 @@
 
 use super::CX;
 use crate::error::ErrorKind;
-use crate::{Version, decode};
+use crate::{Message, Version, decode};
 use heddle_flow::Match;
 
 /// The error that bytes get.
@@ -154,4 +154,46 @@ fn actions_must_fit_their_match() {
         Some(ErrorKind::BadInstructionBadTableId)
     );
     assert_eq!(check(V13, "", "output:NXM_OF_IP_SRC[]"), inconsistent);
+}
+
+/// Messages that are almost right, each beside the error that Open vSwitch's daemon gives to it.
+#[test]
+fn lists_are_measured_before_they_are_read() {
+    let bytes = |hex: &str| -> Vec<u8> {
+        let digits = (0..hex.len()).step_by(2);
+        digits
+            .map(|i| u8::from_str_radix(&hex[i..i + 2], 16).expect("hex"))
+            .collect()
+    };
+    for hex in [
+        // An aggregate request whose match is one byte longer than it says; a flow request in words and a half.
+        "04120039000000770002000000000000ff0000000008ffffffffffff000000000000000000000000ff00020000000000000001000400000000",
+        "0312003d0000007700010000000000000300000000000001ffffffff00000000000000000000000000000000000000000001000a80000a020800000000",
+        // Group mods: one of a bad type besides, and one that ends in the middle of a bucket.
+        "040f0016000000778000fe000000000600200001ffff",
+        "050f002f00000077800002000000000400200000ffffffffffffffff00000000000000100000000100000000000000",
+        // Table features; a bundle's control message with half a property.
+        "0412001200000077000c0000000000000000",
+        "06210013000000770000008100ffff00000000",
+    ] {
+        assert_eq!(error_of(&bytes(hex)), Some(ErrorKind::BadRequestBadLen), "{hex}");
+    }
+    // The flags of a request mean nothing before 1.3.
+    for (hex, more) in [
+        ("0312001000000077000300ff00000000", false),
+        ("0110000c000000770003feff", false),
+        ("0412001000000077000300ff00000000", true),
+    ] {
+        match decode(&bytes(hex), &CX) {
+            Ok((_, Message::MultipartRequest { more: m, .. })) => assert_eq!(m, more, "{hex}"),
+            other => panic!("{hex}: {other:?}"),
+        }
+    }
+    // What is reserved is not looked at here.
+    assert_eq!(
+        decode(&bytes("0104001800000077000023200000000f0100100000000000"), &CX)
+            .map(|(_, m)| m)
+            .ok(),
+        Some(Message::FlowModTableId(true))
+    );
 }

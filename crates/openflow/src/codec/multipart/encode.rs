@@ -85,23 +85,33 @@ impl Parts {
         Ok(())
     }
 
-    fn finish(mut self) -> Vec<Vec<u8>> {
-        let last = std::mem::take(&mut self.current);
-        for part in &mut self.done {
+    /// The parts that are full; there is another one behind them.
+    fn take_full(&mut self) -> Vec<Vec<u8>> {
+        let mut full = std::mem::take(&mut self.done);
+        for part in &mut full {
             part.patch(HEADER_LEN + 2, &MORE.to_be_bytes());
+            self.seal(part);
         }
-        self.done.push(last);
-        for part in &mut self.done {
-            let length = u16::try_from(part.len()).expect("entries that do not fit start a new part");
-            let header = Header {
-                version: self.version.wire(),
-                msg_type: self.msg_type,
-                length,
-                xid: self.xid,
-            };
-            part.patch(0, &header.to_bytes());
-        }
-        self.done
+        full
+    }
+
+    fn finish(mut self) -> Vec<Vec<u8>> {
+        let mut all = self.take_full();
+        let mut last = std::mem::take(&mut self.current);
+        self.seal(&mut last);
+        all.push(last);
+        all
+    }
+
+    fn seal(&self, part: &mut Vec<u8>) {
+        let length = u16::try_from(part.len()).expect("entries that do not fit start a new part");
+        let header = Header {
+            version: self.version.wire(),
+            msg_type: self.msg_type,
+            length,
+            xid: self.xid,
+        };
+        part.patch(0, &header.to_bytes());
     }
 }
 
@@ -132,7 +142,11 @@ impl FlowStatsWriter {
         let (version, nxm) = (self.parts.version, self.nxm);
         self.parts.entry(|out| flow_stats::put(version, nxm, flow, out))
     }
-    /// The messages of the reply.
+    /// The messages of the reply that are complete; others follow.
+    pub fn take_full(&mut self) -> Vec<Vec<u8>> {
+        self.parts.take_full()
+    }
+    /// The messages of the reply that were not taken yet.
     pub fn finish(self) -> Vec<Vec<u8>> {
         self.parts.finish()
     }

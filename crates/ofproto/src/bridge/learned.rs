@@ -1,0 +1,91 @@
+//! Tests of flows that packets add: they keep nobody, and make room.
+
+use super::tests::{flow_mod, flows, lab, nw_dst, secure};
+use super::{Bridge, Event, EventSink, Learned, TableConfig};
+use heddle_openflow::Version;
+use heddle_openflow::message::FlowModCommand;
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Learns another flow whenever it is told of one, as a packet would whose worker waits for nobody.
+struct Storm {
+    bridge: Arc<Bridge>,
+    learned: AtomicUsize,
+}
+
+impl EventSink for Storm {
+    fn events(&self, events: &[Event]) {
+        for _ in events.iter().filter(|e| matches!(e, Event::FlowChanged(_))) {
+            let n = self.learned.fetch_add(1, Ordering::Relaxed);
+            if n < 1000 {
+                let m = nw_dst(u32::try_from(n).unwrap(), 32);
+                let flow = flow_mod(FlowModCommand::ModifyStrict, m, 7, 1);
+                let learned = self.bridge.learn(&Arc::new(flow), 0);
+                assert_eq!(learned, Learned::Later, "whoever tells of flows holds the mutex");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_packets_leave_meanwhile_is_left_for_the_next_time() {
+    let l = lab(secure());
+    l.bridge.count_monitors(1);
+    let storm = Arc::new(Storm {
+        bridge: l.bridge.clone(),
+        learned: 0.into(),
+    });
+    let sink: Arc<dyn EventSink> = storm.clone();
+    l.bridge.subscribe(&sink);
+    for n in 1..5 {
+        l.add(&flow_mod(FlowModCommand::Add, nw_dst(n << 16, 32), 1, 2))
+            .unwrap();
+    }
+    let learned = storm.learned.load(Ordering::Relaxed);
+    assert!(
+        (4..100).contains(&learned),
+        "one change has kept its caller for {learned} flows"
+    );
+    let before = flows(&l.bridge).len();
+    l.bridge.tick();
+    assert!(flows(&l.bridge).len() > before, "but it is done");
+}
+
+proptest! {
+    /// What goes from a full table is what would have timed out first, whatever has come for it since.
+    #[test]
+    fn the_flow_that_would_time_out_first_goes(ages in proptest::collection::vec((0..40_u64, 0..3_u16), 1..40)) {
+        let l = lab(secure());
+        let table = TableConfig {
+            name: None,
+            flow_limit: Some(ages.len()),
+            evict: true,
+            groups: Vec::new(),
+            prefixes: None,
+        };
+        l.bridge.configure_tables(BTreeMap::from([(0, table)]));
+        let add = |n: usize, importance| {
+            let mut fm = flow_mod(FlowModCommand::Add, nw_dst(u32::try_from(n).unwrap(), 32), 1, 1);
+            (fm.hard_timeout, fm.importance, fm.new_cookie) = (100, importance, n as u64);
+            l.bridge.flow_mod(Version::V14, &fm)
+        };
+        for (n, (_, importance)) in ages.iter().enumerate() {
+            prop_assert_eq!(add(n, *importance), Ok(()));
+        }
+        l.bridge.tables[0].rules.for_each(l.bridge.current_version(), |e| {
+            let n = usize::try_from(e.data.cookie).unwrap();
+            e.data.modified_ms.fetch_add(ages[n].0 * 1000, Ordering::Relaxed);
+        });
+        let mut left: Vec<_> = ages.iter().enumerate().map(|(n, (age, importance))| (*importance, *age, n)).collect();
+        left.sort();
+        // New ones are worth most and stay.
+        for (i, first) in left.iter().enumerate() {
+            prop_assert_eq!(add(1000 + i, 9), Ok(()));
+            let there = flows(&l.bridge);
+            let goes = there.iter().all(|f| f.cookie != first.2 as u64);
+            prop_assert!(goes && there.len() == ages.len(), "{:?} goes, {} are there", first, there.len());
+        }
+    }
+}
