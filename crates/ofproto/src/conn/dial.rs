@@ -141,6 +141,7 @@ async fn dial(
         let error = match outcome {
             Some(End::Closed) => "connection closed by peer".to_owned(),
             Some(End::Silent) => "no response to inactivity probe".to_owned(),
+            Some(End::Unread) => "does not read its events".to_owned(),
             Some(End::Io(ref e)) => errno_text(e),
             None => "disconnecting".to_owned(),
         };
@@ -149,7 +150,7 @@ async fn dial(
             Some(End::Io(_)) if was_up => log::warn!(target: "rconn", "{name}: connection dropped ({error})"),
             Some(End::Io(_)) => log::warn!(target: "rconn", "{name}: connection failed ({error})"),
             Some(End::Silent) => log::error!(target: "rconn", "{name}: {error}, disconnecting"),
-            Some(End::Closed) | None => log::info!(target: "rconn", "{name}: {error}"),
+            Some(End::Closed | End::Unread) | None => log::info!(target: "rconn", "{name}: {error}"),
         }
         let longest = config.max_backoff.max(MIN_BACKOFF);
         if backoff < longest {

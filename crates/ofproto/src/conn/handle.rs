@@ -1,13 +1,14 @@
 //! What a peer's messages do. What is not about the connection itself is the bridge's business.
 
 use super::bundles::{Context, Failure};
+use super::long::aside;
 use super::session::{Peer, Sort};
 use super::tally::Tally;
 use super::wishes::INVALID_TTL;
 use crate::bridge::{Bridge, Monitor, Origin};
 use heddle_openflow::message::{
-    AsyncType, ConfigFlags, FlowEvent, FlowMonitorRequest, Message, MonitorCommand, MonitorFlags, MpReply,
-    MpRequest, Role, RoleRequest, SwitchConfig,
+    AsyncType, ConfigFlags, FlowEvent, FlowModCommand, FlowMonitorRequest, Message, MonitorCommand,
+    MonitorFlags, MpReply, MpRequest, Role, RoleRequest, SwitchConfig,
 };
 use heddle_openflow::{ErrorKind, OfError, Version};
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl Peer {
             Message::SetControllerId(id) => self.wishes.lock().controller_id = id,
             Message::BundleControl(c) => {
                 let (answer, done) =
-                    self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done()));
+                    aside(|| self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done())));
                 let answer = answer?;
                 self.flow_mods.lock().note(&done, bridge.now_ms());
                 self.reply(xid, &Message::BundleControl(answer));
@@ -74,7 +75,10 @@ impl Peer {
                 let taken = self.parts.lock().take(xid, more, body, whole, now)?;
                 match taken {
                     None => {}
-                    Some(MpRequest::FlowMonitor(requests)) => self.monitor(version, xid, requests)?,
+                    Some(MpRequest::FlowMonitor(requests)) => {
+                        aside(|| self.monitor(version, xid, requests))?;
+                    }
+                    Some(MpRequest::Flow(request)) => self.begin_dump(version, xid, &request)?,
                     Some(body) => {
                         let request = Message::MultipartRequest { more: false, body };
                         self.ask(version, xid, &request)?;
@@ -98,8 +102,14 @@ impl Peer {
     /// Hands a message to the bridge, and its answers to the peer.
     fn ask(&self, version: Version, xid: u32, message: &Message) -> Result<(), ErrorKind> {
         let origin = Some(Origin { peer: self.id, xid });
-        for reply in self.manager.bridge.handle(version, origin, message)? {
-            self.send_as(version, xid, &reply, Sort::Plain);
+        let bridge = &self.manager.bridge;
+        let replies = if takes_long(message) {
+            aside(|| bridge.handle(version, origin, message))
+        } else {
+            bridge.handle(version, origin, message)
+        };
+        for reply in replies? {
+            self.send_as(version, xid, &reply, Sort::Answer);
         }
         Ok(())
     }
@@ -147,9 +157,8 @@ impl Peer {
         if request.role == Role::Primary {
             self.manager.demote_others(self.id);
         }
-        let generation_id = request
-            .generation_id
-            .map(|_| self.manager.generation().unwrap_or(u64::MAX));
+        // Also who only asks is told the last one.
+        let generation_id = self.manager.generation();
         self.reply(
             xid,
             &Message::RoleReply(RoleRequest {
@@ -217,7 +226,7 @@ impl Peer {
                     .collect();
                 let body = MpReply::FlowMonitor(updates);
                 let reply = Message::MultipartReply { more: false, body };
-                self.send_as(version, xid, &reply, Sort::Plain);
+                self.send_as(version, xid, &reply, Sort::Answer);
             },
         );
         Ok(())
@@ -228,6 +237,19 @@ impl Peer {
         gone.ok_or(ErrorKind::FlowMonitorFailedUnknownMonitor)?;
         self.manager.bridge.count_monitors(-1);
         Ok(())
+    }
+}
+
+/// Whether a message may be about many flows, other than one that adds one.
+fn takes_long(m: &Message) -> bool {
+    match m {
+        Message::FlowMod(fm) => matches!(fm.command, FlowModCommand::Modify | FlowModCommand::Delete),
+        Message::GroupMod(_)
+        | Message::MeterMod(_)
+        | Message::TableMod(_)
+        | Message::TlvTableMod(_)
+        | Message::MultipartRequest { .. } => true,
+        _ => false,
     }
 }
 

@@ -8,14 +8,16 @@
 //! what the sessions of one bridge share: who is primary, which generation id was last, who gets which event.
 //!
 //! **Invariants.** A malformed message is answered with its error and the connection lives; only broken framing
-//! (a length below 8) and a failed negotiation end it. A peer that does not read loses packet-ins first; when
-//! what waits for it passes a bound, it is disconnected. No peer delays another: each has its own task.
+//! (a length below 8) and a failed negotiation end it. A peer that does not read its answers is not read either; one that does not read
+//! events loses packet-ins first, and is disconnected when those that wait pass a bound. No peer delays another: each has its own task,
+//! and what takes [`long`] is done in pieces, or aside.
 
 mod bundles;
 mod controllers;
 mod dial;
 mod handle;
 mod listen;
+mod long;
 mod manager;
 mod monitors;
 mod parts;

@@ -9,7 +9,7 @@ use crate::bridge::{FlowChanged, Monitor};
 use crate::model::Rule;
 use heddle_openflow::InstructionSet;
 use heddle_openflow::message::{FlowChange, FlowEvent, FlowUpdate, MonitorFlags};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,12 +24,14 @@ pub(super) struct Monitors {
     pub(super) by_id: BTreeMap<u32, Arc<Monitor>>,
     /// Held back: the version of the tables when that began.
     pub(super) paused: Option<u64>,
+    /// Rules that have taken the place of others that the peer knows since then, by their place in memory.
+    heirs: HashMap<usize, Arc<Rule>>,
 }
 
 impl Monitors {
     /// What the connection `peer` is told of these changes, in order.
     pub(super) fn updates<'c>(
-        &self,
+        &mut self,
         peer: u64,
         changes: impl Iterator<Item = &'c FlowChanged>,
     ) -> Vec<FlowUpdate> {
@@ -54,13 +56,33 @@ impl Monitors {
         updates
     }
 
+    /// What is told goes on; gives the version of the tables when it was held back.
+    pub(super) fn resume(&mut self) -> Option<u64> {
+        self.heirs.clear();
+        self.paused.take()
+    }
+
+    /// Whether the peer was told of a rule, or of one in its place, before it was held back.
+    fn knows(&self, rule: &Arc<Rule>, paused: u64) -> bool {
+        rule.born <= paused || self.heirs.contains_key(&Arc::as_ptr(rule).addr())
+    }
+
     /// What all monitors together want to know of a change; empty if nothing.
-    fn flags(&self, change: &FlowChanged) -> MonitorFlags {
+    fn flags(&mut self, change: &FlowChanged) -> MonitorFlags {
         if let Some(paused) = self.paused {
-            let known = change.rule.born <= paused;
-            if !matches!(change.what, FlowEvent::Removed(_)) || !known {
+            if let Some(old) = &change.old
+                && self.knows(old, paused)
+            {
+                self.heirs.remove(&Arc::as_ptr(old).addr());
+                if change.rule.born > paused {
+                    let heir = change.rule.clone();
+                    self.heirs.insert(Arc::as_ptr(&heir).addr(), heir);
+                }
+            }
+            if !matches!(change.what, FlowEvent::Removed(_)) || !self.knows(&change.rule, paused) {
                 return MonitorFlags::empty();
             }
+            self.heirs.remove(&Arc::as_ptr(&change.rule).addr());
         }
         let wanted = self.by_id.values().filter(|m| m.concerns(change));
         wanted.fold(MonitorFlags::empty(), |all, m| all | m.flags)
@@ -107,4 +129,75 @@ pub(super) fn full(what: FlowEvent, rule: &Rule, flags: MonitorFlags) -> FlowUpd
             InstructionSet::default()
         },
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bridge::{BridgeConfig, Event, EventSink, FailMode};
+    use heddle_flow::Match;
+    use heddle_openflow::message::{FlowMod, FlowModCommand, FlowMonitorRequest, GROUP_ANY, MonitorCommand};
+    use heddle_openflow::{Port, Version};
+    use parking_lot::Mutex;
+
+    #[derive(Default)]
+    struct Seen(Mutex<Vec<Arc<FlowChanged>>>);
+
+    impl EventSink for Seen {
+        fn events(&self, events: &[Event]) {
+            let changes = events.iter().filter_map(|e| match e {
+                Event::FlowChanged(c) => Some(c.clone()),
+                _ => None,
+            });
+            self.0.lock().extend(changes);
+        }
+    }
+
+    /// A flow that the peer knows, and that others have replaced before it goes, is told to have gone; one that it never knew is not.
+    #[test]
+    fn what_goes_while_nothing_is_told_is_known_by_its_ancestors() {
+        let of = crate::Ofproto::new(Arc::default());
+        let config = BridgeConfig {
+            fail_mode: FailMode::Secure,
+            ..BridgeConfig::default()
+        };
+        let bridge = of.add_bridge("br0", config);
+        bridge.count_monitors(1);
+        let seen = Arc::new(Seen::default());
+        let sink: Arc<dyn EventSink> = seen.clone();
+        bridge.subscribe(&sink);
+        let all = FlowMonitorRequest {
+            id: 1,
+            flags: MonitorFlags::ADD | MonitorFlags::REMOVED | MonitorFlags::MODIFY,
+            out_port: Port::NONE,
+            out_group: GROUP_ANY,
+            table_id: 0xff,
+            command: MonitorCommand::Add,
+            match_: Match::any(),
+        };
+        let mut monitors = Monitors::default();
+        monitors.by_id.insert(1, Arc::new(Monitor::new(all).unwrap()));
+        let change = |command, priority| {
+            let fm = FlowMod::new(command, Match::any(), priority, InstructionSet::default());
+            bridge.flow_mod(Version::V14, &fm).unwrap();
+        };
+        change(FlowModCommand::Add, 1);
+        seen.0.lock().clear();
+        monitors.paused = Some(bridge.tables_version());
+        for priority in [1, 1, 2, 2] {
+            change(FlowModCommand::Add, priority);
+        }
+        for priority in [1, 2] {
+            change(FlowModCommand::DeleteStrict, priority);
+        }
+        let changes = std::mem::take(&mut *seen.0.lock());
+        assert_eq!(changes.len(), 6);
+        let told = monitors.updates(9, changes.iter().map(|c| &**c));
+        let gone = |u: &FlowUpdate| match u {
+            FlowUpdate::Full(c) => Some((c.priority, matches!(c.event, FlowEvent::Removed(_)))),
+            _ => None,
+        };
+        assert_eq!(told.iter().map(gone).collect::<Vec<_>>(), [Some((1, true))]);
+        assert!(monitors.heirs.is_empty());
+    }
 }

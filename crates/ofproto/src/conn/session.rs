@@ -1,11 +1,13 @@
 //! One peer, without its socket: what it said, what it wants, what it is sent.
 //!
 //! A [`Peer`] is shared: its own task feeds it messages (`handle`), any control thread hands it events (`tell`). What is
-//! to be sent goes into a queue that the task drains. Events are dropped, oldest wish first: packet-ins when more than
-//! [`MAX_PACKET_INS`] wait; a peer for which more than [`MAX_BACKLOG`] bytes wait is cut off.
+//! to be sent goes into a queue that the task drains. Packet-ins are dropped when more than [`MAX_PACKET_INS`] wait. While more than
+//! [`MAX_UNREAD`] bytes wait, the peer's next request waits too, so that it costs no more memory than one answer. A peer for
+//! which more than [`MAX_EVENTS`] bytes of events wait is cut off.
 
 use super::Manager;
 use super::bundles::Bundles;
+use super::long::Dump;
 use super::monitors::Monitors;
 use super::parts::Parts;
 use super::tally::FlowMods;
@@ -16,12 +18,14 @@ use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 /// Packet-ins that may wait for one peer.
 pub(super) const MAX_PACKET_INS: usize = 100;
-/// Bytes that may wait for one peer.
-const MAX_BACKLOG: usize = 64 << 20;
+/// Bytes that may wait for a peer that asks for more.
+const MAX_UNREAD: usize = 1 << 20;
+/// Bytes of events that may wait for one peer.
+const MAX_EVENTS: usize = if cfg!(test) { 1 << 20 } else { 128 << 20 };
 /// Whether we called the peer (a controller) or it called us (a service connection, `ovs-ofctl`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
@@ -32,11 +36,13 @@ pub(super) enum Kind {
 /// Which bound counts bytes on their way to a peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sort {
-    /// The one for everything.
-    Plain,
-    /// Also that of packet-ins.
+    /// Answers: the peer's next request waits for them.
+    Answer,
+    /// What the peer has not asked for just now.
+    Event,
+    /// An event, and one of so many packet-ins.
     PacketIn,
-    /// Also that of flow monitors.
+    /// An event, of flow monitors.
     Monitor,
 }
 
@@ -57,8 +63,16 @@ pub(super) struct Peer {
     pub(super) bundles: Mutex<Bundles>,
     pub(super) parts: Mutex<Parts>,
     pub(super) flow_mods: Mutex<FlowMods>,
+    /// The answer that is under way.
+    pub(super) dump: Mutex<Option<Dump>>,
     queue: mpsc::UnboundedSender<Outgoing>,
-    backlog: AtomicUsize,
+    /// Bytes of answers that wait, and of events.
+    answers: AtomicUsize,
+    events: AtomicUsize,
+    /// Raised when the peer may ask for more.
+    drained: Notify,
+    /// Raised when it is cut off.
+    cut: Notify,
     pub(super) packet_ins: AtomicUsize,
     /// Bytes of flow updates that wait.
     pub(super) updates: AtomicUsize,
@@ -107,8 +121,12 @@ impl Peer {
             bundles: Mutex::default(),
             parts: Mutex::default(),
             flow_mods: Mutex::default(),
+            dump: Mutex::default(),
             queue,
-            backlog: AtomicUsize::new(0),
+            answers: AtomicUsize::new(0),
+            events: AtomicUsize::new(0),
+            drained: Notify::new(),
+            cut: Notify::new(),
             packet_ins: AtomicUsize::new(0),
             updates: AtomicUsize::new(0),
             open: AtomicBool::new(true),
@@ -140,9 +158,16 @@ impl Peer {
     /// The task has written these bytes.
     pub(super) fn written(&self, out: &Outgoing) {
         let n = out.bytes.len();
-        self.backlog.fetch_sub(n, Ordering::Relaxed);
+        if out.sort == Sort::Answer {
+            let waited = self.answers.fetch_sub(n, Ordering::Relaxed);
+            if waited > MAX_UNREAD && waited - n <= MAX_UNREAD {
+                self.drained.notify_one();
+            }
+            return;
+        }
+        self.events.fetch_sub(n, Ordering::Relaxed);
         match out.sort {
-            Sort::Plain => {}
+            Sort::Answer | Sort::Event => {}
             Sort::PacketIn => {
                 self.packet_ins.fetch_sub(1, Ordering::Relaxed);
             }
@@ -158,6 +183,19 @@ impl Peer {
     pub(super) fn report_flow_mods(&self, now_ms: u64, end: bool) {
         if let Some(text) = self.flow_mods.lock().report(now_ms, end) {
             log::info!(target: "connmgr", "{}<->{}: {text}", self.manager.bridge.name, self.name);
+        }
+    }
+
+    /// Waits until the peer may ask for more: it has read most of its answers, or is cut off.
+    pub(super) async fn readable(&self) {
+        while self.is_open() && self.answers.load(Ordering::Relaxed) > MAX_UNREAD {
+            self.drained.notified().await;
+        }
+    }
+    /// Waits until the peer is cut off.
+    pub(super) async fn cut_off(&self) {
+        while self.is_open() {
+            self.cut.notified().await;
         }
     }
 
@@ -181,7 +219,7 @@ impl Peer {
             highest,
             1,
             &Message::Hello(Hello { bitmap: Some(bitmap) }),
-            Sort::Plain,
+            Sort::Answer,
         );
     }
 
@@ -194,7 +232,7 @@ impl Peer {
     /// Answers the message that had this `xid`.
     pub(super) fn reply(&self, xid: u32, message: &Message) {
         if let Some(version) = self.version() {
-            self.send_as(version, xid, message, Sort::Plain);
+            self.send_as(version, xid, message, Sort::Answer);
         }
     }
 
@@ -207,19 +245,25 @@ impl Peer {
     }
 
     pub(super) fn send_error(&self, version: Version, xid: u32, error: &OfError) {
-        self.push(error.encode(version, xid), Sort::Plain);
+        self.push(error.encode(version, xid), Sort::Answer);
     }
 
-    fn push(&self, bytes: Vec<u8>, sort: Sort) {
+    pub(super) fn push(&self, bytes: Vec<u8>, sort: Sort) {
         if log::log_enabled!(target: LOG, log::Level::Debug) {
             self.log("sent (Success)", &bytes, &DecodeContext::default());
         }
-        let waiting = self.backlog.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
-        if waiting > MAX_BACKLOG {
-            self.open.store(false, Ordering::Relaxed);
+        let n = bytes.len();
+        if sort == Sort::Answer {
+            self.answers.fetch_add(n, Ordering::Relaxed);
+        } else if self.events.fetch_add(n, Ordering::Relaxed) + n > MAX_EVENTS
+            && self.open.swap(false, Ordering::Relaxed)
+        {
+            let bridge = &self.manager.bridge.name;
+            log::warn!(target: "ofproto", "{bridge}: disconnecting a peer that does not read its events");
+            self.cut.notify_one();
         }
         match sort {
-            Sort::Plain => {}
+            Sort::Answer | Sort::Event => {}
             Sort::PacketIn => {
                 self.packet_ins.fetch_add(1, Ordering::Relaxed);
             }

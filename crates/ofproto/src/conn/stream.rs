@@ -24,6 +24,8 @@ pub(super) enum End {
     Closed,
     /// The peer did not answer a probe.
     Silent,
+    /// It did not read what it had asked to be told.
+    Unread,
     /// The socket failed.
     Io(std::io::Error),
 }
@@ -47,6 +49,7 @@ where
     let end = tokio::select! {
         end = read(&peer, reader, probe, up) => end,
         end = write(&peer, &mut writer, &mut outgoing) => return end,
+        () = peer.cut_off() => return End::Unread,
     };
     // The last words, such as why there is no version in common.
     outgoing.close();
@@ -99,11 +102,16 @@ async fn read<R: AsyncRead + Unpin>(
                 }
             };
             let negotiated = peer.version().is_some();
+            peer.readable().await;
             if peer.receive(rest.get(..n).unwrap_or_default()) == Next::Close {
                 return End::Closed;
             }
             if let (false, Some(up)) = (negotiated, up) {
                 up.send_replace(Some(peer.clone()));
+            }
+            while peer.go_on() {
+                tokio::task::yield_now().await;
+                peer.readable().await;
             }
             at += n;
             if at % (16 * CHUNK) < n {

@@ -84,7 +84,9 @@ impl Peer {
 
     /// Sends a message that answers none: its transaction id is zero.
     pub(super) fn tell(&self, message: &Message) {
-        self.reply(0, message);
+        if let Some(version) = self.version() {
+            self.send_as(version, 0, message, Sort::Event);
+        }
     }
 
     fn packet_in(&self, p: &PacketInEvent) {
@@ -173,7 +175,7 @@ impl Peer {
             || self.monitors.lock().by_id.values().cloned().collect(),
             |flows| {
                 let mut own = self.monitors.lock();
-                let Some(paused) = own.paused.take() else { return };
+                let Some(paused) = own.resume() else { return };
                 let updates: Vec<FlowUpdate> = flows
                     .iter()
                     .filter_map(|(e, monitors)| Monitors::missed(paused, e.added, &e.data, monitors))

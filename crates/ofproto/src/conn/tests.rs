@@ -216,6 +216,13 @@ async fn roles_demote_and_old_generations_are_stale() {
     b.send(v, 3, &ask(Role::Primary, 6)).await;
     assert!(matches!(b.receive().await, Some(Message::RoleReply(r)) if r.role == Role::Primary));
     assert!(matches!(a.receive().await, Some(Message::RoleStatus(s)) if s.role == Role::Secondary));
+    // Who only asks is told the last generation.
+    a.send(v, 3, &ask(Role::NoChange, 1)).await;
+    let told = RoleRequest {
+        role: Role::Secondary,
+        generation_id: Some(6),
+    };
+    assert_eq!(a.receive().await, Some(Message::RoleReply(told)));
     let fm = FlowMod::new(FlowModCommand::Delete, Match::any(), 0, InstructionSet::default());
     a.send(v, 4, &Message::FlowMod(Box::new(fm))).await;
     assert_eq!(a.error().await, ErrorKind::BadRequestIsSecondary);
@@ -321,4 +328,79 @@ async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
         packets += 1;
     }
     assert!(packets < 50_000, "some were dropped: {packets}");
+}
+
+/// A peer that asks for much and reads it late gets all of it, and costs no more memory than one answer meanwhile.
+#[tokio::test]
+async fn who_reads_late_gets_everything() {
+    const ASKED: u32 = 4000;
+    let (_of, m) = manager(&[Version::V13]);
+    let mut c = Client::greeted(&m, Kind::Service, Version::V13).await;
+    let echo = Message::EchoRequest(vec![7; 60_000]);
+    let (mut reader, mut writer) = tokio::io::split(c.socket);
+    let asking = tokio::spawn(async move {
+        for xid in 0..ASKED {
+            for part in encode(Version::V13, xid, &echo).expect("encodes") {
+                writer.write_all(&part).await.expect("the switch is there");
+            }
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(
+        !asking.is_finished(),
+        "the switch has taken 240 MB of requests whose answers nobody reads"
+    );
+    let mut answered = 0;
+    while answered < ASKED {
+        let got = timeout(Duration::from_secs(5), reader.read_buf(&mut c.buffer)).await;
+        assert_ne!(
+            got.expect("in time").expect("readable"),
+            0,
+            "cut off after {answered}"
+        );
+        let mut at = 0;
+        while let Ok(Some(n)) = frame_len(&c.buffer[at..])
+            && n <= c.buffer.len() - at
+        {
+            assert_eq!(c.buffer[at + 1], 3, "an echo reply");
+            answered += 1;
+            at += n;
+        }
+        c.buffer.drain(..at);
+    }
+    asking.await.expect("asked");
+}
+
+/// A peer that does not read its events is told so by the end of the connection, without having to say anything.
+#[tokio::test]
+async fn who_does_not_read_events_is_cut_off() {
+    let (_of, m) = manager(&[Version::V13]);
+    let mut c = Client::greeted(&m, Kind::Controller, Version::V13).await;
+    c.quiet(Version::V13).await;
+    let m2 = m.clone();
+    let told = tokio::task::spawn_blocking(move || {
+        let gone = heddle_openflow::message::FlowRemoved {
+            match_: Match::any(),
+            priority: 1,
+            cookie: 2,
+            reason: heddle_openflow::message::FlowRemovedReason::Delete,
+            table_id: Some(0),
+            duration_sec: 0,
+            duration_nsec: 0,
+            idle_timeout: 0,
+            hard_timeout: 0,
+            packet_count: 0,
+            byte_count: 0,
+            nxm: false,
+        };
+        let gone = vec![Event::FlowRemoved(Arc::new(gone)); 10_000];
+        for _ in 0..5 {
+            m2.bridge().emit(&gone);
+        }
+    });
+    told.await.expect("told");
+    let end = async { while c.receive().await.is_some() {} };
+    timeout(Duration::from_secs(30), end)
+        .await
+        .expect("the end comes by itself");
 }
