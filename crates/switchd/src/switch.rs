@@ -62,6 +62,8 @@ pub struct Switch {
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
     /// Held while time passes: by the ticker, or by one `time/warp`.
     ticking: Mutex<()>,
+    /// A `time/warp` is under way.
+    warping: AtomicBool,
     /// Most cached flows, and most rules, since memory was last given back.
     most: [AtomicU64; 2],
     /// Ticks until memory is given back, 0: not due.
@@ -113,6 +115,7 @@ impl Switch {
             wishes,
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
+            warping: false.into(),
             most: Default::default(),
             trim_in: AtomicU64::new(0),
             stop: false.into(),
@@ -189,12 +192,16 @@ impl Switch {
         self.ofproto.tick();
     }
 
-    /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows included.
-    pub fn warp(&self, total_ms: u64, step_ms: u64) {
+    /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows included. `false`: somebody
+    /// else is doing so. It ends early when the switch does.
+    pub fn warp(&self, total_ms: u64, step_ms: u64) -> bool {
+        if self.warping.swap(true, Relaxed) {
+            return false;
+        }
         {
             let _alone = self.ticking.lock();
             let mut left = total_ms;
-            while left > 0 {
+            while left > 0 && !self.stop.load(Relaxed) {
                 let step = left.min(step_ms.max(1));
                 self.clock.warp(step);
                 self.datapath.tick();
@@ -203,8 +210,10 @@ impl Switch {
                 left -= step;
             }
         }
+        self.warping.store(false, Relaxed);
         // Statistics may have become due.
         self.look_at_devices();
+        true
     }
 
     /// Has the reconciler look at all devices, and waits until it has. For commands that change a device.

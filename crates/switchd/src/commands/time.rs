@@ -19,12 +19,16 @@ pub(super) fn register(c: &Commands<'_>) {
             [step] => (number(step), number(step)),
             _ => (None, None),
         };
-        match (total, step) {
+        let done = match (total, step) {
             // A total of nothing is one step.
             (Some(0), Some(step)) if step > 0 => s.warp(step, step),
             (Some(total), Some(step)) if step > 0 => s.warp(total, step),
             _ => return Err("invalid MSECS".into()),
+        };
+        if done {
+            Ok("warped".into())
+        } else {
+            Err("A previous warp in progress".into())
         }
-        Ok("warped".into())
     });
 }
