@@ -103,6 +103,12 @@ def scenario_standalone_without_its_controller(lab):
     wait_for("an answer", lambda: lab.net.ping(a, "10.1.0.2", count=1, lossless=False), 40, 0.5)
     assert column(sw, "is_connected") == "false"
     wait_for("the connection's state", lambda: re.search(r"state=(BACKOFF|CONNECTING)", column(sw, "status")), 15, 0.3)
+    # The log says so once, and does not go on for as long as nobody answers.
+    assert re.search(r"\|WARN\|br0: no controller for \d+ seconds, failing open", sw.log())
+    assert "|rconn|WARN|br0<->tcp:127.0.0.1:1: connection failed (Connection refused)" in sw.log()
+    assert sw.log().count("connection failed") == 1
+    sw.vsctl("del-controller", "br0")
+    wait_for("the end of it", lambda: "no longer in fail-open mode" in sw.log(), 15, 0.3)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,22 @@ def scenario_receive_and_captures(lab):
     assert "rx pkts=2," in stats and "tx pkts=2," in stats, stats
 
 
+def scenario_flows_by_filter(lab):
+    """`dpctl/dump-flows filter=`: entries that such packets may meet, also those that do not look at what is asked for."""
+    sw = dummy_switch(lab)
+    for number in (1, 2):
+        add(sw, f"p{number}", number)
+    sw.ofctl("add-flow", "br0", "table=0,in_port=1,ip,actions=2")
+    sw.ofctl("add-flow", "br0", "table=0,in_port=2,udp,actions=1")
+    for port in ("p1", "p2"):
+        sw.appctl("netdev-dummy/receive", port, FRAME.hex())
+    wait_for("two entries", lambda: sw.appctl("dpctl/dump-flows").count("recirc_id(0)") == 2, 5)
+    found = {wanted: sorted(re.findall(r"in_port\((\d)\)", sw.appctl("dpctl/dump-flows", f"filter={wanted}")))
+             for wanted in ("icmp", "udp", "ip", "arp", "in_port=p2,udp", "in_port=p2,tcp")}
+    assert found == {"icmp": ["1"], "udp": ["1", "2"], "ip": ["1", "2"], "arp": [], "in_port=p2,udp": ["2"],
+                     "in_port=p2,tcp": []}, found
+
+
 def scenario_admin_state(lab):
     sw = dummy_switch(lab)
     add(sw, "p1", 1)

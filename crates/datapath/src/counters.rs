@@ -130,8 +130,10 @@ worker_counters! {
     cycles_busy,
     /// Cycles of iterations that found none.
     cycles_idle,
-    /// Cycles asleep.
+    /// Cycles asleep, in sleeps that are over.
     cycles_asleep,
+    /// Time stamp counter when the worker fell asleep; 0: it is awake.
+    asleep_since,
     /// Cycles in receive calls that returned packets.
     cycles_rx,
     /// Cycles parsing.

@@ -123,3 +123,22 @@ impl Drops {
         self.0[kind as usize].get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::DropKind;
+
+    /// Operators look names up in a page: it has each of them, and no other.
+    #[test]
+    fn every_name_is_explained() {
+        let page = include_str!("../../../docs/drops.md");
+        let rows = page
+            .lines()
+            .filter_map(|l| l.strip_prefix("| `")?.split('`').next());
+        let mut told: Vec<&str> = rows.collect();
+        let mut named: Vec<&str> = DropKind::ALL.iter().map(|k| k.name()).collect();
+        told.sort_unstable();
+        named.sort_unstable();
+        assert_eq!(told, named);
+    }
+}

@@ -25,6 +25,12 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
+/// Cycles of the sleep that the worker is in.
+fn asleep_yet(w: &Worker, tsc: u64) -> u64 {
+    let since = w.counters.get("asleep_since").copied().filter(|t| *t != 0);
+    since.map_or(0, |since| tsc.saturating_sub(since))
+}
+
 /// The frame; lines end with a newline.
 pub(super) fn text(before: &Sample, now: &Sample) -> String {
     let mut s = String::new();
@@ -63,6 +69,9 @@ pub(super) fn text(before: &Sample, now: &Sample) -> String {
             read(w).saturating_sub(read(old))
         };
         let packets = moved("packets");
+        // A sleep that goes on is in no counter yet.
+        let asleep = moved("cycles_asleep") + asleep_yet(w, now.tsc);
+        let asleep = asleep.saturating_sub(asleep_yet(old, before.tsc));
         let isolated = if w.isolated { "*" } else { "" };
         let _ = write!(
             s,
@@ -70,7 +79,7 @@ pub(super) fn text(before: &Sample, now: &Sample) -> String {
             format!("{}{isolated}", w.core),
             w.numa,
             (100.0 * ratio(moved("cycles_busy"), cycles)).min(100.0),
-            (100.0 * ratio(moved("cycles_asleep"), cycles)).min(100.0),
+            (100.0 * ratio(asleep, cycles)).min(100.0),
             ratio(packets, 1_000_000) / seconds,
             ratio(moved("cycles_busy"), packets),
         );
@@ -133,6 +142,37 @@ mod tests {
         assert!(frame.contains("p1                           0 nobody       -"));
         let drops = lines.last().unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(drops, ["tx_full", "10.0", "30"]);
+    }
+
+    /// The share of sleep in a frame from 2 to 4 million, of a worker that has slept `over` cycles in sleeps that are over.
+    fn slept(before: (u64, u64), now: (u64, u64)) -> String {
+        let at = |tsc, (over, since): (u64, u64)| {
+            let mut s = sample(tsc, 0, 0);
+            let counters = &mut s.workers[0].counters;
+            counters.insert("cycles_asleep".to_owned(), over);
+            counters.insert("asleep_since".to_owned(), since);
+            s
+        };
+        let frame = text(&at(2_000_000, before), &at(4_000_000, now));
+        let line = frame.lines().nth(3).unwrap().to_owned();
+        line.split_whitespace().nth(3).unwrap().to_owned()
+    }
+
+    #[test]
+    fn sleeps_that_go_on_count() {
+        assert_eq!(slept((0, 0), (500_000, 0)), "25.0", "one sleep within");
+        assert_eq!(
+            slept((7, 1_000_000), (7, 1_000_000)),
+            "100.0",
+            "asleep all the time"
+        );
+        assert_eq!(slept((0, 1_500_000), (1_000_000, 0)), "25.0", "woke up");
+        assert_eq!(slept((0, 0), (0, 3_000_000)), "50.0", "fell asleep");
+        assert_eq!(
+            slept((0, 1_500_000), (1_000_000, 3_000_000)),
+            "75.0",
+            "woke up and fell asleep"
+        );
     }
 
     #[test]

@@ -357,6 +357,7 @@ impl Worker {
             if self.wait.slept() {
                 let woke = Tsc::now();
                 self.counters.cycles_asleep.add(woke.wrapping_sub(t1));
+                self.counters.asleep_since.set(0);
                 t0 = woke;
             }
         }

@@ -101,6 +101,7 @@ impl Worker {
         if !work {
             let timeout = if poll_only { POLL_ONLY_MS } else { -1 };
             self.counters.sleeps.add(1);
+            self.counters.asleep_since.set(Tsc::now());
             if let Ok(ready) = self.epoll.wait(timeout) {
                 for r in ready {
                     rung |= r.token == BELL_TOKEN;
