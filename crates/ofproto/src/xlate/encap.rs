@@ -10,7 +10,7 @@ use super::mpls::{clear_l3, count, lse, pop, push};
 use super::report::Kind;
 use crate::features::Feature;
 use heddle_datapath::action::Action as DpAction;
-use heddle_flow::{FlowKey, Nsh, packet_type};
+use heddle_flow::{FlowKey, Nsh, Vlan, packet_type};
 use heddle_openflow::action::{Encap, EncapProperty};
 use heddle_wire::nsh::{self, MAX_METADATA, MD_TYPE_1, MD_TYPE_2};
 
@@ -152,6 +152,10 @@ impl Ctx<'_> {
     /// Pops what the packet begins with; `ty` is what is behind labels. Returns whether the packet must be parsed again.
     pub(super) fn decap(&mut self, ty: u32) -> bool {
         self.commit();
+        if self.flow.packet_type == packet_type::ETHERNET {
+            // What is dropped for its tag says nothing about packets without one.
+            self.extra.0.vlans[0].tci |= Vlan::CFI;
+        }
         match self.flow.packet_type {
             packet_type::ETHERNET if self.flow.vlans[0].present() => {
                 self.unsupported(|| "Dropping packet, cannot decap Ethernet if VLAN is present.".to_owned());

@@ -4,7 +4,7 @@ use super::lab::{Lab, out, resubmit};
 use crate::group::Group;
 use heddle_datapath::Purpose;
 use heddle_datapath::action::{Action as Odp, DropReason};
-use heddle_flow::{FieldId, FieldValue, packet_type};
+use heddle_flow::{FieldId, FieldValue, Vlan, packet_type};
 use heddle_openflow::action::{Encap, EncapProperty};
 use heddle_openflow::message::{Bucket, GROUP_ANY, GroupDesc, GroupType};
 use heddle_openflow::{Action, Port};
@@ -156,4 +156,29 @@ fn labels_in_front() {
         lab.actions("in_port=1,mplsm,mpls_bos=1"),
         "pop_eth,pop_mpls(eth_type=0x6558),recirc(0x1)"
     );
+}
+
+/// Whether there is a tag decides, so the answer is for packets with a tag or for packets without.
+#[test]
+fn what_has_a_tag_is_not_unwrapped_and_says_nothing_of_the_others() {
+    let lab = Lab::new(&[3]);
+    lab.rule(
+        (0, 0),
+        "",
+        vec![
+            DECAP,
+            encap(packet_type::NSH),
+            encap(packet_type::ETHERNET),
+            out(2),
+        ],
+    );
+    for (text, dropped) in [
+        ("in_port=1,ip", false),
+        ("in_port=1,dl_vlan=10,dl_vlan_pcp=0,ip", true),
+    ] {
+        let t = lab.translate(&Lab::key(text), Purpose::Miss);
+        let is_drop = matches!(t.actions[..], [Odp::Drop(DropReason::UnsupportedPacketType)]);
+        assert_eq!(is_drop, dropped, "{text}: {:?}", t.actions);
+        assert_ne!(t.mask.0.vlans[0].tci & Vlan::CFI, 0, "{text}");
+    }
 }
