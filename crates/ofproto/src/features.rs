@@ -49,7 +49,7 @@ features! {
     Ufid, "ufid", "Ufid", flag, 0;
     Trunc, "trunc", "Truncate action", flag, 1;
     Clone, "clone", "Clone action", flag, 1;
-    SampleNesting, "sample_nesting", "Sample nesting", number, 0;
+    SampleNesting, "sample_nesting", "Sample nesting", number, 10;
     CtEventmask, "ct_eventmask", "Conntrack eventmask", flag, 0;
     CtClear, "ct_clear", "Conntrack clear", flag, 0;
     MaxHashAlg, "max_hash_alg", "Max dp_hash algorithm", number, 1;

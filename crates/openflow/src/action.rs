@@ -230,6 +230,23 @@ pub enum Action {
 }
 
 impl Action {
+    /// Sets a subfield to what another one, as wide, has.
+    pub fn copied(src: Subfield, dst: Subfield, key: &heddle_flow::FlowKey) -> Self {
+        let pieces = src.pieces().map(|s| s.get(key)).zip(dst.pieces());
+        let mut set: Option<Action> = None;
+        for (value, piece) in pieces {
+            match (&mut set, Self::set(piece, value)) {
+                (Some(Action::SetTunMetadata(all)), Action::SetTunMetadata(more)) => {
+                    let or = |to: &mut [u8], from: &[u8]| to.iter_mut().zip(from).for_each(|(a, b)| *a |= b);
+                    or(&mut all.value, &more.value);
+                    or(&mut all.mask, &more.mask);
+                }
+                (_, one) => set = Some(one),
+            }
+        }
+        set.unwrap_or(Action::Drop)
+    }
+
     /// Sets a subfield of at most 128 bits.
     pub fn set(dst: Subfield, value: FieldValue) -> Self {
         match dst.field {

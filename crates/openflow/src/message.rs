@@ -12,6 +12,7 @@ mod monitor;
 mod packet;
 mod port;
 mod role;
+mod stack;
 mod stats;
 mod switch;
 mod table;
@@ -34,6 +35,7 @@ pub use port::{
     QueueGetConfig,
 };
 pub use role::{AsyncConfig, AsyncType, Role, RoleReason, RoleRequest, RoleStatus};
+pub use stack::StackValue;
 pub use stats::{
     AggregateStats, DescStats, FlowStats, FlowStatsRequest, GroupFeatures, MeterFeatures, MpReply, MpRequest,
     PortStats, QueueStats, TableStats,

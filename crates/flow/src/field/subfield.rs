@@ -34,6 +34,14 @@ impl Subfield {
         let ones = super::place::ones(u32::from(self.n_bits));
         FieldValue::from_u128(ones.checked_shl(u32::from(self.ofs)).unwrap_or(0))
     }
+    /// It in pieces of at most 128 bits, the lowest first; only options of tunnels have more than one.
+    pub fn pieces(self) -> impl Iterator<Item = Subfield> {
+        (0..self.n_bits).step_by(128).map(move |done| Subfield {
+            ofs: self.ofs + done,
+            n_bits: (self.n_bits - done).min(128),
+            ..self
+        })
+    }
     /// The field, if it is one whose bits do not all fit into a [`FieldValue`].
     fn wide(self) -> Option<TlvField> {
         match self.field {

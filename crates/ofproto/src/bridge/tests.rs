@@ -138,8 +138,13 @@ fn adding_twice_replaces_and_the_version_decides_about_counters() {
     let now = flows(&l.bridge);
     assert_eq!((now.len(), now[0].packet_count), (1, 3));
     assert_eq!(now[0].instructions, output(2));
+    l.of.clock().warp(5000);
     l.bridge.flow_mod(Version::V10, &fm).expect("replaced");
-    assert_eq!(flows(&l.bridge)[0].packet_count, 0, "1.0 starts to count anew");
+    let now = flows(&l.bridge);
+    assert_eq!(now[0].packet_count, 0, "1.0 starts to count anew");
+    // It is a new flow, but as idle as the one whose place it takes.
+    assert_eq!(now[0].duration_sec, 0);
+    assert!(now[0].idle_age.is_some_and(|s| s >= 5), "{:?}", now[0].idle_age);
 }
 
 #[test]

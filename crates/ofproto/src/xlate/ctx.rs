@@ -8,8 +8,9 @@ use crate::parts::Part;
 use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
 use heddle_flow::field::{port_from_32, port_to_32};
-use heddle_flow::{FieldValue, FlowKey, FlowMask};
+use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::ControllerAction;
+use heddle_openflow::message::StackValue;
 use heddle_openflow::{Action, Port};
 use std::sync::Arc;
 
@@ -79,7 +80,7 @@ pub(crate) struct Ctx<'w> {
     pub(super) restacked: u32,
     /// The last MPLS label is gone: what is behind it was not parsed.
     pub(super) was_mpls: bool,
-    pub(super) stack: Vec<(FieldValue, u16)>,
+    pub(super) stack: Vec<StackValue>,
     pub(super) action_set: Vec<Action>,
     pub(super) action_set_has_group: bool,
     pub(super) in_action_set: bool,

@@ -62,7 +62,7 @@ impl Ctx<'_> {
     pub(super) fn learn(&mut self, learn: &Learn) {
         for spec in &learn.specs {
             if let LearnSrc::Field(src) = spec.src {
-                src.add_mask(&mut self.wc);
+                src.pieces().for_each(|piece| piece.add_mask(&mut self.wc));
             }
         }
         if self.report.is_some() && !self.has_packet {
@@ -135,21 +135,30 @@ impl Ctx<'_> {
     }
 
     fn learn_spec(&self, spec: &LearnSpec, m: &mut Match, actions: &mut Vec<Action>) {
-        let value = match spec.src {
+        let value = || match spec.src {
             LearnSrc::Field(src) => src.get(&self.flow),
             LearnSrc::Value(v) => v,
         };
         match spec.dst {
             LearnDst::Match(dst) => {
-                dst.set_match(m, value);
+                match spec.src {
+                    LearnSrc::Field(src) => src
+                        .pieces()
+                        .zip(dst.pieces())
+                        .for_each(|(s, d)| d.set_match(m, s.get(&self.flow))),
+                    LearnSrc::Value(v) => dst.set_match(m, v),
+                }
                 // A match on a header is one on an Ethernet packet.
                 if dst.field.info().prereq != heddle_flow::field::Prereq::None {
                     m.mask.0.packet_type = u32::MAX;
                 }
             }
-            LearnDst::Load(dst) => actions.push(Action::set(dst, value)),
+            LearnDst::Load(dst) => actions.push(match spec.src {
+                LearnSrc::Field(src) => Action::copied(src, dst, &self.flow),
+                LearnSrc::Value(v) => Action::set(dst, v),
+            }),
             LearnDst::Output => {
-                if let Some(port) = output_port(value) {
+                if let Some(port) = output_port(value()) {
                     actions.push(Action::Output { port, max_len: 0 });
                 }
             }

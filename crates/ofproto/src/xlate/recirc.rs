@@ -14,7 +14,8 @@
 
 use arc_swap::ArcSwapOption;
 use heddle_datapath::Credit;
-use heddle_flow::{FieldValue, FlowKey};
+use heddle_flow::FlowKey;
+use heddle_openflow::message::StackValue;
 use heddle_openflow::text::{ActionsText, InstructionsText};
 use heddle_openflow::{Action, Instruction, InstructionSet};
 use parking_lot::Mutex;
@@ -42,7 +43,7 @@ pub(crate) struct Frozen {
     pub(crate) table: u8,
     /// Input port (OpenFlow's, in the key's form), metadata, registers, tunnel; all else is zero.
     pub(crate) metadata: Box<FlowKey>,
-    pub(crate) stack: Vec<(FieldValue, u16)>,
+    pub(crate) stack: Vec<StackValue>,
     pub(crate) was_mpls: bool,
     /// Mirrors that have had the packet.
     pub(crate) mirrored: u32,

@@ -6,6 +6,7 @@ use super::limits::MAX_DEPTH;
 use super::mask::{eth, is_ip_any};
 use super::table::{Found, OnMiss};
 use crate::features::Feature;
+use heddle_datapath::Action as DpAction;
 use heddle_flow::FlowKey;
 use heddle_openflow::Action;
 use heddle_openflow::action::ControllerAction;
@@ -109,7 +110,7 @@ impl Ctx<'_> {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
         if in_clone {
             self.commit();
-            if !self.bridge.features.has(Feature::Clone) {
+            if !self.has_clone() && !self.may_sample() {
                 self.report_error(|| "Failed to compose clone action".to_owned());
                 return;
             }
@@ -135,12 +136,28 @@ impl Ctx<'_> {
             self.base = base;
             let inner: Vec<_> = self.out.actions.drain(at..).collect();
             if !inner.is_empty() {
-                self.emit(heddle_datapath::Action::Clone(inner));
+                self.emit(if self.has_clone() {
+                    DpAction::Clone(inner)
+                } else {
+                    DpAction::Sample {
+                        probability: u32::MAX,
+                        actions: inner,
+                    }
+                });
             }
             self.pending = None;
         } else {
             self.settle(mark, last);
         }
+    }
+
+    fn has_clone(&self) -> bool {
+        self.bridge.features.has(Feature::Clone)
+    }
+
+    /// Whether a sample of all packets can stand for a clone: it may be within others.
+    fn may_sample(&self) -> bool {
+        self.bridge.features.number(Feature::SampleNesting) > 3
     }
 
     /// Swaps the packet's tuple with the original direction's.

@@ -119,8 +119,9 @@ impl Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heddle_flow::{FieldId, FieldValue, Subfield};
+    use heddle_flow::{FieldId, Subfield};
     use heddle_openflow::action::ControllerAction;
+    use heddle_openflow::message::StackValue;
     use heddle_openflow::{Action, Instruction, Port, Version, decode_continuation, encode_continuation};
 
     fn output(port: u32) -> Left {
@@ -136,7 +137,10 @@ mod tests {
             bridge: 7,
             table: 0,
             metadata: Box::default(),
-            stack: vec![(FieldValue::from_u64(0xabcd), 16), (FieldValue::from_u64(5), 32)],
+            stack: vec![
+                StackValue::from_bytes(&[0xab, 0xcd]),
+                StackValue::from_bytes(&[5; 124]),
+            ],
             was_mpls: false,
             mirrored: 5,
             steps: vec![

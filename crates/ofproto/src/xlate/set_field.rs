@@ -5,16 +5,8 @@ use super::limits::MAX_STACK_BYTES;
 use super::report::{Kind, hex};
 use heddle_flow::{FieldId, FieldValue, Subfield};
 use heddle_openflow::action::SetTunMetadata;
+use heddle_openflow::message::StackValue;
 use smallvec::SmallVec;
-
-/// A subfield in pieces of at most 128 bits; only options of tunnels have more.
-fn pieces(sf: Subfield) -> impl Iterator<Item = Subfield> {
-    (0..sf.n_bits).step_by(128).map(move |done| Subfield {
-        ofs: sf.ofs + done,
-        n_bits: (sf.n_bits - done).min(128),
-        ..sf
-    })
-}
 
 impl Ctx<'_> {
     /// Writes the bits of `mask` of a field, if the packet has it.
@@ -71,13 +63,14 @@ impl Ctx<'_> {
         self.report_subfield(dst);
     }
     fn move_pieces(&mut self, src: Subfield, dst: Subfield) {
-        pieces(src)
-            .chain(pieces(dst))
+        src.pieces()
+            .chain(dst.pieces())
             .for_each(|piece| piece.add_mask(&mut self.wc));
         // All is read before anything is written.
-        let pieces: SmallVec<[_; 1]> = pieces(src)
+        let pieces: SmallVec<[_; 1]> = src
+            .pieces()
             .map(|piece| piece.get(&self.flow))
-            .zip(pieces(dst))
+            .zip(dst.pieces())
             .collect();
         for (value, piece) in pieces {
             piece.set(&mut self.flow, value);
@@ -86,15 +79,15 @@ impl Ctx<'_> {
 
     /// `push:src`.
     pub(super) fn stack_push(&mut self, src: Subfield) {
-        src.add_mask(&mut self.wc);
-        self.stack.push((src.get(&self.flow), src.n_bits));
+        src.pieces().for_each(|piece| piece.add_mask(&mut self.wc));
+        self.stack.push(StackValue::read(src, &self.flow));
     }
 
     /// `pop:dst`.
     pub(super) fn stack_pop(&mut self, dst: Subfield) {
-        if let Some((value, _)) = self.stack.pop() {
-            dst.add_mask(&mut self.wc);
-            dst.set(&mut self.flow, value);
+        if let Some(value) = self.stack.pop() {
+            dst.pieces().for_each(|piece| piece.add_mask(&mut self.wc));
+            value.write(dst, &mut self.flow);
             self.report_subfield(dst);
         } else {
             self.report_error(|| "stack underflow".to_owned());
@@ -103,14 +96,9 @@ impl Ctx<'_> {
 
     /// Whether the stack has grown too large: each value takes its bytes and one more.
     pub(super) fn stack_is_full(&self) -> bool {
-        // A value takes at least two bytes: no need to add up a short stack.
-        self.stack.len() > MAX_STACK_BYTES / 17
-            && self
-                .stack
-                .iter()
-                .map(|(_, bits)| usize::from(*bits).div_ceil(8) + 1)
-                .sum::<usize>()
-                >= MAX_STACK_BYTES
+        // No need to add up a short stack.
+        self.stack.len() > MAX_STACK_BYTES / 125
+            && self.stack.iter().map(|v| v.bytes().len() + 1).sum::<usize>() >= MAX_STACK_BYTES
     }
 
     /// Writes a number that was made up, and says so.

@@ -3,7 +3,7 @@
 //! The order of checks is that of Open vSwitch, so that a message with several faults gets the same error:
 //! number, then length, then the fields of the action in turn.
 
-use super::field::{Set, check_dst, check_src, check_value, from_nxm_ofs, pull_entry, pull_header};
+use super::field::{Set, check_dst, check_src, from_nxm_ofs, pull_entry, pull_header};
 use super::raw::{Raw, Row, by_number};
 use super::verify::{Place, verify_actions};
 use super::{ct, hash, learn, misc, nat};
@@ -317,7 +317,6 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
                 n_bits: r.u16().map_err(bad_len)?,
             };
             must_be_zero(&r)?;
-            check_value(s)?;
             if row.raw == Raw::StackPush {
                 check_src(s, None)?;
                 Action::StackPush(s)

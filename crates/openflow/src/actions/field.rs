@@ -219,7 +219,7 @@ pub(crate) fn check_src(s: Subfield, m: Option<&Match>) -> Result<(), ErrorKind>
     }
 }
 
-/// A subfield that is kept as a value, which has 128 bits. (Open vSwitch has no such limit for options of tunnels.)
+/// A subfield that is kept as a value, which has 128 bits.
 pub(crate) fn check_value(s: Subfield) -> Result<(), ErrorKind> {
     if s.n_bits > 128 {
         Err(ErrorKind::BadActionBadSetLen)

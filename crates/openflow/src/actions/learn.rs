@@ -104,7 +104,8 @@ fn pull_spec(r: &mut Reader<'_>, header: u16) -> Result<LearnSpec, ErrorKind> {
             ofs: r.u16().map_err(short)?,
             n_bits,
         };
-        if matches!(s.field, FieldId::TunMetadata(_)) {
+        // Values that are written in the action have 128 bits. (Open vSwitch has no such limit for options of tunnels.)
+        if immediate && matches!(s.field, FieldId::TunMetadata(_)) {
             check_value(s)?;
         }
         Ok(s)

@@ -8,10 +8,10 @@ use super::cursor::{Put, Reader};
 use super::property;
 use crate::actions::{Encoder, Place, decode_instructions, decode_list, encode_instructions, verify_actions};
 use crate::error::{EncodeError, ErrorKind};
-use crate::message::{Continuation, ContinuationStep};
+use crate::message::{Continuation, ContinuationStep, StackValue};
 use crate::version::Version;
 use crate::{Action, Instruction, InstructionSet};
-use heddle_flow::{FieldValue, Match};
+use heddle_flow::Match;
 
 const BRIDGE: u16 = 0x8000;
 const STACK: u16 = 0x8001;
@@ -27,8 +27,8 @@ const INSTRUCTION: u16 = 0x8100;
 const OTHER_ACTIONS: u16 = 0x8101;
 const OTHER_ACTION_SET: u16 = 0x8102;
 
-/// Most bytes of a value on the stack.
-const MAX_VALUE: usize = 16;
+/// Most bytes of a value on the stack: those of the widest option of a tunnel.
+const MAX_VALUE: usize = 124;
 
 /// A continuation's bytes on a connection of this version.
 ///
@@ -44,9 +44,8 @@ pub fn encode_continuation(version: Version, c: &Continuation) -> Result<Vec<u8>
     };
     property::put(&mut out, BRIDGE, &c.bridge);
     // From the top down.
-    for (value, n_bits) in c.stack.iter().rev() {
-        let n = usize::from(n_bits.div_ceil(8));
-        property::put(&mut out, STACK, value.bytes(n));
+    for value in c.stack.iter().rev() {
+        property::put(&mut out, STACK, value.bytes());
     }
     if c.mirrors != 0 {
         property::put(&mut out, MIRRORS, &c.mirrors.to_be_bytes());
@@ -147,9 +146,8 @@ pub fn decode_continuation(version: Version, bytes: &[u8]) -> Result<Continuatio
                 if p.body.is_empty() || p.body.len() > MAX_VALUE {
                     return Err(ErrorKind::BadPropertyBadLen);
                 }
-                let n_bits = u16::try_from(p.body.len() * 8).map_err(|_| ErrorKind::BadPropertyBadLen)?;
                 // From the top down: each goes below those that came before.
-                c.stack.insert(0, (FieldValue::from_bytes(p.body), n_bits));
+                c.stack.insert(0, StackValue::from_bytes(p.body));
             }
             MIRRORS => c.mirrors = p.u32()?,
             // No connection is tracked.

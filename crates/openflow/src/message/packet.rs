@@ -1,7 +1,7 @@
 //! Packets to and from the controller.
 
 use crate::action::{Action, Instruction, Port};
-use heddle_flow::{FieldValue, Match};
+use heddle_flow::Match;
 
 /// Which form packet-ins take on a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -89,8 +89,8 @@ impl PacketOut {
 pub struct Continuation {
     /// Which bridge, as the switch names it; not all zeros.
     pub bridge: [u8; 16],
-    /// Values with their widths in bits, the bottom first. A width is rounded up to whole bytes on the way.
-    pub stack: Vec<(FieldValue, u16)>,
+    /// Values, the bottom first.
+    pub stack: Vec<super::StackValue>,
     /// What is left to do, in order.
     pub steps: Vec<ContinuationStep>,
     /// The action set.

@@ -1,6 +1,7 @@
 //! Bridges made by hand, as the control half would publish them.
 
 use crate::bridge::meters::OfMeter;
+use crate::features::Features;
 use crate::group::Group;
 use crate::mac::MacTable;
 use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Stats, Table, World};
@@ -30,6 +31,7 @@ pub(crate) struct LabBridge {
     meters: Arc<Versioned<Arc<OfMeter>>>,
     purged: Arc<AtomicU64>,
     patch_stats: Arc<Stats>,
+    pub(crate) features: Features,
 }
 
 /// A pipeline under test. Datapath port numbers are `100 * bridge + port`, 100 for the
@@ -94,6 +96,7 @@ impl Lab {
             meters: Arc::default(),
             purged: Arc::default(),
             patch_stats: Arc::default(),
+            features: Features::default(),
         });
         let bridges = bridges.collect();
         let lab = Self {
@@ -156,7 +159,7 @@ impl Lab {
                 vlan_limit: 2,
                 miss_to_controller: b.miss_to_controller,
                 frags: crate::model::Fragments::Normal,
-                features: Default::default(),
+                features: b.features.clone(),
                 has_controllers: false,
                 control: std::sync::Weak::new(),
             };

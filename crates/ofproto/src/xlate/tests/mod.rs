@@ -3,6 +3,7 @@
 mod bounds;
 mod encap;
 pub(crate) mod lab;
+mod lesser;
 mod normal;
 mod parts;
 mod peer;
