@@ -259,7 +259,7 @@ mod tests {
     fn what_packets_push_spreads_over_the_index() {
         let r = Recircs::default();
         let of = |n: u16| Frozen {
-            stack: vec![(FieldValue([n.to_be_bytes()[1]; 16]), n)],
+            stack: vec![StackValue::from_bytes(&n.to_be_bytes())],
             ..frozen(1)
         };
         let held: Vec<_> = (0..500).map(|n| r.take(of(n)).expect("an id")).collect();
