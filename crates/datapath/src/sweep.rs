@@ -373,11 +373,15 @@ impl Look<'_> {
                 return true;
             }
         }
+        // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag without its type).
+        let Some((whole, _)) = r.whole_key(seen) else {
+            return true;
+        };
         self.counts.rechecked += 1;
         let t = &mut *self.scratch;
         t.clear();
         let request = Request {
-            key: &key,
+            key: &whole,
             packet: None,
             now_ms: self.pass.now_ms,
             purpose: Purpose::Revalidate,

@@ -4,6 +4,7 @@ use crate::action::{Action, PortNo};
 use crate::changes::Changes;
 use crate::translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_classifier::MiniMatch;
+use heddle_flow::FlowKey;
 use heddle_flow::key::Match;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
@@ -252,6 +253,8 @@ pub(crate) struct Toy {
     meanwhile: Mutex<Option<Meanwhile>>,
     /// How often for packets.
     pub(crate) translated: AtomicU64,
+    /// The last key that was asked about without its packet.
+    pub(crate) asked_again: Mutex<Option<FlowKey>>,
 }
 
 impl Toy {
@@ -305,6 +308,8 @@ impl Translate for Toy {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         if request.purpose == Purpose::Miss {
             self.translated.fetch_add(1, Relaxed);
+        } else {
+            *self.asked_again.lock() = Some(*request.key);
         }
         // The number of places may change, so read more generations than there are rules; then the rules.
         let slot = |i| self.logged.unwrap_or(Generations::slot_of(i));

@@ -4,6 +4,8 @@ use super::fake::FATAL;
 use super::{FakePort, Tally, Toy, ToyRule, udp};
 use crate::action::{Action, PortNo, Upcall, UpcallCookie, UpcallData, UpcallKind};
 use crate::{Config, Datapath, DropKind};
+use heddle_flow::FlowKey;
+use heddle_flow::extract::{Hint, extract};
 use heddle_flow::key::Match;
 use heddle_packet::Packet;
 use heddle_sync::Clock;
@@ -142,6 +144,26 @@ fn same_answer_keeps_the_entry_and_moves_the_credits() {
         s.dp.flush_stats();
         assert_eq!(s.dp.flows()[0].packets, before + 7);
         assert_eq!(count(&tally).0, 7);
+    }
+}
+
+/// What a mask leaves open cannot be left out of the question: without the type of a tag, for one, it is none.
+#[test]
+fn a_pass_asks_about_the_packet_as_it_was() {
+    let s = setup(vec![ToyRule::output(2)]);
+    for tags in [&[0x81, 0, 0xe0, 10][..], &[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]] {
+        let mut frame = udp(1, 2, 3, 4);
+        frame.splice(12..12, tags.iter().copied());
+        let mut key = FlowKey::default();
+        extract(&frame, &Hint::ethernet(frame.len()), &mut key);
+        s.a.send([frame]);
+        s.b.wait(1);
+        s.toy.set(vec![ToyRule::output(2)]);
+        s.dp.tick();
+        let asked = s.toy.asked_again.lock().take();
+        key.in_port = 1;
+        assert_eq!(asked, Some(key));
+        s.dp.purge();
     }
 }
 
