@@ -65,8 +65,8 @@ impl Ctx<'_> {
                 Learned::Busy => self.out.uncacheable = true,
                 Learned::Same | Learned::Refused => {}
             }
-        } else if table.lookup(key).is_none() {
-            // Its next packet is to learn it.
+        } else if table.lookup(key) != Some(port) {
+            // Its next packet is to learn it, or to move it, before its own way is looked up.
             self.out.uncacheable = true;
         }
         self.out.credits.push(Arc::new(MacCredit {

@@ -54,6 +54,25 @@ fn only_misses_learn() {
     assert!(checked.uncacheable && !t.uncacheable);
 }
 
+/// Who has been seen elsewhere since moves back with the next packet, before its way is looked up; until then no answer holds for it.
+#[test]
+fn an_address_that_has_moved_is_moved_back_by_a_packet() {
+    let lab = lab();
+    let to_itself = "dl_src=50:54:00:00:00:03,dl_dst=50:54:00:00:00:03";
+    assert_eq!(
+        lab.actions(&format!("in_port=1,{to_itself}")),
+        "drop",
+        "it is where it came from"
+    );
+    assert_eq!(lab.actions(&format!("in_port=2,{to_itself}")), "drop");
+    let checked = lab.translate(&Lab::key(&format!("in_port=1,{to_itself}")), Purpose::Revalidate);
+    assert!(checked.uncacheable, "{:?}", checked.actions);
+    assert!(
+        !lab.translate(&Lab::key(&format!("in_port=2,{to_itself}")), Purpose::Revalidate)
+            .uncacheable
+    );
+}
+
 #[test]
 fn access_trunk_native() {
     let mut lab = lab();
