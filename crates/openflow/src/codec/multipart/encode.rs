@@ -117,7 +117,7 @@ impl Parts {
 
 /// Writes flow statistics one by one, so that a large table need not be collected first.
 ///
-/// A flow that no message can hold is skipped ([`FlowStatsWriter::push`] says so), as Open vSwitch does.
+/// A flow that no message can hold is skipped, as Open vSwitch does.
 pub struct FlowStatsWriter {
     parts: Parts,
     nxm: bool,
@@ -137,10 +137,16 @@ impl FlowStatsWriter {
             nxm,
         }
     }
-    /// Appends a flow. On an error it is left out and the reply stays whole.
+    /// Appends a flow. One that is too long is left out, with a line in the log; so is one on another error. The reply stays whole.
     pub fn push(&mut self, flow: &FlowStats) -> Result<(), EncodeError> {
         let (version, nxm) = (self.parts.version, self.nxm);
-        self.parts.entry(|out| flow_stats::put(version, nxm, flow, out))
+        match self.parts.entry(|out| flow_stats::put(version, nxm, flow, out)) {
+            Err(EncodeError::TooLong(_)) => {
+                warn_of_long_flow();
+                Ok(())
+            }
+            done => done,
+        }
     }
     /// The messages of the reply that are complete; others follow.
     pub fn take_full(&mut self) -> Vec<Vec<u8>> {
@@ -297,10 +303,7 @@ pub(in crate::codec) fn encode_reply(
         MpReply::Flow { nxm, flows } => {
             let mut w = FlowStatsWriter::new(version, xid, *nxm);
             for f in flows {
-                match w.push(f) {
-                    Err(EncodeError::TooLong(_)) => warn_of_long_flow(),
-                    pushed => pushed?,
-                }
+                w.push(f)?;
             }
             return Ok(w.finish());
         }
