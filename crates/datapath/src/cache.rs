@@ -75,7 +75,7 @@ pub(crate) struct Cache {
 }
 
 /// Whether an entry is known to be right by now, for a packet with this key, which it matches.
-#[inline]
+#[inline(always)]
 fn is_current(
     e: &Entry,
     watches: &mut Watches,
@@ -87,9 +87,13 @@ fn is_current(
     if watch == watch::NONE {
         return verdicts.get(e.verdict()).is_some_and(|v| v.valid_at(moment.any));
     }
-    if watches.holds(watch, stamp, moment.any) {
-        return true;
-    }
+    watches.holds(watch, stamp, moment.any) || look(e, watches, key, moment)
+}
+
+/// Whether nothing that changed since an entry was stamped has to do with a packet with this key, as its watch knows.
+#[inline(never)]
+fn look(e: &Entry, watches: &mut Watches, key: Option<&CompactKey>, moment: &Moment<'_>) -> bool {
+    let (watch, stamp) = e.watch();
     let Some(stamp) = key.and_then(|key| watches.look(watch, key, stamp, moment.any, moment.generations))
     else {
         return false;

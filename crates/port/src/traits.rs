@@ -149,6 +149,10 @@ pub trait RxQueue: Send {
     fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
     /// The burst's packets are gone: foreign memory they referred to can be reused.
     fn complete(&mut self) {}
+    /// Whether each look is a system call, also one that finds nothing: a worker that has other work looks less often then.
+    fn asks_kernel(&self) -> bool {
+        false
+    }
     /// Readable when the queue has work. `None`: the queue can only be polled.
     fn wake_fd(&self) -> Option<WakeFd>;
     /// Called after sleeping, before [`RxQueue::disarm`], on the queue whose descriptor was readable: what made it so is

@@ -113,6 +113,13 @@ impl Guess {
     }
 }
 
+/// What is compared of that entry.
+struct Guessed {
+    slot: u32,
+    words: [u64; 8],
+    mask: CompactMask,
+}
+
 /// Masks of extraordinary packets up to which L1 is left out.
 const WIDE_FEW: usize = 4;
 /// Masks probed side by side for one run, at most.
@@ -164,14 +171,16 @@ impl Cache {
         let mut s = std::mem::take(&mut self.scratch);
         self.watches.begin();
         s.todo.clear();
-        self.hash_all(parsed, &mut s);
-        self.fetch_entries(&mut s);
-        if !parsed.wide.is_empty() {
-            self.find_extraordinary(parsed, &mut s);
-        }
-        self.compare(parsed, &mut s, moment);
-        if !s.todo.is_empty() {
-            self.find_wildcarded(parsed, &mut s);
+        let only = self.hash_all(parsed, &mut s);
+        if !only.is_some_and(|slot| self.count_all(slot, parsed, &mut s, moment)) {
+            self.fetch_entries(&mut s);
+            if !parsed.wide.is_empty() {
+                self.find_extraordinary(parsed, &mut s);
+            }
+            self.compare(parsed, &mut s, moment);
+            if !s.todo.is_empty() {
+                self.find_wildcarded(parsed, &mut s);
+            }
         }
         if let [first, .., last] = &s.found[..] {
             self.guess.learn(first.slot, last.slot);
@@ -195,16 +204,16 @@ impl Cache {
         self.scratch.found[r]
     }
 
-    /// Hashes each run's key and asks for the bucket that it leads to.
-    fn hash_all(&mut self, parsed: &Parsed, s: &mut Scratch) {
+    /// Hashes each run's key and asks for the bucket that it leads to. Returns the slot of the entry that all runs match, if that was guessed.
+    fn hash_all(&mut self, parsed: &Parsed, s: &mut Scratch) -> Option<u32> {
         let mut way = Way {
             origin: u64::MAX,
             how: How::Done,
             tuple: 0,
             mask: None,
         };
-        let guess = self.guess.slot();
-        let mut probes = 0;
+        let guess = self.guess.slot().and_then(|slot| self.guessed(slot));
+        let (mut probes, mut guessed) = (0, 0);
         s.found.clear();
         s.found
             .extend(parsed.runs.iter().zip(&parsed.compact).map(|(run, key)| {
@@ -219,11 +228,11 @@ impl Cache {
                 if run.kind != Kind::Ordinary {
                     return f;
                 }
-                if let Some(slot) = guess
-                    && self.is(slot, key)
+                if let Some(g) = &guess
+                    && g.mask.same(|i| g.words[i], key)
                 {
-                    (f.slot, f.level) = (slot, Level::L2);
-                    probes += 1;
+                    (f.slot, f.level) = (g.slot, Level::L2);
+                    guessed += 1;
                     return f;
                 }
                 if key.origin() != way.origin {
@@ -246,6 +255,11 @@ impl Cache {
                 }
                 f
             }));
+        if guessed == s.found.len() {
+            self.probes += guessed as u64;
+            return guess.map(|g| g.slot);
+        }
+        probes += guessed as u64;
         if let (Some(key), Some(f)) = (
             parsed.runs.first().and_then(|_| parsed.key(0)),
             s.found.first_mut(),
@@ -258,6 +272,16 @@ impl Cache {
             (f.slot, f.level, f.how) = (self.last.slot, Level::L0, How::Done);
         }
         self.probes += probes;
+        None
+    }
+    /// The entry in `slot`, to be compared with all of a burst.
+    fn guessed(&self, slot: u32) -> Option<Guessed> {
+        let e = self.store.get(slot).filter(|e| e.alive())?;
+        Some(Guessed {
+            slot,
+            words: *e.key().words(),
+            mask: *self.tuples.compact(e.tuple())?,
+        })
     }
     fn way(&self, key: &CompactKey) -> Way<'_> {
         let list = self.tuples.list(key.in_port(), family(Some(key)));
@@ -322,6 +346,25 @@ impl Cache {
                 e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
             }
         }
+    }
+    /// As [`Cache::compare`], where all runs are known to match the entry in `slot`: it counts them at once, if it is right. Returns whether it is.
+    fn count_all(&mut self, slot: u32, parsed: &Parsed, s: &mut Scratch, moment: &Moment<'_>) -> bool {
+        let Some(e) = self.store.get(slot) else {
+            return false;
+        };
+        if !is_current(e, &mut self.watches, &self.verdicts, parsed.key(0), moment) {
+            return false;
+        }
+        let body = e.body();
+        let (mut packets, mut bytes, mut tcp_flags) = (0, 0, 0);
+        for ((f, run), key) in s.found.iter_mut().zip(&parsed.runs).zip(&parsed.compact) {
+            f.body = body;
+            packets += run.packets();
+            bytes += run.bytes;
+            tcp_flags |= key.tcp_flags();
+        }
+        e.count(packets, bytes, moment.now_ms, tcp_flags);
+        true
     }
     /// The slot of this key's entry, where the first candidate is not it.
     #[cold]

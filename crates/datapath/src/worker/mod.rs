@@ -9,6 +9,7 @@
 
 mod burst;
 mod command;
+mod look;
 mod miss;
 mod owed;
 mod poll;
@@ -33,6 +34,7 @@ use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
 use heddle_sys::{Epoll, EventFd, Tsc};
+use look::Look;
 use parking_lot::Mutex;
 use recirc::Visit;
 use std::collections::VecDeque;
@@ -77,6 +79,8 @@ pub(crate) struct RxSlot {
     /// Sum of the queue's drops when they were last published.
     pub(crate) dropped_seen: u64,
     turn: Turn,
+    /// Of a queue whose looks are system calls.
+    look: Option<Look>,
     /// The port's account among [`Worker::shares`], and the number of the cycle in which the queue had its last turn.
     share: usize,
     cycle: u64,
@@ -90,6 +94,7 @@ impl RxSlot {
     /// A queue that no worker has polled yet.
     pub(crate) fn new(queue: Box<dyn RxQueue>, port: u32, index: usize, shared: Arc<RxShared>) -> Self {
         Self {
+            look: queue.asks_kernel().then(Look::default),
             queue,
             port,
             index,

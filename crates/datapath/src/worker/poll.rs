@@ -32,15 +32,16 @@ impl Worker {
         total
     }
 
-    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not. Returns the number of packets, and whether some
-    /// queue was left out.
+    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not, nor those that are too dear to be looked at again so
+    /// soon. Returns the number of packets, and whether some queue was left out.
     fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;
         let was_full = std::mem::take(&mut self.full);
         let was_active = std::mem::take(&mut self.active);
         self.round += 1;
-        let alone = self.rx.len() == 1;
+        let n_queues = self.rx.len();
+        let alone = n_queues == 1;
         for i in 0..self.rx.len() {
             let slot = &mut self.rx[i];
             if !self.shares[slot.share].admits(&mut slot.cycle, self.round) {
@@ -53,6 +54,11 @@ impl Worker {
             if patient && slot.turn.waits(t, others) {
                 self.full += usize::from(slot.turn.is_full());
                 self.active += 1;
+                waited = true;
+                continue;
+            }
+            // Who asked for a round over all queues gets one.
+            if patient && slot.look.as_ref().is_some_and(|l| l.waits(t)) && self.syncing.is_empty() {
                 waited = true;
                 continue;
             }
@@ -75,9 +81,15 @@ impl Worker {
             if n == 0 {
                 // What is read and gives nothing is not free, nor the next queue's.
                 slot.turn.barren(cycles, now, others);
+                if let Some(look) = &mut slot.look {
+                    look.in_vain(cycles, now, n_queues);
+                }
                 self.shares[slot.share].spend(cycles);
                 t = now;
             } else {
+                if let Some(look) = &mut slot.look {
+                    look.found();
+                }
                 self.counters.cycles_rx.add(cycles);
                 self.scratch.sources.push(Source {
                     slot: i,

@@ -125,6 +125,9 @@ impl RxQueue for SystemRx {
         }
         burst.len() - before
     }
+    fn asks_kernel(&self) -> bool {
+        self.ring.is_none()
+    }
     fn wake_fd(&self) -> Option<WakeFd> {
         Some(WakeFd(self.socket.as_raw_fd()))
     }

@@ -79,6 +79,9 @@ impl RxQueue for TapRx {
         }
         burst.len() - before
     }
+    fn asks_kernel(&self) -> bool {
+        true
+    }
     fn wake_fd(&self) -> Option<WakeFd> {
         Some(WakeFd(self.queue.as_raw_fd()))
     }
