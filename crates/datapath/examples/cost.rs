@@ -11,11 +11,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// What is received: `flows` flows in random order, `run` packets of one in a row.
+/// What is received: `flows` flows in random order, `run` packets of one in a row, of `masks` kinds.
 #[derive(Clone, Copy)]
 struct Traffic {
     flows: u32,
     run: u32,
+    masks: u16,
+}
+
+/// The rules that packets are for.
+#[derive(Clone, Copy)]
+enum Rules {
+    /// Match on the whole 5-tuple.
+    Exact,
+    /// Match on the input port only.
+    Any,
+    /// Each kind of packet has a mask of its own, which does not look at what tells flows apart.
+    Masks,
 }
 
 /// A port that receives while it is switched on.
@@ -49,6 +61,8 @@ impl RxQueue for SourceRx {
                 let flow = (r * u64::from(self.traffic.flows)) >> 32;
                 let src = 0x0a00_0000 + u32::try_from(flow).unwrap_or(0);
                 self.frame[26..30].copy_from_slice(&src.to_be_bytes());
+                let kind = u16::try_from(flow % u64::from(self.traffic.masks)).unwrap_or(0);
+                self.frame[36..38].copy_from_slice(&kind.to_be_bytes());
                 self.left = self.traffic.run;
             }
             self.left -= 1;
@@ -110,20 +124,26 @@ impl Port for Source {
     }
 }
 
-/// Matches on the whole 5-tuple, or on the input port only.
 struct Pipeline {
     generations: Generations,
-    exact: bool,
+    rules: Rules,
     actions: Vec<Action>,
 }
 
 impl Translate for Pipeline {
-    fn translate(&self, _: &Request<'_>, out: &mut Translation) {
+    fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         let m = &mut out.mask.0;
         (m.in_port, m.dl_type, m.nw_frag) = (u32::MAX, u16::MAX, 3);
-        if self.exact {
-            (m.nw_src, m.nw_dst, m.nw_proto) = (u32::MAX, u32::MAX, 0xff);
-            (m.tp_src, m.tp_dst) = (0xffff, 0xffff);
+        match self.rules {
+            Rules::Any => {}
+            Rules::Exact => {
+                (m.nw_src, m.nw_dst, m.nw_proto) = (u32::MAX, u32::MAX, 0xff);
+                (m.tp_src, m.tp_dst) = (0xffff, 0xffff);
+            }
+            Rules::Masks => {
+                let kind = request.key.tp_dst;
+                (m.tp_dst, m.nw_dst) = (0xffff, 0xffff_0000 | u32::from(kind.wrapping_mul(0x9e37)));
+            }
         }
         out.actions.clone_from(&self.actions);
     }
@@ -144,10 +164,10 @@ fn frame() -> Vec<u8> {
     p
 }
 
-fn run(name: &str, traffic: Traffic, exact: bool, actions: Vec<Action>, seconds: f64) {
+fn run(name: &str, traffic: Traffic, rules: Rules, actions: Vec<Action>, seconds: f64) {
     let pipeline = Arc::new(Pipeline {
         generations: Generations::default(),
-        exact,
+        rules,
         actions,
     });
     let cpu = heddle_sys::cpu::allowed()
@@ -170,10 +190,10 @@ fn run(name: &str, traffic: Traffic, exact: bool, actions: Vec<Action>, seconds:
     on.store(true, Relaxed);
     // Until nearly all flows are cached, a bounded time.
     let started = std::time::Instant::now();
-    let wanted = if exact {
-        u64::from(traffic.flows) * 99 / 100
-    } else {
-        1
+    let wanted = match rules {
+        Rules::Exact => u64::from(traffic.flows) * 99 / 100,
+        Rules::Any => 1,
+        Rules::Masks => traffic.masks.into(),
     };
     loop {
         std::thread::sleep(Duration::from_millis(20));
@@ -236,18 +256,25 @@ fn main() {
     };
     println!("counter: {:.2} GHz", heddle_sys::Tsc::hz() as f64 / 1e9);
     let cases = [
-        ("1 flow", 1, 1, true, out()),
-        ("1 flow, dec_ttl", 1, 1, true, ttl()),
-        ("8 flows, runs of 4", 8, 4, true, out()),
-        ("1k flows", 1000, 1, true, out()),
-        ("10k flows", 10_000, 1, true, out()),
-        ("10k flows, one wildcarded entry", 10_000, 1, false, out()),
-        ("100k flows", 100_000, 1, true, out()),
-        ("1M flows", 1_000_000, 1, true, out()),
+        ("1 flow", 1, 1, Rules::Exact, 1, out()),
+        ("1 flow, dec_ttl", 1, 1, Rules::Exact, 1, ttl()),
+        ("8 flows, runs of 4", 8, 4, Rules::Exact, 1, out()),
+        ("1k flows", 1000, 1, Rules::Exact, 1, out()),
+        ("10k flows", 10_000, 1, Rules::Exact, 1, out()),
+        ("10k flows, one wildcarded entry", 10_000, 1, Rules::Any, 1, out()),
+        ("100k flows", 100_000, 1, Rules::Exact, 1, out()),
+        ("1M flows", 1_000_000, 1, Rules::Exact, 1, out()),
+        ("16M flows, 16 masks", 16_000_000, 1, Rules::Masks, 16, out()),
+        ("16M flows, 128 masks", 16_000_000, 1, Rules::Masks, 128, out()),
     ];
-    for (name, flows, run_len, exact, actions) in cases {
+    for (name, flows, run_len, rules, masks, actions) in cases {
         if name.contains(&only) {
-            run(name, Traffic { flows, run: run_len }, exact, actions, seconds);
+            let traffic = Traffic {
+                flows,
+                run: run_len,
+                masks,
+            };
+            run(name, traffic, rules, actions, seconds);
         }
     }
 }

@@ -27,6 +27,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 mod find;
+mod masks;
 
 pub(crate) use find::{Level, Moment, NO_BODY};
 
@@ -186,6 +187,9 @@ impl Cache {
             // The chunk, if it is new, is the last one and stays with nothing in it until it is used.
             self.store.free(slot);
             return None;
+        }
+        if let Some(c) = compact {
+            self.tuples.entered(tuple, c);
         }
         let (watch, stamp) = self.enter(tuple, t).unwrap_or_default();
         let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
@@ -411,6 +415,9 @@ impl Cache {
             },
         };
         if self.table.remove(hash, slot) {
+            if !self.wide.contains_key(&slot) {
+                self.tuples.left(n, &e.key());
+            }
             self.doomed.push(slot);
         }
     }

@@ -4,6 +4,7 @@
 //! operating system, so that a sender who knows the code still cannot choose packets that collide. Not a cryptographic hash:
 //! a sender who could observe single lookups' times for long might learn something.
 
+use heddle_sys::nh::Lanes;
 use std::hash::{BuildHasher, RandomState};
 
 /// A per-start random key.
@@ -25,6 +26,12 @@ impl HashKey {
             mul: state.hash_one(2_u64) | 1,
             lanes: std::array::from_fn(|i| std::array::from_fn(|j| state.hash_one((i, j)))),
         }
+    }
+    /// Random numbers for the filters' hash.
+    pub(crate) fn random_lanes() -> Lanes {
+        let state = RandomState::new();
+        #[allow(clippy::cast_possible_truncation)] // half of a random word
+        Lanes(std::array::from_fn(|i| state.hash_one(i) as u32))
     }
     /// Hash of a key's eight words, of which the last two are left out unless `long`. Equal words under different seeds have unrelated hashes.
     #[inline(always)]

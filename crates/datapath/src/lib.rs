@@ -17,6 +17,7 @@ mod counters;
 pub mod drops;
 mod entry;
 mod exec;
+mod filter;
 pub mod format;
 mod generations;
 pub mod handle;

@@ -7,7 +7,9 @@
 //! mask would be one too many is stored under a mask that is there and contains it, or else under the full mask, which is right, just
 //! narrower.
 
-use crate::compact::CompactMask;
+use crate::compact::{CompactKey, CompactMask};
+use crate::filter::{CHUNK, Filters};
+use crate::hash::HashKey;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
 
@@ -103,6 +105,8 @@ pub(crate) struct Tuples {
     held: Vec<Option<Held>>,
     /// The compact form of each, one line each, for comparisons.
     compact: Vec<CompactMask>,
+    /// Of the masks of ordinary packets.
+    filters: Filters,
     free: Vec<u32>,
     ports: Vec<Option<Box<PortList>>>,
     /// The last mask that was asked for and was there.
@@ -124,6 +128,7 @@ impl Tuples {
             full_hash: fold(&full),
             held: Vec::new(),
             compact: Vec::new(),
+            filters: Filters::new(HashKey::random_lanes()),
             free: Vec::new(),
             ports: Vec::new(),
             last: 0,
@@ -144,6 +149,27 @@ impl Tuples {
         match self.ports.get(port as usize) {
             Some(Some(p)) => &p.lists[family as usize],
             _ => &[],
+        }
+    }
+    /// Which of these masks, at most [`CHUNK`] of a list, may have an entry for an ordinary packet: a bit each.
+    #[inline]
+    pub(crate) fn maybe(&self, key: &CompactKey, list: &[Use]) -> u32 {
+        debug_assert!(list.len() <= CHUNK);
+        let masks = list
+            .iter()
+            .filter_map(|u| Some((u.tuple, self.compact(u.tuple)?)));
+        self.filters.maybe(key, masks)
+    }
+    /// The table has an entry of an ordinary packet under this mask.
+    pub(crate) fn entered(&mut self, tuple: u32, key: &CompactKey) {
+        if let Some(mask) = self.compact.get(tuple as usize) {
+            self.filters.add(tuple, mask, key);
+        }
+    }
+    /// The table has it no longer.
+    pub(crate) fn left(&mut self, tuple: u32, key: &CompactKey) {
+        if let Some(mask) = self.compact.get(tuple as usize) {
+            self.filters.remove(tuple, mask, key);
         }
     }
     /// Counts a hit of the mask at this place of a list.
@@ -210,6 +236,9 @@ impl Tuples {
                 u32::try_from(self.held.len() - 1).expect("ports and masks per port are bounded")
             }
         };
+        if family != Family::Wide {
+            self.filters.open(n);
+        }
         (n, true)
     }
     /// A port has one more entry under a mask. Returns whether the mask is new in its list.
@@ -268,6 +297,7 @@ impl Tuples {
             return false;
         }
         *slot = None;
+        self.filters.close(tuple);
         self.free.push(tuple);
         true
     }

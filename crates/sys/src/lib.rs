@@ -24,6 +24,7 @@ pub mod memory;
 pub mod mmap;
 mod netlink;
 pub mod netns;
+pub mod nh;
 pub mod packet_ring;
 pub mod packet_socket;
 mod patience;

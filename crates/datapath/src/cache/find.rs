@@ -1,9 +1,10 @@
 //! Looking up a burst.
 //!
 //! Each stage does one thing for all runs and asks for the memory that the next stage reads: hash and bucket, candidates' entries,
-//! comparison. What is done with an entry that is right and found in the usual way is done at once, while it is at hand. Runs that L1 does not answer go through their port's masks in groups, so that a few runs with many masks overlap their cache
-//! misses as well as many runs with few masks do.
+//! comparison. What is done with an entry that is right and found in the usual way is done at once, while it is at hand. Runs that L1 does not
+//! answer go through their port's masks: a filter for each mask says of most of them that they have nothing, the others' cache misses overlap.
 
+use super::masks::Probe;
 use super::{Cache, NO_SLOT, is_current};
 use crate::compact::{CompactKey, CompactMask};
 use crate::entry::Entry;
@@ -48,7 +49,7 @@ pub(crate) struct Found {
     how: How,
     /// Ways of the bucket that may be meant besides the one of `slot`, a bit each.
     more: u8,
-    hash: u64,
+    pub(super) hash: u64,
 }
 
 /// No program.
@@ -122,16 +123,12 @@ struct Guessed {
 
 /// Masks of extraordinary packets up to which L1 is left out.
 const WIDE_FEW: usize = 4;
-/// Masks probed side by side for one run, at most.
-const GROUP: usize = 8;
-/// ... and for all runs together, where there are few.
-const IN_FLIGHT: usize = 16;
-
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
-    found: Vec<Found>,
-    todo: Vec<u16>,
-    hashes: Vec<[u64; GROUP]>,
+    pub(super) found: Vec<Found>,
+    /// Runs that the exact matches have nothing for.
+    pub(super) todo: Vec<u16>,
+    pub(super) probes: Vec<Probe>,
 }
 
 /// The family of a packet with this key.
@@ -307,7 +304,7 @@ impl Cache {
         }
     }
     #[inline]
-    fn fetch(&self, slot: u32) {
+    pub(super) fn fetch(&self, slot: u32) {
         if let Some(e) = self.store.get(slot) {
             simd::prefetch(e);
             simd::prefetch_write(e.hot());
@@ -375,98 +372,8 @@ impl Cache {
     }
     /// Whether the entry in `slot` is this ordinary packet's.
     #[inline]
-    fn is(&self, slot: u32, key: &CompactKey) -> bool {
+    pub(super) fn is(&self, slot: u32, key: &CompactKey) -> bool {
         meant(&self.store, &self.tuples, slot, key).is_some()
-    }
-
-    /// Goes through the masks for the runs that are left.
-    fn find_wildcarded(&mut self, parsed: &Parsed, s: &mut Scratch) {
-        s.hashes.clear();
-        s.hashes.resize(s.found.len(), [0; GROUP]);
-        let mut at = 0;
-        while !s.todo.is_empty() {
-            let group = (IN_FLIGHT / s.todo.len()).clamp(1, GROUP);
-            for &r in &s.todo {
-                let Some(key) = parsed.key(r.into()) else { continue };
-                let list = self.tuples.list(key.in_port(), family(Some(key)));
-                let masks = list.iter().skip(at).take(group);
-                for (h, u) in s.hashes[usize::from(r)].iter_mut().zip(masks) {
-                    if let Some(mask) = self.tuples.compact(u.tuple) {
-                        *h = mask.hash(key, &self.key, u.tuple);
-                        self.table.prefetch(*h);
-                    }
-                }
-            }
-            if s.todo.len() > 1 || group > 1 {
-                for &r in &s.todo {
-                    let Some(key) = parsed.key(r.into()) else { continue };
-                    let n = self.tuples.list(key.in_port(), family(Some(key))).len();
-                    for h in s.hashes[usize::from(r)]
-                        .iter()
-                        .take(group.min(n.saturating_sub(at)))
-                    {
-                        if let Some(c) = self.table.candidates(*h) {
-                            c.for_each(|slot| self.fetch(slot));
-                        }
-                    }
-                }
-            }
-            let (found, hashes) = (&mut s.found, &s.hashes);
-            s.todo.retain(|&r| {
-                let Some(key) = parsed.key(r.into()) else {
-                    return false;
-                };
-                let (port, family) = (key.in_port(), family(Some(key)));
-                let n = self.tuples.list(port, family).len();
-                let f = &mut found[usize::from(r)];
-                for (i, h) in (at..n).zip(&hashes[usize::from(r)][..group]) {
-                    self.probes += 1;
-                    let hit = self
-                        .table
-                        .candidates(*h)
-                        .and_then(|mut c| c.find(|slot| self.is(*slot, key)));
-                    if let Some(slot) = hit {
-                        (f.slot, f.level) = (slot, Level::L2);
-                        self.tuples.hit(port, family, i, 1);
-                        self.l1.insert(f.hash, slot);
-                        return false;
-                    }
-                }
-                at + group < n
-            });
-            at += group;
-        }
-    }
-
-    /// Looks one ordinary packet's key up that was not found, among what was stored since, in the same burst.
-    pub(crate) fn find_fresh(&mut self, key: &CompactKey) -> Option<u32> {
-        let masks = self.tuples.list(key.in_port(), family(Some(key))).len();
-        if masks < self.fresh.len() {
-            return self.find_one(key);
-        }
-        self.fresh.iter().copied().find(|slot| self.is(*slot, key))
-    }
-
-    /// Looks one ordinary packet's key up, in L2 only.
-    pub(crate) fn find_one(&mut self, key: &CompactKey) -> Option<u32> {
-        let (port, family) = (key.in_port(), family(Some(key)));
-        for i in 0..self.tuples.list(port, family).len() {
-            let tuple = self.tuples.list(port, family)[i].tuple;
-            let Some(mask) = self.tuples.compact(tuple) else {
-                continue;
-            };
-            let hash = mask.hash(key, &self.key, tuple);
-            self.probes += 1;
-            let found = self
-                .table
-                .candidates(hash)
-                .and_then(|mut c| c.find(|slot| self.is(*slot, key)));
-            if found.is_some() {
-                self.tuples.hit(port, family, i, 1);
-                return found;
-            }
-        }
-        None
     }
 
     // -- extraordinary packets

@@ -47,6 +47,11 @@ impl CompactMask {
         bits.0[2] &= u64::MAX >> 8;
         bits
     }
+    /// Any bits, for tests.
+    #[cfg(test)]
+    pub(crate) fn from_key(key: &CompactKey) -> Self {
+        Self(key.0)
+    }
     /// The bits of this mask in which two keys are equal.
     pub(crate) fn agreeing(&self, a: &CompactKey, b: &CompactKey) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & !(a.0[i] ^ b.0[i])))

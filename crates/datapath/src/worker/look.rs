@@ -1,0 +1,101 @@
+//! How often a queue is looked at in vain whose every look is a system call.
+//!
+//! A worker asks each of its queues in each round. For a ring that is a load; for a tap it is a thousand cycles, which with a burst from another
+//! queue in each round is a sixth of the worker's time, and more with more taps. So a queue that was empty is left out for a while, twice as long each time, as long as **others
+//! have packets**: a worker without any asks all. The bounds: looks in vain take at most about an eighth of the time together, and nobody waits longer than
+//! [`LONGEST`] for his first packet to be seen.
+//!
+//! Pure: the caller brings the time.
+
+/// Cycles that a queue is left out at most: some 100 us.
+const LONGEST: u64 = 1 << 18;
+/// A look may take one part in this many times the number of queues ...
+const PART: u64 = 8;
+/// ... which are taken for these many, if they are fewer.
+const FEW: u64 = 4;
+
+/// One queue's account.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    not_before: u64,
+    /// What a look cost is multiplied by two to this power.
+    vain: u32,
+}
+
+impl Look {
+    /// Whether it is left out at time `now`, if others have packets.
+    #[inline]
+    pub(super) fn waits(&self, now: u64) -> bool {
+        now < self.not_before
+    }
+    /// There were packets.
+    #[inline]
+    pub(super) fn found(&mut self) {
+        *self = Self::default();
+    }
+    /// A look that ended at `now` found nothing and took `cycles`; the worker has so many queues.
+    pub(super) fn in_vain(&mut self, cycles: u64, now: u64, queues: usize) {
+        let most = PART * (queues as u64).max(FEW);
+        self.vain = (self.vain + 1).min(u64::BITS / 2);
+        let times = (1 << self.vain).min(most);
+        self.not_before = now + cycles.saturating_mul(times).min(LONGEST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker with other work: rounds of `round` cycles, in which each of `queues` queues is looked at for `look` cycles unless it waits. Returns the share
+    /// of looks in all of the time, and the longest time between two looks at one queue.
+    fn run(queues: usize, look: u64, round: u64) -> (f64, u64) {
+        let mut looks: Vec<(Look, u64)> = (0..queues).map(|_| (Look::default(), 0)).collect();
+        let (mut now, mut spent, mut longest) = (0, 0, 0);
+        while now < 100_000_000 {
+            now += round;
+            for (l, last) in &mut looks {
+                if !l.waits(now) {
+                    now += look;
+                    spent += look;
+                    longest = longest.max(now - *last);
+                    *last = now;
+                    l.in_vain(look, now, queues);
+                }
+            }
+        }
+        #[allow(clippy::cast_precision_loss)]
+        (spent as f64 / now as f64, longest)
+    }
+
+    #[test]
+    fn looks_take_an_eighth_of_the_time_and_none_is_long_in_coming() {
+        let (share, longest) = run(1, 1000, 6000);
+        assert!(share < 0.04, "{share}");
+        assert!(longest < 45_000, "{longest}");
+        for queues in [4, 16, 32] {
+            let (share, longest) = run(queues, 1000, 6000);
+            assert!(share < 0.13, "{queues} queues: {share}");
+            assert!(longest <= LONGEST + 6000 + 1000 * queues as u64, "{longest}");
+        }
+        // Where so many are left out as long as may be, they take what they take.
+        let (_, longest) = run(200, 1000, 6000);
+        assert!(longest <= LONGEST + 6000 + 200_000, "{longest}");
+    }
+
+    #[test]
+    fn a_queue_that_has_packets_is_looked_at_in_each_round() {
+        let mut l = Look::default();
+        assert!(!l.waits(0));
+        for _ in 0..100 {
+            l.in_vain(1000, 1, 1);
+        }
+        assert!(l.waits(30_000) && !l.waits(40_000));
+        l.found();
+        assert!(!l.waits(1));
+        // The first look in vain after packets costs little time, a thread that was put aside in one no more than the bound.
+        l.in_vain(1000, 1, 1);
+        assert!(l.waits(2000) && !l.waits(2001));
+        l.in_vain(u64::MAX, 1, 1);
+        assert!(l.waits(LONGEST) && !l.waits(LONGEST + 1));
+    }
+}
