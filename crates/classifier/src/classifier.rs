@@ -140,10 +140,7 @@ impl<T> Classifier<T> {
             data,
         });
         let view = self.view.get();
-        let known = writer.known.entry(matches.mask.clone()).or_insert_with(|| Known {
-            subtable: Arc::new(Subtable::new(matches.mask.clone(), self.seed)),
-            priorities: BTreeMap::new(),
-        });
+        let known = self.known(&mut writer, &matches.mask);
         let max = known.priorities.keys().next_back().copied();
         *known.priorities.entry(priority).or_default() += 1;
         let wide = known.subtable.wide(&entry.values);
@@ -159,6 +156,19 @@ impl<T> Classifier<T> {
             self.publish(&writer, &view.tracked);
         }
         entry
+    }
+
+    /// What writers know of the rules with this mask, of which there may be none so far.
+    fn known<'w>(&self, writer: &'w mut Writer<T>, mask: &Arc<MiniMask>) -> &'w mut Known<T> {
+        writer.known.entry(mask.clone()).or_insert_with(|| Known {
+            subtable: Arc::new(Subtable::new(mask.clone(), self.seed)),
+            priorities: BTreeMap::new(),
+        })
+    }
+
+    /// Makes room for `n` more rules with this mask. If they do not come, the room goes with the next [`Classifier::purge`] of any rule.
+    pub fn reserve(&self, mask: &Arc<MiniMask>, n: usize) {
+        self.known(&mut self.writer(), mask).subtable.reserve(n);
     }
 
     /// Makes a view of what writers know.

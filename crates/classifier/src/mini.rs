@@ -138,23 +138,28 @@ impl MiniMatch {
     pub fn matches(&self, key: &FlowKey) -> bool {
         self.mask.matches(key, &self.values)
     }
+    /// What it asks for in one word: which bits, and their values.
+    fn word(&self, index: u8) -> (u64, u64) {
+        let words = self.mask.words();
+        let at = words.binary_search_by_key(&index, |(i, _)| *i).ok();
+        at.map_or((0, 0), |at| (words[at].1, self.values[at]))
+    }
+    fn each(&self) -> impl Iterator<Item = (u8, u64, u64)> + '_ {
+        let words = self.mask.words().iter().zip(&*self.values);
+        words.map(|((i, m), v)| (*i, *m, *v))
+    }
     /// Whether everything that matches `self` also matches `loose` (OpenFlow's non-strict comparison).
     pub fn within(&self, loose: &MiniMatch) -> bool {
-        let (mask, m) = (self.mask.expand(), self.expand());
-        loose
-            .mask
-            .words()
-            .iter()
-            .zip(&*loose.values)
-            .all(|((i, lm), lv)| {
-                let i = usize::from(*i);
-                mask.words()[i] & lm == *lm && m.key.words()[i] & lm == *lv
-            })
+        loose.each().all(|(i, loose_mask, loose_value)| {
+            let (mask, value) = self.word(i);
+            mask & loose_mask == loose_mask && value & loose_mask == loose_value
+        })
     }
     /// Whether some packet could match both.
     pub fn overlaps(&self, other: &MiniMatch) -> bool {
-        let (a, b) = (self.expand(), other.expand());
-        (0..N_WORDS)
-            .all(|i| (a.key.words()[i] ^ b.key.words()[i]) & a.mask.words()[i] & b.mask.words()[i] == 0)
+        self.each().all(|(i, mask, value)| {
+            let (other_mask, other_value) = other.word(i);
+            (value ^ other_value) & mask & other_mask == 0
+        })
     }
 }

@@ -38,7 +38,16 @@ fn tag(hash: u64) -> u32 {
 impl<T> Slots<T> {
     /// A table that has room for `n` rules and as many again.
     pub(crate) fn for_rules(n: usize) -> Self {
-        let n = ((n + 1) * 2).next_power_of_two().max(4);
+        Self::of_places((n + 1) * 2)
+    }
+
+    /// A table that has room for `n` rules.
+    pub(crate) fn with_room(n: usize) -> Self {
+        Self::of_places(n * 4 / 3 + 1)
+    }
+
+    fn of_places(n: usize) -> Self {
+        let n = n.next_power_of_two().max(4);
         Self {
             tags: (0..n).map(|_| AtomicU32::new(FREE)).collect(),
             rules: (0..n).map(|_| OnceArc::empty()).collect(),
@@ -72,15 +81,15 @@ impl<T> Slots<T> {
         })
     }
 
-    /// Whether one more rule has room.
-    pub(crate) fn has_room(&self) -> bool {
-        (self.taken.load(Relaxed) as usize + 1) * 4 <= self.tags.len() * 3
+    /// Whether `n` more rules have room.
+    pub(crate) fn has_room(&self, n: usize) -> bool {
+        (self.taken.load(Relaxed) as usize + n) * 4 <= self.tags.len() * 3
     }
 
-    /// Whether much of it is dead, of a table that has `n` rules: the dead hold memory.
+    /// Whether much of it is dead, of a table that has `n` rules (the dead hold memory), or never was of any use.
     pub(crate) fn is_sparse(&self, n: usize) -> bool {
         let dead = (self.taken.load(Relaxed) as usize).saturating_sub(n);
-        dead > 16 && dead * 2 > n
+        dead > 16 && dead * 2 > n || self.tags.len() > 64 + n * 8
     }
 
     /// Adds a rule. There is room. Returns whether there are so many dead places on the way that a new table is worth its while.
@@ -160,7 +169,7 @@ mod tests {
             let mut slots = Slots::for_rules(0);
             let mut list: Vec<Arc<Entry<u64>>> = Vec::new();
             for (n, add, rebuild) in ops {
-                if rebuild || !slots.has_room() {
+                if rebuild || !slots.has_room(1) {
                     let new = Slots::for_rules(list.len());
                     slots.iter().for_each(|e| _ = new.insert(hash(e.data), e));
                     slots = new;
@@ -191,7 +200,7 @@ mod tests {
         } {
             let mut slots = Slots::<u64>::for_rules(0);
             for i in 0..n {
-                if !slots.has_room() {
+                if !slots.has_room(1) {
                     slots = Slots::for_rules(i);
                     slots.taken.store(u32::try_from(i).unwrap(), Relaxed);
                 }

@@ -236,14 +236,21 @@ impl<T> Subtable<T> {
         if let Some(p) = &self.ports {
             p.trie.insert(&[ports(wide)], p.len);
         }
-        if !self.shape.load().slots.has_room() {
-            self.rebuild_slots();
+        if !self.shape.load().slots.has_room(1) {
+            self.rebuild_slots(Slots::for_rules(self.len()));
         }
         let hash = self.hash(&entry.values);
         let worn = self.shape.load().slots.insert(hash, entry);
         self.len.fetch_add(1, Ordering::Relaxed);
         if worn {
-            self.rebuild_slots();
+            self.rebuild_slots(Slots::for_rules(self.len()));
+        }
+    }
+
+    /// Makes room for so many more entries.
+    pub(crate) fn reserve(&self, n: usize) {
+        if !self.shape.load().slots.has_room(n) {
+            self.rebuild_slots(Slots::with_room(self.len() + n));
         }
     }
 
@@ -269,7 +276,7 @@ impl<T> Subtable<T> {
     pub(crate) fn tidy(&self) {
         let sparse = self.shape.load().slots.is_sparse(self.len());
         if sparse {
-            self.rebuild_slots();
+            self.rebuild_slots(Slots::for_rules(self.len()));
             for n in 0..self.stages.len().saturating_sub(1) {
                 self.rebuild_index(n);
             }
@@ -292,9 +299,9 @@ impl<T> Subtable<T> {
         });
     }
 
-    fn rebuild_slots(&self) {
+    /// Moves all entries to these slots.
+    fn rebuild_slots(&self, slots: Slots<T>) {
         let shape = self.shape.get();
-        let slots = Slots::for_rules(self.len());
         for e in shape.slots.iter() {
             slots.insert(self.hash(&e.values), e);
         }

@@ -75,6 +75,22 @@ fn mixed(key: &FlowKey, other: &FlowKey, wc: &FlowMask) -> FlowKey {
 }
 
 proptest! {
+    /// As the wide forms say.
+    #[test]
+    fn compact_matches_compare_as_wide_ones(a in arb_match(), b in arb_match(), key in arb_key()) {
+        let (x, y) = (MiniMatch::new(&a), MiniMatch::new(&b));
+        let wide = |f: fn(u64, u64, u64, u64) -> bool| {
+            let masks = a.mask.words().iter().zip(b.mask.words());
+            let keys = a.key.words().iter().zip(b.key.words());
+            masks.zip(keys).all(|((m, n), (k, l))| f(*m, *n, *k, *l))
+        };
+        prop_assert_eq!(x.within(&y), wide(|m, n, k, l| m & n == n && k & n == l));
+        prop_assert_eq!(x.overlaps(&y), wide(|m, n, k, l| (k ^ l) & m & n == 0));
+        if x.matches(&key) && y.matches(&key) {
+            prop_assert!(x.overlaps(&y) && y.overlaps(&x));
+        }
+    }
+
     /// At every version, the classifier answers what the list answers; and any key that agrees with the looked-up
     /// key in the wildcards gets the same answer.
     #[test]
@@ -84,6 +100,7 @@ proptest! {
         purge_at in 0u64..60,
         fields in prop::collection::vec(prop::sample::select(PrefixField::all().collect::<Vec<_>>()), 0..4),
         fields_at in 0usize..60,
+        (reserve_at, room) in (0usize..60, 0usize..100),
     ) {
         let cls = Classifier::new();
         let mut list: Vec<Rule<usize>> = Vec::new();
@@ -93,6 +110,9 @@ proptest! {
                 cls.set_prefixes(&fields);
             }
             let (version, mini) = (n as u64 + 1, cls.share(MiniMatch::new(m)));
+            if n == reserve_at {
+                cls.reserve(&mini.mask, room);
+            }
             // One rule at most for a match and priority, as OpenFlow has it.
             let old = list.iter().position(|r| {
                 r.matches == mini && r.priority == *priority && r.removed == u64::MAX

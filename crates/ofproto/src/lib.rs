@@ -5,6 +5,7 @@
 //! thread. They share only what [`model`] defines: an immutable [`model::World`] that is replaced as a whole
 //! when configuration changes, and concurrent tables of rules with versions.
 
+mod aside;
 pub mod bridge;
 pub mod conn;
 pub mod coverage;

@@ -2,6 +2,7 @@
 //!
 //! **Order of locks.** `bridges`, then one bridge's state. A bridge calls [`Ofproto::publish`] with none held.
 
+use crate::aside::SlowMutex;
 use crate::bridge::{Bridge, BridgeConfig, Event, PortTarget};
 use crate::mac::MacTable;
 use crate::model::{ByNumber, World};
@@ -33,7 +34,7 @@ pub struct Ofproto {
     pipeline: Arc<Pipeline>,
     datapath: OnceLock<Arc<Datapath>>,
     clock: Arc<Clock>,
-    bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
+    bridges: SlowMutex<BTreeMap<String, Arc<Bridge>>>,
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
     expired_ms: AtomicU64,
@@ -61,7 +62,7 @@ impl Ofproto {
             pipeline: Arc::new(Pipeline::new(Arc::default())),
             datapath: OnceLock::new(),
             clock,
-            bridges: Mutex::new(BTreeMap::new()),
+            bridges: SlowMutex::new(BTreeMap::new()),
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
             expired_ms: AtomicU64::new(0),

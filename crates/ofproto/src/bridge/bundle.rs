@@ -6,16 +6,22 @@
 
 use super::change::Change;
 use super::packet_out::Prepared;
-use super::{Bridge, Origin};
+use super::{Addition, Bridge, Origin};
+use heddle_classifier::MiniMask;
 use heddle_openflow::message::{BUNDLE_ATOMIC, Message, PortMod};
 use heddle_openflow::{ErrorKind, Version};
+use std::collections::HashMap;
+use std::sync::Arc;
 
-/// One message of a bundle.
-pub struct BundleEntry<M> {
-    /// The transaction id of the message that carried it.
-    pub xid: u32,
-    /// The message, or how to get it.
-    pub message: M,
+/// Fewer flows under one mask are not worth making room for beforehand.
+const MANY: usize = 1024;
+
+/// One message of a bundle that is committed.
+pub enum Bundled {
+    /// A flow mod that was prepared.
+    Addition(Addition),
+    /// Any other.
+    Message(Box<Message>),
 }
 
 /// Which entry of a bundle failed, and how.
@@ -46,23 +52,39 @@ impl Bridge {
         }
     }
 
-    /// Carries out a bundle; `read` gives an entry's message.
+    /// Makes room for flows that are to be added, so that tables need not grow while that is done.
+    pub(crate) fn make_ready<'a>(&self, additions: impl Iterator<Item = &'a Addition>) {
+        let mut places: HashMap<(u8, *const MiniMask), (&Arc<MiniMask>, usize)> = HashMap::new();
+        for a in additions {
+            let (table, mask) = a.place();
+            places.entry((table, Arc::as_ptr(mask))).or_insert((mask, 0)).1 += 1;
+        }
+        for ((table, _), (mask, n)) in places {
+            if let Some(t) = self.tables.get(usize::from(table)).filter(|_| n >= MANY) {
+                t.rules.reserve(mask, n);
+            }
+        }
+    }
+
+    /// Carries out a bundle of messages, which come with their transaction ids.
     ///
     /// # Errors
     /// The first entry that failed; no flow has changed then.
-    pub fn commit_bundle<M>(
+    pub fn commit_bundle(
         &self,
         version: Version,
         peer: u64,
         flags: u16,
-        entries: &[BundleEntry<M>],
-        read: impl Fn(&M) -> Result<Message, ErrorKind>,
+        entries: impl IntoIterator<Item = (u32, Result<Bundled, ErrorKind>)>,
     ) -> Result<(), BundleFailed> {
         let later = self.change(None, |c| {
             let mut later = Vec::new();
-            for (index, e) in entries.iter().enumerate() {
-                c.origin = Some(Origin { peer, xid: e.xid });
-                let done = read(&e.message).and_then(|m| c.bundled(version, flags, &m));
+            for (index, (xid, message)) in entries.into_iter().enumerate() {
+                c.origin = Some(Origin { peer, xid });
+                let done = message.and_then(|m| match m {
+                    Bundled::Addition(new) => c.add_prepared(new).map(|()| None),
+                    Bundled::Message(m) => c.bundled(version, flags, &m),
+                });
                 later.extend(done.map_err(|kind| BundleFailed { index, kind })?);
             }
             Ok(later)

@@ -4,6 +4,10 @@ use super::{Bridge, Linked};
 use crate::model::Rule;
 use heddle_openflow::message::FlowRemovedReason;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How long a change of rules may keep time waiting.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What a tick found to do.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -38,8 +42,12 @@ pub(super) fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
 }
 
 impl Bridge {
-    /// Expires rules and addresses. Called by a control thread a few times a second.
+    /// Expires rules and addresses. Called by a control thread a few times a second. Does nothing while somebody changes very many rules.
     pub fn tick(&self) -> Ticked {
+        if !self.order.is_free_within(PATIENCE) {
+            // The other bridges' time passes, too.
+            return Ticked::default();
+        }
         let now = self.now_ms();
         self.settle();
         self.purge_rules();

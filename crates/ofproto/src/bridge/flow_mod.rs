@@ -4,7 +4,7 @@
 //! addition always zeroes the counters of the flow that it replaces, and a modification that finds nothing adds.
 
 use super::change::Change;
-use super::select::{Select, compact};
+use super::select::Select;
 use super::{Bridge, Linked, Origin};
 use crate::model::{LazyStats, N_TABLES, Rule};
 use heddle_classifier::MiniMatch;
@@ -145,55 +145,6 @@ impl Change<'_> {
         }
     }
 
-    fn add(&mut self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
-        let table = if fm.table_id == 0xff {
-            if version != Version::V10 {
-                return Err(ErrorKind::FlowModFailedBadTableId);
-            }
-            0
-        } else {
-            fm.table_id
-        };
-        check_goto(&fm.instructions, table)?;
-        self.bridge.check_instruction_references(&fm.instructions)?;
-        let matches = compact(&fm.match_);
-        self.check_options(&matches, &fm.instructions)?;
-        let old = self.find(table, &matches, i32::from(fm.priority));
-        if old.is_none() {
-            if fm.flags.contains(FlowModFlags::CHECK_OVERLAP) && self.overlaps(table, fm.priority, &matches) {
-                return Err(ErrorKind::FlowModFailedOverlap);
-            }
-            self.make_room(table)?;
-        }
-        let now = self.bridge.now_ms();
-        let reset = fm.flags.contains(FlowModFlags::RESET_COUNTS) || version <= Version::V11;
-        let rule = Rule {
-            table,
-            priority: fm.priority,
-            matches,
-            cookie: fm.new_cookie,
-            idle_timeout: fm.idle_timeout.into(),
-            hard_timeout: fm.hard_timeout.into(),
-            importance: fm.importance,
-            flags: fm.flags.bits(),
-            instructions: self.state.interned.share(&fm.instructions),
-            created_ms: now,
-            modified_ms: now.into(),
-            born: self.version,
-            hidden: false,
-            stats: old
-                .as_ref()
-                .map_or_else(LazyStats::default, |e| e.data.heir(reset)),
-        };
-        if let Some(old) = &old {
-            self.unlink(old);
-        }
-        let new = self.link(rule, i32::from(fm.priority));
-        self.report(FlowEvent::Added, new.data.clone(), old.map(|e| e.data.clone()));
-        self.table_status(table);
-        Ok(())
-    }
-
     pub(super) fn modify(&mut self, version: Version, fm: &FlowMod, strict: bool) -> Result<(), ErrorKind> {
         let found = Select::new(fm, strict, false).run(self.bridge, self.version);
         if found.is_empty() {
@@ -245,20 +196,10 @@ impl Change<'_> {
         }
         Ok(())
     }
-
-    fn overlaps(&self, table: u8, priority: u16, matches: &MiniMatch) -> bool {
-        let mut found = false;
-        self.bridge.tables[usize::from(table)]
-            .rules
-            .for_each(self.version, |e| {
-                found |= e.priority == i32::from(priority) && e.data.matches.overlaps(matches);
-            });
-        found
-    }
 }
 
 /// Goto only goes on (OpenFlow 1.5 §5.5), to a table that exists.
-fn check_goto(instructions: &InstructionSet, table: u8) -> Result<(), ErrorKind> {
+pub(super) fn check_goto(instructions: &InstructionSet, table: u8) -> Result<(), ErrorKind> {
     match instructions.goto() {
         Some(t) if t <= table || usize::from(t) >= N_TABLES => Err(ErrorKind::BadInstructionBadTableId),
         _ => Ok(()),

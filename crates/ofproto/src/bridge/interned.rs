@@ -19,13 +19,23 @@ pub(super) struct Interned(Vec<Option<Arc<InstructionSet>>>);
 impl Interned {
     /// The set that is there already, or a copy of this one.
     pub(super) fn share(&mut self, set: &InstructionSet) -> Arc<InstructionSet> {
-        self.0.resize(PLACES, None);
-        #[allow(clippy::cast_possible_truncation)] // some of its bits
-        let at = rough_hash(set) as usize % PLACES;
-        match &mut self.0[at] {
+        match self.place(set) {
             Some(known) if **known == *set => known.clone(),
             place => place.insert(Arc::new(set.clone())).clone(),
         }
+    }
+    /// The set that is there already, or this one.
+    pub(super) fn adopt(&mut self, set: Arc<InstructionSet>) -> Arc<InstructionSet> {
+        match self.place(&set) {
+            Some(known) if Arc::ptr_eq(known, &set) || **known == *set => known.clone(),
+            place => place.insert(set).clone(),
+        }
+    }
+    fn place(&mut self, set: &InstructionSet) -> &mut Option<Arc<InstructionSet>> {
+        self.0.resize(PLACES, None);
+        #[allow(clippy::cast_possible_truncation)] // some of its bits
+        let at = rough_hash(set) as usize % PLACES;
+        &mut self.0[at]
     }
 }
 
@@ -82,5 +92,9 @@ mod tests {
         assert!(interned.0.len() <= PLACES);
         let (a, b) = (interned.share(&set(1)), interned.share(&set(1)));
         assert!(Arc::ptr_eq(&a, &b) && a == first);
+        let adopted = interned.adopt(Arc::new(set(1)));
+        assert!(Arc::ptr_eq(&a, &adopted));
+        let new = Arc::new(set(10_001));
+        assert!(Arc::ptr_eq(&new, &interned.adopt(new.clone())));
     }
 }

@@ -9,6 +9,7 @@
 //!
 //! **Costs.** A strict flow mod is a hash lookup; a loose one looks at every rule of its tables.
 
+mod addition;
 mod bundle;
 mod change;
 mod config;
@@ -41,7 +42,9 @@ mod tests;
 #[cfg(test)]
 mod under_way;
 
-pub use bundle::{BundleEntry, BundleFailed};
+pub use addition::Addition;
+pub(crate) use addition::Shared;
+pub use bundle::{BundleFailed, Bundled};
 pub use config::{
     BridgeConfig, BundleConfig, FailMode, MAX_TRACKED, MirrorConfig, MirrorTarget, PortConfig, PortTarget,
     PrefixField, TableConfig,
@@ -51,6 +54,7 @@ pub(crate) use learn::Learned;
 pub use monitor::Monitor;
 pub(crate) use stats::FlowDump;
 
+use crate::aside::SlowMutex;
 use crate::features::Features;
 use crate::group::Group;
 use crate::mac::{MacConfig, MacTable};
@@ -148,9 +152,9 @@ pub struct Bridge {
     /// See [`BridgeView`](crate::model::BridgeView).
     pub(crate) purged: Arc<AtomicU64>,
     pub(crate) of: Weak<Ofproto>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: SlowMutex<State>,
     /// Held from a change of rules until its events are told, so that they are told in order. Before `state`.
-    order: Mutex<()>,
+    order: SlowMutex<()>,
     /// How many flow monitors there are.
     monitors: AtomicUsize,
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
@@ -204,7 +208,7 @@ impl Bridge {
             version: Arc::new(AtomicU64::new(1)),
             purged: Arc::default(),
             of,
-            state: Mutex::new(State {
+            state: SlowMutex::new(State {
                 config,
                 bundles: Vec::new(),
                 ports: BTreeMap::new(),
@@ -219,7 +223,7 @@ impl Bridge {
                 frag_flags: 0,
                 features: Features::default(),
             }),
-            order: Mutex::new(()),
+            order: SlowMutex::default(),
             monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
             options: tlv::Options::default(),

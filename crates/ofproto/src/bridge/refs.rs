@@ -95,7 +95,8 @@ impl Refs {
 
 fn options_used(e: &Linked) -> impl Iterator<Item = u8> {
     let used = super::tlv::options_of(&e.data.matches, &e.data.instructions);
-    (0..64).filter(move |i| used >> i & 1 != 0)
+    let end = u8::try_from(64 - used.leading_zeros()).unwrap_or(64);
+    (0..end).filter(move |i| used >> i & 1 != 0)
 }
 
 fn forget(of: &mut HashMap<u32, Rules>, id: u32, e: &Linked) {

@@ -290,7 +290,7 @@ fn a_limit_counts_the_flows_of_its_cookie() {
             ..flow_mod(FlowModCommand::Add, nw_dst(1, 32), 5, 1)
         },
     ];
-    commit(&l, &bundle(failing)).expect_err("no such table");
+    commit(&l, &failing, false).expect_err("no such table");
     assert!(!learn(5));
     l.bridge.flush_flows();
     assert!((1..=3).all(learn) && !learn(4));
@@ -531,21 +531,26 @@ proptest! {
     }
 }
 
-fn bundle(mods: Vec<FlowMod>) -> Vec<BundleEntry<FlowMod>> {
-    let xids = 1..;
-    xids.zip(mods)
-        .map(|(xid, message)| BundleEntry { xid, message })
-        .collect()
-}
-
-fn commit(l: &Lab, entries: &[BundleEntry<FlowMod>]) -> Result<(), BundleFailed> {
-    l.bridge.commit_bundle(Version::V14, 1, 3, entries, |fm| {
-        Ok(heddle_openflow::Message::FlowMod(Box::new(fm.clone())))
-    })
+/// Commits flow mods as one bundle; with `prepared`, those that can be are prepared.
+fn commit(l: &Lab, mods: &[FlowMod], prepared: bool) -> Result<(), BundleFailed> {
+    let mut shared = Shared::default();
+    let entries = mods.iter().map(|fm| {
+        let new = prepared.then(|| Addition::prepare(Version::V14, fm, &mut shared));
+        Ok(match new.flatten() {
+            Some(new) => Bundled::Addition(new),
+            None => Bundled::Message(Box::new(heddle_openflow::Message::FlowMod(Box::new(fm.clone())))),
+        })
+    });
+    l.bridge.commit_bundle(Version::V14, 1, 3, (1..).zip(entries))
 }
 
 #[test]
 fn a_bundle_takes_effect_as_a_whole_or_not_at_all() {
+    takes_effect_as_a_whole(false);
+    takes_effect_as_a_whole(true);
+}
+
+fn takes_effect_as_a_whole(prepared: bool) {
     let l = lab(secure());
     let m = |n| nw_dst(n, 32);
     let add = |n, port| flow_mod(FlowModCommand::Add, m(n), 7, port);
@@ -564,25 +569,25 @@ fn a_bundle_takes_effect_as_a_whole_or_not_at_all() {
     let mut bad = add(4, 1);
     bad.table_id = 200;
     bad.instructions = InstructionSet(vec![Instruction::Goto(3)]);
-    let failing = bundle(vec![
+    let failing = [
         add(2, 2),
         flow_mod(FlowModCommand::Delete, Match::any(), 0, 0),
         add(1, 9),
         bad,
-    ]);
-    let failed = commit(&l, &failing).expect_err("goto must go on");
+    ];
+    let failed = commit(&l, &failing, prepared).expect_err("goto must go on");
     assert_eq!(failed.index, 3);
     assert_eq!(shown(), was);
     assert_eq!(l.bridge.tables_version(), before, "nothing became visible");
     l.events.0.lock().clear();
     // And the table is whole: what was restored can go, what was added can be added again.
-    let good = bundle(vec![
+    let good = [
         add(2, 2),
         flow_mod(FlowModCommand::Delete, Match::any(), 0, 0),
         add(3, 3),
         flow_mod(FlowModCommand::Modify, Match::any(), 0, 5),
-    ]);
-    commit(&l, &good).expect("carried out");
+    ];
+    commit(&l, &good, prepared).expect("carried out");
     assert_eq!(l.bridge.tables_version(), before + 1, "one step for all");
     let now = shown();
     assert_eq!(now.len(), 1);

@@ -1,13 +1,14 @@
 //! The bundles that one connection has open.
 //!
-//! A message that is added is read and checked at once, so that its error comes at once; what is kept are its bytes, a
-//! fraction of the decoded form, and it is read again when the bundle is committed. A bundle that nobody touches for
+//! A message that is added is read and checked at once, so that its error comes at once. What is kept are its bytes, a
+//! fraction of the decoded form, to be read again when the bundle is committed; a flow mod that only adds a flow is prepared besides. A bundle that nobody touches for
 //! [`Bundles::expire`]'s idle time is forgotten, and what one connection may keep is bounded.
 
 use super::tally::Tally;
-use crate::bridge::{Bridge, BundleEntry};
+use crate::bridge::{Addition, Bridge, Bundled, Shared};
 use heddle_openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version, decode};
+use std::cell::Cell;
 use std::collections::HashMap;
 
 /// Bytes of messages that one connection's bundles may hold.
@@ -25,9 +26,17 @@ struct Chunks(Vec<Vec<u8>>);
 /// A message in [`Chunks`].
 #[derive(Clone, Copy)]
 struct Place {
-    chunk: usize,
-    begin: usize,
-    end: usize,
+    chunk: u32,
+    begin: u32,
+    end: u32,
+}
+
+/// A message that was added.
+struct Entry {
+    xid: u32,
+    message: Place,
+    /// What it does, if it adds a flow.
+    addition: Option<Addition>,
 }
 
 impl Chunks {
@@ -41,16 +50,18 @@ impl Chunks {
         let last = &mut self.0[chunk];
         let begin = last.len();
         last.extend_from_slice(bytes);
+        let number = |n| u32::try_from(n).expect("a bundle holds less than 4 GiB");
         Place {
-            chunk,
-            begin,
-            end: last.len(),
+            chunk: number(chunk),
+            begin: number(begin),
+            end: number(last.len()),
         }
     }
     fn get(&self, at: Place) -> &[u8] {
+        let [chunk, begin, end] = [at.chunk, at.begin, at.end].map(|n| n as usize);
         self.0
-            .get(at.chunk)
-            .and_then(|c| c.get(at.begin..at.end))
+            .get(chunk)
+            .and_then(|c| c.get(begin..end))
             .unwrap_or_default()
     }
 }
@@ -63,7 +74,7 @@ struct Bundle {
     bytes: usize,
     /// The message that began it, to be named by an error about it.
     opened_by: Box<[u8]>,
-    entries: Vec<BundleEntry<Place>>,
+    entries: Vec<Entry>,
     messages: Chunks,
     tally: Tally,
 }
@@ -73,6 +84,7 @@ struct Bundle {
 pub(super) struct Bundles {
     open: HashMap<u32, Bundle>,
     bytes: usize,
+    shared: Shared,
     /// What was carried out lately.
     done: Tally,
 }
@@ -148,7 +160,8 @@ impl Bundles {
         whole: &[u8],
     ) -> Result<(), ErrorKind> {
         cx.bridge.check_bundled(cx.version, &add.message)?;
-        if self.bytes + whole.len() > MAX_BYTES {
+        let bytes = whole.len() + size_of::<Entry>();
+        if self.bytes + bytes > MAX_BYTES {
             return Err(ErrorKind::BundleFailedMsgTooMany);
         }
         if self.usable(add.id, add.flags)?.is_none() {
@@ -157,11 +170,19 @@ impl Bundles {
         let Some(bundle) = self.open.get_mut(&add.id) else {
             return Err(ErrorKind::BundleFailedBadId);
         };
-        bundle.touch(cx.now_ms).bytes += whole.len();
+        bundle.touch(cx.now_ms).bytes += bytes;
         bundle.tally.count(&add.message);
         let message = bundle.messages.push(whole);
-        bundle.entries.push(BundleEntry { xid, message });
-        self.bytes += whole.len();
+        let addition = match &*add.message {
+            Message::FlowMod(fm) => Addition::prepare(cx.version, fm, &mut self.shared),
+            _ => None,
+        };
+        bundle.entries.push(Entry {
+            xid,
+            message,
+            addition,
+        });
+        self.bytes += bytes;
         Ok(())
     }
 
@@ -228,6 +249,9 @@ impl Bundles {
     fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&id)?;
         self.bytes -= bundle.bytes;
+        if self.open.is_empty() {
+            self.shared = Shared::default();
+        }
         Some(bundle)
     }
 }
@@ -251,19 +275,30 @@ pub(super) struct Context<'a> {
 
 /// Commits; a failure is first told about the message that failed.
 fn commit(cx: &Context<'_>, bundle: Bundle) -> Result<(), Failure> {
-    let read = |at: &Place| match decode(bundle.messages.get(*at), cx.decode) {
-        Ok((_, Message::BundleAdd(add))) => Ok(*add.message),
+    let Bundle {
+        entries,
+        messages,
+        flags,
+        ..
+    } = bundle;
+    let read = |at| match decode(messages.get(at), cx.decode) {
+        Ok((_, Message::BundleAdd(add))) => Ok(Bundled::Message(add.message)),
         Ok(_) => Err(ErrorKind::BundleFailedMsgUnsup),
         Err(e) => Err(e.error.kind),
     };
-    let done = cx
-        .bridge
-        .commit_bundle(cx.version, cx.peer, bundle.flags, &bundle.entries, read);
+    cx.bridge
+        .make_ready(entries.iter().filter_map(|e| e.addition.as_ref()));
+    let last = Cell::new(None);
+    let entries = entries.into_iter().map(|e| {
+        last.set(Some((e.xid, e.message)));
+        let message = e.addition.map(Bundled::Addition);
+        (e.xid, message.map_or_else(|| read(e.message), Ok))
+    });
+    let done = cx.bridge.commit_bundle(cx.version, cx.peer, flags, entries);
     done.map_err(|failed| Failure {
         kind: ErrorKind::BundleFailedMsgFailed,
-        before: bundle
-            .entries
-            .get(failed.index)
-            .map(|e| (e.xid, OfError::new(failed.kind, bundle.messages.get(e.message)))),
+        before: last
+            .get()
+            .map(|(xid, at)| (xid, OfError::new(failed.kind, messages.get(at)))),
     })
 }

@@ -1,10 +1,11 @@
 //! What a peer's messages do. What is not about the connection itself is the bridge's business.
 
 use super::bundles::{Context, Failure};
-use super::long::aside;
-use super::session::{Peer, Sort};
+use super::outbox::Sort;
+use super::session::Peer;
 use super::tally::Tally;
 use super::wishes::INVALID_TTL;
+use crate::aside::aside;
 use crate::bridge::{Bridge, Monitor, Origin};
 use heddle_openflow::message::{
     AsyncType, ConfigFlags, FlowEvent, FlowModCommand, FlowMonitorRequest, Message, MonitorCommand,

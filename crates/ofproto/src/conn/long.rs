@@ -1,16 +1,17 @@
 //! Answers that are long, and requests that take long.
 //!
-//! **Problem.** Connections share a few threads with each other, the database and the control socket; and the answer about a million flows is
-//! larger than what memory should be spent for a peer that may not read it.
+//! **Problem.** Connections share a few threads; and the answer about a million flows is larger than what memory should be spent for a peer that may not
+//! read it.
 //!
 //! **Shape.** Flow statistics are written in pieces of [`PIECE`] flows: between two of them others have their turn, and the next one
-//! waits until most of the last has been read. What cannot be done in pieces is done [`aside`].
+//! waits until most of the last has been read. What cannot be done in pieces is done [`aside`](mod@crate::aside).
 
-use super::session::{Peer, Sort};
+use super::outbox::Sort;
+use super::session::Peer;
+use crate::aside::aside;
 use crate::bridge::FlowDump;
 use heddle_openflow::message::FlowStatsRequest;
 use heddle_openflow::{ErrorKind, FlowStatsWriter, Version};
-use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Flows that are described at once.
 const PIECE: usize = 512;
@@ -61,13 +62,5 @@ impl Peer {
         };
         parts.into_iter().for_each(|bytes| self.push(bytes, Sort::Answer));
         more
-    }
-}
-
-/// Does something that takes long, without keeping the tasks that share this thread waiting.
-pub(super) fn aside<R>(f: impl FnOnce() -> R) -> R {
-    match Handle::try_current().map(|h| h.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(f),
-        _ => f(),
     }
 }

@@ -20,6 +20,7 @@ mod listen;
 mod long;
 mod manager;
 mod monitors;
+mod outbox;
 mod parts;
 mod session;
 mod stream;

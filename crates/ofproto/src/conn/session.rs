@@ -9,6 +9,7 @@ use super::Manager;
 use super::bundles::Bundles;
 use super::long::Dump;
 use super::monitors::Monitors;
+use super::outbox::{Outbox, Outgoing, Sort};
 use super::parts::Parts;
 use super::tally::FlowMods;
 use super::wishes::Wishes;
@@ -18,7 +19,7 @@ use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 /// Packet-ins that may wait for one peer.
 pub(super) const MAX_PACKET_INS: usize = 100;
@@ -31,25 +32,6 @@ const MAX_EVENTS: usize = if cfg!(test) { 1 << 20 } else { 128 << 20 };
 pub(super) enum Kind {
     Controller,
     Service,
-}
-
-/// Which bound counts bytes on their way to a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Sort {
-    /// Answers: the peer's next request waits for them.
-    Answer,
-    /// What the peer has not asked for just now.
-    Event,
-    /// An event, and one of so many packet-ins.
-    PacketIn,
-    /// An event, of flow monitors.
-    Monitor,
-}
-
-/// Bytes on their way to a peer.
-pub(super) struct Outgoing {
-    pub(super) bytes: Vec<u8>,
-    sort: Sort,
 }
 
 pub(super) struct Peer {
@@ -65,7 +47,7 @@ pub(super) struct Peer {
     pub(super) flow_mods: Mutex<FlowMods>,
     /// The answer that is under way.
     pub(super) dump: Mutex<Option<Dump>>,
-    queue: mpsc::UnboundedSender<Outgoing>,
+    pub(super) outbox: Outbox,
     /// Bytes of answers that wait, and of events.
     answers: AtomicUsize,
     events: AtomicUsize,
@@ -106,12 +88,7 @@ pub(super) enum Next {
 }
 
 impl Peer {
-    pub(super) fn new(
-        manager: Arc<Manager>,
-        kind: Kind,
-        name: String,
-    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Outgoing>) {
-        let (queue, outgoing) = mpsc::unbounded_channel();
+    pub(super) fn new(manager: Arc<Manager>, kind: Kind, name: String) -> Arc<Self> {
         let peer = Arc::new(Self {
             id: manager.next_id(),
             name,
@@ -122,7 +99,7 @@ impl Peer {
             parts: Mutex::default(),
             flow_mods: Mutex::default(),
             dump: Mutex::default(),
-            queue,
+            outbox: Outbox::default(),
             answers: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             drained: Notify::new(),
@@ -133,7 +110,7 @@ impl Peer {
             manager: manager.clone(),
         });
         manager.join(&peer);
-        (peer, outgoing)
+        peer
     }
 
     pub(super) fn version(&self) -> Option<Version> {
@@ -271,8 +248,7 @@ impl Peer {
                 self.updates.fetch_add(bytes.len(), Ordering::Relaxed);
             }
         }
-        // Fails only when the task has ended; then nobody waits for the bytes.
-        let _ = self.queue.send(Outgoing { bytes, sort });
+        self.outbox.push(Outgoing { bytes, sort });
     }
 
     /// A line for who wants to see what is said.

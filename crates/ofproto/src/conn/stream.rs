@@ -1,16 +1,25 @@
 //! Moves bytes between a session and a socket, and probes a silent peer.
 
 use super::Manager;
-use super::session::{Kind, Next, Outgoing, Peer};
+use super::session::{Kind, Next, Peer};
 use heddle_openflow::{Message, frame_len};
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Bytes read at once.
+/// Bytes read at once, and written.
 const CHUNK: usize = 64 * 1024;
+/// Bytes of messages after which other connections' tasks have their turn.
+const TURN: usize = 4 * CHUNK;
+/// Who sends a message, waits for its answer and sends the next one, does not wait for a thread to be woken each time, if the next one comes within this.
+const PROMPT: Duration = Duration::from_micros(100);
+/// After so many prompt ones.
+const OFTEN: u32 = 2;
 /// A peer that takes nothing for so long while we want to write is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -42,18 +51,20 @@ pub(super) async fn serve<S>(
 where
     S: AsyncRead + AsyncWrite + Send + 'static,
 {
-    let (peer, mut outgoing) = Peer::new(manager, kind, name);
+    let peer = Peer::new(manager, kind, name);
     let (reader, mut writer) = tokio::io::split(socket);
     let _guard = Closer(peer.clone());
     peer.greet();
+    // In this order: what `read` has to say, `write` finds.
     let end = tokio::select! {
+        biased;
         end = read(&peer, reader, probe, up) => end,
-        end = write(&peer, &mut writer, &mut outgoing) => return end,
+        end = write(&peer, &mut writer) => return end,
         () = peer.cut_off() => return End::Unread,
     };
     // The last words, such as why there is no version in common.
-    outgoing.close();
-    let last_words = write(&peer, &mut writer, &mut outgoing);
+    peer.outbox.close();
+    let last_words = write(&peer, &mut writer);
     if timeout(LAST_WORDS_TIMEOUT, last_words).await.is_err() {
         log::debug!(target: "ofproto", "the peer did not take the last messages");
     }
@@ -77,9 +88,26 @@ async fn read<R: AsyncRead + Unpin>(
 ) -> End {
     let mut buffer: Vec<u8> = Vec::with_capacity(CHUNK);
     let mut probed: Option<Instant> = None;
+    let mut turn = 0;
+    let mut prompt = 0;
     loop {
-        let wait = probe.unwrap_or(Duration::from_secs(u64::from(u32::MAX)));
-        match timeout(wait, reader.read_buf(&mut buffer)).await {
+        let mut reading = pin!(reader.read_buf(&mut buffer));
+        let asked = Instant::now();
+        let mut got = None;
+        if prompt >= OFTEN {
+            got = soon(reading.as_mut(), asked + PROMPT).await;
+        }
+        let got = match (got, probe) {
+            (Some(got), _) => Ok(got),
+            (None, Some(wait)) => timeout(wait, reading).await,
+            (None, None) => Ok(reading.await),
+        };
+        prompt = if asked.elapsed() < PROMPT {
+            OFTEN.min(prompt + 1)
+        } else {
+            0
+        };
+        match got {
             Ok(Ok(0)) => return End::Closed,
             Ok(Ok(_)) => probed = None,
             Ok(Err(e)) => return End::Io(e),
@@ -91,6 +119,7 @@ async fn read<R: AsyncRead + Unpin>(
             }
         }
         let mut at = 0;
+        peer.outbox.attend();
         loop {
             let rest = buffer.get(at..).unwrap_or_default();
             let n = match frame_len(rest) {
@@ -112,28 +141,51 @@ async fn read<R: AsyncRead + Unpin>(
             while peer.go_on() {
                 tokio::task::yield_now().await;
                 peer.readable().await;
+                peer.outbox.attend();
             }
             at += n;
-            if at % (16 * CHUNK) < n {
-                // A long run of messages must not keep other connections' tasks waiting.
+            turn += n;
+            if turn >= TURN {
+                turn = 0;
                 tokio::task::yield_now().await;
+                peer.outbox.attend();
             }
         }
         buffer.drain(..at);
     }
 }
 
-async fn write<W: AsyncWrite + Unpin>(
-    peer: &Arc<Peer>,
-    writer: &mut W,
-    outgoing: &mut mpsc::UnboundedReceiver<Outgoing>,
-) -> End {
-    while let Some(out) = outgoing.recv().await {
-        match timeout(WRITE_TIMEOUT, writer.write_all(&out.bytes)).await {
-            Ok(Ok(())) => peer.written(&out),
+/// What a future gives before some time. Meanwhile this thread does whatever else there is to do, but does not sleep.
+async fn soon<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> {
+    loop {
+        if let Poll::Ready(out) = poll_fn(|cx| Poll::Ready(f.as_mut().poll(cx))).await {
+            return Some(out);
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        // Whoever is to send may be waiting for this processor.
+        std::thread::yield_now();
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn write<W: AsyncWrite + Unpin>(peer: &Arc<Peer>, writer: &mut W) -> End {
+    loop {
+        let list = poll_fn(|cx| peer.outbox.poll_take(CHUNK, cx)).await;
+        let joined: Vec<u8>;
+        let bytes = match &list[..] {
+            [] => return End::Closed,
+            [one] => &one.bytes,
+            many => {
+                joined = many.iter().map(|out| &out.bytes[..]).collect::<Vec<_>>().concat();
+                &joined
+            }
+        };
+        match timeout(WRITE_TIMEOUT, writer.write_all(bytes)).await {
+            Ok(Ok(())) => list.iter().for_each(|out| peer.written(out)),
             Ok(Err(e)) => return End::Io(e),
             Err(_) => return End::Silent,
         }
     }
-    End::Closed
 }

@@ -1,7 +1,8 @@
 //! What a peer is told without having asked just now: events, flow updates, errors about what it left undone.
 
 use super::monitors::{Monitors, PAUSE_BYTES};
-use super::session::{MAX_PACKET_INS, Peer, Sort};
+use super::outbox::Sort;
+use super::session::{MAX_PACKET_INS, Peer};
 use crate::bridge::{Event, PortChanged};
 use crate::event::PacketInEvent;
 use heddle_openflow::Version;
@@ -202,7 +203,9 @@ impl Peer {
     pub(super) fn tick(&self, now_ms: u64, bundle_idle_ms: u64) {
         self.report_flow_mods(now_ms, false);
         let Some(version) = self.version() else { return };
-        let mut late = self.bundles.lock().expire(now_ms, bundle_idle_ms);
+        // One that is being committed is in use.
+        let bundles = self.bundles.try_lock();
+        let mut late = bundles.map_or_else(Vec::new, |mut b| b.expire(now_ms, bundle_idle_ms));
         late.append(&mut self.parts.lock().expire(now_ms));
         for (xid, error) in late {
             self.send_error(version, xid, &error);

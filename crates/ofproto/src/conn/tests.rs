@@ -404,3 +404,34 @@ async fn who_does_not_read_events_is_cut_off() {
         .await
         .expect("the end comes by itself");
 }
+
+/// Others wait for who changes very many rules, but not those who want nothing of these.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_for_the_bridge_keeps_nobody_else_waiting() {
+    let (_of, m) = manager(&Version::ALL);
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(Client::greeted(&m, Kind::Service, Version::V13).await);
+    }
+    let mut other = Client::greeted(&m, Kind::Service, Version::V13).await;
+    other.quiet(Version::V13).await;
+    let (held, end) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+    let bridge = m.bridge().clone();
+    let holder = std::thread::spawn(move || {
+        let _state = bridge.state.lock();
+        held.0.send(()).expect("somebody waits");
+        // However the test ends.
+        let _ = end.1.recv();
+    });
+    held.1.recv().expect("the lock is held");
+    for c in &mut waiting {
+        c.send(Version::V13, 5, &Message::FeaturesRequest).await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    other.quiet(Version::V13).await;
+    drop(end.0);
+    holder.join().expect("it ends");
+    for c in &mut waiting {
+        assert!(matches!(c.receive().await, Some(Message::FeaturesReply(_))));
+    }
+}

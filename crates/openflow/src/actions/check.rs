@@ -14,8 +14,9 @@ use crate::action::{
 };
 use crate::error::ErrorKind;
 use crate::version::Version;
-use heddle_flow::Match;
 use heddle_flow::key::{Vlan, frag};
+use heddle_flow::{FlowKey, Match};
+use std::borrow::Cow;
 
 /// EtherType of a network service header.
 const NSH: u16 = 0x894f;
@@ -39,7 +40,10 @@ pub struct CheckContext {
 
 /// Checks the instructions of a flow with this match. The error is what to answer.
 pub fn check_instructions(set: &InstructionSet, m: &Match, cx: &CheckContext) -> Result<(), ErrorKind> {
-    let mut checker = Checker { m: *m, cx };
+    let mut checker = Checker {
+        m: Cow::Borrowed(m),
+        cx,
+    };
     // What the packet is when an action set runs cannot be known: whether it fits is nobody's error.
     let lenient = CheckContext {
         version: Version::V10,
@@ -64,7 +68,10 @@ pub fn check_instructions(set: &InstructionSet, m: &Match, cx: &CheckContext) ->
 
 /// Checks a list of actions, run on packets that match `m`.
 pub fn check_actions(actions: &[Action], m: &Match, cx: &CheckContext) -> Result<(), ErrorKind> {
-    let mut checker = Checker { m: *m, cx };
+    let mut checker = Checker {
+        m: Cow::Borrowed(m),
+        cx,
+    };
     actions.iter().try_for_each(|a| checker.action(a))
 }
 
@@ -79,12 +86,17 @@ fn check_meter(id: u32) -> Result<(), ErrorKind> {
 }
 
 struct Checker<'a> {
-    /// What is known of the packet at this point.
-    m: Match,
+    /// What is known of the packet at this point: the flow's own match, until an action changes something.
+    m: Cow<'a, Match>,
     cx: &'a CheckContext,
 }
 
 impl Checker<'_> {
+    /// What is known of the packet, for an action that changes it.
+    fn key(&mut self) -> &mut FlowKey {
+        &mut self.m.to_mut().key
+    }
+
     /// Holds, or is inconsistent in versions after 1.0.
     fn consistent(&self, ok: bool) -> Result<(), ErrorKind> {
         if ok || self.cx.version == Version::V10 {
@@ -119,13 +131,12 @@ impl Checker<'_> {
     }
 
     fn set_field(&mut self, field: FieldId, value: u64) -> Result<(), ErrorKind> {
-        let tci = &mut self.m.key.vlans[0].tci;
-        let tagged = *tci & Vlan::CFI != 0;
+        let tagged = self.m.key.vlans[0].tci & Vlan::CFI != 0;
         if !field.info().prereq.ok_for_match(&self.m) || field == FieldId::VlanVid && !tagged {
             return Err(ErrorKind::BadActionMatchInconsistent);
         }
         if field == FieldId::VlanTci {
-            self.m.key.vlans[0].tci = u16::try_from(value & 0xffff).expect("16 bits");
+            self.key().vlans[0].tci = u16::try_from(value & 0xffff).expect("16 bits");
         }
         Ok(())
     }
@@ -133,7 +144,7 @@ impl Checker<'_> {
     /// A 1.0 or 1.1 action on the VLAN tag.
     fn old_vlan(&mut self, push: bool) -> Result<(), ErrorKind> {
         self.consistent(push || self.m.key.vlans[0].present())?;
-        self.m.key.vlans[0].tci |= Vlan::CFI;
+        self.key().vlans[0].tci |= Vlan::CFI;
         Ok(())
     }
 
@@ -182,17 +193,17 @@ impl Checker<'_> {
 
     /// Later actions may count on what is pushed.
     fn encap(&mut self, ty: u32) {
-        self.m.key.packet_type = ty;
+        self.key().packet_type = ty;
         if ty >> 16 == ETHERTYPE_NAMESPACE {
-            self.m.key.dl_type = u16::try_from(ty & 0xffff).expect("16 bits");
+            self.key().dl_type = u16::try_from(ty & 0xffff).expect("16 bits");
         }
         if !self.holds(FieldId::IpTtl) {
-            self.m.key.nw_proto = 0;
+            self.key().nw_proto = 0;
         }
     }
 
     fn decap(&mut self) {
-        let k = &mut self.m.key;
+        let k = self.key();
         if k.packet_type == packet_type::ETHERNET {
             k.packet_type = ETHERTYPE_NAMESPACE << 16 | u32::from(k.dl_type);
         } else {
@@ -219,12 +230,12 @@ impl Checker<'_> {
             }
             Action::PopVlan | Action::StripVlan => {
                 self.consistent(self.m.key.vlans[0].present())?;
-                let v = &mut self.m.key.vlans;
+                let v = &mut self.key().vlans;
                 *v = [v[1], Vlan::default()];
                 Ok(())
             }
             Action::PushVlan(_) => {
-                let v = &mut self.m.key.vlans;
+                let v = &mut self.key().vlans;
                 if v[1].present() {
                     return Err(ErrorKind::BadActionBadTag);
                 }
@@ -261,14 +272,14 @@ impl Checker<'_> {
             }
             Action::PushMpls(ty) => {
                 self.consistent(self.m.key.packet_type == 0)?;
-                self.m.key.dl_type = *ty;
+                self.key().dl_type = *ty;
                 // What is behind the label cannot be looked at any more.
-                self.m.key.nw_proto = 0;
+                self.key().nw_proto = 0;
                 Ok(())
             }
             Action::PopMpls(ty) => {
                 self.mpls()?;
-                self.m.key.dl_type = *ty;
+                self.key().dl_type = *ty;
                 Ok(())
             }
             Action::Resubmit { with_ct_orig, .. } => {

@@ -3,13 +3,13 @@
 //! `cargo test` sends a fixed number of mutants ([`heddle_fuzz`]) of the messages that `heddle-openflow` keeps; `make fuzz` goes on for a time. The messages
 //! since a connection began that end in a failure are kept in a file that is named.
 
-use super::super::session::{Kind, Next, Outgoing, Peer};
+use super::super::session::{Kind, Next, Peer};
 use super::manager;
 use heddle_fuzz::{Corpus, Dice, rounds};
 use heddle_openflow::message::{Hello, Role};
 use heddle_openflow::{DecodeContext, Message, Version, decode, encode, frame_len};
 use std::sync::Arc;
-use tokio::sync::mpsc::UnboundedReceiver;
+use std::task::{Context, Poll, Waker};
 
 /// Messages on one connection, to one bridge.
 const CONVERSATION: usize = 200;
@@ -18,7 +18,6 @@ const LONGEST: usize = 4096;
 
 struct Wire {
     peer: Arc<Peer>,
-    outgoing: UnboundedReceiver<Outgoing>,
 }
 
 impl Wire {
@@ -28,13 +27,16 @@ impl Wire {
         }
     }
     /// What has been sent; each is a whole message.
-    fn heard(&mut self) -> Vec<Message> {
+    fn heard(&self) -> Vec<Message> {
         let mut all = Vec::new();
-        while let Ok(out) = self.outgoing.try_recv() {
-            assert_eq!(frame_len(&out.bytes).expect("a frame"), Some(out.bytes.len()));
-            let (_, m) = decode(&out.bytes, &DecodeContext::default()).expect("the switch speaks well");
-            all.push(m);
-            self.peer.written(&out);
+        let mut cx = Context::from_waker(Waker::noop());
+        while let Poll::Ready(list) = self.peer.outbox.poll_take(LONGEST, &mut cx) {
+            for out in &list {
+                assert_eq!(frame_len(&out.bytes).expect("a frame"), Some(out.bytes.len()));
+                let (_, m) = decode(&out.bytes, &DecodeContext::default()).expect("the switch speaks well");
+                all.push(m);
+                self.peer.written(out);
+            }
         }
         all
     }
@@ -56,8 +58,8 @@ fn converse(dice: &mut Dice, corpus: &[Vec<u8>], sent: &mut Vec<u8>) {
         .filter(|m| m[0] == version.wire())
         .cloned()
         .collect();
-    let (peer, outgoing) = Peer::new(manager, Kind::Service, "fuzz".into());
-    let mut wire = Wire { peer, outgoing };
+    let peer = Peer::new(manager, Kind::Service, "fuzz".into());
+    let wire = Wire { peer };
     let bitmap = Some(version.bit());
     wire.say(version, 1, &Message::Hello(Hello { bitmap }));
     for _ in 0..CONVERSATION {

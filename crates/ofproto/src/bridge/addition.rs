@@ -1,0 +1,151 @@
+//! Flows that are to be added, as far as they can be prepared beforehand.
+//!
+//! **Problem.** A million flows of one bundle take effect under the bridge's lock. What does not depend on what else is there is done before: a
+//! flow mod is read, checked by itself and made compact when it arrives, while the controller sends the next one.
+
+use super::Linked;
+use super::change::Change;
+use super::flow_mod::check_goto;
+use super::interned::Interned;
+use super::select::compact;
+use super::tlv::options_of;
+use crate::model::{LazyStats, Rule};
+use heddle_classifier::{MiniMask, MiniMatch};
+use heddle_openflow::message::{FlowEvent, FlowMod, FlowModCommand, FlowModFlags};
+use heddle_openflow::{ErrorKind, InstructionSet, Version};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// Masks that are remembered.
+const MASKS: usize = 1024;
+
+/// What additions that wait together have in common, kept once.
+#[derive(Default)]
+pub(crate) struct Shared {
+    masks: HashSet<Arc<MiniMask>>,
+    instructions: Interned,
+}
+
+/// A flow that is to be added, checked by itself.
+#[derive(Debug)]
+pub struct Addition {
+    table: u8,
+    priority: u16,
+    matches: MiniMatch,
+    cookie: u64,
+    idle_timeout: u16,
+    hard_timeout: u16,
+    importance: u16,
+    flags: FlowModFlags,
+    /// A flow in whose place it comes leaves its counters to nobody.
+    reset: bool,
+    instructions: Arc<InstructionSet>,
+}
+
+impl Addition {
+    fn new(version: Version, fm: &FlowMod, instructions: Arc<InstructionSet>) -> Result<Self, ErrorKind> {
+        let table = match fm.table_id {
+            0xff if version != Version::V10 => return Err(ErrorKind::FlowModFailedBadTableId),
+            0xff => 0,
+            table => table,
+        };
+        Ok(Self {
+            table,
+            priority: fm.priority,
+            matches: compact(&fm.match_),
+            cookie: fm.new_cookie,
+            idle_timeout: fm.idle_timeout,
+            hard_timeout: fm.hard_timeout,
+            importance: fm.importance,
+            flags: fm.flags,
+            reset: fm.flags.contains(FlowModFlags::RESET_COUNTS) || version <= Version::V11,
+            instructions,
+        })
+    }
+
+    /// Prepares a flow mod that has been checked ([`Bridge::check_bundled`](super::Bridge::check_bundled)). `None`: it is no addition, or means what other messages say it does by then.
+    pub(crate) fn prepare(version: Version, fm: &FlowMod, shared: &mut Shared) -> Option<Self> {
+        if fm.command != FlowModCommand::Add {
+            return None;
+        }
+        let instructions = shared.instructions.share(&fm.instructions);
+        let mut new = Self::new(version, fm, instructions).ok()?;
+        if options_of(&new.matches, &new.instructions) != 0 {
+            return None;
+        }
+        match shared.masks.get(&new.matches.mask) {
+            Some(mask) => new.matches.mask = mask.clone(),
+            None => {
+                if shared.masks.len() >= MASKS {
+                    shared.masks.clear();
+                }
+                shared.masks.insert(new.matches.mask.clone());
+            }
+        }
+        Some(new)
+    }
+
+    /// Which table it goes to, and the bits that it asks for.
+    pub(super) fn place(&self) -> (u8, &Arc<MiniMask>) {
+        (self.table, &self.matches.mask)
+    }
+}
+
+impl Change<'_> {
+    /// Adds the flow of a flow mod, whose own consistency has been checked.
+    pub(super) fn add(&mut self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
+        let instructions = self.state.interned.share(&fm.instructions);
+        self.add_prepared(Addition::new(version, fm, instructions)?)
+    }
+
+    /// Adds a flow that was prepared. What it names must be there now.
+    pub(super) fn add_prepared(&mut self, new: Addition) -> Result<(), ErrorKind> {
+        let table = new.table;
+        check_goto(&new.instructions, table)?;
+        self.bridge.check_instruction_references(&new.instructions)?;
+        self.check_options(&new.matches, &new.instructions)?;
+        let old = self.find(table, &new.matches, i32::from(new.priority));
+        if old.is_none() {
+            let overlap = new.flags.contains(FlowModFlags::CHECK_OVERLAP);
+            if overlap && self.overlaps(table, new.priority, &new.matches) {
+                return Err(ErrorKind::FlowModFailedOverlap);
+            }
+            self.make_room(table)?;
+        }
+        let now = self.bridge.now_ms();
+        let rule = Rule {
+            table,
+            priority: new.priority,
+            matches: new.matches,
+            cookie: new.cookie,
+            idle_timeout: new.idle_timeout.into(),
+            hard_timeout: new.hard_timeout.into(),
+            importance: new.importance,
+            flags: new.flags.bits(),
+            instructions: self.state.interned.adopt(new.instructions),
+            created_ms: now,
+            modified_ms: now.into(),
+            born: self.version,
+            hidden: false,
+            stats: old
+                .as_ref()
+                .map_or_else(LazyStats::default, |e| e.data.heir(new.reset)),
+        };
+        if let Some(old) = &old {
+            self.unlink(old);
+        }
+        let priority = i32::from(rule.priority);
+        let linked = self.link(rule, priority);
+        self.report(FlowEvent::Added, linked.data.clone(), old.map(|e| e.data.clone()));
+        self.table_status(table);
+        Ok(())
+    }
+
+    fn overlaps(&self, table: u8, priority: u16, matches: &MiniMatch) -> bool {
+        let mut found = false;
+        let overlaps = |e: &Linked| e.priority == i32::from(priority) && e.data.matches.overlaps(matches);
+        let table = &self.bridge.tables[usize::from(table)];
+        table.rules.for_each(self.version, |e| found |= overlaps(e));
+        found
+    }
+}

@@ -1,0 +1,142 @@
+//! Messages on their way to one peer.
+//!
+//! **Problem.** Most answers are made by the task that also writes them. A channel between a task and itself wakes the task while it runs, which has
+//! a runtime of several threads fetch another thread for it: that takes longer than carrying a flow mod out.
+//!
+//! **Invariants.** Who takes messages out and finds none is woken by the next one, unless it has said that it will look again by itself
+//! ([`Outbox::attend`]).
+
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::task::{Context, Poll, Waker};
+
+/// Which bound counts bytes on their way to a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sort {
+    /// Answers: the peer's next request waits for them.
+    Answer,
+    /// What the peer has not asked for just now.
+    Event,
+    /// An event, and one of so many packet-ins.
+    PacketIn,
+    /// An event, of flow monitors.
+    Monitor,
+}
+
+/// Bytes on their way to a peer.
+pub(super) struct Outgoing {
+    pub(super) bytes: Vec<u8>,
+    pub(super) sort: Sort,
+}
+
+#[derive(Default)]
+struct Waiting {
+    list: VecDeque<Outgoing>,
+    /// The task looks at the list before it sleeps.
+    attended: bool,
+    /// Nothing more is taken.
+    closed: bool,
+    task: Option<Waker>,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Outbox(Mutex<Waiting>);
+
+impl Outbox {
+    /// Adds a message. After [`Outbox::close`] nobody waits for it, and it is dropped.
+    pub(super) fn push(&self, out: Outgoing) {
+        let mut waiting = self.0.lock();
+        if waiting.closed {
+            return;
+        }
+        waiting.list.push_back(out);
+        let task = if waiting.attended {
+            None
+        } else {
+            waiting.task.take()
+        };
+        drop(waiting);
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+
+    /// The task that takes messages out will do so before it sleeps.
+    pub(super) fn attend(&self) {
+        self.0.lock().attended = true;
+    }
+
+    /// Nothing is added any more.
+    pub(super) fn close(&self) {
+        self.0.lock().closed = true;
+    }
+
+    /// Takes the messages that wait, so many that they have `bytes` together, or a single longer one. None only after [`Outbox::close`].
+    pub(super) fn poll_take(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<Vec<Outgoing>> {
+        let mut waiting = self.0.lock();
+        let mut sum = 0;
+        let many = waiting.list.iter().take_while(|out| {
+            sum += out.bytes.len();
+            sum <= bytes
+        });
+        let n = many.count().max(1).min(waiting.list.len());
+        if n == 0 && !waiting.closed {
+            waiting.attended = false;
+            waiting.task = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(waiting.list.drain(..n).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::task::Wake;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Relaxed);
+        }
+    }
+
+    fn message(n: usize) -> Outgoing {
+        Outgoing {
+            bytes: vec![0; n],
+            sort: Sort::Answer,
+        }
+    }
+
+    #[test]
+    fn a_task_that_sleeps_is_woken_and_one_that_looks_by_itself_is_not() {
+        let (outbox, woken) = (Outbox::default(), Arc::new(Woken::default()));
+        let waker = woken.clone().into();
+        let mut cx = Context::from_waker(&waker);
+        let mut take = || match outbox.poll_take(10, &mut cx) {
+            Poll::Ready(list) => list.iter().map(|out| out.bytes.len()).collect(),
+            Poll::Pending => vec![usize::MAX],
+        };
+        assert_eq!(take(), [usize::MAX]);
+        outbox.push(message(4));
+        outbox.push(message(6));
+        outbox.push(message(20));
+        assert_eq!(woken.0.load(Relaxed), 1, "once is enough");
+        assert_eq!([take(), take(), take()], [vec![4, 6], vec![20], vec![usize::MAX]]);
+        outbox.attend();
+        outbox.push(message(1));
+        assert_eq!(woken.0.load(Relaxed), 1);
+        // It has looked, and may sleep now.
+        assert_eq!([take(), take()], [vec![1], vec![usize::MAX]]);
+        outbox.push(message(2));
+        assert_eq!(woken.0.load(Relaxed), 2);
+        outbox.close();
+        outbox.push(message(3));
+        assert_eq!([take(), take()], [vec![2], vec![]]);
+    }
+}
