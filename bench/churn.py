@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rules that come and go all the time, beside established traffic that none of them is about.
 
-    bench/churn.py SOCKET RATE [--in-port N]
+    bench/churn.py SOCKET RATE [--in-port N] [--table N]
 
 Speaks OpenFlow 1.0 on a bridge's management socket: RATE flow mods a second, evenly spread, each an addition or the strict deletion
 of a rule of all five fields, as `heddle bench rules --kind exact` has them: the same addresses and source ports, in any combination, and
@@ -18,7 +18,7 @@ import struct
 import time
 
 RULES, FLOWS, PORTS = 1_000, 50_000, 1 << 14
-HELLO, ERROR, ECHO, ECHO_REPLY, FLOW_MOD, BARRIER, BARRIER_REPLY = 0, 1, 2, 3, 14, 18, 19
+HELLO, ERROR, ECHO, ECHO_REPLY, VENDOR, FLOW_MOD, BARRIER, BARRIER_REPLY = 0, 1, 2, 3, 4, 14, 18, 19
 ADD, DELETE_STRICT = 0, 4
 # All fields but the tag, the Ethernet addresses and the type of service count.
 WILDCARDS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20 | 1 << 21
@@ -30,7 +30,11 @@ def message(kind, xid, body=b""):
     return struct.pack("!BBHI", 1, kind, 8 + len(body), xid) + body
 
 
-def change(number, in_port, xid):
+# From now on the upper byte of a command is a table (NXT_FLOW_MOD_TABLE_ID).
+NAME_TABLES = struct.pack("!IIB7x", 0x2320, 15, 1)
+
+
+def change(number, in_port, table, xid):
     """The change of this number: all rules come, one after the other, and then all of them go."""
     command = ADD if number // RULES % 2 == 0 else DELETE_STRICT
     flow, dport = TARGETS[number % RULES]
@@ -38,14 +42,14 @@ def change(number, in_port, xid):
     match = struct.pack("!IH12xHBxHBB2x4s4sHH", WILDCARDS, in_port, 0, 0, 0x0800, 0, 17, bytes((10, a, b, c)), bytes((20, a, c, b)),
                         1024 + flow % PORTS, dport)
     actions = struct.pack("!HHHH", 0, 8, in_port + 1, 0) if command == ADD else b""
-    return message(FLOW_MOD, xid, match + struct.pack("!QHHHHIHH", 0, command, 0, 0, 0x8000, 0xffffffff, 0xffff, 0) + actions)
+    return message(FLOW_MOD, xid, match + struct.pack("!QHHHHIHH", 0, table << 8 | command, 0, 0, 0x8000, 0xffffffff, 0xffff, 0) + actions)
 
 
 class Client:
     def __init__(self, path):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(path)
-        self.sock.sendall(message(HELLO, 1))
+        self.sock.sendall(message(HELLO, 1) + message(VENDOR, 2, NAME_TABLES))
         self.buffer = b""
         self.confirmed = 0
 
@@ -75,6 +79,7 @@ def main():
     parser.add_argument("socket")
     parser.add_argument("rate", type=float)
     parser.add_argument("--in-port", type=int, default=1)
+    parser.add_argument("--table", type=int, default=0)
     args = parser.parse_args()
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
@@ -83,7 +88,7 @@ def main():
         due = int((time.monotonic() - began) * args.rate)
         # A switch that cannot keep up is waited for.
         if done < due and done - client.confirmed < 1000:
-            client.sock.sendall(change(done, args.in_port, 0))
+            client.sock.sendall(change(done, args.in_port, args.table, 0))
             done += 1
             if done % 100 == 0:
                 client.sock.sendall(message(BARRIER, done))

@@ -19,6 +19,7 @@ class Case:
     storm: str = ""         # beside established traffic of `established` packets per second
     established: int = 1_000_000
     changes: int = 0        # rules that change per second, none of which is about the traffic
+    where: str = ""         # "elsewhere": in a table that no packet looks at; "nowhere": the switch is not told
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
@@ -36,7 +37,7 @@ class Case:
         words += [f"{self.flows}flows"] if self.flows != 1 else []
         words += ["new"] if self.new else []
         words += [f"storm_{self.storm}"] if self.storm else []
-        words += [f"{self.changes}changes"] if self.changes else []
+        words += [f"{self.changes}changes{self.where}"] if self.changes else []
         words += [f"touch_{self.touch}"] if self.touch != "heads" else []
         words += ["tso"] if self.tso else []
         words += ["latency"] if self.latency else []
@@ -107,8 +108,9 @@ SWITCH = {
     "normal": [Case(rules="normal"), Case(rules="normal", flows=100_000)],
     "pipeline": [Case(rules="pipeline", count=30, flows=1_000)],
     "new": [Case(rules="tuple", new=True), Case(rules="each", new=True)],
-    "changes": [Case(rules=rules, count=count, flows=50_000, changes=changes)
-                for rules, count in (("exact", 50_000), ("each", 1)) for changes in (0, 1_000)],
+    "changes": [Case(rules=rules, count=count, flows=50_000, changes=changes, where=where)
+                for rules, count in (("exact", 50_000), ("each", 1))
+                for changes, where in ((0, ""), (1_000, ""), (1_000, "elsewhere"), (1_000, "nowhere"))],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],

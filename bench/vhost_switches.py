@@ -7,10 +7,10 @@ import signal
 import subprocess
 import time
 
-from lab import ROOT
-from lab.shell import Trace
+from lab.shell import Trace, wait_for
 from lab.switch import Switch
 from lab.unixctl import Unixctl
+from programs import built
 
 GENERATOR_CORE, SWITCH_CORE = 0, 1
 BRIDGE = "br0"
@@ -157,11 +157,7 @@ class Wake(Floor):
         super().__init__("wake", None, None)
 
     def setup(self, ports):
-        self.binary = os.path.join(ROOT, "target", "bench", "wake")
-        source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "wake.rs")
-        if not os.path.exists(self.binary) or os.path.getmtime(self.binary) < os.path.getmtime(source):
-            os.makedirs(os.path.dirname(self.binary), exist_ok=True)
-            subprocess.run(["rustc", "-O", "--edition", "2024", "-o", self.binary, source], check=True, timeout=120)
+        self.binary = built("wake")
 
     def able(self, case):
         return case.idle and not case.sleep
@@ -186,6 +182,7 @@ class Vhost:
         self.switch = None
         self.rules = self.mtu = None
         self.unixctl = None
+        self.helpers = []
         self.sleep = 0
 
     def setup(self, ports):
@@ -220,6 +217,10 @@ class Vhost:
             os.kill(self.switch.pid, signal.SIGSTOP)
 
     def close(self):
+        while self.helpers:
+            helper = self.helpers.pop()
+            helper.kill()
+            helper.wait()
         if self.switch:
             self.thaw()
             if self.unixctl:
@@ -316,7 +317,15 @@ class Vhost:
         if not case.changes:
             return None
         churn = os.path.join(os.path.dirname(os.path.abspath(__file__)), "churn.py")
-        return subprocess.Popen(["taskset", "-c", str(GENERATOR_CORE), churn, f"{self.switch.dir}/{BRIDGE}.mgmt", str(case.changes)],
+        path = f"{self.switch.dir}/{BRIDGE}.mgmt"
+        if case.where == "nowhere":
+            path = f"{self.switch.dir}/nowhere"
+            if not os.path.exists(path):
+                sink = subprocess.Popen(["taskset", "-c", str(GENERATOR_CORE), built("flow_mods"), "sink", path])
+                self.helpers.append(sink)
+                wait_for("the sink", lambda: os.path.exists(path))
+        table = ["--table", "100"] if case.where == "elsewhere" else []
+        return subprocess.Popen(["taskset", "-c", str(GENERATOR_CORE), churn, path, str(case.changes), *table],
                                 stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 
 
