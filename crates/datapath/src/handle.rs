@@ -67,6 +67,7 @@ impl Datapath {
             inv_prob: crate::shared::UNSET.into(),
             perf_metrics: false.into(),
             sweeper: std::sync::OnceLock::new(),
+            light_sleep: true.into(),
             paused: false.into(),
             stop: false.into(),
         });
@@ -206,6 +207,10 @@ impl Datapath {
     /// Sets how long workers pause at most (`pmd-sleep-max`).
     pub fn set_max_sleep(&self, max: MaxSleep) {
         self.control.lock().set_max_sleep(max);
+    }
+    /// Lets workers keep their processors from halting while packets come every few milliseconds, or not (`heddle-light-sleep`).
+    pub fn set_light_sleep(&self, on: bool) {
+        self.shared.light_sleep.store(on, Relaxed);
     }
     /// Lets automatic load balancing do what is due; to be called about once a second.
     pub fn balance(&self) {

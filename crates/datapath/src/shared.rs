@@ -31,6 +31,8 @@ pub(crate) struct Shared {
     pub(crate) inv_prob: AtomicU32,
     /// `pmd-perf-metrics`: iterations are sorted into histograms.
     pub(crate) perf_metrics: AtomicBool,
+    /// Workers may keep their processors from halting.
+    pub(crate) light_sleep: AtomicBool,
     /// The sweeper's thread, to be woken when a worker's handover ring fills up.
     pub(crate) sweeper: std::sync::OnceLock<Thread>,
     /// No passes over entries, until this is false again.

@@ -90,6 +90,10 @@ impl Switch {
         let mut config = Config {
             clock: clock.clone(),
             dummy_numa: options.dummy_numa.clone(),
+            notes: options
+                .dummy
+                .is_none()
+                .then(|| crate::cli::dirs::rundir().to_path_buf()),
             ..Config::default()
         };
         if options.dummy.is_some() {

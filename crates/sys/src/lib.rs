@@ -17,6 +17,7 @@ pub mod clock;
 pub mod cpu;
 pub mod event;
 pub mod foreign;
+pub mod halting;
 pub mod iov;
 pub mod link;
 pub mod link_events;

@@ -25,6 +25,7 @@ use crate::upcalls::upcall_ring;
 use crate::worker::{Command, PATIENCE, Parts, Worker, command_ring};
 use heddle_packet::Pool;
 use heddle_sync::ring::ring;
+use heddle_sys::halting::Halting;
 use heddle_sys::{EventFd, cpu};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -232,6 +233,16 @@ impl Control {
         }
     }
 
+    /// Of the processor that a worker has for itself, where the system lets it be asked for that.
+    fn halting(&self, place: &Place) -> Option<Halting> {
+        let notes = self.config.notes.as_ref().filter(|_| place.pinned())?;
+        Halting::of(place.core, notes)
+            .inspect_err(
+                |e| log::debug!(target: "dpif_netdev", "core {} halts whenever it is idle: {e}", place.core),
+            )
+            .ok()
+    }
+
     fn start_worker(&self, place: Place) -> Result<WorkerHandle, DatapathError> {
         let used = |id: &usize| self.workers.iter().chain(&self.leaving).any(|w| w.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(usize::MAX);
@@ -253,6 +264,7 @@ impl Control {
         } else {
             format!("worker{id}")
         };
+        let halting = self.halting(&place);
         let bound = place.bound.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let bind = || {
@@ -282,6 +294,7 @@ impl Control {
                         commands: command_rx,
                         bell,
                         pinned,
+                        halting,
                     })
                 });
             match worker {

@@ -33,6 +33,7 @@ use crate::verdict::Verdict;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
+use heddle_sys::halting::Halting;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use look::Look;
 use parking_lot::Mutex;
@@ -266,6 +267,7 @@ pub(crate) struct Worker {
     /// The clock as the last burst read it.
     now_ms: u64,
     pinned: bool,
+    halting: Option<Halting>,
     stop: bool,
 }
 
@@ -279,6 +281,8 @@ pub(crate) struct Parts {
     pub(crate) commands: Consumer<Command>,
     pub(crate) bell: Arc<EventFd>,
     pub(crate) pinned: bool,
+    /// Of its own processor.
+    pub(crate) halting: Option<Halting>,
 }
 
 /// Token of the bell in the epoll set; queues use their descriptor.
@@ -329,6 +333,7 @@ impl Worker {
             inv_prob: crate::shared::UNSET,
             now_ms: 0,
             pinned: p.pinned,
+            halting: p.halting,
             stop: false,
         })
     }

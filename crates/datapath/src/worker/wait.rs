@@ -8,6 +8,9 @@
 //! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling: by pauses of that length in which nobody is asked to wake the
 //! worker, two after the last packet before it goes to sleep; or (0) by polling for ever.
 //!
+//! **Light sleep.** What waking costs is mostly the processor's halt (in a virtual machine the host's). As long as packets come every few milliseconds, a worker with a processor of
+//! its own ([`Halting`]) keeps it from halting while it sleeps; after [`LIGHT_MS`] without any it lets go, and sleeps on.
+//!
 //! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are pushed before the
 //! eventfd is written, and the descriptor is level triggered. Queues without a descriptor are polled every millisecond.
 
@@ -18,6 +21,10 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Interval of polling queues that cannot wake anyone, milliseconds.
 const POLL_ONLY_MS: i32 = 1;
+
+/// Sleeps shorter than this, [`LIGHT_AFTER`] of them in a row, are light ones from then on, milliseconds.
+const LIGHT_MS: i32 = 20;
+const LIGHT_AFTER: u8 = 4;
 
 /// The state of the adaptive wait.
 #[derive(Debug, Default)]
@@ -31,6 +38,8 @@ pub(super) struct Wait {
     pause_us: Option<u64>,
     /// Pauses since the last packet.
     pauses: u8,
+    /// Sleeps in a row that were ended soon.
+    brief: u8,
 }
 
 /// Pauses before a worker sleeps.
@@ -88,6 +97,19 @@ impl Worker {
         }
     }
 
+    /// Whether the processor is kept from halting in the sleep that begins now.
+    fn sleeps_lightly(&mut self) -> bool {
+        let Some(halting) = &mut self.halting else {
+            return false;
+        };
+        if self.wait.brief < LIGHT_AFTER || !self.shared.light_sleep.load(Relaxed) {
+            halting.allow();
+        } else {
+            halting.forbid();
+        }
+        halting.is_forbidden()
+    }
+
     fn sleep(&mut self, max: u64) {
         let mut work = false;
         let mut poll_only = false;
@@ -99,17 +121,34 @@ impl Worker {
         std::sync::atomic::fence(SeqCst);
         let mut rung = false;
         if !work {
-            let timeout = if poll_only { POLL_ONLY_MS } else { -1 };
+            let lightly = self.sleeps_lightly();
+            let timeout = if poll_only {
+                POLL_ONLY_MS
+            } else if lightly {
+                LIGHT_MS
+            } else {
+                -1
+            };
             self.counters.sleeps.add(1);
-            self.counters.asleep_since.set(Tsc::now());
+            let asleep = Tsc::now();
+            self.counters.asleep_since.set(asleep);
             if let Ok(ready) = self.epoll.wait(timeout) {
+                let mut woken = false;
                 for r in ready {
+                    woken = true;
                     rung |= r.token == BELL_TOKEN;
                     let same = |fd: std::os::fd::RawFd| token_of(fd) == r.token;
                     for slot in self.rx.iter_mut().filter(|s| s.watched.is_some_and(same)) {
                         slot.queue.woken();
                     }
                 }
+                let slept = Tsc::now().wrapping_sub(asleep);
+                let soon = slept < Tsc::hz() / 1000 * u64::from(LIGHT_MS.unsigned_abs());
+                self.wait.brief = if woken && soon {
+                    (self.wait.brief + 1).min(LIGHT_AFTER)
+                } else {
+                    0
+                };
             }
             self.wait.slept = true;
         }

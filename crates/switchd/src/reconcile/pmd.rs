@@ -27,6 +27,8 @@ pub(super) struct Pmd {
     inv_prob: Option<u32>,
     /// `pmd-sleep-max`.
     sleep: MaxSleep,
+    /// `heddle-light-sleep`.
+    light_sleep: bool,
 }
 
 impl Pmd {
@@ -53,6 +55,7 @@ impl Pmd {
             },
             inv_prob: prob.map(|n| u32::try_from(n).unwrap_or(100)),
             sleep: sleep(config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))),
+            light_sleep: config.bool("heddle-light-sleep", true),
         }
     }
 
@@ -84,6 +87,7 @@ impl Pmd {
             tell_sleep(&self.sleep);
             datapath.set_max_sleep(self.sleep.clone());
         }
+        datapath.set_light_sleep(self.light_sleep);
         datapath.set_spread(self.spread);
         self.apply_auto(before.map(|b| b.auto), datapath);
     }
