@@ -1,11 +1,11 @@
 //! The classifier: subtables by falling priority, versions, purge.
 
-use crate::entry::{Entry, FOREVER, Hit};
+use crate::entry::{Entry, FOREVER};
 use crate::mini::{MiniMask, MiniMatch};
 use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
 use crate::subtable::Subtable;
 use heddle_flow::{FlowKey, FlowMask};
-use heddle_sync::Replaced;
+use heddle_sync::{Reading, Replaced};
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
@@ -76,39 +76,37 @@ impl<T> Classifier<T> {
 
     /// The visible rule of highest priority that matches `key`. Adds to `wc` every bit that the answer
     /// depends on, also when there is none.
-    pub fn lookup(&self, version: u64, key: &FlowKey, wc: &mut FlowMask) -> Option<Hit<T>>
-    where
-        T: Clone,
-    {
-        self.lookup_where(version, key, wc, |_| true)
+    pub fn lookup<'a>(
+        &'a self,
+        reading: &'a Reading,
+        version: u64,
+        key: &FlowKey,
+        wc: &mut FlowMask,
+    ) -> Option<&'a Entry<T>> {
+        self.lookup_where(reading, version, key, wc, |_| true)
     }
 
     /// As [`Classifier::lookup`], among the rules that `accept` takes. It is asked about every matching rule whose priority is
     /// higher than that of the best one so far; what it answers must follow from the rule.
-    pub fn lookup_where(
-        &self,
+    pub fn lookup_where<'a>(
+        &'a self,
+        reading: &'a Reading,
         version: u64,
         key: &FlowKey,
         wc: &mut FlowMask,
-        mut accept: impl FnMut(&Entry<T>) -> bool,
-    ) -> Option<Hit<T>>
-    where
-        T: Clone,
-    {
-        let view = self.view.load();
+        mut accept: impl FnMut(&'a Entry<T>) -> bool,
+    ) -> Option<&'a Entry<T>> {
+        let view = self.view.load(reading);
         let mut tries = Tries::new(&view.tracked);
-        let mut best: Option<Hit<T>> = None;
+        let mut best: Option<&Entry<T>> = None;
         for (max, subtable) in &view.subtables {
             // A rule that was added since this view was made is not visible at `version`: whoever published that version
             // did it after the view.
-            if best.as_ref().is_some_and(|b| b.priority >= *max) {
+            if best.is_some_and(|b| b.priority >= *max) {
                 break;
             }
-            let found = subtable.lookup(version, key, &mut tries, wc, &mut accept);
-            if found
-                .as_ref()
-                .is_some_and(|e| best.as_ref().is_none_or(|b| e.priority > b.priority))
-            {
+            let found = subtable.lookup(reading, version, key, &mut tries, wc, &mut accept);
+            if found.is_some_and(|e| best.is_none_or(|b| e.priority > b.priority)) {
                 best = found;
             }
         }
@@ -195,7 +193,7 @@ impl<T> Classifier<T> {
         }
         entry.removed.store(version, Ordering::Relaxed);
         if entry.added == version {
-            let tracked = self.view.load().tracked.clone();
+            let tracked = self.view.load(&Reading::begin()).tracked.clone();
             let known = writer.known.get_mut(&matches.mask);
             let moved = known.is_some_and(|k| k.unlink(entry, &tracked));
             if moved {
@@ -235,7 +233,7 @@ impl<T> Classifier<T> {
         while !waiting.is_empty() {
             let mut guard = self.writer();
             let Writer { known, garbage } = &mut *guard;
-            let tracked = self.view.load().tracked.clone();
+            let tracked = self.view.load(&Reading::begin()).tracked.clone();
             let mut moved = false;
             for (mask, e) in waiting.drain(waiting.len().saturating_sub(PIECE)..) {
                 match e.removed.load(Ordering::Relaxed) {
@@ -264,7 +262,7 @@ impl<T> Classifier<T> {
                 wanted.push(*f);
             }
         }
-        let now = self.view.load().tracked.clone();
+        let now = self.view.load(&Reading::begin()).tracked.clone();
         if now.iter().map(|t| t.field).eq(wanted.iter().copied()) {
             return;
         }
@@ -286,7 +284,8 @@ impl<T> Classifier<T> {
     /// The rule with exactly this match and priority that is visible at `version`. Waits for no writer.
     pub fn find_exact(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
         // Every subtable that has rules is in the view.
-        let view = self.view.load();
+        let reading = Reading::begin();
+        let view = self.view.load(&reading);
         let mut subtables = view.subtables.iter();
         let (_, subtable) = subtables.find(|(max, s)| *max >= priority && s.mask == matches.mask)?;
         subtable.find(version, &matches.values, priority)
@@ -294,7 +293,7 @@ impl<T> Classifier<T> {
 
     /// Calls `f` for every rule that is visible at `version`, in no order.
     pub fn for_each(&self, version: u64, mut f: impl FnMut(&Arc<Entry<T>>)) {
-        for (_, subtable) in &self.view.load().subtables {
+        for (_, subtable) in &self.view.load(&Reading::begin()).subtables {
             subtable.for_each(&mut |e| {
                 if e.visible(version) {
                     f(e);
@@ -305,7 +304,12 @@ impl<T> Classifier<T> {
 
     /// Number of linked rules (removed ones that are not purged count).
     pub fn len(&self) -> usize {
-        self.view.load().subtables.iter().map(|(_, s)| s.len()).sum()
+        self.view
+            .load(&Reading::begin())
+            .subtables
+            .iter()
+            .map(|(_, s)| s.len())
+            .sum()
     }
 
     /// Whether no rule is linked.
@@ -315,7 +319,7 @@ impl<T> Classifier<T> {
 
     /// Number of distinct masks.
     pub fn n_masks(&self) -> usize {
-        self.view.load().subtables.len()
+        self.view.load(&Reading::begin()).subtables.len()
     }
 }
 

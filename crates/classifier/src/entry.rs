@@ -21,15 +21,6 @@ pub struct Entry<T> {
     pub data: T,
 }
 
-/// What a lookup found: of a rule, what there is to know of it without holding it.
-#[derive(Clone, Debug)]
-pub struct Hit<T> {
-    /// Its priority.
-    pub priority: i32,
-    /// The caller's rule.
-    pub data: T,
-}
-
 impl<T> Entry<T> {
     /// Whether lookups at `version` see it.
     pub fn visible(&self, version: u64) -> bool {

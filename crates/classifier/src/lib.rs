@@ -32,7 +32,7 @@ mod tests;
 mod trie;
 
 pub use classifier::Classifier;
-pub use entry::{Entry, Hit};
+pub use entry::Entry;
 pub use mini::{MiniMask, MiniMatch};
 pub use prefix::{MAX_TRACKED, PrefixField};
 

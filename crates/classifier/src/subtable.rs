@@ -3,7 +3,7 @@
 //! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has grown full is replaced by a
 //! bigger one beside it, and the writer frees the old one when no reader is left.
 
-use crate::entry::{Entry, Hit};
+use crate::entry::Entry;
 use crate::mini::{Hasher, MiniMask};
 use crate::prefix::{N_FIELDS, PrefixField, Tries};
 use crate::slots::Slots;
@@ -11,7 +11,7 @@ use crate::stage::StageIndex;
 use crate::trie::Trie;
 use core::mem::offset_of;
 use heddle_flow::{FlowKey, FlowMask, N_WORDS};
-use heddle_sync::Replaced;
+use heddle_sync::{Reading, Replaced};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -125,19 +125,17 @@ impl<T> Subtable<T> {
 
     /// The entry of highest priority that matches `key`, is visible and that `accept` takes. Adds the bits that the answer depends
     /// on to `wc`.
-    pub(crate) fn lookup(
-        &self,
+    pub(crate) fn lookup<'a>(
+        &'a self,
+        reading: &'a Reading,
         version: u64,
         key: &FlowKey,
         tries: &mut Tries<'_>,
         wc: &mut FlowMask,
-        accept: &mut impl FnMut(&Entry<T>) -> bool,
-    ) -> Option<Hit<T>>
-    where
-        T: Clone,
-    {
+        accept: &mut impl FnMut(&'a Entry<T>) -> bool,
+    ) -> Option<&'a Entry<T>> {
         let words = self.mask.words();
-        let shape = self.shape.load();
+        let shape = self.shape.load(reading);
         let mut hash = Hasher::new(self.seed);
         let mut done = 0;
         for (n, stage) in self.stages.iter().enumerate() {
@@ -164,15 +162,11 @@ impl<T> Subtable<T> {
                 }
             }
         }
-        let found = best.map(|e| Hit {
-            priority: e.priority,
-            data: e.data.clone(),
-        });
-        match (&self.ports, &found) {
+        match (&self.ports, best) {
             (Some(p), None) if !refused => self.add_but_ports(p, key, wc),
             _ => add(words, wc),
         }
-        found
+        best
     }
 
     /// Nothing matches: of the ports only those bits count that tell them from all rules' ports.
@@ -198,7 +192,7 @@ impl<T> Subtable<T> {
     /// The visible entry with exactly these values and this priority.
     pub(crate) fn find(&self, version: u64, values: &[u64], priority: i32) -> Option<Arc<Entry<T>>> {
         self.shape
-            .load()
+            .load(&Reading::begin())
             .slots
             .candidates(self.hash(values))
             .find(|c| {
@@ -229,18 +223,24 @@ impl<T> Subtable<T> {
     pub(crate) fn insert(&self, entry: Arc<Entry<T>>, wide: &FlowKey) {
         // What lets lookups pass the entry by goes first.
         self.each_stage(&entry.values, |n, hash| {
-            while self.shape.load().indexes.get(n).is_some_and(|i| !i.add(hash)) {
+            while self
+                .shape
+                .load(&Reading::begin())
+                .indexes
+                .get(n)
+                .is_some_and(|i| !i.add(hash))
+            {
                 self.rebuild_index(n);
             }
         });
         if let Some(p) = &self.ports {
             p.trie.insert(&[ports(wide)], p.len);
         }
-        if !self.shape.load().slots.has_room(1) {
+        if !self.shape.load(&Reading::begin()).slots.has_room(1) {
             self.rebuild_slots(Slots::for_rules(self.len()));
         }
         let hash = self.hash(&entry.values);
-        let worn = self.shape.load().slots.insert(hash, entry);
+        let worn = self.shape.load(&Reading::begin()).slots.insert(hash, entry);
         self.len.fetch_add(1, Ordering::Relaxed);
         if worn {
             self.rebuild_slots(Slots::for_rules(self.len()));
@@ -249,14 +249,15 @@ impl<T> Subtable<T> {
 
     /// Makes room for so many more entries.
     pub(crate) fn reserve(&self, n: usize) {
-        if !self.shape.load().slots.has_room(n) {
+        if !self.shape.load(&Reading::begin()).slots.has_room(n) {
             self.rebuild_slots(Slots::with_room(self.len() + n));
         }
     }
 
     /// `false` if it is not there.
     pub(crate) fn remove(&self, gone: &Arc<Entry<T>>, wide: &FlowKey) -> bool {
-        let shape = self.shape.load();
+        let reading = Reading::begin();
+        let shape = self.shape.load(&reading);
         if !shape.slots.remove(self.hash(&gone.values), gone) {
             return false;
         }
@@ -274,7 +275,7 @@ impl<T> Subtable<T> {
 
     /// After many rules have gone: gives memory back.
     pub(crate) fn tidy(&self) {
-        let sparse = self.shape.load().slots.is_sparse(self.len());
+        let sparse = self.shape.load(&Reading::begin()).slots.is_sparse(self.len());
         if sparse {
             self.rebuild_slots(Slots::for_rules(self.len()));
             for n in 0..self.stages.len().saturating_sub(1) {

@@ -1,6 +1,7 @@
 use crate::linear::{self, Rule};
 use crate::{Classifier, MiniMatch, PrefixField};
 use heddle_flow::{FlowKey, FlowMask, Match};
+use heddle_sync::Reading;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
@@ -128,25 +129,26 @@ proptest! {
         }
         let last = ops.len() as u64;
         cls.purge(purge_at);
+        let reading = Reading::begin();
         for version in purge_at.min(last)..=last {
             for (key, other) in &keys {
                 let mut wc = FlowMask::default();
-                let got = cls.lookup(version, key, &mut wc);
+                let got = cls.lookup(&reading, version, key, &mut wc);
                 let want = linear::lookup(&list, version, key);
-                prop_assert_eq!(got.as_ref().map(|e| e.priority), want.map(|r| r.priority));
-                if let Some(e) = &got {
+                prop_assert_eq!(got.map(|e| e.priority), want.map(|r| r.priority));
+                if let Some(e) = got {
                     prop_assert!(list[e.data].matches.matches(key));
                 }
                 // Exactly one may be the answer, or several of equal priority: the same set as for the mixture.
-                let again = cls.lookup(version, &mixed(key, other, &wc), &mut FlowMask::default());
+                let again = cls.lookup(&reading, version, &mixed(key, other, &wc), &mut FlowMask::default());
                 prop_assert_eq!(got.map(|e| e.data), again.map(|e| e.data));
                 // Among some of the rules only.
                 let even = list.iter().filter(|r| r.data % 2 == 0).cloned().collect::<Vec<_>>();
                 let mut wc = FlowMask::default();
-                let got = cls.lookup_where(version, key, &mut wc, |e| e.data % 2 == 0);
+                let got = cls.lookup_where(&reading, version, key, &mut wc, |e| e.data % 2 == 0);
                 let want = linear::lookup(&even, version, key);
-                prop_assert_eq!(got.as_ref().map(|e| e.priority), want.map(|r| r.priority));
-                let again = cls.lookup_where(version, &mixed(key, other, &wc), &mut FlowMask::default(), |e| e.data % 2 == 0);
+                prop_assert_eq!(got.map(|e| e.priority), want.map(|r| r.priority));
+                let again = cls.lookup_where(&reading, version, &mixed(key, other, &wc), &mut FlowMask::default(), |e| e.data % 2 == 0);
                 prop_assert_eq!(got.map(|e| e.data), again.map(|e| e.data));
             }
         }
@@ -198,8 +200,10 @@ fn what_comes_and_goes_with_one_version_goes_at_once() {
         nw_dst: many - 1,
         ..FlowKey::default()
     };
+    let reading = Reading::begin();
     assert_eq!(
-        cls.lookup(2, &key, &mut FlowMask::default()).map(|e| e.data),
+        cls.lookup(&reading, 2, &key, &mut FlowMask::default())
+            .map(|e| e.data),
         Some(many - 1)
     );
 }
@@ -223,24 +227,27 @@ fn readers_go_on_while_a_writer_loads_rules() {
     };
     let mut seen = 0;
     while !writer.is_finished() {
+        let reading = Reading::begin();
         let key = FlowKey {
             nw_dst: seen % RULES,
             ..FlowKey::default()
         };
         let e = cls
-            .lookup(0, &key, &mut FlowMask::default())
+            .lookup(&reading, 0, &key, &mut FlowMask::default())
             .expect("the catch-all matches");
         assert!(e.data == u32::MAX || e.data == key.nw_dst);
         seen += 7;
     }
     writer.join().expect("writer ends");
+    let reading = Reading::begin();
     for n in [0, 1, RULES / 2, RULES - 1] {
         let key = FlowKey {
             nw_dst: n,
             ..FlowKey::default()
         };
         assert_eq!(
-            cls.lookup(0, &key, &mut FlowMask::default()).map(|e| e.data),
+            cls.lookup(&reading, 0, &key, &mut FlowMask::default())
+                .map(|e| e.data),
             Some(n)
         );
     }
@@ -253,7 +260,7 @@ fn wildcards(rules: &[Match], key: &FlowKey) -> FlowMask {
         cls.insert(&MiniMatch::new(m), n, 0, n);
     }
     let mut wc = FlowMask::default();
-    cls.lookup(0, key, &mut wc);
+    cls.lookup(&Reading::begin(), 0, key, &mut wc);
     wc
 }
 

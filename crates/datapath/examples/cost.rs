@@ -3,21 +3,14 @@
 //! `cargo run --release -p heddle-datapath --example cost [SECONDS [CASE]]`. The receive queue copies prepared frames into pool
 //! buffers and the transmit queue drops them, so the numbers are the datapath's own plus one copy of 64 bytes.
 
+mod memory;
+
 use heddle_datapath::action::Masked;
 use heddle_datapath::{Action, Config, Datapath, Generations, PortNo, Request, Translate, Translation};
-use heddle_packet::{Burst, Packet, Pool};
-use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
+use memory::{Memory, Traffic};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
-
-/// What is received: `flows` flows in random order, `run` packets of one in a row, of `masks` kinds.
-#[derive(Clone, Copy)]
-struct Traffic {
-    flows: u32,
-    run: u32,
-    masks: u16,
-}
 
 /// The rules that packets are for.
 #[derive(Clone, Copy)]
@@ -28,100 +21,6 @@ enum Rules {
     Any,
     /// Each kind of packet has a mask of its own, which does not look at what tells flows apart.
     Masks,
-}
-
-/// A port that receives while it is switched on.
-struct Source {
-    traffic: Traffic,
-    on: Arc<AtomicBool>,
-}
-
-struct SourceRx {
-    traffic: Traffic,
-    on: Arc<AtomicBool>,
-    frame: Vec<u8>,
-    random: u64,
-    left: u32,
-}
-
-struct Sink;
-
-impl RxQueue for SourceRx {
-    fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
-        if !self.on.load(Relaxed) {
-            return 0;
-        }
-        while !burst.is_full() {
-            if self.left == 0 {
-                // xorshift64*; which flow, without a division.
-                self.random ^= self.random >> 12;
-                self.random ^= self.random << 25;
-                self.random ^= self.random >> 27;
-                let r = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
-                let flow = (r * u64::from(self.traffic.flows)) >> 32;
-                let src = 0x0a00_0000 + u32::try_from(flow).unwrap_or(0);
-                self.frame[26..30].copy_from_slice(&src.to_be_bytes());
-                let kind = u16::try_from(flow % u64::from(self.traffic.masks)).unwrap_or(0);
-                self.frame[36..38].copy_from_slice(&kind.to_be_bytes());
-                self.left = self.traffic.run;
-            }
-            self.left -= 1;
-            let mut p = pool.get();
-            p.set_bytes(&self.frame);
-            burst.push(p);
-        }
-        burst.len()
-    }
-    fn wake_fd(&self) -> Option<WakeFd> {
-        None
-    }
-}
-
-impl TxQueue for Sink {
-    fn tx(&mut self, _: &mut Pool, packets: &[&Packet]) -> TxCounts {
-        let bytes = packets.iter().map(|p| p.len() as u64).sum();
-        TxCounts {
-            sent: packets.len() as u64,
-            bytes,
-            ..TxCounts::default()
-        }
-    }
-}
-
-impl Port for Source {
-    fn name(&self) -> &str {
-        "source"
-    }
-    fn kind(&self) -> &'static str {
-        "bench"
-    }
-    fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
-        Ok(vec![Box::new(SourceRx {
-            traffic: self.traffic,
-            on: Arc::clone(&self.on),
-            frame: frame(),
-            random: 0x9e37_79b9_7f4a_7c15,
-            left: 0,
-        })])
-    }
-    fn open_tx(&self, _: usize, _: usize) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(Sink))
-    }
-    fn status(&self) -> PortStatus {
-        PortStatus::default()
-    }
-    fn set_mtu(&self, _: u32) -> Result<(), PortError> {
-        Ok(())
-    }
-    fn set_mac(&self, _: [u8; 6]) -> Result<(), PortError> {
-        Ok(())
-    }
-    fn set_admin(&self, _: bool) -> Result<(), PortError> {
-        Ok(())
-    }
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
 }
 
 struct Pipeline {
@@ -152,18 +51,6 @@ impl Translate for Pipeline {
     }
 }
 
-/// A 60-byte UDP frame (64 with the checksum that a wire adds).
-fn frame() -> Vec<u8> {
-    let mut p = vec![0; 60];
-    p[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
-    p[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
-    p[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 1, 0, 1]);
-    let c = heddle_wire::checksum::checksum(&p[14..34]);
-    p[24..26].copy_from_slice(&c.to_be_bytes());
-    p[34..40].copy_from_slice(&[0, 7, 0, 9, 0, 26]);
-    p
-}
-
 fn run(name: &str, traffic: Traffic, rules: Rules, actions: Vec<Action>, seconds: f64) {
     let pipeline = Arc::new(Pipeline {
         generations: Generations::default(),
@@ -181,7 +68,7 @@ fn run(name: &str, traffic: Traffic, rules: Rules, actions: Vec<Action>, seconds
     };
     let dp = Datapath::new(config, pipeline).expect("the system grants a thread");
     let on = Arc::new(AtomicBool::new(false));
-    let source = Source {
+    let source = Memory {
         traffic,
         on: Arc::clone(&on),
     };
@@ -273,6 +160,7 @@ fn main() {
                 flows,
                 run: run_len,
                 masks,
+                once: false,
             };
             run(name, traffic, rules, actions, seconds);
         }

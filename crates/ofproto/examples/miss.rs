@@ -2,9 +2,13 @@
 //!
 //! `cargo run --release -p heddle-ofproto --example miss [SECONDS [CASE]]` prints nanoseconds per translation, what the datapath does with the answer
 //! not included. With a number of packets and a case (`miss 20000p each`) it translates just those, for
-//! `valgrind --tool=callgrind --toggle-collect='*translate_all*'`.
+//! `valgrind --tool=callgrind --toggle-collect='*translate_all*'`. `miss 20000p each whole` has a worker of a datapath take them in, from a port of
+//! memory to another one: all that a new flow costs but its ring (`--toggle-collect='*Worker*poll_all*'`).
 
-use heddle_datapath::{PortNo, Purpose, Request, Translate, Translation};
+#[path = "../../datapath/examples/memory/mod.rs"]
+mod memory;
+
+use heddle_datapath::{Config, Datapath, PortNo, Purpose, Request, Translate, Translation};
 use heddle_flow::{FlowKey, Match};
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget};
@@ -12,8 +16,10 @@ use heddle_openflow::message::{FlowMod, FlowModCommand};
 use heddle_openflow::text::parse_instructions;
 use heddle_openflow::{Port, Version};
 use heddle_sync::Clock;
+use memory::{Memory, Traffic};
 use std::hint::black_box;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A rule: table, priority, match, actions.
@@ -131,10 +137,42 @@ fn translate_all(of: &Ofproto, from: u32, to: u32, answer: &mut Translation) {
     }
 }
 
+/// Has a worker forward so many packets, each a flow of its own; prints what its stages took.
+fn forward_all(of: &Ofproto, packets: u32) {
+    let cpu = heddle_sys::cpu::allowed().ok().and_then(|c| c.last().copied());
+    let config = Config {
+        cpus: Some(vec![cpu.unwrap_or(0)]),
+        flow_limit: 4_000_000,
+        ..Config::default()
+    };
+    let dp = Datapath::new(config, of.pipeline().clone()).expect("the system grants a thread");
+    let on = Arc::new(AtomicBool::new(false));
+    for (no, flows) in [(1, packets), (2, 0)] {
+        let on = on.clone();
+        let traffic = Traffic {
+            flows,
+            run: 1,
+            masks: 1,
+            once: true,
+        };
+        dp.add_port(Arc::new(Memory { traffic, on }), Some(PortNo(no)))
+            .expect("a port of memory opens");
+    }
+    let started = Instant::now();
+    on.store(true, Relaxed);
+    while dp.totals().packets < packets.into() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let rate = f64::from(packets) / started.elapsed().as_secs_f64();
+    println!("{} entries, {rate:.0} a second", dp.totals().flows);
+    println!("{}", dp.pmd_perf_show(None, "", true));
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let much = arguments.next().unwrap_or_default();
     let only = arguments.next().unwrap_or_default();
+    let whole = arguments.next().is_some_and(|a| a == "whole");
     let packets = much.strip_suffix('p').and_then(|n| n.parse::<u32>().ok());
     let time = Duration::from_secs_f64(much.parse().unwrap_or(0.5));
     for case in ["tuple", "normal", "each", "acl", "pipeline"] {
@@ -142,6 +180,10 @@ fn main() {
             continue;
         }
         let (of, mut answer) = (switch(case), Translation::default());
+        if let Some(packets) = packets.filter(|_| whole) {
+            forward_all(&of, packets);
+            continue;
+        }
         if let Some(packets) = packets {
             translate_all(&of, 0, packets, &mut answer);
             println!("{case}: {:?}", answer.actions);

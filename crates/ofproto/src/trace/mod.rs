@@ -17,6 +17,7 @@ use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Version};
+use heddle_sync::Reading;
 
 /// What a trace needs to know of the datapath.
 pub struct TraceEnv<'a> {
@@ -103,6 +104,7 @@ fn trace_request(
         },
         (None, None) => Start::Tables,
     };
+    let reading = Reading::begin();
     let input = Input {
         key: &request.key,
         in_port: request.key.in_port,
@@ -110,6 +112,7 @@ fn trace_request(
         packet_len: request.packet.as_ref().map(Vec::len),
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
+        reading: &reading,
         start,
         packet_out: actions.is_some(),
         version: None,

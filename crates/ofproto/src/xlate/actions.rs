@@ -177,7 +177,7 @@ impl Ctx<'_> {
             Action::Controller(c) => self.controller(c, reason_of(c.reason)),
             Action::Enqueue { port, queue } => self.enqueue(*port, *queue, last),
             Action::SetQueue(queue) => {
-                self.wc.0.skb_priority = u32::MAX;
+                self.out.mask.0.skb_priority = u32::MAX;
                 self.flow.skb_priority = *queue;
             }
             Action::PopQueue => self.pop_queue(),
@@ -306,7 +306,7 @@ impl Ctx<'_> {
     }
 
     fn pop_queue(&mut self) {
-        self.wc.0.skb_priority = u32::MAX;
+        self.out.mask.0.skb_priority = u32::MAX;
         if self.flow.skb_priority != self.orig.skb_priority {
             self.flow.skb_priority = self.orig.skb_priority;
             let queue = self.flow.skb_priority;

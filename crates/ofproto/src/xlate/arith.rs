@@ -16,7 +16,7 @@ impl Ctx<'_> {
     pub(super) fn set_header(&mut self, action: &Action) {
         let (ip, v4) = (is_ip_any(&self.flow), self.flow.dl_type == eth::IP);
         let l4 = ip && self.flow.nw_frag & frag::LATER == 0;
-        let (f, m) = (&mut self.flow, &mut self.wc.0);
+        let (f, m) = (&mut self.flow, &mut self.out.mask.0);
         match action {
             Action::SetEthSrc(mac) => (f.dl_src, m.dl_src) = (*mac, [0xff; 6]),
             Action::SetEthDst(mac) => (f.dl_dst, m.dl_dst) = (*mac, [0xff; 6]),
@@ -41,8 +41,8 @@ impl Ctx<'_> {
 
     /// Decrements the TTL. `false`: it ran out; the controllers were told and the list of actions ends.
     pub(super) fn dec_ttl(&mut self, controllers: &[u16]) -> bool {
-        self.wc.0.nw_ttl = u8::MAX;
-        self.wc.0.nw_proto = u8::MAX;
+        self.out.mask.0.nw_ttl = u8::MAX;
+        self.out.mask.0.nw_proto = u8::MAX;
         if !is_ip_any(&self.flow) {
             return true;
         }

@@ -22,7 +22,7 @@ impl Ctx<'_> {
         }
         self.commit();
         let (stack, set) = (self.stack.clone(), self.action_set.clone());
-        let (flow, base, was_mpls) = (self.flow, self.base, self.was_mpls);
+        let (flow, base, was_mpls) = (self.flow, self.base.clone(), self.was_mpls);
         let exit = self.exit;
         let [greater, less_equal] = [1, 0].map(|larger| {
             self.exit = exit;
@@ -37,7 +37,7 @@ impl Ctx<'_> {
             }
             self.stack.clone_from(&stack);
             self.action_set.clone_from(&set);
-            (self.flow, self.base, self.was_mpls) = (flow, base, was_mpls);
+            (self.flow, self.base, self.was_mpls) = (flow, base.clone(), was_mpls);
             self.pending = None;
             self.out.actions.drain(at..).collect()
         });

@@ -53,14 +53,14 @@ fn again_until_it_fits(hash: u32, n_links: u32, modulo: u32) -> u32 {
 
 impl Ctx<'_> {
     fn mask_hash_fields(&mut self, fields: HashFields) {
-        let (k, m) = (&self.flow, &mut self.wc);
+        let (k, m) = (&self.flow, &mut self.out.mask);
         match fields {
             HashFields::EthSrc => m.0.dl_src = [0xff; 6],
             HashFields::SymmetricL4 => hash::mask_symmetric_l4(k, m),
             HashFields::SymmetricL3L4 | HashFields::SymmetricL3L4Udp => {
                 hash::mask_symmetric_l3l4(k, m, fields == HashFields::SymmetricL3L4Udp);
                 if !super::mask::is_ip_any(k) {
-                    hash::mask_symmetric_l2(&mut self.extra);
+                    hash::mask_symmetric_l2(self.extra());
                 }
             }
             HashFields::NwSrc => hash::mask_nw_src(k, m),

@@ -13,6 +13,7 @@ use crate::model::{Rule, Table};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::Conjunction;
 use heddle_openflow::{Action, Instruction};
+use heddle_sync::Reading;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -33,34 +34,40 @@ fn clauses(rule: &Rule) -> impl Iterator<Item = &Conjunction> {
 }
 
 /// The rule of highest priority that matches, conjunctions included. Adds to `wc` what the answer depends on.
-pub(super) fn lookup(table: &Table, version: u64, key: &FlowKey, wc: &mut FlowMask) -> Option<Arc<Rule>> {
-    let mut soft: Vec<(i32, Arc<Rule>)> = Vec::new();
-    let hard = table.rules.lookup_where(version, key, wc, |e| {
+pub(super) fn lookup<'r>(
+    table: &'r Table,
+    reading: &'r Reading,
+    version: u64,
+    key: &FlowKey,
+    wc: &mut FlowMask,
+) -> Option<&'r Arc<Rule>> {
+    let mut soft: Vec<(i32, &Rule)> = Vec::new();
+    let hard = table.rules.lookup_where(reading, version, key, wc, |e| {
         let is_clause = clauses(&e.data).next().is_some();
         if is_clause {
-            soft.push((e.priority, e.data.clone()));
+            soft.push((e.priority, &e.data));
         }
         !is_clause
     });
     if soft.is_empty() {
-        return hard.map(|hit| hit.data);
+        return hard.map(|hit| &hit.data);
     }
-    let floor = hard.as_ref().map_or(i32::MIN, |hit| hit.priority);
+    let floor = hard.map_or(i32::MIN, |hit| hit.priority);
     soft.retain(|(priority, _)| *priority > floor);
     // Stable: of several conjunctions of one priority, the one whose last clause was found first.
     soft.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
     for level in soft.chunk_by(|a, b| a.0 == b.0) {
-        for id in complete(level.iter().map(|(_, rule)| &**rule)) {
+        for id in complete(level.iter().map(|(_, rule)| *rule)) {
             let again = FlowKey { conj_id: id, ..*key };
-            let found = table
-                .rules
-                .lookup_where(version, &again, wc, |e| clauses(&e.data).next().is_none());
+            let found = table.rules.lookup_where(reading, version, &again, wc, |e| {
+                clauses(&e.data).next().is_none()
+            });
             if let Some(hit) = found {
-                return Some(hit.data);
+                return Some(&hit.data);
             }
         }
     }
-    hard.map(|hit| hit.data)
+    hard.map(|hit| &hit.data)
 }
 
 /// Conjunctions of which every clause is among these rules, in the order in which they are completed.

@@ -12,6 +12,8 @@ use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::{Action, Port};
+use heddle_sync::Reading;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// Below this much machine stack, the next level of nesting runs on a new piece of it.
@@ -19,11 +21,39 @@ const RED_ZONE: usize = 64 * 1024;
 /// Size of such a piece.
 const STACK_PIECE: usize = 1024 * 1024;
 
+/// A packet's key that is copied when it is first written to: most packets leave as they came.
+#[derive(Clone)]
+pub(super) struct OnWrite<'w> {
+    came: &'w FlowKey,
+    own: Option<FlowKey>,
+}
+
+impl<'w> OnWrite<'w> {
+    pub(super) fn new(came: &'w FlowKey) -> Self {
+        Self { came, own: None }
+    }
+}
+
+impl Deref for OnWrite<'_> {
+    type Target = FlowKey;
+    #[inline]
+    fn deref(&self) -> &FlowKey {
+        self.own.as_ref().unwrap_or(self.came)
+    }
+}
+
+impl DerefMut for OnWrite<'_> {
+    fn deref_mut(&mut self) -> &mut FlowKey {
+        self.own.get_or_insert_with(|| *self.came)
+    }
+}
+
 /// One translation.
 pub(crate) struct Ctx<'w> {
     pub(super) world: &'w World,
     pub(super) generations: &'w Generations,
     pub(super) recircs: &'w Recircs,
+    pub(super) reading: &'w Reading,
     /// The bridge whose pipeline runs now.
     pub(super) bridge: &'w BridgeView,
     /// Version of its rules.
@@ -34,25 +64,25 @@ pub(crate) struct Ctx<'w> {
     /// The packet as the pipeline has made it; `in_port` is the OpenFlow port.
     pub(super) flow: FlowKey,
     /// The packet as the emitted actions have made it.
-    pub(super) base: FlowKey,
+    pub(super) base: OnWrite<'w>,
     /// The packet as it came.
     pub(super) orig: &'w FlowKey,
     /// See [`super::run::Input::from`].
     pub(super) from: Option<(u64, Port)>,
-    /// The packet as the last lookup in a table saw it; as it came, as long as there was none.
-    pub(super) seen: FlowKey,
+    /// Whether there was a lookup in a table.
     pub(super) has_looked: bool,
-    /// Bits that mattered, as Open vSwitch keeps them: a trace shows these.
-    pub(super) wc: FlowMask,
+    /// The packet as the last lookup in a table saw it; from the second lookup on.
+    pub(super) seen: Option<FlowKey>,
     /// Bits that mattered and that Open vSwitch leaves out: they are in the cached mask only.
-    pub(super) extra: FlowMask,
+    pub(super) extra: Option<FlowMask>,
+    /// The answer; while it is found, its mask has the bits that mattered, as Open vSwitch keeps them: a trace shows these.
     pub(super) out: &'w mut Translation,
     /// Size of the emitted actions, see [`super::limits::MAX_ACTION_BYTES`].
     pub(super) out_bytes: usize,
 
     pub(super) table: u8,
     /// The rule whose actions run; `None` in a packet-out, or after a miss.
-    pub(super) rule: Option<Arc<Rule>>,
+    pub(super) rule: Option<&'w Arc<Rule>>,
     pub(super) cookie: u64,
     pub(super) depth: u32,
     pub(super) resubmits: u32,
@@ -182,11 +212,16 @@ impl<'w> Ctx<'w> {
     }
 
     /// Takes one step more; `false`, and the translation fails, if it was one too many. What sets errors aside does not bring steps back.
+    #[inline]
     pub(super) fn step(&mut self) -> bool {
         if self.steps < MAX_STEPS {
             self.steps += 1;
             return true;
         }
+        self.no_step()
+    }
+    #[cold]
+    fn no_step(&mut self) -> bool {
         if self.error.is_none() {
             self.report_error(|| format!("over {MAX_STEPS} actions, tables and buckets"));
         }
@@ -230,7 +265,7 @@ impl<'w> Ctx<'w> {
         }
     }
     fn log_text(&self, text: &str) -> String {
-        let mut base = self.base;
+        let mut base = *self.base;
         base.in_port = self.flow.in_port;
         format!("{text} on bridge {} while processing {base}", self.bridge.name)
     }
@@ -238,6 +273,11 @@ impl<'w> Ctx<'w> {
     /// Whether the trace is to have names of ports.
     pub(super) fn wants_names(&self) -> bool {
         self.report.as_ref().is_some_and(|r| r.names)
+    }
+
+    /// See [`Ctx::extra`].
+    pub(super) fn extra(&mut self) -> &mut FlowMask {
+        self.extra.get_or_insert_default()
     }
 
     /// Has the answer depend on a generation slot; to be called before what the slot stands for is read.

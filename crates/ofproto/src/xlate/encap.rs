@@ -3,7 +3,7 @@
 //! Pushing and popping is done in the flow at once, and emitted at the next commit: by then it is known what the new header says. What is
 //! behind a popped header is known only where that was an Ethernet header or a label above others; otherwise the packet is parsed again.
 
-use super::ctx::{Ctx, Pending};
+use super::ctx::{Ctx, OnWrite, Pending};
 use super::limits::XlateError;
 use super::mask::{eth, is_mpls};
 use super::mpls::{clear_l3, count, lse, pop, push};
@@ -15,18 +15,18 @@ use heddle_openflow::action::{Encap, EncapProperty};
 use heddle_wire::nsh::{self, MAX_METADATA, MD_TYPE_1, MD_TYPE_2};
 
 /// What the pipeline stood at before actions that are to leave the packet as it was.
-pub(super) struct Mark {
+pub(super) struct Mark<'w> {
     at: usize,
-    base: FlowKey,
+    base: OnWrite<'w>,
     pending: Option<Pending>,
     restacked: u32,
 }
 
-impl Ctx<'_> {
-    pub(super) fn mark(&self) -> Mark {
+impl<'w> Ctx<'w> {
+    pub(super) fn mark(&self) -> Mark<'w> {
         Mark {
             at: self.out.actions.len(),
-            base: self.base,
+            base: self.base.clone(),
             pending: self.pending.clone(),
             restacked: self.restacked,
         }
@@ -34,7 +34,7 @@ impl Ctx<'_> {
 
     /// After actions whose changes of the flow were undone. Headers that they had emitted are not undone by setting fields back: unless
     /// nothing follows (`last`), what was emitted is done to a copy.
-    pub(super) fn settle(&mut self, mark: Mark, last: bool) {
+    pub(super) fn settle(&mut self, mark: Mark<'w>, last: bool) {
         let restacked = self.restacked != mark.restacked;
         self.pending = mark.pending.filter(|_| !restacked || !last);
         if restacked && !last {
@@ -124,7 +124,7 @@ impl Ctx<'_> {
             self.flow.mpls_lse = Default::default();
             self.base.mpls_lse = Default::default();
         }
-        let n = count(&self.flow, Some(&mut self.wc));
+        let n = count(&self.flow, Some(&mut self.out.mask));
         if n >= self.flow.mpls_lse.len() {
             // A packet with labels in front of its Ethernet header is named by that header.
             (self.base.packet_type, self.base.dl_src, self.base.dl_dst) =
@@ -142,7 +142,7 @@ impl Ctx<'_> {
             self.flow.mpls_lse[0] = label << 12 | lse::BOS | 64;
             self.flow.dl_type = ethertype;
         } else {
-            push(&mut self.flow, n, ethertype, Some(&mut self.wc));
+            push(&mut self.flow, n, ethertype, Some(&mut self.out.mask));
         }
         self.flow.packet_type = ty;
         (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
@@ -154,7 +154,7 @@ impl Ctx<'_> {
         self.commit();
         if self.flow.packet_type == packet_type::ETHERNET {
             // What is dropped for its tag says nothing about packets without one.
-            self.extra.0.vlans[0].tci |= Vlan::CFI;
+            self.extra().0.vlans[0].tci |= Vlan::CFI;
         }
         match self.flow.packet_type {
             packet_type::ETHERNET if self.flow.vlans[0].present() => {
@@ -184,7 +184,7 @@ impl Ctx<'_> {
 
     fn decap_nsh(&mut self) -> bool {
         // The answer is for packets with this next protocol, also where it is one that is dropped.
-        self.wc.0.nsh.np = u8::MAX;
+        self.out.mask.0.nsh.np = u8::MAX;
         self.flow.packet_type = match self.flow.nsh.np {
             nsh::next::ETHERNET => packet_type::ETHERNET,
             nsh::next::IPV4 => packet_type::IPV4,
@@ -200,12 +200,12 @@ impl Ctx<'_> {
     }
 
     fn decap_mpls(&mut self, ty: u32) -> bool {
-        let n = count(&self.flow, Some(&mut self.wc));
+        let n = count(&self.flow, Some(&mut self.out.mask));
         let behind = match (ty & 0xffff) as u16 {
             0 => eth::TEB,
             ethertype => ethertype,
         };
-        if pop(&mut self.flow, n, behind, Some(&mut self.wc)) {
+        if pop(&mut self.flow, n, behind, Some(&mut self.out.mask)) {
             if !self.bridge.features.has(Feature::AddMpls) {
                 self.slow();
             }
@@ -224,7 +224,7 @@ impl Ctx<'_> {
     /// Decrements the time to live of a network service header. `false`: it ran out (or there is none), and the list of actions ends.
     pub(super) fn dec_nsh_ttl(&mut self) -> bool {
         if self.flow.dl_type == eth::NSH {
-            self.wc.0.nsh.ttl = u8::MAX;
+            self.out.mask.0.nsh.ttl = u8::MAX;
             if self.flow.nsh.ttl > 1 {
                 self.flow.nsh.ttl -= 1;
                 return true;

@@ -106,7 +106,7 @@ impl Ctx<'_> {
             // Options that are not there have no values.
             all.tun_metadata.fill(0);
         }
-        self.extra.0.copy_tunnel(&all);
+        self.extra().0.copy_tunnel(&all);
         Box::new(metadata_of(&self.flow))
     }
 

@@ -154,7 +154,7 @@ impl Ctx<'_> {
         }
         match &group.method {
             Method::Default => {
-                hash::mask_symmetric_l4(&self.flow, &mut self.wc);
+                hash::mask_symmetric_l4(&self.flow, &mut self.out.mask);
                 let basis = hash::symmetric_l4(&self.flow, 0);
                 self.best_live(group, basis)
             }
@@ -194,7 +194,7 @@ impl Ctx<'_> {
             let n = usize::from(field.info().n_bytes);
             let value: FieldValue = field.get(&self.flow) & *mask;
             basis = hash::bytes(value.bytes(n), basis);
-            field.set_mask(&mut self.wc, *mask);
+            field.set_mask(&mut self.out.mask, *mask);
         }
         basis
     }
@@ -217,7 +217,7 @@ impl Ctx<'_> {
             return None;
         }
         let mask = u32::try_from(map.len()).ok()?.checked_sub(1)?;
-        self.wc.0.dp_hash |= mask;
+        self.out.mask.0.dp_hash |= mask;
         // From a bucket that is not live on, the next in the table: its share is spread over the others.
         for i in 0..=mask {
             let at = self.flow.dp_hash.wrapping_add(i) & mask;

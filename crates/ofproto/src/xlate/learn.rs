@@ -53,8 +53,8 @@ impl Credit for Shorten {
 
 impl Ctx<'_> {
     pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
-        self.wc.0.nw_proto = u8::MAX;
-        if let Some(rule) = self.rule.clone() {
+        self.out.mask.0.nw_proto = u8::MAX;
+        if let Some(rule) = self.rule.cloned() {
             self.out.credits.push(Arc::new(Shorten { rule, idle, hard }));
         }
     }
@@ -62,7 +62,7 @@ impl Ctx<'_> {
     pub(super) fn learn(&mut self, learn: &Learn) {
         for spec in &learn.specs {
             if let LearnSrc::Field(src) = spec.src {
-                src.pieces().for_each(|piece| piece.add_mask(&mut self.wc));
+                src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
             }
         }
         if self.report.is_some() && !self.has_packet {

@@ -38,7 +38,7 @@ pub(super) fn is_vlan_type(tpid: u16) -> bool {
 impl Ctx<'_> {
     /// Bits that every answer depends on.
     pub(super) fn mask_init(&mut self) {
-        let m = &mut self.wc.0;
+        let m = &mut self.out.mask.0;
         m.packet_type = u32::MAX;
         m.in_port = u32::MAX;
         m.recirc_id = u32::MAX;

@@ -64,7 +64,7 @@ impl Ctx<'_> {
         }
         self.look_at_all_ports();
         // Which VLAN it is in, and so how it leaves, is decided by its tag.
-        self.extra.0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
+        self.extra().0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
         self.mask_inner_tag();
         if !self.is_vid_admitted(at, tags.vid()) {
             return;
@@ -76,7 +76,7 @@ impl Ctx<'_> {
                 continue;
             }
             if let Some(watched) = &m.vlans {
-                self.wc.0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
+                self.out.mask.0.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
                 if !watched.contains(vlans.vid()) {
                     continue;
                 }

@@ -60,17 +60,17 @@ pub use run::{Outcome, PacketOut};
 
 use crate::model::World;
 use crate::parts::Part;
-use arc_swap::ArcSwap;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
+use heddle_sync::{Reading, Replaced};
 use recirc::Recircs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The pipeline of all bridges, as the datapath sees it.
 pub struct Pipeline {
-    world: ArcSwap<World>,
+    world: Replaced<World>,
     generations: Arc<Generations>,
     recircs: Recircs,
     /// Answers are for packets that are equal in every bit: for tests that want to see each of them.
@@ -81,7 +81,7 @@ impl Pipeline {
     /// A pipeline without bridges. MAC tables must be made with the same `generations`.
     pub fn new(generations: Arc<Generations>) -> Self {
         Self {
-            world: ArcSwap::from_pointee(World::default()),
+            world: Replaced::new(World::default()),
             generations,
             recircs: Recircs::default(),
             exact: AtomicBool::new(false),
@@ -90,13 +90,16 @@ impl Pipeline {
     /// Replaces the configuration. Cached translations that depend on what is different now die on their next check. One at a time.
     pub fn publish(&self, world: World) {
         let world = Arc::new(world);
-        let before = self.world.swap(Arc::clone(&world));
+        let before = self.world.get();
+        self.world.replace(Arc::clone(&world));
         crate::coverage::REV_RECONFIGURE.count();
         // Before the parts: who finds a part moved finds this moved, too (`is_of`).
         self.generations.bump(World::CONFIG_SLOT);
         for part in world.differences(&before) {
             self.generations.bump(part.slot());
         }
+        drop(before);
+        self.world.tidy();
     }
     /// Whether the configuration is still that of this generation, which was read before it. What was read of parts' generations
     /// meanwhile may otherwise be newer than the parts.
@@ -105,7 +108,7 @@ impl Pipeline {
     }
     /// The configuration in force.
     pub fn world(&self) -> Arc<World> {
-        self.world.load_full()
+        self.world.get()
     }
     /// The counters that translations depend on, to share with MAC tables and rule changes.
     pub fn shared_generations(&self) -> Arc<Generations> {
@@ -126,7 +129,8 @@ impl Pipeline {
     }
     /// Translates a controller's packet-out. `None`: no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
-        let world = self.world.load();
+        let reading = Reading::begin();
+        let world = self.world.load(&reading);
         translation.clear();
         let bridge = world.bridges.get(&out.bridge)?;
         let input = run::Input {
@@ -136,18 +140,19 @@ impl Pipeline {
             packet_len: Some(out.len),
             learn: true,
             now_ms: out.now_ms,
+            reading: &reading,
             start: run::Start::Actions(out.actions),
             packet_out: true,
             version: out.version,
         };
-        Some(run::run(&world, self, bridge, &input, None, translation))
+        Some(run::run(world, self, bridge, &input, None, translation))
     }
 }
 
 impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         let config = self.generations.read(World::CONFIG_SLOT);
-        self.translate_in(&self.world.load(), request, out);
+        self.translate_in(&Reading::begin(), request, out);
         out.uncacheable |= !self.is_of(config);
     }
     fn generations(&self) -> &Generations {
@@ -156,7 +161,8 @@ impl Translate for Pipeline {
 }
 
 impl Pipeline {
-    fn translate_in(&self, world: &World, request: &Request<'_>, out: &mut Translation) {
+    fn translate_in(&self, reading: &Reading, request: &Request<'_>, out: &mut Translation) {
+        let world = self.world.load(reading);
         let port = heddle_datapath::PortNo(request.key.in_port);
         out.deps.push(self.generations.read(Part::Input(port).slot()));
         let known = world.by_dp_port.get(&port);
@@ -171,6 +177,7 @@ impl Pipeline {
                 packet_len: request.packet.map(heddle_packet::Packet::len),
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
+                reading,
                 start,
                 packet_out: false,
                 version: None,

@@ -102,7 +102,7 @@ pub(super) fn clear_l3(key: &mut FlowKey) {
 
 impl Ctx<'_> {
     pub(super) fn push_mpls(&mut self, ethertype: u16) {
-        let n = count(&self.flow, Some(&mut self.wc));
+        let n = count(&self.flow, Some(&mut self.out.mask));
         if n >= N_MPLS {
             self.too_many_labels("an MPLS push action", "would have");
             return;
@@ -111,15 +111,15 @@ impl Ctx<'_> {
             // What was changed behind the label must be written before the label hides it.
             self.commit();
         }
-        push(&mut self.flow, n, ethertype, Some(&mut self.wc));
+        push(&mut self.flow, n, ethertype, Some(&mut self.out.mask));
         if n == 0 {
             clear_l3(&mut self.flow);
         }
     }
 
     pub(super) fn pop_mpls(&mut self, ethertype: u16) {
-        let n = count(&self.flow, Some(&mut self.wc));
-        if pop(&mut self.flow, n, ethertype, Some(&mut self.wc)) {
+        let n = count(&self.flow, Some(&mut self.out.mask));
+        if pop(&mut self.flow, n, ethertype, Some(&mut self.out.mask)) {
             self.was_mpls |= !is_mpls(ethertype) && self.bridge.features.has(Feature::Recirc);
         } else if n >= N_MPLS {
             self.too_many_labels("an MPLS pop action", "has");
@@ -142,7 +142,7 @@ impl Ctx<'_> {
     /// Sets bits of the outermost entry, if there is one.
     pub(super) fn set_mpls_bits(&mut self, bits: u32, mask: u32) {
         if is_mpls(self.flow.dl_type) {
-            self.wc.0.mpls_lse[0] |= mask;
+            self.out.mask.0.mpls_lse[0] |= mask;
             let entry = &mut self.flow.mpls_lse[0];
             *entry = *entry & !mask | bits & mask;
         }
@@ -151,7 +151,7 @@ impl Ctx<'_> {
     /// Decrements the outermost TTL. `false`: it ran out (or there is none), and the list of actions ends.
     pub(super) fn dec_mpls_ttl(&mut self) -> bool {
         if is_mpls(self.flow.dl_type) {
-            self.wc.0.mpls_lse[0] |= lse::TTL;
+            self.out.mask.0.mpls_lse[0] |= lse::TTL;
             if self.flow.mpls_lse[0] & lse::TTL > 1 {
                 self.flow.mpls_lse[0] -= 1;
                 return true;

@@ -84,11 +84,11 @@ impl Ctx<'_> {
         match u16::try_from(value) {
             Ok(port) => {
                 self.report(Kind::Detail, || format!("output port is {port}"));
-                src.add_mask(&mut self.wc);
+                src.add_mask(&mut self.out.mask);
                 self.output(of_port(port.into()), max_len, false, last);
             }
             Err(_) => {
-                src.add_mask(&mut self.extra);
+                src.add_mask(self.extra());
                 self.report(Kind::Warn, || format!("output port {value} is out of range"));
             }
         }
@@ -96,7 +96,7 @@ impl Ctx<'_> {
 
     /// `enqueue:port:queue`.
     pub(super) fn enqueue(&mut self, port: Port, queue: u32, last: bool) {
-        self.wc.0.skb_priority = u32::MAX;
+        self.out.mask.0.skb_priority = u32::MAX;
         let port = match port {
             Port::IN_PORT => of_port(self.flow.in_port),
             port if key_port(port) == self.flow.in_port => return,
@@ -163,12 +163,12 @@ impl Ctx<'_> {
         let Some(queues) = bundle.map(|b| &b.queue_dscp).filter(|q| !q.is_empty()) else {
             return;
         };
-        self.wc.0.skb_priority = u32::MAX;
+        self.out.mask.0.skb_priority = u32::MAX;
         let own = queues.iter().find(|(queue, _)| *queue == self.flow.skb_priority);
         if let Some((_, dscp)) = own
             && is_ip_any(&self.flow)
         {
-            self.wc.0.nw_tos |= DSCP_MASK;
+            self.out.mask.0.nw_tos |= DSCP_MASK;
             self.flow.nw_tos = self.flow.nw_tos & !DSCP_MASK | dscp << 2;
         }
     }

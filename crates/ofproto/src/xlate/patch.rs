@@ -33,7 +33,7 @@ impl Ctx<'_> {
         if bridge.id != self.bridge.id {
             self.mirrored = 0;
         }
-        let old_wc = self.wc;
+        let old_wc = self.out.mask;
 
         self.clear_pipeline_fields(to.no);
         let line = self.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
@@ -96,7 +96,7 @@ impl Ctx<'_> {
 
     /// The other bridge looked at a tunnel that it had made up: the packet's own does not matter for that.
     fn restore_tunnel_mask(&mut self, old: &heddle_flow::FlowMask) {
-        self.wc.0.copy_tunnel(&old.0);
+        self.out.mask.0.copy_tunnel(&old.0);
     }
 
     /// Whether the port takes packets (`no-receive`, `no-receive-stp`).
@@ -105,7 +105,7 @@ impl Ctx<'_> {
         if port.config & both == 0 {
             return true;
         }
-        self.wc.0.dl_dst = [0xff; 6];
+        self.out.mask.0.dl_dst = [0xff; 6];
         let bit = if self.flow.dl_dst == STP {
             port_config::NO_RECV_STP
         } else {

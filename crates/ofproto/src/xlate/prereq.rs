@@ -66,8 +66,9 @@ pub(super) fn ok(field: FieldId, flow: &FlowKey, wc: &mut FlowMask) -> bool {
 
 impl Ctx<'_> {
     /// Whether the packet has `field`.
+    #[inline]
     pub(super) fn has_field(&mut self, field: FieldId) -> bool {
-        ok(field, &self.flow, &mut self.wc)
+        ok(field, &self.flow, &mut self.out.mask)
     }
 
     /// The datapath writes an IP or ARP header only where it knows the protocol.
@@ -79,7 +80,7 @@ impl Ctx<'_> {
         );
         let arp = matches!(field, ArpOp | ArpSha | ArpTha | ArpSpa | ArpTpa);
         if ip && is_ip_any(&self.flow) || arp && self.flow.dl_type == eth::ARP {
-            self.wc.0.nw_proto = u8::MAX;
+            self.out.mask.0.nw_proto = u8::MAX;
         }
     }
 }

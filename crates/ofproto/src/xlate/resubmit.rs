@@ -34,7 +34,7 @@ pub(super) struct Lookup {
     pub(super) run: Run,
 }
 
-impl Ctx<'_> {
+impl<'w> Ctx<'w> {
     /// Looks the packet up and runs what it finds.
     pub(super) fn table_action(&mut self, l: Lookup) {
         debug_assert!(self.depth <= MAX_DEPTH);
@@ -71,7 +71,7 @@ impl Ctx<'_> {
     }
 
     /// Runs a rule's actions, or those of a miss.
-    pub(super) fn run_found(&mut self, found: &Found, last: bool, run: Run) {
+    pub(super) fn run_found(&mut self, found: &Found<'w>, last: bool, run: Run) {
         let old_rule = self.rule.take();
         let in_bucket = std::mem::replace(&mut self.in_bucket, false);
         let old_cookie = std::mem::replace(&mut self.cookie, 0);
@@ -79,7 +79,7 @@ impl Ctx<'_> {
             Found::Rule(rule) => {
                 self.credit(&rule.stats.counted());
                 self.cookie = rule.cookie;
-                self.rule = Some(rule.clone());
+                self.rule = Some(rule);
                 self.run_steps(&steps_of(&rule.instructions.0), last, run);
             }
             Found::ToController => {
@@ -115,7 +115,7 @@ impl Ctx<'_> {
                 return;
             }
         }
-        let (base, at) = (self.base, self.out.actions.len());
+        let (base, at) = (self.base.clone(), self.out.actions.len());
         let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
         let was_mpls = self.was_mpls;
         let mark = self.mark();
@@ -164,7 +164,7 @@ impl Ctx<'_> {
     fn swap_tuple(&mut self) {
         let v4 = self.flow.dl_type == eth::IP;
         swap(&mut self.flow, v4);
-        swap(&mut self.wc.0, v4);
+        swap(&mut self.out.mask.0, v4);
     }
 }
 

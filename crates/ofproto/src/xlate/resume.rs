@@ -7,6 +7,7 @@ use super::run::{self, Outcome, Start};
 use heddle_datapath::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
+use heddle_sync::Reading;
 
 /// Makes the number of a bridge one that is not all zeros.
 const BRIDGE_PREFIX: [u8; 8] = *b"heddle\0b";
@@ -95,7 +96,8 @@ impl Pipeline {
         now_ms: u64,
         out: &mut Translation,
     ) -> Option<Outcome> {
-        let world = self.world.load();
+        let reading = Reading::begin();
+        let world = self.world.load(&reading);
         out.clear();
         let bridge = world.bridges.get(&frozen.bridge)?;
         let input = run::Input {
@@ -105,6 +107,7 @@ impl Pipeline {
             packet_len: Some(len),
             learn: true,
             now_ms,
+            reading: &reading,
             start: Start::Thaw {
                 frozen,
                 resumed: true,
@@ -112,7 +115,7 @@ impl Pipeline {
             packet_out: false,
             version: None,
         };
-        Some(run::run(&world, self, bridge, &input, None, out))
+        Some(run::run(world, self, bridge, &input, None, out))
     }
 }
 

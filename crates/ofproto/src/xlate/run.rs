@@ -4,7 +4,7 @@ pub(crate) use super::ctx::key_port;
 
 use super::Pipeline;
 use super::actions::Step;
-use super::ctx::Ctx;
+use super::ctx::{Ctx, OnWrite};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, XlateError};
 use super::mask;
 use super::recirc::Frozen;
@@ -16,6 +16,7 @@ use heddle_datapath::Translation;
 use heddle_datapath::action::DropReason;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
+use heddle_sync::Reading;
 use smallvec::SmallVec;
 
 /// How often a translation is begun.
@@ -67,6 +68,8 @@ pub(crate) struct Input<'a> {
     pub(crate) learn: bool,
     /// Coarse clock, ms.
     pub(crate) now_ms: u64,
+    /// Rules that are found stay as long as this.
+    pub(crate) reading: &'a Reading,
     /// Where it starts.
     pub(crate) start: Start<'a>,
     /// A controller's packet-out.
@@ -90,7 +93,7 @@ pub(crate) enum Start<'a> {
     },
 }
 
-/// Translates. `out` has no other dependency yet than that on `from`.
+/// Translates. `out` is empty but for the dependency on `from`.
 pub(crate) fn run(
     world: &World,
     pipeline: &Pipeline,
@@ -106,7 +109,7 @@ pub(crate) fn run(
         is_slow: c.is_slow || c.out_bytes > MAX_ACTION_BYTES,
         initial,
         last: c.flow,
-        shown: mask::shown(&c.wc, c.orig),
+        shown: mask::shown(&c.out.mask, c.orig),
     })
 }
 
@@ -174,17 +177,17 @@ fn once<'w, R>(
         world,
         generations: &pipeline.generations,
         recircs: &pipeline.recircs,
+        reading: input.reading,
         bridge,
         version: 0,
         torn: false,
         flow: *input.key,
-        base: *input.key,
+        base: OnWrite::new(input.key),
         orig: input.key,
         from: input.from,
-        seen: *input.key,
         has_looked: false,
-        wc: FlowMask::default(),
-        extra: FlowMask::default(),
+        seen: None,
+        extra: None,
         out,
         out_bytes: 0,
         table: 0,
@@ -220,7 +223,6 @@ fn once<'w, R>(
         report,
     };
     see_as_tables_do(&mut c.flow, input.in_port);
-    see_as_tables_do(&mut c.base, input.in_port);
     c.enter(bridge);
     if let Some(version) = input.version {
         c.version = version;
@@ -231,10 +233,12 @@ fn once<'w, R>(
     c.pipeline(&input.start);
     c.exit_bridge();
     c.finish();
-    (tell(&c), c.torn)
+    let told = tell(&c);
+    c.finish_mask();
+    (told, c.torn)
 }
 
-impl Ctx<'_> {
+impl<'w> Ctx<'w> {
     fn pipeline(&mut self, start: &Start<'_>) {
         let port = self.in_port();
         let found = match start {
@@ -273,7 +277,7 @@ impl Ctx<'_> {
         self.run_first(found);
     }
 
-    fn first_lookup(&mut self) -> Found {
+    fn first_lookup(&mut self) -> Found<'w> {
         let table = self.table;
         let found = self.lookup(self.flow.in_port, OnMiss::FULL);
         let line = self.report_table(&found, table);
@@ -281,7 +285,7 @@ impl Ctx<'_> {
         found
     }
 
-    fn run_first(&mut self, found: Found) {
+    fn run_first(&mut self, found: Found<'w>) {
         self.run_found(&found, true, Run::Here);
         // The action set runs in the first rule's name.
         self.cookie = 0;
@@ -304,7 +308,7 @@ impl Ctx<'_> {
         }
     }
 
-    /// Completes the answer.
+    /// Completes the answer but for its mask.
     fn finish(&mut self) {
         if self.out_of_steps() {
             // Also where somebody has set that aside. An entry does not hold on to as many credits as steps.
@@ -325,7 +329,11 @@ impl Ctx<'_> {
             };
             self.out.actions.push(heddle_datapath::Action::Drop(reason));
         }
-        self.out.mask.set_to_union(&self.wc, &self.extra);
+    }
+    fn finish_mask(&mut self) {
+        if let Some(extra) = &self.extra {
+            self.out.mask.add(extra);
+        }
         mask::trim(&mut self.out.mask, self.orig);
     }
 }

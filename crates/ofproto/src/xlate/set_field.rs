@@ -19,14 +19,14 @@ impl Ctx<'_> {
             return;
         }
         self.mask_l3_prereqs(field);
-        field.set_mask(&mut self.wc, mask);
+        field.set_mask(&mut self.out.mask, mask);
         field.set_masked(&mut self.flow, value, mask);
     }
 
     /// `load:value->dst`.
     pub(super) fn load(&mut self, dst: Subfield, value: u64) {
         if let FieldId::TunMetadata(_) = dst.field {
-            dst.add_mask(&mut self.wc);
+            dst.add_mask(&mut self.out.mask);
             dst.set(&mut self.flow, FieldValue::from_u64(value));
             return;
         }
@@ -35,7 +35,7 @@ impl Ctx<'_> {
 
     /// `set_field` of a wide option of a tunnel.
     pub(super) fn set_tun_metadata(&mut self, set: &SetTunMetadata) {
-        set.field.put_masked(&mut self.wc.0, &set.mask, &set.mask);
+        set.field.put_masked(&mut self.out.mask.0, &set.mask, &set.mask);
         set.field.put_masked(&mut self.flow, &set.value, &set.mask);
     }
 
@@ -52,8 +52,8 @@ impl Ctx<'_> {
         if self.has_field(dst.field) && self.has_field(src.field) {
             match (src.run(), dst.run()) {
                 (Some(from), Some(to)) => {
-                    from.count(&mut self.wc);
-                    to.count(&mut self.wc);
+                    from.count(&mut self.out.mask);
+                    to.count(&mut self.out.mask);
                     let value = from.get(&self.flow);
                     to.set(&mut self.flow, value);
                 }
@@ -65,7 +65,7 @@ impl Ctx<'_> {
     fn move_pieces(&mut self, src: Subfield, dst: Subfield) {
         src.pieces()
             .chain(dst.pieces())
-            .for_each(|piece| piece.add_mask(&mut self.wc));
+            .for_each(|piece| piece.add_mask(&mut self.out.mask));
         // All is read before anything is written.
         let pieces: SmallVec<[_; 1]> = src
             .pieces()
@@ -79,14 +79,14 @@ impl Ctx<'_> {
 
     /// `push:src`.
     pub(super) fn stack_push(&mut self, src: Subfield) {
-        src.pieces().for_each(|piece| piece.add_mask(&mut self.wc));
+        src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
         self.stack.push(StackValue::read(src, &self.flow));
     }
 
     /// `pop:dst`.
     pub(super) fn stack_pop(&mut self, dst: Subfield) {
         if let Some(value) = self.stack.pop() {
-            dst.pieces().for_each(|piece| piece.add_mask(&mut self.wc));
+            dst.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
             value.write(dst, &mut self.flow);
             self.report_subfield(dst);
         } else {
@@ -103,7 +103,7 @@ impl Ctx<'_> {
 
     /// Writes a number that was made up, and says so.
     pub(super) fn write_number(&mut self, dst: Subfield, value: u64) {
-        dst.add_mask(&mut self.wc);
+        dst.add_mask(&mut self.out.mask);
         dst.set(&mut self.flow, FieldValue::from_u64(value));
         self.report_subfield(dst);
     }

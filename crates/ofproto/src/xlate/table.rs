@@ -6,19 +6,23 @@ use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, MAX_RESUBMITS, XlateError};
 use super::report::Kind;
 use crate::model::{Fragments, N_TABLES, Rule, Stats, TableMiss, port_config};
 use heddle_datapath::{Override, changes};
-use heddle_flow::key::frag;
+use heddle_flow::key::{FIRST_WORD, frag};
 use heddle_flow::text::DEFAULT_PRIORITY;
-use heddle_flow::{FlowKey, N_WORDS};
-use std::sync::Arc;
+use heddle_flow::{FlowKey, FlowMask, N_WORDS};
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, LazyLock};
 
 /// Last table that a miss continues to: the one after it belongs to the switch itself.
 const LAST_TABLE: usize = N_TABLES - 2;
 
+/// The word of a key that has the input port.
+const IN_PORT: usize = offset_of!(FlowKey, in_port) / 8;
+
 /// What a lookup found.
-pub(super) enum Found {
+pub(super) enum Found<'w> {
     /// A rule.
-    Rule(Arc<Rule>),
+    Rule(&'w Arc<Rule>),
     /// None, and the controller is to be told.
     ToController,
     /// None.
@@ -49,32 +53,40 @@ impl OnMiss {
     };
 }
 
-/// Calls `f` with the numbers of the words in which two keys differ.
-fn each_difference(a: &FlowKey, b: &FlowKey, mut f: impl FnMut(usize)) {
-    /// Words that are compared at once; mostly all of them are equal.
-    const PIECE: usize = 8;
-    let mut at = a.first_used().min(b.first_used());
-    while at < N_WORDS {
-        let end = (at + PIECE).min(N_WORDS);
-        let (x, y) = (&a.words()[at..end], &b.words()[at..end]);
-        // Of arrays all words are compared side by side.
-        let same = match (<&[u64; PIECE]>::try_from(x), <&[u64; PIECE]>::try_from(y)) {
-            (Ok(x), Ok(y)) => std::iter::zip(x, y).fold(0, |any, (x, y)| any | (x ^ y)) == 0,
-            _ => x == y,
-        };
-        if !same {
-            (at..end)
-                .filter(|i| a.words()[*i] != b.words()[*i])
-                .for_each(&mut f);
+/// Calls `f` with the numbers of the words in which `b` differs from what `a` has outside of `left_out`, where it counts as zero.
+fn each_difference(a: &FlowKey, left_out: &FlowMask, b: &FlowKey, mut f: impl FnMut(usize)) {
+    /// Words that are compared at once, side by side; mostly all of them are equal.
+    const PIECE: usize = 10;
+    const { assert!((N_WORDS - FIRST_WORD).is_multiple_of(PIECE)) };
+    let (x, o, y) = (a.words(), left_out.words(), b.words());
+    if a.first_used().min(b.first_used()) < FIRST_WORD {
+        (0..FIRST_WORD)
+            .filter(|i| x[*i] & !o[*i] != y[*i])
+            .for_each(&mut f);
+    }
+    let (x, o, y) = (&x[FIRST_WORD..], &o[FIRST_WORD..], &y[FIRST_WORD..]);
+    let (x, o, y) = (
+        x.as_chunks::<PIECE>().0,
+        o.as_chunks::<PIECE>().0,
+        y.as_chunks::<PIECE>().0,
+    );
+    let pieces = x.iter().zip(o).zip(y);
+    for (piece, ((x, o), y)) in pieces.enumerate() {
+        let odd = |i: usize| x[i] & !o[i] ^ y[i];
+        if (0..PIECE).fold(0, |any, i| any | odd(i)) != 0 {
+            for i in 0..PIECE {
+                if odd(i) != 0 {
+                    f(FIRST_WORD + piece * PIECE + i);
+                }
+            }
         }
-        at = end;
     }
 }
 
-impl Ctx<'_> {
+impl<'w> Ctx<'w> {
     /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Leaves in `self.table` the last
     /// table that was searched.
-    pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found {
+    pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found<'w> {
         let no_ports = self.flow.nw_frag & frag::ANY != 0
             && match self.bridge.frags {
                 Fragments::Match => false,
@@ -100,7 +112,7 @@ impl Ctx<'_> {
     }
 
     /// The rule, or what the last table says about misses.
-    fn lookup_in_tables(&mut self, on_miss: OnMiss) -> Result<Arc<Rule>, TableMiss> {
+    fn lookup_in_tables(&mut self, on_miss: OnMiss) -> Result<&'w Arc<Rule>, TableMiss> {
         let bridge = self.bridge;
         let mut miss = TableMiss::Continue;
         for table in bridge.tables.iter().skip(usize::from(self.table)) {
@@ -118,7 +130,8 @@ impl Ctx<'_> {
             if bridge.version.load(Ordering::Acquire) != self.version {
                 self.out.uncacheable = true;
             }
-            let found = conjunction::lookup(table, self.version, &self.flow, &mut self.wc);
+            let found =
+                conjunction::lookup(table, self.reading, self.version, &self.flow, &mut self.out.mask);
             self.credit(if found.is_some() {
                 &table.matched
             } else {
@@ -145,27 +158,42 @@ impl Ctx<'_> {
             self.out.uncacheable = true;
             return;
         };
-        if !self.has_looked {
-            self.has_looked = true;
-            changes::clear_constants(&mut self.seen);
-            // Of the input port it is always said what it is.
-            self.seen.in_port = !self.flow.in_port;
-        }
-        let constants = changes::constants().words();
-        let now = &self.flow;
+        let constants = changes::constants();
+        let (orig, now) = (self.orig, &self.flow);
         let overrides = &mut self.out.overrides;
         let told = overrides.len();
-        each_difference(&self.seen, now, |at| {
+        let say = |overrides: &mut Vec<_>, at: usize| {
             let value = now.words()[at];
             overrides.push(Override {
                 from,
                 word: u8::try_from(at).unwrap_or(u8::MAX),
-                changed: (value ^ self.orig.words()[at]) & !constants[at] != 0,
+                changed: (value ^ orig.words()[at]) & !constants.words()[at] != 0,
                 value,
             });
+        };
+        if !self.has_looked {
+            self.has_looked = true;
+            // Of the input port it is always said what it is.
+            say(overrides, IN_PORT);
+            each_difference(orig, constants, now, |at| {
+                if at != IN_PORT {
+                    say(overrides, at);
+                }
+            });
+            return;
+        }
+        let seen = self.seen.get_or_insert_with(|| {
+            let mut first = *orig;
+            changes::clear_constants(&mut first);
+            overrides
+                .iter()
+                .for_each(|o| first.words_mut()[usize::from(o.word)] = o.value);
+            first
         });
+        static NOTHING: LazyLock<FlowMask> = LazyLock::new(FlowMask::default);
+        each_difference(seen, &NOTHING, now, |at| say(overrides, at));
         for o in overrides.iter().skip(told) {
-            self.seen.words_mut()[usize::from(o.word)] = o.value;
+            seen.words_mut()[usize::from(o.word)] = o.value;
         }
     }
 
@@ -214,7 +242,7 @@ impl Ctx<'_> {
     }
 
     /// A line for the trace that says what a lookup in `table` found.
-    pub(super) fn report_table(&mut self, found: &Found, table: u8) -> Option<usize> {
+    pub(super) fn report_table(&mut self, found: &Found<'_>, table: u8) -> Option<usize> {
         let bridge = self.bridge;
         let _scope = self.report.is_some().then(|| bridge.tlv_scope());
         let name = move |port: u32| bridge.ports.get(&of_port(port)).map(|p| p.name.clone());

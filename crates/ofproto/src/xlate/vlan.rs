@@ -19,8 +19,8 @@ impl Ctx<'_> {
     pub(super) fn pop_vlan(&mut self) {
         let n = count(&self.flow);
         // That there is none counts, too.
-        self.wc.0.vlans[0].tci |= Vlan::CFI;
-        for mask in self.wc.0.vlans.iter_mut().take(n).skip(1) {
+        self.out.mask.0.vlans[0].tci |= Vlan::CFI;
+        for mask in self.out.mask.0.vlans.iter_mut().take(n).skip(1) {
             *mask = ALL;
         }
         self.flow.vlans.copy_within(1.., 0);
@@ -32,7 +32,7 @@ impl Ctx<'_> {
     /// Puts an outermost tag, VLAN 0.
     pub(super) fn push_vlan(&mut self, tpid: u16) {
         let n = count(&self.flow);
-        for mask in self.wc.0.vlans.iter_mut().take(n) {
+        for mask in self.out.mask.0.vlans.iter_mut().take(n) {
             *mask = ALL;
         }
         self.flow.vlans.copy_within(..N_VLANS - 1, 1);
@@ -41,7 +41,7 @@ impl Ctx<'_> {
 
     /// Sets the bits `mask` of the outermost tag. Where there is none, adds one if `push_if_missing`.
     pub(super) fn set_vlan_bits(&mut self, bits: u16, mask: u16, push_if_missing: bool) {
-        self.wc.0.vlans[0].tci |= mask | Vlan::CFI;
+        self.out.mask.0.vlans[0].tci |= mask | Vlan::CFI;
         let tag = &mut self.flow.vlans[0];
         if tag.present() || push_if_missing {
             if tag.tpid == 0 {

@@ -60,7 +60,7 @@ impl Ctx<'_> {
             return;
         }
         let (f, b) = (self.flow.nsh, self.base.nsh);
-        let wc = &mut self.wc.0.nsh;
+        let wc = &mut self.out.mask.0.nsh;
         *wc = *wc | (f ^ b);
         let mut mask = Nsh {
             mdtype: 0,

@@ -11,7 +11,7 @@ impl Ctx<'_> {
         let has_l3 = |k: &FlowKey| matches!(k.dl_type, eth::IP | eth::IPV6 | eth::ARP);
         if has_l3(&self.flow) && has_l3(&self.base) && self.l3_differs() {
             // The answer depends on the protocol, whether it is zero and whether it has an ND header behind it.
-            self.extra.0.nw_proto = u8::MAX;
+            self.extra().0.nw_proto = u8::MAX;
         }
         // Without a protocol there is no L3 header to write: a malformed packet, or one behind a new label.
         if self.flow.nw_proto == 0 {
@@ -40,7 +40,7 @@ impl Ctx<'_> {
     }
 
     fn commit_ipv4(&mut self) {
-        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let src = diff(f.nw_src, &mut b.nw_src, &mut m.nw_src);
         let dst = diff(f.nw_dst, &mut b.nw_dst, &mut m.nw_dst);
         let tos = diff(f.nw_tos, &mut b.nw_tos, &mut m.nw_tos);
@@ -51,7 +51,7 @@ impl Ctx<'_> {
     }
 
     fn commit_ipv6(&mut self) {
-        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let src = diff(f.ipv6_src, &mut b.ipv6_src, &mut m.ipv6_src);
         let dst = diff(f.ipv6_dst, &mut b.ipv6_dst, &mut m.ipv6_dst);
         let mut label_mask = m.ipv6_label & 0xf_ffff;
@@ -71,7 +71,7 @@ impl Ctx<'_> {
     }
 
     fn commit_nd(&mut self) {
-        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let target = diff(f.nd_target, &mut b.nd_target, &mut m.nd_target);
         let sll = diff(f.arp_sha, &mut b.arp_sha, &mut m.arp_sha);
         let tll = diff(f.arp_tha, &mut b.arp_tha, &mut m.arp_tha);
@@ -81,7 +81,7 @@ impl Ctx<'_> {
     }
 
     fn commit_arp(&mut self) {
-        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let sip = diff(f.nw_src, &mut b.nw_src, &mut m.nw_src);
         let tip = diff(f.nw_dst, &mut b.nw_dst, &mut m.nw_dst);
         let op = diff(f.nw_proto, &mut b.nw_proto, &mut m.nw_proto);

@@ -11,7 +11,7 @@ impl Ctx<'_> {
         if !is_ip_any(&self.base) || !matches!(proto, proto::TCP | proto::UDP | proto::SCTP) {
             return;
         }
-        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let src = diff(f.tp_src, &mut b.tp_src, &mut m.tp_src);
         let dst = diff(f.tp_dst, &mut b.tp_dst, &mut m.tp_dst);
         if !same(&src) || !same(&dst) {
@@ -31,8 +31,8 @@ impl Ctx<'_> {
             return;
         }
         (b.tp_src, b.tp_dst) = (f.tp_src, f.tp_dst);
-        self.wc.0.tp_src |= 0xff;
-        self.wc.0.tp_dst |= 0xff;
+        self.out.mask.0.tp_src |= 0xff;
+        self.out.mask.0.tp_dst |= 0xff;
         let whole = |v: u16| Masked {
             value: v.to_be_bytes()[1],
             mask: u8::MAX,

@@ -90,7 +90,7 @@ impl Ctx<'_> {
         let priority = diff(
             self.flow.skb_priority,
             &mut self.base.skb_priority,
-            &mut self.wc.0.skb_priority,
+            &mut self.out.mask.0.skb_priority,
         );
         if !same(&priority) {
             self.emit(Action::SetPriority(priority));
@@ -98,7 +98,7 @@ impl Ctx<'_> {
         let mark = diff(
             self.flow.pkt_mark,
             &mut self.base.pkt_mark,
-            &mut self.wc.0.pkt_mark,
+            &mut self.out.mask.0.pkt_mark,
         );
         if !same(&mark) {
             self.emit(Action::SetMark(mark));
@@ -107,18 +107,18 @@ impl Ctx<'_> {
 
     /// Whether anything that is committed differs: the headers, priority and mark.
     fn differs(&self) -> bool {
-        const HEADERS: usize = std::mem::offset_of!(FlowKey, packet_type) / 8;
-        let (f, b) = (&self.flow, &self.base);
+        const HEADERS: usize = std::mem::offset_of!(FlowKey, dl_dst) / 8;
+        let (f, b) = (&self.flow, &*self.base);
         let headers = f.words()[HEADERS..].iter().zip(&b.words()[HEADERS..]);
         headers.fold(0, |any, (f, b)| any | (f ^ b)) != 0
-            || (f.skb_priority, f.pkt_mark) != (b.skb_priority, b.pkt_mark)
+            || (f.packet_type, f.skb_priority, f.pkt_mark) != (b.packet_type, b.skb_priority, b.pkt_mark)
     }
 
     fn commit_eth(&mut self) {
         if self.flow.packet_type != 0 || self.base.packet_type != 0 {
             return;
         }
-        let (f, b, m) = (&self.flow, &mut self.base, &mut self.wc.0);
+        let (f, b, m) = (&self.flow, &mut self.base, &mut self.out.mask.0);
         let src = diff(f.dl_src, &mut b.dl_src, &mut m.dl_src);
         let dst = diff(f.dl_dst, &mut b.dl_dst, &mut m.dl_dst);
         if !same(&src) || !same(&dst) {

@@ -16,7 +16,7 @@ impl Ctx<'_> {
             .count();
         for i in (0..base_n - common).rev() {
             self.emit(Action::PopVlan);
-            self.wc.0.vlans[i] = Vlan {
+            self.out.mask.0.vlans[i] = Vlan {
                 tpid: u16::MAX,
                 tci: u16::MAX,
             };

@@ -17,12 +17,12 @@ impl Ctx<'_> {
         if self.flow.dl_type != eth::ARP || self.flow.dl_dst != [0xff; 6] {
             return false;
         }
-        self.wc.0.nw_proto = u8::MAX;
+        self.out.mask.0.nw_proto = u8::MAX;
         match self.flow.nw_proto {
             ARP_REPLY => true,
             ARP_REQUEST => {
-                self.wc.0.nw_src = u32::MAX;
-                self.wc.0.nw_dst = u32::MAX;
+                self.out.mask.0.nw_src = u32::MAX;
+                self.out.mask.0.nw_dst = u32::MAX;
                 self.flow.nw_src == self.flow.nw_dst
             }
             _ => false,

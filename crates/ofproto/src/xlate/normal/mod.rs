@@ -20,7 +20,7 @@ pub(super) use xvlan::Tags;
 impl Ctx<'_> {
     /// The NORMAL port.
     pub(super) fn normal(&mut self) {
-        let m = &mut self.wc.0;
+        let m = &mut self.out.mask.0;
         m.dl_src = [0xff; 6];
         m.dl_dst = [0xff; 6];
         m.vlans[0].tci |= Vlan::VID_MASK | Vlan::CFI;
@@ -35,12 +35,11 @@ impl Ctx<'_> {
     /// tag keeps a packet out of access ports.
     pub(super) fn mask_inner_tag(&mut self) {
         let [outer, inner] = self.flow.vlans;
-        let extra = &mut self.extra.0.vlans;
         if outer.present() && outer.vid() == 0 {
-            extra[0].tci |= Vlan::PCP_MASK;
+            self.extra().0.vlans[0].tci |= Vlan::PCP_MASK;
         }
         if inner.present() {
-            extra[1] = Vlan {
+            self.extra().0.vlans[1] = Vlan {
                 tpid: u16::MAX,
                 tci: u16::MAX,
             };
@@ -157,7 +156,7 @@ impl Ctx<'_> {
     /// Out on one bundle, tagged as it wants it.
     pub(super) fn output_normal(&mut self, to: &Bundle, vlans: &Tags) {
         if to.vlan_mode == VlanMode::Dot1qTunnel && to.cvlans.is_some() {
-            self.wc.0.vlans[1].tci = u16::MAX;
+            self.out.mask.0.vlans[1].tci = u16::MAX;
         }
         let tags = vlans.on_output(to, self.flow.vlans[0]);
         let Some(port) = to.ports.first() else { return };
