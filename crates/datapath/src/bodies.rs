@@ -4,7 +4,8 @@
 //! of actions. A packet that is forwarded reads its entry and the program, and the programs of all entries are few lines of memory.
 
 use crate::action::Action;
-use crate::verdict::{Body, Mixer};
+use crate::hash::Mixer;
+use crate::verdict::Body;
 use hashbrown::HashTable;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -7,8 +7,8 @@
 use crate::atomic::AtomicU64;
 use crate::changes::{Changed, Changes, Known, Log};
 use crate::hash::HashKey;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
-use std::sync::{LazyLock, OnceLock};
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
 pub const N_SLOTS: usize = 1 << 15;
@@ -64,8 +64,7 @@ impl Generations {
     /// The slot that a thing uses that packets make, such as a learned address. Who sends packets makes as many such things as they like, and must
     /// neither hit the slots of all else nor choose whose: the hash is keyed.
     pub fn learned_slot_of(thing: u64) -> u16 {
-        static KEY: LazyLock<HashKey> = LazyLock::new(HashKey::random);
-        let key = *KEY;
+        let key = HashKey::of_process();
         place(key.finish(key.mix(key.start(), thing, 0)), N_MADE, N_SLOTS)
     }
     /// The slot that a thing (its stable hash or number) uses whose changes are said with [`Generations::bump_changed`].

@@ -5,7 +5,8 @@
 //! a sender who could observe single lookups' times for long might learn something.
 
 use heddle_sys::nh::Lanes;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::LazyLock;
 
 /// A per-start random key.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +33,11 @@ impl HashKey {
         let state = RandomState::new();
         #[allow(clippy::cast_possible_truncation)] // half of a random word
         Lanes(std::array::from_fn(|i| state.hash_one(i) as u32))
+    }
+    /// The key of what is no worker's own.
+    pub(crate) fn of_process() -> Self {
+        static KEY: LazyLock<HashKey> = LazyLock::new(HashKey::random);
+        *KEY
     }
     /// Hash of a key's eight words, of which the last two are left out unless `long`. Equal words under different seeds have unrelated hashes.
     #[inline(always)]
@@ -67,6 +73,50 @@ impl HashKey {
             h = self.mix(h, a, words.next().unwrap_or(0));
         }
         self.finish(h)
+    }
+}
+
+/// Hashes what is not made of words of keys. What it is given may come from packets: rules copy their fields into actions and registers, and who chooses
+/// thousands of these fields must not make all of them meet.
+pub(crate) struct Mixer {
+    h: u64,
+    key: HashKey,
+}
+
+impl Mixer {
+    pub(crate) fn new(start: u64) -> Self {
+        let key = HashKey::of_process();
+        Self {
+            h: key.start() ^ start,
+            key,
+        }
+    }
+}
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.key.finish(self.h)
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let word = part.iter().fold(0, |w, b| w << 8 | u64::from(*b));
+            self.write_u64(word);
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.h = self.key.mix(self.h, n, 0);
+    }
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(n.into());
+    }
+    fn write_u16(&mut self, n: u16) {
+        self.write_u64(n.into());
+    }
+    fn write_u8(&mut self, n: u8) {
+        self.write_u64(n.into());
+    }
+    fn write_usize(&mut self, n: usize) {
+        self.write_u64(n as u64);
     }
 }
 

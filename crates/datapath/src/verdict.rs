@@ -15,6 +15,7 @@ use crate::action::Action;
 use crate::bodies::Bodies;
 use crate::changes::{Known, Override};
 use crate::compact::{CompactKey, CompactMask};
+use crate::hash::Mixer;
 use crate::program::Program;
 use crate::translate::{Credit, Dep, Generations, Translation};
 use arrayvec::ArrayVec;
@@ -194,50 +195,16 @@ pub(crate) fn fingerprint(
     deps: impl Iterator<Item = Dep>,
     credits: &[Arc<dyn Credit>],
 ) -> u64 {
-    let mut h = Mixer(actions.len() as u64);
+    let mut h = Mixer::new(actions.len() as u64);
     actions.hash(&mut h);
     for d in deps {
-        h.write_u64(d.generation ^ u64::from(d.slot) << 48);
+        h.write_u64(d.generation);
+        h.write_u16(d.slot);
     }
     for c in credits {
         h.write_usize(Arc::as_ptr(c).cast::<()>().addr());
     }
     h.finish()
-}
-
-/// Not keyed: nobody outside chooses what is hashed.
-pub(crate) struct Mixer(u64);
-
-impl Mixer {
-    pub(crate) fn new(start: u64) -> Self {
-        Self(start)
-    }
-}
-
-impl Hasher for Mixer {
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64((*b).into());
-        }
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(n.into());
-    }
-    fn write_u16(&mut self, n: u16) {
-        self.write_u64(n.into());
-    }
-    fn write_u8(&mut self, n: u8) {
-        self.write_u64(n.into());
-    }
-    fn write_usize(&mut self, n: usize) {
-        self.write_u64(n as u64);
-    }
 }
 
 #[derive(Debug)]

@@ -21,10 +21,12 @@
 
 use crate::changes::{Changed, Known, Override};
 use crate::compact::{CompactKey, CompactMask};
+use crate::hash::Mixer;
 use crate::translate::{Dep, Generations};
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, FlowMask};
 use std::collections::VecDeque;
+use std::hash::Hasher;
 
 /// The number that stands for no watch.
 pub(crate) const NONE: u16 = 0;
@@ -476,14 +478,13 @@ impl Scope {
 }
 
 fn fingerprint(slots: impl Iterator<Item = u16>, overrides: &[Override], tuple: u32) -> u64 {
-    // Not keyed: nobody outside chooses what is hashed.
-    let mix = |h: u64, n: u64| (h.rotate_left(5) ^ n).wrapping_mul(0x517c_c1b7_2722_0a95);
-    let h = slots.fold(u64::from(tuple), |h, s| mix(h, s.into()));
-    let h = overrides.iter().fold(h, |h, o| {
-        let place = u64::from(o.from) << 16 | u64::from(o.word) << 1 | u64::from(o.changed);
-        mix(mix(h, place), o.value)
-    });
-    h ^ h >> 32
+    let mut h = Mixer::new(tuple.into());
+    slots.for_each(|s| h.write_u16(s));
+    for o in overrides {
+        h.write_u64(u64::from(o.from) << 16 | u64::from(o.word) << 1 | u64::from(o.changed));
+        h.write_u64(o.value);
+    }
+    h.finish()
 }
 
 #[cfg(test)]
