@@ -15,6 +15,8 @@ use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::note::{Counted, Findings, Horizon, Note, RESERVE, RING, ROOM, WideKey};
 use crate::program::Program;
+use crate::sig::Bucket;
+use crate::spares::Maker;
 use crate::store::Store;
 use crate::table::Table;
 use crate::translate::{Generations, Translation};
@@ -37,9 +39,38 @@ pub(crate) const NO_SLOT: u32 = u32::MAX;
 /// Comparisons that are made for one of many entries of a verdict, again and again, before it is given one that is up to date.
 const PATIENCE_FOR_ONE: usize = 16;
 
+/// The memory of a cache that grows with its entries.
+pub(crate) struct Memory {
+    store: Store,
+    table: Table,
+}
+
+impl Memory {
+    /// None yet, with where it is made before it is needed; see [`crate::spares`] about `near`.
+    pub(crate) fn new(near: bool) -> (Self, Makers) {
+        let (store, entries) = Store::with_spares(near);
+        let (table, buckets) = Table::with_spares(near);
+        (Self { store, table }, Makers { entries, buckets })
+    }
+}
+
+/// See [`Memory`].
+pub(crate) struct Makers {
+    entries: Maker<Entry>,
+    buckets: Maker<Bucket>,
+}
+
+impl Makers {
+    /// Makes what is missing.
+    pub(crate) fn fill(&mut self) {
+        self.entries.fill();
+        self.buckets.fill();
+    }
+}
+
 /// What a cache is made of.
 pub(crate) struct CacheParts {
-    pub(crate) store: Store,
+    pub(crate) memory: Memory,
     pub(crate) l1: L1,
     pub(crate) max_masks: usize,
     pub(crate) key: HashKey,
@@ -106,11 +137,11 @@ fn look(e: &Entry, watches: &mut Watches, key: Option<&CompactKey>, moment: &Mom
 impl Cache {
     pub(crate) fn new(p: CacheParts) -> Self {
         Self {
-            store: p.store,
+            store: p.memory.store,
             verdicts: Verdicts::default(),
             watches: Watches::new(),
             tuples: Tuples::new(p.max_masks),
-            table: Table::new(),
+            table: p.memory.table,
             l1: p.l1,
             wide: HashMap::new(),
             notes: p.notes,

@@ -23,7 +23,7 @@ pub(crate) mod plain;
 
 use crate::hash::HashKey;
 pub(crate) use again::Again;
-pub(crate) use mask::CompactMask;
+pub(crate) use mask::{CompactMask, Room};
 
 /// An ordinary packet's key.
 #[repr(align(64))]

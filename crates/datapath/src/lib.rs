@@ -31,6 +31,7 @@ mod program;
 mod shared;
 mod show;
 mod sig;
+mod spares;
 mod store;
 mod sweep;
 mod table;

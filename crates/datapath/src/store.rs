@@ -5,11 +5,11 @@
 //! entry there matches.
 //!
 //! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst). A new chunk is one mmap(2), and its pages have to be
-//! found and zeroed; while flows come by ten thousands, the sweeper has done that before ([`Spares`]).
+//! found and zeroed; while flows come by ten thousands, the sweeper has done that before ([`crate::spares`]).
 
 use crate::entry::Entry;
-use heddle_sync::ring::{Consumer, Producer, ring};
-use heddle_sys::{SharedZeroed, Zeroed};
+use crate::spares::{Maker, Spares, spares};
+use heddle_sys::{SharedZeroed, simd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 
@@ -39,33 +39,10 @@ struct Chunk {
 }
 
 /// Chunks that wait for their use, at most.
-const SPARES: usize = 2;
+const SPARES: usize = 4;
 
-/// Where chunks are made before a worker needs them.
-pub(crate) struct Spares(Option<Producer<Zeroed<Entry>>>);
-
-impl Spares {
-    /// Makes chunks until enough wait, with their pages.
-    pub(crate) fn fill(&mut self) {
-        let Some(ring) = &mut self.0 else { return };
-        while ring.has_room(1) {
-            let Ok(entries) = Zeroed::<Entry>::new(CHUNK, true) else {
-                return;
-            };
-            entries
-                .iter()
-                .step_by(4096 / size_of::<Entry>())
-                .for_each(Entry::retire);
-            if ring.push(entries).is_err() {
-                return;
-            }
-        }
-    }
-}
-
-#[derive(Default)]
 pub(crate) struct Store {
-    spares: Option<Consumer<Zeroed<Entry>>>,
+    spares: Spares<Entry>,
     /// Where each chunk's entries are, for [`Store::get`]; none where there is no chunk.
     entries: Vec<SharedZeroed<Entry>>,
     chunks: Vec<Option<Chunk>>,
@@ -89,20 +66,21 @@ fn split(slot: u32) -> (usize, usize) {
 impl Store {
     /// An empty one, with the other end of its spare chunks. `near`: memory that another thread has touched first is as near as any; otherwise
     /// there are no spare chunks.
-    pub(crate) fn with_spares(near: bool) -> (Self, Spares) {
-        let (tx, rx) = ring(SPARES);
+    pub(crate) fn with_spares(near: bool) -> (Self, Maker<Entry>) {
+        let (spares, maker) = spares(CHUNK, SPARES, near);
         let store = Self {
-            spares: near.then_some(rx),
-            ..Self::default()
+            spares,
+            entries: Vec::new(),
+            chunks: Vec::new(),
+            hint: 0,
+            len: 0,
         };
-        (store, Spares(near.then_some(tx)))
+        (store, maker)
     }
     /// Gives spare chunks back that will not be needed soon. Called now and then.
     pub(crate) fn tidy(&mut self) {
-        if self.len < CHUNK
-            && let Some(spares) = &mut self.spares
-        {
-            while spares.pop().is_some() {}
+        if self.len < CHUNK {
+            self.spares.give_back();
         }
     }
     /// The entry in a slot, whatever it holds now.
@@ -127,12 +105,7 @@ impl Store {
                 return None;
             }
             // Only a switch with many flows gains by huge pages; one with few shall stay small.
-            let spare = self.spares.as_mut().filter(|_| c > 0).and_then(Consumer::pop);
-            let entries = match spare {
-                Some(entries) => entries,
-                None => Zeroed::new(CHUNK, c > 0).ok()?,
-            };
-            let entries = SharedZeroed::new(entries);
+            let entries = SharedZeroed::new(self.spares.take(c == 0).ok()?);
             let mem = Arc::new(ChunkMem {
                 entries: entries.clone(),
                 top: AtomicU32::new(0),
@@ -166,6 +139,11 @@ impl Store {
         if at >= chunk.mem.top.load(Relaxed) {
             // The entry's id is stored later (Release): who sees the id through this bound sees a whole entry.
             chunk.mem.top.store(at + 1, Release);
+        }
+        // The next one that is asked for, mostly: to write two lines that are far away takes as long as much of a translation.
+        if let Some(next) = self.entries.get(c).and_then(|entries| entries.get(i + 1)) {
+            simd::prefetch_write(next);
+            simd::prefetch_write(next.hot());
         }
         let slot = u32::try_from(c).ok()? << SHIFT | at;
         Some(Taken { slot, chunk: new })
@@ -209,22 +187,24 @@ mod tests {
     fn spare_chunks_are_used() {
         let (mut s, mut spares) = Store::with_spares(true);
         spares.fill();
-        let waiting = |spares: &mut Spares| spares.0.as_mut().map_or(0, |ring| ring.len());
-        assert_eq!(waiting(&mut spares), SPARES);
+        spares.fill();
+        spares.fill();
+        assert_eq!(spares.waiting(), SPARES);
         for _ in 0..CHUNK {
             s.take().expect("memory");
         }
-        assert_eq!(waiting(&mut spares), SPARES);
+        assert_eq!(spares.waiting(), SPARES);
         let slot = s.take().expect("memory").slot;
-        assert_eq!(waiting(&mut spares), SPARES - 1);
+        assert_eq!(spares.waiting(), SPARES - 1);
         assert!(s.get(slot).is_some_and(|e| e.id() == 0));
         s.tidy();
-        assert_eq!(waiting(&mut spares), SPARES - 1);
+        assert_eq!(spares.waiting(), SPARES - 1);
         (0..CHUNK).for_each(|n| _ = s.free(u32::try_from(n).unwrap()));
         s.tidy();
-        assert_eq!(waiting(&mut spares), 0);
+        assert_eq!(spares.waiting(), 0);
         let (_, mut none) = Store::with_spares(false);
         none.fill();
+        assert_eq!(none.waiting(), 0);
     }
 
     proptest! {
@@ -232,7 +212,7 @@ mod tests {
         /// Against a set of numbers: the lowest free slot is taken, chunks are let go of when they are empty.
         #[test]
         fn slots_are_a_set(ops in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>()), 1..60), at_first in prop::sample::select(vec![0, CHUNK - 3, CHUNK, 2 * CHUNK + 5])) {
-            let (mut s, mut used) = (Store::default(), BTreeSet::new());
+            let (mut s, mut used) = (Store::with_spares(false).0, BTreeSet::new());
             let lowest = |s: &mut Store, used: &mut BTreeSet<u32>| {
                 let slot = s.take().expect("memory").slot;
                 let want = used.iter().zip(0..).find(|(u, n)| *u != n).map_or(u32::try_from(used.len()).unwrap(), |(_, n)| n);

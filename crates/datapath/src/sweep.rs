@@ -10,10 +10,10 @@
 
 mod records;
 
+use crate::cache::Makers;
 use crate::changes::{Known, PATIENCE};
 use crate::note::{Findings, Horizon, Note};
 use crate::shared::Shared;
-use crate::store::Spares;
 use crate::translate::{Purpose, Request, Translation};
 use crate::tuple::Family;
 use crate::verdict::{Body, Verdict, fingerprint};
@@ -60,13 +60,13 @@ impl SweepWorker {
         core: Option<usize>,
         notes: Consumer<Note>,
         horizon: Arc<Horizon>,
-        spares: Spares,
+        makers: Makers,
         commands: Arc<CommandTx>,
     ) -> Self {
         Self {
             index,
             core,
-            records: Records::new(notes, horizon, spares),
+            records: Records::new(notes, horizon, makers),
             commands,
         }
     }
@@ -363,20 +363,17 @@ impl Look<'_> {
         self.pass.looked += 1;
         let verdict = Arc::clone(&held.verdict);
         let body = Arc::clone(&verdict.body);
-        let Some((key, tuple)) = r.key(seen) else {
+        // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag without its type).
+        let Some((whole, tuple)) = r.whole_key(seen) else {
             return true;
         };
         if tuple.family != Family::Wide {
             // The entry may be used as it is; whether the verdict holds for others, too, its worker finds out.
-            let mut known = Known::new(&key, &tuple.mask);
+            let mut known = Known::new(&whole.masked(&tuple.mask), &tuple.mask);
             if verdict.passes_by(&mut known, PATIENCE, None, generations) {
                 return true;
             }
         }
-        // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag without its type).
-        let Some((whole, _)) = r.whole_key(seen) else {
-            return true;
-        };
         self.counts.rechecked += 1;
         let t = &mut *self.scratch;
         t.clear();

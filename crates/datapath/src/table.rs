@@ -9,6 +9,7 @@
 //! ([`Table::insert`] gives `false`).
 
 use crate::sig::{Bucket, Candidates, WAYS, tag_of};
+use crate::spares::{Maker, Spares, spares};
 use heddle_sys::{Zeroed, simd};
 
 /// Buckets of a segment, 2 KiB.
@@ -17,10 +18,11 @@ const SEGMENT: usize = 32;
 const SLAB: usize = 1024;
 /// Bits of a tag that the directory uses at most.
 const MAX_DEPTH: u32 = 24;
+/// Slabs that wait for their use, at most.
+const SPARES: usize = 2;
 /// Entries up to which a table is made anew at once.
 const SMALL: usize = 4096;
 
-#[derive(Debug)]
 pub(crate) struct Table {
     /// Segment numbers by the first `depth` bits of the tag.
     dir: Vec<u32>,
@@ -30,6 +32,7 @@ pub(crate) struct Table {
     /// Segments not in use, which are all zeros.
     free: Vec<u32>,
     len: usize,
+    spares: Spares<Bucket>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +43,12 @@ struct Seg {
 }
 
 impl Table {
-    pub(crate) fn new() -> Self {
+    /// An empty one, with where memory for it is made.
+    pub(crate) fn with_spares(near: bool) -> (Self, Maker<Bucket>) {
+        let (spares, maker) = spares(SLAB * SEGMENT, SPARES, near);
+        (Self::new(spares), maker)
+    }
+    fn new(spares: Spares<Bucket>) -> Self {
         Self {
             dir: Vec::new(),
             depth: 0,
@@ -48,6 +56,7 @@ impl Table {
             segs: Vec::new(),
             free: Vec::new(),
             len: 0,
+            spares,
         }
     }
     #[cfg(test)]
@@ -132,7 +141,7 @@ impl Table {
         if self.len > SMALL || self.segs.len() <= SMALL / 16 {
             return;
         }
-        let mut new = Self::new();
+        let mut new = Self::new(Spares::none(SLAB * SEGMENT));
         for seg in 0..self.segs.len() {
             if self.segs[seg].len == 0 {
                 continue;
@@ -149,6 +158,8 @@ impl Table {
                 }
             }
         }
+        std::mem::swap(&mut self.spares, &mut new.spares);
+        self.spares.give_back();
         *self = new;
     }
     fn new_seg(&mut self, depth: u8) -> Option<u32> {
@@ -159,7 +170,7 @@ impl Table {
         }
         let n = self.segs.len();
         if n / SLAB == self.slabs.len() {
-            self.slabs.push(Zeroed::new(SLAB * SEGMENT, n > 0).ok()?);
+            self.slabs.push(self.spares.take(n == 0).ok()?);
         }
         self.segs.push(seg);
         u32::try_from(n).ok()
@@ -278,7 +289,7 @@ mod tests {
         ) {
             // With `narrow`, many share their tags' first bits.
             let h = |n: u32| if narrow { hash(n) >> 6 | hash(n) & 0x1f } else { hash(n) };
-            let (mut t, mut twin) = (Table::new(), BTreeSet::new());
+            let (mut t, mut twin) = (Table::with_spares(false).0, BTreeSet::new());
             for (put, from, to) in phases {
                 for n in from.min(to)..from.max(to) {
                     if put && !twin.contains(&n) {
@@ -305,7 +316,7 @@ mod tests {
 
     #[test]
     fn equal_hashes_are_refused_in_the_end() {
-        let mut t = Table::new();
+        let mut t = Table::with_spares(false).0;
         let n = (0..1000).take_while(|n| t.insert(7 << 32, *n)).count();
         assert_eq!(n, WAYS);
         assert_eq!(t.candidates(7 << 32).unwrap().count(), WAYS);
@@ -313,7 +324,7 @@ mod tests {
 
     #[test]
     fn memory_per_entry() {
-        let mut t = Table::new();
+        let mut t = Table::with_spares(false).0;
         for n in 0..300_000 {
             assert!(t.insert(hash(n), n));
         }

@@ -125,10 +125,15 @@ impl CompactKey {
         self.whole().masked(mask)
     }
     /// The full key of which this is the compact one.
-    #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
     pub(crate) fn whole(&self) -> FlowKey {
-        let w = &self.0;
         let mut key = FlowKey::default();
+        self.write_to(&mut key);
+        key
+    }
+    /// Writes all members that ordinary packets' keys have; the others are zero already.
+    #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
+    fn write_to(&self, key: &mut FlowKey) {
+        let w = &self.0;
         let (a, b) = (w[0].to_ne_bytes(), (w[1] as u32).to_ne_bytes());
         key.dl_dst.copy_from_slice(&a[..6]);
         key.dl_src[..2].copy_from_slice(&a[6..]);
@@ -154,12 +159,25 @@ impl CompactKey {
         if self.is_v6() {
             key.dl_type = 0x86dd;
             (key.ipv6_src, key.ipv6_dst) = (addr(4), addr(6));
+            (key.nw_src, key.nw_dst) = (0, 0);
         } else {
             key.dl_type = 0x0800;
             let a = w[4].to_ne_bytes();
             key.nw_src = u32::from_be_bytes([a[0], a[1], a[2], a[3]]);
             key.nw_dst = u32::from_be_bytes([a[4], a[5], a[6], a[7]]);
+            (key.ipv6_src, key.ipv6_dst) = ([0; 16], [0; 16]);
         }
-        key
+    }
+}
+
+/// Room for one ordinary packet's full key after the other. Of what no such packet has it stays empty, so a new key costs what it writes.
+#[derive(Debug, Default)]
+pub(crate) struct Room(FlowKey);
+
+impl Room {
+    /// The full key of which this is the compact one.
+    pub(crate) fn whole(&mut self, key: &CompactKey) -> &FlowKey {
+        key.write_to(&mut self.0);
+        &self.0
     }
 }

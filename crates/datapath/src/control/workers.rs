@@ -13,13 +13,12 @@
 //! ([`super::place`]), then those that are not wanted end; packets wait in their queues meanwhile.
 
 use super::{Control, WorkerHandle, add};
-use crate::cache::{Cache, CacheParts};
+use crate::cache::{Cache, CacheParts, Memory};
 use crate::config::DatapathError;
 use crate::counters::{WorkerCounters, WorkerNumbers};
 use crate::l1::L1;
 use crate::note::{self, Horizon};
 use crate::perf::PerfNumbers;
-use crate::store::Store;
 use crate::sweep::SweepWorker;
 use crate::upcalls::upcall_ring;
 use crate::worker::{Command, PATIENCE, Parts, Worker, command_ring};
@@ -250,7 +249,7 @@ impl Control {
         let (commands, command_rx) = command_ring(Arc::clone(&bell));
         let commands = Arc::new(commands);
         let (notes, notes_rx) = ring(note::RING);
-        let (store, spares) = Store::with_spares(one_node());
+        let (memory, makers) = Memory::new(one_node());
         let horizon = Arc::new(Horizon::default());
         let worker_horizon = Arc::clone(&horizon);
         let (upcall_tx, upcall_rx) = upcall_ring(self.config.upcall_ring, Arc::clone(&self.shared.bell));
@@ -278,7 +277,7 @@ impl Control {
                 .and_then(|()| L1::new(config.l1_entries, config.l1_most))
                 .and_then(|l1| {
                     let cache = CacheParts {
-                        store,
+                        memory,
                         l1,
                         max_masks: config.max_masks,
                         key: shared.hash_key,
@@ -315,7 +314,7 @@ impl Control {
             named.then_some(place.core),
             notes_rx,
             horizon,
-            spares,
+            makers,
             Arc::clone(&commands),
         ));
         self.upcalls.lock().push(upcall_rx);

@@ -5,10 +5,10 @@
 //!
 //! Credit is collected per verdict and given once per pass: ten thousand entries of one rule are one call.
 
-use crate::compact::CompactKey;
+use crate::cache::Makers;
 use crate::entry::{Entry, Snapshot};
 use crate::note::{Counted, Horizon, Note, WideKey};
-use crate::store::{CHUNK, ChunkMem, Spares};
+use crate::store::{CHUNK, ChunkMem};
 use crate::tuple::{Family, Tuple};
 use crate::verdict::Verdict;
 use heddle_flow::FlowKey;
@@ -40,7 +40,7 @@ pub(crate) struct Seen<'a> {
 
 pub(crate) struct Records {
     notes: Consumer<Note>,
-    spares: Spares,
+    makers: Makers,
     horizon: Arc<Horizon>,
     chunks: Vec<Option<Chunk>>,
     verdicts: Vec<Option<Held>>,
@@ -62,10 +62,10 @@ fn put<T>(list: &mut Vec<Option<T>>, at: u32, value: Option<T>) {
 }
 
 impl Records {
-    pub(crate) fn new(notes: Consumer<Note>, horizon: Arc<Horizon>, spares: Spares) -> Self {
+    pub(crate) fn new(notes: Consumer<Note>, horizon: Arc<Horizon>, makers: Makers) -> Self {
         Self {
             notes,
-            spares,
+            makers,
             horizon,
             chunks: Vec::new(),
             verdicts: Vec::new(),
@@ -104,7 +104,7 @@ impl Records {
                 put(&mut self.chunks, n, Some(chunk));
                 // Flows that fill one chunk may stay within it.
                 if n > 0 {
-                    self.spares.fill();
+                    self.makers.fill();
                 }
             }
             Note::ChunkGone(n) => put(&mut self.chunks, n, None),
@@ -169,7 +169,10 @@ impl Records {
     /// Remembers how far it is credited.
     fn record(&mut self, slot: u32, id: u64, counted: &Counted) {
         let (c, i) = Self::split(slot);
-        if let Some(Some(chunk)) = self.chunks.get_mut(c) {
+        // Of an entry that is not the recorded one nothing is credited yet: that need not be written, into memory that would have to be found.
+        if (counted.packets, counted.bytes) != (0, 0)
+            && let Some(Some(chunk)) = self.chunks.get_mut(c)
+        {
             (chunk.ids[i], chunk.packets[i], chunk.bytes[i]) = (id, counted.packets, counted.bytes);
         }
     }
@@ -230,18 +233,6 @@ impl Records {
     }
     pub(crate) fn held(&mut self, verdict: u32) -> Option<&mut Held> {
         self.verdicts.get_mut(verdict as usize)?.as_mut()
-    }
-    /// The masked key of an entry and its mask.
-    pub(crate) fn key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Tuple>)> {
-        let tuple = self.tuples.get(seen.now.tuple as usize)?.as_ref()?;
-        let key = match tuple.family {
-            Family::Wide => tuple.key(&self.wide(seen)?.words),
-            Family::V4 | Family::V6 => {
-                let key: CompactKey = seen.entry.read_key(seen.now.id)?;
-                key.expand(&tuple.mask)
-            }
-        };
-        Some((key, Arc::clone(tuple)))
     }
     /// The key of the packet that an entry was made for, and the entry's mask.
     pub(crate) fn whole_key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Tuple>)> {

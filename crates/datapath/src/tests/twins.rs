@@ -1,14 +1,13 @@
 //! Optimised structures against plain ones.
 
 use crate::action::Action;
-use crate::cache::{Cache, CacheParts, Moment, NO_BODY, NO_SLOT};
+use crate::cache::{Cache, CacheParts, Memory, Moment, NO_BODY, NO_SLOT};
 use crate::compact::plain::Compactor;
 use crate::compact::{Again, CompactKey, CompactMask, Frame, VIEW};
 use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::note::{Horizon, RING};
 use crate::parse::Parsed;
-use crate::store::Store;
 use crate::sweep::Records;
 use crate::translate::{Generations, Translation};
 use crate::tuple::Family;
@@ -299,10 +298,10 @@ proptest! {
     ) {
         let (notes, notes_rx) = heddle_sync::ring::ring(RING);
         let horizon = Arc::new(Horizon::default());
-        let (store, spares) = Store::with_spares(true);
-        let mut records = Records::new(notes_rx, Arc::clone(&horizon), spares);
+        let (memory, makers) = Memory::new(true);
+        let mut records = Records::new(notes_rx, Arc::clone(&horizon), makers);
         let l1 = L1::new(16, 64).unwrap();
-        let mut cache = Cache::new(CacheParts { store, l1, max_masks, key: HashKey::random(), notes, horizon });
+        let mut cache = Cache::new(CacheParts { memory, l1, max_masks, key: HashKey::random(), notes, horizon });
         cache.set_inv_prob(always.then_some(1));
         let compactor = Compactor::default();
         let mut list: Vec<Plain> = Vec::new();
@@ -364,9 +363,8 @@ proptest! {
             let known = seen(&mut records);
             prop_assert_eq!(known.len(), list.len());
             for p in &list {
-                let (key, mask, whole) = known.get(&p.slot).expect("told of");
-                prop_assert_eq!((*key, *mask), (p.key.masked(&p.mask), p.mask));
-                prop_assert_eq!(*whole, p.key);
+                let told = known.get(&p.slot).expect("told of");
+                prop_assert_eq!(*told, (p.key, p.mask));
             }
             prop_assert!(cache.n_masks() <= 3 * (max_masks + 1));
             prop_assert_eq!(cache.len(), list.len());
@@ -379,7 +377,7 @@ proptest! {
 fn a_guess_is_no_answer() {
     let (notes, _rx) = heddle_sync::ring::ring(RING);
     let mut cache = Cache::new(CacheParts {
-        store: Store::with_spares(true).0,
+        memory: Memory::new(true).0,
         l1: L1::new(16, 64).unwrap(),
         max_masks: 4,
         key: HashKey::random(),
@@ -437,11 +435,11 @@ fn a_guess_is_no_answer() {
 fn what_goes_leaves_room_for_what_comes() {
     let (notes, notes_rx) = heddle_sync::ring::ring(RING);
     let horizon = Arc::new(Horizon::default());
-    let (store, spares) = Store::with_spares(true);
-    let mut records = Records::new(notes_rx, Arc::clone(&horizon), spares);
+    let (memory, makers) = Memory::new(true);
+    let mut records = Records::new(notes_rx, Arc::clone(&horizon), makers);
     let l1 = L1::new(16, 64).unwrap();
     let mut cache = Cache::new(CacheParts {
-        store,
+        memory,
         l1,
         max_masks: 4,
         key: HashKey::random(),
@@ -518,16 +516,15 @@ impl Plain {
 }
 
 /// The sweeper's view.
-fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask, FlowKey)> {
+fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask)> {
     let horizon = records.drain();
     let mut all = HashMap::new();
     for chunk in 0..records.n_chunks() {
         records.scan_all(chunk, horizon, |r, seen| {
-            let (key, tuple) = r.key(seen).expect("its mask was told of");
             assert!(r.held(seen.now.verdict).is_some(), "its verdict was told of");
             r.credit(seen.slot, &seen.now);
-            let (whole, _) = r.whole_key(seen).expect("its mask was told of");
-            all.insert(seen.slot, (key, tuple.mask, whole));
+            let (whole, tuple) = r.whole_key(seen).expect("its mask was told of");
+            all.insert(seen.slot, (whole, tuple.mask));
         });
     }
     all

@@ -38,10 +38,10 @@ impl Worker {
             self.counters.drops.add(DropKind::MissBudget, 1);
             return Choice::Gone;
         }
-        let key = self.full_key(r, i);
-        let subject = self.subject(&key, r, i);
-        self.translate_missed(&subject, now_ms);
-        self.install(&subject, any, now_ms)
+        self.with_subject(r, i, |w, subject| {
+            w.translate_missed(subject, now_ms);
+            w.install(subject, any, now_ms)
+        })
     }
 
     /// The place of the receive queue that packet `i` of the burst came from.
@@ -69,8 +69,7 @@ impl Worker {
         if let Some(number) = self.recheck(slot, key.as_ref(), any) {
             return (Choice::Cached(number), Some(slot));
         }
-        let key = self.full_key(r, i);
-        self.renew_of(slot, &self.subject(&key, r, i), any, now_ms)
+        self.with_subject(r, i, |w, subject| w.renew_of(slot, subject, any, now_ms))
     }
 
     /// As [`Worker::revalidate`].
@@ -87,12 +86,23 @@ impl Worker {
         }
     }
 
-    fn subject<'a>(&self, key: &'a FlowKey, r: usize, i: usize) -> Subject<'a> {
-        Subject {
-            key,
-            compact: self.scratch.parsed.key(r).copied(),
-            id: LiveId::try_from(i).expect("a burst has fewer packets"),
-        }
+    /// Does something with packet `i`, of run `r`, and its full key.
+    fn with_subject<T>(&mut self, r: usize, i: usize, f: impl FnOnce(&mut Self, &Subject<'_>) -> T) -> T {
+        let id = LiveId::try_from(i).expect("a burst has fewer packets");
+        let Some(compact) = self.scratch.parsed.key(r).copied() else {
+            let key = &self.full_key(r, i);
+            let compact = None;
+            return f(self, &Subject { key, compact, id });
+        };
+        let mut room = self.scratch.room.take().unwrap_or_default();
+        let subject = Subject {
+            key: room.whole(&compact),
+            compact: Some(compact),
+            id,
+        };
+        let done = f(self, &subject);
+        self.scratch.room = Some(room);
+        done
     }
 
     /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this key.

@@ -20,6 +20,7 @@ mod wait;
 pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
 
 use crate::cache::Cache;
+use crate::compact::Room;
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
 use crate::parse::{Parsed, Run};
@@ -230,6 +231,8 @@ struct Scratch {
     groups: Vec<Group>,
     once: Vec<Arc<Program>>,
     translation: Translation,
+    /// The full key of the packet that is translated for; away meanwhile.
+    room: Option<Box<Room>>,
 }
 
 /// The thread's state.
@@ -318,6 +321,7 @@ impl Worker {
                 groups: Vec::with_capacity(BURST),
                 once: Vec::new(),
                 translation: Translation::default(),
+                room: None,
             },
             owed: owed::Owed::default(),
             upcalls: p.upcalls,

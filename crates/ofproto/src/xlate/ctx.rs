@@ -43,6 +43,7 @@ impl Deref for OnWrite<'_> {
 }
 
 impl DerefMut for OnWrite<'_> {
+    #[expect(clippy::unnecessary_lazy_evaluations, reason = "a copy costs something")]
     fn deref_mut(&mut self) -> &mut FlowKey {
         self.own.get_or_insert_with(|| *self.came)
     }
