@@ -56,7 +56,7 @@ pub use drops::DropKind;
 pub use format::format_actions;
 pub use handle::Datapath;
 pub use meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
-pub use translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
+pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{FlowDump, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView};
 
 /// What workers and others share, in one place: the model checker has its own (`tests/model.rs`).

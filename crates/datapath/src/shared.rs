@@ -74,6 +74,7 @@ impl Shared {
             out.actions.push(Action::Drop(DropReason::Fault));
             out.uncacheable = true;
         }
+        out.credits.settle();
     }
     pub(crate) fn wake_sweeper(&self) {
         if let Some(t) = self.sweeper.get() {

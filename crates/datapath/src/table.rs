@@ -20,6 +20,8 @@ const SLAB: usize = 1024;
 const MAX_DEPTH: u32 = 24;
 /// Slabs that wait for their use, at most.
 const SPARES: usize = 2;
+/// Places of a directory that takes most of a processor's first cache.
+const FAR: usize = 1 << 12;
 /// Entries up to which a table is made anew at once.
 const SMALL: usize = 4096;
 
@@ -80,6 +82,19 @@ impl Table {
     }
     fn bucket_mut(&mut self, seg: usize, i: usize) -> Option<&mut Bucket> {
         self.slabs.get_mut(seg / SLAB)?.get_mut(seg % SLAB * SEGMENT + i)
+    }
+    /// Whether the directory is so large that it is mostly not at hand: then [`Table::prefetch_place`] is worth its while.
+    #[inline]
+    pub(crate) fn is_far(&self) -> bool {
+        self.dir.len() >= FAR
+    }
+    /// Fetches what [`Table::prefetch`] reads.
+    #[inline]
+    pub(crate) fn prefetch_place(&self, hash: u64) {
+        let at = (tag_of(hash) >> 1) >> (31 - self.depth);
+        if let Some(seg) = self.dir.get(at as usize) {
+            simd::prefetch(seg);
+        }
     }
     /// Fetches what a lookup of this hash reads.
     #[inline]

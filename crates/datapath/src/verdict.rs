@@ -100,7 +100,7 @@ impl Verdict {
                 .collect(),
             overrides: t.overrides.drain(..).collect(),
             moved: AtomicBool::new(false),
-            credits: t.credits.drain(..).collect(),
+            credits: t.credits.take(),
             validated: AtomicU64::new(any),
         }
     }

@@ -98,6 +98,10 @@ impl Port for Memory {
         "bench"
     }
     fn open_rx(&self, _: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
+        // A queue that never has packets would only have turns of the others be short.
+        if self.traffic.flows == 0 {
+            return Ok(Vec::new());
+        }
         Ok(vec![Box::new(MemoryRx {
             traffic: self.traffic,
             on: Arc::clone(&self.on),

@@ -211,6 +211,7 @@ impl Cache {
         };
         let guess = self.guess.slot().and_then(|slot| self.guessed(slot));
         let (mut probes, mut guessed) = (0, 0);
+        let far = self.table.is_far();
         s.found.clear();
         s.found
             .extend(parsed.runs.iter().zip(&parsed.compact).map(|(run, key)| {
@@ -241,7 +242,11 @@ impl Cache {
                         f.how = How::Only;
                         f.level = Level::L2;
                         probes += 1;
-                        self.table.prefetch(f.hash);
+                        if far {
+                            self.table.prefetch_place(f.hash);
+                        } else {
+                            self.table.prefetch(f.hash);
+                        }
                     }
                     (How::L1, _) => {
                         f.hash = key.hash(&self.key);
@@ -252,6 +257,10 @@ impl Cache {
                 }
                 f
             }));
+        if far {
+            let only = s.found.iter().filter(|f| f.how == How::Only);
+            only.for_each(|f| self.table.prefetch(f.hash));
+        }
         if guessed == s.found.len() {
             self.probes += guessed as u64;
             return guess.map(|g| g.slot);

@@ -15,6 +15,7 @@ use crate::program::{Program, Shape};
 use crate::shared::UNSET;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::BURST;
+use heddle_sync::Reading;
 use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -137,7 +138,7 @@ impl Worker {
             self.cache.set_inv_prob((inv_prob != UNSET).then_some(inv_prob));
         }
         let mut hits = Hits::default();
-        let mut translated = 0;
+        let (mut translated, mut now, mut reading) = (0, None, None);
         let moment = self.shared.moment(any, now_ms);
         self.cache.find(&self.scratch.parsed, &moment);
         for r in 0..self.scratch.parsed.runs.len() {
@@ -145,6 +146,7 @@ impl Worker {
             let found = self.cache.found(r);
             // The usual case: an entry that is known to be right, and has counted already.
             if found.body != NO_BODY {
+                now = None;
                 hits.add(found.level, run.packets());
                 push_group(&mut self.scratch.groups, run, r, found.body, &self.cache);
                 continue;
@@ -155,6 +157,7 @@ impl Worker {
             if let Some(n) = self.cache.current(found.slot, key, &moment)
                 && let Some(e) = self.cache.entry(found.slot)
             {
+                now = None;
                 e.count(run.packets(), run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
                 hits.add(found.level, run.packets());
                 push_group(&mut self.scratch.groups, &run, r, n, &self.cache);
@@ -164,10 +167,15 @@ impl Worker {
                 self.drop_runt(run.first.into());
                 continue;
             }
-            let t = Tsc::now();
+            // What is read for one packet need not be announced for each.
+            reading.get_or_insert_with(Reading::begin);
+            // Where one of these comes right after another, it begins when that was over.
+            let t = now.unwrap_or_else(Tsc::now);
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
             let missed = self.choose(r, run, found, any, now_ms, &mut hits);
-            let cycles = Tsc::now().wrapping_sub(t);
+            let end = Tsc::now();
+            let cycles = end.wrapping_sub(t);
+            now = Some(end);
             translated += cycles;
             if let Some(slot) = self.source_of(run.first.into()) {
                 self.rx[slot].turn.charge(cycles, missed);
@@ -233,7 +241,10 @@ impl Worker {
                 end: run.first + 1,
                 ..run
             };
-            self.scratch.groups.push(Group::of(&one, r, choice));
+            match choice {
+                Choice::Cached(n) => push_group(&mut self.scratch.groups, &one, r, n, &self.cache),
+                _ => self.scratch.groups.push(Group::of(&one, r, choice)),
+            }
             run.first += 1;
             run.bytes -= len as u64;
         }

@@ -128,7 +128,7 @@ impl Bridge {
         let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) else {
             return;
         };
-        for c in &translation.credits {
+        for c in translation.credits.iter() {
             c.credit(1, packet.len() as u64, now_ms, key.tcp_flags);
         }
         let mut actions = translation.actions;

@@ -68,6 +68,9 @@ impl Ctx<'_> {
     /// Whether the packet has `field`.
     #[inline]
     pub(super) fn has_field(&mut self, field: FieldId) -> bool {
+        if field.info().prereq == Prereq::None {
+            return true;
+        }
         ok(field, &self.flow, &mut self.out.mask)
     }
 

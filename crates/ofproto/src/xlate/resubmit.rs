@@ -77,7 +77,9 @@ impl<'w> Ctx<'w> {
         let old_cookie = std::mem::replace(&mut self.cookie, 0);
         match found {
             Found::Rule(rule) => {
-                self.credit(&rule.stats.counted());
+                self.out
+                    .credits
+                    .push_shared(rule.stats.seen(), || rule.stats.counted());
                 self.cookie = rule.cookie;
                 self.rule = Some(rule);
                 self.run_steps(&steps_of(&rule.instructions.0), last, run);

@@ -209,7 +209,7 @@ impl<'w> Ctx<'w> {
 
     /// Has cached packets counted there.
     pub(super) fn credit(&mut self, stats: &Arc<Stats>) {
-        self.out.credits.push(stats.clone());
+        self.out.credits.push_shared(&**stats, || stats.clone());
     }
 
     /// Whether another lookup is within the limits.
