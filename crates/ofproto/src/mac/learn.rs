@@ -62,18 +62,18 @@ impl MacTable {
     /// Learns again from packets that a cached translation forwarded, some time after that: the source's slot had this generation when it was made. Never
     /// waits.
     ///
-    /// Such packets may be older than what is known by now. So they do not bring back what was dropped meanwhile: whoever has learned it learns it again by its
-    /// next packet, which finds no translation that holds. And they move an address only if nobody has been seen with it since.
+    /// Such packets may be older than what is known by now. So they do not bring back what was dropped meanwhile, unless it only made room: whoever has learned it
+    /// learns it again by its next packet, which finds no translation that holds. And they move an address only if nobody has been seen with it since.
     pub fn learn_again(&self, l: Learn, generation: u64) {
-        let Some(e) = self.index.find(l.key) else { return };
-        if e.port() == l.port {
+        let known = self.index.find(l.key);
+        if let Some(e) = known.as_ref().filter(|e| e.port() == l.port) {
             e.used_ms.fetch_max(l.now_ms, Relaxed);
             return;
         }
         // Busy is harmless: packets that go on coming are credited again within seconds.
         if let Some(mut inner) = self.inner.try_lock()
             && self.generations.read(self.source_slot(l.key)).generation == generation
-            && e.used_ms() < l.now_ms
+            && known.is_none_or(|e| e.used_ms() < l.now_ms)
         {
             self.learn_locked(&mut inner, l);
         }
@@ -81,16 +81,9 @@ impl MacTable {
 
     fn learn_locked(&self, inner: &mut Inner, l: Learn) -> Learned {
         let Some(node) = inner.get_mut(l.key) else {
-            if inner.len() >= inner.config.max_entries {
-                match inner.victim() {
-                    Some(victim) => {
-                        inner.stats.evicted += 1;
-                        coverage::MAC_EVICTED.count();
-                        self.drop_entry(inner, victim);
-                    }
-                    // Nothing but static entries.
-                    None => return Learned::Refused,
-                }
+            if inner.len() >= inner.config.max_entries && !self.make_room(inner) {
+                // Nothing but static entries.
+                return Learned::Refused;
             }
             inner.stats.learned += 1;
             coverage::MAC_LEARNED.count();
@@ -154,16 +147,29 @@ impl MacTable {
         }
     }
 
+    /// Drops whom it is whose turn is to go; `false`: there is nobody.
+    ///
+    /// Packets from there go their way as before, so cached translations of them hold, and bring the address back when they are credited. If each of their packets learned
+    /// it again, more senders than the table has room for would have each other dropped, and all their packets translated.
+    fn make_room(&self, inner: &mut Inner) -> bool {
+        let Some(victim) = inner.victim() else {
+            return false;
+        };
+        inner.stats.evicted += 1;
+        coverage::MAC_EVICTED.count();
+        if inner.remove(victim).is_some() {
+            self.index.remove(victim);
+            self.generations.bump(self.slot(victim));
+        }
+        true
+    }
+
     /// Makes an entry that stays (`fdb/add`), in place of what was there.
     pub fn add_static(&self, key: MacKey, port: Port, now_ms: u64) {
         let mut inner = self.inner.lock();
         self.drop_entry(&mut inner, key);
-        if inner.len() >= inner.config.max_entries
-            && let Some(victim) = inner.victim()
-        {
-            inner.stats.evicted += 1;
-            coverage::MAC_EVICTED.count();
-            self.drop_entry(&mut inner, victim);
+        if inner.len() >= inner.config.max_entries {
+            self.make_room(&mut inner);
         }
         self.add_entry(&mut inner, key, port, true, now_ms);
     }

@@ -9,7 +9,7 @@
 //! packet learns).
 //!
 //! **Generations.** An address has two slots. [`MacTable::slot`] moves when the answer to a lookup changes: an entry
-//! appears, moves to another port or goes. [`MacTable::source_slot`] moves only when an entry goes. A translation
+//! appears, moves to another port or goes. [`MacTable::source_slot`] moves only when an entry goes, and not to make room for another. A translation
 //! that looked up a destination depends on the first; one that learned a source depends on the second, so that
 //! its packets learn again after a flush, but two ports that fight for an address do not make every packet of
 //! both a miss: moves then happen as often as cached packets are credited, and by the latest of them.
@@ -92,7 +92,7 @@ impl MacTable {
         Generations::learned_slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 62)
     }
 
-    /// Moves when an entry for `key` goes.
+    /// Moves when an entry for `key` goes, unless it makes room for another.
     pub fn source_slot(&self, key: MacKey) -> u16 {
         Generations::learned_slot_of(self.bridge.rotate_left(20) ^ key.bits() ^ 1 << 63)
     }

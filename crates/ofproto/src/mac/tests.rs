@@ -202,6 +202,37 @@ fn credits_keep_an_entry() {
     assert_eq!(t.lookup(key(1, 0)), None);
 }
 
+/// More senders than the table has room for: what goes to make room is brought back by cached packets, some time later, and not by a translation of each.
+#[test]
+fn who_made_room_comes_back_with_what_was_counted() {
+    let (t, g) = table();
+    let t = Arc::new(t);
+    t.configure(MacConfig {
+        max_entries: 10,
+        idle_s: 300,
+    });
+    t.learn(learn(1, 1, 0));
+    let (c, src, dst) = (
+        credit(&t, 1),
+        g.read(t.source_slot(key(1, 0))),
+        g.read(t.slot(key(1, 0))),
+    );
+    (10..20).for_each(|n| _ = t.learn(learn(n, 1, 1)));
+    assert_eq!((t.lookup(key(1, 0)), t.stats().evicted), (None, 1));
+    assert!(
+        g.hold(&[src]) && !g.hold(&[dst]),
+        "its own packets find their way as before"
+    );
+    c.credit(0, 0, 500, 0);
+    assert_eq!(t.lookup(key(1, 0)), None);
+    c.credit(3, 180, 500, 0);
+    assert_eq!((t.lookup(key(1, 0)), t.stats().evicted), (Some(Port(1)), 2));
+    // What was flushed, and then made room, stays away.
+    t.flush_port(Port(1));
+    c.credit(3, 180, 600, 0);
+    assert_eq!(t.lookup(key(1, 0)), None);
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Learn(u8, u32),
