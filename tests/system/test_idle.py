@@ -86,6 +86,12 @@ def scenario_put_back_after_a_kill(lab):
         wait_for_value(before)
         with Pings(a):
             wait_for_value("n/a")
+            sw.stop_daemon(signal.SIGKILL)
+        with open(HALTING, "w") as file:
+            file.write("n/a")
+        # Also by one whose workers have no processor of their own.
+        sw.vsctl("--no-wait", "remove", "Open_vSwitch", ".", "other_config", "pmd-cpu-mask")
+        sw.start_daemon()
         wait_for_value(before)
     finally:
         if value() != before:

@@ -71,6 +71,9 @@ impl Datapath {
             paused: false.into(),
             stop: false.into(),
         });
+        if let Some(notes) = &config.notes {
+            heddle_sys::halting::put_back(notes);
+        }
         let sweep = Arc::new(Mutex::new(Sweep::new(Arc::clone(&shared))));
         let upcalls = Arc::new(UpcallRings::default());
         let (cpus, interval) = (config.cpus.clone(), config.sweep_interval_ms);

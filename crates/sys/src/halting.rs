@@ -5,15 +5,42 @@
 //! (`/sys/devices/system/cpu/cpuN/power/pm_qos_resume_latency_us`): "n/a" means no time at all, and the kernel's idle loop then looks for work instead of halting. The
 //! processor is idle all the same, for threads that want it and for what is accounted to processes; it saves no power.
 //!
-//! Invariant: what stood there is put back: when the value is dropped, and after a process that was killed, by the next one with the same directory of notes.
+//! Invariant: what stood there is put back: when the value is dropped, and after a process that was killed, by the next one with the same directory of notes
+//! ([`put_back`]), whatever processors that one uses.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// What is written to have no halts.
 const NEVER: &str = "n/a";
+
+/// How notes of processors are called, before the number.
+const NOTE: &str = ".halting-cpu";
+
+fn place(cpu: usize) -> PathBuf {
+    format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us").into()
+}
+
+/// What the kernel may have said. Notes may hold anything.
+fn is_sound(text: &str) -> bool {
+    text == NEVER || text.parse::<u32>().is_ok()
+}
+
+/// Puts back what processes noted in this directory that were killed: to be called before the first [`Halting::of`]. Processors for which that is impossible are gone, or
+/// another's.
+pub fn put_back(notes: &Path) {
+    for note in fs::read_dir(notes).into_iter().flatten().flatten() {
+        let name = note.file_name();
+        let Some(cpu) = name.to_str().and_then(|n| n.strip_prefix(NOTE)?.parse().ok()) else {
+            continue;
+        };
+        // Opened and closed: that is all it takes.
+        drop(Halting::at(&place(cpu), note.path()));
+        let _ = fs::remove_file(note.path());
+    }
+}
 
 /// One processor's.
 #[derive(Debug)]
@@ -31,17 +58,23 @@ impl Halting {
     /// # Errors
     /// The system has no such file, or does not let this process write there (a container), or the note cannot be written.
     pub fn of(cpu: usize, notes: &Path) -> io::Result<Self> {
-        let file = format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
-        Self::at(Path::new(&file), notes.join(format!(".halting-cpu{cpu}")))
+        Self::at(&place(cpu), notes.join(format!("{NOTE}{cpu}")))
     }
 
     fn at(file: &Path, note: PathBuf) -> io::Result<Self> {
         let now = fs::read_to_string(file)?.trim().to_string();
         let mut file = OpenOptions::new().write(true).open(file)?;
         // A note that is there was left by somebody who could put nothing back.
-        let was = match fs::read_to_string(&note) {
-            Ok(left) if !left.trim().is_empty() => left.trim().to_string(),
-            _ => now.clone(),
+        let was = match File::open(&note) {
+            Ok(left) => {
+                let mut text = String::new();
+                let _ = left.take(16).read_to_string(&mut text);
+                // It can only have forbidden halts.
+                Some(text.trim().to_string())
+                    .filter(|t| is_sound(t))
+                    .unwrap_or("0".into())
+            }
+            Err(_) => now.clone(),
         };
         fs::write(&note, &was)?;
         if was != now {
@@ -141,6 +174,27 @@ mod tests {
         assert!(place.says("125"), "the next one begins with what stood there");
         drop(next);
         assert!(place.says("125") && !place.noted());
+    }
+
+    #[test]
+    fn a_note_of_rubbish_is_no_hindrance() {
+        for rubbish in ["", "rubbish", "n/a\nfoo", &"1".repeat(100), "-5"] {
+            let place = Place::new("rubbish", "n/a\n");
+            fs::write(place.0.join("note"), rubbish).unwrap();
+            drop(place.open());
+            assert!(place.says("0") && !place.noted(), "{rubbish}");
+        }
+    }
+
+    #[test]
+    fn notes_of_processors_that_are_gone_go_too() {
+        let place = Place::new("gone", "0");
+        for name in [".halting-cpu99999", ".halting-cpux", "other"] {
+            fs::write(place.0.join(name), "0").unwrap();
+        }
+        put_back(&place.0);
+        let there = |name| place.0.join(name).exists();
+        assert!(!there(".halting-cpu99999") && there(".halting-cpux") && there("other"));
     }
 
     #[test]

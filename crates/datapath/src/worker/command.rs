@@ -150,7 +150,7 @@ impl Worker {
                 self.findings.extend(list.drain(..));
                 self.cache.give_back(list);
             }
-            Command::MaxSleep(us) => self.wait.pause(us),
+            Command::MaxSleep(us) => self.pause(us),
             Command::Barrier(reply) => {
                 let _ = reply.send(Reply::Done);
             }

@@ -51,10 +51,6 @@ impl Wait {
         self.idle_since = 0;
         self.pauses = 0;
     }
-    /// From now on pauses are of this length.
-    pub(super) fn pause(&mut self, us: Option<u64>) {
-        self.pause_us = us;
-    }
     /// Whether the last call of `idle` slept.
     pub(super) fn slept(&mut self) -> bool {
         std::mem::take(&mut self.slept)
@@ -62,6 +58,16 @@ impl Wait {
 }
 
 impl Worker {
+    /// From now on pauses are of this length.
+    pub(super) fn pause(&mut self, us: Option<u64>) {
+        self.wait.pause_us = us;
+        // It may never come to sleep again.
+        self.wait.brief = 0;
+        if let Some(halting) = &mut self.halting {
+            halting.allow();
+        }
+    }
+
     /// Called when a round found no packets, at cycle count `now`.
     pub(super) fn idle(&mut self, now: u64) {
         let max = self.shared.spin_cycles.load(Relaxed);
