@@ -36,6 +36,7 @@ mod sock;
 pub mod steering;
 pub mod tap;
 pub mod tap_links;
+pub mod terminal;
 pub mod wake;
 mod zeroed;
 

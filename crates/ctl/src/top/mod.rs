@@ -1,20 +1,20 @@
 //! `heddle top`: what the switch's workers do, refreshed.
 //!
 //! Everything is read from the daemon's control socket (`heddle/stats`), so that it works from any terminal that reaches the socket and
-//! costs the switch one answer per frame. Rates are differences of two answers. A switch that goes away is waited for.
+//! costs the switch one answer per frame. Rates are differences of two answers. A switch that goes away is waited for. What is no terminal gets
+//! plain text, frame after frame.
 
 mod ask;
+mod cells;
 mod frame;
 mod sample;
+mod screen;
 
 use anyhow::Result;
 use sample::Sample;
-use std::io::Write as _;
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
-
-/// Clears a terminal and puts the cursor to its upper left.
-const CLEAR: &str = "\x1b[H\x1b[2J";
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -39,30 +39,52 @@ fn seconds(text: &str) -> Result<f64, String> {
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
-        let interval = Duration::from_secs_f64(self.interval);
-        let look = || -> Result<Sample> {
-            let socket = ask::socket(self.target.as_deref())?;
+        let target = self.target.clone();
+        let look = move || -> Result<Sample> {
+            let socket = ask::socket(target.as_deref())?;
             Sample::read(&ask::stats(&socket)?)
         };
-        if self.once {
-            let before = look()?;
-            std::thread::sleep(interval);
-            print!("{}", frame::text(&before, &look()?));
-            return Ok(());
+        let dumb = std::env::var_os("TERM").is_none_or(|t| t.is_empty() || t == "dumb");
+        if !self.once && io::stdout().is_terminal() && !dumb {
+            return screen::run(self.interval, look);
         }
+        match self.print(look) {
+            // Who reads this has read enough.
+            Err(e)
+                if e.downcast_ref::<io::Error>()
+                    .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) =>
+            {
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Frames as plain text, as wide as they are.
+    fn print(&self, look: impl Fn() -> Result<Sample>) -> Result<()> {
+        let mut out = io::stdout().lock();
         let mut before: Option<Sample> = None;
         loop {
             let now = look();
-            let mut out = std::io::stdout().lock();
             match (&before, &now) {
-                (Some(before), Ok(now)) => write!(out, "{CLEAR}{}", frame::text(before, now))?,
-                (None, Ok(_)) => write!(out, "{CLEAR}measuring ...")?,
-                (_, Err(why)) => write!(out, "{CLEAR}waiting for the switch: {why:#}")?,
+                (Some(before), Ok(now)) => {
+                    let (head, lines) = frame::lines(before, now, usize::MAX);
+                    writeln!(out, "{head}\n\n{}\n", lines.join("\n"))?;
+                    if self.once {
+                        return Ok(());
+                    }
+                }
+                (_, Err(_)) if self.once => return now.map(drop),
+                (_, Err(why)) => writeln!(
+                    out,
+                    "waiting for the switch: {}\n",
+                    cells::clean(&format!("{why:#}"))
+                )?,
+                (None, Ok(_)) => {}
             }
             out.flush()?;
-            drop(out);
             before = now.ok();
-            std::thread::sleep(interval);
+            std::thread::sleep(Duration::from_secs_f64(self.interval));
         }
     }
 }

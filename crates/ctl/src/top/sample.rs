@@ -1,5 +1,6 @@
 //! One answer of the switch.
 
+use super::cells;
 use anyhow::Result;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -41,7 +42,17 @@ pub(super) struct Queue {
 }
 
 impl Sample {
+    /// Reads an answer. Names in it are fit to be shown.
     pub(super) fn read(text: &str) -> Result<Sample> {
-        Ok(serde_json::from_str(text)?)
+        let mut sample: Sample = serde_json::from_str(text)?;
+        for queue in &mut sample.queues {
+            queue.port = cells::clean(&queue.port);
+        }
+        let drops = std::mem::take(&mut sample.drops);
+        sample.drops = drops
+            .into_iter()
+            .map(|(name, n)| (cells::clean(&name), n))
+            .collect();
+        Ok(sample)
     }
 }

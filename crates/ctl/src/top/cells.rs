@@ -1,0 +1,106 @@
+//! Text measured in a terminal's cells: a letter of many scripts takes two of them, an accent none.
+//!
+//! Names come from the database, where anybody who may write there can put anything; a terminal obeys some characters. [`clean`] takes
+//! those out, and everything that is shown has gone through it.
+
+use unicode_width::UnicodeWidthChar;
+
+/// What stands where text was cut off.
+const CUT: char = '~';
+
+/// The text without characters that a terminal obeys, or that change the direction of others.
+pub(super) fn clean(text: &str) -> String {
+    let obeyed = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    text.chars().map(|c| if obeyed(c) { '?' } else { c }).collect()
+}
+
+fn of_char(c: char) -> usize {
+    c.width().unwrap_or(0)
+}
+
+/// Cells that `text` takes.
+pub(super) fn width(text: &str) -> usize {
+    text.chars().map(of_char).sum()
+}
+
+/// `text` in exactly `cells` cells: filled with blanks, or cut and marked.
+pub(super) fn exactly(text: &str, cells: usize) -> String {
+    let wide = width(text);
+    let (mut fit, mut taken) = match wide > cells {
+        false => (text.to_owned(), wide),
+        true => window(text, 0, cells.saturating_sub(1)),
+    };
+    if wide > cells && cells > 0 {
+        fit.push(CUT);
+        taken += 1;
+    }
+    fit.extend(std::iter::repeat_n(' ', cells.saturating_sub(taken)));
+    fit
+}
+
+/// What is seen of `text` from cell `from` on in `cells` cells, and how many of them it takes. Of a letter that the edge would halve a blank is seen.
+pub(super) fn window(text: &str, from: usize, cells: usize) -> (String, usize) {
+    let (mut seen, mut taken, mut at) = (String::new(), 0, 0);
+    for c in text.chars() {
+        let wide = of_char(c);
+        let (start, end) = (at, at + wide);
+        at = end;
+        if end <= from && from > 0 {
+            continue;
+        }
+        if end > from + cells {
+            break;
+        }
+        if start < from {
+            // Its second half.
+            seen.extend(std::iter::repeat_n(' ', end - from));
+            taken += end - from;
+        } else {
+            seen.push(c);
+            taken += wide;
+        }
+    }
+    (seen, taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn wide_letters_are_not_halved() {
+        assert_eq!(exactly("ab", 4), "ab  ");
+        assert_eq!(exactly("abcdef", 4), "abc~");
+        assert_eq!(exactly("端口一", 6), "端口一");
+        assert_eq!(exactly("端口一", 5), "端口~");
+        assert_eq!(exactly("端口一", 4), "端~ ");
+        assert_eq!(
+            (exactly("端", 0), exactly("端", 1)),
+            (String::new(), "~".to_owned())
+        );
+        assert_eq!(window("端口一", 1, 4), (" 口".to_owned(), 3));
+        assert_eq!(window("abc", 1, 1), ("b".to_owned(), 1));
+    }
+
+    #[test]
+    fn names_command_no_terminal() {
+        assert_eq!(clean("p\x1b[2J\u{9b}1m\u{202e}0\r\n"), "p?[2J?1m?0??");
+        assert_eq!(clean("вход-端口"), "вход-端口");
+    }
+
+    proptest! {
+        #[test]
+        fn never_too_wide(text in "[a-d端口é\u{301}]{0,12}", from in 0_usize..20, cells in 0_usize..20) {
+            prop_assert_eq!(width(&exactly(&text, cells)), cells);
+            let (seen, taken) = window(&text, from, cells);
+            prop_assert_eq!(width(&seen), taken);
+            prop_assert!(taken <= cells);
+            // With nothing before and room for all, all is seen.
+            prop_assert_eq!(window(&text, 0, 40).0, text);
+        }
+    }
+}
