@@ -13,7 +13,6 @@ use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Db;
 
 use super::desired::{BridgeRow, Desired};
-use super::globals::Globals;
 use super::kinds;
 use super::numbers::Numbers;
 use super::state::{BridgeState, Iface, Inventory};
@@ -27,7 +26,7 @@ impl Reconciler {
     pub(super) fn reconfigure(&mut self, db: &Db) {
         crate::coverage::coverage!("bridge_reconfigure");
         let desired = Desired::read(db);
-        let globals = Globals::read(&desired.other_config, self.globals.restore_wait);
+        let globals = self.globals.renewed(&desired.other_config);
         globals.apply(&self.globals, &self.switch.datapath);
         self.globals = globals;
         let keys = desired.ssl.unwrap_or_else(|| self.switch.options.ssl.settings());

@@ -48,14 +48,20 @@ fn all(config: &Smap) -> Vec<String> {
             u64::MAX => "a number".to_owned(),
             most => format!("a number from 0 to {most}"),
         };
-        Some(format!("other_config:{key}={value} is not {range}: {used} is used"))
+        Some(format!(
+            "other_config:{key}={value} is not {range}: {used} is used"
+        ))
     };
     let switch = |(key, used): &(&str, bool)| {
         let value = config.get(key)?;
         let known = value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false");
         (!known).then(|| format!("other_config:{key}={value} is neither true nor false: {used} is used"))
     };
-    NUMBERS.iter().filter_map(number).chain(SWITCHES.iter().filter_map(switch)).collect()
+    NUMBERS
+        .iter()
+        .filter_map(number)
+        .chain(SWITCHES.iter().filter_map(switch))
+        .collect()
 }
 
 #[cfg(test)]
@@ -70,7 +76,11 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_named_with_what_is_used() {
         assert_eq!(
-            doubts(&[("max-idle", "-1"), ("pmd-auto-lb-load-threshold", "101"), ("pmd-auto-lb", "yes")]),
+            doubts(&[
+                ("max-idle", "-1"),
+                ("pmd-auto-lb-load-threshold", "101"),
+                ("pmd-auto-lb", "yes")
+            ]),
             [
                 "other_config:max-idle=-1 is not a number: 10000 is used",
                 "other_config:pmd-auto-lb-load-threshold=101 is not a number from 0 to 100: 95 is used",
@@ -78,7 +88,12 @@ mod tests {
             ]
         );
         assert_eq!(
-            doubts(&[("max-idle", " 5 "), ("pmd-auto-lb", "TRUE"), ("unknown", "x"), ("flow-limit", "0")]),
+            doubts(&[
+                ("max-idle", " 5 "),
+                ("pmd-auto-lb", "TRUE"),
+                ("unknown", "x"),
+                ("flow-limit", "0")
+            ]),
             [""; 0]
         );
     }

@@ -3,11 +3,14 @@
 use heddle_datapath::Datapath;
 
 use super::desired::Smap;
+use super::doubts;
 use super::pmd::Pmd;
 
 /// The settings that this switch has. Others are accepted and change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Globals {
+    /// Where they were read.
+    config: Smap,
     flow_limit: usize,
     max_idle_ms: u64,
     /// VLAN tags that are looked at, 0: as many as possible.
@@ -45,10 +48,20 @@ impl Globals {
         }
     }
 
+    /// As they are now that `config` is read: where it is as it was, everything is, and nothing is said of it again.
+    pub(super) fn renewed(&self, config: &Smap) -> Globals {
+        if self.pmd.is_some() && self.config == *config {
+            return self.clone();
+        }
+        doubts::tell(config);
+        Globals::read(config, self.restore_wait)
+    }
+
     /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last value).
-    pub(super) fn read(config: &Smap, waited: bool) -> Globals {
+    fn read(config: &Smap, waited: bool) -> Globals {
         let size = |key, default| usize::try_from(config.number(key, default)).unwrap_or(usize::MAX);
         Globals {
+            config: config.clone(),
             flow_limit: size("flow-limit", 200_000),
             max_idle_ms: config.number("max-idle", 10_000),
             vlan_limit: size("vlan-limit", 1),
@@ -160,6 +173,18 @@ mod tests {
         assert_eq!(cpu_mask("100000000000000001"), Some(vec![0, 68]));
         assert_eq!(cpu_mask("0"), None);
         assert_eq!(cpu_mask("0xg"), None);
+    }
+
+    #[test]
+    fn what_is_as_it_was_is_not_read_again() {
+        let config = |value: &str| Smap([("max-idle".to_owned(), value.to_owned())].into());
+        let first = Globals::new().renewed(&config("7"));
+        assert_eq!(
+            (first.max_idle_ms, first.renewed(&config("7"))),
+            (7, first.clone())
+        );
+        assert_eq!(first.renewed(&config("8")).max_idle_ms, 8);
+        assert_eq!(Globals::new().renewed(&Smap::default()).max_idle_ms, 10_000);
     }
 
     #[test]

@@ -162,6 +162,11 @@ impl Reconciler {
         } else {
             self.switch.datapath.n_workers().max(1)
         };
+        if let Some(text) = row.options.get("n_rxq")
+            && !text.trim().parse::<u64>().is_ok_and(|n| n > 0)
+        {
+            log::warn!(target: "dpif_netdev", "{}: options:n_rxq={text} is no number of queues: 1 is used", row.name);
+        }
         let wanted = usize::try_from(row.options.number("n_rxq", 1)).unwrap_or(1);
         let n_rxq = status.n_rxq.unwrap_or(wanted.clamp(1, most)).max(1);
         let config = QueueConfig {

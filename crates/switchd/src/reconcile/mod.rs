@@ -10,6 +10,7 @@
 mod address;
 mod apply;
 mod desired;
+mod doubts;
 mod driver;
 mod globals;
 mod kinds;

@@ -11,7 +11,7 @@ use heddle_datapath::{AutoLb, Datapath, MaxSleep, RxqAssign, Spread};
 use super::desired::Smap;
 
 /// Longest interval of automatic load balancing, minutes.
-const MOST_INTERVAL: u64 = 20_000;
+pub(super) const MOST_INTERVAL: u64 = 20_000;
 const MINUTE_MS: u64 = 60_000;
 /// Longest pause of a worker, microseconds.
 const MOST_SLEEP: u64 = 10_000;
