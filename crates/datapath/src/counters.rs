@@ -100,6 +100,8 @@ macro_rules! worker_counters {
 worker_counters! {
     /// Packets received or injected.
     packets,
+    /// Packets looked up once more on their way.
+    recirculated,
     /// Bursts that were not empty.
     bursts,
     /// Equal to the packet before.

@@ -13,6 +13,7 @@ use crate::control::{AutoLb, Control, UpcallRings, WorkerHandle};
 use crate::drops::DropKind;
 use crate::format;
 use crate::hash::HashKey;
+use crate::perf::{PerfWanted, SuspectLog, SuspectSetting};
 use crate::program::Program;
 use crate::shared::Shared;
 use crate::show;
@@ -66,6 +67,7 @@ impl Datapath {
             spin_cycles: Tsc::from_us(config.spin_us).into(),
             inv_prob: crate::shared::UNSET.into(),
             perf_metrics: false.into(),
+            suspects: SuspectSetting::default(),
             sweeper: std::sync::OnceLock::new(),
             light_sleep: true.into(),
             paused: false.into(),
@@ -360,6 +362,10 @@ impl Datapath {
         let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
         self.shared.inv_prob.store(n, Relaxed);
     }
+    /// Sets which iterations workers tell of in the log, while they keep histograms (`dpif-netdev/pmd-perf-log-set`).
+    pub fn set_suspect_log(&self, log: &SuspectLog) {
+        self.shared.suspects.set(log);
+    }
     /// Sets whether workers keep histograms of their iterations (`pmd-perf-metrics`).
     pub fn set_perf_metrics(&self, on: bool) {
         self.shared.perf_metrics.store(on, Relaxed);
@@ -410,9 +416,9 @@ impl Datapath {
     pub fn snapshot(&self) -> Snapshot {
         show::snapshot(&self.control.lock())
     }
-    /// `dpif-netdev/pmd-perf-show`; `time` is the wall clock as `HH:MM:SS.mmm`; `details`: also cycles per stage.
-    pub fn pmd_perf_show(&self, core: Option<usize>, time: &str, details: bool) -> String {
-        show::pmd_perf(&self.control.lock(), core, time, details)
+    /// `dpif-netdev/pmd-perf-show`; `time` is the wall clock as `HH:MM:SS.mmm`.
+    pub fn pmd_perf_show(&self, core: Option<usize>, time: &str, wanted: PerfWanted) -> String {
+        show::pmd_perf(&self.control.lock(), core, time, wanted)
     }
     /// The lines of `upcall/show` below the datapath's name.
     pub fn upcall_show(&self) -> String {

@@ -56,6 +56,7 @@ pub use drops::DropKind;
 pub use format::format_actions;
 pub use handle::Datapath;
 pub use meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
+pub use perf::{PerfWanted, SuspectLog};
 pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{FlowDump, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView};
 

@@ -7,14 +7,20 @@
 //! **Long iterations.** A packet waits as long as an iteration takes. A thread that stands still has either work that takes long, or waits for a
 //! lock, or has been put aside by the scheduler. [`Own`] tells the first from the others by what the thread has run meanwhile.
 //!
-//! **Costs.** A flag per iteration; about twenty loads and stores per iteration while it is set, and a system call every [`READ_US`].
+//! **Costs.** A flag per iteration; about thirty loads and stores per iteration while it is set, and a system call every [`READ_US`].
+
+mod history;
+mod suspect;
 
 use crate::counters::WorkerCounters;
 use heddle_sync::Counter;
 use heddle_sys::{Tsc, clock};
+use history::{Ring, Row};
 use std::fmt::Write as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+pub(crate) use suspect::Setting as SuspectSetting;
+pub use suspect::SuspectLog;
 
 /// Bins of a histogram; the last is for what is beyond all walls.
 const BINS: usize = 32;
@@ -94,16 +100,63 @@ impl Start {
     }
 }
 
+/// What iterations did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    cycles: u64,
+    /// Cycles of those that had packets.
+    busy_cycles: u64,
+    packets: u64,
+    batches: u64,
+    upcalls: u64,
+    upcall_cycles: u64,
+}
+
+impl Counts {
+    fn add(&mut self, more: &Self) {
+        self.cycles += more.cycles;
+        self.busy_cycles += more.busy_cycles;
+        self.packets += more.packets;
+        self.batches += more.batches;
+        self.upcalls += more.upcalls;
+        self.upcall_cycles += more.upcall_cycles;
+    }
+}
+
+/// What is to be shown of a worker besides what always is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PerfWanted {
+    /// No histograms (`-nh`), nor cycles per stage.
+    pub brief: bool,
+    /// So many of the last iterations (`-it`).
+    pub iterations: usize,
+    /// So many of the last milliseconds (`-ms`).
+    pub milliseconds: usize,
+}
+
+/// The last iterations and milliseconds.
+#[derive(Debug, Default)]
+struct Rows {
+    iterations: Ring,
+    milliseconds: Ring,
+}
+
+/// How often it is looked whether a millisecond is over.
+const LOOK_US: u64 = 4;
+
 /// How often a thread's own time is read, and how much too long it may therefore seem.
 const READ_US: u64 = 100;
 /// Iterations from here on are told.
 const LONG_US: u64 = 1000;
 
-/// What the worker has run, as it was read last.
+/// What the worker itself keeps from one iteration to the next: what it has run, as it was read last; the millisecond that is not over; a suspicious iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     read_at: u64,
     ran_ns: u64,
+    millisecond: Row,
+    look_at: u64,
+    watch: suspect::Watch,
 }
 
 /// The longest iterations of a worker, and how many there were.
@@ -129,6 +182,8 @@ impl Long {
 #[derive(Debug, Default)]
 pub(crate) struct Perf {
     long_ones: Long,
+    /// There once metrics have been collected.
+    rows: OnceLock<Rows>,
     bins: [[Counter; BINS]; COLUMNS.len()],
     iterations: Counter,
     packets: Counter,
@@ -145,17 +200,46 @@ impl Perf {
         self.bins[column][bin].add(1);
     }
 
-    /// An iteration of `cycles` with `packets`, which began at `start`, is over.
-    pub(crate) fn iteration(&self, c: &WorkerCounters, start: Start, cycles: u64, packets: u64) {
+    /// An iteration of `cycles` with `packets`, which began at `start`, is over at `end`. Returns whether something was written to the log about it: that took
+    /// time. `own` is the worker's, with which every iteration comes here.
+    pub(crate) fn iteration(
+        &self,
+        c: &WorkerCounters,
+        own: &mut Own,
+        start: Start,
+        (cycles, packets): (u64, u64),
+        (end, suspects): (u64, &SuspectSetting),
+    ) -> bool {
         let now = Start::of(c);
-        let batches = now.batches.wrapping_sub(start.batches);
-        let upcalls = now.upcalls.wrapping_sub(start.upcalls);
-        let upcall_cycles = now.upcall_cycles.wrapping_sub(start.upcall_cycles);
+        let counts = Counts {
+            cycles,
+            busy_cycles: if packets > 0 { cycles } else { 0 },
+            packets,
+            batches: now.batches.wrapping_sub(start.batches),
+            upcalls: now.upcalls.wrapping_sub(start.upcalls),
+            upcall_cycles: now.upcall_cycles.wrapping_sub(start.upcall_cycles),
+        };
+        self.count(&counts);
+        self.note_long(own, cycles, end);
+        self.note_rows(own, &counts, c.iterations.get(), end);
+        let rows = self.rows.get_or_init(Rows::default);
+        own.watch
+            .iteration(suspects, &rows.iterations, c.iterations.get(), cycles)
+    }
+
+    fn count(&self, counts: &Counts) {
+        let Counts {
+            cycles,
+            busy_cycles,
+            packets,
+            batches,
+            upcalls,
+            upcall_cycles,
+        } = *counts;
         self.sample(CYCLES, cycles);
         self.sample(PACKETS, packets);
         if let Some(each) = cycles.checked_div(packets) {
             self.sample(CYCLES_PER_PACKET, each);
-            self.busy_cycles.add(cycles);
         }
         if let Some(each) = packets.checked_div(batches) {
             self.sample(BATCH, each);
@@ -167,13 +251,39 @@ impl Perf {
         self.iterations.add(1);
         self.packets.add(packets);
         self.cycles.add(cycles);
+        self.busy_cycles.add(busy_cycles);
         self.batches.add(batches);
         self.upcalls.add(upcalls);
         self.upcall_cycles.add(upcall_cycles);
     }
 
-    /// As [`Perf::iteration`]: it ended at `end`; `own` is the worker's, with which every iteration comes here.
-    pub(crate) fn note_long(&self, own: &mut Own, cycles: u64, end: u64) {
+    /// Iteration number `at` goes into the history, and what millisecond is over.
+    fn note_rows(&self, own: &mut Own, counts: &Counts, at: u64, end: u64) {
+        let rows = self.rows.get_or_init(Rows::default);
+        rows.iterations.push(&Row {
+            at,
+            iterations: 1,
+            counts: *counts,
+        });
+        let millisecond = &mut own.millisecond;
+        millisecond.iterations += 1;
+        millisecond.counts.add(counts);
+        if end >= own.look_at {
+            own.look_at = end + Tsc::from_us(LOOK_US);
+            let ms = clock::monotonic_ms();
+            if ms != millisecond.at {
+                if millisecond.at != 0 {
+                    rows.milliseconds.push(millisecond);
+                }
+                *millisecond = Row {
+                    at: ms,
+                    ..Row::default()
+                };
+            }
+        }
+    }
+
+    fn note_long(&self, own: &mut Own, cycles: u64, end: u64) {
         if end.wrapping_sub(own.read_at) < Tsc::from_us(READ_US) {
             return;
         }
@@ -183,10 +293,26 @@ impl Perf {
         if cycles >= Tsc::from_us(2 * READ_US) && own.read_at != 0 {
             self.long_ones.add(cycles, own_ns);
         }
-        *own = Own { read_at: end, ran_ns };
+        (own.read_at, own.ran_ns) = (end, ran_ns);
     }
-    /// Forgets the longest iteration.
+    /// Appends the last so many iterations, and the last so many milliseconds.
+    pub(crate) fn show_last(&self, s: &mut String, iterations: usize, milliseconds: usize) {
+        let rows = self.rows.get_or_init(Rows::default);
+        if iterations > 0 {
+            s.push('\n');
+            history::show_iterations(s, &rows.iterations.last(iterations));
+        }
+        if milliseconds > 0 {
+            s.push('\n');
+            history::show_milliseconds(s, &rows.milliseconds.last(milliseconds));
+        }
+    }
+    /// Forgets the longest iteration, and the last ones.
     pub(crate) fn clear(&self) {
+        if let Some(rows) = self.rows.get() {
+            rows.iterations.clear();
+            rows.milliseconds.clear();
+        }
         self.long_ones.longest.store(0, Relaxed);
         self.long_ones.longest_own_ns.store(0, Relaxed);
     }
@@ -362,8 +488,11 @@ mod tests {
         c.bursts.add(2);
         c.misses.add(1);
         c.cycles_translate.add(5_000);
-        perf.iteration(&c, start, 40_000, 64);
-        perf.iteration(&c, Start::of(&c), 300, 0);
+        let (mut own, suspects) = (Own::default(), SuspectSetting::default());
+        for (start, cycles, packets) in [(start, 40_000, 64), (Start::of(&c), 300, 0)] {
+            c.iterations.add(1);
+            assert!(!perf.iteration(&c, &mut own, start, (cycles, packets), (Tsc::now(), &suspects)));
+        }
         let n = perf.read();
         assert_eq!((n.iterations, n.packets, n.batches, n.upcalls), (2, 64, 2, 1));
         assert_eq!(n.bins[BATCH][30], 1, "32 packets in a batch");
@@ -382,6 +511,14 @@ mod tests {
             lines[36].starts_with("   20150                  32.00000               625   "),
             "{s}"
         );
+        let mut last = String::new();
+        perf.show_last(&mut last, 3, 0);
+        let first: Vec<Vec<&str>> = last
+            .lines()
+            .skip(2)
+            .map(|l| l.split_whitespace().take(3).collect())
+            .collect();
+        assert_eq!(first, [["2", "300", "0"], ["1", "40000", "64"], ["0", "0", "0"]]);
         let none = perf.read().since(&n);
         assert_eq!((none.iterations, none.bins[BATCH][30]), (0, 0));
     }

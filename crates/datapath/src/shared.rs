@@ -3,6 +3,7 @@
 use crate::action::{Action, DropReason};
 use crate::cache::Moment;
 use crate::hash::HashKey;
+use crate::perf::SuspectSetting;
 use crate::translate::{Request, Translate, Translation};
 use crate::upcalls::Bell;
 use heddle_sync::Clock;
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     pub(crate) perf_metrics: AtomicBool,
     /// Workers may keep their processors from halting.
     pub(crate) light_sleep: AtomicBool,
+    /// Which of them are told in the log.
+    pub(crate) suspects: SuspectSetting,
     /// The sweeper's thread, to be woken when a worker's handover ring fills up.
     pub(crate) sweeper: std::sync::OnceLock<Thread>,
     /// No passes over entries, until this is false again.

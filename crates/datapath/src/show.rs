@@ -4,6 +4,7 @@
 use crate::control::{Control, WorkerHandle};
 use crate::counters::{INTERVAL_MS, WINDOW_MS, WorkerNumbers, whole_intervals};
 use crate::drops::DropKind;
+use crate::perf::PerfWanted;
 use crate::sweep::SweepCounts;
 use crate::view::{QueueView, Snapshot, WorkerView};
 use heddle_sys::Tsc;
@@ -44,12 +45,13 @@ pub(crate) fn pmd_stats(c: &Control, core: Core) -> String {
         let lost = lost(w);
         let _ = write!(
             s,
-            "  packets received: {}\n  packet recirculations: 0\n  avg. datapath passes per packet: {:.2}\n  \
+            "  packets received: {}\n  packet recirculations: {}\n  avg. datapath passes per packet: {:.2}\n  \
              phwol hits: 0\n  mfex opt hits: 0\n  simple match hits: 0\n  emc hits: {}\n  smc hits: 0\n  \
              megaflow hits: {}\n  avg. subtable lookups per megaflow hit: {:.2}\n  \
              miss with success upcall: {}\n  miss with failed upcall: {}\n  avg. packets per output batch: {:.2}\n",
             n.packets,
-            if n.packets > 0 { 1.0 } else { 0.0 },
+            n.recirculated,
+            ratio(n.packets + n.recirculated, n.packets),
             n.l0_hits + n.l1_hits,
             n.l2_hits,
             ratio(n.l2_probes, n.l2_hits),
@@ -84,9 +86,8 @@ pub(crate) fn pmd_stats(c: &Control, core: Core) -> String {
     s
 }
 
-/// `dpif-netdev/pmd-perf-show`. `now` is the wall clock as `HH:MM:SS.mmm`. With `details` come histograms, and
-/// the cycles per stage.
-pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, details: bool) -> String {
+/// `dpif-netdev/pmd-perf-show`. `now` is the wall clock as `HH:MM:SS.mmm`.
+pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, wanted: PerfWanted) -> String {
     let mut s = String::new();
     let now_ms = c.shared.clock.now_ms();
     for (_, w) in chosen(c, core) {
@@ -121,30 +122,31 @@ pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, details: bool) -> Str
             let _ = writeln!(s, "  Rx packets:         {:12}", 0);
         } else {
             let lost = lost(w);
+            let passes = n.packets + n.recirculated;
             let zero = |name: &str| format!("  - {name}{:>1$}  (  0.0 %)\n", 0, 30 - name.len());
             let _ = write!(
                 s,
                 "  Rx packets:         {:12}  ({:.0} Kpps, {:.0} cycles/pkt)\n  \
-                 Datapath passes:    {:12}  (1.00 passes/pkt)\n{}{}{}  - EMC hits:         {:12}  ({:5.1} %)\n{}  \
+                 Datapath passes:    {passes:12}  ({:.2} passes/pkt)\n{}{}{}  - EMC hits:         {:12}  ({:5.1} %)\n{}  \
                  - Megaflow hits:    {:12}  ({:5.1} %, {:.2} subtbl lookups/hit)\n  \
                  - Upcalls:          {:12}  ({:5.1} %, {:.1} us/upcall)\n  - Lost upcalls:     {lost:12}  ({:5.1} %)\n",
                 n.packets,
                 n.packets as f64 / secs / 1000.0,
                 ratio(n.cycles_busy, n.packets),
-                n.packets,
+                ratio(passes, n.packets),
                 zero("PHWOL hits:"),
                 zero("MFEX Opt hits:"),
                 zero("Simple Match hits:"),
                 n.l0_hits + n.l1_hits,
-                pct(n.l0_hits + n.l1_hits, n.packets),
+                pct(n.l0_hits + n.l1_hits, passes),
                 zero("SMC hits:"),
                 n.l2_hits,
-                pct(n.l2_hits, n.packets),
+                pct(n.l2_hits, passes),
                 ratio(n.l2_probes, n.l2_hits),
                 n.misses,
-                pct(n.misses, n.packets),
+                pct(n.misses, passes),
                 ratio(n.cycles_translate, n.misses) * us,
-                pct(lost, n.packets),
+                pct(lost, passes),
             );
         }
         if n.tx_packets == 0 {
@@ -159,12 +161,17 @@ pub(crate) fn pmd_perf(c: &Control, core: Core, now: &str, details: bool) -> Str
                 ratio(n.tx_packets, n.tx_batches),
             );
         }
-        if details {
-            if c.shared.perf_metrics.load(Relaxed) {
+        let metrics = c.shared.perf_metrics.load(Relaxed);
+        if !wanted.brief {
+            if metrics {
                 s.push('\n');
                 w.counters.perf.read().since(&w.base_perf).show(&mut s);
             }
             stages(&mut s, &n);
+        }
+        if metrics {
+            let perf = &w.counters.perf;
+            perf.show_last(&mut s, wanted.iterations, wanted.milliseconds);
         }
     }
     s

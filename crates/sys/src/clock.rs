@@ -27,6 +27,16 @@ pub fn thread_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
+/// How much longer than asked for the calling thread's sleeps may be (`PR_SET_TIMERSLACK`; 50 us if nothing is said).
+///
+/// # Errors
+/// None in practice.
+pub fn set_timer_slack_ns(ns: u64) -> std::io::Result<()> {
+    let ns = libc::c_ulong::try_from(ns).unwrap_or(libc::c_ulong::MAX);
+    // SAFETY: takes a number only.
+    crate::cvt(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns) }).map(drop)
+}
+
 /// Milliseconds of `CLOCK_MONOTONIC`, as timers of the control plane use them.
 pub fn monotonic_ms() -> u64 {
     monotonic_ns() / 1_000_000

@@ -25,13 +25,16 @@ use crate::worker::{Command, PATIENCE, Parts, Worker, command_ring};
 use heddle_packet::Pool;
 use heddle_sync::ring::ring;
 use heddle_sys::halting::Halting;
-use heddle_sys::{EventFd, cpu};
+use heddle_sys::{EventFd, clock, cpu};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 
 /// Most workers when no processors are named.
 const MOST_DEFAULT: usize = 4;
+
+/// How much longer than asked for a worker's pauses may be.
+const TIMER_SLACK_NS: u64 = 1000;
 
 /// Where a worker runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -274,6 +277,8 @@ impl Control {
                 }
             };
             let worker = bind()
+                // A pause of `pmd-sleep-max` lasts as long as it says.
+                .and_then(|()| clock::set_timer_slack_ns(TIMER_SLACK_NS))
                 .and_then(|()| L1::new(config.l1_entries, config.l1_most))
                 .and_then(|l1| {
                     let cache = CacheParts {

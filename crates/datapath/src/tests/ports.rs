@@ -94,7 +94,7 @@ fn idle_workers_sleep_and_wake_up() {
         std::thread::sleep(Duration::from_millis(3));
     }
     let iterations = || -> u64 {
-        let c = dp.pmd_perf_show(None, "", true);
+        let c = dp.pmd_perf_show(None, "", crate::PerfWanted::default());
         let numbers = c.lines().filter_map(|l| l.strip_prefix("  Iterations:"));
         numbers
             .map(|l| l.split_whitespace().next().unwrap().parse::<u64>().unwrap())

@@ -354,10 +354,11 @@ impl Worker {
             let t1 = Tsc::now();
             let c = &self.counters;
             c.iterations.add(1);
-            if let Some(start) = start {
-                c.perf.iteration(c, start, t1.wrapping_sub(t0), got as u64);
-                c.perf.note_long(&mut own, t1.wrapping_sub(t0), t1);
-            }
+            let told = start.is_some_and(|start| {
+                let spent = (t1.wrapping_sub(t0), got as u64);
+                c.perf
+                    .iteration(c, &mut own, start, spent, (t1, &self.shared.suspects))
+            });
             if got > 0 {
                 c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
@@ -367,7 +368,7 @@ impl Worker {
                 c.cycles_idle.add(t1.wrapping_sub(t0));
                 self.idle(t1);
             }
-            t0 = t1;
+            t0 = if told { Tsc::now() } else { t1 };
             if self.wait.slept() {
                 let woke = Tsc::now();
                 self.counters.cycles_asleep.add(woke.wrapping_sub(t1));

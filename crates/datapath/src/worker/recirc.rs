@@ -12,6 +12,7 @@
 
 use super::{Choice, Worker};
 use crate::action::HashAlg;
+use crate::cache::Level;
 use crate::drops::DropKind;
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
 use crate::parse::parse;
@@ -75,8 +76,15 @@ impl Worker {
             compact: None,
             id: r.id,
         };
+        self.counters.recirculated.add(1);
         let (choice, to_count) = match self.cache.find_wide(&key) {
-            Some((slot, _)) => self.revalidate_of(slot, &subject, any, now_ms),
+            Some((slot, level)) => {
+                match level {
+                    Level::L1 => self.counters.l1_hits.add(1),
+                    _ => self.counters.l2_hits.add(1),
+                }
+                self.revalidate_of(slot, &subject, any, now_ms)
+            }
             None => (self.miss_of(&subject, any, now_ms), None),
         };
         let s = &mut self.scratch;

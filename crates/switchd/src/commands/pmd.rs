@@ -1,5 +1,8 @@
 //! `dpif-netdev/pmd-*`: what workers do.
 
+use heddle_datapath::{PerfWanted, SuspectLog};
+use parking_lot::Mutex;
+
 use super::{Commands, dpctl};
 use crate::reconcile::datapath_name;
 use crate::switch::Switch;
@@ -9,7 +12,6 @@ use serde_json::json;
 const IMPLEMENTATION: &str = "dpif_scalar";
 
 pub(super) fn register(c: &Commands<'_>) {
-    const ANY: usize = usize::MAX;
     c.add(
         "dpif-netdev/pmd-stats-show",
         "[-pmd core] [dp]",
@@ -40,15 +42,19 @@ pub(super) fn register(c: &Commands<'_>) {
     });
     c.add("heddle/stats", "", (0, 0), |s, _| Ok(stats(s)));
     c.add("dpif-netdev/pmd-rxq-rebalance", "[dp]", (0, 1), |s, args| {
+        // Here a name has to be right.
+        if args.first().is_some_and(|name| !known(s, name)) {
+            return Err(UNKNOWN.into());
+        }
         Wanted::parse(s, args)?;
         s.datapath.rebalance().map_err(|e| e.to_string())?;
         Ok("pmd rxq rebalance requested.\n".into())
     });
     let usage = "[-nh] [-it iter-history-len] [-ms ms-history-len] [-pmd core] [dp]";
-    c.add("dpif-netdev/pmd-perf-show", usage, (0, ANY), |s, args| {
+    c.add("dpif-netdev/pmd-perf-show", usage, (0, 8), |s, args| {
         let wanted = Wanted::parse(s, args)?;
         let now = chrono::Local::now().format("%H:%M:%S%.3f").to_string();
-        Ok(s.datapath.pmd_perf_show(wanted.core, &now, !wanted.brief))
+        Ok(s.datapath.pmd_perf_show(wanted.core, &now, wanted.perf))
     });
     c.add("dpif-netdev/dpif-impl-get", "", (0, 0), |s, _| {
         let cores = s
@@ -73,11 +79,38 @@ pub(super) fn register(c: &Commands<'_>) {
             )),
         },
     );
-    // Iterations are not kept one by one, so there is nothing to log: accepted for scripts that set it.
     let usage = "on|off [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]";
-    c.add("dpif-netdev/pmd-perf-log-set", usage, (0, 10), |_, _| {
+    let log = Mutex::new(SuspectLog::default());
+    c.add("dpif-netdev/pmd-perf-log-set", usage, (0, 10), move |s, args| {
+        let mut log = log.lock();
+        *log = suspect_log(*log, args).ok_or(
+            "Usage: ovs-appctl dpif-netdev/pmd-perf-log-set [on|off] [-b before] [-a after] [-e|-ne] [-us usec] [-q qlen]",
+        )?;
+        log::info!(target: "pmd_perf", "pmd-perf-log-set: {}, before={}, after={}, extend={}, us_thr={}, q_thr={}",
+            if log.on { "on" } else { "off" }, log.before, log.after, log.extend, log.us, log.qlen);
+        s.datapath.set_suspect_log(&log);
         Ok(String::new())
     });
+}
+
+/// The setting after a command with these arguments.
+fn suspect_log(mut log: SuspectLog, args: &[&str]) -> Option<SuspectLog> {
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut number = || args.next()?.parse::<u32>().ok().map(u64::from);
+        match *arg {
+            "on" => log.on = true,
+            "off" => log.on = false,
+            "-e" => log.extend = true,
+            "-ne" => log.extend = false,
+            "-b" => log.before = number()?,
+            "-a" => log.after = number()?,
+            "-us" => log.us = number()?,
+            "-q" => log.qlen = number()?,
+            _ => return None,
+        }
+    }
+    Some(log.bounded())
 }
 
 /// What workers have counted, in JSON, for `heddle top` and monitoring.
@@ -104,6 +137,15 @@ fn stats(switch: &Switch) -> String {
     format!("{answer}\n")
 }
 
+const UNKNOWN: &str = "please specify an existing datapath";
+
+/// Whether a datapath goes by this name.
+fn known(switch: &Switch, name: &str) -> bool {
+    let all = dpctl::types(switch);
+    all.iter()
+        .any(|t| name == format!("ovs-{t}") || name == datapath_name(t))
+}
+
 /// What is wanted of whom.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted<'a> {
@@ -111,24 +153,21 @@ struct Wanted<'a> {
     core: Option<usize>,
     /// `-secs`.
     secs: u64,
-    /// `-nh`: no histograms.
-    brief: bool,
+    /// `-nh`, `-it`, `-ms`.
+    perf: PerfWanted,
     /// The datapath.
     named: Option<&'a str>,
 }
 
 impl<'a> Wanted<'a> {
+    /// A name that is none's counts as not given where there is one datapath, as in Open vSwitch.
     fn parse(switch: &Switch, args: &[&'a str]) -> Result<Wanted<'a>, String> {
         let wanted = Wanted::read(args);
-        let all = dpctl::types(switch);
-        let known = |name: &str| {
-            all.iter()
-                .any(|t| name == format!("ovs-{t}") || name == datapath_name(t))
-        };
-        if all.is_empty() || wanted.named.is_some_and(|name| !known(name)) {
-            return Err("please specify an existing datapath".into());
+        match wanted.named.filter(|name| !known(switch, name)) {
+            Some(_) if dpctl::types(switch).len() == 1 => Ok(wanted),
+            None if !dpctl::types(switch).is_empty() => Ok(wanted),
+            _ => Err(UNKNOWN.into()),
         }
-        Ok(wanted)
     }
 
     /// Numbers that are none count as not given.
@@ -139,8 +178,9 @@ impl<'a> Wanted<'a> {
             match *arg {
                 "-pmd" => wanted.core = args.next().and_then(|core| core.parse().ok()),
                 "-secs" => wanted.secs = args.next().and_then(|s| s.parse().ok()).unwrap_or(0),
-                "-it" | "-ms" => drop(args.next()),
-                "-nh" => wanted.brief = true,
+                "-it" => wanted.perf.iterations = args.next().and_then(|n| n.parse().ok()).unwrap_or(0),
+                "-ms" => wanted.perf.milliseconds = args.next().and_then(|n| n.parse().ok()).unwrap_or(0),
+                "-nh" => wanted.perf.brief = true,
                 name => wanted.named = Some(name),
             }
         }
@@ -158,11 +198,38 @@ mod tests {
         let want = Wanted {
             core: Some(11),
             secs: 7,
-            brief: true,
+            perf: PerfWanted {
+                brief: true,
+                ..PerfWanted::default()
+            },
             named: Some("ovs-netdev"),
         };
         assert_eq!(read("-pmd 11 -secs 7 -nh ovs-netdev"), want);
-        assert_eq!(read("-it 5 -ms 9 -nh -secs 7 -pmd 11 ovs-netdev"), want);
+        let last = read("-it 5 -ms 9 -nh -secs 7 -pmd 11 ovs-netdev");
+        assert_eq!(
+            (last.perf.iterations, last.perf.milliseconds, last.core),
+            (5, 9, Some(11))
+        );
         assert_eq!(read("-pmd x -secs y").core, None);
+    }
+
+    #[test]
+    fn what_the_log_is_to_tell() {
+        let set = |text: &str| {
+            suspect_log(
+                SuspectLog::default(),
+                &text.split_whitespace().collect::<Vec<_>>(),
+            )
+        };
+        let all = set("on -b 3 -a 2 -e -us 100 -q 5").unwrap();
+        assert_eq!(
+            (all.on, all.extend, all.before, all.after, all.us, all.qlen),
+            (true, true, 3, 2, 100, 5)
+        );
+        assert_eq!(set(""), Some(SuspectLog::default()));
+        assert_eq!(set("-b 2000").map(|l| (l.before, l.after)), Some((998, 0)));
+        for wrong in ["maybe", "-us x", "-q", "-b -1", "on -a"] {
+            assert_eq!(set(wrong), None, "{wrong}");
+        }
     }
 }
