@@ -10,15 +10,16 @@ _SO_RCVBUFFORCE = 33
 
 
 class Sequence:
-    """Runs from start to finish(). gap: seconds between two, or a function that tells."""
+    """Runs from start to finish(). gap: seconds between two, or a function that tells. alone: each is sent after the one before has come."""
 
     port = 7000
 
-    def __init__(self, lab, source, target, address, gap=0.0005):
+    def __init__(self, lab, source, target, address, gap=0.0005, alone=False):
         Sequence.port += 1
+        self.alone = alone
         self.gap = gap if callable(gap) else lambda: gap
         self.sent = self.received = 0
-        self.faults, self.slowest, self.late = [], 0.0, 0
+        self.faults, self.slowest = [], 0.0
         self.stop = threading.Event()
 
         def receiver():
@@ -44,7 +45,10 @@ class Sequence:
         while not self.stop.is_set():
             self.tx.send(struct.pack("!Qd", self.sent, time.monotonic()))
             self.sent += 1
-            due = max(due + self.gap(), time.monotonic() - 0.05)
+            patience = time.monotonic() + 5
+            while self.alone and self.received < self.sent and time.monotonic() < patience:
+                time.sleep(0)
+            due = (time.monotonic() if self.alone else max(due, time.monotonic() - 0.05)) + self.gap()
             while (left := due - time.monotonic()) > 0:
                 time.sleep(left if left > 0.0002 else 0)
 
@@ -58,7 +62,6 @@ class Sequence:
             if number is not None:
                 took = time.monotonic() - at
                 self.slowest = max(self.slowest, took)
-                self.late += took > 0.02
                 if number != self.received and len(self.faults) < 10:
                     self.faults.append(f"{number} instead of {self.received}")
                 self.received = number + 1

@@ -1,6 +1,7 @@
 """Guests without virtual machines: `heddle guest` behind a vhost-user port, its tap device in a namespace of its own."""
 
 import hashlib
+import json
 import os
 import random
 import signal
@@ -138,3 +139,40 @@ class Transfer:
 
 def transfer(lab, source, target, address, megabytes=20):
     Transfer(lab, source, target, address, megabytes).finish()
+
+
+class Load:
+    """`heddle bench vhost` beside the scenario: guests behind ports that connect, of which each sends to the next; every byte and number is checked."""
+
+    def __init__(self, lab, names, directory, seconds, *args, core=0):
+        argv = [heddle_path(), "bench", "vhost", *(f"--port=listen:{directory}/{name}.sock" for name in names), "--check", "content",
+                "--size", "1514", "--ring", "1024", "--huge", "no", "--core", core, "--switch-core", 1 - core, "--seconds", seconds,
+                "--events", "--json", *args]
+        self.lab = lab
+        argv = [str(arg) for arg in argv]
+        lab.trace.note("& " + " ".join(argv))
+        self.proc = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        lab.cleanups.append(self.end)
+
+    def measuring(self):
+        """Waits until packets flow."""
+        line = self.proc.stdout.readline()
+        assert "measuring" in line, line + self.proc.stderr.read()
+        return self
+
+    def running(self):
+        return self.proc.poll() is None
+
+    def finish(self, timeout=60):
+        """What came of it. Nothing was changed or overtaken."""
+        out, err = self.proc.communicate(timeout=timeout)
+        self.lab.trace.note(f"load: {out.strip()} {err.strip()}")
+        assert self.proc.returncode == 0, err
+        result = json.loads(out.splitlines()[-1])
+        assert result["corrupt"] == result["reordered"] == 0 < result["received_total"] == result["read"], result
+        return result
+
+    def end(self):
+        if self.proc.poll() is None:
+            self.proc.kill()
+            self.proc.wait(10)

@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
-"""Workers: queues are assigned, moved and shown; `heddle top`."""
+"""Workers: queues are assigned, moved under traffic and shown; sleep; settings that make no sense."""
 
 import json
 import os
+import random
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab.runner import main
+from lab.runner import Skip, limit, main
+from lab.sequence import Sequence, at_random
+from lab.vhost import Load, heddle_path
 
 
 def dummy_switch(lab):
@@ -27,6 +31,161 @@ def places(sw):
         elif "queue-id:" in line:
             found.append((int(line.split("queue-id:")[1].split()[0]), core))
     return sorted(found)
+
+
+def owners(sw):
+    """The processor of each port's first queue."""
+    core, found = None, {}
+    for line in sw.appctl("dpif-netdev/pmd-rxq-show").splitlines():
+        if "core_id" in line:
+            core = int(line.split("core_id")[1].strip(" :\n"))
+        elif "queue-id:  0" in line:
+            found[line.split()[1]] = core
+    return found
+
+
+def config(sw, **settings):
+    sw.vsctl("set", "Open_vSwitch", ".", *(f"other_config:{key.replace('_', '-')}={value}" for key, value in settings.items()))
+
+
+def loaded(lab, names, seconds, *args, switch_args=()):
+    """A switch with guests; each sends to the one that is named next, as fast as `args` say, or as it can."""
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skip("one processor")
+    sw = lab.switch(*switch_args)
+    if sw.is_reference:
+        raise Skip("the reference has no DPDK")
+    lab.bridge(sw, "br0", "fail_mode=secure")
+    config(sw, pmd_cpu_mask="0x3")
+    # Numbers of ports follow their names, so that queues are taken in that order.
+    for name in sorted(names):
+        sw.vsctl("add-port", "br0", name, "--", "set", "interface", name, "type=dpdkvhostuserclient",
+                 f"options:vhost-server-path={sw.dir}/{name}.sock")
+    for a, b in zip(names[::2], names[1::2]):
+        sw.ofctl("add-flow", "br0", f"in_port={a},actions=output:{b}")
+        sw.ofctl("add-flow", "br0", f"in_port={b},actions=output:{a}")
+    return sw, Load(lab, names, sw.dir, seconds, *args).measuring()
+
+
+def nothing_unexplained(sw, result):
+    """What is missing was dropped by name, because a guest's ring was full, and at nothing else."""
+    drops = json.loads(sw.appctl("heddle/stats"))["drops"]
+    lost = result["sent_total"] - result["received_total"]
+    named = {name: n for name, n in drops.items() if n}
+    assert lost == named.pop("datapath_drop_tx_full", 0), (lost, drops)
+    # What guests send when they come, before rules.
+    assert set(named) <= {"drop_action_of_pipeline", "datapath_drop_tx_down"}, named
+
+
+@limit(120)
+def scenario_a_loaded_worker_gives_a_queue_away(lab):
+    """Automatic balancing: by `cycles`, both senders' queues begin at one worker, and one of them moves; nothing is lost in moving, or overtaken."""
+    sw, load = loaded(lab, ["p1", "p3", "p2", "p4"], 20, switch_args=["--enable-dummy"])
+    before = owners(sw)
+    assert before["p1"] == before["p2"] != before["p3"], before
+    config(sw, pmd_auto_lb="true", pmd_auto_lb_load_threshold=0, pmd_auto_lb_rebal_interval=1)
+    # The clock runs some times faster: workers grow old enough at once, and then a minute's load is what was done in it.
+    sw.appctl("time/stop")
+    sw.appctl("time/warp", "70000", "5000")
+    began = time.monotonic()
+    while (after := owners(sw))["p1"] == after["p2"]:
+        assert load.running() and time.monotonic() < began + 40, (after, sw.appctl("dpif-netdev/pmd-rxq-show"))
+        for _ in range(6):
+            time.sleep(0.3)
+            sw.appctl("time/warp", "2000")
+    log = sw.log()
+    assert "PMD auto load balance dry run. Requesting datapath reconfigure." in log
+    assert "Performing pmd to rx queue assignment using cycles algorithm." in log
+    nothing_unexplained(sw, load.finish())
+
+
+@limit(120)
+def scenario_everything_changes_under_traffic(lab):
+    """Mask, modes, affinity, isolation, queues, other ports: at random while packets flow, which all arrive, in order."""
+    names = ["p1", "p2", "p3", "p4"]
+    sw, load = loaded(lab, names, 15, "--rate", "20000", "--both")
+    dice, changes = random.Random(7), 0
+
+    def affinity():
+        port = dice.choice(names)
+        value = dice.choice(["0:0", "0:1", "0:7", "0:0,1:1", ""])
+        sw.vsctl("set", "interface", port, f'other_config:pmd-rxq-affinity="{value}"')
+
+    def port():
+        sw.vsctl("--may-exist", "add-port", "br0", "other", "--", "set", "interface", "other", "type=internal")
+        if dice.random() < 0.5:
+            sw.vsctl("del-port", "other")
+    kinds = [
+        lambda: config(sw, pmd_cpu_mask=dice.choice(["1", "2", "3", "0x3", "ff", '""'])),
+        lambda: config(sw, pmd_rxq_assign=dice.choice(["cycles", "roundrobin", "group"])),
+        lambda: config(sw, pmd_rxq_isolate=dice.choice(["true", "false"])),
+        lambda: config(sw, pmd_sleep_max=dice.choice(["0", "100", "1:50", '""'])),
+        lambda: sw.appctl("dpif-netdev/pmd-rxq-rebalance"),
+        affinity, port,
+    ]
+    over = time.monotonic() + 10
+    while time.monotonic() < over:
+        dice.choice(kinds)()
+        changes += 1
+    # Queues that nobody polls because all workers are isolated are to be emptied before the load ends.
+    for name in names:
+        sw.vsctl("remove", "interface", name, "other_config", "pmd-rxq-affinity")
+    assert load.running()
+    lab.trace.note(f"{changes} changes")
+    assert changes > 20, changes
+    nothing_unexplained(sw, load.finish())
+
+
+def scenario_taps_move_too(lab):
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("moves what is not polled by workers there")
+    lab.bridge(sw)
+    config(sw, pmd_cpu_mask="0x3")
+    pods = [lab.internal_pod(sw, name, f"10.1.0.{i}/24") for i, name in enumerate(("a", "b"), 1)]
+    for ns, dev in zip(pods, ("a0", "b0")):
+        # Room for what is sent while nobody runs.
+        lab.net.ip(ns, "link", "set", dev, "txqueuelen", "10000")
+    lab.net.ping(pods[0], "10.1.0.2")
+    run = Sequence(lab, pods[0], pods[1], "10.1.0.2")
+    seen = set()
+    for i in range(40):
+        core = i % 2
+        sw.vsctl("set", "interface", "a0", f"other_config:pmd-rxq-affinity=0:{core}")
+        seen.add(owners(sw)["a0"])
+        if i % 8 == 0:
+            config(sw, pmd_cpu_mask=("0x2", "0x3")[i % 16 > 0])
+    run.finish()
+    assert seen == {0, 1}, seen
+
+
+@limit(60)
+def scenario_single_packets_wake_workers(lab):
+    """One packet after a pause of any length, and nothing before it has arrived: none is left lying between arming and sleeping."""
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("its workers do not sleep")
+    lab.bridge(sw)
+    pods = [lab.internal_pod(sw, name, f"10.1.0.{i}/24") for i, name in enumerate(("a", "b"), 1)]
+    lab.net.ping(pods[0], "10.1.0.2")
+    guests = [f"{sw.dir}/{name}.sock" for name in ("g1", "g2")]
+    for path in guests:
+        name = os.path.basename(path)[:2]
+        sw.vsctl("add-port", "br0", name, "--", "set", "interface", name, "type=dpdkvhostuserclient",
+                 f"options:vhost-server-path={path}")
+    for sleep, ring in (('""', ()), ("60", ("--packed",)), ('""', ("--event-idx",)), ("200", ("--packed", "--event-idx"))):
+        config(sw, pmd_sleep_max=sleep)
+        run = Sequence(lab, pods[0], pods[1], "10.1.0.2", at_random(0.0004), alone=True)
+        time.sleep(2)
+        run.finish()
+        lab.trace.note(f"pmd-sleep-max={sleep}: {run.sent} packets, the slowest {run.slowest * 1e3:.2f} ms")
+        if os.access(heddle_path(), os.X_OK):
+            lab.trace.run(heddle_path(), "bench", "ping", *(f"--port=listen:{path}" for path in guests), "--count", "5000", "--pause",
+                          "200", "--patience", "10", "--huge", "no", *ring)
+    stats = json.loads(sw.appctl("heddle/stats"))
+    assert sum(w["counters"]["sleeps"] for w in stats["workers"]) > 1000, stats
 
 
 def scenario_queues_move(lab):
@@ -64,7 +223,39 @@ def scenario_masks_that_name_nothing(lab):
         assert {core for _, core in places(sw)} == {0}, places(sw)
 
 
-def scenario_statistics_and_top(lab):
+def scenario_settings_that_make_no_sense(lab):
+    """Each is told of once in the log, what it would set is as if it were not set, and all the rest holds."""
+    sw = dummy_switch(lab)
+    rubbish = {
+        "pmd-cpu-mask": ("3g", "Invalid cpu mask: g"), "pmd-rxq-assign": ("best", "Defaulting to 'cycles'"),
+        "pmd-rxq-isolate": ("perhaps", "pmd-rxq-isolate=perhaps is neither true nor false"),
+        "pmd-auto-lb": ("on", "pmd-auto-lb=on is neither"), "pmd-auto-lb-rebal-interval": ("20001", "from 0 to 20000: 1 is used"),
+        "pmd-auto-lb-load-threshold": ("101", "load-threshold=101 is not a number from 0 to 100: 95 is used"),
+        "pmd-auto-lb-improvement-threshold": ("-1", "threshold=-1 is not a number from 0 to 100: 25 is used"),
+        "pmd-sleep-max": ("1:x", "pmd-sleep-max: '1:x' is not understood"),
+        "emc-insert-inv-prob": ("99999999999", "emc-insert-inv-prob=99999999999 is not"), "max-idle": ("soon", "max-idle=soon is not"),
+        "flow-limit": ("-5", "flow-limit=-5 is not"), "n-handler-threads": ("few", "n-handler-threads=few is not"),
+    }
+    sw.vsctl("set", "Open_vSwitch", ".", *(f'other_config:{key}="{value}"' for key, (value, _) in rubbish.items()))
+    log = sw.log()
+    assert [words for _, words in rubbish.values() if log.count(words) != 1] == [], log
+    assert "(limit 200000)" in sw.appctl("upcall/show")
+    # What makes sense beside it is taken; and a change elsewhere does not tell again.
+    sw.vsctl("set", "Open_vSwitch", ".", "other_config:flow-limit=7000", "--", "set", "interface", "p1", "options:n_rxq=lots",
+             "other_config:pmd-rxq-affinity=\"0\"")
+    assert "(limit 7000)" in sw.appctl("upcall/show")
+    log = sw.log()
+    assert log.count("p1: options:n_rxq=lots is no number of queues: 1 is used") == 1, log
+    assert log.count("p1: pmd-rxq-affinity: '0' is no pair") == 1, log
+    told = log.count("max-idle=soon")
+    sw.vsctl("set", "bridge", "br0", "other_config:x=y")
+    assert sw.log().count("max-idle=soon") == told, "told again"
+    assert places(sw) == [(0, 0)], places(sw)
+    sw.appctl("netdev-dummy/receive", "p1", "50540000000a50540000000908004500" + "00" * 40)
+    assert "packets received: 1\n" in sw.appctl("dpif-netdev/pmd-stats-show")
+
+
+def scenario_statistics(lab):
     sw = dummy_switch(lab)
     sw.ofctl("add-flow", "br0", "actions=drop")
     for _ in range(5):
@@ -72,12 +263,9 @@ def scenario_statistics_and_top(lab):
     stats = json.loads(sw.appctl("heddle/stats"))
     assert sum(w["counters"]["packets"] for w in stats["workers"]) == 5, stats
     assert [q["queue"] for q in stats["queues"] if q["port"] == "p1"] == [0, 1, 2, 3], stats
-    heddle = os.path.join(os.path.dirname(os.path.realpath(sw.binary)), "heddle")
-    if not os.path.exists(heddle):
+    if not os.access(heddle_path(), os.X_OK):
         return  # Built apart from the daemon.
-    socket = next(os.path.join(sw.dir, f) for f in os.listdir(sw.dir)
-                  if f.endswith(".ctl") and not f.startswith("ovsdb"))
-    text = subprocess.run([heddle, "top", "--once", "--interval", "0.2", "--target", socket], capture_output=True, text=True,
+    text = subprocess.run([heddle_path(), "top", "--once", "--interval", "0.2", "--target", sw.ctl], capture_output=True, text=True,
                           timeout=20, check=True).stdout
     assert "WORKER" in text and "p1" in text and "drop_action" in text, text
 

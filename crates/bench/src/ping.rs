@@ -25,6 +25,8 @@ pub struct Plan {
     pub flows: u32,
     /// How long a packet may take.
     pub patience: Duration,
+    /// Longest pause before each: any length up to it comes, so that some packets meet a switch that is just going to sleep.
+    pub pause: Duration,
 }
 
 /// What became of the packets.
@@ -69,20 +71,37 @@ pub fn exchange(ports: &mut [Port], plan: &Plan) -> Result<Exchanged, RunError> 
     let mut sizes = Sequence::new(Order::Random, span, 7);
     let mut flows = Sequence::new(Order::Random, plan.flows, 11);
     let mut bytes = Sequence::new(Order::Random, 256, 13);
+    let longest = u32::try_from(Tsc::from_us(micros(plan.pause))).unwrap_or(u32::MAX);
+    let mut pauses = Sequence::new(Order::Random, longest.max(1), 17);
+    let mut pause = || {
+        let end = Tsc::now() + u64::from(pauses.number());
+        while Tsc::now() < end {
+            core::hint::spin_loop();
+        }
+    };
     for seq in 0..plan.count {
         let size = min + sizes.number() as usize;
         let flow = flows.number();
-        let start = Tsc::now();
         let there = frame(size, 0, 1, flow, seq, &mut bytes);
         let back = frame(size, 1, 0, flow, seq, &mut bytes);
-        let arrived = carry(a, b, 0, &there, plan.patience, &mut out)?
-            && carry(b, a, 1, &back, plan.patience, &mut out)?;
-        if arrived {
-            trips.saturating_record((Tsc::now() - start).max(1));
+        pause();
+        let start = Tsc::now();
+        if !carry(a, b, 0, &there, plan.patience, &mut out)? {
+            continue;
+        }
+        let half = Tsc::now() - start;
+        pause();
+        let start = Tsc::now();
+        if carry(b, a, 1, &back, plan.patience, &mut out)? {
+            trips.saturating_record((half + Tsc::now() - start).max(1));
         }
     }
     out.round_trip = (!trips.is_empty()).then(|| Latency::of(&trips, Tsc::hz()));
     Ok(out)
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX >> 20)
 }
 
 /// A frame with its header: flow, number, and bytes that no other packet has.
@@ -115,7 +134,7 @@ fn carry(
 ) -> Result<bool, RunError> {
     let ring = |port| move |error| RunError::Ring { port, error };
     let mergeable = to.nic.features().contains(Features::MRG_RXBUF);
-    let end = Tsc::now() + Tsc::from_us(u64::try_from(patience.as_micros()).unwrap_or(u64::MAX >> 20));
+    let end = Tsc::now() + Tsc::from_us(micros(patience));
     let count = from.nic.tx.len();
     let queue = &mut from.nic.tx[usize::try_from(out.sent).unwrap_or(0) % count];
     queue.stream.take(usize::MAX, |_, _| ()).map_err(ring(number))?;
@@ -208,6 +227,7 @@ mod tests {
                 sizes: (60, 9000),
                 flows: 10,
                 patience: Duration::from_secs(20),
+                pause: Duration::from_micros(20),
             };
             let out = exchange(engine.ports_mut(), &plan).unwrap();
             assert!(out.is_perfect(), "{out:?}");

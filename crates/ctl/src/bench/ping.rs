@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// Seconds that a packet may take
     #[arg(long, default_value_t = 1.0)]
     patience: f64,
+    /// Longest pause before each packet, microseconds; any length up to it comes
+    #[arg(long, default_value_t = 0)]
+    pause: u64,
     /// The core of the generator; any without it
     #[arg(long)]
     core: Option<usize>,
@@ -53,6 +56,7 @@ impl Args {
             sizes: (self.min, self.max),
             flows: self.flows,
             patience: Duration::try_from_secs_f64(self.patience)?,
+            pause: Duration::from_micros(self.pause),
         };
         let out = exchange(engine.ports_mut(), &plan)?;
         engine.close()?;
