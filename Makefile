@@ -53,8 +53,8 @@ fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow 
 	   *) echo "no such part: $$part"; exit 2;; esac; \
 	   FUZZ_SECONDS=$$each $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
 
-models: setup ## All interleavings of the concurrent parts (loom); undefined behaviour, with a nightly toolchain (miri)
-	@scripts/models
+models: setup ## All interleavings of the concurrent parts (loom); undefined behaviour, with a nightly toolchain (miri); PARTS=neon: as AArch64 code
+	@scripts/models $(PARTS)
 
 fmt: setup ## Format the code
 	@cargo fmt --all
