@@ -4,12 +4,14 @@
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import Skip, limit, main
+from lab.shell import wait_for
 from lab.sequence import Sequence, at_random
 from lab.vhost import Load, heddle_path
 
@@ -186,6 +188,52 @@ def scenario_single_packets_wake_workers(lab):
                           "200", "--patience", "10", "--huge", "no", *ring)
     stats = json.loads(sw.appctl("heddle/stats"))
     assert sum(w["counters"]["sleeps"] for w in stats["workers"]) > 1000, stats
+
+
+@limit(60)
+def scenario_idle_times_and_limits_see_cached_traffic(lab):
+    """`idle_timeout` and `max-idle` count from the last packet, whoever answered it; `flow-limit` and `emc-insert-inv-prob` hold."""
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("its caches are not so exact")
+    lab.bridge(sw)
+    pods = [lab.internal_pod(sw, name, f"10.1.0.{i}/24") for i, name in enumerate(("a", "b"), 1)]
+    lab.net.ping(pods[0], "10.1.0.2")
+    sw.ofctl("add-flow", "br0", "priority=9,udp,in_port=a0,idle_timeout=2,actions=NORMAL")
+    config(sw, max_idle=1000)
+    run = Sequence(lab, pods[0], pods[1], "10.1.0.2", 0.01)
+    time.sleep(6)
+    # Neither the rule nor the cached flow has been idle, though no packet but the first was translated for.
+    assert "idle_timeout=2" in sw.ofctl("dump-flows", "br0"), "expired under traffic"
+    cached = [line for line in sw.appctl("dpctl/dump-flows").splitlines() if "proto=17" in line]
+    assert len(cached) == 1 and int(cached[0].split("packets:")[1].split(",")[0]) > 300, cached
+    assert int(json.loads(sw.appctl("heddle/stats"))["flows"]) <= 4
+    run.finish()
+    wait_for("the cached flow's end", lambda: "proto=17" not in sw.appctl("dpctl/dump-flows"), 10)
+    wait_for("the rule's end", lambda: "idle_timeout=2" not in sw.ofctl("dump-flows", "br0"), 10)
+    # A flow for each port; no more are cached than may be.
+    rules = "".join(f"priority=9,udp,tp_dst={port},actions=drop\n" for port in [*range(1000, 1200), 2000, 2007])
+    sw.ofctl("add-flows", "br0", "-", stdin=rules)
+    config(sw, max_idle=30000, flow_limit=10)
+    sock = lab.net.socket(pods[0], lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    for port in range(1000, 1200):
+        sock.sendto(b"x", ("10.1.0.2", port))
+        time.sleep(0.001)
+    flows = json.loads(sw.appctl("heddle/stats"))["flows"]
+    assert 5 <= flows <= 14, flows
+    config(sw, flow_limit=200000)
+    for prob, least, most in ((1, 50, 400), (0, 0, 0)):
+        config(sw, emc_insert_inv_prob=prob)
+        for i in range(420):
+            if i == 20:
+                sw.appctl("dpif-netdev/pmd-stats-clear")
+            sock.sendto(b"x", ("10.1.0.2", 2000 + i % 2 * 7))
+            time.sleep(0.002)
+        shown = sw.appctl("dpif-netdev/pmd-stats-show")
+        hits = sum(int(line.split(":")[1]) for line in shown.splitlines() if "emc hits" in line)
+        lab.trace.note(f"emc-insert-inv-prob={prob}: {hits} hits")
+        assert least <= hits <= most, (prob, shown)
+    sock.close()
 
 
 def scenario_queues_move(lab):

@@ -95,7 +95,7 @@ fn run(name: &str, traffic: Traffic, rules: Rules, actions: Vec<Action>, seconds
     let before = dp.totals();
     std::thread::sleep(Duration::from_secs_f64(seconds));
     let after = dp.totals();
-    let text = dp.pmd_perf_show(None, "", true);
+    let text = dp.pmd_perf_show(None, "", heddle_datapath::PerfWanted::default());
     let packets = after.packets - before.packets;
     let pct = |a: u64, b: u64| 100.0 * (a - b) as f64 / packets.max(1) as f64;
     println!(

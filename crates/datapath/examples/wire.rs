@@ -42,7 +42,10 @@ fn main() {
     std::thread::sleep(std::time::Duration::from_secs_f64(
         seconds.parse().unwrap_or(10.0),
     ));
-    print!("{}", dp.pmd_perf_show(None, "", true));
+    print!(
+        "{}",
+        dp.pmd_perf_show(None, "", heddle_datapath::PerfWanted::default())
+    );
     dp.coverage()
         .iter()
         .filter(|(_, n)| *n > 0)

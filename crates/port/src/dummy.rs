@@ -8,6 +8,7 @@
 //! a test sees their effects when the command returns.
 
 mod address;
+mod counts;
 mod pcap;
 mod queue;
 mod state;
@@ -151,8 +152,8 @@ impl Port for DummyPort {
             .map(|q| Box::new(DummyRx::new(Arc::clone(&self.shared), q)) as _)
             .collect())
     }
-    fn open_tx(&self, _worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(DummyTx::new(Arc::clone(&self.shared))))
+    fn open_tx(&self, worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
+        Ok(Box::new(DummyTx::new(Arc::clone(&self.shared), worker)))
     }
     fn status(&self) -> PortStatus {
         let state = self.shared.state.lock();
@@ -198,18 +199,19 @@ impl Port for DummyPort {
     fn has_default_queue(&self) -> bool {
         true
     }
+    fn set_tx_steering(&self, by_flow: bool) {
+        self.shared.state.lock().by_flow = by_flow;
+    }
     /// As Open vSwitch's dummy devices have them, so that clients can be tested with counters of a type's own. Nothing
-    /// moves them.
+    /// moves the custom ones.
     fn statistics(&self) -> Vec<(String, u64)> {
-        let names = [
-            "rx_custom_packets_1",
-            "rx_custom_packets_2",
-            "rx_q0_bytes",
-            "rx_q0_packets",
-            "tx_q0_bytes",
-            "tx_q0_packets",
-        ];
-        names.into_iter().map(|n| (n.to_owned(), 0)).collect()
+        let state = self.shared.state.lock();
+        let custom = ["rx_custom_packets_1", "rx_custom_packets_2"];
+        let custom = custom.into_iter().map(|n| (n.to_owned(), 0));
+        custom
+            .chain(state.received.named("rx"))
+            .chain(state.sent.named("tx"))
+            .collect()
     }
     fn as_any(&self) -> &dyn std::any::Any {
         self

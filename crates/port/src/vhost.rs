@@ -19,7 +19,7 @@ mod lease;
 mod rarp;
 mod rx;
 mod settings;
-mod spread;
+pub(crate) mod spread;
 mod state;
 mod takes;
 #[cfg(test)]

@@ -286,7 +286,8 @@ fn texts_look_like_open_vswitch() {
         rxq.contains("  port: a                 queue-id:  0 (enabled)   pmd usage: "),
         "{rxq}"
     );
-    let perf = s.dp.pmd_perf_show(None, "00:00:00.000", crate::PerfWanted::default());
+    let perf =
+        s.dp.pmd_perf_show(None, "00:00:00.000", crate::PerfWanted::default());
     assert!(
         perf.contains("  - PHWOL hits:                  0  (  0.0 %)\n"),
         "{perf}"
@@ -311,7 +312,14 @@ fn iterations_are_counted_once_however_many_queues_have_packets() {
         s.b.drained();
     }
     s.dp.flush_stats();
-    let perf = s.dp.pmd_perf_show(None, "", crate::PerfWanted { brief: true, ..Default::default() });
+    let perf = s.dp.pmd_perf_show(
+        None,
+        "",
+        crate::PerfWanted {
+            brief: true,
+            ..Default::default()
+        },
+    );
     let sum = |name: &str| -> u64 {
         let rest = perf.lines().filter_map(|l| l.trim_start().strip_prefix(name));
         rest.map(|l| l.split_whitespace().next().unwrap().parse::<u64>().unwrap())

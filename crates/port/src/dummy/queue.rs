@@ -3,6 +3,7 @@
 use super::state::{QueueId, Shared};
 use crate::drops::Drops;
 use crate::segment;
+use crate::vhost::spread;
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_wire::eth::is_vlan;
@@ -35,7 +36,7 @@ impl DummyRx {
 impl RxQueue for DummyRx {
     fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         self.complete();
-        let mut state = self.shared.state.lock();
+        let state = &mut *self.shared.state.lock();
         if state.generation != self.id.generation {
             return 0;
         }
@@ -54,6 +55,7 @@ impl RxQueue for DummyRx {
             let mut p = pool.get_for(frame.len());
             p.set_bytes(&frame);
             burst.push(p);
+            state.received.add(self.id.index, frame.len());
         }
         if queue.frames.is_empty() && queue.signalled {
             queue.signalled = false;
@@ -94,11 +96,12 @@ impl RxQueue for DummyRx {
 #[derive(Debug)]
 pub(super) struct DummyTx {
     shared: Arc<Shared>,
+    worker: usize,
 }
 
 impl DummyTx {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared }
+    pub(super) fn new(shared: Arc<Shared>, worker: usize) -> Self {
+        Self { shared, worker }
     }
 }
 
@@ -125,6 +128,12 @@ impl TxQueue for DummyTx {
             });
             match done {
                 Ok(_) => {
+                    let by = match state.by_flow {
+                        true => spread::hash(packet.head()) as usize,
+                        false => self.worker,
+                    };
+                    let queue = by % state.sent.len();
+                    state.sent.add(queue, packet.len());
                     counts.sent += 1;
                     counts.bytes += packet.len() as u64;
                 }

@@ -1,8 +1,9 @@
 //! What the handle, the queues and the stream of a dummy port share.
 
-use super::ConnState;
+use super::counts::Queues;
 use super::pcap::Pcap;
 use super::stream::{Conn, Endpoint};
+use super::{ConnState, MAX_QUEUES};
 use heddle_sys::EventFd;
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,6 +35,10 @@ pub(super) struct State {
     pub(super) ip4: Option<(Ipv4Addr, Ipv4Addr)>,
     pub(super) ip6: Option<(Ipv6Addr, u8)>,
     pub(super) queues: Vec<Queue>,
+    pub(super) received: Queues,
+    pub(super) sent: Queues,
+    /// The flow chooses among transmit queues, not the worker.
+    pub(super) by_flow: bool,
     /// Counts calls of [`Shared::open_queues`]: a receiver of an earlier call finds its queue gone.
     pub(super) generation: u64,
     /// `pcap` is both: then `rx_pcap` is `None` and `both_pcap` set, so that records stay in order.
@@ -79,6 +84,9 @@ impl Shared {
                 ip4: None,
                 ip6: None,
                 queues: Vec::new(),
+                received: Queues::default(),
+                sent: Queues::default(),
+                by_flow: false,
                 generation: 0,
                 rx_pcap: None,
                 tx_pcap: None,
@@ -96,6 +104,7 @@ impl Shared {
         let mut state = self.state.lock();
         state.generation += 1;
         let generation = state.generation;
+        state.received.resize(n);
         state.queues = wakes.iter().map(|w| Queue::new(Arc::clone(w))).collect();
         drop(state);
         self.processed.notify_all();
@@ -171,6 +180,9 @@ impl Shared {
             let mut state = this.state.lock();
             state.ifindex = number("ifindex");
             state.numa_id = number("numa_id");
+            let n_rxq = state.queues.len();
+            state.received.resize(n_rxq);
+            state.sent.resize((number("n_txq") as usize).min(MAX_QUEUES));
             (state.rx_pcap, state.tx_pcap, state.both_pcap) = (None, None, None);
             if get("pcap").is_some() {
                 state.both_pcap = open("pcap");

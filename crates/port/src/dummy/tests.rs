@@ -317,3 +317,32 @@ fn streams_that_make_no_sense_are_ignored() {
     .unwrap();
     assert_eq!(p.conn_state(), ConnState::Unknown);
 }
+
+#[test]
+fn each_queue_counts_what_it_carries() {
+    let port = DummyPort::open("dummy-pmd", "p", &options(&[("n_txq", "2")])).unwrap();
+    let mut queues = port.open_rx(2).unwrap();
+    port.receive(1, &frame(1));
+    assert_eq!(take(&mut queues[1]).len(), 1);
+    let flows: Vec<Packet> = (0..32).map(|flow| Packet::from_bytes(&frame(flow))).collect();
+    let all: Vec<&Packet> = flows.iter().collect();
+    port.open_tx(3, 4).unwrap().tx(&mut Pool::new(4), &all);
+    let count = |name: &str| port.statistics().iter().find(|(n, _)| n == name).map(|(_, n)| *n);
+    assert_eq!(
+        (count("rx_q0_packets"), count("rx_q1_packets")),
+        (Some(0), Some(1))
+    );
+    assert_eq!(count("rx_q1_bytes"), Some(60));
+    assert_eq!(
+        (count("tx_q0_packets"), count("tx_q1_packets")),
+        (Some(0), Some(32)),
+        "that of the worker"
+    );
+    port.set_tx_steering(true);
+    port.open_tx(3, 4).unwrap().tx(&mut Pool::new(4), &all);
+    let (first, second) = (count("tx_q0_packets").unwrap(), count("tx_q1_packets").unwrap());
+    assert!(
+        first > 4 && second > 36 && first + second == 64,
+        "{first} {second}"
+    );
+}

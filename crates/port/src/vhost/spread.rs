@@ -10,7 +10,7 @@ const IPV6: [u8; 2] = [0x86, 0xdd];
 const PORTS: [u8; 3] = [6, 17, 132];
 
 /// A number that all packets of a flow have in common. `head` begins with the Ethernet header.
-pub(super) fn hash(head: &[u8]) -> u32 {
+pub(crate) fn hash(head: &[u8]) -> u32 {
     let mut at = 12;
     let kind = loop {
         match head.get(at..at + 2) {
