@@ -163,7 +163,7 @@ def scenario_taps_move_too(lab):
     assert seen == {0, 1}, seen
 
 
-@limit(60)
+@limit(120)
 def scenario_single_packets_wake_workers(lab):
     """One packet after a pause of any length, and nothing before it has arrived: none is left lying between arming and sleeping."""
     sw = lab.switch()
@@ -180,11 +180,11 @@ def scenario_single_packets_wake_workers(lab):
     for sleep, ring in (('""', ()), ("60", ("--packed",)), ('""', ("--event-idx",)), ("200", ("--packed", "--event-idx"))):
         config(sw, pmd_sleep_max=sleep)
         run = Sequence(lab, pods[0], pods[1], "10.1.0.2", at_random(0.0004), alone=True)
-        time.sleep(2)
+        time.sleep(1.5)
         run.finish()
         lab.trace.note(f"pmd-sleep-max={sleep}: {run.sent} packets, the slowest {run.slowest * 1e3:.2f} ms")
         if os.access(heddle_path(), os.X_OK):
-            lab.trace.run(heddle_path(), "bench", "ping", *(f"--port=listen:{path}" for path in guests), "--count", "5000", "--pause",
+            lab.trace.run(heddle_path(), "bench", "ping", *(f"--port=listen:{path}" for path in guests), "--count", "2000", "--pause",
                           "200", "--patience", "10", "--huge", "no", *ring)
     stats = json.loads(sw.appctl("heddle/stats"))
     assert sum(w["counters"]["sleeps"] for w in stats["workers"]) > 1000, stats
