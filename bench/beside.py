@@ -177,7 +177,7 @@ class Beside:
             def delete():
                 switch.switch.run("ovs-ofctl", "--timeout=100", "del-flows", BRIDGE, "udp,nw_src=10.0.0.0/8", timeout=100, quiet=True)
                 time.sleep(2)
-            self.phase("no rules", min(seconds, 5), lambda: None)
+            self.phase("no rules", min(seconds, 10), lambda: None)
             self.phase(f"{count} rules, {'a bundle' if bundled else 'one by one'}", seconds, bundle if bundled else one_by_one)
             self.phase("... all deleted", seconds, delete)
         finally:

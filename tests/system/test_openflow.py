@@ -2,6 +2,8 @@
 """Flow tables and what ovs-ofctl asks about them, over OpenFlow 1.0, 1.3, 1.4 and 1.5."""
 
 import re
+import socket
+import struct
 import subprocess
 import time
 
@@ -285,6 +287,52 @@ def scenario_counters_and_pipeline(lab):
     got = receive(out, lambda data: b"pipeline" in data)
     assert got == wanted, f"{got and got.hex()}\n instead of\n{wanted.hex()}"
     wait_for("the counters", lambda: sum("n_packets=20," in flow for flow in sw.flows("br0")) == 4, 5, 0.2)
+
+
+def scenario_connections_that_end_in_the_middle(lab):
+    """Who is killed while it loads flows leaves those that it has sent, and nothing of a bundle."""
+    sw = lab.switch()
+    lab.bridge(sw, "br0", "fail_mode=secure")
+
+    def message(kind, xid, body=b""):
+        return struct.pack("!BBHI", 5, kind, 8 + len(body), xid) + body
+
+    def flow_mod(n):
+        body = struct.pack("!QQBBHHHIIIHH", 0, 0, 0, 0, 0, 0, 100, 0xffffffff, 0xffffffff, 0xffffffff, 0, 0)
+        return message(14, n, body + struct.pack("!HHIIxxxx", 1, 12, 0x80000004, n))
+
+    def bundled(n):
+        return message(34, n, struct.pack("!IxxH", 1, 3) + flow_mod(n))
+
+    def connect():
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(10)
+        sock.connect(f"{sw.dir}/br0.mgmt")
+        sock.sendall(message(0, 0))
+        return sock
+
+    def count():
+        return int(sw.ofctl("dump-aggregate", "br0").rsplit("flow_count=", 1)[1])
+    half = bundled(500)[:60]
+    with connect() as sock:
+        sock.sendall(message(33, 1, struct.pack("!IHH", 1, 0, 3)) + b"".join(map(bundled, range(1, 500))) + half)
+        assert count() == 0
+    with connect() as sock:
+        sock.sendall(b"".join(map(flow_mod, range(1, 500))) + half)
+        wait_for("all whole flow mods", lambda: count() == 499)
+    # Closed, and committed to by nobody.
+    with connect() as sock:
+        sock.sendall(message(33, 1, struct.pack("!IHH", 1, 0, 3)) + b"".join(map(bundled, range(501, 600))))
+        sock.sendall(message(33, 2, struct.pack("!IHH", 1, 2, 3)))
+    assert count() == 499
+    # While one loads, another deletes; what comes after that stays.
+    with connect() as sock:
+        sock.sendall(b"".join(map(flow_mod, range(1, 20_000))))
+        sw.ofctl("del-flows", "br0")
+        sock.sendall(flow_mod(30_000) + message(20, 9))
+        sw.ofctl("dump-flows", "br0")
+        wait_for("the last flow", lambda: "in_port=30000" in sw.ofctl("dump-flows", "br0", "in_port=30000"))
+    assert 1 <= count() <= 20_000
 
 
 if __name__ == "__main__":

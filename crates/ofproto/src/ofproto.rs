@@ -1,6 +1,6 @@
 //! All bridges of the switch, and what they share: the pipeline, the datapath, the clock.
 //!
-//! **Order of locks.** `bridges`, then one bridge's state. A bridge calls [`Ofproto::publish`] with none held.
+//! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, with nothing locked after it. A bridge calls [`Ofproto::publish`] with none held.
 
 use crate::aside::SlowMutex;
 use crate::bridge::{Bridge, BridgeConfig, Event, PortTarget};
@@ -34,7 +34,8 @@ pub struct Ofproto {
     pipeline: Arc<Pipeline>,
     datapath: OnceLock<Arc<Datapath>>,
     clock: Arc<Clock>,
-    bridges: SlowMutex<BTreeMap<String, Arc<Bridge>>>,
+    bridges: Mutex<BTreeMap<String, Arc<Bridge>>>,
+    publishing: SlowMutex<()>,
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
     expired_ms: AtomicU64,
@@ -62,7 +63,8 @@ impl Ofproto {
             pipeline: Arc::new(Pipeline::new(Arc::default())),
             datapath: OnceLock::new(),
             clock,
-            bridges: SlowMutex::new(BTreeMap::new()),
+            bridges: Mutex::default(),
+            publishing: SlowMutex::default(),
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
             expired_ms: AtomicU64::new(0),
@@ -148,15 +150,17 @@ impl Ofproto {
         self.bridges.lock().values().cloned().collect()
     }
 
-    /// How many rules all bridges have.
-    pub fn n_rules(&self) -> u64 {
+    /// How many rules all bridges have; `None` while somebody changes some.
+    pub fn n_rules(&self) -> Option<u64> {
         self.bridges().iter().map(|b| b.n_rules()).sum()
     }
 
     /// Builds the world anew and hands it to the translation half.
     pub fn publish(&self) {
-        // The lock is held until the world is out, so that an older world never follows a newer one.
-        let bridges = self.bridges.lock();
+        // The lock is held until the world is out, so that an older world never follows a newer one. It is not that of the bridges: one of them may
+        // keep this waiting for long.
+        let _publishing = self.publishing.lock();
+        let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();
         let mut by_dp_port = ByNumber::default();
         for b in bridges.values() {

@@ -120,11 +120,11 @@ fn decode_body(header: &Header, bytes: &[u8], cx: &DecodeContext) -> Result<Mess
         Type::FlowRemoved => Message::FlowRemoved(Box::new(flow_removed::decode(version, false, r)?)),
         Type::PortStatus => Message::PortStatus(ports::decode_status(version, r)?),
         Type::PacketOut => Message::PacketOut(Box::new(packet::decode_out(version, r)?)),
-        Type::FlowMod => Message::FlowMod(Box::new(if version == Version::V10 {
+        Type::FlowMod => Message::FlowMod(if version == Version::V10 {
             flow_mod::decode_10(r, cx)?
         } else {
             flow_mod::decode_11(r, version)?
-        })),
+        }),
         Type::PortMod => {
             match version {
                 Version::V10 => exact(24)?,

@@ -170,7 +170,10 @@ impl Switch {
 
     /// Gives memory back some time after most of many cached flows, or of many rules, are gone: workers and sweeper let go of them first.
     fn give_back(&self) {
-        let now = [self.datapath.totals().flows, self.ofproto.n_rules()];
+        let Some(rules) = self.ofproto.n_rules() else {
+            return;
+        };
+        let now = [self.datapath.totals().flows, rules];
         for (most, now) in self.most.iter().zip(now) {
             if most.fetch_max(now, Relaxed) > MANY.max(now * 2) {
                 most.store(now, Relaxed);

@@ -59,6 +59,26 @@ static BY_OXM: LazyLock<HashMap<OxmNumber, FieldId>> = LazyLock::new(|| {
         .collect()
 });
 
+/// Classes with many fields, numbers below 128: Nicira's two, OpenFlow's, packet registers.
+const DENSE_CLASSES: [u16; 4] = [0, 1, 0x8000, 0x8001];
+
+/// The place of a field of those classes.
+fn dense(class: u16, field: u8) -> Option<usize> {
+    let class = DENSE_CLASSES.iter().position(|c| *c == class)?;
+    (field < 128).then_some(class * 128 + usize::from(field))
+}
+
+/// The fields of those classes by their places: each match on the wire names several.
+static BY_PLACE: LazyLock<[Option<FieldId>; DENSE_CLASSES.len() * 128]> = LazyLock::new(|| {
+    let mut all = [None; DENSE_CLASSES.len() * 128];
+    for ((class, field, _), id) in BY_OXM.iter() {
+        if let Some(at) = dense(*class, *field) {
+            all[at] = Some(*id);
+        }
+    }
+    all
+});
+
 impl FieldId {
     /// The field's name.
     pub fn name(self) -> &'static str {
@@ -81,7 +101,10 @@ impl FieldId {
         let experimenter = if class == 0xffff { experimenter } else { 0 };
         match tlv::index_of_header(class, field) {
             Some(index) => tlv::mapped(index).map(FieldId::TunMetadata),
-            None => BY_OXM.get(&(class, field, experimenter)).copied(),
+            None => match dense(class, field) {
+                Some(at) => BY_PLACE[at],
+                None => BY_OXM.get(&(class, field, experimenter)).copied(),
+            },
         }
     }
     /// The header to send to a peer of an OpenFlow version (wire number; 0 prefers Nicira's headers over OXM's).

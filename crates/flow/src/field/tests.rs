@@ -12,6 +12,22 @@ fn names_and_headers_are_unique() {
     let oxms = table::INFO.iter().map(|f| f.nxm.len()).sum::<usize>();
     assert_eq!(BY_OXM.len(), oxms);
     assert_eq!(BY_OXM_NAME.len(), oxms);
+    for ((class, number, experimenter), id) in BY_OXM.iter() {
+        assert_eq!(FieldId::by_oxm(*class, *number, *experimenter), Some(*id));
+    }
+    let known = |class| {
+        (0..=u8::MAX)
+            .filter(move |n| FieldId::by_oxm(class, *n, 0).is_some())
+            .count()
+    };
+    let dense: usize = DENSE_CLASSES.iter().copied().map(known).sum();
+    assert_eq!(
+        dense,
+        BY_OXM
+            .keys()
+            .filter(|(class, ..)| DENSE_CLASSES.contains(class))
+            .count()
+    );
     for (i, f) in FieldId::ALL.iter().enumerate() {
         assert_eq!(table::INFO[i].id, *f);
         assert_eq!(f.info().id, *f);

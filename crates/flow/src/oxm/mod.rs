@@ -206,7 +206,17 @@ const COOKIE: OxmId = OxmId {
 /// # Errors
 /// The first fault found, in the order of entries.
 pub fn pull_match(b: &[u8], strict: bool) -> Result<Match, OxmError> {
-    pull_entries(b, strict, None)
+    let mut m = Match::any();
+    pull_match_into(b, strict, &mut m)?;
+    Ok(m)
+}
+
+/// As [`pull_match`], into a match of anything: one that is not to be copied (it is large). After an error that is some of what was read.
+///
+/// # Errors
+/// As [`pull_match`].
+pub fn pull_match_into(b: &[u8], strict: bool, m: &mut Match) -> Result<(), OxmError> {
+    pull_entries(b, strict, None, m)
 }
 
 /// Reads a whole match that may hold a cookie; returns it with cookie and mask (0 and 0 for none).
@@ -214,13 +224,17 @@ pub fn pull_match(b: &[u8], strict: bool) -> Result<Match, OxmError> {
 /// # Errors
 /// As [`pull_match`].
 pub fn pull_match_cookie(b: &[u8], strict: bool) -> Result<(Match, u64, u64), OxmError> {
-    let mut cookie = (0, 0);
-    let m = pull_entries(b, strict, Some(&mut cookie))?;
+    let (mut m, mut cookie) = (Match::any(), (0, 0));
+    pull_entries(b, strict, Some(&mut cookie), &mut m)?;
     Ok((m, cookie.0, cookie.1))
 }
 
-fn pull_entries(mut b: &[u8], strict: bool, mut cookie: Option<&mut (u64, u64)>) -> Result<Match, OxmError> {
-    let mut m = Match::any();
+fn pull_entries(
+    mut b: &[u8],
+    strict: bool,
+    mut cookie: Option<&mut (u64, u64)>,
+    m: &mut Match,
+) -> Result<(), OxmError> {
     while !b.is_empty() {
         let (entry, raw) = pull_raw(b)?;
         b = b.get(raw.consumed..).unwrap_or(&[]);
@@ -238,7 +252,7 @@ fn pull_entries(mut b: &[u8], strict: bool, mut cookie: Option<&mut (u64, u64)>)
         };
         check(&e)?;
         let prereq = e.field.info().prereq;
-        if strict && !prereq.ok_for_match(&m) {
+        if strict && !prereq.ok_for_match(m) {
             return Err(OxmError::BadPrereq);
         }
         if m.has_field(e.field) {
@@ -260,5 +274,5 @@ fn pull_entries(mut b: &[u8], strict: bool, mut cookie: Option<&mut (u64, u64)>)
             m.mask.0.packet_type = u32::MAX;
         }
     }
-    Ok(m)
+    Ok(())
 }

@@ -23,7 +23,28 @@ const MASKS: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Shared {
     masks: HashSet<Arc<MiniMask>>,
+    /// That of the last one: mostly that of the next.
+    last: Arc<MiniMask>,
     instructions: Interned,
+}
+
+impl Shared {
+    /// The mask that is there already, or this one.
+    fn mask(&mut self, mask: Arc<MiniMask>) -> Arc<MiniMask> {
+        if self.last != mask {
+            if self.masks.len() >= MASKS {
+                self.masks.clear();
+            }
+            self.last = match self.masks.get(&mask) {
+                Some(known) => known.clone(),
+                None => {
+                    self.masks.insert(mask.clone());
+                    mask
+                }
+            };
+        }
+        self.last.clone()
+    }
 }
 
 /// A flow that is to be added, checked by itself.
@@ -73,15 +94,7 @@ impl Addition {
         if options_of(&new.matches, &new.instructions) != 0 {
             return None;
         }
-        match shared.masks.get(&new.matches.mask) {
-            Some(mask) => new.matches.mask = mask.clone(),
-            None => {
-                if shared.masks.len() >= MASKS {
-                    shared.masks.clear();
-                }
-                shared.masks.insert(new.matches.mask.clone());
-            }
-        }
+        new.matches.mask = shared.mask(new.matches.mask);
         Some(new)
     }
 

@@ -23,6 +23,8 @@ use std::time::Instant;
 /// Removed rules that wait to be unlinked: beyond that nobody waits for the next tick. A rule that is replaced again and again lies so often where lookups
 /// find it.
 const MANY_GARBAGE: usize = 1024;
+/// So many (somebody has deleted a table) take so long that whoever changes something does not wait for it: a tick unlinks them soon.
+const TOO_MANY_GARBAGE: usize = 16 * 1024;
 /// Asking caches for what they have counted takes one part in so many, and one, of the time at most.
 const COUNTING_SHARE: u32 = 9;
 
@@ -73,7 +75,7 @@ impl Bridge {
     ) -> Result<R, E> {
         let _order = self.order.lock();
         let mut state = self.state.lock();
-        if state.garbage >= MANY_GARBAGE {
+        if (MANY_GARBAGE..TOO_MANY_GARBAGE).contains(&state.garbage) {
             // Not by workers, who have something else to do.
             state.garbage = 0;
             self.unlink_garbage();

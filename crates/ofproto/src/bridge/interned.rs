@@ -4,7 +4,6 @@
 //! first actions; a set that fell out of it is kept twice at worst.
 
 use heddle_openflow::{Action, Instruction, InstructionSet};
-use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -39,9 +38,26 @@ impl Interned {
     }
 }
 
+/// A hash that need not withstand anybody: who makes sets fall on one place has them kept twice.
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..part.len()].copy_from_slice(part);
+            let word = u64::from_ne_bytes(word);
+            self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+    }
+    fn finish(&self) -> u64 {
+        self.0 >> 32
+    }
+}
+
 /// Equal sets have equal ones; different ones mostly have not.
 fn rough_hash(set: &InstructionSet) -> u64 {
-    let mut h = DefaultHasher::new();
+    let mut h = Mixed(0);
     for i in &set.0 {
         discriminant(i).hash(&mut h);
         match i {
@@ -57,7 +73,7 @@ fn rough_hash(set: &InstructionSet) -> u64 {
     h.finish()
 }
 
-fn rough(a: &Action, h: &mut DefaultHasher) {
+fn rough(a: &Action, h: &mut Mixed) {
     discriminant(a).hash(h);
     match a {
         Action::Output { port, .. } => port.hash(h),

@@ -211,9 +211,10 @@ impl Change<'_> {
 }
 
 impl Bridge {
-    /// How many rules it has.
-    pub(crate) fn n_rules(&self) -> u64 {
-        self.state.lock().tables.iter().map(|t| t.n_flows as u64).sum()
+    /// How many rules it has; `None` while somebody changes some.
+    pub(crate) fn n_rules(&self) -> Option<u64> {
+        let state = self.state.try_lock()?;
+        Some(state.tables.iter().map(|t| t.n_flows as u64).sum())
     }
 
     /// Per-table configuration from the database (`Flow_Table`). Tables that have more flows than they may lose some,

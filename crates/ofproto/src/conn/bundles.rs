@@ -9,7 +9,7 @@ use crate::bridge::{Addition, Bridge, Bundled, Shared};
 use heddle_openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version, decode};
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Bytes of messages that one connection's bundles may hold.
 const MAX_BYTES: usize = 1 << 30;
@@ -82,7 +82,7 @@ struct Bundle {
 /// The bundles of one connection.
 #[derive(Default)]
 pub(super) struct Bundles {
-    open: HashMap<u32, Bundle>,
+    open: BTreeMap<u32, Bundle>,
     bytes: usize,
     shared: Shared,
     /// What was carried out lately.

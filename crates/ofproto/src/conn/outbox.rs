@@ -34,6 +34,8 @@ struct Waiting {
     list: VecDeque<Outgoing>,
     /// The task looks at the list before it sleeps.
     attended: bool,
+    /// Something was added since the task last said so.
+    added: bool,
     /// Nothing more is taken.
     closed: bool,
     task: Option<Waker>,
@@ -51,6 +53,7 @@ impl Outbox {
             return;
         }
         waiting.list.push_back(out);
+        waiting.added = true;
         let task = if waiting.attended {
             None
         } else {
@@ -65,6 +68,11 @@ impl Outbox {
     /// The task that takes messages out will do so before it sleeps.
     pub(super) fn attend(&self) {
         self.0.lock().attended = true;
+    }
+
+    /// Whether anything was added since the last call.
+    pub(super) fn take_added(&self) -> bool {
+        std::mem::take(&mut self.0.lock().added)
     }
 
     /// Nothing is added any more.
@@ -126,6 +134,7 @@ mod tests {
         outbox.push(message(4));
         outbox.push(message(6));
         outbox.push(message(20));
+        assert!(outbox.take_added() && !outbox.take_added());
         assert_eq!(woken.0.load(Relaxed), 1, "once is enough");
         assert_eq!([take(), take(), take()], [vec![4, 6], vec![20], vec![usize::MAX]]);
         outbox.attend();

@@ -14,12 +14,15 @@ use tokio::time::{Instant, timeout};
 
 /// Bytes read at once, and written.
 const CHUNK: usize = 64 * 1024;
-/// Bytes of messages after which other connections' tasks have their turn.
-const TURN: usize = 4 * CHUNK;
+/// Bytes of messages, some two hundred flow mods, after which other connections' tasks have their turn. As long as this one's thread is busy, it may be that
+/// nobody looks what has come for them.
+const TURN: usize = CHUNK / 4;
 /// Who sends a message, waits for its answer and sends the next one, does not wait for a thread to be woken each time, if the next one comes within this.
 const PROMPT: Duration = Duration::from_micros(100);
-/// After so many prompt ones.
+/// After so many prompt ones, ...
 const OFTEN: u32 = 2;
+/// ... and as long as one of so many was answered: of who sends without waiting, more is read at once if it is let come.
+const TURNS: u32 = 3;
 /// A peer that takes nothing for so long while we want to write is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -89,12 +92,16 @@ async fn read<R: AsyncRead + Unpin>(
     let mut buffer: Vec<u8> = Vec::with_capacity(CHUNK);
     let mut probed: Option<Instant> = None;
     let mut turn = 0;
-    let mut prompt = 0;
+    let (mut prompt, mut conversing) = (0, 0);
     loop {
         let mut reading = pin!(reader.read_buf(&mut buffer));
         let asked = Instant::now();
         let mut got = None;
-        if prompt >= OFTEN {
+        conversing = match peer.outbox.take_added() {
+            true => TURNS,
+            false => conversing.saturating_sub(1),
+        };
+        if conversing > 0 && prompt >= OFTEN {
             got = soon(reading.as_mut(), asked + PROMPT).await;
         }
         let got = match (got, probe) {

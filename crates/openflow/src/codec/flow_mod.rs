@@ -111,12 +111,17 @@ fn set_tid(fm: &mut FlowMod, raw: u16, cx: &DecodeContext) -> Result<(), ErrorKi
     Ok(())
 }
 
-fn empty() -> FlowMod {
-    FlowMod::new(FlowModCommand::Add, Match::any(), 0, InstructionSet::default())
+fn empty() -> Box<FlowMod> {
+    Box::new(FlowMod::new(
+        FlowModCommand::Add,
+        Match::any(),
+        0,
+        InstructionSet::default(),
+    ))
 }
 
 /// 1.0's body.
-pub(super) fn decode_10(mut r: Reader<'_>, cx: &DecodeContext) -> Result<FlowMod, ErrorKind> {
+pub(super) fn decode_10(mut r: Reader<'_>, cx: &DecodeContext) -> Result<Box<FlowMod>, ErrorKind> {
     let mut fm = empty();
     let exact;
     (fm.match_, exact) = matches::pull_10(&mut r)?;
@@ -139,8 +144,9 @@ pub(super) fn decode_nx(
     mut r: Reader<'_>,
     version: Version,
     cx: &DecodeContext,
-) -> Result<FlowMod, ErrorKind> {
-    let mut fm = FlowMod { nxm: true, ..empty() };
+) -> Result<Box<FlowMod>, ErrorKind> {
+    let mut fm = empty();
+    fm.nxm = true;
     fm.new_cookie = r.u64()?;
     fm.modify_cookie = fm.new_cookie != COOKIE_KEEP;
     let raw_command = r.u16()?;
@@ -162,7 +168,7 @@ pub(super) fn decode_nx(
 }
 
 /// The body of 1.1 and later.
-pub(super) fn decode_11(mut r: Reader<'_>, version: Version) -> Result<FlowMod, ErrorKind> {
+pub(super) fn decode_11(mut r: Reader<'_>, version: Version) -> Result<Box<FlowMod>, ErrorKind> {
     let mut fm = empty();
     let (cookie, cookie_mask) = (r.u64()?, r.u64()?);
     let (table_id, raw_command) = (r.u8()?, r.u8()?);
@@ -171,7 +177,7 @@ pub(super) fn decode_11(mut r: Reader<'_>, version: Version) -> Result<FlowMod, 
     fm.buffer_id = buffer(r.u32()?);
     let (out_port, out_group) = (r.u32()?, r.u32()?);
     let (flags, importance) = (r.u16()?, r.u16()?);
-    fm.match_ = matches::pull(&mut r, true)?;
+    matches::pull_into(&mut r, true, &mut fm.match_)?;
     fm.table_id = table_id;
     let deletes = matches!(raw_command, 3 | 4);
     if table_id == TABLE_ALL && (version == Version::V11 || !deletes) {

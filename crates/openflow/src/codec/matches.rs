@@ -34,6 +34,13 @@ impl From<OxmError> for ErrorKind {
 /// Reads an `ofp_match` with its padding. `strict`: unknown fields are an error (else they are left out,
 /// as requests for statistics allow).
 pub(crate) fn pull(r: &mut Reader<'_>, strict: bool) -> Result<Match, ErrorKind> {
+    let mut m = Match::any();
+    pull_into(r, strict, &mut m)?;
+    Ok(m)
+}
+
+/// As [`pull`], into a match of anything.
+pub(crate) fn pull_into(r: &mut Reader<'_>, strict: bool, m: &mut Match) -> Result<(), ErrorKind> {
     let bad = |_| ErrorKind::BadMatchBadLen;
     let mut head = *r;
     let (ty, len) = (head.u16().map_err(bad)?, head.u16().map_err(bad)?);
@@ -41,12 +48,13 @@ pub(crate) fn pull(r: &mut Reader<'_>, strict: bool) -> Result<Match, ErrorKind>
         STANDARD if len == STANDARD_LEN => {
             let mut body = Reader(r.bytes(len.into()).map_err(bad)?);
             body.skip(4).map_err(bad)?;
-            match11::decode(body)
+            *m = match11::decode(body)?;
+            Ok(())
         }
         OXM if len >= 4 => {
             let padded = r.bytes(usize::from(len).next_multiple_of(8)).map_err(bad)?;
             let entries = padded.get(4..len.into()).unwrap_or(&[]);
-            Ok(oxm::pull_match(entries, strict)?)
+            Ok(oxm::pull_match_into(entries, strict, m)?)
         }
         STANDARD | OXM => Err(ErrorKind::BadMatchBadLen),
         _ => Err(ErrorKind::BadMatchBadType),

@@ -128,7 +128,7 @@ fn nicira(
                 _ => return Err(ErrorKind::BadRequestEperm),
             }
         }
-        NXT_FLOW_MOD => Message::FlowMod(Box::new(flow_mod::decode_nx(r, version, cx)?)),
+        NXT_FLOW_MOD => Message::FlowMod(flow_mod::decode_nx(r, version, cx)?),
         NXT_FLOW_REMOVED => Message::FlowRemoved(Box::new(flow_removed::decode(version, true, r)?)),
         NXT_FLOW_MOD_TABLE_ID => {
             exact(8)?;
