@@ -20,6 +20,7 @@ pub mod trace;
 mod versioned;
 pub mod xlate;
 
+pub use conn::bundled_bytes;
 pub use ofproto::Ofproto;
 
 /// The version of Open vSwitch whose interfaces are spoken; scripts and controllers parse it.

@@ -28,6 +28,8 @@ use crate::reconcile::{Inventory, datapath_name};
 const TICK: Duration = Duration::from_millis(100);
 /// Fewer cached flows, and fewer rules, than this are not worth giving their memory back.
 const MANY: u64 = 10_000;
+/// Bytes that count as one of these in a bundle.
+const MESSAGE: u64 = 256;
 /// Ticks between the end of many of them and giving their memory back.
 const TRIM_TICKS: u64 = 50;
 /// How long the thread for upcalls waits before it looks whether it is time to end.
@@ -64,8 +66,8 @@ pub struct Switch {
     ticking: Mutex<()>,
     /// A `time/warp` is under way.
     warping: AtomicBool,
-    /// Most cached flows, and most rules, since memory was last given back.
-    most: [AtomicU64; 2],
+    /// Most cached flows, most rules, and most that waited in bundles, since memory was last given back.
+    most: [AtomicU64; 3],
     /// Ticks until memory is given back, 0: not due.
     trim_in: AtomicU64,
     stop: AtomicBool,
@@ -168,12 +170,13 @@ impl Switch {
         }
     }
 
-    /// Gives memory back some time after most of many cached flows, or of many rules, are gone: workers and sweeper let go of them first.
+    /// Gives memory back some time after most of many cached flows, or of many rules, or of what waited in bundles, are gone: workers and sweeper let go of them first.
     fn give_back(&self) {
         let Some(rules) = self.ofproto.n_rules() else {
             return;
         };
-        let now = [self.datapath.totals().flows, rules];
+        let bundled = heddle_ofproto::bundled_bytes() / MESSAGE;
+        let now = [self.datapath.totals().flows, rules, bundled];
         for (most, now) in self.most.iter().zip(now) {
             if most.fetch_max(now, Relaxed) > MANY.max(now * 2) {
                 most.store(now, Relaxed);

@@ -12,7 +12,7 @@ use super::tlv::options_of;
 use crate::model::{LazyStats, Rule};
 use heddle_classifier::{MiniMask, MiniMatch};
 use heddle_openflow::message::{FlowEvent, FlowMod, FlowModCommand, FlowModFlags};
-use heddle_openflow::{ErrorKind, InstructionSet, Version};
+use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet, Version};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -98,10 +98,34 @@ impl Addition {
         Some(new)
     }
 
+    /// Bytes of memory that its instructions take, if others do not have the same ones.
+    pub(crate) fn weight(&self) -> usize {
+        // Itself, and what remembers them for others.
+        if Arc::strong_count(&self.instructions) > 2 {
+            return 0;
+        }
+        let set = self.instructions.0.iter();
+        set.map(|i| match i {
+            Instruction::Apply(actions) | Instruction::Write(actions) => weigh(actions),
+            _ => 0,
+        })
+        .sum()
+    }
+
     /// Which table it goes to, and the bits that it asks for.
     pub(super) fn place(&self) -> (u8, &Arc<MiniMask>) {
         (self.table, &self.matches.mask)
     }
+}
+
+/// Bytes that a list of actions takes, roughly.
+fn weigh(actions: &[Action]) -> usize {
+    let nested = actions.iter().map(|a| match a {
+        Action::Clone(inner) => weigh(inner),
+        Action::Ct(ct) => weigh(&ct.actions),
+        _ => 0,
+    });
+    size_of_val(actions) + nested.sum::<usize>()
 }
 
 impl Change<'_> {

@@ -10,9 +10,12 @@ use heddle_openflow::message::{BundleAdd, BundleCommand, BundleControl, Message}
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version, decode};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of messages that one connection's bundles may hold.
 const MAX_BYTES: usize = 1 << 30;
+/// Bytes of actions that are kept decoded besides, which take ten times what they take in messages: beyond that, flow mods are read again when they are carried out.
+const MAX_PREPARED: usize = 256 << 20;
 /// Bundles that one connection may have open.
 const MAX_BUNDLES: usize = 4096;
 
@@ -66,12 +69,39 @@ impl Chunks {
     }
 }
 
+/// What waits in all bundles of all connections.
+static WAITING: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of messages that wait in bundles, as decoded as they are.
+pub fn bundled_bytes() -> u64 {
+    WAITING.load(Relaxed)
+}
+
+/// The part of one bundle.
+struct Waiting(u64);
+
+impl Waiting {
+    fn more(&mut self, bytes: usize) {
+        self.0 += bytes as u64;
+        WAITING.fetch_add(bytes as u64, Relaxed);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(self.0, Relaxed);
+    }
+}
+
 /// One bundle.
 struct Bundle {
     flags: u16,
     closed: bool,
     used_ms: u64,
     bytes: usize,
+    /// Bytes of what is kept decoded.
+    prepared: usize,
+    waiting: Waiting,
     /// The message that began it, to be named by an error about it.
     opened_by: Box<[u8]>,
     entries: Vec<Entry>,
@@ -84,6 +114,7 @@ struct Bundle {
 pub(super) struct Bundles {
     open: BTreeMap<u32, Bundle>,
     bytes: usize,
+    prepared: usize,
     shared: Shared,
     /// What was carried out lately.
     done: Tally,
@@ -174,9 +205,15 @@ impl Bundles {
         bundle.tally.count(&add.message);
         let message = bundle.messages.push(whole);
         let addition = match &*add.message {
-            Message::FlowMod(fm) => Addition::prepare(cx.version, fm, &mut self.shared),
+            Message::FlowMod(fm) if self.prepared < MAX_PREPARED => {
+                Addition::prepare(cx.version, fm, &mut self.shared)
+            }
             _ => None,
         };
+        let weight = addition.as_ref().map_or(0, Addition::weight);
+        bundle.prepared += weight;
+        self.prepared += weight;
+        bundle.waiting.more(bytes + weight);
         bundle.entries.push(Entry {
             xid,
             message,
@@ -237,6 +274,8 @@ impl Bundles {
             closed: false,
             used_ms: cx.now_ms,
             bytes: 0,
+            prepared: 0,
+            waiting: Waiting(0),
             opened_by: opened_by.into(),
             entries: Vec::new(),
             messages: Chunks::default(),
@@ -249,6 +288,7 @@ impl Bundles {
     fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&id)?;
         self.bytes -= bundle.bytes;
+        self.prepared -= bundle.prepared;
         if self.open.is_empty() {
             self.shared = Shared::default();
         }

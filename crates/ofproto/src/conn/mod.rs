@@ -31,6 +31,7 @@ mod wishes;
 #[cfg(test)]
 mod tests;
 
+pub use bundles::bundled_bytes;
 pub use controllers::Controllers;
 pub use dial::{ControllerConfig, ControllerStatus, Dialer};
 pub use listen::Listener;
