@@ -165,7 +165,10 @@ fn forward_all(of: &Ofproto, packets: u32) {
     }
     let rate = f64::from(packets) / started.elapsed().as_secs_f64();
     println!("{} entries, {rate:.0} a second", dp.totals().flows);
-    println!("{}", dp.pmd_perf_show(None, "", heddle_datapath::PerfWanted::default()));
+    println!(
+        "{}",
+        dp.pmd_perf_show(None, "", heddle_datapath::PerfWanted::default())
+    );
 }
 
 fn main() {
