@@ -492,6 +492,10 @@ impl Cache {
         }
         n
     }
+    /// Whether there are entries to be reaped.
+    pub(crate) fn has_doomed(&self) -> bool {
+        !self.doomed.is_empty()
+    }
     /// Gives an empty list back to the sweeper.
     pub(crate) fn give_back(&mut self, list: Findings) {
         if self.notes.has_room(RESERVE) {

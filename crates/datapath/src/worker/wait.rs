@@ -118,7 +118,8 @@ impl Worker {
 
     fn sleep(&mut self, max: u64) {
         let mut work = false;
-        let mut poll_only = false;
+        // What the sweeper had no room to hear of is told a little later.
+        let mut poll_only = self.cache.has_doomed();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
             poll_only |= slot.watched.is_none();
