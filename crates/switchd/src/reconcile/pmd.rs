@@ -27,8 +27,8 @@ pub(super) struct Pmd {
     inv_prob: Option<u32>,
     /// `pmd-sleep-max`.
     sleep: MaxSleep,
-    /// `heddle-light-sleep`.
-    light_sleep: bool,
+    /// `heddle-light-sleep=false`.
+    heavy_sleep: bool,
 }
 
 impl Pmd {
@@ -55,7 +55,7 @@ impl Pmd {
             },
             inv_prob: prob.map(|n| u32::try_from(n).unwrap_or(100)),
             sleep: sleep(config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))),
-            light_sleep: config.bool("heddle-light-sleep", true),
+            heavy_sleep: !config.bool("heddle-light-sleep", true),
         }
     }
 
@@ -87,7 +87,15 @@ impl Pmd {
             tell_sleep(&self.sleep);
             datapath.set_max_sleep(self.sleep.clone());
         }
-        datapath.set_light_sleep(self.light_sleep);
+        if self.heavy_sleep != before.is_some_and(|b| b.heavy_sleep) {
+            let does = if self.heavy_sleep {
+                "may halt whenever they"
+            } else {
+                "do not halt while packets come and PMD threads"
+            };
+            log::info!(target: "dpif_netdev", "Processors of PMD threads {does} are idle.");
+            datapath.set_light_sleep(!self.heavy_sleep);
+        }
         datapath.set_spread(self.spread);
         self.apply_auto(before.map(|b| b.auto), datapath);
     }
