@@ -35,6 +35,8 @@ mod changes;
 mod entry;
 #[path = "../src/generations.rs"]
 mod generations;
+#[path = "../src/hash.rs"]
+mod hash;
 
 use atomic::AtomicU64;
 use compact::CompactKey;
