@@ -66,10 +66,13 @@ impl Table {
         self.len
     }
     #[inline]
-    fn seg_of(&self, tag: u32) -> Option<usize> {
+    fn place_of(&self, tag: u32) -> Option<&u32> {
         // In two steps: a shift by all 32 bits is none.
-        let at = (tag >> 1) >> (31 - self.depth);
-        self.dir.get(at as usize).map(|s| *s as usize)
+        self.dir.get(((tag >> 1) >> (31 - self.depth)) as usize)
+    }
+    #[inline]
+    fn seg_of(&self, tag: u32) -> Option<usize> {
+        self.place_of(tag).map(|s| *s as usize)
     }
     /// What a lookup of this hash reads.
     #[inline]
@@ -91,8 +94,7 @@ impl Table {
     /// Fetches what [`Table::prefetch`] reads.
     #[inline]
     pub(crate) fn prefetch_place(&self, hash: u64) {
-        let at = (tag_of(hash) >> 1) >> (31 - self.depth);
-        if let Some(seg) = self.dir.get(at as usize) {
+        if let Some(seg) = self.place_of(tag_of(hash)) {
             simd::prefetch(seg);
         }
     }

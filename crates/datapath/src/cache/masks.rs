@@ -31,6 +31,23 @@ fn part(list: &[Use], at: usize, n: usize) -> &[Use] {
 }
 
 impl Cache {
+    /// Those of these masks, at most [`CHUNK`], that may have an entry for a key: their places, and the hashes of the masked key.
+    #[inline(always)]
+    fn maybe<'a>(&'a self, key: &'a CompactKey, list: &'a [Use]) -> impl Iterator<Item = (usize, u64)> + 'a {
+        let mut bits = self.tuples.maybe(key, list);
+        std::iter::from_fn(move || {
+            let i = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            let tuple = list[i].tuple;
+            Some((i, self.tuples.compact(tuple)?.hash(key, &self.key, tuple)))
+        })
+    }
+    /// The slot of the entry for a key, of which this is the hash under some mask, if the table has it.
+    #[inline]
+    fn in_table(&self, hash: u64, key: &CompactKey) -> Option<u32> {
+        self.table.candidates(hash)?.find(|slot| self.is(*slot, key))
+    }
+
     /// Goes through the masks for the runs that are left, more of them each time: those whose filters say that they may have a packet's entry are
     /// looked up.
     pub(super) fn find_wildcarded(&mut self, parsed: &Parsed, s: &mut Scratch) {
@@ -40,20 +57,9 @@ impl Cache {
             for &r in &s.todo {
                 let Some(key) = parsed.key(r.into()) else { continue };
                 let list = part(self.tuples.list(key.in_port(), family(Some(key))), at, some);
-                let mut maybe = self.tuples.maybe(key, list);
-                while maybe != 0 {
-                    let i = maybe.trailing_zeros() as usize;
-                    maybe &= maybe - 1;
-                    let Some(mask) = self.tuples.compact(list[i].tuple) else {
-                        continue;
-                    };
-                    let hash = mask.hash(key, &self.key, list[i].tuple);
+                for (place, hash) in self.maybe(key, list) {
                     self.table.prefetch(hash);
-                    s.probes.push(Probe {
-                        run: r,
-                        place: i,
-                        hash,
-                    });
+                    s.probes.push(Probe { run: r, place, hash });
                 }
             }
             if s.probes.len() > 1 {
@@ -72,9 +78,7 @@ impl Cache {
                 let mut hit = None;
                 while let Some(p) = probes.next_if(|p| p.run == r) {
                     if hit.is_none() {
-                        let slot = self.table.candidates(p.hash);
-                        let slot = slot.and_then(|mut c| c.find(|slot| self.is(*slot, key)));
-                        hit = slot.map(|slot| (p.place, slot));
+                        hit = self.in_table(p.hash, key).map(|slot| (p.place, slot));
                     }
                 }
                 let n = self.tuples.list(port, family).len();
@@ -107,23 +111,16 @@ impl Cache {
         let (port, family) = (key.in_port(), family(Some(key)));
         for at in (0..self.tuples.list(port, family).len()).step_by(CHUNK) {
             let list = part(self.tuples.list(port, family), at, CHUNK);
-            let mut maybe = self.tuples.maybe(key, list);
-            while maybe != 0 {
-                let i = maybe.trailing_zeros() as usize;
-                maybe &= maybe - 1;
-                let tuple = list[i].tuple;
-                let Some(mask) = self.tuples.compact(tuple) else {
-                    continue;
-                };
-                let candidates = self.table.candidates(mask.hash(key, &self.key, tuple));
-                let found = candidates.and_then(|mut c| c.find(|slot| self.is(*slot, key)));
-                if found.is_some() {
-                    self.probes += i as u64 + 1;
-                    self.tuples.hit(port, family, at + i, 1);
-                    return found;
-                }
+            let n = list.len();
+            let mut maybe = self.maybe(key, list);
+            let hit = maybe.find_map(|(i, hash)| Some((i, self.in_table(hash, key)?)));
+            drop(maybe);
+            if let Some((i, slot)) = hit {
+                self.probes += i as u64 + 1;
+                self.tuples.hit(port, family, at + i, 1);
+                return Some(slot);
             }
-            self.probes += list.len() as u64;
+            self.probes += n as u64;
         }
         None
     }

@@ -77,19 +77,26 @@ pub fn bundled_bytes() -> u64 {
     WAITING.load(Relaxed)
 }
 
-/// The part of one bundle.
-struct Waiting(u64);
+/// What one bundle keeps of it.
+#[derive(Default)]
+struct Kept {
+    /// Bytes of messages.
+    bytes: usize,
+    /// Bytes of what is kept decoded.
+    prepared: usize,
+}
 
-impl Waiting {
-    fn more(&mut self, bytes: usize) {
-        self.0 += bytes as u64;
-        WAITING.fetch_add(bytes as u64, Relaxed);
+impl Kept {
+    fn more(&mut self, bytes: usize, prepared: usize) {
+        self.bytes += bytes;
+        self.prepared += prepared;
+        WAITING.fetch_add((bytes + prepared) as u64, Relaxed);
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Kept {
     fn drop(&mut self) {
-        WAITING.fetch_sub(self.0, Relaxed);
+        WAITING.fetch_sub((self.bytes + self.prepared) as u64, Relaxed);
     }
 }
 
@@ -98,10 +105,7 @@ struct Bundle {
     flags: u16,
     closed: bool,
     used_ms: u64,
-    bytes: usize,
-    /// Bytes of what is kept decoded.
-    prepared: usize,
-    waiting: Waiting,
+    kept: Kept,
     /// The message that began it, to be named by an error about it.
     opened_by: Box<[u8]>,
     entries: Vec<Entry>,
@@ -201,7 +205,7 @@ impl Bundles {
         let Some(bundle) = self.open.get_mut(&add.id) else {
             return Err(ErrorKind::BundleFailedBadId);
         };
-        bundle.touch(cx.now_ms).bytes += bytes;
+        bundle.touch(cx.now_ms);
         bundle.tally.count(&add.message);
         let message = bundle.messages.push(whole);
         let addition = match &*add.message {
@@ -211,9 +215,8 @@ impl Bundles {
             _ => None,
         };
         let weight = addition.as_ref().map_or(0, Addition::weight);
-        bundle.prepared += weight;
+        bundle.kept.more(bytes, weight);
         self.prepared += weight;
-        bundle.waiting.more(bytes + weight);
         bundle.entries.push(Entry {
             xid,
             message,
@@ -273,9 +276,7 @@ impl Bundles {
             flags,
             closed: false,
             used_ms: cx.now_ms,
-            bytes: 0,
-            prepared: 0,
-            waiting: Waiting(0),
+            kept: Kept::default(),
             opened_by: opened_by.into(),
             entries: Vec::new(),
             messages: Chunks::default(),
@@ -287,8 +288,8 @@ impl Bundles {
 
     fn remove(&mut self, id: u32) -> Option<Bundle> {
         let bundle = self.open.remove(&id)?;
-        self.bytes -= bundle.bytes;
-        self.prepared -= bundle.prepared;
+        self.bytes -= bundle.kept.bytes;
+        self.prepared -= bundle.kept.prepared;
         if self.open.is_empty() {
             self.shared = Shared::default();
         }
