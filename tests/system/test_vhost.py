@@ -257,7 +257,8 @@ def scenario_flows_spread_over_the_guests_rings(lab):
     assert len(used()) <= workers, "each worker has its ring"
     sw.vsctl("set", "interface", "vm2", "other_config:tx-steering=hash")
     wait_for("the log says so", lambda: "vm2: Tx packet steering mode has been set to 'hash'." in sw.log())
-    assert len(used()) == 4, "all rings are used"
+    # The kernel chooses the clients' ports: twelve connections miss a ring in one run of eight, a hundred in none.
+    wait_for("all rings are used", lambda: len(used()) == 4, 30)
     sw.vsctl("remove", "interface", "vm2", "other_config", "tx-steering")
     wait_for("the log says so", lambda: "vm2: Tx packet steering mode has been set to 'thread'." in sw.log())
     lab.net.ping(a.ns, "10.1.0.2")
