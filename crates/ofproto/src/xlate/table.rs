@@ -10,8 +10,8 @@ use heddle_flow::key::{FIRST_WORD, frag};
 use heddle_flow::text::DEFAULT_PRIORITY;
 use heddle_flow::{FlowKey, FlowMask, N_WORDS};
 use std::mem::offset_of;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, LazyLock};
 
 /// Last table that a miss continues to: the one after it belongs to the switch itself.
 const LAST_TABLE: usize = N_TABLES - 2;
@@ -53,32 +53,24 @@ impl OnMiss {
     };
 }
 
-/// Calls `f` with the numbers of the words in which `b` differs from what `a` has outside of `left_out`, where it counts as zero.
-fn each_difference(a: &FlowKey, left_out: &FlowMask, b: &FlowKey, mut f: impl FnMut(usize)) {
-    /// Words that are compared at once, side by side; mostly all of them are equal.
+/// Calls `f` with the numbers of the words in which `b` differs from what `a` has; outside of `left_out`, if there is one, where `a` counts as zero.
+fn each_difference(a: &FlowKey, left_out: Option<&FlowMask>, b: &FlowKey, mut f: impl FnMut(usize)) {
+    /// Words that are compared at once; mostly all of them are equal.
     const PIECE: usize = 10;
     const { assert!((N_WORDS - FIRST_WORD).is_multiple_of(PIECE)) };
-    let (x, o, y) = (a.words(), left_out.words(), b.words());
+    let (x, o, y) = (a.words(), left_out.map(FlowMask::words), b.words());
+    let odd = |i: &usize| x[*i] & !o.map_or(0, |o| o[*i]) != y[*i];
     if a.first_used().min(b.first_used()) < FIRST_WORD {
-        (0..FIRST_WORD)
-            .filter(|i| x[*i] & !o[*i] != y[*i])
-            .for_each(&mut f);
+        (0..FIRST_WORD).filter(odd).for_each(&mut f);
     }
-    let (x, o, y) = (&x[FIRST_WORD..], &o[FIRST_WORD..], &y[FIRST_WORD..]);
-    let (x, o, y) = (
-        x.as_chunks::<PIECE>().0,
-        o.as_chunks::<PIECE>().0,
-        y.as_chunks::<PIECE>().0,
-    );
-    let pieces = x.iter().zip(o).zip(y);
-    for (piece, ((x, o), y)) in pieces.enumerate() {
-        let odd = |i: usize| x[i] & !o[i] ^ y[i];
-        if (0..PIECE).fold(0, |any, i| any | odd(i)) != 0 {
-            for i in 0..PIECE {
-                if odd(i) != 0 {
-                    f(FIRST_WORD + piece * PIECE + i);
-                }
-            }
+    for first in (FIRST_WORD..N_WORDS).step_by(PIECE) {
+        let all = first..first + PIECE;
+        let equal = match o {
+            None => x[all.clone()] == y[all.clone()],
+            Some(o) => all.clone().fold(0, |any, i| any | (x[i] & !o[i] ^ y[i])) == 0,
+        };
+        if !equal {
+            all.filter(odd).for_each(&mut f);
         }
     }
 }
@@ -175,7 +167,7 @@ impl<'w> Ctx<'w> {
             self.has_looked = true;
             // Of the input port it is always said what it is.
             say(overrides, IN_PORT);
-            each_difference(orig, constants, now, |at| {
+            each_difference(orig, Some(constants), now, |at| {
                 if at != IN_PORT {
                     say(overrides, at);
                 }
@@ -190,8 +182,7 @@ impl<'w> Ctx<'w> {
                 .for_each(|o| first.words_mut()[usize::from(o.word)] = o.value);
             first
         });
-        static NOTHING: LazyLock<FlowMask> = LazyLock::new(FlowMask::default);
-        each_difference(seen, &NOTHING, now, |at| say(overrides, at));
+        each_difference(seen, None, now, |at| say(overrides, at));
         for o in overrides.iter().skip(told) {
             seen.words_mut()[usize::from(o.word)] = o.value;
         }
