@@ -2,7 +2,7 @@
 //!
 //! Each function looks at the packet's own bytes before it writes; a header that is not there (or not in the packet's
 //! private part) makes it `None`, which the caller counts as a drop: forwarding the packet unchanged would send
-//! something that no rule asked for.
+//! something that no rule asked for. Only an L4 header that the IP packet has no room for is passed over, as Open vSwitch does.
 
 use super::Meta;
 use super::csum::{Part, changed};
@@ -18,6 +18,10 @@ use heddle_wire::{Be32, crc32c, split_mut};
 
 /// Bytes of an ICMPv6 header that all messages have (RFC 4443, 2.1).
 const ICMPV6_LEN: usize = 4;
+/// ... of a neighbour message before its options (RFC 4861, 4.3).
+const ND_LEN: usize = 24;
+/// ... of SCTP's common header (RFC 9260, 3.1).
+const SCTP_LEN: usize = 12;
 
 macro_rules! masked {
     ($name:ident, $t:ty) => {
@@ -121,6 +125,8 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
                 }
             }
         }
+        Action::SetL4 { .. } | Action::SetIcmp { .. } | Action::SetNd { .. }
+            if !is_whole(p.head(), l4?, meta, action) => {}
         Action::SetL4 {
             proto: proto::SCTP,
             src,
@@ -169,6 +175,28 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
         _ => return None,
     }
     Some(())
+}
+
+/// Whether the IP packet holds all of the L4 header that `action` writes to. A packet that does not stays as it is, as with Open vSwitch: what lies
+/// behind its end is padding.
+fn is_whole(head: &[u8], l4: usize, meta: &Meta, action: &Action) -> bool {
+    let least = match action {
+        Action::SetL4 {
+            proto: proto::TCP, ..
+        } => {
+            let said = head.get(l4 + 12).map_or(0, |b| usize::from(b >> 4) * 4);
+            if said < Tcp::LEN {
+                return false;
+            }
+            said
+        }
+        Action::SetL4 {
+            proto: proto::SCTP, ..
+        } => SCTP_LEN,
+        Action::SetNd { .. } => ND_LEN,
+        _ => Udp::LEN, // ICMP's as well
+    };
+    l4 + least <= meta.l4_end
 }
 
 /// Where the header at `l4` is, if the IP packet holds all of it: what lies behind the packet's end is padding, whatever it looks like.
@@ -240,7 +268,7 @@ fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Mask
 /// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Options that are not there stay away.
 fn set_nd_options(p: &mut Packet, l4: usize, end: usize, sll: &Masked<[u8; 6]>, tll: &Masked<[u8; 6]>) {
     let offload = p.offload;
-    let mut at_opt = l4 + 24;
+    let mut at_opt = l4 + ND_LEN;
     while at_opt + 8 <= end {
         let Some(opt) = at::<8>(p.head_mut(), at_opt) else {
             return;

@@ -337,6 +337,10 @@ proptest! {
             Action::SetIpv4 { src: m(0, 0), dst: m(7, u32::MAX), tos: m(0, 0), ttl: m(0, 0) }
         };
         let mut list = vec![set];
+        list.push(match s.proto {
+            58 => Action::SetIcmp { v6: true, ty: m(9, 0xff), code: m(9, 0xff) },
+            proto => Action::SetL4 { proto, src: m(9, 0xffff), dst: m(9, 0xffff) },
+        });
         if push {
             list.insert(0, Action::PushMpls { lse: 0x100, ethertype: 0x8847 });
             list.push(Action::PopMpls { ethertype: if s.v6 { 0x86dd } else { 0x0800 } });
