@@ -6,13 +6,14 @@ use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
 use crate::subtable::Subtable;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_sync::{Reading, Replaced};
+use std::cmp::Reverse;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What lookups read. Replaced when a subtable comes, goes or changes its place.
+/// What lookups read. Replaced when subtables have come, gone or changed their places.
 struct View<T> {
     /// With the highest priority in each, falling.
     subtables: Vec<(i32, Arc<Subtable<T>>)>,
@@ -26,9 +27,14 @@ struct Known<T> {
     priorities: BTreeMap<i32, usize>,
 }
 
+/// Where a subtable comes in lookups: the highest priority in it first. Of equal priorities any may; by mask, so that the same rules give the same megaflows.
+type Turn = (Reverse<i32>, Arc<MiniMask>);
+
 /// What only writers use; they take turns under its lock.
 struct Writer<T> {
     known: HashMap<Arc<MiniMask>, Known<T>>,
+    /// Those that have rules.
+    turns: BTreeMap<Turn, Arc<Subtable<T>>>,
     /// Removed entries that are still linked, with their masks.
     garbage: Vec<(Arc<MiniMask>, Arc<Entry<T>>)>,
 }
@@ -39,6 +45,8 @@ const PIECE: usize = 256;
 /// Rules with priorities, wildcards and versions. See the crate's text.
 pub struct Classifier<T> {
     view: Replaced<View<T>>,
+    /// Writers know more than the view.
+    stale: AtomicBool,
     writer: Mutex<Writer<T>>,
     seed: u64,
 }
@@ -61,8 +69,10 @@ impl<T> Classifier<T> {
                 subtables: Vec::new(),
                 tracked,
             }),
+            stale: AtomicBool::new(false),
             writer: Mutex::new(Writer {
                 known: HashMap::new(),
+                turns: BTreeMap::new(),
                 garbage: Vec::new(),
             }),
             seed: RandomState::new().hash_one(0u8),
@@ -126,8 +136,9 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// Adds a rule, visible from `version` on. Rules that are equal in match and priority may both be there as
-    /// long as their versions do not meet; the caller removes the old one at the same version.
+    /// Adds a rule, visible from `version` on; lookups are sure to find it after [`Classifier::publish`], which is to come before anybody looks at that
+    /// version. Rules that are equal in match and priority may both be there as long as their versions do not meet; the caller removes the old one at the
+    /// same version.
     pub fn insert(&self, matches: &MiniMatch, priority: i32, version: u64, data: T) -> Arc<Entry<T>> {
         let mut writer = self.writer();
         let entry = Arc::new(Entry {
@@ -137,13 +148,12 @@ impl<T> Classifier<T> {
             removed: FOREVER.into(),
             data,
         });
-        let view = self.view.get();
         let known = self.known(&mut writer, &matches.mask);
-        let max = known.priorities.keys().next_back().copied();
+        let max = known.max();
         *known.priorities.entry(priority).or_default() += 1;
         let wide = known.subtable.wide(&entry.values);
         // What lets lookups pass the rule by goes first.
-        for t in view.tracked.iter() {
+        for t in self.view.load(&Reading::begin()).tracked.iter() {
             let len = known.subtable.prefixes[usize::from(t.field.index)];
             if len > 0 {
                 t.insert(&wide, len);
@@ -151,9 +161,36 @@ impl<T> Classifier<T> {
         }
         known.subtable.insert(entry.clone(), &wide);
         if max.is_none_or(|m| priority > m) {
-            self.publish(&writer, &view.tracked);
+            self.moved(&mut writer, &matches.mask, max);
         }
         entry
+    }
+
+    /// Lets lookups find all rules that are there. Costs as much as there are masks, but only after masks or highest priorities of masks have come or gone.
+    pub fn publish(&self) {
+        // Who has changed something sees that it has. Acquire pairs with the Release in `publish_with`: if another writer has shown it, it is there to be seen.
+        if self.stale.load(Ordering::Acquire) {
+            let writer = self.writer();
+            let tracked = self.view.load(&Reading::begin()).tracked.clone();
+            self.publish_with(&writer, tracked);
+        }
+    }
+
+    /// The highest priority of the rules with this mask, `before`, has become another, or there are none any more.
+    fn moved(&self, writer: &mut Writer<T>, mask: &Arc<MiniMask>, before: Option<i32>) {
+        self.stale.store(true, Ordering::Relaxed);
+        if let Some(max) = before {
+            writer.turns.remove(&(Reverse(max), mask.clone()));
+        }
+        let Some(known) = writer.known.get(mask) else {
+            return;
+        };
+        if let Some(max) = known.max() {
+            let turn = (Reverse(max), mask.clone());
+            writer.turns.insert(turn, known.subtable.clone());
+        } else {
+            writer.known.remove(mask);
+        }
     }
 
     /// What writers know of the rules with this mask, of which there may be none so far.
@@ -170,18 +207,16 @@ impl<T> Classifier<T> {
     }
 
     /// Makes a view of what writers know.
-    fn publish(&self, writer: &Writer<T>, tracked: &Arc<[Tracked]>) {
-        let mut subtables: Vec<_> = writer
-            .known
-            .values()
-            .filter_map(|k| Some((*k.priorities.keys().next_back()?, k.subtable.clone())))
-            .collect();
-        // Of equal priorities any comes first; by mask, so that the same rules give the same megaflows.
-        subtables.sort_by(|(a, s), (b, t)| b.cmp(a).then_with(|| s.mask.words().cmp(t.mask.words())));
+    fn publish_with(&self, writer: &Writer<T>, tracked: Arc<[Tracked]>) {
+        #[cfg(test)]
+        crate::tests::VIEWS.set(crate::tests::VIEWS.get() + 1);
+        let turns = writer.turns.iter();
         self.view.replace(Arc::new(View {
-            subtables,
-            tracked: tracked.clone(),
+            subtables: turns.map(|((max, _), s)| (max.0, s.clone())).collect(),
+            tracked,
         }));
+        // Release: see `publish`.
+        self.stale.store(false, Ordering::Release);
     }
 
     /// Hides a rule from `version` on. It stays linked until [`Classifier::purge`], so that lookups at earlier
@@ -193,18 +228,23 @@ impl<T> Classifier<T> {
         }
         entry.removed.store(version, Ordering::Relaxed);
         if entry.added == version {
-            let tracked = self.view.load(&Reading::begin()).tracked.clone();
-            let known = writer.known.get_mut(&matches.mask);
-            let moved = known.is_some_and(|k| k.unlink(entry, &tracked));
-            if moved {
-                writer.known.retain(|_, k| !k.priorities.is_empty());
-                self.publish(&writer, &tracked);
-            }
+            self.unlink(&mut writer, &matches.mask, entry);
         } else if let Some((mask, _)) = writer.known.get_key_value(&matches.mask) {
             let mask = mask.clone();
             writer.garbage.push((mask, entry.clone()));
         }
         true
+    }
+
+    fn unlink(&self, writer: &mut Writer<T>, mask: &Arc<MiniMask>, e: &Arc<Entry<T>>) {
+        let Some(known) = writer.known.get_mut(mask) else {
+            return;
+        };
+        let max = known.max();
+        known.unlink(e, &self.view.load(&Reading::begin()).tracked);
+        if known.max() != max {
+            self.moved(writer, mask, max);
+        }
     }
 
     /// Takes a removal back, as long as no lookup has used the version that it was to take effect at. A rule that came with that version stays gone.
@@ -231,25 +271,21 @@ impl<T> Classifier<T> {
             return;
         }
         while !waiting.is_empty() {
-            let mut guard = self.writer();
-            let Writer { known, garbage } = &mut *guard;
-            let tracked = self.view.load(&Reading::begin()).tracked.clone();
-            let mut moved = false;
+            let mut writer = self.writer();
             for (mask, e) in waiting.drain(waiting.len().saturating_sub(PIECE)..) {
                 match e.removed.load(Ordering::Relaxed) {
                     // Restored meanwhile.
                     FOREVER => {}
-                    removed if removed > version => garbage.push((mask, e)),
-                    _ => moved |= known.get_mut(&mask).is_some_and(|k| k.unlink(&e, &tracked)),
+                    removed if removed > version => writer.garbage.push((mask, e)),
+                    _ => self.unlink(&mut writer, &mask, &e),
                 }
             }
-            if moved {
-                known.retain(|_, k| !k.priorities.is_empty());
-                self.publish(&guard, &tracked);
-            }
         }
-        let guard = self.writer();
-        guard.known.values().for_each(|k| k.subtable.tidy());
+        self.publish();
+        self.writer().known.retain(|_, k| {
+            k.subtable.tidy();
+            !k.priorities.is_empty()
+        });
         self.view.tidy();
     }
 
@@ -268,8 +304,8 @@ impl<T> Classifier<T> {
         }
         let tracked: Arc<[Tracked]> = wanted.into_iter().map(Tracked::new).collect();
         for k in writer.known.values() {
-            k.subtable.for_each(&mut |e| {
-                let wide = k.subtable.wide(&e.values);
+            k.subtable.for_each(&mut |c| {
+                let wide = k.subtable.wide(&c.entry.values);
                 for t in tracked.iter() {
                     let len = k.subtable.prefixes[usize::from(t.field.index)];
                     if len > 0 {
@@ -278,10 +314,10 @@ impl<T> Classifier<T> {
                 }
             });
         }
-        self.publish(&writer, &tracked);
+        self.publish_with(&writer, tracked);
     }
 
-    /// The rule with exactly this match and priority that is visible at `version`. Waits for no writer.
+    /// The rule with exactly this match and priority that is visible at `version`, one that was published. Waits for no writer.
     pub fn find_exact(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
         // Every subtable that has rules is in the view.
         let reading = Reading::begin();
@@ -291,15 +327,40 @@ impl<T> Classifier<T> {
         subtable.find(version, &matches.values, priority)
     }
 
+    /// As [`Classifier::find_exact`], for writers: whether published or not, and however many masks there are.
+    pub fn find_linked(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
+        let known = self.writer().known.get(&matches.mask)?.subtable.clone();
+        known.find(version, &matches.values, priority)
+    }
+
     /// Calls `f` for every rule that is visible at `version`, in no order.
-    pub fn for_each(&self, version: u64, mut f: impl FnMut(&Arc<Entry<T>>)) {
+    pub fn for_each(&self, version: u64, f: impl FnMut(&Arc<Entry<T>>)) {
+        self.for_each_within(version, &MiniMatch::default(), f);
+    }
+
+    /// Calls `f` for every rule that is visible at `version` and [within](MiniMatch::within) this match, in no order. Those of a mask are all looked at, if it asks
+    /// for more than the match does; not if it asks for the same, or for less.
+    pub fn for_each_within(&self, version: u64, loose: &MiniMatch, mut f: impl FnMut(&Arc<Entry<T>>)) {
+        self.publish();
         for (_, subtable) in &self.view.load(&Reading::begin()).subtables {
-            subtable.for_each(&mut |e| {
-                if e.visible(version) {
-                    f(e);
+            subtable.for_each_within(loose, &mut |c| {
+                if c.entry.visible(version)
+                    && let Some(e) = c.take()
+                {
+                    f(&e);
                 }
             });
         }
+    }
+
+    /// Whether some packet could match both this and a rule of this priority that is visible at `version`. Those of a mask that asks for something that the match does
+    /// not ask for are all looked at.
+    pub fn overlaps(&self, version: u64, matches: &MiniMatch, priority: i32) -> bool {
+        self.publish();
+        let reading = Reading::begin();
+        let mut subtables = self.view.load(&reading).subtables.iter();
+        let is = |e: &Entry<T>| e.priority == priority && e.visible(version);
+        subtables.any(|(max, s)| *max >= priority && s.overlaps(matches, &is))
     }
 
     /// Number of linked rules (removed ones that are not purged count).
@@ -324,11 +385,15 @@ impl<T> Classifier<T> {
 }
 
 impl<T> Known<T> {
-    /// Unlinks an entry; says whether the subtable's place in the view changed by it.
-    fn unlink(&mut self, e: &Arc<Entry<T>>, tracked: &[Tracked]) -> bool {
+    /// The highest priority.
+    fn max(&self) -> Option<i32> {
+        self.priorities.keys().next_back().copied()
+    }
+
+    fn unlink(&mut self, e: &Arc<Entry<T>>, tracked: &[Tracked]) {
         let wide = self.subtable.wide(&e.values);
         if !self.subtable.remove(e, &wide) {
-            return false;
+            return;
         }
         for t in tracked {
             let len = self.subtable.prefixes[usize::from(t.field.index)];
@@ -336,14 +401,11 @@ impl<T> Known<T> {
                 t.remove(&wide, len);
             }
         }
-        let highest = self.priorities.keys().next_back() == Some(&e.priority);
         if let Some(n) = self.priorities.get_mut(&e.priority) {
             *n -= 1;
             if *n == 0 {
                 self.priorities.remove(&e.priority);
-                return highest;
             }
         }
-        false
     }
 }

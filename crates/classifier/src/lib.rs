@@ -17,7 +17,7 @@
 //! (a second concurrent writer waits on a mutex). A removed rule stays until [`Classifier::purge`]. Only writers free tables.
 //!
 //! **Costs.** A lookup costs one hash and one probe a stage; an insertion as much, and now and then a table twice as big; the number of
-//! subtables is the number of distinct masks. [`linear`] is the plain twin.
+//! subtables is the number of distinct masks. Lookups find new subtables after [`Classifier::publish`], which goes through all of them: once for a batch of changes. [`linear`] is the plain twin.
 
 mod classifier;
 mod entry;

@@ -7,7 +7,7 @@ use heddle_flow::{FlowKey, FlowMask, Match, N_WORDS};
 use std::sync::Arc;
 
 /// The non-zero words of a mask: which, and their bits. Equal masks are equal values.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct MiniMask {
     words: Box<[(u8, u64)]>,
     /// Of the words, so that finding a mask again costs little.
@@ -57,11 +57,46 @@ impl MiniMask {
             w[usize::from(*i)] |= m;
         }
     }
+    /// The bits of one word.
+    fn word(&self, index: u8) -> Option<(usize, u64)> {
+        let at = self.words.binary_search_by_key(&index, |(i, _)| *i).ok()?;
+        Some((at, self.words[at].1))
+    }
+    /// Whether all its bits are also bits of the other.
+    pub(crate) fn within(&self, other: &MiniMask) -> bool {
+        let mut words = self.words.iter();
+        words.all(|(i, m)| other.word(*i).is_some_and(|(_, o)| m & o == *m))
+    }
+    /// What a match asks for in bits of this mask.
+    pub(crate) fn in_common(&self, m: &MiniMatch) -> InCommon {
+        let asked = m.each().filter_map(|(i, mask, value)| {
+            let (at, own) = self.word(i)?;
+            Some((at, mask & own, value & own))
+        });
+        InCommon(asked.collect())
+    }
     /// The wide form.
     pub fn expand(&self) -> FlowMask {
         let mut m = FlowMask::default();
         self.add_to(&mut m);
         m
+    }
+}
+
+/// What is asked for of values under some mask: places, bits and their values.
+pub(crate) struct InCommon(Vec<(usize, u64, u64)>);
+
+impl InCommon {
+    /// Whether values have what is asked for.
+    pub(crate) fn agrees(&self, values: &[u64]) -> bool {
+        let asked = self.0.iter();
+        asked.fold(true, |all, (at, mask, value)| {
+            all & (values[*at] & mask == *value)
+        })
+    }
+    /// What is asked for, where that is something of each word.
+    pub(crate) fn values(&self) -> Vec<u64> {
+        self.0.iter().map(|(_, _, value)| *value).collect()
     }
 }
 
@@ -140,9 +175,8 @@ impl MiniMatch {
     }
     /// What it asks for in one word: which bits, and their values.
     fn word(&self, index: u8) -> (u64, u64) {
-        let words = self.mask.words();
-        let at = words.binary_search_by_key(&index, |(i, _)| *i).ok();
-        at.map_or((0, 0), |at| (words[at].1, self.values[at]))
+        let at = self.mask.word(index);
+        at.map_or((0, 0), |(at, mask)| (mask, self.values[at]))
     }
     fn each(&self) -> impl Iterator<Item = (u8, u64, u64)> + '_ {
         let words = self.mask.words().iter().zip(&*self.values);

@@ -72,13 +72,7 @@ impl<T> Slots<T> {
     /// Rules that may have this hash.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = Candidate<'_, T>> {
-        self.places(hash).filter_map(|at| {
-            let slot = &self.rules[at];
-            Some(Candidate {
-                entry: slot.get()?,
-                slot,
-            })
-        })
+        self.places(hash).filter_map(|at| Candidate::of(&self.rules[at]))
     }
 
     /// Whether `n` more rules have room.
@@ -123,12 +117,20 @@ impl<T> Slots<T> {
     }
 
     /// All rules.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<Entry<T>>> + '_ {
-        self.tags
-            .iter()
-            .zip(&self.rules)
+    pub(crate) fn all(&self) -> impl Iterator<Item = Candidate<'_, T>> {
+        let places = self.tags.iter().zip(&self.rules);
+        places
             .filter(|(t, _)| t.load(Acquire) > DEAD)
-            .filter_map(|(_, r)| r.arc())
+            .filter_map(|(_, slot)| Candidate::of(slot))
+            .inspect(|_| {
+                #[cfg(all(test, not(loom)))]
+                crate::tests::PASSED.set(crate::tests::PASSED.get() + 1);
+            })
+    }
+
+    /// All rules, counted.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<Entry<T>>> + '_ {
+        self.all().filter_map(|c| c.take())
     }
 }
 
@@ -138,7 +140,12 @@ pub(crate) struct Candidate<'a, T> {
     slot: &'a OnceArc<Entry<T>>,
 }
 
-impl<T> Candidate<'_, T> {
+impl<'a, T> Candidate<'a, T> {
+    fn of(slot: &'a OnceArc<Entry<T>>) -> Option<Self> {
+        let entry = slot.get()?;
+        Some(Self { entry, slot })
+    }
+
     /// The rule, counted.
     pub(crate) fn take(&self) -> Option<Arc<Entry<T>>> {
         self.slot.arc()

@@ -4,9 +4,9 @@
 //! bigger one beside it, and the writer frees the old one when no reader is left.
 
 use crate::entry::Entry;
-use crate::mini::{Hasher, MiniMask};
+use crate::mini::{Hasher, MiniMask, MiniMatch};
 use crate::prefix::{N_FIELDS, PrefixField, Tries};
-use crate::slots::Slots;
+use crate::slots::{Candidate, Slots};
 use crate::stage::StageIndex;
 use crate::trie::Trie;
 use core::mem::offset_of;
@@ -316,8 +316,45 @@ impl<T> Subtable<T> {
         self.shape.replace(Arc::new(shape));
     }
 
-    pub(crate) fn for_each(&self, f: &mut dyn FnMut(&Arc<Entry<T>>)) {
-        self.shape.get().slots.iter().for_each(|e| f(&e));
+    /// Calls `f` for every entry.
+    pub(crate) fn for_each(&self, f: &mut dyn FnMut(Candidate<'_, T>)) {
+        self.shape.get().slots.all().for_each(f);
+    }
+
+    /// Calls `f` for every entry within this match.
+    pub(crate) fn for_each_within(&self, loose: &MiniMatch, f: &mut dyn FnMut(Candidate<'_, T>)) {
+        if self.mask == loose.mask {
+            self.for_each_like(&loose.values, f);
+        } else if loose.mask.within(&self.mask) {
+            let asked = self.mask.in_common(loose);
+            self.for_each(&mut |c| {
+                if asked.agrees(&c.entry.values) {
+                    f(c);
+                }
+            });
+        }
+    }
+
+    /// Whether some packet could match both this and an entry that is one of those.
+    pub(crate) fn overlaps(&self, matches: &MiniMatch, is: &dyn Fn(&Entry<T>) -> bool) -> bool {
+        let mut found = false;
+        if self.mask.within(&matches.mask) {
+            let values = self.mask.in_common(matches).values();
+            self.for_each_like(&values, &mut |c| found |= is(c.entry));
+        } else {
+            let asked = self.mask.in_common(matches);
+            let shape = self.shape.get();
+            let mut all = shape.slots.all();
+            found = all.any(|c| is(c.entry) && asked.agrees(&c.entry.values));
+        }
+        found
+    }
+
+    /// Calls `f` for every entry with exactly these values.
+    fn for_each_like(&self, values: &[u64], f: &mut dyn FnMut(Candidate<'_, T>)) {
+        let reading = Reading::begin();
+        let candidates = self.shape.load(&reading).slots.candidates(self.hash(values));
+        candidates.filter(|c| *c.entry.values == *values).for_each(f);
     }
 
     /// The wide form of an entry's values.

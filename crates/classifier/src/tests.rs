@@ -3,7 +3,15 @@ use crate::{Classifier, MiniMatch, PrefixField};
 use heddle_flow::{FlowKey, FlowMask, Match};
 use heddle_sync::Reading;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::cell::Cell;
+use std::collections::{BTreeSet, HashMap};
+
+thread_local! {
+    /// Rules that this thread has passed by to find some.
+    pub(crate) static PASSED: Cell<usize> = const { Cell::new(0) };
+    /// Views that it has made.
+    pub(crate) static VIEWS: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Small domains, so that rules meet each other and the keys. All stages of the mask, prefixes, single bits, ports.
 fn arb_match() -> impl Strategy<Value = Match> {
@@ -102,6 +110,7 @@ proptest! {
         fields in prop::collection::vec(prop::sample::select(PrefixField::all().collect::<Vec<_>>()), 0..4),
         fields_at in 0usize..60,
         (reserve_at, room) in (0usize..60, 0usize..100),
+        (publish_at, loose) in (0usize..60, prop::collection::vec((arb_match(), 0i32..4), 1..10)),
     ) {
         let cls = Classifier::new();
         let mut list: Vec<Rule<usize>> = Vec::new();
@@ -124,11 +133,29 @@ proptest! {
             }
             if !remove {
                 entries.insert(list.len(), cls.insert(&mini, *priority, version, list.len()));
-                list.push(Rule { matches: mini, priority: *priority, added: version, removed: u64::MAX, data: list.len() });
+                list.push(Rule { matches: mini.clone(), priority: *priority, added: version, removed: u64::MAX, data: list.len() });
+            }
+            let found = cls.find_linked(version, &mini, *priority).map(|e| e.data);
+            prop_assert_eq!(found, (!remove).then(|| list.len() - 1));
+            if n == publish_at {
+                cls.publish();
             }
         }
         let last = ops.len() as u64;
+        cls.publish();
         cls.purge(purge_at);
+        for (m, priority) in &loose {
+            let m = MiniMatch::new(m);
+            for version in purge_at.min(last)..=last {
+                let visible = || list.iter().filter(|r| r.added <= version && version < r.removed);
+                let mut within = BTreeSet::new();
+                cls.for_each_within(version, &m, |e| assert!(within.insert(e.data), "twice"));
+                let want: BTreeSet<usize> = visible().filter(|r| r.matches.within(&m)).map(|r| r.data).collect();
+                prop_assert_eq!(within, want);
+                let want = visible().any(|r| r.priority == *priority && r.matches.overlaps(&m));
+                prop_assert_eq!(cls.overlaps(version, &m, *priority), want);
+            }
+        }
         let reading = Reading::begin();
         for version in purge_at.min(last)..=last {
             for (key, other) in &keys {
@@ -187,6 +214,7 @@ fn what_comes_and_goes_with_one_version_goes_at_once() {
     for n in 0..many {
         cls.insert(&host(n), 5, 1, n);
     }
+    cls.publish();
     for n in 0..times {
         let e = cls.insert(&host(7777), 9, 2, n);
         assert_eq!(cls.len(), many as usize + 1);
@@ -214,6 +242,7 @@ fn readers_go_on_while_a_writer_loads_rules() {
     let cls = std::sync::Arc::new(Classifier::new());
     let any = MiniMatch::new(&Match::any());
     cls.insert(&any, 0, 0, u32::MAX);
+    cls.publish();
     let writer = {
         let cls = cls.clone();
         std::thread::spawn(move || {
@@ -222,6 +251,7 @@ fn readers_go_on_while_a_writer_loads_rules() {
                 m.key.nw_dst = n;
                 m.mask.0.nw_dst = u32::MAX;
                 cls.insert(&MiniMatch::new(&m), 1, 0, n);
+                cls.publish();
             }
         })
     };
@@ -253,12 +283,81 @@ fn readers_go_on_while_a_writer_loads_rules() {
     }
 }
 
+/// Who names rules by all that they ask for does not pass by those of other values, nor who asks whether such a rule overlaps with others.
+#[test]
+fn rules_named_in_full_are_found_at_once() {
+    let cls = Classifier::new();
+    let many = if cfg!(miri) { 30 } else { 2000 };
+    for n in 0..many {
+        cls.insert(&MiniMatch::new(&ip_match(1, n, 32, Some(80))), 5, 1, n);
+        cls.insert(&MiniMatch::new(&ip_match(2, n << 8, 24, None)), 5, 1, many + n);
+    }
+    let found = |m: Match| {
+        let mut found = Vec::new();
+        cls.for_each_within(1, &MiniMatch::new(&m), |e| found.push(e.data));
+        found
+    };
+    PASSED.set(0);
+    for n in 0..many {
+        let (host, net) = (ip_match(1, n, 32, Some(80)), ip_match(2, n << 8, 24, None));
+        assert!(cls.overlaps(1, &MiniMatch::new(&host), 5) && !cls.overlaps(1, &MiniMatch::new(&host), 4));
+        assert!(!cls.overlaps(1, &MiniMatch::new(&ip_match(3, n, 32, Some(80))), 5));
+        assert_eq!(found(host), [n]);
+        // Those of longer prefixes might be within it.
+        if n % 100 == 0 {
+            assert_eq!(found(net), [many + n]);
+        }
+    }
+    assert!(
+        PASSED.get() <= (many / 100 * many + many) as usize,
+        "{}",
+        PASSED.get()
+    );
+}
+
+/// Many rules that come together, each with bits and a priority of its own, are one view; so are their going and their coming back.
+#[test]
+fn what_comes_together_is_shown_at_once() {
+    let cls = Classifier::new();
+    let many = if cfg!(miri) { 20 } else { 500 };
+    let matches = |n: u32| {
+        let mut m = ip_match(1, 0xffff_ffff, 32, None);
+        m.mask.0.nw_dst = n + 1;
+        m.normalize();
+        MiniMatch::new(&m)
+    };
+    VIEWS.set(0);
+    let all: Vec<_> = (0..many)
+        .map(|n| cls.insert(&matches(n), n.cast_signed(), 1, n))
+        .collect();
+    assert_eq!((cls.n_masks(), VIEWS.get()), (0, 0));
+    for n in 0..many {
+        assert!(cls.find_linked(1, &matches(n), n.cast_signed()).is_some());
+    }
+    cls.publish();
+    cls.publish();
+    assert_eq!((cls.n_masks(), VIEWS.get()), (many as usize, 1));
+    // Taken back, as if it had been the first step of a change that failed.
+    let (last, m) = (&all[0], matches(many));
+    let e = cls.insert(&m, 7, 2, many);
+    assert!(cls.remove(&matches(0), last, 2) && cls.remove(&m, &e, 2));
+    cls.restore(last);
+    assert!(cls.find_linked(2, &matches(0), 0).is_some());
+    for (n, e) in (0..).zip(&all) {
+        assert!(cls.remove(&matches(n), e, 3));
+    }
+    cls.purge(3);
+    assert_eq!((cls.n_masks(), cls.len()), (0, 0));
+    assert!(VIEWS.get() <= 2);
+}
+
 /// Rules as in a controller's table, and what a lookup then depends on.
 fn wildcards(rules: &[Match], key: &FlowKey) -> FlowMask {
     let cls = Classifier::new();
     for (n, m) in (0..).zip(rules) {
         cls.insert(&MiniMatch::new(m), n, 0, n);
     }
+    cls.publish();
     let mut wc = FlowMask::default();
     cls.lookup(&Reading::begin(), 0, key, &mut wc);
     wc

@@ -3,7 +3,6 @@
 //! **Problem.** A million flows of one bundle take effect under the bridge's lock. What does not depend on what else is there is done before: a
 //! flow mod is read, checked by itself and made compact when it arrives, while the controller sends the next one.
 
-use super::Linked;
 use super::change::Change;
 use super::flow_mod::check_goto;
 use super::interned::Interned;
@@ -144,7 +143,8 @@ impl Change<'_> {
         let old = self.find(table, &new.matches, i32::from(new.priority));
         if old.is_none() {
             let overlap = new.flags.contains(FlowModFlags::CHECK_OVERLAP);
-            if overlap && self.overlaps(table, new.priority, &new.matches) {
+            let rules = &self.bridge.tables[usize::from(table)].rules;
+            if overlap && rules.overlaps(self.version, &new.matches, i32::from(new.priority)) {
                 return Err(ErrorKind::FlowModFailedOverlap);
             }
             self.make_room(table)?;
@@ -176,13 +176,5 @@ impl Change<'_> {
         self.report(FlowEvent::Added, linked.data.clone(), old.map(|e| e.data.clone()));
         self.table_status(table);
         Ok(())
-    }
-
-    fn overlaps(&self, table: u8, priority: u16, matches: &MiniMatch) -> bool {
-        let mut found = false;
-        let overlaps = |e: &Linked| e.priority == i32::from(priority) && e.data.matches.overlaps(matches);
-        let table = &self.bridge.tables[usize::from(table)];
-        table.rules.for_each(self.version, |e| found |= overlaps(e));
-        found
     }
 }

@@ -15,7 +15,7 @@ use heddle_classifier::MiniMatch;
 use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowModFlags, FlowRemoved, FlowRemovedReason};
 use parking_lot::MutexGuard;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -44,6 +44,8 @@ pub(super) struct Change<'a> {
     going: Going,
     /// By generation slot: the matches of a table's rules that come or go; for anything else, that it changes.
     pub(super) changes: BTreeMap<u16, Changes>,
+    /// Tables that have new rules.
+    grown: BTreeSet<u8>,
     undo: Vec<Step>,
 }
 
@@ -126,6 +128,7 @@ impl Bridge {
             events: Vec::new(),
             going: Vec::new(),
             changes: BTreeMap::new(),
+            grown: BTreeSet::new(),
             undo: Vec::new(),
         };
         let result = f(&mut change);
@@ -137,10 +140,13 @@ impl Bridge {
         let Change {
             version,
             changes,
+            grown,
             events,
             going,
             ..
         } = change;
+        let grown = grown.into_iter().map(usize::from);
+        grown.for_each(|t| self.tables[t].rules.publish());
         if !changes.is_empty() {
             self.commit(version, changes);
         }
@@ -153,7 +159,7 @@ impl Change<'_> {
     pub(super) fn find(&self, table: u8, matches: &MiniMatch, priority: i32) -> Option<Linked> {
         self.bridge.tables[usize::from(table)]
             .rules
-            .find_exact(self.version, matches, priority)
+            .find_linked(self.version, matches, priority)
     }
 
     /// Something other than rules changes, that has this generation slot.
@@ -178,6 +184,7 @@ impl Change<'_> {
         self.state.tables[usize::from(table)].linked(&entry);
         self.state.refs.add(&entry);
         self.note(table, &matches);
+        self.grown.insert(table);
         self.undo.push(Step::Linked(entry.clone()));
         entry
     }

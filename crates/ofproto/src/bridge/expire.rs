@@ -9,6 +9,11 @@ use std::time::Duration;
 /// How long a change of rules may keep time waiting.
 const PATIENCE: Duration = Duration::from_millis(20);
 
+/// Rules that time out together go so many at a time, so that others who want something of the bridge wait for that long only.
+const PIECE: usize = if cfg!(test) { 2 } else { 1024 };
+/// What is left after so many pieces waits for the next tick: the other bridges' time passes, too.
+const PIECES: usize = 32;
+
 /// What a tick found to do.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Ticked {
@@ -53,19 +58,39 @@ impl Bridge {
         self.purge_rules();
         self.mac.age(now);
         self.sinks().iter().for_each(|s| s.tick(now));
-        let candidates = self.timed_out(now);
+        let hasty = {
+            let mut state = self.state.lock();
+            state.timed.take_hasty(now, self.current_version())
+        };
+        let mut told = false;
+        let mut expired = self.expire(&hasty, now, &mut told);
+        for _ in 0..PIECES {
+            let (calm, any) = {
+                let mut state = self.state.lock();
+                state.timed.take_calm(now, self.current_version(), PIECE)
+            };
+            expired += self.expire(&calm, now, &mut told);
+            if !any {
+                break;
+            }
+        }
+        Ticked { expired }
+    }
+
+    /// Removes those of these rules that are due, and says how many. `told`: caches have told what they have counted.
+    fn expire(&self, candidates: &[Linked], now: u64, told: &mut bool) -> usize {
         if candidates.is_empty() {
-            return Ticked::default();
+            return 0;
         }
         // Packets that only caches have counted so far may have kept an idle rule alive, and those of a rule that
         // goes belong into its last message.
-        if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
-            dp.flush_stats();
+        if !std::mem::replace(told, true) {
+            self.refresh();
         }
         let (mut expired, mut kept) = (Vec::new(), Vec::new());
         for e in candidates {
             match due(&e.data, now) {
-                Some(reason) => expired.push((e, reason)),
+                Some(reason) => expired.push((e.clone(), reason)),
                 None => kept.push(e),
             }
         }
@@ -73,15 +98,7 @@ impl Bridge {
             let mut state = self.state.lock();
             kept.iter().for_each(|e| state.timed.add(e));
         }
-        self.remove_expired(&expired);
-        Ticked {
-            expired: expired.len(),
-        }
-    }
-
-    fn timed_out(&self, now: u64) -> Vec<Linked> {
-        let mut state = self.state.lock();
-        let version = self.current_version();
-        state.timed.take_due(now, version)
+        expired.chunks(PIECE).for_each(|piece| self.remove_expired(piece));
+        expired.len()
     }
 }

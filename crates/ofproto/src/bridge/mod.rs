@@ -7,7 +7,8 @@
 //! prescribes: rules first, version second, generations last. Events are handed to sinks after the change is
 //! visible, with the mutex released.
 //!
-//! **Costs.** A strict flow mod is a hash lookup; a loose one looks at every rule of its tables.
+//! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one for each mask of its tables; only of masks that ask for more
+//! than it does every rule is looked at (or, for overlaps, of those that ask for something else).
 
 mod addition;
 mod bundle;

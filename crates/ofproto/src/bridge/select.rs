@@ -57,11 +57,11 @@ impl Select {
             if let Some(priority) = self.strict {
                 let e = table
                     .rules
-                    .find_exact(version, &self.matches, i32::from(priority));
+                    .find_linked(version, &self.matches, i32::from(priority));
                 found.extend(e.filter(|e| self.wants(&e.data)));
             } else {
-                table.rules.for_each(version, |e| {
-                    if self.wants(&e.data) && e.data.matches.within(&self.matches) {
+                table.rules.for_each_within(version, &self.matches, |e| {
+                    if self.wants(&e.data) {
                         found.push(e.clone());
                     }
                 });

@@ -67,31 +67,43 @@ impl Timed {
         self.removed += usize::from(times_out(&e.data) || is_hasty(&e.data));
     }
 
-    /// Takes out the rules of `version`, the last one, that are due as far as is known. Those that turn out not to be are to be added again.
-    pub(super) fn take_due(&mut self, now_ms: u64, version: u64) -> Vec<Linked> {
+    /// Takes out the hasty rules of `version`, the last one, that are due as far as is known. Those that turn out not to be are to be added again.
+    pub(super) fn take_hasty(&mut self, now_ms: u64, version: u64) -> Vec<Linked> {
         if self.removed > FEW.max(self.len / 2) {
             self.retain(|e| e.visible(version));
         }
-        let is_due = |e: &Linked| due(&e.data, now_ms).is_some();
         let (mut all, before) = (Vec::new(), self.hasty.len());
         self.hasty.retain(|e| {
-            let is_due = e.visible(version) && is_due(e);
+            let is_due = e.visible(version) && due(&e.data, now_ms).is_some();
             all.extend(is_due.then(|| e.clone()));
             e.visible(version) && !is_due
         });
         self.len -= before - self.hasty.len();
-        let later = self.calm.split_off(&now_ms);
-        for list in std::mem::replace(&mut self.calm, later).into_values() {
-            self.len -= list.len();
-            for e in list.into_iter().filter(|e| e.visible(version)) {
-                if is_due(&e) {
+        all
+    }
+
+    /// As [`Timed::take_hasty`], the others: looks at no more than `most` of them, and whether there was any to look at is the second part of the answer.
+    pub(super) fn take_calm(&mut self, now_ms: u64, version: u64, most: usize) -> (Vec<Linked>, bool) {
+        let (mut all, mut looked) = (Vec::new(), 0);
+        while looked < most
+            && let Some(mut first) = self.calm.first_entry().filter(|e| *e.key() < now_ms)
+        {
+            let list = first.get_mut();
+            let some = list.split_off(list.len().saturating_sub(most - looked));
+            if list.is_empty() {
+                first.remove();
+            }
+            looked += some.len();
+            self.len -= some.len();
+            for e in some.into_iter().filter(|e| e.visible(version)) {
+                if due(&e.data, now_ms).is_some() {
                     all.push(e);
                 } else {
                     self.add(&e);
                 }
             }
         }
-        all
+        (all, looked > 0)
     }
 
     fn retain(&mut self, keep: impl Fn(&Linked) -> bool) {
@@ -108,12 +120,13 @@ impl Timed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bridge::{Bridge, BridgeConfig, FailMode};
+    use crate::bridge::{Bridge, BridgeConfig, Event, EventSink, FailMode};
     use crate::ofproto::Ofproto;
     use heddle_flow::Match;
-    use heddle_openflow::message::{FlowMod, FlowModCommand};
+    use heddle_openflow::message::{FlowMod, FlowModCommand, FlowModFlags};
     use heddle_openflow::{Instruction, InstructionSet, Version};
     use heddle_sync::Clock;
+    use parking_lot::Mutex;
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -213,5 +226,42 @@ mod tests {
             bridge.tick();
             prop_assert!(bridge.state.lock().timed.len <= FEW);
         }
+    }
+
+    /// Those that time out together do not all go under one lock, nor all in one tick.
+    #[test]
+    fn many_go_in_pieces() {
+        struct Together(Mutex<Vec<usize>>);
+        impl EventSink for Together {
+            fn events(&self, events: &[Event]) {
+                self.0.lock().push(events.len());
+            }
+        }
+        let clock = Arc::new(Clock::default());
+        clock.stop();
+        let of = Ofproto::new(clock.clone());
+        let config = BridgeConfig {
+            fail_mode: FailMode::Secure,
+            ..BridgeConfig::default()
+        };
+        let bridge = of.add_bridge("br0", config);
+        let together = Arc::new(Together(Mutex::default()));
+        let sink: Arc<dyn EventSink> = together.clone();
+        bridge.subscribe(&sink);
+        for n in 0..100 {
+            let mut fm = flow_mod(FlowModCommand::Add, n, Vec::new());
+            (fm.hard_timeout, fm.flags) = (1, FlowModFlags::SEND_FLOW_REM);
+            bridge.flow_mod(Version::V13, &fm).expect("well formed");
+        }
+        clock.warp(1001);
+        let gone = bridge.tick().expired;
+        assert!((1..100).contains(&gone), "{gone} in one tick");
+        assert_eq!(gone + bridge.tick().expired, 100);
+        assert_eq!((rules(&bridge).len(), bridge.tick().expired), (0, 0));
+        let together = together.0.lock();
+        assert!(
+            together.iter().all(|n| *n <= 2) && together.iter().sum::<usize>() == 100,
+            "{together:?}"
+        );
     }
 }

@@ -210,6 +210,7 @@ impl Lab {
         let entry = table
             .rules
             .insert(&mini, priority.into(), version, Arc::new(rule));
+        table.rules.publish();
         b.version.store(version, Ordering::Release);
         self.changed(table.slot, &mini);
         entry
