@@ -7,7 +7,7 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
-use heddle_datapath::action::{Action as DpAction, DropReason};
+use heddle_datapath::action::Action as DpAction;
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
@@ -113,7 +113,6 @@ impl Ctx<'_> {
             return;
         }
         let Some(port) = self.port(port) else {
-            self.drop_hint = Some(DropReason::NoPort);
             self.warn("Nonexistent output port");
             return;
         };
@@ -147,7 +146,7 @@ impl Ctx<'_> {
                 self.mirror_egress(port.bundle);
             }
             Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),
-            Binding::Patch(None) | Binding::Unbound => self.drop_hint = Some(DropReason::NoPort),
+            Binding::Patch(None) | Binding::Unbound => {}
         }
     }
 

@@ -8,7 +8,6 @@ use super::report::Kind;
 use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::model::{PortView, port_config};
-use heddle_datapath::action::DropReason;
 use heddle_flow::FlowKey;
 use heddle_openflow::Port;
 
@@ -19,10 +18,7 @@ impl Ctx<'_> {
     pub(super) fn patch_output(&mut self, from: &PortView, bridge: u64, peer: Port, last: bool) {
         let found = self.other_bridge(bridge);
         let to = found.and_then(|b| Some((b, self.port_of(b, peer)?)));
-        let Some((bridge, to)) = to else {
-            self.drop_hint = Some(DropReason::NoPort);
-            return;
-        };
+        let Some((bridge, to)) = to else { return };
         let old_flow = self.flow;
         let old_bridge = (self.bridge, self.version);
         let old_stack = std::mem::take(&mut self.stack);

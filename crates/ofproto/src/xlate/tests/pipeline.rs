@@ -72,6 +72,17 @@ fn unknown_datapath_port() {
 }
 
 #[test]
+fn an_output_to_a_port_that_is_not_there_is_a_drop_of_the_pipeline() {
+    let lab = Lab::new(&[1]);
+    lab.rule((0, 0), "", vec![out(77)]);
+    let key = Lab::key("in_port=1");
+    assert_eq!(
+        lab.translate(&key, Purpose::Miss).actions,
+        [Odp::Drop(DropReason::Policy)]
+    );
+}
+
+#[test]
 fn what_is_changed_is_committed_once_and_undone_for_later_outputs() {
     let lab = Lab::new(&[4]);
     let ttl = Action::DecTtl(vec![0]);
