@@ -71,6 +71,11 @@ impl Tsc {
     pub fn from_us(us: u64) -> u64 {
         (u128::from(us) * u128::from(Self::hz()) / 1_000_000) as u64
     }
+
+    /// Ticks in `ns` nanoseconds.
+    pub fn from_ns(ns: u64) -> u64 {
+        (u128::from(ns) * u128::from(Self::hz()) / 1_000_000_000) as u64
+    }
 }
 
 fn calibrate() -> u64 {
