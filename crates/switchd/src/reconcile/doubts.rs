@@ -1,9 +1,10 @@
 //! Settings of the whole switch that make no sense: said in the log when they are set. What they would set stays at its default, or at the nearest
 //! sensible value; everything else holds.
 //!
-//! Settings with texts of their own (`pmd-cpu-mask`, `pmd-rxq-assign`, `pmd-sleep-max`) are told of where they are read.
+//! A value is told of once, when it is set: not when something else changes.
 
 use super::desired::Smap;
+use super::{globals, pmd};
 
 /// Numbers: the largest that makes sense, and what is used instead of anything else.
 const NUMBERS: [(&str, u64, &str); 12] = [
@@ -12,7 +13,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("vlan-limit", u64::MAX, "1"),
     ("bundle-idle-timeout", u64::MAX, "10"),
     ("stats-update-interval", u64::MAX, "5000"),
-    ("emc-insert-inv-prob", u32::MAX as u64, "100"),
+    ("emc-insert-inv-prob", u32::MAX as u64, "what holds without it"),
     ("pmd-auto-lb-rebal-interval", super::pmd::MOST_INTERVAL, "1"),
     ("pmd-auto-lb-load-threshold", 100, "95"),
     ("pmd-auto-lb-improvement-threshold", 100, "25"),
@@ -34,19 +35,40 @@ const SWITCHES: [(&str, bool); 7] = [
 /// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.
 const TESTED: &str = "other_config:pmd-auto-lb";
 
-/// Tells of those in `config`.
-pub(super) fn tell(config: &Smap) {
-    for text in all(config) {
+/// A setting that makes no sense.
+#[derive(Debug)]
+pub(super) struct Doubt {
+    /// The settings that it comes from.
+    pub(super) keys: Vec<&'static str>,
+    /// Module of the log.
+    pub(super) module: &'static str,
+    pub(super) text: String,
+}
+
+/// Tells of those in `config` that were not in `before`.
+pub(super) fn tell(before: &Smap, config: &Smap) {
+    for Doubt { module, text, .. } in new(before, config) {
         let level = match text.starts_with(TESTED) {
             true => log::Level::Info,
             false => log::Level::Warn,
         };
-        log::log!(target: "bridge", level, "{text}");
+        log::log!(target: module, level, "{text}");
     }
 }
 
-fn all(config: &Smap) -> Vec<String> {
-    let number = |(key, most, used): &(&str, u64, &str)| {
+fn new(before: &Smap, config: &Smap) -> Vec<Doubt> {
+    let mut all = all(config);
+    all.extend(
+        globals::mask_doubts(config)
+            .into_iter()
+            .chain(pmd::doubts(config)),
+    );
+    all.retain(|d| d.keys.iter().any(|key| before.get(key) != config.get(key)));
+    all
+}
+
+fn all(config: &Smap) -> Vec<Doubt> {
+    let number = |(key, most, used): &(&'static str, u64, &str)| {
         let value = config.get(key)?;
         if value.trim().parse::<u64>().is_ok_and(|n| n <= *most) {
             return None;
@@ -55,19 +77,23 @@ fn all(config: &Smap) -> Vec<String> {
             u64::MAX => "a number".to_owned(),
             most => format!("a number from 0 to {most}"),
         };
-        Some(format!(
-            "other_config:{key}={value} is not {range}: {used} is used"
-        ))
+        let text = format!("other_config:{key}={value} is not {range}: {used} is used");
+        Some((*key, text))
     };
-    let switch = |(key, used): &(&str, bool)| {
+    let switch = |(key, used): &(&'static str, bool)| {
         let value = config.get(key)?;
         let known = value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false");
-        (!known).then(|| format!("other_config:{key}={value} is neither true nor false: {used} is used"))
+        let text = || format!("other_config:{key}={value} is neither true nor false: {used} is used");
+        (!known).then(|| (*key, text()))
     };
-    NUMBERS
-        .iter()
-        .filter_map(number)
+    let numbers = NUMBERS.iter().filter_map(number);
+    numbers
         .chain(SWITCHES.iter().filter_map(switch))
+        .map(|(key, text)| Doubt {
+            keys: vec![key],
+            module: "bridge",
+            text,
+        })
         .collect()
 }
 
@@ -77,7 +103,8 @@ mod tests {
 
     fn doubts(pairs: &[(&str, &str)]) -> Vec<String> {
         let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-        all(&Smap(map.collect()))
+        let doubts = new(&Smap::default(), &Smap(map.collect()));
+        doubts.into_iter().map(|d| d.text).collect()
     }
 
     #[test]
@@ -103,5 +130,31 @@ mod tests {
             ]),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn a_value_is_told_of_when_it_is_set() {
+        let smap = |pairs: &[(&str, &str)]| {
+            let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            Smap(map.collect())
+        };
+        let rubbish = [
+            ("max-idle", "x"),
+            ("pmd-cpu-mask", "3g"),
+            ("pmd-rxq-assign", "best"),
+            ("pmd-sleep-max", "1:x,y"),
+        ];
+        let before = smap(&rubbish);
+        assert_eq!(new(&Smap::default(), &before).len(), 5);
+        assert_eq!(new(&before, &smap(&rubbish[..2])).len(), 0);
+        let more = [&rubbish[..], &[("flow-limit", "7")]].concat();
+        assert_eq!(new(&before, &smap(&more)).len(), 0);
+        let other = [&rubbish[1..], &[("max-idle", "y")]].concat();
+        let told: Vec<String> = new(&before, &smap(&other)).into_iter().map(|d| d.text).collect();
+        assert_eq!(told, ["other_config:max-idle=y is not a number: 10000 is used"]);
+        // What makes no sense beside another setting is told of when either changes.
+        let only = |assign| smap(&[("pmd-rxq-isolate", "false"), ("pmd-rxq-assign", assign)]);
+        assert_eq!(new(&only("group"), &only("cycles")).len(), 1);
+        assert_eq!(new(&only("cycles"), &only("group")).len(), 0);
     }
 }

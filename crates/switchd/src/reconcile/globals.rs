@@ -3,7 +3,7 @@
 use heddle_datapath::Datapath;
 
 use super::desired::Smap;
-use super::doubts;
+use super::doubts::{self, Doubt};
 use super::pmd::Pmd;
 
 /// The settings that this switch has. Others are accepted and change nothing.
@@ -53,7 +53,7 @@ impl Globals {
         if self.pmd.is_some() && self.config == *config {
             return self.clone();
         }
-        doubts::tell(config);
+        doubts::tell(&self.config, config);
         Globals::read(config, self.restore_wait)
     }
 
@@ -69,7 +69,7 @@ impl Globals {
             cpus: config
                 .get("pmd-cpu-mask")
                 .filter(|m| !m.is_empty())
-                .and_then(cpu_mask),
+                .and_then(|mask| cpu_mask(mask).ok()),
             pmd: Some(Pmd::read(config)),
             perf_metrics: config.bool("pmd-perf-metrics", false),
             restore_wait: waited && config.bool("flow-restore-wait", false),
@@ -135,11 +135,25 @@ impl Globals {
                 .filter_map(|p| datapath.port(p.no))
                 .for_each(|p| p.steer(&spare));
         }
+        if let Some(pmd) = &self.pmd {
+            pmd.apply_sleep(before.pmd.as_ref(), datapath);
+        }
     }
 }
 
-/// Processor numbers of a hexadecimal mask.
-fn cpu_mask(text: &str) -> Option<Vec<usize>> {
+/// What is wrong with `pmd-cpu-mask`.
+pub(super) fn mask_doubts(config: &Smap) -> Option<Doubt> {
+    let mask = config.get("pmd-cpu-mask").filter(|m| !m.is_empty())?;
+    let (module, text) = cpu_mask(mask).err()?;
+    Some(Doubt {
+        keys: vec!["pmd-cpu-mask"],
+        module,
+        text,
+    })
+}
+
+/// Processor numbers of a hexadecimal mask; or what to say of it, in which module of the log.
+fn cpu_mask(text: &str) -> Result<Vec<usize>, (&'static str, String)> {
     let digits = text
         .strip_prefix("0x")
         .or_else(|| text.strip_prefix("0X"))
@@ -147,8 +161,7 @@ fn cpu_mask(text: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for (place, digit) in digits.chars().rev().enumerate() {
         let Some(bits) = digit.to_digit(16) else {
-            log::warn!(target: "ovs_numa", "Invalid cpu mask: {digit}");
-            return None;
+            return Err(("ovs_numa", format!("Invalid cpu mask: {digit}")));
         };
         cpus.extend(
             (0..4)
@@ -157,10 +170,10 @@ fn cpu_mask(text: &str) -> Option<Vec<usize>> {
         );
     }
     if cpus.is_empty() {
-        log::warn!(target: "dpif_netdev", "pmd-cpu-mask {text} names no processor: workers run as if it were not set");
-        return None;
+        let text = format!("pmd-cpu-mask {text} names no processor: workers run as if it were not set");
+        return Err(("dpif_netdev", text));
     }
-    Some(cpus)
+    Ok(cpus)
 }
 
 #[cfg(test)]
@@ -169,10 +182,9 @@ mod tests {
 
     #[test]
     fn masks() {
-        assert_eq!(cpu_mask("0x5"), Some(vec![0, 2]));
-        assert_eq!(cpu_mask("100000000000000001"), Some(vec![0, 68]));
-        assert_eq!(cpu_mask("0"), None);
-        assert_eq!(cpu_mask("0xg"), None);
+        assert_eq!(cpu_mask("0x5"), Ok(vec![0, 2]));
+        assert_eq!(cpu_mask("100000000000000001"), Ok(vec![0, 68]));
+        assert!(cpu_mask("0").is_err() && cpu_mask("0xg").is_err());
     }
 
     #[test]

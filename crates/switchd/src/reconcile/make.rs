@@ -169,9 +169,13 @@ impl Reconciler {
         }
         let wanted = usize::try_from(row.options.number("n_rxq", 1)).unwrap_or(1);
         let n_rxq = status.n_rxq.unwrap_or(wanted.clamp(1, most)).max(1);
+        let affinity = affinity(row);
+        for (queue, _) in affinity.iter().filter(|(queue, _)| *queue >= n_rxq) {
+            log::warn!(target: "dpif_netdev", "{}: pmd-rxq-affinity names queue {queue}, and there are {n_rxq} now", row.name);
+        }
         let config = QueueConfig {
             n_rxq,
-            affinity: affinity(row),
+            affinity,
             numa: status.numa,
         };
         if let Err(error) = self.switch.datapath.configure_port(no, config) {

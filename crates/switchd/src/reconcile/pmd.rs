@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use heddle_datapath::{AutoLb, Datapath, MaxSleep, RxqAssign, Spread};
 
 use super::desired::Smap;
+use super::doubts::Doubt;
 
 /// Longest interval of automatic load balancing, minutes.
 pub(super) const MOST_INTERVAL: u64 = 20_000;
@@ -16,7 +17,7 @@ const MINUTE_MS: u64 = 60_000;
 /// Longest pause of a worker, microseconds.
 const MOST_SLEEP: u64 = 10_000;
 /// What Open vSwitch takes for `emc-insert-inv-prob` where it is not set.
-const INV_PROB: u64 = 100;
+const INV_PROB: u32 = 100;
 
 /// The settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,9 +43,7 @@ impl Pmd {
             n if n > MOST_INTERVAL => 1,
             n => n.max(1),
         };
-        let prob = config
-            .get("emc-insert-inv-prob")
-            .map(|_| config.number("emc-insert-inv-prob", INV_PROB));
+        let prob = config.get("emc-insert-inv-prob");
         Pmd {
             spread: spread(config),
             auto: AutoLb {
@@ -53,8 +52,8 @@ impl Pmd {
                 improvement: percent("pmd-auto-lb-improvement-threshold", default.improvement),
                 load: percent("pmd-auto-lb-load-threshold", default.load),
             },
-            inv_prob: prob.map(|n| u32::try_from(n).unwrap_or(100)),
-            sleep: sleep(config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))),
+            inv_prob: prob.and_then(|n| n.trim().parse().ok()),
+            sleep: sleep(max_sleep(config)).0,
             heavy_sleep: !config.bool("heddle-light-sleep", true),
         }
     }
@@ -62,11 +61,15 @@ impl Pmd {
     /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned next.
     pub(super) fn apply(&self, before: Option<&Pmd>, datapath: &Datapath) {
         if self.inv_prob != before.and_then(|b| b.inv_prob) {
-            match self.inv_prob.map_or(INV_PROB, u64::from) {
-                0 => log::info!(target: "dpif_netdev", "EMC insertion probability changed to zero"),
-                #[expect(clippy::cast_precision_loss, reason = "a percentage for people")]
-                n => log::info!(target: "dpif_netdev",
-                    "EMC insertion probability changed to 1/{n} (~{:.2}%)", 100.0 / n as f64),
+            match self.inv_prob {
+                None => {
+                    log::info!(target: "dpif_netdev", "EMC insertion probability changed to {}, where a port's packets have several masks",
+                    one_in(INV_PROB))
+                }
+                Some(0) => log::info!(target: "dpif_netdev", "EMC insertion probability changed to zero"),
+                Some(n) => {
+                    log::info!(target: "dpif_netdev", "EMC insertion probability changed to {}", one_in(n))
+                }
             }
             datapath.set_emc_insert_inv_prob(self.inv_prob);
         }
@@ -83,10 +86,6 @@ impl Pmd {
             };
             log::info!(target: "dpif_netdev", "pmd-rxq-affinity {does} PMD core");
         }
-        if before.is_none_or(|b| b.sleep != self.sleep) {
-            tell_sleep(&self.sleep);
-            datapath.set_max_sleep(self.sleep.clone());
-        }
         if self.heavy_sleep != before.is_some_and(|b| b.heavy_sleep) {
             let does = if self.heavy_sleep {
                 "may halt whenever they"
@@ -98,6 +97,15 @@ impl Pmd {
         }
         datapath.set_spread(self.spread);
         self.apply_auto(before.map(|b| b.auto), datapath);
+    }
+
+    /// As [`Pmd::apply`], what is about single workers, once they are there.
+    pub(super) fn apply_sleep(&self, before: Option<&Pmd>, datapath: &Datapath) {
+        if before.is_none_or(|b| b.sleep != self.sleep) {
+            let workers = datapath.snapshot().workers;
+            tell_sleep(&self.sleep, |core| workers.iter().any(|w| w.core == core));
+            datapath.set_max_sleep(self.sleep.clone());
+        }
     }
 
     fn apply_auto(&self, before: Option<AutoLb>, datapath: &Datapath) {
@@ -127,29 +135,59 @@ impl Pmd {
     }
 }
 
-fn spread(config: &Smap) -> Spread {
-    let assign = match config.get("pmd-rxq-assign").unwrap_or("cycles") {
-        "roundrobin" => RxqAssign::RoundRobin,
-        "group" => RxqAssign::Group,
-        "cycles" => RxqAssign::Cycles,
-        _ => {
-            log::warn!(target: "dpif_netdev",
-                "Unsupported rx queue to PMD assignment mode in pmd-rxq-assign. Defaulting to 'cycles'.");
-            RxqAssign::Cycles
-        }
-    };
-    let isolate = config.bool("pmd-rxq-isolate", true);
-    if !isolate && assign != RxqAssign::Group {
-        log::warn!(target: "dpif_netdev", "pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group");
-    }
-    Spread {
-        assign,
-        isolate: isolate || assign != RxqAssign::Group,
+/// `1/N (~P%)`.
+fn one_in(n: u32) -> String {
+    format!("1/{n} (~{:.2}%)", 100.0 / f64::from(n))
+}
+
+fn assign(config: &Smap) -> Option<RxqAssign> {
+    match config.get("pmd-rxq-assign").unwrap_or("cycles") {
+        "roundrobin" => Some(RxqAssign::RoundRobin),
+        "group" => Some(RxqAssign::Group),
+        "cycles" => Some(RxqAssign::Cycles),
+        _ => None,
     }
 }
 
+fn spread(config: &Smap) -> Spread {
+    let assign = assign(config).unwrap_or(RxqAssign::Cycles);
+    Spread {
+        assign,
+        isolate: config.bool("pmd-rxq-isolate", true) || assign != RxqAssign::Group,
+    }
+}
+
+/// What makes no sense in these settings, but for numbers and switches.
+pub(super) fn doubts(config: &Smap) -> Vec<Doubt> {
+    let doubt = |keys: &[&'static str], text: String| Doubt {
+        keys: keys.to_vec(),
+        module: "dpif_netdev",
+        text,
+    };
+    let mut doubts = Vec::new();
+    if assign(config).is_none() {
+        let text = "Unsupported rx queue to PMD assignment mode in pmd-rxq-assign. Defaulting to 'cycles'.";
+        doubts.push(doubt(&["pmd-rxq-assign"], text.to_owned()));
+    }
+    if !config.bool("pmd-rxq-isolate", true) && assign(config) != Some(RxqAssign::Group) {
+        let text = "pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group";
+        doubts.push(doubt(&["pmd-rxq-assign", "pmd-rxq-isolate"], text.to_owned()));
+    }
+    let parts = sleep(max_sleep(config)).1;
+    doubts.extend(parts.into_iter().map(|part| {
+        let text = format!("pmd-sleep-max: '{part}' is not understood and counts as not set");
+        doubt(&["pmd-sleep-max", "pmd-maxsleep"], text)
+    }));
+    doubts
+}
+
+/// `pmd-sleep-max`, by its newer name or its older one.
+fn max_sleep(config: &Smap) -> Option<&str> {
+    config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))
+}
+
 /// Says what workers without packets do from now on, and then Open vSwitch's words for it, which scripts wait for at the log's end.
-fn tell_sleep(sleep: &MaxSleep) {
+fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     let does = |max: Option<u64>| match max {
         None => "sleep until they are woken".to_owned(),
         Some(0) => "never sleep".to_owned(),
@@ -157,7 +195,11 @@ fn tell_sleep(sleep: &MaxSleep) {
     };
     log::info!(target: "dpif_netdev", "PMD threads without packets {}.", does(sleep.default_us));
     for (core, us) in &sleep.of_core {
-        log::info!(target: "dpif_netdev", "PMD threads without packets on core {core} {}.", does(Some(*us)));
+        if has_worker(*core) {
+            log::info!(target: "dpif_netdev", "PMD threads without packets on core {core} {}.", does(Some(*us)));
+        } else {
+            log::info!(target: "dpif_netdev", "pmd-sleep-max names core {core}, which has no PMD thread now.");
+        }
     }
     let us = sleep.default_us.unwrap_or(0);
     log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
@@ -165,9 +207,9 @@ fn tell_sleep(sleep: &MaxSleep) {
     log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
-/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one.
-fn sleep(text: Option<&str>) -> MaxSleep {
-    let mut sleep = MaxSleep::default();
+/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. With it comes what is none of these.
+fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
+    let (mut sleep, mut strange) = (MaxSleep::default(), Vec::new());
     let micros = |text: &str| {
         let us = text.trim().parse::<u64>().ok()?;
         if us > MOST_SLEEP {
@@ -193,10 +235,10 @@ fn sleep(text: Option<&str>) -> MaxSleep {
             }
         };
         if understood.is_none() {
-            log::warn!(target: "dpif_netdev", "pmd-sleep-max: '{part}' is not understood and counts as not set");
+            strange.push(part);
         }
     }
-    sleep
+    (sleep, strange)
 }
 
 /// Says in the log which processors there are; `pretended`: the NUMA nodes of `--dummy-numa`.
@@ -283,9 +325,12 @@ mod tests {
     #[test]
     fn insertion_probability() {
         assert_eq!(read(&[("emc-insert-inv-prob", "1")]).inv_prob, Some(1));
-        assert_eq!(
-            read(&[("emc-insert-inv-prob", "99999999999")]).inv_prob,
-            Some(100)
-        );
+        for nonsense in ["99999999999", "-1", "x"] {
+            assert_eq!(
+                read(&[("emc-insert-inv-prob", nonsense)]),
+                read(&[]),
+                "{nonsense}"
+            );
+        }
     }
 }
