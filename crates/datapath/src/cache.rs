@@ -93,6 +93,7 @@ pub(crate) struct Cache {
     key: HashKey,
     /// Out of L2, not told of yet.
     doomed: Vec<u32>,
+    /// Masks gone through by lookups that found something in L2.
     probes: u64,
     new_mask: bool,
     /// A chunk was taken that the sweeper does not know of yet.

@@ -110,7 +110,7 @@ worker_counters! {
     l1_hits,
     /// Wildcarded hits.
     l2_hits,
-    /// Masks probed by wildcarded lookups.
+    /// Masks that wildcarded hits went through, each up to its own.
     l2_probes,
     /// Packets translated because no entry matched.
     misses,
@@ -118,6 +118,8 @@ worker_counters! {
     revalidated,
     /// Results that were not cached: limit reached, ring full, or not cacheable.
     not_cached,
+    /// Of those, the ones that the flow limit kept out.
+    limit_hits,
     /// Transmit calls.
     tx_batches,
     /// Packets accepted by them.

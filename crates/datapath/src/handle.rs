@@ -453,6 +453,7 @@ impl Datapath {
             t.l1_hits += n.l1_hits;
             t.l2_hits += n.l2_hits;
             t.misses += n.misses;
+            t.limit_hits += n.limit_hits;
             t.l2_masks_probed += n.l2_probes;
             t.masks = t.masks.max(n.masks);
         }

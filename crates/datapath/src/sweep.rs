@@ -12,6 +12,7 @@ mod records;
 
 use crate::cache::Makers;
 use crate::changes::{Known, PATIENCE};
+use crate::counters::WorkerCounters;
 use crate::note::{Findings, Horizon, Note};
 use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
@@ -49,15 +50,18 @@ const NOTES: usize = 1024;
 /// One worker's entries.
 pub(crate) struct SweepWorker {
     pub(crate) index: usize,
-    pub(crate) core: Option<usize>,
+    pub(crate) core: usize,
+    counters: Arc<WorkerCounters>,
+    /// What it had counted of answers that the limit kept out, at the last look.
+    limit_hits: u64,
     records: Records,
     commands: Arc<CommandTx>,
 }
 
 impl SweepWorker {
     pub(crate) fn new(
-        index: usize,
-        core: Option<usize>,
+        (index, core): (usize, usize),
+        counters: Arc<WorkerCounters>,
         notes: Consumer<Note>,
         horizon: Arc<Horizon>,
         makers: Makers,
@@ -66,6 +70,8 @@ impl SweepWorker {
         Self {
             index,
             core,
+            counters,
+            limit_hits: 0,
             records: Records::new(notes, horizon, makers),
             commands,
         }
@@ -196,6 +202,7 @@ impl Sweep {
         let limit = self.shared.flow_limit.load(Relaxed);
         self.counts.max_flows = self.counts.max_flows.max(n as u64);
         self.counts.sum_flows += n as u64;
+        self.tell_limit(limit);
         Pass {
             started: Instant::now(),
             now_ms: self.shared.clock.now_ms(),
@@ -216,6 +223,18 @@ impl Sweep {
                 0
             },
             made: HashMap::new(),
+        }
+    }
+    /// Says that the limit has kept answers out since the last pass: their packets are translated one by one.
+    fn tell_limit(&mut self, limit: usize) {
+        let mut kept_out = 0;
+        for w in &mut self.workers {
+            let n = w.counters.limit_hits.get();
+            kept_out += n - std::mem::replace(&mut w.limit_hits, n);
+        }
+        if kept_out > 0 {
+            log::warn!(target: "ofproto_dpif_upcall", per_min = 1, burst = 5;
+                "upcall: datapath reached the limit of {limit} flows: {kept_out} answers were not cached");
         }
     }
     /// Removes all entries, crediting them.
@@ -276,7 +295,7 @@ fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
         used_ms: if s.packets > 0 { s.used_ms } else { 0 },
         tcp_flags: s.tcp_flags,
         actions: Arc::clone(&r.held(s.verdict)?.verdict.body.actions),
-        core: None,
+        core: 0,
         worker: 0,
     })
 }

@@ -83,8 +83,8 @@ pub struct FlowDump {
     pub tcp_flags: u16,
     /// What it does.
     pub actions: Arc<[Action]>,
-    /// Core of the worker that holds it (`None`: the worker is not pinned).
-    pub core: Option<usize>,
+    /// Processor that the worker which holds it is pinned to, or stands for.
+    pub core: usize,
     /// Index of that worker.
     pub worker: usize,
 }
@@ -149,8 +149,10 @@ pub struct Totals {
     pub misses: u64,
     /// Packets for the control plane that found no room.
     pub lost: u64,
-    /// Masks looked at by L2 lookups.
+    /// Masks that wildcarded hits went through.
     pub l2_masks_probed: u64,
+    /// Translations that were not cached because the flow limit was reached.
+    pub limit_hits: u64,
     /// Entries now.
     pub flows: u64,
     /// Masks now (most of any worker).

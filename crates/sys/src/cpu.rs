@@ -1,7 +1,9 @@
 //! Which processors this process may use, where they are, and how threads are bound to them.
 
 use crate::cvt;
+use std::cell::RefCell;
 use std::io;
+use std::sync::Arc;
 
 /// The processors that this thread may run on, ascending.
 ///
@@ -83,8 +85,18 @@ pub fn core_id(cpu: usize) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Names the calling thread for ps, top and gdb; the kernel keeps 15 bytes.
+thread_local! {
+    static RENAMED: RefCell<Option<Arc<str>>> = const { RefCell::new(None) };
+}
+
+/// What the calling thread was named last by [`name_thread`], if it was.
+pub fn renamed() -> Option<Arc<str>> {
+    RENAMED.try_with(|name| name.borrow().clone()).ok().flatten()
+}
+
+/// Names the calling thread for ps, top and gdb; the kernel keeps 15 bytes. Whoever asks [`renamed`] is told all of it.
 pub fn name_thread(name: &str) {
+    RENAMED.with(|slot| *slot.borrow_mut() = Some(name.into()));
     let mut buf = [0_u8; 16];
     for (dst, src) in buf.iter_mut().take(15).zip(name.bytes()) {
         *dst = src;
@@ -107,6 +119,7 @@ mod tests {
             name_thread("a-name-longer-than-fifteen");
             let comm = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
             assert_eq!(comm.trim(), "a-name-longer-t");
+            assert_eq!(renamed().as_deref(), Some("a-name-longer-than-fifteen"));
         })
         .join()
         .unwrap();

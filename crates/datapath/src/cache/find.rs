@@ -210,7 +210,7 @@ impl Cache {
             mask: None,
         };
         let guess = self.guess.slot().and_then(|slot| self.guessed(slot));
-        let (mut probes, mut guessed) = (0, 0);
+        let mut guessed = 0;
         let far = self.table.is_far();
         s.found.clear();
         s.found
@@ -241,7 +241,6 @@ impl Cache {
                         f.hash = mask.hash(key, &self.key, way.tuple);
                         f.how = How::Only;
                         f.level = Level::L2;
-                        probes += 1;
                         if far {
                             self.table.prefetch_place(f.hash);
                         } else {
@@ -262,10 +261,8 @@ impl Cache {
             only.for_each(|f| self.table.prefetch(f.hash));
         }
         if guessed == s.found.len() {
-            self.probes += guessed as u64;
             return guess.map(|g| g.slot);
         }
-        probes += guessed as u64;
         if let (Some(key), Some(f)) = (
             parsed.runs.first().and_then(|_| parsed.key(0)),
             s.found.first_mut(),
@@ -274,10 +271,8 @@ impl Cache {
             && e.id() == self.last.id
             && e.alive()
         {
-            probes -= u64::from(f.level == Level::L2);
             (f.slot, f.level, f.how) = (self.last.slot, Level::L0, How::Done);
         }
-        self.probes += probes;
         None
     }
     /// The entry in `slot`, to be compared with all of a burst.
@@ -347,6 +342,8 @@ impl Cache {
                 }
             }
             let Some(e) = self.store.get(f.slot) else { continue };
+            // Found without going through masks, and yet wildcarded: under the only one, or the one that was guessed.
+            self.probes += u64::from(f.level == Level::L2);
             if is_current(e, &mut self.watches, &self.verdicts, Some(key), moment) {
                 f.body = e.body();
                 e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
@@ -370,6 +367,7 @@ impl Cache {
             tcp_flags |= key.tcp_flags();
         }
         e.count(packets, bytes, moment.now_ms, tcp_flags);
+        self.probes += s.found.len() as u64;
         true
     }
     /// The slot of this key's entry, where the first candidate is not it.
@@ -423,12 +421,12 @@ impl Cache {
                 continue;
             };
             let hash = wide_hash(self.key, tuple, number, key);
-            self.probes += 1;
             let found = self
                 .table
                 .candidates(hash)
                 .and_then(|mut c| c.find(|slot| self.is_wide(*slot, key)));
             if let Some(slot) = found {
+                self.probes += i as u64 + 1;
                 self.tuples.hit(key.in_port, Family::Wide, i, 1);
                 if let Some(hash) = whole {
                     self.l1.insert(hash, slot);

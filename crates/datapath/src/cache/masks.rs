@@ -83,10 +83,9 @@ impl Cache {
                 }
                 let n = self.tuples.list(port, family).len();
                 let Some((place, slot)) = hit else {
-                    self.probes += n.saturating_sub(at).min(some) as u64;
                     return at + some < n;
                 };
-                self.probes += place as u64 + 1;
+                self.probes += (at + place) as u64 + 1;
                 let f = &mut found[usize::from(r)];
                 (f.slot, f.level) = (slot, Level::L2);
                 self.tuples.hit(port, family, at + place, 1);
@@ -111,16 +110,14 @@ impl Cache {
         let (port, family) = (key.in_port(), family(Some(key)));
         for at in (0..self.tuples.list(port, family).len()).step_by(CHUNK) {
             let list = part(self.tuples.list(port, family), at, CHUNK);
-            let n = list.len();
             let mut maybe = self.maybe(key, list);
             let hit = maybe.find_map(|(i, hash)| Some((i, self.in_table(hash, key)?)));
             drop(maybe);
             if let Some((i, slot)) = hit {
-                self.probes += i as u64 + 1;
+                self.probes += (at + i) as u64 + 1;
                 self.tuples.hit(port, family, at + i, 1);
                 return Some(slot);
             }
-            self.probes += n as u64;
         }
         None
     }

@@ -6,6 +6,7 @@
 //! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by themselves, by load.
 
 mod auto;
+mod cpus;
 mod place;
 mod workers;
 
@@ -21,6 +22,7 @@ use crate::view::{PortStats, UpcallPacket};
 use crate::worker::{Command, CommandTx, PATIENCE, Reply, RxShared, RxSlot};
 pub use auto::AutoLb;
 use auto::AutoState;
+use cpus::Place;
 use heddle_port::Port;
 use heddle_sync::ring::Consumer;
 use parking_lot::Mutex;
@@ -31,7 +33,6 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
-use workers::Place;
 
 /// Largest port number: workers index a table by it.
 const MAX_PORT: u32 = 65_533;

@@ -1,17 +1,10 @@
 //! Worker threads: which there are, how they start and end.
 //!
-//! **With a mask** (`pmd-cpu-mask`) there is one worker per processor of it, pinned. The mask may name processors outside of
-//! the process's affinity: that is how a daemon is kept off the processors of its workers. One that the system refuses (it is not
-//! there, or outside of the process's cpuset) is left out, with a warning.
-//!
-//! **Without a mask** (or when nothing of it can be had) there are at most [`MOST_DEFAULT`] workers on the processors that the process may use: one per
-//! physical core as long as there are some, taken node by node. None is pinned to a processor, since the machine has other work to do
-//! and an idle worker sleeps; on a machine with several NUMA nodes each is bound to its node's processors, where its
-//! memory is.
-//!
-//! **Changes.** Workers that are wanted before and after stay as they are, with their caches. New ones start, then queues move
-//! ([`super::place`]), then those that are not wanted end; packets wait in their queues meanwhile.
+//! **Changes.** A worker whose processor is wanted before and after stays, with its caches; where that was its processor by choice and is now named, or the
+//! other way round, the thread is bound to it, or set free. New ones start, then queues move ([`super::place`]), then those that are not wanted end;
+//! packets wait in their queues meanwhile. Which processors: [`super::cpus`].
 
+use super::cpus::{Place, default_places, pinned_places, pretended};
 use super::{Control, WorkerHandle, add};
 use crate::cache::{Cache, CacheParts, Memory};
 use crate::config::DatapathError;
@@ -21,7 +14,7 @@ use crate::note::{self, Horizon};
 use crate::perf::PerfNumbers;
 use crate::sweep::SweepWorker;
 use crate::upcalls::upcall_ring;
-use crate::worker::{Command, PATIENCE, Parts, Worker, command_ring};
+use crate::worker::{Binding, Command, PATIENCE, Parts, Worker, command_ring};
 use heddle_packet::Pool;
 use heddle_sync::ring::ring;
 use heddle_sys::halting::Halting;
@@ -30,120 +23,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 
-/// Most workers when no processors are named.
-const MOST_DEFAULT: usize = 4;
-
 /// How much longer than asked for a worker's pauses may be.
 const TIMER_SLACK_NS: u64 = 1000;
-
-/// Where a worker runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    /// Its processor, or the one that it stands for.
-    core: usize,
-    numa: u32,
-    /// Processors that it is bound to; empty: all.
-    bound: Vec<usize>,
-}
-
-impl Place {
-    fn pinned(&self) -> bool {
-        self.bound.len() == 1
-    }
-}
-
-/// A processor, for the choice of default workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Cpu {
-    cpu: usize,
-    numa: u32,
-    /// Processors with one such number share a physical core; unknown ones share none.
-    core: Option<u32>,
-}
-
-/// The processors of default workers: at most `most`, one node after the other, hardware threads of a core that is taken last.
-fn choose(cpus: &[Cpu], most: usize) -> Vec<Cpu> {
-    let mut nodes: BTreeMap<u32, (Vec<Cpu>, Vec<Cpu>)> = BTreeMap::new();
-    for cpu in cpus {
-        let (first, siblings) = nodes.entry(cpu.numa).or_default();
-        match first.iter().any(|f| f.core.is_some() && f.core == cpu.core) {
-            true => siblings.push(*cpu),
-            false => first.push(*cpu),
-        }
-    }
-    let mut queues: Vec<_> = nodes
-        .into_values()
-        .map(|(first, siblings)| first.into_iter().chain(siblings))
-        .collect();
-    let mut chosen = Vec::new();
-    let n = most.min(cpus.len());
-    while chosen.len() < n {
-        for queue in &mut queues {
-            chosen.extend(queue.next().filter(|_| chosen.len() < n));
-        }
-    }
-    chosen.sort_by_key(|c| c.cpu);
-    chosen
-}
-
-fn default_places() -> Vec<Place> {
-    let allowed = cpu::allowed().unwrap_or_else(|_| vec![0]);
-    let describe = |cpu| Cpu {
-        cpu,
-        numa: cpu::numa_node(cpu).unwrap_or(0),
-        core: cpu::core_id(cpu),
-    };
-    let cpus: Vec<Cpu> = allowed.into_iter().map(describe).collect();
-    let one_node = cpus.iter().all(|c| c.numa == cpus[0].numa);
-    let node = |numa| cpus.iter().filter(move |c| c.numa == numa).map(|c| c.cpu);
-    let place = |c: Cpu| Place {
-        core: c.cpu,
-        numa: c.numa,
-        bound: if one_node {
-            Vec::new()
-        } else {
-            node(c.numa).collect()
-        },
-    };
-    choose(&cpus, MOST_DEFAULT).into_iter().map(place).collect()
-}
-
-/// The pretended processors that workers stand for: those of `cpus` that exist, else the first of each node.
-fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
-    let asked = cpus.unwrap_or_default().iter().copied();
-    let mut cores: Vec<usize> = asked.filter(|c| *c < nodes.len()).collect();
-    if cores.is_empty() {
-        let first = |i: &usize| !nodes[..*i].contains(&nodes[*i]);
-        cores = (0..nodes.len()).filter(first).collect();
-    }
-    if cores.is_empty() {
-        cores.push(0);
-    }
-    let place = |core| Place {
-        core,
-        numa: nodes.get(core).copied().unwrap_or(0),
-        bound: Vec::new(),
-    };
-    cores.into_iter().map(place).collect()
-}
-
-/// Those that the machine does not have are told of together: a mask may name any number of them.
-fn pinned_places(cpus: &[usize]) -> Vec<Place> {
-    let there = cpu::online().ok();
-    let (cpus, absent): (Vec<usize>, Vec<usize>) = cpus
-        .iter()
-        .partition(|c| there.as_ref().is_none_or(|there| there.contains(*c)));
-    if let [first, ..] = absent[..] {
-        let n = absent.len();
-        log::warn!(target: "dpif_netdev", "pmd-cpu-mask names {n} processors that are not there, the first of them is {first}");
-    }
-    let place = |core| Place {
-        core,
-        numa: cpu::numa_node(core).unwrap_or(0),
-        bound: vec![core],
-    };
-    cpus.into_iter().map(place).collect()
-}
 
 impl Control {
     /// Brings workers to what is wanted; queues move. What a port says that could not be opened for a new worker is returned, when all is done.
@@ -160,24 +41,16 @@ impl Control {
             (None, Some(cpus)) => pinned_places(cpus),
             (None, None) => default_places(),
         };
-        let mut new = wanted;
-        for w in std::mem::take(&mut self.workers) {
-            match new.iter().position(|place| *place == w.place) {
-                Some(same) => {
-                    new.remove(same);
-                    self.workers.push(w);
-                }
-                None => self.leaving.push(w),
-            }
-        }
-        let changed = !(new.is_empty() && self.leaving.is_empty());
-        let mut failed = self.start_all(new);
+        let ids = |workers: &[WorkerHandle]| workers.iter().map(|w| w.id).collect::<Vec<_>>();
+        let before = ids(&self.workers);
+        self.leaving = std::mem::take(&mut self.workers);
+        let mut failed = self.bring(wanted);
         if self.workers.is_empty() {
             log::warn!(target: "dpif_netdev", "{UNUSABLE}");
-            failed = self.start_all(default_places()).or(failed);
+            failed = self.bring(default_places()).or(failed);
         }
         self.workers.sort_by_key(|w| w.core);
-        if changed {
+        if ids(&self.workers) != before {
             self.tell_workers();
             self.dirty.all();
             let assigned = self.assign();
@@ -196,30 +69,64 @@ impl Control {
         }
     }
 
-    /// Starts workers that can send on every port. Returns the first error.
-    fn start_all(&mut self, places: Vec<Place>) -> Option<DatapathError> {
+    /// Has workers in these places: those among the leaving ones that are, or can be put, there, and new ones. Returns the first error.
+    fn bring(&mut self, places: Vec<Place>) -> Option<DatapathError> {
         let mut failed = None;
         for place in places {
-            let core = place.core;
-            match self.start_worker(place) {
-                Ok(w) => {
-                    w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
-                    let id = w.id;
-                    self.workers.push(w);
-                    for no in self.ports.keys().copied().collect::<Vec<_>>() {
-                        if let Err(e) = self.open_tx_of(no, id) {
-                            log::warn!("port {no}: {e}");
-                            failed.get_or_insert(e);
-                        }
-                    }
-                }
-                Err(e) => {
-                    log::warn!(target: "dpif_netdev", "no worker on processor {core}: {e}");
-                    failed.get_or_insert(e);
-                }
-            }
+            let same = |w: &WorkerHandle| (w.core, w.numa) == (place.core, place.numa);
+            let done = match self.leaving.iter().position(same) {
+                Some(at) => self.keep(at, &place),
+                None => self.start(&place),
+            };
+            failed = failed.or(done.err());
         }
         failed
+    }
+
+    /// Keeps the leaving worker at `at`, whose processor is that of `place`, with all that it has; it may have to be bound to it, or set free.
+    fn keep(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
+        if self.leaving[at].place != *place
+            && let Err(e) = self.bind(at, place)
+        {
+            tell_none(place, &e);
+            return Err(e);
+        }
+        let mut w = self.leaving.remove(at);
+        w.place = place.clone();
+        self.workers.push(w);
+        Ok(())
+    }
+
+    fn bind(&self, at: usize, place: &Place) -> Result<(), DatapathError> {
+        let w = &self.leaving[at];
+        let binding = Binding {
+            name: place.thread_name(w.id),
+            cpus: place.cpus()?,
+            pinned: place.pinned(),
+            halting: self.halting(place),
+        };
+        let (reply, done) = mpsc::channel();
+        if !w.commands.send(Command::Bind(Box::new(binding), reply)) {
+            return Err(DatapathError::Timeout);
+        }
+        let bound = done.recv_timeout(PATIENCE).map_err(|_| DatapathError::Timeout)?;
+        Ok(bound?)
+    }
+
+    /// Starts a worker that can send on every port.
+    fn start(&mut self, place: &Place) -> Result<(), DatapathError> {
+        let w = self.start_worker(place).inspect_err(|e| tell_none(place, e))?;
+        w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
+        let id = w.id;
+        self.workers.push(w);
+        let mut failed = None;
+        for no in self.ports.keys().copied().collect::<Vec<_>>() {
+            if let Err(e) = self.open_tx_of(no, id) {
+                log::warn!("port {no}: {e}");
+                failed.get_or_insert(e);
+            }
+        }
+        failed.map_or(Ok(()), Err)
     }
 
     fn tell_workers(&self) {
@@ -245,7 +152,7 @@ impl Control {
             .ok()
     }
 
-    fn start_worker(&self, place: Place) -> Result<WorkerHandle, DatapathError> {
+    fn start_worker(&self, place: &Place) -> Result<WorkerHandle, DatapathError> {
         let used = |id: &usize| self.workers.iter().chain(&self.leaving).any(|w| w.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(usize::MAX);
         let bell = Arc::new(EventFd::new()?);
@@ -261,12 +168,8 @@ impl Control {
         let (shared, config) = (Arc::clone(&self.shared), self.config.clone());
         let worker_counters = Arc::clone(&counters);
         let pinned = place.pinned();
-        let name = if pinned {
-            format!("pmd-c{:02}", place.core)
-        } else {
-            format!("worker{id}")
-        };
-        let halting = self.halting(&place);
+        let name = place.thread_name(id);
+        let halting = self.halting(place);
         let bound = place.bound.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let bind = || {
@@ -312,11 +215,9 @@ impl Control {
         started
             .recv_timeout(PATIENCE)
             .map_err(|_| DatapathError::Timeout)??;
-        // A worker that is pinned, or pretends to be, is named by its processor.
-        let named = pinned || self.config.dummy_numa.is_some();
         self.sweep.lock().workers.push(SweepWorker::new(
-            id,
-            named.then_some(place.core),
+            (id, place.core),
+            Arc::clone(&counters),
             notes_rx,
             horizon,
             makers,
@@ -331,7 +232,7 @@ impl Control {
             thread: Some(thread),
             core: place.core,
             numa: place.numa,
-            place,
+            place: place.clone(),
             isolated: false,
             counters,
             started_ms: now_ms,
@@ -358,6 +259,7 @@ impl Control {
         self.past.l2_hits += n.l2_hits;
         self.past.l2_probes += n.l2_probes;
         self.past.misses += n.misses;
+        self.past.limit_hits += n.limit_hits;
         self.sweep.lock().retire(w.id);
         for state in self.ports.values_mut() {
             let past = &mut state.past;
@@ -381,6 +283,10 @@ impl Control {
     }
 }
 
+fn tell_none(place: &Place, e: &DatapathError) {
+    log::warn!(target: "dpif_netdev", "no worker on processor {}: {e}", place.core);
+}
+
 /// Whether all memory is equally near.
 fn one_node() -> bool {
     let nodes: std::collections::BTreeSet<_> = cpu::online()
@@ -389,58 +295,4 @@ fn one_node() -> bool {
         .filter_map(cpu::numa_node)
         .collect();
     nodes.len() <= 1
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cpus(list: &[(usize, u32, u32)]) -> Vec<Cpu> {
-        let one = |&(cpu, numa, core)| Cpu {
-            cpu,
-            numa,
-            core: Some(core),
-        };
-        list.iter().map(one).collect()
-    }
-    fn numbers(chosen: Vec<Cpu>) -> Vec<usize> {
-        chosen.into_iter().map(|c| c.cpu).collect()
-    }
-
-    #[test]
-    fn default_workers_take_cores_before_their_siblings_and_all_nodes() {
-        let one = cpus(&[(0, 0, 0), (1, 0, 0), (2, 0, 1), (3, 0, 1)]);
-        assert_eq!(numbers(choose(&one, 2)), [0, 2]);
-        assert_eq!(numbers(choose(&one, 3)), [0, 1, 2]);
-        assert_eq!(numbers(choose(&one, 9)), [0, 1, 2, 3]);
-        let two = cpus(&[(0, 0, 0), (1, 0, 1), (2, 0, 2), (3, 1, 0), (4, 1, 1)]);
-        assert_eq!(numbers(choose(&two, 4)), [0, 1, 3, 4]);
-        assert_eq!(numbers(choose(&two[..4], 4)), [0, 1, 2, 3]);
-        let unknown = [3, 5].map(|cpu| Cpu {
-            cpu,
-            numa: 0,
-            core: None,
-        });
-        assert_eq!(numbers(choose(&unknown, 4)), [3, 5]);
-        assert!(choose(&[], 4).is_empty());
-    }
-
-    #[test]
-    fn processors_that_are_not_there_get_no_threads() {
-        let online = cpu::online().unwrap();
-        let named: Vec<usize> = (0..80_000).collect();
-        let cores: Vec<usize> = pinned_places(&named).iter().map(|p| p.core).collect();
-        assert_eq!(cores, online);
-    }
-
-    #[test]
-    fn pretended_processors() {
-        let cores = |nodes: &[u32], asked: Option<&[usize]>| -> Vec<(usize, u32)> {
-            pretended(nodes, asked).iter().map(|p| (p.core, p.numa)).collect()
-        };
-        assert_eq!(cores(&[1, 1, 0, 0], None), [(0, 1), (2, 0)]);
-        assert_eq!(cores(&[1, 1, 0, 0], Some(&[1, 2, 9])), [(1, 1), (2, 0)]);
-        assert_eq!(cores(&[0], Some(&[9])), [(0, 0)]);
-        assert_eq!(cores(&[], None), [(0, 0)]);
-    }
 }

@@ -180,9 +180,16 @@ fn flow_limit_and_purge() {
     s.b.wait(50);
     s.dp.flush_stats();
     assert_eq!(s.dp.flows().len(), 10);
+    assert_eq!(s.dp.totals().limit_hits, 40);
     assert_eq!(count(&tally).0, 50);
     s.dp.purge();
     assert!(s.dp.flows().is_empty());
+    s.dp.set_workers(Some(&[0])).unwrap();
+    assert_eq!(
+        s.dp.totals().limit_hits,
+        40,
+        "also what workers that have ended counted"
+    );
     s.a.send((0..50).map(|i| udp(1, 2, i, 4)));
     s.b.wait(50);
     s.dp.purge();
@@ -258,6 +265,59 @@ fn the_exact_match_cache_is_used_as_it_is_told() {
     assert!(l1 >= 64 && l1 + l2 == 80, "{l1} {l2}");
     s.dp.purge();
     assert_eq!(hits(Some(0)), (0, 80));
+}
+
+/// Masks are counted that hits went through, however many packets miss beside them.
+#[test]
+fn masks_of_lookups_in_vain_are_not_counted() {
+    let tagged = |port: u16| {
+        let mut frame = udp(1, 2, port, 4);
+        frame.splice(12..12, [0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]);
+        frame
+    };
+    let plain = |port: u16| udp(1, 2, port, 4);
+    for frame in [&plain as &dyn Fn(u16) -> Vec<u8>, &tagged] {
+        let s = setup(by_source_port());
+        s.dp.set_emc_insert_inv_prob(Some(0));
+        s.dp.set_flow_limit(10);
+        for _ in 0..4 {
+            s.a.send((0..50).map(frame));
+            s.b.wait(50);
+        }
+        let t = s.dp.totals();
+        assert!(t.misses > 100 && t.l2_hits >= 25, "{t:?}");
+        assert_eq!(t.l2_masks_probed, t.l2_hits, "there is one mask: {t:?}");
+        // One more mask, of one entry, and all packets under the first one go past it at most.
+        let before = t;
+        let mut m = heddle_flow::key::Match::any();
+        m.mask.0.tp_dst = 0xffff;
+        m.key.tp_dst = 9;
+        s.dp.purge();
+        s.dp.tick();
+        s.toy.set(
+            [
+                vec![ToyRule::new(m, vec![Action::Output(PortNo(2))])],
+                by_source_port(),
+            ]
+            .concat(),
+        );
+        let mut first = frame(3);
+        let at = first.len() - 60 + 36;
+        first[at..at + 2].copy_from_slice(&[0, 9]);
+        for _ in 0..4 {
+            s.a.send([first.clone()]);
+            s.b.wait(1);
+            s.a.send((0..50).map(frame));
+            s.b.wait(50);
+        }
+        let t = s.dp.totals();
+        let (hits, masks) = (
+            t.l2_hits - before.l2_hits,
+            t.l2_masks_probed - before.l2_masks_probed,
+        );
+        assert!(t.misses - before.misses > 100 && hits >= 25, "{t:?}");
+        assert!((hits..=2 * hits).contains(&masks), "{hits} {masks}");
+    }
 }
 
 #[test]

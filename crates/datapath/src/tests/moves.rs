@@ -199,3 +199,36 @@ fn automatic_balancing_follows_the_load() {
     let on = place(&dp);
     assert_ne!(on[0], on[2], "measured, the two busy queues are apart: {on:?}");
 }
+
+/// Workers of the processors that a mask names are the ones that ran there by choice, and keep what they have cached; and back. One mask of which nothing can be had is
+/// like another.
+#[test]
+fn a_mask_that_names_the_same_processors_keeps_workers_and_caches() {
+    let dp = Datapath::new(Config::default(), Toy::new(vec![ToyRule::output(2)]) as _).unwrap();
+    let (a, b) = (FakePort::new("a"), FakePort::new("b"));
+    dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
+    dp.assign_queues().unwrap();
+    let workers = || -> Vec<(usize, usize)> {
+        let seen = dp.snapshot();
+        seen.workers.iter().map(|w| (w.id, w.core)).collect()
+    };
+    let forwards = || {
+        a.send([udp(1, 2, 3, 4)]);
+        b.wait(1);
+    };
+    let before = workers();
+    let places = cores(&dp);
+    let named: Vec<usize> = before.iter().map(|(_, core)| *core).collect();
+    forwards();
+    for mask in [Some(&named[..]), None, Some(&[100_000]), Some(&[200_000]), None] {
+        dp.set_workers(mask).unwrap();
+        forwards();
+        assert_eq!(
+            (workers(), cores(&dp)),
+            (before.clone(), places.clone()),
+            "{mask:?}"
+        );
+        assert_eq!((dp.flows().len(), dp.totals().misses), (1, 1), "{mask:?}");
+    }
+}

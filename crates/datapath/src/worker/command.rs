@@ -10,8 +10,10 @@ use crate::verdict::Verdict;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
-use heddle_sys::{EventFd, Tsc};
+use heddle_sys::halting::Halting;
+use heddle_sys::{EventFd, Tsc, cpu};
 use parking_lot::Mutex;
+use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -35,12 +37,24 @@ pub(crate) enum Command {
     Findings(Vec<(u32, u64, Option<Arc<Verdict>>)>),
     /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
+    /// Run on these processors from now on.
+    Bind(Box<Binding>, Sender<io::Result<()>>),
     /// Answer when all commands before this one are done.
     Barrier(Sender<Reply>),
     /// Answer after a round in which no queue had anything, or after a bounded number of rounds.
     Sync(Sender<Reply>),
     /// End the thread.
     Stop,
+}
+
+/// Where a worker is to run.
+pub(crate) struct Binding {
+    pub(crate) name: String,
+    pub(crate) cpus: Vec<usize>,
+    /// It has the only one of them for itself.
+    pub(crate) pinned: bool,
+    /// Of that processor.
+    pub(crate) halting: Option<Halting>,
 }
 
 /// A worker's answer.
@@ -151,12 +165,23 @@ impl Worker {
                 self.cache.give_back(list);
             }
             Command::MaxSleep(us) => self.pause(us),
+            Command::Bind(binding, reply) => {
+                let _ = reply.send(self.bind(*binding));
+            }
             Command::Barrier(reply) => {
                 let _ = reply.send(Reply::Done);
             }
             Command::Sync(reply) => self.syncing.push((reply, super::SYNC_ROUNDS)),
             Command::Stop => self.stop = true,
         }
+    }
+
+    /// Its memory stays where it is.
+    fn bind(&mut self, b: Binding) -> io::Result<()> {
+        cpu::pin(&b.cpus)?;
+        cpu::name_thread(&b.name);
+        (self.pinned, self.halting) = (b.pinned, b.halting);
+        Ok(())
     }
 
     fn watch(&self, fd: RawFd) -> bool {

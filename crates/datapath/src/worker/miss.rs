@@ -192,8 +192,12 @@ impl Worker {
         if self.cache.wants_sweeper() {
             self.shared.wake_sweeper();
         }
-        if !t.uncacheable
-            && self.shared.has_room(self.cache.entries_of(key.in_port))
+        let has_room = self.shared.has_room(self.cache.entries_of(key.in_port));
+        if !has_room && !t.uncacheable {
+            self.counters.limit_hits.add(1);
+        }
+        if has_room
+            && !t.uncacheable
             && let Some(verdict) = self.cache.insert(key, subject.compact.as_ref(), t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);

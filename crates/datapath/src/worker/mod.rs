@@ -17,7 +17,7 @@ mod recirc;
 mod turn;
 mod wait;
 
-pub(crate) use command::{Command, CommandTx, PATIENCE, Reply, command_ring};
+pub(crate) use command::{Binding, Command, CommandTx, PATIENCE, Reply, command_ring};
 
 use crate::cache::Cache;
 use crate::compact::Room;

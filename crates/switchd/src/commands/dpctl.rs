@@ -219,7 +219,7 @@ impl Filter {
                     }
                 }
             } else if let Some(core) = last.strip_prefix("pmd=") {
-                // -1 is every thread that is not bound to a processor.
+                // -1 is the main thread.
                 filter.core = Some(core.parse().ok());
             } else {
                 break;
@@ -229,7 +229,8 @@ impl Filter {
         Ok((filter, args.len()))
     }
 
-    fn takes(&self, flow: &FlowDump) -> bool {
+    /// `core`: of the thread that has it; `None`: the main thread, in Open vSwitch.
+    fn takes(&self, flow: &FlowDump, core: Option<usize>) -> bool {
         let wanted = self.flow.as_ref().is_none_or(|m| {
             // What the flow leaves open is no reason against it.
             let masks = m.mask.0.words().iter().zip(flow.mask.words());
@@ -238,7 +239,7 @@ impl Filter {
                 .into_iter()
                 .all(|((have, want), (mask, counts))| (have ^ want) & mask & counts == 0)
         });
-        wanted && !self.none && self.core.is_none_or(|core| core == flow.core)
+        wanted && !self.none && self.core.is_none_or(|wanted| wanted == core)
     }
 }
 
@@ -260,13 +261,11 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         .filter(|p| !p.is_pmd)
         .map(|p| p.no.0)
         .collect();
-    for mut flow in switch.datapath.flows() {
-        if main.contains(&flow.key.in_port) {
-            // Pretended devices that Open vSwitch's main thread polls.
-            flow.core = None;
-        }
-        if ports.contains_key(&flow.key.in_port) && filter.takes(&flow) {
-            by_core.entry(flow.core).or_default().push(flow);
+    for flow in switch.datapath.flows() {
+        // Pretended devices are polled by Open vSwitch's main thread.
+        let core = (!main.contains(&flow.key.in_port)).then_some(flow.core);
+        if ports.contains_key(&flow.key.in_port) && filter.takes(&flow, core) {
+            by_core.entry(core).or_default().push(flow);
         }
     }
     let mut out = String::new();

@@ -42,7 +42,10 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     }
     memory::register(&ctx.memory, switch);
     let datapath = switch.datapath.clone();
-    coverage::register_source(move |add| datapath.coverage().into_iter().for_each(|(name, n)| add(name, n)));
+    coverage::register_source(move |add| {
+        datapath.coverage().into_iter().for_each(|(name, n)| add(name, n));
+        add("upcall_flow_limit_hit", datapath.totals().limit_hits);
+    });
     coverage::register_source(|add| heddle_ofproto::coverage::all().for_each(|(name, n)| add(name, n)));
 }
 

@@ -30,7 +30,10 @@ pub fn set_thread_name(name: &str) {
 pub(super) fn stamp() -> (Arc<str>, u32) {
     // Thread-local data is gone while a thread ends; such a late message counts as the main thread's.
     let name = NAME
-        .try_with(|slot| slot.borrow_mut().get_or_insert_with(own_name).clone())
+        .try_with(|slot| match heddle_sys::cpu::renamed() {
+            Some(renamed) => shown(&renamed),
+            None => slot.borrow_mut().get_or_insert_with(own_name).clone(),
+        })
         .unwrap_or_else(|_| Arc::from(""));
     let sequence = if name.is_empty() {
         MAIN_SEQUENCE.fetch_add(1, Relaxed).wrapping_add(1)
@@ -46,8 +49,11 @@ pub(super) fn stamp() -> (Arc<str>, u32) {
 }
 
 fn own_name() -> Arc<str> {
-    let thread = std::thread::current();
-    let name = thread.name().unwrap_or("");
+    shown(std::thread::current().name().unwrap_or(""))
+}
+
+/// A thread's name as the log shows it.
+fn shown(name: &str) -> Arc<str> {
     let control = matches!(name, "main" | "worker0")
         || name.starts_with("tokio-")
         || PROGRAM.get().is_some_and(|p| p == name);
