@@ -110,6 +110,8 @@ impl Change<'_> {
             Message::GroupMod(gm) => self.group_mod(gm).map(|()| None),
             Message::PacketOut(po) => {
                 let input = self.bridge.check_packet_out(version, po)?;
+                // It sees what the messages before it do.
+                self.publish();
                 let prepared = self.bridge.prepare_packet_out(po, input, Some(self.version))?;
                 Ok(prepared.map(|p| Later::PacketOut(Box::new(p))))
             }
@@ -127,5 +129,48 @@ impl Change<'_> {
             }
             _ => Err(ErrorKind::BundleFailedMsgUnsup),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::under_way::{bridge, rule};
+    use super::*;
+    use heddle_datapath::{Action as DpAction, PortNo};
+    use heddle_flow::Match;
+    use heddle_openflow::message::PacketOut;
+    use heddle_openflow::{Action, Port};
+
+    /// Also where they are the first ones of their mask.
+    #[test]
+    fn a_packet_out_sees_the_rules_that_were_added_before_it() {
+        let (_of, bridge) = bridge();
+        let mut metadata = Match::any();
+        metadata.key.in_port = 1;
+        let output = Action::Output {
+            port: Port::TABLE,
+            max_len: 0,
+        };
+        let out = Message::PacketOut(Box::new(PacketOut {
+            metadata,
+            buffer_id: None,
+            actions: vec![output],
+            data: vec![0; 60],
+        }));
+        let mut seen = Vec::new();
+        let done = bridge.change(None, |c| {
+            for to in 2..5 {
+                let fm = rule((to == 3).then_some(0), u16::try_from(to).expect("few"), to);
+                c.flow_mod(Version::V14, &fm)?;
+                match c.bundled(Version::V14, BUNDLE_ATOMIC, &out)? {
+                    Some(Later::PacketOut(p)) => seen.push(p.translation.actions.to_vec()),
+                    _ => panic!("a packet-out that does nothing"),
+                }
+            }
+            Ok::<(), ErrorKind>(())
+        });
+        assert_eq!(done, Ok(()));
+        let to = |n| vec![DpAction::Output(PortNo(n))];
+        assert_eq!(seen, [to(2), to(2), to(4)]);
     }
 }

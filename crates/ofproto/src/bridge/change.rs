@@ -44,7 +44,7 @@ pub(super) struct Change<'a> {
     going: Going,
     /// By generation slot: the matches of a table's rules that come or go; for anything else, that it changes.
     pub(super) changes: BTreeMap<u16, Changes>,
-    /// Tables that have new rules.
+    /// Tables that have new rules, which lookups need not find yet.
     grown: BTreeSet<u8>,
     undo: Vec<Step>,
 }
@@ -137,16 +137,14 @@ impl Bridge {
             return (result, Vec::new(), Vec::new());
         }
         change.delete_orphans();
+        change.publish();
         let Change {
             version,
             changes,
-            grown,
             events,
             going,
             ..
         } = change;
-        let grown = grown.into_iter().map(usize::from);
-        grown.for_each(|t| self.tables[t].rules.publish());
         if !changes.is_empty() {
             self.commit(version, changes);
         }
@@ -160,6 +158,12 @@ impl Change<'_> {
         self.bridge.tables[usize::from(table)]
             .rules
             .find_linked(self.version, matches, priority)
+    }
+
+    /// Has lookups at this change's version find the rules that it adds.
+    pub(super) fn publish(&mut self) {
+        let grown = std::mem::take(&mut self.grown).into_iter().map(usize::from);
+        grown.for_each(|t| self.bridge.tables[t].rules.publish());
     }
 
     /// Something other than rules changes, that has this generation slot.

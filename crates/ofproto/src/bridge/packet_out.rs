@@ -29,7 +29,7 @@ pub(super) struct Prepared {
     injected: Injected,
     /// Where it came from, if that is not what its key says.
     from: Option<PortNo>,
-    translation: Translation,
+    pub(super) translation: Translation,
     now_ms: u64,
 }
 

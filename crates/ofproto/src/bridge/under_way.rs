@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A bridge with ports 1 to 9, which are the datapath's 1 to 9.
-fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
+pub(super) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
     let of = Ofproto::new(Arc::new(Clock::default()));
     let secure = BridgeConfig {
         fail_mode: FailMode::Secure,
@@ -39,7 +39,7 @@ fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
     (of, bridge)
 }
 
-fn rule(dst: Option<u32>, priority: u16, to: u32) -> FlowMod {
+pub(super) fn rule(dst: Option<u32>, priority: u16, to: u32) -> FlowMod {
     let mut m = Match::any();
     if let Some(dst) = dst {
         (m.key.dl_type, m.mask.0.dl_type) = (0x0800, 0xffff);
