@@ -16,7 +16,7 @@ use crate::l1::L1;
 use crate::note::{Counted, Findings, Horizon, Note, RESERVE, RING, ROOM, WideKey};
 use crate::program::Program;
 use crate::sig::Bucket;
-use crate::spares::Maker;
+use crate::spares::{Maker, Pace};
 use crate::store::Store;
 use crate::table::Table;
 use crate::translate::{Generations, Translation};
@@ -50,7 +50,12 @@ impl Memory {
     pub(crate) fn new(near: bool) -> (Self, Makers) {
         let (store, entries) = Store::with_spares(near);
         let (table, buckets) = Table::with_spares(near);
-        (Self { store, table }, Makers { entries, buckets })
+        let makers = Makers {
+            entries,
+            buckets,
+            pace: Pace::new(),
+        };
+        (Self { store, table }, makers)
     }
 }
 
@@ -58,13 +63,15 @@ impl Memory {
 pub(crate) struct Makers {
     entries: Maker<Entry>,
     buckets: Maker<Bucket>,
+    pace: Pace,
 }
 
 impl Makers {
-    /// Makes what is missing.
+    /// Makes what is missing, as far as it is time to.
     pub(crate) fn fill(&mut self) {
-        self.entries.fill();
-        self.buckets.fill();
+        // Of these fewer are needed.
+        self.buckets.fill(&mut self.pace);
+        self.entries.fill(&mut self.pace);
     }
 }
 

@@ -179,6 +179,7 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spares::Pace;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -186,9 +187,9 @@ mod tests {
     #[test]
     fn spare_chunks_are_used() {
         let (mut s, mut spares) = Store::with_spares(true);
-        spares.fill();
-        spares.fill();
-        spares.fill();
+        for _ in 0..3 {
+            spares.fill(&mut Pace::new());
+        }
         assert_eq!(spares.waiting(), SPARES);
         for _ in 0..CHUNK {
             s.take().expect("memory");
@@ -203,7 +204,7 @@ mod tests {
         s.tidy();
         assert_eq!(spares.waiting(), 0);
         let (_, mut none) = Store::with_spares(false);
-        none.fill();
+        none.fill(&mut Pace::new());
         assert_eq!(none.waiting(), 0);
     }
 
