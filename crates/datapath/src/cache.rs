@@ -512,6 +512,7 @@ impl Cache {
     }
     /// Once a second: orders the masks by hits, looks whether L1 has the right size.
     pub(crate) fn tidy(&mut self) {
+        self.count_guesses();
         self.tuples.sort();
         self.store.tidy();
         self.l1.tidy(self.store.len());

@@ -181,6 +181,13 @@ impl Tuples {
             u.hits = u.hits.saturating_add(n);
         }
     }
+    /// As [`Tuples::hit`], wherever in the list the mask is.
+    pub(crate) fn hit_mask(&mut self, port: u32, family: Family, tuple: u32, n: u32) {
+        let list = self.list(port, family);
+        if let Some(at) = list.iter().position(|u| u.tuple == tuple) {
+            self.hit(port, family, at, n);
+        }
+    }
     /// The mask to store an answer of mask `want` under, for a packet of this port. It is new if the flag says so; it must then be made
     /// known, and used by [`Tuples::add`] before the next call.
     pub(crate) fn mask_for(&mut self, want: &FlowMask, port: u32, family: Family) -> (u32, bool) {

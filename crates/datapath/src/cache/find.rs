@@ -91,6 +91,8 @@ pub(super) struct Guess {
     slot: u32,
     /// How often it would have been right lately.
     trust: u8,
+    /// Runs that it answered, for which its mask is not counted up yet.
+    hits: u32,
 }
 
 impl Guess {
@@ -180,6 +182,9 @@ impl Cache {
             }
         }
         if let [first, .., last] = &s.found[..] {
+            if last.slot != self.guess.slot {
+                self.count_guesses();
+            }
             self.guess.learn(first.slot, last.slot);
         }
         // The last ordinary run's answer, for the next burst.
@@ -260,6 +265,10 @@ impl Cache {
             let only = s.found.iter().filter(|f| f.how == How::Only);
             only.for_each(|f| self.table.prefetch(f.hash));
         }
+        self.guess.hits = self
+            .guess
+            .hits
+            .saturating_add(u32::try_from(guessed).unwrap_or(u32::MAX));
         if guessed == s.found.len() {
             return guess.map(|g| g.slot);
         }
@@ -274,6 +283,18 @@ impl Cache {
             (f.slot, f.level, f.how) = (self.last.slot, Level::L0, How::Done);
         }
         None
+    }
+    /// Counts the mask up of the entry that was guessed: what has all the packets is not to be found last when it has not any more. (If the entry went meanwhile,
+    /// another's mask is: the order is a matter of cost only.)
+    pub(super) fn count_guesses(&mut self) {
+        let hits = std::mem::take(&mut self.guess.hits);
+        if hits > 0
+            && let Some(e) = self.store.get(self.guess.slot)
+        {
+            let key = e.key();
+            self.tuples
+                .hit_mask(key.in_port(), family(Some(&key)), e.tuple(), hits);
+        }
     }
     /// The entry in `slot`, to be compared with all of a burst.
     fn guessed(&self, slot: u32) -> Option<Guessed> {

@@ -430,6 +430,66 @@ fn a_guess_is_no_answer() {
     assert!(burst(&[1; 8]).iter().all(|s| *s == slots[1]));
 }
 
+/// The mask of what is guessed comes before others that are hit less.
+#[test]
+fn a_guess_counts_for_its_mask() {
+    let (notes, _rx) = heddle_sync::ring::ring(RING);
+    let mut cache = Cache::new(CacheParts {
+        memory: Memory::new(true).0,
+        l1: L1::new(16, 64).unwrap(),
+        max_masks: 4,
+        key: HashKey::random(),
+        notes,
+        horizon: Arc::default(),
+    });
+    let compactor = Compactor::default();
+    let flow = |nw_src: u32, nw_dst: u32| FlowKey {
+        in_port: 1,
+        dl_type: 0x0800,
+        nw_proto: 17,
+        nw_src,
+        nw_dst,
+        ..FlowKey::default()
+    };
+    let (few, elephant) = (flow(7, 1), flow(1, 9));
+    let (mut by_src, mut by_dst) = (FlowMask::default(), FlowMask::default());
+    (by_src.0.nw_src, by_dst.0.nw_dst) = (u32::MAX, u32::MAX);
+    for (key, mask) in [(few, by_src), (elephant, by_dst)] {
+        let mut t = Translation {
+            mask,
+            ..Translation::default()
+        };
+        cache
+            .insert(&key, compactor.of(&key).as_ref(), &mut t, 1, 5)
+            .expect("room");
+    }
+    let generations = Generations::default();
+    let moment = Moment {
+        now_ms: 5,
+        any: 1,
+        generations: &generations,
+    };
+    let masks_for = |cache: &mut Cache, key: &FlowKey| {
+        cache.take_probes();
+        cache.find_one(&compactor.of(key).unwrap()).expect("is there");
+        cache.take_probes()
+    };
+    assert_eq!(
+        (masks_for(&mut cache, &few), masks_for(&mut cache, &elephant)),
+        (1, 2)
+    );
+    masks_for(&mut cache, &few);
+    for src in 0..40 {
+        let keys = [flow(src, 9), flow(src + 100, 9)];
+        cache.find(&Parsed::of_keys(&keys, |k| compactor.of(k)), &moment);
+    }
+    cache.tidy();
+    assert_eq!(
+        (masks_for(&mut cache, &elephant), masks_for(&mut cache, &few)),
+        (1, 2)
+    );
+}
+
 /// A sweeper that takes its time: entries that go by thousands leave room for new ones, and all are told of in the end.
 #[test]
 fn what_goes_leaves_room_for_what_comes() {
