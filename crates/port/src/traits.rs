@@ -155,7 +155,7 @@ pub trait RxQueue: Send {
     }
     /// Readable when the queue has work. `None`: the queue can only be polled.
     fn wake_fd(&self) -> Option<WakeFd>;
-    /// Called after sleeping, before [`RxQueue::disarm`], on the queue whose descriptor was readable: what made it so is
+    /// Called after sleeping, and before [`RxQueue::arm`] is the next time, on the queue whose descriptor was readable: what made it so is
     /// taken note of, and it is readable again only when something new happens. A queue whose descriptor is that of the
     /// device needs nothing: reading the device makes it unreadable.
     fn woken(&mut self) {}

@@ -200,6 +200,7 @@ impl Worker {
     /// Lets go of queues. All of their packets have gone through: commands run between bursts.
     fn take_slots(&mut self, which: impl Fn(&RxSlot) -> bool) -> Vec<RxSlot> {
         self.publish_rx_drops();
+        self.settle();
         let mut gone = Vec::new();
         let mut i = 0;
         while i < self.rx.len() {

@@ -2,8 +2,11 @@
 //!
 //! A worker asks each of its queues in each round. For a ring that is a load; for a tap it is a thousand cycles, which with a burst from another
 //! queue in each round is a sixth of the worker's time, and more with more taps. So a queue that was empty is left out for a while, twice as long each time, as long as **others
-//! have packets**: a worker without any asks all. The bounds: looks in vain take at most about an eighth of the time together, and nobody waits longer than
+//! have packets** in this round, or rings had some lately ([`LIVELY`]): a packet that comes to a ring meanwhile would wait until all taps have been asked. Otherwise a worker asks
+//! all. The bounds: looks in vain take at most about an eighth of the time together, and nobody waits longer than
 //! [`LONGEST`] for his first packet to be seen.
+//!
+//! Who wakes the worker says which queues have something: the others are left out of the round that follows.
 //!
 //! Pure: the caller brings the time.
 
@@ -13,6 +16,11 @@ const LONGEST: u64 = 1 << 18;
 const PART: u64 = 8;
 /// ... which are taken for these many, if they are fewer.
 const FEW: u64 = 4;
+
+/// As long after packets from rings more of them are expected, as a worker without packets polls on: some 50 us.
+pub(super) const LIVELY: u64 = 1 << 17;
+/// That the kernel knew of no packets is true for so long: a few microseconds.
+const TOLD: u64 = 1 << 13;
 
 /// One queue's account.
 #[derive(Debug, Default)]
@@ -27,6 +35,10 @@ impl Look {
     #[inline]
     pub(super) fn waits(&self, now: u64) -> bool {
         now < self.not_before
+    }
+    /// The kernel, asked for all queues at once, knew of no packets at time `now`.
+    pub(super) fn told_empty(&mut self, now: u64) {
+        self.not_before = self.not_before.max(now + TOLD);
     }
     /// There were packets.
     #[inline]
@@ -80,6 +92,17 @@ mod tests {
         // Where so many are left out as long as may be, they take what they take.
         let (_, longest) = run(200, 1000, 6000);
         assert!(longest <= LONGEST + 6000 + 200_000, "{longest}");
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_as_good_as_a_look() {
+        let mut l = Look::default();
+        l.told_empty(1);
+        assert!(l.waits(TOLD) && !l.waits(TOLD + 1));
+        // It makes no wait shorter.
+        (0..10).for_each(|_| l.in_vain(1000, 1, 1));
+        l.told_empty(1);
+        assert!(l.waits(30_000));
     }
 
     #[test]

@@ -90,6 +90,8 @@ pub(crate) struct RxSlot {
     held: Vec<Packet>,
     /// In the epoll set under this descriptor, which is its token too.
     pub(crate) watched: Option<RawFd>,
+    /// That descriptor was readable, and nobody has told the queue.
+    fired: bool,
 }
 
 impl RxSlot {
@@ -108,6 +110,7 @@ impl RxSlot {
             cycle: 0,
             held: Vec::new(),
             watched: None,
+            fired: false,
         }
     }
 }
@@ -245,6 +248,8 @@ pub(crate) struct Worker {
     /// Number of the round over the queues.
     round: u64,
     tx: TxTable,
+    /// Until then queues of which each look is dear are looked at now and then only ([`look`]).
+    lively: u64,
     /// Queues that had more packets than a turn took, and queues that had packets, in the last round.
     full: usize,
     active: usize,
@@ -303,6 +308,7 @@ impl Worker {
             rx: Vec::new(),
             shares: Vec::new(),
             round: 0,
+            lively: 0,
             full: 0,
             active: 0,
             tx: TxTable::default(),
@@ -351,6 +357,7 @@ impl Worker {
             let perf = self.shared.perf_metrics.load(Relaxed);
             let start = perf.then(|| Start::of(&self.counters));
             let got = self.poll_all(t0);
+            self.settle();
             let t1 = Tsc::now();
             let c = &self.counters;
             c.iterations.add(1);

@@ -1,6 +1,7 @@
 //! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`] decides, this obeys).
 
 use super::command::Reply;
+use super::look::LIVELY;
 use super::turn::{Others, Share};
 use super::{RxSlot, Source, Worker};
 use heddle_packet::BURST;
@@ -33,7 +34,7 @@ impl Worker {
     }
 
     /// Asks each queue, in their order, but `patient`ly those that have to wait for others not, nor those that are too dear to be looked at again so
-    /// soon. Returns the number of packets, and whether some queue was left out.
+    /// soon; the latter neither while rings had packets lately. Returns the number of packets, and whether some queue was left out.
     fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;
@@ -58,8 +59,9 @@ impl Worker {
                 continue;
             }
             // Who asked for a round over all queues gets one.
-            if patient && slot.look.as_ref().is_some_and(|l| l.waits(t)) && self.syncing.is_empty() {
-                waited = true;
+            let hasty = patient || t < self.lively;
+            if hasty && slot.look.as_ref().is_some_and(|l| l.waits(t)) && self.syncing.is_empty() {
+                waited |= t >= self.lively;
                 continue;
             }
             if slot.turn.is_dear() && !self.scratch.sources.is_empty() {
@@ -87,8 +89,9 @@ impl Worker {
                 self.shares[slot.share].spend(cycles);
                 t = now;
             } else {
-                if let Some(look) = &mut slot.look {
-                    look.found();
+                match &mut slot.look {
+                    Some(look) => look.found(),
+                    None => self.lively = now + LIVELY,
                 }
                 self.counters.cycles_rx.add(cycles);
                 self.scratch.sources.push(Source {

@@ -13,6 +13,9 @@
 //!
 //! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are pushed before the
 //! eventfd is written, and the descriptor is level triggered. Queues without a descriptor are polled every millisecond.
+//!
+//! **The packet first.** What woke the worker is forwarded before the queue's descriptor is made unreadable again ([`Worker::settle`]): that is a system call, and all that it
+//! must come before is the next arming.
 
 use super::command::token_of;
 use super::{BELL_TOKEN, Worker};
@@ -34,6 +37,8 @@ pub(super) struct Wait {
     /// How long to poll now, cycles.
     span: u64,
     slept: bool,
+    /// Descriptors were readable that [`Worker::settle`] has not seen to.
+    fired: bool,
     /// `pmd-sleep-max`, microseconds.
     pause_us: Option<u64>,
     /// Pauses since the last packet.
@@ -146,10 +151,18 @@ impl Worker {
                     rung |= r.token == BELL_TOKEN;
                     let same = |fd: std::os::fd::RawFd| token_of(fd) == r.token;
                     for slot in self.rx.iter_mut().filter(|s| s.watched.is_some_and(same)) {
-                        slot.queue.woken();
+                        slot.fired = true;
+                        self.wait.fired = true;
                     }
                 }
-                let slept = Tsc::now().wrapping_sub(asleep);
+                let now = Tsc::now();
+                if woken {
+                    let others = self.rx.iter_mut().filter(|s| !s.fired && s.watched.is_some());
+                    others
+                        .filter_map(|s| s.look.as_mut())
+                        .for_each(|l| l.told_empty(now));
+                }
+                let slept = now.wrapping_sub(asleep);
                 let soon = slept < Tsc::hz() / 1000 * u64::from(LIGHT_MS.unsigned_abs());
                 self.wait.brief = if woken && soon {
                     (self.wait.brief + 1).min(LIGHT_AFTER)
@@ -168,5 +181,16 @@ impl Worker {
         let idle = Tsc::now().wrapping_sub(self.wait.idle_since);
         self.wait.span = if idle < max { max } else { self.wait.span / 2 };
         self.wait.idle_since = 0;
+    }
+
+    /// Makes descriptors unreadable whose queues were looked at since they woke the worker. Called after a round, and before a queue goes elsewhere.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if std::mem::take(&mut self.wait.fired) {
+            for slot in self.rx.iter_mut().filter(|s| s.fired) {
+                slot.fired = false;
+                slot.queue.woken();
+            }
+        }
     }
 }
