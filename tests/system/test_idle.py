@@ -99,5 +99,28 @@ def scenario_put_back_after_a_kill(lab):
                 file.write(before)
 
 
+@limit(120)
+def scenario_two_switches_share_a_processor(lab):
+    """One that comes while another keeps the processor awake does not take that for what stood there, and puts it back if the other cannot."""
+    sw, a = pods(lab)
+    before = value()
+    try:
+        with Pings(a):
+            wait_for_value("n/a")
+            other = lab.switch()
+            lab.bridge(other)
+            other.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << CPU:x}")
+            wait_for("its worker", lambda: f"core id: {CPU:2} created" in other.log())
+            sw.stop_daemon(signal.SIGKILL)
+        with open(HALTING, "w") as file:
+            file.write("n/a")
+        other.stop_daemon()
+        assert value() == before
+    finally:
+        if value() != before:
+            with open(HALTING, "w") as file:
+                file.write(before)
+
+
 if __name__ == "__main__":
     main()

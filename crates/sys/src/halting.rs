@@ -5,19 +5,27 @@
 //! (`/sys/devices/system/cpu/cpuN/power/pm_qos_resume_latency_us`): "n/a" means no time at all, and the kernel's idle loop then looks for work instead of halting. The
 //! processor is idle all the same, for threads that want it and for what is accounted to processes; it saves no power.
 //!
-//! Invariant: what stood there is put back: when the value is dropped, and after a process that was killed, by the next one with the same directory of notes
-//! ([`put_back`]), whatever processors that one uses.
+//! Invariant: what stood there is put back: when the last value is dropped, and after a process that was killed, by the next one with the same directory of notes
+//! ([`put_back`]), whatever processors that one uses. A note says what stood there, and is locked as long as somebody lives who may write something else: so one who comes
+//! while another forbids halts does not take that for what stood there. Two who share a processor undo each other's wishes, which costs them latency and nothing else.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::FileExt;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// What is written to have no halts.
 const NEVER: &str = "n/a";
+/// What stands there in a system that was left as it is.
+const ANY: &str = "0";
 
 /// How notes of processors are called, before the number.
 const NOTE: &str = ".halting-cpu";
+
+/// How often somebody else may be in the middle of the same, and how long that is waited for.
+const ATTEMPTS: usize = 100;
+const MOMENT: Duration = Duration::from_millis(1);
 
 fn place(cpu: usize) -> PathBuf {
     format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us").into()
@@ -37,8 +45,87 @@ pub fn put_back(notes: &Path) {
             continue;
         };
         // Opened and closed: that is all it takes.
-        drop(Halting::at(&place(cpu), note.path()));
-        let _ = fs::remove_file(note.path());
+        drop(Halting::at(&place(cpu), &note.path()));
+        if !place(cpu).exists() {
+            let _ = fs::remove_file(note.path());
+        }
+    }
+}
+
+/// A note that is locked, shared with others who have the same processor.
+#[derive(Debug)]
+struct Note {
+    file: File,
+    path: PathBuf,
+}
+
+impl Note {
+    /// Takes it, and what it says; `now` tells what stands there now. Nobody else lives who wrote anything there if the flag says so.
+    fn take(path: &Path, now: impl Fn() -> io::Result<String>) -> io::Result<(Self, String, bool)> {
+        for _ in 0..ATTEMPTS {
+            let new = OpenOptions::new()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(path);
+            let is_new = new.is_ok();
+            let file = match new {
+                Ok(file) => file,
+                Err(_) => match OpenOptions::new().read(true).write(true).open(path) {
+                    Ok(file) => file,
+                    // Gone since.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                    Err(e) => return Err(e),
+                },
+            };
+            let note = Self {
+                file,
+                path: path.to_owned(),
+            };
+            let alone = note.file.try_lock().is_ok();
+            if !alone && note.file.try_lock_shared().is_err() || !note.is_there() {
+                std::thread::sleep(MOMENT);
+                continue;
+            }
+            let mut was = note.read();
+            if alone {
+                // Nobody changes it now.
+                let now = now()?;
+                if is_new || was.is_empty() && now != NEVER {
+                    // Whoever died before he wrote it had changed nothing.
+                    was = now;
+                }
+            }
+            if !is_sound(&was) {
+                // It can only have forbidden halts.
+                ANY.clone_into(&mut was);
+            }
+            if alone {
+                note.file.write_all_at(was.as_bytes(), 0)?;
+                note.file.set_len(was.len() as u64)?;
+                note.file.unlock()?;
+                note.file.lock_shared()?;
+                if !note.is_there() {
+                    continue;
+                }
+            }
+            return Ok((note, was, alone));
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+    /// Whether it is still the one of this name: the last one who has a note removes it.
+    fn is_there(&self) -> bool {
+        let number = |of: io::Result<fs::Metadata>| of.ok().map(|m| (m.dev(), m.ino()));
+        number(self.file.metadata()) == number(fs::metadata(&self.path))
+    }
+    fn read(&self) -> String {
+        let mut text = [0; 16];
+        let n = self.file.read_at(&mut text, 0).unwrap_or(0);
+        String::from_utf8_lossy(&text[..n]).trim().to_owned()
+    }
+    /// Whether nobody else has it; nobody else gets it from now on, then.
+    fn is_last(&self) -> bool {
+        self.file.unlock().is_ok() && self.file.try_lock().is_ok() && self.is_there()
     }
 }
 
@@ -46,46 +133,36 @@ pub fn put_back(notes: &Path) {
 #[derive(Debug)]
 pub struct Halting {
     file: File,
-    note: PathBuf,
+    note: Note,
     /// What stood there before.
     was: String,
     forbidden: bool,
 }
 
 impl Halting {
-    /// Of processor `cpu`; `notes` is a directory for what has to be put back.
+    /// Of processor `cpu`; `notes` is a directory for what has to be put back, best one for all processes that might use the processor.
     ///
     /// # Errors
     /// The system has no such file, or does not let this process write there (a container), or the note cannot be written.
     pub fn of(cpu: usize, notes: &Path) -> io::Result<Self> {
-        Self::at(&place(cpu), notes.join(format!("{NOTE}{cpu}")))
+        Self::at(&place(cpu), &notes.join(format!("{NOTE}{cpu}")))
     }
 
-    fn at(file: &Path, note: PathBuf) -> io::Result<Self> {
-        let now = fs::read_to_string(file)?.trim().to_string();
-        let mut file = OpenOptions::new().write(true).open(file)?;
-        // A note that is there was left by somebody who could put nothing back.
-        let was = match File::open(&note) {
-            Ok(left) => {
-                let mut text = String::new();
-                let _ = left.take(16).read_to_string(&mut text);
-                // It can only have forbidden halts.
-                Some(text.trim().to_string())
-                    .filter(|t| is_sound(t))
-                    .unwrap_or("0".into())
-            }
-            Err(_) => now.clone(),
-        };
-        fs::write(&note, &was)?;
-        if was != now {
-            file.write_all(was.as_bytes())?;
-        }
-        Ok(Self {
-            file,
+    fn at(file: &Path, note: &Path) -> io::Result<Self> {
+        let read = || fs::read_to_string(file).map(|t| t.trim().to_owned());
+        let place = OpenOptions::new().write(true).open(file)?;
+        let (note, was, alone) = Note::take(note, read)?;
+        let halting = Self {
+            file: place,
             note,
             was,
             forbidden: false,
-        })
+        };
+        // What a process left there that was killed.
+        if alone && read()? != halting.was {
+            halting.write(&halting.was);
+        }
+        Ok(halting)
     }
 
     /// From now on it does not halt.
@@ -115,7 +192,11 @@ impl Halting {
 impl Drop for Halting {
     fn drop(&mut self) {
         self.allow();
-        let _ = fs::remove_file(&self.note);
+        if self.note.is_last() {
+            // Also what somebody left there who was killed meanwhile.
+            self.write(&self.was);
+            let _ = fs::remove_file(&self.note.path);
+        }
     }
 }
 
@@ -134,7 +215,7 @@ mod tests {
             Self(dir)
         }
         fn open(&self) -> Halting {
-            Halting::at(&self.0.join("file"), self.0.join("note")).unwrap()
+            Halting::at(&self.0.join("file"), &self.0.join("note")).unwrap()
         }
         /// The first `n` bytes: a file keeps what a shorter value does not cover.
         fn says(&self, text: &str) -> bool {
@@ -148,6 +229,12 @@ mod tests {
         fn drop(&mut self) {
             let _ = fs::remove_dir_all(&self.0);
         }
+    }
+
+    /// Its process ends without a word: descriptors are closed, and locks go with them.
+    fn killed(h: Halting) {
+        h.note.file.unlock().unwrap();
+        std::mem::forget(h);
     }
 
     #[test]
@@ -169,10 +256,59 @@ mod tests {
         let place = Place::new("killed", "125\n");
         let mut h = place.open();
         h.forbid();
-        std::mem::forget(h);
+        killed(h);
         let next = place.open();
         assert!(place.says("125"), "the next one begins with what stood there");
         drop(next);
+        assert!(place.says("125") && !place.noted());
+    }
+
+    /// What another has written is not what stood there, whoever goes first, and however.
+    #[test]
+    fn two_of_one_processor() {
+        for (first_goes, is_killed) in [(true, false), (true, true), (false, false), (false, true)] {
+            let place = Place::new("two", "125\n");
+            let mut first = place.open();
+            first.forbid();
+            let mut second = place.open();
+            assert!(place.says(NEVER), "a newcomer changes nothing");
+            second.forbid();
+            second.allow();
+            assert!(place.says("125"));
+            second.forbid();
+            let (goes, mut stays) = if first_goes {
+                (first, second)
+            } else {
+                (second, first)
+            };
+            if is_killed {
+                killed(goes);
+                assert!(place.says(NEVER));
+            } else {
+                drop(goes);
+            }
+            assert!(place.noted());
+            stays.forbid();
+            drop(stays);
+            assert!(place.says("125") && !place.noted(), "{first_goes} {is_killed}");
+        }
+    }
+
+    /// Processes that come and go at the same time.
+    #[test]
+    fn many_at_once() {
+        let place = Place::new("many", "125\n");
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| {
+                    for _ in 0..50 {
+                        let mut h = place.open();
+                        assert_eq!(h.was, "125");
+                        h.forbid();
+                    }
+                });
+            }
+        });
         assert!(place.says("125") && !place.noted());
     }
 
@@ -213,7 +349,7 @@ mod tests {
         assert!(
             Halting::at(
                 Path::new("/sys/devices/system/cpu/cpu99999/power/none"),
-                dir.join("none")
+                &dir.join("none")
             )
             .is_err()
         );
