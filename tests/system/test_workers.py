@@ -164,6 +164,53 @@ def scenario_taps_move_too(lab):
     assert seen == {0, 1}, seen
 
 
+@limit(420)
+def scenario_balancing_takes_its_time(lab):
+    """Automatic balancing by the wall clock: below the load threshold nothing moves, above it a queue does, and where that would improve nothing, none."""
+    if not os.environ.get("HEDDLE_SLOW"):
+        raise Skip("takes six minutes: with HEDDLE_SLOW=1")
+    if len(os.sched_getaffinity(0)) < 2:
+        raise Skip("one processor")
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("taps are not balanced there")
+    lab.bridge(sw)
+    config(sw, pmd_cpu_mask="0x3")
+    pods = [lab.internal_pod(sw, f"p{i}", f"10.1.0.{i + 1}/24") for i in range(8)]
+    for i, ns in enumerate(pods):
+        lab.net.ip(ns, "link", "set", f"p{i}0", "txqueuelen", "10000")
+    for i in range(0, 8, 2):
+        lab.net.ping(pods[i], f"10.1.0.{i + 2}")
+
+    def moved(seconds):
+        """Whether a queue that has packets moves within that time."""
+        was, over = owners(sw), time.monotonic() + seconds
+        while time.monotonic() < over:
+            time.sleep(2)
+            if any(owners(sw)[name] != was[name] for name in names):
+                return True
+        return False
+    senders = [f"p{i}0" for i in range(0, 8, 2)]
+    on = owners(sw)
+    first = senders[0]
+    names = [first, next(name for name in senders[1:] if on[name] == on[first])]
+    runs = [Sequence(lab, pods[int(name[1])], pods[int(name[1]) + 1], f"10.1.0.{int(name[1]) + 2}", gap=0.0003) for name in names]
+    sw.appctl("vlog/set", "dpif_netdev:file:dbg")
+    config(sw, pmd_auto_lb="true", pmd_auto_lb_rebal_interval=1, pmd_auto_lb_load_threshold=95, pmd_auto_lb_improvement_threshold=0)
+    assert not moved(135) and "performing dry run" not in sw.log()
+    config(sw, pmd_auto_lb_load_threshold=1, pmd_auto_lb_improvement_threshold=1)
+    assert moved(70), sw.appctl("dpif-netdev/pmd-rxq-show")
+    assert "threshold 1% is met" in sw.log()
+    config(sw, pmd_auto_lb_improvement_threshold=50)
+    # The load of the minute before is still that of one worker.
+    assert not moved(130) and "threshold 50% is not met" in sw.log()
+    after = owners(sw)
+    assert after[names[0]] != after[names[1]], after
+    for run in runs:
+        run.finish()
+        lab.trace.note(f"{run.sent} packets, the slowest took {run.slowest * 1000:.1f} ms")
+
+
 @limit(120)
 def scenario_single_packets_wake_workers(lab):
     """One packet after a pause of any length, and nothing before it has arrived: none is left lying between arming and sleeping."""
