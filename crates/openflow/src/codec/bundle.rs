@@ -64,11 +64,33 @@ fn may_be_in_bundle(header: &Header, whole: &[u8]) -> bool {
     else {
         return false;
     };
-    match ty {
+    let body = whole.get(HEADER_LEN..).unwrap_or(&[]);
+    let is_mod = match ty {
         Type::FlowMod | Type::GroupMod | Type::PortMod | Type::PacketOut => true,
-        Type::Vendor => vendor::is_mod(Reader(whole.get(HEADER_LEN..).unwrap_or(&[]))),
+        Type::Vendor => vendor::is_mod(Reader(body)),
         _ => false,
-    }
+    };
+    is_mod && has_length(Version::from_wire(header.version), ty, body.len())
+}
+
+/// Whether the body of a message that may be in a bundle is as long as one of its type can be. Open vSwitch takes others for no messages at all.
+fn has_length(version: Option<Version>, ty: Type, len: usize) -> bool {
+    let v = version.unwrap_or(Version::V10);
+    // The fixed part; what follows is a list of bytes, of pieces of eight bytes, or nothing.
+    let (fixed, piece) = match ty {
+        Type::FlowMod if v == Version::V10 => (64, 8),
+        Type::FlowMod => (40, 8),
+        Type::GroupMod if v >= Version::V15 => (16, 8),
+        Type::GroupMod => (8, 8),
+        Type::PortMod if v == Version::V10 => return len == 24,
+        Type::PortMod if v < Version::V14 => return len == 32,
+        Type::PortMod => (24, 8),
+        Type::PacketOut if (Version::V11..=Version::V14).contains(&v) => (16, 1),
+        Type::PacketOut => (8, 1),
+        // Vendor and subtype come first.
+        _ => (8, 8),
+    };
+    len >= fixed && (len - fixed).is_multiple_of(piece)
 }
 
 pub(super) fn encode_add(
@@ -84,4 +106,33 @@ pub(super) fn encode_add(
         out.put(&part);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{DecodeContext, ErrorKind, decode};
+
+    /// What an add with such a message inside is answered with, if it is wrong.
+    fn error(version: u8, ty: u8, body: &[u8]) -> Option<ErrorKind> {
+        let message = |ty: u8, body: &[u8]| {
+            let len = u16::try_from(8 + body.len()).unwrap().to_be_bytes();
+            [&[version, ty, len[0], len[1], 0, 0, 0, 9], body].concat()
+        };
+        let add = [&[0, 0, 0, 1, 0, 0, 0, 0], &message(ty, body)[..]].concat();
+        let decoded = decode(&message(34, &add), &DecodeContext::default());
+        decoded.err().map(|e| e.error.kind)
+    }
+
+    #[test]
+    fn what_is_too_short_to_be_a_message_is_none_that_a_bundle_can_have() {
+        for (ty, fixed, piece) in [(14, 40, 8), (15, 8, 8), (16, 24, 8), (13, 16, 1)] {
+            let mut lengths: Vec<usize> = (0..fixed).collect();
+            lengths.extend(fixed + 1..fixed + piece);
+            for len in lengths {
+                let body = vec![0; len];
+                assert_eq!(error(5, ty, &body), Some(ErrorKind::BundleFailedMsgUnsup), "{ty}: {len}");
+            }
+            assert_ne!(error(5, ty, &vec![0; fixed]), Some(ErrorKind::BundleFailedMsgUnsup), "{ty}");
+        }
+    }
 }
