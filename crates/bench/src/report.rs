@@ -141,17 +141,17 @@ impl Outcome {
     }
     /// One line of text under [`HEADING`].
     pub fn row(&self) -> String {
-        let (p50, p99) = self
-            .latency
-            .map_or((f64::NAN, f64::NAN), |l| (l.p50_us, l.p99_us));
+        let [p50, p99] = match self.latency {
+            // Nothing arrived.
+            None => ["-", "-"].map(str::to_owned),
+            Some(l) => [l.p50_us, l.p99_us].map(|us| format!("{us:.2}")),
+        };
         format!(
-            "{:>9.3} {:>9.3} {:>8.2} {:>8.4} {:>8.2} {:>8.2} {:>6.0} {:>5.2}",
+            "{:>9.3} {:>9.3} {:>8.2} {:>8.4} {p50:>8} {p99:>8} {:>6.0} {:>5.2}",
             self.sent_pps / 1e6,
             self.received_pps / 1e6,
             self.received_gbps,
             self.loss * 100.0,
-            p50,
-            p99,
             self.generator_cycles,
             self.ring_full,
         )

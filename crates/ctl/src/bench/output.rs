@@ -68,9 +68,9 @@ impl Output {
             let (line, cycles) = (or_dash(line_ns), or_dash(loop_cycles));
             println!("{size:>6} {} {line:>7} {cycles:>7}", outcome.row());
             for (i, p) in outcome.pairs.iter().enumerate() {
-                let p99 = p.latency.map_or(f64::NAN, |l| l.p99_us);
+                let p99 = p.latency.map_or("-".to_owned(), |l| format!("{:.2}", l.p99_us));
                 println!(
-                    "       ports {} and {}: {:.3} Mpps sent, {:.3} received, loss {:.4} %, p99 {p99:.2} us",
+                    "       ports {} and {}: {:.3} Mpps sent, {:.3} received, loss {:.4} %, p99 {p99} us",
                     2 * i,
                     2 * i + 1,
                     p.sent_pps / 1e6,

@@ -43,12 +43,17 @@ const NAME: usize = 24;
 /// Cells of a drop's name.
 const DROP: usize = 36;
 
+/// So many of these.
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
 /// The first line, and the lines below it, for a terminal of so many columns. Tables that are wider stay as wide as they are.
 pub(super) fn lines(before: &Sample, now: &Sample, columns: usize) -> (String, Vec<String>) {
     let head = format!(
-        "heddle top: {} workers, {} receive queues, {} of {} flows",
-        now.workers.len(),
-        now.queues.len(),
+        "heddle top: {}, {}, {} of {} flows",
+        counted(now.workers.len(), "worker"),
+        counted(now.queues.len(), "receive queue"),
         now.flows,
         now.flow_limit
     );
@@ -213,7 +218,7 @@ mod tests {
     fn shows_what_happened_in_between() {
         let (before, now) = (sample(1_000_000, 100_000, 10), sample(3_000_000, 4_100_000, 30));
         let (head, lines) = lines(&before, &now, 200);
-        assert_eq!(head, "heddle top: 1 workers, 2 receive queues, 7 of 100 flows");
+        assert_eq!(head, "heddle top: 1 worker, 2 receive queues, 7 of 100 flows");
         let words: Vec<&str> = lines[1].split_whitespace().collect();
         // Two seconds; a million cycles of two million busy; four million packets.
         assert_eq!(words[..6], ["3*", "1", "50.0", "0.0", "2.000", "0"]);
