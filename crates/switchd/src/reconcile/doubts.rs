@@ -22,7 +22,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("tx-flush-interval", 1_000_000, "nothing"),
 ];
 /// Switches, and what they are where they are neither.
-const SWITCHES: [(&str, bool); 7] = [
+const SWITCHES: [(&str, bool); 8] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
@@ -30,6 +30,7 @@ const SWITCHES: [(&str, bool); 7] = [
     ("enable-statistics", false),
     ("vhost-iommu-support", false),
     ("smc-enable", false),
+    ("heddle-light-sleep", true),
 ];
 
 /// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.

@@ -37,6 +37,8 @@ pub(super) struct Globals {
     pub(super) vhost_postcopy: bool,
     /// `dpdk-init`: ports of DPDK's types are wanted.
     pub(super) dpdk_init: bool,
+    /// `hw-offload`, which this switch does not have.
+    hw_offload: bool,
 }
 
 impl Globals {
@@ -78,6 +80,7 @@ impl Globals {
             vhost_sock_dir: config.get("vhost-sock-dir").map(str::to_owned),
             vhost_iommu: config.bool("vhost-iommu-support", false),
             vhost_postcopy: config.bool("vhost-postcopy-support", false),
+            hw_offload: config.bool("hw-offload", false),
             dpdk_init: config.bool("dpdk-init", false) || config.get("dpdk-init") == Some("try"),
         }
     }
@@ -94,8 +97,11 @@ impl Globals {
         }
     }
 
-    /// Says what becomes of settings that are DPDK's in Open vSwitch.
-    fn tell_dpdk(&self, before: &Globals) {
+    /// Says what becomes of settings of things that this switch does not have.
+    fn tell_absent(&self, before: &Globals) {
+        if self.hw_offload && !before.hw_offload {
+            log::info!(target: "netdev_offload", "hw-offload changes nothing: no flows are offloaded to hardware");
+        }
         if self.dpdk_init && !before.dpdk_init {
             log::info!(target: "dpdk", "vhost-user ports need no DPDK here: dpdk-* settings change nothing");
         }
@@ -115,7 +121,7 @@ impl Globals {
         if self.vlan_limit != before.vlan_limit {
             datapath.set_vlan_limit(u8::try_from(self.vlan_limit).unwrap_or(u8::MAX));
         }
-        self.tell_dpdk(before);
+        self.tell_absent(before);
         if self.perf_metrics != before.perf_metrics {
             let state = if self.perf_metrics { "enabled" } else { "disabled" };
             log::info!(target: "dpif_netdev", "PMD performance metrics collection {state}");

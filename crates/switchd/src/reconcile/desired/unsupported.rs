@@ -41,6 +41,15 @@ pub(super) fn warn(db: &Db, bridge: &Row) {
             if value(i.map_str("bfd")).get("enable").is_some_and(|v| v == "true") {
                 say("interface", &name, "bfd");
             }
+            if value(i.opt_int("cfm_mpid")).is_some() {
+                say("interface", &name, "cfm_mpid");
+            }
+            if value(i.map_str("lldp"))
+                .get("enable")
+                .is_some_and(|v| v == "true")
+            {
+                say("interface", &name, "lldp");
+            }
         }
     }
 }
