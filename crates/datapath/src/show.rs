@@ -266,7 +266,17 @@ pub(crate) fn pmd_sleep(c: &Control) -> String {
     let mut s = format!("Default max sleep: {}\n", text(c.max_sleep.default_us));
     for w in &c.workers {
         head(&mut s, w);
-        let _ = writeln!(s, "  max sleep: {}", text(c.max_sleep.of(w.core)));
+        let max = c.max_sleep.of(w.core);
+        let _ = writeln!(s, "  max sleep: {}", text(max));
+        // Beyond Open vSwitch, of workers that sleep at all on a processor of their own.
+        if let (Some(can), false) = (w.light, max == Some(0)) {
+            let said = match (can, c.shared.light_sleep.load(Relaxed)) {
+                (_, false) => "no (heddle-light-sleep=false)",
+                (false, true) => "no (the system does not let the processor be kept from halting)",
+                (true, true) => "yes",
+            };
+            let _ = writeln!(s, "  light sleep: {said}");
+        }
     }
     s
 }

@@ -91,26 +91,29 @@ impl Control {
             tell_none(place, &e);
             return Err(e);
         }
-        let mut w = self.leaving.remove(at);
-        w.place = place.clone();
+        let w = self.leaving.remove(at);
         self.workers.push(w);
         Ok(())
     }
 
-    fn bind(&self, at: usize, place: &Place) -> Result<(), DatapathError> {
-        let w = &self.leaving[at];
+    fn bind(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
+        let halting = self.halting(place);
+        let w = &mut self.leaving[at];
+        let light = place.pinned().then_some(halting.is_some());
         let binding = Binding {
             name: place.thread_name(w.id),
             cpus: place.cpus()?,
             pinned: place.pinned(),
-            halting: self.halting(place),
+            halting,
         };
         let (reply, done) = mpsc::channel();
         if !w.commands.send(Command::Bind(Box::new(binding), reply)) {
             return Err(DatapathError::Timeout);
         }
-        let bound = done.recv_timeout(PATIENCE).map_err(|_| DatapathError::Timeout)?;
-        Ok(bound?)
+        done.recv_timeout(PATIENCE)
+            .map_err(|_| DatapathError::Timeout)??;
+        (w.place, w.light) = (place.clone(), light);
+        Ok(())
     }
 
     /// Starts a worker that can send on every port.
@@ -170,6 +173,7 @@ impl Control {
         let pinned = place.pinned();
         let name = place.thread_name(id);
         let halting = self.halting(place);
+        let light = pinned.then_some(halting.is_some());
         let bound = place.bound.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let bind = || {
@@ -233,6 +237,7 @@ impl Control {
             core: place.core,
             numa: place.numa,
             place: place.clone(),
+            light,
             isolated: false,
             counters,
             started_ms: now_ms,
