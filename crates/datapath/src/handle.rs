@@ -6,21 +6,22 @@
 //!
 //! Locks, in the order in which they are taken: control (ports and workers), sweep (entries), upcalls.
 
+mod flows;
+mod sweeper;
+mod text;
+
 use crate::action::{Action, PortNo};
 use crate::assign::Spread;
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
-use crate::control::{AutoLb, Control, UpcallRings, WorkerHandle};
-use crate::drops::DropKind;
-use crate::format;
+use crate::control::{AutoLb, Control, UpcallRings};
 use crate::hash::HashKey;
-use crate::perf::{PerfWanted, SuspectLog, SuspectSetting};
+use crate::perf::SuspectSetting;
 use crate::program::Program;
 use crate::shared::Shared;
-use crate::show;
 use crate::sweep::Sweep;
 use crate::translate::Translate;
 use crate::upcalls::Bell;
-use crate::view::{FlowDump, PortInfo, PortStats, Snapshot, Totals, UpcallPacket};
+use crate::view::{PortInfo, PortStats, UpcallPacket};
 use crate::worker::{Command, PATIENCE};
 use heddle_packet::Packet;
 use heddle_port::Port;
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A running datapath: workers, sweeper, ports. Shared by `ofproto` and `switchd` in an `Arc`.
 pub struct Datapath {
@@ -88,7 +89,7 @@ impl Datapath {
         control.set_workers(cpus.as_deref())?;
         let sweeper = match interval {
             0 => None,
-            ms => Some(start_sweeper(&shared, &sweep, Duration::from_millis(ms))?),
+            ms => Some(sweeper::start(&shared, &sweep, Duration::from_millis(ms))?),
         };
         let (control, sweeper) = (Mutex::new(control), Mutex::new(sweeper));
         Ok(Arc::new(Self {
@@ -310,212 +311,10 @@ impl Datapath {
         got.into_iter().for_each(f);
         n
     }
-
-    // -- cached flows
-
-    /// Credits everything counted so far: after it, rule statistics hold all packets that were received before
-    /// the call.
-    pub fn flush_stats(&self) {
-        // A busy worker answers after a bounded number of rounds. Only one that gets no processor time lets the limit
-        // pass: then what is counted so far is credited.
-        if let Err(e) = self.control.lock().sync(Duration::from_secs(1)) {
-            log::debug!("statistics flushed without waiting for a worker: {e}");
-        }
-        self.sweep.lock().credit();
-    }
-    /// One full pass of the sweeper now: credits, translates again what depends on changed things, evicts idle entries. Nothing while it is paused.
-    pub fn tick(&self) {
-        if !self.shared.paused.load(Relaxed) {
-            self.sweep.lock().pass();
-        }
-    }
-    /// Has the sweeper leave entries alone, or look at them again (`revalidator/pause`, `revalidator/resume`). A pass that is under way ends
-    /// first. Workers look at what they use all the same.
-    pub fn pause_sweeper(&self, paused: bool) {
-        self.shared.paused.store(paused, Relaxed);
-        drop(self.sweep.lock());
-    }
-    /// Removes all cached flows, crediting them (`revalidator/purge`, `dpctl/del-flows`).
-    pub fn purge(&self) {
-        self.flush_stats();
-        self.sweep.lock().purge();
-    }
-    /// All cached flows, oldest first. The same flow may be cached by several workers.
-    pub fn flows(&self) -> Vec<FlowDump> {
-        self.sweep.lock().flows()
-    }
-    /// Most cached flows.
-    pub fn flow_limit(&self) -> usize {
-        self.shared.flow_limit.load(Relaxed)
-    }
-    /// Sets the most cached flows (`flow-limit`).
-    pub fn set_flow_limit(&self, n: usize) {
-        self.shared.flow_limit.store(n, Relaxed);
-    }
-    /// Sets how long a flow may be idle (`max-idle`).
-    pub fn set_max_idle_ms(&self, ms: u64) {
-        self.shared.max_idle_ms.store(ms, Relaxed);
-    }
-    /// `emc-insert-inv-prob`: one in so many insertions into a full part of the exact-match cache succeeds; 0 switches that cache off. `None`,
-    /// the default: the datapath chooses, and leaves the cache out where it gains nothing.
-    pub fn set_emc_insert_inv_prob(&self, n: Option<u32>) {
-        let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
-        self.shared.inv_prob.store(n, Relaxed);
-    }
-    /// Sets which iterations workers tell of in the log, while they keep histograms (`dpif-netdev/pmd-perf-log-set`).
-    pub fn set_suspect_log(&self, log: &SuspectLog) {
-        self.shared.suspects.set(log);
-    }
-    /// Sets whether workers keep histograms of their iterations (`pmd-perf-metrics`).
-    pub fn set_perf_metrics(&self, on: bool) {
-        self.shared.perf_metrics.store(on, Relaxed);
-    }
-    /// Sets for how long a worker polls on without packets, at most.
-    pub fn set_spin_us(&self, us: u64) {
-        self.shared.spin_cycles.store(Tsc::from_us(us), Relaxed);
-    }
-
-    // -- text
-
-    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several workers cache are added up.
-    pub fn dump_flows_text(
-        &self,
-        filter: &dyn Fn(&FlowDump) -> bool,
-        names: format::PortNames<'_>,
-    ) -> String {
-        let now_ms = self.shared.clock.now_ms();
-        let merged = FlowDump::merged(self.flows().into_iter().filter(filter));
-        merged.iter().map(|f| f.text(now_ms, names) + "\n").collect()
-    }
-    /// `dpif-netdev/pmd-stats-show`, of the worker of processor `core` or of all.
-    pub fn pmd_stats_show(&self, core: Option<usize>) -> String {
-        show::pmd_stats(&self.control.lock(), core)
-    }
-    /// `dpif-netdev/pmd-stats-clear`.
-    pub fn pmd_stats_clear(&self, core: Option<usize>) {
-        let now_ms = self.shared.clock.now_ms();
-        let mut control = self.control.lock();
-        let chosen = |w: &&mut WorkerHandle| core.is_none_or(|core| core == w.core);
-        for w in control.workers.iter_mut().filter(chosen) {
-            w.base = w.counters.read();
-            w.base_perf = w.counters.perf.read();
-            w.counters.perf.clear();
-            w.base_lost = w.counters.drops.get(DropKind::Upcall);
-            w.cleared_ms = now_ms;
-        }
-    }
-    /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds (0: a minute).
-    pub fn pmd_rxq_show(&self, core: Option<usize>, secs: u64) -> String {
-        show::pmd_rxq(&self.control.lock(), core, secs)
-    }
-    /// `dpif-netdev/pmd-sleep-show`.
-    pub fn pmd_sleep_show(&self) -> String {
-        show::pmd_sleep(&self.control.lock())
-    }
-    /// What workers and queues have counted.
-    pub fn snapshot(&self) -> Snapshot {
-        show::snapshot(&self.control.lock())
-    }
-    /// `dpif-netdev/pmd-perf-show`; `time` is the wall clock as `HH:MM:SS.mmm`.
-    pub fn pmd_perf_show(&self, core: Option<usize>, time: &str, wanted: PerfWanted) -> String {
-        show::pmd_perf(&self.control.lock(), core, time, wanted)
-    }
-    /// The lines of `upcall/show` below the datapath's name.
-    pub fn upcall_show(&self) -> String {
-        let counts = self.sweep.lock().counts;
-        show::upcalls(&self.control.lock(), &counts)
-    }
-    /// Named drops since the start, as `coverage/show` and `coverage/read-counter` name them.
-    pub fn coverage(&self) -> Vec<(&'static str, u64)> {
-        let control = self.control.lock();
-        let kinds = DropKind::ALL.iter().zip(&control.past_drops);
-        kinds
-            .map(|(kind, past)| {
-                let now: u64 = control.workers.iter().map(|w| w.counters.drops.get(*kind)).sum();
-                (kind.name(), past + now)
-            })
-            .collect()
-    }
-    /// Totals over all workers since the start.
-    pub fn totals(&self) -> Totals {
-        let control = self.control.lock();
-        let mut t = Totals::default();
-        let lost = DropKind::ALL.iter().position(|k| *k == DropKind::Upcall);
-        t.lost = lost.and_then(|i| control.past_drops.get(i)).copied().unwrap_or(0);
-        for n in control
-            .workers
-            .iter()
-            .map(|w| w.counters.read())
-            .chain([control.past])
-        {
-            t.packets += n.packets;
-            t.l0_hits += n.l0_hits;
-            t.l1_hits += n.l1_hits;
-            t.l2_hits += n.l2_hits;
-            t.misses += n.misses;
-            t.limit_hits += n.limit_hits;
-            t.l2_masks_probed += n.l2_probes;
-            t.masks = t.masks.max(n.masks);
-        }
-        t.lost += control
-            .workers
-            .iter()
-            .map(|w| w.counters.drops.get(DropKind::Upcall))
-            .sum::<u64>();
-        t.flows = self.shared.n_flows.load(Relaxed) as u64;
-        t
-    }
 }
 
 impl Drop for Datapath {
     fn drop(&mut self) {
         self.shutdown();
     }
-}
-
-/// Rests between two pieces of the sweeper's work, in multiples of what a piece took.
-const RESTS: u32 = 3;
-
-/// Works piece by piece, so that others get the lock, and the processor, in between; until `piece` says that there is no more. Returns the time worked.
-fn in_slices(shared: &Shared, mut piece: impl FnMut() -> bool) -> Duration {
-    let mut worked = Duration::ZERO;
-    loop {
-        let begin = Instant::now();
-        let more = piece();
-        let took = begin.elapsed();
-        worked += took;
-        if !more || shared.stop.load(Relaxed) {
-            return worked;
-        }
-        std::thread::sleep(took * RESTS);
-    }
-}
-
-fn start_sweeper(
-    shared: &Arc<Shared>,
-    sweep: &Arc<Mutex<Sweep>>,
-    interval: Duration,
-) -> Result<JoinHandle<()>, DatapathError> {
-    let (shared2, sweep) = (Arc::clone(shared), Arc::clone(sweep));
-    let thread = std::thread::Builder::new()
-        .name("sweeper".into())
-        .spawn(move || {
-            let mut next = Instant::now() + interval;
-            while !shared2.stop.load(Relaxed) {
-                std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
-                let started = Instant::now();
-                if started < next {
-                    // Woken because a worker's ring fills up.
-                    in_slices(&shared2, || sweep.lock().drain());
-                    continue;
-                }
-                in_slices(&shared2, || sweep.lock().drain());
-                let worked = in_slices(&shared2, || !shared2.paused.load(Relaxed) && sweep.lock().step());
-                // At most a twentieth of a processor, however many flows there are.
-                next = started + interval.max(worked * 20);
-            }
-        })?;
-    // Set once, here.
-    let _ = shared.sweeper.set(thread.thread().clone());
-    Ok(thread)
 }

@@ -58,7 +58,9 @@ pub use handle::Datapath;
 pub use meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
 pub use perf::{PerfWanted, SuspectLog};
 pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
-pub use view::{FlowDump, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView};
+pub use view::{
+    FlowDump, Merged, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,
+};
 
 /// What workers and others share, in one place: the model checker has its own (`tests/model.rs`).
 mod atomic {

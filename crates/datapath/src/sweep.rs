@@ -8,6 +8,7 @@
 //! on would keep it for milliseconds, in which rings run over. While rules change all the time, a pass does not look at all entries that are in use again: their worker does, with each
 //! packet. `Credit::credit` and `Translate::translate` are called under it, so they must not call the datapath.
 
+mod dump;
 mod records;
 
 use crate::cache::Makers;
@@ -18,8 +19,8 @@ use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
 use crate::tuple::Family;
 use crate::verdict::{Body, Verdict, fingerprint};
-use crate::view::FlowDump;
 use crate::worker::{Command, CommandTx};
+use dump::dump_of;
 use heddle_sync::ring::Consumer;
 pub(crate) use records::Records;
 use records::Seen;
@@ -265,39 +266,6 @@ impl Sweep {
             w.index != index
         });
     }
-    /// All live entries, the oldest of each worker first.
-    pub(crate) fn flows(&mut self) -> Vec<FlowDump> {
-        let mut all: Vec<(u64, FlowDump)> = Vec::new();
-        for w in &mut self.workers {
-            let horizon = w.records.drain();
-            let (core, worker) = (w.core, w.index);
-            for chunk in 0..w.records.n_chunks() {
-                w.records.scan_all(chunk, horizon, |r, seen| {
-                    let live = dump_of(r, seen).filter(|_| !seen.now.dead);
-                    all.extend(live.map(|d| (seen.now.id, FlowDump { core, worker, ..d })));
-                });
-            }
-        }
-        all.sort_by_key(|(id, _)| *id);
-        all.into_iter().map(|(_, d)| d).collect()
-    }
-}
-
-/// What is shown of an entry, whosever it is.
-fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
-    let s = &seen.now;
-    let (key, tuple) = r.whole_key(seen)?;
-    Some(FlowDump {
-        key,
-        mask: tuple.mask,
-        packets: s.packets,
-        bytes: s.bytes,
-        used_ms: if s.packets > 0 { s.used_ms } else { 0 },
-        tcp_flags: s.tcp_flags,
-        actions: Arc::clone(&r.held(s.verdict)?.verdict.body.actions),
-        core: 0,
-        worker: 0,
-    })
 }
 
 /// One look at entries.

@@ -97,31 +97,6 @@ impl FlowDump {
             && keys.zip(self.mask.words()).all(|((a, b), m)| (a ^ b) & m == 0)
             && self.actions == other.actions
     }
-    /// Flows in their order, those that several workers cache as one.
-    pub fn merged(flows: impl IntoIterator<Item = Self>) -> Vec<Self> {
-        let mut all: Vec<Self> = Vec::new();
-        let mut index: HashTable<usize> = HashTable::new();
-        let state = RandomState::new();
-        let hash_of = |f: &Self| state.hash_one((f.key.masked(&f.mask).words(), f.mask.words()));
-        for flow in flows {
-            let hash = hash_of(&flow);
-            let same = |at: &usize| {
-                let m = &all[*at];
-                m.worker != flow.worker && m.same_flow(&flow)
-            };
-            if let Some(&at) = index.find(hash, same) {
-                let m = &mut all[at];
-                m.packets += flow.packets;
-                m.bytes += flow.bytes;
-                m.used_ms = m.used_ms.max(flow.used_ms);
-                m.tcp_flags |= flow.tcp_flags;
-            } else {
-                index.insert_unique(hash, all.len(), |at| hash_of(&all[*at]));
-                all.push(flow);
-            }
-        }
-        all
-    }
     /// One line as `dpctl/dump-flows` prints it. `now_ms`: the datapath's clock.
     pub fn text(&self, now_ms: u64, names: PortNames<'_>) -> String {
         let key = format_key(&self.key, &self.mask, false, names);
@@ -131,6 +106,40 @@ impl FlowDump {
     pub fn text_verbose(&self, now_ms: u64, names: PortNames<'_>) -> String {
         let key = format_key(&self.key, &self.mask, true, names);
         format!("{key}, {}", format_stats(self, now_ms, names))
+    }
+}
+
+/// Flows in the order in which they come, those that several workers cache as one.
+#[derive(Debug, Default)]
+pub struct Merged {
+    flows: Vec<FlowDump>,
+    index: HashTable<usize>,
+    state: RandomState,
+}
+
+impl Merged {
+    /// Adds a flow as a worker caches it.
+    pub fn add(&mut self, flow: FlowDump) {
+        let hash_of = |f: &FlowDump| {
+            self.state
+                .hash_one((f.key.masked(&f.mask).words(), f.mask.words()))
+        };
+        let (hash, all) = (hash_of(&flow), &mut self.flows);
+        let same = |at: &usize| all[*at].worker != flow.worker && all[*at].same_flow(&flow);
+        if let Some(&at) = self.index.find(hash, same) {
+            let m = &mut all[at];
+            m.packets += flow.packets;
+            m.bytes += flow.bytes;
+            m.used_ms = m.used_ms.max(flow.used_ms);
+            m.tcp_flags |= flow.tcp_flags;
+        } else {
+            self.index.insert_unique(hash, all.len(), |at| hash_of(&all[*at]));
+            all.push(flow);
+        }
+    }
+    /// All of them.
+    pub fn flows(&self) -> &[FlowDump] {
+        &self.flows
     }
 }
 

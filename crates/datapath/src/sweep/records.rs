@@ -231,6 +231,19 @@ impl Records {
         }
         None
     }
+    /// Looks at the entry in one slot, if there is one, as [`Records::scan`] does.
+    pub(crate) fn look<T>(
+        &mut self,
+        slot: u32,
+        horizon: u64,
+        f: impl FnOnce(&mut Self, &Seen<'_>) -> T,
+    ) -> Option<T> {
+        let (chunk, at) = Self::split(slot);
+        let mem = Arc::clone(&self.chunks.get(chunk)?.as_ref()?.mem);
+        let entry = mem.entries.get(at)?;
+        let now = entry.read().filter(|s| s.id < horizon)?;
+        Some(f(self, &Seen { slot, entry, now }))
+    }
     pub(crate) fn held(&mut self, verdict: u32) -> Option<&mut Held> {
         self.verdicts.get_mut(verdict as usize)?.as_mut()
     }

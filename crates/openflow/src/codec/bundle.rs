@@ -130,9 +130,17 @@ mod tests {
             lengths.extend(fixed + 1..fixed + piece);
             for len in lengths {
                 let body = vec![0; len];
-                assert_eq!(error(5, ty, &body), Some(ErrorKind::BundleFailedMsgUnsup), "{ty}: {len}");
+                assert_eq!(
+                    error(5, ty, &body),
+                    Some(ErrorKind::BundleFailedMsgUnsup),
+                    "{ty}: {len}"
+                );
             }
-            assert_ne!(error(5, ty, &vec![0; fixed]), Some(ErrorKind::BundleFailedMsgUnsup), "{ty}");
+            assert_ne!(
+                error(5, ty, &vec![0; fixed]),
+                Some(ErrorKind::BundleFailedMsgUnsup),
+                "{ty}"
+            );
         }
     }
 }

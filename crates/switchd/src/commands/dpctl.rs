@@ -5,13 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_datapath::FlowDump;
 use heddle_datapath::format::ufid;
+use heddle_datapath::{FlowDump, Merged};
 use heddle_flow::Match;
 
 use super::Commands;
 use super::args::{self, Options};
-use super::flows::{self, Style};
+use super::flows::{self, Lines, Style};
 use crate::reconcile::{Item, OWN_PORT, datapath_name};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
@@ -229,6 +229,14 @@ impl Filter {
         Ok((filter, args.len()))
     }
 
+    /// What stands above flows of one thread: nothing where one was asked for.
+    fn heading(&self, text: &str) -> String {
+        match self.core {
+            None => text.to_owned(),
+            Some(_) => String::new(),
+        }
+    }
+
     /// `core`: of the thread that has it; `None`: the main thread, in Open vSwitch.
     fn takes(&self, flow: &FlowDump, core: Option<usize>) -> bool {
         let wanted = self.flow.as_ref().is_none_or(|m| {
@@ -253,7 +261,6 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         names: options.names,
         ufid: (options.verbosity > 0).then_some(", "),
     };
-    let mut by_core: BTreeMap<Option<usize>, Vec<FlowDump>> = BTreeMap::new();
     let main: Vec<u32> = switch
         .datapath
         .ports()
@@ -261,23 +268,33 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         .filter(|p| !p.is_pmd)
         .map(|p| p.no.0)
         .collect();
-    for flow in switch.datapath.flows() {
-        // Pretended devices are polled by Open vSwitch's main thread.
+    let lines = Lines::new(switch, style);
+    // Pretended devices are polled by Open vSwitch's main thread, which has a flow once.
+    let mut of_main = Merged::default();
+    // There may be a million others: their lines are all that is held of them.
+    let mut of_cores: BTreeMap<usize, String> = BTreeMap::new();
+    switch.datapath.each_flow(|flow| {
         let core = (!main.contains(&flow.key.in_port)).then_some(flow.core);
-        if ports.contains_key(&flow.key.in_port) && filter.takes(&flow, core) {
-            by_core.entry(core).or_default().push(flow);
+        if !ports.contains_key(&flow.key.in_port) || !filter.takes(&flow, core) {
+            return;
         }
-    }
-    let mut out = String::new();
-    for (core, flows) in by_core {
-        if filter.core.is_none() {
-            out += &match core {
-                None => "flow-dump from the main thread:\n".to_owned(),
-                Some(core) => format!("flow-dump from pmd on cpu core: {core}\n"),
-            };
+        match core {
+            None => of_main.add(flow),
+            Some(core) => {
+                let head = || filter.heading(&format!("flow-dump from pmd on cpu core: {core}\n"));
+                *of_cores.entry(core).or_insert_with(head) += &lines.of(&flow);
+            }
         }
-        out += &flows::lines(switch, &FlowDump::merged(flows), style);
-    }
+    });
+    let mut texts = of_cores.into_values();
+    let mut out = match of_main.flows() {
+        [] => texts.next().unwrap_or_default(),
+        flows => {
+            filter.heading("flow-dump from the main thread:\n")
+                + &flows.iter().map(|f| lines.of(f)).collect::<String>()
+        }
+    };
+    texts.for_each(|text| out += &text);
     Ok(out)
 }
 
@@ -293,16 +310,16 @@ fn get_flow(switch: &Switch, args: &[&str]) -> Reply {
     }
     let ports = ports_of(switch, &datapath_type);
     let of_name = |f: &FlowDump| ports.contains_key(&f.key.in_port) && ufid(&f.key, &f.mask) == wanted;
-    let found: Vec<FlowDump> = switch.datapath.flows().into_iter().filter(of_name).collect();
-    if found.is_empty() {
-        return Err(failed(switch, "getting flow", Some("No such file or directory")));
-    }
     let style = Style {
         verbose: options.verbosity > 0,
         names: options.names,
         ufid: (options.verbosity > 0).then_some(", "),
     };
-    Ok(flows::lines(switch, &FlowDump::merged(found), style))
+    let found = Lines::new(switch, style).merged(switch, of_name);
+    if found.is_empty() {
+        return Err(failed(switch, "getting flow", Some("No such file or directory")));
+    }
+    Ok(found)
 }
 
 fn del_flows(switch: &Switch, args: &[&str]) -> Reply {

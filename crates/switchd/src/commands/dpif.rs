@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use heddle_ofproto::features::Features;
 
-use super::flows::{self, Style};
+use super::flows::{Lines, Style};
 use super::{Commands, bridge_named, dpctl};
 use crate::reconcile::{datapath_name, port_text};
 use crate::switch::Switch;
@@ -121,10 +121,6 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         let own = inventory.interfaces.values().filter(|i| i.bridge == *name);
         own.filter_map(|i| Some(i.dp_no?.0)).collect()
     };
-    let own = switch
-        .datapath
-        .flows()
-        .into_iter()
-        .filter(|f| ports.contains(&f.key.in_port));
-    Ok(flows::lines(switch, &FlowDump::merged(own), style))
+    let own = |f: &FlowDump| ports.contains(&f.key.in_port);
+    Ok(Lines::new(switch, style).merged(switch, own))
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use heddle_datapath::format::{format_stats, ufid};
-use heddle_datapath::{FlowDump, PortNo};
+use heddle_datapath::{FlowDump, Merged, PortNo};
 use heddle_flow::odp::KeyText;
 
 use crate::switch::Switch;
@@ -29,17 +29,30 @@ pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
         .collect()
 }
 
-/// One line per flow.
-pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String {
-    let ports = if style.names {
-        port_names(switch)
-    } else {
-        BTreeMap::new()
-    };
-    let name = |no: u32| ports.get(&no).cloned();
-    let dp_name = |no: PortNo| name(no.0);
-    let now_ms = switch.clock.now_ms();
-    let line = |flow: &FlowDump| {
+/// How flows become lines.
+pub(super) struct Lines {
+    style: Style,
+    ports: BTreeMap<u32, String>,
+    now_ms: u64,
+}
+
+impl Lines {
+    pub(super) fn new(switch: &Switch, style: Style) -> Lines {
+        Lines {
+            style,
+            ports: match style.names {
+                true => port_names(switch),
+                false => BTreeMap::new(),
+            },
+            now_ms: switch.clock.now_ms(),
+        }
+    }
+
+    /// The line of a flow.
+    pub(super) fn of(&self, flow: &FlowDump) -> String {
+        let style = self.style;
+        let name = |no: u32| self.ports.get(&no).cloned();
+        let dp_name = |no: PortNo| name(no.0);
         let key = KeyText {
             key: &flow.key,
             mask: Some(&flow.mask),
@@ -52,7 +65,17 @@ pub(super) fn lines(switch: &Switch, flows: &[FlowDump], style: Style) -> String
         let ufid = style
             .ufid
             .map_or_else(String::new, |sep| ufid(&flow.key, &flow.mask) + sep);
-        format!("{ufid}{key}, {}\n", format_stats(flow, now_ms, names))
-    };
-    flows.iter().map(line).collect()
+        format!("{ufid}{key}, {}\n", format_stats(flow, self.now_ms, names))
+    }
+
+    /// The lines of flows that `wanted` takes, those that several workers cache as one.
+    pub(super) fn merged(&self, switch: &Switch, wanted: impl Fn(&FlowDump) -> bool) -> String {
+        let mut merged = Merged::default();
+        switch.datapath.each_flow(|flow| {
+            if wanted(&flow) {
+                merged.add(flow);
+            }
+        });
+        merged.flows().iter().map(|flow| self.of(flow)).collect()
+    }
 }

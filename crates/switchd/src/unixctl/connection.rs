@@ -6,7 +6,7 @@
 use std::io;
 
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
@@ -37,8 +37,9 @@ pub(super) async fn serve(
             Ok(Some(message)) => match parse(&message) {
                 Err(error) => return warn_bad(&name, &error),
                 Ok(request) => {
+                    let id = request.id.clone();
                     let reply = run(&registry, request).await;
-                    if let Err(error) = stream.write_all(reply.to_string().as_bytes()).await {
+                    if let Err(error) = send(&mut stream, reply, id).await {
                         log::debug!(target: "unixctl", "{name}: send failed: {error}");
                         return;
                     }
@@ -97,7 +98,7 @@ pub(super) fn parse(message: &[u8]) -> Result<Request, String> {
     }
 }
 
-async fn run(registry: &Registry, request: Request) -> Value {
+async fn run(registry: &Registry, request: Request) -> Reply {
     coverage!("unixctl_received");
     let Request { method, params, id } = request;
     log::debug!(target: "unixctl", "received request {method}{}, id={id}", Value::from(params.clone()));
@@ -116,7 +117,32 @@ async fn run(registry: &Registry, request: Request) -> Value {
     coverage!("unixctl_replied");
     // A script that reads the log after the reply must find what the command logged.
     let _ = tokio::task::spawn_blocking(crate::vlog::flush).await;
-    encode(reply, id)
+    reply
+}
+
+/// A reply longer than this is sent in pieces: dumps of a million flows need not be held once more as they are written in JSON.
+const PIECE: usize = 1 << 16;
+
+/// Sends a reply.
+pub(super) async fn send(to: &mut (impl AsyncWrite + Unpin), reply: Reply, id: Value) -> io::Result<()> {
+    let text = match reply {
+        Ok(text) if text.len() > PIECE => text,
+        short => return to.write_all(encode(short, id).to_string().as_bytes()).await,
+    };
+    let start = format!("{{\"error\":null,\"id\":{id},\"result\":\"");
+    to.write_all(start.as_bytes()).await?;
+    let mut left = text.as_str();
+    while !left.is_empty() {
+        let most = PIECE.min(left.len());
+        let end = (0..=most).rev().find(|at| left.is_char_boundary(*at));
+        let (piece, more) = left.split_at(end.unwrap_or(left.len()));
+        let quoted = Value::from(piece).to_string();
+        let inner = quoted.get(1..quoted.len() - 1).unwrap_or_default();
+        to.write_all(inner.as_bytes()).await?;
+        left = more;
+    }
+    let end = if text.ends_with('\n') { "\"}" } else { "\\n\"}" };
+    to.write_all(end.as_bytes()).await
 }
 
 fn strings(params: Vec<Value>) -> Option<Vec<String>> {

@@ -145,6 +145,22 @@ async fn commands() {
     assert_eq!(run("list-commands", &[]).await, Ok(list.into()));
 }
 
+#[tokio::test]
+async fn long_replies_are_sent_in_pieces_that_say_the_same() {
+    for unit in ["a", "\"", "\\", "é\n", "\u{1}🧵"] {
+        for (length, end) in [(65_536, ""), (200_003, "\n"), (200_003, "\""), (65_537, "\\")] {
+            let text = unit.repeat(length / unit.len() + 1) + end;
+            let mut sent = Vec::new();
+            let id = json!(["result", "\"result\":\"\""]);
+            connection::send(&mut sent, Ok(text.clone()), id.clone())
+                .await
+                .unwrap();
+            let got: Value = serde_json::from_slice(&sent).unwrap();
+            assert_eq!(got, encode(Ok(text), id));
+        }
+    }
+}
+
 async fn call(stream: &mut UnixStream, message: &Value) -> Option<Value> {
     stream.write_all(message.to_string().as_bytes()).await.ok()?;
     let mut buffer = Vec::new();

@@ -1,0 +1,107 @@
+//! What the control plane reads: texts and sums.
+
+use super::Datapath;
+use crate::control::WorkerHandle;
+use crate::drops::DropKind;
+use crate::format;
+use crate::perf::PerfWanted;
+use crate::show;
+use crate::view::{FlowDump, Merged, Snapshot, Totals};
+use std::sync::atomic::Ordering::Relaxed;
+
+impl Datapath {
+    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several workers cache are added up.
+    pub fn dump_flows_text(
+        &self,
+        filter: &dyn Fn(&FlowDump) -> bool,
+        names: format::PortNames<'_>,
+    ) -> String {
+        let now_ms = self.shared.clock.now_ms();
+        let mut merged = Merged::default();
+        self.each_flow(|flow| {
+            if filter(&flow) {
+                merged.add(flow);
+            }
+        });
+        let flows = merged.flows().iter();
+        flows.map(|f| f.text(now_ms, names) + "\n").collect()
+    }
+    /// `dpif-netdev/pmd-stats-show`, of the worker of processor `core` or of all.
+    pub fn pmd_stats_show(&self, core: Option<usize>) -> String {
+        show::pmd_stats(&self.control.lock(), core)
+    }
+    /// `dpif-netdev/pmd-stats-clear`.
+    pub fn pmd_stats_clear(&self, core: Option<usize>) {
+        let now_ms = self.shared.clock.now_ms();
+        let mut control = self.control.lock();
+        let chosen = |w: &&mut WorkerHandle| core.is_none_or(|core| core == w.core);
+        for w in control.workers.iter_mut().filter(chosen) {
+            w.base = w.counters.read();
+            w.base_perf = w.counters.perf.read();
+            w.counters.perf.clear();
+            w.base_lost = w.counters.drops.get(DropKind::Upcall);
+            w.cleared_ms = now_ms;
+        }
+    }
+    /// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` seconds (0: a minute).
+    pub fn pmd_rxq_show(&self, core: Option<usize>, secs: u64) -> String {
+        show::pmd_rxq(&self.control.lock(), core, secs)
+    }
+    /// `dpif-netdev/pmd-sleep-show`.
+    pub fn pmd_sleep_show(&self) -> String {
+        show::pmd_sleep(&self.control.lock())
+    }
+    /// What workers and queues have counted.
+    pub fn snapshot(&self) -> Snapshot {
+        show::snapshot(&self.control.lock())
+    }
+    /// `dpif-netdev/pmd-perf-show`; `time` is the wall clock as `HH:MM:SS.mmm`.
+    pub fn pmd_perf_show(&self, core: Option<usize>, time: &str, wanted: PerfWanted) -> String {
+        show::pmd_perf(&self.control.lock(), core, time, wanted)
+    }
+    /// The lines of `upcall/show` below the datapath's name.
+    pub fn upcall_show(&self) -> String {
+        let counts = self.sweep.lock().counts;
+        show::upcalls(&self.control.lock(), &counts)
+    }
+    /// Named drops since the start, as `coverage/show` and `coverage/read-counter` name them.
+    pub fn coverage(&self) -> Vec<(&'static str, u64)> {
+        let control = self.control.lock();
+        let kinds = DropKind::ALL.iter().zip(&control.past_drops);
+        kinds
+            .map(|(kind, past)| {
+                let now: u64 = control.workers.iter().map(|w| w.counters.drops.get(*kind)).sum();
+                (kind.name(), past + now)
+            })
+            .collect()
+    }
+    /// Totals over all workers since the start.
+    pub fn totals(&self) -> Totals {
+        let control = self.control.lock();
+        let mut t = Totals::default();
+        let lost = DropKind::ALL.iter().position(|k| *k == DropKind::Upcall);
+        t.lost = lost.and_then(|i| control.past_drops.get(i)).copied().unwrap_or(0);
+        for n in control
+            .workers
+            .iter()
+            .map(|w| w.counters.read())
+            .chain([control.past])
+        {
+            t.packets += n.packets;
+            t.l0_hits += n.l0_hits;
+            t.l1_hits += n.l1_hits;
+            t.l2_hits += n.l2_hits;
+            t.misses += n.misses;
+            t.limit_hits += n.limit_hits;
+            t.l2_masks_probed += n.l2_probes;
+            t.masks = t.masks.max(n.masks);
+        }
+        t.lost += control
+            .workers
+            .iter()
+            .map(|w| w.counters.drops.get(DropKind::Upcall))
+            .sum::<u64>();
+        t.flows = self.shared.n_flows.load(Relaxed) as u64;
+        t
+    }
+}
