@@ -79,7 +79,9 @@ def shown(row):
         parts.append(f"{rate['asked'] / 1e3:.0f} kpps: p50 {rate['p50_us']:.2f} p99 {rate['p99_us']:.2f} us")
     parts.append(f"line {row['line_ns']:.0f} ns" if row.get("line_ns") else "line unknown")
     if row.get("disturbed", 0) > 0.05:
-        parts.append(f"disturbed {row['disturbed'] * 100:.0f} %")
+        # A tenth of the core in other hands is more than what is compared here.
+        worthless = ": worthless" if row["disturbed"] > 0.1 else ""
+        parts.append(f"disturbed {row['disturbed'] * 100:.0f} %{worthless}")
     return "  ".join(parts)
 
 
