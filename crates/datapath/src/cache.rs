@@ -10,25 +10,26 @@
 
 use crate::changes::{Known, PATIENCE};
 use crate::compact::CompactKey;
-use crate::entry::{Entry, NewEntry};
+use crate::entry::Entry;
 use crate::hash::HashKey;
 use crate::l1::L1;
-use crate::note::{Counted, Findings, Horizon, Note, RESERVE, RING, ROOM, WideKey};
+use crate::note::{Findings, Horizon, Note, RESERVE, RING, WideKey};
 use crate::program::Program;
 use crate::sig::Bucket;
 use crate::spares::{Maker, Pace};
 use crate::store::Store;
 use crate::table::Table;
-use crate::translate::{Generations, Translation};
-use crate::tuple::{Family, MAX_LISTED, Tuple, Tuples};
-use crate::verdict::{Member, Verdict, Verdicts};
-use crate::watch::{self, Under, Watches};
-use heddle_flow::FlowKey;
+use crate::translate::Generations;
+use crate::tuple::{Family, Tuple, Tuples};
+use crate::verdict::{Verdict, Verdicts};
+use crate::watch::{self, Watches};
 use heddle_sync::ring::Producer;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+mod fill;
 mod find;
+mod leave;
 mod masks;
 
 pub(crate) use find::{Level, Moment, NO_BODY};
@@ -196,152 +197,6 @@ impl Cache {
         debug_assert!(!full, "the caller has looked whether there is room");
     }
 
-    /// Stores what a translation said of a packet, `compact` being its key if it is ordinary; `any` was read before. It is found from
-    /// now on. Returns the program's number; `None`: no room for it.
-    pub(crate) fn insert(
-        &mut self,
-        key: &FlowKey,
-        compact: Option<&CompactKey>,
-        t: &mut Translation,
-        any: u64,
-        now_ms: u64,
-    ) -> Option<u32> {
-        let port = key.in_port;
-        if port > MAX_LISTED || !self.notes.has_room(ROOM) {
-            return None;
-        }
-        let taken = self.store.take()?;
-        let slot = taken.slot;
-        let family = find::family(compact);
-        // Masks are per port.
-        t.mask.0.in_port = u32::MAX;
-        let (tuple, tuple_is_new) = self.tuples.mask_for(&t.mask, port, family);
-        self.new_mask |= self.tuples.add(tuple, port);
-        let hash = match compact {
-            Some(c) => self.tuples.compact(tuple)?.hash(c, &self.key, tuple),
-            None => find::wide_hash(self.key, self.tuples.get(tuple)?, tuple, key),
-        };
-        if !self.table.insert(hash, slot) {
-            self.tuples.remove(tuple, port);
-            // The chunk, if it is new, is the last one and stays with nothing in it until it is used.
-            self.store.free(slot);
-            return None;
-        }
-        if let Some(c) = compact {
-            self.tuples.entered(tuple, c);
-        }
-        let (watch, stamp) = self.enter(tuple, t).unwrap_or_default();
-        let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
-        let body = self.verdicts.body_of(verdict)?;
-        let member = Member {
-            slot,
-            key: compact.map(|c| (*c, tuple)),
-        };
-        self.join(verdict, member);
-        if let Some((n, mem)) = taken.chunk {
-            self.new_chunk = true;
-            self.push(Note::Chunk(n, mem));
-        }
-        // Of most entries nobody else is told, and so nothing is counted.
-        if tuple_is_new && let Some(held) = self.tuples.get(tuple).map(Arc::clone) {
-            self.push(Note::Tuple(tuple, held));
-        }
-        if verdict_is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
-            self.push(Note::Verdict(verdict, v));
-        }
-        let id = self.take_id();
-        if compact.is_none()
-            && let Some(held) = self.tuples.get(tuple).map(Arc::clone)
-        {
-            let (words, rest) = (held.of(key).collect(), held.rest_of(key).collect());
-            let wide = Arc::new(WideKey {
-                id,
-                port,
-                tuple: held,
-                words,
-                rest,
-            });
-            self.wide.insert(slot, Arc::clone(&wide));
-            self.push(Note::Wide(slot, wide));
-        }
-        if let Some(e) = self.store.get(slot) {
-            e.publish(&NewEntry {
-                id,
-                key: compact.copied().unwrap_or(CompactKey::NONE),
-                verdict,
-                tuple,
-                body,
-                now_ms,
-                watch,
-                stamp,
-            });
-        }
-        self.horizon.set(self.next_id);
-        self.fresh.push(slot);
-        self.remember(key, compact, slot);
-        Some(body)
-    }
-    fn take_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id - 1
-    }
-    fn counted(e: &Entry) -> Counted {
-        // The owner's own entry does not change while the owner looks.
-        let s = e.read();
-        s.map_or(Counted::default(), |s| Counted {
-            packets: s.packets,
-            bytes: s.bytes,
-            used_ms: s.used_ms,
-            tcp_flags: s.tcp_flags,
-        })
-    }
-
-    /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or creditors: the
-    /// entry goes on with the verdict that says so. Returns the program's number. `None`: no room to say it.
-    pub(crate) fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
-        if !self.notes.has_room(ROOM) {
-            return None;
-        }
-        let tuple = self.store.get(slot)?.tuple();
-        let entered = self.enter(tuple, t).unwrap_or_default();
-        let interned = self.verdicts.intern(t, any);
-        self.rename(slot, interned, entered);
-        self.verdicts.body_of(interned.0)
-    }
-    /// The watch of an entry under this mask with that answer, and its stamp there.
-    fn enter(&mut self, tuple: u32, t: &Translation) -> Option<(u16, u32)> {
-        let under = Self::under(&self.tuples, tuple)?;
-        self.watches.enter(t.deps.iter().copied(), &t.overrides, under)
-    }
-    /// Of an ordinary packet's mask.
-    fn under(tuples: &Tuples, tuple: u32) -> Option<Under<'_>> {
-        let held = tuples.get(tuple).filter(|t| t.family != Family::Wide)?;
-        Some(Under {
-            tuple,
-            mask: &held.mask,
-            v6: held.family == Family::V6,
-        })
-    }
-    /// As [`Cache::renew`], where the sweeper made the translation, of the entry that had this id.
-    pub(crate) fn adopt(&mut self, slot: u32, id: u64, verdict: &Arc<Verdict>) {
-        let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
-            return;
-        };
-        // One that has moved on did so for other packets than this entry's.
-        if verdict.moved() || !self.notes.has_room(RESERVE) {
-            return;
-        }
-        let entered = match Self::under(&self.tuples, e.tuple()) {
-            // Where more is known here than was when the sweeper translated, this side finds out by itself.
-            Some(under) => match self.watches.enter(verdict.deps(), verdict.overrides(), under) {
-                Some(entered) => entered,
-                None => return,
-            },
-            None => Default::default(),
-        };
-        let interned = self.verdicts.adopt(verdict);
-        self.rename(slot, interned, entered);
-    }
     /// The program of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now.
     #[inline]
     pub(crate) fn current(
@@ -356,21 +211,6 @@ impl Cache {
     /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
     pub(crate) fn is_watched(&self, slot: u32) -> bool {
         self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
-    }
-    /// The entry in `slot`, if it is one of verdict `n`.
-    fn member(&self, slot: u32, n: u32) -> Option<Member> {
-        let e = self.store.get(slot).filter(|e| e.id() != 0 && e.verdict() == n)?;
-        let ordinary = self.tuples.get(e.tuple())?.family != Family::Wide;
-        Some(Member {
-            slot,
-            key: ordinary.then(|| (e.key(), e.tuple())),
-        })
-    }
-    /// An entry refers to verdict `n` from now on.
-    fn join(&mut self, n: u32, member: Member) {
-        let only = self.verdicts.only(n).and_then(|slot| self.member(slot, n));
-        let tuples = &self.tuples;
-        self.verdicts.retain(n, member, only, |t| tuples.compact(t));
     }
     /// What is known of the packets of an entry of an ordinary packet.
     fn known(&self, e: &Entry) -> Option<Known> {
@@ -403,102 +243,6 @@ impl Cache {
             && self
                 .known(e)
                 .is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE_FOR_ONE, None, generations))
-    }
-    fn rename(&mut self, slot: u32, (verdict, is_new): (u32, bool), (watch, stamp): (u16, u32)) {
-        if let Some(e) = self.store.get(slot) {
-            let (left, _) = e.watch();
-            e.set_watch(watch, stamp);
-            self.watches.leave(left);
-        }
-        if is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
-            self.push(Note::Verdict(verdict, v));
-        }
-        let new = self.take_id();
-        if let Some(e) = self.store.get(slot) {
-            let (id, old, counted) = (e.id(), e.verdict(), Self::counted(e));
-            if old == verdict {
-                return;
-            }
-            let member = self.member(slot, old);
-            self.join(verdict, member.unwrap_or(Member { slot, key: None }));
-            let Some(e) = self.store.get(slot) else { return };
-            e.rename(new, verdict, self.verdicts.body_of(verdict).unwrap_or_default());
-            self.verdicts.release(old);
-            self.push(Note::Renamed(slot, id, old, counted, new));
-        }
-        if let Some(w) = self.wide.get_mut(&slot) {
-            let named = WideKey {
-                id: new,
-                port: w.port,
-                tuple: Arc::clone(&w.tuple),
-                words: w.words.clone(),
-                rest: w.rest.clone(),
-            };
-            *w = Arc::new(named);
-            let note = Note::Wide(slot, Arc::clone(w));
-            self.push(note);
-        }
-        self.horizon.set(self.next_id);
-    }
-
-    /// Takes an entry out of the lookups now and out of its slot at the next [`Cache::reap`].
-    pub(crate) fn forget(&mut self, slot: u32) {
-        let Some(e) = self.store.get(slot) else { return };
-        e.condemn(e.id());
-        let n = e.tuple();
-        let hash = match self.wide.get(&slot) {
-            Some(w) => find::wide_hash_of(self.key, n, w.words.iter().copied()),
-            None => match self.tuples.compact(n) {
-                Some(mask) => mask.hash(&e.key(), &self.key, n),
-                None => return,
-            },
-        };
-        if self.table.remove(hash, slot) {
-            if !self.wide.contains_key(&slot) {
-                self.tuples.left(n, &e.key());
-            }
-            self.doomed.push(slot);
-        }
-    }
-    /// Forgets the entry with this id, if it still has this slot.
-    pub(crate) fn evict(&mut self, slot: u32, id: u64) {
-        if self.store.get(slot).is_some_and(|e| e.id() == id) {
-            self.forget(slot);
-        }
-    }
-    /// Frees the slots of forgotten entries, and verdicts that nobody uses, between bursts, at most so many of each, and as far as the sweeper can
-    /// be told; returns how many entries.
-    pub(crate) fn reap(&mut self, most: usize) -> usize {
-        let mut n = 0;
-        self.fresh.clear();
-        while n < most && self.notes.has_room(RESERVE) {
-            let Some(slot) = self.doomed.pop() else { break };
-            let Some(e) = self.store.get(slot) else { continue };
-            let (id, verdict, tuple, counted) = (e.id(), e.verdict(), e.tuple(), Self::counted(e));
-            self.watches.leave(e.watch().0);
-            let port = match self.wide.remove(&slot) {
-                Some(w) => w.port,
-                None => e.key().in_port(),
-            };
-            e.retire();
-            self.push(Note::Gone(slot, id, verdict, counted));
-            self.verdicts.release(verdict);
-            if self.tuples.remove(tuple, port) {
-                self.push(Note::TupleGone(tuple));
-            }
-            if let Some(chunk) = self.store.free(slot) {
-                self.push(Note::ChunkGone(chunk));
-            }
-            n += 1;
-        }
-        let notes = &mut self.notes;
-        self.verdicts.reap(most, |v| {
-            notes.has_room(RESERVE) && notes.push(Note::VerdictGone(v)).is_ok()
-        });
-        if n > 0 {
-            self.table.tidy();
-        }
-        n
     }
     /// Whether there are entries to be reaped.
     pub(crate) fn has_doomed(&self) -> bool {

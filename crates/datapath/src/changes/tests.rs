@@ -1,0 +1,160 @@
+//! What a change is about, told by the log and by comparing.
+
+use super::*;
+use heddle_flow::Match;
+use proptest::prelude::*;
+use std::cell::Cell;
+
+fn matches() -> impl Strategy<Value = Match> {
+    (0u8..8, 0u32..4, 0u32..4, 0u32..4).prop_map(|(which, reg, nw, port)| {
+        let mut m = Match::any();
+        if which & 1 != 0 {
+            (m.key.regs[2], m.mask.0.regs[2]) = (reg, u32::MAX);
+        }
+        if which & 2 != 0 {
+            (m.key.nw_dst, m.mask.0.nw_dst) = (nw, 3);
+        }
+        if which & 4 != 0 {
+            (m.key.in_port, m.mask.0.in_port) = (port, u32::MAX);
+        }
+        m.normalize();
+        m
+    })
+}
+
+/// A log of these changes from generation `first` on.
+fn log_of(first: u64, all: &[Vec<Match>]) -> Log {
+    let (log, generation) = (Log::default(), Cell::new(first - 1));
+    for matches in all {
+        let mut changes = Changes::default();
+        matches.iter().for_each(|m| changes.add(&MiniMatch::new(m)));
+        log.write(
+            changes,
+            || generation.get(),
+            || generation.set(generation.get() + 1),
+        );
+    }
+    log
+}
+
+#[test]
+fn constants_are_cleared() {
+    let mut key = FlowKey::default();
+    key.words_mut().fill(u64::MAX);
+    clear_constants(&mut key);
+    let left = key.words().iter().zip(constants().words());
+    assert!(left.into_iter().all(|(k, c)| *k == !c));
+}
+
+proptest! {
+    /// What is passed by matches none of the packets, as far as they are known; single packets that are known in all bits are passed
+    /// by exactly what does not match them.
+    #[test]
+    fn passes_by_what_matches_no_packet(
+        all in prop::collection::vec(prop::collection::vec(matches(), 1..4), 1..50),
+        first in 1u64..40,
+        from in 0usize..50,
+        (reg, nw, port) in (0u32..4, 0u32..4, 0u32..4),
+        nw_known in any::<bool>(),
+        nw_changed in any::<bool>(),
+    ) {
+        let log = log_of(first, &all);
+        let from = from.min(all.len());
+        let mut key = FlowKey { nw_dst: nw, ..FlowKey::default() };
+        let mut mask = FlowMask::default();
+        mask.0.nw_dst = if nw_known { u32::MAX } else { 0 };
+        let mut known = Known::new(&key, &mask);
+        (key.in_port, key.regs[2]) = (port, reg);
+        for (word, value) in (0..).zip(key.words()) {
+            let constant = constants().words()[usize::from(word)] != 0;
+            let changed = nw_changed && mask.words()[usize::from(word)] != 0;
+            if constant || changed {
+                known.apply(&Override { from: 0, word, changed, value: *value });
+            }
+        }
+        let to = first - 1 + all.len() as u64;
+        let passed = log.pass_by(first - 1 + from as u64, to, &known, &mut 1000);
+        let any_matches = all[from..].iter().flatten().any(|m| m.matches(&key));
+        if passed {
+            // Whatever is not known of the address.
+            for nw_dst in 0..4 {
+                let key = if nw_known && !nw_changed { key } else { FlowKey { nw_dst, ..key } };
+                prop_assert!(!all[from..].iter().flatten().any(|m| m.matches(&key)));
+            }
+        } else if nw_known && !nw_changed {
+            prop_assert!(any_matches);
+        }
+    }
+}
+
+#[test]
+fn what_is_too_long_ago_or_unknown_is_not_passed_by() {
+    let mut m = Match::any();
+    (m.key.nw_dst, m.mask.0.nw_dst) = (7, u32::MAX);
+    let n = KEPT + 40;
+    let log = log_of(1, &vec![vec![m]; usize::try_from(n).unwrap()]);
+    let mask = m.mask;
+    let other = Known::new(
+        &FlowKey {
+            nw_dst: 8,
+            ..FlowKey::default()
+        },
+        &mask,
+    );
+    let same = Known::new(&m.key, &mask);
+    let mut steps = 1000;
+    assert!(log.pass_by(n - KEPT, n, &other, &mut steps));
+    assert!(
+        1000 - steps < 100,
+        "blocks are passed by in one step each, not {}",
+        1000 - steps
+    );
+    assert!(!log.pass_by(n - KEPT - 1, n, &other, &mut 1000));
+    assert!(!log.pass_by(n - 1, n, &same, &mut 1000));
+    assert!(log.pass_by(n, n, &same, &mut 1000));
+    assert!(!log.pass_by(n, n + 1, &other, &mut 1000), "no such record");
+    log.write(Changes::anything(), || n, || {});
+    assert!(!log.pass_by(n, n + 1, &other, &mut 1000));
+}
+
+#[test]
+fn of_many_only_the_common_bits_are_known() {
+    let many = |from: u32| {
+        let mut changes = Changes::default();
+        for n in from..from + 1000 {
+            let mut m = Match::any();
+            (m.key.nw_dst, m.mask.0.nw_dst) = (0x0a00_0000 | n, u32::MAX);
+            changes.add(&MiniMatch::new(&m));
+        }
+        changes
+    };
+    let log = Log::default();
+    log.write(many(0), || 0, || {});
+    let known = |nw_dst| {
+        let mask = FlowMask(FlowKey {
+            nw_dst: u32::MAX,
+            ..FlowKey::default()
+        });
+        Known::new(
+            &FlowKey {
+                nw_dst,
+                ..FlowKey::default()
+            },
+            &mask,
+        )
+    };
+    assert!(log.pass_by(0, 1, &known(0x0b00_0000), &mut 10));
+    assert!(!log.pass_by(0, 1, &known(0x0a00_0001), &mut 10));
+}
+
+#[test]
+fn conjunctions_are_never_passed_by() {
+    let mut m = Match::any();
+    (m.key.conj_id, m.mask.0.conj_id) = (7, u32::MAX);
+    let log = log_of(1, &[vec![m]]);
+    let all = FlowMask(FlowKey {
+        conj_id: u32::MAX,
+        ..FlowKey::default()
+    });
+    assert!(!log.pass_by(0, 1, &Known::new(&FlowKey::default(), &all), &mut 10));
+}
