@@ -60,7 +60,9 @@ def scenario_awake_while_packets_come(lab):
     with Pings(a):
         wait_for_value("n/a")
     wait_for_value(before)
+    assert "  light sleep: yes\n" in sw.appctl("dpif-netdev/pmd-sleep-show")
     sw.vsctl("set", "Open_vSwitch", ".", "other_config:heddle-light-sleep=false")
+    assert "  light sleep: no (heddle-light-sleep=false)\n" in sw.appctl("dpif-netdev/pmd-sleep-show")
     with Pings(a):
         time.sleep(1)
         assert value() == before

@@ -325,6 +325,18 @@ def scenario_masks_that_name_nothing(lab):
         assert {core for _, core in places(sw)} == {0}, places(sw)
 
 
+def scenario_settings_of_what_is_not_there(lab):
+    """They change nothing, and the log says so."""
+    sw = dummy_switch(lab)
+    if sw.is_reference:
+        raise Skip("it has all of that")
+    sw.vsctl("set", "interface", "p1", "cfm_mpid=1", "lldp:enable=true", "--", "set", "Open_vSwitch", ".", "other_config:hw-offload=true",
+             "other_config:heddle-light-sleep=perhaps")
+    for words in ("interface p1: cfm_mpid is not supported yet", "interface p1: lldp is not supported yet", "hw-offload changes nothing",
+                  "heddle-light-sleep=perhaps is neither true nor false: true is used"):
+        assert sw.log().count(words) == 1, words
+
+
 def threads(sw):
     """Names of the daemon's workers, with the processors that each may run on."""
     tasks = f"/proc/{sw.pid}/task"
