@@ -57,11 +57,15 @@ pub struct Credits {
 impl Credits {
     /// One more.
     pub fn push(&mut self, who: Arc<dyn Credit>) {
-        match self.held.get_mut(self.len) {
+        self.put(self.len, who);
+        self.len += 1;
+    }
+    /// Another one in place of number `at`.
+    pub fn put(&mut self, at: usize, who: Arc<dyn Credit>) {
+        match self.held.get_mut(at) {
             Some(place) => *place = who,
             None => self.held.push(who),
         }
-        self.len += 1;
     }
     /// One more, whom others hold too: `counted` gives a reference to hold on to, if it is needed.
     pub fn push_shared<T: Credit + 'static>(&mut self, who: &T, counted: impl FnOnce() -> Arc<T>) {

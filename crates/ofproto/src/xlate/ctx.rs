@@ -1,6 +1,7 @@
 //! The state of one translation.
 
 use super::limits::{MAX_NESTING, MAX_STEPS, XlateError};
+use super::normal::Source;
 use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
 use crate::model::{BridgeView, PortView, Rule, World};
@@ -13,6 +14,7 @@ use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::{Action, Port};
 use heddle_sync::Reading;
+use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
@@ -128,6 +130,8 @@ pub(crate) struct Ctx<'w> {
     /// How long it is.
     pub(super) packet_len: Option<usize>,
     pub(super) learn: bool,
+    /// Whose place NORMAL has learned.
+    pub(super) sources: SmallVec<[Source<'w>; 2]>,
     pub(super) now_ms: u64,
     pub(super) report: Option<&'w mut Report>,
 }

@@ -219,6 +219,7 @@ fn once<'w, R>(
         has_packet: input.packet_len.is_some(),
         packet_len: input.packet_len,
         learn: input.learn,
+        sources: SmallVec::new(),
         now_ms: input.now_ms,
         report,
     };

@@ -3,8 +3,16 @@
 use super::super::ctx::{Ctx, of_port};
 use super::super::mask::eth;
 use super::InBundle;
-use crate::mac::{Learn, Learned, MacCredit, MacKey};
+use crate::mac::{Learn, Learned, MacCredit, MacKey, MacTable};
 use std::sync::Arc;
+
+/// A source of which a translation has learned where it is.
+pub(in crate::xlate) struct Source<'w> {
+    table: &'w Arc<MacTable>,
+    key: MacKey,
+    /// The number of the credit for it.
+    credit: usize,
+}
 
 /// ARP opcodes (RFC 826).
 const ARP_REQUEST: u8 = 1;
@@ -40,7 +48,8 @@ impl Ctx<'_> {
             return;
         }
         let (port, bond) = (of_port(self.flow.in_port), bundle.ports.len() > 1);
-        let table = &self.bridge.mac;
+        let bridge = self.bridge;
+        let table = &bridge.mac;
         // First: an entry that goes from here on moves the slot.
         let source = self.generations.read(table.source_slot(key));
         self.out.deps.push(source);
@@ -69,12 +78,29 @@ impl Ctx<'_> {
             // Its next packet is to learn it, or to move it, before its own way is looked up.
             self.out.uncacheable = true;
         }
-        self.out.credits.push(Arc::new(MacCredit {
+        let credit = Arc::new(MacCredit {
             table: table.clone(),
             key,
             port,
             bond,
             generation: source.generation,
-        }));
+        });
+        // A packet that comes back over a patch port is learned at each port; where cached ones of it leave the source is the last of them.
+        let before = self
+            .sources
+            .iter()
+            .find(|s| s.key == key && Arc::ptr_eq(s.table, table));
+        match before {
+            Some(before) => self.out.credits.put(before.credit, credit),
+            None => {
+                let at = self.out.credits.len();
+                self.sources.push(Source {
+                    table,
+                    key,
+                    credit: at,
+                });
+                self.out.credits.push(credit);
+            }
+        }
     }
 }

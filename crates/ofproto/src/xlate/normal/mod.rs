@@ -7,6 +7,8 @@ mod input;
 mod learn;
 mod xvlan;
 
+pub(super) use learn::Source;
+
 use super::ctx::Ctx;
 use super::mask::is_vlan_type;
 use crate::mac::MacKey;

@@ -54,6 +54,22 @@ fn only_misses_learn() {
     assert!(checked.uncacheable && !t.uncacheable);
 }
 
+/// A packet that comes back over a patch port is learned at both ports. Cached ones of it leave the source where the last packet left it.
+#[test]
+fn the_last_port_of_a_packet_counts() {
+    let mut lab = Lab::new(&[3, 1]);
+    lab.patch((0, 3), (1, 1));
+    lab.rule((0, 0), "", vec![to(Port::NORMAL)]);
+    lab.rule((1, 0), "", vec![to(Port::IN_PORT)]);
+    let t = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Miss);
+    let at = || lab.bridges[0].mac.entries(0)[0].port;
+    assert_eq!(at(), Port(3));
+    for used_ms in [2000, 3000] {
+        t.credits.iter().for_each(|c| c.credit(1, 60, used_ms, 0));
+        assert_eq!(at(), Port(3));
+    }
+}
+
 /// Who has been seen elsewhere since moves back with the next packet, before its way is looked up; until then no answer holds for it.
 #[test]
 fn an_address_that_has_moved_is_moved_back_by_a_packet() {
