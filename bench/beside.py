@@ -4,6 +4,9 @@ The traffic's flows belong to the first of the rules that come, and to one rule 
 the worker over its queues. The worker notes how long the longest took, and how much of such a time it has run itself (`pmd-perf-metrics`): the rest it was
 put aside by the kernel's scheduler, or slept on a lock. What loads the rules, and all other threads, stay on the generator's core, and the worker runs
 under SCHED_FIFO where that is allowed; with --shared, everything is where the scheduler puts it.
+
+What the machine itself takes away from a thread is measured in turns with that (`machine.py`): its gaps and the worker's iterations are counted from the same lengths on,
+which are those of the worker's histogram.
 """
 
 import contextlib
@@ -19,12 +22,15 @@ import time
 from churn import message
 from vhost_switches import BRIDGE, GENERATOR_CORE, SWITCH_CORE, Vhost, generate
 from vhost_cases import Case
+from machine import Machine, real_time
 
 HELLO, FLOW_MOD, BARRIER, BARRIER_REPLY = 0, 14, 18, 19
 WILDCARDS = 1 << 1 | 1 << 2 | 1 << 3 | 1 << 20 | 1 << 21  # all but tag, Ethernet addresses, type of service
 PORTS, DPORT = 1 << 14, 5001
 FLOWS = 1_000
-RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
+WANTED = (100, 200, 500, 1000, 2000, 5000)  # microseconds, about
+BIN = re.compile(r"^ {3}(\d+|>) +(\d+) ", re.MULTILINE)
+USED = re.compile(r"Measurement duration: ([\d.]+) s.*?Used TSC cycles: +(\d+) +\( *([\d.]+) %", re.DOTALL)
 LONGEST = re.compile(r"Longest iteration \(us\): (\d+), run by the thread itself: (\d+); of 1 ms and more: (\d+), run: (\d+)")
 
 
@@ -91,26 +97,49 @@ def taken(pid, tid):
 @contextlib.contextmanager
 def undisturbed(pid, tid):
     """Keeps what loads rules away from the thread's processor. Yields whether it also runs before all that is not under real-time policies."""
-    before = None
     for other in map(int, os.listdir(f"/proc/{pid}/task")):
         if other != tid:
             os.sched_setaffinity(other, {GENERATOR_CORE})
     os.sched_setaffinity(0, {GENERATOR_CORE})
-    try:
-        with open(RT_RUNTIME) as file:
-            before = file.read()
-        with open(RT_RUNTIME, "w") as file:
-            file.write("-1")
-        os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(1))
-        yield True
-    except PermissionError:
-        yield False
-    finally:
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(tid, os.SCHED_OTHER, os.sched_param(0))
-            if before is not None:
-                with open(RT_RUNTIME, "w") as file:
-                    file.write(before)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(real_time())
+            os.sched_setscheduler(tid, os.SCHED_FIFO, os.sched_param(1))
+        except PermissionError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with contextlib.suppress(OSError):
+                os.sched_setscheduler(tid, os.SCHED_OTHER, os.sched_param(0))
+
+
+def lengths(text):
+    """The worker's histogram of iterations: pairs of the microseconds above which they are, about those wanted, and how many there were."""
+    bins = [(int(wall), int(n)) for wall, n in BIN.findall(text.replace(">", "0"))]
+    walls, counts = [wall for wall, _ in bins[:-1]], [n for _, n in bins]
+    seconds, cycles, percent = map(float, USED.search(text).groups())
+    per_us = cycles / percent * 100 / seconds / 1e6
+    chosen = [min(range(len(walls)), key=lambda i, us=us: abs(walls[i] / per_us - us)) for us in WANTED]
+    return [(walls[i] / per_us, sum(counts[i + 1:])) for i in chosen]
+
+
+def told(found):
+    return ", ".join(f"{n} of {us / 1e3:.1f}" for us, n in found) + " ms and more"
+
+
+def bundle(switch, bridge, file, count):
+    switch.run("ovs-ofctl", "--bundle", "add-flows", bridge, file, timeout=100, quiet=True)
+
+
+def one_by_one(switch, bridge, file, count):
+    stream(f"{switch.dir}/{bridge}.mgmt", (b"".join(rule(n) for n in range(at, min(at + 500, count))) for at in range(0, count, 500)))
+
+
+def delete(switch, bridge, file, count):
+    switch.run("ovs-ofctl", "--timeout=100", "del-flows", bridge, "udp,nw_src=10.0.0.0/8", timeout=100, quiet=True)
+    time.sleep(2)
 
 
 class Beside:
@@ -134,7 +163,7 @@ class Beside:
         def ended():
             text = self.switch.unixctl.call("dpif-netdev/pmd-perf-show", "-pmd", str(SWITCH_CORE))
             found.update(waited=waited(pid, tid) - found["waited"], taken=taken(pid, tid) - found["taken"],
-                         longest=tuple(map(int, LONGEST.search(text).groups())))
+                         longest=tuple(map(int, LONGEST.search(text).groups())), lengths=lengths(text))
 
         def beside():
             begun.wait(60)
@@ -158,28 +187,25 @@ class Beside:
         print(f"{what:30} longest iteration {own:6} us of its own, {all_:6} us in all ({long_own} and {long} of 1 ms and more); "
               f"processor {'real-time, ' if alone else ''}taken away {found['taken']} times, waited for {found['waited'] * 1e3:.0f} ms; "
               f"latency p99 {latency['p99_us']:.0f}, p99.9 {latency['p999_us']:.0f}, max {latency['max_us']:.0f} us; "
-              f"{result['received_pps'] / 1e3:.0f} kpps, lost {result['loss'] * 100:.3f} %; done after {found['took']:.1f} of {seconds:.0f} s", flush=True)
+              f"{result['received_pps'] / 1e3:.0f} kpps, lost {result['loss'] * 100:.3f} %; done after {found['took']:.1f} of {seconds:.0f} s\n"
+              f"{'':30} iterations: {told(found['lengths'])}", flush=True)
         return found
 
-    def run(self, count, file, seconds, bundled):
-        switch = self.switch
-        switch.setup(2)
+    def run(self, count, file, seconds, bundled, rounds):
+        machine = Machine(self.switch.binary, self.heddle)
         try:
-            switch.switch.ofctl("add-flow", BRIDGE, "priority=1,in_port=1,actions=output:2")
-            mgmt = f"{switch.switch.dir}/{BRIDGE}.mgmt"
-
-            def bundle():
-                switch.switch.run("ovs-ofctl", "--bundle", "add-flows", BRIDGE, file, timeout=100, quiet=True)
-
-            def one_by_one():
-                stream(mgmt, (b"".join(rule(n) for n in range(at, min(at + 500, count))) for at in range(0, count, 500)))
-
-            def delete():
-                switch.switch.run("ovs-ofctl", "--timeout=100", "del-flows", BRIDGE, "udp,nw_src=10.0.0.0/8", timeout=100, quiet=True)
-                time.sleep(2)
-            self.phase("no rules", min(seconds, 10), lambda: None)
-            self.phase(f"{count} rules, {'a bundle' if bundled else 'one by one'}", seconds, bundle if bundled else one_by_one)
-            self.phase("... all deleted", seconds, delete)
+            self.switch.setup(2)
+            machine.setup()
+            self.switch.switch.ofctl("add-flow", BRIDGE, "priority=1,in_port=1,actions=output:2")
+            load = (f"{count} rules, {'a bundle' if bundled else 'one by one'}", bundle if bundled else one_by_one)
+            for _ in range(rounds):
+                for what, work in (("no rules", lambda *_: None), load, ("... all deleted", delete)):
+                    last = min(seconds, 10) if what == "no rules" else seconds
+                    found = self.phase(what, last, lambda work=work: work(self.switch.switch, BRIDGE, file, count))
+                    self.switch.freeze()
+                    gaps = machine.phase(last, [us for us, _ in found["lengths"]], lambda switch, bridge, work=work: work(switch, bridge, file, count))
+                    self.switch.thaw()
+                    print(f"{'':30} the machine: {told(gaps)}", flush=True)
         finally:
-            switch.close()
-
+            machine.close()
+            self.switch.close()
