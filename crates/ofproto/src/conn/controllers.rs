@@ -19,6 +19,8 @@ pub struct Controllers {
     dialers: BTreeMap<String, Dialer>,
     errors: BTreeMap<String, String>,
     alone_since: Option<Instant>,
+    /// What the bridge was told last: whether it forwards without them.
+    fail_open: bool,
 }
 
 impl Controllers {
@@ -29,6 +31,7 @@ impl Controllers {
             dialers: BTreeMap::new(),
             errors: BTreeMap::new(),
             alone_since: None,
+            fail_open: false,
         }
     }
 
@@ -82,7 +85,8 @@ impl Controllers {
         let connected = self.dialers.values().any(|d| d.status().connected);
         if connected || !configured || bridge.config().fail_mode == FailMode::Secure {
             self.alone_since = None;
-            if bridge.set_fail_open(false) {
+            // Nothing is asked of a bridge whose rules somebody changes, unless it is to change.
+            if std::mem::replace(&mut self.fail_open, false) && bridge.set_fail_open(false) {
                 log::warn!(target: "fail_open", "{}: no longer in fail-open mode", bridge.name);
             }
             return;
@@ -95,7 +99,8 @@ impl Controllers {
             .max()
             .unwrap_or(DEFAULT_PROBE);
         let alone = since.elapsed();
-        if alone >= probe * FAIL_OPEN_PROBES && bridge.set_fail_open(true) {
+        let waited = alone >= probe * FAIL_OPEN_PROBES;
+        if waited && !std::mem::replace(&mut self.fail_open, true) && bridge.set_fail_open(true) {
             let seconds = alone.as_secs();
             log::warn!(target: "fail_open", "{}: no controller for {seconds} seconds, failing open", bridge.name);
         }

@@ -158,6 +158,7 @@ impl Reconciler {
             mac,
             datapath_id: None,
             min_mtu: None,
+            configured: None,
             pushed: None,
             listeners: BTreeMap::new(),
         };
@@ -195,10 +196,7 @@ impl Reconciler {
             .row
             .config(id, state.mac, self.globals.vlan_limit, self.globals.bundle_idle_s);
         config.has_controllers &= !self.globals.restore_wait;
-        if state.bridge.config() != config {
-            state.bridge.configure(config);
-        }
-        state.bridge.configure_tables(state.row.tables.clone());
+        state.configure(config);
         state.push_ports();
         self.set_remotes(&mut state);
         self.bridges.insert(name.to_owned(), state);

@@ -36,7 +36,13 @@ impl Reconciler {
     }
 
     fn refresh_bridge(&self, state: &mut BridgeState, found: &mut Found) -> bool {
-        let patches: Vec<_> = state.bridge.port_configs();
+        // A bridge whose rules somebody changes may keep who asks it something waiting.
+        let patched = state.ifaces.values().any(|i| i.device().is_none());
+        let patches = if patched {
+            state.bridge.port_configs()
+        } else {
+            Vec::new()
+        };
         let mut changed = false;
         for iface in state.ifaces.values_mut() {
             let now = match iface.device() {

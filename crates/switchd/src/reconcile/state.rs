@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use heddle_datapath::{PortNo, PortStats};
-use heddle_ofproto::bridge::{Bridge, BundleConfig, PortConfig, PortTarget};
+use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, PortTarget, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener};
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
@@ -112,6 +112,8 @@ pub(super) struct BridgeState {
     pub(super) datapath_id: Option<u64>,
     /// The MTU that internal ports follow.
     pub(super) min_mtu: Option<u32>,
+    /// What the bridge and its tables were last told to be like.
+    pub(super) configured: Option<(BridgeConfig, BTreeMap<u8, TableConfig>)>,
     /// What OpenFlow was last told.
     pub(super) pushed: Option<(Vec<BundleConfig>, Vec<PortConfig>)>,
     pub(super) controllers: Controllers,
@@ -120,6 +122,21 @@ pub(super) struct BridgeState {
 }
 
 impl BridgeState {
+    /// Makes the bridge and its tables like this. A bridge that is like this is not even asked: who changes a million of its rules at the moment would
+    /// keep all other changes of the database waiting.
+    pub(super) fn configure(&mut self, config: BridgeConfig) {
+        let now = (config, self.row.tables.clone());
+        if self.configured.as_ref() == Some(&now) {
+            return;
+        }
+        let (config, tables) = now.clone();
+        if self.bridge.config() != config {
+            self.bridge.configure(config);
+        }
+        self.bridge.configure_tables(tables);
+        self.configured = Some(now);
+    }
+
     /// Tells OpenFlow the ports and bundles as they are now, if anything about them has changed: it costs every cached flow
     /// a look.
     pub(super) fn push_ports(&mut self) {
