@@ -1,7 +1,7 @@
 mod fuzz;
 
 use super::session::Kind;
-use super::{Manager, stream};
+use super::{Controllers, Manager, stream};
 use crate::Ofproto;
 use crate::bridge::{BridgeConfig, Event, FailMode};
 use crate::event::PacketInEvent;
@@ -429,6 +429,10 @@ async fn who_waits_for_the_bridge_keeps_nobody_else_waiting() {
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     other.quiet(Version::V13).await;
+    // Time passes for its controllers, of which there is none.
+    let tick = tokio::task::spawn_blocking(move || Controllers::new(m).tick());
+    let ticked = timeout(Duration::from_secs(30), tick).await;
+    assert!(ticked.is_ok_and(|t| t.is_ok()), "it waits");
     drop(end.0);
     holder.join().expect("it ends");
     for c in &mut waiting {
