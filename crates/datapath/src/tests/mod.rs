@@ -4,6 +4,7 @@ mod changing;
 mod fake;
 mod flows;
 mod hierarchy;
+mod limits;
 mod moves;
 mod ports;
 mod raced;
