@@ -192,7 +192,7 @@ class Beside:
         return found
 
     def run(self, count, file, seconds, bundled, rounds):
-        machine = Machine(self.switch.binary, self.heddle)
+        machine = Machine(self.switch.binary)
         try:
             self.switch.setup(2)
             machine.setup()

@@ -36,7 +36,7 @@ def real_time():
 class Machine:
     """The daemon beside the thread."""
 
-    def __init__(self, binary, heddle):
+    def __init__(self, binary):
         self.switch = Switch(Trace(), binary, args=("--disable-system", "--enable-dummy"), prefix="heddle-bench-machine")
         self.started = False
 
