@@ -5,9 +5,9 @@
 //! (`/sys/devices/system/cpu/cpuN/power/pm_qos_resume_latency_us`): "n/a" means no time at all, and the kernel's idle loop then looks for work instead of halting. The
 //! processor is idle all the same, for threads that want it and for what is accounted to processes; it saves no power.
 //!
-//! Invariant: what stood there is put back: when the last value is dropped, and after a process that was killed, by the next one with the same directory of notes
+//! Invariant: what stood there is put back: when a value is dropped, and after a process that was killed, by the next one that comes or goes with the same directory of notes
 //! ([`put_back`]), whatever processors that one uses. A note says what stood there, and is locked as long as somebody lives who may write something else: so one who comes
-//! while another forbids halts does not take that for what stood there. Two who share a processor undo each other's wishes, which costs them latency and nothing else.
+//! while another forbids halts does not take that for what stood there. Who shares a processor undoes the others' wishes, which costs them latency and nothing else.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -60,8 +60,8 @@ struct Note {
 }
 
 impl Note {
-    /// Takes it, and what it says; `now` tells what stands there now. Nobody else lives who wrote anything there if the flag says so.
-    fn take(path: &Path, now: impl Fn() -> io::Result<String>) -> io::Result<(Self, String, bool)> {
+    /// Takes it, and what it says; `now` tells what stands there now.
+    fn take(path: &Path, now: impl Fn() -> io::Result<String>) -> io::Result<(Self, String)> {
         for _ in 0..ATTEMPTS {
             let new = OpenOptions::new()
                 .read(true)
@@ -109,7 +109,7 @@ impl Note {
                     continue;
                 }
             }
-            return Ok((note, was, alone));
+            return Ok((note, was));
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
@@ -151,15 +151,15 @@ impl Halting {
     fn at(file: &Path, note: &Path) -> io::Result<Self> {
         let read = || fs::read_to_string(file).map(|t| t.trim().to_owned());
         let place = OpenOptions::new().write(true).open(file)?;
-        let (note, was, alone) = Note::take(note, read)?;
+        let (note, was) = Note::take(note, read)?;
         let halting = Self {
             file: place,
             note,
             was,
             forbidden: false,
         };
-        // What a process left there that was killed.
-        if alone && read()? != halting.was {
+        // What a process may have left there that was killed.
+        if read()? != halting.was {
             halting.write(&halting.was);
         }
         Ok(halting)
@@ -191,9 +191,10 @@ impl Halting {
 
 impl Drop for Halting {
     fn drop(&mut self) {
-        self.allow();
+        // Also in place of what somebody left there who was killed.
+        self.write(&self.was);
         if self.note.is_last() {
-            // Also what somebody left there who was killed meanwhile.
+            // Nobody is in between any more.
             self.write(&self.was);
             let _ = fs::remove_file(&self.note.path);
         }
@@ -243,9 +244,9 @@ mod tests {
         let mut h = place.open();
         assert!(place.says("125") && place.noted());
         h.forbid();
-        assert!(place.says(NEVER) && h.is_forbidden());
+        assert!(place.says(NEVER) && h.forbidden);
         h.allow();
-        assert!(place.says("125") && !h.is_forbidden());
+        assert!(place.says("125") && !h.forbidden);
         h.forbid();
         drop(h);
         assert!(place.says("125") && !place.noted());
@@ -271,7 +272,7 @@ mod tests {
             let mut first = place.open();
             first.forbid();
             let mut second = place.open();
-            assert!(place.says(NEVER), "a newcomer changes nothing");
+            assert!(place.says("125"), "a newcomer knows what stood there");
             second.forbid();
             second.allow();
             assert!(place.says("125"));
@@ -286,6 +287,7 @@ mod tests {
                 assert!(place.says(NEVER));
             } else {
                 drop(goes);
+                assert!(place.says("125"));
             }
             assert!(place.noted());
             stays.forbid();
