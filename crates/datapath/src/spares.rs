@@ -21,7 +21,7 @@ const PER_CALL: usize = 2;
 const PAGE: usize = 4096;
 
 /// It may take one part in this many of the time ...
-const PART: u32 = 16;
+const PART: u32 = 32;
 /// ... and what was not used of that is kept, up to here.
 const KEPT: Duration = Duration::from_millis(4);
 
