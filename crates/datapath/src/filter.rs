@@ -210,12 +210,13 @@ mod tests {
         f.close(0);
         f.open(0);
         (0..256).for_each(|i| f.add(0, &mask, &key(i)));
-        let wrong: HashMap<bool, u32> = (1000..11_000_u64).fold(HashMap::new(), |mut n, i| {
+        let others = if cfg!(miri) { 100 } else { 10_000 };
+        let wrong: HashMap<bool, u32> = (1000..1000 + u64::from(others)).fold(HashMap::new(), |mut n, i| {
             *n.entry(f.maybe(&key(i), [(0, &mask)].into_iter()) == 1)
                 .or_default() += 1;
             n
         });
-        assert!(wrong.get(&true).is_none_or(|n| *n < 1000), "{wrong:?}");
+        assert!(wrong.get(&true).is_none_or(|n| *n < others / 10), "{wrong:?}");
         // Beyond the bound there is no filter, and no certainty.
         (1..=MOST as u32).for_each(|n| f.open(n));
         assert_eq!(f.held, MOST);
