@@ -136,7 +136,7 @@ mod tests {
                     pace.spent(now, now + each);
                     (now, worked) = (now + each, worked + each);
                 }
-                now += Duration::from_micros(20);
+                now += Duration::from_micros(200);
             }
             let part = (now - start) / PART;
             assert!(

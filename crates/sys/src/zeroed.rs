@@ -41,13 +41,15 @@ impl<T: FromZeros> Zeroed<T> {
         let bytes = len.max(1).checked_mul(size_of::<T>()).ok_or_else(refuse)?;
         let align = if bytes >= HUGE { HUGE } else { 0 };
         let base_len = bytes.checked_add(align).ok_or_else(refuse)?;
+        // Miri knows neither this nor advice.
+        let lazily = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
                 base_len,
                 libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | lazily,
                 -1,
                 0,
             )
@@ -62,7 +64,7 @@ impl<T: FromZeros> Zeroed<T> {
         };
         // SAFETY: `shift` is below the alignment, by which the mapping is longer than the table.
         let ptr = unsafe { base.add(shift) };
-        if huge && align != 0 {
+        if huge && align != 0 && !cfg!(miri) {
             // SAFETY: the range is within the mapping. Advice: an answer other than "yes" changes nothing.
             let _ = cvt(unsafe { libc::madvise(ptr.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE) });
         }
@@ -162,6 +164,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     #[test]
+    #[cfg_attr(miri, ignore = "tens of gigabytes")]
     fn zero_aligned_and_lazy() {
         for (len, huge) in [
             (0, false),
