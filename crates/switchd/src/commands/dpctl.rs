@@ -219,8 +219,11 @@ impl Filter {
                     }
                 }
             } else if let Some(core) = last.strip_prefix("pmd=") {
+                let number: i64 = core
+                    .parse()
+                    .map_err(|_| failed(switch, &format!("Failed to parse pmd ({core})"), None))?;
                 // -1 is the main thread.
-                filter.core = Some(core.parse().ok());
+                filter.core = Some(usize::try_from(number).ok());
             } else {
                 break;
             }

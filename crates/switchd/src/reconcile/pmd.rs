@@ -203,6 +203,7 @@ fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     }
     let us = sleep.default_us.unwrap_or(0);
     log::info!(target: "dpif_netdev", "PMD max sleep request is {us} usecs.");
+    // Of its kind, that is, which pauses for a while and does not ask to be woken.
     let are = if us > 0 { "enabled" } else { "disabled" };
     log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
