@@ -11,7 +11,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -52,6 +52,20 @@ pub fn put_back(notes: &Path) {
     }
 }
 
+/// How notes are opened. Their directory may be one that others write to: no link is followed, no pipe waited for, and nobody else can lock it.
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    options
+}
+
+/// Whether it is a file of this process's user, of one name only.
+fn is_own(file: &File) -> io::Result<bool> {
+    let m = file.metadata()?;
+    Ok(m.is_file() && m.nlink() <= 1 && m.uid() == nix::unistd::geteuid().as_raw())
+}
+
 /// A note that is locked, shared with others who have the same processor.
 #[derive(Debug)]
 struct Note {
@@ -63,20 +77,17 @@ impl Note {
     /// Takes it, and what it says; `now` tells what stands there now.
     fn take(path: &Path, now: impl Fn() -> io::Result<String>) -> io::Result<(Self, String)> {
         for _ in 0..ATTEMPTS {
-            let new = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(path);
+            let new = options().create_new(true).mode(0o600).open(path);
             let is_new = new.is_ok();
-            let file = match new {
-                Ok(file) => file,
-                Err(_) => match OpenOptions::new().read(true).write(true).open(path) {
-                    Ok(file) => file,
-                    // Gone since.
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-                    Err(e) => return Err(e),
-                },
+            let file = match new.or_else(|_| options().open(path)) {
+                Ok(file) if is_own(&file)? => file,
+                // Gone since.
+                Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+                // A link, a pipe, or somebody else's, which nobody may have written to in our name.
+                _ => {
+                    fs::remove_file(path)?;
+                    continue;
+                }
             };
             let note = Self {
                 file,
@@ -322,6 +333,30 @@ mod tests {
             drop(place.open());
             assert!(place.says("0") && !place.noted(), "{rubbish}");
         }
+    }
+
+    /// A directory that others write to: nothing outside of it is written to, and nobody is kept waiting.
+    #[test]
+    fn what_is_no_note_is_replaced() {
+        let place = Place::new("odd", "125\n");
+        let (note, victim) = (place.0.join("note"), place.0.join("victim"));
+        let odd: [&dyn Fn(); 3] = [
+            &|| std::os::unix::fs::symlink(&victim, &note).unwrap(),
+            &|| fs::hard_link(&victim, &note).unwrap(),
+            &|| nix::unistd::mkfifo(&note, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        ];
+        for make in odd {
+            fs::write(&victim, "something long").unwrap();
+            make();
+            let mut h = place.open();
+            assert_eq!(h.note.file.metadata().unwrap().mode() & 0o777, 0o600);
+            h.forbid();
+            drop(h);
+            assert!(place.says("125") && !place.noted());
+            assert_eq!(fs::read_to_string(&victim).unwrap(), "something long");
+        }
+        fs::create_dir(&note).unwrap();
+        assert!(Halting::at(&place.0.join("file"), &note).is_err());
     }
 
     #[test]

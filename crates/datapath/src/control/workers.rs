@@ -149,9 +149,15 @@ impl Control {
     fn halting(&self, place: &Place) -> Option<Halting> {
         let notes = self.config.notes.as_ref().filter(|_| place.pinned())?;
         Halting::of(place.core, notes)
-            .inspect_err(
-                |e| log::debug!(target: "dpif_netdev", "core {} halts whenever it is idle: {e}", place.core),
-            )
+            .inspect_err(|e| {
+                use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
+                // In a container that is as it should be.
+                let level = match e.kind() {
+                    NotFound | PermissionDenied | ReadOnlyFilesystem => log::Level::Debug,
+                    _ => log::Level::Warn,
+                };
+                log::log!(target: "dpif_netdev", level, "core {} halts whenever it is idle: {e}", place.core);
+            })
             .ok()
     }
 

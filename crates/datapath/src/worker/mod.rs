@@ -370,7 +370,7 @@ impl Worker {
                 c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
                 c.usage.add(self.now_ms, t1.wrapping_sub(t0));
-                self.wait.busy();
+                self.wait.busy(got);
             } else {
                 c.cycles_idle.add(t1.wrapping_sub(t0));
                 self.idle(t1);

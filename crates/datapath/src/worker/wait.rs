@@ -6,7 +6,8 @@
 //! An unpinned worker yields between polls, because there may be fewer processors than threads.
 //!
 //! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling: by pauses of that length in which nobody is asked to wake the
-//! worker, two after the last packet before it goes to sleep; or (0) by polling for ever.
+//! worker, two after the last packet before it goes to sleep; or (0) by polling for ever. After a round with many packets more of them may come any moment, and rings run over in
+//! a long pause: the first ones are short then.
 //!
 //! **Light sleep.** What waking costs is mostly the processor's halt (in a virtual machine the host's). As long as packets come every few milliseconds, a worker with a processor of
 //! its own ([`Halting`]) keeps it from halting while it sleeps; after [`LIGHT_MS`] without any it lets go, and sleeps on.
@@ -21,6 +22,7 @@ use super::command::token_of;
 use super::{BELL_TOKEN, Worker};
 use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
 
 /// Interval of polling queues that cannot wake anyone, milliseconds.
 const POLL_ONLY_MS: i32 = 1;
@@ -41,20 +43,42 @@ pub(super) struct Wait {
     fired: bool,
     /// `pmd-sleep-max`, microseconds.
     pause_us: Option<u64>,
-    /// Pauses since the last packet.
+    /// Pauses of full length since the last packet.
     pauses: u8,
+    /// The next pause takes one part in 2^`shorter` of that.
+    shorter: u8,
     /// Sleeps in a row that were ended soon.
     brief: u8,
 }
 
 /// Pauses before a worker sleeps.
 const PAUSES: u8 = 2;
+/// A round of so many packets is one of many (half of what Open vSwitch takes from a queue at once, which is its measure, too).
+const MANY: usize = 16;
+/// How much shorter the first pause is after that, and how much less so the next, as powers of two.
+const SHORTER: u8 = 6;
+const STEP: u8 = 2;
 
 impl Wait {
-    /// The last poll found packets.
-    pub(super) fn busy(&mut self) {
+    /// The last round found so many packets.
+    pub(super) fn busy(&mut self, packets: usize) {
         self.idle_since = 0;
         self.pauses = 0;
+        if packets >= MANY {
+            self.shorter = SHORTER;
+        }
+    }
+    /// How long the next pause is where the longest one is of `us` microseconds; `None`: it is time to sleep.
+    fn next_pause(&mut self, us: u64) -> Option<Duration> {
+        if self.pauses >= PAUSES {
+            return None;
+        }
+        let pause = Duration::from_nanos((us * 1000) >> self.shorter);
+        match self.shorter.checked_sub(STEP) {
+            Some(less) => self.shorter = less,
+            None => self.pauses += 1,
+        }
+        Some(pause)
     }
     /// Whether the last call of `idle` slept.
     pub(super) fn slept(&mut self) -> bool {
@@ -66,6 +90,7 @@ impl Worker {
     /// From now on pauses are of this length.
     pub(super) fn pause(&mut self, us: Option<u64>) {
         self.wait.pause_us = us;
+        self.wait.shorter = 0;
         // It may never come to sleep again.
         self.wait.brief = 0;
         if let Some(halting) = &mut self.halting {
@@ -96,15 +121,14 @@ impl Worker {
             return;
         }
         self.publish_rx_drops();
-        match self.wait.pause_us {
-            Some(us) if self.wait.pauses < PAUSES => {
-                self.wait.pauses += 1;
+        match self.wait.pause_us.and_then(|us| self.wait.next_pause(us)) {
+            Some(pause) => {
                 self.wait.slept = true;
                 self.counters.sleeps.add(1);
                 // Not woken by packets: that is what the user has asked for.
-                std::thread::sleep(std::time::Duration::from_micros(us));
+                std::thread::sleep(pause);
             }
-            _ => self.sleep(max),
+            None => self.sleep(max),
         }
     }
 
@@ -192,5 +216,31 @@ impl Worker {
                 slot.queue.woken();
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lengths of the pauses until it is time to sleep, microseconds.
+    fn pauses(wait: &mut Wait) -> Vec<u128> {
+        std::iter::from_fn(|| wait.next_pause(1000))
+            .map(|p| p.as_micros())
+            .collect()
+    }
+
+    #[test]
+    fn pauses_are_short_at_first_where_many_packets_came() {
+        let mut wait = Wait::default();
+        assert_eq!(pauses(&mut wait), [1000, 1000]);
+        wait.busy(1);
+        assert_eq!(pauses(&mut wait), [1000, 1000]);
+        wait.busy(32);
+        assert_eq!(pauses(&mut wait), [15, 62, 250, 1000, 1000]);
+        wait.busy(32);
+        assert_eq!(wait.next_pause(1000), Some(Duration::from_nanos(15_625)));
+        wait.busy(2);
+        assert_eq!(pauses(&mut wait), [62, 250, 1000, 1000]);
     }
 }
