@@ -1,0 +1,121 @@
+//! An entry that many flows share is guessed: it is looked at before anything is hashed.
+
+use crate::cache::{Cache, CacheParts, Memory, Moment, NO_SLOT};
+use crate::compact::plain::Compactor;
+use crate::hash::HashKey;
+use crate::l1::L1;
+use crate::note::{Note, RING};
+use crate::parse::Parsed;
+use crate::translate::{Generations, Translation};
+use heddle_flow::{FlowKey, FlowMask};
+use heddle_sync::ring::{Consumer, ring};
+use std::sync::Arc;
+
+/// With whoever reads its notes.
+fn small_cache() -> (Cache, Consumer<Note>) {
+    let (notes, read) = ring(RING);
+    let cache = Cache::new(CacheParts {
+        memory: Memory::new(true).0,
+        l1: L1::new(16, 64).unwrap(),
+        max_masks: 4,
+        key: HashKey::random(),
+        notes,
+        horizon: Arc::default(),
+    });
+    (cache, read)
+}
+
+fn flow(nw_src: u32, nw_dst: u32) -> FlowKey {
+    FlowKey {
+        in_port: 1,
+        dl_type: 0x0800,
+        nw_proto: 17,
+        nw_src,
+        nw_dst,
+        ..FlowKey::default()
+    }
+}
+
+/// An entry for this flow and those that are like it under the mask.
+fn store(cache: &mut Cache, compactor: &Compactor, key: &FlowKey, mask: FlowMask) {
+    let mut t = Translation {
+        mask,
+        ..Translation::default()
+    };
+    let compact = compactor.of(key);
+    cache.insert(key, compact.as_ref(), &mut t, 1, 5).expect("room");
+}
+
+/// While one entry has all packets it is looked at first; it answers for its own packets only.
+#[test]
+fn a_guess_is_no_answer() {
+    let (mut cache, _notes) = small_cache();
+    let compactor = Compactor::default();
+    let mut mask = FlowMask::default();
+    mask.0.nw_dst = u32::MAX;
+    for dst in 0..2 {
+        store(&mut cache, &compactor, &flow(0, dst), mask);
+    }
+    let generations = Generations::default();
+    let moment = Moment {
+        now_ms: 5,
+        any: 1,
+        generations: &generations,
+    };
+    let mut burst = |dsts: &[u32]| -> Vec<u32> {
+        let keys: Vec<_> = (0..).zip(dsts).map(|(src, dst)| flow(src, *dst)).collect();
+        cache.find(&Parsed::of_keys(&keys, |k| compactor.of(k)), &moment);
+        (0..keys.len()).map(|r| cache.found(r).slot).collect()
+    };
+    let slots = burst(&[0, 1]);
+    assert!(slots[0] != slots[1] && !slots.contains(&NO_SLOT));
+    for round in 0..40 {
+        let found = burst(&[0; 8]);
+        assert!(found.iter().all(|s| *s == slots[0]), "{found:?}");
+        if round % 8 == 7 {
+            assert_eq!(
+                burst(&[0, 1, 2, 0, 1]),
+                [slots[0], slots[1], NO_SLOT, slots[0], slots[1]]
+            );
+        }
+    }
+    assert!(burst(&[1; 8]).iter().all(|s| *s == slots[1]));
+}
+
+/// The mask of what is guessed comes before others that are hit less.
+#[test]
+fn a_guess_counts_for_its_mask() {
+    let (mut cache, _notes) = small_cache();
+    let compactor = Compactor::default();
+    let (few, elephant) = (flow(7, 1), flow(1, 9));
+    let (mut by_src, mut by_dst) = (FlowMask::default(), FlowMask::default());
+    (by_src.0.nw_src, by_dst.0.nw_dst) = (u32::MAX, u32::MAX);
+    for (key, mask) in [(few, by_src), (elephant, by_dst)] {
+        store(&mut cache, &compactor, &key, mask);
+    }
+    let generations = Generations::default();
+    let moment = Moment {
+        now_ms: 5,
+        any: 1,
+        generations: &generations,
+    };
+    let masks_for = |cache: &mut Cache, key: &FlowKey| {
+        cache.take_probes();
+        cache.find_one(&compactor.of(key).unwrap()).expect("is there");
+        cache.take_probes()
+    };
+    assert_eq!(
+        (masks_for(&mut cache, &few), masks_for(&mut cache, &elephant)),
+        (1, 2)
+    );
+    masks_for(&mut cache, &few);
+    for src in 0..40 {
+        let keys = [flow(src, 9), flow(src + 100, 9)];
+        cache.find(&Parsed::of_keys(&keys, |k| compactor.of(k)), &moment);
+    }
+    cache.tidy();
+    assert_eq!(
+        (masks_for(&mut cache, &elephant), masks_for(&mut cache, &few)),
+        (1, 2)
+    );
+}
