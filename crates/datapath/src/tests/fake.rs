@@ -14,13 +14,15 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 #[derive(Default)]
 struct Wires {
     to_switch: Mutex<VecDeque<Vec<u8>>>,
     from_switch: Mutex<Vec<Vec<u8>>>,
+    /// The worker has taken packets and not come back for more: they may still be on their way.
+    in_hand: AtomicBool,
 }
 
 /// A port with one receive queue.
@@ -62,10 +64,11 @@ impl FakePort {
         std::thread::sleep(Duration::from_millis(200));
         held
     }
-    /// Waits until the switch has taken all packets, a bounded time.
+    /// Waits until the switch has taken all packets and is done with them, a bounded time.
     pub(crate) fn drained(&self) {
         let deadline = Instant::now() + Duration::from_secs(30);
-        while !self.wires.to_switch.lock().is_empty() {
+        let done = || self.wires.to_switch.lock().is_empty() && !self.wires.in_hand.load(Relaxed);
+        while !done() {
             assert!(Instant::now() < deadline, "packets are left");
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -151,6 +154,8 @@ impl RxQueue for FakeRx {
             p.set_bytes(&bytes);
             burst.push(p);
         }
+        // Under the lock, so that nobody finds the queue empty and the packets in nobody's hands.
+        self.wires.in_hand.store(burst.len() > before, Relaxed);
         burst.len() - before
     }
     fn wake_fd(&self) -> Option<WakeFd> {
