@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         warm_up: Duration::from_millis(60),
         measure: Duration::from_millis(number("ms", 300)),
         drain: Duration::from_millis(50),
+        ..Timing::default()
     };
     for _ in 0..number("rounds", 1) {
         let before = round_trip_ns(0, 1).unwrap_or(0.0);

@@ -82,7 +82,16 @@ impl Signals {
             Signal::SIGTSTP,
             Signal::SIGWINCH,
         ];
-        let set: SigSet = all.into_iter().collect();
+        Self::of(all.into_iter().collect())
+    }
+    /// As [`Signals::hold`], of the interrupt key's alone.
+    ///
+    /// # Errors
+    /// None in practice.
+    pub fn interrupts() -> io::Result<Self> {
+        Self::of([Signal::SIGINT].into_iter().collect())
+    }
+    fn of(set: SigSet) -> io::Result<Self> {
         set.thread_block()?;
         Ok(Self(set))
     }

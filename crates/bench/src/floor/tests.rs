@@ -21,6 +21,7 @@ fn measure(kind: Kind, ports: usize, setup: Setup, load: Load) -> Outcome {
         warm_up: Duration::from_millis(5),
         measure: Duration::from_millis(20),
         drain: Duration::from_secs(20),
+        ..Timing::default()
     };
     let (mut sent, mut received, mut latency) = (0, 0, None);
     for _ in 0..1000 {

@@ -3,14 +3,16 @@
 use super::{Endpoint, Link, Load, Port, RunError, Setup, Timing};
 use crate::report::{Latency, Outage, Outcome, PairOutcome};
 use crate::traffic::{Received, Sent};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use heddle_sys::Tsc;
+use std::sync::Arc;
 
 /// How often sockets are looked at, in turns of the loop.
 const WATCH: u64 = 4096;
 /// How long a port waits for its back end at the start.
-const START: Duration = Duration::from_secs(15);
+const START: Duration = Duration::from_secs(60);
 /// A pause of reception that is told, milliseconds.
 const GAP_MS: u64 = 5;
 /// Most pauses that are told: the longest.
@@ -52,6 +54,8 @@ pub struct Engine {
     last: u64,
     gaps: Vec<Outage>,
     started: u64,
+    /// Nothing more is to be sent.
+    enough: Arc<AtomicBool>,
 }
 
 impl Engine {
@@ -108,6 +112,7 @@ impl Engine {
             last: now,
             gaps: Vec::new(),
             started: now,
+            enough: Arc::default(),
         };
         engine.announce()?;
         let count = engine.ports.len();
@@ -148,6 +153,10 @@ impl Engine {
     pub fn reconnecting(&mut self) {
         self.reconnect = true;
     }
+    /// Sends only until `enough` is set.
+    pub fn until(&mut self, enough: Arc<AtomicBool>) {
+        self.enough = enough;
+    }
     /// The ports.
     pub fn ports_mut(&mut self) -> &mut [Port] {
         &mut self.ports
@@ -160,7 +169,7 @@ impl Engine {
             })
     }
 
-    /// Runs for `cycles`; with `quiet` only until nothing more comes and all that was sent is taken.
+    /// Runs for `cycles`; with `quiet` only until all has come that was sent, or all is taken and nothing has come for so many cycles.
     ///
     /// # Errors
     /// [`RunError`].
@@ -191,13 +200,17 @@ impl Engine {
             turns += 1;
             if turns.is_multiple_of(WATCH) {
                 self.watch()?;
+                if send && self.enough.load(Relaxed) {
+                    break;
+                }
             }
             if self.reconnect {
                 self.note_gap(last);
             }
-            if quiet.is_some_and(|q| now - last > q) {
+            let soon = Tsc::hz() / 200;
+            if quiet.is_some_and(|q| now - last > q.min(soon)) {
                 // Once all is taken, one more turn: what was taken last may have arrived after this one.
-                if settled && moved == 0 {
+                if settled && moved == 0 && quiet.is_some_and(|q| now - last > q || self.has_all()) {
                     break;
                 }
                 settled = self.settled()?;
@@ -214,6 +227,11 @@ impl Engine {
             sent: sent.since(sent0),
             received: received.since(received0),
         })
+    }
+    /// Whether as much has come as was sent.
+    fn has_all(&self) -> bool {
+        let (sent, received) = self.totals();
+        received.packets >= sent.posted
     }
     fn settled(&mut self) -> Result<bool, RunError> {
         let mut all = true;
@@ -283,7 +301,7 @@ impl Engine {
         tell(Step::Measured);
         let latency = latency(&self.ports);
         let pairs = self.pair_outcomes(&start, &main);
-        self.phase(cycles(timing.drain), false, Some(hz / 200))?;
+        self.phase(cycles(timing.drain), false, Some(cycles(timing.quiet)))?;
         let after = self.totals();
         let (all_sent, all_received) = (after.0.since(before.0), after.1.since(before.1));
         let mut outcome = Outcome::of(&main, hz);

@@ -228,6 +228,8 @@ pub struct Timing {
     pub measure: Duration,
     /// Most time for the last packets to arrive.
     pub drain: Duration,
+    /// What has not come when nothing has come for so long is lost.
+    pub quiet: Duration,
 }
 
 impl Default for Timing {
@@ -236,6 +238,7 @@ impl Default for Timing {
             warm_up: Duration::from_millis(300),
             measure: Duration::from_secs(2),
             drain: Duration::from_millis(500),
+            quiet: Duration::from_millis(5),
         }
     }
 }

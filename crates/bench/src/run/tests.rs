@@ -134,6 +134,7 @@ fn timing(ms: u64) -> Timing {
         warm_up: Duration::from_millis(5),
         measure: Duration::from_millis(ms),
         drain: Duration::from_secs(10),
+        ..Timing::default()
     }
 }
 

@@ -1,5 +1,6 @@
 //! What measurements have in common: options, and one row for each size.
 
+use super::interrupt;
 use super::options::{DeviceOptions, LoadOptions, core};
 use super::output::Output;
 use crate::say;
@@ -7,6 +8,7 @@ use anyhow::{Result, bail};
 use heddle_bench::line;
 use heddle_bench::report::Outcome;
 use heddle_bench::run::{Endpoint, Engine, Load, Setup, Timing};
+use std::sync::atomic::Ordering::Relaxed;
 
 #[derive(clap::Args)]
 pub(crate) struct Measurement {
@@ -35,11 +37,15 @@ impl Measurement {
             core(self.load.core)?;
             let (outcome, cycles) = one(&setup, self.load.load(size), &timing)?;
             self.output.row(size, &outcome, line, cycles)?;
+            if interrupt::enough()?.load(Relaxed) {
+                break;
+            }
         }
         Ok(())
     }
-    /// Measures with `engine`, and tells the steps.
+    /// Measures with `engine`, until the program is interrupted, and tells the steps.
     pub(super) fn run(&self, engine: &mut Engine, timing: &Timing) -> Result<Outcome> {
+        engine.until(interrupt::enough()?);
         Ok(engine.measure_and_tell(timing, &mut |step| self.output.step(step))?)
     }
 }

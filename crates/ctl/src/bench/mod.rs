@@ -1,6 +1,7 @@
 //! `heddle bench`: the command line of the load generator.
 
 mod floor;
+mod interrupt;
 mod measurement;
 mod options;
 mod output;

@@ -145,9 +145,12 @@ pub(crate) struct LoadOptions {
     /// Most packets posted at once
     #[arg(long, default_value_t = 64)]
     burst: usize,
-    /// Seconds that are measured
+    /// Seconds that are measured, fewer if the program is interrupted (Ctrl-C)
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
+    /// Packets that are missing in the end are lost when nothing has come for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.005)]
+    drain: f64,
     /// Seconds before that do not count
     #[arg(long, default_value_t = 0.3)]
     warm_up: f64,
@@ -189,16 +192,18 @@ impl LoadOptions {
     }
     pub(crate) fn timing(&self) -> Result<Timing> {
         let seconds = |s: f64| Duration::try_from_secs_f64(s);
-        if self.seconds > 3600.0 || self.warm_up > 60.0 {
-            bail!("at most an hour, after at most a minute of warming up");
+        if self.seconds > 3600.0 || self.warm_up > 60.0 || self.drain > 60.0 {
+            bail!("at most an hour, after at most a minute of warming up, and a minute for the last packets");
         }
         if self.seconds <= 0.0 {
             bail!("--seconds {}: nothing would be measured", self.seconds);
         }
+        let quiet = seconds(self.drain)?;
         Ok(Timing {
             warm_up: seconds(self.warm_up)?,
             measure: seconds(self.seconds)?,
-            ..Timing::default()
+            drain: Timing::default().drain.max(quiet * 4),
+            quiet,
         })
     }
 }

@@ -1,0 +1,31 @@
+//! The interrupt key ends a measurement and not the program, which tells what was measured so far. Pressed again, it ends the program.
+
+use heddle_sys::terminal::Signals;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+static ENOUGH: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
+
+/// Set by the first interrupt. From the first call on interrupts are held.
+///
+/// # Errors
+/// No thread can be started.
+pub(super) fn enough() -> io::Result<Arc<AtomicBool>> {
+    let mut made = ENOUGH.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(enough) = &*made {
+        return Ok(enough.clone());
+    }
+    let (enough, signals) = (Arc::new(AtomicBool::new(false)), Signals::interrupts()?);
+    let set = enough.clone();
+    std::thread::Builder::new()
+        .name("interrupts".into())
+        .spawn(move || {
+            while signals.next().is_ok() {
+                if set.swap(true, Relaxed) {
+                    std::process::exit(130);
+                }
+            }
+        })?;
+    Ok(made.insert(enough).clone())
+}
