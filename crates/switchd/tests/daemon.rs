@@ -3,20 +3,17 @@
 #[path = "lab/database.rs"]
 mod database;
 
+use std::fs;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
-use std::{fs, thread};
 
-use database::Database;
+use database::{Database, PATIENCE, listens, wait_until};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-
-const LIMIT: Duration = Duration::from_secs(20);
 
 /// A run directory whose daemon, if one is left, is killed when the test ends.
 struct Lab {
@@ -105,14 +102,6 @@ impl Drop for Lab {
     }
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
-    while !done() {
-        assert!(Instant::now() < deadline, "timed out: {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn wait_end(child: &mut Child) -> ExitStatus {
     let mut status = None;
     wait_until("the end of the daemon", || {
@@ -125,7 +114,7 @@ fn wait_end(child: &mut Child) -> ExitStatus {
 /// Sends one command: `Ok` for a result, `Err` for an error.
 fn call(socket: &Path, method: &str, params: &[&str]) -> Result<String, String> {
     let mut stream = UnixStream::connect(socket).expect("a control socket");
-    stream.set_read_timeout(Some(LIMIT)).expect("supported");
+    stream.set_read_timeout(Some(PATIENCE)).expect("supported");
     let request = json!({"id": 0, "method": method, "params": params}).to_string();
     stream.write_all(request.as_bytes()).expect("sent");
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
@@ -231,7 +220,7 @@ fn signals_end_it_cleanly() {
         let mut child = lab.start(&["--pidfile", "--log-file", "-vconsole:off"]);
         let pid = i32::try_from(child.id()).expect("a pid");
         wait_until("it serves", || {
-            lab.path(&format!("ovs-vswitchd.{pid}.ctl")).exists()
+            listens(&lab.path(&format!("ovs-vswitchd.{pid}.ctl")))
         });
         assert_eq!(lab.pid(), pid);
         kill(Pid::from_raw(pid), signal).expect("alive");
@@ -259,14 +248,14 @@ fn a_stale_pidfile_is_replaced_and_overwriting_is_possible() {
     let mut first = lab.start(&["--pidfile", "-vconsole:off"]);
     let pid = i32::try_from(first.id()).expect("a pid");
     wait_until("it serves", || {
-        lab.path(&format!("ovs-vswitchd.{pid}.ctl")).exists()
+        listens(&lab.path(&format!("ovs-vswitchd.{pid}.ctl")))
     });
     assert_eq!(lab.pid(), pid);
     let first_socket = lab.socket();
     let mut second = lab.start(&["--pidfile", "--overwrite-pidfile", "-vconsole:off"]);
     let its_pid = i32::try_from(second.id()).expect("a pid");
     wait_until("it serves", || {
-        lab.path(&format!("ovs-vswitchd.{its_pid}.ctl")).exists()
+        listens(&lab.path(&format!("ovs-vswitchd.{its_pid}.ctl")))
     });
     assert_eq!(lab.pid(), its_pid);
     let second_socket = lab.socket();
@@ -291,7 +280,7 @@ fn the_monitor_restarts_after_a_crash_only() {
     wait_until("a new daemon", || {
         fs::read_to_string(lab.path("ovs-vswitchd.pid")).is_ok_and(|text| text.trim() != first.to_string())
     });
-    wait_until("it serves", || lab.socket().exists());
+    wait_until("it serves", || listens(&lab.socket()));
     assert_eq!(call(&lab.socket(), "exit", &[]), Ok(String::new()));
     let log = || fs::read_to_string(lab.path("ovs-vswitchd.log")).expect("a log");
     wait_until("the monitor ends", || {

@@ -36,13 +36,12 @@ fn bridge_with_dummy_ports_forwards() {
         "flooded"
     );
     let fdb = lab.appctl("fdb/show br0");
-    assert!(fdb.contains(&format!("    1     0  {SRC}    0\n")), "{fdb}");
+    // Its age is a matter of time.
+    assert!(fdb.contains(&format!("    1     0  {SRC} ")), "{fdb}");
     lab.appctl(&format!("netdev-dummy/receive p2 {}", frame(DST, SRC)));
     let flows = lab.appctl("dpctl/dump-flows");
-    assert!(
-        flows.contains("in_port(2)") && flows.ends_with("actions:1\n"),
-        "{flows}"
-    );
+    let back = flows.lines().find(|line| line.contains("in_port(2)"));
+    assert!(back.is_some_and(|line| line.ends_with("actions:1")), "{flows}");
     assert_eq!(
         lab.ofctl("dump-aggregate br0")
             .split(' ')
@@ -216,7 +215,7 @@ fn tags_and_time() {
     lab.appctl("time/stop");
     assert_eq!(lab.appctl("time/warp 301000 10000"), "warped\n");
     assert!(!lab.appctl("fdb/show br0").contains(SRC), "aged");
-    let stats = lab.get("interface", "p1", "statistics:rx_packets");
-    assert_eq!(stats, "1", "counters go by the clock that was moved");
+    // Counters go by the clock that was moved.
+    lab.wait("interface", "p1", "statistics:rx_packets", "1");
     assert_eq!(lab.appctl("dpif/dump-flows br0"), "", "idle flows are evicted");
 }

@@ -1,11 +1,28 @@
 //! A private `ovsdb-server`.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-const LIMIT: Duration = Duration::from_secs(20);
+
+/// How long whatever is waited for may take: for machines that stand still for seconds. Only a failure takes that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until it is done.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "timed out: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether somebody takes connections at a socket, which is there a moment before.
+pub(crate) fn listens(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_ok()
+}
 
 /// A server with an empty database; it ends with the value.
 pub(crate) struct Database {
@@ -50,14 +67,10 @@ impl Database {
             .spawn()
             .expect("started");
         let database = Database { dir, server };
-        let start = Instant::now();
-        while !socket.exists() {
-            assert!(start.elapsed() < LIMIT, "ovsdb-server does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until("ovsdb-server listens", || listens(&socket));
         let init = Command::new("ovs-vsctl")
             .arg(format!("--db={}", database.remote()))
-            .args(["--timeout=20", "--no-wait", "init"])
+            .args(["--timeout=50", "--no-wait", "init"])
             .status();
         assert!(init.expect("started").success());
         Some(database)

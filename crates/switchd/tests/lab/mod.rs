@@ -4,11 +4,8 @@ mod database;
 
 use std::cell::RefCell;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use database::Database;
-
-const LIMIT: Duration = Duration::from_secs(20);
+use database::{Database, listens, wait_until};
 
 pub(crate) struct Lab {
     dir: tempfile::TempDir,
@@ -24,14 +21,6 @@ fn output(command: &mut Command) -> (bool, String) {
         return (false, text + &String::from_utf8_lossy(&out.stderr));
     }
     (true, text)
-}
-
-fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < LIMIT, "not in time: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 impl Lab {
@@ -57,7 +46,8 @@ impl Lab {
         command
             .env("OVS_RUNDIR", self.dir.path())
             .arg(target)
-            .arg("--timeout=20")
+            // They would warn about a machine that stands still in the middle of their output.
+            .args(["--timeout=50", "-vtimeval:off"])
             .args(args.split_whitespace());
         output(&mut command)
     }
@@ -94,19 +84,22 @@ impl Lab {
     }
 
     pub(crate) fn wait(&self, table: &str, record: &str, column: &str, value: &str) {
-        eventually(&format!("{record} {column}={value}"), || {
+        wait_until(&format!("{record} {column}={value}"), || {
             self.get(table, record, column) == value
         });
     }
 
-    /// Ends the daemon and starts another.
+    /// Ends the daemon and starts another, which has the configuration when this returns.
     pub(crate) fn restart(&self) {
         self.appctl("exit");
         let mut daemon = self.daemon.borrow_mut();
-        eventually("the end of the daemon", || {
+        wait_until("the end of the daemon", || {
             daemon.try_wait().is_ok_and(|s| s.is_some())
         });
         *daemon = start(&self.database, self.dir.path());
+        // ovs-vsctl waits for what it changes.
+        let id = daemon.id();
+        self.vsctl(&format!("set open_vswitch . external_ids:daemon={id}"));
     }
 }
 
@@ -121,7 +114,7 @@ fn start(database: &Database, dir: &std::path::Path) -> Child {
         .stderr(Stdio::null())
         .spawn()
         .expect("started");
-    eventually("the control socket", || dir.join("ctl").exists());
+    wait_until("the control socket", || listens(&dir.join("ctl")));
     daemon
 }
 
