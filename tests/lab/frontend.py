@@ -16,7 +16,7 @@ NEED_REPLY = 8
 class Front:
     """Split rings of 256 entries at USER + 0x10000 * index: descriptors, then 0x1000 the available ring, 0x2000 the used ring."""
 
-    def __init__(self, path, listen=True, timeout=10):
+    def __init__(self, path, listen=True, timeout=60):
         self.path, self.timeout, self.listener, self.sock = path, timeout, None, None
         self.events = []
         if listen:

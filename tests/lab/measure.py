@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 
-from .shell import wait_for
+from .shell import PATIENCE, wait_for
 
 PORT = 5201
 
@@ -21,16 +21,39 @@ class Pings:
         self.process = subprocess.Popen(
             ["ip", "netns", "exec", ns, "ping", "-n", "-D", "-i", str(interval), "-W", "5", target],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.output = []
+        self.output, self.pauses = [], []
         self.thread = threading.Thread(target=lambda: self.output.extend(self.process.stdout), daemon=True)
         self.thread.start()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self):
+        """Notes when the whole machine stood still: a thread that only sleeps was late, too."""
+        while self.process.poll() is None:
+            began = time.time()
+            time.sleep(0.01)
+            ended = time.time()
+            if ended - began > 0.1:
+                self.pauses.append((began, ended))
+
+    def stood_still(self, began, ended):
+        """For how many milliseconds of that time."""
+        return 1000 * sum(max(0.0, min(late, ended) - max(early, began)) for early, late in self.pauses)
+
+    def late(self, worst_ms):
+        """How many took longer, not counting what the machine stood still."""
+        return sum(took > worst_ms + self.stood_still(at - took / 1000, at) for at, _, took in self.answers())
+
+    def silent(self, worst_ms):
+        """Whether none came for longer, not counting what the machine stood still."""
+        times = [at for at, _, _ in self.answers()]
+        return any(1000 * (late - early) > worst_ms + self.stood_still(early, late) for early, late in zip(times, times[1:]))
 
     def answers(self):
         """(time, sequence number) of each answer so far."""
         found = (re.match(r"\[([0-9.]+)\] .*icmp_seq=(\d+) ttl=.* time=([0-9.]+)", line) for line in self.output)
         return [(float(m[1]), int(m[2]), float(m[3])) for m in found if m]
 
-    def wait_answer(self, timeout=20):
+    def wait_answer(self, timeout=PATIENCE):
         """Waits for an answer that comes from now on."""
         before = len(self.answers())
         wait_for("a ping to be answered", lambda: len(self.answers()) > before, timeout)
@@ -38,8 +61,8 @@ class Pings:
     def stop(self):
         """Ends; returns (sent, lost, longest silence in ms)."""
         self.process.send_signal(2)
-        self.process.wait(10)
-        self.thread.join(5)
+        self.process.wait(PATIENCE)
+        self.thread.join(PATIENCE)
         answers = self.answers()
         summary = re.search(r"(\d+) packets transmitted", "".join(self.output))
         sent = int(summary[1]) if summary else 0

@@ -7,6 +7,8 @@ import struct
 import threading
 import time
 
+from .shell import PATIENCE
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CLONE_NEWNET = 0x40000000
 _SOL_PACKET, _PACKET_AUXDATA, _PACKET_OUTGOING = 263, 8, 4
@@ -54,9 +56,9 @@ class Net:
         self.ip(ns, "addr", "add", cidr, "dev", dev)
         self.ip(ns, "link", "set", dev, "up")
 
-    def ping(self, ns, target, count=3, size=56, df=False, timeout=20, lossless=True):
+    def ping(self, ns, target, count=3, size=56, df=False, timeout=PATIENCE, lossless=True):
         """Pings; returns the number of answers, and wants all of them if lossless."""
-        args = ["ping", "-n", "-c", count, "-i", "0.1", "-W", "2", "-s", size] + (["-M", "do"] if df else [])
+        args = ["ping", "-n", "-c", count, "-i", "0.1", "-W", "10" if lossless else "2", "-s", size] + (["-M", "do"] if df else [])
         out = self.run(ns, *args, target, check=False, timeout=timeout)
         got = next((int(line.split()[3]) for line in out.splitlines() if "packets transmitted" in line), 0)
         if lossless and got != count:
@@ -67,6 +69,8 @@ class Net:
         out = self.run(ns, "ping", "-n", "-c", count, "-i", "0.1", "-W", "1", target, check=False)
         if " 0 received" not in out:
             raise AssertionError(f"ping {target} was answered\n{out}")
+        # The kernel may still be asking who that is, and would give up in the middle of the next ping.
+        self.ip(ns, "neigh", "flush", "to", target, "nud", "all")
 
     def socket(self, ns, make):
         """make() run inside the namespace; the sockets that it opens stay there."""
@@ -88,7 +92,7 @@ class Net:
             raise result[0]
         return result[0]
 
-    def raw(self, ns, dev, timeout=2.0):
+    def raw(self, ns, dev, timeout=PATIENCE):
         """A packet socket bound to a device of the namespace."""
         def make():
             sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
@@ -104,7 +108,7 @@ class Net:
         self.names.clear()
 
 
-def receive(sock, want, timeout=3.0):
+def receive(sock, want, timeout=PATIENCE):
     """The next frame that satisfies want(frame) and was not sent by ourselves; None when none comes in time."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:

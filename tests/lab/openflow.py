@@ -4,6 +4,7 @@ import os
 import socket
 import struct
 import threading
+import time
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
 FEATURES_REQUEST, FEATURES_REPLY = 5, 6
@@ -23,7 +24,7 @@ def message(version, kind, xid, body=b"", length=None):
 class Connection:
     """One OpenFlow stream: whole messages in, bytes out."""
 
-    def __init__(self, sock, version, timeout=5.0):
+    def __init__(self, sock, version, timeout=60.0):
         self.sock = sock
         self.version = version
         self.buffer = b""
@@ -107,7 +108,9 @@ class Controller:
             except TimeoutError:
                 continue
             except OSError:
-                return
+                # A handshake that failed, or the end.
+                time.sleep(0.05)
+                continue
             self.connection = Connection(sock, self.version, timeout=0.2)
             try:
                 self.connection.send(HELLO, 1)

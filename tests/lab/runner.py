@@ -90,7 +90,7 @@ def timed_out(_signum, _frame):
 
 def run_one(script, name, function):
     """Returns 'ok', 'skip' or 'FAIL'."""
-    limit = getattr(function, "limit", 90)
+    limit = getattr(function, "limit", 240)
     keep = os.path.join(ROOT, "target", "system-logs", script, name)
     shutil.rmtree(keep, ignore_errors=True)
     lab = Lab(name)
@@ -116,7 +116,7 @@ def run_one(script, name, function):
     finally:
         signal.alarm(0)
     failed = verdict == "FAIL"
-    signal.alarm(30)
+    signal.alarm(120)
     try:
         lab.close(keep if failed else None)
     finally:
@@ -133,7 +133,7 @@ def run_one(script, name, function):
 
 
 def limit(seconds):
-    """Decorator: another time limit than the usual 90 s."""
+    """Decorator: another time limit than the usual 240 s."""
     def mark(function):
         function.limit = seconds
         return function

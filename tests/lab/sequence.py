@@ -10,7 +10,8 @@ _SO_RCVBUFFORCE = 33
 
 
 class Sequence:
-    """Runs from start to finish(). gap: seconds between two, or a function that tells. alone: each is sent after the one before has come."""
+    """Runs from start to finish(). gap: seconds between two, or a function that tells; pause: the longest that it really was.
+    alone: each is sent after the one before has come."""
 
     port = 7000
 
@@ -19,7 +20,7 @@ class Sequence:
         self.alone = alone
         self.gap = gap if callable(gap) else lambda: gap
         self.sent = self.received = 0
-        self.faults, self.slowest = [], 0.0
+        self.faults, self.slowest, self.pause = [], 0.0, 0.0
         self.stop = threading.Event()
 
         def receiver():
@@ -41,11 +42,13 @@ class Sequence:
         lab.cleanups.append(self.stop.set)
 
     def _send(self):
-        due = time.monotonic()
+        due = last = time.monotonic()
         while not self.stop.is_set():
-            self.tx.send(struct.pack("!Qd", self.sent, time.monotonic()))
+            now = time.monotonic()
+            self.tx.send(struct.pack("!Qd", self.sent, now))
             self.sent += 1
-            patience = time.monotonic() + 5
+            self.pause, last = max(self.pause, now - last), now
+            patience = time.monotonic() + 30
             while self.alone and self.received < self.sent and time.monotonic() < patience:
                 time.sleep(0)
             due = (time.monotonic() if self.alone else max(due, time.monotonic() - 0.05)) + self.gap()
@@ -66,7 +69,7 @@ class Sequence:
                     self.faults.append(f"{number} instead of {self.received}")
                 self.received = number + 1
             if over is None and self.stop.is_set():
-                over = time.monotonic() + 3
+                over = time.monotonic() + 30
             if self.stop.is_set() and self.received == self.sent:
                 return
 
@@ -74,7 +77,7 @@ class Sequence:
         """Every one arrived once, each behind the one before."""
         self.stop.set()
         for thread in self.threads:
-            thread.join(15)
+            thread.join(60)
         for sock in (self.rx, self.tx):
             sock.close()
         assert not self.faults and self.sent == self.received > 0, (self.sent, self.received, self.faults)

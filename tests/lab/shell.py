@@ -9,6 +9,10 @@ class CommandError(AssertionError):
     """A command ended with another status than the caller asked for."""
 
 
+# How long whatever is waited for may take. It is for machines that stand still for seconds: it says nothing of speed, and only a failure takes that long.
+PATIENCE = 60
+
+
 class Trace:
     """What a scenario did, in order: commands, their output and free notes."""
 
@@ -25,7 +29,7 @@ class Trace:
     def text(self):
         return "\n".join(self.lines) + "\n"
 
-    def run(self, *argv, check=True, timeout=30, stdin=None, merge=True, env=None, quiet=False):
+    def run(self, *argv, check=True, timeout=PATIENCE, stdin=None, merge=True, env=None, quiet=False):
         """Runs argv, returns its output as text (stderr merged unless merge=False).
 
         check: True wants status 0, False takes any, an int wants that status.
@@ -56,7 +60,7 @@ class Trace:
         return out
 
 
-def wait_for(what, probe, timeout=15.0, interval=0.05):
+def wait_for(what, probe, timeout=PATIENCE, interval=0.05):
     """Polls probe() until it returns something true, and returns that."""
     end = time.monotonic() + timeout
     while True:

@@ -3,13 +3,16 @@
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 
 from . import daemon_path
-from .shell import Trace, wait_for
+from .shell import PATIENCE, Trace, wait_for
 from .unixctl import Unixctl
 
+# Of Open vSwitch's own programs. On a machine that stands still they would warn about that in the middle of their output.
+CLIENT = ("--timeout=50", "-vtimeval:off")
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
@@ -58,7 +61,7 @@ class Switch:
                  f"--pidfile={self.dir}/ovsdb-server.pid", f"--unixctl={self.dir}/ovsdb-server.ctl",
                  f"--log-file={self.dir}/ovsdb-server.log", "-vconsole:off")
         if fresh:
-            self.run("ovs-vsctl", f"--db={self.db}", "--timeout=20", "--no-wait", "init")
+            self.run("ovs-vsctl", f"--db={self.db}", *CLIENT, "--no-wait", "init")
 
     def stop_ovsdb(self):
         pid = read_pid(f"{self.dir}/ovsdb-server.pid")
@@ -73,12 +76,16 @@ class Switch:
         return prefix + [self.binary, self.db, f"--pidfile={self.pidfile}", f"--unixctl={self.ctl}",
                          f"--log-file={self.logfile}", "--no-chdir", "-vconsole:warn", *self.args, *args]
 
-    def start_daemon(self, *args, timeout=30):
+    def start_daemon(self, *args, timeout=PATIENCE):
         self.stderr = self.run(*self.command("--detach", *args), timeout=timeout)
         self.pid = wait_for("the daemon's pid file", lambda: read_pid(self.pidfile))
-        wait_for("the daemon's control socket", lambda: os.path.exists(self.ctl))
+        self.wait_control()
 
-    def stop_daemon(self, sig=signal.SIGTERM, timeout=15):
+    def wait_control(self):
+        """Waits until somebody listens at the control socket: it is there a moment before."""
+        wait_for("the daemon's control socket", lambda: listens(self.ctl))
+
+    def stop_daemon(self, sig=signal.SIGTERM, timeout=PATIENCE):
         """Ends the daemon and waits for it."""
         pid = self.pid or read_pid(self.pidfile)
         self.pid = None
@@ -97,8 +104,8 @@ class Switch:
             if self.netns is None and self.alive():
                 # No namespace takes the devices of internal ports along.
                 self.appctl("exit", "--cleanup", check=False)
-                wait_for("the daemon's end", lambda: not self.alive(), 5)
-            self.stop_daemon(timeout=5)
+                wait_for("the daemon's end", lambda: not self.alive(), 20)
+            self.stop_daemon(timeout=20)
         finally:
             self.stop_ovsdb()
             if keep:
@@ -115,13 +122,13 @@ class Switch:
         return self.trace.run(*argv, **kw)
 
     def vsctl(self, *args, **kw):
-        return self.run("ovs-vsctl", f"--db={self.db}", "--timeout=20", *args, **kw).strip()
+        return self.run("ovs-vsctl", f"--db={self.db}", *CLIENT, *args, **kw).strip()
 
     def ofctl(self, *args, **kw):
-        return self.run("ovs-ofctl", "--timeout=20", *args, **kw)
+        return self.run("ovs-ofctl", *CLIENT, *args, **kw)
 
     def appctl(self, *args, **kw):
-        return self.run("ovs-appctl", "--timeout=20", "-t", self.ctl, *args, **kw)
+        return self.run("ovs-appctl", *CLIENT, "-t", self.ctl, *args, **kw)
 
     def unixctl(self):
         return Unixctl(self.ctl)
@@ -130,7 +137,7 @@ class Switch:
         """A column's value, without the quotes that ovs-vsctl puts around strings."""
         return self.vsctl("get", table, record, column).strip('"')
 
-    def wait_column(self, table, record, column, want, timeout=15):
+    def wait_column(self, table, record, column, want, timeout=PATIENCE):
         """Waits until the column equals want (or want(value) holds)."""
         ok = want if callable(want) else lambda value: value == str(want)
         seen = []
@@ -152,6 +159,9 @@ class Switch:
                 if line.strip() and "_FLOW reply" not in line and "NXST_" not in line and "OFPST_" not in line]
 
     def log(self):
+        """What has been logged so far. A thread of its own writes it, and no reply of the daemon overtakes that."""
+        if self.alive() and os.path.exists(self.ctl):
+            self.appctl("version", check=False, quiet=True)
         try:
             with open(self.logfile, errors="replace") as file:
                 return file.read()
@@ -176,7 +186,7 @@ def process_alive(pid):
         return False
 
 
-def end_process(pid, sig=signal.SIGTERM, timeout=10):
+def end_process(pid, sig=signal.SIGTERM, timeout=PATIENCE):
     """Signals one process by its id, waits, and kills it if it does not end."""
     try:
         os.kill(pid, sig)
@@ -188,6 +198,16 @@ def end_process(pid, sig=signal.SIGTERM, timeout=10):
             os.kill(pid, signal.SIGKILL)
             raise AssertionError(f"process {pid} did not end within {timeout} s of signal {int(sig)}")
         time.sleep(0.02)
+
+
+def listens(path):
+    """Whether somebody takes connections at a socket."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(path)
+            return True
+        except OSError:
+            return False
 
 
 def remove(path):

@@ -15,11 +15,13 @@ import termios
 import time
 import unicodedata
 
+from .shell import PATIENCE
+
 _SEQUENCE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])")
 
 
 def width(text):
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return len(text) if text.isascii() else sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 class Terminal:
@@ -51,20 +53,28 @@ class Terminal:
         self.read(0.05)
         self.columns, self.rows = columns, rows
         self.lines = (self.lines + [""] * rows)[:rows]
-        self.faults.clear()
         self._size()
-        # What was on its way was drawn for the size before.
-        self.read(0.5)
-        self.faults.clear()
+        # What is on its way was drawn for the size before.
+        end = time.monotonic() + PATIENCE
+        while True:
+            self.faults.clear()
+            frames = self.frames
+            while self.frames == frames and time.monotonic() < end:
+                self.read(0.2)
+            if not self.faults or time.monotonic() >= end:
+                break
 
     def press(self, keys):
         os.write(self.master, keys.encode())
 
     def read(self, seconds=0.3):
-        """Takes in what the program writes in that time."""
+        """Takes in what the program has written, and what it writes in that time."""
         end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if not select.select([self.master], [], [], left)[0]:
+        left = seconds
+        # What is there already is taken in, however late it is.
+        while left > 0:
+            left = end - time.monotonic()
+            if not select.select([self.master], [], [], max(0, left))[0]:
                 break
             try:
                 self._raw += os.read(self.master, 65536)
@@ -125,7 +135,7 @@ class Terminal:
     def text(self):
         return "\n".join(self.lines)
 
-    def wait(self, words, timeout=15):
+    def wait(self, words, timeout=PATIENCE):
         """Waits until the words (or words(text)) are to be seen."""
         ok = words if callable(words) else lambda text: words in text
         end = time.monotonic() + timeout
@@ -138,7 +148,7 @@ class Terminal:
         """Whether the terminal is as it was."""
         return termios.tcgetattr(self.slave) == self.before
 
-    def end(self, timeout=10):
+    def end(self, timeout=PATIENCE):
         """Waits for the program's end; its status."""
         end = time.monotonic() + timeout
         while self.proc.poll() is None:

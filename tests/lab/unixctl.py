@@ -13,7 +13,7 @@ class UnixctlError(Exception):
 
 
 class Unixctl:
-    def __init__(self, path, timeout=20.0):
+    def __init__(self, path, timeout=60.0):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(timeout)
         self.sock.connect(path)

@@ -10,7 +10,7 @@ import sys
 import zlib
 
 from . import daemon_path
-from .shell import wait_for
+from .shell import PATIENCE, wait_for
 from .switch import end_process, process_alive
 
 
@@ -50,7 +50,7 @@ class Guest:
         with open(self.log, errors="replace") as file:
             return file.read()
 
-    def connected(self, times=1, timeout=15):
+    def connected(self, times=1, timeout=PATIENCE):
         """Waits for the session (of this life or earlier ones, counted)."""
         wait_for(f"{self.name} connected", lambda: self.text().count("\nconnected\n") >= times, timeout)
         return self
@@ -62,7 +62,7 @@ class Guest:
         """Ends the guest as a dying hypervisor would."""
         if self.proc and self.proc.poll() is None:
             # Its tap goes with it, and the kernel takes its time for that while all processors are busy.
-            end_process(self.proc.pid, sig, 40)
+            end_process(self.proc.pid, sig)
         if self.proc:
             self.proc.wait(10)
         self.proc = None
@@ -74,10 +74,10 @@ s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.bind(("0.0.0.0", int(sys.argv[1])))
 s.listen(1)
-s.settimeout(30)
+s.settimeout(120)
 print("ready", flush=True)
 c, _ = s.accept()
-c.settimeout(30)
+c.settimeout(120)
 h, n = hashlib.sha256(), 0
 while True:
     data = c.recv(1 << 20)
@@ -89,30 +89,33 @@ print(n, h.hexdigest(), flush=True)
 """
 
 CLIENT = """
-import random, socket, sys
-s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=30)
+import random, select, socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=120)
 block = random.Random(1).randbytes(1 << 20)
-for _ in range(int(sys.argv[3])):
+n = int(sys.argv[3])
+sent = 0
+while sent < n or not n and not select.select([sys.stdin], [], [], 0)[0]:
     s.sendall(block)
+    sent += 1
 s.shutdown(socket.SHUT_WR)
 s.recv(1)
+print(sent)
 """
 
 
 class Transfer:
-    """TCP from one namespace to another, every byte checked. Runs until finish()."""
+    """TCP from one namespace to another, every byte checked. Without a number of megabytes it goes on until finish()."""
 
     port = 5000
 
-    def __init__(self, lab, source, target, address, megabytes):
+    def __init__(self, lab, source, target, address, megabytes=0):
         Transfer.port += 1
-        self.lab, self.megabytes = lab, megabytes
+        self.lab = lab
         port = str(Transfer.port)
 
         def start(ns, code, *args):
             argv = ["ip", "netns", "exec", ns, sys.executable, "-c", code, *args]
-            return subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                    stderr=subprocess.STDOUT, text=True)
+            return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.server = start(target, SERVER, port)
         lab.cleanups.append(self.end)
         self.client = None
@@ -122,13 +125,18 @@ class Transfer:
     def running(self):
         return self.client.poll() is None
 
-    def finish(self, timeout=40):
-        text, _ = self.server.communicate(timeout=timeout)
+    def finish(self, timeout=200):
+        """All arrived as it was sent; the megabytes."""
+        # The end of its input is what a client waits for that goes on.
         said, _ = self.client.communicate(timeout=timeout)
-        self.lab.trace.note(f"transfer of {self.megabytes} MB: {text.strip()} {said.strip()}")
-        block = random.Random(1).randbytes(1 << 20)
-        want = hashlib.sha256(block * self.megabytes).hexdigest()
-        assert text.split() == [str(self.megabytes << 20), want], (text, said)
+        text, _ = self.server.communicate(timeout=timeout)
+        self.lab.trace.note(f"transfer: sent {said.strip()}, received {text.strip()}")
+        assert self.client.returncode == 0, (text, said)
+        block, want = random.Random(1).randbytes(1 << 20), hashlib.sha256()
+        for _ in range(int(said)):
+            want.update(block)
+        assert text.split() == [str(int(said) << 20), want.hexdigest()], (text, said)
+        return int(said)
 
     def end(self):
         for proc in (self.client, self.server):
@@ -142,12 +150,13 @@ def transfer(lab, source, target, address, megabytes=20):
 
 
 class Load:
-    """`heddle bench vhost` beside the scenario: guests behind ports that connect, of which each sends to the next; every byte and number is checked."""
+    """`heddle bench vhost` beside the scenario, until finish(): guests behind ports that connect, of which each sends to the next; every byte and number
+    is checked."""
 
-    def __init__(self, lab, names, directory, seconds, *args, core=0):
+    def __init__(self, lab, names, directory, *args, core=0):
         argv = [heddle_path(), "bench", "vhost", *(f"--port=listen:{directory}/{name}.sock" for name in names), "--check", "content",
-                "--size", "1514", "--ring", "1024", "--huge", "no", "--core", core, "--switch-core", 1 - core, "--seconds", seconds,
-                "--events", "--json", *args]
+                "--size", "1514", "--ring", "1024", "--huge", "no", "--core", core, "--switch-core", 1 - core, "--seconds", "600",
+                "--drain", "10", "--events", "--json", *args]
         self.lab = lab
         argv = [str(arg) for arg in argv]
         lab.trace.note("& " + " ".join(argv))
@@ -163,8 +172,9 @@ class Load:
     def running(self):
         return self.proc.poll() is None
 
-    def finish(self, timeout=60):
+    def finish(self, timeout=200):
         """What came of it. Nothing was changed or overtaken."""
+        self.proc.send_signal(signal.SIGINT)
         out, err = self.proc.communicate(timeout=timeout)
         self.lab.trace.note(f"load: {out.strip()} {err.strip()}")
         assert self.proc.returncode == 0, err

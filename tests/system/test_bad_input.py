@@ -140,13 +140,13 @@ def scenario_openflow_framing(lab):
             for _ in range(10):
                 conn.receive()
             raise AssertionError("the connection went on")
-        except (ConnectionError, TimeoutError):
+        except ConnectionError:
             pass
         conn.close()
         other.echo()
     # A version that nobody speaks, in the first message.
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(5)
+    sock.settimeout(60)
     sock.connect(f"{sw.dir}/br0.mgmt")
     sock.sendall(openflow.message(0x63, openflow.HELLO, 1, struct.pack("!HHI", 1, 8, 1 << 31)))
     data = b""
@@ -300,9 +300,8 @@ def scenario_nonsense_frames(lab):
     lab.trace.note(f"{sent} frames sent")
     assert sw.alive(), "the daemon ended"
     mark = frames.ethernet("ff:ff:ff:ff:ff:ff", src, 0x9000, b"still forwarding" + b" " * 50)
-    receive(out, lambda _data: False, 0.5)  # what was forwarded fills the socket: make room for the mark
-    into.send(mark)
-    assert receive(out, lambda data: b"still forwarding" in data, 5), "forwarding stopped"
+    # What was forwarded fills the socket, and is still under way: a mark may find no room.
+    wait_for("forwarding to go on", lambda: into.send(mark) and receive(out, lambda data: b"still forwarding" in data, 0.5))
 
 
 if __name__ == "__main__":

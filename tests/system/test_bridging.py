@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
 from lab.net import receive
 from lab.runner import main
-from lab.shell import wait_for
+from lab.shell import PATIENCE, wait_for
 
 A, B, C = "50:54:00:00:00:0a", "50:54:00:00:00:0b", "50:54:00:00:00:0c"
 ALL = "ff:ff:ff:ff:ff:ff"
@@ -41,7 +41,7 @@ class Wires:
             if pod == source:
                 continue
             wanted = pod in (arrive or {})
-            got = receive(sock, lambda data: mark in data, 4 if wanted else 0.4)
+            got = receive(sock, lambda data: mark in data, PATIENCE if wanted else 0.4)
             assert (got is not None) == wanted, f"{source} -> {pod}: {'nothing' if got is None else got.hex()}"
             if wanted:
                 tag = int.from_bytes(got[14:16], "big") & 0xfff if got[12:14] == b"\x81\0" else None
@@ -120,7 +120,7 @@ def scenario_learning_and_the_fdb_commands(lab):
     wires.send("a", B, A, arrive={"b": None})
     # The address moves with the station.
     wires.send("c", A, B, arrive={"a": None})
-    wait_for("the move", lambda: fdb()[B] == (ports["c"], "0"), 5)
+    wait_for("the move", lambda: fdb()[B] == (ports["c"], "0"))
     wires.send("a", B, A, arrive={"c": None})
     # Group addresses are never learned.
     wires.send("a", ALL, "01:00:5e:00:00:01", arrive={"b": None, "c": None})
@@ -143,7 +143,7 @@ def scenario_ageing(lab):
     wires = Wires(lab, sw, {"a": [], "b": [], "c": []})
     wires.send("a", B, A, arrive={"b": None, "c": None})
     assert A in sw.appctl("fdb/show", "br0")
-    wait_for("the address to age out", lambda: A not in sw.appctl("fdb/show", "br0"), 25, 0.5)
+    wait_for("the address to age out", lambda: A not in sw.appctl("fdb/show", "br0"), interval=0.5)
     wires.send("b", A, B, arrive={"a": None, "c": None})
 
 
@@ -155,7 +155,7 @@ def scenario_table_size(lab):
     wires = Wires(lab, sw, {"a": [], "b": []})
     for i in range(200):
         wires.socks["a"].send(frames.ethernet(B, f"50:54:00:00:01:{i:02x}", 0x9000, b"y" * 60))
-    wait_for("a full table", lambda: len(sw.appctl("fdb/show", "br0").splitlines()) - 1 >= 15, 5)
+    wait_for("a full table", lambda: len(sw.appctl("fdb/show", "br0").splitlines()) - 1 >= 15)
     assert len(sw.appctl("fdb/show", "br0").splitlines()) - 1 <= 20
     wires.send("b", ALL, B, arrive={"a": None})
 
@@ -200,7 +200,7 @@ def scenario_fail_modes(lab):
     assert len(flows) == 1 and "actions=NORMAL" in flows[0], flows
     # A controller that cannot be reached: standalone goes on as a learning switch, secure as it was programmed.
     sw.vsctl("set-controller", "br1", "tcp:127.0.0.1:1", "--", "set-fail-mode", "br1", "secure")
-    wait_for("no flows in secure mode", lambda: not sw.flows("br1"), 10, 0.2)
+    wait_for("no flows in secure mode", lambda: not sw.flows("br1"))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def scenario_handshake_on_every_version(lab):
         lab.bridge(sw, bridge, f"protocols={name}")
         controller = listen(lab, sw, version)
         sw.vsctl("set-controller", bridge, f"tcp:127.0.0.1:{controller.port}")
-        wait_for(f"a connection by {name}", controller.connected.is_set, 15)
+        wait_for(f"a connection by {name}", controller.connected.is_set)
         reply = controller.messages(openflow.FEATURES_REPLY)[0]
         assert reply[0] == version, reply
         datapath_id = reply[3][:8].hex()
@@ -51,20 +51,20 @@ def scenario_state_in_the_database(lab):
     controller = listen(lab, sw)
     sw.vsctl("set-controller", "br0", f"tcp:127.0.0.1:{controller.port}", "--", "set", "controller", "br0",
              "inactivity_probe=5000", "max_backoff=1000")
-    wait_for("a connection", controller.connected.is_set, 15)
-    wait_for("is_connected", lambda: column(sw, "is_connected") == "true", 10, 0.2)
-    wait_for("state", lambda: "state=ACTIVE" in column(sw, "status"), 10, 0.3)
-    assert column(sw, "role") == "other", column(sw, "role")
+    wait_for("a connection", controller.connected.is_set)
+    wait_for("is_connected", lambda: column(sw, "is_connected") == "true")
+    wait_for("state", lambda: "state=ACTIVE" in column(sw, "status"))
+    wait_for("a role", lambda: column(sw, "role") == "other")
     # The role that the controller asks for (OFPT_ROLE_REQUEST, master).
     controller.connection.send(24, 77, (2).to_bytes(4, "big") + bytes(4) + (1).to_bytes(8, "big"))
-    wait_for("the role", lambda: column(sw, "role") == "master", 10, 0.3)
+    wait_for("the role", lambda: column(sw, "role") == "master")
     # No traffic: the switch probes with echo requests, which keeps the connection.
-    wait_for("an echo request", lambda: controller.messages(openflow.ECHO_REQUEST), 12, 0.2)
+    wait_for("an echo request", lambda: controller.messages(openflow.ECHO_REQUEST))
     assert column(sw, "is_connected") == "true"
     controller.drop()
-    wait_for("it comes again", lambda: len(controller.messages(openflow.FEATURES_REPLY)) >= 2, 15, 0.2)
+    wait_for("it comes again", lambda: len(controller.messages(openflow.FEATURES_REPLY)) >= 2)
     controller.close()
-    wait_for("is_connected to be false", lambda: column(sw, "is_connected") == "false", 20, 0.3)
+    wait_for("is_connected to be false", lambda: column(sw, "is_connected") == "false")
 
 
 def scenario_controller_programs_the_switch(lab):
@@ -73,7 +73,7 @@ def scenario_controller_programs_the_switch(lab):
     lab.bridge(sw, "br0", "fail_mode=secure")
     controller = listen(lab, sw)
     sw.vsctl("set-controller", "br0", f"tcp:127.0.0.1:{controller.port}")
-    wait_for("a connection", controller.connected.is_set, 15)
+    wait_for("a connection", controller.connected.is_set)
     # OpenFlow 1.3 section 7.3.4.1: add, table 0, priority 5, empty match, apply output to CONTROLLER.
     match = bytes.fromhex("0001000400000000")
     output = bytes.fromhex("00000010fffffffdffff000000000000")
@@ -81,7 +81,7 @@ def scenario_controller_programs_the_switch(lab):
     body = bytes(8) + bytes(8) + bytes([0, 0]) + bytes(4) + (5).to_bytes(2, "big") + b"\xff" * 4 + b"\xff" * 4 +         b"\xff" * 4 + bytes(4) + match + instruction
     controller.connection.send(openflow.FLOW_MOD, 100, body)
     controller.connection.send(20, 101)
-    wait_for("the barrier's reply", lambda: controller.messages(21), 5)
+    wait_for("the barrier's reply", lambda: controller.messages(21))
     assert not controller.messages(openflow.ERROR), controller.messages(openflow.ERROR)
     assert len(sw.flows("br0")) == 1
     lab.net.namespace("x")
@@ -89,7 +89,7 @@ def scenario_controller_programs_the_switch(lab):
     sock = lab.net.raw(ns, "eth0")
     sock.send(b"\xff" * 6 + bytes.fromhex("50540000000a9000") + b"to the controller".ljust(60))
     wait_for("a packet-in", lambda: any(b"to the controller" in entry[3]
-                                        for entry in controller.messages(openflow.PACKET_IN)), 5)
+                                        for entry in controller.messages(openflow.PACKET_IN)))
 
 
 def scenario_standalone_without_its_controller(lab):
@@ -100,15 +100,15 @@ def scenario_standalone_without_its_controller(lab):
              "max_backoff=1000")
     a = lab.internal_pod(sw, "a", "10.1.0.1/24")
     lab.internal_pod(sw, "b", "10.1.0.2/24")
-    wait_for("an answer", lambda: lab.net.ping(a, "10.1.0.2", count=1, lossless=False), 40, 0.5)
+    wait_for("an answer", lambda: lab.net.ping(a, "10.1.0.2", count=1, lossless=False))
     assert column(sw, "is_connected") == "false"
-    wait_for("the connection's state", lambda: re.search(r"state=(BACKOFF|CONNECTING)", column(sw, "status")), 15, 0.3)
+    wait_for("the connection's state", lambda: re.search(r"state=(BACKOFF|CONNECTING)", column(sw, "status")))
     # The log says so once, and does not go on for as long as nobody answers.
     assert re.search(r"\|WARN\|br0: no controller for \d+ seconds, failing open", sw.log())
     assert "|rconn|WARN|br0<->tcp:127.0.0.1:1: connection failed (Connection refused)" in sw.log()
     assert sw.log().count("connection failed") == 1
     sw.vsctl("del-controller", "br0")
-    wait_for("the end of it", lambda: "no longer in fail-open mode" in sw.log(), 15, 0.3)
+    wait_for("the end of it", lambda: "no longer in fail-open mode" in sw.log())
 
 
 if __name__ == "__main__":

@@ -36,28 +36,33 @@ def scenario_receive_and_captures(lab):
     sw.appctl("netdev-dummy/receive", "p1", FRAME.hex())
     wait_for("the frame", lambda: frames.read_pcap(f"{sw.dir}/tx.pcap"))
     for name in ("tx", "rx", "tx1", "both"):
-        wait_for(name, lambda: frames.read_pcap(f"{sw.dir}/{name}.pcap") == [FRAME], 5)
+        wait_for(name, lambda: frames.read_pcap(f"{sw.dir}/{name}.pcap") == [FRAME])
     # As a flow in text instead of bytes.
     sw.appctl("netdev-dummy/receive", "p1", "in_port(1),eth(src=50:54:00:00:00:05,dst=50:54:00:00:00:07),eth_type(0x0800),"
               "ipv4(src=192.168.0.1,dst=192.168.0.2,proto=6,tos=0,ttl=64,frag=no),tcp(src=8,dst=10)")
     second = wait_for("the second", lambda: frames.read_pcap(f"{sw.dir}/tx.pcap")[1:2])[0]
     assert second[6:14] == frames.mac("50:54:00:00:00:05") + b"\x08\0" and second[26:34] == socket.inet_aton(
         "192.168.0.1") + socket.inet_aton("192.168.0.2"), second.hex()
-    wait_for("the counters", lambda: "n_packets=2," in sw.flows("br0")[0], 5)
-    stats = sw.ofctl("dump-ports", "br0", "1")
-    assert "rx pkts=2," in stats and "tx pkts=2," in stats, stats
+    wait_for("the counters", lambda: "n_packets=2," in sw.flows("br0")[0])
+
+    def both():
+        stats = sw.ofctl("dump-ports", "br0", "1")
+        return "rx pkts=2," in stats and "tx pkts=2," in stats
+    wait_for("the port's counters", both)
 
 
 def scenario_flows_by_filter(lab):
     """`dpctl/dump-flows filter=`: entries that such packets may meet, also those that do not look at what is asked for."""
     sw = dummy_switch(lab)
+    # They are to stay for as long as it takes to ask for them.
+    sw.vsctl("set", "Open_vSwitch", ".", "other_config:max-idle=3600000")
     for number in (1, 2):
         add(sw, f"p{number}", number)
     sw.ofctl("add-flow", "br0", "table=0,in_port=1,ip,actions=2")
     sw.ofctl("add-flow", "br0", "table=0,in_port=2,udp,actions=1")
     for port in ("p1", "p2"):
         sw.appctl("netdev-dummy/receive", port, FRAME.hex())
-    wait_for("two entries", lambda: sw.appctl("dpctl/dump-flows").count("recirc_id(0)") == 2, 5)
+    wait_for("two entries", lambda: sw.appctl("dpctl/dump-flows").count("recirc_id(0)") == 2)
     found = {wanted: sorted(re.findall(r"in_port\((\d)\)", sw.appctl("dpctl/dump-flows", f"filter={wanted}")))
              for wanted in ("icmp", "udp", "ip", "arp", "in_port=p2,udp", "in_port=p2,tcp")}
     assert found == {"icmp": ["1"], "udp": ["1", "2"], "ip": ["1", "2"], "arp": [], "in_port=p2,udp": ["2"],
@@ -93,7 +98,7 @@ def scenario_streams(lab):
         def once():
             sw.appctl("netdev-dummy/receive", into, FRAME.hex())
             return len(frames.read_pcap(capture)) > before
-        wait_for(f"a frame from {into}", once, 10, 0.2)
+        wait_for(f"a frame from {into}", once, interval=0.2)
     crosses("p2", f"{sw.dir}/q2.pcap")
     crosses("q2", f"{sw.dir}/p2.pcap")
     assert frames.read_pcap(f"{sw.dir}/q2.pcap")[0] == FRAME
@@ -126,10 +131,10 @@ def scenario_time_stops(lab):
     sw = dummy_switch(lab)
     sw.appctl("time/stop")
     sw.ofctl("add-flow", "br0", "hard_timeout=60,actions=drop")
-    sw.appctl("time/warp", "30000", "1000", timeout=60)
+    sw.appctl("time/warp", "30000", "1000", timeout=120)
     assert len(sw.flows("br0")) == 1
-    sw.appctl("time/warp", "40000", "1000", timeout=60)
-    wait_for("the timeout", lambda: not sw.flows("br0"), 5)
+    sw.appctl("time/warp", "40000", "1000", timeout=120)
+    wait_for("the timeout", lambda: not sw.flows("br0"))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,13 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import Skip, limit, main
+from lab.shell import PATIENCE
+from lab.switch import CLIENT
 from test_devices import reference
 
 MANUAL = "/usr/share/man/man7/ovs-fields.7.gz"
@@ -97,7 +100,12 @@ KNOWN = ("set_field:0x1/0x1->tun_erspan_dir,2", "load:1->tun_erspan_dir[0],", "s
 
 
 def ofctl(sw, *args):
-    done = subprocess.run(["ovs-ofctl", "--timeout=20", *args], capture_output=True, text=True, env=dict(os.environ, **sw.env))
+    end = time.monotonic() + PATIENCE
+    while True:
+        done = subprocess.run(["ovs-ofctl", *CLIENT, *args], capture_output=True, text=True, env=dict(os.environ, **sw.env))
+        # Open vSwitch hangs up on who takes long to say hello.
+        if "failed to open socket" not in done.stderr or time.monotonic() > end:
+            break
     # An error quotes the message, of which only the first lines are about the error itself.
     return re.sub(r"\(xid=0x[0-9a-f]+\)", "", done.stdout), done.returncode, re.sub(r" \(xid=.*", "", done.stderr.split("\n")[0])
 
@@ -152,17 +160,17 @@ def compare(lab, version):
     assert not wrong, f"{len(wrong)} of {len(flows)} differ:\n" + "\n".join(wrong)
 
 
-@limit(300)
+@limit(450)
 def scenario_openflow_10(lab):
     compare(lab, "OpenFlow10")
 
 
-@limit(300)
+@limit(450)
 def scenario_openflow_13(lab):
     compare(lab, "OpenFlow13")
 
 
-@limit(300)
+@limit(450)
 def scenario_openflow_15(lab):
     compare(lab, "OpenFlow15")
 

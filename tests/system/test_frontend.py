@@ -23,7 +23,7 @@ from test_vhost import add_client, client_port, status, switch, wait_status
 def pinging(lab, *args):
     """Pings that end with the scenario, however it ends."""
     pings = Pings(lab.net, *args)
-    lab.cleanups.append(lambda: (pings.process.kill(), pings.process.wait(10)))
+    lab.cleanups.append(lambda: (pings.process.kill(), pings.process.wait(60)))
     return pings
 
 
@@ -35,14 +35,15 @@ def neighbours(lab, sw):
     return pinging(lab, pod, "10.1.0.101")
 
 
-def unharmed(pings, worst_ms, most_lost=0):
-    """None lost (of those that share their rings with a transfer a few may be), and none late but for a few that were under way when the
-    whole machine stood still."""
+def unharmed(pings, worst_ms, lossy=False):
+    """None lost (of those that share their rings with a transfer some are, but never for long), and none late but for a few that were under way
+    when the whole machine stood still."""
     # A scenario may be over before there are enough to judge by.
-    wait_for("enough pings", lambda: len(pings.answers()) > 10, 30)
-    sent, lost, _ = pings.stop()
-    late = sum(took > worst_ms for _, _, took in pings.answers())
-    assert sent > 10 and lost <= most_lost and late < 10, f"{sent} pings, {lost} lost, {late} late"
+    wait_for("enough pings", lambda: len(pings.answers()) > 10)
+    sent, lost, silence = pings.stop()
+    late = pings.late(worst_ms)
+    assert sent > 10 and lost <= lossy * sent // 5 and late < 10, f"{sent} pings, {lost} lost, {late} late"
+    assert not pings.silent(worst_ms + 1000), f"none answered for {silence:.0f} ms"
 
 
 def raw_port(lab, sw, name, mode="client"):
@@ -61,7 +62,7 @@ def scenario_an_announcement_is_seen_on_the_other_port(lab):
     sw = switch(lab)
     pod = lab.veth_pod(sw, "pod", "10.1.0.100/24")
     listening = lab.net.socket(pod, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x8035)))
-    listening.settimeout(10)
+    listening.settimeout(60)
     front = raw_port(lab, sw, "vm")
     front.connect().negotiate(MQ | RARP | REPLY_ACK).memory().rings()
     sw.wait_column("interface", "vm", "link_state", "up")
@@ -142,7 +143,7 @@ def scenario_a_call_descriptor_that_blocks_holds_nobody(lab):
                 sender.send(b"\xff" * 6 + bytes.fromhex("020000000001") + b"\x88\xb5" + b"x" * 50)
             now = status(sw, "vm")
             return now.get("status") == "disconnected" and "made the switch wait" in now.get("disconnect_reason", "")
-        wait_for("the session's end", ended, 30, 0.2)
+        wait_for("the session's end", ended, interval=0.2)
         assert front.is_closed()
         front.close()
     assert "made its writer wait" in sw.log()
@@ -155,7 +156,7 @@ def scenario_a_call_descriptor_that_blocks_holds_nobody(lab):
     os.close(reader)
 
 
-@limit(120)
+@limit(450)
 def scenario_descriptors_run_out(lab):
     """The new front end is not served, with the reason in the database; who is there goes on; when there are some again, so is it."""
     sw = switch(lab)
@@ -170,23 +171,23 @@ def scenario_descriptors_run_out(lab):
     wait_status(sw, "vm3", "num_of_vrings", "2")
     new.stop()
     wait_status(sw, "vm3", "status", "disconnected")
-    # Whatever number the next descriptor would have is beyond the limit: holes stay for a few.
-    used = max(int(name) for name in os.listdir(f"/proc/{sw.pid}/fd"))
-    holes = used + 1 - len(os.listdir(f"/proc/{sw.pid}/fd"))
-    resource.prlimit(sw.pid, resource.RLIMIT_NOFILE, (used + 1 - holes if holes > 8 else used + 1, hard))
+    # Whatever number the next descriptor would have is beyond the limit; there is room for one or two that were open for this moment only.
+    used = {int(name) for name in os.listdir(f"/proc/{sw.pid}/fd")}
+    free = next(number for number in range(len(used) + 1) if number not in used)
+    resource.prlimit(sw.pid, resource.RLIMIT_NOFILE, (free, hard))
     new.start()
-    wait_for("the reason in the database", lambda: "descriptors" in sw.get("interface", "vm3", "error"), 30)
+    wait_for("the reason in the database", lambda: "descriptors" in sw.get("interface", "vm3", "error"))
     assert "no file descriptors left" in sw.log()
     # Beside a transfer that fills the queues a ping may be lost.
     assert lab.net.ping(a.ns, "10.1.0.2", lossless=False) > 0
     resource.prlimit(sw.pid, resource.RLIMIT_NOFILE, (hard, hard))
-    wait_status(sw, "vm3", "num_of_vrings", "2", 40)
+    wait_status(sw, "vm3", "num_of_vrings", "2")
     sw.wait_column("interface", "vm3", "error", "[]")
     run.finish()
     lab.net.ping(a.ns, "10.1.0.3")
 
 
-@limit(150)
+@limit(450)
 def scenario_front_ends_of_all_kinds(lab):
     """Thousands of connections, one that never finishes a message, two at one socket, memory cut under running rings."""
     sw = switch(lab)
@@ -195,7 +196,7 @@ def scenario_front_ends_of_all_kinds(lab):
     for i in range(2000):
         with socket.socket(socket.AF_UNIX) as s:
             s.connect(front.path)  # waits while the queue is full: the switch hears so many a second
-            s.settimeout(10)
+            s.settimeout(60)
             try:
                 if i % 3 == 0:
                     s.send(b"\1\0\0\0")
@@ -213,21 +214,21 @@ def scenario_front_ends_of_all_kinds(lab):
             front.close()
             time.sleep(0.2)
             return False
-    wait_for("a decent front end is served", served, 60)
+    wait_for("a decent front end is served", served, 120)
     sw.wait_column("interface", "vm", "link_state", "up")
-    second = Front(front.path, listen=False, timeout=5).connect()
+    second = Front(front.path, listen=False).connect()
     assert second.is_closed(), "a second front end is turned away"
     assert front.ask(1), "the first one stays"
     front.close()
     wait_status(sw, "vm", "status", "disconnected")
-    wait_for("descriptors are given back", lambda: len(os.listdir(f"/proc/{sw.pid}/fd")) <= before + 4, 10)
+    wait_for("descriptors are given back", lambda: len(os.listdir(f"/proc/{sw.pid}/fd")) <= before + 4)
     # Half a message, and silence.
-    wait_for("it is served again", lambda: served() or None, 60)
+    wait_for("it is served again", lambda: served() or None, 120)
     front.sock.sendall(struct.pack("<III", 5, 1, 40) + b"half")
     assert front.is_closed()
     wait_status(sw, "vm", "disconnect_reason", lambda text: text and "never finished" in text)
     # The memory's file is cut while the switch uses it.
-    wait_for("and again", lambda: served() or None, 60)
+    wait_for("and again", lambda: served() or None, 120)
     sw.wait_column("interface", "vm", "link_state", "up")
     os.ftruncate(front.fd, 0)
     os.eventfd_write(front.events[1], 1)
@@ -236,7 +237,7 @@ def scenario_front_ends_of_all_kinds(lab):
     unharmed(pings, 1000)
 
 
-@limit(200)
+@limit(450)
 def scenario_guests_that_die_at_random(lab):
     """Six guests under traffic are killed and started again at random; two others and the daemon go on."""
     seconds = float(os.environ.get("CHAOS_SECONDS", 30))
@@ -266,8 +267,8 @@ def scenario_guests_that_die_at_random(lab):
     for flood in floods:
         flood.stop()
     for i, guest in enumerate(mortal):
-        wait_for(f"m{i} answers", lambda i=i: lab.net.ping(a.ns, f"10.1.0.{10 + i}", count=1, lossless=False) == 1, 20)
-    unharmed(pings, 2000, 10)
+        wait_for(f"m{i} answers", lambda i=i: lab.net.ping(a.ns, f"10.1.0.{10 + i}", count=1, lossless=False) == 1)
+    unharmed(pings, 2000, lossy=True)
     assert transfers >= 1 and "panicked" not in sw.log()
     lab.trace.note(f"{deaths} deaths, {transfers} transfers")
 

@@ -14,8 +14,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
 from lab.net import receive
 from lab.runner import main
-from lab.shell import wait_for
-from lab.switch import end_process, read_pid
+from lab.shell import PATIENCE, wait_for
+from lab.switch import end_process, listens, read_pid
 
 VERSIONS = ("OpenFlow10", "OpenFlow13", "OpenFlow14", "OpenFlow15")
 A, B = "50:54:00:00:00:0a", "50:54:00:00:00:0b"
@@ -130,7 +130,7 @@ def scenario_ten_thousand_flows(lab):
     text = "".join(f"table={i % 5},priority={i % 7 + 1},tcp,nw_dst=10.{i >> 8}.{i & 255}.1,tp_dst=80,actions=output:1\n"
                    for i in range(10000))
     began = time.monotonic()
-    sw.ofctl("-O", "OpenFlow13", "add-flows", "br0", "-", stdin=text, timeout=60)
+    sw.ofctl("-O", "OpenFlow13", "add-flows", "br0", "-", stdin=text, timeout=120)
     lab.trace.note(f"10,000 flows in {time.monotonic() - began:.2f} s")
     assert "flow_count=10000" in sw.ofctl("dump-aggregate", "br0")
     assert sw.ofctl("dump-flows", "br0", quiet=True).count("actions=") == 10000
@@ -151,7 +151,7 @@ class Monitor:
                 env=dict(sw.trace.env, **sw.env), stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT)
         self.lab = lab
         lab.cleanups.append(self.close)
-        wait_for("the monitor", lambda: os.path.exists(f"{sw.dir}/monitor.ctl"))
+        wait_for("the monitor", lambda: listens(f"{sw.dir}/monitor.ctl"))
         self.sw = sw
         # The barrier that the monitor answers to proves that its connection is set up.
         sw.run("ovs-appctl", "-t", f"{sw.dir}/monitor.ctl", "ofctl/barrier")
@@ -160,7 +160,7 @@ class Monitor:
         with open(self.path) as file:
             return file.read()
 
-    def wait(self, what, timeout=10):
+    def wait(self, what, timeout=PATIENCE):
         wait_for(f"{what} from the monitor", lambda: re.search(what, self.text(), re.S), timeout)
 
     def close(self):
@@ -178,7 +178,7 @@ def scenario_timeouts_and_flow_removed(lab):
     sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "idle_timeout=1,send_flow_rem,cookie=0x52,priority=2,actions=drop")
     sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "send_flow_rem,cookie=0x53,priority=3,actions=drop")
     sw.ofctl("-O", "OpenFlow13", "add-flow", "br0", "hard_timeout=1,cookie=0x54,priority=4,actions=drop")
-    wait_for("the timeouts", lambda: len(sw.flows("br0")) == 1, 15, 0.3)
+    wait_for("the timeouts", lambda: len(sw.flows("br0")) == 1)
     sw.ofctl("-O", "OpenFlow13", "del-flows", "br0")
     monitor.wait(r"FLOW_REMOVED.*reason=hard.*cookie:0x51|FLOW_REMOVED[^\n]*\n?[^\n]*reason=hard[^\n]*cookie:0x51")
     monitor.wait(r"reason=idle[^\n]*cookie:0x52")
@@ -212,15 +212,26 @@ def scenario_idle_timeout_counts_traffic(lab):
     lab.veth_pod(sw, "a")
     lab.veth_pod(sw, "b")
     sock = lab.net.raw(f"{lab.net.stem}-a", "eth0")
-    sw.ofctl("add-flow", "br0", "idle_timeout=3,priority=1,in_port=va,dl_type=0x9000,actions=output:vb")
+    monitor = Monitor(lab, sw, "-O", "OpenFlow13", ["65534"])
     frame = frames.ethernet(B, A, 0x9000, b"z" * 60)
-    for _ in range(30):
-        sock.send(frame)
-        time.sleep(0.2)
-    flows = sw.flows("br0")
-    assert len(flows) == 1, "the flow was idle only in the eyes of the switch"
-    wait_for("30 packets counted", lambda: "n_packets=30," in sw.flows("br0")[0], 5)
-    wait_for("the idle timeout", lambda: not sw.flows("br0"), 15, 0.3)
+
+    def kept_alive():
+        """None if this machine stood still for so long that the flow may really have been idle."""
+        sw.ofctl("add-flow", "br0", "idle_timeout=3,send_flow_rem,priority=1,in_port=va,dl_type=0x9000,actions=output:vb")
+        moments = [time.monotonic()]
+        for _ in range(30):
+            sock.send(frame)
+            time.sleep(0.2)
+            moments.append(time.monotonic())
+        flows = sw.flows("br0")
+        moments.append(time.monotonic())
+        if len(flows) == 1:
+            return True
+        assert max(b - a for a, b in zip(moments, moments[1:])) > 1, "the flow was idle only in the eyes of the switch"
+        return None
+    wait_for("a time without long pauses", kept_alive, 150)
+    monitor.wait(r"reason=idle[^\n]*pkts30 ")
+    assert not sw.flows("br0")
 
 
 def scenario_packet_in_and_out(lab):
@@ -241,11 +252,11 @@ def scenario_packet_in_and_out(lab):
         # And out again, by hand.
         data = frames.ethernet("ff:ff:ff:ff:ff:ff", A, 0x9000, b"packet-out " + version.encode() + b" " * 40)
         sw.ofctl("-O", version, "packet-out", "br0", f"in_port=controller,packet={data.hex()},actions=output:vb")
-        assert receive(out, lambda got: got == data, 3), "packet-out to a port"
+        assert receive(out, lambda got: got == data), "packet-out to a port"
         sw.ofctl("-O", version, "packet-out", "br0", f"in_port=vb,packet={data.hex()},actions=table")
         sw.ofctl("-O", version, "add-flow", "br0", "priority=9,in_port=va,dl_type=0x9000,actions=set_field:%s->eth_src,vb" % B)
         sw.ofctl("-O", version, "packet-out", "br0", f"in_port=va,packet={data.hex()},actions=table")
-        assert receive(out, lambda got: got[12:] == data[12:] and got[6:12] == frames.mac(B), 3), "packet-out to the table"
+        assert receive(out, lambda got: got[12:] == data[12:] and got[6:12] == frames.mac(B)), "packet-out to the table"
         sw.ofctl("del-flows", "br0")
         monitor.close()
         for name in ("monitor.pid", "monitor.ctl"):
@@ -286,7 +297,7 @@ def scenario_counters_and_pipeline(lab):
         into.send(frame)
     got = receive(out, lambda data: b"pipeline" in data)
     assert got == wanted, f"{got and got.hex()}\n instead of\n{wanted.hex()}"
-    wait_for("the counters", lambda: sum("n_packets=20," in flow for flow in sw.flows("br0")) == 4, 5, 0.2)
+    wait_for("the counters", lambda: sum("n_packets=20," in flow for flow in sw.flows("br0")) == 4)
 
 
 def scenario_connections_that_end_in_the_middle(lab):
@@ -306,7 +317,7 @@ def scenario_connections_that_end_in_the_middle(lab):
 
     def connect():
         sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(10)
+        sock.settimeout(60)
         sock.connect(f"{sw.dir}/br0.mgmt")
         sock.sendall(message(0, 0))
         return sock

@@ -8,7 +8,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
 from lab.net import receive
 from lab.runner import main
-from lab.shell import wait_for
+from lab.shell import PATIENCE, wait_for
 
 A, B = "50:54:00:00:00:0a", "50:54:00:00:00:0b"
 
@@ -61,8 +61,8 @@ def scenario_statistics_follow_the_traffic(lab):
         text = sw.get("interface", port, "statistics")
         pairs = dict(item.split("=") for item in text.strip("{}").split(", ") if "=" in item)
         return int(pairs.get(name, 0))
-    wait_for("50 received in the database", lambda: counted("va", "rx_packets") >= 50, 20, 0.3)
-    wait_for("50 sent in the database", lambda: counted("vb", "tx_packets") >= 50, 20, 0.3)
+    wait_for("50 received in the database", lambda: counted("va", "rx_packets") >= 50)
+    wait_for("50 sent in the database", lambda: counted("vb", "tx_packets") >= 50)
     assert counted("va", "rx_bytes") >= 50 * 100
     dump = sw.ofctl("dump-ports", "br0", "va")
     assert "rx pkts=" in dump, dump
@@ -200,7 +200,7 @@ def scenario_port_config_flags(lab):
     def reaches(*wanted):
         socks["a"].send(frame)
         for pod in ("b", "c"):
-            got = receive(socks[pod], lambda data: data[:18] == frame[:18], 3 if pod in wanted else 0.5)
+            got = receive(socks[pod], lambda data: data[:18] == frame[:18], PATIENCE if pod in wanted else 0.5)
             assert (got is not None) == (pod in wanted), f"{pod}: {got}"
     reaches("b", "c")
     sw.ofctl("mod-port", "br0", "vb", "no-flood")
@@ -227,9 +227,9 @@ def scenario_many_ports_come_and_go(lab):
     numbers = {sw.get("interface", name, "ofport") for name in names}
     assert len(numbers) == 30 and all(int(number) > 0 for number in numbers), numbers
     sw.vsctl(*[word for name in names for word in ("--", "del-port", name)][1:])
-    assert "t7" not in lab.net.ip(sw.netns, "-br", "link")
+    wait_for("devices to go", lambda: "t7" not in lab.net.ip(sw.netns, "-br", "link"))
     sw.vsctl("del-br", "br0")
-    assert "br0" not in lab.net.ip(sw.netns, "-br", "link")
+    wait_for("the bridge's to go", lambda: "br0" not in lab.net.ip(sw.netns, "-br", "link"))
 
 
 if __name__ == "__main__":

@@ -77,8 +77,8 @@ def scenario_monitor_restarts_a_crashed_daemon(lab):
     first = sw.pid
     os.kill(first, signal.SIGSEGV)
     # Started again with its state from the database; the pid file names the new child.
-    sw.pid = wait_for("another process", lambda: read_pid(sw.pidfile) not in (0, first) and read_pid(sw.pidfile), 20)
-    wait_for("the bridge again", lambda: "br0" in sw.appctl("ofproto/list", check=False), 15)
+    sw.pid = wait_for("another process", lambda: read_pid(sw.pidfile) not in (0, first) and read_pid(sw.pidfile))
+    wait_for("the bridge again", lambda: "br0" in sw.appctl("ofproto/list", check=False))
     sw.appctl("exit")
     pid, sw.pid = sw.pid, None
     wait_for("end", lambda: not process_alive(pid))
@@ -92,17 +92,17 @@ def scenario_sigterm_ends_it(lab):
                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lab.cleanups.append(lambda: child.poll() is None and child.kill())
     wait_for("pid file", lambda: read_pid(sw.pidfile))
-    wait_for("control socket", lambda: os.path.exists(sw.ctl))
+    sw.wait_control()
     lab.bridge(sw)
     child.send_signal(signal.SIGTERM)
-    child.wait(timeout=10)
+    child.wait(timeout=60)
     assert not os.path.exists(sw.pidfile), "pid file left behind"
 
 
 def scenario_second_daemon_refuses_the_pidfile(lab):
     """A pid file that is locked by a running daemon stops the second one, the first goes on."""
     sw = lab.switch()
-    out = sw.run(*sw.command("--detach"), check=False, timeout=20)
+    out = sw.run(*sw.command("--detach"), check=False)
     assert "already running" in out, out
     assert sw.alive()
     lab.bridge(sw)
@@ -113,8 +113,8 @@ def scenario_starts_before_the_database(lab):
     sw = lab.switch(start=False)
     child = subprocess.Popen(sw.command(), env=dict(os.environ, **sw.env), stdin=subprocess.DEVNULL,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    lab.cleanups.append(lambda: child.poll() is None and (child.terminate(), child.wait(10)))
-    wait_for("control socket", lambda: os.path.exists(sw.ctl))
+    lab.cleanups.append(lambda: child.poll() is None and (child.terminate(), child.wait(60)))
+    sw.wait_control()
     assert sw.appctl("version").strip()
     sw.start_ovsdb()
     lab.bridge(sw)
@@ -128,20 +128,22 @@ def scenario_small_and_idle(lab):
     a = lab.internal_pod(sw, "a", "10.1.0.1/24")
     lab.veth_pod(sw, "b", "10.1.0.2/24")
     lab.net.ping(a, "10.1.0.2")
-    time.sleep(2)  # statistics and probes of the start are over
-
     def ticks():
         with open(f"/proc/{sw.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
     with open(f"/proc/{sw.pid}/status") as file:
         resident = next(int(line.split()[1]) for line in file if line.startswith("VmRSS")) / 1024
-    before = ticks()
-    time.sleep(3)
-    share = (ticks() - before) / os.sysconf("SC_CLK_TCK") / 3
-    lab.trace.note(f"{resident:.1f} MiB resident, {share:.1%} of a core when idle")
     assert resident < 64, f"{resident:.1f} MiB resident"
-    assert share < 0.10, f"{share:.1%} of a core when idle"
+
+    def idle():
+        """Some time after its start, when statistics and probes are over."""
+        before, began = ticks(), time.monotonic()
+        time.sleep(3)
+        share = (ticks() - before) / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began)
+        lab.trace.note(f"{resident:.1f} MiB resident, {share:.1%} of a core when idle")
+        return share < 0.10
+    wait_for("a daemon that idles", idle)
 
 
 def scenario_what_a_killed_daemon_left_is_removed(lab):

@@ -2,6 +2,7 @@
 """TLS to and from controllers and the database, with keys that ovs-pki made and Open vSwitch's own programs at the other end."""
 
 import os
+import random
 import socket
 import ssl
 import subprocess
@@ -40,10 +41,15 @@ class Pki:
 
 
 def free_port():
-    """A TCP port of the loopback that nobody listens at."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+    """A TCP port of the loopback that nobody listens at, below those that the kernel gives to whoever connects."""
+    while True:
+        port = random.randrange(10000, 30000)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def controller(lab, pki, port=0):
@@ -72,11 +78,11 @@ def scenario_who_calls_by_tls(lab):
     sw.vsctl("set-controller", "br0", f"pssl:{port}:127.0.0.1", f"ptcp:{plain}:127.0.0.1")
     client = pki.options("ctl", pki.switch_ca)
     show = lambda method, *options, **kw: sw.ofctl("-O", "OpenFlow13", *options, "show", method, **kw)
-    wait_for("ptcp", lambda: "OFPT_FEATURES_REPLY" in show(f"tcp:127.0.0.1:{plain}", check=False), 10)
+    wait_for("ptcp", lambda: "OFPT_FEATURES_REPLY" in show(f"tcp:127.0.0.1:{plain}", check=False))
     assert "OFPT_FEATURES_REPLY" not in show(f"ssl:127.0.0.1:{port}", *client, check=False)
     wait_for("a word in the log", lambda: "stream_ssl|ERR|Private key must be configured to use SSL" in sw.log())
     sw.vsctl("set-ssl", pki.key("sc"), pki.cert("sc"), pki.controller_ca)
-    wait_for("pssl", lambda: "OFPT_FEATURES_REPLY" in show(f"ssl:127.0.0.1:{port}", *client, check=False), 10)
+    wait_for("pssl", lambda: "OFPT_FEATURES_REPLY" in show(f"ssl:127.0.0.1:{port}", *client, check=False))
     # A certificate of the wrong authority, and plain text where TLS is expected.
     stranger = pki.options("sc", pki.switch_ca)
     assert "OFPT_FEATURES_REPLY" not in show(f"ssl:127.0.0.1:{port}", *stranger, check=False)
@@ -84,12 +90,12 @@ def scenario_who_calls_by_tls(lab):
     # Many who connect and say nothing delay nobody, and only so many are waited for.
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(200)]
     lab.cleanups.append(lambda: [s.close() for s in silent])
-    wait_for("the oldest to give way", lambda: len(os.listdir(f"/proc/{sw.pid}/fd")) < 150, 10)
+    wait_for("the oldest to give way", lambda: len(os.listdir(f"/proc/{sw.pid}/fd")) < 150)
     sw.ofctl("-O", "OpenFlow13", *client, "add-flow", f"ssl:127.0.0.1:{port}", "tcp,actions=drop")
     assert any("tcp" in flow for flow in sw.flows("br0"))
     # Away they go with their rows.
     sw.vsctl("del-controller", "br0")
-    wait_for("the end of ptcp", lambda: "OFPT_FEATURES_REPLY" not in show(f"tcp:127.0.0.1:{plain}", check=False), 10)
+    wait_for("the end of ptcp", lambda: "OFPT_FEATURES_REPLY" not in show(f"tcp:127.0.0.1:{plain}", check=False))
 
 
 def scenario_a_controller_by_tls(lab):
@@ -99,13 +105,13 @@ def scenario_a_controller_by_tls(lab):
     theirs = controller(lab, pki)
     sw.vsctl("set-ssl", pki.key("sc"), pki.cert("sc"), pki.controller_ca)
     sw.vsctl("set-controller", "br0", f"ssl:127.0.0.1:{theirs.port}", "--", "set", "controller", "br0", "max_backoff=1000")
-    wait_for("a connection", theirs.connected.is_set, 20)
+    wait_for("a connection", theirs.connected.is_set)
     sw.wait_column("controller", "br0", "is_connected", "true")
     # A controller that the authority does not know: not connected, and said why.
     sw.vsctl("del-ssl", "--", "set-ssl", pki.key("sc"), pki.cert("sc"), pki.switch_ca)
     sw.vsctl("set-controller", "br0", f"ssl:127.0.0.1:{controller(lab, pki).port}", "--", "set", "controller", "br0",
              "max_backoff=1000")
-    wait_for("a word in the log", lambda: "stream_ssl|WARN|SSL_connect: " in sw.log(), 15)
+    wait_for("a word in the log", lambda: "stream_ssl|WARN|SSL_connect: " in sw.log())
     sw.wait_column("controller", "br0", "is_connected", "false")
 
 

@@ -51,8 +51,8 @@ def config(sw, **settings):
     sw.vsctl("set", "Open_vSwitch", ".", *(f"other_config:{key.replace('_', '-')}={value}" for key, value in settings.items()))
 
 
-def loaded(lab, names, seconds, *args, switch_args=()):
-    """A switch with guests; each sends to the one that is named next, as fast as `args` say, or as it can."""
+def loaded(lab, names, *args, switch_args=()):
+    """A switch with guests; each sends to the one that is named next, as fast as `args` say, or as it can, until that is enough."""
     if not os.access(heddle_path(), os.X_OK):
         raise Skip(f"{heddle_path()} is not built")
     if len(os.sched_getaffinity(0)) < 2:
@@ -69,7 +69,7 @@ def loaded(lab, names, seconds, *args, switch_args=()):
     for a, b in zip(names[::2], names[1::2]):
         sw.ofctl("add-flow", "br0", f"in_port={a},actions=output:{b}")
         sw.ofctl("add-flow", "br0", f"in_port={b},actions=output:{a}")
-    return sw, Load(lab, names, sw.dir, seconds, *args).measuring()
+    return sw, Load(lab, names, sw.dir, *args).measuring()
 
 
 def nothing_unexplained(sw, result):
@@ -82,10 +82,10 @@ def nothing_unexplained(sw, result):
     assert set(named) <= {"drop_action_of_pipeline", "datapath_drop_tx_down"}, named
 
 
-@limit(120)
+@limit(450)
 def scenario_a_loaded_worker_gives_a_queue_away(lab):
     """Automatic balancing: by `cycles`, both senders' queues begin at one worker, and one of them moves; nothing is lost in moving, or overtaken."""
-    sw, load = loaded(lab, ["p1", "p3", "p2", "p4"], 20, switch_args=["--enable-dummy"])
+    sw, load = loaded(lab, ["p1", "p3", "p2", "p4"], switch_args=["--enable-dummy"])
     before = owners(sw)
     assert before["p1"] == before["p2"] != before["p3"], before
     config(sw, pmd_auto_lb="true", pmd_auto_lb_load_threshold=0, pmd_auto_lb_rebal_interval=1)
@@ -94,7 +94,7 @@ def scenario_a_loaded_worker_gives_a_queue_away(lab):
     sw.appctl("time/warp", "70000", "5000")
     began = time.monotonic()
     while (after := owners(sw))["p1"] == after["p2"]:
-        assert load.running() and time.monotonic() < began + 40, (after, sw.appctl("dpif-netdev/pmd-rxq-show"))
+        assert load.running() and time.monotonic() < began + 150, (after, sw.appctl("dpif-netdev/pmd-rxq-show"))
         for _ in range(6):
             time.sleep(0.3)
             sw.appctl("time/warp", "2000")
@@ -104,11 +104,11 @@ def scenario_a_loaded_worker_gives_a_queue_away(lab):
     nothing_unexplained(sw, load.finish())
 
 
-@limit(120)
+@limit(450)
 def scenario_everything_changes_under_traffic(lab):
     """Mask, modes, affinity, isolation, queues, other ports: at random while packets flow, which all arrive, in order."""
     names = ["p1", "p2", "p3", "p4"]
-    sw, load = loaded(lab, names, 15, "--rate", "20000", "--both")
+    sw, load = loaded(lab, names, "--rate", "20000", "--both")
     dice, changes = random.Random(7), 0
 
     def affinity():
@@ -129,7 +129,7 @@ def scenario_everything_changes_under_traffic(lab):
         affinity, port,
     ]
     over = time.monotonic() + 10
-    while time.monotonic() < over:
+    while time.monotonic() < over or changes < 40:
         dice.choice(kinds)()
         changes += 1
     # Queues that nobody polls because all workers are isolated are to be emptied before the load ends.
@@ -137,7 +137,6 @@ def scenario_everything_changes_under_traffic(lab):
         sw.vsctl("remove", "interface", name, "other_config", "pmd-rxq-affinity")
     assert load.running()
     lab.trace.note(f"{changes} changes")
-    assert changes > 20, changes
     nothing_unexplained(sw, load.finish())
 
 
@@ -211,7 +210,7 @@ def scenario_balancing_takes_its_time(lab):
         lab.trace.note(f"{run.sent} packets, the slowest took {run.slowest * 1000:.1f} ms")
 
 
-@limit(120)
+@limit(450)
 def scenario_single_packets_wake_workers(lab):
     """One packet after a pause of any length, and nothing before it has arrived: none is left lying between arming and sleeping."""
     sw = lab.switch()
@@ -228,17 +227,19 @@ def scenario_single_packets_wake_workers(lab):
     for sleep, ring in (('""', ()), ("60", ("--packed",)), ('""', ("--event-idx",)), ("200", ("--packed", "--event-idx"))):
         config(sw, pmd_sleep_max=sleep)
         run = Sequence(lab, pods[0], pods[1], "10.1.0.2", at_random(0.0004), alone=True)
-        time.sleep(1.5)
+        wait_for("600 packets", lambda: run.sent >= 600)
         run.finish()
         lab.trace.note(f"pmd-sleep-max={sleep}: {run.sent} packets, the slowest {run.slowest * 1e3:.2f} ms")
         if os.access(heddle_path(), os.X_OK):
             lab.trace.run(heddle_path(), "bench", "ping", *(f"--port=listen:{path}" for path in guests), "--count", "2000", "--pause",
-                          "200", "--patience", "10", "--huge", "no", *ring)
-    stats = json.loads(sw.appctl("heddle/stats"))
-    assert sum(w["counters"]["sleeps"] for w in stats["workers"]) > 1000, stats
+                          "200", "--patience", "60", "--huge", "no", *ring, timeout=200)
+    # Or nothing of this was about sleep.
+    run = Sequence(lab, pods[0], pods[1], "10.1.0.2", at_random(0.0004), alone=True)
+    wait_for("sleeps", lambda: sum(w["counters"]["sleeps"] for w in json.loads(sw.appctl("heddle/stats"))["workers"]) > 1000)
+    run.finish()
 
 
-@limit(60)
+@limit(450)
 def scenario_idle_times_and_limits_see_cached_traffic(lab):
     """`idle_timeout` and `max-idle` count from the last packet, whoever answered it; `flow-limit` and `emc-insert-inv-prob` hold."""
     sw = lab.switch()
@@ -247,18 +248,25 @@ def scenario_idle_times_and_limits_see_cached_traffic(lab):
     lab.bridge(sw)
     pods = [lab.internal_pod(sw, name, f"10.1.0.{i}/24") for i, name in enumerate(("a", "b"), 1)]
     lab.net.ping(pods[0], "10.1.0.2")
-    sw.ofctl("add-flow", "br0", "priority=9,udp,in_port=a0,idle_timeout=2,actions=NORMAL")
     config(sw, max_idle=1000)
-    run = Sequence(lab, pods[0], pods[1], "10.1.0.2", 0.01)
-    time.sleep(6)
-    # Neither the rule nor the cached flow has been idle, though no packet but the first was translated for.
-    assert "idle_timeout=2" in sw.ofctl("dump-flows", "br0"), "expired under traffic"
-    cached = [line for line in sw.appctl("dpctl/dump-flows").splitlines() if "proto=17" in line]
-    assert len(cached) == 1 and int(cached[0].split("packets:")[1].split(",")[0]) > 300, cached
-    assert int(json.loads(sw.appctl("heddle/stats"))["flows"]) <= 4
-    run.finish()
-    wait_for("the cached flow's end", lambda: "proto=17" not in sw.appctl("dpctl/dump-flows"), 10)
-    wait_for("the rule's end", lambda: "idle_timeout=2" not in sw.ofctl("dump-flows", "br0"), 10)
+
+    def kept():
+        """None if this machine stood still for so long that they may really have been idle."""
+        sw.ofctl("add-flow", "br0", "priority=9,udp,in_port=a0,idle_timeout=2,actions=NORMAL")
+        run = Sequence(lab, pods[0], pods[1], "10.1.0.2", 0.01)
+        wait_for("500 packets", lambda: run.sent >= 500)
+        # Neither the rule nor the cached flow has been idle, though no packet but the first was translated for.
+        rules = sw.ofctl("dump-flows", "br0")
+        cached = [line for line in sw.appctl("dpctl/dump-flows").splitlines() if "proto=17" in line]
+        wait_for("the end of others", lambda: int(json.loads(sw.appctl("heddle/stats"))["flows"]) <= 4)
+        run.finish()
+        if "idle_timeout=2" in rules and len(cached) == 1 and int(cached[0].split("packets:")[1].split(",")[0]) > 300:
+            return True
+        assert run.pause > 0.3, (rules, cached, run.pause)
+        return None
+    wait_for("a time without long pauses", kept, 150)
+    wait_for("the cached flow's end", lambda: "proto=17" not in sw.appctl("dpctl/dump-flows"))
+    wait_for("the rule's end", lambda: "idle_timeout=2" not in sw.ofctl("dump-flows", "br0"))
     # A flow for each port; no more are cached than may be.
     rules = "".join(f"priority=9,udp,tp_dst={port},actions=drop\n" for port in [*range(1000, 1200), 2000, 2007])
     sw.ofctl("add-flows", "br0", "-", stdin=rules)
@@ -267,20 +275,22 @@ def scenario_idle_times_and_limits_see_cached_traffic(lab):
     for port in range(1000, 1200):
         sock.sendto(b"x", ("10.1.0.2", port))
         time.sleep(0.001)
-    flows = json.loads(sw.appctl("heddle/stats"))["flows"]
-    assert 5 <= flows <= 14, flows
+    flows = wait_for("flows", lambda: (n := json.loads(sw.appctl("heddle/stats"))["flows"]) >= 5 and n)
+    assert flows <= 14, flows
     config(sw, flow_limit=200000)
-    for prob, least, most in ((1, 50, 400), (0, 0, 0)):
+    for prob, least, most in ((1, 50, 420), (0, 0, 0)):
         config(sw, emc_insert_inv_prob=prob)
         for i in range(420):
             if i == 20:
                 sw.appctl("dpif-netdev/pmd-stats-clear")
             sock.sendto(b"x", ("10.1.0.2", 2000 + i % 2 * 7))
             time.sleep(0.002)
-        shown = sw.appctl("dpif-netdev/pmd-stats-show")
-        hits = sum(int(line.split(":")[1]) for line in shown.splitlines() if "emc hits" in line)
-        lab.trace.note(f"emc-insert-inv-prob={prob}: {hits} hits")
-        assert least <= hits <= most, (prob, shown)
+
+        def hits():
+            shown = sw.appctl("dpif-netdev/pmd-stats-show")
+            return sum(int(line.split(":")[1]) for line in shown.splitlines() if "emc hits" in line)
+        wait_for(f"hits with emc-insert-inv-prob={prob}", lambda: hits() >= least)
+        assert hits() <= most, (prob, hits())
     sock.close()
 
 
@@ -342,14 +352,17 @@ def threads(sw):
     tasks = f"/proc/{sw.pid}/task"
     names = {}
     for tid in os.listdir(tasks):
-        with open(f"{tasks}/{tid}/comm") as file:
-            name = file.read().strip()
-        if name.startswith(("pmd-c", "worker")):
-            names[name] = sorted(os.sched_getaffinity(int(tid)))
+        try:
+            with open(f"{tasks}/{tid}/comm") as file:
+                name = file.read().strip()
+            if name.startswith(("pmd-c", "worker")):
+                names[name] = sorted(os.sched_getaffinity(int(tid)))
+        except (FileNotFoundError, ProcessLookupError):
+            pass  # it has ended
     return names
 
 
-@limit(60)
+@limit(450)
 def scenario_workers_go_by_their_processors_with_a_mask_or_without(lab):
     """`dpctl/dump-flows` calls them what `pmd-stats-show` calls them. A mask that names the processors they have by choice pins them, and they keep what they
     have cached; without it they are free again."""
@@ -357,8 +370,10 @@ def scenario_workers_go_by_their_processors_with_a_mask_or_without(lab):
     if sw.is_reference:
         raise Skip("its main thread polls taps")
     lab.bridge(sw)
-    a = lab.internal_pod(sw, "a", "10.1.0.1/24")
-    lab.internal_pod(sw, "b", "10.1.0.2/24")
+    a, b = (lab.internal_pod(sw, name, f"10.1.0.{i}/24", mac=f"02:00:00:00:00:0{i}") for i, name in enumerate("ab", 1))
+    # Or the kernel asks now and then whether the other is still there, which is a flow more.
+    for ns, dev, i in ((a, "a0", 2), (b, "b0", 1)):
+        lab.net.ip(ns, "neigh", "replace", f"10.1.0.{i}", "lladdr", f"02:00:00:00:00:0{i}", "dev", dev, "nud", "permanent")
     lab.net.ping(a, "10.1.0.2")
     sw.appctl("revalidator/pause")  # or they may be idle for too long
     cores = re.findall(r"core_id (\d+):", sw.appctl("dpif-netdev/pmd-stats-show"))
@@ -382,16 +397,16 @@ def scenario_workers_go_by_their_processors_with_a_mask_or_without(lab):
     assert len(free) < 2 or all(len(cpus) > 1 for cpus in free.values()), free
     mask = sum(1 << int(core) for core in cores)
     sw.vsctl("set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={mask:x}")
-    assert threads(sw) == {f"pmd-c{int(core):02}": [int(core)] for core in cores}, threads(sw)
+    wait_for("their places", lambda: threads(sw) == {f"pmd-c{int(core):02}": [int(core)] for core in cores})
     assert flows() == before, (flows(), before)
     sw.vsctl("remove", "Open_vSwitch", ".", "other_config", "pmd-cpu-mask")
-    assert threads(sw) == free, threads(sw)
+    wait_for("their freedom", lambda: threads(sw) == free)
     assert flows() == before, (flows(), before)
     lab.net.ping(a, "10.1.0.2")
     assert "destroyed" not in sw.log()
 
 
-@limit(60)
+@limit(450)
 def scenario_a_reached_flow_limit_is_told(lab):
     sw = dummy_switch(lab)
     sw.ofctl("add-flow", "br0", "priority=1,actions=drop")
@@ -402,7 +417,7 @@ def scenario_a_reached_flow_limit_is_told(lab):
         sw.appctl("netdev-dummy/receive", "p1", "in_port(1),eth(src=50:54:00:00:00:05,dst=50:54:00:00:00:07),eth_type(0x0800),"
                   f"ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,tos=0,ttl=64,frag=no),udp(src=8,dst={port})")
     assert sw.appctl("coverage/read-counter", "upcall_flow_limit_hit") == "3\n"
-    wait_for("a warning", lambda: "|WARN|upcall: datapath reached the limit of 1 flows" in sw.log(), 10)
+    wait_for("a warning", lambda: "|WARN|upcall: datapath reached the limit of 1 flows" in sw.log())
 
 
 def scenario_settings_that_make_no_sense(lab):
@@ -448,7 +463,7 @@ def scenario_statistics(lab):
     if not os.access(heddle_path(), os.X_OK):
         return  # Built apart from the daemon.
     text = subprocess.run([heddle_path(), "top", "--once", "--interval", "0.2", "--target", sw.ctl], capture_output=True, text=True,
-                          timeout=20, check=True).stdout
+                          timeout=60, check=True).stdout
     assert "WORKER" in text and "p1" in text and "drop_action" in text, text
 
 
