@@ -32,7 +32,7 @@ impl Drop for Switch {
 }
 
 fn wait_for(path: &Path) -> bool {
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + Duration::from_secs(30);
     while Instant::now() < end {
         if path.exists() {
             return true;
@@ -114,7 +114,7 @@ impl Switch {
 
     fn connect(&self, version: Version) -> Connection {
         let mut s = UnixStream::connect(self.dir.join("br0.mgmt")).expect("management socket");
-        s.set_read_timeout(Some(Duration::from_secs(10)))
+        s.set_read_timeout(Some(Duration::from_secs(30)))
             .expect("timeout");
         s.write_all(
             &Header {

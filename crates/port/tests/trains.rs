@@ -50,7 +50,7 @@ fn peer() {
             println!("received {at}");
         }
         "tcp-client" => {
-            let mut s = (0..500)
+            let mut s = (0..3000)
                 .find_map(|_| {
                     std::thread::sleep(Duration::from_millis(10));
                     TcpStream::connect(rest).ok()

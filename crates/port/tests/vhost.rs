@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Longest wait for anything.
-const LIMIT: Duration = Duration::from_secs(20);
+const LIMIT: Duration = Duration::from_secs(60);
 /// Bytes of the virtio-net header.
 const HDR: usize = 12;
 const FRAME: usize = 100;

@@ -56,17 +56,21 @@ impl FakePort {
     /// The worker that has the queue stands still when it looks there next, for so long; returns when it does.
     pub(crate) fn stall(self: &Arc<Self>, time: Duration) -> std::thread::JoinHandle<()> {
         let port = Arc::clone(self);
-        let held = std::thread::spawn(move || {
+        let (tell, held) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
             let _held = port.wires.to_switch.lock();
             port.bell.notify();
+            tell.send(()).unwrap();
             std::thread::sleep(time);
         });
+        held.recv().unwrap();
+        // For the worker to come by.
         std::thread::sleep(Duration::from_millis(200));
-        held
+        thread
     }
     /// Waits until the switch has taken all packets and is done with them, a bounded time.
     pub(crate) fn drained(&self) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let done = || self.wires.to_switch.lock().is_empty() && !self.wires.in_hand.load(Relaxed);
         while !done() {
             assert!(Instant::now() < deadline, "packets are left");
@@ -79,7 +83,7 @@ impl FakePort {
     }
     /// Waits until the switch has sent at least `n` packets, a bounded time.
     pub(crate) fn wait(&self, n: usize) -> Vec<Vec<u8>> {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while self.wires.from_switch.lock().len() < n {
             assert!(
                 Instant::now() < deadline,

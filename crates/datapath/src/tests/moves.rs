@@ -64,8 +64,9 @@ fn moving_queues_loses_and_reorders_nothing() {
             n
         })
     };
-    let (until, mut moves) = (Instant::now() + Duration::from_secs(2), 0_usize);
-    while Instant::now() < until {
+    let (began, mut moves) = (Instant::now(), 0_usize);
+    while began.elapsed() < Duration::from_secs(2) || moves <= 50 && began.elapsed() < Duration::from_secs(60)
+    {
         moves += 1;
         match moves % 50 {
             // The worker that has the queue goes, and comes again.

@@ -78,7 +78,7 @@ impl Client {
                         .1,
                 );
             }
-            let got = timeout(Duration::from_secs(5), self.socket.read_buf(&mut self.buffer)).await;
+            let got = timeout(Duration::from_secs(30), self.socket.read_buf(&mut self.buffer)).await;
             if got.expect("in time").expect("readable") == 0 {
                 return None;
             }
@@ -88,7 +88,7 @@ impl Client {
     async fn raw_reply(&mut self) -> [u8; 8] {
         assert!(self.buffer.is_empty());
         let mut bytes = [0; 8];
-        let got = timeout(Duration::from_secs(5), self.socket.read_exact(&mut bytes)).await;
+        let got = timeout(Duration::from_secs(30), self.socket.read_exact(&mut bytes)).await;
         got.expect("in time").expect("readable");
         bytes
     }
@@ -352,7 +352,7 @@ async fn who_reads_late_gets_everything() {
     );
     let mut answered = 0;
     while answered < ASKED {
-        let got = timeout(Duration::from_secs(5), reader.read_buf(&mut c.buffer)).await;
+        let got = timeout(Duration::from_secs(30), reader.read_buf(&mut c.buffer)).await;
         assert_ne!(
             got.expect("in time").expect("readable"),
             0,

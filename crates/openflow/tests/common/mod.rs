@@ -89,7 +89,7 @@ pub(crate) fn with_switch(
         .expect("ovs-ofctl runs");
     listener.set_nonblocking(true).expect("nonblocking");
     let mut sent = Vec::new();
-    let end = Instant::now() + Duration::from_secs(15);
+    let end = Instant::now() + Duration::from_secs(60);
     while Instant::now() < end {
         match listener.accept() {
             Ok((stream, _)) => serve(version, stream, &answer, &mut sent),
@@ -117,7 +117,7 @@ fn serve(
     sent: &mut Vec<Vec<u8>>,
 ) {
     s.set_nonblocking(false).expect("blocking");
-    s.set_read_timeout(Some(Duration::from_secs(10)))
+    s.set_read_timeout(Some(Duration::from_secs(30)))
         .expect("timeout");
     let send = |s: &mut UnixStream, xid, m: &Message| {
         for part in encode(version, xid, m).expect("encodes") {

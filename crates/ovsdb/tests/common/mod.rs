@@ -13,7 +13,7 @@ use heddle_ovsdb::{Client, Db, MonitorSpec, Options, Status};
 /// Debian's schema of the switch's database.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// No test waits longer than this for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How the database is stored.
 #[derive(Clone, Copy, PartialEq, Eq)]

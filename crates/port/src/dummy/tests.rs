@@ -8,7 +8,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(30);
 
 fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs
@@ -50,7 +50,7 @@ fn records(path: &Path) -> Vec<Vec<u8>> {
 }
 
 fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..1000 {
+    for _ in 0..6000 {
         if done() {
             return;
         }

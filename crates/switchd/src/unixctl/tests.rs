@@ -168,7 +168,7 @@ async fn call(stream: &mut UnixStream, message: &Value) -> Option<Value> {
         if let Ok(reply) = serde_json::from_slice(&buffer) {
             return Some(reply);
         }
-        let read = tokio::time::timeout(Duration::from_secs(10), stream.read_buf(&mut buffer)).await;
+        let read = tokio::time::timeout(Duration::from_secs(30), stream.read_buf(&mut buffer)).await;
         if read.expect("an answer in time").ok()? == 0 {
             return None;
         }

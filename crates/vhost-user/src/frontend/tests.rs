@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 type Rings = Arc<Mutex<BTreeMap<u16, RingSetup>>>;
 
 /// Sends back on queue pair `i` what comes on queue pair `i`.

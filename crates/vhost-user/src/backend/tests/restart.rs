@@ -252,9 +252,11 @@ fn rings_that_contradict_their_record_hold_nobody() {
     rig.negotiate(PACKED);
     rig.start(1, &cfg, base);
     assert!(!rig.is_running(1), "it is looked at again");
-    let (began, rounds) = (Instant::now(), 200);
+    // The quickest of many: one that sleeps in each of them is told from a machine that is busy in some.
+    let mut quickest = Duration::MAX;
     let ev = EventFd::new().unwrap();
-    for _ in 0..rounds {
+    for _ in 0..200 {
+        let began = Instant::now();
         assert!(matches!(
             rig.ask(&Request::GetVringBase(state(1, 0)), &[]),
             Reply::Vring(_)
@@ -264,8 +266,8 @@ fn rings_that_contradict_their_record_hold_nobody() {
             has_fd: true,
         };
         rig.send(&Request::SetVringKick(fd), &[ev.as_fd()]);
+        quickest = quickest.min(began.elapsed());
     }
-    let each = began.elapsed() / rounds;
-    assert!(each < Duration::from_millis(5), "{each:?} each");
+    assert!(quickest < Duration::from_millis(5), "{quickest:?} at least");
     assert_eq!(rig.ended, None);
 }

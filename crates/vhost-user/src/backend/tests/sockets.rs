@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-const LONG: Duration = Duration::from_secs(20);
+const LONG: Duration = Duration::from_secs(60);
 
 fn wait_for(what: &str, mut ok: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
@@ -172,6 +172,7 @@ fn a_front_end_that_talks_nonsense_has_to_wait() {
     wait_for("the sockets", || path.exists() && other_path.exists());
     let mut good = says_hello(UnixStream::connect(&other_path).unwrap());
     let mut bad = UnixStream::connect(&path).unwrap();
+    let began = Instant::now();
     bad.write_all(&[0xff; 64]).unwrap();
     wait_for("its end", || gone(&device) == 1);
     assert!(
@@ -183,7 +184,6 @@ fn a_front_end_that_talks_nonsense_has_to_wait() {
             .any(|e| matches!(e, Event::Gone(t) if t.contains("version")))
     );
     // It may come back, but not at once.
-    let began = Instant::now();
     let mut front = None;
     wait_for("the pause to be over", || {
         let mut c = Connection::new(UnixStream::connect(&path).unwrap());
@@ -255,10 +255,11 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
             }
         }
     }
-    // Four at once, then after 50, 100, 200, 400, 800, 1000 ms.
+    // Four at once, then after 50, 100, 200, 400, 800, 1000 ms, and one a second from then on.
     let sessions = connected(&devices[0]);
+    let most = 9 + usize::try_from(began.elapsed().as_secs()).unwrap();
     assert!(
-        (5..=12).contains(&sessions),
+        (5..=most).contains(&sessions),
         "{sessions} sessions of {calls} calls"
     );
     good.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[])
