@@ -11,8 +11,8 @@ from . import daemon_path
 from .shell import PATIENCE, Trace, wait_for
 from .unixctl import Unixctl
 
-# Of Open vSwitch's own programs. On a machine that stands still they would warn about that in the middle of their output.
-CLIENT = ("--timeout=50", "-vtimeval:off")
+# Of Open vSwitch's own programs. On a machine that stands still they would tell of that in the middle of their output.
+CLIENT = ("--timeout=50", "-vtimeval:off", "-vcoverage:off", "-vpoll_loop:off")
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 

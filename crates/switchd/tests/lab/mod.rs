@@ -46,8 +46,13 @@ impl Lab {
         command
             .env("OVS_RUNDIR", self.dir.path())
             .arg(target)
-            // They would warn about a machine that stands still in the middle of their output.
-            .args(["--timeout=50", "-vtimeval:off"])
+            // They would tell of a machine that stands still in the middle of their output.
+            .args([
+                "--timeout=50",
+                "-vtimeval:off",
+                "-vcoverage:off",
+                "-vpoll_loop:off",
+            ])
             .args(args.split_whitespace());
         output(&mut command)
     }
