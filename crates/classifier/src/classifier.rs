@@ -42,11 +42,16 @@ struct Writer<T> {
 /// Rules that are unlinked at a time.
 const PIECE: usize = 256;
 
+/// So many rules are put into new tries while other writers wait.
+const FEW: usize = 1024;
+
 /// Rules with priorities, wildcards and versions. See the crate's text.
 pub struct Classifier<T> {
     view: Replaced<View<T>>,
     /// Writers know more than the view.
     stale: AtomicBool,
+    /// Something that has gone was read by somebody when it was to be freed.
+    untidy: AtomicBool,
     writer: Mutex<Writer<T>>,
     seed: u64,
 }
@@ -70,6 +75,7 @@ impl<T> Classifier<T> {
                 tracked,
             }),
             stale: AtomicBool::new(false),
+            untidy: AtomicBool::new(false),
             writer: Mutex::new(Writer {
                 known: HashMap::new(),
                 turns: BTreeMap::new(),
@@ -264,11 +270,12 @@ impl<T> Classifier<T> {
     /// runs at an earlier version may then miss them: the caller says before the call that it will happen, and readers look for that
     /// after their lookups.
     ///
-    /// In pieces: other writers, who may be workers that learn, wait for [`PIECE`] of a million rules at most.
-    pub fn purge(&self, version: u64) {
+    /// In pieces: other writers, who may be workers that learn, wait for [`PIECE`] of a million rules at most. Returns how many were unlinked.
+    pub fn purge(&self, version: u64) -> u64 {
         let mut waiting = std::mem::take(&mut self.writer().garbage);
+        let mut unlinked = 0;
         if waiting.is_empty() {
-            return;
+            return unlinked;
         }
         while !waiting.is_empty() {
             let mut writer = self.writer();
@@ -277,16 +284,42 @@ impl<T> Classifier<T> {
                     // Restored meanwhile.
                     FOREVER => {}
                     removed if removed > version => writer.garbage.push((mask, e)),
-                    _ => self.unlink(&mut writer, &mask, &e),
+                    _ => {
+                        self.unlink(&mut writer, &mask, &e);
+                        unlinked += 1;
+                    }
                 }
             }
         }
         self.publish();
-        self.writer().known.retain(|_, k| {
-            k.subtable.tidy();
+        self.free();
+        unlinked
+    }
+
+    /// Frees what [`Classifier::purge`] left because somebody read it. Costs nothing when there is nothing; to be called now and then, when nobody changes rules.
+    pub fn tidy(&self) {
+        if self.untidy.swap(false, Ordering::Relaxed) {
+            self.free();
+        }
+    }
+
+    /// Gives memory back, as far as nobody reads it.
+    fn free(&self) {
+        let (mut done, mut rules) = (true, 0);
+        let mut writer = self.writer();
+        writer.known.retain(|_, k| {
+            done &= k.subtable.tidy();
+            rules += k.subtable.len();
             !k.priorities.is_empty()
         });
-        self.view.tidy();
+        // Tries that many more rules have made so big, or given up, begin anew.
+        let tracked = self.view.load(&Reading::begin()).tracked.clone();
+        if rules <= FEW && tracked.iter().any(|t| t.nodes() > FEW * 8) {
+            self.track(&writer, tracked.iter().map(|t| t.field));
+        }
+        drop((writer, tracked));
+        done &= self.view.tidy();
+        self.untidy.fetch_or(!done, Ordering::Relaxed);
     }
 
     /// Chooses the fields whose prefixes are tracked (the first three count; a field named twice counts once).
@@ -302,7 +335,12 @@ impl<T> Classifier<T> {
         if now.iter().map(|t| t.field).eq(wanted.iter().copied()) {
             return;
         }
-        let tracked: Arc<[Tracked]> = wanted.into_iter().map(Tracked::new).collect();
+        self.track(&writer, wanted.into_iter());
+    }
+
+    /// Tracks these fields, in tries that are as big as the rules that are there need.
+    fn track(&self, writer: &Writer<T>, fields: impl Iterator<Item = PrefixField>) {
+        let tracked: Arc<[Tracked]> = fields.map(Tracked::new).collect();
         for k in writer.known.values() {
             k.subtable.for_each(&mut |c| {
                 let wide = k.subtable.wide(&c.entry.values);
@@ -314,7 +352,7 @@ impl<T> Classifier<T> {
                 }
             });
         }
-        self.publish_with(&writer, tracked);
+        self.publish_with(writer, tracked);
     }
 
     /// The rule with exactly this match and priority that is visible at `version`, one that was published. Waits for no writer.

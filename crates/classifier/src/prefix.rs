@@ -137,6 +137,14 @@ impl Tracked {
             AnyTrie::W128(t) => t.lookup(&words(value)),
         }
     }
+    /// How many nodes there is memory for.
+    pub(crate) fn nodes(&self) -> usize {
+        match &self.trie {
+            AnyTrie::W32(t) => t.nodes(),
+            AnyTrie::W64(t) => t.nodes(),
+            AnyTrie::W128(t) => t.nodes(),
+        }
+    }
     /// A rule that asks for `len` bits of the field comes, with these values.
     pub(crate) fn insert(&self, values: &FlowKey, len: u8) {
         let value = self.field.value(values);

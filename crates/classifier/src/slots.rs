@@ -4,14 +4,14 @@
 //! with one match (of different priorities or versions) lie one after the other, as those do that meet by chance.
 //!
 //! **Threads.** Readers without locks; one writer (the classifier's). A place is filled once: first the rule, then its tag. A rule that
-//! goes leaves the tag `DEAD` behind, and its place stays taken until the writer makes a new table. Readers of the old one
-//! find what was there when they began.
+//! goes leaves the tag `DEAD` behind, and its place stays taken until the writer makes a new table; the rule is freed when nobody reads it any more. Readers of the
+//! old table find what was there when they began.
 //!
 //! **Costs.** 12 bytes a place; between three eighths and three quarters of the places are taken, once there are a few.
 
 use crate::atomic::AtomicU32;
 use crate::entry::Entry;
-use heddle_sync::OnceArc;
+use heddle_sync::{Places, Reading};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -24,7 +24,7 @@ const MANY_DEAD: usize = 1024;
 
 pub(crate) struct Slots<T> {
     tags: Box<[AtomicU32]>,
-    rules: Box<[OnceArc<Entry<T>>]>,
+    rules: Places<Entry<T>>,
     /// Places that are not free. The writer's.
     taken: AtomicU32,
 }
@@ -50,7 +50,7 @@ impl<T> Slots<T> {
         let n = n.next_power_of_two().max(4);
         Self {
             tags: (0..n).map(|_| AtomicU32::new(FREE)).collect(),
-            rules: (0..n).map(|_| OnceArc::empty()).collect(),
+            rules: Places::new(n),
             taken: AtomicU32::new(0),
         }
     }
@@ -71,8 +71,19 @@ impl<T> Slots<T> {
 
     /// Rules that may have this hash.
     #[inline]
-    pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = Candidate<'_, T>> {
-        self.places(hash).filter_map(|at| Candidate::of(&self.rules[at]))
+    pub(crate) fn candidates<'a>(
+        &'a self,
+        reading: &'a Reading,
+        hash: u64,
+    ) -> impl Iterator<Item = Candidate<'a, T>> {
+        self.places(hash).filter_map(|at| self.candidate(at, reading))
+    }
+
+    #[inline]
+    fn candidate<'a>(&'a self, at: usize, reading: &'a Reading) -> Option<Candidate<'a, T>> {
+        let entry = self.rules.load(at, reading)?;
+        let rules = &self.rules;
+        Some(Candidate { entry, rules, at })
     }
 
     /// Whether `n` more rules have room.
@@ -80,7 +91,7 @@ impl<T> Slots<T> {
         (self.taken.load(Relaxed) as usize + n) * 4 <= self.tags.len() * 3
     }
 
-    /// Whether much of it is dead, of a table that has `n` rules (the dead hold memory), or never was of any use.
+    /// Whether much of it is dead, of a table that has `n` rules, or never was of any use.
     pub(crate) fn is_sparse(&self, n: usize) -> bool {
         let dead = (self.taken.load(Relaxed) as usize).saturating_sub(n);
         dead > 16 && dead * 2 > n || self.tags.len() > 64 + n * 8
@@ -101,7 +112,7 @@ impl<T> Slots<T> {
             debug_assert!(false, "the caller has looked whether there is room");
             return false;
         };
-        let full = self.rules[at].set(entry).is_err();
+        let full = self.rules.set(at, entry).is_err();
         debug_assert!(!full, "a free place has no rule");
         self.taken.fetch_add(1, Relaxed);
         // Who sees the tag sees the rule (Acquire in `places`).
@@ -111,17 +122,31 @@ impl<T> Slots<T> {
 
     /// Takes a rule out; `false`: it is not there.
     pub(crate) fn remove(&self, hash: u64, gone: &Arc<Entry<T>>) -> bool {
-        let is = |at: &usize| self.rules[*at].get().is_some_and(|e| std::ptr::eq(e, &**gone));
-        let at = self.places(hash).find(is);
-        at.inspect(|at| self.tags[*at].store(DEAD, Release)).is_some()
+        let at = {
+            let reading = Reading::begin();
+            let is = |at: &usize| {
+                let entry = self.rules.load(*at, &reading);
+                entry.is_some_and(|e| std::ptr::eq(e, &**gone))
+            };
+            self.places(hash).find(is)
+        };
+        let Some(at) = at else { return false };
+        self.tags[at].store(DEAD, Release);
+        self.rules.clear(at);
+        true
+    }
+
+    /// Frees rules that were taken out and nobody reads. `false`: somebody reads some, perhaps.
+    pub(crate) fn tidy(&self) -> bool {
+        self.rules.tidy()
     }
 
     /// All rules.
-    pub(crate) fn all(&self) -> impl Iterator<Item = Candidate<'_, T>> {
-        let places = self.tags.iter().zip(&self.rules);
+    pub(crate) fn all<'a>(&'a self, reading: &'a Reading) -> impl Iterator<Item = Candidate<'a, T>> {
+        let places = self.tags.iter().enumerate();
         places
-            .filter(|(t, _)| t.load(Acquire) > DEAD)
-            .filter_map(|(_, slot)| Candidate::of(slot))
+            .filter(|(_, t)| t.load(Acquire) > DEAD)
+            .filter_map(|(at, _)| self.candidate(at, reading))
             .inspect(|_| {
                 #[cfg(all(test, not(loom)))]
                 crate::tests::PASSED.set(crate::tests::PASSED.get() + 1);
@@ -129,26 +154,22 @@ impl<T> Slots<T> {
     }
 
     /// All rules, counted.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = Arc<Entry<T>>> + '_ {
-        self.all().filter_map(|c| c.take())
+    pub(crate) fn iter<'a>(&'a self, reading: &'a Reading) -> impl Iterator<Item = Arc<Entry<T>>> + 'a {
+        self.all(reading).filter_map(|c| c.take())
     }
 }
 
 /// A rule where it lies.
 pub(crate) struct Candidate<'a, T> {
     pub(crate) entry: &'a Entry<T>,
-    slot: &'a OnceArc<Entry<T>>,
+    rules: &'a Places<Entry<T>>,
+    at: usize,
 }
 
-impl<'a, T> Candidate<'a, T> {
-    fn of(slot: &'a OnceArc<Entry<T>>) -> Option<Self> {
-        let entry = slot.get()?;
-        Some(Self { entry, slot })
-    }
-
-    /// The rule, counted.
+impl<T> Candidate<'_, T> {
+    /// The rule, counted; `None` if it has gone.
     pub(crate) fn take(&self) -> Option<Arc<Entry<T>>> {
-        self.slot.arc()
+        self.rules.arc(self.at)
     }
 }
 
@@ -178,7 +199,7 @@ mod tests {
             for (n, add, rebuild) in ops {
                 if rebuild || !slots.has_room(1) {
                     let new = Slots::for_rules(list.len());
-                    slots.iter().for_each(|e| _ = new.insert(hash(e.data), e));
+                    slots.iter(&Reading::begin()).for_each(|e| _ = new.insert(hash(e.data), e));
                     slots = new;
                 }
                 match list.iter().position(|e| e.data == n) {
@@ -189,9 +210,9 @@ mod tests {
                         slots.insert(hash(n), list[list.len() - 1].clone());
                     }
                 }
-                prop_assert_eq!(slots.iter().count(), list.len());
+                prop_assert_eq!(slots.all(&Reading::begin()).count(), list.len());
                 for e in &list {
-                    let found = slots.candidates(hash(e.data)).filter_map(|c| c.take()).any(|c| Arc::ptr_eq(&c, e));
+                    let found = slots.candidates(&Reading::begin(), hash(e.data)).filter_map(|c| c.take()).any(|c| Arc::ptr_eq(&c, e));
                     prop_assert!(found);
                 }
             }

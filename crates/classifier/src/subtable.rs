@@ -151,7 +151,7 @@ impl<T> Subtable<T> {
             }
         }
         let (mut best, mut refused) = (None::<&Entry<T>>, false);
-        for c in shape.slots.candidates(hash.get()) {
+        for c in shape.slots.candidates(reading, hash.get()) {
             let e = c.entry;
             let better = best.is_none_or(|b| e.priority > b.priority);
             if better && e.visible(version) && self.mask.matches(key, &e.values) {
@@ -191,15 +191,13 @@ impl<T> Subtable<T> {
 
     /// The visible entry with exactly these values and this priority.
     pub(crate) fn find(&self, version: u64, values: &[u64], priority: i32) -> Option<Arc<Entry<T>>> {
-        self.shape
-            .load(&Reading::begin())
-            .slots
-            .candidates(self.hash(values))
-            .find(|c| {
-                let e = c.entry;
-                e.priority == priority && e.visible(version) && *e.values == *values
-            })
-            .and_then(|c| c.take())
+        let reading = Reading::begin();
+        let slots = &self.shape.load(&reading).slots;
+        let found = slots.candidates(&reading, self.hash(values)).find(|c| {
+            let e = c.entry;
+            e.priority == priority && e.visible(version) && *e.values == *values
+        });
+        found.and_then(|c| c.take())
     }
 
     fn hash(&self, values: &[u64]) -> u64 {
@@ -273,8 +271,8 @@ impl<T> Subtable<T> {
         true
     }
 
-    /// After many rules have gone: gives memory back.
-    pub(crate) fn tidy(&self) {
+    /// After many rules have gone: gives memory back. `false`: not all of it, because somebody reads.
+    pub(crate) fn tidy(&self) -> bool {
         let sparse = self.shape.load(&Reading::begin()).slots.is_sparse(self.len());
         if sparse {
             self.rebuild_slots(Slots::for_rules(self.len()));
@@ -282,7 +280,9 @@ impl<T> Subtable<T> {
                 self.rebuild_index(n);
             }
         }
-        self.shape.tidy();
+        let replaced = self.shape.tidy();
+        let slots = self.shape.get().slots.clone();
+        slots.tidy() && replaced
     }
 
     fn rebuild_index(&self, n: usize) {
@@ -303,7 +303,7 @@ impl<T> Subtable<T> {
     /// Moves all entries to these slots.
     fn rebuild_slots(&self, slots: Slots<T>) {
         let shape = self.shape.get();
-        for e in shape.slots.iter() {
+        for e in shape.slots.iter(&Reading::begin()) {
             slots.insert(self.hash(&e.values), e);
         }
         self.replace(Shape {
@@ -318,7 +318,8 @@ impl<T> Subtable<T> {
 
     /// Calls `f` for every entry.
     pub(crate) fn for_each(&self, f: &mut dyn FnMut(Candidate<'_, T>)) {
-        self.shape.get().slots.all().for_each(f);
+        let reading = Reading::begin();
+        self.shape.load(&reading).slots.all(&reading).for_each(f);
     }
 
     /// Calls `f` for every entry within this match.
@@ -343,8 +344,8 @@ impl<T> Subtable<T> {
             self.for_each_like(&values, &mut |c| found |= is(c.entry));
         } else {
             let asked = self.mask.in_common(matches);
-            let shape = self.shape.get();
-            let mut all = shape.slots.all();
+            let reading = Reading::begin();
+            let mut all = self.shape.load(&reading).slots.all(&reading);
             found = all.any(|c| is(c.entry) && asked.agrees(&c.entry.values));
         }
         found
@@ -353,7 +354,8 @@ impl<T> Subtable<T> {
     /// Calls `f` for every entry with exactly these values.
     fn for_each_like(&self, values: &[u64], f: &mut dyn FnMut(Candidate<'_, T>)) {
         let reading = Reading::begin();
-        let candidates = self.shape.load(&reading).slots.candidates(self.hash(values));
+        let slots = &self.shape.load(&reading).slots;
+        let candidates = slots.candidates(&reading, self.hash(values));
         candidates.filter(|c| *c.entry.values == *values).for_each(f);
     }
 

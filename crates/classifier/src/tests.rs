@@ -1,3 +1,5 @@
+mod freed;
+
 use crate::linear::{self, Rule};
 use crate::{Classifier, MiniMatch, PrefixField};
 use heddle_flow::{FlowKey, FlowMask, Match};

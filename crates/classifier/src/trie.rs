@@ -142,6 +142,11 @@ impl<const W: usize> Trie<W> {
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
+    /// How many nodes there is memory for.
+    pub(crate) fn nodes(&self) -> usize {
+        self.chunks.iter().filter_map(|c| c.get()).map(|c| c.len()).sum()
+    }
+
     /// Which prefixes of `value` rules ask for, and how many bits tell.
     pub(crate) fn lookup(&self, value: &[u32; W]) -> Found {
         for _ in 0..RETRIES {

@@ -19,6 +19,7 @@ mod trie;
 
 use atomic::{AtomicU64, fence};
 use entry::{Entry, FOREVER};
+use heddle_sync::Reading;
 use loom::model::Builder;
 use loom::thread;
 use slots::Slots;
@@ -79,6 +80,7 @@ impl Table {
         fence(Release);
         assert!(self.slots.remove(MATCH, gone));
         self.index.sub(MATCH);
+        self.slots.tidy();
     }
     /// The rule that a lookup finds: (version that it read, rule).
     fn look(&self) -> (u64, Option<u64>) {
@@ -86,7 +88,11 @@ impl Table {
         if !self.index.has(MATCH) {
             return (version, None);
         }
-        let mut all = self.slots.candidates(MATCH).filter(|c| c.entry.visible(version));
+        let reading = Reading::begin();
+        let mut all = self
+            .slots
+            .candidates(&reading, MATCH)
+            .filter(|c| c.entry.visible(version));
         let found = all.next().map(|c| c.entry.data);
         assert!(all.next().is_none(), "two rules of version {version}");
         (version, found)

@@ -20,6 +20,7 @@ pub mod trace;
 mod versioned;
 pub mod xlate;
 
+pub use bridge::freed_rules;
 pub use conn::bundled_bytes;
 pub use ofproto::Ofproto;
 

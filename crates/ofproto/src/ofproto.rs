@@ -130,7 +130,8 @@ impl Ofproto {
     /// Forgets a bridge. Its datapath ports are the caller's to remove.
     pub fn remove_bridge(&self, name: &str) {
         let gone = self.bridges.lock().remove(name);
-        if gone.is_some() {
+        if let Some(gone) = gone {
+            gone.count_freed();
             self.publish();
         }
     }

@@ -5,6 +5,7 @@ pub mod commands;
 pub mod coverage;
 pub mod daemonize;
 pub mod exit;
+mod give_back;
 pub mod memory;
 pub mod pidfile;
 pub mod reconcile;

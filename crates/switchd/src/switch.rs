@@ -9,7 +9,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -23,16 +23,11 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
 use crate::cli::Options;
+use crate::give_back::{GiveBack, Sizes};
 use crate::reconcile::{Inventory, datapath_name};
 
 /// How often time-outs are looked at.
 const TICK: Duration = Duration::from_millis(100);
-/// Fewer cached flows, and fewer rules, than this are not worth giving their memory back.
-const MANY: u64 = 10_000;
-/// Bytes that count as one of these in a bundle.
-const MESSAGE: u64 = 256;
-/// Ticks between the end of many of them and giving their memory back.
-const TRIM_TICKS: u64 = 50;
 /// How long the thread for upcalls waits before it looks whether it is time to end.
 const WAIT_MS: i32 = 100;
 /// Packets handed to controllers in one go.
@@ -67,10 +62,7 @@ pub struct Switch {
     ticking: Mutex<()>,
     /// A `time/warp` is under way.
     warping: AtomicBool,
-    /// Most cached flows, most rules, and most that waited in bundles, since memory was last given back.
-    most: [AtomicU64; 3],
-    /// Ticks until memory is given back, 0: not due.
-    trim_in: AtomicU64,
+    give_back: Mutex<GiveBack>,
     stop: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -129,8 +121,7 @@ impl Switch {
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
             warping: false.into(),
-            most: Default::default(),
-            trim_in: AtomicU64::new(0),
+            give_back: Mutex::default(),
             stop: false.into(),
             threads: Mutex::default(),
         });
@@ -177,27 +168,19 @@ impl Switch {
         }
     }
 
-    /// Gives memory back some time after most of many cached flows, or of many rules, or of what waited in bundles, are gone: workers and sweeper let go of them first.
+    /// Gives memory back when much was freed.
     fn give_back(&self) {
         let Some(rules) = self.ofproto.n_rules() else {
             return;
         };
-        let bundled = heddle_ofproto::bundled_bytes() / MESSAGE;
-        let now = [self.datapath.totals().flows, rules, bundled];
-        for (most, now) in self.most.iter().zip(now) {
-            if most.fetch_max(now, Relaxed) > MANY.max(now * 2) {
-                most.store(now, Relaxed);
-                self.trim_in.store(TRIM_TICKS, Relaxed);
-            }
-        }
-        match self.trim_in.load(Relaxed) {
-            0 => {}
-            left => {
-                self.trim_in.store(left - 1, Relaxed);
-                if left == 1 {
-                    heddle_sys::memory::trim();
-                }
-            }
+        let sizes = Sizes {
+            flows: self.datapath.totals().flows,
+            bundled: heddle_ofproto::bundled_bytes(),
+            rules,
+            freed: heddle_ofproto::freed_rules(),
+        };
+        if self.give_back.lock().tick(sizes) {
+            heddle_sys::memory::trim();
         }
     }
 

@@ -57,6 +57,7 @@ impl Readers {
         marks.push(Arc::clone(&mark));
         mark
     }
+    #[cfg(not(loom))]
     fn leave(&self, mark: &Arc<Mark>) {
         let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
         marks.retain(|m| !Arc::ptr_eq(m, mark));
@@ -92,11 +93,16 @@ struct Reader {
     depth: Cell<usize>,
 }
 
+// The model checker's threads end with the model, and so do its readers.
+#[cfg(not(loom))]
 impl Drop for Reader {
     fn drop(&mut self) {
         READERS.leave(&self.mark);
     }
 }
+
+#[cfg(loom)]
+use loom::thread_local;
 
 thread_local! {
     static READER: Reader = Reader {

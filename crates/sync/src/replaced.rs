@@ -56,15 +56,15 @@ impl<T> Replaced<T> {
         let before = unsafe { Arc::from_raw(before) };
         self.free(Some((since, before)));
     }
-    /// Frees what was replaced, if no reader is left.
-    pub fn tidy(&self) {
-        self.free(None);
+    /// Frees what was replaced, if no reader is left. `false`: there is one, perhaps.
+    pub fn tidy(&self) -> bool {
+        self.free(None)
     }
-    fn free(&self, more: Option<(u64, Arc<T>)>) {
+    fn free(&self, more: Option<(u64, Arc<T>)>) -> bool {
         let mut old = self.old.lock().unwrap_or_else(PoisonError::into_inner);
         old.extend(more);
         if old.is_empty() {
-            return;
+            return true;
         }
         let over = reading::over();
         // Nobody can come to hold what only this list holds and nobody reads.
@@ -72,6 +72,7 @@ impl<T> Replaced<T> {
         if old.is_empty() {
             *old = Vec::new();
         }
+        old.is_empty()
     }
 }
 

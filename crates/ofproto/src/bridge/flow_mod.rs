@@ -14,12 +14,25 @@ use heddle_openflow::message::{
 use heddle_openflow::{ErrorKind, Instruction, InstructionSet, Version};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU64, fence};
 
 /// Priority of the hidden rule that stands in for controllers: above all that OpenFlow can say.
 const FAIL_OPEN_PRIORITY: i32 = 0x00f0_f0f0;
 
+/// Rules that were freed, of all bridges.
+static FREED: AtomicU64 = AtomicU64::new(0);
+
+/// How many rules have been unlinked and freed since the start: of a table whose rules are replaced, as many as came.
+pub fn freed_rules() -> u64 {
+    FREED.load(Relaxed)
+}
+
 impl Bridge {
+    /// Counts the rules of a bridge that goes as freed.
+    pub(crate) fn count_freed(&self) {
+        FREED.fetch_add(self.n_rules().unwrap_or(0), Relaxed);
+    }
+
     /// Carries out one flow mod. On an error nothing has changed.
     pub fn flow_mod(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
         self.flow_mod_by(version, fm, None)
@@ -92,20 +105,22 @@ impl Bridge {
         debug_assert!(done.is_ok(), "nothing above fails");
     }
 
-    /// Unlinks what was removed.
+    /// Unlinks what was removed, and frees what somebody read when it was unlinked.
     pub(super) fn purge_rules(&self) {
         if std::mem::take(&mut self.state.lock().garbage) > 0 {
             self.unlink_garbage();
         }
+        self.tables.iter().for_each(|t| t.rules.tidy());
     }
 
-    /// As [`Bridge::purge_rules`]. Translations that are under way at an earlier version find out by `purged`, and begin anew.
+    /// Unlinks what was removed. Translations that are under way at an earlier version find out by `purged`, and begin anew.
     pub(super) fn unlink_garbage(&self) {
         let version = self.current_version();
         self.purged.fetch_max(version, Relaxed);
         // Pairs with the fence in `Ctx::exit_bridge`: who misses something that is unlinked below sees the number stored above.
         fence(Release);
-        self.tables.iter().for_each(|t| t.rules.purge(version));
+        let unlinked = self.tables.iter().map(|t| t.rules.purge(version)).sum();
+        FREED.fetch_add(unlinked, Relaxed);
         self.groups.purge(version);
     }
 }

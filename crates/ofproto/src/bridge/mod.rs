@@ -51,6 +51,7 @@ pub use config::{
     PrefixField, TableConfig,
 };
 pub use expire::Ticked;
+pub use flow_mod::freed_rules;
 pub(crate) use learn::Learned;
 pub use monitor::Monitor;
 pub(crate) use stats::FlowDump;
