@@ -40,7 +40,7 @@ pub(super) struct Change<'a> {
     /// The version at which the steps become visible.
     pub(super) version: u64,
     pub(super) events: Vec<Event>,
-    /// Rules that go because somebody wants it.
+    /// Rules that go, and of which that is told.
     going: Going,
     /// By generation slot: the matches of a table's rules that come or go; for anything else, that it changes.
     pub(super) changes: BTreeMap<u16, Changes>,
@@ -90,14 +90,20 @@ impl Bridge {
         result
     }
 
-    /// Makes the messages about rules that were removed say all that the rules have counted: what only caches know is asked for, unless too much time goes into
-    /// that already (of a controller that removes flow by flow).
+    /// Makes the messages about rules that were removed say all that the rules have counted: what only caches know is asked for. By now no packet is forwarded by these
+    /// rules but those that workers have at hand, whom that waits for. Of rules that timed out it is always asked for; of others not if too much time
+    /// goes into that already (of a controller that removes flow by flow).
     fn count_up_to_now(&self, events: &mut [Event], going: &[(usize, Arc<Rule>)]) {
-        if going.is_empty() {
-            return;
-        }
+        let Some((first, _)) = going.first() else { return };
+        let timed_out = match events.get(*first) {
+            Some(Event::FlowRemoved(m)) => matches!(
+                m.reason,
+                FlowRemovedReason::IdleTimeout | FlowRemovedReason::HardTimeout
+            ),
+            _ => false,
+        };
         let mut counted = self.counted.lock();
-        if counted.is_some_and(|(end, took)| end.elapsed() < took * COUNTING_SHARE) {
+        if !timed_out && counted.is_some_and(|(end, took)| end.elapsed() < took * COUNTING_SHARE) {
             return;
         }
         let begin = Instant::now();
@@ -214,14 +220,7 @@ impl Change<'_> {
         self.unlink(e);
         if FlowModFlags::from_bits_truncate(e.data.flags).contains(FlowModFlags::SEND_FLOW_REM) {
             let message = self.removed(&e.data, reason);
-            let timed_out = matches!(
-                reason,
-                FlowRemovedReason::IdleTimeout | FlowRemovedReason::HardTimeout
-            );
-            // Before a rule times out all is counted anyway.
-            if !timed_out {
-                self.going.push((self.events.len(), e.data.clone()));
-            }
+            self.going.push((self.events.len(), e.data.clone()));
             self.events.push(Event::FlowRemoved(Arc::new(message)));
         }
         self.report(FlowEvent::Removed(reason), e.data.clone(), None);

@@ -82,9 +82,10 @@ impl Bridge {
         if candidates.is_empty() {
             return 0;
         }
-        // Packets that only caches have counted so far may have kept an idle rule alive, and those of a rule that
-        // goes belong into its last message.
-        if !std::mem::replace(told, true) {
+        // Packets that only caches have counted so far may have kept an idle rule alive. (Those of a rule that goes are counted when it has gone.)
+        let idle = |e: &Linked| due(&e.data, now) == Some(FlowRemovedReason::IdleTimeout);
+        if !*told && candidates.iter().any(idle) {
+            *told = true;
             self.refresh();
         }
         let (mut expired, mut kept) = (Vec::new(), Vec::new());

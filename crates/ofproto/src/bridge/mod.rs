@@ -35,6 +35,8 @@ mod timed;
 mod tlv;
 
 #[cfg(test)]
+mod last_counts;
+#[cfg(test)]
 mod learned;
 #[cfg(test)]
 mod refused;

@@ -1,0 +1,97 @@
+//! Tests of what is told of rules that timed out: all packets that went by them, also those that only caches had counted.
+
+use super::under_way::{bridge, rule};
+use super::*;
+use heddle_datapath::{Config, Datapath, PortNo};
+use heddle_openflow::message::FlowModFlags;
+use heddle_packet::Packet;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
+/// More than go in one piece.
+const RULES: u32 = 9;
+
+/// A UDP datagram for address `dst`.
+fn udp(dst: u32) -> Packet {
+    let mut bytes = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+    bytes.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1]);
+    bytes.extend(dst.to_be_bytes());
+    bytes.extend([4, 0, 4, 1, 0, 26, 0, 0]);
+    bytes.extend([0; 18]);
+    Packet::from_bytes(&bytes)
+}
+
+/// Sends a packet to each address whenever a rule goes, as traffic that goes on would.
+struct Traffic {
+    datapath: OnceLock<Arc<Datapath>>,
+    /// By address.
+    sent: [AtomicU64; RULES as usize],
+    told: Mutex<Vec<(u32, u64, u64)>>,
+}
+
+impl Traffic {
+    /// Those that rules are there for count.
+    fn send(&self) {
+        let datapath = self.datapath.get().expect("it is there");
+        for (dst, sent) in (0..).zip(&self.sent) {
+            datapath
+                .inject_translate(udp(dst), PortNo(1))
+                .expect("a worker takes it");
+            sent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl EventSink for Traffic {
+    fn events(&self, events: &[Event]) {
+        for e in events {
+            let Event::FlowRemoved(m) = e else { continue };
+            let dst = m.match_.key.nw_dst;
+            let sent = self.sent[dst as usize].load(Ordering::Relaxed);
+            self.told.lock().push((dst, m.packet_count, sent));
+        }
+        if !events.is_empty() {
+            self.send();
+        }
+    }
+}
+
+#[test]
+fn rules_that_time_out_piece_by_piece_tell_of_all_their_packets() {
+    for idle in [false, true] {
+        let (of, bridge) = bridge();
+        of.clock().stop();
+        let config = Config {
+            clock: of.clock().clone(),
+            ..Config::default()
+        };
+        let datapath = Datapath::new(config, of.pipeline().clone()).expect("the system grants a thread");
+        of.attach(datapath.clone());
+        let traffic = Arc::new(Traffic {
+            datapath: OnceLock::from(datapath),
+            sent: Default::default(),
+            told: Mutex::default(),
+        });
+        for dst in 0..RULES {
+            let mut fm = rule(Some(dst), 5, 2);
+            fm.flags = FlowModFlags::SEND_FLOW_REM;
+            (fm.idle_timeout, fm.hard_timeout) = if idle { (1, 0) } else { (0, 1) };
+            bridge.flow_mod(Version::V13, &fm).expect("a rule");
+        }
+        traffic.send();
+        traffic.send();
+        let sink: Arc<dyn EventSink> = traffic.clone();
+        bridge.subscribe(&sink);
+        of.clock().warp(1001);
+        while bridge.tick().expired > 0 {
+            of.clock().warp(1001);
+        }
+        let told = traffic.told.lock();
+        assert_eq!(told.len(), RULES as usize);
+        assert!(told.iter().all(|(_, counted, sent)| counted == sent), "{told:?}");
+        assert!(
+            idle || told.iter().any(|(_, counted, _)| *counted > 2),
+            "{told:?}"
+        );
+    }
+}
