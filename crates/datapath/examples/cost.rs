@@ -1,16 +1,18 @@
 //! What a packet costs, by stage: one worker, ports made of memory, 64-byte packets.
 //!
 //! `cargo run --release -p heddle-datapath --example cost [SECONDS [CASE]]`. The receive queue copies prepared frames into pool
-//! buffers and the transmit queue drops them, so the numbers are the datapath's own plus one copy of 64 bytes.
+//! buffers and the transmit queue drops them, so the numbers are the datapath's own plus one copy of 64 bytes. With real rules: `hit` of `heddle-ofproto`.
+//! `cost 1000000p CASE` forwards about so many packets, for `valgrind --tool=callgrind --toggle-collect='heddle_datapath::worker::burst::*burst'`.
 
 mod memory;
+#[path = "memory/steady.rs"]
+mod steady;
 
 use heddle_datapath::action::Masked;
-use heddle_datapath::{Action, Config, Datapath, Generations, PortNo, Request, Translate, Translation};
-use memory::{Memory, Traffic};
+use heddle_datapath::{Action, Generations, PortNo, Request, Translate, Translation};
+use memory::Traffic;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use steady::{Length, steady};
 
 /// The rules that packets are for.
 #[derive(Clone, Copy)]
@@ -51,83 +53,11 @@ impl Translate for Pipeline {
     }
 }
 
-fn run(name: &str, traffic: Traffic, rules: Rules, actions: Vec<Action>, seconds: f64) {
-    let pipeline = Arc::new(Pipeline {
-        generations: Generations::default(),
-        rules,
-        actions,
-    });
-    let cpu = heddle_sys::cpu::allowed()
-        .ok()
-        .and_then(|c| c.last().copied())
-        .unwrap_or(0);
-    let config = Config {
-        cpus: Some(vec![cpu]),
-        flow_limit: 2_000_000,
-        ..Config::default()
-    };
-    let dp = Datapath::new(config, pipeline).expect("the system grants a thread");
-    let on = Arc::new(AtomicBool::new(false));
-    let source = Memory {
-        traffic,
-        on: Arc::clone(&on),
-    };
-    dp.add_port(Arc::new(source), Some(PortNo(1)))
-        .expect("a port of memory opens");
-    on.store(true, Relaxed);
-    // Until nearly all flows are cached, a bounded time.
-    let started = std::time::Instant::now();
-    let wanted = match rules {
-        Rules::Exact => u64::from(traffic.flows) * 99 / 100,
-        Rules::Any => 1,
-        Rules::Masks => traffic.masks.into(),
-    };
-    loop {
-        std::thread::sleep(Duration::from_millis(20));
-        let t = started.elapsed().as_secs_f64();
-        if t > seconds * 10.0 || t > seconds / 4.0 && dp.totals().flows >= wanted {
-            break;
-        }
-    }
-    let warm = dp.totals();
-    let new = warm.misses as f64 / started.elapsed().as_secs_f64();
-    dp.pmd_stats_clear(None);
-    let before = dp.totals();
-    std::thread::sleep(Duration::from_secs_f64(seconds));
-    let after = dp.totals();
-    let text = dp.pmd_perf_show(None, "", heddle_datapath::PerfWanted::default());
-    let packets = after.packets - before.packets;
-    let pct = |a: u64, b: u64| 100.0 * (a - b) as f64 / packets.max(1) as f64;
-    println!(
-        "{name}: {:.2} Mpps, {} flows cached, {:.0} misses/s at first; L0 {:.1} %, L1 {:.1} %, L2 {:.1} %, miss {:.2} %",
-        packets as f64 / seconds / 1e6,
-        after.flows,
-        new,
-        pct(after.l0_hits, before.l0_hits),
-        pct(after.l1_hits, before.l1_hits),
-        pct(after.l2_hits, before.l2_hits),
-        pct(after.misses, before.misses)
-    );
-    let stages: Vec<String> = text
-        .lines()
-        .filter_map(|l| l.trim_start().strip_prefix("- "))
-        .filter_map(|l| l.split_once(':'))
-        .filter(|(n, _)| ["rx", "parse", "lookup", "translate", "execute", "tx"].contains(n))
-        .map(|(n, v)| format!("{n} {}", v.trim()))
-        .collect();
-    let total = text
-        .split("Kpps, ")
-        .nth(1)
-        .and_then(|t| t.split(' ').next())
-        .unwrap_or("?");
-    println!("  {total} cycles/packet: {}", stages.join(", "));
-}
-
 fn main() {
-    let seconds = std::env::args()
+    let length = std::env::args()
         .nth(1)
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(1.0);
+        .and_then(|s| Length::parse(&s))
+        .unwrap_or(Length::Seconds(1.0));
     let only = std::env::args().nth(2).unwrap_or_default();
     let out = || vec![Action::Output(PortNo(1))];
     let ttl = || {
@@ -162,7 +92,17 @@ fn main() {
                 masks,
                 once: false,
             };
-            run(name, traffic, rules, actions, seconds);
+            let pipeline = Arc::new(Pipeline {
+                generations: Generations::default(),
+                rules,
+                actions,
+            });
+            let entries = match rules {
+                Rules::Exact => u64::from(flows) * 99 / 100,
+                Rules::Any => 1,
+                Rules::Masks => masks.into(),
+            };
+            steady(name, pipeline, traffic, entries, length);
         }
     }
 }

@@ -5,7 +5,7 @@ use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeF
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What is received: `flows` flows in random order, `run` packets of one in a row, of `masks` kinds.
+/// What is received: `flows` flows in random order, `run` packets of one in a row, of `masks` kinds, which differ in the destination port (one kind: 5001).
 #[derive(Clone, Copy)]
 pub(crate) struct Traffic {
     pub(crate) flows: u32,
@@ -50,8 +50,10 @@ impl MemoryRx {
                 u32::try_from((r * u64::from(self.traffic.flows)) >> 32).unwrap_or(0)
             };
             self.frame[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
-            let kind = u16::try_from(flow % u32::from(self.traffic.masks)).unwrap_or(0);
-            self.frame[36..38].copy_from_slice(&kind.to_be_bytes());
+            if self.traffic.masks > 1 {
+                let kind = u16::try_from(flow % u32::from(self.traffic.masks)).unwrap_or(0);
+                self.frame[36..38].copy_from_slice(&kind.to_be_bytes());
+            }
             self.left = self.traffic.run;
         }
         self.left -= 1;
@@ -139,6 +141,6 @@ fn frame() -> Vec<u8> {
     p[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 1, 0, 1]);
     let c = heddle_wire::checksum::checksum(&p[14..34]);
     p[24..26].copy_from_slice(&c.to_be_bytes());
-    p[34..40].copy_from_slice(&[0, 7, 0, 9, 0, 26]);
+    p[34..40].copy_from_slice(&[0, 7, 0x13, 0x89, 0, 26]);
     p
 }
