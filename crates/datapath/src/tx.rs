@@ -4,7 +4,7 @@ use crate::counters::PortCounters;
 use crate::drops::{DropKind, Drops};
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
-use heddle_packet::{Packet, Pool};
+use heddle_packet::{BURST, Packet, Pool};
 use heddle_port::TxQueue;
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,13 +15,43 @@ pub(crate) const TX_BATCH: usize = 64;
 /// Bytes of the L2 header, one VLAN tag included, that the MTU does not count.
 const L2_LEN: usize = 18;
 
+/// Packets that wait for a port's queue: neighbours together, since all packets of a burst mostly leave by one port.
+#[derive(Default)]
+struct Batch {
+    ranges: ArrayVec<Range<LiveId>, TX_BATCH>,
+    len: usize,
+}
+
+impl Batch {
+    fn room(&self) -> usize {
+        TX_BATCH - self.len
+    }
+    /// Adds packets, for which there is room.
+    #[inline]
+    fn push(&mut self, ids: Range<LiveId>) {
+        if ids.is_empty() {
+            return;
+        }
+        self.len += ids.len();
+        match self.ranges.last_mut() {
+            // Copies are no neighbours of the burst's packets.
+            Some(last) if last.end == ids.start && usize::from(ids.start) != BURST => last.end = ids.end,
+            _ => self.ranges.push(ids),
+        }
+    }
+    fn clear(&mut self) {
+        self.ranges.clear();
+        self.len = 0;
+    }
+}
+
 /// A port as a worker sends on it.
 pub(crate) struct TxPort {
     pub(crate) queue: Box<dyn TxQueue>,
     /// Largest IP packet; 0: no limit. Written by the control side.
     pub(crate) mtu: Arc<AtomicU32>,
     pub(crate) counters: Arc<PortCounters>,
-    batch: ArrayVec<LiveId, TX_BATCH>,
+    batch: Batch,
 }
 
 impl TxPort {
@@ -30,20 +60,20 @@ impl TxPort {
             queue,
             mtu,
             counters,
-            batch: ArrayVec::new(),
+            batch: Batch::default(),
         }
     }
     /// Queues one by one, until the batch is full.
     #[cold]
     fn push_those_that_fit(&mut self, ids: &mut Range<LiveId>, mtu: usize, live: &Live<'_>, drops: &Drops) {
-        while !self.batch.is_full() {
+        while self.batch.room() > 0 {
             let Some(id) = ids.next() else { return };
             let packet = live.get(id);
             if packet.len() > mtu + L2_LEN && packet.offload.gso.is_none() {
                 self.counters.tx_dropped.add(1);
                 drops.add(DropKind::TxTooLong, 1);
             } else {
-                self.batch.push(id);
+                self.batch.push(id..id + 1);
             }
         }
     }
@@ -91,22 +121,22 @@ impl TxTable {
         let Some(Some(port)) = self.ports.get_mut(no as usize) else {
             return Err(DropKind::InvalidPort);
         };
-        let was_empty = port.batch.is_empty();
+        let was_empty = port.batch.len == 0;
         let mtu = port.mtu.load(Relaxed) as usize;
         if mtu != 0 && longest as usize > mtu + L2_LEN {
             port.push_those_that_fit(ids, mtu, live, drops);
         } else {
-            let n = ids.len().min(port.batch.remaining_capacity());
+            let n = ids.len().min(port.batch.room());
             // `n` is at most the range's length.
             #[allow(clippy::cast_possible_truncation)]
             let end = ids.start + n as LiveId;
-            port.batch.extend(ids.start..end);
+            port.batch.push(ids.start..end);
             ids.start = end;
         }
-        if was_empty && !port.batch.is_empty() {
+        if was_empty && port.batch.len > 0 {
             self.active.push(no);
         }
-        Ok(port.batch.is_full())
+        Ok(port.batch.room() == 0)
     }
     /// Sends one port's batch.
     pub(crate) fn flush_port(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
@@ -128,7 +158,10 @@ impl TxTable {
 }
 
 fn send(port: &mut TxPort, live: &Live<'_>, pool: &mut Pool, drops: &Drops) -> u64 {
-    let refs: ArrayVec<&Packet, TX_BATCH> = port.batch.iter().map(|id| live.get(*id)).collect();
+    let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
+    for ids in &port.batch.ranges {
+        refs.extend(live.all(ids));
+    }
     let n = port.queue.tx(pool, &refs);
     port.batch.clear();
     let c = &port.counters;
@@ -147,4 +180,33 @@ fn send(port: &mut TxPort, live: &Live<'_>, pool: &mut Pool, drops: &Drops) -> u
         }
     }
     n.sent
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Beside the plain twin, a list of numbers.
+        #[test]
+        fn a_batch_has_what_was_put_in_in_this_order(all in prop::collection::vec((0_u16..40, 0_u16..6), 0..80)) {
+            let (mut batch, mut plain) = (Batch::default(), Vec::new());
+            for (first, n) in all {
+                // Of the burst, or copies.
+                let most = if usize::from(first) < BURST { BURST } else { BURST + 16 };
+                let end = (first + n).min(LiveId::try_from(most).unwrap());
+                let end = end.min(first + LiveId::try_from(batch.room()).unwrap());
+                batch.push(first..end);
+                plain.extend(first..end);
+                prop_assert_eq!(batch.room(), TX_BATCH - plain.len());
+                let one_side = |r: &Range<LiveId>| (usize::from(r.start) < BURST) == (usize::from(r.end) <= BURST);
+                prop_assert!(batch.ranges.iter().all(one_side));
+            }
+            let ids: Vec<_> = batch.ranges.iter().flat_map(Clone::clone).collect();
+            prop_assert_eq!(ids, plain);
+            batch.clear();
+            prop_assert_eq!(batch.room(), TX_BATCH);
+        }
+    }
 }

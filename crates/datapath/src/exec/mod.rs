@@ -104,6 +104,16 @@ impl Live<'_> {
             &self.copies[i - BURST]
         }
     }
+    /// Several, which are all of the burst or all copies.
+    #[inline]
+    pub(crate) fn all(&self, ids: &Range<LiveId>) -> &[Packet] {
+        let (from, to) = (usize::from(ids.start), usize::from(ids.end));
+        if from < BURST {
+            &self.burst[from..to]
+        } else {
+            &self.copies[from - BURST..to - BURST]
+        }
+    }
     pub(crate) fn get_mut(&mut self, id: LiveId) -> &mut Packet {
         let i = usize::from(id);
         if i < BURST {
