@@ -111,7 +111,7 @@ impl Parsed {
     pub(crate) fn push(&mut self, i: u16, p: &mut Packet, vlan_limit: u8) {
         let total = p.len();
         let frame = Frame {
-            head: p.head().len(),
+            head: p.head_len(),
             total,
             in_port: p.in_port,
             vlan: vlan_limit > 0,

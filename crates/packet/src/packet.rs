@@ -164,6 +164,11 @@ impl Packet {
     pub fn head(&self) -> &[u8] {
         &self.buf()[self.start as usize..(self.start + self.head_len) as usize]
     }
+    /// How many private bytes there are.
+    #[inline]
+    pub fn head_len(&self) -> usize {
+        self.0.head_len as usize
+    }
     /// The first `N` bytes from the packet's start on: those of the head and, where that is shorter, whatever the buffer
     /// holds behind it. For a parser that checks lengths itself and wants no check per load. `None`: the buffer ends before.
     #[inline]
