@@ -31,8 +31,9 @@ mod fill;
 mod find;
 mod leave;
 mod masks;
+mod wide;
 
-pub(crate) use find::{Level, Moment, NO_BODY};
+pub(crate) use find::{Common, Level, Moment, NO_BODY};
 
 /// No slot.
 pub(crate) const NO_SLOT: u32 = u32::MAX;

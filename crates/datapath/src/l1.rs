@@ -51,32 +51,35 @@ impl L1 {
     pub(crate) fn set_inv_prob(&mut self, n: u32) {
         self.inv_prob = n;
     }
+    /// The number of the bucket that a lookup of this hash reads, as long as the size stays.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
-    fn place(&self, hash: u64) -> usize {
-        hash as usize & (self.buckets.len() - 1)
+    pub(crate) fn place(&self, hash: u64) -> u32 {
+        hash as u32 & (self.buckets.len() as u32 - 1)
     }
-    /// Fetches what a lookup of this hash reads.
+    /// The bucket of this number.
     #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
-        simd::prefetch(self.bucket(hash));
+    pub(crate) fn at(&self, place: u32) -> Option<&Bucket> {
+        self.buckets.get(place as usize)
     }
-    /// What a lookup of this hash reads.
+    /// Fetches the bucket of this number.
     #[inline]
-    pub(crate) fn bucket(&self, hash: u64) -> &Bucket {
-        &self.buckets[self.place(hash)]
+    pub(crate) fn prefetch_at(&self, place: u32) {
+        if let Some(b) = self.at(place) {
+            simd::prefetch(b);
+        }
     }
     /// Slots that may be meant.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> Candidates<'_> {
-        self.bucket(hash).candidates(tag_of(hash))
+        self.buckets[self.place(hash) as usize].candidates(tag_of(hash))
     }
     /// Remembers `slot` for a hash. A way with the same tag is taken first: what it named did not match.
     pub(crate) fn insert(&mut self, hash: u64, slot: u32) {
         if self.inv_prob == 0 {
             return;
         }
-        let (at, tag) = (self.place(hash), tag_of(hash));
+        let (at, tag) = (self.place(hash) as usize, tag_of(hash));
         let b = &mut self.buckets[at];
         let same = b.find(tag);
         let way = match (same, b.free()) {

@@ -74,14 +74,26 @@ impl Table {
     fn seg_of(&self, tag: u32) -> Option<usize> {
         self.place_of(tag).map(|s| *s as usize)
     }
-    /// What a lookup of this hash reads.
+    /// The number of the bucket that a lookup of this hash reads, until something is inserted or removed.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // bits are picked on purpose
-    pub(crate) fn bucket(&self, hash: u64) -> Option<&Bucket> {
-        let seg = self.seg_of(tag_of(hash))?;
+    pub(crate) fn place(&self, hash: u64) -> u32 {
+        let seg = self.place_of(tag_of(hash)).map_or(0, |s| *s);
+        seg * SEGMENT as u32 + hash as u32 % SEGMENT as u32
+    }
+    /// The bucket of this number.
+    #[inline]
+    pub(crate) fn at(&self, place: u32) -> Option<&Bucket> {
+        const { assert!((SLAB * SEGMENT).is_power_of_two()) }
+        let place = place as usize;
         self.slabs
-            .get(seg / SLAB)?
-            .get(seg % SLAB * SEGMENT + hash as usize % SEGMENT)
+            .get(place / (SLAB * SEGMENT))?
+            .get(place % (SLAB * SEGMENT))
+    }
+    /// What a lookup of this hash reads.
+    #[inline]
+    fn bucket(&self, hash: u64) -> Option<&Bucket> {
+        self.at(self.place(hash))
     }
     fn bucket_mut(&mut self, seg: usize, i: usize) -> Option<&mut Bucket> {
         self.slabs.get_mut(seg / SLAB)?.get_mut(seg % SLAB * SEGMENT + i)
@@ -101,7 +113,12 @@ impl Table {
     /// Fetches what a lookup of this hash reads.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
-        if let Some(b) = self.bucket(hash) {
+        self.prefetch_at(self.place(hash));
+    }
+    /// Fetches the bucket of this number.
+    #[inline]
+    pub(crate) fn prefetch_at(&self, place: u32) {
+        if let Some(b) = self.at(place) {
             simd::prefetch(b);
         }
     }

@@ -1,6 +1,6 @@
 //! How entries come, and go on with another verdict.
 
-use super::{Cache, find};
+use super::{Cache, find, wide};
 use crate::compact::CompactKey;
 use crate::entry::NewEntry;
 use crate::note::{Note, RESERVE, ROOM, WideKey};
@@ -35,7 +35,7 @@ impl Cache {
         self.new_mask |= self.tuples.add(tuple, port);
         let hash = match compact {
             Some(c) => self.tuples.compact(tuple)?.hash(c, &self.key, tuple),
-            None => find::wide_hash(self.key, self.tuples.get(tuple)?, tuple, key),
+            None => wide::wide_hash(self.key, self.tuples.get(tuple)?, tuple, key),
         };
         if !self.table.insert(hash, slot) {
             self.tuples.remove(tuple, port);

@@ -8,13 +8,11 @@ use super::masks::Probe;
 use super::{Cache, NO_SLOT, is_current};
 use crate::compact::{CompactKey, CompactMask};
 use crate::entry::Entry;
-use crate::hash::HashKey;
-use crate::parse::{Kind, Parsed};
+use crate::parse::{Kind, Parsed, Run};
 use crate::sig::{Bucket, tag_of};
 use crate::store::Store;
 use crate::translate::Generations;
-use crate::tuple::{Family, Tuple, Tuples};
-use heddle_flow::FlowKey;
+use crate::tuple::{Family, Tuples};
 use heddle_sys::simd;
 
 /// Which level answered.
@@ -49,7 +47,20 @@ pub(crate) struct Found {
     how: How,
     /// Ways of the bucket that may be meant besides the one of `slot`, a bit each.
     more: u8,
+    /// The bucket that the hash leads to.
+    place: u32,
     pub(super) hash: u64,
+}
+
+/// What a burst's runs have in common, where each has an entry that is known to be right, and all have one program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Common {
+    pub(crate) body: u32,
+    /// Runs that this level has answered; the others were like the burst before.
+    pub(crate) l1: u64,
+    pub(crate) l2: u64,
+    /// Length of the longest packet.
+    pub(crate) longest: u32,
 }
 
 /// No program.
@@ -71,8 +82,9 @@ struct Way<'a> {
     /// See [`CompactKey::origin`].
     origin: u64,
     how: How,
+    /// The only mask and its number, if there is one.
     tuple: u32,
-    mask: Option<&'a CompactMask>,
+    mask: &'a CompactMask,
 }
 
 /// The last run of the burst before.
@@ -123,8 +135,6 @@ struct Guessed {
     mask: CompactMask,
 }
 
-/// Masks of extraordinary packets up to which L1 is left out.
-const WIDE_FEW: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     pub(super) found: Vec<Found>,
@@ -143,16 +153,6 @@ pub(super) fn family(compact: Option<&CompactKey>) -> Family {
     }
 }
 
-/// Keyed hash of a full key under a mask; `n` is the mask's number.
-pub(super) fn wide_hash(k: HashKey, tuple: &Tuple, n: u32, key: &FlowKey) -> u64 {
-    wide_hash_of(k, n, tuple.of(key))
-}
-
-/// As [`wide_hash`], of the masked words.
-pub(super) fn wide_hash_of(k: HashKey, n: u32, words: impl Iterator<Item = u64>) -> u64 {
-    k.words(std::iter::once(u64::from(n)).chain(words))
-}
-
 /// The entry in `slot`, if it is this ordinary packet's.
 #[inline]
 fn meant<'a>(store: &'a Store, tuples: &Tuples, slot: u32, key: &CompactKey) -> Option<&'a Entry> {
@@ -164,14 +164,36 @@ fn meant<'a>(store: &'a Store, tuples: &Tuples, slot: u32, key: &CompactKey) -> 
     .then_some(e)
 }
 
+/// See [`Common`].
+#[inline]
+fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
+    let body = found.first().map(|f| f.body).filter(|body| *body != NO_BODY)?;
+    // Runs of each level in one number: a burst has fewer than would run over.
+    const BITS: u32 = 16;
+    let (mut odd, mut levels, mut longest) = (0, 0_u64, 0);
+    for (f, run) in found.iter().zip(runs) {
+        odd |= f.body ^ body;
+        levels += 1 << (f.level as u32 * BITS);
+        longest = longest.max(run.longest);
+    }
+    let at = |level: Level| levels >> (level as u32 * BITS) & ((1 << BITS) - 1);
+    (odd == 0).then(|| Common {
+        body,
+        l1: at(Level::L1),
+        l2: at(Level::L2),
+        longest,
+    })
+}
+
 impl Cache {
-    /// Looks the runs of a burst up, and counts them on the entries that are known to be right; the answers are [`Cache::found`].
-    pub(crate) fn find(&mut self, parsed: &Parsed, moment: &Moment<'_>) {
+    /// Looks the runs of a burst up, and counts them on the entries that are known to be right; the answers are [`Cache::found`]. Returns what they have in
+    /// common, if that is all there is to say of them.
+    pub(crate) fn find(&mut self, parsed: &Parsed, moment: &Moment<'_>) -> Option<Common> {
         let mut s = std::mem::take(&mut self.scratch);
         self.watches.begin();
         s.todo.clear();
-        let only = self.hash_all(parsed, &mut s);
-        if !only.is_some_and(|slot| self.count_all(slot, parsed, &mut s, moment)) {
+        let guessed = self.hash_all(parsed, &mut s);
+        if !guessed.is_some_and(|slot| self.count_all(slot, parsed, &mut s, moment)) {
             self.fetch_entries(&mut s);
             if !parsed.wide.is_empty() {
                 self.find_extraordinary(parsed, &mut s);
@@ -198,7 +220,9 @@ impl Cache {
                 id: e.id(),
             };
         }
+        let common = common(&s.found, &parsed.runs);
         self.scratch = s;
+        common
     }
     /// The answer for run `r`.
     #[inline]
@@ -212,7 +236,7 @@ impl Cache {
             origin: u64::MAX,
             how: How::Done,
             tuple: 0,
-            mask: None,
+            mask: &CompactMask::NEVER,
         };
         let guess = self.guess.slot().and_then(|slot| self.guessed(slot));
         let mut guessed = 0;
@@ -226,6 +250,7 @@ impl Cache {
                     level: Level::L1,
                     how: How::Done,
                     more: 0,
+                    place: 0,
                     hash: 0,
                 };
                 if run.kind != Kind::Ordinary {
@@ -241,29 +266,32 @@ impl Cache {
                 if key.origin() != way.origin {
                     way = self.way(key);
                 }
-                match (way.how, way.mask) {
-                    (How::Only, Some(mask)) => {
-                        f.hash = mask.hash(key, &self.key, way.tuple);
-                        f.how = How::Only;
+                f.how = way.how;
+                match way.how {
+                    How::Done => {}
+                    How::Only => {
+                        f.hash = way.mask.hash(key, &self.key, way.tuple);
                         f.level = Level::L2;
                         if far {
                             self.table.prefetch_place(f.hash);
                         } else {
-                            self.table.prefetch(f.hash);
+                            f.place = self.table.place(f.hash);
+                            self.table.prefetch_at(f.place);
                         }
                     }
-                    (How::L1, _) => {
+                    How::L1 => {
                         f.hash = key.hash(&self.key);
-                        f.how = How::L1;
-                        self.l1.prefetch(f.hash);
+                        f.place = self.l1.place(f.hash);
+                        self.l1.prefetch_at(f.place);
                     }
-                    _ => {}
                 }
                 f
             }));
         if far {
-            let only = s.found.iter().filter(|f| f.how == How::Only);
-            only.for_each(|f| self.table.prefetch(f.hash));
+            for f in s.found.iter_mut().filter(|f| f.how == How::Only) {
+                f.place = self.table.place(f.hash);
+                self.table.prefetch_at(f.place);
+            }
         }
         self.guess.hits = self
             .guess
@@ -307,25 +335,29 @@ impl Cache {
     }
     fn way(&self, key: &CompactKey) -> Way<'_> {
         let list = self.tuples.list(key.in_port(), family(Some(key)));
-        let (how, tuple) = match list {
-            [] => (How::Done, 0),
-            [only] if !self.always_l1 => (How::Only, only.tuple),
-            _ => (How::L1, 0),
-        };
-        Way {
+        let mut way = Way {
             origin: key.origin(),
-            how,
-            tuple,
-            mask: self.tuples.compact(tuple),
+            how: How::L1,
+            tuple: 0,
+            mask: &CompactMask::NEVER,
+        };
+        match list {
+            [] => way.how = How::Done,
+            [only] if !self.always_l1 => {
+                (way.how, way.tuple) = (How::Only, only.tuple);
+                way.mask = self.tuples.compact(only.tuple).unwrap_or(way.mask);
+            }
+            _ => {}
         }
+        way
     }
     /// The bucket that a run's hash leads to.
     #[inline]
     fn bucket(&self, f: &Found) -> Option<&Bucket> {
         match f.how {
             How::Done => None,
-            How::L1 => Some(self.l1.bucket(f.hash)),
-            How::Only => self.table.bucket(f.hash),
+            How::L1 => self.l1.at(f.place),
+            How::Only => self.table.at(f.place),
         }
     }
     #[inline]
@@ -353,16 +385,18 @@ impl Cache {
             let (Some(key), Some(run)) = (parsed.key(r), parsed.runs.get(r)) else {
                 continue;
             };
-            if f.how != How::Done && meant(&self.store, &self.tuples, f.slot, key).is_none() {
+            let e = if f.how == How::Done {
+                self.store.get(f.slot)
+            } else if let Some(e) = meant(&self.store, &self.tuples, f.slot, key) {
+                Some(e)
+            } else {
                 f.slot = self.other(f, key);
-                if f.slot == NO_SLOT {
-                    if f.how == How::L1 {
-                        s.todo.push(u16::try_from(r).unwrap_or(u16::MAX));
-                    }
-                    continue;
+                if f.slot == NO_SLOT && f.how == How::L1 {
+                    s.todo.push(u16::try_from(r).unwrap_or(u16::MAX));
                 }
-            }
-            let Some(e) = self.store.get(f.slot) else { continue };
+                self.store.get(f.slot)
+            };
+            let Some(e) = e else { continue };
             // Found without going through masks, and yet wildcarded: under the only one, or the one that was guessed.
             self.probes += u64::from(f.level == Level::L2);
             if is_current(e, &mut self.watches, &self.verdicts, Some(key), moment) {
@@ -402,74 +436,5 @@ impl Cache {
     #[inline]
     pub(super) fn is(&self, slot: u32, key: &CompactKey) -> bool {
         meant(&self.store, &self.tuples, slot, key).is_some()
-    }
-
-    // -- extraordinary packets
-
-    fn is_wide(&self, slot: u32, key: &FlowKey) -> bool {
-        self.store.get(slot).is_some_and(Entry::alive)
-            && self
-                .wide
-                .get(&slot)
-                .is_some_and(|w| w.tuple.of(key).zip(w.words.iter()).all(|(a, b)| a == *b))
-    }
-    fn whole_hash(&self, key: &FlowKey) -> u64 {
-        self.key.words(key.used().iter().copied())
-    }
-    fn find_extraordinary(&mut self, parsed: &Parsed, s: &mut Scratch) {
-        for (r, f) in s.found.iter_mut().enumerate() {
-            if let Kind::Wide(_) = parsed.runs[r].kind
-                && let Some(key) = parsed.known(r)
-                && let Some((slot, level)) = self.find_wide(key)
-            {
-                (f.slot, f.level) = (slot, level);
-            }
-        }
-    }
-    /// Looks a full key up that has no compact form.
-    pub(crate) fn find_wide(&mut self, key: &FlowKey) -> Option<(u32, Level)> {
-        let n = self.tuples.list(key.in_port, Family::Wide).len();
-        // Hashing all of a full key costs as much as a few masks.
-        let whole = (n > WIDE_FEW).then(|| self.whole_hash(key));
-        if let Some(hash) = whole
-            && let Some(slot) = self.l1.candidates(hash).find(|slot| self.is_wide(*slot, key))
-        {
-            return Some((slot, Level::L1));
-        }
-        for i in 0..n {
-            let number = self.tuples.list(key.in_port, Family::Wide)[i].tuple;
-            let Some(tuple) = self.tuples.get(number) else {
-                continue;
-            };
-            let hash = wide_hash(self.key, tuple, number, key);
-            let found = self
-                .table
-                .candidates(hash)
-                .and_then(|mut c| c.find(|slot| self.is_wide(*slot, key)));
-            if let Some(slot) = found {
-                self.probes += i as u64 + 1;
-                self.tuples.hit(key.in_port, Family::Wide, i, 1);
-                if let Some(hash) = whole {
-                    self.l1.insert(hash, slot);
-                }
-                return Some((slot, Level::L2));
-            }
-        }
-        None
-    }
-    /// Makes L1 know an entry for a packet's key.
-    pub(super) fn remember(&mut self, key: &FlowKey, compact: Option<&CompactKey>, slot: u32) {
-        match compact {
-            Some(c) => {
-                if self.always_l1 || self.tuples.list(key.in_port, family(compact)).len() > 1 {
-                    self.l1.insert(c.hash(&self.key), slot);
-                }
-            }
-            None => {
-                if self.tuples.list(key.in_port, Family::Wide).len() > WIDE_FEW {
-                    self.l1.insert(self.whole_hash(key), slot);
-                }
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! How entries go.
 
-use super::{Cache, find};
+use super::{Cache, wide};
 use crate::entry::Entry;
 use crate::note::{Counted, Note, RESERVE};
 
@@ -22,7 +22,7 @@ impl Cache {
         e.condemn(e.id());
         let n = e.tuple();
         let hash = match self.wide.get(&slot) {
-            Some(w) => find::wide_hash_of(self.key, n, w.words.iter().copied()),
+            Some(w) => wide::wide_hash_of(self.key, n, w.words.iter().copied()),
             None => match self.tuples.compact(n) {
                 Some(mask) => mask.hash(&e.key(), &self.key, n),
                 None => return,

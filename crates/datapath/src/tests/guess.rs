@@ -1,6 +1,6 @@
 //! An entry that many flows share is guessed: it is looked at before anything is hashed.
 
-use crate::cache::{Cache, CacheParts, Memory, Moment, NO_SLOT};
+use crate::cache::{Cache, CacheParts, Common, Level, Memory, Moment, NO_BODY, NO_SLOT};
 use crate::compact::plain::Compactor;
 use crate::hash::HashKey;
 use crate::l1::L1;
@@ -46,6 +46,20 @@ fn store(cache: &mut Cache, compactor: &Compactor, key: &FlowKey, mask: FlowMask
     cache.insert(key, compact.as_ref(), &mut t, 1, 5).expect("room");
 }
 
+/// What the answers of a burst have in common, one by one.
+pub(super) fn common_of(cache: &Cache, parsed: &Parsed) -> Option<Common> {
+    let found: Vec<_> = (0..parsed.runs.len()).map(|r| cache.found(r)).collect();
+    let body = found.first()?.body;
+    let at = |level: Level| found.iter().filter(|f| f.level == level).count() as u64;
+    let same = body != NO_BODY && found.iter().all(|f| f.body == body);
+    same.then(|| Common {
+        body,
+        l1: at(Level::L1),
+        l2: at(Level::L2),
+        longest: parsed.runs.iter().map(|run| run.longest).max().unwrap_or(0),
+    })
+}
+
 /// While one entry has all packets it is looked at first; it answers for its own packets only.
 #[test]
 fn a_guess_is_no_answer() {
@@ -64,7 +78,9 @@ fn a_guess_is_no_answer() {
     };
     let mut burst = |dsts: &[u32]| -> Vec<u32> {
         let keys: Vec<_> = (0..).zip(dsts).map(|(src, dst)| flow(src, *dst)).collect();
-        cache.find(&Parsed::of_keys(&keys, |k| compactor.of(k)), &moment);
+        let parsed = Parsed::of_keys(&keys, |k| compactor.of(k));
+        let common = cache.find(&parsed, &moment);
+        assert_eq!(common, common_of(&cache, &parsed));
         (0..keys.len()).map(|r| cache.found(r).slot).collect()
     };
     let slots = burst(&[0, 1]);

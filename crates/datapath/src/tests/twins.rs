@@ -1,5 +1,6 @@
 //! Optimised structures against plain ones.
 
+use super::guess::common_of;
 use crate::action::Action;
 use crate::cache::{Cache, CacheParts, Memory, Moment, NO_BODY, NO_SLOT};
 use crate::compact::plain::Compactor;
@@ -310,7 +311,8 @@ proptest! {
             let parsed = Parsed::of_keys(&keys, |k| compactor.of(k));
             let generations = Generations::default();
             let moment = Moment { now_ms: 5, any: 1, generations: &generations };
-            cache.find(&parsed, &moment);
+            let common = cache.find(&parsed, &moment);
+            prop_assert_eq!(common, common_of(&cache, &parsed));
             for (i, key) in keys.iter().enumerate() {
                 let found = cache.found(i);
                 let slot = found.slot;

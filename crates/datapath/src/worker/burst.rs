@@ -6,7 +6,7 @@
 //! any packet of the burst leaves: who received a packet finds it counted.
 
 use super::{Choice, Group, Worker};
-use crate::cache::{Cache, Level, NO_BODY, NO_SLOT};
+use crate::cache::{Cache, Common, Level, NO_BODY, NO_SLOT};
 use crate::drops::DropKind;
 use crate::entry::Entry;
 use crate::exec::Live;
@@ -57,13 +57,18 @@ fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, n: u32, cache: &Cach
         before.longest = before.longest.max(run.longest);
         return;
     }
-    let whole = cache
-        .program(n)
-        .is_some_and(|p| matches!(p.shape, Shape::Output(_)));
     groups.push(Group {
-        whole,
+        whole: does_the_same_to_all(cache, n),
         ..Group::of(run, r, choice)
     });
+}
+
+/// Whether it needs to know nothing of a packet.
+#[inline]
+fn does_the_same_to_all(cache: &Cache, body: u32) -> bool {
+    cache
+        .program(body)
+        .is_some_and(|p| matches!(p.shape, Shape::Output(_)))
 }
 
 impl Worker {
@@ -140,7 +145,11 @@ impl Worker {
         let mut hits = Hits::default();
         let (mut translated, mut now, mut reading) = (0, None, None);
         let moment = self.shared.moment(any, now_ms);
-        self.cache.find(&self.scratch.parsed, &moment);
+        if let Some(common) = self.cache.find(&self.scratch.parsed, &moment)
+            && self.take_common(&common)
+        {
+            return 0;
+        }
         for r in 0..self.scratch.parsed.runs.len() {
             let run = &self.scratch.parsed.runs[r];
             let found = self.cache.found(r);
@@ -181,13 +190,41 @@ impl Worker {
                 self.rx[slot].turn.charge(cycles, missed);
             }
         }
+        self.count_hits(&hits);
+        translated
+    }
+
+    fn count_hits(&mut self, hits: &Hits) {
         let c = &self.counters;
         c.packets.add(self.scratch.burst.len() as u64);
         c.l0_hits.add(hits.l0);
         c.l1_hits.add(hits.l1);
         c.l2_hits.add(hits.l2);
         c.l2_probes.add(self.cache.take_probes());
-        translated
+    }
+
+    /// Makes the whole burst one group, if its program does the same to all packets.
+    fn take_common(&mut self, common: &Common) -> bool {
+        if !does_the_same_to_all(&self.cache, common.body) {
+            return false;
+        }
+        let Ok(end) = u16::try_from(self.scratch.burst.len()) else {
+            return false;
+        };
+        self.scratch.groups.push(Group {
+            first: 0,
+            end,
+            run: 0,
+            longest: common.longest,
+            choice: Choice::Cached(common.body),
+            whole: true,
+        });
+        self.count_hits(&Hits {
+            l0: u64::from(end) - common.l1 - common.l2,
+            l1: common.l1,
+            l2: common.l2,
+        });
+        true
     }
 
     /// Chooses for a run that has no entry, or one that may be stale. The same for all of it, unless the first ones are translated for. Returns
