@@ -18,15 +18,17 @@ use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Removed rules that wait to be unlinked: beyond that nobody waits for the next tick. A rule that is replaced again and again lies so often where lookups
 /// find it.
 const MANY_GARBAGE: usize = 1024;
 /// So many (somebody has deleted a table) take so long that whoever changes something does not wait for it: a tick unlinks them soon.
 const TOO_MANY_GARBAGE: usize = 16 * 1024;
-/// Asking caches for what they have counted takes one part in so many, and one, of the time at most.
+/// Asking caches for what they have counted takes one part in so many, and one, of the time at most, ...
 const COUNTING_SHARE: u32 = 9;
+/// ... except for so much: asking once may take long where other threads have the processors, and the rules that go next are to be counted all the same.
+const COUNTING_SPARE: Duration = Duration::from_millis(500);
 
 /// Removed rules, with the places of their messages among the events.
 pub(super) type Going = Vec<(usize, Arc<Rule>)>;
@@ -103,12 +105,15 @@ impl Bridge {
             _ => false,
         };
         let mut counted = self.counted.lock();
-        if !timed_out && counted.is_some_and(|(end, took)| end.elapsed() < took * COUNTING_SHARE) {
+        let begin = Instant::now();
+        let owed = counted.map_or(Duration::ZERO, |(end, owed)| {
+            owed.saturating_sub(begin.saturating_duration_since(end) / COUNTING_SHARE)
+        });
+        if !timed_out && owed > COUNTING_SPARE {
             return;
         }
-        let begin = Instant::now();
         self.refresh();
-        *counted = Some((Instant::now(), begin.elapsed()));
+        *counted = Some((Instant::now(), owed + begin.elapsed()));
         for (at, rule) in going {
             if let Some(Event::FlowRemoved(message)) = events.get_mut(*at)
                 && let Some(message) = Arc::get_mut(message)

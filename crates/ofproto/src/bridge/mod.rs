@@ -166,7 +166,7 @@ pub struct Bridge {
     options: tlv::Options,
     /// What workers have left to control threads.
     later: Mutex<learn::Later>,
-    /// When caches were last asked for what they have counted, for messages about removed flows, and how long that took.
+    /// When caches were last asked for what they have counted, for messages about removed flows, and how much more time that had taken by then than its share.
     counted: Mutex<Option<(Instant, Duration)>>,
 }
 
