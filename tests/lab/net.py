@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import socket
 import struct
 import threading
@@ -58,12 +59,13 @@ class Net:
 
     def ping(self, ns, target, count=3, size=56, df=False, timeout=PATIENCE, lossless=True):
         """Pings; returns the number of answers, and wants all of them if lossless."""
-        args = ["ping", "-n", "-c", count, "-i", "0.1", "-W", "10" if lossless else "2", "-s", size] + (["-M", "do"] if df else [])
+        # Without -w the last answer has a tenth of a second. With it ping sends on until it has as many as it wants: what is missing then was lost.
+        args = ["ping", "-n", "-c", count, "-i", "0.1", *(("-w", "30") if lossless else ("-W", "2")), "-s", size] + (["-M", "do"] if df else [])
         out = self.run(ns, *args, target, check=False, timeout=timeout)
-        got = next((int(line.split()[3]) for line in out.splitlines() if "packets transmitted" in line), 0)
-        if lossless and got != count:
-            raise AssertionError(f"ping {target}: {got} of {count} answers\n{out}")
-        return got
+        got = {int(number) for number in re.findall(r"icmp_seq=(\d+) ttl=", out)}
+        if lossless and got != set(range(1, count + 1)):
+            raise AssertionError(f"ping {target}: answers {sorted(got)} instead of {count}\n{out}")
+        return len(got)
 
     def no_ping(self, ns, target, count=2):
         out = self.run(ns, "ping", "-n", "-c", count, "-i", "0.1", "-W", "1", target, check=False)

@@ -275,8 +275,10 @@ def scenario_idle_times_and_limits_see_cached_traffic(lab):
     for port in range(1000, 1200):
         sock.sendto(b"x", ("10.1.0.2", port))
         time.sleep(0.001)
-    flows = wait_for("flows", lambda: (n := json.loads(sw.appctl("heddle/stats"))["flows"]) >= 5 and n)
-    assert flows <= 14, flows
+    stats = json.loads(sw.appctl("heddle/stats"))
+    # Some are kept until the limit is reached; how many are still there is a matter of time.
+    turned_away = sum(w["counters"]["limit_hits"] for w in stats["workers"])
+    assert stats["flows"] <= 14 and 1 <= turned_away <= 195, stats
     config(sw, flow_limit=200000)
     for prob, least, most in ((1, 50, 420), (0, 0, 0)):
         config(sw, emc_insert_inv_prob=prob)
