@@ -4,6 +4,9 @@
 //! Transmission uses sockets of its own that receive nothing. The device's offloads stay as they are: its segment trains
 //! and unfinished checksums are handed on as metadata. The device's own IP stack sees the packets too.
 //!
+//! Queues that are opened while others are open (another number of them is wanted) take over from these: they are made ready behind a filter that takes nothing in, and then
+//! the old ones get such a filter and theirs goes. Packets that come within the microsecond between are lost; all others are in the old queues or in the new.
+//!
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets again;
 //! members of a fanout group cannot be, so with several queues the port says that it is stale.
 
@@ -70,8 +73,17 @@ impl SystemPort {
         Ok(port)
     }
 
-    fn receiver(&self, index: u32, group: Option<u16>) -> io::Result<(Arc<PacketSocket>, Option<RxRing>)> {
+    /// A socket for one queue; `waits`: it takes nothing in until it is told to.
+    fn receiver(
+        &self,
+        index: u32,
+        group: Option<u16>,
+        waits: bool,
+    ) -> io::Result<(Arc<PacketSocket>, Option<RxRing>)> {
         let s = PacketSocket::receiver()?;
+        if waits {
+            s.refuse()?;
+        }
         s.set_rcvbuf(RCVBUF);
         let ring = RxRing::attach(&s, RING)
             .inspect_err(|e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.name))
@@ -145,17 +157,26 @@ impl Port for SystemPort {
         let fail = |e| PortError::open(&self.name, e);
         let index = self.link.ifindex(&self.name).map_err(fail)?;
         let group = (n > 1).then(next_group);
-        let mut queues: Vec<Box<dyn RxQueue>> = Vec::new();
-        let mut sockets = Vec::new();
-        for _ in 0..n {
-            let (socket, ring) = self.receiver(index, group).map_err(fail)?;
-            sockets.push(Arc::downgrade(&socket));
-            queues.push(Box::new(SystemRx::new(socket, ring)));
-        }
         let mut state = self.state.lock();
-        state.receivers = sockets;
+        let old: Vec<_> = state.receivers.iter().filter_map(Weak::upgrade).collect();
+        let made: io::Result<Vec<_>> = (0..n)
+            .map(|_| self.receiver(index, group, !old.is_empty()))
+            .collect();
+        let made = made.map_err(fail)?;
+        if !old.is_empty() {
+            old.iter().try_for_each(|s| s.refuse()).map_err(fail)?;
+            made.iter().try_for_each(|(s, _)| s.accept()).map_err(fail)?;
+        }
+        // What they lost is not asked for any more.
+        let lost = old.iter().filter_map(|s| s.take_drops().ok());
+        state.last.rx_dropped += lost.sum::<u64>();
+        state.receivers = made.iter().map(|(s, _)| Arc::downgrade(s)).collect();
         state.stale = false;
-        Ok(queues)
+        let queues = made.into_iter().map(|(socket, ring)| SystemRx::new(socket, ring));
+        Ok(queues.map(|q| Box::new(q) as Box<dyn RxQueue>).collect())
+    }
+    fn takes_over(&self) -> bool {
+        true
     }
     fn open_tx(&self, _worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
         let fail = |e| PortError::open(&self.name, e);

@@ -123,6 +123,11 @@ pub trait Port: Send + Sync {
     fn rxq_enabled(&self, _queue: usize) -> bool {
         true
     }
+    /// Whether receive queues may be opened while those that were opened before are still there. Nothing comes into the old ones from then on; what they have can
+    /// be taken, and is to be taken first. The others' old queues have to go before.
+    fn takes_over(&self) -> bool {
+        false
+    }
     /// The queues no longer lead to the device and cannot be mended in place: open them again. (Whatever can be
     /// mended, [`Port::status`] mends.)
     fn stale(&self) -> bool {

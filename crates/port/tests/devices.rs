@@ -431,6 +431,37 @@ fn fanout_shares_and_loses_nothing() {
     assert!(!port.stale());
 }
 
+/// More queues, fewer, and as many: what came before is in the old ones, what comes later in the new ones, and nothing in both.
+#[test]
+fn new_queues_take_over() {
+    let Some((ns, outer)) = veth("new_queues_take_over") else {
+        return;
+    };
+    let port = SystemPort::open(&outer).unwrap();
+    port.set_admin(true).unwrap();
+    let mut old = port.open_rx(1).unwrap();
+    wait_for("link", || port.status().link_up);
+    let mut pool = Pool::new(64);
+    for n in [3, 2, 2, 1, 1] {
+        assert!(ns.peer("udp-flood 10.66.0.2:9 160").finish().contains("sent"));
+        wait_for("arrival", || old.iter_mut().any(|q| q.arm()));
+        let mut new = port.open_rx(n).unwrap();
+        assert!(ns.peer("udp-flood 10.66.0.2:9 320").finish().contains("sent"));
+        let mut count = |queues: &mut Vec<Box<dyn RxQueue>>| -> usize {
+            queues.iter_mut().map(|q| udp_count(&drain(q, &mut pool))).sum()
+        };
+        let (before, mut after) = (count(&mut old), 0);
+        wait_for("all of them", || {
+            after += count(&mut new);
+            before + after >= 480
+        });
+        assert_eq!(before + after, 480, "{n} queues: {before} and {after}");
+        assert!(before > 0 && count(&mut old) == 0, "{n} queues");
+        assert_eq!(port.status().rx_dropped, 0);
+        old = new;
+    }
+}
+
 #[test]
 fn limits_and_own_packets() {
     let Some((ns, outer)) = veth("limits_and_own_packets") else {

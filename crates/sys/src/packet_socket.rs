@@ -74,6 +74,31 @@ impl PacketSocket {
         addr.sll_ifindex = i32::try_from(ifindex).unwrap_or(-1);
         sock::bind(self.as_fd(), &addr)
     }
+    /// Takes no more packets in, until [`PacketSocket::accept`]; those that wait can still be received.
+    ///
+    /// # Errors
+    /// `ENOMEM`; those of a kernel without socket filters.
+    pub fn refuse(&self) -> io::Result<()> {
+        // One instruction of a classic filter: return 0 bytes of the packet.
+        let mut nothing = libc::sock_filter {
+            code: libc::BPF_RET as u16 | libc::BPF_K as u16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        };
+        let program = libc::sock_fprog {
+            len: 1,
+            filter: &raw mut nothing,
+        };
+        sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+    /// Takes packets in again.
+    ///
+    /// # Errors
+    /// `ENOENT` when it did so all the time.
+    pub fn accept(&self) -> io::Result<()> {
+        sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0_i32)
+    }
     /// Makes the device promiscuous for as long as this socket lives.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ use crate::worker::{Command, CommandTx, PATIENCE, Reply, RxShared, RxSlot};
 pub use auto::AutoLb;
 use auto::AutoState;
 use cpus::Place;
-use heddle_port::Port;
+use heddle_port::{Port, RxQueue};
 use heddle_sync::ring::Consumer;
 use parking_lot::Mutex;
 use place::Dirty;
@@ -261,9 +261,27 @@ impl Control {
 
     /// Closes the receive queues and opens those that are configured. The inner result is that of the opening.
     fn reopen_rx(&mut self, no: PortNo) -> Result<Result<(), DatapathError>, DatapathError> {
-        self.ask_all(|reply| Command::DelRx(no.0, reply))?;
+        let state = self.ports.get(&no.0).ok_or(DatapathError::NoPort(no))?;
+        let (port, n) = (Arc::clone(&state.port), state.config.n_rxq.max(1));
+        let new = port.takes_over().then(|| port.open_rx(n));
+        if matches!(new, Some(Ok(_))) {
+            // What is in the old ones is forwarded before what comes into the new ones.
+            let _ = self.sync(PATIENCE);
+        }
+        let old = self.ask_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0);
-        Ok(self.open_rx(no.0))
+        let (new, old) = match new {
+            Some(new) => (new, Some(old)),
+            None => {
+                drop(old);
+                (port.open_rx(n), None)
+            }
+        };
+        let opened = new.map_err(DatapathError::from);
+        let opened = opened.and_then(|queues| self.add_rx(no.0, queues));
+        // To close them may take the kernel tens of milliseconds, and the new ones are polled meanwhile.
+        drop(old);
+        Ok(opened)
     }
 
     pub(crate) fn set_mtu(&self, no: PortNo, mtu: u32) -> Result<(), DatapathError> {
@@ -302,8 +320,14 @@ impl Control {
     }
 
     fn open_rx(&mut self, no: u32) -> Result<(), DatapathError> {
-        let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
+        let state = self.ports.get(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
         let queues = state.port.open_rx(state.config.n_rxq.max(1))?;
+        self.add_rx(no, queues)
+    }
+
+    /// Has workers poll these queues of a port.
+    fn add_rx(&mut self, no: u32, queues: Vec<Box<dyn RxQueue>>) -> Result<(), DatapathError> {
+        let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
         for (i, queue) in queues.into_iter().enumerate() {
             let shared = Arc::new(RxShared::default());
             let slot = RxSlot::new(queue, no, i, Arc::clone(&shared));
