@@ -74,7 +74,7 @@ class Machine:
             stack.callback(gaps.wait)
             stack.callback(gaps.kill)
             thread.start()
-            time.sleep(end - time.monotonic())
+            time.sleep(max(0, end - time.monotonic()))
             out, _ = gaps.communicate(timeout=60)
             thread.join()
         if failed:

@@ -47,8 +47,14 @@ impl L1 {
             inv_prob: INV_PROB,
         })
     }
-    /// One insertion in `n` into a full bucket succeeds; 0: nothing is inserted at all.
+    /// One insertion in `n` into a full bucket succeeds; 0: nothing is inserted at all, and what was is forgotten.
     pub(crate) fn set_inv_prob(&mut self, n: u32) {
+        if n == 0 && self.inv_prob != 0 {
+            match Zeroed::new(self.first, false) {
+                Ok(empty) => self.buckets = empty,
+                Err(_) => self.buckets.fill(Bucket::default()),
+            }
+        }
         self.inv_prob = n;
     }
     /// The number of the bucket that a lookup of this hash reads, as long as the size stays.
