@@ -16,6 +16,7 @@ import re
 import socket
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 
@@ -99,7 +100,9 @@ def undisturbed(pid, tid):
     """Keeps what loads rules away from the thread's processor. Yields whether it also runs before all that is not under real-time policies."""
     for other in map(int, os.listdir(f"/proc/{pid}/task")):
         if other != tid:
-            os.sched_setaffinity(other, {GENERATOR_CORE})
+            # Threads come and go.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(other, {GENERATOR_CORE})
     os.sched_setaffinity(0, {GENERATOR_CORE})
     with contextlib.ExitStack() as stack:
         try:
@@ -140,6 +143,19 @@ def one_by_one(switch, bridge, file, count):
 def delete(switch, bridge, file, count):
     switch.run("ovs-ofctl", "--timeout=100", "del-flows", bridge, "udp,nw_src=10.0.0.0/8", timeout=100, quiet=True)
     time.sleep(2)
+
+
+def expire(switch, bridge, file, count):
+    """A bundle of rules that time out together, a second later."""
+    def flows():
+        return int(switch.ofctl("dump-aggregate", bridge).rsplit("flow_count=", 1)[1])
+    before = flows()
+    with open(file) as rules, tempfile.NamedTemporaryFile("w", prefix="heddle-rules-") as timed:
+        timed.writelines(f"hard_timeout=1,{line}" for line in rules)
+        timed.flush()
+        bundle(switch, bridge, timed.name, count)
+    while flows() > before:
+        time.sleep(0.2)
 
 
 class Beside:
@@ -191,15 +207,18 @@ class Beside:
               f"{'':30} iterations: {told(found['lengths'])}", flush=True)
         return found
 
-    def run(self, count, file, seconds, bundled, rounds):
+    def run(self, count, file, seconds, bundled, rounds, expires=False):
         machine = Machine(self.switch.binary)
         try:
             self.switch.setup(2)
             machine.setup()
             self.switch.switch.ofctl("add-flow", BRIDGE, "priority=1,in_port=1,actions=output:2")
             load = (f"{count} rules, {'a bundle' if bundled else 'one by one'}", bundle if bundled else one_by_one)
+            loads = [load, ("... all deleted", delete)]
+            if expires:
+                loads = [(f"{count} rules, which time out", expire)]
             for _ in range(rounds):
-                for what, work in (("no rules", lambda *_: None), load, ("... all deleted", delete)):
+                for what, work in [("no rules", lambda *_: None), *loads]:
                     last = min(seconds, 10) if what == "no rules" else seconds
                     found = self.phase(what, last, lambda work=work: work(self.switch.switch, BRIDGE, file, count))
                     self.switch.freeze()
