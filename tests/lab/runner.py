@@ -113,6 +113,10 @@ def run_one(script, name, function):
     except BaseException as exc:
         verdict, detail = "FAIL", f"{type(exc).__name__}: {exc}"
         lab.trace.note(traceback.format_exc())
+        if any(switch.pid and not switch.alive() for switch in lab.switches):
+            lab.trace.note("the daemon died (or the scenario had ended it)")
+        if any(" panicked at " in switch.log() for switch in lab.switches):
+            lab.trace.note("the daemon's log tells of a panic")
     finally:
         signal.alarm(0)
     failed = verdict == "FAIL"
@@ -161,5 +165,7 @@ def main():
         # A whole name means that scenario alone.
         if not wanted or any(part == name if part in names else part in name for part in wanted):
             counts[run_one(script, name, function)] += 1
+    if wanted and not any(counts.values()):
+        sys.exit(f"{script}: no scenario is called {' or '.join(wanted)} (--list names them)")
     print(f"{script}: {counts['ok']} passed, {counts['FAIL']} failed, {counts['skip']} skipped")
     sys.exit(1 if counts["FAIL"] else 0)

@@ -98,6 +98,7 @@ fn follows(toy: &Arc<Toy>) {
     let strategy = (rules(), prop::collection::vec((traffic, rules()), 1..4));
     let mut runner = TestRunner::new(TestConfig {
         cases: 150,
+        source_file: Some(file!()),
         ..TestConfig::default()
     });
     let mut credited = 0;
