@@ -270,14 +270,15 @@ impl Control {
         }
         let old = self.ask_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0);
-        let (new, old) = match new {
-            Some(new) => (new, Some(old)),
-            None => {
+        let (opened, old) = match new {
+            Some(Ok(queues)) => (Ok(queues), Some(old)),
+            // Both at once may have been too many.
+            _ => {
                 drop(old);
                 (port.open_rx(n), None)
             }
         };
-        let opened = new.map_err(DatapathError::from);
+        let opened = opened.map_err(DatapathError::from);
         let opened = opened.and_then(|queues| self.add_rx(no.0, queues));
         // To close them may take the kernel tens of milliseconds, and the new ones are polled meanwhile.
         drop(old);

@@ -81,6 +81,24 @@ fn ports_come_and_go_while_traffic_runs() {
     assert_eq!(dp.port_by_name("b"), Some(PortNo(2)));
 }
 
+/// Where old and new queues cannot be there at once, the old ones go first.
+#[test]
+fn queues_that_cannot_take_over_take_their_turn() {
+    let toy = Toy::new(vec![ToyRule::output(2)]);
+    let dp = Datapath::new(Config::default(), toy as _).unwrap();
+    let (a, b) = (FakePort::new("jealous"), FakePort::new("b"));
+    dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
+    let two = PortConfig {
+        n_rxq: 2,
+        ..PortConfig::default()
+    };
+    dp.configure_port(PortNo(1), two).unwrap();
+    a.send([udp(1, 2, 3, 4)]);
+    assert_eq!(b.wait(1).len(), 1);
+    assert_eq!(a.opened.load(Relaxed), 2);
+}
+
 #[test]
 fn idle_workers_sleep_and_wake_up() {
     let toy = Toy::new(vec![ToyRule::output(2)]);
