@@ -88,6 +88,16 @@ def timed_out(_signum, _frame):
     raise TimeoutError("the scenario's time is over")
 
 
+def crashed(lab):
+    """What shows that a daemon has crashed, or None."""
+    for switch in lab.switches:
+        if switch.pid and not switch.alive():
+            return "the daemon died"
+        if " panicked at " in switch.log():
+            return "the daemon's log tells of a panic"
+    return None
+
+
 def run_one(script, name, function):
     """Returns 'ok', 'skip' or 'FAIL'."""
     limit = getattr(function, "limit", 240)
@@ -100,11 +110,8 @@ def run_one(script, name, function):
     signal.alarm(limit)
     try:
         function(lab)
-        for switch in lab.switches:
-            if switch.pid and not switch.alive():
-                raise AssertionError("the daemon died")
-            if " panicked at " in switch.log():
-                raise AssertionError("the daemon's log tells of a panic")
+        if crash := crashed(lab):
+            raise AssertionError(crash)
     except Skip as exc:
         verdict, detail = "skip", str(exc)
     except KeyboardInterrupt:
@@ -113,10 +120,10 @@ def run_one(script, name, function):
     except BaseException as exc:
         verdict, detail = "FAIL", f"{type(exc).__name__}: {exc}"
         lab.trace.note(traceback.format_exc())
-        if any(switch.pid and not switch.alive() for switch in lab.switches):
-            lab.trace.note("the daemon died (or the scenario had ended it)")
-        if any(" panicked at " in switch.log() for switch in lab.switches):
-            lab.trace.note("the daemon's log tells of a panic")
+        try:
+            lab.trace.note(crashed(lab) or "no daemon crashed")
+        except Exception as why:  # one that hangs, say: the scenario has failed anyway
+            lab.trace.note(f"whether a daemon crashed is not known: {why!r}")
     finally:
         signal.alarm(0)
     failed = verdict == "FAIL"
