@@ -28,6 +28,8 @@ enum Rules {
 struct Pipeline {
     generations: Generations,
     rules: Rules,
+    /// How often a packet is recirculated before it is for these rules.
+    recirculated: u32,
     actions: Vec<Action>,
 }
 
@@ -35,6 +37,10 @@ impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         let m = &mut out.mask.0;
         (m.in_port, m.dl_type, m.nw_frag) = (u32::MAX, u16::MAX, 3);
+        if request.key.recirc_id < self.recirculated {
+            out.actions.push(Action::Recirc(request.key.recirc_id + 1));
+            return;
+        }
         match self.rules {
             Rules::Any => {}
             Rules::Exact => {
@@ -84,8 +90,20 @@ fn main() {
         ("16M flows, 16 masks", 16_000_000, 1, Rules::Masks, 16, out()),
         ("16M flows, 128 masks", 16_000_000, 1, Rules::Masks, 128, out()),
     ];
-    for (name, flows, run_len, rules, masks, actions) in cases {
+    let plain = cases.map(|(name, flows, run, rules, masks, actions)| {
+        (name.to_owned(), flows, run, rules, masks, actions, 0)
+    });
+    // The same behind recirculations.
+    let mut all = plain.to_vec();
+    for (times, text) in [(1, "recirculated"), (3, "recirculated 3 times")] {
+        let behind = plain.iter().filter(|(_, flows, ..)| *flows <= 100_000).cloned();
+        all.extend(behind.map(|c| (format!("{}, {text}", c.0), c.1, c.2, c.3, c.4, c.5, times)));
+        let masks = (format!("10k flows, 16 masks, {text}"), 10_000, 1, Rules::Masks, 16, out(), times);
+        all.push(masks);
+    }
+    for (name, flows, run_len, rules, masks, actions, recirculated) in all {
         if name.contains(&only) {
+            let name = name.as_str();
             let traffic = Traffic {
                 flows,
                 run: run_len,
@@ -95,9 +113,10 @@ fn main() {
             let pipeline = Arc::new(Pipeline {
                 generations: Generations::default(),
                 rules,
+                recirculated,
                 actions,
             });
-            let entries = match rules {
+            let entries = u64::from(recirculated) + match rules {
                 Rules::Exact => u64::from(flows) * 99 / 100,
                 Rules::Any => 1,
                 Rules::Masks => masks.into(),

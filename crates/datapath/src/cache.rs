@@ -1,8 +1,12 @@
 //! The cache hierarchy of one worker: entries, and the ways to find them.
 //!
-//! L0: the key of the packets before ([`Parsed`]'s runs, and the last run of the burst before). L1: by hash of the whole key. L2: by
-//! hash of the masked key, mask by mask. While one entry has all the packets, it is looked at before anything is hashed. All lead to slots of the same entries, and any entry that matches is right, so a
-//! candidate is only ever compared, never trusted. Where a port's packets have one mask, L2 is as quick as L1 and L1 is left out.
+//! L0: the key of the packets before ([`crate::parse::Parsed`]'s runs, and the last run of the burst before). L1: by hash of the
+//! whole key. L2: by hash of the masked key, mask by mask. While one entry has all the packets of an origin, it is looked at
+//! before anything is hashed. All lead to slots of the same entries, and any entry that matches is right, so a candidate is
+//! only ever compared, never trusted. Where an origin's packets have one mask, L2 is as quick as L1 and L1 is left out.
+//!
+//! There is one kind of entry: what a packet carries besides its usual headers is a part of what is looked up
+//! ([`Sought`], [`crate::context`]), and packets that were recirculated are looked up as all others are.
 //!
 //! A burst's lookups are made side by side (`find`), stage by stage, so that their cache misses overlap.
 //!
@@ -13,27 +17,38 @@ use crate::compact::CompactKey;
 use crate::entry::Entry;
 use crate::hash::HashKey;
 use crate::l1::L1;
-use crate::note::{Findings, Horizon, Note, RESERVE, RING, WideKey};
+use crate::context::Contexts;
+use crate::note::{Findings, Horizon, Note, RESERVE, RING};
 use crate::program::Program;
 use crate::sig::Bucket;
 use crate::spares::{Maker, Pace};
 use crate::store::Store;
 use crate::table::Table;
 use crate::translate::Generations;
-use crate::tuple::{Family, Tuple, Tuples};
+use crate::tuple::{Tuple, Tuples};
 use crate::verdict::{Verdict, Verdicts};
 use crate::watch::{self, Watches};
 use heddle_sync::ring::Producer;
-use std::collections::HashMap;
+use heddle_flow::FlowKey;
 use std::sync::Arc;
 
 mod fill;
 mod find;
 mod leave;
 mod masks;
-mod wide;
+mod recent;
 
 pub(crate) use find::{Common, Level, Moment, NO_BODY};
+pub(crate) use recent::Recent;
+
+/// A packet's key, as it is looked up.
+#[derive(Clone, Copy)]
+pub(crate) struct Sought<'a> {
+    /// With its origin.
+    pub(crate) key: &'a CompactKey,
+    /// Where it carries something besides its usual headers: a full key, of which what is outside of the compact one counts.
+    pub(crate) outside: Option<&'a FlowKey>,
+}
 
 /// No slot.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
@@ -94,8 +109,7 @@ pub(crate) struct Cache {
     tuples: Tuples,
     table: Table,
     l1: L1,
-    /// Keys of extraordinary packets' entries, by slot.
-    wide: HashMap<u32, Arc<WideKey>>,
+    contexts: Contexts,
     notes: Producer<Note>,
     horizon: Arc<Horizon>,
     next_id: u64,
@@ -111,8 +125,6 @@ pub(crate) struct Cache {
     fresh: Vec<u32>,
     /// L1 is used even where a port has one mask.
     always_l1: bool,
-    last: find::Last,
-    guess: find::Guess,
     scratch: find::Scratch,
 }
 
@@ -144,6 +156,11 @@ fn look(e: &Entry, watches: &mut Watches, key: Option<&CompactKey>, moment: &Mom
     true
 }
 
+/// Whether entries under a mask ask for nothing outside of their compact keys.
+fn is_plain(tuple: &Tuple) -> bool {
+    tuple.outside.is_empty() && !tuple.family.is_odd()
+}
+
 impl Cache {
     pub(crate) fn new(p: CacheParts) -> Self {
         Self {
@@ -153,7 +170,7 @@ impl Cache {
             tuples: Tuples::new(p.max_masks),
             table: p.memory.table,
             l1: p.l1,
-            wide: HashMap::new(),
+            contexts: Contexts::new(&p.key),
             notes: p.notes,
             horizon: p.horizon,
             next_id: 1,
@@ -164,8 +181,6 @@ impl Cache {
             new_chunk: false,
             fresh: Vec::new(),
             always_l1: false,
-            last: find::Last::default(),
-            guess: find::Guess::default(),
             scratch: find::Scratch::default(),
         }
     }
@@ -213,9 +228,9 @@ impl Cache {
     pub(crate) fn is_watched(&self, slot: u32) -> bool {
         self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
     }
-    /// What is known of the packets of an entry of an ordinary packet.
+    /// What is known of the packets of an entry, if it asks for nothing outside of its compact key.
     fn known(&self, e: &Entry) -> Option<Known> {
-        let tuple = self.tuples.get(e.tuple()).filter(|t| t.family != Family::Wide)?;
+        let tuple = self.tuples.get(e.tuple()).filter(|t| is_plain(t))?;
         Some(Known::new(&e.key().expand(&tuple.mask), &tuple.mask))
     }
     /// The verdict of the entry in `slot` has dependencies that have moved: whether the entry may be used all the same, because what changed
@@ -255,10 +270,20 @@ impl Cache {
             self.push(Note::Spent(list));
         }
     }
-    /// Once a second: orders the masks by hits, looks whether L1 has the right size.
+    /// The origin of packets that came in by this port and were recirculated under this id.
+    pub(crate) fn origin_of(&mut self, in_port: u32, recirc_id: u32) -> u32 {
+        self.tuples.origin_of(in_port, recirc_id)
+    }
+    /// Once a second, between bursts: orders masks by hits, frees origins, looks whether L1 has the right size.
     pub(crate) fn tidy(&mut self) {
-        self.count_guesses();
-        self.tuples.sort();
+        let mut at = 0;
+        while let Some(origin) = self.tuples.hit_origin(at) {
+            self.count_guess(origin);
+            at += 1;
+        }
+        let notes = &mut self.notes;
+        self.tuples
+            .tidy(|n| notes.has_room(RESERVE) && notes.push(Note::ContextGone(n)).is_ok());
         self.store.tidy();
         self.l1.tidy(self.store.len());
     }
@@ -271,9 +296,9 @@ impl Cache {
     pub(crate) fn entries_of(&self, port: u32) -> usize {
         self.tuples.entries_of(port)
     }
-    /// The most masks of any port.
+    /// How many masks there are.
     pub(crate) fn n_masks(&self) -> usize {
-        self.tuples.most()
+        self.tuples.len()
     }
     /// Entries held, doomed ones included.
     pub(crate) fn len(&self) -> usize {

@@ -1,31 +1,37 @@
-//! The compact key: 64 bytes that say all about an ordinary packet.
+//! The compact key: 64 bytes that say all about a packet's usual headers, and the number of all else.
 //!
-//! Ordinary: TCP, UDP or ICMP over IPv4 or IPv6, at most one VLAN tag, no fragment, fresh from a port (no tunnel, no
-//! recirculation, registers zero). **Invariant:** two ordinary keys have equal compact keys exactly when the full keys
-//! are equal. Whatever else a key may hold makes it extraordinary: it is looked up in the wildcarded cache only.
+//! **What it holds.** Ethernet addresses, one VLAN tag, addresses, protocol, ports and what goes with them of IPv4, IPv6
+//! (and ARP, whose addresses and operation stand where IPv4's do). What a key may hold besides stands outside
+//! ([`outside`]): what the packet carries (recirculation, tunnel, connection state, mark), and headers that most packets do
+//! not have (fragments, a second tag, labels, neighbour discovery, ...). A packet with such headers is *odd*, and
+//! its kind says so. In the place of the input port stands a number for port and recirculation id together,
+//! the packet's *origin* ([`crate::subtable`]); in an entry's key also for what of the outside the entry's mask
+//! looks at, its *context* ([`crate::context`]).
+//!
+//! **Invariant.** Two full keys are equal exactly when their compact keys and what is outside of both are equal.
 //!
 //! Fields stand as they do on the wire wherever that saves work: [`CompactKey::read`] makes a key of a packet's first bytes
-//! with a handful of loads at fixed places. Layout, by byte (numbers of more than a byte in the machine's order but where
-//! "wire" is said):
+//! with a handful of loads at fixed places, for TCP, UDP and ICMP without anything odd. Layout, by byte (numbers of more
+//! than a byte in the machine's order but where "wire" is said):
 //!
 //! | word | bytes |
 //! | --- | --- |
 //! | 0 | Ethernet destination (6, wire), source (first 2, wire) |
-//! | 1 | source (last 4, wire), input port (4) |
+//! | 1 | source (last 4, wire), origin or context (4) |
 //! | 2 | TCI with present bit (2), TCP flags (2, wire), type of service, time to live, protocol, kind |
 //! | 3 | L4 source and destination port, or ICMP type and code as such (2 + 2, wire), IPv6 flow label (4) |
 //! | 4–7 | source and destination (wire): IPv4 has both in word 4 and zeros behind |
 
 mod again;
+mod full;
 mod mask;
-#[cfg(test)]
-pub(crate) mod plain;
 
 use crate::hash::HashKey;
 pub(crate) use again::Again;
-pub(crate) use mask::{CompactMask, Room};
+pub(crate) use full::{Room, outside};
+pub(crate) use mask::CompactMask;
 
-/// An ordinary packet's key.
+/// See the module's text.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CompactKey([u64; 8]);
@@ -46,13 +52,33 @@ impl Eq for CompactKey {}
 const KIND_V6: u8 = 1;
 const KIND_VLAN: u8 = 2;
 const KIND_QINQ: u8 = 4;
-/// No key has this one.
-const KIND_NONE: u8 = 0x80;
+/// It has headers that stand outside.
+const KIND_ODD: u8 = 8;
+
+/// Packets that share no masks with others: by the shape of their compact keys, and whether they are odd.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Family(u8);
+
+impl Family {
+    /// How many there are.
+    pub(crate) const ALL: usize = 4;
+    pub(crate) fn is_v6(self) -> bool {
+        self.0 & KIND_V6 != 0
+    }
+    pub(crate) fn is_odd(self) -> bool {
+        self.0 & KIND_ODD != 0
+    }
+    /// Its number.
+    #[inline]
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0 & KIND_V6 | (self.0 & KIND_ODD) >> 2)
+    }
+}
 
 /// The members of a compact key, each in its own representation.
 struct Parts {
     macs: [u64; 2],
-    in_port: u32,
+    context: u32,
     tci: u16,
     flags: u16,
     tos: u8,
@@ -75,7 +101,7 @@ impl Parts {
             | u64::from(self.kind) << 56;
         CompactKey([
             self.macs[0],
-            self.macs[1] | u64::from(self.in_port) << 32,
+            self.macs[1] | u64::from(self.context) << 32,
             w2,
             u64::from(self.ports) | u64::from(self.label) << 32,
             self.addrs[0],
@@ -131,18 +157,26 @@ impl CompactKey {
     pub(crate) fn hash(&self, k: &HashKey) -> u64 {
         k.key(|i| self.0[i], self.is_v6(), 0)
     }
-    /// Equal for packets of the same port and the same family.
+    /// Equal for packets of the same origin and the same family.
     #[inline]
-    pub(crate) fn origin(&self) -> u64 {
-        self.0[1] >> 32 << 1 | self.0[2] >> 56 & u64::from(KIND_V6)
+    pub(crate) fn class(&self) -> u64 {
+        self.0[1] >> 32 << 8 | u64::from(self.family().0)
     }
-    /// Is no packet's key.
-    pub(crate) const NONE: Self = Self([0, 0, (KIND_NONE as u64) << 56, 0, 0, 0, 0, 0]);
-    /// The input port.
+    #[inline]
+    pub(crate) fn family(&self) -> Family {
+        Family(self.kind() & (KIND_V6 | KIND_ODD))
+    }
+    /// The packet's origin, or the entry's context.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // the upper half
-    pub(crate) fn in_port(&self) -> u32 {
+    pub(crate) fn context(&self) -> u32 {
         (self.0[1] >> 32) as u32
+    }
+    /// The same key with another origin or context.
+    #[inline]
+    pub(crate) fn with_context(mut self, context: u32) -> Self {
+        self.0[1] = self.0[1] & u64::from(u32::MAX) | u64::from(context) << 32;
+        self
     }
     #[inline]
     fn kind(&self) -> u8 {
@@ -164,7 +198,7 @@ impl CompactKey {
     pub(crate) fn tcp_flags(&self) -> u16 {
         u16::from_be((self.0[2] >> 16) as u16)
     }
-    /// Where the IP header is in an ordinary packet without IPv4 options.
+    /// Where the IP header is in a packet that [`CompactKey::read`] has read.
     pub(crate) fn l3(&self) -> u16 {
         if self.kind() & KIND_VLAN != 0 { 18 } else { 14 }
     }
@@ -186,7 +220,8 @@ pub(crate) struct Frame {
     pub(crate) head: usize,
     /// Length of the packet.
     pub(crate) total: usize,
-    pub(crate) in_port: u32,
+    /// Its origin: the input port of one that was not recirculated.
+    pub(crate) origin: u32,
     /// Whether tags are looked behind.
     pub(crate) vlan: bool,
 }
@@ -213,9 +248,9 @@ fn be64(b: &[u8; VIEW], i: usize) -> u64 {
 
 impl CompactKey {
     /// The compact key of an ordinary packet with its headers in the usual places; `None`: parse it the long way. That is the
-    /// answer for all extraordinary packets, and for ordinary ones with IPv4 options, or with anything odd about them.
+    /// answer for all odd packets, for other protocols, and for those with IPv4 options.
     ///
-    /// Equal to `plain::Compactor::of` of the packet's full key (a test holds it to that).
+    /// Equal to [`CompactKey::of`] the packet's full key (a test holds it to that).
     #[inline(always)]
     pub(crate) fn read(b: &[u8; VIEW], f: Frame) -> Option<Self> {
         match be16(b, 12) {
@@ -268,7 +303,7 @@ fn ipv4<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
     let (ports, flags) = l4(b, L3 + 20, f.head, len - 20, proto)?;
     let parts = Parts {
         macs: macs(b),
-        in_port: f.in_port,
+        context: f.origin,
         tci,
         flags,
         tos,
@@ -291,7 +326,7 @@ fn ipv6<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
         return None;
     }
     let proto = b[L3 + 6];
-    // ICMP in IPv6 is odd; neighbour discovery says more than a compact key can.
+    // ICMP in IPv6 is no usual thing; neighbour discovery says more than a compact key can.
     if proto == 1 || proto == 58 && matches!(b[L3 + 40], 135 | 136) && b[L3 + 41] == 0 {
         return None;
     }
@@ -301,7 +336,7 @@ fn ipv6<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
     let word = |i: usize| u64::from_ne_bytes(at(b, L3 + 8 + 8 * i));
     let parts = Parts {
         macs: macs(b),
-        in_port: f.in_port,
+        context: f.origin,
         tci,
         flags,
         tos,

@@ -12,7 +12,7 @@
 //!   that the fields are those of that id. Counters may be of any moment in between.
 //! * `dead` holds the id that the sweeper has condemned. Since ids are not reused, a late store condemns nobody else.
 //!
-//! An entry of an extraordinary packet has its key elsewhere (`wide`); its first line is unused.
+//! In the place of its key's origin stands its context, which says what of the packet outside of its compact key counts.
 
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
 use crate::compact::CompactKey;

@@ -65,15 +65,6 @@ impl HashKey {
     pub(crate) fn finish(self, h: u64) -> u64 {
         fold(h ^ self.seed, self.mul ^ 0x8bb8_4b93_962e_acc9)
     }
-    /// Hash of words, an even or odd number of them.
-    #[inline]
-    pub(crate) fn words(self, mut words: impl Iterator<Item = u64>) -> u64 {
-        let mut h = self.start();
-        while let Some(a) = words.next() {
-            h = self.mix(h, a, words.next().unwrap_or(0));
-        }
-        self.finish(h)
-    }
 }
 
 /// Hashes what is not made of words of keys. What it is given may come from packets: rules copy their fields into actions and registers, and who chooses
@@ -121,7 +112,7 @@ impl Hasher for Mixer {
 }
 
 #[inline]
-fn fold(a: u64, b: u64) -> u64 {
+pub(crate) fn fold(a: u64, b: u64) -> u64 {
     let p = u128::from(a) * u128::from(b);
     #[allow(clippy::cast_possible_truncation)] // the halves are what is wanted
     let (lo, hi) = (p as u64, (p >> 64) as u64);

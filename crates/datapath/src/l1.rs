@@ -10,7 +10,7 @@
 //! nothing about how many entries there are: many flows may share few entries under many masks. So the cache goes back to its first size
 //! only when there is next to no entry left.
 
-use crate::sig::{Bucket, Candidates, WAYS, tag_of};
+use crate::sig::{Bucket, WAYS, tag_of};
 use heddle_sys::{Zeroed, simd};
 
 /// Insertions into a full bucket of which one succeeds, if nothing else was said.
@@ -75,11 +75,6 @@ impl L1 {
             simd::prefetch(b);
         }
     }
-    /// Slots that may be meant.
-    #[inline]
-    pub(crate) fn candidates(&self, hash: u64) -> Candidates<'_> {
-        self.buckets[self.place(hash) as usize].candidates(tag_of(hash))
-    }
     /// Remembers `slot` for a hash. A way with the same tag is taken first: what it named did not match.
     pub(crate) fn insert(&mut self, hash: u64, slot: u32) {
         if self.inv_prob == 0 {
@@ -136,7 +131,7 @@ mod tests {
             let mut missed = 0;
             for n in 0..flows {
                 let slot = u32::try_from(n % entries).unwrap();
-                if !l1.candidates(hash(n)).any(|s| s == slot) {
+                if !l1.at(l1.place(hash(n))).unwrap().candidates(tag_of(hash(n))).any(|s| s == slot) {
                     missed += 1;
                     l1.insert(hash(n), slot);
                 }

@@ -12,6 +12,7 @@ mod cache;
 pub mod changes;
 mod compact;
 pub mod config;
+mod context;
 mod control;
 mod counters;
 pub mod drops;

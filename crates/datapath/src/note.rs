@@ -5,6 +5,7 @@
 //! ([`Horizon`]); the sweeper reads that first, then all notes, then entries with ids below. So a number means the same to both, although
 //! numbers are given anew.
 
+use crate::context::Context;
 use crate::store::ChunkMem;
 use crate::tuple::Tuple;
 use crate::verdict::Verdict;
@@ -14,22 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 /// Notes that may wait.
 pub(crate) const RING: usize = 8192;
 /// Room that an installation needs at most.
-pub(crate) const ROOM: usize = 4;
+pub(crate) const ROOM: usize = 5;
 
 /// Room that is left for installations by all else: a thousand rules that go at once must not keep new flows from being cached.
 pub(crate) const RESERVE: usize = RING / 2;
-
-/// An extraordinary packet's key, with the mask.
-#[derive(Debug)]
-pub(crate) struct WideKey {
-    pub(crate) id: u64,
-    pub(crate) port: u32,
-    pub(crate) tuple: Arc<Tuple>,
-    /// What counts: masked words, as [`Tuple::of`] gives them.
-    pub(crate) words: Box<[u64]>,
-    /// What does not, and is shown all the same: (index, bits) of each word with other bits set.
-    pub(crate) rest: Box<[(u8, u64)]>,
-}
 
 /// What an entry had counted at some moment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,8 +44,9 @@ pub(crate) enum Note {
     /// A mask has this number.
     Tuple(u32, Arc<Tuple>),
     TupleGone(u32),
-    /// The key of the entry in this slot.
-    Wide(u32, Arc<WideKey>),
+    /// This number stands for that in entries' keys.
+    Context(u32, Arc<Context>),
+    ContextGone(u32),
     /// The entry `id` in this slot, of this verdict, is gone, and had counted this.
     Gone(u32, u64, u32, Counted),
     /// As `Gone`, but it goes on counting under another id (the second) with another verdict.

@@ -1,12 +1,15 @@
 //! From packets' bytes to runs of equal keys, and to the offsets that actions need.
 //!
 //! Ordinary packets get their compact key straight from their bytes; a full key is made for the others, and later for
-//! those that no exact-match entry answers. Neighbours with equal keys are one [`Run`] from here on: looked up, counted and acted on once. Where a run
-//! has two packets, the next one is first compared with them as it is ([`Again`]), which is cheaper than to make its key.
-//! What actions need to know of an ordinary packet follows from its key, so it is the same for a whole run.
+//! those that somebody wants to know all about. Neighbours with equal keys are one [`Run`] from here on: looked up, counted
+//! and acted on once. Where a run has two packets, the next one is first compared with them as it is ([`Again`]), which is
+//! cheaper than to make its key. What actions need to know of an ordinary packet follows from its key, so it is the same for
+//! a whole run.
 
+use crate::cache::Sought;
 use crate::compact::{Again, CompactKey, Frame, VIEW};
 use crate::exec::Meta;
+use crate::tuple::{MAX_LISTED, NOWHERE};
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
 use heddle_flow::key::frag;
 use heddle_flow::{FlowKey, packet_type};
@@ -20,10 +23,10 @@ pub(crate) const MIN_FRAME: usize = 14;
 /// Which of its keys a run has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// The compact one.
+    /// The compact one says all.
     Ordinary,
-    /// The full one, in this place.
-    Wide(u8),
+    /// The compact one, and the full one in this place, of which what is outside counts too.
+    Full(u8),
     /// None: shorter than a frame's header.
     Runt,
 }
@@ -60,16 +63,30 @@ impl Run {
 /// No place.
 const NO_KEY: u8 = u8::MAX;
 
-/// The keys and runs of one burst.
+/// Full keys of a burst with what goes with them.
+type Keys = Vec<(FlowKey, Meta)>;
+
+/// The keys and runs of one burst, or of one part of it that was recirculated.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     pub(crate) runs: Vec<Run>,
-    /// Of each run that is ordinary, in its place.
+    /// Of each run that is no runt, in its place.
     pub(crate) compact: Vec<CompactKey>,
-    /// Full keys and what goes with them, of the runs that refer to them.
-    pub(crate) wide: Vec<(FlowKey, Meta)>,
+    /// Of the runs that refer to them; places are used again.
+    full: Keys,
+    n_full: usize,
+    /// The recirculation id that packets are looked up under.
+    pub(crate) recirc_id: u32,
     /// The last packet, if the last run has several.
     again: Option<Again>,
+}
+
+/// How packets are to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// What they begin with.
+    pub(crate) packet_type: u32,
+    pub(crate) vlan_limit: u8,
 }
 
 impl Parsed {
@@ -78,46 +95,57 @@ impl Parsed {
         Self {
             runs: Vec::with_capacity(burst),
             compact: vec![CompactKey::default(); burst],
-            wide: Vec::with_capacity(burst),
+            full: Vec::new(),
+            n_full: 0,
+            recirc_id: 0,
             again: None,
         }
     }
-    /// One packet of each key.
+    /// One packet of each key, with the origin that is given for it.
     #[cfg(test)]
-    pub(crate) fn of_keys(keys: &[FlowKey], compact: impl Fn(&FlowKey) -> Option<CompactKey>) -> Self {
+    pub(crate) fn of_keys(keys: &[FlowKey], mut origin: impl FnMut(u32, u32) -> u32) -> Self {
         let mut p = Self::new(keys.len());
         for (i, key) in (0..).zip(keys) {
-            let kind = match compact(key) {
-                Some(c) => {
-                    p.compact[usize::from(i)] = c;
-                    Kind::Ordinary
-                }
-                None => {
-                    p.wide.push((*key, Meta::default()));
-                    Kind::Wide(u8::try_from(p.wide.len() - 1).unwrap())
-                }
-            };
+            let compact = CompactKey::of(key, origin(key.in_port, key.recirc_id));
+            let outside = crate::compact::outside(compact.family());
+            let carries = key.words().iter().zip(outside.words()).any(|(w, o)| w & o != 0);
+            let n = p.runs.len();
+            p.compact[n] = compact;
+            let mut kind = Kind::Ordinary;
+            if carries {
+                let at = p.take_full();
+                p.full[at] = (*key, Meta::default());
+                kind = Kind::Full(u8::try_from(at).unwrap());
+            }
             p.start(i, kind, 60);
         }
         p
     }
-    pub(crate) fn clear(&mut self) {
+    /// Of packets that are looked up under this recirculation id; there are none yet.
+    pub(crate) fn begin(&mut self, recirc_id: u32) {
         self.runs.clear();
-        self.wide.clear();
+        self.n_full = 0;
+        self.recirc_id = recirc_id;
         self.again = None;
     }
-    /// Reads packet `i`, which is the next in the burst.
+    /// Reads packet `i`, which is the next one, and fresh from a port.
     #[inline(always)]
-    pub(crate) fn push(&mut self, i: u16, p: &mut Packet, vlan_limit: u8) {
+    pub(crate) fn push(&mut self, i: u16, p: &mut Packet, how: How) {
+        let origin = if p.in_port <= MAX_LISTED { p.in_port } else { NOWHERE };
+        self.push_from(i, p, how, origin);
+    }
+    /// Reads packet `i`, which is the next one, an Ethernet frame of this origin that carries nothing.
+    #[inline(always)]
+    pub(crate) fn push_from(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {
         let total = p.len();
         let frame = Frame {
             head: p.head_len(),
             total,
-            in_port: p.in_port,
-            vlan: vlan_limit > 0,
+            origin,
+            vlan: how.vlan_limit > 0,
         };
         let Some(bytes) = p.window::<VIEW>() else {
-            return self.odd(i, p, vlan_limit);
+            return self.odd(i, p, how, origin);
         };
         if let Some(again) = &self.again {
             if again.is(bytes, frame)
@@ -129,7 +157,7 @@ impl Parsed {
         }
         match CompactKey::read(bytes, frame) {
             Some(key) => self.ordinary(i, key, bytes, frame),
-            None => self.odd(i, p, vlan_limit),
+            None => self.odd(i, p, how, origin),
         }
     }
     #[inline(always)]
@@ -159,87 +187,182 @@ impl Parsed {
             longest: total as u32,
         });
     }
+    /// As [`Self::push`], a packet of any type.
+    pub(crate) fn push_odd(&mut self, i: u16, p: &mut Packet, how: How) {
+        let origin = if p.in_port <= MAX_LISTED { p.in_port } else { NOWHERE };
+        self.push_full(i, p, how, origin, |_, _| {});
+    }
     #[cold]
-    fn odd(&mut self, i: u16, p: &mut Packet, vlan_limit: u8) {
+    fn odd(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {
         if p.len() < MIN_FRAME {
             self.again = None;
             return self.start(i, Kind::Runt, p.len());
         }
-        self.push_wide(i, p, packet_type::ETHERNET, vlan_limit);
+        self.push_full(i, p, how, origin, |_, _| {});
     }
-    /// As [`Self::push`] a packet of any type, by its full key.
-    pub(crate) fn push_wide(&mut self, i: u16, p: &mut Packet, packet_type: u32, vlan_limit: u8) {
-        let total = p.len();
+    /// As [`Self::push_from`], a packet of any type, by its full key; `carry` adds what it carries.
+    pub(crate) fn push_full(
+        &mut self,
+        i: u16,
+        p: &mut Packet,
+        how: How,
+        origin: u32,
+        carry: impl FnOnce(&mut FlowKey, &mut Meta),
+    ) {
+        let recirc_id = self.recirc_id;
+        let at = self.take_full();
+        let (key, meta) = &mut self.full[at];
+        parse(p, how, (key, meta));
+        key.recirc_id = recirc_id;
+        carry(key, meta);
+        let compact = CompactKey::of(key, origin);
+        self.add_full(i..i + 1, at, compact, (p.len() as u64, p.len()));
+    }
+    /// Adds a run of packets that have not changed since they were looked up last, and are now of another origin: what was
+    /// `run` of `before`, or packets of it. `meta`: what goes with them now.
+    pub(crate) fn push_run(
+        &mut self,
+        packets: std::ops::Range<u16>,
+        (bytes, longest): (u64, usize),
+        key: CompactKey,
+        carried: Option<impl FnOnce(&mut FlowKey, &mut Meta)>,
+    ) {
+        self.again = None;
+        let Some(carry) = carried else {
+            let n = self.runs.len();
+            self.compact[n] = key;
+            self.start(packets.start, Kind::Ordinary, longest);
+            if let Some(run) = self.runs.last_mut() {
+                (run.end, run.bytes) = (packets.end, bytes);
+            }
+            return;
+        };
+        let recirc_id = self.recirc_id;
+        let at = self.take_full();
+        let (full, meta) = &mut self.full[at];
+        (*full, *meta) = Default::default();
+        carry(full, meta);
+        full.recirc_id = recirc_id;
+        self.add_full(packets, at, key, (bytes, longest));
+    }
+    /// A place for a full key, the last one, with what was there.
+    fn take_full(&mut self) -> usize {
         // The last run is no ordinary one from now on.
         self.again = None;
-        let at = self.wide.len();
-        self.wide.push(parse(p, packet_type, vlan_limit));
-        if let (Some(run), Some((before, [new]))) = (self.runs.last_mut(), self.wide.split_last_chunk::<1>())
-            && run.kind == Kind::Wide(u8::try_from(at.wrapping_sub(1)).unwrap_or(u8::MAX))
+        let at = self.n_full;
+        if at == self.full.len() {
+            self.full.push(Default::default());
+        }
+        self.n_full += 1;
+        at
+    }
+    /// Packets with the full key in the last place: the last run's, or a new one's.
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    fn add_full(
+        &mut self,
+        packets: std::ops::Range<u16>,
+        at: usize,
+        key: CompactKey,
+        (bytes, longest): (u64, usize),
+    ) {
+        let n = self.runs.len();
+        let place = u8::try_from(at).expect("a burst has fewer packets");
+        if let (Some(run), Some((before, [new, ..]))) = (self.runs.last_mut(), self.full.split_at_checked(at))
+            && run.kind == Kind::Full(place.wrapping_sub(1))
+            && self.compact[n - 1] == key
             && before.last() == Some(new)
         {
-            self.wide.pop();
-            return run.extend(i, total);
+            self.n_full -= 1;
+            run.end = packets.end;
+            run.bytes += bytes;
+            run.longest = run.longest.max(longest as u32);
+            return;
         }
-        self.start(
-            i,
-            Kind::Wide(u8::try_from(at).expect("a burst has fewer packets")),
-            total,
-        );
+        self.compact[n] = key;
+        self.start(packets.start, Kind::Full(place), longest);
+        if let Some(run) = self.runs.last_mut() {
+            (run.end, run.bytes) = (packets.end, bytes);
+        }
     }
-    /// The compact key of run `r`, if it is ordinary.
+    /// The compact key of run `r`, if it is no runt.
     #[inline]
     pub(crate) fn key(&self, r: usize) -> Option<&CompactKey> {
-        (self.runs[r].kind == Kind::Ordinary).then(|| &self.compact[r])
+        (self.runs[r].kind != Kind::Runt).then(|| &self.compact[r])
     }
-    /// The full key of run `r`, made of its compact one unless there is one already; `p` is one of its packets, as it was received.
+    /// The full key whose outside counts for this run, if any does.
+    #[inline]
+    pub(crate) fn outside(&self, run: &Run) -> Option<&FlowKey> {
+        match run.kind {
+            Kind::Full(at) => Some(&self.full.get(usize::from(at))?.0),
+            Kind::Ordinary | Kind::Runt => None,
+        }
+    }
+    /// Run `r` as it is looked up, if it is no runt.
+    #[inline]
+    pub(crate) fn sought(&self, r: usize) -> Option<Sought<'_>> {
+        let run = self.runs.get(r)?;
+        Some(Sought {
+            key: self.compact.get(r).filter(|_| run.kind != Kind::Runt)?,
+            outside: self.outside(run),
+        })
+    }
+    /// The full key of run `r`, made of its compact one unless there is one already; `p` is one of its packets, as it was
+    /// looked up.
     pub(crate) fn full(&mut self, r: usize, p: &mut Packet) -> &FlowKey {
         let at = match self.runs[r] {
             Run {
-                kind: Kind::Wide(at), ..
-            } => at,
+                kind: Kind::Full(at), ..
+            } => usize::from(at),
             Run { full: NO_KEY, .. } => {
-                let at = u8::try_from(self.wide.len()).expect("a burst has fewer packets");
-                self.wide.push(match self.runs[r].kind {
-                    Kind::Runt => parse(p, packet_type::ETHERNET, 0),
-                    _ => (self.compact[r].whole(), Meta::default()),
-                });
-                self.runs[r].full = at;
+                let again = self.again.take();
+                let at = self.take_full();
+                self.again = again;
+                let (key, meta) = &mut self.full[at];
+                if self.runs[r].kind == Kind::Runt {
+                    parse(p, How::ETHERNET, (key, meta));
+                } else {
+                    *key = FlowKey::default();
+                    self.compact[r].write_to(key);
+                    (key.in_port, key.recirc_id) = (p.in_port, self.recirc_id);
+                }
+                self.runs[r].full = u8::try_from(at).expect("a burst has fewer packets");
                 at
             }
-            Run { full, .. } => full,
+            Run { full, .. } => usize::from(full),
         };
-        &self.wide[usize::from(at)].0
+        &self.full[at].0
     }
     /// The full key of run `r`, if it was made.
     pub(crate) fn known(&self, r: usize) -> Option<&FlowKey> {
         let run = self.runs.get(r)?;
         let at = match run.kind {
-            Kind::Wide(at) => at,
+            Kind::Full(at) => at,
             _ => run.full,
         };
-        self.wide.get(usize::from(at)).map(|(key, _)| key)
+        let keys = self.full.get(..self.n_full)?;
+        keys.get(usize::from(at)).map(|(key, _)| key)
     }
     /// The TCP flags of run `r`.
     #[inline]
     pub(crate) fn tcp_flags(&self, r: usize) -> u16 {
-        match self.runs[r].kind {
-            Kind::Ordinary => self.compact[r].tcp_flags(),
-            Kind::Wide(at) => self.wide[usize::from(at)].0.tcp_flags,
-            Kind::Runt => 0,
-        }
+        self.key(r).map_or(0, CompactKey::tcp_flags)
+    }
+    /// Whether actions lay all packets of run `r` out alike.
+    #[inline]
+    pub(crate) fn is_regular(&self, r: usize) -> bool {
+        self.key(r).is_some_and(|key| !key.family().is_odd())
     }
     /// What actions need to know of the packets of run `r`.
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].kind {
-            Kind::Wide(at) => self.wide[usize::from(at)].1,
+            Kind::Full(at) => self.full[usize::from(at)].1,
             Kind::Ordinary => {
                 let key = &self.compact[r];
                 Meta {
                     l2_5: NO_OFFSET,
                     l3: key.l3(),
                     l4: key.l4(),
-                    // The protocols that need the true end are extraordinary.
+                    // The protocols that need the true end are read the long way.
                     l4_end: usize::MAX,
                     proto: key.proto(),
                     ..Meta::default()
@@ -250,37 +373,55 @@ impl Parsed {
     }
 }
 
-/// Makes the full key of `p`, which is of this type (`in_port` from the packet), and says where its layers are. A packet whose
+impl How {
+    /// Frames, without looking behind tags.
+    const ETHERNET: Self = Self {
+        packet_type: packet_type::ETHERNET,
+        vlan_limit: 0,
+    };
+}
+
+/// Makes the full key of `p` (`in_port` from the packet), and says where its layers are. A packet whose
 /// headers go on in its foreign tail gets a longer head, or is made private, for that.
-pub(crate) fn parse(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
-    let mut key = FlowKey::default();
+pub(crate) fn parse(p: &mut Packet, how: How, (key, meta): (&mut FlowKey, &mut Meta)) {
     let hint = Hint {
         total_len: p.len(),
-        packet_type,
-        vlan_limit,
+        packet_type: how.packet_type,
+        vlan_limit: how.vlan_limit,
     };
-    let mut layers = extract(p.head(), &hint, &mut key);
+    let mut layers = extract(p.head(), &hint, key);
     if layers.oddity == Some(Oddity::BeyondView) && p.pull_tail(HEAD_SPACE) {
-        layers = extract(p.head(), &hint, &mut key);
+        layers = extract(p.head(), &hint, key);
     }
     if layers.oddity == Some(Oddity::BeyondView) && !p.segs().is_empty() {
         p.make_private();
-        layers = extract(p.head(), &hint, &mut key);
+        layers = extract(p.head(), &hint, key);
     }
     key.in_port = p.in_port;
-    let mut meta = Meta {
+    *meta = Meta {
         l2_5: layers.l2_5,
         l3: layers.l3,
         l4: layers.l4,
         l4_end: p.len().saturating_sub(layers.l2_pad.into()),
         proto: key.nw_proto,
         later_fragment: key.nw_frag & frag::LATER != 0,
-        packet_type,
+        packet_type: how.packet_type,
         ..Meta::default()
     };
     if key.dl_type == 0x86dd && layers.l3 != NO_OFFSET {
         meta.routing_header = has_routing_header(p.head(), layers.l3.into(), layers.l4.into());
     }
+}
+
+/// As [`parse`], by value.
+#[cfg(test)]
+pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
+    let (mut key, mut meta) = Default::default();
+    let how = How {
+        packet_type,
+        vlan_limit,
+    };
+    parse(p, how, (&mut key, &mut meta));
     (key, meta)
 }
 

@@ -68,7 +68,7 @@ pub(crate) enum Op {
 pub(crate) enum Shape {
     /// One output of the packet as it is.
     Output(u32),
-    /// Rewrites and outputs of the same packet, no more.
+    /// Rewrites and outputs of the same packet, and at the end perhaps a recirculation: run over all packets of a group at once.
     Line,
     /// Anything else.
     Any,
@@ -79,10 +79,22 @@ pub(crate) enum Shape {
 pub(crate) struct Program {
     pub(crate) ops: Box<[Op]>,
     pub(crate) shape: Shape,
-    /// Hands packets to the control plane, or back to a lookup, which want the key.
+    /// Hands packets to the control plane, which wants the key.
     pub(crate) needs_key: bool,
     /// Hands packets back to a lookup.
     pub(crate) recirculates: bool,
+    /// Of a line: the recirculation at its end.
+    pub(crate) tail: Option<Tail>,
+}
+
+/// The recirculation at the end of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    pub(crate) id: u32,
+    /// Of a copy: the packet itself was sent before.
+    pub(crate) copy: bool,
+    /// The line has written headers before: they have to be read again.
+    pub(crate) rewritten: bool,
 }
 
 impl Program {
@@ -98,18 +110,42 @@ impl Program {
         } else if c.ops.is_empty() {
             c.ops.push(Op::Drop(DropReason::Policy.into()));
         }
-        let shape = match &c.ops[..] {
-            [Op::Output(port)] => Shape::Output(*port),
-            ops if ops.iter().all(|op| matches!(op, Op::Output(_) | Op::Apply(_))) => Shape::Line,
-            _ => Shape::Any,
+        let steps = |ops: &[Op]| ops.iter().all(|op| matches!(op, Op::Output(_) | Op::Apply(_)));
+        let (shape, tail) = match &c.ops[..] {
+            [Op::Output(port)] => (Shape::Output(*port), None),
+            [ops @ .., Op::Recirc { id, copy }] if steps(ops) => {
+                let tail = Tail {
+                    id: *id,
+                    copy: *copy,
+                    rewritten: ops.iter().any(writes_headers),
+                };
+                (Shape::Line, Some(tail))
+            }
+            ops if steps(ops) => (Shape::Line, None),
+            _ => (Shape::Any, None),
         };
-        let recirculates = c.ops.iter().any(|op| matches!(op, Op::Recirc { .. }));
         Self {
             shape,
-            needs_key: recirculates || c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
-            recirculates,
+            tail,
+            needs_key: c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
+            recirculates: c.ops.iter().any(|op| matches!(op, Op::Recirc { .. })),
             ops: c.ops.into(),
         }
+    }
+    /// Whether it needs to know nothing of a packet.
+    #[inline]
+    pub(crate) fn does_the_same_to_all(&self) -> bool {
+        matches!(self.shape, Shape::Output(_)) || self.tail.is_some() && self.ops.len() == 1
+    }
+}
+
+fn writes_headers(op: &Op) -> bool {
+    match op {
+        Op::Apply(action) => !matches!(
+            action,
+            Action::SetPriority(_) | Action::SetMark(_) | Action::Hash { .. }
+        ),
+        _ => false,
     }
 }
 

@@ -17,7 +17,6 @@ use crate::counters::WorkerCounters;
 use crate::note::{Findings, Horizon, Note};
 use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
-use crate::tuple::Family;
 use crate::verdict::{Body, Verdict, fingerprint};
 use crate::worker::{Command, CommandTx};
 use dump::dump_of;
@@ -354,7 +353,7 @@ impl Look<'_> {
         let Some((whole, tuple)) = r.whole_key(seen) else {
             return true;
         };
-        if tuple.family != Family::Wide {
+        if tuple.outside.is_empty() && !tuple.family.is_odd() {
             // The entry may be used as it is; whether the verdict holds for others, too, its worker finds out.
             let mut known = Known::new(&whole.masked(&tuple.mask), &tuple.mask);
             if verdict.passes_by(&mut known, PATIENCE, None, generations) {
@@ -371,8 +370,8 @@ impl Look<'_> {
             purpose: Purpose::Revalidate,
         };
         self.shared.ask(&request, t);
-        // Masks are per port.
-        t.mask.0.in_port = u32::MAX;
+        // Masks are per origin.
+        (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
         if t.uncacheable || !tuple.mask.contains(&t.mask) {
             return false;
         }

@@ -258,7 +258,7 @@ impl Default for FlowKey {
 /// Words of the key that tell of the tunnel: those before the pipeline's own.
 const TUNNEL_WORDS: usize = std::mem::offset_of!(FlowKey, metadata) / 8;
 /// First word of the key that tells of the packet's headers.
-const HEADER_WORD: usize = std::mem::offset_of!(FlowKey, dl_dst) / 8;
+pub const HEADER_WORD: usize = std::mem::offset_of!(FlowKey, dl_dst) / 8;
 const _: () = assert!(std::mem::offset_of!(FlowKey, dl_dst).is_multiple_of(8));
 /// Words of the key up to the VLAN tags.
 const L2_WORDS: usize = std::mem::offset_of!(FlowKey, mpls_lse) / 8;
@@ -297,6 +297,12 @@ impl FlowKey {
     /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it); all zero: none.
     pub fn copy_tunnel(&mut self, from: &FlowKey) {
         self.words_mut()[..TUNNEL_WORDS].copy_from_slice(&from.words()[..TUNNEL_WORDS]);
+    }
+    /// Takes what a packet carries besides its headers from another key, but for where it came from and its type.
+    pub fn copy_carried(&mut self, from: &FlowKey) {
+        let own = (self.in_port, self.recirc_id, self.packet_type);
+        self.words_mut()[..HEADER_WORD].copy_from_slice(&from.words()[..HEADER_WORD]);
+        (self.in_port, self.recirc_id, self.packet_type) = own;
     }
     /// Forgets the VLAN tags behind the first `limit`, and what is behind those: the EtherType is then theirs, as it is in a key
     /// from a packet that was parsed with this limit.

@@ -1,57 +1,61 @@
 //! How entries come, and go on with another verdict.
 
-use super::{Cache, find, wide};
-use crate::compact::CompactKey;
+use super::{Cache, Sought, is_plain};
+use crate::compact::{Family, outside};
+use crate::context::{Context, is_context};
 use crate::entry::NewEntry;
-use crate::note::{Note, RESERVE, ROOM, WideKey};
+use crate::note::{Note, RESERVE, ROOM};
 use crate::translate::Translation;
-use crate::tuple::{Family, MAX_LISTED, Tuples};
+use crate::tuple::{NOWHERE, Tuples};
 use crate::verdict::{Member, Verdict};
 use crate::watch::Under;
 use heddle_flow::FlowKey;
 use std::sync::Arc;
 
 impl Cache {
-    /// Stores what a translation said of a packet, `compact` being its key if it is ordinary; `any` was read before. It is found from
-    /// now on. Returns the program's number; `None`: no room for it.
+    /// Stores what a translation said of a packet; `any` was read before. It is found from now on. Returns the program's
+    /// number; `None`: no room for it.
     pub(crate) fn insert(
         &mut self,
-        key: &FlowKey,
-        compact: Option<&CompactKey>,
+        sought: Sought<'_>,
         t: &mut Translation,
         any: u64,
         now_ms: u64,
     ) -> Option<u32> {
-        let port = key.in_port;
-        if port > MAX_LISTED || !self.notes.has_room(ROOM) {
+        let (origin, family) = (sought.key.context(), sought.key.family());
+        if origin == NOWHERE || !self.notes.has_room(ROOM) {
             return None;
         }
         let taken = self.store.take()?;
         let slot = taken.slot;
-        let family = find::family(compact);
-        // Masks are per port.
-        t.mask.0.in_port = u32::MAX;
-        let (tuple, tuple_is_new) = self.tuples.mask_for(&t.mask, port, family);
-        self.new_mask |= self.tuples.add(tuple, port);
-        let hash = match compact {
-            Some(c) => self.tuples.compact(tuple)?.hash(c, &self.key, tuple),
-            None => wide::wide_hash(self.key, self.tuples.get(tuple)?, tuple, key),
-        };
+        // Masks are per origin.
+        (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
+        let (tuple, tuple_is_new) = self.tuples.mask_for(&t.mask, origin, family);
+        let (mask_is_new, origin_is_new) = self.tuples.add(tuple, origin);
+        self.new_mask |= mask_is_new;
+        let held = Arc::clone(self.tuples.get(tuple)?);
+        let mut hash = self.tuples.compact(tuple)?.hash(sought.key, &self.key, tuple);
+        let (mut context, mut context_is_new) = (origin, false);
+        if let Some(key) = sought.outside {
+            hash ^= self.contexts.hash(key, &held.outside);
+            let asked = (tuple, &*held.outside, family.is_odd());
+            (context, context_is_new) = self.contexts.retain(asked, origin, key)?;
+        }
         if !self.table.insert(hash, slot) {
-            self.tuples.remove(tuple, port);
+            self.contexts.release(context);
+            self.tuples.remove(tuple, origin);
             // The chunk, if it is new, is the last one and stays with nothing in it until it is used.
             self.store.free(slot);
             return None;
         }
-        if let Some(c) = compact {
-            self.tuples.entered(tuple, c);
-        }
-        let (watch, stamp) = self.enter(tuple, t).unwrap_or_default();
+        self.tuples.entered(tuple, sought.key);
+        let (watch, stamp) = self.enter(tuple, t, context).unwrap_or_default();
         let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
         let body = self.verdicts.body_of(verdict)?;
+        let key = sought.key.with_context(context);
         let member = Member {
             slot,
-            key: compact.map(|c| (*c, tuple)),
+            key: (is_plain(&held) && !is_context(context)).then_some((key, tuple)),
         };
         self.join(verdict, member);
         if let Some((n, mem)) = taken.chunk {
@@ -59,31 +63,25 @@ impl Cache {
             self.push(Note::Chunk(n, mem));
         }
         // Of most entries nobody else is told, and so nothing is counted.
-        if tuple_is_new && let Some(held) = self.tuples.get(tuple).map(Arc::clone) {
+        if tuple_is_new {
             self.push(Note::Tuple(tuple, held));
+        }
+        if origin_is_new {
+            let shown = self.context_of(origin, None, family);
+            self.push(Note::Context(origin, shown));
+        }
+        if context_is_new {
+            let shown = self.context_of(origin, sought.outside, family);
+            self.push(Note::Context(context, shown));
         }
         if verdict_is_new && let Some(v) = self.verdicts.get(verdict).map(Arc::clone) {
             self.push(Note::Verdict(verdict, v));
         }
         let id = self.take_id();
-        if compact.is_none()
-            && let Some(held) = self.tuples.get(tuple).map(Arc::clone)
-        {
-            let (words, rest) = (held.of(key).collect(), held.rest_of(key).collect());
-            let wide = Arc::new(WideKey {
-                id,
-                port,
-                tuple: held,
-                words,
-                rest,
-            });
-            self.wide.insert(slot, Arc::clone(&wide));
-            self.push(Note::Wide(slot, wide));
-        }
         if let Some(e) = self.store.get(slot) {
             e.publish(&NewEntry {
                 id,
-                key: compact.copied().unwrap_or(CompactKey::NONE),
+                key,
                 verdict,
                 tuple,
                 body,
@@ -94,8 +92,19 @@ impl Cache {
         }
         self.horizon.set(self.next_id);
         self.fresh.push(slot);
-        self.remember(key, compact, slot);
+        self.remember(sought, slot);
         Some(body)
+    }
+    /// What is shown of a context: an origin, and what a packet had outside of its compact key.
+    fn context_of(&self, origin: u32, key: Option<&FlowKey>, family: Family) -> Arc<Context> {
+        let (in_port, recirc_id) = self.tuples.source(origin);
+        let words = key.map_or(&[][..], |key| &key.words()[..]).iter();
+        let words = words.zip(outside(family).words()).map(|(w, o)| w & o);
+        Arc::new(Context {
+            in_port,
+            recirc_id,
+            whole: (0_u8..).zip(words).filter(|(_, w)| *w != 0).collect(),
+        })
     }
     fn take_id(&mut self) -> u64 {
         self.next_id += 1;
@@ -108,24 +117,25 @@ impl Cache {
         if !self.notes.has_room(ROOM) {
             return None;
         }
-        let tuple = self.store.get(slot)?.tuple();
-        let entered = self.enter(tuple, t).unwrap_or_default();
+        let e = self.store.get(slot)?;
+        let (tuple, context) = (e.tuple(), e.key().context());
+        let entered = self.enter(tuple, t, context).unwrap_or_default();
         let interned = self.verdicts.intern(t, any);
         self.rename(slot, interned, entered);
         self.verdicts.body_of(interned.0)
     }
     /// The watch of an entry under this mask with that answer, and its stamp there.
-    fn enter(&mut self, tuple: u32, t: &Translation) -> Option<(u16, u32)> {
-        let under = Self::under(&self.tuples, tuple)?;
+    fn enter(&mut self, tuple: u32, t: &Translation, context: u32) -> Option<(u16, u32)> {
+        let under = Self::under(&self.tuples, tuple, context)?;
         self.watches.enter(t.deps.iter().copied(), &t.overrides, under)
     }
-    /// Of an ordinary packet's mask.
-    fn under(tuples: &Tuples, tuple: u32) -> Option<Under<'_>> {
-        let held = tuples.get(tuple).filter(|t| t.family != Family::Wide)?;
+    /// The mask of an entry that asks for nothing outside of its compact key.
+    fn under(tuples: &Tuples, tuple: u32, context: u32) -> Option<Under<'_>> {
+        let held = tuples.get(tuple).filter(|t| is_plain(t) && !is_context(context))?;
         Some(Under {
             tuple,
             mask: &held.mask,
-            v6: held.family == Family::V6,
+            v6: held.family.is_v6(),
         })
     }
     /// As [`Cache::renew`], where the sweeper made the translation, of the entry that had this id.
@@ -137,7 +147,7 @@ impl Cache {
         if verdict.moved() || !self.notes.has_room(RESERVE) {
             return;
         }
-        let entered = match Self::under(&self.tuples, e.tuple()) {
+        let entered = match Self::under(&self.tuples, e.tuple(), e.key().context()) {
             // Where more is known here than was when the sweeper translated, this side finds out by itself.
             Some(under) => match self.watches.enter(verdict.deps(), verdict.overrides(), under) {
                 Some(entered) => entered,
@@ -151,10 +161,10 @@ impl Cache {
     /// The entry in `slot`, if it is one of verdict `n`.
     fn member(&self, slot: u32, n: u32) -> Option<Member> {
         let e = self.store.get(slot).filter(|e| e.id() != 0 && e.verdict() == n)?;
-        let ordinary = self.tuples.get(e.tuple())?.family != Family::Wide;
+        let plain = is_plain(self.tuples.get(e.tuple())?);
         Some(Member {
             slot,
-            key: ordinary.then(|| (e.key(), e.tuple())),
+            key: plain.then(|| (e.key(), e.tuple())),
         })
     }
     /// An entry refers to verdict `n` from now on.
@@ -184,18 +194,6 @@ impl Cache {
             e.rename(new, verdict, self.verdicts.body_of(verdict).unwrap_or_default());
             self.verdicts.release(old);
             self.push(Note::Renamed(slot, id, old, counted, new));
-        }
-        if let Some(w) = self.wide.get_mut(&slot) {
-            let named = WideKey {
-                id: new,
-                port: w.port,
-                tuple: Arc::clone(&w.tuple),
-                words: w.words.clone(),
-                rest: w.rest.clone(),
-            };
-            *w = Arc::new(named);
-            let note = Note::Wide(slot, Arc::clone(w));
-            self.push(note);
         }
         self.horizon.set(self.next_id);
     }

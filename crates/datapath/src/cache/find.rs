@@ -5,14 +5,17 @@
 //! answer go through their port's masks: a filter for each mask says of most of them that they have nothing, the others' cache misses overlap.
 
 use super::masks::Probe;
-use super::{Cache, NO_SLOT, is_current};
+use super::recent::Last;
+use super::{Cache, NO_SLOT, Sought, is_current};
 use crate::compact::{CompactKey, CompactMask};
+use crate::context::{Bits, Contexts, is_context};
 use crate::entry::Entry;
 use crate::parse::{Kind, Parsed, Run};
 use crate::sig::{Bucket, tag_of};
 use crate::store::Store;
 use crate::translate::Generations;
-use crate::tuple::{Family, Tuples};
+use crate::tuple::Tuples;
+use heddle_flow::FlowKey;
 use heddle_sys::simd;
 
 /// Which level answered.
@@ -77,62 +80,26 @@ enum How {
     Only,
 }
 
-/// How ordinary packets of one port and family are looked up.
+/// How packets of one origin and family are looked up.
 struct Way<'a> {
-    /// See [`CompactKey::origin`].
-    origin: u64,
+    /// See [`CompactKey::class`].
+    class: u64,
     how: How,
     /// The only mask and its number, if there is one.
     tuple: u32,
     mask: &'a CompactMask,
+    /// What outside of compact keys is hashed.
+    outside: &'a Bits,
 }
 
-/// The last run of the burst before.
-#[derive(Debug, Default)]
-pub(super) struct Last {
+/// What is compared of an entry that is guessed.
+struct Guessed<'a> {
+    slot: u32,
+    /// Its key with its origin, and the number that stands in its place.
     key: CompactKey,
-    slot: u32,
-    /// Zero: none.
-    id: u64,
-}
-
-/// The entry that the last run of the burst before matched, whatever its key: where many flows have one entry, it is looked at before anything is
-/// hashed.
-#[derive(Debug, Default)]
-pub(super) struct Guess {
-    slot: u32,
-    /// How often it would have been right lately.
-    trust: u8,
-    /// Runs that it answered, for which its mask is not counted up yet.
-    hits: u32,
-}
-
-impl Guess {
-    /// It is looked at from here on. Bursts of one entry count one up, others two down.
-    const TRUSTED: u8 = 4;
-    const MOST: u8 = 8;
-
-    #[inline]
-    fn slot(&self) -> Option<u32> {
-        (self.trust >= Self::TRUSTED).then_some(self.slot)
-    }
-    /// The first and the last run of a burst had these entries.
-    fn learn(&mut self, first: u32, last: u32) {
-        let same = first == last && last != NO_SLOT;
-        self.trust = if same {
-            (self.trust + 1).min(Self::MOST)
-        } else {
-            self.trust.saturating_sub(2)
-        };
-        self.slot = last;
-    }
-}
-
-/// What is compared of that entry.
-struct Guessed {
-    slot: u32,
-    words: [u64; 8],
+    context: u32,
     mask: CompactMask,
+    outside: &'a Bits,
 }
 
 #[derive(Debug, Default)]
@@ -143,25 +110,32 @@ pub(super) struct Scratch {
     pub(super) probes: Vec<Probe>,
 }
 
-/// The family of a packet with this key.
+/// The entry in `slot`, if it is this packet's.
 #[inline]
-pub(super) fn family(compact: Option<&CompactKey>) -> Family {
-    match compact {
-        None => Family::Wide,
-        Some(c) if c.is_v6() => Family::V6,
-        Some(_) => Family::V4,
-    }
-}
-
-/// The entry in `slot`, if it is this ordinary packet's.
-#[inline]
-fn meant<'a>(store: &'a Store, tuples: &Tuples, slot: u32, key: &CompactKey) -> Option<&'a Entry> {
+fn meant<'a>(
+    store: &'a Store,
+    tuples: &Tuples,
+    contexts: &Contexts,
+    slot: u32,
+    sought: Sought<'_>,
+) -> Option<&'a Entry> {
     let e = store.get(slot)?;
-    (e.alive()
-        && tuples
-            .compact(e.tuple())
-            .is_some_and(|m| m.same(|i| e.word(i), key)))
-    .then_some(e)
+    let mask = tuples.compact(e.tuple())?;
+    let same = match sought.outside {
+        None => mask.same(|i| e.word(i), sought.key),
+        Some(outside) => {
+            let key = e.key();
+            let own = key.with_context(sought.key.context());
+            mask.same(|i| own.words()[i], sought.key)
+                && contexts.agrees(
+                    key.context(),
+                    tuples.outside(e.tuple()),
+                    sought.key.context(),
+                    outside,
+                )
+        }
+    };
+    (same && e.alive()).then_some(e)
 }
 
 /// See [`Common`].
@@ -195,31 +169,12 @@ impl Cache {
         let guessed = self.hash_all(parsed, &mut s);
         if !guessed.is_some_and(|slot| self.count_all(slot, parsed, &mut s, moment)) {
             self.fetch_entries(&mut s);
-            if !parsed.wide.is_empty() {
-                self.find_extraordinary(parsed, &mut s);
-            }
             self.compare(parsed, &mut s, moment);
             if !s.todo.is_empty() {
                 self.find_wildcarded(parsed, &mut s);
             }
         }
-        if let [first, .., last] = &s.found[..] {
-            if last.slot != self.guess.slot {
-                self.count_guesses();
-            }
-            self.guess.learn(first.slot, last.slot);
-        }
-        // The last ordinary run's answer, for the next burst.
-        if let Some(r) = parsed.runs.len().checked_sub(1)
-            && let (Some(key), Some(f)) = (parsed.key(r), s.found.get(r))
-            && let Some(e) = self.store.get(f.slot)
-        {
-            self.last = Last {
-                key: *key,
-                slot: f.slot,
-                id: e.id(),
-            };
-        }
+        self.learn(parsed, &s);
         let common = common(&s.found, &parsed.runs);
         self.scratch = s;
         common
@@ -229,19 +184,54 @@ impl Cache {
     pub(crate) fn found(&self, r: usize) -> Found {
         self.scratch.found[r]
     }
+    /// Remembers what the next burst of the same origin may find again.
+    fn learn(&mut self, parsed: &Parsed, s: &Scratch) {
+        let (Some(first), Some(last)) = (s.found.first(), s.found.last()) else {
+            return;
+        };
+        let r = parsed.runs.len() - 1;
+        let (Some(head), Some(tail)) = (parsed.sought(0), parsed.sought(r)) else {
+            return;
+        };
+        let origin = tail.key.context();
+        let id = self.store.get(last.slot).map_or(0, Entry::id);
+        let Some(o) = self.tuples.origin_mut(origin) else { return };
+        if tail.outside.is_none() {
+            o.recent.last = Last {
+                key: *tail.key,
+                slot: last.slot,
+                id,
+            };
+        }
+        // A burst of one run is told by that key, if it carries nothing.
+        if head.key.context() != origin || r == 0 && tail.outside.is_none() {
+            return;
+        }
+        if last.slot != o.recent.guess.slot && o.recent.guess.hits > 0 {
+            self.count_guess(origin);
+        }
+        if let Some(o) = self.tuples.origin_mut(origin) {
+            o.recent.guess.learn(first.slot, last.slot);
+        }
+    }
 
     /// Hashes each run's key and asks for the bucket that it leads to. Returns the slot of the entry that all runs match, if that was guessed.
     fn hash_all(&mut self, parsed: &Parsed, s: &mut Scratch) -> Option<u32> {
-        let mut way = Way {
-            origin: u64::MAX,
-            how: How::Done,
-            tuple: 0,
-            mask: &CompactMask::NEVER,
-        };
-        let guess = self.guess.slot().and_then(|slot| self.guessed(slot));
+        s.found.clear();
+        let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.context());
+        let recent = self.tuples.origin(origin).map(|o| &o.recent);
+        let guess = recent
+            .and_then(|r| r.guess.slot())
+            .and_then(|slot| self.guessed(slot));
         let mut guessed = 0;
         let far = self.table.is_far();
-        s.found.clear();
+        let mut way = Way {
+            class: u64::MAX,
+            how: How::Done,
+            tuple: 0,
+            mask: &NO_MASK,
+            outside: &[],
+        };
         s.found
             .extend(parsed.runs.iter().zip(&parsed.compact).map(|(run, key)| {
                 let mut f = Found {
@@ -253,24 +243,27 @@ impl Cache {
                     place: 0,
                     hash: 0,
                 };
-                if run.kind != Kind::Ordinary {
+                if run.kind == Kind::Runt {
                     return f;
                 }
+                let outside = parsed.outside(run);
                 if let Some(g) = &guess
-                    && g.mask.same(|i| g.words[i], key)
+                    && g.mask.same(|i| g.key.words()[i], key)
+                    && self.is_guess(g, key, outside)
                 {
                     (f.slot, f.level) = (g.slot, Level::L2);
                     guessed += 1;
                     return f;
                 }
-                if key.origin() != way.origin {
+                if key.class() != way.class {
                     way = self.way(key);
                 }
                 f.how = way.how;
+                let more = outside.map_or(0, |key| self.contexts.hash(key, way.outside));
                 match way.how {
                     How::Done => {}
                     How::Only => {
-                        f.hash = way.mask.hash(key, &self.key, way.tuple);
+                        f.hash = way.mask.hash(key, &self.key, way.tuple) ^ more;
                         f.level = Level::L2;
                         if far {
                             self.table.prefetch_place(f.hash);
@@ -280,68 +273,95 @@ impl Cache {
                         }
                     }
                     How::L1 => {
-                        f.hash = key.hash(&self.key);
+                        f.hash = key.hash(&self.key) ^ more;
                         f.place = self.l1.place(f.hash);
                         self.l1.prefetch_at(f.place);
                     }
                 }
                 f
             }));
+        let all = guess.map(|g| g.slot).filter(|_| guessed as usize == s.found.len());
         if far {
             for f in s.found.iter_mut().filter(|f| f.how == How::Only) {
                 f.place = self.table.place(f.hash);
                 self.table.prefetch_at(f.place);
             }
         }
-        self.guess.hits = self
-            .guess
-            .hits
-            .saturating_add(u32::try_from(guessed).unwrap_or(u32::MAX));
-        if guessed == s.found.len() {
-            return guess.map(|g| g.slot);
+        if guessed > 0 {
+            self.note_guesses(origin, guessed);
         }
-        if let (Some(key), Some(f)) = (
-            parsed.runs.first().and_then(|_| parsed.key(0)),
-            s.found.first_mut(),
-        ) && *key == self.last.key
-            && let Some(e) = self.store.get(self.last.slot)
-            && e.id() == self.last.id
+        if all.is_none() {
+            self.find_last(origin, parsed, s);
+        }
+        all
+    }
+    /// The first run may have the key of the burst before.
+    #[inline]
+    fn find_last(&self, origin: u32, parsed: &Parsed, s: &mut Scratch) {
+        if let Some(Sought { key, outside: None }) = parsed.sought(0)
+            && let Some(last) = self.tuples.origin(origin).map(|o| &o.recent.last)
+            && *key == last.key
+            && let Some(f) = s.found.first_mut()
+            && let Some(e) = self.store.get(last.slot)
+            && e.id() == last.id
             && e.alive()
         {
-            (f.slot, f.level, f.how) = (self.last.slot, Level::L0, How::Done);
+            (f.slot, f.level, f.how) = (last.slot, Level::L0, How::Done);
         }
-        None
+    }
+    fn note_guesses(&mut self, origin: u32, n: u32) {
+        let Some(o) = self.tuples.origin_mut(origin) else { return };
+        let hits = &mut o.recent.guess.hits;
+        let first = *hits == 0;
+        *hits = hits.saturating_add(n);
+        if first {
+            self.tuples.list_hit(origin);
+        }
     }
     /// Counts the mask up of the entry that was guessed: what has all the packets is not to be found last when it has not any more. (If the entry went meanwhile,
     /// another's mask is: the order is a matter of cost only.)
-    pub(super) fn count_guesses(&mut self) {
-        let hits = std::mem::take(&mut self.guess.hits);
+    pub(super) fn count_guess(&mut self, origin: u32) {
+        let Some(o) = self.tuples.origin_mut(origin) else { return };
+        let (slot, hits) = (o.recent.guess.slot, std::mem::take(&mut o.recent.guess.hits));
         if hits > 0
-            && let Some(e) = self.store.get(self.guess.slot)
+            && let Some(e) = self.store.get(slot)
         {
-            let key = e.key();
-            self.tuples
-                .hit_mask(key.in_port(), family(Some(&key)), e.tuple(), hits);
+            let (family, tuple) = (e.key().family(), e.tuple());
+            self.tuples.hit_mask(origin, family, tuple, hits);
         }
     }
     /// The entry in `slot`, to be compared with all of a burst.
-    fn guessed(&self, slot: u32) -> Option<Guessed> {
+    fn guessed(&self, slot: u32) -> Option<Guessed<'_>> {
         let e = self.store.get(slot).filter(|e| e.alive())?;
+        let (key, context) = (e.key(), e.key().context());
         Some(Guessed {
             slot,
-            words: *e.key().words(),
+            key: key.with_context(self.contexts.origin(context).0),
+            context,
             mask: *self.tuples.compact(e.tuple())?,
+            outside: self.tuples.outside(e.tuple()),
         })
     }
+    /// Whether a packet that agrees with it in its compact key does so outside.
+    #[inline]
+    fn is_guess(&self, g: &Guessed<'_>, key: &CompactKey, outside: Option<&FlowKey>) -> bool {
+        match outside {
+            None => !is_context(g.context),
+            Some(outside) => self
+                .contexts
+                .agrees(g.context, g.outside, key.context(), outside),
+        }
+    }
     fn way(&self, key: &CompactKey) -> Way<'_> {
-        let list = self.tuples.list(key.in_port(), family(Some(key)));
+        let (origin, family) = (key.context(), key.family());
         let mut way = Way {
-            origin: key.origin(),
+            class: key.class(),
             how: How::L1,
             tuple: 0,
-            mask: &CompactMask::NEVER,
+            mask: &NO_MASK,
+            outside: self.tuples.asked(origin, family),
         };
-        match list {
+        match self.tuples.list(origin, family) {
             [] => way.how = How::Done,
             [only] if !self.always_l1 => {
                 (way.how, way.tuple) = (How::Only, only.tuple);
@@ -382,15 +402,15 @@ impl Cache {
     /// Compares the candidates with the runs' keys. Entries that are right count the runs.
     fn compare(&mut self, parsed: &Parsed, s: &mut Scratch, moment: &Moment<'_>) {
         for (r, f) in s.found.iter_mut().enumerate() {
-            let (Some(key), Some(run)) = (parsed.key(r), parsed.runs.get(r)) else {
+            let (Some(sought), Some(run)) = (parsed.sought(r), parsed.runs.get(r)) else {
                 continue;
             };
             let e = if f.how == How::Done {
                 self.store.get(f.slot)
-            } else if let Some(e) = meant(&self.store, &self.tuples, f.slot, key) {
+            } else if let Some(e) = meant(&self.store, &self.tuples, &self.contexts, f.slot, sought) {
                 Some(e)
             } else {
-                f.slot = self.other(f, key);
+                f.slot = self.other(f, sought);
                 if f.slot == NO_SLOT && f.how == How::L1 {
                     s.todo.push(u16::try_from(r).unwrap_or(u16::MAX));
                 }
@@ -399,6 +419,7 @@ impl Cache {
             let Some(e) = e else { continue };
             // Found without going through masks, and yet wildcarded: under the only one, or the one that was guessed.
             self.probes += u64::from(f.level == Level::L2);
+            let key = sought.key;
             if is_current(e, &mut self.watches, &self.verdicts, Some(key), moment) {
                 f.body = e.body();
                 e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
@@ -425,16 +446,19 @@ impl Cache {
         self.probes += s.found.len() as u64;
         true
     }
-    /// The slot of this key's entry, where the first candidate is not it.
+    /// The slot of this packet's entry, where the first candidate is not it.
     #[cold]
-    fn other(&self, f: &Found, key: &CompactKey) -> u32 {
+    fn other(&self, f: &Found, sought: Sought<'_>) -> u32 {
         let more = self.bucket(f).map(|b| b.rest(f.more));
-        let found = more.and_then(|mut c| c.find(|slot| self.is(*slot, key)));
+        let found = more.and_then(|mut c| c.find(|slot| self.is(*slot, sought)));
         found.unwrap_or(NO_SLOT)
     }
-    /// Whether the entry in `slot` is this ordinary packet's.
+    /// Whether the entry in `slot` is this packet's.
     #[inline]
-    pub(super) fn is(&self, slot: u32, key: &CompactKey) -> bool {
-        meant(&self.store, &self.tuples, slot, key).is_some()
+    pub(super) fn is(&self, slot: u32, sought: Sought<'_>) -> bool {
+        meant(&self.store, &self.tuples, &self.contexts, slot, sought).is_some()
     }
 }
+
+/// Not looked at.
+static NO_MASK: CompactMask = CompactMask::NOTHING;

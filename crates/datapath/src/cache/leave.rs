@@ -1,6 +1,6 @@
 //! How entries go.
 
-use super::{Cache, wide};
+use super::Cache;
 use crate::entry::Entry;
 use crate::note::{Counted, Note, RESERVE};
 
@@ -21,17 +21,12 @@ impl Cache {
         let Some(e) = self.store.get(slot) else { return };
         e.condemn(e.id());
         let n = e.tuple();
-        let hash = match self.wide.get(&slot) {
-            Some(w) => wide::wide_hash_of(self.key, n, w.words.iter().copied()),
-            None => match self.tuples.compact(n) {
-                Some(mask) => mask.hash(&e.key(), &self.key, n),
-                None => return,
-            },
-        };
+        let (origin, more) = self.contexts.origin(e.key().context());
+        let key = e.key().with_context(origin);
+        let Some(mask) = self.tuples.compact(n) else { return };
+        let hash = mask.hash(&key, &self.key, n) ^ more;
         if self.table.remove(hash, slot) {
-            if !self.wide.contains_key(&slot) {
-                self.tuples.left(n, &e.key());
-            }
+            self.tuples.left(n, &key);
             self.doomed.push(slot);
         }
     }
@@ -51,14 +46,15 @@ impl Cache {
             let Some(e) = self.store.get(slot) else { continue };
             let (id, verdict, tuple, counted) = (e.id(), e.verdict(), e.tuple(), Self::counted(e));
             self.watches.leave(e.watch().0);
-            let port = match self.wide.remove(&slot) {
-                Some(w) => w.port,
-                None => e.key().in_port(),
-            };
+            let context = e.key().context();
+            let (origin, _) = self.contexts.origin(context);
             e.retire();
             self.push(Note::Gone(slot, id, verdict, counted));
             self.verdicts.release(verdict);
-            if self.tuples.remove(tuple, port) {
+            if self.contexts.release(context) {
+                self.push(Note::ContextGone(context));
+            }
+            if self.tuples.remove(tuple, origin) {
                 self.push(Note::TupleGone(tuple));
             }
             if let Some(chunk) = self.store.free(slot) {

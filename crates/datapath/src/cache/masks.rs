@@ -1,11 +1,10 @@
-//! Going through a port's masks, for ordinary packets that have no exact match.
+//! Going through an origin's masks, for packets that have no exact match.
 //!
 //! Each mask has a filter ([`crate::filter`]), which says of most masks, in some ten cycles, that they have nothing for a packet. The others are looked up in the
 //! table, of all packets side by side. A burst begins with the masks that are hit most often, and goes on with twice as many each time.
 
-use super::Cache;
-use super::find::{Level, Scratch, family};
-use crate::compact::CompactKey;
+use super::find::{Level, Scratch};
+use super::{Cache, Sought};
 use crate::filter::CHUNK;
 use crate::parse::Parsed;
 use crate::tuple::Use;
@@ -31,21 +30,29 @@ fn part(list: &[Use], at: usize, n: usize) -> &[Use] {
 }
 
 impl Cache {
-    /// Those of these masks, at most [`CHUNK`], that may have an entry for a key: their places, and the hashes of the masked key.
+    /// Hash of a packet's key under a mask.
+    #[inline]
+    fn hash_under(&self, sought: Sought<'_>, tuple: u32) -> Option<u64> {
+        let hash = self.tuples.compact(tuple)?.hash(sought.key, &self.key, tuple);
+        Some(match sought.outside {
+            None => hash,
+            Some(key) => hash ^ self.contexts.hash(key, self.tuples.outside(tuple)),
+        })
+    }
+    /// Those of these masks, at most [`CHUNK`], that may have an entry for a packet: their places, and the hashes of the masked key.
     #[inline(always)]
-    fn maybe<'a>(&'a self, key: &'a CompactKey, list: &'a [Use]) -> impl Iterator<Item = (usize, u64)> + 'a {
-        let mut bits = self.tuples.maybe(key, list);
+    fn maybe<'a>(&'a self, sought: Sought<'a>, list: &'a [Use]) -> impl Iterator<Item = (usize, u64)> + 'a {
+        let mut bits = self.tuples.maybe(sought.key, list);
         std::iter::from_fn(move || {
             let i = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
             bits &= bits - 1;
-            let tuple = list[i].tuple;
-            Some((i, self.tuples.compact(tuple)?.hash(key, &self.key, tuple)))
+            Some((i, self.hash_under(sought, list[i].tuple)?))
         })
     }
-    /// The slot of the entry for a key, of which this is the hash under some mask, if the table has it.
+    /// The slot of the entry for a packet, of which this is the hash under some mask, if the table has it.
     #[inline]
-    fn in_table(&self, hash: u64, key: &CompactKey) -> Option<u32> {
-        self.table.candidates(hash)?.find(|slot| self.is(*slot, key))
+    fn in_table(&self, hash: u64, sought: Sought<'_>) -> Option<u32> {
+        self.table.candidates(hash)?.find(|slot| self.is(*slot, sought))
     }
 
     /// Goes through the masks for the runs that are left, more of them each time: those whose filters say that they may have a packet's entry are
@@ -55,9 +62,11 @@ impl Cache {
         while !s.todo.is_empty() {
             s.probes.clear();
             for &r in &s.todo {
-                let Some(key) = parsed.key(r.into()) else { continue };
-                let list = part(self.tuples.list(key.in_port(), family(Some(key))), at, some);
-                for (place, hash) in self.maybe(key, list) {
+                let Some(sought) = parsed.sought(r.into()) else {
+                    continue;
+                };
+                let list = part(self.tuples.list(sought.key.context(), sought.key.family()), at, some);
+                for (place, hash) in self.maybe(sought, list) {
                     self.table.prefetch(hash);
                     s.probes.push(Probe { run: r, place, hash });
                 }
@@ -71,24 +80,24 @@ impl Cache {
             }
             let (found, mut probes) = (&mut s.found, s.probes.iter().peekable());
             s.todo.retain(|&r| {
-                let Some(key) = parsed.key(r.into()) else {
+                let Some(sought) = parsed.sought(r.into()) else {
                     return false;
                 };
-                let (port, family) = (key.in_port(), family(Some(key)));
+                let (origin, family) = (sought.key.context(), sought.key.family());
                 let mut hit = None;
                 while let Some(p) = probes.next_if(|p| p.run == r) {
                     if hit.is_none() {
-                        hit = self.in_table(p.hash, key).map(|slot| (p.place, slot));
+                        hit = self.in_table(p.hash, sought).map(|slot| (p.place, slot));
                     }
                 }
-                let n = self.tuples.list(port, family).len();
+                let n = self.tuples.list(origin, family).len();
                 let Some((place, slot)) = hit else {
                     return at + some < n;
                 };
                 self.probes += (at + place) as u64 + 1;
                 let f = &mut found[usize::from(r)];
                 (f.slot, f.level) = (slot, Level::L2);
-                self.tuples.hit(port, family, at + place, 1);
+                self.tuples.hit(origin, family, at + place, 1);
                 self.l1.insert(f.hash, slot);
                 false
             });
@@ -96,29 +105,39 @@ impl Cache {
         }
     }
 
-    /// Looks one ordinary packet's key up that was not found, among what was stored since, in the same burst.
-    pub(crate) fn find_fresh(&mut self, key: &CompactKey) -> Option<u32> {
-        let masks = self.tuples.list(key.in_port(), family(Some(key))).len();
+    /// Looks one packet up that was not found, among what was stored since, in the same burst.
+    pub(crate) fn find_fresh(&mut self, sought: Sought<'_>) -> Option<u32> {
+        let masks = self.tuples.list(sought.key.context(), sought.key.family()).len();
         if masks < self.fresh.len() {
-            return self.find_one(key);
+            return self.find_one(sought);
         }
-        self.fresh.iter().copied().find(|slot| self.is(*slot, key))
+        self.fresh.iter().copied().find(|slot| self.is(*slot, sought))
     }
 
-    /// Looks one ordinary packet's key up, in L2 only.
-    pub(crate) fn find_one(&mut self, key: &CompactKey) -> Option<u32> {
-        let (port, family) = (key.in_port(), family(Some(key)));
-        for at in (0..self.tuples.list(port, family).len()).step_by(CHUNK) {
-            let list = part(self.tuples.list(port, family), at, CHUNK);
-            let mut maybe = self.maybe(key, list);
-            let hit = maybe.find_map(|(i, hash)| Some((i, self.in_table(hash, key)?)));
+    /// Looks one packet up, in L2 only.
+    pub(crate) fn find_one(&mut self, sought: Sought<'_>) -> Option<u32> {
+        let (origin, family) = (sought.key.context(), sought.key.family());
+        for at in (0..self.tuples.list(origin, family).len()).step_by(CHUNK) {
+            let list = part(self.tuples.list(origin, family), at, CHUNK);
+            let mut maybe = self.maybe(sought, list);
+            let hit = maybe.find_map(|(i, hash)| Some((i, self.in_table(hash, sought)?)));
             drop(maybe);
             if let Some((i, slot)) = hit {
                 self.probes += (at + i) as u64 + 1;
-                self.tuples.hit(port, family, at + i, 1);
+                self.tuples.hit(origin, family, at + i, 1);
                 return Some(slot);
             }
         }
         None
+    }
+
+    /// Makes L1 know the entry for a packet.
+    pub(super) fn remember(&mut self, sought: Sought<'_>, slot: u32) {
+        let (origin, family) = (sought.key.context(), sought.key.family());
+        if self.always_l1 || self.tuples.list(origin, family).len() > 1 {
+            let asked = self.tuples.asked(origin, family);
+            let more = sought.outside.map_or(0, |key| self.contexts.hash(key, asked));
+            self.l1.insert(sought.key.hash(&self.key) ^ more, slot);
+        }
     }
 }

@@ -45,7 +45,7 @@ pub(crate) struct Again {
     words: [u64; WORDS],
     /// Bits of the last word that count.
     last: u64,
-    in_port: u32,
+    origin: u32,
     /// Lengths of IPv4's header and of the L4 header together.
     headers: usize,
     /// How many bytes of the packet have to be shown.
@@ -66,7 +66,7 @@ impl Again {
         Some(Self {
             words: std::array::from_fn(|i| word(b, i)),
             last,
-            in_port: f.in_port,
+            origin: f.origin,
             headers: 20 + l4,
             head: 34 + need,
         })
@@ -78,7 +78,7 @@ impl Again {
         let differ = |i: usize| word(b, i) ^ self.words[i];
         let odd = (0..WORDS - 1).fold(0, |odd, i| odd | differ(i) & MASK[i]) | differ(WORDS - 1) & self.last;
         (odd | word(b, 2) & FRAGMENT == 0)
-            & (f.in_port == self.in_port)
+            & (f.origin == self.origin)
             & (len >= self.headers)
             & (len + 14 <= f.total)
             & (f.total <= usize::from(u16::MAX))

@@ -1,12 +1,12 @@
-//! Masks in the shape of compact keys, and the way back from a masked compact key to a full one.
+//! Masks in the shape of compact keys.
 //!
-//! An ordinary packet has zeros in all fields that a compact key has no room for, so bits of a mask there say nothing about
-//! it and are left out. Bits that tell the layout (IPv6 or not) and the input port always count. A tag's EtherType counts as
-//! a whole or not at all: one bit too many is the safe error.
+//! Bits that tell the family and the origin always count. A tag's EtherType counts as a whole or not at all: one bit too
+//! many is the safe error. An ordinary packet's headers have zeros in all fields that a compact key has no room for, so bits of a
+//! mask there say nothing about it and are left out.
 
-use super::{CompactKey, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
+use super::{CompactKey, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
 use crate::hash::HashKey;
-use heddle_flow::{FlowKey, FlowMask};
+use heddle_flow::FlowMask;
 
 /// Which bits of a compact key count.
 #[repr(align(64))]
@@ -14,16 +14,18 @@ use heddle_flow::{FlowKey, FlowMask};
 pub(crate) struct CompactMask([u64; 8]);
 
 impl CompactMask {
-    /// What `mask` says of ordinary packets, of IPv6 (`v6`) or of IPv4.
+    /// No bits.
+    pub(crate) const NOTHING: Self = Self([0; 8]);
+    /// What `mask` says of the compact keys of packets of IPv6 (`v6`) or of all others.
     pub(crate) fn of(mask: &FlowMask, v6: bool) -> Self {
         let m = &mask.0;
-        let mut kind = KIND_V6;
+        let mut kind = KIND_V6 | KIND_ODD;
         if m.vlans[0].tpid != 0 {
             kind |= KIND_VLAN | KIND_QINQ;
         }
         let parts = Parts {
             macs: super::mac_words(&m.dl_dst, &m.dl_src),
-            in_port: u32::MAX,
+            context: u32::MAX,
             tci: m.vlans[0].tci,
             flags: u16::from_ne_bytes((m.tcp_flags & 0x0fff).to_be_bytes()),
             tos: m.nw_tos,
@@ -85,8 +87,6 @@ impl CompactMask {
         w[2] = if v6 { w[2] | bit } else { w[2] & !bit };
         w
     }
-    /// For entries that have no compact key: with [`CompactKey::NONE`] as theirs, no packet's key agrees under it.
-    pub(crate) const NEVER: Self = Self([0, 0, 0xff << 56, 0, 0, 0, 0, 0]);
     /// All bits.
     #[inline]
     pub(crate) fn words(&self) -> &[u64; 8] {
@@ -96,7 +96,7 @@ impl CompactMask {
     #[inline]
     pub(crate) fn hash(&self, key: &CompactKey, k: &HashKey, seed: u32) -> u64 {
         let (w, m) = (&key.0, &self.0);
-        // Each mask has the bit that tells the family, so a masked key has it too.
+        // Each mask has the bits that tell the family, so a masked key has them too.
         k.key(|i| w[i] & m[i], key.is_v6(), seed)
     }
     /// Whether two keys, of which `a` may be masked already, agree in all bits of this mask. Behind word 4 IPv4 has nothing but zeros.
@@ -111,73 +111,9 @@ impl CompactKey {
     pub(crate) fn masked(&self, mask: &CompactMask) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & mask.0[i]))
     }
-    /// Of an ordinary packet of this family, with nothing else in it.
-    pub(crate) fn of_family(v6: bool) -> Self {
-        Self([0, 0, if v6 { u64::from(KIND_V6) << 56 } else { 0 }, 0, 0, 0, 0, 0])
-    }
     /// Whether it is IPv6's.
     #[inline]
     pub(crate) fn is_v6(&self) -> bool {
         self.kind() & KIND_V6 != 0
-    }
-    /// The full key of which this is the compact one, masked by `mask` (whose compact form this key was masked by, if any).
-    pub(crate) fn expand(&self, mask: &FlowMask) -> FlowKey {
-        self.whole().masked(mask)
-    }
-    /// The full key of which this is the compact one.
-    pub(crate) fn whole(&self) -> FlowKey {
-        let mut key = FlowKey::default();
-        self.write_to(&mut key);
-        key
-    }
-    /// Writes all members that ordinary packets' keys have; the others are zero already.
-    #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
-    fn write_to(&self, key: &mut FlowKey) {
-        let w = &self.0;
-        let (a, b) = (w[0].to_ne_bytes(), (w[1] as u32).to_ne_bytes());
-        key.dl_dst.copy_from_slice(&a[..6]);
-        key.dl_src[..2].copy_from_slice(&a[6..]);
-        key.dl_src[2..].copy_from_slice(&b);
-        key.in_port = (w[1] >> 32) as u32;
-        key.vlans[0].tci = w[2] as u16;
-        key.vlans[0].tpid = match self.kind() & (KIND_VLAN | KIND_QINQ) {
-            0 => 0,
-            KIND_VLAN => 0x8100,
-            _ => 0x88a8,
-        };
-        key.tcp_flags = self.tcp_flags();
-        (key.nw_tos, key.nw_ttl, key.nw_proto) = (self.byte(4), self.byte(5), self.proto());
-        let p = (w[3] as u32).to_ne_bytes();
-        (key.tp_src, key.tp_dst) = (u16::from_be_bytes([p[0], p[1]]), u16::from_be_bytes([p[2], p[3]]));
-        key.ipv6_label = (w[3] >> 32) as u32;
-        let addr = |i: usize| {
-            let mut a = [0; 16];
-            a[..8].copy_from_slice(&w[i].to_ne_bytes());
-            a[8..].copy_from_slice(&w[i + 1].to_ne_bytes());
-            a
-        };
-        if self.is_v6() {
-            key.dl_type = 0x86dd;
-            (key.ipv6_src, key.ipv6_dst) = (addr(4), addr(6));
-            (key.nw_src, key.nw_dst) = (0, 0);
-        } else {
-            key.dl_type = 0x0800;
-            let a = w[4].to_ne_bytes();
-            key.nw_src = u32::from_be_bytes([a[0], a[1], a[2], a[3]]);
-            key.nw_dst = u32::from_be_bytes([a[4], a[5], a[6], a[7]]);
-            (key.ipv6_src, key.ipv6_dst) = ([0; 16], [0; 16]);
-        }
-    }
-}
-
-/// Room for one ordinary packet's full key after the other. Of what no such packet has it stays empty, so a new key costs what it writes.
-#[derive(Debug, Default)]
-pub(crate) struct Room(FlowKey);
-
-impl Room {
-    /// The full key of which this is the compact one.
-    pub(crate) fn whole(&mut self, key: &CompactKey) -> &FlowKey {
-        key.write_to(&mut self.0);
-        &self.0
     }
 }

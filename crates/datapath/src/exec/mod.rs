@@ -80,12 +80,11 @@ impl Going {
 }
 
 /// A packet to be looked up again.
+#[derive(Clone, Copy)]
 pub(crate) struct Recirculated {
     pub(crate) id: LiveId,
     pub(crate) recirc: u32,
     pub(crate) meta: Meta,
-    /// Its key when it was looked up last.
-    pub(crate) key: FlowKey,
 }
 
 /// The packets of one burst and their copies.
@@ -151,32 +150,48 @@ fn draw(state: &mut u64) -> u32 {
 }
 
 impl Exec<'_> {
-    /// Runs `program` on packets `ids` of the burst, a run of ordinary packets (`ordinary`) or of others; the longest has
-    /// `longest` bytes.
+    /// Runs `program`, which recirculates nothing, on packets `ids` of a run. `longest`: the longest packet's length; `regular`:
+    /// actions lay all packets out alike; `top`: no copies are waited for elsewhere.
     #[inline]
     pub(crate) fn group(
         &mut self,
         program: &Program,
         ids: Range<LiveId>,
-        longest: u32,
-        ordinary: bool,
+        (longest, regular, top): (u32, bool, bool),
         meta: impl Fn() -> Meta,
     ) {
         match program.shape {
             Shape::Output(port) => self.output_all(port, ids, longest),
-            Shape::Line if ordinary => self.line(program, ids, longest, meta()),
+            Shape::Line if regular => _ = self.line(program, ids, longest, meta()),
             _ => {
                 let meta = meta();
                 for id in ids {
                     self.run(program, id, meta);
-                    self.make_room();
+                    if top {
+                        self.make_room();
+                    }
                 }
             }
         }
     }
 
-    /// Between two packets: sends what waits and gives its copies back, if there are many, so that the next packet may have as many as it needs.
-    fn make_room(&mut self) {
+    /// Copies of packets, side by side; those that failed, a bit each, and for which there is no room are marked as failed.
+    pub(crate) fn copy_all(&mut self, ids: Range<LiveId>, failed: &mut u64) -> Range<LiveId> {
+        let first = LiveId::try_from(self.live.copies.len() + BURST).unwrap_or(LiveId::MAX);
+        let n = ids.end - ids.start;
+        for (i, id) in ids.enumerate() {
+            if self.copy(id).is_none() {
+                // The first that finds no room; none behind it does.
+                *failed |= u64::MAX << i;
+                self.drops.add(DropKind::Copies, u64::from(n) - i as u64);
+                break;
+            }
+        }
+        first..first + n
+    }
+
+    /// Between two packets, or groups of them: sends what waits and gives its copies back, if there are many, so that the next packet may have as many as it needs.
+    pub(crate) fn make_room(&mut self) {
         if self.live.copies.len() >= MAX_COPIES / 2 {
             self.tx.flush(&self.live, self.pool, self.drops);
             for p in self.live.copies.drain(..) {
@@ -186,9 +201,16 @@ impl Exec<'_> {
     }
 
     /// A program of rewrites and outputs, action by action. What the first packet's layers are after an action, all packets' are:
-    /// their keys are equal, and they are ordinary.
-    fn line(&mut self, program: &Program, ids: Range<LiveId>, mut longest: u32, mut meta: Meta) {
-        // Packets that failed are left out from then on, by their number in the run.
+    /// their keys are equal, and none is odd. Returns the packets that failed, a bit each by their number in the run, and
+    /// what goes with the others now; a recirculation at the end is left to the caller.
+    pub(crate) fn line(
+        &mut self,
+        program: &Program,
+        ids: Range<LiveId>,
+        mut longest: u32,
+        mut meta: Meta,
+    ) -> (u64, Meta) {
+        // Packets that failed are left out from then on.
         let mut failed = 0_u64;
         let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
         for op in &*program.ops {
@@ -216,9 +238,11 @@ impl Exec<'_> {
                         self.output_all(*port, id..id + 1, longest);
                     }
                 }
+                Op::Recirc { .. } => break,
                 _ => debug_assert!(false, "not part of this shape"),
             }
         }
+        (failed, meta)
     }
 
     /// Runs `program`, which looks no packet up again, on packet `id` of the burst.
@@ -317,7 +341,6 @@ impl Exec<'_> {
             id,
             recirc,
             meta: *meta,
-            key: self.key.copied().unwrap_or_default(),
         });
         Ok(())
     }
@@ -355,7 +378,7 @@ impl Exec<'_> {
         self.output(port, copy);
     }
 
-    fn copy(&mut self, id: LiveId) -> Option<LiveId> {
+    pub(crate) fn copy(&mut self, id: LiveId) -> Option<LiveId> {
         let n = self.live.copies.len();
         if n >= MAX_COPIES {
             return None;

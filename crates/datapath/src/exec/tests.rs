@@ -3,7 +3,7 @@
 use super::csum::fill_in;
 use super::{Meta, apply};
 use crate::action::{Action, Masked};
-use crate::parse::parse;
+use crate::parse::parsed;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{Csum, Packet};
 use heddle_wire::checksum::{Sum, checksum};
@@ -273,14 +273,14 @@ proptest! {
         // Neighbour discovery is IPv6's; ICMP over IPv6 has no parser.
         prop_assume!((s.proto != 58 || s.v6) && (s.proto != 1 || !s.v6));
         let mut p = build(&s, partial);
-        let (key, mut meta) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (key, mut meta) = parsed(&mut p, packet_type::ETHERNET, 2);
         let mut want = key;
         for a in &actions {
             prop_assert_eq!(apply(&mut p, &mut meta, a), Ok(()));
             apply_to_key(&mut want, a);
         }
         fill_in(&mut p);
-        let (got, again) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (got, again) = parsed(&mut p, packet_type::ETHERNET, 2);
         prop_assert_eq!(got, want);
         verify(&p, &again, &got)?;
     }
@@ -289,7 +289,7 @@ proptest! {
     #[test]
     fn tags_move_the_layers(s in shape().prop_map(|s| Shape { proto: 6, tags: s.tags % 2, ..s }), ops in prop::collection::vec(0_u8..4, 0..6), partial in any::<bool>()) {
         let mut p = build(&s, partial);
-        let (key, mut meta) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (key, mut meta) = parsed(&mut p, packet_type::ETHERNET, 2);
         let mut tags = s.tags;
         for op in ops {
             let a = match op {
@@ -303,13 +303,13 @@ proptest! {
         // Through a label and back.
         prop_assert_eq!(apply(&mut p, &mut meta, &Action::PushMpls { lse: 0x0001_0140, ethertype: 0x8847 }), Ok(()));
         prop_assert_eq!(apply(&mut p, &mut meta, &Action::SetMpls(m(0x0002_0000, 0xffff_f000))), Ok(()));
-        let (inside, _) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (inside, _) = parsed(&mut p, packet_type::ETHERNET, 2);
         prop_assert_eq!((inside.dl_type, inside.mpls_lse[0]), (0x8847, 0x0002_0140));
         prop_assert_eq!(apply(&mut p, &mut meta, &Action::PopMpls { ethertype: key.dl_type }), Ok(()));
         let port = Action::SetL4 { proto: 6, src: m(1, 0xffff), dst: m(2, 0xffff) };
         prop_assert_eq!(apply(&mut p, &mut meta, &port), Ok(()));
         fill_in(&mut p);
-        let (got, again) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (got, again) = parsed(&mut p, packet_type::ETHERNET, 2);
         prop_assert_eq!((got.tp_src, got.tp_dst, got.nw_src, got.ipv6_dst), (1, 2, key.nw_src, key.ipv6_dst));
         prop_assert_eq!((again.l3, again.l4), (meta.l3, meta.l4));
         verify(&p, &again, &got)?;
@@ -322,13 +322,13 @@ proptest! {
         let s = Shape { proto, v6: s.v6 || proto == 58, ..s };
         let least = match s.proto { 6 => 20, 17 => 8, _ => 4 };
         let mut p = build(&Shape { tags: 0, ..s.clone() }, false);
-        let (_, whole) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (_, whole) = parsed(&mut p, packet_type::ETHERNET, 2);
         let (l3, l4) = (usize::from(whole.l3), usize::from(whole.l4));
         let keeps = cut.min(least);
         let said = if s.v6 { keeps } else { 20 + keeps };
         let at = if s.v6 { l3 + 4 } else { l3 + 2 };
         p.head_mut()[at..at + 2].copy_from_slice(&u16::try_from(said).unwrap().to_be_bytes());
-        let (_, mut meta) = parse(&mut p, packet_type::ETHERNET, 2);
+        let (_, mut meta) = parsed(&mut p, packet_type::ETHERNET, 2);
         let before = p.to_vec();
         let set = if s.v6 {
             let keep = || m([0; 16], [0; 16]);

@@ -7,9 +7,10 @@
 
 use crate::cache::Makers;
 use crate::entry::{Entry, Snapshot};
-use crate::note::{Counted, Horizon, Note, WideKey};
+use crate::context::Context;
+use crate::note::{Counted, Horizon, Note};
 use crate::store::{CHUNK, ChunkMem};
-use crate::tuple::{Family, Tuple};
+use crate::tuple::{MAX_LISTED, Tuple};
 use crate::verdict::Verdict;
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Consumer;
@@ -47,7 +48,8 @@ pub(crate) struct Records {
     /// Verdicts with something pending.
     touched: Vec<u32>,
     tuples: Vec<Option<Arc<Tuple>>>,
-    wide: HashMap<u32, Arc<WideKey>>,
+    /// Of what is no mere port.
+    contexts: HashMap<u32, Arc<Context>>,
 }
 
 fn put<T>(list: &mut Vec<Option<T>>, at: u32, value: Option<T>) {
@@ -71,7 +73,7 @@ impl Records {
             verdicts: Vec::new(),
             touched: Vec::new(),
             tuples: Vec::new(),
-            wide: HashMap::new(),
+            contexts: HashMap::new(),
         }
     }
     /// Takes the notes that wait. Returns the id below which entries may be read now.
@@ -124,13 +126,11 @@ impl Records {
             Note::Tuple(n, tuple) => put(&mut self.tuples, n, Some(tuple)),
             Note::Spent(list) => drop(list),
             Note::TupleGone(n) => put(&mut self.tuples, n, None),
-            Note::Wide(slot, key) => _ = self.wide.insert(slot, key),
+            Note::Context(n, context) => _ = self.contexts.insert(n, context),
+            Note::ContextGone(n) => _ = self.contexts.remove(&n),
             Note::Gone(slot, id, verdict, counted) => {
                 self.account(slot, id, verdict, &counted);
                 self.record(slot, 0, &Counted::default());
-                if self.wide.get(&slot).is_some_and(|w| w.id == id) {
-                    self.wide.remove(&slot);
-                }
             }
             Note::Renamed(slot, id, verdict, counted, new) => {
                 self.account(slot, id, verdict, &counted);
@@ -250,23 +250,21 @@ impl Records {
     /// The key of the packet that an entry was made for, and the entry's mask.
     pub(crate) fn whole_key(&self, seen: &Seen<'_>) -> Option<(FlowKey, Arc<Tuple>)> {
         let tuple = self.tuples.get(seen.now.tuple as usize)?.as_ref()?;
-        let key = match tuple.family {
-            Family::Wide => {
-                let wide = self.wide(seen)?;
-                let mut key = tuple.key(&wide.words);
-                for (i, bits) in &wide.rest {
+        let compact = seen.entry.read_key(seen.now.id)?;
+        let mut key = compact.whole();
+        match compact.context() {
+            port @ ..=MAX_LISTED => key.in_port = port,
+            number => {
+                let context = self.contexts.get(&number)?;
+                (key.in_port, key.recirc_id) = (context.in_port, context.recirc_id);
+                for (i, bits) in &context.whole {
                     if let Some(word) = key.words_mut().get_mut(usize::from(*i)) {
                         *word |= bits;
                     }
                 }
-                key
             }
-            Family::V4 | Family::V6 => seen.entry.read_key(seen.now.id)?.whole(),
-        };
+        }
         Some((key, Arc::clone(tuple)))
-    }
-    fn wide(&self, seen: &Seen<'_>) -> Option<&Arc<WideKey>> {
-        self.wide.get(&seen.slot).filter(|w| w.id == seen.now.id)
     }
 }
 

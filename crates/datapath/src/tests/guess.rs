@@ -1,7 +1,6 @@
 //! An entry that many flows share is guessed: it is looked at before anything is hashed.
 
 use crate::cache::{Cache, CacheParts, Common, Level, Memory, Moment, NO_BODY, NO_SLOT};
-use crate::compact::plain::Compactor;
 use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::note::{Note, RING};
@@ -37,13 +36,19 @@ fn flow(nw_src: u32, nw_dst: u32) -> FlowKey {
 }
 
 /// An entry for this flow and those that are like it under the mask.
-fn store(cache: &mut Cache, compactor: &Compactor, key: &FlowKey, mask: FlowMask) {
+fn store(cache: &mut Cache, key: &FlowKey, mask: FlowMask) {
     let mut t = Translation {
         mask,
         ..Translation::default()
     };
-    let compact = compactor.of(key);
-    cache.insert(key, compact.as_ref(), &mut t, 1, 5).expect("room");
+    let parsed = parse(cache, &[*key]);
+    let sought = parsed.sought(0).unwrap();
+    cache.insert(sought, &mut t, 1, 5).expect("room");
+}
+
+/// Packets with these keys.
+pub(super) fn parse(cache: &mut Cache, keys: &[FlowKey]) -> Parsed {
+    Parsed::of_keys(keys, |port, recirc| cache.origin_of(port, recirc))
 }
 
 /// What the answers of a burst have in common, one by one.
@@ -64,11 +69,10 @@ pub(super) fn common_of(cache: &Cache, parsed: &Parsed) -> Option<Common> {
 #[test]
 fn a_guess_is_no_answer() {
     let (mut cache, _notes) = small_cache();
-    let compactor = Compactor::default();
     let mut mask = FlowMask::default();
     mask.0.nw_dst = u32::MAX;
     for dst in 0..2 {
-        store(&mut cache, &compactor, &flow(0, dst), mask);
+        store(&mut cache, &flow(0, dst), mask);
     }
     let generations = Generations::default();
     let moment = Moment {
@@ -78,7 +82,7 @@ fn a_guess_is_no_answer() {
     };
     let mut burst = |dsts: &[u32]| -> Vec<u32> {
         let keys: Vec<_> = (0..).zip(dsts).map(|(src, dst)| flow(src, *dst)).collect();
-        let parsed = Parsed::of_keys(&keys, |k| compactor.of(k));
+        let parsed = parse(&mut cache, &keys);
         let common = cache.find(&parsed, &moment);
         assert_eq!(common, common_of(&cache, &parsed));
         (0..keys.len()).map(|r| cache.found(r).slot).collect()
@@ -102,12 +106,11 @@ fn a_guess_is_no_answer() {
 #[test]
 fn a_guess_counts_for_its_mask() {
     let (mut cache, _notes) = small_cache();
-    let compactor = Compactor::default();
     let (few, elephant) = (flow(7, 1), flow(1, 9));
     let (mut by_src, mut by_dst) = (FlowMask::default(), FlowMask::default());
     (by_src.0.nw_src, by_dst.0.nw_dst) = (u32::MAX, u32::MAX);
     for (key, mask) in [(few, by_src), (elephant, by_dst)] {
-        store(&mut cache, &compactor, &key, mask);
+        store(&mut cache, &key, mask);
     }
     let generations = Generations::default();
     let moment = Moment {
@@ -117,7 +120,8 @@ fn a_guess_counts_for_its_mask() {
     };
     let masks_for = |cache: &mut Cache, key: &FlowKey| {
         cache.take_probes();
-        cache.find_one(&compactor.of(key).unwrap()).expect("is there");
+        let parsed = parse(cache, &[*key]);
+        cache.find_one(parsed.sought(0).unwrap()).expect("is there");
         cache.take_probes()
     };
     assert_eq!(
@@ -127,7 +131,8 @@ fn a_guess_counts_for_its_mask() {
     masks_for(&mut cache, &few);
     for src in 0..40 {
         let keys = [flow(src, 9), flow(src + 100, 9)];
-        cache.find(&Parsed::of_keys(&keys, |k| compactor.of(k)), &moment);
+        let parsed = parse(&mut cache, &keys);
+        cache.find(&parsed, &moment);
     }
     cache.tidy();
     assert_eq!(

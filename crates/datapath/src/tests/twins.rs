@@ -1,17 +1,15 @@
 //! Optimised structures against plain ones.
 
-use super::guess::common_of;
+use super::guess::{common_of, parse};
 use crate::action::Action;
 use crate::cache::{Cache, CacheParts, Memory, Moment, NO_BODY, NO_SLOT};
-use crate::compact::plain::Compactor;
-use crate::compact::{Again, CompactKey, CompactMask, Frame, VIEW};
+use crate::compact::{Again, CompactKey, CompactMask, Family, Frame, VIEW, outside};
 use crate::hash::HashKey;
 use crate::l1::L1;
 use crate::note::{Horizon, RING};
-use crate::parse::Parsed;
+use crate::parse::{How, Parsed};
 use crate::sweep::Records;
 use crate::translate::{Generations, Translation};
-use crate::tuple::Family;
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
@@ -19,7 +17,7 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Keys with few values per field, so that they collide; some ordinary, some not.
+/// Keys with few values per field, so that they collide; some ordinary, some odd, some of packets that carry something.
 fn key() -> impl Strategy<Value = FlowKey> {
     (
         0_u32..3,
@@ -28,7 +26,7 @@ fn key() -> impl Strategy<Value = FlowKey> {
         0_u16..3,
         0_u16..3,
         0_u8..4,
-        0_u8..6,
+        0_u8..12,
         0_u8..2,
     )
         .prop_map(|(in_port, src, dst, sport, dport, kind, odd, vlan)| {
@@ -58,10 +56,25 @@ fn key() -> impl Strategy<Value = FlowKey> {
                     k.ipv6_dst[15] = u8::try_from(dst).unwrap();
                 }
                 2 => k.nw_frag = 1,
+                3 => (k.dl_type, k.arp_sha[0]) = (0x0806, u8::try_from(sport).unwrap()),
+                4 => (k.recirc_id, k.dp_hash) = (1 + src % 2, dst),
+                5 => (k.recirc_id, k.ct_state, k.ct_mark) = (1, 0x21, src),
+                6 => (k.tun_id, k.tun_src) = (u64::from(dst), 7),
+                7 => {
+                    (k.tun_present, k.tun_id) = (u64::from(src), 5);
+                    k.tun_metadata[3] = u8::try_from(src.min(1) * dst).unwrap();
+                }
                 _ => {}
             }
             k
         })
+}
+
+/// Whether all of a key is in the compact one.
+fn is_compact(key: &FlowKey) -> bool {
+    let family = CompactKey::of(key, 0).family();
+    let odd = key.words().iter().zip(outside(family).words()).any(|(w, o)| w & o != 0);
+    !odd && !family.is_odd()
 }
 
 fn masks() -> Vec<FlowMask> {
@@ -78,6 +91,13 @@ fn masks() -> Vec<FlowMask> {
         part(&|k| (k.nw_dst, k.tp_dst) = (1, 0xffff)),
         part(&|k| (k.recirc_id, k.ipv6_src) = (ones[0], [0xff; 16])),
         part(&|k| (k.nw_frag, k.nw_proto) = (3, 0xff)),
+        part(&|k| (k.dp_hash, k.ct_mark) = (1, ones[0])),
+        part(&|k| (k.ct_state, k.nw_dst) = (0x20, ones[0])),
+        part(&|k| (k.tun_id, k.tp_dst) = (u64::MAX, 0xffff)),
+        part(&|k| {
+            (k.tun_present, k.tun_metadata[3]) = (1, 3);
+            (k.dl_type, k.arp_sha) = (0xffff, [0xff; 6]);
+        }),
     ]
 }
 
@@ -165,18 +185,20 @@ proptest! {
         let mut window = [0x5a; VIEW];
         let n = head.min(VIEW);
         window[..n].copy_from_slice(&bytes[..n]);
-        let read = CompactKey::read(&window, Frame { head, total: bytes.len(), in_port: 7, vlan: vlan_limit > 0 });
+        let read = CompactKey::read(&window, Frame { head, total: bytes.len(), origin: 7, vlan: vlan_limit > 0 });
         let mut key = FlowKey::default();
         let hint = Hint { total_len: bytes.len(), packet_type: 0, vlan_limit };
         let layers = extract(&bytes[..head], &hint, &mut key);
         key.in_port = 7;
-        let plain = Compactor::default().of(&key);
+        let plain = CompactKey::of(&key, 7);
+        let usual = matches!(key.nw_proto, 1 | 6 | 17 | 58) && is_compact(&key);
         if let Some(read) = read {
-            prop_assert_eq!(Some(read), plain);
+            prop_assert!(is_compact(&key));
+            prop_assert_eq!(read, plain);
             prop_assert_eq!(layers.oddity, None);
             prop_assert_eq!((read.l3(), read.l4()), (layers.l3, layers.l4));
             prop_assert_eq!((read.proto(), read.tcp_flags()), (key.nw_proto, key.tcp_flags));
-        } else if plain.is_some() && layers.oddity.is_none() {
+        } else if usual && layers.oddity.is_none() {
             let (l3, v6) = (usize::from(layers.l3), key.dl_type == 0x86dd);
             let unusual = layers.l4 - layers.l3 != if v6 { 40 } else { 20 }
                 || bytes[l3] >> 4 != if v6 { 6 } else { 4 }
@@ -200,18 +222,18 @@ proptest! {
             p.in_port = u32::from(*port == 0);
             p
         }).collect();
-        let parse = |packets: &[Packet]| {
+        let read = |packets: &[Packet]| {
             let mut parsed = Parsed::new(packets.len());
             for (i, p) in (0..).zip(packets) {
                 let mut copy = Packet::from_bytes(p.head());
                 copy.in_port = p.in_port;
-                parsed.push(i, &mut copy, 2);
+                parsed.push(i, &mut copy, How { packet_type: 0, vlan_limit: 2 });
             }
             parsed
         };
-        let parsed = parse(&packets);
+        let parsed = read(&packets);
         let alone: Vec<_> = packets.iter().map(|p| {
-            let one = parse(std::slice::from_ref(p));
+            let one = read(std::slice::from_ref(p));
             (one.runs[0].kind, one.key(0).copied(), one.known(0).copied(), one.meta(0))
         }).collect();
         let mut at = 0;
@@ -232,7 +254,7 @@ proptest! {
         bytes.resize(80, 0);
         bytes[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 1, 2, 0x40, 0, 64, if tcp { 6 } else { 17 }]);
         bytes[46] = 0x50;
-        let frame = Frame { head: 80, total: 80, in_port: 7, vlan: true };
+        let frame = Frame { head: 80, total: 80, origin: 7, vlan: true };
         let window = |b: &[u8]| <[u8; VIEW]>::try_from(b).unwrap();
         let again = Again::of(&window(&bytes), frame).expect("one of those that this is for");
         let parts = [(18, 2), (24, 2), (38, 8), (48, 4)];
@@ -240,42 +262,52 @@ proptest! {
             bytes[i..i + n].copy_from_slice(&junk[..n]);
         }
         prop_assert!(again.is(&window(&bytes), frame));
-        let elsewhere = Frame { in_port: 8, ..frame };
+        let elsewhere = Frame { origin: 8, ..frame };
         prop_assert!(!again.is(&window(&bytes), elsewhere));
         let short = Frame { total: 59, head: 59, ..frame };
         prop_assert!(!again.is(&window(&bytes), short));
     }
 
-    /// Equal compact forms mean equal keys, and the other way round.
+    /// Compact forms and what is outside of them are equal where keys are, and the other way round.
     #[test]
     fn compact_keys_are_faithful(a in key(), b in key(), flip in 0..heddle_flow::N_WORDS * 64) {
-        let c = Compactor::default();
-        if let (Some(x), Some(y)) = (c.of(&a), c.of(&b)) {
-            prop_assert_eq!(x == y, a == b);
-            prop_assert_eq!(x.whole(), a);
+        let rest = |key: &FlowKey| -> Vec<u64> {
+            let outside = outside(CompactKey::of(key, 0).family());
+            key.words().iter().zip(outside.words()).map(|(w, o)| w & o).collect()
+        };
+        let origin = |key: &FlowKey| key.in_port * 8 + key.recirc_id;
+        let all = |key: &FlowKey| (CompactKey::of(key, origin(key)), rest(key));
+        prop_assert_eq!(all(&a) == all(&b), a == b);
+        if is_compact(&a) {
+            let mut whole = CompactKey::of(&a, 0).whole();
+            (whole.in_port, whole.recirc_id) = (a.in_port, a.recirc_id);
+            prop_assert_eq!(whole, a);
         }
         let mut near = a;
         near.words_mut()[flip / 64] ^= 1 << (flip % 64);
-        if let (Some(x), Some(y)) = (c.of(&a), c.of(&near)) {
-            prop_assert_ne!(x, y);
+        let options = near.tun_present == a.tun_present || near == a;
+        if options && (near.in_port, near.recirc_id) == (a.in_port, a.recirc_id) && near.used() != a.used() {
+            prop_assert_ne!(all(&a), all(&near));
         }
     }
 
     /// Masking a compact key is masking the full one; the way back gives what the mask shows.
     #[test]
-    fn compact_masks_are_faithful(a in key(), b in key(), which in 0_usize..7, bits in any::<[u64; 4]>()) {
-        let c = Compactor::default();
+    fn compact_masks_are_faithful(a in key(), b in key(), which in 0_usize..11, bits in any::<[u64; 4]>()) {
         let mut mask = masks().get(which).copied().unwrap_or_default();
         // Some more bits, anywhere.
         for b in bits {
             mask.words_mut()[usize::try_from(b % heddle_flow::N_WORDS as u64).unwrap()] |= b;
         }
-        mask.0.in_port = u32::MAX;
+        (mask.0.in_port, mask.0.recirc_id) = (u32::MAX, u32::MAX);
         // A tag's EtherType counts as a whole.
         for v in &mut mask.0.vlans { v.tpid = if v.tpid == 0 { 0 } else { u16::MAX }; }
-        if let (Some(x), Some(y)) = (c.of(&a), c.of(&b)) {
+        if is_compact(&a) && is_compact(&b) && (a.recirc_id, b.recirc_id) == (0, 0) {
+            let (x, y) = (CompactKey::of(&a, a.in_port), CompactKey::of(&b, b.in_port));
             let m = CompactMask::of(&mask, x.is_v6());
-            prop_assert_eq!(x.masked(&m).expand(&mask), a.masked(&mask));
+            let mut back = x.masked(&m).expand(&mask);
+            back.in_port = a.in_port;
+            prop_assert_eq!(back, a.masked(&mask));
             let same = (0..8).all(|i| (x.words()[i] ^ y.words()[i]) & m.words()[i] == 0);
             let masked = x.masked(&m);
             prop_assert_eq!(m.same(|i| masked.words()[i], &y), same);
@@ -285,7 +317,6 @@ proptest! {
                 let k = HashKey::random();
                 prop_assert_eq!(m.hash(&x, &k, 7), m.hash(&y, &k, 7));
             }
-            prop_assert!(!(0..8).all(|i| (x.words()[i] ^ CompactKey::NONE.words()[i]) & CompactMask::NEVER.words()[i] == 0));
         }
     }
 
@@ -293,7 +324,7 @@ proptest! {
     /// masks, and what it says to the sweeper adds up.
     #[test]
     fn cache_is_a_linear_list(
-        bursts in prop::collection::vec((prop::collection::vec(key(), 1..20), 0_usize..7, any::<u16>()), 1..60),
+        bursts in prop::collection::vec((prop::collection::vec(key(), 1..20), 0_usize..11, any::<u16>()), 1..60),
         max_masks in 0_usize..7,
         always in any::<bool>(),
     ) {
@@ -304,11 +335,10 @@ proptest! {
         let l1 = L1::new(16, 64).unwrap();
         let mut cache = Cache::new(CacheParts { memory, l1, max_masks, key: HashKey::random(), notes, horizon });
         cache.set_inv_prob(always.then_some(1));
-        let compactor = Compactor::default();
         let mut list: Vec<Plain> = Vec::new();
         let mut counts = HashMap::new();
         for (keys, what, r) in bursts {
-            let parsed = Parsed::of_keys(&keys, |k| compactor.of(k));
+            let parsed = parse(&mut cache, &keys);
             let generations = Generations::default();
             let moment = Moment { now_ms: 5, any: 1, generations: &generations };
             let common = cache.find(&parsed, &moment);
@@ -316,11 +346,11 @@ proptest! {
             for (i, key) in keys.iter().enumerate() {
                 let found = cache.found(i);
                 let slot = found.slot;
-                let plain = list.iter().find(|p| p.matches(key, compactor.of(key)));
+                let plain = list.iter().find(|p| p.matches(key));
                 prop_assert_eq!(slot != NO_SLOT, plain.is_some());
                 let Some(e) = cache.entry(slot) else { continue };
                 let got = list.iter().find(|p| p.slot == slot).expect("found only what is there");
-                prop_assert!(got.matches(key, compactor.of(key)));
+                prop_assert!(got.matches(key));
                 prop_assert_eq!(cache.tuple(e).unwrap().mask, got.mask);
                 // What the lookup itself has not counted, it has left to do.
                 let counted = found.body != NO_BODY;
@@ -332,23 +362,17 @@ proptest! {
                 prop_assert_eq!(packets, counts.get(&p.slot).copied().unwrap_or(0));
             }
             let key = &keys[0];
-            let compact = compactor.of(key);
-            let missing = !list.iter().any(|p| p.matches(key, compact));
+            let sought = parsed.sought(0).unwrap();
+            let missing = !list.iter().any(|p| p.matches(key));
             if let Some(mask) = masks().get(what).filter(|_| missing) {
                 let mut t = Translation { mask: *mask, ..Translation::default() };
                 t.actions.push(Action::Output(crate::PortNo(u32::from(r % 3))));
-                prop_assert!(cache.insert(key, compact.as_ref(), &mut t, 1, 5).is_some());
-                let slot = match &compact {
-                    Some(c) => {
-                        prop_assert_eq!(cache.find_fresh(c), cache.find_one(c));
-                        cache.find_one(c)
-                    }
-                    None => cache.find_wide(key).map(|(slot, _)| slot),
-                };
-                let slot = slot.expect("found from now on");
+                prop_assert!(cache.insert(sought, &mut t, 1, 5).is_some());
+                prop_assert_eq!(cache.find_fresh(sought), cache.find_one(sought));
+                let slot = cache.find_one(sought).expect("found from now on");
                 let held = Arc::clone(cache.tuple(cache.entry(slot).unwrap()).unwrap());
                 let mut want = *mask;
-                want.0.in_port = u32::MAX;
+                (want.0.in_port, want.0.recirc_id) = (u32::MAX, u32::MAX);
                 prop_assert!(held.mask.contains(&want));
                 list.push(Plain { key: *key, mask: held.mask, family: held.family, slot });
             } else if r < 20_000 && !list.is_empty() {
@@ -366,9 +390,11 @@ proptest! {
             prop_assert_eq!(known.len(), list.len());
             for p in &list {
                 let told = known.get(&p.slot).expect("told of");
-                prop_assert_eq!(*told, (p.key, p.mask));
+                // What does not count may be another packet's.
+                prop_assert!(told.1 == p.mask && told.0.equal_under(&p.key, &p.mask));
             }
-            prop_assert!(cache.n_masks() <= 3 * (max_masks + 1));
+            // Three ports, three recirculation ids, four families.
+            prop_assert!(cache.n_masks() <= 36 * (max_masks + 1));
             prop_assert_eq!(cache.len(), list.len());
         }
     }
@@ -390,7 +416,6 @@ fn what_goes_leaves_room_for_what_comes() {
         notes,
         horizon,
     });
-    let compactor = Compactor::default();
     let mut mask = FlowMask::default();
     mask.0.nw_dst = u32::MAX;
     let key = |n: u32| FlowKey {
@@ -407,9 +432,8 @@ fn what_goes_leaves_room_for_what_comes() {
         };
         // Each has a verdict of its own.
         t.actions.push(Action::Output(crate::PortNo(r)));
-        cache
-            .insert(&key(n), compactor.of(&key(n)).as_ref(), &mut t, 1, 5)
-            .is_some()
+        let parsed = parse(cache, &[key(n)]);
+        cache.insert(parsed.sought(0).unwrap(), &mut t, 1, 5).is_some()
     };
     let n = u32::try_from(RING).unwrap() * 2;
     for i in 0..n {
@@ -420,7 +444,8 @@ fn what_goes_leaves_room_for_what_comes() {
     }
     records.drain();
     for i in 0..n {
-        let slot = cache.find_one(&compactor.of(&key(i)).unwrap()).unwrap();
+        let parsed = parse(&mut cache, &[key(i)]);
+        let slot = cache.find_one(parsed.sought(0).unwrap()).unwrap();
         cache.forget(slot);
     }
     cache.reap(usize::MAX);
@@ -449,13 +474,8 @@ struct Plain {
 }
 
 impl Plain {
-    fn matches(&self, key: &FlowKey, compact: Option<CompactKey>) -> bool {
-        let family = match compact {
-            None => Family::Wide,
-            Some(c) if c.is_v6() => Family::V6,
-            Some(_) => Family::V4,
-        };
-        family == self.family && key.equal_under(&self.key, &self.mask)
+    fn matches(&self, key: &FlowKey) -> bool {
+        CompactKey::of(key, 0).family() == self.family && key.equal_under(&self.key, &self.mask)
     }
 }
 

@@ -78,7 +78,6 @@ proptest! {
     ) {
         let generations = Generations::default();
         let slot = Generations::logged_slot_of(7);
-        let compactor = crate::compact::plain::Compactor::default();
         let word = |f: &dyn Fn(&mut FlowKey)| {
             let mut k = FlowKey::default();
             f(&mut k);
@@ -111,7 +110,7 @@ proptest! {
             };
             let (n, stamp) = watches.enter(std::iter::once(generations.read(slot)), &overrides, under).expect("it is new");
             number = n;
-            Plain { key, compact: compactor.of(&key).expect("it is ordinary"), stamp, right_at: generations.read(slot).generation }
+            Plain { key, compact: CompactKey::of(&key, key.in_port), stamp, right_at: generations.read(slot).generation }
         }).collect();
         let mut kinds = std::collections::BTreeSet::new();
         for (changes, which, all) in steps {

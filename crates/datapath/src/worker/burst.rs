@@ -5,15 +5,16 @@
 //! From parsing on they work on runs of packets with equal keys. Counters of entries are written in the lookup stage, that is before
 //! any packet of the burst leaves: who received a packet finds it counted.
 
+use super::recirc::Stage;
 use super::{Choice, Group, Worker};
 use crate::cache::{Cache, Common, Level, NO_BODY, NO_SLOT};
 use crate::drops::DropKind;
 use crate::entry::Entry;
-use crate::exec::Live;
-use crate::parse::{Kind, Run};
-use crate::program::{Program, Shape};
+use crate::exec::{Live, LiveId};
+use crate::parse::{How, Kind, Run};
+use crate::program::Program;
 use crate::shared::UNSET;
-use heddle_flow::{FlowKey, packet_type};
+use heddle_flow::packet_type;
 use heddle_packet::BURST;
 use heddle_sync::Reading;
 use heddle_sys::Tsc;
@@ -63,12 +64,9 @@ fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, n: u32, cache: &Cach
     });
 }
 
-/// Whether it needs to know nothing of a packet.
 #[inline]
 fn does_the_same_to_all(cache: &Cache, body: u32) -> bool {
-    cache
-        .program(body)
-        .is_some_and(|p| matches!(p.shape, Shape::Output(_)))
+    cache.program(body).is_some_and(Program::does_the_same_to_all)
 }
 
 impl Worker {
@@ -79,33 +77,39 @@ impl Worker {
         self.now_ms = now_ms;
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };
-        self.parse_all();
+        let mut st = self.scratch.stage(0);
+        self.parse_all(&mut st);
         let t1 = time();
         let translated = match given {
             Some(program) => {
                 self.scratch.once.push(Arc::clone(program));
-                for (r, run) in self.scratch.parsed.runs.iter().enumerate() {
-                    self.scratch.groups.push(Group::of(run, r, Choice::Once(0)));
+                for (r, run) in st.parsed.runs.iter().enumerate() {
+                    st.groups.push(Group::of(run, r, Choice::Once(0)));
                 }
                 0
             }
-            None => self.lookup_all(now_ms),
+            None => {
+                self.counters.packets.add(self.scratch.burst.len() as u64);
+                self.lookup_all(&mut st, now_ms)
+            }
         };
         let t2 = time();
-        self.execute_all(now_ms);
+        self.execute_all(&mut st, 0, now_ms);
+        self.scratch.spare_stages.push(st);
+        let within = std::mem::take(&mut self.scratch.translated);
         self.owed.pay(now_ms);
         let t3 = time();
         self.send_all();
         let t4 = Tsc::now();
         let c = &self.counters;
         c.bursts.add(1);
-        c.cycles_translate.add(translated);
+        c.cycles_translate.add(translated + within);
         if sampled {
             let all = |cycles: u64| cycles * SAMPLE;
             c.cycles_parse.add(all(t1.wrapping_sub(t0)));
             c.cycles_lookup
                 .add(all(t2.wrapping_sub(t1).saturating_sub(translated)));
-            c.cycles_exec.add(all(t3.wrapping_sub(t2)));
+            c.cycles_exec.add(all(t3.wrapping_sub(t2).saturating_sub(within)));
             c.cycles_tx.add(all(t4.wrapping_sub(t3)));
         }
         if now_ms.saturating_sub(self.sorted_ms) >= super::SORT_MS {
@@ -117,25 +121,27 @@ impl Worker {
         t4
     }
 
-    fn parse_all(&mut self) {
+    fn parse_all(&mut self, st: &mut Stage) {
         let s = &mut self.scratch;
-        s.groups.clear();
         s.once.clear();
-        s.parsed.clear();
-        let vlan_limit = self.shared.vlan_limit.load(Relaxed);
+        st.ids.be_first(s.burst.len());
+        let how = How {
+            packet_type: s.packet_type,
+            vlan_limit: self.shared.vlan_limit.load(Relaxed),
+        };
         if s.packet_type != packet_type::ETHERNET {
             for (i, p) in (0..).zip(s.burst.iter_mut()) {
-                s.parsed.push_wide(i, p, s.packet_type, vlan_limit);
+                st.parsed.push_odd(i, p, how);
             }
             return;
         }
         for (i, p) in (0..).zip(s.burst.iter_mut()) {
-            s.parsed.push(i, p, vlan_limit);
+            st.parsed.push(i, p, how);
         }
     }
 
     /// Chooses a program for each packet; returns the cycles that translation took.
-    fn lookup_all(&mut self, now_ms: u64) -> u64 {
+    pub(super) fn lookup_all(&mut self, st: &mut Stage, now_ms: u64) -> u64 {
         let any = self.shared.translate.generations().any();
         let inv_prob = self.shared.inv_prob.load(Relaxed);
         if inv_prob != self.inv_prob {
@@ -145,35 +151,35 @@ impl Worker {
         let mut hits = Hits::default();
         let (mut translated, mut now, mut reading) = (0, None, None);
         let moment = self.shared.moment(any, now_ms);
-        if let Some(common) = self.cache.find(&self.scratch.parsed, &moment)
-            && self.take_common(&common)
+        if let Some(common) = self.cache.find(&st.parsed, &moment)
+            && self.take_common(st, &common)
         {
             return 0;
         }
-        for r in 0..self.scratch.parsed.runs.len() {
-            let run = &self.scratch.parsed.runs[r];
+        for r in 0..st.parsed.runs.len() {
+            let run = &st.parsed.runs[r];
             let found = self.cache.found(r);
             // The usual case: an entry that is known to be right, and has counted already.
             if found.body != NO_BODY {
                 now = None;
                 hits.add(found.level, run.packets());
-                push_group(&mut self.scratch.groups, run, r, found.body, &self.cache);
+                push_group(&mut st.groups, run, r, found.body, &self.cache);
                 continue;
             }
             let run = *run;
-            let key = self.scratch.parsed.key(r);
+            let key = st.parsed.key(r);
             let moment = self.shared.moment(any, now_ms);
             if let Some(n) = self.cache.current(found.slot, key, &moment)
                 && let Some(e) = self.cache.entry(found.slot)
             {
                 now = None;
-                e.count(run.packets(), run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
+                e.count(run.packets(), run.bytes, now_ms, st.parsed.tcp_flags(r));
                 hits.add(found.level, run.packets());
-                push_group(&mut self.scratch.groups, &run, r, n, &self.cache);
+                push_group(&mut st.groups, &run, r, n, &self.cache);
                 continue;
             }
             if run.kind == Kind::Runt {
-                self.drop_runt(run.first.into());
+                self.drop_runt(st.ids.at(run.first));
                 continue;
             }
             // What is read for one packet need not be announced for each.
@@ -181,12 +187,12 @@ impl Worker {
             // Where one of these comes right after another, it begins when that was over.
             let t = now.unwrap_or_else(Tsc::now);
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
-            let missed = self.choose(r, run, found, any, now_ms, &mut hits);
+            let missed = self.choose(st, r, found, any, now_ms, &mut hits);
             let end = Tsc::now();
             let cycles = end.wrapping_sub(t);
             now = Some(end);
             translated += cycles;
-            if let Some(slot) = self.source_of(run.first.into()) {
+            if let Some(slot) = self.source_of(st.ids.at(run.first)) {
                 self.rx[slot].turn.charge(cycles, missed);
             }
         }
@@ -196,7 +202,6 @@ impl Worker {
 
     fn count_hits(&mut self, hits: &Hits) {
         let c = &self.counters;
-        c.packets.add(self.scratch.burst.len() as u64);
         c.l0_hits.add(hits.l0);
         c.l1_hits.add(hits.l1);
         c.l2_hits.add(hits.l2);
@@ -204,14 +209,12 @@ impl Worker {
     }
 
     /// Makes the whole burst one group, if its program does the same to all packets.
-    fn take_common(&mut self, common: &Common) -> bool {
+    fn take_common(&mut self, st: &mut Stage, common: &Common) -> bool {
         if !does_the_same_to_all(&self.cache, common.body) {
             return false;
         }
-        let Ok(end) = u16::try_from(self.scratch.burst.len()) else {
-            return false;
-        };
-        self.scratch.groups.push(Group {
+        let end = st.ids.len();
+        st.groups.push(Group {
             first: 0,
             end,
             run: 0,
@@ -231,31 +234,26 @@ impl Worker {
     /// whether one was translated for that had no entry.
     fn choose(
         &mut self,
+        st: &mut Stage,
         r: usize,
-        mut run: Run,
         mut found: Option<(u32, Level)>,
         any: u64,
         now_ms: u64,
         hits: &mut Hits,
     ) -> bool {
+        let mut run = st.parsed.runs[r];
         let mut missed = false;
         while run.first < run.end {
-            let i = run.first.into();
+            let id = st.ids.at(run.first);
             if found.is_none_or(|(slot, _)| !self.cache.entry(slot).is_some_and(Entry::alive)) {
                 // What was not there may have been stored since, for a packet before.
-                found = match self.scratch.parsed.key(r) {
-                    Some(key) => self.cache.find_fresh(key).map(|slot| (slot, Level::L2)),
-                    None => self
-                        .scratch
-                        .parsed
-                        .known(r)
-                        .and_then(|key| self.cache.find_wide(key)),
-                };
+                let sought = st.parsed.sought(r);
+                found = sought.and_then(|s| Some((self.cache.find_fresh(s)?, Level::L2)));
             }
             let (choice, to_count) = match found {
-                Some((slot, _)) => self.revalidate(slot, r, i, any, now_ms),
+                Some((slot, _)) => self.revalidate(st, slot, r, id, any, now_ms),
                 None => {
-                    let choice = self.miss(r, i, any, now_ms);
+                    let choice = self.miss(st, r, id, any, now_ms);
                     missed |= choice != Choice::Gone;
                     (choice, None)
                 }
@@ -263,24 +261,24 @@ impl Worker {
             if let (Some(slot), Some((_, level))) = (to_count, found) {
                 let packets = run.packets();
                 if let Some(e) = self.cache.entry(slot) {
-                    e.count(packets, run.bytes, now_ms, self.scratch.parsed.tcp_flags(r));
+                    e.count(packets, run.bytes, now_ms, st.parsed.tcp_flags(r));
                 }
                 hits.add(level, packets);
-                self.scratch.groups.push(Group::of(&run, r, choice));
+                st.groups.push(Group::of(&run, r, choice));
                 return missed;
             }
             if let Some((_, level)) = found.take() {
                 hits.add(level, 1);
             }
             // This packet was translated for, and is counted and credited. What the next one finds may be its new entry.
-            let len = self.scratch.burst[i].len();
+            let len = self.scratch.live().get(id).len();
             let one = Run {
                 end: run.first + 1,
                 ..run
             };
             match choice {
-                Choice::Cached(n) => push_group(&mut self.scratch.groups, &one, r, n, &self.cache),
-                _ => self.scratch.groups.push(Group::of(&one, r, choice)),
+                Choice::Cached(n) => push_group(&mut st.groups, &one, r, n, &self.cache),
+                _ => st.groups.push(Group::of(&one, r, choice)),
             }
             run.first += 1;
             run.bytes -= len as u64;
@@ -288,52 +286,59 @@ impl Worker {
         missed
     }
 
-    /// The full key of run `r`, of which packet `i` is one.
-    pub(super) fn full_key(&mut self, r: usize, i: usize) -> FlowKey {
-        *self.scratch.parsed.full(r, &mut self.scratch.burst[i])
-    }
-
-    fn drop_runt(&self, i: usize) {
+    fn drop_runt(&mut self, id: LiveId) {
         self.counters.drops.add(DropKind::RxInvalid, 1);
-        if let Some(c) = self.tx.counters(self.scratch.burst[i].in_port) {
+        if let Some(c) = self.tx.counters(self.scratch.live().get(id).in_port) {
             c.rx_errors.add(1);
         }
     }
 
-    fn execute_all(&mut self, now_ms: u64) {
-        for g in 0..self.scratch.groups.len() {
-            let group = self.scratch.groups[g];
-            let s = &mut self.scratch;
-            let Some(program) = group.choice.program(&self.cache, &s.once) else {
+    /// Runs the programs that were chosen. Packets that are to be looked up again gather in a stage of their own, and go on before
+    /// anything that might overtake them ([`super::recirc`]).
+    pub(super) fn execute_all(&mut self, st: &mut Stage, depth: usize, now_ms: u64) {
+        let mut next = None;
+        for g in 0..st.groups.len() {
+            let group = st.groups[g];
+            let Some(program) = group.choice.program(&self.cache, &self.scratch.once) else {
                 continue;
             };
-            let r = usize::from(group.run);
-            if program.needs_key {
-                // Before the program changes the packet.
-                s.parsed.full(r, &mut s.burst[usize::from(group.first)]);
+            if program.recirculates || next.is_some() {
+                self.execute_beside(st, &group, &mut next, depth, now_ms);
+            } else {
+                self.execute(st, &group, depth == 0, now_ms);
             }
-            let parsed = &s.parsed;
-            if program.recirculates {
-                let (key, meta) = (parsed.known(r).copied().unwrap_or_default(), parsed.meta(r));
-                for id in group.first..group.end {
-                    self.walk(group.choice, id, meta, &key, now_ms);
-                }
-                continue;
-            }
-            let mut exec = super::exec!(self, s, parsed.known(r), now_ms);
-            let ordinary = parsed.runs[r].kind == Kind::Ordinary;
-            exec.group(program, group.first..group.end, group.longest, ordinary, || {
-                parsed.meta(r)
-            });
+        }
+        if let Some(next) = next {
+            self.run_stage(next, depth + 1, now_ms);
+        }
+    }
+
+    /// Runs a group that does not recirculate. `top`: no copies are waited for elsewhere.
+    #[inline]
+    pub(super) fn execute(&mut self, st: &mut Stage, group: &Group, top: bool, now_ms: u64) {
+        let s = &mut self.scratch;
+        let Some(program) = group.choice.program(&self.cache, &s.once) else {
+            return;
+        };
+        let r = usize::from(group.run);
+        if program.needs_key {
+            // Before the program changes the packet.
+            let mut live = Live {
+                burst: &mut s.burst,
+                copies: &mut s.copies,
+            };
+            st.parsed.full(r, live.get_mut(st.ids.at(group.first)));
+        }
+        let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
+        let regular = st.parsed.is_regular(r);
+        for ids in st.ids.ranges(group.first..group.end) {
+            exec.group(program, ids, (group.longest, regular, top), || st.parsed.meta(r));
         }
     }
 
     fn send_all(&mut self) {
         let s = &mut self.scratch;
-        let live = Live {
-            burst: &mut s.burst,
-            copies: &mut s.copies,
-        };
+        let live = s.live();
         self.tx.flush(&live, &mut self.pool, &self.counters.drops);
         self.counters.tx_batches.add(std::mem::take(&mut self.tx.batches));
         self.counters.tx_packets.add(std::mem::take(&mut self.tx.sent));

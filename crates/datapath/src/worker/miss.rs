@@ -6,13 +6,17 @@
 //! The packet that caused a translation is credited here, before it leaves; the entry counts those that follow, so a new entry
 //! starts with zero packets, as in Open vSwitch.
 
+use super::recirc::Stage;
 use super::{Choice, Worker};
+use crate::cache::Sought;
 use crate::compact::CompactKey;
 use crate::drops::DropKind;
 use crate::exec::{Live, LiveId};
+use crate::parse::Kind;
 use crate::program::Program;
 use crate::translate::{Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
+use heddle_packet::BURST;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -22,30 +26,35 @@ const LOG: &str = "dpif_netdev";
 /// A packet that is looked up.
 pub(super) struct Subject<'a> {
     pub(super) key: &'a FlowKey,
-    /// Its compact key, if it is ordinary.
-    pub(super) compact: Option<CompactKey>,
+    /// The same, as it is looked up.
+    pub(super) sought: Sought<'a>,
     pub(super) id: LiveId,
 }
 
 impl Worker {
-    /// No entry matches packet `i`, of run `r`. It is translated for if its queue's miss budget allows ([`super::turn`]).
-    pub(super) fn miss(&mut self, r: usize, i: usize, any: u64, now_ms: u64) -> Choice {
+    /// No entry matches packet `id`, of run `r`. It is translated for if its queue's miss budget allows ([`super::turn`]).
+    pub(super) fn miss(&mut self, st: &mut Stage, r: usize, id: LiveId, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
-        if let Some(slot) = self.source_of(i)
+        if let Some(slot) = self.source_of(id)
             && !self.rx[slot].turn.may_miss()
         {
             self.counters.drops.add(DropKind::MissBudget, 1);
             return Choice::Gone;
         }
-        self.with_subject(r, i, |w, subject| {
+        self.with_subject(st, r, id, |w, subject| {
             w.translate_missed(subject, now_ms);
             w.install(subject, any, now_ms)
         })
     }
 
-    /// The place of the receive queue that packet `i` of the burst came from.
-    pub(super) fn source_of(&self, i: usize) -> Option<usize> {
+    /// The place of the receive queue that a packet came from; of a copy, of one of its port's.
+    pub(super) fn source_of(&mut self, id: LiveId) -> Option<usize> {
+        let i = usize::from(id);
+        if i >= BURST {
+            let in_port = self.scratch.live().get(id).in_port;
+            return self.rx.iter().position(|slot| slot.port == in_port);
+        }
         let mut end = 0;
         let sources = self.scratch.sources.iter();
         let mut behind = sources.skip_while(|s| {
@@ -55,52 +64,41 @@ impl Worker {
         behind.next().map(|s| s.slot)
     }
 
-    /// The entry in `slot` matches packet `i`, of run `r`, but may be stale. With the choice comes the slot of the entry that the packet is
+    /// The entry in `slot` matches packet `id`, of run `r`, but may be stale. With the choice comes the slot of the entry that the packet is
     /// still to be counted on, if it is.
     pub(super) fn revalidate(
         &mut self,
+        st: &mut Stage,
         slot: u32,
         r: usize,
-        i: usize,
+        id: LiveId,
         any: u64,
         now_ms: u64,
     ) -> (Choice, Option<u32>) {
-        let key = self.scratch.parsed.key(r).copied();
-        if let Some(number) = self.recheck(slot, key.as_ref(), any) {
+        if let Some(number) = self.recheck(slot, st.parsed.key(r), any) {
             return (Choice::Cached(number), Some(slot));
         }
-        self.with_subject(r, i, |w, subject| w.renew_of(slot, subject, any, now_ms))
+        self.with_subject(st, r, id, |w, subject| w.renew_of(slot, subject, any, now_ms))
     }
 
-    /// As [`Worker::revalidate`].
-    pub(super) fn revalidate_of(
+    /// Does something with packet `id`, of run `r`, and its full key.
+    fn with_subject<T>(
         &mut self,
-        slot: u32,
-        subject: &Subject<'_>,
-        any: u64,
-        now_ms: u64,
-    ) -> (Choice, Option<u32>) {
-        match self.recheck(slot, subject.compact.as_ref(), any) {
-            Some(number) => (Choice::Cached(number), Some(slot)),
-            None => self.renew_of(slot, subject, any, now_ms),
-        }
-    }
-
-    /// Does something with packet `i`, of run `r`, and its full key.
-    fn with_subject<T>(&mut self, r: usize, i: usize, f: impl FnOnce(&mut Self, &Subject<'_>) -> T) -> T {
-        let id = LiveId::try_from(i).expect("a burst has fewer packets");
-        let Some(compact) = self.scratch.parsed.key(r).copied() else {
-            let key = &self.full_key(r, i);
-            let compact = None;
-            return f(self, &Subject { key, compact, id });
-        };
+        st: &mut Stage,
+        r: usize,
+        id: LiveId,
+        f: impl FnOnce(&mut Self, &Subject<'_>) -> T,
+    ) -> T {
         let mut room = self.scratch.room.take().unwrap_or_default();
-        let subject = Subject {
-            key: room.whole(&compact),
-            compact: Some(compact),
-            id,
+        let sought = st.parsed.sought(r).expect("runts are not looked up");
+        let key = match (st.parsed.runs[r].kind, sought.outside) {
+            (Kind::Full(_), Some(key)) => key,
+            _ => {
+                let in_port = self.scratch.live().get(id).in_port;
+                room.whole(sought.key, (in_port, st.parsed.recirc_id))
+            }
         };
-        let done = f(self, &subject);
+        let done = f(self, &Subject { key, sought, id });
         self.scratch.room = Some(room);
         done
     }
@@ -120,20 +118,13 @@ impl Worker {
         right.then(|| self.cache.entry(slot).map(|e| e.body()))?
     }
 
-    /// No entry matches.
-    pub(super) fn miss_of(&mut self, subject: &Subject<'_>, any: u64, now_ms: u64) -> Choice {
-        self.counters.misses.add(1);
-        self.translate_missed(subject, now_ms);
-        self.install(subject, any, now_ms)
-    }
-
     /// The dependencies of the entry in `slot` have moved.
     fn renew_of(&mut self, slot: u32, subject: &Subject<'_>, any: u64, now_ms: u64) -> (Choice, Option<u32>) {
         self.counters.revalidated.add(1);
         self.translate(subject, now_ms);
         let t = &mut self.scratch.translation;
-        // Masks are per port.
-        t.mask.0.in_port = u32::MAX;
+        // Masks are per origin.
+        (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
         // Whether for this entry's packets the answer is one, be it the old one or not: then it is the same flow, and counts on.
         let agrees = !t.uncacheable
             && self
@@ -198,7 +189,7 @@ impl Worker {
         }
         if has_room
             && !t.uncacheable
-            && let Some(verdict) = self.cache.insert(key, subject.compact.as_ref(), t, any, now_ms)
+            && let Some(verdict) = self.cache.insert(subject.sought, t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);
             self.counters.flows.set(self.cache.len() as u64);

@@ -23,7 +23,7 @@ use crate::cache::Cache;
 use crate::compact::Room;
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
-use crate::parse::{Parsed, Run};
+use crate::parse::Run;
 use crate::perf::{Own, Start};
 use crate::program::Program;
 use crate::shared::Shared;
@@ -38,7 +38,7 @@ use heddle_sys::halting::Halting;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use look::Look;
 use parking_lot::Mutex;
-use recirc::Visit;
+use recirc::Stage;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl RxSlot {
 }
 
 /// What a lookup chose for a packet of the burst.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Choice {
     /// A program of the cache.
     Cached(u32),
@@ -180,7 +180,7 @@ macro_rules! exec {
 use exec;
 
 /// Packets of one run for which the lookup chose the same.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Group {
     first: u16,
     end: u16,
@@ -227,14 +227,17 @@ struct Scratch {
     sources: Vec<Source>,
     copies: Vec<Packet>,
     recirc: Option<Recirculated>,
-    /// What packets that are looked up again interrupt, the outermost first.
-    walk: Vec<Visit>,
+    /// Stages that are in no use.
+    #[expect(clippy::vec_box, reason = "they are moved in and out")]
+    spare_stages: Vec<Box<Stage>>,
+    /// Lookups that are left to the packet at hand, and its copies.
+    lookups: usize,
+    /// Cycles that translations took while programs ran.
+    translated: u64,
     random: u64,
-    parsed: Parsed,
-    groups: Vec<Group>,
     once: Vec<Arc<Program>>,
     translation: Translation,
-    /// The full key of the packet that is translated for; away meanwhile.
+    /// Of the packet that is translated for; away meanwhile.
     room: Option<Box<Room>>,
 }
 
@@ -321,10 +324,10 @@ impl Worker {
                 sources: Vec::new(),
                 copies: Vec::new(),
                 recirc: None,
-                walk: Vec::new(),
+                spare_stages: Vec::new(),
+                lookups: 0,
+                translated: 0,
                 random: Tsc::now() | 1,
-                parsed: Parsed::new(BURST),
-                groups: Vec::with_capacity(BURST),
                 once: Vec::new(),
                 translation: Translation::default(),
                 room: None,

@@ -1,130 +1,416 @@
-//! Recirculation: packets that are looked up again, as they have become, in the same burst.
+//! Packets that are looked up again, as they have become, in the same burst.
 //!
-//! **Problem.** Some actions lead to headers that were not parsed (what is behind a popped label), or choose by a hash that
-//! only the packet at hand has. The packet goes on under a recirculation id, which its key then has, through the same
-//! caches. What is to be done after it waits until it has gone its way, so that outputs are in the order of the actions.
+//! **Problem.** Some actions lead to headers that were not parsed (what is behind a popped label), or choose by what only the
+//! datapath can say (a hash). The packet goes on under a recirculation id, through the same caches. Most packets of a virtual
+//! network do so, some several times, so they go in bursts: a *stage* is what was received, or what goes on under
+//! one id.
+//!
+//! **Shape.** Where a program ends with a recirculation, its packets gather in the next stage, and other groups' packets
+//! under the same id beside them; the stage is then looked up and executed as a burst is. What a program has not written
+//! is not read again: the key stays, and has another origin. Programs that go on after a recirculation are run packet
+//! by packet: what is to be done after it waits until the packet has gone its way, so that outputs are in the order
+//! of the actions.
+//!
+//! **Order.** Packets of one flow leave in the order in which they came: before a group is run that may have packets of a flow
+//! of which some wait in the next stage, that stage is run. Flows are told apart by 64 bits ([`Stage::flows`]): in doubt
+//! the stage is run.
 //!
 //! **Bounds.** [`MAX_DEPTH`] lookups of one packet within each other, and [`MAX_LOOKUPS`] of it and its copies; then it is dropped by name.
 //! The number of packets is that of the burst's copies at most.
-//!
-//! **Costs.** One parse of the full key and one lookup among wildcarded entries per packet: ids are not part of compact
-//! keys. Nothing is allocated once the list of visits has grown.
 
-use super::{Choice, Worker};
+use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
-use crate::cache::Level;
+use crate::compact::CompactKey;
 use crate::drops::DropKind;
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
-use crate::parse::parse;
-use crate::worker::miss::Subject;
-use heddle_flow::{FlowKey, hash};
+use crate::parse::{How, Parsed};
+use crate::program::Tail;
+use arrayvec::ArrayVec;
+use heddle_flow::{FlowKey, hash, packet_type};
+use heddle_packet::BURST;
+use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Most lookups of a packet, the first not counted.
-const MAX_DEPTH: usize = 6;
+const MAX_DEPTH: usize = 32;
 /// Most lookups of a packet and its copies: a program that recirculates ten copies would look a million times.
 const MAX_LOOKUPS: usize = 1024;
 
-/// A packet in a program.
-pub(super) struct Visit {
-    choice: Choice,
-    going: Going,
-    /// Its key when it was looked up.
-    key: FlowKey,
+/// Packets by their place in a stage.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    first: LiveId,
+    len: u16,
+    /// All of them, where they are not neighbours.
+    list: ArrayVec<LiveId, BURST>,
+}
+
+impl Ids {
+    /// Those of a whole burst.
+    pub(super) fn be_first(&mut self, n: usize) {
+        self.list.clear();
+        (self.first, self.len) = (0, u16::try_from(n).expect("a burst has fewer packets"));
+    }
+    fn clear(&mut self) {
+        self.list.clear();
+        self.len = 0;
+    }
+    fn push(&mut self, id: LiveId) {
+        let next = self.first + self.len;
+        if self.len == 0 {
+            self.first = id;
+        } else if self.list.is_empty() && (id != next || usize::from(id) == BURST) {
+            // Copies are no neighbours of the burst's packets.
+            self.list.extend(self.first..next);
+        }
+        if !self.list.is_empty() {
+            self.list.push(id);
+        }
+        self.len += 1;
+    }
+    #[inline]
+    pub(super) fn len(&self) -> u16 {
+        self.len
+    }
+    #[inline]
+    pub(super) fn at(&self, place: u16) -> LiveId {
+        self.list
+            .get(usize::from(place))
+            .copied()
+            .unwrap_or(self.first + place)
+    }
+    /// The packets of these places, as few ranges as they are.
+    #[inline]
+    pub(super) fn ranges(&self, places: Range<u16>) -> impl Iterator<Item = Range<LiveId>> {
+        let mut at = places.start;
+        std::iter::from_fn(move || {
+            if at >= places.end {
+                return None;
+            }
+            let first = self.at(at);
+            if self.list.is_empty() {
+                let n = places.end - at;
+                at = places.end;
+                return Some(first..first + n);
+            }
+            let mut end = first + 1;
+            at += 1;
+            while at < places.end && self.at(at) == end && usize::from(end) != BURST {
+                (at, end) = (at + 1, end + 1);
+            }
+            Some(first..end)
+        })
+    }
+}
+
+/// Packets that are looked up together.
+#[derive(Debug)]
+pub(super) struct Stage {
+    pub(super) ids: Ids,
+    pub(super) parsed: Parsed,
+    pub(super) groups: Vec<Group>,
+    /// Flows of which there are packets: a bit for each, by a hash.
+    flows: u64,
+    /// The last port that was asked for, and its packets' origin.
+    origin: (u32, u32),
+}
+
+impl Stage {
+    fn new() -> Box<Self> {
+        Box::new(Self {
+            ids: Ids::default(),
+            parsed: Parsed::new(BURST),
+            groups: Vec::with_capacity(BURST),
+            flows: 0,
+            origin: (u32::MAX, 0),
+        })
+    }
+}
+
+impl Scratch {
+    /// An empty stage, of packets under this id.
+    pub(super) fn stage(&mut self, recirc_id: u32) -> Box<Stage> {
+        let mut st = self.spare_stages.pop().unwrap_or_else(Stage::new);
+        st.ids.clear();
+        st.parsed.begin(recirc_id);
+        st.groups.clear();
+        (st.flows, st.origin) = (0, (u32::MAX, 0));
+        st
+    }
+    pub(super) fn live(&mut self) -> Live<'_> {
+        Live {
+            burst: &mut self.burst,
+            copies: &mut self.copies,
+        }
+    }
+}
+
+/// The bit of a packet's flow: that of its addresses and ports.
+fn flow_bit(key: &CompactKey) -> u64 {
+    let w = key.words();
+    let mixed = (w[3] ^ w[4] ^ w[5] ^ w[6] ^ w[7]).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    1 << (mixed >> 58)
+}
+
+/// What goes along with a packet.
+#[derive(Clone, Copy)]
+struct Carried<'a> {
+    /// Its full key when it was looked up last, where that had something outside of the compact one.
+    before: Option<&'a FlowKey>,
+    meta: Meta,
+}
+
+impl Carried<'_> {
+    fn nothing(&self) -> bool {
+        let m = &self.meta;
+        self.before.is_none() && (m.priority, m.mark, m.hash.is_none()) == (0, 0, true)
+    }
+    /// Adds it to a key that has the packet's headers.
+    fn add(&self, key: &mut FlowKey, meta: &mut Meta) {
+        if let Some(before) = self.before {
+            key.copy_carried(before);
+        }
+        (key.skb_priority, key.pkt_mark) = (self.meta.priority, self.meta.mark);
+        (meta.priority, meta.mark, meta.hash) = (self.meta.priority, self.meta.mark, None);
+        // Zero means that there is none.
+        match self.meta.hash {
+            None => {}
+            Some((HashAlg::L4, basis)) => key.dp_hash = hash::five_tuple(key, basis).max(1),
+            Some((HashAlg::SymL4, basis)) => key.dp_hash = hash::symmetric_l3l4(key, basis, false).max(1),
+        }
+    }
 }
 
 impl Worker {
-    /// Takes packet `id` to its end by what was chosen for it, with all lookups on its way.
-    pub(super) fn walk(&mut self, choice: Choice, id: LiveId, meta: Meta, key: &FlowKey, now_ms: u64) {
-        let any = self.shared.translate.generations().any();
-        let mut lookups = 0;
-        debug_assert!(self.scratch.walk.is_empty());
-        self.scratch.walk.push(Visit {
-            choice,
-            going: Going::new(id, meta),
-            key: *key,
-        });
+    /// Runs a group that recirculates, or one beside packets that wait to be looked up again.
+    #[inline(never)]
+    pub(super) fn execute_beside(
+        &mut self,
+        st: &mut Stage,
+        group: &Group,
+        next: &mut Option<Box<Stage>>,
+        depth: usize,
+        now_ms: u64,
+    ) {
+        let r = usize::from(group.run);
+        let program = group.choice.program(&self.cache, &self.scratch.once);
+        let Some((tail, recirculates)) = program.map(|p| (p.tail, p.recirculates)) else {
+            return;
+        };
+        let tail = tail.filter(|_| st.parsed.is_regular(r));
+        if let Some(waiting) = next {
+            let goes_on = tail.is_some_and(|t| t.id == waiting.parsed.recirc_id);
+            if !goes_on && (recirculates || st.overtakes(group, waiting)) {
+                let waiting = next.take().expect("it is there");
+                self.run_stage(waiting, depth + 1, now_ms);
+            }
+        }
+        if let Some(tail) = tail {
+            let to = next.get_or_insert_with(|| self.scratch.stage(tail.id));
+            self.gather(st, group, tail, to, now_ms);
+            return;
+        }
+        if !recirculates {
+            return self.execute(st, group, depth == 0 && next.is_none(), now_ms);
+        }
+        for place in group.first..group.end {
+            self.walk(st, group.choice, (place, r), depth, now_ms);
+            if depth == 0 {
+                let s = &mut self.scratch;
+                super::exec!(self, s, None, now_ms).make_room();
+            }
+        }
+    }
+
+    /// Runs what comes before the recirculation at the end, and puts the packets into the next stage.
+    fn gather(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage, now_ms: u64) {
+        let how = self.how(packet_type::ETHERNET);
+        for r in usize::from(group.run)..st.parsed.runs.len() {
+            let run = &st.parsed.runs[r];
+            let places = run.first.max(group.first)..run.end.min(group.end);
+            if run.first >= group.end {
+                break;
+            }
+            for ids in st.ids.ranges(places) {
+                let s = &mut self.scratch;
+                let Some(program) = group.choice.program(&self.cache, &s.once) else {
+                    return;
+                };
+                let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
+                let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
+                let mut now = ids.clone();
+                if tail.copy {
+                    now = exec.copy_all(ids.clone(), &mut failed);
+                }
+                let carried = Carried {
+                    before: st.parsed.outside(run),
+                    meta,
+                };
+                let key = st.parsed.compact[r];
+                to.flows |= flow_bit(&key);
+                let origin = self.origin(to, ids.start);
+                if failed == 0 && !tail.rewritten {
+                    self.go_on(to, now, key.with_context(origin), carried);
+                    continue;
+                }
+                let all = now.clone().zip(0..).filter(|(_, i)| failed >> i & 1 == 0);
+                for (id, _) in all {
+                    self.read_again(to, id, How { packet_type: meta.packet_type, ..how }, carried);
+                }
+            }
+        }
+    }
+
+    /// Takes the packet at a place of a stage through a program to its end, with all lookups on its way.
+    fn walk(&mut self, st: &mut Stage, choice: Choice, (place, r): (u16, usize), depth: usize, now_ms: u64) {
+        let id = st.ids.at(place);
+        if depth == 0 {
+            self.scratch.lookups = MAX_LOOKUPS;
+        }
+        let mut going = Going::new(id, st.parsed.meta(r));
         loop {
             let s = &mut self.scratch;
-            let Some(visit) = s.walk.last_mut() else { return };
-            let goes_on = match visit.choice.program(&self.cache, &s.once) {
-                Some(program) => {
-                    let mut exec = super::exec!(self, s, Some(&visit.key), now_ms);
-                    exec.go_on(program, &mut visit.going)
-                }
-                None => false,
+            let Some(program) = choice.program(&self.cache, &s.once) else {
+                return;
             };
-            if !goes_on {
-                s.walk.pop();
-                continue;
+            if program.needs_key {
+                let mut live = Live {
+                    burst: &mut s.burst,
+                    copies: &mut s.copies,
+                };
+                st.parsed.full(r, live.get_mut(id));
             }
-            let Some(r) = s.recirc.take() else { continue };
-            lookups += 1;
-            if s.walk.len() > MAX_DEPTH || lookups > MAX_LOOKUPS {
-                self.counters.drops.add(DropKind::Recirc, 1);
-                continue;
+            let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
+            if !exec.go_on(program, &mut going) {
+                return;
             }
-            let visit = self.look_up_again(&r, any, now_ms);
-            self.scratch.walk.push(visit);
+            let Some(Recirculated { id, recirc, meta }) = s.recirc.take() else {
+                continue;
+            };
+            let mut next = s.stage(recirc);
+            let how = self.how(meta.packet_type);
+            let before = st.parsed.outside(&st.parsed.runs[r]);
+            self.read_again(&mut next, id, how, Carried { before, meta });
+            let left = self.scratch.lookups;
+            self.run_stage_within(next, depth + 1, left, now_ms);
         }
     }
 
-    fn look_up_again(&mut self, r: &Recirculated, any: u64, now_ms: u64) -> Visit {
-        let (key, meta) = self.parse_again(r);
-        let subject = Subject {
-            key: &key,
-            compact: None,
-            id: r.id,
-        };
-        self.counters.recirculated.add(1);
-        let (choice, to_count) = match self.cache.find_wide(&key) {
-            Some((slot, level)) => {
-                match level {
-                    Level::L1 => self.counters.l1_hits.add(1),
-                    _ => self.counters.l2_hits.add(1),
-                }
-                self.revalidate_of(slot, &subject, any, now_ms)
-            }
-            None => (self.miss_of(&subject, any, now_ms), None),
-        };
-        let s = &mut self.scratch;
-        if let Some(e) = to_count.and_then(|slot| self.cache.entry(slot)) {
-            let live = Live {
-                burst: &mut s.burst,
-                copies: &mut s.copies,
-            };
-            e.count(1, live.get(r.id).len() as u64, now_ms, key.tcp_flags);
-        }
-        Visit {
-            choice,
-            going: Going::new(r.id, meta),
-            key,
+    fn how(&self, packet_type: u32) -> How {
+        How {
+            packet_type,
+            vlan_limit: self.shared.vlan_limit.load(Relaxed),
         }
     }
 
-    /// The key of the packet as it is now, with what goes along with it.
-    fn parse_again(&mut self, r: &Recirculated) -> (FlowKey, Meta) {
-        let s = &mut self.scratch;
-        let mut live = Live {
-            burst: &mut s.burst,
-            copies: &mut s.copies,
+    /// Packets that are as they were looked up last, with this key: now of another origin.
+    fn go_on(&mut self, to: &mut Stage, ids: Range<LiveId>, key: CompactKey, carried: Carried<'_>) {
+        let live = self.scratch.live();
+        let (first, mut bytes, mut longest) = (to.ids.len(), 0, 0);
+        let in_port = live.get(ids.start).in_port;
+        for id in ids {
+            let n = live.get(id).len();
+            (bytes, longest) = (bytes + n as u64, longest.max(n));
+            to.ids.push(id);
+        }
+        let places = first..to.ids.len();
+        let carry = (!carried.nothing()).then_some(|full: &mut FlowKey, meta: &mut Meta| {
+            match carried.before {
+                Some(before) => *full = *before,
+                None => {
+                    key.write_to(full);
+                    full.in_port = in_port;
+                }
+            }
+            *meta = carried.meta;
+            carried.add(full, meta);
+        });
+        to.parsed.push_run(places, (bytes, longest), key, carry);
+    }
+
+    /// A packet that may have changed.
+    fn read_again(&mut self, to: &mut Stage, id: LiveId, how: How, carried: Carried<'_>) {
+        let origin = self.origin(to, id);
+        let place = to.ids.len();
+        to.ids.push(id);
+        let mut live = self.scratch.live();
+        let p = live.get_mut(id);
+        if carried.nothing() && how.packet_type == packet_type::ETHERNET {
+            to.parsed.push_from(place, p, how, origin);
+        } else {
+            to.parsed
+                .push_full(place, p, how, origin, |key, meta| carried.add(key, meta));
+        }
+    }
+
+    /// The origin of a packet in a stage.
+    fn origin(&mut self, to: &mut Stage, id: LiveId) -> u32 {
+        let in_port = self.scratch.live().get(id).in_port;
+        if to.origin.0 != in_port {
+            to.origin = (in_port, self.cache.origin_of(in_port, to.parsed.recirc_id));
+        }
+        to.origin.1
+    }
+
+    /// Looks a stage's packets up and runs what was chosen for them.
+    pub(super) fn run_stage(&mut self, st: Box<Stage>, depth: usize, now_ms: u64) {
+        let left = match depth {
+            1 => MAX_LOOKUPS * usize::from(st.ids.len()),
+            _ => self.scratch.lookups,
         };
-        let (mut key, mut meta) = parse(
-            live.get_mut(r.id),
-            r.meta.packet_type,
-            self.shared.vlan_limit.load(Relaxed),
-        );
-        key.recirc_id = r.recirc;
-        (key.skb_priority, key.pkt_mark) = (r.meta.priority, r.meta.mark);
-        (meta.priority, meta.mark) = (r.meta.priority, r.meta.mark);
-        // What the packet arrived in does not change on the way.
-        key.copy_tunnel(&r.key);
-        key.dp_hash = match r.meta.hash {
-            None => r.key.dp_hash,
-            // Zero means that there is none.
-            Some((HashAlg::L4, basis)) => hash::five_tuple(&key, basis).max(1),
-            Some((HashAlg::SymL4, basis)) => hash::symmetric_l3l4(&key, basis, false).max(1),
-        };
-        (key, meta)
+        self.run_stage_within(st, depth, left, now_ms);
+    }
+
+    fn run_stage_within(&mut self, mut st: Box<Stage>, depth: usize, left: usize, now_ms: u64) {
+        let n = usize::from(st.ids.len());
+        if depth > MAX_DEPTH || n > left {
+            self.counters.drops.add(DropKind::Recirc, n as u64);
+        } else {
+            self.scratch.lookups = left - n;
+            self.counters.recirculated.add(n as u64);
+            let translated = self.lookup_all(&mut st, now_ms);
+            self.scratch.translated += translated;
+            self.execute_all(&mut st, depth, now_ms);
+        }
+        self.scratch.spare_stages.push(st);
+    }
+}
+
+impl Stage {
+    /// Whether a group of this stage may have packets of flows of which some wait.
+    fn overtakes(&self, group: &Group, waiting: &Stage) -> bool {
+        let runs = self.parsed.runs.iter().zip(&self.parsed.compact);
+        let mut of_group = runs.filter(|(run, _)| run.end > group.first && run.first < group.end);
+        of_group.any(|(_, key)| flow_bit(key) & waiting.flows != 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Beside a list of numbers.
+        #[test]
+        fn ids_are_a_list(jumps in prop::collection::vec(0_u16..4, 0..BURST), first in 0_u16..40, part in any::<(u16, u16)>()) {
+            let (mut ids, mut plain) = (Ids::default(), Vec::new());
+            let mut id = first;
+            for jump in jumps {
+                plain.push(id);
+                ids.push(id);
+                // Mostly neighbours.
+                id += [1, 1, 1, 5][usize::from(jump)];
+            }
+            let n = u16::try_from(plain.len()).unwrap();
+            prop_assert_eq!(ids.len(), n);
+            prop_assert!((0..n).all(|i| ids.at(i) == plain[usize::from(i)]));
+            let from = part.0 % (n + 1);
+            let to = from + part.1 % (n + 1 - from);
+            let ranges: Vec<_> = ids.ranges(from..to).collect();
+            prop_assert!(ranges.iter().all(|r| (usize::from(r.start) < BURST) == (usize::from(r.end) <= BURST)));
+            let all: Vec<_> = ranges.into_iter().flatten().collect();
+            prop_assert_eq!(&all[..], &plain[usize::from(from)..usize::from(to)]);
+        }
     }
 }

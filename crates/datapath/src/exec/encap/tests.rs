@@ -3,7 +3,7 @@
 use crate::action::{Action, Masked, NshHeader};
 use crate::drops::DropKind;
 use crate::exec::{Meta, apply};
-use crate::parse::parse;
+use crate::parse::parsed;
 use heddle_flow::{Nsh, packet_type};
 use heddle_packet::Packet;
 use proptest::prelude::*;
@@ -176,7 +176,7 @@ proptest! {
     fn as_a_list_of_headers(steps in prop::collection::vec(step(), 1..12)) {
         let mut layers = Vec::new();
         let mut p = Packet::from_bytes(IP);
-        let (_, mut meta) = parse(&mut p, packet_type::IPV4, 2);
+        let (_, mut meta) = parsed(&mut p, packet_type::IPV4, 2);
         for s in steps {
             let before = type_of(&layers);
             let Some(action) = model(&mut layers, s) else { continue };
@@ -188,7 +188,7 @@ proptest! {
             }
             prop_assert_eq!(p.to_vec(), bytes(&layers));
             prop_assert_eq!(meta.packet_type, type_of(&layers));
-            let (key, again) = parse(&mut p, meta.packet_type, 2);
+            let (key, again) = parsed(&mut p, meta.packet_type, 2);
             if let Some(Layer::Nsh(h)) = layers.last() {
                 prop_assert_eq!(Nsh { np: 0, ..key.nsh }, h.fields);
             }
@@ -232,7 +232,7 @@ proptest! {
 fn headers_go_on_what_they_can_go_on() {
     let on = |ty: u32, a: Action| {
         let mut p = Packet::from_bytes(&[0; 60]);
-        let (_, mut meta) = parse(&mut p, ty, 2);
+        let (_, mut meta) = parsed(&mut p, ty, 2);
         apply(&mut p, &mut meta, &a)
     };
     let eth = || Action::PushEth {
