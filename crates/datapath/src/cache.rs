@@ -274,6 +274,10 @@ impl Cache {
     pub(crate) fn origin_of(&mut self, in_port: u32, recirc_id: u32) -> u32 {
         self.tuples.origin_of(in_port, recirc_id)
     }
+    /// The port and the recirculation id of an origin.
+    pub(crate) fn source(&self, origin: u32) -> (u32, u32) {
+        self.tuples.source(origin)
+    }
     /// Once a second, between bursts: orders masks by hits, frees origins, looks whether L1 has the right size.
     pub(crate) fn tidy(&mut self) {
         let mut at = 0;

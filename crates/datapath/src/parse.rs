@@ -245,6 +245,19 @@ impl Parsed {
         full.recirc_id = recirc_id;
         self.add_full(packets, at, key, (bytes, longest));
     }
+    /// Adds the packets of a whole ordinary run of another stage, as they are, with this key.
+    #[inline]
+    pub(crate) fn push_same(&mut self, first: u16, run: &Run, key: CompactKey) {
+        self.again = None;
+        let n = self.runs.len();
+        self.compact[n] = key;
+        self.runs.push(Run {
+            first,
+            end: first + (run.end - run.first),
+            full: NO_KEY,
+            ..*run
+        });
+    }
     /// A place for a full key, the last one, with what was there.
     fn take_full(&mut self) -> usize {
         // The last run is no ordinary one from now on.

@@ -95,6 +95,8 @@ pub(crate) struct Tail {
     pub(crate) copy: bool,
     /// The line has written headers before: they have to be read again.
     pub(crate) rewritten: bool,
+    /// There is nothing before it.
+    pub(crate) alone: bool,
 }
 
 impl Program {
@@ -118,6 +120,7 @@ impl Program {
                     id: *id,
                     copy: *copy,
                     rewritten: ops.iter().any(writes_headers),
+                    alone: ops.is_empty() && !*copy,
                 };
                 (Shape::Line, Some(tail))
             }
@@ -135,7 +138,7 @@ impl Program {
     /// Whether it needs to know nothing of a packet.
     #[inline]
     pub(crate) fn does_the_same_to_all(&self) -> bool {
-        matches!(self.shape, Shape::Output(_)) || self.tail.is_some() && self.ops.len() == 1
+        matches!(self.shape, Shape::Output(_)) || self.tail.is_some_and(|t| t.alone)
     }
 }
 

@@ -303,7 +303,7 @@ impl Worker {
                 continue;
             };
             if program.recirculates || next.is_some() {
-                self.execute_beside(st, &group, &mut next, depth, now_ms);
+                self.execute_beside(st, g, &mut next, depth, now_ms);
             } else {
                 self.execute(st, &group, depth == 0, now_ms);
             }

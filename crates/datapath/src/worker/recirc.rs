@@ -23,7 +23,8 @@ use crate::action::HashAlg;
 use crate::compact::CompactKey;
 use crate::drops::DropKind;
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
-use crate::parse::{How, Parsed};
+use crate::parse::{How, Kind, Parsed};
+use crate::tuple::MAX_LISTED;
 use crate::program::Tail;
 use arrayvec::ArrayVec;
 use heddle_flow::{FlowKey, hash, packet_type};
@@ -68,6 +69,17 @@ impl Ids {
         }
         self.len += 1;
     }
+    /// As many as these, which are neighbours.
+    #[inline]
+    fn push_all(&mut self, ids: Range<LiveId>) {
+        if self.len == 0 {
+            (self.first, self.len) = (ids.start, ids.end - ids.start);
+        } else if self.list.is_empty() && ids.start == self.first + self.len && usize::from(ids.start) != BURST {
+            self.len += ids.end - ids.start;
+        } else {
+            ids.for_each(|id| self.push(id));
+        }
+    }
     #[inline]
     pub(super) fn len(&self) -> u16 {
         self.len
@@ -109,9 +121,11 @@ pub(super) struct Stage {
     pub(super) ids: Ids,
     pub(super) parsed: Parsed,
     pub(super) groups: Vec<Group>,
-    /// Flows of which there are packets: a bit for each, by a hash.
+    /// Flows of which there are packets: a bit for each, by a hash. They are of the groups of the stage before, from the
+    /// one that came first up to this one.
     flows: u64,
-    /// The last port that was asked for, and its packets' origin.
+    known: usize,
+    /// The last origin of the stage before that was asked for, and what it is here.
     origin: (u32, u32),
 }
 
@@ -122,6 +136,7 @@ impl Stage {
             parsed: Parsed::new(BURST),
             groups: Vec::with_capacity(BURST),
             flows: 0,
+            known: 0,
             origin: (u32::MAX, 0),
         })
     }
@@ -134,7 +149,7 @@ impl Scratch {
         st.ids.clear();
         st.parsed.begin(recirc_id);
         st.groups.clear();
-        (st.flows, st.origin) = (0, (u32::MAX, 0));
+        (st.flows, st.known, st.origin) = (0, 0, (u32::MAX, 0));
         st
     }
     pub(super) fn live(&mut self) -> Live<'_> {
@@ -187,11 +202,12 @@ impl Worker {
     pub(super) fn execute_beside(
         &mut self,
         st: &mut Stage,
-        group: &Group,
+        g: usize,
         next: &mut Option<Box<Stage>>,
         depth: usize,
         now_ms: u64,
     ) {
+        let group = &st.groups[g].clone();
         let r = usize::from(group.run);
         let program = group.choice.program(&self.cache, &self.scratch.once);
         let Some((tail, recirculates)) = program.map(|p| (p.tail, p.recirculates)) else {
@@ -200,15 +216,18 @@ impl Worker {
         let tail = tail.filter(|_| st.parsed.is_regular(r));
         if let Some(waiting) = next {
             let goes_on = tail.is_some_and(|t| t.id == waiting.parsed.recirc_id);
-            if !goes_on && (recirculates || st.overtakes(group, waiting)) {
+            if !goes_on && (recirculates || st.overtakes(g, waiting)) {
                 let waiting = next.take().expect("it is there");
                 self.run_stage(waiting, depth + 1, now_ms);
             }
         }
         if let Some(tail) = tail {
-            let to = next.get_or_insert_with(|| self.scratch.stage(tail.id));
-            self.gather(st, group, tail, to, now_ms);
-            return;
+            let to = next.get_or_insert_with(|| {
+                let mut to = self.scratch.stage(tail.id);
+                to.known = g;
+                to
+            });
+            return self.gather(st, group, tail, to, now_ms);
         }
         if !recirculates {
             return self.execute(st, group, depth == 0 && next.is_none(), now_ms);
@@ -224,40 +243,54 @@ impl Worker {
 
     /// Runs what comes before the recirculation at the end, and puts the packets into the next stage.
     fn gather(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage, now_ms: u64) {
-        let how = self.how(packet_type::ETHERNET);
-        for r in usize::from(group.run)..st.parsed.runs.len() {
-            let run = &st.parsed.runs[r];
-            let places = run.first.max(group.first)..run.end.min(group.end);
-            if run.first >= group.end {
-                break;
-            }
-            for ids in st.ids.ranges(places) {
-                let s = &mut self.scratch;
-                let Some(program) = group.choice.program(&self.cache, &s.once) else {
-                    return;
-                };
-                let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
-                let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
-                let mut now = ids.clone();
-                if tail.copy {
-                    now = exec.copy_all(ids.clone(), &mut failed);
-                }
-                let carried = Carried {
-                    before: st.parsed.outside(run),
-                    meta,
-                };
+        let runs = st.parsed.runs.iter().enumerate().skip(group.run.into());
+        for (r, run) in runs.take_while(|(_, run)| run.first < group.end) {
+            let whole = run.first >= group.first && run.end <= group.end;
+            if tail.alone && whole && run.kind == Kind::Ordinary {
                 let key = st.parsed.compact[r];
-                to.flows |= flow_bit(&key);
-                let origin = self.origin(to, ids.start);
-                if failed == 0 && !tail.rewritten {
-                    self.go_on(to, now, key.with_context(origin), carried);
-                    continue;
+                let origin = self.origin(st, to, key.context());
+                to.parsed.push_same(to.ids.len(), run, key.with_context(origin));
+                for ids in st.ids.ranges(run.first..run.end) {
+                    to.ids.push_all(ids);
                 }
-                let all = now.clone().zip(0..).filter(|(_, i)| failed >> i & 1 == 0);
-                for (id, _) in all {
-                    self.read_again(to, id, How { packet_type: meta.packet_type, ..how }, carried);
+            } else {
+                let places = run.first.max(group.first)..run.end.min(group.end);
+                for ids in st.ids.ranges(places) {
+                    self.gather_some(st, (group, tail), r, ids, to, now_ms);
                 }
             }
+        }
+    }
+
+    /// Does so with neighbours of one run.
+    fn gather_some(
+        &mut self,
+        st: &Stage,
+        (group, tail): (&Group, Tail),
+        r: usize,
+        ids: Range<LiveId>,
+        to: &mut Stage,
+        now_ms: u64,
+    ) {
+        let s = &mut self.scratch;
+        let Some(program) = group.choice.program(&self.cache, &s.once) else {
+            return;
+        };
+        let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
+        let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
+        let ids = if tail.copy { exec.copy_all(ids, &mut failed) } else { ids };
+        let carried = Carried {
+            before: st.parsed.outside(&st.parsed.runs[r]),
+            meta,
+        };
+        let key = st.parsed.compact[r];
+        let origin = self.origin(st, to, key.context());
+        if failed == 0 && !tail.rewritten {
+            return self.go_on(to, ids, key.with_context(origin), carried);
+        }
+        let how = self.how(meta.packet_type);
+        for (id, _) in ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0) {
+            self.read_again(to, (id, origin), how, carried);
         }
     }
 
@@ -290,7 +323,8 @@ impl Worker {
             let mut next = s.stage(recirc);
             let how = self.how(meta.packet_type);
             let before = st.parsed.outside(&st.parsed.runs[r]);
-            self.read_again(&mut next, id, how, Carried { before, meta });
+            let origin = self.origin(st, &mut next, st.parsed.compact[r].context());
+            self.read_again(&mut next, (id, origin), how, Carried { before, meta });
             let left = self.scratch.lookups;
             self.run_stage_within(next, depth + 1, left, now_ms);
         }
@@ -329,8 +363,7 @@ impl Worker {
     }
 
     /// A packet that may have changed.
-    fn read_again(&mut self, to: &mut Stage, id: LiveId, how: How, carried: Carried<'_>) {
-        let origin = self.origin(to, id);
+    fn read_again(&mut self, to: &mut Stage, (id, origin): (LiveId, u32), how: How, carried: Carried<'_>) {
         let place = to.ids.len();
         to.ids.push(id);
         let mut live = self.scratch.live();
@@ -343,11 +376,13 @@ impl Worker {
         }
     }
 
-    /// The origin of a packet in a stage.
-    fn origin(&mut self, to: &mut Stage, id: LiveId) -> u32 {
-        let in_port = self.scratch.live().get(id).in_port;
-        if to.origin.0 != in_port {
-            to.origin = (in_port, self.cache.origin_of(in_port, to.parsed.recirc_id));
+    /// What the packets of an origin of a stage have for one in the next stage.
+    #[inline]
+    fn origin(&mut self, st: &Stage, to: &mut Stage, before: u32) -> u32 {
+        if to.origin.0 != before {
+            let (in_port, _) = self.cache.source(before);
+            debug_assert!(st.parsed.recirc_id == 0 || before > MAX_LISTED);
+            to.origin = (before, self.cache.origin_of(in_port, to.parsed.recirc_id));
         }
         to.origin.1
     }
@@ -377,11 +412,21 @@ impl Worker {
 }
 
 impl Stage {
-    /// Whether a group of this stage may have packets of flows of which some wait.
-    fn overtakes(&self, group: &Group, waiting: &Stage) -> bool {
+    /// Whether group `g` of this stage may have packets of flows of which some wait.
+    fn overtakes(&self, g: usize, waiting: &mut Stage) -> bool {
+        for before in waiting.known..g {
+            waiting.flows |= self.flows_of(before);
+        }
+        waiting.known = g;
+        self.flows_of(g) & waiting.flows != 0
+    }
+    /// A bit for each flow of a group.
+    fn flows_of(&self, g: usize) -> u64 {
+        let group = &self.groups[g];
         let runs = self.parsed.runs.iter().zip(&self.parsed.compact);
-        let mut of_group = runs.filter(|(run, _)| run.end > group.first && run.first < group.end);
-        of_group.any(|(_, key)| flow_bit(key) & waiting.flows != 0)
+        runs.skip(group.run.into())
+            .take_while(|(run, _)| run.first < group.end)
+            .fold(0, |bits, (_, key)| bits | flow_bit(key))
     }
 }
 
