@@ -101,8 +101,9 @@ fn main() {
         let masks = (format!("10k flows, 16 masks, {text}"), 10_000, 1, Rules::Masks, 16, out(), times);
         all.push(masks);
     }
+    let exact = all.iter().any(|c| c.0 == only);
     for (name, flows, run_len, rules, masks, actions, recirculated) in all {
-        if name.contains(&only) {
+        if name == only || !exact && name.contains(&only) {
             let name = name.as_str();
             let traffic = Traffic {
                 flows,

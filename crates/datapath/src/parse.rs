@@ -245,18 +245,22 @@ impl Parsed {
         full.recirc_id = recirc_id;
         self.add_full(packets, at, key, (bytes, longest));
     }
-    /// Adds the packets of a whole ordinary run of another stage, as they are, with this key.
+    /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with this origin.
     #[inline]
-    pub(crate) fn push_same(&mut self, first: u16, run: &Run, key: CompactKey) {
+    pub(crate) fn push_same(&mut self, from: &Self, runs: std::ops::Range<usize>, first: u16, origin: u32) {
         self.again = None;
         let n = self.runs.len();
-        self.compact[n] = key;
-        self.runs.push(Run {
-            first,
-            end: first + (run.end - run.first),
+        let (keys, all) = (&from.compact[runs.clone()], &from.runs[runs]);
+        for (to, key) in self.compact[n..].iter_mut().zip(keys) {
+            *to = key.with_context(origin);
+        }
+        let before = all.first().map_or(0, |run| run.first);
+        self.runs.extend(all.iter().map(|run| Run {
+            first: run.first - before + first,
+            end: run.end - before + first,
             full: NO_KEY,
             ..*run
-        });
+        }));
     }
     /// A place for a full key, the last one, with what was there.
     fn take_full(&mut self) -> usize {

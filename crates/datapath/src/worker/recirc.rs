@@ -23,7 +23,7 @@ use crate::action::HashAlg;
 use crate::compact::CompactKey;
 use crate::drops::DropKind;
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
-use crate::parse::{How, Kind, Parsed};
+use crate::parse::{How, Kind, Parsed, Run};
 use crate::tuple::MAX_LISTED;
 use crate::program::Tail;
 use arrayvec::ArrayVec;
@@ -243,22 +243,32 @@ impl Worker {
 
     /// Runs what comes before the recirculation at the end, and puts the packets into the next stage.
     fn gather(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage, now_ms: u64) {
-        let runs = st.parsed.runs.iter().enumerate().skip(group.run.into());
-        for (r, run) in runs.take_while(|(_, run)| run.first < group.end) {
-            let whole = run.first >= group.first && run.end <= group.end;
-            if tail.alone && whole && run.kind == Kind::Ordinary {
-                let key = st.parsed.compact[r];
-                let origin = self.origin(st, to, key.context());
-                to.parsed.push_same(to.ids.len(), run, key.with_context(origin));
-                for ids in st.ids.ranges(run.first..run.end) {
-                    to.ids.push_all(ids);
-                }
-            } else {
+        let (runs, keys) = (&st.parsed.runs, &st.parsed.compact);
+        let mut r = usize::from(group.run);
+        while let Some(run) = runs.get(r).filter(|run| run.first < group.end) {
+            let context = keys[r].context();
+            // Those of which nothing but the origin is another one now: all at once.
+            let same = |run: &Run, key: &CompactKey| {
+                (run.kind == Kind::Ordinary) & (key.context() == context) & (run.end <= group.end)
+            };
+            let n = match tail.alone && run.first >= group.first {
+                true => runs[r..].iter().zip(&keys[r..]).take_while(|(r, k)| same(r, k)).count(),
+                false => 0,
+            };
+            if n == 0 {
                 let places = run.first.max(group.first)..run.end.min(group.end);
                 for ids in st.ids.ranges(places) {
                     self.gather_some(st, (group, tail), r, ids, to, now_ms);
                 }
+                r += 1;
+                continue;
             }
+            let origin = self.origin(st, to, context);
+            to.parsed.push_same(&st.parsed, r..r + n, to.ids.len(), origin);
+            for ids in st.ids.ranges(run.first..runs[r + n - 1].end) {
+                to.ids.push_all(ids);
+            }
+            r += n;
         }
     }
 
