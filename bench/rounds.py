@@ -1,6 +1,7 @@
 """Contenders in turns: the part that bench/vhost and bench/switch share."""
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -37,7 +38,8 @@ def parse(doc, groups, quick):
         cases = quick if args.quick else [case for group in groups.values() for case in group]
     if args.group and set(args.group.split(",")) - set(groups):
         parser.error("no group of that name")
-    args.cases = [case for case in cases if re.search(args.cases or "", case.name)]
+    # Some belong to two groups.
+    args.cases = [case for case in dict.fromkeys(cases) if re.search(args.cases or "", case.name)]
     if not args.cases:
         parser.error("no case of that name")
     return args
@@ -198,7 +200,11 @@ def main(name, doc, groups, quick):
     results = {case: {one: [] for one, c in made.items() if c.able(case)} for case in args.cases}
     print(f"{len(args.cases)} cases, {args.rounds} rounds of {args.seconds:g} s; generator on core {GENERATOR_CORE}, switch on core "
           f"{SWITCH_CORE}; Linux {platform.release()}", flush=True)
-    with Hugepages(pages):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(Hugepages(pages))
+        except Unavailable as why:
+            sys.exit(f"bench: {why}")
         try:
             for which, contender in list(made.items()):
                 try:

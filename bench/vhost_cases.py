@@ -93,10 +93,11 @@ class Case:
         return [["--kind", self.rules, "--count", str(self.count), *ports]]
 
     def behind(self, rules):
-        """The rules as text, in the table after the recirculations. Each of these has a rule that looks at more than the port, since Open vSwitch
-        has a short cut for rules that do not."""
+        """The rules as text, in the table after the recirculations. The rules that recirculate look at more than
+        the port, since Open vSwitch has a short cut for rules that do not."""
         stages = [f"table={n},udp,actions=debug_recirc,resubmit(,{n + 1})" for n in range(self.recirc)]
-        return "\n".join(stages + [f"table={self.recirc},{rule}" for rule in rules.splitlines()]) if stages else rules
+        rules = [f"table={self.recirc},{rule}" for rule in rules.splitlines()] if stages else [rules]
+        return "\n".join(stages + rules)
 
 
 def recirculated(stages=(0, 1), **case):
@@ -133,13 +134,16 @@ SWITCH = {
                 for rules, count in (("exact", 50_000), ("each", 1))
                 for changes, where in ((0, ""), (1_000, ""), (1_000, "elsewhere"), (1_000, "nowhere"))],
     "recirc": [*recirculated((0, 1, 3), rules="tuple"), *recirculated((0, 1, 3), rules="tuple", flows=10_000),
-               *recirculated(rules="masks", count=16, masks=16, flows=10_000), *recirculated(rules="masks", count=64, masks=64, flows=10_000),
+               *recirculated(rules="masks", count=16, masks=16, flows=10_000),
+               *recirculated(rules="masks", count=64, masks=64, flows=10_000),
                *recirculated(rules="exact", count=100_000, flows=100_000),
-               *recirculated(rules="exact", count=50_000, flows=50_000), *recirculated(rules="exact", count=50_000, flows=50_000, changes=1_000),
-               *recirculated(rules="tuple", storm="new-flows", ports=4), *recirculated(rules="tuple", storm="explosion", ports=4)],
+               *recirculated(rules="exact", count=50_000, flows=50_000),
+               *recirculated(rules="exact", count=50_000, flows=50_000, changes=1_000),
+               *recirculated(rules="tuple", storm="new-flows", ports=4),
+               *recirculated(rules="tuple", storm="explosion", ports=4)],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
 }
 SWITCH_QUICK = [Case(rules="tuple"), Case(rules="tuple", flows=10_000), Case(rules="masks", count=16, masks=16, flows=1_000),
-                *recirculated(rules="tuple", flows=1_000), Case(rules="tuple", storm="new-flows", ports=4)]
+                *recirculated((1,), rules="tuple", flows=10_000), Case(rules="tuple", storm="new-flows", ports=4)]

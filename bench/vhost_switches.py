@@ -187,7 +187,8 @@ class Vhost:
 
     def setup(self, ports):
         # With --enable-dummy the action debug_recirc is there.
-        self.switch = Switch(self.trace, self.binary, args=("--disable-system", "--enable-dummy"), prefix=f"heddle-bench-{self.name}")
+        self.switch = Switch(self.trace, self.binary, args=("--disable-system", "--enable-dummy"),
+                             prefix=f"heddle-bench-{self.name}")
         self.switch.start_ovsdb()
         self.switch.vsctl("--no-wait", "set", "open_vswitch", ".", *self.options)
         command = self.switch.command
@@ -255,7 +256,8 @@ class Vhost:
         self.unixctl.call("upcall/set-flow-limit", "2000000")
         wanted = case.recirc, case.rule_sets()
         if wanted != self.rules:
-            text = case.behind("".join(self.trace.run(self.heddle, "bench", "rules", *arguments, quiet=True) for arguments in wanted[1]))
+            rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True) for words in case.rule_sets()]
+            text = case.behind("".join(rules))
             self.switch.ofctl("del-flows", BRIDGE)
             # One by one, each waits for the one before it: a million of them takes minutes with any switch.
             self.switch.run("ovs-ofctl", "--timeout=120", "--bundle", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
