@@ -52,8 +52,10 @@ def fetch():
         for name in sorted(os.listdir(debs)):
             if name.endswith(".deb"):
                 run("dpkg", "-x", os.path.join(debs, name), root)
+        found = Dpdk(root)
         with open(done, "w") as file:
             file.write("\n".join(names) + "\n")
+        return found
     return Dpdk(root)
 
 
