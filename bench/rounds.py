@@ -2,17 +2,16 @@
 
 import argparse
 import contextlib
-import json
 import os
 import platform
 import re
 import signal
 import statistics
 import sys
-import time
 
 from dpdk import Hugepages, Unavailable, fetch
-from lab import ROOT, daemon_path
+from lab import daemon_path
+from results import write
 from vhost_switches import GENERATOR_CORE, SWITCH_CORE, Failed, contenders
 
 DPDK_PAGES, GUEST_PAGES = 560, 256
@@ -234,11 +233,5 @@ def main(name, doc, groups, quick):
     for case in args.cases:
         table(case, results)
     print("\nCycles: busy cycles of the switch's core per packet. Ratios: median (min-max) of the ratios within each round.")
-    path = args.json or os.path.join(ROOT, "target", "bench", time.strftime(f"{name}-%Y%m%d-%H%M%S.json"))
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w") as file:
-        json.dump({"rounds": args.rounds, "seconds": args.seconds, "kernel": platform.release(),
-                   "cores": {"generator": GENERATOR_CORE, "switch": SWITCH_CORE},
-                   "results": {case.name: rows for case, rows in results.items()}}, file, indent=1)
-        file.write("\n")
-    print(f"All numbers: {os.path.relpath(path)}")
+    write(args.json, name, f"{args.rounds} x {args.seconds:g} s", {case.name: rows for case, rows in results.items()},
+          rounds=args.rounds, seconds=args.seconds, cores={"generator": GENERATOR_CORE, "switch": SWITCH_CORE})
