@@ -290,6 +290,8 @@ class Vhost:
                 out, _ = changing.communicate(timeout=10)
                 self.rules = None  # some of its rules are left
         if changing:
+            if not out:
+                raise Failed("what changes rules ended without a word")
             done = json.loads(out)
             seen["changes"] = done["changes"] / done["seconds"]
         if case.new:
