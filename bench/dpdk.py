@@ -45,7 +45,8 @@ def fetch():
         debs = os.path.join(root, "debs")
         os.makedirs(debs, exist_ok=True)
         # As if nothing were installed: what is installed here may be a part of it, without drivers.
-        plan = run("apt-get", "install", "-s", "-o", "Debug::NoLocking=1", "-o", "Dir::State::status=/dev/null", PACKAGE)
+        plan = run("apt-get", "install", "-s", "-o", "Debug::NoLocking=1", "-o", "Dir::State::status=/dev/null",
+                   PACKAGE)
         names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
         names = [name for name in names if WANTED.match(name)]
         run("apt-get", "download", *names, cwd=debs)

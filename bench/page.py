@@ -1,7 +1,7 @@
 """The page docs/benchmarks.md: which cases its tables show, and the tables and the plot themselves.
 
-A table is a list of rows, each a label and what it shows. All numbers come from docs/benchmarks.json: three of each,
-the least, the median and the greatest of the rounds.
+A table is a list of rows, each a label and what it shows. All numbers come from docs/benchmarks.json: three
+of each, the least, the median and the greatest of the rounds.
 """
 
 import math
@@ -12,8 +12,9 @@ from vhost_cases import Case
 POD_COLUMNS = {"tcp1_gbps": ("TCP, 1 stream, Gbit/s", 1), "tcp4_gbps": ("TCP, 4 streams, Gbit/s", 1),
                "udp64_kpps": ("UDP, 64 B, thousand/s", 0), "p50_us": ("one way p50, us", 1),
                "p99_us": ("p99, us", 0), "resident_mib": ("memory at start, MiB", 0)}
-PODS = {"heddle-tap": "Heddle, internal ports", "heddle-veth": "Heddle, veth", "ovs-tap-tso": "OVS with TSO, taps",
-        "ovs-veth-tso": "OVS with TSO, veth", "ovs-veth": "OVS, veth", "bridge": "Linux bridge", "veth": "no switch"}
+PODS = {"heddle-tap": "Heddle, internal ports", "heddle-veth": "Heddle, veth",
+        "ovs-tap-tso": "OVS with TSO, taps", "ovs-veth-tso": "OVS with TSO, veth", "ovs-veth": "OVS, veth",
+        "bridge": "Linux bridge", "veth": "no switch"}
 GUESTS = {
     "64 B": Case(), "64 B, packed rings": Case(packed=True), "64 B, both ways": Case(both=True),
     "64 B, 4 ports": Case(ports=4, both=True),
@@ -43,7 +44,8 @@ RECIRCULATED = {
 KEPT = {f"{what}{behind}": Case(recirc=recirc, **case) for what, case in {
     "beside a storm of new flows": {"rules": "tuple", "storm": "new-flows", "ports": 4},
     "beside a storm that multiplies masks": {"rules": "tuple", "storm": "explosion", "ports": 4},
-    "while 1,000 rules a second change": {"rules": "exact", "count": 50_000, "flows": 50_000, "changes": 1_000},
+    "while 1,000 rules a second change":
+        {"rules": "exact", "count": 50_000, "flows": 50_000, "changes": 1_000},
 }.items() for behind, recirc in (("", 0), (", recirculated", 1))}
 WAITING = {"Heddle": ("heddle", 0), "Heddle, `pmd-sleep-max` 50": ("heddle", 50), "OVS": ("ovs", 0),
            "OVS, `pmd-sleep-max` 50": ("ovs", 50)}
@@ -59,11 +61,12 @@ def idle(sleep):
 VHOST_CASES = [*GUESTS.values(), LATENCY]
 SWITCH_CASES = list(dict.fromkeys([
     *FLOWS.values(),
-    *(twin for case in [*RECIRCULATED.values(), *KEPT.values()] for twin in (case.plain(), case.calm(), case)),
+    *(twin for case in [*RECIRCULATED.values(), *KEPT.values()]
+      for twin in (case.plain(), case.calm(), case)),
     *(idle(sleep) for _, sleep in WAITING.values())]))
 
 
-# -- tables -----------------------------------------------------------------------------------------------------------
+# -- tables -----------------------------------------------------------------------------------------
 
 def middle(row, key, decimals=0):
     """The median, or a dash."""
@@ -102,8 +105,8 @@ class Tables:
         return f"{label} \\*" if worst > 0.1 else label
 
     def pods(self):
-        rows = [[label, *(middle(self.results[name], key, decimals) for key, (_, decimals) in POD_COLUMNS.items())]
-                for name, label in PODS.items() if name in self.results]
+        rows = [[label, *(middle(self.results.get(name, {}), key, decimals)
+                          for key, (_, decimals) in POD_COLUMNS.items())] for name, label in PODS.items()]
         return markdown(["", *(title for title, _ in POD_COLUMNS.values())], rows), PODS
 
     def guests(self):
@@ -113,8 +116,8 @@ class Tables:
             rows.append([self.label(label, case), middle(heddle, "mpps", 1), middle(ovs, "mpps", 1),
                          middle(heddle, "cycles"), middle(ovs, "cycles"), middle(floor, "cycles"),
                          ranged(heddle, "x_ovs", 2)])
-        return markdown(["", "Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "one copy", "cycles: x OVS"],
-                        rows), names(GUESTS)
+        return markdown(["", "Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "one copy",
+                         "cycles: x OVS"], rows), names(GUESTS)
 
     def flows(self):
         rows = []
@@ -131,11 +134,12 @@ class Tables:
             heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
             rows.append([self.label(label, case), middle(heddle, "cycles"), ranged(heddle, "adds"),
                          middle(ovs, "cycles"), ranged(ovs, "adds"), ranged(heddle, "x_ovs", 2)])
-        return markdown(["", "Heddle cycles", "that is more by", "OVS cycles", "that is more by", "cycles: x OVS"],
+        return markdown(["", "Heddle cycles", "more by", "OVS cycles", "more by", "cycles: x OVS"],
                         rows), names(RECIRCULATED)
 
     def kept(self):
-        rows = [[self.label(label, case), *(ranged(self.of(case, name), "kept", 1) for name in ("heddle", "ovs"))]
+        rows = [[self.label(label, case),
+                 *(ranged(self.of(case, name), "kept", 1) for name in ("heddle", "ovs"))]
                 for label, case in KEPT.items()]
         return markdown(["", "Heddle keeps, %", "OVS keeps, %"], rows), names(KEPT)
 
@@ -154,7 +158,8 @@ class Tables:
         for label, (how, count) in LOADS.items():
             row = self.results.get(f"{count}-{how}", {})
             heddle, ovs, alone = (row.get(name, {}) for name in ("heddle", "ovs", "sink"))
-            rows.append([f"{count:,} rules, {label}", *(ranged(one, "seconds", 1) for one in (heddle, ovs, alone)),
+            rows.append([f"{count:,} rules, {label}",
+                         *(ranged(one, "seconds", 1) for one in (heddle, ovs, alone)),
                          middle(heddle, "bytes"), middle(ovs, "bytes")])
         return markdown(["", "Heddle, s", "OVS, s", "`ovs-ofctl` alone, s", "Heddle, B each", "OVS, B each"],
                         rows), [f"{count}-{how}" for how, count in LOADS.values()]
@@ -164,7 +169,7 @@ def names(rows):
     return [case.name for case in rows.values()]
 
 
-# -- the plot ---------------------------------------------------------------------------------------------------------
+# -- the plot ---------------------------------------------------------------------------------------
 
 LEFT, WIDTH, ROW, TOP = 250, 760, 19, 62
 AXIS = (50, 20_000)
@@ -186,7 +191,8 @@ def plot(results):
     rows = [(f"{'' if rows is FLOWS else '↻ '}{label}", results.get(case.name, {}))
             for rows in (FLOWS, RECIRCULATED) for label, case in rows.items()]
     bottom = TOP + ROW * len(rows)
-    out = [text(10, 20, "Busy cycles of the switch's core per packet of 64 bytes (less is better)", 'font-size="15"'),
+    out = [text(10, 20, "Busy cycles of the switch's core per packet of 64 bytes (less is better)",
+                'font-size="15"'),
            text(10, 38, "↻: behind recirculations", 'fill="#555"')]
     for at, (name, label) in enumerate((("heddle", "Heddle"), ("ovs", "OVS-DPDK"))):
         out += [f'<circle cx="{LEFT + 10 + 90 * at}" cy="34" r="5" fill="{COLORS[name]}"/>',
@@ -201,9 +207,11 @@ def plot(results):
         for name, color in COLORS.items():
             if cycles := row.get(name, {}).get("cycles"):
                 least, median, most = map(across, cycles)
-                out += [f'<path d="M{least:.1f} {y}H{most:.1f}" stroke="{color}" stroke-width="3" opacity=".4"/>',
+                out += [f'<path d="M{least:.1f} {y}H{most:.1f}" stroke="{color}" stroke-width="3" '
+                        'opacity=".4"/>',
                         f'<circle cx="{median:.1f}" cy="{y}" r="5" fill="{color}"/>']
     height = bottom + 25
-    return "\n".join([f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-                      f'height="{height}" font-family="sans-serif" font-size="12">',
+    return "\n".join(['<svg xmlns="http://www.w3.org/2000/svg" '
+                      f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+                      'font-family="sans-serif" font-size="12">',
                       f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', *out, "</svg>", ""])

@@ -11,7 +11,8 @@ from lab import ROOT
 def processor():
     """The name of the processor, as far as it tells anything."""
     with open("/proc/cpuinfo") as file:
-        return next((line.partition(": ")[2].strip() for line in file if line.startswith("model name")), platform.machine())
+        names = [line.partition(": ")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def write(path, part, how, results, **more):
@@ -20,6 +21,7 @@ def write(path, part, how, results, **more):
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     run = f"{time.strftime('%Y-%m-%d')}, {how} ({processor()}, Linux {platform.release().partition('-')[0]})"
     with open(path, "w") as file:
-        json.dump({"part": part, "run": run, "kernel": platform.release(), **more, "results": results}, file, indent=1)
+        json.dump({"part": part, "run": run, "kernel": platform.release(), **more, "results": results},
+                  file, indent=1)
         file.write("\n")
     print(f"\nAll numbers: {os.path.relpath(path)}")

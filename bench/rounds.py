@@ -21,7 +21,8 @@ RATES = (100e3, 1e6, 0.9)  # packets per second; at most 1: a share of the maxim
 
 def parse(doc, groups, quick):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a few cases (or those of --group), one round of 0.3 s")
+    parser.add_argument("--quick", action="store_true",
+                        help="a few cases (or those of --group), one round of 0.3 s")
     parser.add_argument("--group", help=f"groups of cases: {', '.join(groups)}")
     parser.add_argument("--cases", help="a regular expression on the cases' names")
     parser.add_argument("--only", help="contenders: heddle, ovs, ovs-tso, one-copy, two-copies, rings, wake; before: the daemon $HEDDLED_BEFORE")
@@ -162,7 +163,8 @@ def table(case, every):
             print(f"  {name:11} recirculating adds, cycles: {spread(added(rows, plain.get(name)), '6.0f')}")
         rates = ratios(rows, calm.get(name), "received_pps")
         if case.changes and rates:
-            print(f"  {name:11} of the rate without changes, %: {spread([rate * 100 for rate in rates], '6.1f')}")
+            rates = [rate * 100 for rate in rates]
+            print(f"  {name:11} of the rate without changes, %: {spread(rates, '6.1f')}")
     for name, rows in results.items():
         for key, what in IDLE:
             share, p50, p99 = ([row[f"{kind}_{key}"] * scale for row in rows if row and f"{kind}_{key}" in row]
@@ -233,5 +235,6 @@ def main(name, doc, groups, quick):
     for case in args.cases:
         table(case, results)
     print("\nCycles: busy cycles of the switch's core per packet. Ratios: median (min-max) of the ratios within each round.")
-    write(args.json, name, f"{args.rounds} x {args.seconds:g} s", {case.name: rows for case, rows in results.items()},
-          rounds=args.rounds, seconds=args.seconds, cores={"generator": GENERATOR_CORE, "switch": SWITCH_CORE})
+    write(args.json, name, f"{args.rounds} x {args.seconds:g} s",
+          {case.name: rows for case, rows in results.items()}, rounds=args.rounds, seconds=args.seconds,
+          cores={"generator": GENERATOR_CORE, "switch": SWITCH_CORE})

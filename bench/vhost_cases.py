@@ -146,4 +146,4 @@ SWITCH = {
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
 }
 SWITCH_QUICK = [Case(rules="tuple"), Case(rules="tuple", flows=10_000), Case(rules="masks", count=16, masks=16, flows=1_000),
-                *recirculated((1,), rules="tuple", flows=10_000), Case(rules="tuple", storm="new-flows", ports=4)]
+                Case(recirc=1, rules="tuple", flows=10_000), Case(rules="tuple", storm="new-flows", ports=4)]

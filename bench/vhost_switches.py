@@ -256,7 +256,8 @@ class Vhost:
         self.unixctl.call("upcall/set-flow-limit", "2000000")
         wanted = case.recirc, case.rule_sets()
         if wanted != self.rules:
-            rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True) for words in case.rule_sets()]
+            rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True)
+                     for words in case.rule_sets()]
             text = case.behind("".join(rules))
             self.switch.ofctl("del-flows", BRIDGE)
             # One by one, each waits for the one before it: a million of them takes minutes with any switch.
