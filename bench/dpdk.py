@@ -81,6 +81,11 @@ class Hugepages:
         self.before = self.now()
         if self.count:
             self.write(self.before + self.count)
+            if self.now() < self.before + self.count:
+                # What is free is in small pieces.
+                with open("/proc/sys/vm/compact_memory", "w") as file:
+                    file.write("1\n")
+                self.write(self.before + self.count)
             have = self.now()
             if have < self.before + self.count:
                 self.write(self.before)
