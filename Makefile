@@ -1,5 +1,5 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch"]      make test [PARTS="lint cargo system differential"]
+#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections"]
@@ -7,12 +7,13 @@
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-HEDDLED ?= $(TARGET)/release/heddled
-BENCH ?= pods vhost switch
+HEDDLED ?= $(abspath $(TARGET)/release/heddled)
+BENCH ?= pods vhost switch rules
+RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections
 export KEEP QUICK GUEST
 
-.PHONY: help setup build demo test bench conformance controllers lab fuzz models fmt lint clean
+.PHONY: help setup build demo test doors bench conformance controllers lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +30,18 @@ demo: build ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 lea
 test: setup ## Unit, property, system and differential tests, formatting and lints
 	@scripts/test $(PARTS)
 
-bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth (QUICK=1: short rounds; BENCH="pods vhost switch": parts)
-	@for part in $(BENCH); do case $$part in \
-	   pods) HEDDLED="$(HEDDLED)" bench/run $(if $(QUICK),--quick);; \
-	   vhost|switch) HEDDLED="$(HEDDLED)" bench/$$part $(if $(QUICK),--quick);; \
-	   *) echo "no such part: $$part"; exit 2;; esac || exit 1; done
+doors: setup ## Every target above and below in its quick form, in a fresh clone (about an hour; ARGS="demo lab": only these)
+	@scripts/doors $(ARGS)
+
+bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes docs/benchmarks.md (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules": parts)
+	@rm -rf $(RESULTS); for part in $(BENCH); do case $$part in \
+	   pods) run="bench/run $(if $(QUICK),--quick)";; \
+	   vhost) run="bench/vhost --only heddle,ovs,one-copy $(if $(QUICK),--quick,--group page)";; \
+	   switch) run="bench/switch --only heddle,ovs $(if $(QUICK),--quick,--group page)";; \
+	   rules) run="bench/rules --page $(if $(QUICK),--quick)";; \
+	   *) echo "no such part: $$part"; exit 2;; esac; \
+	   HEDDLED="$(HEDDLED)" $$run --json $(RESULTS)/$$part.json || exit 1; done
+	@bench/report $(if $(QUICK),--into $(RESULTS)) $(BENCH:%=$(RESULTS)/%.json)
 
 conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")
 	@scripts/setup conformance

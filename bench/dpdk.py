@@ -1,5 +1,6 @@
 """Debian's Open vSwitch with DPDK, unpacked to a private directory: the installed Open vSwitch stays as it is."""
 
+import glob
 import os
 import re
 import subprocess
@@ -7,7 +8,7 @@ import subprocess
 from lab import ROOT
 
 PACKAGE = "openvswitch-switch-dpdk"
-# What it pulls in on a machine without DPDK, as far as it is libraries that the daemon loads.
+# What it pulls in, as far as it is libraries that the daemon loads.
 WANTED = re.compile(r"^(openvswitch-switch-dpdk|librte-.*|libnl-.*|libibverbs1|ibverbs-providers|libfdt1|libbpf1|libxdp1|"
                     r"libpcap0\.8|libunbound8|libnuma1|libisal2|libjansson4)$")
 
@@ -29,12 +30,11 @@ class Dpdk:
 
     def __init__(self, root):
         self.daemon = f"{root}/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk"
-        libs = f"{root}/usr/lib/x86_64-linux-gnu"
-        ring = [f"{libs}/{name}" for name in sorted(os.listdir(libs)) if name.startswith("librte_mempool_ring.so.")]
-        if not os.access(self.daemon, os.X_OK) or not ring:
-            raise Unavailable(f"no daemon or no memory pool driver in {root}")
+        rings = sorted(glob.glob(f"{root}/usr/lib/*/librte_mempool_ring.so.*"))
+        if not os.access(self.daemon, os.X_OK) or not rings:
+            raise Unavailable(f"no daemon or no memory pool driver in {root} (remove it to fetch it anew)")
         # Drivers are plug-ins that DPDK loads from a directory of the system; a preloaded one registers itself.
-        self.env = {"LD_LIBRARY_PATH": libs, "LD_PRELOAD": ring[0]}
+        self.env = {"LD_LIBRARY_PATH": os.path.dirname(rings[0]), "LD_PRELOAD": rings[0]}
 
 
 def fetch():
@@ -44,15 +44,19 @@ def fetch():
     if not os.path.exists(done):
         debs = os.path.join(root, "debs")
         os.makedirs(debs, exist_ok=True)
-        plan = run("apt-get", "install", "-s", "-o", "Debug::NoLocking=1", PACKAGE)
+        # As if nothing were installed: what is installed here may be a part of it, without drivers.
+        plan = run("apt-get", "install", "-s", "-o", "Debug::NoLocking=1", "-o", "Dir::State::status=/dev/null",
+                   PACKAGE)
         names = [line.split()[1] for line in plan.splitlines() if line.startswith("Inst ")]
-        names = [name for name in names if WANTED.match(name)] or [PACKAGE]
+        names = [name for name in names if WANTED.match(name)]
         run("apt-get", "download", *names, cwd=debs)
         for name in sorted(os.listdir(debs)):
             if name.endswith(".deb"):
                 run("dpkg", "-x", os.path.join(debs, name), root)
+        found = Dpdk(root)
         with open(done, "w") as file:
             file.write("\n".join(names) + "\n")
+        return found
     return Dpdk(root)
 
 
@@ -77,6 +81,11 @@ class Hugepages:
         self.before = self.now()
         if self.count:
             self.write(self.before + self.count)
+            if self.now() < self.before + self.count:
+                # What is free is in small pieces.
+                with open("/proc/sys/vm/compact_memory", "w") as file:
+                    file.write("1\n")
+                self.write(self.before + self.count)
             have = self.now()
             if have < self.before + self.count:
                 self.write(self.before)

@@ -1,17 +1,17 @@
 """Contenders in turns: the part that bench/vhost and bench/switch share."""
 
 import argparse
-import json
+import contextlib
 import os
 import platform
 import re
 import signal
 import statistics
 import sys
-import time
 
 from dpdk import Hugepages, Unavailable, fetch
-from lab import ROOT, daemon_path
+from lab import daemon_path
+from results import write
 from vhost_switches import GENERATOR_CORE, SWITCH_CORE, Failed, contenders
 
 DPDK_PAGES, GUEST_PAGES = 560, 256
@@ -21,7 +21,8 @@ RATES = (100e3, 1e6, 0.9)  # packets per second; at most 1: a share of the maxim
 
 def parse(doc, groups, quick):
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="four cases, 2 rounds of 1 s")
+    parser.add_argument("--quick", action="store_true",
+                        help="a few cases (or those of --group), one round of 0.3 s")
     parser.add_argument("--group", help=f"groups of cases: {', '.join(groups)}")
     parser.add_argument("--cases", help="a regular expression on the cases' names")
     parser.add_argument("--only", help="contenders: heddle, ovs, ovs-tso, one-copy, two-copies, rings, wake; before: the daemon $HEDDLED_BEFORE")
@@ -29,15 +30,16 @@ def parse(doc, groups, quick):
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--json", help="where to write the numbers (default: in target/bench)")
     args = parser.parse_args()
-    args.rounds = args.rounds or (2 if args.quick else 5)
-    args.seconds = args.seconds or (1.0 if args.quick else 2.0)
+    args.rounds = args.rounds or (1 if args.quick else 5)
+    args.seconds = args.seconds or (0.3 if args.quick else 2.0)
     if args.group and not set(args.group.split(",")) - set(groups):
         cases = [case for name in args.group.split(",") for case in groups[name]]
     else:
         cases = quick if args.quick else [case for group in groups.values() for case in group]
     if args.group and set(args.group.split(",")) - set(groups):
         parser.error("no group of that name")
-    args.cases = [case for case in cases if re.search(args.cases or "", case.name)]
+    # Some belong to two groups.
+    args.cases = [case for case in dict.fromkeys(cases) if re.search(args.cases or "", case.name)]
     if not args.cases:
         parser.error("no case of that name")
     return args
@@ -125,7 +127,14 @@ def ratios(rows, base, key):
     return [a / b for a, b in pairs if a and b]
 
 
-def table(case, results):
+def added(rows, base):
+    """What the packets of each round cost more than those of the same round in `base`, cycles."""
+    return [row["cycles"] - other["cycles"] for row, other in zip(rows, base or [])
+            if row and other and row.get("cycles") and other.get("cycles")]
+
+
+def table(case, every):
+    results = every[case]
     print(f"\n{case.name}")
     print(f"  {'':11} {'Mpps min  median     max':>24}  {'cycles min median    max':>24}   "
           f"{'rate: x OVS (min-max)':>22}  {'x one copy':>10}  {'cycles: x OVS':>20}")
@@ -148,6 +157,14 @@ def table(case, results):
         kept = [row["kept"] * 100 for row in rows if row and "kept" in row]
         if kept:
             print(f"  {name:11} established traffic kept, %: {spread(kept, '6.1f')}")
+    plain, calm = every.get(case.plain(), {}), every.get(case.calm(), {})
+    for name, rows in results.items():
+        if case.recirc and not case.storm and added(rows, plain.get(name)):
+            print(f"  {name:11} recirculating adds, cycles: {spread(added(rows, plain.get(name)), '6.0f')}")
+        rates = ratios(rows, calm.get(name), "received_pps")
+        if case.changes and rates:
+            rates = [rate * 100 for rate in rates]
+            print(f"  {name:11} of the rate without changes, %: {spread(rates, '6.1f')}")
     for name, rows in results.items():
         for key, what in IDLE:
             share, p50, p99 = ([row[f"{kind}_{key}"] * scale for row in rows if row and f"{kind}_{key}" in row]
@@ -184,7 +201,11 @@ def main(name, doc, groups, quick):
     results = {case: {one: [] for one, c in made.items() if c.able(case)} for case in args.cases}
     print(f"{len(args.cases)} cases, {args.rounds} rounds of {args.seconds:g} s; generator on core {GENERATOR_CORE}, switch on core "
           f"{SWITCH_CORE}; Linux {platform.release()}", flush=True)
-    with Hugepages(pages):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(Hugepages(pages))
+        except Unavailable as why:
+            sys.exit(f"bench: {why}")
         try:
             for which, contender in list(made.items()):
                 try:
@@ -212,13 +233,8 @@ def main(name, doc, groups, quick):
             for contender in made.values():
                 contender.close()
     for case in args.cases:
-        table(case, results[case])
+        table(case, results)
     print("\nCycles: busy cycles of the switch's core per packet. Ratios: median (min-max) of the ratios within each round.")
-    path = args.json or os.path.join(ROOT, "target", "bench", time.strftime(f"{name}-%Y%m%d-%H%M%S.json"))
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with open(path, "w") as file:
-        json.dump({"rounds": args.rounds, "seconds": args.seconds, "kernel": platform.release(),
-                   "cores": {"generator": GENERATOR_CORE, "switch": SWITCH_CORE},
-                   "results": {case.name: rows for case, rows in results.items()}}, file, indent=1)
-        file.write("\n")
-    print(f"All numbers: {os.path.relpath(path)}")
+    write(args.json, name, f"{args.rounds} x {args.seconds:g} s",
+          {case.name: rows for case, rows in results.items()}, rounds=args.rounds, seconds=args.seconds,
+          cores={"generator": GENERATOR_CORE, "switch": SWITCH_CORE})

@@ -20,6 +20,7 @@ class Case:
     established: int = 1_000_000
     changes: int = 0        # rules that change per second, none of which is about the traffic
     where: str = ""         # "elsewhere": in a table that no packet looks at; "nowhere": the switch is not told
+    recirc: int = 0         # so many recirculations before the rules
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
@@ -34,6 +35,7 @@ class Case:
         words += [f"{self.ports}ports"] if self.ports != 2 and not self.storm else []
         words += [] if self.huge else ["4k"]
         words += [self.rules + (str(self.count) if self.count > 1 else "")] if self.rules != "in-port" else []
+        words += [f"recirc{self.recirc}"] if self.recirc else []
         words += [f"{self.flows}flows"] if self.flows != 1 else []
         words += ["new"] if self.new else []
         words += [f"storm_{self.storm}"] if self.storm else []
@@ -44,6 +46,14 @@ class Case:
         words += ["idle"] if self.idle else []
         words += [f"sleep{self.sleep}"] if self.sleep else []
         return "-".join(words)
+
+    def plain(self):
+        """The same case without recirculation."""
+        return dataclasses.replace(self, recirc=0)
+
+    def calm(self):
+        """The same case without changes of rules."""
+        return dataclasses.replace(self, changes=0, where="")
 
     def mtu(self):
         return max(1500, self.size - 14) if not self.tso else 1500
@@ -82,6 +92,18 @@ class Case:
                     ["--kind", attacked, "--count", str(self.count), *ports, "--pair", "1"]]
         return [["--kind", self.rules, "--count", str(self.count), *ports]]
 
+    def behind(self, rules):
+        """The rules as text, in the table after the recirculations. The rules that recirculate look at more than
+        the port, since Open vSwitch has a short cut for rules that do not."""
+        stages = [f"table={n},udp,actions=debug_recirc,resubmit(,{n + 1})" for n in range(self.recirc)]
+        rules = [f"table={self.recirc},{rule}" for rule in rules.splitlines()] if stages else [rules]
+        return "\n".join(stages + rules)
+
+
+def recirculated(stages=(0, 1), **case):
+    """A case without recirculation and with so many."""
+    return [Case(recirc=count, **case) for count in stages]
+
 
 SIZES = (64, 128, 512, 1518, 9000)
 FLOWS = (1, 1_000, 10_000, 100_000, 1_000_000)
@@ -111,9 +133,17 @@ SWITCH = {
     "changes": [Case(rules=rules, count=count, flows=50_000, changes=changes, where=where)
                 for rules, count in (("exact", 50_000), ("each", 1))
                 for changes, where in ((0, ""), (1_000, ""), (1_000, "elsewhere"), (1_000, "nowhere"))],
+    "recirc": [*recirculated((0, 1, 3), rules="tuple"), *recirculated((0, 1, 3), rules="tuple", flows=10_000),
+               *recirculated(rules="masks", count=16, masks=16, flows=10_000),
+               *recirculated(rules="masks", count=64, masks=64, flows=10_000),
+               *recirculated(rules="exact", count=100_000, flows=100_000),
+               *recirculated(rules="exact", count=50_000, flows=50_000),
+               *recirculated(rules="exact", count=50_000, flows=50_000, changes=1_000),
+               *recirculated(rules="tuple", storm="new-flows", ports=4),
+               *recirculated(rules="tuple", storm="explosion", ports=4)],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
 }
 SWITCH_QUICK = [Case(rules="tuple"), Case(rules="tuple", flows=10_000), Case(rules="masks", count=16, masks=16, flows=1_000),
-                Case(rules="tuple", storm="new-flows", ports=4)]
+                Case(recirc=1, rules="tuple", flows=10_000), Case(rules="tuple", storm="new-flows", ports=4)]

@@ -186,7 +186,9 @@ class Vhost:
         self.sleep = 0
 
     def setup(self, ports):
-        self.switch = Switch(self.trace, self.binary, args=("--disable-system",), prefix=f"heddle-bench-{self.name}")
+        # With --enable-dummy the action debug_recirc is there.
+        self.switch = Switch(self.trace, self.binary, args=("--disable-system", "--enable-dummy"),
+                             prefix=f"heddle-bench-{self.name}")
         self.switch.start_ovsdb()
         self.switch.vsctl("--no-wait", "set", "open_vswitch", ".", *self.options)
         command = self.switch.command
@@ -252,9 +254,11 @@ class Vhost:
                                 else ("remove", "open_vswitch", ".", "other_config", "pmd-maxsleep")))
             self.sleep = case.sleep
         self.unixctl.call("upcall/set-flow-limit", "2000000")
-        wanted = case.rule_sets()
+        wanted = case.recirc, case.rule_sets()
         if wanted != self.rules:
-            text = "".join(self.trace.run(self.heddle, "bench", "rules", *arguments, quiet=True) for arguments in wanted)
+            rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True)
+                     for words in case.rule_sets()]
+            text = case.behind("".join(rules))
             self.switch.ofctl("del-flows", BRIDGE)
             # One by one, each waits for the one before it: a million of them takes minutes with any switch.
             self.switch.run("ovs-ofctl", "--timeout=120", "--bundle", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
@@ -287,6 +291,8 @@ class Vhost:
                 out, _ = changing.communicate(timeout=10)
                 self.rules = None  # some of its rules are left
         if changing:
+            if not out:
+                raise Failed("what changes rules ended without a word")
             done = json.loads(out)
             seen["changes"] = done["changes"] / done["seconds"]
         if case.new:
@@ -324,7 +330,7 @@ class Vhost:
                 sink = subprocess.Popen(["taskset", "-c", str(GENERATOR_CORE), built("flow_mods"), "sink", path])
                 self.helpers.append(sink)
                 wait_for("the sink", lambda: os.path.exists(path))
-        table = ["--table", "100"] if case.where == "elsewhere" else []
+        table = ["--table", "100" if case.where == "elsewhere" else str(case.recirc)]
         return subprocess.Popen(["taskset", "-c", str(GENERATOR_CORE), churn, path, str(case.changes), *table],
                                 stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
 

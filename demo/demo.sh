@@ -9,6 +9,7 @@
 # Everything happens in a private run directory and in network namespaces of its own: a switch that already runs on
 # this machine, its bridges and its sockets are not touched.
 set -euo pipefail
+case ${1:-} in -h | --help) sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; exit ;; esac
 cd "$(dirname "$0")/.."
 PATH="$PATH:/usr/sbin:/sbin"
 HEDDLED=$(realpath -m "${HEDDLED:-${CARGO_TARGET_DIR:-target}/release/heddled}")

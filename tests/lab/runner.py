@@ -158,6 +158,9 @@ def main():
     scenarios = [(name[len("scenario_"):], value) for name, value in vars(__main__).items()
                  if name.startswith("scenario_")]
     wanted = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print(f"{__main__.__doc__.strip()}\n\n    {sys.argv[0]} [--list] [PART_OF_A_NAME ...]")
+        return
     if "--list" in sys.argv[1:]:
         print("\n".join(name for name, _ in scenarios))
         return

@@ -1,0 +1,217 @@
+"""The page docs/benchmarks.md: which cases its tables show, and the tables and the plot themselves.
+
+A table is a list of rows, each a label and what it shows. All numbers come from docs/benchmarks.json: three
+of each, the least, the median and the greatest of the rounds.
+"""
+
+import math
+from html import escape
+
+from vhost_cases import Case
+
+POD_COLUMNS = {"tcp1_gbps": ("TCP, 1 stream, Gbit/s", 1), "tcp4_gbps": ("TCP, 4 streams, Gbit/s", 1),
+               "udp64_kpps": ("UDP, 64 B, thousand/s", 0), "p50_us": ("one way p50, us", 1),
+               "p99_us": ("p99, us", 0), "resident_mib": ("memory at start, MiB", 0)}
+PODS = {"heddle-tap": "Heddle, internal ports", "heddle-veth": "Heddle, veth",
+        "ovs-tap-tso": "OVS with TSO, taps", "ovs-veth-tso": "OVS with TSO, veth", "ovs-veth": "OVS, veth",
+        "bridge": "Linux bridge", "veth": "no switch"}
+GUESTS = {
+    "64 B": Case(), "64 B, packed rings": Case(packed=True), "64 B, both ways": Case(both=True),
+    "64 B, 4 ports": Case(ports=4, both=True),
+    "1518 B": Case(size=1518), "1518 B, packed rings": Case(size=1518, packed=True),
+}
+FLOWS = {
+    "one rule, 1 flow": Case(rules="tuple"),
+    "one rule, 10,000 flows": Case(rules="tuple", flows=10_000),
+    "one rule, 1,000,000 flows": Case(rules="tuple", flows=1_000_000),
+    "learning switch, 100,000 flows": Case(rules="normal", flows=100_000),
+    "30 tables, 1,000 flows": Case(rules="pipeline", count=30, flows=1_000),
+    "16 masks, 100,000 flows": Case(rules="masks", count=16, masks=16, flows=100_000),
+    "256 masks, 100,000 flows": Case(rules="masks", count=256, masks=256, flows=100_000),
+    "10,000 exact rules and flows": Case(rules="exact", count=10_000, flows=10_000),
+    "100,000 exact rules and flows": Case(rules="exact", count=100_000, flows=100_000),
+    "1,000,000 exact rules and flows": Case(rules="exact", count=1_000_000, flows=1_000_000),
+}
+RECIRCULATED = {
+    "one recirculation, 1 flow": Case(recirc=1, rules="tuple"),
+    "one recirculation, 10,000 flows": Case(recirc=1, rules="tuple", flows=10_000),
+    "three recirculations, 1 flow": Case(recirc=3, rules="tuple"),
+    "three recirculations, 10,000 flows": Case(recirc=3, rules="tuple", flows=10_000),
+    "one, then 16 masks, 10,000 flows": Case(recirc=1, rules="masks", count=16, masks=16, flows=10_000),
+    "one, then 64 masks, 10,000 flows": Case(recirc=1, rules="masks", count=64, masks=64, flows=10_000),
+    "one, then 100,000 exact rules": Case(recirc=1, rules="exact", count=100_000, flows=100_000),
+}
+KEPT = {f"{what}{behind}": Case(recirc=recirc, **case) for what, case in {
+    "beside a storm of new flows": {"rules": "tuple", "storm": "new-flows", "ports": 4},
+    "beside a storm that multiplies masks": {"rules": "tuple", "storm": "explosion", "ports": 4},
+    "while 1,000 rules a second change":
+        {"rules": "exact", "count": 50_000, "flows": 50_000, "changes": 1_000},
+}.items() for behind, recirc in (("", 0), (", recirculated", 1))}
+WAITING = {"Heddle": ("heddle", 0), "Heddle, `pmd-sleep-max` 50": ("heddle", 50), "OVS": ("ovs", 0),
+           "OVS, `pmd-sleep-max` 50": ("ovs", 50)}
+LATENCY = Case(latency=True)
+LOADS = {"one by one": ("single", 100_000), "as a bundle": ("bundle", 1_000_000)}
+
+
+def idle(sleep):
+    return Case(rules="normal", idle=True, sleep=sleep)
+
+
+# What a run measures for the page: each case with those that it is compared with.
+VHOST_CASES = [*GUESTS.values(), LATENCY]
+SWITCH_CASES = list(dict.fromkeys([
+    *FLOWS.values(),
+    *(twin for case in [*RECIRCULATED.values(), *KEPT.values()]
+      for twin in (case.plain(), case.calm(), case)),
+    *(idle(sleep) for _, sleep in WAITING.values())]))
+
+
+# -- tables -----------------------------------------------------------------------------------------
+
+def middle(row, key, decimals=0):
+    """The median, or a dash."""
+    return f"{row[key][1]:,.{decimals}f}" if row.get(key) else "-"
+
+
+def ranged(row, key, decimals=0):
+    """The median with the least and the greatest."""
+    if not row.get(key):
+        return "-"
+    least, median, most = (f"{value:,.{decimals}f}" for value in row[key])
+    return median if least == most else f"{median} ({least} to {most})"
+
+
+def two(row, p50, p99):
+    return f"{middle(row, p50, 1)} ({middle(row, p99)})" if row.get(p50) else "-"
+
+
+def markdown(head, rows):
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
+
+
+class Tables:
+    """Each method is a table: its text, and the names of the rows of results in it."""
+
+    def __init__(self, results):
+        self.results = results
+
+    def of(self, case, contender):
+        return self.results.get(case.name, {}).get(contender, {})
+
+    def label(self, label, case):
+        """With a star where too much else ran."""
+        worst = max((row.get("disturbed", [0])[-1] for row in self.results.get(case.name, {}).values()
+                     if isinstance(row, dict)), default=0)
+        return f"{label} \\*" if worst > 0.1 else label
+
+    def pods(self):
+        rows = [[label, *(middle(self.results.get(name, {}), key, decimals)
+                          for key, (_, decimals) in POD_COLUMNS.items())] for name, label in PODS.items()]
+        return markdown(["", *(title for title, _ in POD_COLUMNS.values())], rows), PODS
+
+    def guests(self):
+        rows = []
+        for label, case in GUESTS.items():
+            heddle, ovs, floor = (self.of(case, name) for name in ("heddle", "ovs", "one-copy"))
+            rows.append([self.label(label, case), middle(heddle, "mpps", 1), middle(ovs, "mpps", 1),
+                         middle(heddle, "cycles"), middle(ovs, "cycles"), middle(floor, "cycles"),
+                         ranged(heddle, "x_ovs", 2)])
+        return markdown(["", "Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "one copy",
+                         "cycles: x OVS"], rows), names(GUESTS)
+
+    def flows(self):
+        rows = []
+        for label, case in FLOWS.items():
+            heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
+            rows.append([self.label(label, case), middle(heddle, "mpps", 1), middle(ovs, "mpps", 1),
+                         middle(heddle, "cycles"), middle(ovs, "cycles"), ranged(heddle, "x_ovs", 2)])
+        return markdown(["", "Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "cycles: x OVS"],
+                        rows), names(FLOWS)
+
+    def recirculated(self):
+        rows = []
+        for label, case in RECIRCULATED.items():
+            heddle, ovs = self.of(case, "heddle"), self.of(case, "ovs")
+            rows.append([self.label(label, case), middle(heddle, "cycles"), ranged(heddle, "adds"),
+                         middle(ovs, "cycles"), ranged(ovs, "adds"), ranged(heddle, "x_ovs", 2)])
+        return markdown(["", "Heddle cycles", "more by", "OVS cycles", "more by", "cycles: x OVS"],
+                        rows), names(RECIRCULATED)
+
+    def kept(self):
+        rows = [[self.label(label, case),
+                 *(ranged(self.of(case, name), "kept", 1) for name in ("heddle", "ovs"))]
+                for label, case in KEPT.items()]
+        return markdown(["", "Heddle keeps, %", "OVS keeps, %"], rows), names(KEPT)
+
+    def waiting(self):
+        rows = []
+        for label, (name, sleep) in WAITING.items():
+            row, busy = self.of(idle(sleep), name), {} if sleep else self.of(LATENCY, name)
+            rows.append([label, middle(row, "idle_alone", 1), middle(row, "idle_1000", 1),
+                         two(row, "p50_1000", "p99_1000"), two(busy, "p50_100000", "p99_100000"),
+                         two(busy, "p50_1000000", "p99_1000000")])
+        return markdown(["", "CPU idle, %", "CPU at 1 kpps, %", "us at 1 kpps", "100 kpps", "1 Mpps"],
+                        rows), [LATENCY.name, idle(0).name]
+
+    def loading(self):
+        rows = []
+        for label, (how, count) in LOADS.items():
+            row = self.results.get(f"{count}-{how}", {})
+            heddle, ovs, alone = (row.get(name, {}) for name in ("heddle", "ovs", "sink"))
+            rows.append([f"{count:,} rules, {label}",
+                         *(ranged(one, "seconds", 1) for one in (heddle, ovs, alone)),
+                         middle(heddle, "bytes"), middle(ovs, "bytes")])
+        return markdown(["", "Heddle, s", "OVS, s", "`ovs-ofctl` alone, s", "Heddle, B each", "OVS, B each"],
+                        rows), [f"{count}-{how}" for how, count in LOADS.values()]
+
+
+def names(rows):
+    return [case.name for case in rows.values()]
+
+
+# -- the plot ---------------------------------------------------------------------------------------
+
+LEFT, WIDTH, ROW, TOP = 250, 760, 19, 62
+AXIS = (50, 20_000)
+COLORS = {"heddle": "#0b6fb8", "ovs": "#d1670a"}
+
+
+def across(cycles):
+    """Where a number of cycles is, on a logarithmic axis."""
+    low, high = map(math.log, AXIS)
+    return LEFT + (WIDTH - LEFT - 20) * (math.log(min(max(cycles, AXIS[0]), AXIS[1])) - low) / (high - low)
+
+
+def text(x, y, words, more=""):
+    return f'<text x="{x:.0f}" y="{y:.0f}" {more}>{escape(words)}</text>'
+
+
+def plot(results):
+    """Busy cycles per packet: a point for the median, a line from the least to the greatest of the rounds."""
+    rows = [(f"{'' if rows is FLOWS else '↻ '}{label}", results.get(case.name, {}))
+            for rows in (FLOWS, RECIRCULATED) for label, case in rows.items()]
+    bottom = TOP + ROW * len(rows)
+    out = [text(10, 20, "Busy cycles of the switch's core per packet of 64 bytes (less is better)",
+                'font-size="15"'),
+           text(10, 38, "↻: behind recirculations", 'fill="#555"')]
+    for at, (name, label) in enumerate((("heddle", "Heddle"), ("ovs", "OVS-DPDK"))):
+        out += [f'<circle cx="{LEFT + 10 + 90 * at}" cy="34" r="5" fill="{COLORS[name]}"/>',
+                text(LEFT + 20 + 90 * at, 38, label)]
+    for tick in (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000):
+        x = across(tick)
+        out += [f'<path d="M{x:.0f} {TOP - 8}V{bottom}" stroke="#ddd"/>',
+                text(x, bottom + 15, f"{tick:,}", 'text-anchor="middle" fill="#555"')]
+    for number, (label, row) in enumerate(rows):
+        y = TOP + ROW * number + 4
+        out.append(text(LEFT - 10, y + 4, label, 'text-anchor="end"'))
+        for name, color in COLORS.items():
+            if cycles := row.get(name, {}).get("cycles"):
+                least, median, most = map(across, cycles)
+                out += [f'<path d="M{least:.1f} {y}H{most:.1f}" stroke="{color}" stroke-width="3" '
+                        'opacity=".4"/>',
+                        f'<circle cx="{median:.1f}" cy="{y}" r="5" fill="{color}"/>']
+    height = bottom + 25
+    return "\n".join(['<svg xmlns="http://www.w3.org/2000/svg" '
+                      f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+                      'font-family="sans-serif" font-size="12">',
+                      f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', *out, "</svg>", ""])

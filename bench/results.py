@@ -1,0 +1,27 @@
+"""Where the programs beside this one leave their numbers: what bench/report reads."""
+
+import json
+import os
+import platform
+import time
+
+from lab import ROOT
+
+
+def processor():
+    """The name of the processor, as far as it tells anything."""
+    with open("/proc/cpuinfo") as file:
+        names = [line.partition(": ")[2].strip() for line in file if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def write(path, part, how, results, **more):
+    """Writes the results of a part ("pods", "vhost", "switch", "rules"), measured so."""
+    path = path or os.path.join(ROOT, "target", "bench", time.strftime(f"{part}-%Y%m%d-%H%M%S.json"))
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    run = f"{time.strftime('%Y-%m-%d')}, {how} ({processor()}, Linux {platform.release().partition('-')[0]})"
+    with open(path, "w") as file:
+        json.dump({"part": part, "run": run, "kernel": platform.release(), **more, "results": results},
+                  file, indent=1)
+        file.write("\n")
+    print(f"\nAll numbers: {os.path.relpath(path)}")
