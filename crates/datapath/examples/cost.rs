@@ -98,7 +98,15 @@ fn main() {
     for (times, text) in [(1, "recirculated"), (3, "recirculated 3 times")] {
         let behind = plain.iter().filter(|(_, flows, ..)| *flows <= 100_000).cloned();
         all.extend(behind.map(|c| (format!("{}, {text}", c.0), c.1, c.2, c.3, c.4, c.5, times)));
-        let masks = (format!("10k flows, 16 masks, {text}"), 10_000, 1, Rules::Masks, 16, out(), times);
+        let masks = (
+            format!("10k flows, 16 masks, {text}"),
+            10_000,
+            1,
+            Rules::Masks,
+            16,
+            out(),
+            times,
+        );
         all.push(masks);
     }
     let exact = all.iter().any(|c| c.0 == only);
@@ -117,11 +125,12 @@ fn main() {
                 recirculated,
                 actions,
             });
-            let entries = u64::from(recirculated) + match rules {
-                Rules::Exact => u64::from(flows) * 99 / 100,
-                Rules::Any => 1,
-                Rules::Masks => masks.into(),
-            };
+            let entries = u64::from(recirculated)
+                + match rules {
+                    Rules::Exact => u64::from(flows) * 99 / 100,
+                    Rules::Any => 1,
+                    Rules::Masks => masks.into(),
+                };
             steady(name, pipeline, traffic, entries, length);
         }
     }

@@ -14,10 +14,10 @@
 
 use crate::changes::{Known, PATIENCE};
 use crate::compact::CompactKey;
+use crate::context::Contexts;
 use crate::entry::Entry;
 use crate::hash::HashKey;
 use crate::l1::L1;
-use crate::context::Contexts;
 use crate::note::{Findings, Horizon, Note, RESERVE, RING};
 use crate::program::Program;
 use crate::sig::Bucket;
@@ -28,8 +28,8 @@ use crate::translate::Generations;
 use crate::tuple::{Tuple, Tuples};
 use crate::verdict::{Verdict, Verdicts};
 use crate::watch::{self, Watches};
-use heddle_sync::ring::Producer;
 use heddle_flow::FlowKey;
+use heddle_sync::ring::Producer;
 use std::sync::Arc;
 
 mod fill;

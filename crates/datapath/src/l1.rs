@@ -131,7 +131,12 @@ mod tests {
             let mut missed = 0;
             for n in 0..flows {
                 let slot = u32::try_from(n % entries).unwrap();
-                if !l1.at(l1.place(hash(n))).unwrap().candidates(tag_of(hash(n))).any(|s| s == slot) {
+                if !l1
+                    .at(l1.place(hash(n)))
+                    .unwrap()
+                    .candidates(tag_of(hash(n)))
+                    .any(|s| s == slot)
+                {
                     missed += 1;
                     l1.insert(hash(n), slot);
                 }

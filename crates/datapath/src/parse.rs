@@ -131,7 +131,11 @@ impl Parsed {
     /// Reads packet `i`, which is the next one, and fresh from a port.
     #[inline(always)]
     pub(crate) fn push(&mut self, i: u16, p: &mut Packet, how: How) {
-        let origin = if p.in_port <= MAX_LISTED { p.in_port } else { NOWHERE };
+        let origin = if p.in_port <= MAX_LISTED {
+            p.in_port
+        } else {
+            NOWHERE
+        };
         self.push_from(i, p, how, origin);
     }
     /// Reads packet `i`, which is the next one, an Ethernet frame of this origin that carries nothing.
@@ -189,7 +193,11 @@ impl Parsed {
     }
     /// As [`Self::push`], a packet of any type.
     pub(crate) fn push_odd(&mut self, i: u16, p: &mut Packet, how: How) {
-        let origin = if p.in_port <= MAX_LISTED { p.in_port } else { NOWHERE };
+        let origin = if p.in_port <= MAX_LISTED {
+            p.in_port
+        } else {
+            NOWHERE
+        };
         self.push_full(i, p, how, origin, |_, _| {});
     }
     #[cold]

@@ -250,8 +250,7 @@ impl Tuples {
     /// An origin's masks of one family, the most hit first.
     #[inline]
     pub(crate) fn list(&self, origin: u32, family: Family) -> &[Use] {
-        self.origin(origin)
-            .map_or(&[], |o| &o.lists[family.index()].uses)
+        self.origin(origin).map_or(&[], |o| &o.lists[family.index()].uses)
     }
     /// What any of these masks asks for outside of compact keys.
     #[inline]
@@ -391,7 +390,9 @@ impl Tuples {
             None => self.ports.get_mut(origin as usize),
             Some(other) => self.others.get_mut(other as usize),
         };
-        let Some(Some(o)) = boxed else { return (false, false) };
+        let Some(Some(o)) = boxed else {
+            return (false, false);
+        };
         o.entries += 1;
         let at = o.in_port as usize;
         if self.entries.len() <= at {
@@ -439,7 +440,10 @@ impl Tuples {
         if gone {
             list.uses.remove(at);
             if !held.tuple.outside.is_empty() {
-                let rest = list.uses.iter().filter_map(|u| self.held.get(u.tuple as usize)?.as_ref());
+                let rest = list
+                    .uses
+                    .iter()
+                    .filter_map(|u| self.held.get(u.tuple as usize)?.as_ref());
                 list.asked = rest.fold(Box::default(), |all, h| union(&all, &h.tuple.outside));
             }
         }

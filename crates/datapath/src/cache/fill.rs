@@ -131,7 +131,9 @@ impl Cache {
     }
     /// The mask of an entry that asks for nothing outside of its compact key.
     fn under(tuples: &Tuples, tuple: u32, context: u32) -> Option<Under<'_>> {
-        let held = tuples.get(tuple).filter(|t| is_plain(t) && !is_context(context))?;
+        let held = tuples
+            .get(tuple)
+            .filter(|t| is_plain(t) && !is_context(context))?;
         Some(Under {
             tuple,
             mask: &held.mask,

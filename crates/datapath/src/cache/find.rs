@@ -195,7 +195,9 @@ impl Cache {
         };
         let origin = tail.key.context();
         let id = self.store.get(last.slot).map_or(0, Entry::id);
-        let Some(o) = self.tuples.origin_mut(origin) else { return };
+        let Some(o) = self.tuples.origin_mut(origin) else {
+            return;
+        };
         if tail.outside.is_none() {
             o.recent.last = Last {
                 key: *tail.key,
@@ -280,7 +282,9 @@ impl Cache {
                 }
                 f
             }));
-        let all = guess.map(|g| g.slot).filter(|_| guessed as usize == s.found.len());
+        let all = guess
+            .map(|g| g.slot)
+            .filter(|_| guessed as usize == s.found.len());
         if far {
             for f in s.found.iter_mut().filter(|f| f.how == How::Only) {
                 f.place = self.table.place(f.hash);
@@ -310,7 +314,9 @@ impl Cache {
         }
     }
     fn note_guesses(&mut self, origin: u32, n: u32) {
-        let Some(o) = self.tuples.origin_mut(origin) else { return };
+        let Some(o) = self.tuples.origin_mut(origin) else {
+            return;
+        };
         let hits = &mut o.recent.guess.hits;
         let first = *hits == 0;
         *hits = hits.saturating_add(n);
@@ -321,7 +327,9 @@ impl Cache {
     /// Counts the mask up of the entry that was guessed: what has all the packets is not to be found last when it has not any more. (If the entry went meanwhile,
     /// another's mask is: the order is a matter of cost only.)
     pub(super) fn count_guess(&mut self, origin: u32) {
-        let Some(o) = self.tuples.origin_mut(origin) else { return };
+        let Some(o) = self.tuples.origin_mut(origin) else {
+            return;
+        };
         let (slot, hits) = (o.recent.guess.slot, std::mem::take(&mut o.recent.guess.hits));
         if hits > 0
             && let Some(e) = self.store.get(slot)
@@ -347,9 +355,7 @@ impl Cache {
     fn is_guess(&self, g: &Guessed<'_>, key: &CompactKey, outside: Option<&FlowKey>) -> bool {
         match outside {
             None => !is_context(g.context),
-            Some(outside) => self
-                .contexts
-                .agrees(g.context, g.outside, key.context(), outside),
+            Some(outside) => self.contexts.agrees(g.context, g.outside, key.context(), outside),
         }
     }
     fn way(&self, key: &CompactKey) -> Way<'_> {

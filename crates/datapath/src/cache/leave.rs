@@ -23,7 +23,9 @@ impl Cache {
         let n = e.tuple();
         let (origin, more) = self.contexts.origin(e.key().context());
         let key = e.key().with_context(origin);
-        let Some(mask) = self.tuples.compact(n) else { return };
+        let Some(mask) = self.tuples.compact(n) else {
+            return;
+        };
         let hash = mask.hash(&key, &self.key, n) ^ more;
         if self.table.remove(hash, slot) {
             self.tuples.left(n, &key);

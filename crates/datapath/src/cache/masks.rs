@@ -65,7 +65,11 @@ impl Cache {
                 let Some(sought) = parsed.sought(r.into()) else {
                     continue;
                 };
-                let list = part(self.tuples.list(sought.key.context(), sought.key.family()), at, some);
+                let list = part(
+                    self.tuples.list(sought.key.context(), sought.key.family()),
+                    at,
+                    some,
+                );
                 for (place, hash) in self.maybe(sought, list) {
                     self.table.prefetch(hash);
                     s.probes.push(Probe { run: r, place, hash });

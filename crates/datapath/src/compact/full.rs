@@ -1,8 +1,8 @@
 //! Between full keys and compact ones.
 
 use super::{
-    CompactKey, CompactMask, Family, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts, mac_words, port_word, v4_words,
-    v6_words,
+    CompactKey, CompactMask, Family, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts, mac_words, port_word,
+    v4_words, v6_words,
 };
 use heddle_flow::key::HEADER_WORD;
 use heddle_flow::{FlowKey, FlowMask};
@@ -68,10 +68,13 @@ impl CompactKey {
             usual &= (key.nw_src, key.nw_dst) == (0, 0);
             v6_words(&key.ipv6_src, &key.ipv6_dst)
         } else {
-            usual &= key.dl_type == 0x0800 && (key.ipv6_src, key.ipv6_dst, key.ipv6_label) == ([0; 16], [0; 16], 0);
+            usual &= key.dl_type == 0x0800
+                && (key.ipv6_src, key.ipv6_dst, key.ipv6_label) == ([0; 16], [0; 16], 0);
             v4_words(key.nw_src, key.nw_dst)
         };
-        let words = key.words()[HEADER_WORD..].iter().zip(&REST.words()[HEADER_WORD..]);
+        let words = key.words()[HEADER_WORD..]
+            .iter()
+            .zip(&REST.words()[HEADER_WORD..]);
         if !usual || words.fold(0, |odd, (w, m)| odd | w & m) != 0 {
             kind |= KIND_ODD;
         }
@@ -151,7 +154,11 @@ impl CompactKey {
 impl CompactMask {
     /// The bits that are outside of it, of packets of this family.
     pub(crate) fn rest(mask: &FlowMask, family: Family) -> impl Iterator<Item = (u8, u64)> {
-        let words = mask.words().iter().zip(outside(family).words()).map(|(m, o)| m & o);
+        let words = mask
+            .words()
+            .iter()
+            .zip(outside(family).words())
+            .map(|(m, o)| m & o);
         (0_u8..).zip(words).filter(|(_, w)| *w != 0)
     }
 }

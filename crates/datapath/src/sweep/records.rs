@@ -6,8 +6,8 @@
 //! Credit is collected per verdict and given once per pass: ten thousand entries of one rule are one call.
 
 use crate::cache::Makers;
-use crate::entry::{Entry, Snapshot};
 use crate::context::Context;
+use crate::entry::{Entry, Snapshot};
 use crate::note::{Counted, Horizon, Note};
 use crate::store::{CHUNK, ChunkMem};
 use crate::tuple::{MAX_LISTED, Tuple};

@@ -329,7 +329,7 @@ impl Translate for Toy {
         }
         // The number of places may change, so read more generations than there are rules; then the rules.
         let slot = |i| self.logged.unwrap_or(Generations::slot_of(i));
-        let deps: Vec<Dep> = (0..32).map(|i| self.generations.read(slot(i))).collect();
+        let deps: Vec<Dep> = (0..64).map(|i| self.generations.read(slot(i))).collect();
         let rules = self.rules.get();
         let meanwhile = self.meanwhile.lock().take();
         if let Some(happens) = meanwhile {

@@ -9,6 +9,7 @@ mod limits;
 mod moves;
 mod ports;
 mod raced;
+mod recirc;
 mod twins;
 
 pub(crate) use fake::{FakePort, Tally, Toy, ToyRule, udp};

@@ -73,7 +73,11 @@ fn key() -> impl Strategy<Value = FlowKey> {
 /// Whether all of a key is in the compact one.
 fn is_compact(key: &FlowKey) -> bool {
     let family = CompactKey::of(key, 0).family();
-    let odd = key.words().iter().zip(outside(family).words()).any(|(w, o)| w & o != 0);
+    let odd = key
+        .words()
+        .iter()
+        .zip(outside(family).words())
+        .any(|(w, o)| w & o != 0);
     !odd && !family.is_odd()
 }
 

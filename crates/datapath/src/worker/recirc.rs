@@ -24,8 +24,8 @@ use crate::compact::CompactKey;
 use crate::drops::DropKind;
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
 use crate::parse::{How, Kind, Parsed, Run};
-use crate::tuple::MAX_LISTED;
 use crate::program::Tail;
+use crate::tuple::MAX_LISTED;
 use arrayvec::ArrayVec;
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_packet::BURST;
@@ -74,7 +74,10 @@ impl Ids {
     fn push_all(&mut self, ids: Range<LiveId>) {
         if self.len == 0 {
             (self.first, self.len) = (ids.start, ids.end - ids.start);
-        } else if self.list.is_empty() && ids.start == self.first + self.len && usize::from(ids.start) != BURST {
+        } else if self.list.is_empty()
+            && ids.start == self.first + self.len
+            && usize::from(ids.start) != BURST
+        {
             self.len += ids.end - ids.start;
         } else {
             ids.for_each(|id| self.push(id));
@@ -252,7 +255,11 @@ impl Worker {
                 (run.kind == Kind::Ordinary) & (key.context() == context) & (run.end <= group.end)
             };
             let n = match tail.alone && run.first >= group.first {
-                true => runs[r..].iter().zip(&keys[r..]).take_while(|(r, k)| same(r, k)).count(),
+                true => runs[r..]
+                    .iter()
+                    .zip(&keys[r..])
+                    .take_while(|(r, k)| same(r, k))
+                    .count(),
                 false => 0,
             };
             if n == 0 {
@@ -288,7 +295,11 @@ impl Worker {
         };
         let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
         let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
-        let ids = if tail.copy { exec.copy_all(ids, &mut failed) } else { ids };
+        let ids = if tail.copy {
+            exec.copy_all(ids, &mut failed)
+        } else {
+            ids
+        };
         let carried = Carried {
             before: st.parsed.outside(&st.parsed.runs[r]),
             meta,
