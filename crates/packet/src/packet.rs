@@ -6,7 +6,6 @@
 use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
 use crate::seg::Loan;
 use crate::{Csum, Lender, Offload, Seg};
-use arrayvec::ArrayVec;
 use core::ptr::NonNull;
 use heddle_sys::Iov;
 
@@ -34,14 +33,16 @@ pub struct State {
     pub in_port: u32,
     /// Checksum and segmentation metadata.
     pub offload: Offload,
+    /// How many of `segs` there are, at most all.
+    n_segs: u32,
     /// There is one exactly while there are segments.
     loan: Option<Loan>,
-    segs: ArrayVec<Seg, MAX_SEGS>,
+    segs: [Seg; MAX_SEGS],
     small: Small,
 }
 
-/// The number of segments and the first one are on the first line, too.
-const _: () = assert!(core::mem::offset_of!(State, segs) + size_of::<u32>() + size_of::<Seg>() <= 64);
+/// The first segment is on the first line, too.
+const _: () = assert!(core::mem::offset_of!(State, segs) + size_of::<Seg>() <= 64);
 
 impl State {
     #[inline]
@@ -89,8 +90,9 @@ impl Packet {
             tail_len: 0,
             in_port: 0,
             offload: Offload::default(),
+            n_segs: 0,
             loan: None,
-            segs: ArrayVec::new(),
+            segs: [const { Seg::NONE }; MAX_SEGS],
             small: Small([0; HEADROOM + HEAD_SPACE]),
         }))
     }
@@ -134,7 +136,7 @@ impl Packet {
     pub(crate) fn end_tail(&mut self) -> Option<Loan> {
         let s = &mut *self.0;
         let loan = s.loan.take()?;
-        s.segs.clear();
+        s.n_segs = 0;
         s.tail_len = 0;
         Some(loan)
     }
@@ -158,7 +160,7 @@ impl Packet {
     /// As [`Packet::start_head`], of a packet without a tail.
     #[inline]
     pub(crate) fn begin(&mut self, n: usize) {
-        debug_assert!(self.loan.is_none() && self.segs.is_empty() && self.tail_len == 0);
+        debug_assert!(self.loan.is_none() && self.n_segs == 0 && self.tail_len == 0);
         self.start = HEADROOM as u32;
         self.head_len = n.min(HEAD_SPACE) as u32;
         self.offload = Offload::default();
@@ -206,7 +208,8 @@ impl Packet {
     /// Foreign segments behind the head.
     #[inline]
     pub fn segs(&self) -> &[Seg] {
-        &self.segs
+        // SAFETY: `n_segs` is at most the length of the array.
+        unsafe { self.segs.get_unchecked(..self.n_segs as usize) }
     }
     /// Appends `len` bytes at `ptr`, which are foreign; `false` if there are too many segments already
     /// ([`Packet::make_private`] makes room).
@@ -220,14 +223,15 @@ impl Packet {
     #[inline]
     pub unsafe fn push_seg(&mut self, ptr: NonNull<u8>, len: u32, lender: &mut Lender) -> bool {
         let s = &mut *self.0;
-        if s.segs.is_full() {
+        let Some(place) = s.segs.get_mut(s.n_segs as usize) else {
             return false;
-        }
+        };
         match &s.loan {
             None => s.loan = Some(lender.lend()),
             Some(loan) => assert!(loan.is_of(lender), "a packet is of one queue"),
         }
-        s.segs.push(Seg::new(ptr, len));
+        *place = Seg::new(ptr, len);
+        s.n_segs += 1;
         s.tail_len += len;
         true
     }
@@ -292,17 +296,19 @@ impl Packet {
         } else if n < self.len() {
             let mut left = n - self.head_len as usize;
             self.tail_len = left as u32;
-            self.segs.retain(|s| {
-                s.truncate(left);
-                left -= s.len();
-                !s.is_empty()
-            });
+            let mut n = 0;
+            while left > 0 {
+                self.segs[n].truncate(left);
+                left -= self.segs[n].len();
+                n += 1;
+            }
+            self.n_segs = n as u32;
         }
     }
     /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits a big buffer,
     /// which is allocated if needed.
     pub fn make_private(&mut self) {
-        if self.segs.is_empty() {
+        if self.segs().is_empty() {
             return;
         }
         self.reserve(self.len());
@@ -320,8 +326,8 @@ impl Packet {
             None => &mut s.small.0[from..from + n.max(before as usize)],
             Some(b) => &mut b.0[from..from + n.max(before as usize)],
         };
-        let mut gone = 0;
-        for seg in &mut s.segs {
+        let (mut gone, n_segs) = (0, s.n_segs as usize);
+        for seg in &mut s.segs[..n_segs] {
             let got = seg.copy_to(&mut space[s.head_len as usize..]);
             seg.advance(got);
             s.head_len += got as u32;
@@ -331,8 +337,9 @@ impl Packet {
             }
             gone += 1;
         }
-        s.segs.drain(..gone);
-        if s.segs.is_empty() {
+        s.segs[..n_segs].rotate_left(gone);
+        s.n_segs -= gone as u32;
+        if s.n_segs == 0 {
             s.loan = None;
         }
         s.head_len > before
@@ -345,7 +352,7 @@ impl Packet {
         let (at, n) = (self.start as usize, self.head_len as usize);
         dst.buf_mut()[at..at + n].copy_from_slice(self.head());
         dst.head_len = self.head_len;
-        for seg in &self.segs {
+        for seg in self.segs() {
             let at = (dst.start + dst.head_len) as usize;
             let n = seg.copy_to(&mut dst.buf_mut()[at..]) as u32;
             dst.head_len += n;
@@ -378,7 +385,7 @@ impl Packet {
     /// The pieces of the packet in order, for a gather list. A packet without bytes has none.
     pub fn iovs(&self) -> impl Iterator<Item = Iov<'_>> {
         let head = (!self.head().is_empty()).then(|| Iov::new(self.head()));
-        head.into_iter().chain(self.segs.iter().map(|s| {
+        head.into_iter().chain(self.segs().iter().map(|s| {
             // SAFETY: the segment's memory is readable while its packet, which is borrowed, has it (`push_seg`).
             unsafe { Iov::from_raw(s.as_ptr(), s.len()) }
         }))
@@ -386,7 +393,7 @@ impl Packet {
     /// All bytes, copied; for the slow path and tests.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut v = self.head().to_vec();
-        for s in &self.segs {
+        for s in self.segs() {
             let at = v.len();
             v.resize(at + s.len(), 0);
             s.copy_to(&mut v[at..]);

@@ -86,17 +86,22 @@ impl Pool {
         }
     }
     /// Keeps a packet without a tail, if there is room.
-    #[inline]
-    fn keep(&mut self, mut p: Packet) {
+    #[inline(always)]
+    fn keep(&mut self, p: Packet) {
         if self.small.len() + self.big.len() >= self.cap {
             return;
         }
         if p.is_big() {
-            if self.big.len() + KEEP_SMALL < self.cap {
-                return self.big.push(p);
-            }
-            p.shrink();
+            return self.keep_big(p);
         }
+        self.small.push(p);
+    }
+    #[inline(never)]
+    fn keep_big(&mut self, mut p: Packet) {
+        if self.big.len() + KEEP_SMALL < self.cap {
+            return self.big.push(p);
+        }
+        p.shrink();
         self.small.push(p);
     }
     /// How often it had to allocate a packet.

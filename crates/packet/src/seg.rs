@@ -37,9 +37,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 ///
 /// There is no way to borrow the bytes as a slice: another party may change them at any moment, so they are
 /// only copied out ([`Seg::copy_to`]) or handed to the kernel by address.
-// Packed, so that the first segment lies on the first line of its packet.
 #[derive(Debug)]
-#[repr(C, packed(4))]
 pub struct Seg {
     ptr: NonNull<u8>,
     len: u32,
@@ -50,6 +48,11 @@ pub struct Seg {
 unsafe impl Send for Seg {}
 
 impl Seg {
+    /// No bytes.
+    pub(crate) const NONE: Self = Self {
+        ptr: NonNull::dangling(),
+        len: 0,
+    };
     /// `len` bytes at `ptr`, for [`crate::Packet::push_seg`], which states the contract.
     #[inline]
     pub(crate) fn new(ptr: NonNull<u8>, len: u32) -> Self {
@@ -67,8 +70,7 @@ impl Seg {
     /// Address, for an I/O vector that the kernel reads.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
-        let ptr = self.ptr;
-        ptr.as_ptr()
+        self.ptr.as_ptr()
     }
     /// Cuts it to `n` bytes.
     pub(crate) fn truncate(&mut self, n: usize) {
@@ -77,9 +79,8 @@ impl Seg {
     /// Leaves the first `n` bytes (at most all of them) out.
     pub(crate) fn advance(&mut self, n: usize) {
         let n = n.min(self.len());
-        let ptr = self.ptr;
         // SAFETY: `n` is within the segment, so the result is in or one past the same mapping.
-        self.ptr = unsafe { ptr.add(n) };
+        self.ptr = unsafe { self.ptr.add(n) };
         self.len -= n as u32;
     }
     /// Copies as many bytes as fit in `dst`, returns how many.
