@@ -1,7 +1,7 @@
 //! One packet: a private head, an optional foreign tail, offload metadata.
 //!
-//! Costs: a packet is 12 cache lines, of which one (its fields) and those of its head's bytes are touched; a tail of more than
-//! one segment touches another line per four.
+//! Costs: a packet is 13 cache lines, of which one (its fields and the first segment) and those of its head's bytes are
+//! touched; a tail of more than one segment touches another line per four.
 
 use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
 use crate::seg::Loan;
