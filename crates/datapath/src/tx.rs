@@ -1,8 +1,9 @@
 //! Transmit side of one worker: per-port batches, sent at the end of the burst or when full.
 //!
-//! Queues borrow the packets that they send. One that wants to keep packets ([`TxQueue::wants_ownership`]) gets its own, all of whose
-//! bytes are private: at the end of the burst the burst's packets themselves, as far as they are private and no other such queue gets
-//! them too, otherwise copies. Other queues pay nothing for that.
+//! Queues borrow the packets that they send. One that wants to keep packets ([`TxQueue::wants_ownership`])
+//! gets its own, all of whose bytes are private: at the end of the burst the burst's packets themselves, as
+//! far as they are private and no other such queue gets them too, otherwise copies. Other queues pay nothing
+//! for that.
 
 use crate::counters::PortCounters;
 use crate::drops::{DropKind, Drops};
@@ -170,7 +171,8 @@ impl TxTable {
             }
         }
     }
-    /// Sends all batches at the end of a burst. Other packets may stand in the place of the burst's afterwards.
+    /// Sends all batches at the end of a burst. Other packets may stand in the place of the burst's
+    /// afterwards.
     #[inline]
     pub(crate) fn finish(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
         if self.owners == 0 {

@@ -3,8 +3,8 @@
 //! A [`Packet`] is a private **head** (contiguous bytes that this process owns and may rewrite, with room to
 //! grow at the front) and an optional **tail** of [`Seg`]ments that may live in foreign memory: a kernel
 //! ring, a guest. All that is decided is decided on the head; the tail is only ever copied out. A packet that
-//! was received into a pool buffer is all head. Foreign memory goes back to its owner only when no packet refers to it: see
-//! [`Lender`].
+//! was received into a pool buffer is all head. Foreign memory goes back to its owner only when no packet
+//! refers to it: see [`Lender`].
 //!
 //! [`Offload`] is what the virtio-net header says, in a form that does not depend on it: whether the L4
 //! checksum is still to be filled in, and whether the packet is a train of segments.

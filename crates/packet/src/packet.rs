@@ -1,7 +1,7 @@
 //! One packet: a private head, an optional foreign tail, offload metadata.
 //!
-//! Costs: a packet is 13 cache lines, of which one (its fields and the first segment) and those of its head's bytes are
-//! touched; a tail of more than one segment touches another line per four.
+//! Costs: a packet is 13 cache lines, of which one (its fields and the first segment) and those of its head's
+//! bytes are touched; a tail of more than one segment touches another line per four.
 
 use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
 use crate::seg::Loan;
@@ -218,8 +218,8 @@ impl Packet {
     /// When it has segments of another lender.
     ///
     /// # Safety
-    /// The bytes stay mapped and readable from now on until `lender` [is whole](Lender::is_whole) again, and for ever when it is
-    /// dropped before that.
+    /// The bytes stay mapped and readable from now on until `lender` [is whole](Lender::is_whole) again, and
+    /// for ever when it is dropped before that.
     #[inline]
     pub unsafe fn push_seg(&mut self, ptr: NonNull<u8>, len: u32, lender: &mut Lender) -> bool {
         let s = &mut *self.0;
@@ -386,7 +386,8 @@ impl Packet {
     pub fn iovs(&self) -> impl Iterator<Item = Iov<'_>> {
         let head = (!self.head().is_empty()).then(|| Iov::new(self.head()));
         head.into_iter().chain(self.segs().iter().map(|s| {
-            // SAFETY: the segment's memory is readable while its packet, which is borrowed, has it (`push_seg`).
+            // SAFETY: the segment's memory is readable while its packet, which is borrowed, has it
+            // (`push_seg`).
             unsafe { Iov::from_raw(s.as_ptr(), s.len()) }
         }))
     }

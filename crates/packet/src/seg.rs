@@ -1,20 +1,22 @@
 //! Foreign memory in packets: segments, and who still refers to them.
 //!
-//! **Problem.** A packet's tail stays in memory that somebody else owns, mostly a guest's. The receive queue gives that memory
-//! back once the burst has been forwarded, and it may be unmapped then. A packet that somebody kept must not read it any more.
+//! **Problem.** A packet's tail stays in memory that somebody else owns, mostly a guest's. The receive queue
+//! gives that memory back once the burst has been forwarded, and it may be unmapped then. A packet that
+//! somebody kept must not read it any more.
 //!
 //! **Invariants.**
-//! * A [`Seg`] stays in its packet: it is neither `Clone` nor can it be moved out, only borrowed ([`crate::Packet::segs`]). The
-//!   compiler holds that.
-//! * A packet with segments holds one loan of their [`Lender`]. It drops the loan when the segments go: in the pool, by
-//!   [`crate::Packet::make_private`], or with the packet.
+//! * A [`Seg`] stays in its packet: it is neither `Clone` nor can it be moved out, only borrowed
+//!   ([`crate::Packet::segs`]). The compiler holds that.
+//! * A packet with segments holds one loan of their [`Lender`]. It drops the loan when the segments go: in
+//!   the pool, by [`crate::Packet::make_private`], or with the packet.
 //! * The owner of the lender gives memory back, or unmaps it, only when [`Lender::is_whole`].
 //!
-//! So no safe code can read memory that was given back. The safe error is the other one: a packet that is kept, or forgotten, keeps
-//! the memory of its queue. Who wants to keep a packet makes it private.
+//! So no safe code can read memory that was given back. The safe error is the other one: a packet that is
+//! kept, or forgotten, keeps the memory of its queue. Who wants to keep a packet makes it private.
 //!
-//! **Costs.** Packets without a tail: nothing. A tail: one addition to the queue's own count, one comparison when the packet goes back,
-//! and one atomic addition for all packets that go back together ([`crate::Pool::put_all`]).
+//! **Costs.** Packets without a tail: nothing. A tail: one addition to the queue's own count, one comparison
+//! when the packet goes back, and one atomic addition for all packets that go back together
+//! ([`crate::Pool::put_all`]).
 //!
 //! **Thread-safety.** One thread lends at a time; loans go back on any thread.
 
@@ -43,8 +45,8 @@ pub struct Seg {
     len: u32,
 }
 
-// SAFETY: a `Seg` is an address and a length; all access goes through volatile-safe copies, and the contract of
-// `Packet::push_seg` makes the memory valid on whichever thread holds the packet.
+// SAFETY: a `Seg` is an address and a length; all access goes through volatile-safe copies, and the contract
+// of `Packet::push_seg` makes the memory valid on whichever thread holds the packet.
 unsafe impl Send for Seg {}
 
 impl Seg {
@@ -86,9 +88,9 @@ impl Seg {
     /// Copies as many bytes as fit in `dst`, returns how many.
     pub fn copy_to(&self, dst: &mut [u8]) -> usize {
         let n = dst.len().min(self.len());
-        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`) and `dst` is a
-        // distinct private buffer. The source may change during the copy, which yields some mixture of
-        // bytes: nothing is decided on them.
+        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`) and
+        // `dst` is a distinct private buffer. The source may change during the copy, which yields some
+        // mixture of bytes: nothing is decided on them.
         unsafe { core::ptr::copy_nonoverlapping(self.as_ptr(), dst.as_mut_ptr(), n) };
         n
     }

@@ -214,7 +214,8 @@ fn floods_that_take_many_copies_lose_nothing() {
     assert_eq!(got.len(), 64 * 200);
 }
 
-/// A queue that keeps packets gets each as it was when it was sent there, whatever becomes of it afterwards; others are not disturbed.
+/// A queue that keeps packets gets each as it was when it was sent there, whatever becomes of it afterwards;
+/// others are not disturbed.
 #[test]
 fn a_queue_that_keeps_packets_gets_its_own() {
     const N: u16 = 40;

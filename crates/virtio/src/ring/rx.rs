@@ -3,9 +3,10 @@
 //! A packet's first [`HEAD`] bytes are private, the others stay in the guest's memory as segments until
 //! [`DeviceRx::complete`].
 //!
-//! **Who keeps what.** Chains that were taken are given back by [`DeviceRx::complete`], and only when the [`Lender`] is whole: no packet refers to
-//! the guest's memory any more. The memory snapshot is replaced, and so unmapped, only while no chain is taken. A packet that is
-//! kept beyond its burst therefore holds the queue's buffers back; later calls of [`DeviceRx::rx`] look for its return.
+//! **Who keeps what.** Chains that were taken are given back by [`DeviceRx::complete`], and only when the
+//! [`Lender`] is whole: no packet refers to the guest's memory any more. The memory snapshot is replaced, and
+//! so unmapped, only while no chain is taken. A packet that is kept beyond its burst therefore holds the
+//! queue's buffers back; later calls of [`DeviceRx::rx`] look for its return.
 //!
 //! **Reading ahead.** A call leaves the chains of the next burst in private memory and the lines of their headers on the way, where
 //! the ring has that many: what the guest's core wrote takes hundreds of cycles to come, and the work on this burst hides them.
@@ -41,8 +42,9 @@ pub struct RxDrops {
 
 /// The switch's receiving end of a guest's transmit queue.
 ///
-/// Each call of [`DeviceRx::rx`] is followed by [`DeviceRx::complete`] once its packets are gone. A queue that is dropped while packets
-/// refer to the guest's memory leaks the snapshot instead of unmapping under them.
+/// Each call of [`DeviceRx::rx`] is followed by [`DeviceRx::complete`] once its packets are gone. A queue
+/// that is dropped while packets refer to the guest's memory leaks the snapshot instead of unmapping under
+/// them.
 #[derive(Debug)]
 pub struct DeviceRx {
     queue: Queue,
@@ -115,8 +117,8 @@ impl DeviceRx {
         n
     }
 
-    /// The packets of all bursts so far are gone: gives their buffers back, unless somebody kept a packet that refers to one. Returns
-    /// whether the guest wants to be notified.
+    /// The packets of all bursts so far are gone: gives their buffers back, unless somebody kept a packet
+    /// that refers to one. Returns whether the guest wants to be notified.
     pub fn complete(&mut self) -> bool {
         self.open = false;
         let call = self.lender.is_whole() && self.queue.publish();

@@ -42,8 +42,8 @@ fn no_use_after_unmap_when_the_table_is_replaced() {
     }
 }
 
-/// A worker that says too early that it is done: the guest gets no buffer back, and no other table is taken, until the last packet
-/// that refers to the guest's memory is gone or private.
+/// A worker that says too early that it is done: the guest gets no buffer back, and no other table is taken,
+/// until the last packet that refers to the guest's memory is gone or private.
 #[test]
 fn what_a_packet_refers_to_is_not_given_back() {
     for features in [Features::empty(), Features::RING_PACKED] {
