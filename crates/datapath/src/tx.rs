@@ -1,11 +1,16 @@
 //! Transmit side of one worker: per-port batches, sent at the end of the burst or when full.
+//!
+//! Queues borrow the packets that they send. One that wants to keep packets ([`TxQueue::wants_ownership`])
+//! gets its own, all of whose bytes are private: at the end of the burst the burst's packets themselves, as
+//! far as they are private and no other such queue gets them too, otherwise copies. Other queues pay nothing
+//! for that.
 
 use crate::counters::PortCounters;
 use crate::drops::{DropKind, Drops};
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Packet, Pool};
-use heddle_port::TxQueue;
+use heddle_port::{TxCounts, TxQueue};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -51,12 +56,15 @@ pub(crate) struct TxPort {
     /// Largest IP packet; 0: no limit. Written by the control side.
     pub(crate) mtu: Arc<AtomicU32>,
     pub(crate) counters: Arc<PortCounters>,
+    /// [`TxQueue::wants_ownership`].
+    owns: bool,
     batch: Batch,
 }
 
 impl TxPort {
     pub(crate) fn new(queue: Box<dyn TxQueue>, mtu: Arc<AtomicU32>, counters: Arc<PortCounters>) -> Self {
         Self {
+            owns: queue.wants_ownership(),
             queue,
             mtu,
             counters,
@@ -85,6 +93,9 @@ pub(crate) struct TxTable {
     ports: Vec<Option<TxPort>>,
     /// Ports with a batch that is not empty.
     active: Vec<u32>,
+    /// Ports whose queues take packets over.
+    owners: usize,
+    given: Given,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
     pub(crate) sent: u64,
@@ -97,11 +108,16 @@ impl TxTable {
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);
         }
-        self.ports[at].replace(port)
+        self.owners += usize::from(port.owns);
+        let before = self.ports[at].replace(port);
+        self.owners -= usize::from(before.as_ref().is_some_and(|p| p.owns));
+        before
     }
     /// Removes a port, between bursts.
     pub(crate) fn remove(&mut self, no: u32) -> Option<TxPort> {
-        self.ports.get_mut(no as usize)?.take()
+        let port = self.ports.get_mut(no as usize)?.take()?;
+        self.owners -= usize::from(port.owns);
+        Some(port)
     }
     /// A port's counters.
     pub(crate) fn counters(&self, no: u32) -> Option<&Arc<PortCounters>> {
@@ -143,26 +159,116 @@ impl TxTable {
         self.active.retain(|a| *a != no);
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             self.batches += 1;
-            self.sent += send(port, live, pool, drops);
+            self.sent += send(port, live, &mut self.given, pool, drops);
         }
     }
-    /// Sends all batches.
+    /// Sends all batches. The packets may be used again.
     pub(crate) fn flush(&mut self, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
         while let Some(no) = self.active.pop() {
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
                 self.batches += 1;
-                self.sent += send(port, live, pool, drops);
+                self.sent += send(port, live, &mut self.given, pool, drops);
             }
+        }
+    }
+    /// Sends all batches at the end of a burst. Other packets may stand in the place of the burst's
+    /// afterwards.
+    #[inline]
+    pub(crate) fn finish(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+        if self.owners == 0 {
+            self.flush(live, pool, drops);
+        } else {
+            self.hand_over(live, pool, drops);
+        }
+    }
+    /// Sends by the queues that borrow first, then gives the others what they want.
+    #[inline(never)]
+    fn hand_over(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+        let mut owners = std::mem::take(&mut self.given.ports);
+        self.active.retain(|&no| {
+            let owns = matches!(self.ports.get(no as usize), Some(Some(port)) if port.owns);
+            if owns {
+                owners.push(no);
+            }
+            !owns
+        });
+        self.flush(live, pool, drops);
+        self.given.want.clear();
+        self.given.want.resize(BURST + live.copies.len(), 0);
+        for no in &owners {
+            if let Some(Some(port)) = self.ports.get(*no as usize) {
+                let ids = port.batch.ranges.iter().flat_map(Clone::clone);
+                ids.for_each(|id| self.given.want[usize::from(id)] += 1);
+            }
+        }
+        for no in owners.drain(..) {
+            if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+                for id in port.batch.ranges.iter().flat_map(Clone::clone) {
+                    self.given.give(live.get_mut(id), id, pool);
+                }
+                self.batches += 1;
+                self.sent += send_given(port, &mut self.given, pool, drops);
+            }
+        }
+        self.given.ports = owners;
+    }
+}
+
+/// Packets on their way to queues that take them over. Lists that are used again.
+#[derive(Default)]
+struct Given {
+    /// Such ports with a batch.
+    ports: Vec<u32>,
+    /// What the next of them gets.
+    packets: Vec<Packet>,
+    /// How many such queues want each packet of the burst, by its number.
+    want: Vec<u16>,
+}
+
+impl Given {
+    fn copy(&mut self, packet: &Packet, pool: &mut Pool) {
+        let mut copy = pool.get_for(packet.len());
+        packet.copy_into(&mut copy);
+        self.packets.push(copy);
+    }
+    /// Packet `id`, or a copy where its bytes are not all private or it is wanted once more.
+    fn give(&mut self, packet: &mut Packet, id: LiveId, pool: &mut Pool) {
+        let want = &mut self.want[usize::from(id)];
+        *want -= 1;
+        if *want == 0 && packet.segs().is_empty() {
+            self.packets.push(std::mem::replace(packet, pool.get()));
+        } else {
+            self.copy(packet, pool);
         }
     }
 }
 
-fn send(port: &mut TxPort, live: &Live<'_>, pool: &mut Pool, drops: &Drops) -> u64 {
+/// Sends a port's batch, whose packets may be used again.
+#[inline]
+fn send(port: &mut TxPort, live: &Live<'_>, given: &mut Given, pool: &mut Pool, drops: &Drops) -> u64 {
     let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
     for ids in &port.batch.ranges {
         refs.extend(live.all(ids));
     }
+    if port.owns {
+        refs.iter().for_each(|p| given.copy(p, pool));
+        return send_given(port, given, pool, drops);
+    }
     let n = port.queue.tx(pool, &refs);
+    count(port, n, drops)
+}
+
+/// Gives a port its packets.
+#[inline(never)]
+fn send_given(port: &mut TxPort, given: &mut Given, pool: &mut Pool, drops: &Drops) -> u64 {
+    let n = port.queue.tx_owned(pool, &mut given.packets);
+    pool.put_all(given.packets.drain(..));
+    count(port, n, drops)
+}
+
+/// Counts what became of a port's batch, which is over.
+#[inline]
+fn count(port: &mut TxPort, n: TxCounts, drops: &Drops) -> u64 {
     port.batch.clear();
     let c = &port.counters;
     c.tx_packets.add(n.sent);
@@ -183,30 +289,4 @@ fn send(port: &mut TxPort, live: &Live<'_>, pool: &mut Pool, drops: &Drops) -> u
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        /// Beside the plain twin, a list of numbers.
-        #[test]
-        fn a_batch_has_what_was_put_in_in_this_order(all in prop::collection::vec((0_u16..40, 0_u16..6), 0..80)) {
-            let (mut batch, mut plain) = (Batch::default(), Vec::new());
-            for (first, n) in all {
-                // Of the burst, or copies.
-                let most = if usize::from(first) < BURST { BURST } else { BURST + 16 };
-                let end = (first + n).min(LiveId::try_from(most).unwrap());
-                let end = end.min(first + LiveId::try_from(batch.room()).unwrap());
-                batch.push(first..end);
-                plain.extend(first..end);
-                prop_assert_eq!(batch.room(), TX_BATCH - plain.len());
-                let one_side = |r: &Range<LiveId>| (usize::from(r.start) < BURST) == (usize::from(r.end) <= BURST);
-                prop_assert!(batch.ranges.iter().all(one_side));
-            }
-            let ids: Vec<_> = batch.ranges.iter().flat_map(Clone::clone).collect();
-            prop_assert_eq!(ids, plain);
-            batch.clear();
-            prop_assert_eq!(batch.room(), TX_BATCH);
-        }
-    }
-}
+mod tests;

@@ -3,7 +3,8 @@
 //! A [`Packet`] is a private **head** (contiguous bytes that this process owns and may rewrite, with room to
 //! grow at the front) and an optional **tail** of [`Seg`]ments that may live in foreign memory: a kernel
 //! ring, a guest. All that is decided is decided on the head; the tail is only ever copied out. A packet that
-//! was received into a pool buffer is all head.
+//! was received into a pool buffer is all head. Foreign memory goes back to its owner only when no packet
+//! refers to it: see [`Lender`].
 //!
 //! [`Offload`] is what the virtio-net header says, in a form that does not depend on it: whether the L4
 //! checksum is still to be filled in, and whether the packet is a train of segments.
@@ -23,7 +24,7 @@ pub use buf::{BUF_SIZE, HEAD_SPACE, HEADROOM};
 pub use offload::{Csum, Gso, GsoKind, Offload};
 pub use packet::{MAX_SEGS, Packet, State};
 pub use pool::Pool;
-pub use seg::Seg;
+pub use seg::{Lender, Seg};
 
 /// Most packets that a receive call hands over at once.
 pub const BURST: usize = 32;

@@ -1,11 +1,12 @@
 //! One packet: a private head, an optional foreign tail, offload metadata.
 //!
-//! Costs: a packet is 12 cache lines, of which one (its fields) and those of its head's bytes are touched; a tail of more than
-//! one segment touches another line per four.
+//! Costs: a packet is 13 cache lines, of which one (its fields and the first segment) and those of its head's
+//! bytes are touched; a tail of more than one segment touches another line per four.
 
 use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
-use crate::{Csum, Offload, Seg};
-use arrayvec::ArrayVec;
+use crate::seg::Loan;
+use crate::{Csum, Lender, Offload, Seg};
+use core::ptr::NonNull;
 use heddle_sys::Iov;
 
 /// Most foreign segments that one packet may have; a longer chain is copied into the head.
@@ -32,9 +33,16 @@ pub struct State {
     pub in_port: u32,
     /// Checksum and segmentation metadata.
     pub offload: Offload,
-    segs: ArrayVec<Seg, MAX_SEGS>,
+    /// How many of `segs` there are, at most all.
+    n_segs: u32,
+    /// There is one exactly while there are segments.
+    loan: Option<Loan>,
+    segs: [Seg; MAX_SEGS],
     small: Small,
 }
+
+/// The first segment is on the first line, too.
+const _: () = assert!(core::mem::offset_of!(State, segs) + size_of::<Seg>() <= 64);
 
 impl State {
     #[inline]
@@ -82,7 +90,9 @@ impl Packet {
             tail_len: 0,
             in_port: 0,
             offload: Offload::default(),
-            segs: ArrayVec::new(),
+            n_segs: 0,
+            loan: None,
+            segs: [const { Seg::NONE }; MAX_SEGS],
             small: Small([0; HEADROOM + HEAD_SPACE]),
         }))
     }
@@ -121,6 +131,15 @@ impl Packet {
         self.reset();
         self.0.big = None;
     }
+    /// Forgets the tail. Returns its loan, if there was one.
+    #[inline]
+    pub(crate) fn end_tail(&mut self) -> Option<Loan> {
+        let s = &mut *self.0;
+        let loan = s.loan.take()?;
+        s.n_segs = 0;
+        s.tail_len = 0;
+        Some(loan)
+    }
     /// A packet that holds a copy of `bytes`; more than fit are cut off.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let mut p = Self::new();
@@ -135,10 +154,15 @@ impl Packet {
     /// As [`Packet::reset`], with a head of `n` bytes, at most [`HEAD_SPACE`], of unspecified content.
     #[inline]
     pub fn start_head(&mut self, n: usize) {
+        drop(self.end_tail());
+        self.begin(n);
+    }
+    /// As [`Packet::start_head`], of a packet without a tail.
+    #[inline]
+    pub(crate) fn begin(&mut self, n: usize) {
+        debug_assert!(self.loan.is_none() && self.n_segs == 0 && self.tail_len == 0);
         self.start = HEADROOM as u32;
         self.head_len = n.min(HEAD_SPACE) as u32;
-        self.tail_len = 0;
-        self.segs.clear();
         self.offload = Offload::default();
         self.in_port = 0;
     }
@@ -184,17 +208,32 @@ impl Packet {
     /// Foreign segments behind the head.
     #[inline]
     pub fn segs(&self) -> &[Seg] {
-        &self.segs
+        // SAFETY: `n_segs` is at most the length of the array.
+        unsafe { self.segs.get_unchecked(..self.n_segs as usize) }
     }
-    /// Appends a foreign segment; `false` if there are too many already (copy into the head instead).
+    /// Appends `len` bytes at `ptr`, which are foreign; `false` if there are too many segments already
+    /// ([`Packet::make_private`] makes room).
+    ///
+    /// # Panics
+    /// When it has segments of another lender.
+    ///
+    /// # Safety
+    /// The bytes stay mapped and readable from now on until `lender` [is whole](Lender::is_whole) again, and
+    /// for ever when it is dropped before that.
     #[inline]
-    pub fn push_seg(&mut self, seg: Seg) -> bool {
-        let n = seg.len() as u32;
-        let fits = self.segs.try_push(seg).is_ok();
-        if fits {
-            self.tail_len += n;
+    pub unsafe fn push_seg(&mut self, ptr: NonNull<u8>, len: u32, lender: &mut Lender) -> bool {
+        let s = &mut *self.0;
+        let Some(place) = s.segs.get_mut(s.n_segs as usize) else {
+            return false;
+        };
+        match &s.loan {
+            None => s.loan = Some(lender.lend()),
+            Some(loan) => assert!(loan.is_of(lender), "a packet is of one queue"),
         }
-        fits
+        *place = Seg::new(ptr, len);
+        s.n_segs += 1;
+        s.tail_len += len;
+        true
     }
     /// The empty space that a receive call may fill, from the packet's start to the buffer's end: at least [`HEAD_SPACE`] bytes
     /// in a fresh packet, and room for the longest packet in one with a big buffer.
@@ -253,35 +292,28 @@ impl Packet {
     pub fn truncate(&mut self, n: usize) {
         if n <= self.head_len as usize {
             self.head_len = n as u32;
-            self.tail_len = 0;
-            self.segs.clear();
+            drop(self.end_tail());
         } else if n < self.len() {
             let mut left = n - self.head_len as usize;
-            let mut kept: ArrayVec<Seg, MAX_SEGS> = ArrayVec::new();
-            for s in &self.segs {
-                if left == 0 {
-                    break;
-                }
-                kept.push(s.prefix(left));
-                left -= s.len().min(left);
+            self.tail_len = left as u32;
+            let mut n = 0;
+            while left > 0 {
+                self.segs[n].truncate(left);
+                left -= self.segs[n].len();
+                n += 1;
             }
-            self.segs = kept;
-            self.tail_len = (n - self.head_len as usize) as u32;
+            self.n_segs = n as u32;
         }
     }
     /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits a big buffer,
     /// which is allocated if needed.
     pub fn make_private(&mut self) {
-        if self.segs.is_empty() {
+        if self.segs().is_empty() {
             return;
         }
         self.reserve(self.len());
-        for s in core::mem::take(&mut self.segs) {
-            let at = (self.start + self.head_len) as usize;
-            let n = s.copy_to(&mut self.buf_mut()[at..]) as u32;
-            self.head_len += n;
-        }
-        self.tail_len = 0;
+        self.pull_tail(self.len());
+        drop(self.end_tail()); // what does not fit
     }
     /// Moves bytes from the tail into the head until that has `n`, as far as there are bytes and room; for headers that go on behind
     /// the head. Returns whether the head became longer.
@@ -294,8 +326,8 @@ impl Packet {
             None => &mut s.small.0[from..from + n.max(before as usize)],
             Some(b) => &mut b.0[from..from + n.max(before as usize)],
         };
-        let mut gone = 0;
-        for seg in &mut s.segs {
+        let (mut gone, n_segs) = (0, s.n_segs as usize);
+        for seg in &mut s.segs[..n_segs] {
             let got = seg.copy_to(&mut space[s.head_len as usize..]);
             seg.advance(got);
             s.head_len += got as u32;
@@ -305,7 +337,11 @@ impl Packet {
             }
             gone += 1;
         }
-        s.segs.drain(..gone);
+        s.segs[..n_segs].rotate_left(gone);
+        s.n_segs -= gone as u32;
+        if s.n_segs == 0 {
+            s.loan = None;
+        }
         s.head_len > before
     }
     /// Writes a private copy of `self` (head, tail, metadata) into `dst`, which should have room ([`crate::Pool::get_for`]).
@@ -316,9 +352,11 @@ impl Packet {
         let (at, n) = (self.start as usize, self.head_len as usize);
         dst.buf_mut()[at..at + n].copy_from_slice(self.head());
         dst.head_len = self.head_len;
-        dst.segs = self.segs.clone();
-        dst.tail_len = self.tail_len;
-        dst.make_private();
+        for seg in self.segs() {
+            let at = (dst.start + dst.head_len) as usize;
+            let n = seg.copy_to(&mut dst.buf_mut()[at..]) as u32;
+            dst.head_len += n;
+        }
         dst.offload = self.offload;
         dst.in_port = self.in_port;
     }
@@ -347,15 +385,16 @@ impl Packet {
     /// The pieces of the packet in order, for a gather list. A packet without bytes has none.
     pub fn iovs(&self) -> impl Iterator<Item = Iov<'_>> {
         let head = (!self.head().is_empty()).then(|| Iov::new(self.head()));
-        head.into_iter().chain(self.segs.iter().map(|s| {
-            // SAFETY: the segment's memory is readable while a packet that holds it lives (`Seg::new`).
+        head.into_iter().chain(self.segs().iter().map(|s| {
+            // SAFETY: the segment's memory is readable while its packet, which is borrowed, has it
+            // (`push_seg`).
             unsafe { Iov::from_raw(s.as_ptr(), s.len()) }
         }))
     }
     /// All bytes, copied; for the slow path and tests.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut v = self.head().to_vec();
-        for s in &self.segs {
+        for s in self.segs() {
             let at = v.len();
             v.resize(at + s.len(), 0);
             s.copy_to(&mut v[at..]);

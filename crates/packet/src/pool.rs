@@ -5,6 +5,7 @@
 //! the stock has as many big buffers as the traffic needs. A few bursts' worth of packets without a big buffer is always kept: they
 //! are the ones that lie close together.
 
+use crate::seg::Loans;
 use crate::{BUF_SIZE, BURST, HEAD_SPACE, Packet};
 
 /// Packets of the stock that have no big buffer, if it is large enough.
@@ -43,7 +44,7 @@ impl Pool {
             Some(p) => p,
             None => self.big.pop().unwrap_or_else(|| self.grow()),
         };
-        p.start_head(n);
+        p.begin(n);
         p
     }
     /// An empty packet with room for `n` bytes (cut to a big buffer's size).
@@ -58,7 +59,7 @@ impl Pool {
     /// An empty packet with a big buffer, for receiving what may be of any length.
     pub fn get_big(&mut self) -> Packet {
         let mut p = self.big.pop().unwrap_or_else(|| self.get());
-        p.reset();
+        p.begin(0);
         p.reserve(BUF_SIZE);
         p
     }
@@ -70,15 +71,37 @@ impl Pool {
     /// Takes a packet back.
     #[inline]
     pub fn put(&mut self, mut p: Packet) {
+        drop(p.end_tail());
+        self.keep(p);
+    }
+    /// Takes packets back. Tails of one queue in a row are given back at once.
+    #[inline]
+    pub fn put_all(&mut self, packets: impl IntoIterator<Item = Packet>) {
+        let mut loans = Loans::default();
+        for mut p in packets {
+            if let Some(loan) = p.end_tail() {
+                loans.add(loan);
+            }
+            self.keep(p);
+        }
+    }
+    /// Keeps a packet without a tail, if there is room.
+    #[inline(always)]
+    fn keep(&mut self, p: Packet) {
         if self.small.len() + self.big.len() >= self.cap {
             return;
         }
         if p.is_big() {
-            if self.big.len() + KEEP_SMALL < self.cap {
-                return self.big.push(p);
-            }
-            p.shrink();
+            return self.keep_big(p);
         }
+        self.small.push(p);
+    }
+    #[inline(never)]
+    fn keep_big(&mut self, mut p: Packet) {
+        if self.big.len() + KEEP_SMALL < self.cap {
+            return self.big.push(p);
+        }
+        p.shrink();
         self.small.push(p);
     }
     /// How often it had to allocate a packet.

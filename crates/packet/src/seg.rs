@@ -1,31 +1,67 @@
-//! A piece of a packet that lies in memory which somebody else may write at any time.
+//! Foreign memory in packets: segments, and who still refers to them.
+//!
+//! **Problem.** A packet's tail stays in memory that somebody else owns, mostly a guest's. The receive queue
+//! gives that memory back once the burst has been forwarded, and it may be unmapped then. A packet that
+//! somebody kept must not read it any more.
+//!
+//! **Invariants.**
+//! * A [`Seg`] stays in its packet: it is neither `Clone` nor can it be moved out, only borrowed
+//!   ([`crate::Packet::segs`]). The compiler holds that.
+//! * A packet with segments holds one loan of their [`Lender`]. It drops the loan when the segments go: in
+//!   the pool, by [`crate::Packet::make_private`], or with the packet.
+//! * The owner of the lender gives memory back, or unmaps it, only when [`Lender::is_whole`].
+//!
+//! So no safe code can read memory that was given back. The safe error is the other one: a packet that is
+//! kept, or forgotten, keeps the memory of its queue. Who wants to keep a packet makes it private.
+//!
+//! **Costs.** Packets without a tail: nothing. A tail: one addition to the queue's own count, one comparison
+//! when the packet goes back, and one atomic addition for all packets that go back together
+//! ([`crate::Pool::put_all`]).
+//!
+//! **Thread-safety.** One thread lends at a time; loans go back on any thread.
 
+use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
+use core::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes in foreign memory: readable until the receive queue that made it is told that the burst is complete.
+/// Bytes in foreign memory, part of a packet. They cannot outlive the packet, nor be taken out of it:
+///
+/// ```compile_fail,E0507
+/// let packet = heddle_packet::Packet::new();
+/// let seg: heddle_packet::Seg = *packet.segs().first().unwrap();
+/// ```
+/// ```compile_fail,E0505
+/// let packet = heddle_packet::Packet::new();
+/// let segs = packet.segs();
+/// drop(packet);
+/// println!("{}", segs.len());
+/// ```
 ///
 /// There is no way to borrow the bytes as a slice: another party may change them at any moment, so they are
 /// only copied out ([`Seg::copy_to`]) or handed to the kernel by address.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Seg {
     ptr: NonNull<u8>,
     len: u32,
 }
 
-// SAFETY: a `Seg` is an address and a length; all access goes through volatile-safe copies, and the
-// constructor's contract makes the memory valid on whichever thread holds the packet.
+// SAFETY: a `Seg` is an address and a length; all access goes through volatile-safe copies, and the contract
+// of `Packet::push_seg` makes the memory valid on whichever thread holds the packet.
 unsafe impl Send for Seg {}
 
 impl Seg {
-    /// Names `len` bytes at `ptr`.
-    ///
-    /// # Safety
-    /// The memory stays mapped and readable for as long as any packet of the burst that holds this segment
-    /// lives, that is until the receive queue's `complete` is called.
-    pub unsafe fn new(ptr: NonNull<u8>, len: u32) -> Self {
+    /// No bytes.
+    pub(crate) const NONE: Self = Self {
+        ptr: NonNull::dangling(),
+        len: 0,
+    };
+    /// `len` bytes at `ptr`, for [`crate::Packet::push_seg`], which states the contract.
+    #[inline]
+    pub(crate) fn new(ptr: NonNull<u8>, len: u32) -> Self {
         Self { ptr, len }
     }
     /// Length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         self.len as usize
     }
@@ -34,18 +70,16 @@ impl Seg {
         self.len == 0
     }
     /// Address, for an I/O vector that the kernel reads.
+    #[inline]
     pub fn as_ptr(&self) -> *const u8 {
         self.ptr.as_ptr()
     }
-    /// The first `n` bytes (at most all of them).
-    pub fn prefix(&self, n: usize) -> Seg {
-        Seg {
-            ptr: self.ptr,
-            len: n.min(self.len()) as u32,
-        }
+    /// Cuts it to `n` bytes.
+    pub(crate) fn truncate(&mut self, n: usize) {
+        self.len = n.min(self.len()) as u32;
     }
-    /// Splits off the first `n` bytes (at most all of them), leaving the rest.
-    pub fn advance(&mut self, n: usize) {
+    /// Leaves the first `n` bytes (at most all of them) out.
+    pub(crate) fn advance(&mut self, n: usize) {
         let n = n.min(self.len());
         // SAFETY: `n` is within the segment, so the result is in or one past the same mapping.
         self.ptr = unsafe { self.ptr.add(n) };
@@ -54,10 +88,126 @@ impl Seg {
     /// Copies as many bytes as fit in `dst`, returns how many.
     pub fn copy_to(&self, dst: &mut [u8]) -> usize {
         let n = dst.len().min(self.len());
-        // SAFETY: the source is readable for `len` bytes by the constructor's contract and `dst` is a
-        // distinct private buffer. The source may change during the copy, which yields some mixture of
-        // bytes: nothing is decided on them.
-        unsafe { core::ptr::copy_nonoverlapping(self.ptr.as_ptr(), dst.as_mut_ptr(), n) };
+        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`) and
+        // `dst` is a distinct private buffer. The source may change during the copy, which yields some
+        // mixture of bytes: nothing is decided on them.
+        unsafe { core::ptr::copy_nonoverlapping(self.as_ptr(), dst.as_mut_ptr(), n) };
         n
+    }
+}
+
+/// How many loans have come back; on a line of its own, since other threads than the lender's may write it.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Returned(AtomicU64);
+
+/// Counts the packets that refer to the memory of one receive queue.
+#[derive(Debug)]
+pub struct Lender {
+    lent: u64,
+    returned: NonNull<Returned>,
+}
+
+// SAFETY: `returned` is an atomic that lives until the last loan and the lender are gone.
+unsafe impl Send for Lender {}
+
+impl Lender {
+    /// Nothing is lent.
+    pub fn new() -> Self {
+        Self {
+            lent: 0,
+            returned: NonNull::from(Box::leak(Box::new(Returned(AtomicU64::new(0))))),
+        }
+    }
+    /// Whether no packet refers to the memory.
+    #[inline]
+    pub fn is_whole(&self) -> bool {
+        // SAFETY: only `drop` frees it.
+        let returned = unsafe { &self.returned.as_ref().0 };
+        // Acquire pairs with the Release in `give_back`: whatever read the memory did so before.
+        returned.load(Ordering::Acquire) == self.lent
+    }
+    #[inline]
+    pub(crate) fn lend(&mut self) -> Loan {
+        self.lent += 1;
+        Loan(self.returned)
+    }
+}
+
+impl Default for Lender {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        // While there are loans, they need the count: it leaks, as does the memory that they stand for.
+        if self.is_whole() {
+            // SAFETY: made by `Box::leak` in `new`; no loan is left that refers to it.
+            drop(unsafe { Box::from_raw(self.returned.as_ptr()) });
+        }
+    }
+}
+
+/// What a packet with segments holds. Dropping it gives it back.
+#[derive(Debug)]
+pub(crate) struct Loan(NonNull<Returned>);
+
+// SAFETY: refers to an atomic that lives as long as the loan (`Lender::drop`).
+unsafe impl Send for Loan {}
+
+impl Loan {
+    pub(crate) fn is_of(&self, lender: &Lender) -> bool {
+        self.0 == lender.returned
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        // SAFETY: this is one loan, which ends here.
+        unsafe { give_back(self.0, 1) };
+    }
+}
+
+/// Gives `n` loans back.
+///
+/// # Safety
+/// The caller has that many loans, and gives up all of them: the count may be gone afterwards.
+unsafe fn give_back(to: NonNull<Returned>, n: u64) {
+    // SAFETY: the count lives while there is a loan.
+    let returned = unsafe { &to.as_ref().0 };
+    // Release pairs with the Acquire in `Lender::is_whole`.
+    returned.fetch_add(n, Ordering::Release);
+}
+
+/// Loans that go back together: those of one lender in a row with one addition.
+#[derive(Default)]
+pub(crate) struct Loans {
+    of: Option<NonNull<Returned>>,
+    n: u64,
+}
+
+impl Loans {
+    #[inline]
+    pub(crate) fn add(&mut self, loan: Loan) {
+        let loan = ManuallyDrop::new(loan);
+        if self.of != Some(loan.0) {
+            self.end();
+            self.of = Some(loan.0);
+        }
+        self.n += 1;
+    }
+    fn end(&mut self) {
+        if let Some(to) = self.of.take() {
+            // SAFETY: `n` loans were taken apart in `add` since `of` was set.
+            unsafe { give_back(to, core::mem::take(&mut self.n)) };
+        }
+    }
+}
+
+impl Drop for Loans {
+    fn drop(&mut self) {
+        self.end();
     }
 }

@@ -1,15 +1,23 @@
 //! The packet against a plain vector of bytes.
 
 use crate::{
-    BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, MAX_SEGS, Offload, Packet, Pool, Seg,
+    BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, Lender, MAX_SEGS, Offload, Packet, Pool, Seg,
 };
 use core::ptr::NonNull;
 use proptest::prelude::*;
 
-/// A segment over `bytes`, which the caller keeps alive as long as the packet.
-fn seg(bytes: &[u8]) -> Seg {
+/// Appends `bytes`, which the caller keeps alive as long as the packet, as a segment.
+fn push(p: &mut Packet, bytes: &[u8], lender: &mut Lender) -> bool {
     // SAFETY: each test keeps `bytes` alive and unchanged while the packet lives.
-    unsafe { Seg::new(NonNull::from(bytes).cast(), bytes.len() as u32) }
+    unsafe { p.push_seg(NonNull::from(bytes).cast(), bytes.len() as u32, lender) }
+}
+
+/// A packet of one byte and a tail.
+fn with_tail(pool: &mut Pool, tail: &[u8], lender: &mut Lender) -> Packet {
+    let mut p = pool.get();
+    p.set_bytes(&[1]);
+    assert!(push(&mut p, tail, lender));
+    p
 }
 
 fn gathered(p: &Packet) -> usize {
@@ -46,11 +54,12 @@ proptest! {
         tails in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..60), 0..MAX_SEGS),
         ops in prop::collection::vec(op(), 0..20),
     ) {
+        let mut lender = Lender::new();
         let mut p = Packet::from_bytes(&head);
         let mut model = head.clone();
         let mut head_len = head.len();
         for t in &tails {
-            prop_assert!(p.push_seg(seg(t)));
+            prop_assert!(push(&mut p, t, &mut lender));
             model.extend_from_slice(t);
         }
         for op in ops {
@@ -108,11 +117,14 @@ proptest! {
             prop_assert_eq!(p.to_vec(), &model[..]);
             prop_assert_eq!(p.len(), model.len());
             prop_assert_eq!(gathered(&p), model.len());
+            prop_assert_eq!(lender.is_whole(), p.segs().is_empty());
         }
         let mut copy = Packet::new();
         p.copy_into(&mut copy);
         prop_assert!(copy.segs().is_empty());
         prop_assert_eq!(copy.head(), &model[..]);
+        drop(p);
+        prop_assert!(lender.is_whole());
     }
 }
 
@@ -162,25 +174,88 @@ fn limits_hold() {
     assert!(p.push_front(HEADROOM));
     assert!(!p.push_front(1));
     let bytes = [0; 4];
-    let mut p = Packet::new();
+    let (mut p, mut lender) = (Packet::new(), Lender::new());
     for _ in 0..MAX_SEGS {
-        assert!(p.push_seg(seg(&bytes)));
+        assert!(push(&mut p, &bytes, &mut lender));
     }
-    assert!(!p.push_seg(seg(&bytes)));
+    assert!(!push(&mut p, &bytes, &mut lender));
     assert_eq!(p.len(), 4 * MAX_SEGS);
 }
 
 #[test]
 fn segments_split() {
     let bytes = *b"abcdef";
-    let mut s = seg(&bytes);
+    let mut s = Seg::new(NonNull::from(&bytes).cast(), 6);
     s.advance(2);
     let mut out = [0; 9];
     assert_eq!(s.copy_to(&mut out), 4);
     assert_eq!(&out[..4], b"cdef");
-    assert_eq!(s.prefix(1).len(), 1);
+    s.truncate(1);
+    assert_eq!(s.len(), 1);
     s.advance(99);
     assert!(s.is_empty());
+}
+
+#[test]
+fn memory_is_lent_until_no_packet_refers_to_it() {
+    let tail = [7; 300];
+    let (mut pool, mut lender, mut other) = (Pool::new(8), Lender::new(), Lender::new());
+    assert!(lender.is_whole());
+    // Each way in which a tail ends.
+    let ends: [fn(&mut Pool, Packet); 7] = [
+        |pool, p| pool.put(p),
+        |pool, p| pool.put_all([p]),
+        |_, p| drop(p),
+        |pool, mut p| {
+            p.make_private();
+            assert_eq!(p.head()[1..], [7; 300]);
+            pool.put(p);
+        },
+        |pool, mut p| {
+            p.reset();
+            pool.put(p);
+        },
+        |pool, mut p| {
+            p.truncate(1);
+            pool.put(p);
+        },
+        |_, p| std::thread::spawn(|| drop(p)).join().unwrap(),
+    ];
+    for end in ends {
+        let p = with_tail(&mut pool, &tail, &mut lender);
+        let kept = with_tail(&mut pool, &tail, &mut lender);
+        end(&mut pool, p);
+        assert!(!lender.is_whole(), "one is kept");
+        end(&mut pool, kept);
+        assert!(lender.is_whole());
+    }
+    // Those of two queues, mixed, and one without a tail.
+    let burst = [&mut lender, &mut other, &mut Lender::new()].map(|l| with_tail(&mut pool, &tail, l));
+    let more = [&mut other, &mut lender].map(|l| with_tail(&mut pool, &tail, l));
+    let plain = pool.get();
+    pool.put_all(burst.into_iter().chain([plain]).chain(more));
+    assert!(lender.is_whole() && other.is_whole());
+    assert!((0..8).all(|_| pool.get().is_empty()), "the pool cleans up");
+}
+
+/// A lender that goes first leaves its count to the packets.
+#[test]
+#[cfg_attr(miri, ignore = "leaks the count")]
+fn a_lender_may_go_before_its_packets() {
+    let tail = [7; 300];
+    let (mut pool, mut lender) = (Pool::new(2), Lender::new());
+    let p = with_tail(&mut pool, &tail, &mut lender);
+    drop(lender);
+    pool.put(p);
+}
+
+#[test]
+#[should_panic(expected = "a packet is of one queue")]
+fn a_packet_has_one_lender() {
+    let tail = [7; 300];
+    let (mut one, mut other) = (Lender::new(), Lender::new());
+    let mut p = with_tail(&mut Pool::new(1), &tail, &mut one);
+    push(&mut p, &tail, &mut other);
 }
 
 #[test]
@@ -211,8 +286,8 @@ fn small_packets_grow_when_asked_and_keep_their_bytes() {
     assert_eq!(p.len(), HEAD_SPACE + 8);
     assert_eq!(p.space_mut().len(), BUF_SIZE - HEADROOM + 8);
     let tail = [9; 1000];
-    let mut q = Packet::from_bytes(&[1; 100]);
-    assert!(q.push_seg(seg(&tail)));
+    let (mut q, mut lender) = (Packet::from_bytes(&[1; 100]), Lender::new());
+    assert!(push(&mut q, &tail, &mut lender));
     q.make_private();
     assert!(q.is_big());
     assert_eq!(q.head().len(), 1100);

@@ -1,6 +1,7 @@
 //! What every port type implements.
 
-use heddle_packet::{Burst, Packet, Pool};
+use arrayvec::ArrayVec;
+use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_sys::errno_text;
 use std::os::fd::RawFd;
 
@@ -152,7 +153,8 @@ pub trait RxQueue: Send {
     /// `pool`. Returns how many. A packet that cannot be taken (truncated by the kernel, runt, a bad
     /// virtio-net header) is dropped here and counted in [`RxQueue::dropped`].
     fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize;
-    /// The burst's packets are gone: foreign memory they referred to can be reused.
+    /// The burst's packets are gone: foreign memory they referred to can be reused. While somebody keeps a
+    /// packet that refers to it, the queue keeps it, too ([`heddle_packet::Lender`]).
     fn complete(&mut self) {}
     /// Whether each look is a system call, also one that finds nothing: a worker that has other work looks less often then.
     fn asks_kernel(&self) -> bool {
@@ -217,4 +219,19 @@ pub trait TxQueue: Send {
     /// Sends packets in order. None waits for the device: what it does not take after a bounded number of
     /// tries is dropped and counted. `pool` serves software segmentation where the device needs it.
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts;
+    /// Whether the queue keeps packets beyond the call (a device that reads them later, a shaper): it is
+    /// given packets by [`TxQueue::tx_owned`] then. Always the same for a queue.
+    fn wants_ownership(&self) -> bool {
+        false
+    }
+    /// As [`TxQueue::tx`], of packets that the queue may keep: all of their bytes are private. What it kept
+    /// goes back to the `pool` of a later call; what it leaves in the list goes back at once.
+    fn tx_owned(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> TxCounts {
+        let mut counts = TxCounts::default();
+        for some in packets.chunks(BURST) {
+            let lent: ArrayVec<&Packet, BURST> = some.iter().collect();
+            counts += self.tx(pool, &lent);
+        }
+        counts
+    }
 }

@@ -85,7 +85,7 @@ fn case(features: Features, frame: usize, rounds: usize) -> Result<[u64; 4], Err
         let out = tx.tx(&refs);
         let t3 = Tsc::now();
         drop(refs);
-        burst.drain(..).for_each(|p| pool.put(p));
+        pool.put_all(burst.drain(..));
         rx.complete();
         let t4 = Tsc::now();
         while a.driver.pop()?.is_some() {}

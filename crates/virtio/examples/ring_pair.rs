@@ -159,7 +159,7 @@ fn case(
             let out = tx.tx(&refs);
             drop(refs);
             let s = Tsc::now();
-            burst.drain(..).for_each(|p| pool.put(p));
+            pool.put_all(burst.drain(..));
             rx.complete();
             let c = Tsc::now();
             for (sum, part) in parts.iter_mut().zip([r - t0, s - r, c - s]) {

@@ -48,9 +48,7 @@ impl Lane for Rings {
         let packets: ArrayVec<&Packet, { heddle_packet::BURST }> = self.burst.iter().collect();
         let out = self.tx.tx(&packets);
         drop(packets);
-        for p in self.burst.drain(..) {
-            self.pool.put(p);
-        }
+        self.pool.put_all(self.burst.drain(..));
         self.rx.complete();
         let sent = usize::try_from(out.sent).unwrap_or(0);
         Ok((sent, n - sent))

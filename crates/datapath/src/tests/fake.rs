@@ -123,7 +123,13 @@ impl Port for FakePort {
         if self.name == "bad" {
             return Err(PortError::Config("cannot open".into()));
         }
-        Ok(Box::new(FakeTx(Arc::clone(&self.wires))))
+        Ok(match self.name.as_str() {
+            "shaper" => Box::new(Shaper {
+                kept: VecDeque::new(),
+                wires: Arc::clone(&self.wires),
+            }),
+            _ => Box::new(FakeTx(Arc::clone(&self.wires))),
+        })
     }
     fn status(&self) -> PortStatus {
         PortStatus {
@@ -193,6 +199,41 @@ impl TxQueue for FakeTx {
             out.push(p.to_vec());
         }
         n
+    }
+}
+
+/// Sends later, as a shaper does: at each call some of the packets that came in calls before.
+struct Shaper {
+    kept: VecDeque<Packet>,
+    wires: Arc<Wires>,
+}
+
+impl Shaper {
+    /// Packets that one call sends.
+    const RATE: usize = 8;
+}
+
+impl TxQueue for Shaper {
+    fn tx(&mut self, _: &mut Pool, _: &[&Packet]) -> TxCounts {
+        unreachable!("it wants packets of its own")
+    }
+    fn wants_ownership(&self) -> bool {
+        true
+    }
+    fn tx_owned(&mut self, pool: &mut Pool, packets: &mut Vec<Packet>) -> TxCounts {
+        let mut out = self.wires.from_switch.lock();
+        for p in self.kept.drain(..self.kept.len().min(Self::RATE)) {
+            out.push(p.to_vec());
+            pool.put(p);
+        }
+        assert!(packets.iter().all(|p| p.segs().is_empty()));
+        let counts = TxCounts {
+            sent: packets.len() as u64,
+            bytes: packets.iter().map(|p| p.len() as u64).sum(),
+            ..TxCounts::default()
+        };
+        self.kept.extend(packets.drain(..));
+        counts
     }
 }
 

@@ -213,3 +213,49 @@ fn floods_that_take_many_copies_lose_nothing() {
     );
     assert_eq!(got.len(), 64 * 200);
 }
+
+/// A queue that keeps packets gets each as it was when it was sent there, whatever becomes of it afterwards;
+/// others are not disturbed.
+#[test]
+fn a_queue_that_keeps_packets_gets_its_own() {
+    const N: u16 = 40;
+    let full = |value| Masked {
+        value,
+        mask: [0xff; 6],
+    };
+    let rewrite = Action::SetEth {
+        src: full([0; 6]),
+        dst: full([2; 6]),
+    };
+    let toy = Toy::new(vec![ToyRule::any(vec![
+        Action::Output(PortNo(2)),
+        Action::Output(PortNo(3)),
+        rewrite,
+        Action::Output(PortNo(2)),
+    ])]);
+    let dp = Datapath::new(Config::default(), toy as _).unwrap();
+    let ports = ["a", "shaper", "c"].map(FakePort::new);
+    for (no, port) in (1..).zip(&ports) {
+        dp.add_port(Arc::clone(port) as _, Some(PortNo(no))).unwrap();
+    }
+    let frame = |i| udp(1, 2, i, 4);
+    let mut later = Vec::new();
+    for i in 0..N {
+        ports[0].send([frame(i)]);
+        assert_eq!(ports[2].wait(1), [frame(i)], "the other port's goes out at once");
+        later.extend(ports[1].take());
+    }
+    ports[0].drained();
+    later.extend(ports[1].take());
+    let rewritten = |i| {
+        let mut f = frame(i);
+        f[..6].fill(2);
+        f[6..12].fill(0);
+        f
+    };
+    // What came with the last packet is still kept.
+    let want: Vec<_> = (0..N - 1).flat_map(|i| [frame(i), rewritten(i)]).collect();
+    assert_eq!(later, want);
+    dp.flush_stats();
+    assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, 2 * u64::from(N));
+}

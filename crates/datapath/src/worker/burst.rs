@@ -338,15 +338,17 @@ impl Worker {
 
     fn send_all(&mut self) {
         let s = &mut self.scratch;
-        let live = s.live();
-        self.tx.flush(&live, &mut self.pool, &self.counters.drops);
+        let mut live = Live {
+            burst: &mut s.burst,
+            copies: &mut s.copies,
+        };
+        self.tx.finish(&mut live, &mut self.pool, &self.counters.drops);
         self.counters.tx_batches.add(std::mem::take(&mut self.tx.batches));
         self.counters.tx_packets.add(std::mem::take(&mut self.tx.sent));
         self.upcalls.announce();
         debug_assert!(s.burst.len() <= BURST);
-        for p in s.burst.drain(..).chain(s.copies.drain(..)) {
-            self.pool.put(p);
-        }
+        self.pool.put_all(s.burst.drain(..));
+        self.pool.put_all(s.copies.drain(..));
         self.reap();
     }
 }

@@ -318,6 +318,18 @@ fn streams_that_make_no_sense_are_ignored() {
     assert_eq!(p.conn_state(), ConnState::Unknown);
 }
 
+/// A queue that does not want to keep packets may be given some all the same: it sends them and leaves them.
+#[test]
+fn packets_that_are_handed_over_are_sent() {
+    let port = DummyPort::open("dummy", "p", &options(&[])).unwrap();
+    let mut tx = port.open_tx(0, 1).unwrap();
+    assert!(!tx.wants_ownership());
+    let mut packets: Vec<Packet> = (0..40).map(|i| Packet::from_bytes(&frame(i))).collect();
+    let sent = tx.tx_owned(&mut Pool::new(4), &mut packets);
+    assert_eq!((sent.sent, sent.bytes), (40, 40 * 60));
+    assert_eq!(packets.len(), 40);
+}
+
 #[test]
 fn each_queue_counts_what_it_carries() {
     let port = DummyPort::open("dummy-pmd", "p", &options(&[("n_txq", "2")])).unwrap();

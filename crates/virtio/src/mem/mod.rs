@@ -8,7 +8,8 @@
 //! guest memory exists: bytes are copied in or out, ring fields are atomics.
 //!
 //! **Replacing.** A new table is published in [`SharedMemory`]; a queue keeps the snapshot that its unfinished packets point
-//! into and takes the new one when it has none. The old mapping is unmapped when its last user lets go.
+//! into and takes the new one when it has none: a count of the packets that refer to its memory says so
+//! ([`heddle_packet::Lender`]). The old mapping is unmapped when its last user lets go.
 //!
 //! **Costs.** Translation: two compares when the address lies in the region of the one before, else a binary search. A look for
 //! a new table: one load of a line that is written only when tables change.

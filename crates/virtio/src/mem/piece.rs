@@ -6,7 +6,7 @@
 use super::{copy, prefetch};
 use crate::net_hdr;
 use core::ptr::NonNull;
-use heddle_packet::{HEAD_SPACE, Packet, Seg};
+use heddle_packet::{HEAD_SPACE, Lender, Packet, Seg};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -158,13 +158,15 @@ impl Piece {
         }
         true
     }
-    /// The bytes from `at` on, as a segment of a packet.
+    /// Appends the bytes from `at` on to the packet as a segment; `false` if that has too many already.
+    /// `lender` is that of the receive queue whose window this piece is in.
     #[inline]
-    pub(crate) fn seg(&self, at: usize) -> Seg {
+    pub(crate) fn lend(&self, at: usize, packet: &mut Packet, lender: &mut Lender) -> bool {
         let at = at.min(self.len());
-        // SAFETY: `at <= len`, so the address is in or one past the mapping, which the receive queue keeps (`DeviceRx` holds
-        // the memory snapshot until `complete`, and for ever when it is dropped before).
-        unsafe { Seg::new(self.ptr.add(at), self.len - at as u32) }
+        // SAFETY: `at <= len`, so the address is in or one past the mapping. The queue keeps the memory
+        // snapshot of its pieces until `lender` is whole, and for ever when it is dropped before that
+        // (`DeviceRx`).
+        unsafe { packet.push_seg(self.ptr.add(at), self.len - at as u32, lender) }
     }
 }
 
@@ -176,8 +178,9 @@ impl Piece {
 unsafe fn segments(packet: &Packet, to: *mut u8) {
     let mut to = to;
     for seg in packet.segs() {
-        // SAFETY: the caller's promise; segments are readable while a packet that holds them lives. A guest that posts one buffer
-        // for both directions makes source and destination overlap, so this is a copy that allows it.
+        // SAFETY: the caller's promise; segments are readable while their packet lives. A guest that posts
+        // one buffer for both directions makes source and destination overlap, so this is a copy that allows
+        // it.
         unsafe {
             core::ptr::copy(seg.as_ptr(), to, seg.len());
             to = to.add(seg.len());

@@ -3,6 +3,11 @@
 //! A packet's first [`HEAD`] bytes are private, the others stay in the guest's memory as segments until
 //! [`DeviceRx::complete`].
 //!
+//! **Who keeps what.** Chains that were taken are given back by [`DeviceRx::complete`], and only when the
+//! [`Lender`] is whole: no packet refers to the guest's memory any more. The memory snapshot is replaced, and
+//! so unmapped, only while no chain is taken. A packet that is kept beyond its burst therefore holds the
+//! queue's buffers back; later calls of [`DeviceRx::rx`] look for its return.
+//!
 //! **Reading ahead.** A call leaves the chains of the next burst in private memory and the lines of their headers on the way, where
 //! the ring has that many: what the guest's core wrote takes hundreds of cycles to come, and the work on this burst hides them.
 
@@ -15,7 +20,7 @@ use super::queue::{Miss, Queue};
 use super::walk::Direction;
 use crate::mem::SharedMemory;
 use crate::net_hdr::{self, NetHdrError};
-use heddle_packet::{Burst, Pool};
+use heddle_packet::{Burst, Lender, Pool};
 use std::sync::Arc;
 use take::{Dropped, take};
 
@@ -37,13 +42,16 @@ pub struct RxDrops {
 
 /// The switch's receiving end of a guest's transmit queue.
 ///
-/// Each call of [`DeviceRx::rx`] is followed by [`DeviceRx::complete`] once its packets are gone: that is the contract of
-/// [`heddle_packet::Seg`]. A queue dropped before leaks its memory snapshot instead of unmapping under a packet.
+/// Each call of [`DeviceRx::rx`] is followed by [`DeviceRx::complete`] once its packets are gone. A queue
+/// that is dropped while packets refer to the guest's memory leaks the snapshot instead of unmapping under
+/// them.
 #[derive(Debug)]
 pub struct DeviceRx {
     queue: Queue,
     header_len: usize,
     drops: RxDrops,
+    /// Of the tails of the packets.
+    lender: Lender,
     /// Packets were handed out since the last `complete`.
     open: bool,
     /// A notification is due that nobody was told of.
@@ -67,6 +75,7 @@ impl DeviceRx {
             header_len: cfg.features.header_len(),
             queue: Queue::new(cfg, mem, Direction::FromGuest, tracking)?,
             drops: RxDrops::default(),
+            lender: Lender::new(),
             open: false,
             call: false,
         })
@@ -79,13 +88,17 @@ impl DeviceRx {
         let want = burst.remaining_capacity();
         let have = self.queue.window.len();
         if have < want && self.queue.fetch::<NEAR, false>(want - have) + have == 0 {
+            if !self.open && self.queue.window.taken() > 0 {
+                // A packet that was kept may have come back.
+                self.call |= self.complete();
+            }
             return 0;
         }
         let now = self.queue.window.len().min(want);
         self.queue.prepare(now);
         let (window, drops, header_len) = (&self.queue.window, &mut self.drops, self.header_len);
         for chain in window.ready(now) {
-            match take(chain, window, header_len, pool) {
+            match take(chain, window, header_len, pool, &mut self.lender) {
                 Ok(packet) => burst.push(packet),
                 Err(drop) => drops.count(drop),
             }
@@ -104,10 +117,12 @@ impl DeviceRx {
         n
     }
 
-    /// The packets of all bursts so far are gone: gives their buffers back. Returns whether the guest wants to be notified.
+    /// The packets of all bursts so far are gone: gives their buffers back, unless somebody kept a packet
+    /// that refers to one. Returns whether the guest wants to be notified.
     pub fn complete(&mut self) -> bool {
         self.open = false;
-        self.queue.publish() | self.take_call()
+        let call = self.lender.is_whole() && self.queue.publish();
+        call | self.take_call()
     }
     /// Whether the guest wants to be notified of packets that were all dropped; told once. To be asked after a call of
     /// [`DeviceRx::rx`] that found nothing.
@@ -151,8 +166,8 @@ impl DeviceRx {
 
 impl Drop for DeviceRx {
     fn drop(&mut self) {
-        if self.open {
-            self.queue.leak_memory(); // packets may still point into it
+        if !self.lender.is_whole() {
+            self.queue.leak_memory(); // packets still point into it
         }
     }
 }

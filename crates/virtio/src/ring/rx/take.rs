@@ -5,7 +5,7 @@ use crate::mem::Piece;
 use crate::net_hdr::{self, NetHdrError};
 use crate::ring::limits::HEAD;
 use crate::ring::window::{Chain, Window};
-use heddle_packet::{BUF_SIZE, HEAD_SPACE, HEADROOM, Offload, Packet, Pool};
+use heddle_packet::{BUF_SIZE, HEAD_SPACE, HEADROOM, Lender, Offload, Packet, Pool};
 
 /// Shortest frame: two addresses and a type.
 const ETH_HEADER: usize = 14;
@@ -26,6 +26,7 @@ pub(super) fn take(
     window: &Window,
     header_len: usize,
     pool: &mut Pool,
+    lender: &mut Lender,
 ) -> Result<Packet, Dropped> {
     let len = (chain.len as usize).wrapping_sub(header_len);
     // One compare for both bounds: a chain shorter than the header has a huge `len` here.
@@ -40,14 +41,14 @@ pub(super) fn take(
         // A piece with a header and 16 bytes has 12.
         let hdr: [u8; net_hdr::LEN] = piece.first();
         if len > head {
-            packet.push_seg(piece.seg(header_len + head));
+            piece.lend(header_len + head, &mut packet, lender);
         }
         if u16::from_ne_bytes([hdr[0], hdr[1]]) == 0 {
             return Ok(packet);
         }
         return finish(packet, &hdr, pool);
     }
-    gather(packet, window.pieces(chain), head, header_len, pool)
+    gather(packet, window.pieces(chain), head, header_len, pool, lender)
 }
 
 #[cold]
@@ -96,15 +97,16 @@ fn gather(
     head: usize,
     header_len: usize,
     pool: &mut Pool,
+    lender: &mut Lender,
 ) -> Result<Packet, Dropped> {
     let mut hdr = [0; net_hdr::LEN];
     let mut source = Source::new(pieces);
     source.copy(&mut hdr[..header_len]);
     source.copy(&mut packet.head_space()[..head]);
     while let Some((piece, at)) = source.next_piece() {
-        if !packet.push_seg(piece.seg(at)) {
+        if !piece.lend(at, &mut packet, lender) {
             packet.make_private();
-            packet.push_seg(piece.seg(at));
+            piece.lend(at, &mut packet, lender);
         }
     }
     finish(packet, &hdr, pool)

@@ -42,6 +42,40 @@ fn no_use_after_unmap_when_the_table_is_replaced() {
     }
 }
 
+/// A worker that says too early that it is done: the guest gets no buffer back, and no other table is taken,
+/// until the last packet that refers to the guest's memory is gone or private.
+#[test]
+fn what_a_packet_refers_to_is_not_given_back() {
+    for features in [Features::empty(), Features::RING_PACKED] {
+        let mut rig = Rig::new(features, 16);
+        let (mut rx, mut pool, mut burst) = (rig.rx(), Pool::new(4), Burst::new());
+        for i in 0..3 {
+            rig.send(&pattern(1000, i), i as u32);
+        }
+        rig.send(&pattern(60, 3), 3);
+        assert_eq!(rx.rx(&mut pool, &mut burst), 4);
+        let old = Arc::downgrade(&rig.shared.get());
+        rig.shared.replace(rig.shared.get().with_log(None));
+        pool.put_all(burst.drain(2..));
+        assert!(!rx.complete());
+        let mut kept = burst.pop().unwrap();
+        pool.put(burst.pop().unwrap());
+        assert!(!rx.complete());
+        assert!(rig.done().is_empty());
+        assert_eq!(kept.to_vec(), pattern(1000, 1));
+        assert_eq!(rx.rx(&mut pool, &mut burst), 0);
+        assert!(old.upgrade().is_some(), "a packet points into it");
+        kept.make_private();
+        // Nobody says again that it is done: the next look finds out, and tells that the guest wants to know.
+        assert_eq!(rx.rx(&mut pool, &mut burst), 0);
+        assert!(rx.take_call());
+        assert_eq!(rig.done().len(), 4);
+        rx.rx(&mut pool, &mut burst);
+        assert!(old.upgrade().is_none(), "nobody needs it");
+        assert_eq!(kept.head(), pattern(1000, 1));
+    }
+}
+
 /// A queue that is dropped too early keeps its memory instead of pulling it away.
 #[test]
 fn a_dropped_queue_does_not_unmap_under_packets() {

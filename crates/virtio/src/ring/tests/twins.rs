@@ -1,7 +1,7 @@
 //! Bytes in are bytes out, in every combination of layout and features, against a plain model.
 
 use super::*;
-use heddle_packet::{Csum, Gso, GsoKind, Offload};
+use heddle_packet::{Csum, Gso, GsoKind, Lender, Offload};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -187,7 +187,8 @@ fn guest_receives(
             }
             Step::Send(lens) => {
                 let frames: Vec<Vec<u8>> = lens.iter().map(|&n| pattern(n, s)).collect();
-                let packets: Vec<Packet> = frames.iter().map(|f| packet_of(f)).collect();
+                let mut lender = Lender::new();
+                let packets: Vec<Packet> = frames.iter().map(|f| packet_of(f, &mut lender)).collect();
                 let refs: Vec<&Packet> = packets.iter().collect();
                 let (want, outcome) = model(&mut posted, mergeable, lens);
                 let got = tx.tx(&refs);
@@ -204,13 +205,13 @@ fn guest_receives(
 }
 
 /// A packet whose tail is in foreign memory, as a packet from another guest has it.
-fn packet_of(frame: &[u8]) -> Packet {
+fn packet_of(frame: &[u8], lender: &mut Lender) -> Packet {
     let head = frame.len().min(100);
     let mut p = Packet::from_bytes(&frame[..head]);
     for part in frame[head..].chunks(5000) {
         let ptr = std::ptr::NonNull::from(part).cast();
         // SAFETY: the frame outlives the packet in these tests.
-        assert!(p.push_seg(unsafe { heddle_packet::Seg::new(ptr, part.len() as u32) }));
+        assert!(unsafe { p.push_seg(ptr, part.len() as u32, lender) });
     }
     p.offload = some_offload();
     p

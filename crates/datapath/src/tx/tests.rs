@@ -1,0 +1,116 @@
+//! Batches beside a list; queues that keep packets.
+
+use super::*;
+use crate::tests::FakePort;
+use heddle_packet::Burst;
+use heddle_port::Port;
+use heddle_virtio::driver::{Arena, Buf, Driver, Place};
+use heddle_virtio::{DeviceRx, Features, SharedMemory};
+use proptest::prelude::*;
+
+proptest! {
+    /// Beside the plain twin, a list of numbers.
+    #[test]
+    fn a_batch_has_what_was_put_in_in_this_order(all in prop::collection::vec((0_u16..40, 0_u16..6), 0..80)) {
+        let (mut batch, mut plain) = (Batch::default(), Vec::new());
+        for (first, n) in all {
+            // Of the burst, or copies.
+            let most = if usize::from(first) < BURST { BURST } else { BURST + 16 };
+            let end = (first + n).min(LiveId::try_from(most).unwrap());
+            let end = end.min(first + LiveId::try_from(batch.room()).unwrap());
+            batch.push(first..end);
+            plain.extend(first..end);
+            prop_assert_eq!(batch.room(), TX_BATCH - plain.len());
+            let one_side = |r: &Range<LiveId>| (usize::from(r.start) < BURST) == (usize::from(r.end) <= BURST);
+            prop_assert!(batch.ranges.iter().all(one_side));
+        }
+        let ids: Vec<_> = batch.ranges.iter().flat_map(Clone::clone).collect();
+        prop_assert_eq!(ids, plain);
+        batch.clear();
+        prop_assert_eq!(batch.room(), TX_BATCH);
+    }
+}
+
+/// Sends packets `ids` of the burst by each of these ports, and ends the burst.
+fn send_all(
+    table: &mut TxTable,
+    pool: &mut Pool,
+    burst: &mut Burst,
+    to: impl IntoIterator<Item = (u32, Range<LiveId>)>,
+) {
+    let (mut copies, drops) = (Vec::new(), Drops::default());
+    let mut live = Live {
+        burst,
+        copies: &mut copies,
+    };
+    for (no, mut ids) in to {
+        assert_eq!(table.push(no, &mut ids, 1500, &live, &drops), Ok(false));
+    }
+    table.finish(&mut live, pool, &drops);
+    pool.put_all(burst.drain(..));
+}
+
+#[test]
+fn a_queue_that_keeps_packets_holds_up_no_guest() {
+    let (mem, mut arena) = Arena::private(1 << 30, 1 << 20).unwrap();
+    let cfg = arena.queue(Features::VERSION_1, 64).unwrap();
+    let mut driver = Driver::new(&cfg, &mem).unwrap();
+    let frames: Vec<Vec<u8>> = [(60, 1), (1500, 2), (60, 3), (1500, 4)]
+        .map(|(len, byte)| vec![byte; len])
+        .into();
+    for frame in &frames {
+        let bytes = [&[0; 12][..], frame].concat();
+        let len = u32::try_from(bytes.len()).unwrap();
+        let addr = arena.take(len.into(), 64).unwrap();
+        mem.write(addr, &bytes).unwrap();
+        driver
+            .add(&mem, &[Buf { addr, len }], &[], Place::Direct, 0)
+            .unwrap();
+    }
+    driver.publish();
+    let mut rx = DeviceRx::new(cfg, Arc::new(SharedMemory::new(mem))).unwrap();
+    let ports = ["shaper", "shaper", "borrows"].map(FakePort::new);
+    let mut table = TxTable::default();
+    for (no, port) in (0..).zip(&ports) {
+        let queue = port.open_tx(0, 1).unwrap();
+        table.insert(no, TxPort::new(queue, Arc::default(), Arc::default()));
+    }
+    let (mut pool, mut burst) = (Pool::new(64), Burst::new());
+    assert_eq!(rx.rx(&mut pool, &mut burst), frames.len());
+    let tails: Vec<usize> = burst.iter().map(|p| p.segs().len()).collect();
+    assert_eq!(tails, [0, 1, 0, 1]);
+    send_all(
+        &mut table,
+        &mut pool,
+        &mut burst,
+        [(0, 0..4), (1, 1..4), (2, 0..4)],
+    );
+    rx.complete();
+    let mut back = 0;
+    while driver.pop().unwrap().is_some() {
+        back += 1;
+    }
+    assert_eq!(back, frames.len(), "the guest has all of its buffers");
+    assert_eq!(ports[2].take(), frames);
+    assert!(ports[0].take().is_empty() && ports[1].take().is_empty());
+    // Others go out when the next ones come.
+    burst.push(Packet::from_bytes(&[5; 60]));
+    send_all(&mut table, &mut pool, &mut burst, [(0, 0..1), (1, 0..1)]);
+    assert_eq!(ports[0].take(), frames);
+    assert_eq!(ports[1].take(), frames[1..]);
+    assert_eq!((table.batches, table.sent), (5, 13));
+    assert_eq!(pool.grown(), 0);
+}
+
+#[test]
+fn private_packets_move_and_are_copied_for_all_but_the_last_who_want_them() {
+    let (mut pool, mut given) = (Pool::new(4), Given::default());
+    let mut packet = Packet::from_bytes(&[1; 60]);
+    let at = packet.head().as_ptr();
+    given.want.push(2);
+    given.give(&mut packet, 0, &mut pool);
+    given.give(&mut packet, 0, &mut pool);
+    let same: Vec<bool> = given.packets.iter().map(|p| p.head().as_ptr() == at).collect();
+    assert_eq!(same, [false, true]);
+    assert!(given.packets.iter().all(|p| p.head() == [1; 60]));
+}
