@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 
 /// Most meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
@@ -39,6 +40,7 @@ pub struct Ofproto {
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
     expired_ms: AtomicU64,
+    settler: OnceLock<Thread>,
 }
 
 /// Which patch ports exist, and where.
@@ -68,6 +70,7 @@ impl Ofproto {
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
             expired_ms: AtomicU64::new(0),
+            settler: OnceLock::new(),
         })
     }
 
@@ -196,6 +199,19 @@ impl Ofproto {
         }
         for b in self.bridges() {
             b.tick();
+        }
+    }
+
+    /// Does what workers have left to control threads, on all bridges. The thread that calls it first is unparked when there is more.
+    pub fn settle(&self) {
+        self.settler.get_or_init(std::thread::current);
+        self.bridges().iter().for_each(|b| b.settle());
+    }
+
+    /// Has the settler look. Waits for nobody.
+    pub(crate) fn wake_settler(&self) {
+        if let Some(thread) = self.settler.get() {
+            thread.unpark();
         }
     }
 

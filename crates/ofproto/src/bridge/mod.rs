@@ -2,10 +2,19 @@
 //!
 //! **Problem.** Controllers, the database and the clock change a bridge; workers translate on it all the while.
 //!
-//! **Invariants.** [`State`] is behind one mutex that no worker ever takes: workers read the published
-//! [`BridgeView`](crate::model::BridgeView) and the tables. A change of rules follows the order that `model`
+//! **Invariants.** [`State`] is behind one mutex. A change of rules follows the order that `model`
 //! prescribes: rules first, version second, generations last. Events are handed to sinks after the change is
 //! visible, with the mutex released.
+//!
+//! **What a worker may touch.** A worker waits for no lock that a control thread may hold. While it translates, and while it credits what its
+//! caches have counted, it touches these and nothing else:
+//! - the published [`BridgeView`](crate::model::BridgeView), rules, groups and meters, by reading;
+//! - counters (`Stats`), timeouts that `fin_timeout` shortens, and the time at which a flow was learned again: atomics;
+//! - frozen pipelines and their ids (`xlate::recirc`): lists and places that are filled by compare and exchange;
+//! - the MAC table: its mutex is tried once, and where somebody has it the next packet learns;
+//! - flows to be learned ([`learn`]): `order`, `state` and `unlinking` are tried once each. Who has all three adds the flow, which takes a few tree
+//!   operations and, in the tables' logs of changes, a mutex that others hold for as many; otherwise a queue of bounded length takes it;
+//! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
 //! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one for each mask of its tables; only of masks that ask for more
 //! than it does every rule is looked at (or, for overlaps, of those that ask for something else).
@@ -164,8 +173,10 @@ pub struct Bridge {
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     /// Which tunnel options are fields.
     options: tlv::Options,
-    /// What workers have left to control threads.
-    later: Mutex<learn::Later>,
+    /// Held while rules are unlinked, for which `state` is not needed.
+    unlinking: SlowMutex<()>,
+    /// What workers leave to control threads.
+    handed: learn::Handed,
     /// When caches were last asked for what they have counted, for messages about removed flows, and how much more time that had taken by then than its share.
     counted: Mutex<Option<(Instant, Duration)>>,
 }
@@ -191,6 +202,8 @@ pub(crate) struct State {
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
     pub(crate) features: Features,
+    /// What workers have left.
+    taken: learn::Taken,
 }
 
 impl Bridge {
@@ -201,6 +214,7 @@ impl Bridge {
         mac: MacTable,
         config: BridgeConfig,
     ) -> Arc<Self> {
+        let (handed, taken) = learn::handing();
         let tables = (0..=u8::MAX).take(N_TABLES).map(|t| Table::new(id, t)).collect();
         let bridge = Arc::new(Self {
             id,
@@ -226,12 +240,14 @@ impl Bridge {
                 miss_to_controller: false,
                 frag_flags: 0,
                 features: Features::default(),
+                taken,
             }),
             order: SlowMutex::default(),
             monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
             options: tlv::Options::default(),
-            later: Mutex::default(),
+            unlinking: SlowMutex::default(),
+            handed,
             counted: Mutex::default(),
         });
         bridge.flush_flows();

@@ -17,7 +17,7 @@ impl EventSink for Recorder {
 }
 
 pub(super) struct Lab {
-    of: Arc<Ofproto>,
+    pub(super) of: Arc<Ofproto>,
     pub(super) bridge: Arc<Bridge>,
     events: Arc<Recorder>,
 }

@@ -35,7 +35,7 @@ impl Ctx<'_> {
             action_set: Vec::new(),
             userdata: action.userdata.clone(),
         };
-        let Some(held) = self.recircs.take(here) else {
+        let Some(held) = self.recircs.take(here, self.reading) else {
             self.report_error(|| "Failed to allocate recirculation id".to_owned());
             self.error = Some(XlateError::NoRecirculationContext);
             return;
