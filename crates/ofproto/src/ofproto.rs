@@ -3,9 +3,8 @@
 //! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, with nothing locked after it. A bridge calls [`Ofproto::publish`] with none held.
 
 use crate::aside::SlowMutex;
-use crate::bridge::{Bridge, BridgeConfig, Event, PortTarget};
+use crate::bridge::{Bridge, BridgeConfig, Event};
 use crate::mac::MacTable;
-use crate::model::{ByNumber, World};
 use crate::xlate::Pipeline;
 use heddle_datapath::{Datapath, Generations};
 use heddle_openflow::Port as OfPort;
@@ -51,6 +50,11 @@ pub(crate) struct PatchEnds {
 }
 
 impl PatchEnds {
+    /// One more: a patch of a bridge, and its peer's name.
+    pub(crate) fn add(&mut self, name: &str, at: (u64, OfPort), peer: &str) {
+        self.ends.insert(name.to_owned(), (at.0, at.1, peer.to_owned()));
+    }
+
     /// The other end of patch `name`, if `peer` exists and names `name` as its own peer.
     pub(crate) fn peer_of(&self, name: &str, peer: &str) -> Option<(u64, OfPort)> {
         let (bridge, port, back) = self.ends.get(peer)?;
@@ -159,35 +163,19 @@ impl Ofproto {
         self.bridges().iter().map(|b| b.n_rules()).sum()
     }
 
-    /// Builds the world anew and hands it to the translation half.
+    /// Makes a new world, which shares with the one before what is the same, and hands it to the translation half.
     pub fn publish(&self) {
         // The lock is held until the world is out, so that an older world never follows a newer one. It is not that of the bridges: one of them may
         // keep this waiting for long.
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();
-        let mut by_dp_port = ByNumber::default();
-        for b in bridges.values() {
-            for p in b.port_configs() {
-                match p.target {
-                    PortTarget::Datapath(no) => {
-                        by_dp_port.insert(no, (b.id, p.no));
-                    }
-                    PortTarget::Patch(peer) => {
-                        ends.ends.insert(p.name, (b.id, p.no, peer));
-                    }
-                    PortTarget::Unbound => {}
-                }
-            }
-        }
+        bridges.values().for_each(|b| b.say_patches(&mut ends));
         let views = bridges
             .values()
             .map(|b| (b.id, Arc::new(b.view(&ends))))
             .collect();
-        self.pipeline.publish(World {
-            bridges: views,
-            by_dp_port,
-        });
+        self.pipeline.publish(self.pipeline.world().followed_by(views));
     }
 
     /// Time passes: expires rules and addresses of all bridges.

@@ -20,6 +20,7 @@
 //! than it does every rule is looked at (or, for overlaps, of those that ask for something else).
 
 mod addition;
+mod built;
 mod bundle;
 mod change;
 mod config;
@@ -47,6 +48,8 @@ mod tlv;
 mod last_counts;
 #[cfg(test)]
 mod learned;
+#[cfg(test)]
+mod many;
 #[cfg(test)]
 mod refused;
 #[cfg(test)]
@@ -184,8 +187,11 @@ pub struct Bridge {
 /// What the mutex guards.
 pub(crate) struct State {
     pub(crate) config: BridgeConfig,
+    /// In the order of their names.
     pub(crate) bundles: Vec<BundleConfig>,
     pub(crate) ports: BTreeMap<OfPort, ports::PortState>,
+    /// Both as translation sees them.
+    built: built::Built,
     /// Who uses which group and meter.
     pub(crate) refs: refs::Refs,
     /// Rules with a timeout, to be looked at by `expire`.
@@ -230,6 +236,7 @@ impl Bridge {
                 config,
                 bundles: Vec::new(),
                 ports: BTreeMap::new(),
+                built: built::Built::default(),
                 refs: refs::Refs::default(),
                 timed: timed::Timed::default(),
                 fail_open: None,

@@ -465,7 +465,10 @@ fn patch_ports_find_each_other_across_bridges() {
     };
     l.bridge.set_ports(vec![bundle("a")], vec![patch("a", "b")]);
     let end = |b: &Bridge| {
-        l.of.pipeline().world().bridges[&b.id].ports[&OfPort(1)]
+        l.of.pipeline().world().bridges[&b.id]
+            .ports
+            .get(&OfPort(1))
+            .unwrap()
             .binding
             .clone()
     };

@@ -384,7 +384,7 @@ fn patches_fold() {
     );
     t.credits.iter().for_each(|c| c.credit(2, 120, 5, 0));
     let world = lab.pipeline.world();
-    let stats = |b: u64, p| &world.bridges[&b].ports[&Port(p)];
+    let stats = |b: u64, p| world.bridges[&b].ports.get(&Port(p)).expect("it is there");
     assert_eq!(stats(0, 3).patch_tx.packets.load(Relaxed), 2);
     assert_eq!(stats(1, 3).patch_rx.bytes.load(Relaxed), 120);
 }
