@@ -107,7 +107,7 @@ impl Bridge {
     fn learn_at_once(&self, flow: &FlowMod, limit: u32) -> Option<Learned> {
         let _order = self.order.try_lock()?;
         let mut state = self.state.try_lock()?;
-        let _unlinking = self.unlinking.try_lock()?;
+        let _alone = self.tending.try_write()?;
         let searched = limit == 0 || Self::counts(&state, flow);
         if !searched || state.taken.untold.len() >= MAX_UNTOLD {
             return None;

@@ -88,6 +88,19 @@ fn what_is_left_is_done_by_who_waits_for_it() {
     assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
 }
 
+/// Who unlinks rules has no need of the bridge's state, but the tables for long: a worker does not wait for it either.
+#[test]
+fn a_worker_does_not_wait_for_who_tends_tables() {
+    let l = lab(secure());
+    let flow = Arc::new(flow_mod(FlowModCommand::ModifyStrict, nw_dst(1, 32), 7, 1));
+    let tending = l.bridge.tending.read();
+    assert_eq!(l.bridge.learn(&flow, 0), Learned::Later);
+    // Control threads do not keep each other out.
+    l.bridge.settle();
+    drop(tending);
+    assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
+}
+
 /// However many wait, a worker goes on; what is too much is counted.
 #[test]
 fn a_full_queue_is_counted() {

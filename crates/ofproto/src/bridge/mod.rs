@@ -12,7 +12,7 @@
 //! - counters (`Stats`), timeouts that `fin_timeout` shortens, and the time at which a flow was learned again: atomics;
 //! - frozen pipelines and their ids (`xlate::recirc`): lists and places that are filled by compare and exchange;
 //! - the MAC table: its mutex is tried once, and where somebody has it the next packet learns;
-//! - flows to be learned ([`learn`]): `order`, `state` and `unlinking` are tried once each. Who has all three adds the flow, which takes a few tree
+//! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. Who has all three adds the flow, which takes a few tree
 //!   operations and, in the tables' logs of changes, a mutex that others hold for as many; otherwise a queue of bounded length takes it;
 //! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
@@ -81,7 +81,7 @@ use heddle_classifier::Entry;
 use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowRemoved, PortDesc, PortStatus, TableStatus};
 use heddle_openflow::{Port as OfPort, Version};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -176,8 +176,8 @@ pub struct Bridge {
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     /// Which tunnel options are fields.
     options: tlv::Options,
-    /// Held while rules are unlinked, for which `state` is not needed.
-    unlinking: SlowMutex<()>,
+    /// Held, by any number of control threads, while tables are worked on without `state`. A worker that adds a rule keeps them out for so long.
+    tending: RwLock<()>,
     /// What workers leave to control threads.
     handed: learn::Handed,
     /// When caches were last asked for what they have counted, for messages about removed flows, and how much more time that had taken by then than its share.
@@ -253,7 +253,7 @@ impl Bridge {
             monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
             options: tlv::Options::default(),
-            unlinking: SlowMutex::default(),
+            tending: RwLock::default(),
             handed,
             counted: Mutex::default(),
         });

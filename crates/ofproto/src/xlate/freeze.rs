@@ -132,14 +132,14 @@ impl Ctx<'_> {
             self.error = Some(XlateError::NoRecirculationContext);
             return;
         };
-        self.out.credits.push(held.clone());
         match pause {
-            Some(action) => self.continue_at_controller(&action, &held),
+            Some(action) => self.continue_at_controller(&action, held),
             None => {
                 if let Some((alg, basis)) = hash {
                     self.emit(DpAction::Hash { alg, basis });
                 }
                 self.emit(DpAction::Recirc(held.id));
+                self.out.credits.push(held);
             }
         }
     }
