@@ -34,6 +34,9 @@ pub(crate) static MAC_STATIC_NONE_MOVE: Counter = Counter::new("mac_learning_sta
 /// New configurations, with which everything cached is checked.
 pub(crate) static REV_RECONFIGURE: Counter = Counter::new("rev_reconfigure");
 
+/// Flows that packets would have added, and that no control thread could take in time.
+pub(crate) static LEARN_QUEUE_FULL: Counter = Counter::new("learn_queue_full");
+
 /// All counters by name.
 pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
     [
@@ -43,6 +46,7 @@ pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
         &MAC_MOVED,
         &MAC_STATIC_NONE_MOVE,
         &REV_RECONFIGURE,
+        &LEARN_QUEUE_FULL,
     ]
     .into_iter()
     .map(|c| (c.name, c.n.load(Relaxed)))

@@ -16,6 +16,7 @@ pub mod mac;
 pub mod model;
 pub mod ofproto;
 mod parts;
+pub mod shared_map;
 pub mod trace;
 mod versioned;
 pub mod xlate;

@@ -1,7 +1,7 @@
 //! What the control half publishes and the translation half reads.
 //!
 //! **Invariants.** A [`World`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
-//! publishes a new `World` and then bumps [`World::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
+//! publishes a new `World`, which shares with the one before what is the same, and then bumps [`World::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
 //! is concurrent, every rule is visible in a range of versions, and [`BridgeView::version`] says which version
 //! a translation reads. A change of rules adds and removes them at `version + 1`, then stores the new version,
 //! then bumps the generation slots of the tables it touched.
@@ -9,13 +9,14 @@
 //! **Threads.** Everything is read by workers without locks.
 
 use crate::features::Features;
+use crate::shared_map::SharedMap;
 use heddle_classifier::Classifier;
 use heddle_datapath::{Credit, Generations, PortNo};
 use heddle_flow::Match;
 use heddle_flow::tlv::{Scope, TlvMap};
 use heddle_openflow::{InstructionSet, Port as OfPort};
 use heddle_sync::OnceArc;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -282,9 +283,9 @@ pub enum MirrorOutput {
 /// One row of the Mirror table.
 #[derive(Clone, Debug)]
 pub struct Mirror {
-    /// Indexes of the bundles whose incoming packets are copied.
+    /// Places of the bundles whose incoming packets are copied.
     pub sources: Vec<usize>,
-    /// Indexes of the bundles whose outgoing packets are copied.
+    /// Places of the bundles whose outgoing packets are copied.
     pub destinations: Vec<usize>,
     /// Only packets in these VLANs are; `None`: all.
     pub vlans: Option<Arc<VlanSet>>,
@@ -361,7 +362,7 @@ pub struct PortView {
     pub config: u32,
     /// Carrier and admin state together: may it forward?
     pub up: bool,
-    /// Index into [`BridgeView::bundles`].
+    /// Its place in [`BridgeView::bundles`].
     pub bundle: usize,
     /// Packets through a patch port: received, sent (unused for datapath ports: the datapath counts those).
     pub patch_rx: Arc<Stats>,
@@ -406,9 +407,9 @@ pub struct BridgeView {
     /// Name.
     pub name: String,
     /// Ports by number, in order.
-    pub ports: BTreeMap<OfPort, Arc<PortView>>,
-    /// Bundles.
-    pub bundles: Vec<Bundle>,
+    pub ports: SharedMap<OfPort, Arc<PortView>>,
+    /// Bundles by their places, in order.
+    pub bundles: SharedMap<usize, Arc<Bundle>>,
     /// Mirrors, at most [`MAX_MIRRORS`].
     pub mirrors: Vec<Mirror>,
     /// Which tunnel options are fields; `None`: none is.
@@ -469,12 +470,12 @@ impl Hasher for NumberHasher {
 pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// The whole configuration.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct World {
     /// Bridges by id.
     pub bridges: ByNumber<u64, Arc<BridgeView>>,
     /// Which bridge and OpenFlow port a datapath port belongs to.
-    pub by_dp_port: ByNumber<PortNo, (u64, OfPort)>,
+    pub by_dp_port: SharedMap<PortNo, (u64, OfPort)>,
 }
 
 impl World {

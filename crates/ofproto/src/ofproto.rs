@@ -3,9 +3,8 @@
 //! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, with nothing locked after it. A bridge calls [`Ofproto::publish`] with none held.
 
 use crate::aside::SlowMutex;
-use crate::bridge::{Bridge, BridgeConfig, Event, PortTarget};
+use crate::bridge::{Bridge, BridgeConfig, Event};
 use crate::mac::MacTable;
-use crate::model::{ByNumber, World};
 use crate::xlate::Pipeline;
 use heddle_datapath::{Datapath, Generations};
 use heddle_openflow::Port as OfPort;
@@ -14,6 +13,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 
 /// Most meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
@@ -39,6 +39,7 @@ pub struct Ofproto {
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
     expired_ms: AtomicU64,
+    settler: OnceLock<Thread>,
 }
 
 /// Which patch ports exist, and where.
@@ -49,6 +50,11 @@ pub(crate) struct PatchEnds {
 }
 
 impl PatchEnds {
+    /// One more: a patch of a bridge, and its peer's name.
+    pub(crate) fn add(&mut self, name: &str, at: (u64, OfPort), peer: &str) {
+        self.ends.insert(name.to_owned(), (at.0, at.1, peer.to_owned()));
+    }
+
     /// The other end of patch `name`, if `peer` exists and names `name` as its own peer.
     pub(crate) fn peer_of(&self, name: &str, peer: &str) -> Option<(u64, OfPort)> {
         let (bridge, port, back) = self.ends.get(peer)?;
@@ -68,6 +74,7 @@ impl Ofproto {
             next_id: AtomicU64::new(1),
             meter_numbers: Mutex::default(),
             expired_ms: AtomicU64::new(0),
+            settler: OnceLock::new(),
         })
     }
 
@@ -156,35 +163,19 @@ impl Ofproto {
         self.bridges().iter().map(|b| b.n_rules()).sum()
     }
 
-    /// Builds the world anew and hands it to the translation half.
+    /// Makes a new world, which shares with the one before what is the same, and hands it to the translation half.
     pub fn publish(&self) {
         // The lock is held until the world is out, so that an older world never follows a newer one. It is not that of the bridges: one of them may
         // keep this waiting for long.
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();
-        let mut by_dp_port = ByNumber::default();
-        for b in bridges.values() {
-            for p in b.port_configs() {
-                match p.target {
-                    PortTarget::Datapath(no) => {
-                        by_dp_port.insert(no, (b.id, p.no));
-                    }
-                    PortTarget::Patch(peer) => {
-                        ends.ends.insert(p.name, (b.id, p.no, peer));
-                    }
-                    PortTarget::Unbound => {}
-                }
-            }
-        }
+        bridges.values().for_each(|b| b.say_patches(&mut ends));
         let views = bridges
             .values()
             .map(|b| (b.id, Arc::new(b.view(&ends))))
             .collect();
-        self.pipeline.publish(World {
-            bridges: views,
-            by_dp_port,
-        });
+        self.pipeline.publish(self.pipeline.world().followed_by(views));
     }
 
     /// Time passes: expires rules and addresses of all bridges.
@@ -196,6 +187,19 @@ impl Ofproto {
         }
         for b in self.bridges() {
             b.tick();
+        }
+    }
+
+    /// Does what workers have left to control threads, on all bridges. The thread that calls it first is unparked when there is more.
+    pub fn settle(&self) {
+        self.settler.get_or_init(std::thread::current);
+        self.bridges().iter().for_each(|b| b.settle());
+    }
+
+    /// Has the settler look. Waits for nobody.
+    pub(crate) fn wake_settler(&self) {
+        if let Some(thread) = self.settler.get() {
+            thread.unpark();
         }
     }
 

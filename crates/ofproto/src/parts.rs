@@ -4,9 +4,16 @@
 //! So a translation depends on those [`Part`]s that it looks at, and [`World::differences`] says which parts a new configuration changes. Whoever gives
 //! a translation something new to look at in a [`BridgeView`] says there which part it is of; members that nobody has thought of do not build.
 //!
-//! Places of bundles in their list are no one's property: they are compared by what is there.
+//! Places of bundles are no one's property: they are compared by what is there.
+//!
+//! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state of: whether a port may forward is
+//! [`Part::Link`], so that a link that flaps is nothing to those who only send there. Such parts have slots among those of what packets make, which are many:
+//! they do not meet with parts of the configuration.
+//!
+//! **Costs.** Parts that two configurations share are not looked at.
 
-use crate::model::{BridgeView, Bundle, Mirror, PortView, World};
+use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, World};
+use crate::shared_map::SharedMap;
 use heddle_datapath::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
 use std::collections::BTreeSet;
@@ -23,6 +30,8 @@ pub(crate) enum Part {
     Port(u64, OfPort),
     /// All ports and bundles of a bridge.
     Ports(u64),
+    /// Whether a port of a bridge may forward.
+    Link(u64, OfPort),
 }
 
 impl Part {
@@ -33,41 +42,108 @@ impl Part {
             Self::Bridge(id) => 2 << 60 | id,
             Self::Port(id, no) => 3 << 60 | id << 32 ^ u64::from(no.0),
             Self::Ports(id) => 4 << 60 | id,
+            Self::Link(id, no) => {
+                return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
+            }
         })
     }
 }
 
 impl World {
+    /// The configuration that follows this one, of these bridges.
+    pub(crate) fn followed_by(&self, bridges: ByNumber<u64, Arc<BridgeView>>) -> World {
+        let mut by_dp_port = self.by_dp_port.clone();
+        let (mut left, mut came) = (Vec::new(), Vec::new());
+        let none = SharedMap::default();
+        let ids: BTreeSet<u64> = self.bridges.keys().chain(bridges.keys()).copied().collect();
+        for id in ids {
+            let old = self.bridges.get(&id).map_or(&none, |b| &b.ports);
+            let new = bridges.get(&id).map_or(&none, |b| &b.ports);
+            for no in new.differences(old) {
+                let at = |ports: &SharedMap<OfPort, Arc<PortView>>| ports.get(&no).and_then(|p| in_of(p));
+                let (was, is) = (at(old), at(new));
+                if was != is {
+                    left.extend(was.map(|dp| (dp, (id, no))));
+                    came.extend(is.map(|dp| (dp, (id, no))));
+                }
+            }
+        }
+        // First all that leave: others may come to where they were.
+        for (dp, at) in left {
+            if by_dp_port.get(&dp) == Some(&at) {
+                by_dp_port.remove(&dp);
+            }
+        }
+        for (dp, at) in came {
+            by_dp_port.insert(dp, at);
+        }
+        World { bridges, by_dp_port }
+    }
+
     /// The parts in which this one differs from `before`.
     pub(crate) fn differences(&self, before: &World) -> BTreeSet<Part> {
         let mut parts = BTreeSet::new();
         let ids: BTreeSet<_> = before.bridges.keys().chain(self.bridges.keys()).collect();
         for id in ids {
             let (old, new) = (before.bridges.get(id), self.bridges.get(id));
-            if !old.zip(new).is_some_and(|(a, b)| same_whole(a, b)) {
+            let (old, new) = match (old, new) {
+                (Some(old), Some(new)) => (&**old, &**new),
+                // All of it came or went.
+                (one, other) => {
+                    parts.insert(Part::Bridge(*id));
+                    let ports = one.or(other).into_iter().flat_map(|b| b.ports.iter());
+                    parts.extend(ports.flat_map(|(no, _)| [Part::Port(*id, no), Part::Link(*id, no)]));
+                    parts.insert(Part::Ports(*id));
+                    continue;
+                }
+            };
+            if !same_whole(old, new) {
                 parts.insert(Part::Bridge(*id));
             }
-            let numbers =
-                |b: Option<&Arc<BridgeView>>| b.map(|b| b.ports.keys().copied().collect::<Vec<_>>());
-            let all = numbers(old).into_iter().chain(numbers(new)).flatten();
-            let moved: Vec<_> = all.filter(|no| !same_port(old, new, *no)).collect();
-            if !moved.is_empty() || old.map(|b| &b.bundles) != new.map(|b| &b.bundles) {
-                parts.insert(Part::Ports(*id));
+            let mut all: BTreeSet<OfPort> = new.ports.differences(&old.ports).into_iter().collect();
+            for place in new.bundles.differences(&old.bundles) {
+                let (was, is) = (old.bundles.get(&place), new.bundles.get(&place));
+                if was != is {
+                    parts.insert(Part::Ports(*id));
+                    all.extend(was.into_iter().chain(is).flat_map(|b| &b.ports));
+                }
             }
-            parts.extend(moved.into_iter().map(|no| Part::Port(*id, no)));
+            for no in all {
+                if !same_port(old, new, no) {
+                    parts.extend([Part::Port(*id, no), Part::Ports(*id)]);
+                }
+                let up = |b: &BridgeView| b.ports.get(&no).is_some_and(|p| p.up);
+                if up(old) != up(new) {
+                    parts.insert(Part::Link(*id, no));
+                }
+            }
         }
-        let inputs = before.by_dp_port.keys().chain(self.by_dp_port.keys());
-        let moved: Vec<_> = inputs
-            .filter(|no| {
-                let (old, new) = (before.by_dp_port.get(no), self.by_dp_port.get(no));
-                old != new
-                    || new.is_some_and(|(id, port)| {
-                        parts.contains(&Part::Bridge(*id)) || parts.contains(&Part::Port(*id, *port))
-                    })
-            })
-            .collect();
-        parts.extend(moved.into_iter().map(|no| Part::Input(*no)));
+        let moved = self.by_dp_port.differences(&before.by_dp_port);
+        let moved = moved
+            .into_iter()
+            .filter(|no| before.by_dp_port.get(no) != self.by_dp_port.get(no));
+        let mut inputs: BTreeSet<PortNo> = moved.collect();
+        for part in &parts {
+            // Who comes in there depends on the one part for all.
+            let bridge = |id: &u64| self.bridges.get(id).into_iter();
+            match part {
+                Part::Bridge(id) => {
+                    inputs.extend(bridge(id).flat_map(|b| b.ports.values()).filter_map(|p| in_of(p)))
+                }
+                Part::Port(id, no) => inputs.extend(bridge(id).filter_map(|b| in_of(b.ports.get(no)?))),
+                Part::Input(_) | Part::Ports(_) | Part::Link(..) => {}
+            }
+        }
+        parts.extend(inputs.into_iter().map(Part::Input));
         parts
+    }
+}
+
+/// Where packets come into a port.
+fn in_of(port: &PortView) -> Option<PortNo> {
+    match port.binding {
+        Binding::Datapath(no) => Some(no),
+        Binding::Patch(_) | Binding::Unbound => None,
     }
 }
 
@@ -97,10 +173,13 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
         control,
     } = old;
     // Mirrors name bundles by their places.
-    let places = |bundles: &[Bundle]| bundles.iter().map(|b| b.name.clone()).collect::<Vec<_>>();
+    let renamed = |place: &usize| {
+        let (was, is) = (bundles.get(place), new.bundles.get(place));
+        was.zip(is).is_some_and(|(was, is)| was.name != is.name)
+    };
     let mirrors_alike = mirrors.len() == new.mirrors.len()
         && mirrors.iter().zip(&new.mirrors).all(|(a, b)| same_mirror(a, b))
-        && (mirrors.is_empty() || places(bundles) == places(&new.bundles));
+        && (mirrors.is_empty() || !new.bundles.differences(bundles).iter().any(renamed));
     mirrors_alike
         && features == &new.features
         && (id, name, tlv, local_mac, flood_vlans)
@@ -142,11 +221,11 @@ fn same_mirror(old: &Mirror, new: &Mirror) -> bool {
         && Arc::ptr_eq(stats, &new.stats)
 }
 
-/// A port and its bundle, in both or in neither.
-fn same_port(old: Option<&Arc<BridgeView>>, new: Option<&Arc<BridgeView>>, no: OfPort) -> bool {
-    fn of(b: Option<&Arc<BridgeView>>, no: OfPort) -> Option<(&PortView, Option<&Bundle>)> {
-        let port = b?.ports.get(&no)?;
-        Some((port, b?.bundles.get(port.bundle)))
+/// A port and its bundle, in both or in neither; whether it may forward is another part.
+fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
+    fn of(b: &BridgeView, no: OfPort) -> Option<(&PortView, Option<&Arc<Bundle>>)> {
+        let port = b.ports.get(&no)?;
+        Some((port, b.bundles.get(&port.bundle)))
     }
     let ((old, old_bundle), (new, new_bundle)) = match (of(old, no), of(new, no)) {
         (Some(old), Some(new)) => (old, new),
@@ -160,13 +239,13 @@ fn same_port(old: Option<&Arc<BridgeView>>, new: Option<&Arc<BridgeView>>, no: O
         mac,
         mtu,
         config,
-        up,
+        up: _,
         bundle: _,
         patch_rx,
         patch_tx,
     } = old;
     (no, name, binding, mac) == (&new.no, &new.name, &new.binding, &new.mac)
-        && (mtu, config, up) == (&new.mtu, &new.config, &new.up)
+        && (mtu, config) == (&new.mtu, &new.config)
         && old_bundle == new_bundle
         && Arc::ptr_eq(patch_rx, &new.patch_rx)
         && Arc::ptr_eq(patch_tx, &new.patch_tx)

@@ -135,6 +135,7 @@ impl Switch {
         let threads = vec![
             spawn("ticker", Switch::tick_on)?,
             spawn("upcalls", Switch::deliver_on)?,
+            spawn("settler", Switch::settle_on)?,
         ];
         *switch.threads.lock() = threads;
         Ok(switch)
@@ -165,6 +166,14 @@ impl Switch {
             if bell.wait(WAIT_MS).is_ok_and(|mut ready| ready.next().is_some()) {
                 self.ofproto.deliver_upcalls(UPCALL_BATCH);
             }
+        }
+    }
+
+    /// Does what workers could not do at once.
+    fn settle_on(&self) {
+        while !self.stop.load(Relaxed) {
+            self.ofproto.settle();
+            std::thread::park();
         }
     }
 

@@ -6,6 +6,7 @@
 //! * [`Replaced`]: the same for values that take long to free, which readers never do, and that are read many at a time ([`Reading`]).
 //! * [`OnceArc`]: a place that is filled once.
 //! * [`Places`]: many of them, which are emptied, too.
+//! * [`Chain`]: lists that anybody adds to and looks through without waiting.
 //! * [`ring`]: a bounded queue between exactly two threads.
 //! * [`Counter`]: a number that one thread writes and any thread reads.
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
@@ -14,6 +15,7 @@
 #![allow(unsafe_code)] // the ring's cells: see `ring`; one instruction: see `barrier`; pointers: see `once_arc`, `places` and `replaced`
 
 pub mod barrier;
+mod chain;
 mod clock;
 mod counter;
 mod once_arc;
@@ -23,6 +25,7 @@ mod reading;
 mod replaced;
 pub mod ring;
 
+pub use chain::{Chain, Link};
 pub use clock::Clock;
 pub use counter::{CachePadded, Counter};
 pub use once_arc::OnceArc;

@@ -105,6 +105,12 @@ impl<T> Places<T> {
         unsafe { raw.as_ref() }
     }
 
+    /// Whether there is such a place, and nothing in it.
+    pub fn is_empty(&self, at: usize) -> bool {
+        let place = self.places.get(at);
+        place.is_some_and(|p| p.load(Relaxed).is_null()) // `set` looks again
+    }
+
     /// The value, counted.
     pub fn arc(&self, at: usize) -> Option<Arc<T>> {
         let _reading = Reading::begin();

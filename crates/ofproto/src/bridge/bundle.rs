@@ -59,6 +59,7 @@ impl Bridge {
             let (table, mask) = a.place();
             places.entry((table, Arc::as_ptr(mask))).or_insert((mask, 0)).1 += 1;
         }
+        let _tending = self.tending.read();
         for ((table, _), (mask, n)) in places {
             if let Some(t) = self.tables.get(usize::from(table)).filter(|_| n >= MANY) {
                 t.rules.reserve(mask, n);

@@ -14,7 +14,6 @@ use crate::versioned::Held;
 use heddle_classifier::MiniMatch;
 use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowModFlags, FlowRemoved, FlowRemovedReason};
-use parking_lot::MutexGuard;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -84,10 +83,12 @@ impl Bridge {
             state.garbage = 0;
             self.unlink_garbage();
         }
-        let (result, mut events, going) = self.change_in(state, origin, f);
+        // Those of workers come first.
+        let before = state.taken.take_events();
+        let (result, mut events, going) = self.change_in(&mut state, origin, true, f);
+        drop(state);
         self.count_up_to_now(&mut events, &going);
-        // Those of workers come first: they were told to wait while no control thread was here.
-        self.emit(&self.take_events());
+        self.emit(&before);
         self.emit(&events);
         result
     }
@@ -123,18 +124,19 @@ impl Bridge {
         }
     }
 
-    /// Takes the steps of `f`, with both mutexes held; the events are the caller's to tell. After a failure there are none. With them come the removed rules that some of
+    /// Takes the steps of `f`, with both mutexes held, and with `searches` what they make necessary in whole tables; the events are the caller's to tell. After a failure there are none. With them come the removed rules that some of
     /// them are about, to be counted once more before that is told ([`Bridge::count_up_to_now`]).
     pub(super) fn change_in<R, E>(
         &self,
-        mut state: MutexGuard<'_, State>,
+        state: &mut State,
         origin: Option<Origin>,
+        searches: bool,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
     ) -> (Result<R, E>, Vec<Event>, Going) {
         let mut change = Change {
             bridge: self,
             version: self.current_version() + 1,
-            state: &mut state,
+            state,
             origin,
             events: Vec::new(),
             going: Vec::new(),
@@ -147,7 +149,9 @@ impl Bridge {
             change.roll_back();
             return (result, Vec::new(), Vec::new());
         }
-        change.delete_orphans();
+        if searches {
+            change.delete_orphans();
+        }
         change.publish();
         let Change {
             version,
@@ -303,7 +307,5 @@ impl Change<'_> {
                 Step::GroupRemoved(g) => g.restore(),
             }
         }
-        // What was learned is learned as before.
-        self.state.refs.take_orphans();
     }
 }

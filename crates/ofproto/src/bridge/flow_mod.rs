@@ -110,11 +110,13 @@ impl Bridge {
         if std::mem::take(&mut self.state.lock().garbage) > 0 {
             self.unlink_garbage();
         }
+        let _tending = self.tending.read();
         self.tables.iter().for_each(|t| t.rules.tidy());
     }
 
     /// Unlinks what was removed. Translations that are under way at an earlier version find out by `purged`, and begin anew.
     pub(super) fn unlink_garbage(&self) {
+        let _tending = self.tending.read();
         let version = self.current_version();
         self.purged.fetch_max(version, Relaxed);
         // Pairs with the fence in `Ctx::exit_bridge`: who misses something that is unlinked below sees the number stored above.

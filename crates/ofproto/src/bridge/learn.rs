@@ -1,4 +1,13 @@
 //! Flows that packets add (`learn`), and what workers leave to control threads.
+//!
+//! **Problem.** What a packet teaches must be known to the next one, and a worker that translates waits for nobody.
+//!
+//! **Shape.** Mostly the flow is there, and is made young again without a lock ([`Bridge::renew`]). A new one is added by the worker itself if it gets
+//! everything that this takes at the first try, and no table has to be searched. Otherwise it is handed to a control thread ([`Handed`]): the
+//! one that is in the way does it when it is done, or else one that waits for that ([`Ofproto::settle`](crate::Ofproto::settle)). The packet's
+//! answer is not cached then.
+//!
+//! **Bounds.** [`MAX_HANDED`] flows wait. What comes on top is counted (`learn_queue_full`) and not learned; the next packet tries again.
 
 use super::change::Change;
 use super::select::compact;
@@ -6,13 +15,18 @@ use super::{Bridge, Event, State};
 use crate::model::Rule;
 use heddle_openflow::message::{FlowMod, FlowRemovedReason};
 use heddle_openflow::{ErrorKind, Version};
-use parking_lot::MutexGuard;
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Most flows that wait for a control thread. What comes on top is not learned; the next packet tries again.
-const MAX_WAITING: usize = 4096;
+/// Most flows of a bridge that wait for a control thread.
+const MAX_HANDED: usize = 1024;
+/// Events of flows that workers have added, which wait to be told: beyond that workers add none themselves.
+const MAX_UNTOLD: usize = 4096;
+
+/// Tables of so many flows are searched by workers, too.
+const FEW: usize = 256;
 
 /// What came of learning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,16 +39,40 @@ pub(crate) enum Learned {
     No(ErrorKind),
 }
 
-/// What workers leave to control threads.
-#[derive(Default)]
-pub(crate) struct Later {
-    flows: VecDeque<(Arc<FlowMod>, u32)>,
-    events: Vec<Event>,
+/// A flow to be learned, and its limit.
+type Flow = (Arc<FlowMod>, u32);
+
+/// The workers' side of what they hand to control threads.
+pub(super) struct Handed {
+    /// Sending tries once, and never waits.
+    flows: SyncSender<Flow>,
+    /// Something is left to be done by [`Bridge::settle`].
+    any: AtomicBool,
 }
 
-impl Later {
-    fn any(&self) -> bool {
-        !self.flows.is_empty() || !self.events.is_empty()
+/// The control threads' side, guarded by the bridge's state.
+pub(crate) struct Taken {
+    flows: Receiver<Flow>,
+    /// Events of what workers have added, which nobody has been told yet.
+    untold: Vec<Event>,
+}
+
+pub(super) fn handing() -> (Handed, Taken) {
+    let (sender, receiver) = sync_channel(MAX_HANDED);
+    let handed = Handed {
+        flows: sender,
+        any: false.into(),
+    };
+    let taken = Taken {
+        flows: receiver,
+        untold: Vec::new(),
+    };
+    (handed, taken)
+}
+
+impl Taken {
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.untold)
     }
 }
 
@@ -42,39 +80,74 @@ impl Bridge {
     /// Adds a flow, or makes one that is there young again; called by any thread, never waits for another. At most `limit` flows
     /// (0: any number) of its table have its cookie.
     pub(crate) fn learn(&self, flow: &Arc<FlowMod>, limit: u32) -> Learned {
-        let order = self.order.try_lock();
-        let Some(state) = order.as_ref().and_then(|_| self.state.try_lock()) else {
-            let mut later = self.later.lock();
-            if later.flows.len() < MAX_WAITING {
-                later.flows.push_back((flow.clone(), limit));
-            }
-            return Learned::Later;
-        };
-        let (learned, events) = self.learn_in(state, flow, limit);
-        if !events.is_empty() {
-            self.later.lock().events.extend(events);
+        if self.renew(flow) {
+            return Learned::Yes(true);
         }
-        learned
+        self.learn_at_once(flow, limit).unwrap_or_else(|| {
+            if self.handed.flows.try_send((flow.clone(), limit)).is_err() {
+                crate::coverage::LEARN_QUEUE_FULL.count();
+            }
+            self.leave();
+            Learned::Later
+        })
     }
 
+    /// Makes a flow that is there as it is wanted young again; `false`: it is not. Takes no lock.
+    fn renew(&self, flow: &FlowMod) -> bool {
+        let same = self.learned(flow).filter(|rule| {
+            *rule.instructions == flow.instructions && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
+        });
+        if let Some(rule) = &same {
+            rule.modified_ms.store(self.now_ms(), Relaxed);
+        }
+        same.is_some()
+    }
+
+    /// `None`: somebody else is at work, or it takes long.
+    fn learn_at_once(&self, flow: &FlowMod, limit: u32) -> Option<Learned> {
+        let _order = self.order.try_lock()?;
+        let mut state = self.state.try_lock()?;
+        let _alone = self.tending.try_write()?;
+        let searched = limit == 0 || Self::counts(&state, flow);
+        if !searched || state.taken.untold.len() >= MAX_UNTOLD {
+            return None;
+        }
+        let (learned, events) = self.learn_in(&mut state, flow, limit, false);
+        let left = !events.is_empty() || state.refs.has_orphans();
+        state.taken.untold.extend(events);
+        if left {
+            self.leave();
+        }
+        Some(learned)
+    }
+
+    /// Has a control thread come. The first one wakes it.
+    fn leave(&self) {
+        // AcqRel pairs with that in `settle`: who takes the flag finds what was left before.
+        if !self.handed.any.swap(true, AcqRel)
+            && let Some(of) = self.of.upgrade()
+        {
+            of.wake_settler();
+        }
+    }
+
+    /// `searches`: tables may be searched.
     fn learn_in(
         &self,
-        mut state: MutexGuard<'_, State>,
+        state: &mut State,
         flow: &FlowMod,
         limit: u32,
+        searches: bool,
     ) -> (Learned, Vec<Event>) {
-        if let Some(rule) = self.learned(flow)
-            && *rule.instructions == flow.instructions
-            && (rule.cookie == flow.new_cookie || !flow.modify_cookie)
-        {
-            rule.modified_ms.store(self.now_ms(), Relaxed);
+        if self.renew(flow) {
             return (Learned::Yes(true), Vec::new());
         }
-        if limit != 0 && self.learned(flow).is_none() && self.count_with_cookie(&mut state, flow) >= limit {
+        if limit != 0 && self.learned(flow).is_none() && self.count_with_cookie(state, flow) >= limit {
             return (Learned::Yes(false), Vec::new());
         }
         // As a strict modification that adds what is not there.
-        let (result, events, _) = self.change_in(state, None, |b| b.modify(Version::V10, flow, true));
+        let (result, events, _) =
+            self.change_in(state, None, searches, |b| b.modify(Version::V10, flow, true));
         let learned = match result {
             Ok(()) => Learned::Yes(true),
             Err(e) => Learned::No(e),
@@ -96,6 +169,12 @@ impl Bridge {
         found.filter(|e| !e.data.hidden).map(|e| e.data.clone())
     }
 
+    /// Whether it is known how many flows of its table have a flow's cookie, or soon counted.
+    fn counts(state: &State, flow: &FlowMod) -> bool {
+        let table = state.tables.get(usize::from(flow.table_id));
+        table.is_none_or(|t| t.n_flows <= FEW || t.counts_cookie(flow.new_cookie))
+    }
+
     fn count_with_cookie(&self, state: &mut State, flow: &FlowMod) -> u32 {
         let at = usize::from(flow.table_id);
         let (Some(table), Some(counted)) = (self.tables.get(at), state.tables.get_mut(at)) else {
@@ -112,25 +191,32 @@ impl Bridge {
 
     /// Does what workers have left: control threads call it after they have changed something, and a few times a second. What comes
     /// meanwhile is left for the next time, or else packets could keep the caller for as long as they come.
-    pub(super) fn settle(&self) {
-        let waiting = self.later.lock().flows.len();
-        for _ in 0..waiting.max(1) {
-            if !self.later.lock().any() {
-                return;
-            }
+    pub(crate) fn settle(&self) {
+        if !self.handed.any.swap(false, AcqRel) {
+            return;
+        }
+        let waiting: Vec<Flow> = self.state.lock().taken.flows.try_iter().collect();
+        // The first turn tells of what workers have added.
+        for flow in std::iter::once(None).chain(waiting.into_iter().map(Some)) {
             let _order = self.order.lock();
-            self.emit(&self.take_events());
-            let next = self.later.lock().flows.pop_front();
-            if let Some((flow, limit)) = next {
-                let (_, events) = self.learn_in(self.state.lock(), &flow, limit);
-                self.emit(&events);
-            }
+            let mut state = self.state.lock();
+            let mut events = state.taken.take_events();
+            events.extend(match flow {
+                Some((flow, limit)) => self.learn_in(&mut state, &flow, limit, true).1,
+                None => self.delete_orphans_in(&mut state),
+            });
+            drop(state);
+            self.emit(&events);
         }
     }
 
-    /// Events of what workers have learned, which nobody has been told yet.
-    pub(super) fn take_events(&self) -> Vec<Event> {
-        std::mem::take(&mut self.later.lock().events)
+    /// Sees to the flows that workers have left without one that learns them.
+    fn delete_orphans_in(&self, state: &mut State) -> Vec<Event> {
+        if !state.refs.has_orphans() {
+            return Vec::new();
+        }
+        // The end of a change does, also of one without steps.
+        self.change_in(state, None, true, |_| Ok::<_, ErrorKind>(())).1
     }
 }
 

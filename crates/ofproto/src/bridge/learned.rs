@@ -53,6 +53,75 @@ fn what_packets_leave_meanwhile_is_left_for_the_next_time() {
     assert!(flows(&l.bridge).len() > before, "but it is done");
 }
 
+/// What a worker could not do at once is done when the one who was in the way is done: no later change, and no tick, is needed.
+#[test]
+fn what_is_left_is_done_by_who_waits_for_it() {
+    let l = lab(secure());
+    let flow = Arc::new(flow_mod(FlowModCommand::ModifyStrict, nw_dst(1, 32), 7, 1));
+    let there = || l.bridge.has_learned(&flow);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let ready = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let settler = scope.spawn(|| {
+            l.of.settle();
+            ready.wait();
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::park();
+                l.of.settle();
+            }
+        });
+        ready.wait();
+        let state = l.bridge.state.lock();
+        assert_eq!(l.bridge.learn(&flow, 0), Learned::Later);
+        assert!(!there());
+        drop(state);
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while !there() && std::time::Instant::now() < end {
+            std::thread::yield_now();
+        }
+        stop.store(true, Ordering::Relaxed);
+        settler.thread().unpark();
+    });
+    assert!(there(), "nobody has done it");
+    // What is there is made young again whoever is at work.
+    let _state = l.bridge.state.lock();
+    assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
+}
+
+/// Who unlinks rules has no need of the bridge's state, but the tables for long: a worker does not wait for it either.
+#[test]
+fn a_worker_does_not_wait_for_who_tends_tables() {
+    let l = lab(secure());
+    let flow = Arc::new(flow_mod(FlowModCommand::ModifyStrict, nw_dst(1, 32), 7, 1));
+    let tending = l.bridge.tending.read();
+    assert_eq!(l.bridge.learn(&flow, 0), Learned::Later);
+    // Control threads do not keep each other out.
+    l.bridge.settle();
+    drop(tending);
+    assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
+}
+
+/// However many wait, a worker goes on; what is too much is counted.
+#[test]
+fn a_full_queue_is_counted() {
+    let l = lab(secure());
+    let full = || {
+        let mut all = crate::coverage::all();
+        all.find(|(name, _)| *name == "learn_queue_full")
+            .map_or(0, |(_, n)| n)
+    };
+    let before = full();
+    let state = l.bridge.state.lock();
+    for n in 0..1030 {
+        let flow = flow_mod(FlowModCommand::ModifyStrict, nw_dst(n, 32), 7, 1);
+        assert_eq!(l.bridge.learn(&Arc::new(flow), 0), Learned::Later);
+    }
+    drop(state);
+    assert_eq!(full() - before, 6);
+    l.bridge.tick();
+    assert_eq!(flows(&l.bridge).len(), 1024);
+}
+
 proptest! {
     /// What goes from a full table is what would have timed out first, whatever has come for it since.
     #[test]

@@ -3,7 +3,7 @@
 use super::config::{MirrorConfig, MirrorTarget};
 use super::{Bridge, State};
 use crate::model::{MAX_MIRRORS, Mirror, MirrorOutput, Stats, VlanSet};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -30,8 +30,8 @@ impl State {
         }
     }
 
-    /// The mirrors as translation sees them. `index`: bundles by name.
-    pub(super) fn mirrors(&self, index: &HashMap<&str, usize>) -> Vec<Mirror> {
+    /// The mirrors as translation sees them. `index`: places of bundles by name.
+    pub(super) fn mirrors(&self, index: &BTreeMap<String, usize>) -> Vec<Mirror> {
         let mut all: Vec<Mirror> = self
             .config
             .mirrors
@@ -47,15 +47,12 @@ impl State {
         all
     }
 
-    fn mirror(&self, m: &MirrorConfig, index: &HashMap<&str, usize>) -> Option<Mirror> {
+    fn mirror(&self, m: &MirrorConfig, index: &BTreeMap<String, usize>) -> Option<Mirror> {
         let some = |names: &[String]| -> Vec<usize> {
             if m.all {
                 index.values().copied().collect()
             } else {
-                names
-                    .iter()
-                    .filter_map(|n| index.get(n.as_str()).copied())
-                    .collect()
+                names.iter().filter_map(|n| index.get(n).copied()).collect()
             }
         };
         Some(Mirror {
@@ -63,7 +60,7 @@ impl State {
             destinations: some(&m.destinations),
             vlans: (!m.vlans.is_empty()).then(|| Arc::new(VlanSet::from_ids(m.vlans.iter().copied()))),
             output: match &m.target {
-                MirrorTarget::Port(name) => MirrorOutput::Bundle(*index.get(name.as_str())?),
+                MirrorTarget::Port(name) => MirrorOutput::Bundle(*index.get(name)?),
                 MirrorTarget::Vlan(vid) => MirrorOutput::Vlan(*vid),
             },
             snaplen: m.snaplen,

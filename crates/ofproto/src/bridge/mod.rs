@@ -2,15 +2,25 @@
 //!
 //! **Problem.** Controllers, the database and the clock change a bridge; workers translate on it all the while.
 //!
-//! **Invariants.** [`State`] is behind one mutex that no worker ever takes: workers read the published
-//! [`BridgeView`](crate::model::BridgeView) and the tables. A change of rules follows the order that `model`
+//! **Invariants.** [`State`] is behind one mutex. A change of rules follows the order that `model`
 //! prescribes: rules first, version second, generations last. Events are handed to sinks after the change is
 //! visible, with the mutex released.
+//!
+//! **What a worker may touch.** A worker waits for no lock that a control thread may hold. While it translates, and while it credits what its
+//! caches have counted, it touches these and nothing else:
+//! - the published [`BridgeView`](crate::model::BridgeView), rules, groups and meters, by reading;
+//! - counters (`Stats`), timeouts that `fin_timeout` shortens, and the time at which a flow was learned again: atomics;
+//! - frozen pipelines and their ids (`xlate::recirc`): lists and places that are filled by compare and exchange;
+//! - the MAC table: its mutex is tried once, and where somebody has it the next packet learns;
+//! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. Who has all three adds the flow, which takes a few tree
+//!   operations and, in the tables' logs of changes, a mutex that others hold for as many; otherwise a queue of bounded length takes it;
+//! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
 //! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one for each mask of its tables; only of masks that ask for more
 //! than it does every rule is looked at (or, for overlaps, of those that ask for something else).
 
 mod addition;
+mod built;
 mod bundle;
 mod change;
 mod config;
@@ -38,6 +48,8 @@ mod tlv;
 mod last_counts;
 #[cfg(test)]
 mod learned;
+#[cfg(test)]
+mod many;
 #[cfg(test)]
 mod refused;
 #[cfg(test)]
@@ -69,7 +81,7 @@ use heddle_classifier::Entry;
 use heddle_datapath::Changes;
 use heddle_openflow::message::{FlowEvent, FlowRemoved, PortDesc, PortStatus, TableStatus};
 use heddle_openflow::{Port as OfPort, Version};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -164,8 +176,10 @@ pub struct Bridge {
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     /// Which tunnel options are fields.
     options: tlv::Options,
-    /// What workers have left to control threads.
-    later: Mutex<learn::Later>,
+    /// Held, by any number of control threads, while tables are worked on without `state`. A worker that adds a rule keeps them out for so long.
+    tending: RwLock<()>,
+    /// What workers leave to control threads.
+    handed: learn::Handed,
     /// When caches were last asked for what they have counted, for messages about removed flows, and how much more time that had taken by then than its share.
     counted: Mutex<Option<(Instant, Duration)>>,
 }
@@ -173,8 +187,11 @@ pub struct Bridge {
 /// What the mutex guards.
 pub(crate) struct State {
     pub(crate) config: BridgeConfig,
+    /// In the order of their names.
     pub(crate) bundles: Vec<BundleConfig>,
     pub(crate) ports: BTreeMap<OfPort, ports::PortState>,
+    /// Both as translation sees them.
+    built: built::Built,
     /// Who uses which group and meter.
     pub(crate) refs: refs::Refs,
     /// Rules with a timeout, to be looked at by `expire`.
@@ -191,6 +208,8 @@ pub(crate) struct State {
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
     pub(crate) features: Features,
+    /// What workers have left.
+    taken: learn::Taken,
 }
 
 impl Bridge {
@@ -201,6 +220,7 @@ impl Bridge {
         mac: MacTable,
         config: BridgeConfig,
     ) -> Arc<Self> {
+        let (handed, taken) = learn::handing();
         let tables = (0..=u8::MAX).take(N_TABLES).map(|t| Table::new(id, t)).collect();
         let bridge = Arc::new(Self {
             id,
@@ -216,6 +236,7 @@ impl Bridge {
                 config,
                 bundles: Vec::new(),
                 ports: BTreeMap::new(),
+                built: built::Built::default(),
                 refs: refs::Refs::default(),
                 timed: timed::Timed::default(),
                 fail_open: None,
@@ -226,12 +247,14 @@ impl Bridge {
                 miss_to_controller: false,
                 frag_flags: 0,
                 features: Features::default(),
+                taken,
             }),
             order: SlowMutex::default(),
             monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
             options: tlv::Options::default(),
-            later: Mutex::default(),
+            tending: RwLock::default(),
+            handed,
             counted: Mutex::default(),
         });
         bridge.flush_flows();

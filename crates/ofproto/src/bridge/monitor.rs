@@ -84,7 +84,8 @@ impl Bridge {
         f: impl FnOnce(Vec<(Linked, Vec<Arc<Monitor>>)>) -> R,
     ) -> R {
         let _order = self.order.lock();
-        self.emit(&self.take_events());
+        let before = self.state.lock().taken.take_events();
+        self.emit(&before);
         let version = self.current_version();
         let mut found: Vec<(Linked, Vec<Arc<Monitor>>)> = Vec::new();
         let mut index = HashMap::new();

@@ -1,11 +1,12 @@
 //! OpenFlow ports: taking over the database's view, descriptions, port mods, events.
 
+use super::built::Built;
 use super::{Bridge, BundleConfig, Event, PortChanged, PortConfig, PortTarget, State};
 use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, Stats, VlanSet, port_config};
 use crate::ofproto::PatchEnds;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
 use heddle_openflow::{ErrorKind, Port as OfPort};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// One port, with what survives a reconfiguration.
@@ -18,6 +19,60 @@ pub(crate) struct PortState {
     pub(super) created_ms: u64,
 }
 
+impl PortState {
+    fn new(config: PortConfig, now_ms: u64, built: &mut Built) -> Self {
+        let mut port = Self {
+            config,
+            bits: 0,
+            patch_rx: Arc::default(),
+            patch_tx: Arc::default(),
+            created_ms: now_ms,
+        };
+        built.join(port.config.no, &port.config.bundle);
+        port.touch(built);
+        port
+    }
+
+    fn change(&mut self, config: PortConfig, built: &mut Built) {
+        let old = std::mem::replace(&mut self.config, config);
+        if old.bundle != self.config.bundle {
+            built.leave(old.no, &old.bundle);
+            built.join(old.no, &self.config.bundle);
+        }
+        self.touch(built);
+    }
+
+    /// It is another now.
+    fn touch(&mut self, built: &mut Built) {
+        let no = self.config.no;
+        match &self.config.target {
+            PortTarget::Patch(_) => built.patches.insert(no),
+            PortTarget::Datapath(_) | PortTarget::Unbound => built.patches.remove(&no),
+        };
+        built.touch_port(no);
+    }
+}
+
+impl State {
+    /// Takes over the whole set of bundles.
+    fn set_bundles(&mut self, mut bundles: Vec<BundleConfig>) {
+        bundles.sort_by(|a, b| a.name.cmp(&b.name));
+        let old = std::mem::replace(&mut self.bundles, bundles);
+        let (mut old, mut new) = (old.iter().peekable(), self.bundles.iter().peekable());
+        while let Some(name) = [old.peek(), new.peek()]
+            .into_iter()
+            .flatten()
+            .map(|b| &b.name)
+            .min()
+        {
+            let was = old.next_if(|b| b.name == *name);
+            if was != new.next_if(|b| b.name == *name) {
+                self.built.touch_bundle(name);
+            }
+        }
+    }
+}
+
 impl Bridge {
     /// Takes over the whole set of ports and bundles, tells controllers what changed, and publishes.
     pub fn set_ports(&self, bundles: Vec<BundleConfig>, ports: Vec<PortConfig>) {
@@ -27,42 +82,50 @@ impl Bridge {
         let mut unlearned = Vec::new();
         {
             let mut state = self.state.lock();
-            let mut old = std::mem::take(&mut state.ports);
+            state.set_bundles(bundles);
+            let State {
+                ports: there, built, ..
+            } = &mut *state;
+            let numbers: BTreeSet<OfPort> = ports.iter().map(|p| p.no).collect();
             for config in ports {
-                let before = old.remove(&config.no);
-                let same = before.as_ref().is_some_and(|b| b.config.name == config.name);
-                let port = match before {
-                    Some(mut b) if same => {
-                        let was = desc(&b);
-                        b.config = config;
-                        events.extend(changed(was, &b, None));
-                        b
+                let no = config.no;
+                match there.get_mut(&no) {
+                    Some(b) if b.config == config => {}
+                    Some(b) if b.config.name == config.name => {
+                        let was = desc(b);
+                        b.change(config, built);
+                        events.extend(changed(was, b, None));
                     }
-                    replaced => {
-                        events.extend(replaced.iter().map(|r| status(PortReason::Delete, r)));
-                        let new = PortState {
-                            config,
-                            bits: 0,
-                            patch_rx: Arc::default(),
-                            patch_tx: Arc::default(),
-                            created_ms: now,
-                        };
+                    _ => {
+                        if let Some(replaced) = there.remove(&no) {
+                            built.leave(no, &replaced.config.bundle);
+                            events.push(status(PortReason::Delete, &replaced));
+                        }
+                        let new = PortState::new(config, now, built);
                         // A port is new first, and then it forwards.
                         let mut asleep = desc(&new);
                         asleep.state.remove(OfState::LIVE);
                         events.push(event(PortReason::Add, asleep.clone(), None, None));
                         events.extend(changed(asleep, &new, None));
-                        new
+                        there.insert(no, new);
                     }
-                };
-                state.ports.insert(port.config.no, port);
+                }
             }
-            for gone in old.values() {
-                unlearned.extend(self.mac.flush_port(gone.config.no));
-                left.push(gone.config.no);
-                events.push(status(PortReason::Delete, gone));
+            // Otherwise none has gone.
+            if there.len() != numbers.len() {
+                there.retain(|no, gone| {
+                    let stays = numbers.contains(no);
+                    if !stays {
+                        built.leave(*no, &gone.config.bundle);
+                        built.patches.remove(no);
+                        built.touch_port(*no);
+                        unlearned.extend(self.mac.flush_port(*no));
+                        left.push(*no);
+                        events.push(status(PortReason::Delete, gone));
+                    }
+                    stays
+                });
             }
-            state.bundles = bundles;
         }
         if !unlearned.is_empty()
             && let Some(of) = self.of.upgrade()
@@ -99,14 +162,26 @@ impl Bridge {
         self.state.lock().ports.get(&no).map(|p| p.config.name.clone())
     }
 
-    /// Ports as configured, in order.
-    pub fn port_configs(&self) -> Vec<PortConfig> {
-        self.state
-            .lock()
-            .ports
-            .values()
-            .map(|p| p.config.clone())
-            .collect()
+    /// How many ports there are.
+    pub fn n_ports(&self) -> usize {
+        self.state.lock().ports.len()
+    }
+
+    /// Whether a port is not shut down.
+    pub fn is_admin_up(&self, no: OfPort) -> Option<bool> {
+        self.state.lock().ports.get(&no).map(|p| p.config.admin_up)
+    }
+
+    /// Adds its patches to those of other bridges.
+    pub(crate) fn say_patches(&self, ends: &mut PatchEnds) {
+        let state = self.state.lock();
+        for no in &state.built.patches {
+            if let Some(port) = state.ports.get(no)
+                && let PortTarget::Patch(peer) = &port.config.target
+            {
+                ends.add(&port.config.name, (self.id, *no), peer);
+            }
+        }
     }
 
     /// Carries out a port mod of the connection `source`. Bits that cannot be changed are ignored, as in Open vSwitch.
@@ -137,6 +212,7 @@ impl Bridge {
                 port.config.link_up = link_up;
                 events.extend(changed(before, port, None));
             }
+            state.built.touch_port(pm.port);
             events
         };
         self.republish();
@@ -179,30 +255,16 @@ impl Bridge {
 
     /// The immutable view for translation. `ends` says which patch ports exist and where.
     pub(crate) fn view(self: &Arc<Self>, ends: &PatchEnds) -> BridgeView {
-        let state = self.state.lock();
-        let index: HashMap<&str, usize> = state
-            .bundles
-            .iter()
-            .enumerate()
-            .map(|(i, b)| (b.name.as_str(), i))
-            .collect();
-        let mut bundles: Vec<Bundle> = state.bundles.iter().map(bundle_view).collect();
-        let mut ports = BTreeMap::new();
-        for (no, p) in &state.ports {
-            let Some(&bundle) = index.get(p.config.bundle.as_str()) else {
-                continue;
-            };
-            bundles[bundle].ports.push(*no);
-            ports.insert(*no, Arc::new(port_view(p, bundle, &p.config.name, ends)));
-        }
+        let mut state = self.state.lock();
+        state.build(ends);
         let config = &state.config;
         BridgeView {
-            mirrors: state.mirrors(&index),
+            mirrors: state.mirrors(&state.built.places),
             tlv: self.tlv_map(),
             id: self.id,
             name: self.name.clone(),
-            ports,
-            bundles,
+            ports: state.built.ports.clone(),
+            bundles: state.built.bundles.clone(),
             local_mac: config.local_mac,
             flood_vlans: vlan_set(&config.flood_vlans),
             forward_bpdu: config.forward_bpdu,
@@ -233,7 +295,7 @@ fn vlan_set(ids: &[u16]) -> Option<Arc<VlanSet>> {
     (!ids.is_empty()).then(|| Arc::new(VlanSet::from_ids(ids.iter().copied())))
 }
 
-fn bundle_view(b: &BundleConfig) -> Bundle {
+pub(super) fn bundle_view(b: &BundleConfig, ports: Vec<OfPort>) -> Bundle {
     Bundle {
         name: b.name.clone(),
         vlan_mode: b.vlan_mode,
@@ -248,14 +310,14 @@ fn bundle_view(b: &BundleConfig) -> Bundle {
         priority_tags: b.priority_tags,
         protected: b.protected,
         queue_dscp: b.queue_dscp.clone(),
-        ports: Vec::new(),
+        ports,
     }
 }
 
-fn port_view(p: &PortState, bundle: usize, name: &str, ends: &PatchEnds) -> PortView {
+pub(super) fn port_view(p: &PortState, bundle: usize, ends: &PatchEnds) -> PortView {
     let binding = match &p.config.target {
         PortTarget::Datapath(no) => Binding::Datapath(*no),
-        PortTarget::Patch(peer) => Binding::Patch(ends.peer_of(name, peer)),
+        PortTarget::Patch(peer) => Binding::Patch(ends.peer_of(&p.config.name, peer)),
         PortTarget::Unbound => Binding::Unbound,
     };
     PortView {

@@ -71,6 +71,10 @@ impl Refs {
             forget(&mut self.meters, m, e);
         }
     }
+    /// Whether there may be any.
+    pub(crate) fn has_orphans(&self) -> bool {
+        !self.orphans.is_empty()
+    }
     /// How many rules use a group.
     pub(crate) fn count_group(&self, id: u32) -> usize {
         self.groups.get(&id).map_or(0, HashMap::len)

@@ -77,6 +77,11 @@ impl TableState {
         *self.with_cookie.entry(cookie).or_insert_with(count)
     }
 
+    /// Whether [`TableState::count_cookie`] knows it already.
+    pub(super) fn counts_cookie(&self, cookie: u64) -> bool {
+        self.with_cookie.contains_key(&cookie)
+    }
+
     /// The name that controllers see.
     pub(super) fn name(&self) -> &str {
         let database = self.config.name.as_deref().filter(|n| !n.is_empty());

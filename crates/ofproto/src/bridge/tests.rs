@@ -17,7 +17,7 @@ impl EventSink for Recorder {
 }
 
 pub(super) struct Lab {
-    of: Arc<Ofproto>,
+    pub(super) of: Arc<Ofproto>,
     pub(super) bridge: Arc<Bridge>,
     events: Arc<Recorder>,
 }
@@ -465,7 +465,10 @@ fn patch_ports_find_each_other_across_bridges() {
     };
     l.bridge.set_ports(vec![bundle("a")], vec![patch("a", "b")]);
     let end = |b: &Bridge| {
-        l.of.pipeline().world().bridges[&b.id].ports[&OfPort(1)]
+        l.of.pipeline().world().bridges[&b.id]
+            .ports
+            .get(&OfPort(1))
+            .unwrap()
             .binding
             .clone()
     };

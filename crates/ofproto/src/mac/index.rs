@@ -70,6 +70,13 @@ impl Index {
         h & (n - 1)
     }
 
+    /// The port of an entry, which is not counted for that.
+    pub(super) fn port_of(&self, key: MacKey) -> Option<Port> {
+        let buckets = self.buckets.load();
+        let bucket = buckets.get(self.at(key, buckets.len()))?.load();
+        bucket.as_ref()?.iter().find(|e| e.key == key).map(|e| e.port())
+    }
+
     pub(super) fn find(&self, key: MacKey) -> Option<Arc<Entry>> {
         let buckets = self.buckets.load();
         let bucket = buckets.get(self.at(key, buckets.len()))?.load();

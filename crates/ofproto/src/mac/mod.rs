@@ -84,7 +84,7 @@ impl MacTable {
         if key.is_multicast() {
             return None;
         }
-        self.index.find(key).map(|e| e.port())
+        self.index.port_of(key)
     }
 
     /// Moves when the answer of [`MacTable::lookup`] changes.

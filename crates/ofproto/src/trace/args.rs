@@ -142,10 +142,10 @@ fn flow_of_datapath<'w>(
             if key.recirc_id != 0 {
                 // Where the packet is in the pipeline says more than its port.
                 let frozen = pipeline.frozen(key.recirc_id);
-                let known = frozen.and_then(|f| Some((world.bridges.get(&f.bridge)?, f)));
-                let (bridge, frozen) = known
+                let known = frozen.and_then(|f| Some((world.bridges.get(&f.frozen.bridge)?, f)));
+                let (bridge, held) = known
                     .ok_or_else(|| format!("no recirculation data for recirc_id {:#x}", key.recirc_id))?;
-                key.in_port = frozen.metadata.in_port;
+                key.in_port = held.frozen.metadata.in_port;
                 return Ok((bridge, key));
             }
             let found = world.by_dp_port.get(&PortNo(key.in_port));

@@ -95,7 +95,10 @@ fn trace_request(
     report.names = request.names;
     let mut translation = Translation::default();
     let frozen = pipeline.frozen(request.key.recirc_id);
-    let frozen = frozen.as_deref().filter(|_| request.key.recirc_id != 0);
+    let frozen = frozen
+        .as_ref()
+        .filter(|_| request.key.recirc_id != 0)
+        .map(|h| &h.frozen);
     let start = match (actions, frozen) {
         (Some(actions), _) => Start::Actions(actions),
         (None, Some(frozen)) => Start::Thaw {

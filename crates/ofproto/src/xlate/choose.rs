@@ -107,7 +107,7 @@ impl Ctx<'_> {
         match port {
             Port::IN_PORT | Port::TABLE | Port::NORMAL | Port::FLOOD | Port::ALL | Port::NONE => true,
             Port::CONTROLLER => false,
-            port => self.port(port).is_some_and(|p| p.up),
+            port => self.is_up(port),
         }
     }
 }

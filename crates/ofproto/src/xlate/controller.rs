@@ -35,7 +35,7 @@ impl Ctx<'_> {
             action_set: Vec::new(),
             userdata: action.userdata.clone(),
         };
-        let Some(held) = self.recircs.take(here) else {
+        let Some(held) = self.recircs.take(here, self.reading) else {
             self.report_error(|| "Failed to allocate recirculation id".to_owned());
             self.error = Some(XlateError::NoRecirculationContext);
             return;
@@ -51,12 +51,12 @@ impl Ctx<'_> {
     }
 
     /// Has a controller decide when the frozen pipeline `held` goes on.
-    pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: &Arc<Held>) {
+    pub(super) fn continue_at_controller(&mut self, action: &ControllerAction, held: Arc<Held>) {
         if self.report.is_some() && !self.has_packet {
             return;
         }
         let reason = super::actions::reason_of(action.reason);
-        let upcall = self.upcall(action, reason, held.clone(), true);
+        let upcall = self.upcall(action, reason, held, true);
         self.emit(upcall);
     }
 

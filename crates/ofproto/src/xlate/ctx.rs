@@ -163,12 +163,17 @@ impl<'w> Ctx<'w> {
     pub(super) fn port(&mut self, port: Port) -> Option<&'w Arc<PortView>> {
         self.port_of(self.bridge, port)
     }
-    /// As [`Ctx::port`], of any bridge.
+    /// As [`Ctx::port`], of any bridge. Whether it may forward is no part of it: see [`Ctx::is_up`].
     pub(super) fn port_of(&mut self, bridge: &'w BridgeView, port: Port) -> Option<&'w Arc<PortView>> {
         if self.from != Some((bridge.id, port)) {
             self.depend_on(Part::Port(bridge.id, port));
         }
         bridge.ports.get(&port)
+    }
+    /// Whether a port of the current bridge may forward; what is done depends on that, too.
+    pub(super) fn is_up(&mut self, port: Port) -> bool {
+        self.depend_on(Part::Link(self.bridge.id, port));
+        self.port(port).is_some_and(|p| p.up)
     }
     /// Says that all ports and bundles of the current bridge are looked at.
     pub(super) fn look_at_all_ports(&mut self) {

@@ -54,7 +54,7 @@ fn order(ports: impl Iterator<Item = Port>) -> Vec<Port> {
 
 /// All ports of a bridge, in the order of floods.
 fn ports(bridge: &BridgeView) -> Vec<Port> {
-    order(bridge.bundles.iter().flat_map(|b| b.ports.iter().copied()))
+    order(bridge.bundles.values().flat_map(|b| b.ports.iter().copied()))
 }
 
 impl Ctx<'_> {

@@ -99,7 +99,7 @@ impl Ctx<'_> {
     }
 
     /// The pipeline's fields as they are kept; the tunnel that the packet came from is part of them.
-    pub(super) fn kept_metadata(&mut self) -> Box<FlowKey> {
+    pub(super) fn kept_metadata(&mut self) -> FlowKey {
         let mut all = FlowKey::default();
         all.words_mut().fill(u64::MAX);
         if self.flow.tun_present == 0 {
@@ -107,7 +107,7 @@ impl Ctx<'_> {
             all.tun_metadata.fill(0);
         }
         self.extra().0.copy_tunnel(&all);
-        Box::new(metadata_of(&self.flow))
+        metadata_of(&self.flow)
     }
 
     /// Emits what has the packet come back (or the controller resume it). The translation itself goes on where a copy was frozen.
@@ -127,19 +127,19 @@ impl Ctx<'_> {
         };
         let hash = self.recirc_hash.take();
         self.freezing = false;
-        let Some(held) = self.recircs.take(frozen) else {
+        let Some(held) = self.recircs.take(frozen, self.reading) else {
             self.report_error(|| "Failed to allocate recirculation id".to_owned());
             self.error = Some(XlateError::NoRecirculationContext);
             return;
         };
-        self.out.credits.push(held.clone());
         match pause {
-            Some(action) => self.continue_at_controller(&action, &held),
+            Some(action) => self.continue_at_controller(&action, held),
             None => {
                 if let Some((alg, basis)) = hash {
                     self.emit(DpAction::Hash { alg, basis });
                 }
                 self.emit(DpAction::Recirc(held.id));
+                self.out.credits.push(held);
             }
         }
     }

@@ -107,7 +107,7 @@ impl Ctx<'_> {
         let by_port = match b.watch_port {
             Port::NONE => false,
             Port::CONTROLLER => self.bridge.has_controllers,
-            port => self.port(port).is_some_and(|p| p.up),
+            port => self.is_up(port),
         };
         by_port || b.watch_group != GROUP_ANY && self.is_group_live(b.watch_group, depth + 1)
     }

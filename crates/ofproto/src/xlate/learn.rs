@@ -1,8 +1,6 @@
 //! `learn` and `fin_timeout`: actions that change the tables.
 //!
-//! **Problem.** A worker that translates may not wait for a control thread; but what a packet teaches must be known to the next.
-//! So the worker tries the bridge's mutex: it has it nearly always. If a control thread has it, the change is queued and made by
-//! whoever holds it, once it is done ([`Bridge::learn`](crate::bridge::Bridge)).
+//! Flows are learned by the bridge (`bridge::learn`), or by a control thread soon if somebody is in the way: then the answer is not cached.
 //!
 //! Packets that hit the cached answer refresh what was learned: the answer's credits say so.
 

@@ -23,7 +23,7 @@ impl Ctx<'_> {
     pub(super) fn mirror_egress(&mut self, to: usize) {
         let bridge = self.bridge;
         if !bridge.mirrors.is_empty()
-            && let Some(b) = bridge.bundles.get(to)
+            && let Some(b) = bridge.bundles.get(&to)
         {
             self.mirror(&InBundle::Bundle(to, b), |m| m.destinations.contains(&to));
         }
@@ -44,7 +44,7 @@ impl Ctx<'_> {
         let Some(port) = self.in_port().filter(|p| self.is_mirror_output(p.bundle)) else {
             return false;
         };
-        let name = bridge.bundles.get(port.bundle).map_or("", |b| b.name.as_str());
+        let name = bridge.bundles.get(&port.bundle).map_or("", |b| b.name.as_str());
         self.report_error(|| {
             format!("dropping packet received on port {name}, which is reserved exclusively for mirroring")
         });
@@ -93,7 +93,7 @@ impl Ctx<'_> {
         let bridge = self.bridge;
         match output {
             MirrorOutput::Bundle(to) => {
-                if let Some(to) = bridge.bundles.get(*to) {
+                if let Some(to) = bridge.bundles.get(to) {
                     self.output_normal(to, vlans);
                 }
             }
@@ -101,7 +101,7 @@ impl Ctx<'_> {
             MirrorOutput::Vlan(vid) if vlans.vid() == *vid || is_reserved(self.flow.dl_dst) => {}
             MirrorOutput::Vlan(vid) => {
                 let moved = vlans.moved_to(*vid);
-                for (i, to) in bridge.bundles.iter().enumerate() {
+                for (i, to) in bridge.bundles.iter() {
                     if moved.are_in(to) && !self.is_mirror_output(i) {
                         self.output_normal(to, &moved);
                     }

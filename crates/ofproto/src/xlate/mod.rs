@@ -115,8 +115,8 @@ impl Pipeline {
         self.generations.clone()
     }
     /// The pipeline that was frozen under a recirculation id.
-    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Frozen>> {
-        self.recircs.frozen(id)
+    pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Held>> {
+        self.recircs.hold(id)
     }
     /// Whether answers are for all packets that they are true of, or for those with equal headers only. Whoever changes it
     /// empties the caches.
@@ -202,17 +202,14 @@ impl Pipeline {
             }
             return;
         }
-        let done = self.recircs.with(id, |frozen, held| {
-            go(run::Start::Thaw {
-                frozen,
-                resumed: false,
-            });
-            held
-        });
-        match done {
-            Some(Some(held)) => out.credits.push(held),
-            // The id will mean something else one day.
-            Some(None) => out.uncacheable = true,
+        match self.recircs.hold(id) {
+            Some(held) => {
+                go(run::Start::Thaw {
+                    frozen: &held.frozen,
+                    resumed: false,
+                });
+                out.credits.push(held);
+            }
             None => {
                 drop_for(DropReason::NoRecirculation, out);
                 out.uncacheable = true;

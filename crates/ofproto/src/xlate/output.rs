@@ -158,7 +158,7 @@ impl Ctx<'_> {
 
     /// Gives an IP packet the DSCP of its queue on a port (`Queue.dscp`).
     fn mark_for_queue(&mut self, port: &PortView) {
-        let bundle = self.bridge.bundles.get(port.bundle);
+        let bundle = self.bridge.bundles.get(&port.bundle);
         let Some(queues) = bundle.map(|b| &b.queue_dscp).filter(|q| !q.is_empty()) else {
             return;
         };
@@ -174,7 +174,7 @@ impl Ctx<'_> {
 
     fn is_between_protected(&mut self, out: &PortView) -> bool {
         let bridge = self.bridge;
-        let protected = |p: &PortView| bridge.bundles.get(p.bundle).is_some_and(|b| b.protected);
+        let protected = |p: &PortView| bridge.bundles.get(&p.bundle).is_some_and(|b| b.protected);
         protected(out) && self.in_port().is_some_and(|p| protected(p))
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
     Some(Frozen {
         bridge: u64::from_be_bytes(id.try_into().ok()?),
         table: 0,
-        metadata: Box::new(metadata_of(key)),
+        metadata: metadata_of(key),
         stack: c.stack,
         was_mpls: false,
         mirrored: c.mirrors,
@@ -139,7 +139,7 @@ mod tests {
         let frozen = Frozen {
             bridge: 7,
             table: 0,
-            metadata: Box::default(),
+            metadata: FlowKey::default(),
             stack: vec![
                 StackValue::from_bytes(&[0xab, 0xcd]),
                 StackValue::from_bytes(&[5; 124]),

@@ -16,7 +16,7 @@ pub(super) fn register(reporters: &Reporters, switch: &Arc<Switch>) {
             add(usage, "udpif keys", flows);
         }
         for bridge in switch.ofproto.bridges() {
-            add(usage, "ports", count(bridge.port_configs().len()));
+            add(usage, "ports", count(bridge.n_ports()));
             add(
                 usage,
                 "rules",

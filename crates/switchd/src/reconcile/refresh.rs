@@ -36,21 +36,14 @@ impl Reconciler {
     }
 
     fn refresh_bridge(&self, state: &mut BridgeState, found: &mut Found) -> bool {
-        // A bridge whose rules somebody changes may keep who asks it something waiting.
-        let patched = state.ifaces.values().any(|i| i.device().is_none());
-        let patches = if patched {
-            state.bridge.port_configs()
-        } else {
-            Vec::new()
-        };
         let mut changed = false;
         for iface in state.ifaces.values_mut() {
             let now = match iface.device() {
                 Some((device, _)) => device.status(),
-                // A patch port's admin state is what controllers make it.
-                None => match patches.iter().find(|p| p.no == iface.no) {
-                    Some(p) => PortStatus {
-                        admin_up: p.admin_up,
+                // A patch port's admin state is what controllers make it. (A bridge whose rules somebody changes may keep who asks waiting.)
+                None => match state.bridge.is_admin_up(iface.no) {
+                    Some(admin_up) => PortStatus {
+                        admin_up,
                         ..iface.status.clone()
                     },
                     None => continue,

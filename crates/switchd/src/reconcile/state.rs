@@ -1,6 +1,6 @@
 //! What the reconciler has made so far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use heddle_datapath::{PortNo, PortStats};
@@ -140,12 +140,12 @@ impl BridgeState {
     /// Tells OpenFlow the ports and bundles as they are now, if anything about them has changed: it costs every cached flow
     /// a look.
     pub(super) fn push_ports(&mut self) {
-        let with_members = |name: &str| self.ifaces.values().any(|i| i.port == name);
+        let with_members: BTreeSet<&str> = self.ifaces.values().map(|i| i.port.as_str()).collect();
         let bundles: Vec<BundleConfig> = self
             .row
             .ports
             .values()
-            .filter(|p| with_members(&p.name))
+            .filter(|p| with_members.contains(p.name.as_str()))
             .map(|p| p.bundle.clone())
             .collect();
         let ports: Vec<PortConfig> = self.ifaces.values().map(Iface::config).collect();
@@ -156,9 +156,10 @@ impl BridgeState {
         self.bridge.set_ports(bundles, ports);
         // Addresses learned in VLANs that a port has left would lead astray.
         let before = std::mem::replace(&mut self.pushed, now);
-        for old in before.iter().flat_map(|(bundles, _)| bundles) {
-            let changed = self.row.ports.get(&old.name).is_some_and(|p| p.bundle != *old);
-            for iface in self.ifaces.values().filter(|i| changed && i.port == old.name) {
+        let before = before.iter().flat_map(|(bundles, _)| bundles);
+        let changed = before.filter(|old| self.row.ports.get(&old.name).is_some_and(|p| p.bundle != **old));
+        for old in changed {
+            for iface in self.ifaces.values().filter(|i| i.port == old.name) {
                 self.bridge.mac.flush_port(iface.no);
             }
         }

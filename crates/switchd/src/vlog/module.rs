@@ -1,15 +1,15 @@
 //! The table of log modules and their thresholds.
 //!
-//! A module is a `log` target. The table is read on each message that passes the global threshold of the `log`
-//! crate and written when a new target shows up or an operator changes levels; thresholds are atomics, so a change
-//! of level takes no write lock. Modules are never removed: targets are string constants, their number is bounded
+//! A module is a `log` target. The table is a snapshot, read without a lock on each message that passes the global threshold of the `log`
+//! crate, by workers too, and replaced when a new target shows up; thresholds are atomics. Modules are never removed: targets are string constants, their number is bounded
 //! by the program.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-use parking_lot::RwLock;
+use heddle_sync::Published;
+use parking_lot::Mutex;
 
 use super::level::{Destination, Level};
 use super::names;
@@ -43,10 +43,12 @@ impl Module {
 /// All modules, and what a module that is not known yet starts with.
 #[derive(Debug)]
 pub(super) struct Modules {
-    table: RwLock<Table>,
+    table: Published<Table>,
+    /// Held by who replaces the table, or sets all of it.
+    changing: Mutex<()>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Table {
     by_name: BTreeMap<String, Arc<Module>>,
     default_levels: [Level; 3],
@@ -62,7 +64,8 @@ impl Modules {
             .map(|name| ((*name).to_owned(), Module::new(name, levels, true)))
             .collect();
         Modules {
-            table: RwLock::new(Table {
+            changing: Mutex::new(()),
+            table: Published::new(Table {
                 by_name,
                 default_levels: levels,
                 default_honor: true,
@@ -72,17 +75,20 @@ impl Modules {
 
     /// The module called exactly `name`; added with the default thresholds when it is new.
     pub(super) fn get_or_add(&self, name: &str) -> Arc<Module> {
-        if let Some(module) = self.table.read().by_name.get(name) {
+        if let Some(module) = self.table.load().by_name.get(name) {
             return module.clone();
         }
-        let mut table = self.table.write();
+        let _alone = self.changing.lock();
+        let mut table = Table::clone(&self.table.load());
         let fresh = Module::new(name, table.default_levels, table.default_honor);
-        table.by_name.entry(name.to_owned()).or_insert(fresh).clone()
+        let module = table.by_name.entry(name.to_owned()).or_insert(fresh).clone();
+        self.table.store(table);
+        module
     }
 
     /// Finds a module by a name that a person typed, in any case.
     pub(super) fn find(&self, name: &str) -> Option<Arc<Module>> {
-        let table = self.table.read();
+        let table = self.table.load();
         table
             .by_name
             .values()
@@ -92,7 +98,7 @@ impl Modules {
 
     /// All modules, sorted by name.
     pub(super) fn all(&self) -> Vec<Arc<Module>> {
-        self.table.read().by_name.values().cloned().collect()
+        self.table.load().by_name.values().cloned().collect()
     }
 
     /// Sets one module, or all of them and those to come, at one destination or at all.
@@ -104,12 +110,14 @@ impl Modules {
             match module {
                 Some(module) => module.set_level(d, level),
                 None => {
-                    let mut table = self.table.write();
+                    let _alone = self.changing.lock();
+                    let mut table = Table::clone(&self.table.load());
                     table.default_levels[d.index()] = level;
                     table
                         .by_name
                         .values()
                         .for_each(|module| module.set_level(d, level));
+                    self.table.store(table);
                 }
             }
         }
@@ -117,17 +125,19 @@ impl Modules {
 
     /// Whether rate limits apply, for all modules and those to come.
     pub(super) fn set_honor_rate_limits(&self, honor: bool) {
-        let mut table = self.table.write();
+        let _alone = self.changing.lock();
+        let mut table = Table::clone(&self.table.load());
         table.default_honor = honor;
         table
             .by_name
             .values()
             .for_each(|module| module.honor_rate_limits.store(honor, Relaxed));
+        self.table.store(table);
     }
 
     /// The most verbose threshold in force anywhere, for the global filter of the `log` crate.
     pub(super) fn most_verbose(&self, file_open: bool) -> Level {
-        let table = self.table.read();
+        let table = self.table.load();
         let dests = Destination::ALL
             .into_iter()
             .filter(|dest| file_open || *dest != Destination::File);

@@ -38,7 +38,7 @@ impl<'w> Ctx<'w> {
         let no = of_port(self.flow.in_port);
         let found = self
             .port(no)
-            .and_then(|p| Some((p.bundle, self.bridge.bundles.get(p.bundle)?)));
+            .and_then(|p| Some((p.bundle, self.bridge.bundles.get(&p.bundle)?)));
         match found {
             Some((i, b)) => Some(InBundle::Bundle(i, b)),
             None if matches!(no, Port::CONTROLLER | Port::NONE) => Some(InBundle::Controller),

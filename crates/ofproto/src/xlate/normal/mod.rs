@@ -115,7 +115,7 @@ impl Ctx<'_> {
             return None;
         }
         self.detail("forwarding to learned port");
-        let to = bridge.bundles.get(view.bundle)?;
+        let to = bridge.bundles.get(&view.bundle)?;
         self.output_normal(to, vlans);
         Some(())
     }
@@ -138,7 +138,7 @@ impl Ctx<'_> {
     fn normal_flood(&mut self, from: &InBundle<'_>, vlans: &Tags) {
         let bridge = self.bridge;
         self.look_at_all_ports();
-        for (i, to) in bridge.bundles.iter().enumerate() {
+        for (i, to) in bridge.bundles.iter() {
             if from.index() != Some(i) && vlans.are_in(to) && self.floods(to) && !self.is_mirror_output(i) {
                 self.output_normal(to, vlans);
             }

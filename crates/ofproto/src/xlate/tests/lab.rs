@@ -12,7 +12,7 @@ use heddle_classifier::{Entry, MiniMatch};
 use heddle_datapath::{Changes, Generations, PortNo, Purpose, Request, Translate, Translation};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,6 +21,7 @@ pub(crate) struct LabBridge {
     pub(crate) bundles: Vec<Bundle>,
     pub(crate) config: HashMap<Port, u32>,
     pub(crate) patches: HashMap<Port, (u64, Port)>,
+    pub(crate) down: HashSet<Port>,
     pub(crate) mac: Arc<MacTable>,
     pub(crate) tables: Arc<Vec<Table>>,
     version: Arc<AtomicU64>,
@@ -82,6 +83,7 @@ impl Lab {
                 .collect(),
             config: HashMap::new(),
             patches: HashMap::new(),
+            down: HashSet::new(),
             mac: Arc::new(MacTable::new(i as u64, generations.clone())),
             tables: Arc::new(
                 (0..N_TABLES)
@@ -112,7 +114,7 @@ impl Lab {
     pub(crate) fn publish(&self) {
         let mut world = World::default();
         for (i, b) in self.bridges.iter().enumerate() {
-            let mut ports = std::collections::BTreeMap::new();
+            let mut ports = crate::shared_map::SharedMap::default();
             for (bundle, p) in b
                 .bundles
                 .iter()
@@ -133,7 +135,7 @@ impl Lab {
                     mac: [0; 6],
                     mtu: 1500,
                     config: b.config.get(&p).copied().unwrap_or(0),
-                    up: true,
+                    up: !b.down.contains(&p),
                     bundle,
                     patch_rx: b.patch_stats.clone(),
                     patch_tx: b.patch_stats.clone(),
@@ -146,7 +148,7 @@ impl Lab {
                 id: i as u64,
                 name: b.name.clone(),
                 ports,
-                bundles: b.bundles.clone(),
+                bundles: b.bundles.iter().cloned().map(Arc::new).enumerate().collect(),
                 local_mac: [0; 6],
                 flood_vlans: b.flood_vlans.clone(),
                 forward_bpdu: false,

@@ -5,7 +5,8 @@ use super::props::{lab, packet, rules, rules13};
 use crate::model::{Bundle, Mirror, MirrorOutput, VlanMode, VlanSet, port_config};
 use heddle_datapath::{Purpose, Translation};
 use heddle_flow::FlowKey;
-use heddle_openflow::Port;
+use heddle_openflow::action::{self, BundleAlgorithm, HashFields};
+use heddle_openflow::{Action, Port};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ fn change(lab: &mut Lab, n: u8, a: usize, b: u8) {
         bundles,
         config,
         mirrors,
+        down,
         ..
     } = bridge;
     let at = a % bundles.len().max(1);
@@ -81,6 +83,11 @@ fn change(lab: &mut Lab, n: u8, a: usize, b: u8) {
             bridge.miss_to_controller ^= b & 2 != 0;
             bridge.flood_vlans = (b & 4 != 0).then(|| Arc::new(VlanSet::from_ids([1])));
         }
+        10 => {
+            if !down.remove(&port) {
+                down.insert(port);
+            }
+        }
         _ => match mirrors.pop() {
             Some(_) => {}
             None => mirrors.push(Mirror {
@@ -107,7 +114,7 @@ proptest! {
     fn answers_depend_on_what_they_looked_at(
         rules in prop_oneof![rules(10), rules13(10)],
         packets in prop::collection::vec(packet(), 1..6),
-        changes in prop::collection::vec((0u8..10, any::<usize>(), any::<u8>()), 1..12),
+        changes in prop::collection::vec((0u8..11, any::<usize>(), any::<u8>()), 1..12),
     ) {
         let mut lab = lab(&rules);
         let mut earlier: Vec<(FlowKey, Translation)> = Vec::new();
@@ -128,6 +135,42 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+/// A link that flaps concerns those who asked whether it is up.
+#[test]
+fn a_link_is_nothing_to_those_who_only_send_there() {
+    let mut lab = Lab::new(&[5]);
+    lab.rule((0, 0), "in_port=1", vec![out(2)]);
+    lab.rule((0, 0), "in_port=2", vec![to(Port::FLOOD)]);
+    // The first one that is up.
+    let bundle = action::Bundle {
+        fields: HashFields::EthSrc,
+        basis: 0,
+        algorithm: BundleAlgorithm::ActiveBackup,
+        members: vec![Port(2), Port(3)],
+        dst: None,
+    };
+    lab.rule((0, 0), "in_port=3", vec![Action::Bundle(Box::new(bundle))]);
+    let answers = |lab: &Lab| {
+        [1, 2, 3, 4].map(|port| lab.translate(&Lab::key(&format!("in_port={port}")), Purpose::Miss))
+    };
+    for (flaps, holds) in [(2, [true, true, false, true]), (5, [true; 4]), (3, [true; 4])] {
+        let before = answers(&lab);
+        lab.bridges[0].down.insert(Port(flaps));
+        lab.publish();
+        let held = before.map(|t| lab.generations.hold(&t.deps));
+        assert_eq!(held, holds, "port {flaps} goes down");
+        let before = answers(&lab);
+        lab.bridges[0].down.clear();
+        lab.publish();
+        let held = before.map(|t| lab.generations.hold(&t.deps));
+        assert_eq!(
+            (held[0], held[1], held[3]),
+            (true, true, true),
+            "port {flaps} comes up"
+        );
     }
 }
 

@@ -334,6 +334,40 @@ fn the_machines_stack_survives() {
         .unwrap();
 }
 
+/// The pipeline sets no limit to how often a packet comes back: each time is a translation of its own, with ids, registers and stack as the one
+/// before left them.
+#[test]
+fn a_packet_comes_back_as_often_as_the_datapath_lets_it() {
+    const TIMES: u8 = 32;
+    let lab = Lab::new(&[3]);
+    for t in 0..TIMES {
+        let count = Action::set(
+            Subfield::all(FieldId::Reg0),
+            FieldValue::from_u64(u64::from(t) + 1),
+        );
+        let push = Action::StackPush(Subfield::all(FieldId::Reg0));
+        lab.rule(
+            (0, t),
+            "",
+            vec![count, push, Action::DebugRecirc, resubmit(t + 1)],
+        );
+    }
+    lab.rule((0, TIMES), "reg0=32", vec![out(2)]);
+    let mut key = Lab::key("in_port=1");
+    let mut held = Vec::new();
+    for t in 0..TIMES {
+        let answer = lab.translate(&key, Purpose::Miss);
+        assert!(!answer.uncacheable, "time {t}");
+        assert_eq!(answer.actions, [Odp::Recirc(u32::from(t) + 1)]);
+        key.recirc_id = u32::from(t) + 1;
+        held.push(answer);
+    }
+    assert_eq!(
+        lab.translate(&key, Purpose::Miss).actions,
+        [Odp::Output(dp(0, 2))]
+    );
+}
+
 #[test]
 fn a_pushed_stack_has_an_end() {
     let lab = Lab::new(&[3]);
@@ -384,7 +418,7 @@ fn patches_fold() {
     );
     t.credits.iter().for_each(|c| c.credit(2, 120, 5, 0));
     let world = lab.pipeline.world();
-    let stats = |b: u64, p| &world.bridges[&b].ports[&Port(p)];
+    let stats = |b: u64, p| world.bridges[&b].ports.get(&Port(p)).expect("it is there");
     assert_eq!(stats(0, 3).patch_tx.packets.load(Relaxed), 2);
     assert_eq!(stats(1, 3).patch_rx.bytes.load(Relaxed), 120);
 }

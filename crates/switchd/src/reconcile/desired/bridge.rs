@@ -91,11 +91,9 @@ impl BridgeRow {
 
     /// An interface of any of the ports.
     pub(in crate::reconcile) fn interface(&self, name: &str) -> Option<(&PortRow, &InterfaceRow)> {
-        let all = self
-            .ports
-            .values()
-            .flat_map(|p| p.interfaces.iter().map(move |i| (p, i)));
-        all.into_iter().find(|(_, i)| i.name == name)
+        // Mostly its port has its name.
+        let mut ports = self.ports.get(name).into_iter().chain(self.ports.values());
+        ports.find_map(|p| Some((p, p.interfaces.iter().find(|i| i.name == name)?)))
     }
 
     /// The configuration for OpenFlow. `vlan_limit` and `bundle_idle_s` are the whole switch's.

@@ -1,0 +1,170 @@
+//! A bridge's ports and bundles as translation sees them: kept from one snapshot to the next, and made anew where something has changed.
+//!
+//! **Invariants.** Who changes the configuration of a port or a bundle says so here ([`Built::touch_port`], [`Built::touch_bundle`]), and who has a port
+//! come to a bundle or leave it ([`Built::join`], [`Built::leave`]). [`State::build`] then makes these anew, and nothing else.
+//!
+//! **Places.** Floods go through bundles in the order of their names. A bundle's place is a number in that order, far from its neighbours' ([`APART`]), so
+//! that a bundle that comes between two others moves neither. Where there is no number left in between, all get new ones.
+
+use super::ports::{bundle_view, port_view};
+use super::{BundleConfig, PortTarget, State};
+use crate::model::{Binding, Bundle, PortView};
+use crate::ofproto::PatchEnds;
+use crate::shared_map::SharedMap;
+use heddle_openflow::Port as OfPort;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
+use std::sync::Arc;
+
+/// Between the places of bundles that come one after the other.
+const APART: usize = 1 << 32;
+/// Behind its predecessor is a bundle's place that comes in between, or less.
+const BETWEEN: usize = 1 << 22;
+
+/// See the module's text.
+#[derive(Default)]
+pub(crate) struct Built {
+    pub(super) ports: SharedMap<OfPort, Arc<PortView>>,
+    pub(super) bundles: SharedMap<usize, Arc<Bundle>>,
+    /// By name.
+    pub(super) places: BTreeMap<String, usize>,
+    /// Ports by the name of their bundle, whether that is there or not.
+    members: HashMap<String, BTreeSet<OfPort>>,
+    /// Ports that are patches: where they lead to is decided by other bridges.
+    pub(super) patches: BTreeSet<OfPort>,
+    stale_ports: BTreeSet<OfPort>,
+    stale_bundles: BTreeSet<String>,
+}
+
+impl Built {
+    /// A port is another now, or is gone.
+    pub(super) fn touch_port(&mut self, no: OfPort) {
+        self.stale_ports.insert(no);
+    }
+    /// A bundle is another now, or is gone.
+    pub(super) fn touch_bundle(&mut self, name: &str) {
+        self.stale_bundles.insert(name.to_owned());
+    }
+    /// A port is in this bundle from now on.
+    pub(super) fn join(&mut self, no: OfPort, bundle: &str) {
+        self.members.entry(bundle.to_owned()).or_default().insert(no);
+        self.touch_bundle(bundle);
+    }
+    /// A port is in this bundle no more.
+    pub(super) fn leave(&mut self, no: OfPort, bundle: &str) {
+        if let Some(members) = self.members.get_mut(bundle) {
+            members.remove(&no);
+            if members.is_empty() {
+                self.members.remove(bundle);
+            }
+        }
+        self.touch_bundle(bundle);
+    }
+
+    fn members(&self, bundle: &str) -> impl Iterator<Item = OfPort> {
+        self.members.get(bundle).into_iter().flatten().copied()
+    }
+
+    /// The place of a bundle, which it may get only now: then its members are to be told.
+    fn place(&mut self, name: &str) -> usize {
+        if let Some(place) = self.places.get(name) {
+            return *place;
+        }
+        let before = self
+            .places
+            .range::<str, _>((Unbounded, Excluded(name)))
+            .next_back()
+            .map_or(0, |(_, p)| *p);
+        let after = self
+            .places
+            .range::<str, _>((Excluded(name), Unbounded))
+            .next()
+            .map(|(_, p)| *p);
+        let place = match after {
+            None => before.checked_add(APART),
+            Some(after) => Some(before + ((after - before) / 2).min(BETWEEN)).filter(|p| *p != before),
+        };
+        self.stale_ports
+            .extend(self.members.get(name).into_iter().flatten());
+        match place {
+            Some(place) => {
+                self.places.insert(name.to_owned(), place);
+                place
+            }
+            None => {
+                self.places.insert(name.to_owned(), 0);
+                self.spread();
+                self.places[name]
+            }
+        }
+    }
+
+    /// Gives all bundles new places.
+    fn spread(&mut self) {
+        let mut bundles = SharedMap::default();
+        for (n, place) in self.places.values_mut().enumerate() {
+            let old = std::mem::replace(place, (n + 1) * APART);
+            if let Some(bundle) = self.bundles.get(&old) {
+                bundles.insert(*place, bundle.clone());
+            }
+        }
+        self.bundles = bundles;
+        self.stale_ports.extend(self.ports.iter().map(|(no, _)| no));
+    }
+}
+
+/// The bundle of that name, of some that are in the order of their names.
+fn by_name<'a>(bundles: &'a [BundleConfig], name: &str) -> Option<&'a BundleConfig> {
+    let at = bundles.binary_search_by(|b| b.name.as_str().cmp(name)).ok()?;
+    bundles.get(at)
+}
+
+impl State {
+    /// Makes anew what has changed. `ends`: where patches lead to.
+    pub(super) fn build(&mut self, ends: &PatchEnds) {
+        let built = &mut self.built;
+        for name in std::mem::take(&mut built.stale_bundles) {
+            match by_name(&self.bundles, &name) {
+                Some(config) => {
+                    let place = built.place(&name);
+                    let bundle = bundle_view(config, built.members(&name).collect());
+                    built.bundles.insert(place, Arc::new(bundle));
+                }
+                None => {
+                    if let Some(place) = built.places.remove(&name) {
+                        built.bundles.remove(&place);
+                    }
+                    built
+                        .stale_ports
+                        .extend(built.members.get(&name).into_iter().flatten());
+                }
+            }
+        }
+        for no in std::mem::take(&mut built.stale_ports) {
+            let port = self.ports.get(&no);
+            let found = port.and_then(|p| Some((p, *built.places.get(&p.config.bundle)?)));
+            match found {
+                Some((port, place)) => {
+                    let view = port_view(port, place, ends);
+                    built.ports.insert(no, Arc::new(view));
+                }
+                None => drop(built.ports.remove(&no)),
+            }
+        }
+        for no in &built.patches {
+            let (Some(port), Some(view)) = (self.ports.get(no), built.ports.get(no)) else {
+                continue;
+            };
+            if let PortTarget::Patch(peer) = &port.config.target {
+                let binding = Binding::Patch(ends.peer_of(&port.config.name, peer));
+                if view.binding != binding {
+                    let view = PortView {
+                        binding,
+                        ..PortView::clone(view)
+                    };
+                    built.ports.insert(*no, Arc::new(view));
+                }
+            }
+        }
+    }
+}
