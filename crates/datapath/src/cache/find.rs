@@ -13,7 +13,7 @@ use crate::sig::{Bucket, tag_of};
 use crate::store::Store;
 use crate::translate::Generations;
 use crate::tuple::{Family, Tuples};
-use heddle_sys::simd;
+use heddle_simd::simd;
 
 /// Which level answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
