@@ -30,11 +30,13 @@ pub mod packet_socket;
 mod patience;
 pub mod process;
 pub mod sigbus;
+pub mod signal;
 mod sock;
 pub mod steering;
 pub mod tap;
 pub mod tap_links;
 pub mod terminal;
+pub mod users;
 pub mod wake;
 mod zeroed;
 
