@@ -107,6 +107,9 @@ pub struct Epoll {
     events: Vec<epoll::Event>,
 }
 
+// SAFETY: what keeps it from being sent by itself is that an event can hold a pointer; these hold numbers.
+unsafe impl Send for Epoll {}
+
 impl std::fmt::Debug for Epoll {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Epoll({:?})", self.fd)
