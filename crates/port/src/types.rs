@@ -1,7 +1,7 @@
 //! The types of ports: one table, from which all else that depends on a type is read.
 //!
-//! A new type is one line of [`TYPES`] and one file that implements [`Port`]: `Open_vSwitch.iface_types`, what may be asked of
-//! an `Interface` of the type, and who polls it follow from the line.
+//! A new type is one entry of [`TYPES`] and one file that implements [`Port`]: `Open_vSwitch.iface_types`, what may be asked of
+//! an `Interface` of the type, and who polls it follow from the entry.
 
 use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
 use std::collections::BTreeMap;
@@ -131,11 +131,17 @@ pub static TYPES: [PortType; 9] = [
     PortType { name: "dummy-internal", follows_mtu: true, ..DUMMY },
     PortType { name: "dummy-pmd", pmd: true, ..DUMMY },
     // A tap device: the host's own end of a bridge.
-    PortType { name: "internal", make: Make::Device(tap::open), instead: Some((Pretend::InDatapath, "dummy-internal")), kernel: true, persists: true, takes_mac: true, follows_mtu: true, ..PLAIN },
+    PortType {
+        name: "internal", make: Make::Device(tap::open), instead: Some((Pretend::InDatapath, "dummy-internal")),
+        kernel: true, persists: true, takes_mac: true, follows_mtu: true, ..PLAIN
+    },
     // One end of a cable between two bridges.
     PortType { name: "patch", shown_options: &["peer"], ..PLAIN },
     // A network device of the host.
-    PortType { name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?))), instead: Some((Pretend::System, "dummy")), kernel: true, ..PLAIN },
+    PortType {
+        name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?))),
+        instead: Some((Pretend::System, "dummy")), kernel: true, ..PLAIN
+    },
     PortType { name: "tap", make: Make::As("internal"), instead: Some((Pretend::Override, "dummy")), ..PLAIN },
 ];
 

@@ -142,12 +142,15 @@ fn tap(part: &LinkInfo) -> Option<TapInfo> {
 fn number(attribute: &InfoTun) -> u32 {
     let mut bytes = [0; 4];
     match attribute.value_len() {
-        len @ (1 | 4) => attribute.emit_value(&mut bytes[..len]),
-        _ => {}
-    }
-    match attribute.value_len() {
-        1 => bytes[0].into(),
-        _ => u32::from_ne_bytes(bytes),
+        1 => {
+            attribute.emit_value(&mut bytes[..1]);
+            bytes[0].into()
+        }
+        4 => {
+            attribute.emit_value(&mut bytes);
+            u32::from_ne_bytes(bytes)
+        }
+        _ => 0,
     }
 }
 
