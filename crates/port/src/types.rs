@@ -1,7 +1,7 @@
 //! The types of ports: one table, from which all else that depends on a type is read.
 //!
-//! A new type is one entry of [`TYPES`] and one file that implements [`Port`]: `Open_vSwitch.iface_types`, what may be asked of
-//! an `Interface` of the type, and who polls it follow from the entry.
+//! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`, what
+//! may be asked of an `Interface` of the type, and who polls it follow from the entry.
 
 use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
 use std::collections::BTreeMap;
@@ -18,10 +18,11 @@ pub struct PortType {
     pub pretended: bool,
     /// The type that takes its place in tests, and when.
     pub instead: Option<(Pretend, &'static str)>,
-    /// Workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The others' queues are
-    /// all polled by the first worker.
+    /// Workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The
+    /// others' queues are all polled by the first worker.
     pub pmd: bool,
-    /// Its device is one of the kernel's and can leave without being asked. Open vSwitch polls such devices on its main thread.
+    /// Its device is one of the kernel's and can leave without being asked. Open vSwitch polls such devices on its
+    /// main thread.
     pub kernel: bool,
     /// Its device outlives the process ([`KeptTaps`]).
     pub persists: bool,
@@ -132,8 +133,8 @@ pub static TYPES: [PortType; 9] = [
     PortType { name: "dummy-pmd", pmd: true, ..DUMMY },
     // A tap device: the host's own end of a bridge.
     PortType {
-        name: "internal", make: Make::Device(tap::open), instead: Some((Pretend::InDatapath, "dummy-internal")),
-        kernel: true, persists: true, takes_mac: true, follows_mtu: true, ..PLAIN
+        name: "internal", make: Make::Device(tap::open),
+        instead: Some((Pretend::InDatapath, "dummy-internal")), kernel: true, persists: true, takes_mac: true, follows_mtu: true, ..PLAIN
     },
     // One end of a cable between two bridges.
     PortType { name: "patch", shown_options: &["peer"], ..PLAIN },
@@ -142,7 +143,9 @@ pub static TYPES: [PortType; 9] = [
         name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?))),
         instead: Some((Pretend::System, "dummy")), kernel: true, ..PLAIN
     },
-    PortType { name: "tap", make: Make::As("internal"), instead: Some((Pretend::Override, "dummy")), ..PLAIN },
+    PortType {
+        name: "tap", make: Make::As("internal"), instead: Some((Pretend::Override, "dummy")), ..PLAIN
+    },
 ];
 
 impl PortType {
@@ -168,7 +171,8 @@ impl PortType {
     /// Opens port `name`.
     ///
     /// # Errors
-    /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no sense.
+    /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no sense,
+    /// [`PortError::Unsupported`] for a type without devices.
     pub fn open(
         &'static self,
         name: &str,

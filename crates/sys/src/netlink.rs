@@ -1,5 +1,5 @@
-//! Requests to the kernel and notices from it over rtnetlink(7). The crate `netlink-packet-route` knows the messages;
-//! here are the sockets.
+//! Requests to the kernel and notices from it over rtnetlink(7). The crate `netlink-packet-route` knows the
+//! messages; here are the sockets.
 
 use crate::netns;
 use netlink_packet_core::{NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NetlinkPayload};
@@ -18,7 +18,8 @@ pub(crate) type Message = NetlinkMessage<RouteNetlinkMessage>;
 
 /// Room for one datagram, bytes: the kernel fills at most 32 KiB of it in a dump.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Longest wait for the kernel's answer. It answers before the request returns; this is against waiting for ever.
+/// Longest wait for the kernel's answer. It answers before the request returns: nobody waits that long unless the
+/// answer is lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A socket of the calling thread's network namespace.
@@ -84,8 +85,8 @@ impl Requests {
         set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_LIMIT))?;
         Ok(Self { fd })
     }
-    /// Sends a request with `flags` (`NLM_F_*`: a dump, or an acknowledgement, has to be among them) and gives each message of
-    /// the answer to `each`.
+    /// Sends a request with `flags` (`NLM_F_*`) and gives each message of the answer to `each`. A dump or an
+    /// acknowledgement has to be among the flags: they end the answer.
     pub(crate) fn ask(
         &self,
         request: RouteNetlinkMessage,
