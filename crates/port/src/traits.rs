@@ -1,6 +1,5 @@
 //! What every port type implements.
 
-use crate::PortType;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::errno_text;
 use std::os::fd::RawFd;
@@ -81,8 +80,8 @@ pub trait Port: Send + Sync {
     /// The `Interface.type` that it implements (`system`, `internal`, `dummy`, ...).
     fn kind(&self) -> &'static str;
     /// What is known of its type.
-    fn port_type(&self) -> &'static PortType {
-        PortType::of(self.kind())
+    fn port_type(&self) -> &'static crate::PortType {
+        crate::PortType::of(self.kind())
     }
     /// Opens `n` receive queues (fewer if the type has fewer). The port's earlier queues have been dropped.
     fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError>;
@@ -119,7 +118,7 @@ pub trait Port: Send + Sync {
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
-    /// Whether workers poll it by right ([`PortType::pmd`]).
+    /// Whether workers poll it by right ([`crate::PortType::pmd`]).
     fn is_pmd(&self) -> bool {
         self.port_type().pmd
     }
