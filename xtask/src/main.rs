@@ -14,6 +14,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("flow", &["wire"]),
     ("sync", &[]),
+    ("simd", &[]),
     ("sys", &[]),
     ("packet", &["sync", "sys"]),
     ("virtio", &["packet", "sys", "sync"]),
@@ -29,6 +30,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "wire",
             "flow",
             "sync",
+            "simd",
             "sys",
             "packet",
             "virtio",
@@ -78,7 +80,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that may hold `unsafe`.
-const MAY_BE_UNSAFE: &[&str] = &["sync", "sys", "packet", "virtio"];
+const MAY_BE_UNSAFE: &[&str] = &["sync", "simd", "sys", "packet", "virtio"];
 
 fn main() -> Result<()> {
     match std::env::args().nth(1).as_deref() {

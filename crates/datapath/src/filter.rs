@@ -10,7 +10,7 @@
 //! What it is worth falls with the entries under a mask: 6 % of the others are "maybe" at 256 entries, 22 % at 1024, 63 % at 4096.
 
 use crate::compact::{CompactKey, CompactMask};
-use heddle_sys::nh::{self, Lanes};
+use heddle_simd::nh::{self, Lanes};
 
 /// Counts of a filter.
 const SIZE: usize = 4096;

@@ -4,7 +4,7 @@
 //! operating system, so that a sender who knows the code still cannot choose packets that collide. Not a cryptographic hash:
 //! a sender who could observe single lookups' times for long might learn something.
 
-use heddle_sys::nh::Lanes;
+use heddle_simd::nh::Lanes;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 

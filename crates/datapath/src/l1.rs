@@ -11,7 +11,8 @@
 //! only when there is next to no entry left.
 
 use crate::sig::{Bucket, WAYS, tag_of};
-use heddle_sys::{Zeroed, simd};
+use heddle_simd::simd;
+use heddle_sys::Zeroed;
 
 /// Insertions into a full bucket of which one succeeds, if nothing else was said.
 pub(crate) const INV_PROB: u32 = 4;

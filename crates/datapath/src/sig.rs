@@ -3,7 +3,7 @@
 //! Eight to a cache line, compared at once. A signature that agrees is a candidate, no more: the entry in the slot is compared with the
 //! packet's key. So a stale or coincidental signature costs a comparison, never a wrong answer.
 
-use heddle_sys::simd;
+use heddle_simd::simd;
 use zerocopy::FromZeros;
 
 pub(crate) const WAYS: usize = 8;

@@ -9,7 +9,8 @@
 
 use crate::entry::Entry;
 use crate::spares::{Maker, Spares, spares};
-use heddle_sys::{SharedZeroed, simd};
+use heddle_simd::simd;
+use heddle_sys::SharedZeroed;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed, Ordering::Release};
 

@@ -10,7 +10,8 @@
 
 use crate::sig::{Bucket, Candidates, WAYS, tag_of};
 use crate::spares::{Maker, Spares, spares};
-use heddle_sys::{Zeroed, simd};
+use heddle_simd::simd;
+use heddle_sys::Zeroed;
 
 /// Buckets of a segment, 2 KiB.
 const SEGMENT: usize = 32;

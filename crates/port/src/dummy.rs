@@ -190,9 +190,6 @@ impl Port for DummyPort {
         Shared::set_options(&self.shared, options);
         Ok(())
     }
-    fn is_pmd(&self) -> bool {
-        self.kind == "dummy-pmd"
-    }
     fn counts_losses(&self) -> bool {
         false
     }

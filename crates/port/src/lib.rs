@@ -6,16 +6,16 @@
 
 mod drops;
 pub mod dummy;
-mod open;
 pub mod segment;
 mod system;
 mod tap;
 mod traits;
+pub mod types;
 mod vhost;
 
 pub use dummy::DummyPort;
-pub use open::{KINDS, open};
 pub use system::SystemPort;
 pub use tap::{KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
-pub use vhost::{VHOST_KINDS, VhostContext, VhostPort, socket_dir};
+pub use types::{Host, PortType, open};
+pub use vhost::{VhostContext, VhostPort, socket_dir};

@@ -28,11 +28,11 @@ use steer::Steering;
 use tx::SystemTx;
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
-const RCVBUF: i32 = 16 << 20;
+const RCVBUF: usize = 16 << 20;
 /// Frames of a receive ring: what may arrive while the worker is elsewhere.
 const RING: usize = 512;
 /// Send buffer of a queue: what a device may hold back.
-const SNDBUF: i32 = 4 << 20;
+const SNDBUF: usize = 4 << 20;
 
 /// A port on an existing network device.
 #[derive(Debug)]

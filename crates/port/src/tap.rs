@@ -15,6 +15,7 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
+use crate::types::Request;
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 use ctl::TapCtl;
 use heddle_sys::{TapLinks, TapOpen, TapQueue};
@@ -137,8 +138,16 @@ fn enable_offloads(name: &str, queue: &TapQueue) {
     }
 }
 
+/// Opens an internal port, with a device that outlives the process if that can be.
+pub(crate) fn open(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    Ok(Arc::new(match request.host.taps() {
+        Some(kept) => kept.open(request.name, n_rxq(request.options))?,
+        None => TapPort::open(request.name)?,
+    }))
+}
+
 /// `options:n_rxq`, the number of receive queues that are wanted.
-pub(crate) fn n_rxq(options: &BTreeMap<String, String>) -> usize {
+fn n_rxq(options: &BTreeMap<String, String>) -> usize {
     options
         .get("n_rxq")
         .and_then(|n| n.trim().parse().ok())

@@ -80,6 +80,10 @@ pub trait Port: Send + Sync {
     fn name(&self) -> &str;
     /// The `Interface.type` that it implements (`system`, `internal`, `dummy`, ...).
     fn kind(&self) -> &'static str;
+    /// What is known of its type.
+    fn port_type(&self) -> &'static crate::PortType {
+        crate::PortType::of(self.kind())
+    }
     /// Opens `n` receive queues (fewer if the type has fewer). The port's earlier queues have been dropped.
     fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError>;
     /// Opens a transmit queue for worker `worker` of `n`.
@@ -115,10 +119,9 @@ pub trait Port: Send + Sync {
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
-    /// Whether workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The others' queues are all polled by
-    /// the first worker.
+    /// Whether workers poll it by right ([`crate::PortType::pmd`]).
     fn is_pmd(&self) -> bool {
-        true
+        self.port_type().pmd
     }
     /// Whether the device wants receive queue `queue` to be polled (`dpif-netdev/pmd-rxq-show` says so).
     fn rxq_enabled(&self, _queue: usize) -> bool {

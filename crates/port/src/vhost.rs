@@ -235,8 +235,6 @@ const JOURNALS: &str = ".vrings";
 const CLIENT: &str = "dpdkvhostuserclient";
 /// `Interface.type` of ports that listen.
 const SERVER: &str = "dpdkvhostuser";
-/// The two types.
-pub const VHOST_KINDS: [&str; 2] = [SERVER, CLIENT];
 
 impl Port for VhostPort {
     fn name(&self) -> &str {

@@ -8,36 +8,35 @@
 //! All of this happens before the process starts its first thread; the operating system allows no other order.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{Read as _, Write as _, pipe};
+use std::os::fd::OwnedFd;
 use std::process::exit;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use heddle_sys::process::{Fork, fork};
-use nix::errno::Errno;
-use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, pipe, setsid};
+use heddle_sys::signal::{self, Signal};
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, WaitOptions, WaitStatus, setrlimit, setsid, waitpid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::cli::Options;
-use crate::exit::signal_text;
-use crate::vlog::{self, Destination, Level};
+use crate::vlog::{self, Destination, Level, errno_text};
 
 const RESTART_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The signals after which a daemon is restarted, as ovs-vswitchd(8) lists them.
 const CRASHES: [Signal; 9] = [
-    Signal::SIGABRT,
-    Signal::SIGALRM,
-    Signal::SIGBUS,
-    Signal::SIGFPE,
-    Signal::SIGILL,
-    Signal::SIGPIPE,
-    Signal::SIGSEGV,
-    Signal::SIGXCPU,
-    Signal::SIGXFSZ,
+    Signal::ABORT,
+    Signal::ALARM,
+    Signal::BUS,
+    Signal::FPE,
+    Signal::ILL,
+    Signal::PIPE,
+    Signal::SEGV,
+    Signal::XCPU,
+    Signal::XFSZ,
 ];
 
 /// The daemon's tie to the process that started it.
@@ -73,7 +72,7 @@ impl Daemon {
         if let Some(mut parent) = state.parent.take()
             && let Err(error) = parent.write_all(&[0])
         {
-            log::warn!(target: "daemon_unix", "pipe write failed ({})", vlog::errno_text(&error));
+            log::warn!(target: "daemon_unix", "pipe write failed ({})", errno_text(&error));
         }
         if std::mem::take(&mut state.detach) {
             if state.chdir {
@@ -107,7 +106,7 @@ pub fn start(options: &Options) -> Result<Daemon, String> {
             Side::Parent { ready: true, .. } => exit(0),
             Side::Parent { .. } => return Err("could not detach from foreground session".into()),
         }
-        setsid().map_err(|error| format!("setsid failed ({})", error.desc()))?;
+        setsid().map_err(|error| format!("setsid failed ({})", errno_text(&error.into())))?;
     }
     if options.monitor {
         match fork_and_wait()? {
@@ -148,20 +147,21 @@ enum Side {
 /// Forks; the parent waits until the child is ready or dead. When the child ends with a failure of its own, so does
 /// the parent.
 fn fork_and_wait() -> Result<Side, String> {
-    let (read_end, write_end) =
-        pipe().map_err(|error| format!("failed to create pipe ({})", error.desc()))?;
-    let child = match fork().map_err(|error| format!("fork failed ({})", vlog::errno_text(&error)))? {
-        Fork::Child => return Ok(Side::Child(write_end.into())),
+    let (mut read_end, write_end) =
+        pipe().map_err(|error| format!("failed to create pipe ({})", errno_text(&error)))?;
+    let child = match fork().map_err(|error| format!("fork failed ({})", errno_text(&error)))? {
+        Fork::Child => return Ok(Side::Child(OwnedFd::from(write_end).into())),
         Fork::Parent(child) => child,
     };
     drop(write_end);
-    let ready = File::from(read_end).read_exact(&mut [0]).is_ok();
+    let ready = read_end.read_exact(&mut [0]).is_ok();
     let mut told_to_end = false;
     if !ready {
-        match wait_for(child)? {
-            WaitStatus::Exited(_, 0) => told_to_end = true,
-            WaitStatus::Exited(_, code) => exit(code),
-            status => {
+        let status = wait_for(child)?;
+        match status.exit_status() {
+            Some(0) => told_to_end = true,
+            Some(code) => exit(code),
+            None => {
                 let text = status_text(status);
                 log::error!(target: "daemon_unix", "fork child died before signaling startup ({text})");
             }
@@ -176,9 +176,10 @@ fn fork_and_wait() -> Result<Side, String> {
 
 fn wait_for(child: Pid) -> Result<WaitStatus, String> {
     loop {
-        match waitpid(child, None) {
-            Err(Errno::EINTR) => {}
-            other => return other.map_err(|error| format!("waitpid failed ({})", error.desc())),
+        match waitpid(Some(child), WaitOptions::empty()) {
+            Ok(Some((_, status))) => return Ok(status),
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(format!("waitpid failed ({})", errno_text(&error.into()))),
         }
     }
 }
@@ -195,16 +196,18 @@ fn monitor(mut daemon: Pid) -> Result<File, String> {
         let status = wait_for(daemon)?;
         let _ = vlog::reopen_log_file();
         let text = status_text(status);
-        let WaitStatus::Signaled(_, signal, dumped) = status else {
-            end(daemon, &text)
-        };
-        if !CRASHES.contains(&signal) {
+        let signal = status.terminating_signal().and_then(Signal::from_named_raw);
+        if !signal.is_some_and(|signal| CRASHES.contains(&signal)) {
             end(daemon, &text);
         }
         crashes += 1;
-        if dumped {
+        if dumped_core(status) {
             // One core file tells enough; the next ones would only fill the disk.
-            let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
+            let none = Rlimit {
+                current: Some(0),
+                maximum: Some(0),
+            };
+            let _ = setrlimit(Resource::Core, none);
         }
         let report = format!("{crashes} crashes: pid {daemon} died, {text}");
         let wait = last_restart.and_then(|last| RESTART_INTERVAL.checked_sub(last.elapsed()));
@@ -238,13 +241,20 @@ fn end(daemon: Pid, text: &str) -> ! {
     exit(0)
 }
 
+/// `WCOREDUMP` of wait(2).
+fn dumped_core(status: WaitStatus) -> bool {
+    status.signaled() && status.as_raw() & 0x80 != 0
+}
+
 fn status_text(status: WaitStatus) -> String {
-    match status {
-        WaitStatus::Exited(_, code) => format!("exit status {code}"),
-        WaitStatus::Signaled(_, signal, dumped) => {
-            let dumped = if dumped { ", core dumped" } else { "" };
-            format!("killed ({}){dumped}", signal_text(signal))
+    if let Some(code) = status.exit_status() {
+        return format!("exit status {code}");
+    }
+    match status.terminating_signal().and_then(Signal::from_named_raw) {
+        Some(signal) => {
+            let dumped = if dumped_core(status) { ", core dumped" } else { "" };
+            format!("killed ({}){dumped}", signal::text(signal))
         }
-        other => format!("terminated abnormally ({other:?})"),
+        None => format!("terminated abnormally ({:#x})", status.as_raw()),
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use nix::sys::signal::{SigSet, Signal, raise};
+use heddle_sys::signal::{self, Signal, Signals};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -103,39 +103,16 @@ pub fn remove_files() {
     }
 }
 
-/// The system's words for a signal.
-#[must_use]
-pub fn signal_text(signal: Signal) -> &'static str {
-    match signal {
-        Signal::SIGHUP => "Hangup",
-        Signal::SIGINT => "Interrupt",
-        Signal::SIGQUIT => "Quit",
-        Signal::SIGILL => "Illegal instruction",
-        Signal::SIGTRAP => "Trace/breakpoint trap",
-        Signal::SIGABRT => "Aborted",
-        Signal::SIGBUS => "Bus error",
-        Signal::SIGFPE => "Floating point exception",
-        Signal::SIGKILL => "Killed",
-        Signal::SIGSEGV => "Segmentation fault",
-        Signal::SIGPIPE => "Broken pipe",
-        Signal::SIGALRM => "Alarm clock",
-        Signal::SIGTERM => "Terminated",
-        Signal::SIGXCPU => "CPU time limit exceeded",
-        Signal::SIGXFSZ => "File size limit exceeded",
-        other => other.as_str(),
-    }
-}
-
 /// The fatal signals of this process: those that its parent did not have it ignore (as nohup(1) does with HUP).
-fn fatal_signals() -> SigSet {
+fn fatal_signals() -> Vec<Signal> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored
         .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
         .unwrap_or(0);
-    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGALRM]
+    [Signal::TERM, Signal::INT, Signal::HUP, Signal::ALARM]
         .into_iter()
-        .filter(|signal| ignored & (1 << (*signal as i32 - 1)) == 0)
+        .filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0)
         .collect()
 }
 
@@ -144,19 +121,18 @@ fn fatal_signals() -> SigSet {
 /// # Errors
 /// When the mask cannot be set or the thread cannot be started.
 pub fn watch_signals(exit: &Exit) -> io::Result<()> {
-    let signals = fatal_signals();
-    signals.thread_block()?;
+    let signals = Signals::hold(&fatal_signals())?;
     let exit = exit.clone();
     thread::Builder::new().name("signals".into()).spawn(move || {
         vlog::set_thread_name("");
         let mut first = true;
-        while let Ok(signal) = signals.wait() {
+        while let Ok(signal) = signals.next() {
             if !first {
                 die_of(signal);
             }
             first = false;
-            let text = signal_text(signal);
-            log::warn!(target: "fatal_signal", "terminating with signal {} ({text})", signal as i32);
+            let text = signal::text(signal);
+            log::warn!(target: "fatal_signal", "terminating with signal {} ({text})", signal.as_raw());
             exit.request(Request {
                 cleanup: false,
                 signal: Some(signal),
@@ -178,8 +154,7 @@ pub fn watch_signals(exit: &Exit) -> io::Result<()> {
 pub fn die_of(signal: Signal) -> ! {
     remove_files();
     vlog::flush();
-    let only: SigSet = [signal].into_iter().collect();
-    let _ = only.thread_unblock().and_then(|()| raise(signal));
+    let _ = signal::raise(signal);
     // Not reached with a fatal signal, whose disposition nobody here changes; the shell's convention otherwise.
-    std::process::exit(128 + signal as i32)
+    std::process::exit(128 + signal.as_raw())
 }

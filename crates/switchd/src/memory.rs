@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nix::sys::resource::{UsageWho, getrusage};
 use parking_lot::Mutex;
 
 use crate::unixctl::Registry;
@@ -68,13 +67,13 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 #[expect(clippy::cast_precision_loss, reason = "percentages are for people")]
 pub async fn watch(reporters: Reporters) {
     let start = Instant::now();
-    let mut reported: Option<(i64, Instant)> = None;
+    let mut reported: Option<(u64, Instant)> = None;
     loop {
         tokio::time::sleep(CHECK_INTERVAL).await;
-        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
+        let Ok(usage) = heddle_sys::memory::usage() else {
             return;
         };
-        let (now, peak) = (Instant::now(), usage.max_rss());
+        let (now, peak) = (Instant::now(), usage.peak / 1024);
         match reported {
             None => {
                 let secs = now.duration_since(start).as_secs_f64();

@@ -13,9 +13,8 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
+use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::process::{Flock, FlockType, Pid, fcntl_getlk};
 
 use crate::vlog::errno_text;
 
@@ -26,32 +25,14 @@ pub struct Pidfile {
     _locked: File,
 }
 
-/// A lock on a whole file, as a request.
-fn whole_file() -> libc::flock {
-    libc::flock {
-        l_type: lock_constant(libc::F_WRLCK),
-        l_whence: lock_constant(libc::SEEK_SET),
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    }
+fn try_lock(file: &File) -> io::Result<()> {
+    Ok(fcntl_lock(file, FlockOperation::NonBlockingLockExclusive)?)
 }
 
-/// The C structure is narrower than the constants that go into it; all of them are below 10.
-#[expect(clippy::cast_possible_truncation, reason = "the constants fit")]
-const fn lock_constant(value: i32) -> i16 {
-    value as i16
-}
-
-fn try_lock(file: &File) -> Result<(), Errno> {
-    fcntl(file, FcntlArg::F_SETLK(&whole_file())).map(drop)
-}
-
-/// Who holds the lock, other than this process.
-fn holder(file: &File) -> Result<Option<i32>, Errno> {
-    let mut lock = whole_file();
-    fcntl(file, FcntlArg::F_GETLK(&mut lock))?;
-    Ok((lock.l_type != lock_constant(libc::F_UNLCK)).then_some(lock.l_pid))
+/// Who holds the lock, other than this process; 0 for one whom this process cannot see.
+fn holder(file: &File) -> io::Result<Option<i32>> {
+    let lock = fcntl_getlk(file, &Flock::from(FlockType::WriteLock))?;
+    Ok(lock.map(|lock| Pid::as_raw(lock.pid)))
 }
 
 impl Pidfile {
@@ -77,7 +58,8 @@ impl Pidfile {
             .create(true)
             .open(&temporary)
             .map_err(|error| format!("{shown}: create failed ({})", errno_text(&error)))?;
-        try_lock(&file).map_err(|error| format!("{shown}: fcntl(F_SETLK) failed ({})", error.desc()))?;
+        try_lock(&file)
+            .map_err(|error| format!("{shown}: fcntl(F_SETLK) failed ({})", errno_text(&error)))?;
         let made = fill(&mut file, pid, path, overwrite).and_then(|()| {
             fs::rename(&temporary, path).map_err(|error| {
                 format!(
@@ -137,7 +119,7 @@ fn running(path: &Path) -> Result<Option<i32>, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(errno_text(&error)),
     };
-    if let Some(pid) = holder(&file).map_err(|error| error.desc().to_owned())? {
+    if let Some(pid) = holder(&file).map_err(|error| errno_text(&error))? {
         let mut text = String::new();
         file.read_to_string(&mut text)
             .map_err(|error| errno_text(&error))?;

@@ -14,7 +14,7 @@ use std::process::{ExitCode, id};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use nix::sys::mman::{MlockAllFlags, mlockall};
+use rustix::mm::{MlockAllFlags, mlockall};
 
 use crate::cli::{self, ControlSocket, Options, Parsed, dirs};
 use crate::exit::{self, Exit};
@@ -108,9 +108,9 @@ fn daemon(options: Options) -> Result<ExitCode, String> {
         .map_err(|error| format!("cannot start the log writer ({})", vlog::errno_text(&error)))?;
     log_panics();
     if options.mlockall
-        && let Err(error) = mlockall(MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE)
+        && let Err(error) = mlockall(MlockAllFlags::CURRENT | MlockAllFlags::FUTURE)
     {
-        log::error!(target: "vswitchd", "mlockall failed: {}", error.desc());
+        log::error!(target: "vswitchd", "mlockall failed: {}", vlog::errno_text(&error.into()));
     }
 
     let runtime = tokio::runtime::Builder::new_multi_thread()

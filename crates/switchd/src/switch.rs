@@ -253,7 +253,7 @@ impl Switch {
             .interfaces
             .values()
             .filter_map(|item| item.device.as_ref());
-        for device in devices.filter(|d| cleanup && d.kind() == "internal") {
+        for device in devices.filter(|d| cleanup && d.port_type().persists) {
             device.forget();
         }
         self.datapath.shutdown();

@@ -4,8 +4,9 @@
 //! bind low ports and to lock memory; it loses all others for good, together with its other groups.
 
 use caps::{CapSet, Capability, CapsHashSet};
-use nix::sys::prctl;
-use nix::unistd::{Gid, Group, Uid, User, setgid, setgroups, setuid};
+use heddle_sys::users::{group_named, user_named, user_of};
+use rustix::process::{Gid, Uid, geteuid, getuid};
+use rustix::thread::{set_keep_capabilities, set_thread_gid, set_thread_groups, set_thread_uid};
 
 use crate::vlog;
 
@@ -30,7 +31,7 @@ impl Identity {
     /// # Errors
     /// The text to show: not root, no such user or group, or the user is not in the group.
     pub fn parse(spec: &str) -> Result<Identity, String> {
-        if !Uid::current().is_root() || !Uid::effective().is_root() {
+        if !getuid().is_root() || !geteuid().is_root() {
             return Err("only root can use --user option".into());
         }
         let (user_name, group_name) = spec
@@ -38,14 +39,14 @@ impl Identity {
             .split_once(':')
             .unwrap_or((spec.trim_start(), ""));
         let user = match user_name {
-            "" => User::from_uid(Uid::current()),
-            name => User::from_name(name),
+            "" => user_of(getuid()),
+            name => user_named(name),
         };
         let user = user
             .map_err(|error| {
                 format!(
                     "Failed to retrieve user {user_name}'s uid ({}), aborting.",
-                    error.desc()
+                    vlog::errno_text(&error)
                 )
             })?
             .ok_or_else(|| format!("user {user_name} not found, aborting."))?;
@@ -56,15 +57,15 @@ impl Identity {
                 gid: user.gid,
             });
         }
-        let group = Group::from_name(group_name)
+        let group = group_named(group_name)
             .map_err(|error| {
                 format!(
                     "Failed to get group entry for {group_name}, ({}), aborting.",
-                    error.desc()
+                    vlog::errno_text(&error)
                 )
             })?
             .ok_or_else(|| format!("group {group_name} not found, aborting."))?;
-        if group.gid != user.gid && !group.mem.contains(&user.name) {
+        if group.gid != user.gid && !group.members.contains(&user.name) {
             return Err(format!(
                 "Invalid --user option {spec} (user {} is not in group {group_name}), aborting.",
                 user.name
@@ -100,10 +101,18 @@ impl Identity {
         }
         let kept: CapsHashSet = KEPT.into_iter().collect();
         caps::clear(None, CapSet::Bounding).map_err(|error| failed("bounding set", &error.to_string()))?;
-        prctl::set_keepcaps(true).map_err(|error| failed("keepcaps", error.desc()))?;
-        setgroups(&[self.gid]).map_err(|error| failed("setgroups", error.desc()))?;
-        setgid(self.gid).map_err(|error| failed("setgid", error.desc()))?;
-        setuid(self.uid).map_err(|error| failed("setuid", error.desc()))?;
+        // All that follows is of this thread alone, and those that it starts.
+        let threads =
+            heddle_sys::process::thread_count().map_err(|e| failed("threads", &vlog::errno_text(&e)))?;
+        if threads != 1 {
+            return Err(failed("threads", &format!("there are {threads} already")));
+        }
+        let step =
+            |what, done: rustix::io::Result<()>| done.map_err(|e| failed(what, &vlog::errno_text(&e.into())));
+        step("keepcaps", set_keep_capabilities(true))?;
+        step("setgroups", set_thread_groups(&[self.gid]))?;
+        step("setgid", set_thread_gid(self.gid))?;
+        step("setuid", set_thread_uid(self.uid))?;
         for set in [CapSet::Effective, CapSet::Permitted] {
             // The effective set may only shrink to what the permitted set allows, so it goes first.
             caps::set(None, set, &kept).map_err(|error| failed("capabilities", &error.to_string()))?;

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use database::{Database, PATIENCE, listens, wait_until};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// A run directory whose daemon, if one is left, is killed when the test ends.
@@ -97,7 +96,7 @@ impl Drop for Lab {
         if fs::read_link(format!("/proc/{pid}/exe"))
             .is_ok_and(|exe| exe == Path::new(env!("CARGO_BIN_EXE_heddled")))
         {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+            let _ = kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL);
         }
     }
 }
@@ -215,7 +214,7 @@ fn detach_talk_exit() {
 
 #[test]
 fn signals_end_it_cleanly() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let lab = Lab::new();
         let mut child = lab.start(&["--pidfile", "--log-file", "-vconsole:off"]);
         let pid = i32::try_from(child.id()).expect("a pid");
@@ -223,10 +222,10 @@ fn signals_end_it_cleanly() {
             listens(&lab.path(&format!("ovs-vswitchd.{pid}.ctl")))
         });
         assert_eq!(lab.pid(), pid);
-        kill(Pid::from_raw(pid), signal).expect("alive");
+        kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("alive");
         assert_eq!(
             wait_end(&mut child).signal(),
-            Some(signal as i32),
+            Some(signal.as_raw()),
             "the parent sees the true cause"
         );
         assert_eq!(lab.files(), ["ovs-vswitchd.log"]);
@@ -234,7 +233,7 @@ fn signals_end_it_cleanly() {
         assert!(
             log.contains(&format!(
                 "|fatal_signal|WARN|terminating with signal {} (",
-                signal as i32
+                signal.as_raw()
             )),
             "{log}"
         );
@@ -276,7 +275,7 @@ fn the_monitor_restarts_after_a_crash_only() {
     );
     assert!(out.status.success());
     let first = lab.pid();
-    kill(Pid::from_raw(first), Signal::SIGSEGV).expect("alive");
+    kill_process(Pid::from_raw(first).expect("a process"), Signal::SEGV).expect("alive");
     wait_until("a new daemon", || {
         fs::read_to_string(lab.path("ovs-vswitchd.pid")).is_ok_and(|text| text.trim() != first.to_string())
     });

@@ -3,15 +3,12 @@
 //! The counter is used for cost accounting and short spins only, never for protocol timers: its rate is
 //! calibrated once against the monotonic clock and may be a few parts per million off.
 
+use rustix::time::{ClockId, clock_gettime};
+use std::num::NonZeroU64;
 use std::sync::OnceLock;
 
-fn read(clock: libc::clockid_t) -> u64 {
-    let mut ts = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `ts` is writable; the clocks that this file names always exist.
-    unsafe { libc::clock_gettime(clock, &raw mut ts) };
+fn read(clock: ClockId) -> u64 {
+    let ts = clock_gettime(clock);
     (ts.tv_sec as u64)
         .wrapping_mul(1_000_000_000)
         .wrapping_add(ts.tv_nsec as u64)
@@ -19,12 +16,12 @@ fn read(clock: libc::clockid_t) -> u64 {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`.
 pub fn monotonic_ns() -> u64 {
-    read(libc::CLOCK_MONOTONIC)
+    read(ClockId::Monotonic)
 }
 
 /// Nanoseconds that the calling thread has run (`CLOCK_THREAD_CPUTIME_ID`): a system call.
 pub fn thread_ns() -> u64 {
-    read(libc::CLOCK_THREAD_CPUTIME_ID)
+    read(ClockId::ThreadCPUTime)
 }
 
 /// How much longer than asked for the calling thread's sleeps may be (`PR_SET_TIMERSLACK`; 50 us if nothing is said).
@@ -32,9 +29,7 @@ pub fn thread_ns() -> u64 {
 /// # Errors
 /// None in practice.
 pub fn set_timer_slack_ns(ns: u64) -> std::io::Result<()> {
-    let ns = libc::c_ulong::try_from(ns).unwrap_or(libc::c_ulong::MAX);
-    // SAFETY: takes a number only.
-    crate::cvt(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, ns) }).map(drop)
+    Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(ns))?)
 }
 
 /// Milliseconds of `CLOCK_MONOTONIC`, as timers of the control plane use them.

@@ -1,7 +1,8 @@
 //! Which processors this process may use, where they are, and how threads are bound to them.
 
-use crate::cvt;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::RefCell;
+use std::ffi::CStr;
 use std::io;
 use std::sync::Arc;
 
@@ -10,21 +11,8 @@ use std::sync::Arc;
 /// # Errors
 /// What sched_getaffinity(2) says.
 pub fn allowed() -> io::Result<Vec<usize>> {
-    // SAFETY: `set` is plain data that the call fills.
-    let set = unsafe {
-        let mut set: libc::cpu_set_t = core::mem::zeroed();
-        cvt(libc::sched_getaffinity(
-            0,
-            size_of::<libc::cpu_set_t>(),
-            &raw mut set,
-        ))?;
-        set
-    };
-    let max = libc::CPU_SETSIZE as usize;
-    // SAFETY: the index is below CPU_SETSIZE.
-    Ok((0..max)
-        .filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) })
-        .collect())
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
 }
 
 /// The processors of the machine that are on, ascending.
@@ -42,7 +30,7 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
     for part in text.split(',').filter(|p| !p.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        if last >= libc::CPU_SETSIZE as usize {
+        if last >= CpuSet::MAX_CPU {
             return None;
         }
         cpus.extend(first..=last);
@@ -55,19 +43,11 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
 /// # Errors
 /// `InvalidInput` when none of them exists or is allowed.
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: `set` is plain data; each index is checked against CPU_SETSIZE.
-    unsafe {
-        let mut set: libc::cpu_set_t = core::mem::zeroed();
-        for &cpu in cpus.iter().filter(|&&c| c < libc::CPU_SETSIZE as usize) {
-            libc::CPU_SET(cpu, &mut set);
-        }
-        cvt(libc::sched_setaffinity(
-            0,
-            size_of::<libc::cpu_set_t>(),
-            &raw const set,
-        ))?;
+    let mut set = CpuSet::new();
+    for &cpu in cpus.iter().filter(|&&c| c < CpuSet::MAX_CPU) {
+        set.set(cpu);
     }
-    Ok(())
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 /// The NUMA node of processor `cpu`; `None` where the kernel does not say (then treat it as node 0).
@@ -101,8 +81,10 @@ pub fn name_thread(name: &str) {
     for (dst, src) in buf.iter_mut().take(15).zip(name.bytes()) {
         *dst = src;
     }
-    // SAFETY: sixteen bytes that end with a zero.
-    unsafe { libc::prctl(libc::PR_SET_NAME, buf.as_ptr()) };
+    if let Ok(name) = CStr::from_bytes_until_nul(&buf) {
+        // None in practice: it takes any text.
+        let _ = rustix::thread::set_name(name);
+    }
 }
 
 #[cfg(test)]

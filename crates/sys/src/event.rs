@@ -1,8 +1,10 @@
 //! Waking up and waiting: eventfd and epoll.
 
-use crate::{cvt, cvt_len, patience};
+use crate::patience;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
+use rustix::io::Errno;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A counter that other threads raise to wake a waiter (eventfd(2)), non-blocking.
@@ -22,10 +24,7 @@ impl EventFd {
     /// # Errors
     /// When the process has no descriptors left.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: plain system call; the result is checked before it is owned.
-        let fd = cvt(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { fd, stuck: None })
     }
     /// Makes it readable. A counter at its maximum already is, so the failure is no loss.
@@ -36,10 +35,8 @@ impl EventFd {
             Some(stuck) => self.notify_other(stuck),
         }
     }
-    fn write(&self) -> io::Result<usize> {
-        let one = 1_u64;
-        // SAFETY: eight readable bytes.
-        cvt_len(unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) })
+    fn write(&self) -> Result<usize, Errno> {
+        rustix::io::write(&self.fd, &1_u64.to_ne_bytes())
     }
     fn notify_other(&self, stuck: &AtomicBool) {
         // Relaxed: who does not see it yet is made to wait once more, which is bounded.
@@ -47,21 +44,15 @@ impl EventFd {
             return;
         }
         let done = patience::bounded(|| !self.is_writable(), || self.write());
-        if matches!(done, Some(Err(e)) if e.kind() == io::ErrorKind::Interrupted) {
+        if done == Some(Err(Errno::INTR)) {
             stuck.store(true, Ordering::Relaxed);
             log::warn!(per_min = 4, burst = 4; "a descriptor for notifications made its writer wait: it is not written to any more");
         }
     }
     /// Whether a write would not wait now.
     fn is_writable(&self) -> bool {
-        let mut poll = libc::pollfd {
-            fd: self.fd.as_raw_fd(),
-            events: libc::POLLOUT,
-            revents: 0,
-        };
-        // SAFETY: one valid element.
-        let n = unsafe { libc::poll(&raw mut poll, 1, 0) };
-        n == 1 && poll.revents & libc::POLLOUT != 0
+        let mut asked = [PollFd::new(&self.fd, PollFlags::OUT)];
+        poll(&mut asked, Some(&Timespec::default())) == Ok(1) && asked[0].revents().contains(PollFlags::OUT)
     }
     /// Whether another process's descriptor made a notification wait; it gets none since.
     pub fn is_stuck(&self) -> bool {
@@ -69,10 +60,11 @@ impl EventFd {
     }
     /// Makes it unreadable again; returns how often it was raised since the last time.
     pub fn drain(&self) -> u64 {
-        let mut n = 0_u64;
-        // SAFETY: eight writable bytes.
-        let got = cvt_len(unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut n).cast(), 8) });
-        if got.is_ok() { n } else { 0 }
+        let mut n = [0; 8];
+        match rustix::io::read(&self.fd, &mut n) {
+            Ok(_) => u64::from_ne_bytes(n),
+            Err(_) => 0,
+        }
     }
 }
 
@@ -110,10 +102,18 @@ pub struct Ready {
 }
 
 /// Level-triggered readiness of many descriptors (epoll(7)). Waiting allocates nothing.
-#[derive(Debug)]
 pub struct Epoll {
     fd: OwnedFd,
-    events: Vec<libc::epoll_event>,
+    events: Vec<epoll::Event>,
+}
+
+// SAFETY: what keeps it from being sent by itself is that an event can hold a pointer; these hold numbers.
+unsafe impl Send for Epoll {}
+
+impl std::fmt::Debug for Epoll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Epoll({:?})", self.fd)
+    }
 }
 
 impl Epoll {
@@ -122,13 +122,13 @@ impl Epoll {
     /// # Errors
     /// When the process has no descriptors left.
     pub fn new(max: usize) -> io::Result<Self> {
-        // SAFETY: plain system call; the result is checked before it is owned.
-        let fd = cvt(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        let none = epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        };
         Ok(Self {
-            fd,
-            events: vec![libc::epoll_event { events: 0, u64: 0 }; max.max(1)],
+            fd: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            events: vec![none; max.max(1)],
         })
     }
     /// Watches `fd` for input. A descriptor that is closed leaves the set by itself.
@@ -136,52 +136,47 @@ impl Epoll {
     /// # Errors
     /// `AlreadyExists` when it is watched already; else what epoll_ctl(2) says of the descriptor.
     pub fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        let mut ev = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: token,
-        };
-        // SAFETY: `ev` is valid for the call.
-        cvt(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut ev) })?;
-        Ok(())
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.fd, named(fd)?, data, epoll::EventFlags::IN)?)
     }
     /// Stops watching `fd`.
     ///
     /// # Errors
     /// `NotFound` when it was not watched.
     pub fn remove(&self, fd: RawFd) -> io::Result<()> {
-        // SAFETY: deletion takes no event.
-        cvt(unsafe {
-            libc::epoll_ctl(
-                self.fd.as_raw_fd(),
-                libc::EPOLL_CTL_DEL,
-                fd,
-                core::ptr::null_mut(),
-            )
-        })?;
-        Ok(())
+        Ok(epoll::delete(&self.fd, named(fd)?)?)
     }
     /// Waits up to `timeout_ms` (-1: without limit, 0: not at all). A signal ends the wait with an empty answer.
     ///
     /// # Errors
     /// None in practice; what epoll_wait(2) says.
     pub fn wait(&mut self, timeout_ms: i32) -> io::Result<impl Iterator<Item = Ready> + '_> {
-        let max = self.events.len() as i32;
-        // SAFETY: `events` has `max` elements.
-        let n = unsafe { libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), max, timeout_ms) };
-        let n = match cvt(n) {
-            Ok(n) => n as usize,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
-            Err(e) => return Err(e),
+        let limit = u64::try_from(timeout_ms).ok().map(|ms| Timespec {
+            tv_sec: (ms / 1000) as i64,
+            tv_nsec: (ms % 1000 * 1_000_000) as i64,
+        });
+        let n = match epoll::wait(&self.fd, &mut self.events[..], limit.as_ref()) {
+            Err(Errno::INTR) => 0,
+            n => n?,
         };
         Ok(self.events.iter().take(n).map(|e| {
-            let (bits, token) = (e.events, e.u64);
+            let (flags, data) = (e.flags, e.data);
             Ready {
-                token,
-                readable: bits & (libc::EPOLLIN | libc::EPOLLHUP) as u32 != 0,
-                error: bits & libc::EPOLLERR as u32 != 0,
+                token: data.u64(),
+                readable: flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP),
+                error: flags.contains(epoll::EventFlags::ERR),
             }
         }))
     }
+}
+
+/// A descriptor that its owner named by its number.
+fn named<'a>(fd: RawFd) -> io::Result<BorrowedFd<'a>> {
+    if fd < 0 {
+        return Err(Errno::BADF.into());
+    }
+    // SAFETY: not -1. It goes to the kernel alone, which knows whether it is open.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 impl AsRawFd for Epoll {
@@ -218,9 +213,7 @@ mod tests {
     }
 
     fn set_blocking(fd: &EventFd) {
-        // SAFETY: plain system call.
-        let done = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, 0) };
-        assert_eq!(done, 0);
+        rustix::fs::fcntl_setfl(fd, rustix::fs::OFlags::empty()).unwrap();
     }
     /// Notifies until nothing more fits, twice; nobody reads. Returns how long it took.
     fn flood(fd: &EventFd, times: usize) -> std::time::Duration {
@@ -232,21 +225,17 @@ mod tests {
     }
     /// Adds to its counter what it does not hold twice.
     fn fill(fd: &EventFd) {
-        let most = u64::MAX - 2;
-        // SAFETY: eight readable bytes.
-        let n = unsafe { libc::write(fd.as_raw_fd(), (&raw const most).cast(), 8) };
-        assert_eq!(n, 8);
+        let most = (u64::MAX - 2).to_ne_bytes();
+        assert_eq!(rustix::io::write(fd, &most), Ok(8));
     }
-    fn foreign(fd: libc::c_int) -> EventFd {
-        // SAFETY: a fresh descriptor that nobody else owns.
-        EventFd::from(unsafe { OwnedFd::from_raw_fd(cvt(fd).unwrap()) })
+    fn blocking() -> EventFd {
+        EventFd::from(eventfd(0, EventfdFlags::empty()).unwrap())
     }
 
     /// A front end that clears O_NONBLOCK on its call descriptor, whose counter is full, does not hold a worker.
     #[test]
     fn a_full_blocking_eventfd_holds_nobody() {
-        // SAFETY: plain system call.
-        let call = foreign(unsafe { libc::eventfd(0, 0) });
+        let call = blocking();
         call.notify();
         assert!(!call.is_stuck());
         fill(&call);
@@ -256,8 +245,7 @@ mod tests {
         // Another descriptor of the same thread is notified as before, also after the watchman slept.
         for pause in [0, 500] {
             std::thread::sleep(std::time::Duration::from_millis(pause));
-            // SAFETY: as above.
-            let other = foreign(unsafe { libc::eventfd(0, 0) });
+            let other = blocking();
             set_blocking(&other);
             other.notify();
             assert_eq!((other.drain(), other.is_stuck()), (1, false));
@@ -270,10 +258,8 @@ mod tests {
     /// The same with a pipe that nobody reads, and with one whose reader is gone.
     #[test]
     fn a_full_pipe_holds_nobody() {
-        let mut ends = [0; 2];
-        // SAFETY: two writable elements.
-        cvt(unsafe { libc::pipe(ends.as_mut_ptr()) }).unwrap();
-        let (reader, call) = (foreign(ends[0]), foreign(ends[1]));
+        let (reader, writer) = std::io::pipe().unwrap();
+        let call = EventFd::from(OwnedFd::from(writer));
         let took = flood(&call, 20_000);
         assert!(
             took < 50 * patience::TICK + std::time::Duration::from_secs(1),
@@ -287,8 +273,7 @@ mod tests {
     /// Many threads are made to wait at the same time; each goes on.
     #[test]
     fn threads_are_let_go_one_by_one() {
-        // SAFETY: plain system call.
-        let call = foreign(unsafe { libc::eventfd(0, 0) });
+        let call = blocking();
         fill(&call);
         let began = std::time::Instant::now();
         std::thread::scope(|s| {

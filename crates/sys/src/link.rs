@@ -5,6 +5,7 @@
 
 use crate::tap::{hwaddr, ifreq, mac_of};
 use crate::{cvt, netns, sock};
+use rustix::net::{AddressFamily, SocketType};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -60,7 +61,7 @@ impl LinkCtl {
     /// When the process has no descriptors left.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            sock: sock::socket(libc::AF_INET, libc::SOCK_DGRAM, 0)?,
+            sock: sock::socket(AddressFamily::INET, SocketType::DGRAM)?,
         })
     }
     /// A handle for the namespace `ns` (an open `/proc/PID/ns/net` or [`crate::TapQueue::namespace`]).
@@ -68,7 +69,7 @@ impl LinkCtl {
     /// # Errors
     /// `PermissionDenied` without `CAP_SYS_ADMIN`.
     pub fn in_namespace(ns: &OwnedFd) -> io::Result<Self> {
-        let sock = netns::inside(ns, || sock::socket(libc::AF_INET, libc::SOCK_DGRAM, 0))?;
+        let sock = netns::inside(ns, || sock::socket(AddressFamily::INET, SocketType::DGRAM))?;
         Ok(Self { sock })
     }
     fn request(&self, code: libc::Ioctl, req: &mut libc::ifreq) -> io::Result<()> {

@@ -1,12 +1,14 @@
 //! Notices of changed network devices, from an rtnetlink socket (rtnetlink(7), group `RTNLGRP_LINK`).
 //!
-//! The kernel drops notices when the reader is late; [`LinkEvents::read`] then says [`LinkEvent::Lost`] and the
-//! reader looks at all its devices. Messages are parsed as untrusted input, although only the kernel sends here.
+//! The kernel drops notices when the reader is late. [`LinkEvents::read`] then says [`LinkEvent::Lost`], and the
+//! reader looks at all its devices. So it does for a notice that is not understood.
 
-use crate::netlink::{self, u32_at};
-use crate::{cvt_len, sock};
+use crate::netlink::{self, Message};
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +38,7 @@ pub struct LinkInfo {
 
 /// A subscription to the notices of this thread's network namespace.
 #[derive(Debug)]
-pub struct LinkEvents {
-    fd: OwnedFd,
-    buf: Vec<u8>,
-}
+pub struct LinkEvents(netlink::Notices);
 
 impl LinkEvents {
     /// Subscribes. The descriptor is non-blocking and readable when notices wait.
@@ -47,17 +46,7 @@ impl LinkEvents {
     /// # Errors
     /// What socket(2) and bind(2) say.
     pub fn new() -> io::Result<Self> {
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
-        let fd = sock::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?;
-        // SAFETY: a C structure for which all zeroes are a value.
-        let mut addr: libc::sockaddr_nl = unsafe { core::mem::zeroed() };
-        addr.nl_family = libc::AF_NETLINK as u16;
-        addr.nl_groups = libc::RTMGRP_LINK as u32;
-        sock::bind(fd.as_fd(), &addr)?;
-        Ok(Self {
-            fd,
-            buf: vec![0; 32 * 1024],
-        })
+        netlink::Notices::new(libc::RTMGRP_LINK as u32).map(Self)
     }
 
     /// Takes the notices that wait now (at most one datagram's worth); empty when none does.
@@ -65,59 +54,52 @@ impl LinkEvents {
     /// # Errors
     /// What recv(2) says but `EAGAIN`, `EINTR` and `ENOBUFS` (which is [`LinkEvent::Lost`]).
     pub fn read(&mut self) -> io::Result<Vec<LinkEvent>> {
-        let (ptr, len) = (self.buf.as_mut_ptr(), self.buf.len());
-        // SAFETY: `buf` is writable for its length.
-        let got = cvt_len(unsafe { libc::recv(self.fd.as_raw_fd(), ptr.cast(), len, libc::MSG_TRUNC) });
-        match got {
-            Ok(n) if n > len => Ok(vec![LinkEvent::Lost]),
-            Ok(n) => Ok(parse(self.buf.get(..n).unwrap_or_default())),
-            Err(e) => match e.raw_os_error() {
-                Some(libc::EAGAIN | libc::EINTR) => Ok(Vec::new()),
-                Some(libc::ENOBUFS) => Ok(vec![LinkEvent::Lost]),
-                _ => Err(e),
-            },
+        match self.0.read() {
+            Ok(data) => Ok(netlink::messages(data).filter_map(event).collect()),
+            Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Ok(vec![LinkEvent::Lost]),
+            Err(e) => Err(e),
         }
     }
 }
 
 impl AsFd for LinkEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.fd.as_fd()
     }
 }
 impl AsRawFd for LinkEvents {
     fn as_raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.0.fd.as_raw_fd()
     }
 }
 
-/// Splits a datagram into messages and keeps those about links.
-fn parse(data: &[u8]) -> Vec<LinkEvent> {
-    let event = |(kind, body)| match kind {
-        libc::RTM_NEWLINK => link_info(body).map(LinkEvent::Changed),
-        libc::RTM_DELLINK => link_info(body).map(LinkEvent::Gone),
-        _ => None,
+/// What a message is a notice of, if it is one about links.
+fn event(message: Result<Message, ()>) -> Option<LinkEvent> {
+    let Ok(message) = message else {
+        return Some(LinkEvent::Lost);
     };
-    netlink::messages(data).filter_map(event).collect()
+    match message.payload {
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(m)) => Some(LinkEvent::Changed(info(m))),
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(m)) => Some(LinkEvent::Gone(info(m))),
+        _ => None,
+    }
 }
 
-/// `struct ifinfomsg` and its attributes.
-fn link_info(body: &[u8]) -> Option<LinkInfo> {
-    let flags = u32_at(body, 8)?;
+fn info(message: LinkMessage) -> LinkInfo {
     let mut info = LinkInfo {
-        ifindex: u32_at(body, 4)?,
-        up: flags & libc::IFF_UP as u32 != 0,
-        lower_up: flags & libc::IFF_LOWER_UP as u32 != 0,
+        ifindex: message.header.index,
+        up: message.header.flags.contains(LinkFlags::Up),
+        lower_up: message.header.flags.contains(LinkFlags::LowerUp),
         ..LinkInfo::default()
     };
-    for (kind, value) in netlink::attributes(body.get(netlink::IFINFO..)?) {
-        match kind {
-            libc::IFLA_IFNAME => info.name = netlink::text(value),
-            libc::IFLA_MTU => info.mtu = u32_at(value, 0).unwrap_or(0),
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => info.name = name,
+            LinkAttribute::Mtu(mtu) => info.mtu = mtu,
             _ => {}
         }
     }
-    Some(info)
+    info
 }
 
 #[cfg(test)]
@@ -125,22 +107,38 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn message(kind: u16, ifindex: u32, flags: u32, name: &str, mtu: u32) -> Vec<u8> {
-        let name = [name.as_bytes(), b"\0"].concat();
-        let attributes = [
-            (libc::IFLA_IFNAME, &name[..]),
-            (libc::IFLA_MTU, &mtu.to_ne_bytes()[..]),
-        ];
-        let mut m = netlink::link_message(kind, 0, ifindex, &attributes);
-        m[netlink::HEADER + 8..netlink::HEADER + 12].copy_from_slice(&flags.to_ne_bytes());
-        m
+    fn message(
+        kind: fn(LinkMessage) -> RouteNetlinkMessage,
+        ifindex: u32,
+        flags: LinkFlags,
+        name: &str,
+        mtu: u32,
+    ) -> Vec<u8> {
+        let mut link = LinkMessage::default();
+        (link.header.index, link.header.flags) = (ifindex, flags);
+        link.attributes = vec![LinkAttribute::IfName(name.into()), LinkAttribute::Mtu(mtu)];
+        let mut message = Message::from(kind(link));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        bytes
+    }
+
+    fn parse(data: &[u8]) -> Vec<LinkEvent> {
+        netlink::messages(data).filter_map(event).collect()
     }
 
     #[test]
     fn messages_become_events() {
-        let up = (libc::IFF_UP | libc::IFF_LOWER_UP) as u32;
-        let mut data = message(libc::RTM_NEWLINK, 7, up, "eth7", 9000);
-        data.extend(message(libc::RTM_DELLINK, 8, 0, "veth-a", 1500));
+        let up = LinkFlags::Up | LinkFlags::LowerUp;
+        let mut data = message(RouteNetlinkMessage::NewLink, 7, up, "eth7", 9000);
+        data.extend(message(
+            RouteNetlinkMessage::DelLink,
+            8,
+            LinkFlags::empty(),
+            "veth-a",
+            1500,
+        ));
         let info = |ifindex, name: &str, up, mtu| LinkInfo {
             ifindex,
             name: name.into(),
@@ -148,19 +146,23 @@ mod tests {
             lower_up: up,
             mtu,
         };
-        assert_eq!(
-            parse(&data),
-            [
-                LinkEvent::Changed(info(7, "eth7", true, 9000)),
-                LinkEvent::Gone(info(8, "veth-a", false, 1500))
-            ]
-        );
+        let mut expected = vec![
+            LinkEvent::Changed(info(7, "eth7", true, 9000)),
+            LinkEvent::Gone(info(8, "veth-a", false, 1500)),
+        ];
+        assert_eq!(parse(&data), expected);
+        // A name of no bytes is longer than its attribute says: nobody knows what the notice was about.
+        let mut odd = message(RouteNetlinkMessage::NewLink, 9, up, "eth9", 1500);
+        odd[32] = 2;
+        data.extend(odd);
+        expected.push(LinkEvent::Lost);
+        assert_eq!(parse(&data), expected);
     }
 
     proptest! {
         #[test]
         fn nonsense_is_ignored(mut data in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..80) {
-            let good = message(libc::RTM_NEWLINK, 7, 0, "eth7", 9000);
+            let good = message(RouteNetlinkMessage::NewLink, 7, LinkFlags::empty(), "eth7", 9000);
             let _ = parse(&data);
             prop_assert!(parse(&good[..cut.min(good.len() - 1)]).is_empty());
             data.splice(0..0, good);

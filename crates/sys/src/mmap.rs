@@ -9,11 +9,11 @@
 //!
 //! Thread-safety: a mapping is an address range; it may be used and dropped on any thread.
 
-use crate::cvt;
 use crate::sigbus::Guard;
-use std::ffi::CString;
+use rustix::fs::{FileType, MemfdFlags, fstat, fstatfs, ftruncate, memfd_create};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Which pages a memfd is made of.
@@ -32,18 +32,12 @@ pub enum Pages {
 /// # Errors
 /// What memfd_create(2) and ftruncate(2) say; `InvalidInput` for a name with a zero byte.
 pub fn memfd(name: &str, len: u64, pages: Pages) -> io::Result<OwnedFd> {
-    let name = CString::new(name)?;
     let huge = match pages {
-        Pages::Normal => 0,
-        Pages::Huge2M => libc::MFD_HUGETLB | libc::MFD_HUGE_2MB,
+        Pages::Normal => MemfdFlags::empty(),
+        Pages::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
     };
-    // SAFETY: `name` is a terminated string; the result is checked before it is owned.
-    let fd = cvt(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | huge) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let len = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: plain system call on an owned descriptor.
-    cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), len) })?;
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | huge)?;
+    ftruncate(&fd, len)?;
     Ok(fd)
 }
 
@@ -72,12 +66,9 @@ impl Mapping {
     /// mmap(2) say.
     pub fn of_fd(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let refuse = || io::Error::from(io::ErrorKind::InvalidInput);
-        // SAFETY: all-zero is a valid stat buffer.
-        let mut st: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: `st` is writable.
-        cvt(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut st) })?;
+        let st = fstat(fd)?;
         let end = offset.checked_add(len).filter(|_| len > 0).ok_or_else(refuse)?;
-        let regular = st.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let regular = FileType::from_raw_mode(st.st_mode) == FileType::RegularFile;
         if regular && end > u64::try_from(st.st_size).unwrap_or(0) {
             return Err(refuse());
         }
@@ -89,9 +80,19 @@ impl Mapping {
         let page = if regular { page } else { 4096 };
         let from = offset & !(page - 1);
         let base_len = end.checked_next_multiple_of(page).ok_or_else(refuse)? - from;
-        let off = i64::try_from(from).map_err(|_| refuse())?;
         let base_len = usize::try_from(base_len).map_err(|_| refuse())?;
-        let base = map(base_len, libc::MAP_SHARED, fd.as_raw_fd(), off)?;
+        // SAFETY: a new mapping at an address of the kernel's choice changes no existing memory.
+        let base = unsafe {
+            mmap(
+                std::ptr::null_mut(),
+                base_len,
+                READ_WRITE,
+                MapFlags::SHARED,
+                fd,
+                from,
+            )
+        }?;
+        let base = mapped(base)?;
         // SAFETY: `offset - from` is less than the mapped length.
         let ptr = unsafe { base.add((offset - from) as usize) };
         Ok(Self {
@@ -131,7 +132,9 @@ impl Mapping {
             .max(1)
             .checked_next_multiple_of(4096)
             .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let base = map(base_len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)?;
+        // SAFETY: as in `of_fd`.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), base_len, READ_WRITE, MapFlags::PRIVATE) }?;
+        let base = mapped(base)?;
         Ok(Self {
             base,
             base_len,
@@ -144,7 +147,7 @@ impl Mapping {
     /// Asks for transparent hugepages, where the system gives them for such memory.
     pub fn advise_huge(&self) {
         // SAFETY: advice about a range that is mapped; refusal is no loss.
-        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.base_len, libc::MADV_HUGEPAGE) };
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.base_len, Advice::LinuxHugepage) };
     }
     /// First byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -164,29 +167,14 @@ impl Mapping {
 fn huge_page(fd: BorrowedFd<'_>) -> Option<usize> {
     /// `HUGETLBFS_MAGIC`.
     const MAGIC: u64 = 0x9584_58f6;
-    // SAFETY: all-zero is a valid buffer.
-    let mut fs: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: `fs` is writable.
-    let done = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut fs) };
-    (done == 0 && fs.f_type as u64 & 0xffff_ffff == MAGIC).then_some(fs.f_bsize as usize)
+    let fs = fstatfs(fd).ok()?;
+    (fs.f_type as u64 & 0xffff_ffff == MAGIC).then_some(fs.f_bsize as usize)
 }
 
-fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: i64) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new mapping at an address of the kernel's choice changes no existing memory.
-    let p = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            flags,
-            fd,
-            offset,
-        )
-    };
-    if p == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    NonNull::new(p.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+fn mapped(p: *mut core::ffi::c_void) -> io::Result<NonNull<u8>> {
+    NonNull::new(p.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
 impl Drop for Mapping {
@@ -194,7 +182,7 @@ impl Drop for Mapping {
         // Before the addresses can be another mapping's.
         self.guard = None;
         // SAFETY: exactly what `map` returned; the owner's contract is that nothing refers to it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.base_len) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.base_len) };
     }
 }
 
@@ -234,8 +222,7 @@ mod tests {
             unsafe { byte(at).write_volatile(9) };
         }
         assert!(!map.was_cut());
-        // SAFETY: plain system call on an owned descriptor.
-        cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), 4096) }).unwrap();
+        ftruncate(&fd, 4096).unwrap();
         // SAFETY: inside the mapping; the pages that are missing are replaced.
         let seen = [0, 4096, 8192].map(|at| unsafe { byte(at).read_volatile() });
         assert_eq!(seen, [9, 0, 0]);
@@ -254,8 +241,7 @@ mod tests {
         let before = crate::sigbus::cuts();
         for descending in [false, true] {
             let map = Mapping::guarded(fd.as_fd(), 0, PAGES as u64 * 4096).unwrap();
-            // SAFETY: plain system call on an owned descriptor.
-            cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }).unwrap();
+            ftruncate(&fd, 0).unwrap();
             for i in (1..PAGES).step_by(2) {
                 let page = if descending { PAGES - i } else { i };
                 // SAFETY: inside the mapping; the pages that are missing are replaced.
@@ -269,8 +255,7 @@ mod tests {
                 .lines()
                 .filter_map(|l| usize::from_str_radix(l.split('-').next()?, 16).ok());
             assert!(mine.filter(|at| range.contains(at)).count() <= 3, "{maps}");
-            // SAFETY: plain system call on an owned descriptor.
-            cvt(unsafe { libc::ftruncate(fd.as_raw_fd(), PAGES as i64 * 4096) }).unwrap();
+            ftruncate(&fd, PAGES as u64 * 4096).unwrap();
         }
     }
 

@@ -1,68 +1,125 @@
-//! Reading and writing netlink messages (netlink(7), rtnetlink(7)), as bytes.
-//!
-//! Everything that is read is checked for its length, although only the kernel sends here.
+//! Requests to the kernel and notices from it over rtnetlink(7). The crate `netlink-packet-route` knows the
+//! messages; here are the sockets.
 
-/// Length of `struct nlmsghdr`.
-pub(crate) const HEADER: usize = 16;
-/// Length of `struct ifinfomsg`.
-pub(crate) const IFINFO: usize = 16;
+use crate::netns;
+use netlink_packet_core::{NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-pub(crate) fn u16_at(b: &[u8], at: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(b.get(at..at + 2)?.try_into().ok()?))
-}
-pub(crate) fn u32_at(b: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))
-}
-pub(crate) fn align4(n: usize) -> usize {
-    n.saturating_add(3) & !3
+/// A message of either direction.
+pub(crate) type Message = NetlinkMessage<RouteNetlinkMessage>;
+
+/// Room for one datagram, bytes: the kernel fills at most 32 KiB of it in a dump.
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Longest wait for the kernel's answer. It answers before the request returns: nobody waits that long unless the
+/// answer is lost.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// A socket of the calling thread's network namespace.
+fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    let flags = flags | SocketFlags::CLOEXEC;
+    Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?)
 }
 
-/// The messages of a datagram, as (type, what follows the header). Ends at the first that is cut.
-pub(crate) fn messages(mut data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+/// The messages of a datagram; `Err` for one that is not understood. Ends at the first that is cut.
+pub(crate) fn messages(mut data: &[u8]) -> impl Iterator<Item = Result<Message, ()>> {
     std::iter::from_fn(move || {
-        let (len, kind) = (u32_at(data, 0)? as usize, u16_at(data, 4)?);
-        let body = data.get(HEADER..len)?;
-        data = data.get(align4(len)..).unwrap_or_default();
-        Some((kind, body))
+        let len = NetlinkBuffer::new_checked(data).ok()?.length() as usize;
+        let message = Message::deserialize(data.get(..len)?);
+        data = data.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(message.map_err(|error| log::debug!("a netlink message is not understood: {error}")))
     })
 }
 
-/// Attributes, as (type, value). Ends at the first that is cut.
-pub(crate) fn attributes(mut data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    std::iter::from_fn(move || {
-        let (len, kind) = (usize::from(u16_at(data, 0)?), u16_at(data, 2)?);
-        let value = data.get(4..len)?;
-        data = data.get(align4(len)..).unwrap_or_default();
-        Some((kind & !(libc::NLA_F_NESTED as u16), value))
-    })
+/// A socket that is told of what happens in its network namespace.
+#[derive(Debug)]
+pub(crate) struct Notices {
+    pub(crate) fd: OwnedFd,
+    buf: Vec<u8>,
 }
 
-/// The text in an attribute, which ends at its zero.
-pub(crate) fn text(value: &[u8]) -> String {
-    let bytes: Vec<u8> = value.iter().copied().take_while(|&b| b != 0).collect();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Appends an attribute.
-pub(crate) fn push_attribute(message: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    message.extend_from_slice(&((4 + value.len()) as u16).to_ne_bytes());
-    message.extend_from_slice(&kind.to_ne_bytes());
-    message.extend_from_slice(value);
-    message.resize(align4(message.len()), 0);
-}
-
-/// A message about device `ifindex` (0: none in particular), with these attributes.
-pub(crate) fn link_message(kind: u16, flags: i32, ifindex: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
-    let mut message = vec![0; HEADER + IFINFO];
-    for (kind, value) in attributes {
-        push_attribute(&mut message, *kind, value);
+impl Notices {
+    /// Subscribes to `groups` (`RTMGRP_*`). The descriptor is non-blocking.
+    pub(crate) fn new(groups: u32) -> io::Result<Self> {
+        let fd = socket(SocketFlags::NONBLOCK)?;
+        bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Self {
+            fd,
+            buf: vec![0; BUFFER_BYTES],
+        })
     }
-    let len = message.len() as u32;
-    let mut put = |at: usize, bytes: &[u8]| message[at..at + bytes.len()].copy_from_slice(bytes);
-    put(0, &len.to_ne_bytes());
-    put(4, &kind.to_ne_bytes());
-    put(6, &(flags as u16).to_ne_bytes());
-    put(8, &1_u32.to_ne_bytes());
-    put(HEADER + 4, &ifindex.to_ne_bytes());
-    message
+    /// The datagram that waits, if one does. Fails with `ENOBUFS` when notices were lost.
+    pub(crate) fn read(&mut self) -> io::Result<&[u8]> {
+        match recv(&self.fd, &mut self.buf[..], RecvFlags::TRUNC) {
+            Ok((_, len)) => self
+                .buf
+                .get(..len)
+                .ok_or_else(|| rustix::io::Errno::NOBUFS.into()),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(&[]),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// A socket for requests in one network namespace.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    fd: OwnedFd,
+}
+
+impl Requests {
+    /// About the caller's namespace, or about `ns`.
+    pub(crate) fn new(ns: Option<&OwnedFd>) -> io::Result<Self> {
+        let make = || socket(SocketFlags::empty());
+        let fd = match ns {
+            None => make()?,
+            Some(ns) => netns::inside(ns, make)?,
+        };
+        set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_LIMIT))?;
+        Ok(Self { fd })
+    }
+    /// Sends a request with `flags` (`NLM_F_*`) and gives each message of the answer to `each`. A dump or an
+    /// acknowledgement has to be among the flags: they end the answer.
+    pub(crate) fn ask(
+        &self,
+        request: RouteNetlinkMessage,
+        flags: u16,
+        mut each: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<()> {
+        let mut message = Message::from(request);
+        message.header.flags = NLM_F_REQUEST | flags;
+        message.finalize();
+        let mut buf = vec![0; BUFFER_BYTES];
+        let len = message.buffer_len();
+        if len > buf.len() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        message.serialize(&mut buf[..len]);
+        send(&self.fd, &buf[..len], SendFlags::empty())?;
+        loop {
+            let len = match recv(&self.fd, &mut buf[..], RecvFlags::TRUNC) {
+                Err(rustix::io::Errno::INTR) => continue,
+                got => got?.1,
+            };
+            let data = buf.get(..len).ok_or(rustix::io::Errno::MSGSIZE)?;
+            for message in messages(data).flatten() {
+                match message.payload {
+                    NetlinkPayload::Done(_) => return Ok(()),
+                    // Without a code it acknowledges.
+                    NetlinkPayload::Error(e) => {
+                        return if e.code.is_none() { Ok(()) } else { Err(e.to_io()) };
+                    }
+                    NetlinkPayload::InnerMessage(inner) => each(inner),
+                    _ => {}
+                }
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! runtimes), not those that only a descriptor of some process keeps.
 
 use crate::cvt;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -46,8 +47,8 @@ pub fn inside<T: Send + 'static>(
 ) -> io::Result<T> {
     let ns = ns.try_clone()?;
     let thread = std::thread::Builder::new().name("netns".into()).spawn(move || {
-        // SAFETY: a namespace descriptor; only this thread changes its namespace, and it ends right after.
-        cvt(unsafe { libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET) })?;
+        // Only this thread changes its namespace, and it ends right after.
+        move_into_link_name_space(ns.as_fd(), Some(LinkNameSpaceType::Network))?;
         work()
     })?;
     thread

@@ -6,6 +6,7 @@
 //! The device's own IP stack sees the same packets: a packet socket is a tap, not a diversion.
 
 use crate::{cvt, sock};
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -48,7 +49,7 @@ impl PacketSocket {
     fn open(receives: bool) -> io::Result<Self> {
         // Protocol 0: nothing is queued before `bind` names the device.
         Ok(Self {
-            fd: sock::socket(libc::AF_PACKET, libc::SOCK_RAW, 0)?,
+            fd: sock::socket(AddressFamily::PACKET, SocketType::RAW)?,
             receives,
             vnet: false,
         })
@@ -127,33 +128,23 @@ impl PacketSocket {
         sock::set(self.as_fd(), libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1_i32)
     }
     /// Asks for `bytes` of receive buffer; beyond `net.core.rmem_max` only with `CAP_NET_ADMIN`.
-    pub fn set_rcvbuf(&self, bytes: i32) {
-        let forced = sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &bytes);
+    pub fn set_rcvbuf(&self, bytes: usize) {
+        let forced = sockopt::set_socket_recv_buffer_size_force(self, bytes);
         if forced.is_err() {
-            let _ = sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes);
+            let _ = sockopt::set_socket_recv_buffer_size(self, bytes);
         }
     }
     /// Asks for `bytes` of send buffer; beyond `net.core.wmem_max` only with `CAP_NET_ADMIN`.
-    pub fn set_sndbuf(&self, bytes: i32) {
-        let forced = sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &bytes);
+    pub fn set_sndbuf(&self, bytes: usize) {
+        let forced = sockopt::set_socket_send_buffer_size_force(self, bytes);
         if forced.is_err() {
-            let _ = sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes);
+            let _ = sockopt::set_socket_send_buffer_size(self, bytes);
         }
     }
     /// Forgets a pending error. A device that goes down leaves `ENETDOWN` on its sockets, which keeps them "readable"
     /// until it is asked for.
     pub fn clear_error(&self) {
-        let (mut value, mut len) = (0_i32, size_of::<i32>() as libc::socklen_t);
-        // SAFETY: `value` is writable for `len` bytes.
-        unsafe {
-            libc::getsockopt(
-                self.fd.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_ERROR,
-                (&raw mut value).cast(),
-                &raw mut len,
-            )
-        };
+        let _ = sockopt::socket_error(self);
     }
     /// Packets that found the receive buffer full since the last call.
     ///

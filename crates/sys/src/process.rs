@@ -6,10 +6,9 @@
 //!
 //! Cost: one read of `/proc/self/status` and one system call. Call it at start-up only.
 
+use crate::cvt;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
-
-use nix::sys::signal::{SigHandler, Signal};
-use nix::unistd::{ForkResult, Pid};
 
 /// Which side of a [`fork`] this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,10 +32,8 @@ pub fn fork() -> io::Result<Fork> {
     }
     // SAFETY: the process has one thread (checked above, and only this thread could start another), so no lock of
     // the allocator or of any library can be held by a thread that the child lacks.
-    match unsafe { nix::unistd::fork() }? {
-        ForkResult::Parent { child } => Ok(Fork::Parent(child)),
-        ForkResult::Child => Ok(Fork::Child),
-    }
+    let child = cvt(unsafe { libc::fork() })?;
+    Ok(Pid::from_raw(child).map_or(Fork::Child, Fork::Parent))
 }
 
 /// Lets SIGSEGV and SIGBUS end the process again, as they do by default.
@@ -47,9 +44,11 @@ pub fn fork() -> io::Result<Fork> {
 /// # Errors
 /// None in practice: both signals exist.
 pub fn die_of_faults() -> io::Result<()> {
-    for signal in [Signal::SIGSEGV, Signal::SIGBUS] {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: the default disposition runs no code of ours.
-        unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;
+        if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+            return Err(io::Error::last_os_error());
+        }
     }
     Ok(())
 }
@@ -61,13 +60,14 @@ const MOST_DESCRIPTORS: u64 = 1 << 20;
 /// before and the one that holds now.
 ///
 /// # Errors
-/// What getrlimit(2) and setrlimit(2) say.
+/// What setrlimit(2) says.
 pub fn raise_descriptor_limit() -> io::Result<(u64, u64)> {
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let want = hard.min(MOST_DESCRIPTORS).max(soft);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let soft = current.unwrap_or(u64::MAX);
+    let want = maximum.unwrap_or(u64::MAX).min(MOST_DESCRIPTORS).max(soft);
     if want > soft {
-        setrlimit(Resource::RLIMIT_NOFILE, want, hard)?;
+        let current = Some(want);
+        setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
     }
     Ok((soft, want))
 }

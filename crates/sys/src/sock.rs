@@ -1,15 +1,13 @@
 //! Small helpers for socket options.
 
 use crate::cvt;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-/// A close-on-exec socket.
-pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
-    // SAFETY: plain system call; the result is checked before it is owned.
-    let fd = cvt(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// A close-on-exec socket, of the family's first protocol.
+pub(crate) fn socket(family: AddressFamily, kind: SocketType) -> io::Result<OwnedFd> {
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
 /// Sets an option whose value is the plain structure `T`.

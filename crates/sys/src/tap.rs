@@ -10,6 +10,8 @@
 //! queue asks, every time. Offloads stay as they were set last, also when nobody holds the device.
 
 use crate::{Iov, cvt, cvt_len, netns};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -111,15 +113,8 @@ impl<'a> TapOpen<'a> {
 
 /// A queue without a device.
 fn clone_device() -> io::Result<OwnedFd> {
-    // SAFETY: the path ends with a zero; the result is checked before it is owned.
-    let fd = cvt(unsafe {
-        libc::open(
-            c"/dev/net/tun".as_ptr(),
-            libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK,
-        )
-    })?;
-    // SAFETY: a fresh descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(c"/dev/net/tun", flags, Mode::empty())?)
 }
 
 impl TapQueue {
@@ -274,11 +269,9 @@ impl TapQueue {
     /// # Errors
     /// `EBADFD` for a detached queue; what read(2) says.
     pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: `buf` is writable for its length.
-        let got = cvt_len(unsafe { libc::read(self.fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) });
-        match got {
-            Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(0),
-            other => other,
+        match rustix::io::read(&self.fd, buf) {
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            got => Ok(got?),
         }
     }
 

@@ -3,10 +3,12 @@
 //! The alias (`ip link set DEV alias TEXT`) is a text that the kernel keeps with a device through renaming and moves between
 //! namespaces; it serves to recognise a device.
 
-use crate::netlink::{self, u32_at};
-use crate::{cvt_len, netns, sock};
+use crate::netlink::Requests;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, Nla};
+use netlink_packet_route::RouteNetlinkMessage::{self, GetLink, NewLink, SetLink};
+use netlink_packet_route::link::{InfoData, InfoTun, LinkAttribute, LinkInfo, LinkMessage};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 /// A network device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,20 +37,14 @@ pub struct TapInfo {
 
 /// Requests about the devices of one network namespace.
 #[derive(Debug)]
-pub struct TapLinks {
-    sock: OwnedFd,
-}
+pub struct TapLinks(Requests);
 
-/// Longest alias, bytes (`IFALIASZ`, less its zero).
-const ALIAS_MAX: usize = 255;
 // Attributes of a tap device in `IFLA_INFO_DATA` (linux/if_link.h).
 const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_PERSIST: u16 = 6;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 const IFLA_TUN_NUM_QUEUES: u16 = 8;
 const IFLA_TUN_NUM_DISABLED_QUEUES: u16 = 9;
-/// Longest wait for the kernel's answer, seconds. It answers before the request returns; this is against waiting for ever.
-const PATIENCE_S: i64 = 5;
 
 impl TapLinks {
     /// Requests about the caller's namespace, or about `ns`.
@@ -56,17 +52,7 @@ impl TapLinks {
     /// # Errors
     /// `PermissionDenied` without `CAP_SYS_ADMIN` to enter `ns`; no descriptors left.
     pub fn new(ns: Option<&OwnedFd>) -> io::Result<Self> {
-        let make = || sock::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE);
-        let sock = match ns {
-            None => make()?,
-            Some(ns) => netns::inside(ns, make)?,
-        };
-        let patience = libc::timeval {
-            tv_sec: PATIENCE_S,
-            tv_usec: 0,
-        };
-        sock::set(sock.as_fd(), libc::SOL_SOCKET, libc::SO_RCVTIMEO, &patience)?;
-        Ok(Self { sock })
+        Requests::new(ns).map(Self)
     }
 
     /// All devices of the namespace.
@@ -74,8 +60,7 @@ impl TapLinks {
     /// # Errors
     /// What the kernel answers.
     pub fn all(&self) -> io::Result<Vec<Link>> {
-        let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-        self.ask(&netlink::link_message(libc::RTM_GETLINK, flags, 0, &[]))
+        self.ask(GetLink(LinkMessage::default()), NLM_F_DUMP)
     }
 
     /// The device with that name, if there is one.
@@ -83,10 +68,9 @@ impl TapLinks {
     /// # Errors
     /// What the kernel answers.
     pub fn named(&self, name: &str) -> io::Result<Option<Link>> {
-        let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
-        let name = [name.as_bytes(), b"\0"].concat();
-        let request = netlink::link_message(libc::RTM_GETLINK, flags, 0, &[(libc::IFLA_IFNAME, &name)]);
-        match self.ask(&request) {
+        let mut request = LinkMessage::default();
+        request.attributes.push(LinkAttribute::IfName(name.into()));
+        match self.ask(GetLink(request), NLM_F_ACK) {
             Ok(links) => Ok(links.into_iter().next()),
             Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(None),
             Err(e) => Err(e),
@@ -96,97 +80,57 @@ impl TapLinks {
     /// Sets a device's alias.
     ///
     /// # Errors
-    /// `ENODEV`; `EINVAL` for a text of more than 255 bytes.
+    /// `ENODEV`; `EINVAL` or `ERANGE` for a text of more than 254 bytes.
     pub fn set_alias(&self, ifindex: u32, alias: &str) -> io::Result<()> {
-        if alias.len() > ALIAS_MAX {
-            return Err(io::Error::from_raw_os_error(libc::EINVAL));
-        }
-        let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
-        let attribute = (libc::IFLA_IFALIAS, alias.as_bytes());
-        self.ask(&netlink::link_message(
-            libc::RTM_SETLINK,
-            flags,
-            ifindex,
-            &[attribute],
-        ))?;
-        Ok(())
+        let mut request = LinkMessage::default();
+        request.header.index = ifindex;
+        request.attributes.push(LinkAttribute::IfAlias(alias.into()));
+        self.ask(SetLink(request), NLM_F_ACK).map(drop)
     }
 
-    /// Sends a request and collects devices until the answer is complete.
-    fn ask(&self, request: &[u8]) -> io::Result<Vec<Link>> {
-        // SAFETY: `request` is readable for its length.
-        cvt_len(unsafe { libc::send(self.sock.as_raw_fd(), request.as_ptr().cast(), request.len(), 0) })?;
+    /// The devices in the answer to a request.
+    fn ask(&self, request: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<Link>> {
         let mut links = Vec::new();
-        let mut buf = vec![0; 64 * 1024];
-        loop {
-            // SAFETY: `buf` is writable for its length.
-            let got = cvt_len(unsafe {
-                libc::recv(
-                    self.sock.as_raw_fd(),
-                    buf.as_mut_ptr().cast(),
-                    buf.len(),
-                    libc::MSG_TRUNC,
-                )
-            });
-            let got = match got {
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                other => other?,
-            };
-            let data = buf
-                .get(..got)
-                .ok_or_else(|| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
-            for (kind, body) in netlink::messages(data) {
-                match i32::from(kind) {
-                    libc::NLMSG_DONE => return Ok(links),
-                    libc::NLMSG_ERROR => {
-                        // An error number, negative; 0 acknowledges.
-                        return match u32_at(body, 0).map_or(-libc::EBADMSG, u32::cast_signed) {
-                            0 => Ok(links),
-                            errno => Err(io::Error::from_raw_os_error(errno.saturating_neg())),
-                        };
-                    }
-                    _ if kind == libc::RTM_NEWLINK => links.extend(link(body)),
-                    _ => {}
-                }
+        self.0.ask(request, flags, |answer| {
+            if let NewLink(message) = answer {
+                links.push(link(message));
             }
-        }
+        })?;
+        Ok(links)
     }
 }
 
-/// `struct ifinfomsg` and its attributes.
-fn link(body: &[u8]) -> Option<Link> {
+fn link(message: LinkMessage) -> Link {
     let mut link = Link {
-        ifindex: u32_at(body, 4)?,
+        ifindex: message.header.index,
         ..Link::default()
     };
-    for (kind, value) in netlink::attributes(body.get(netlink::IFINFO..)?) {
-        match kind {
-            libc::IFLA_IFNAME => link.name = netlink::text(value),
-            libc::IFLA_IFALIAS => link.alias = netlink::text(value),
-            libc::IFLA_LINKINFO => link.tap = tap(value),
+    for attribute in message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name = name,
+            LinkAttribute::IfAlias(alias) => link.alias = alias,
+            LinkAttribute::LinkInfo(parts) => link.tap = parts.iter().find_map(tap),
             _ => {}
         }
     }
-    Some(link)
+    link
 }
 
-/// `IFLA_LINKINFO`: the kind of device, and what that kind tells.
-fn tap(info: &[u8]) -> Option<TapInfo> {
-    let find = |wanted| netlink::attributes(info).find(|(kind, _)| *kind == wanted);
-    if netlink::text(find(libc::IFLA_INFO_KIND)?.1) != "tun" {
+/// What a tun or tap device says of itself, if it is a tap.
+fn tap(part: &LinkInfo) -> Option<TapInfo> {
+    let LinkInfo::Data(InfoData::Tun(data)) = part else {
         return None;
-    }
+    };
     let mut tap = TapInfo::default();
     let mut is_tap = true;
-    let data = find(libc::IFLA_INFO_DATA).map_or(&[][..], |(_, data)| data);
-    for (kind, value) in netlink::attributes(data) {
-        let flag = value.first().is_some_and(|&b| b != 0);
-        match kind {
-            IFLA_TUN_TYPE => is_tap = value.first().copied() == Some(libc::IFF_TAP as u8),
-            IFLA_TUN_PERSIST => tap.persistent = flag,
-            IFLA_TUN_MULTI_QUEUE => tap.multi_queue = flag,
+    for attribute in data {
+        let value = number(attribute);
+        match attribute.kind() {
+            IFLA_TUN_TYPE => is_tap = value == libc::IFF_TAP as u32,
+            IFLA_TUN_PERSIST => tap.persistent = value != 0,
+            IFLA_TUN_MULTI_QUEUE => tap.multi_queue = value != 0,
             IFLA_TUN_NUM_QUEUES | IFLA_TUN_NUM_DISABLED_QUEUES => {
-                tap.queues = tap.queues.saturating_add(u32_at(value, 0).unwrap_or(0));
+                tap.queues = tap.queues.saturating_add(value);
             }
             _ => {}
         }
@@ -194,34 +138,59 @@ fn tap(info: &[u8]) -> Option<TapInfo> {
     is_tap.then_some(tap)
 }
 
+/// A number of one or four bytes; 0 for anything else.
+fn number(attribute: &InfoTun) -> u32 {
+    let mut bytes = [0; 4];
+    match attribute.value_len() {
+        1 => {
+            attribute.emit_value(&mut bytes[..1]);
+            bytes[0].into()
+        }
+        4 => {
+            attribute.emit_value(&mut bytes);
+            u32::from_ne_bytes(bytes)
+        }
+        _ => 0,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    use netlink_packet_core::DefaultNla;
+    use netlink_packet_route::link::InfoKind;
 
-    fn nested(attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let mut out = Vec::new();
-        for (kind, value) in attributes {
-            netlink::push_attribute(&mut out, *kind, value);
-        }
-        out
+    fn message(kind: InfoKind, tun_type: i32) -> LinkMessage {
+        let byte = |kind, value| InfoTun::Other(DefaultNla::new(kind, vec![value]));
+        let word = |kind, value: u32| InfoTun::Other(DefaultNla::new(kind, value.to_ne_bytes().to_vec()));
+        let data = InfoData::Tun(vec![
+            byte(IFLA_TUN_TYPE, tun_type as u8),
+            byte(IFLA_TUN_PERSIST, 1),
+            byte(IFLA_TUN_MULTI_QUEUE, 1),
+            word(IFLA_TUN_NUM_QUEUES, 2),
+            word(IFLA_TUN_NUM_DISABLED_QUEUES, 1),
+        ]);
+        let mut message = LinkMessage::default();
+        message.header.index = 7;
+        message.attributes = vec![
+            LinkAttribute::IfName("p0".into()),
+            LinkAttribute::IfAlias("of mine".into()),
+            LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(data)]),
+        ];
+        message
     }
 
-    fn message(kind: &[u8], tun_type: u8) -> Vec<u8> {
-        let data = nested(&[
-            (IFLA_TUN_TYPE, &[tun_type]),
-            (IFLA_TUN_PERSIST, &[1]),
-            (IFLA_TUN_MULTI_QUEUE, &[1]),
-            (IFLA_TUN_NUM_QUEUES, &2_u32.to_ne_bytes()),
-            (IFLA_TUN_NUM_DISABLED_QUEUES, &1_u32.to_ne_bytes()),
-        ]);
-        let info = nested(&[(libc::IFLA_INFO_KIND, kind), (libc::IFLA_INFO_DATA, &data)]);
-        let attributes = [
-            (libc::IFLA_IFNAME, &b"p0\0"[..]),
-            (libc::IFLA_IFALIAS, b"of mine\0"),
-            (libc::IFLA_LINKINFO | libc::NLA_F_NESTED as u16, &info),
-        ];
-        netlink::link_message(libc::RTM_NEWLINK, 0, 7, &attributes)
+    /// The message as the kernel would send it.
+    fn parsed(message: LinkMessage) -> Link {
+        let mut message = crate::netlink::Message::from(NewLink(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        let read = crate::netlink::messages(&bytes).next().unwrap().unwrap();
+        match read.payload {
+            netlink_packet_core::NetlinkPayload::InnerMessage(NewLink(m)) => link(m),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[test]
@@ -236,11 +205,10 @@ mod tests {
                 queues: 3,
             }),
         };
-        let parsed = |m: &[u8]| link(&m[netlink::HEADER..]).unwrap();
-        assert_eq!(parsed(&message(b"tun\0", libc::IFF_TAP as u8)), expected);
+        assert_eq!(parsed(message(InfoKind::Tun, libc::IFF_TAP)), expected);
         expected.tap = None;
-        assert_eq!(parsed(&message(b"tun\0", libc::IFF_TUN as u8)), expected);
-        assert_eq!(parsed(&message(b"veth\0", libc::IFF_TAP as u8)), expected);
+        assert_eq!(parsed(message(InfoKind::Tun, libc::IFF_TUN)), expected);
+        assert_eq!(parsed(message(InfoKind::Dummy, libc::IFF_TAP)), expected);
     }
 
     #[test]
@@ -254,17 +222,5 @@ mod tests {
         );
         assert_eq!(links.named("no-such-device").unwrap(), None);
         assert!(links.set_alias(1, &"x".repeat(256)).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn nonsense_breaks_nothing(at in 0_usize..200, with in any::<u8>(), cut in 0_usize..200) {
-            let mut m = message(b"tun\0", libc::IFF_TAP as u8);
-            let len = m.len();
-            m[at % len] = with;
-            let _ = link(&m[netlink::HEADER..]);
-            let _ = link(&m[..cut.min(len)]);
-            let _ = netlink::messages(&m).count();
-        }
     }
 }

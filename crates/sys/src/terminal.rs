@@ -3,28 +3,24 @@
 //! Invariant: the terminal is put back to what it was when [`Keys`] is dropped. Signals that would end or stop the process are therefore taken by
 //! [`Signals`] instead of ending it in the middle.
 
-use nix::sys::signal::{SigSet, Signal, raise};
+use crate::signal::{self, Signal};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 /// Columns and rows; `None`: it is no terminal, or does not know.
 pub fn size(fd: BorrowedFd<'_>) -> Option<(u16, u16)> {
-    let mut size = libc::winsize {
-        ws_row: 0,
-        ws_col: 0,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    // SAFETY: TIOCGWINSZ writes one winsize, and the pointer is to one.
-    let done = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCGWINSZ, &raw mut size) };
-    (done == 0 && size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
+    let size = tcgetwinsize(fd).ok()?;
+    (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
 /// While this lives, the terminal gives keys at once and does not print them.
 #[derive(Debug)]
 pub struct Keys<'a> {
     fd: BorrowedFd<'a>,
-    before: libc::termios,
+    before: Termios,
 }
 
 impl<'a> Keys<'a> {
@@ -33,23 +29,20 @@ impl<'a> Keys<'a> {
     /// # Errors
     /// `ENOTTY` where it is none.
     pub fn of(fd: BorrowedFd<'a>) -> io::Result<Self> {
-        // SAFETY: a termios is integers only.
-        let mut now: libc::termios = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open, and the pointer is to a termios.
-        crate::cvt(unsafe { libc::tcgetattr(fd.as_raw_fd(), &raw mut now) })?;
-        let before = now;
-        now.c_lflag &= !(libc::ICANON | libc::ECHO);
-        (now.c_cc[libc::VMIN], now.c_cc[libc::VTIME]) = (1, 0);
-        // SAFETY: as above.
-        crate::cvt(unsafe { libc::tcsetattr(fd.as_raw_fd(), libc::TCSANOW, &raw const now) })?;
+        let before = tcgetattr(fd)?;
+        let mut now = before.clone();
+        now.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
+        now.special_codes[SpecialCodeIndex::VMIN] = 1;
+        now.special_codes[SpecialCodeIndex::VTIME] = 0;
+        tcsetattr(fd, OptionalActions::Now, &now)?;
         Ok(Self { fd, before })
     }
 }
 
 impl Drop for Keys<'_> {
     fn drop(&mut self) {
-        // SAFETY: the descriptor is borrowed for as long as this lives; the pointer is to a termios. A terminal that is gone needs nothing put back.
-        let _ = unsafe { libc::tcsetattr(self.fd.as_raw_fd(), libc::TCSANOW, &raw const self.before) };
+        // A terminal that is gone needs nothing put back.
+        let _ = tcsetattr(self.fd, OptionalActions::Now, &self.before);
     }
 }
 
@@ -66,7 +59,7 @@ pub enum Asked {
 
 /// Signals that this process takes when it asks for them.
 #[derive(Clone, Copy, Debug)]
-pub struct Signals(SigSet);
+pub struct Signals(signal::Signals);
 
 impl Signals {
     /// From now on they wait, in this thread and those that it starts.
@@ -75,34 +68,30 @@ impl Signals {
     /// None in practice.
     pub fn hold() -> io::Result<Self> {
         let all = [
-            Signal::SIGINT,
-            Signal::SIGTERM,
-            Signal::SIGHUP,
-            Signal::SIGQUIT,
-            Signal::SIGTSTP,
-            Signal::SIGWINCH,
+            Signal::INT,
+            Signal::TERM,
+            Signal::HUP,
+            Signal::QUIT,
+            Signal::TSTP,
+            Signal::WINCH,
         ];
-        Self::of(all.into_iter().collect())
+        signal::Signals::hold(&all).map(Self)
     }
     /// As [`Signals::hold`], of the interrupt key's alone.
     ///
     /// # Errors
     /// None in practice.
     pub fn interrupts() -> io::Result<Self> {
-        Self::of([Signal::SIGINT].into_iter().collect())
-    }
-    fn of(set: SigSet) -> io::Result<Self> {
-        set.thread_block()?;
-        Ok(Self(set))
+        signal::Signals::hold(&[Signal::INT]).map(Self)
     }
     /// Waits for the next one.
     ///
     /// # Errors
     /// None in practice.
     pub fn next(&self) -> io::Result<Asked> {
-        Ok(match self.0.wait()? {
-            Signal::SIGWINCH => Asked::Resized,
-            Signal::SIGTSTP => Asked::Stop,
+        Ok(match self.0.next()? {
+            Signal::WINCH => Asked::Resized,
+            Signal::TSTP => Asked::Stop,
             _ => Asked::End,
         })
     }
@@ -113,7 +102,7 @@ impl Signals {
 /// # Errors
 /// None in practice.
 pub fn stop() -> io::Result<()> {
-    Ok(raise(Signal::SIGSTOP)?)
+    signal::raise(Signal::STOP)
 }
 
 #[cfg(test)]

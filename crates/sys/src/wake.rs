@@ -12,9 +12,14 @@
 //!
 //! **Thread-safety.** All functions take `&self` and may be called from any thread.
 
-use crate::{EventFd, cvt};
+use crate::EventFd;
+use rustix::event::{Timespec, epoll};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How often a polled source is looked at, nanoseconds.
@@ -36,34 +41,16 @@ impl WakeSet {
     /// # Errors
     /// When the process has no descriptors left.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: plain system call; the result is checked before it is owned.
-        let epoll = cvt(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
-        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: as for epoll_create1.
-        let timer = cvt(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) })?;
-        // SAFETY: as above.
-        let timer = unsafe { OwnedFd::from_raw_fd(timer) };
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let set = Self {
-            epoll,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             bell: EventFd::new()?,
-            timer,
+            timer: timerfd_create(TimerfdClockId::Monotonic, flags)?,
             polling: AtomicBool::new(false),
         };
-        set.watch(set.bell.as_raw_fd())?;
-        set.watch(set.timer.as_raw_fd())?;
+        set.add(set.bell.as_fd())?;
+        set.add(set.timer.as_fd())?;
         Ok(set)
-    }
-
-    fn watch(&self, fd: RawFd) -> io::Result<()> {
-        let mut ev = libc::epoll_event {
-            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
-            u64: 0,
-        };
-        // SAFETY: `ev` is valid for the call.
-        cvt(unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut ev) })?;
-        Ok(())
     }
 
     /// Adds a source. One that is readable already makes the set readable.
@@ -71,37 +58,31 @@ impl WakeSet {
     /// # Errors
     /// What epoll_ctl(2) says: a regular file, for example, cannot be waited for.
     pub fn add(&self, source: BorrowedFd<'_>) -> io::Result<()> {
-        self.watch(source.as_raw_fd())
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(
+            &self.epoll,
+            source,
+            epoll::EventData::new_u64(0),
+            flags,
+        )?)
     }
     /// Removes a source; one that is not there is no error. (Another process may hold the same open file, so closing it is not
     /// enough.)
     pub fn remove(&self, source: BorrowedFd<'_>) {
-        let fd = source.as_raw_fd();
-        // SAFETY: deletion takes no event.
-        let _ = unsafe {
-            libc::epoll_ctl(
-                self.epoll.as_raw_fd(),
-                libc::EPOLL_CTL_DEL,
-                fd,
-                core::ptr::null_mut(),
-            )
-        };
+        let _ = epoll::delete(&self.epoll, source);
     }
     /// Begins or ends to be readable every millisecond: for a queue without a source.
     pub fn poll(&self, on: bool) {
-        let every = libc::timespec {
+        let every = Timespec {
             tv_sec: 0,
             tv_nsec: if on { POLL_NS } else { 0 },
         };
-        let spec = libc::itimerspec {
+        let spec = Itimerspec {
             it_interval: every,
             it_value: every,
         };
-        // SAFETY: `spec` is valid for the call; the old value is not asked for.
-        let done = unsafe {
-            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const spec, core::ptr::null_mut())
-        };
-        debug_assert_eq!(done, 0, "the descriptor is a timer and the times are legal");
+        let done = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &spec);
+        debug_assert!(done.is_ok(), "the descriptor is a timer and the times are legal");
         // Relaxed: who does not see it yet is woken once more, which does no harm.
         self.polling.store(on, Ordering::Relaxed);
     }
@@ -112,22 +93,12 @@ impl WakeSet {
     /// Makes it unreadable until something new happens.
     pub fn clear(&self) {
         if self.polling.load(Ordering::Relaxed) {
-            let mut n = 0_u64;
             // Reading is what makes a timer run on.
-            // SAFETY: eight writable bytes.
-            let _ = unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut n).cast(), 8) };
+            let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         }
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
-        // SAFETY: `events` has as many elements as are asked for. Its content does not matter: taking edge-triggered events is
-        // what clears them.
-        let _ = unsafe {
-            libc::epoll_wait(
-                self.epoll.as_raw_fd(),
-                events.as_mut_ptr(),
-                events.len() as i32,
-                0,
-            )
-        };
+        // Their content does not matter: taking edge-triggered events is what clears them.
+        let mut events = [MaybeUninit::<epoll::Event>::uninit(); 4];
+        let _ = epoll::wait(&self.epoll, &mut events[..], Some(&Timespec::default()));
     }
 }
 

@@ -16,7 +16,7 @@ use crate::store::Store;
 use crate::translate::Generations;
 use crate::tuple::Tuples;
 use heddle_flow::FlowKey;
-use heddle_sys::simd;
+use heddle_simd::simd;
 
 /// Which level answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -57,8 +57,7 @@ impl Control {
                     numa: p.config.numa,
                     pinned: pinned(r.queue),
                     cycles: r.shared.usage.sum(now_ms, WINDOW_MS),
-                    // Open vSwitch polls these on its main thread, always.
-                    must: matches!(p.port.kind(), "system" | "internal"),
+                    must: p.port.port_type().kernel,
                 });
             }
         }

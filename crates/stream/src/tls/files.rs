@@ -114,7 +114,7 @@ fn contents(file: &Path) -> Result<Vec<u8>, String> {
     // Opening a pipe waits for its other end unless told not to.
     let open = std::fs::OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed())
         .open(file)
         .map_err(|e| bad(file, &crate::errno_text(&e)))?;
     let about = open.metadata().map_err(|e| bad(file, &crate::errno_text(&e)))?;

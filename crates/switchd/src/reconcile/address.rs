@@ -30,7 +30,7 @@ impl Reconciler {
                     }
                     wishes.insert(iface.name.clone(), own);
                 }
-                Some(mac) if row.kind == "internal" => match mac {
+                Some(mac) if iface.kind.takes_mac => match mac {
                     [0, 0, 0, 0, 0, 0] => {
                         log::error!(target: "bridge", "interface {}: cannot set MAC to all zero address", iface.name);
                     }

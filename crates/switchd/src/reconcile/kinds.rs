@@ -1,19 +1,26 @@
 //! Types of datapaths and interfaces, and what `--enable-dummy` and `--disable-system` make of them.
 
+use heddle_port::PortType;
+use heddle_port::types::{Make, Pretend, TYPES};
+
 use crate::cli::{Dummy, Options};
 
 /// What an interface is to be made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// A patch port: it exists in translation only.
-    Patch,
-    /// A device.
-    Device {
-        /// The type to open, as `heddle_port::open` knows it.
-        open: &'static str,
-        /// The type to show.
-        shown: &'static str,
-    },
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kind {
+    /// The type that the database asks for.
+    pub(super) asked: &'static PortType,
+    /// The type that it is made as.
+    pub(super) open: &'static PortType,
+    /// The type to show.
+    pub(super) shown: &'static str,
+}
+
+impl Kind {
+    /// Whether it is a patch port: no device.
+    pub(super) fn is_patch(&self) -> bool {
+        matches!(self.open.make, Make::Nothing)
+    }
 }
 
 /// A type that does not exist.
@@ -34,15 +41,13 @@ pub(super) fn datapath_types(options: &Options) -> Vec<&'static str> {
     types
 }
 
+fn exists(options: &Options, kind: &PortType) -> bool {
+    !kind.pretended || options.dummy.is_some()
+}
+
 /// Types of interfaces that exist, in order.
-pub(super) fn interface_types(options: &Options) -> Vec<&'static str> {
-    let mut types = vec!["internal", "patch", "system", "tap"];
-    types.extend(heddle_port::VHOST_KINDS);
-    if options.dummy.is_some() {
-        types.extend(["dummy", "dummy-internal", "dummy-pmd"]);
-    }
-    types.sort_unstable();
-    types
+pub(super) fn interface_types(options: &Options) -> impl Iterator<Item = &'static str> {
+    TYPES.iter().filter(|t| exists(options, t)).map(|t| t.name)
 }
 
 /// Whether a datapath is a pretended one: its internal ports are no devices, and its port numbers are easy to guess.
@@ -57,23 +62,24 @@ pub(super) fn is_dummy_datapath(options: &Options, datapath_type: &str) -> bool 
 
 /// What an interface of type `name` is in a datapath of type `datapath_type`.
 pub(super) fn interface_kind(options: &Options, datapath_type: &str, name: &str) -> Result<Kind, Unknown> {
-    let device = |open, shown| Ok(Kind::Device { open, shown });
-    match name {
-        "patch" => Ok(Kind::Patch),
-        "internal" if is_dummy_datapath(options, datapath_type) => device("dummy-internal", "dummy-internal"),
-        "internal" if datapath_type == "system" => device("internal", "internal"),
-        "internal" => device("internal", "tap"),
-        "tap" if options.dummy == Some(Dummy::Override) => device("dummy", "tap"),
-        "tap" => device("internal", "tap"),
-        "system" if options.dummy >= Some(Dummy::System) => device("dummy", "system"),
-        "system" => device("system", "system"),
-        "dpdkvhostuser" => device("dpdkvhostuser", "dpdkvhostuser"),
-        "dpdkvhostuserclient" => device("dpdkvhostuserclient", "dpdkvhostuserclient"),
-        "dummy" if options.dummy.is_some() => device("dummy", "dummy"),
-        "dummy-internal" if options.dummy.is_some() => device("dummy-internal", "dummy-internal"),
-        "dummy-pmd" if options.dummy.is_some() => device("dummy-pmd", "dummy-pmd"),
-        _ => Err(Unknown),
-    }
+    let asked = PortType::named(name)
+        .filter(|t| exists(options, t))
+        .ok_or(Unknown)?;
+    let dummy = is_dummy_datapath(options, datapath_type);
+    let applies = |when| match when {
+        Pretend::InDatapath => dummy,
+        Pretend::System => options.dummy >= Some(Dummy::System),
+        Pretend::Override => options.dummy == Some(Dummy::Override),
+    };
+    let pretended = asked.instead.filter(|(when, _)| applies(*when));
+    let open = pretended.and_then(|(_, name)| PortType::named(name));
+    let open = open.unwrap_or_else(|| asked.real());
+    let shown = match asked.name {
+        "internal" if dummy => open.name,
+        "internal" if datapath_type != "system" => "tap",
+        own => own,
+    };
+    Ok(Kind { asked, open, shown })
 }
 
 /// The name of the datapath of a type, as `dpctl` knows it.
@@ -95,32 +101,48 @@ mod tests {
 
     #[test]
     fn dummies_replace_what_they_are_told_to() {
-        let kind = |args: &[&str], dp, name| interface_kind(&options(args), dp, name);
-        let device = |open, shown| Ok(Kind::Device { open, shown });
-        assert_eq!(kind(&[], "system", "internal"), device("internal", "internal"));
-        assert_eq!(kind(&[], "netdev", "internal"), device("internal", "tap"));
-        assert_eq!(kind(&[], "netdev", "dummy"), Err(Unknown));
+        let kind = |args: &[&str], dp, name| {
+            let kind = interface_kind(&options(args), dp, name).ok()?;
+            Some((kind.open.name, kind.shown))
+        };
+        assert_eq!(kind(&[], "system", "internal"), Some(("internal", "internal")));
+        assert_eq!(kind(&[], "netdev", "internal"), Some(("internal", "tap")));
+        assert_eq!(kind(&[], "netdev", "tap"), Some(("internal", "tap")));
+        assert_eq!(kind(&[], "netdev", "dummy"), None);
         assert_eq!(
             kind(&["--enable-dummy"], "netdev", "system"),
-            device("system", "system")
+            Some(("system", "system"))
         );
         assert_eq!(
             kind(&["--enable-dummy"], "dummy", "internal"),
-            device("dummy-internal", "dummy-internal")
+            Some(("dummy-internal", "dummy-internal"))
         );
         assert_eq!(
             kind(&["--enable-dummy=system"], "netdev", "system"),
-            device("dummy", "system")
+            Some(("dummy", "system"))
         );
+        let over = ["--enable-dummy=override"];
         assert_eq!(
-            kind(&["--enable-dummy=override"], "netdev", "internal"),
-            device("dummy-internal", "dummy-internal")
+            kind(&over, "netdev", "internal"),
+            Some(("dummy-internal", "dummy-internal"))
         );
-        assert_eq!(
-            kind(&["--enable-dummy=override"], "netdev", "patch"),
-            Ok(Kind::Patch)
-        );
-        assert_eq!(kind(&["--enable-dummy=override"], "netdev", "foo"), Err(Unknown));
+        assert_eq!(kind(&over, "netdev", "tap"), Some(("dummy", "tap")));
+        assert_eq!(kind(&over, "netdev", "patch"), Some(("patch", "patch")));
+        assert_eq!(kind(&over, "netdev", "foo"), None);
+    }
+
+    #[test]
+    fn types_are_listed_as_open_vswitch_lists_them() {
+        let plain = [
+            "dpdkvhostuser",
+            "dpdkvhostuserclient",
+            "internal",
+            "patch",
+            "system",
+            "tap",
+        ];
+        assert!(interface_types(&options(&[])).eq(plain));
+        assert_eq!(interface_types(&options(&["--enable-dummy"])).count(), 9);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
 use heddle_openflow::Port as OfPort;
-use heddle_port::{Port, PortStatus};
+use heddle_port::{Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};
 use heddle_sys::errno_text;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
@@ -59,30 +59,27 @@ impl Reconciler {
             log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
             return Err(cannot_open("Address family not supported by protocol"));
         };
-        let (body, status, shown, mtu_refused) = match kind {
-            Kind::Patch => {
-                let peer = patch_peer(row).inspect_err(|why| {
-                    log::error!(target: "netdev_vport", "{why}");
-                    log::warn!(target: "netdev", "{name}: could not set configuration (Invalid argument)");
-                });
-                (Body::Patch(peer.map_err(Some)?), patch_status(), "patch", None)
-            }
-            Kind::Device { open, shown } => {
-                let Opened {
-                    device,
-                    no,
-                    mtu_refused,
-                } = self.open(bridge, row, open)?;
-                let status = device.status();
-                (Body::Device(device, no), status, shown, mtu_refused)
-            }
+        let (body, status, mtu_refused) = if kind.is_patch() {
+            let peer = patch_peer(row).inspect_err(|why| {
+                log::error!(target: "netdev_vport", "{why}");
+                log::warn!(target: "netdev", "{name}: could not set configuration (Invalid argument)");
+            });
+            (Body::Patch(peer.map_err(Some)?), patch_status(), None)
+        } else {
+            let Opened {
+                device,
+                no,
+                mtu_refused,
+            } = self.open(bridge, row, kind.open)?;
+            let status = device.status();
+            (Body::Device(device, no), status, mtu_refused)
         };
         Ok(Iface {
             name: name.clone(),
             uuid: row.uuid,
             port: port.name.clone(),
-            kind: row.kind.clone(),
-            shown,
+            kind: kind.asked,
+            shown: kind.shown,
             no: OfPort::NONE,
             body,
             status,
@@ -94,23 +91,18 @@ impl Reconciler {
         })
     }
 
-    fn open(&self, bridge: &BridgeRow, row: &InterfaceRow, kind: &str) -> Result<Opened, Option<String>> {
+    fn open(
+        &self,
+        bridge: &BridgeRow,
+        row: &InterfaceRow,
+        kind: &'static PortType,
+    ) -> Result<Opened, Option<String>> {
         let failed = |text: String| {
             log::warn!(target: "bridge", "{text}");
             Some(text)
         };
         let options = &row.options.0;
-        let made = if heddle_port::VHOST_KINDS.contains(&kind) {
-            self.vhost
-                .open(kind, &row.name, options, &self.switch, &self.globals)
-        } else if kind == "internal" {
-            let n_rxq = usize::try_from(row.options.number("n_rxq", 1)).unwrap_or(1);
-            self.taps
-                .open(&row.name, n_rxq)
-                .map(|port| Arc::new(port) as Arc<dyn Port>)
-        } else {
-            heddle_port::open(kind, &row.name, options)
-        };
+        let made = kind.open(&row.name, options, self);
         let device = made.map_err(|e| failed(e.to_string()))?;
         let mtu_refused = request_mtu(device.as_ref(), row);
         steer_tx(device.as_ref(), row);
@@ -157,11 +149,8 @@ impl Reconciler {
     /// Gives a device's receive queues to workers: as many as the user wants, or as the device has by itself (`status`).
     pub(super) fn set_queues(&self, no: PortNo, row: &InterfaceRow, status: &PortStatus) {
         // More queues than workers would only cost memory; pretended devices may have more, for tests.
-        let most = if row.kind.starts_with("dummy") {
-            1024
-        } else {
-            self.switch.datapath.n_workers().max(1)
-        };
+        let most = PortType::named(&row.kind).and_then(|t| t.max_rxq);
+        let most = most.unwrap_or_else(|| self.switch.datapath.n_workers().max(1));
         if let Some(text) = row.options.get("n_rxq")
             && !text.trim().parse::<u64>().is_ok_and(|n| n > 0)
         {
@@ -191,6 +180,15 @@ impl Reconciler {
             row.kind.as_str()
         };
         kinds::interface_kind(&self.switch.options, &bridge.datapath_type, kind)
+    }
+}
+
+impl Host for Reconciler {
+    fn taps(&self) -> Option<&KeptTaps> {
+        Some(self.taps.kept())
+    }
+    fn vhost(&self, name: &str) -> Result<VhostContext, PortError> {
+        self.vhost.context(name, &self.switch, &self.globals)
     }
 }
 

@@ -9,7 +9,6 @@ use heddle_port::{Port, PortStatus};
 use super::Reconciler;
 use super::apply::port_text;
 use super::desired::{InterfaceRow, PortRow, Smap};
-use super::kinds::Kind;
 use super::make::{patch_peer, request_mtu, steer_tx};
 use super::state::{Body, BridgeState, Failure, Iface};
 
@@ -51,17 +50,19 @@ impl Reconciler {
         let Some((port, row)) = state.row.interface(&iface.name) else {
             return Fate::Remove;
         };
-        let kind = self.kind_of(&state.row, row);
-        let same = match (&mut iface.body, kind) {
-            (Body::Patch(peer), Ok(Kind::Patch)) => match patch_peer(row) {
+        let Ok(kind) = self.kind_of(&state.row, row) else {
+            return Fate::Remove;
+        };
+        let same = match &mut iface.body {
+            Body::Patch(peer) if kind.is_patch() => match patch_peer(row) {
                 Ok(new) => {
                     *peer = new;
                     true
                 }
                 Err(_) => false,
             },
-            (Body::Device(device, no), Ok(Kind::Device { open, shown })) => {
-                let known = device.kind() == open && iface.shown == shown;
+            Body::Device(device, no) => {
+                let known = device.kind() == kind.open.name && iface.shown == kind.shown;
                 let present = !is_gone(device.as_ref(), &iface.status);
                 let stays = known && present && self.reconfigure_device(device, *no, &iface.options, row);
                 if stays {
@@ -69,14 +70,14 @@ impl Reconciler {
                 }
                 stays
             }
-            _ => false,
+            Body::Patch(_) => false,
         };
         if !same {
             return Fate::Remove;
         }
         iface.uuid = row.uuid;
         iface.port.clone_from(&port.name);
-        iface.kind.clone_from(&row.kind);
+        iface.kind = kind.asked;
         iface.options.clone_from(&row.options);
         iface.mtu_released |= iface.mtu_request.is_some() && row.mtu_request.is_none();
         iface.mtu_request = row.mtu_request;
@@ -196,5 +197,5 @@ impl Reconciler {
 
 /// Whether a port's device has left: then the port goes too, and comes back with the device.
 pub(super) fn is_gone(device: &dyn Port, status: &PortStatus) -> bool {
-    matches!(device.kind(), "system" | "internal") && status.ifindex == 0
+    device.port_type().kernel && status.ifindex == 0
 }

@@ -8,7 +8,7 @@ use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, Por
 use heddle_ofproto::conn::{Controllers, Listener};
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
-use heddle_port::{DummyPort, Port, PortStatus};
+use heddle_port::{DummyPort, Port, PortStatus, PortType};
 use heddle_stream::Passive;
 
 use super::apply::OWN_PORT;
@@ -22,8 +22,8 @@ pub(super) struct Iface {
     pub(super) uuid: Option<Uuid>,
     /// The port that it belongs to.
     pub(super) port: String,
-    /// The type in the database.
-    pub(super) kind: String,
+    /// The type that the database asks for.
+    pub(super) kind: &'static PortType,
     /// The type to show.
     pub(super) shown: &'static str,
     pub(super) no: OfPort,
@@ -64,9 +64,7 @@ impl Iface {
 
     /// Whether its MTU follows those of the other ports.
     pub(super) fn follows_mtu(&self) -> bool {
-        let internal =
-            matches!(&self.body, Body::Device(d, _) if matches!(d.kind(), "internal" | "dummy-internal"));
-        internal && self.kind != "tap" && self.mtu_request.is_none()
+        self.kind.follows_mtu && self.mtu_request.is_none()
     }
 
     /// For OpenFlow.
@@ -219,31 +217,25 @@ impl Item {
 impl Iface {
     /// `n_txq`: transmit queues that each device has.
     pub(super) fn item(&self, bridge: &str, n_txq: usize) -> Item {
-        let mut settings = BTreeMap::new();
-        match &self.body {
-            Body::Patch(peer) => {
-                settings.insert("peer".to_owned(), peer.clone());
-            }
-            Body::Device(device, _) if device.kind().starts_with("dummy") => {
-                for key in ["ifindex", "pstream", "stream"] {
-                    if let Some(v) = self.options.get(key) {
-                        settings.insert(key.to_owned(), v.to_owned());
-                    }
-                }
-                if let Some(dummy) = device.as_any().downcast_ref::<DummyPort>().filter(|d| d.is_pmd()) {
-                    let wanted = self.options.number("n_rxq", 1).max(1);
-                    let queues = [
-                        ("configured_rx_queues", dummy.n_rxq().to_string()),
-                        ("configured_tx_queues", n_txq.to_string()),
-                        ("requested_rx_queues", wanted.to_string()),
-                        ("requested_tx_queues", n_txq.to_string()),
-                    ];
-                    settings.extend(queues.map(|(key, n)| (key.to_owned(), n)));
-                }
-            }
-            Body::Device(..) => {}
-        }
         let device = self.device();
+        let made_as = device.map_or(self.kind, |(d, _)| d.port_type());
+        let mut settings = BTreeMap::new();
+        for key in made_as.shown_options {
+            if let Some(v) = self.options.get(key) {
+                settings.insert((*key).to_owned(), v.to_owned());
+            }
+        }
+        let dummy = device.and_then(|(d, _)| d.as_any().downcast_ref::<DummyPort>());
+        if let Some(dummy) = dummy.filter(|d| d.is_pmd()) {
+            let wanted = self.options.number("n_rxq", 1).max(1);
+            let queues = [
+                ("configured_rx_queues", dummy.n_rxq().to_string()),
+                ("configured_tx_queues", n_txq.to_string()),
+                ("requested_rx_queues", wanted.to_string()),
+                ("requested_tx_queues", n_txq.to_string()),
+            ];
+            settings.extend(queues.map(|(key, n)| (key.to_owned(), n)));
+        }
         Item {
             bridge: bridge.to_owned(),
             shown: self.shown,

@@ -10,10 +10,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use heddle_port::{KeptTaps, PortError, TapPort};
+use heddle_port::KeptTaps;
 
 use super::Reconciler;
-use super::kinds::Kind;
 use crate::cli::dirs;
 
 const ID_FILE: &str = "heddled.id";
@@ -27,17 +26,16 @@ pub(super) struct Taps {
 }
 
 impl Taps {
-    /// Opens a port.
-    pub(super) fn open(&self, name: &str, n_rxq: usize) -> Result<TapPort, PortError> {
-        let kept = self.kept.get_or_init(|| {
+    /// The devices of this daemon.
+    pub(super) fn kept(&self) -> &KeptTaps {
+        self.kept.get_or_init(|| {
             let id = make_id(&dirs::rundir().join(ID_FILE)).unwrap_or_else(|error| {
                 let why = crate::vlog::errno_text(&error);
                 log::warn!(target: "bridge", "internal ports will not be found again after a restart: {ID_FILE} cannot be made ({why})");
                 format!("{:016x}", random())
             });
             KeptTaps::new(&id)
-        });
-        kept.open(name, n_rxq)
+        })
     }
 
     /// Others will see to the devices: look at them again when it is our turn.
@@ -73,7 +71,10 @@ impl Reconciler {
         let mut wanted = BTreeSet::new();
         for bridge in self.bridges.values() {
             for row in bridge.row.ports.values().flat_map(|port| &port.interfaces) {
-                if let Ok(Kind::Device { open: "internal", .. }) = self.kind_of(&bridge.row, row) {
+                if self
+                    .kind_of(&bridge.row, row)
+                    .is_ok_and(|kind| kind.open.persists)
+                {
                     wanted.insert(row.name.clone());
                 }
             }

@@ -3,10 +3,9 @@
 //! The thread of all sockets starts with the first such port and ends with the last handle. A setting that changes
 //! (`vhost-sock-dir`, `vhost-iommu-support`) is for ports that are made from then on, as in Open vSwitch.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use heddle_port::{Port, PortError, VhostContext, VhostPort, socket_dir};
+use heddle_port::{PortError, VhostContext, socket_dir};
 use heddle_vhost_user::backend::Control;
 
 use super::globals::Globals;
@@ -20,31 +19,27 @@ pub(super) struct Vhost {
 }
 
 impl Vhost {
-    /// Opens a port.
-    pub(super) fn open(
+    /// What port `name` shares with the others.
+    pub(super) fn context(
         &self,
-        kind: &str,
         name: &str,
-        options: &BTreeMap<String, String>,
         switch: &Switch,
         globals: &Globals,
-    ) -> Result<Arc<dyn Port>, PortError> {
+    ) -> Result<VhostContext, PortError> {
         let rundir = dirs::rundir();
         let socket_dir = socket_dir(&rundir, globals.vhost_sock_dir.as_deref()).unwrap_or_else(|why| {
             log::error!(target: "netdev_dpdk", "{why}");
             rundir.clone()
         });
         let changed = Arc::clone(&switch.ports_changed);
-        let context = VhostContext {
+        Ok(VhostContext {
             control: self.control(name)?,
             changed: Arc::new(move || changed.notify_one()),
             rundir,
             socket_dir,
             iommu: globals.vhost_iommu,
             dummy_numa: switch.options.dummy_numa.is_some(),
-        };
-        let port: Arc<dyn Port> = VhostPort::open(kind, name, options, context)?;
-        Ok(port)
+        })
     }
 
     fn control(&self, name: &str) -> Result<Arc<Control>, PortError> {

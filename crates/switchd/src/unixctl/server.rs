@@ -8,8 +8,9 @@ use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
-use nix::sys::stat::{Mode, fchmod};
+use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use tokio::net::UnixListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -70,27 +71,27 @@ impl Server {
 /// Makes the listening socket. A path that is too long for a socket address is reached through its directory's
 /// descriptor.
 fn bind_socket(path: &Path) -> io::Result<OwnedFd> {
-    let fd = socket(
-        AddressFamily::Unix,
-        SockType::Stream,
-        SockFlag::SOCK_CLOEXEC,
+    let fd = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
         None,
     )?;
     // On Linux the descriptor's mode becomes the file's mode, less the umask.
-    fchmod(&fd, Mode::from_bits_truncate(0o770))?;
-    match UnixAddr::new(path) {
-        Ok(address) => bind(fd.as_raw_fd(), &address)?,
-        Err(nix::errno::Errno::ENAMETOOLONG) => {
+    fchmod(&fd, Mode::from_raw_mode(0o770))?;
+    match SocketAddrUnix::new(path) {
+        Ok(address) => bind(&fd, &address)?,
+        Err(Errno::NAMETOOLONG) => {
             let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
             let dir = fs::File::open(path.parent().unwrap_or(Path::new(".")))?;
             let short = Path::new("/proc/self/fd")
                 .join(dir.as_raw_fd().to_string())
                 .join(name);
-            bind(fd.as_raw_fd(), &UnixAddr::new(&short)?)?;
+            bind(&fd, &SocketAddrUnix::new(&short)?)?;
         }
         Err(error) => return Err(error.into()),
     }
-    listen(&fd, Backlog::new(64)?)?;
+    listen(&fd, 64)?;
     Ok(fd)
 }
 

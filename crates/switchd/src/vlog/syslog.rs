@@ -9,6 +9,8 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
+
 /// How lines reach the system log (`--syslog-method`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Method {
@@ -136,7 +138,7 @@ impl Sender {
                 Socket::Udp(socket) => socket.send(part),
             };
             match sent {
-                Err(error) if error.raw_os_error() == Some(nix::libc::EMSGSIZE) && len > 20 => {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) && len > 20 => {
                     len -= len / 20;
                     self.max_len = len;
                 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use heddle_ovsdb::{Db, Row};
+use heddle_port::PortType;
 
 use super::{text, value};
 
@@ -28,7 +29,7 @@ pub(super) fn warn(db: &Db, bridge: &Row) {
                 "port {name}: bonds are not supported yet, all its packets leave by one interface");
         }
         // Pretended devices have no rates in Open vSwitch either.
-        let is_pretended = |i: &Arc<Row>| text(i, "type").starts_with("dummy");
+        let is_pretended = |i: &Arc<Row>| PortType::named(&text(i, "type")).is_some_and(|t| t.pretended);
         if !value(port.uuids("qos")).is_empty() && !interfaces.iter().all(|i| is_pretended(i)) {
             log::warn!(target: "bridge", per_min = 1, burst = 10;
                 "port {name}: rates of qos are not supported yet, only dscp of its queues");

@@ -1,0 +1,237 @@
+//! The types of ports: one table, from which all else that depends on a type is read.
+//!
+//! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`, what
+//! may be asked of an `Interface` of the type, and who polls it follow from the entry.
+
+use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// One type of port. Of the `bool`s, each says what is special about it.
+#[derive(Debug)]
+pub struct PortType {
+    /// `Interface.type`.
+    pub name: &'static str,
+    /// What a port of the type is made of.
+    pub make: Make,
+    /// It exists for tests only, with `--enable-dummy`, and no packet leaves the process by it.
+    pub pretended: bool,
+    /// The type that takes its place in tests, and when.
+    pub instead: Option<(Pretend, &'static str)>,
+    /// Workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The
+    /// others' queues are all polled by the first worker.
+    pub pmd: bool,
+    /// Its device is one of the kernel's and can leave without being asked. Open vSwitch polls such devices on its
+    /// main thread.
+    pub kernel: bool,
+    /// Its device outlives the process ([`KeptTaps`]).
+    pub persists: bool,
+    /// `Interface.mac` is its address.
+    pub takes_mac: bool,
+    /// Its MTU follows those of its bridge's other ports, unless `mtu_request` says one.
+    pub follows_mtu: bool,
+    /// Most receive queues; `None`: as many as there are workers.
+    pub max_rxq: Option<usize>,
+    /// The options that `dpctl/show` shows.
+    pub shown_options: &'static [&'static str],
+}
+
+/// What a port is made of.
+#[derive(Debug)]
+pub enum Make {
+    /// Of nothing: it exists in translation only.
+    Nothing,
+    /// Of what a port of that type is made of: this is another name for it.
+    As(&'static str),
+    /// Of a device.
+    Device(fn(&Request<'_>) -> Result<Arc<dyn Port>, PortError>),
+}
+
+/// When a pretended device takes the place of a real one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Pretend {
+    /// In a pretended datapath.
+    InDatapath,
+    /// With `--enable-dummy=system` or `--enable-dummy=override`.
+    System,
+    /// With `--enable-dummy=override`.
+    Override,
+}
+
+/// A port that is to be opened.
+pub struct Request<'a> {
+    pub(crate) kind: &'static PortType,
+    pub(crate) name: &'a str,
+    pub(crate) options: &'a BTreeMap<String, String>,
+    pub(crate) host: &'a dyn Host,
+}
+
+/// What ports may need of the program that they are in.
+pub trait Host {
+    /// Its persistent taps; without them, a tap device ends with its port.
+    fn taps(&self) -> Option<&KeptTaps> {
+        None
+    }
+    /// What its vhost-user ports share, for port `name`.
+    ///
+    /// # Errors
+    /// When it has none, or none can be made.
+    fn vhost(&self, _name: &str) -> Result<VhostContext, PortError> {
+        Err(PortError::Unsupported("vhost-user"))
+    }
+}
+
+/// A program that offers nothing.
+struct Alone;
+impl Host for Alone {}
+
+/// A type about which nothing is special.
+const PLAIN: PortType = PortType {
+    name: "",
+    make: Make::Nothing,
+    pretended: false,
+    instead: None,
+    pmd: true,
+    kernel: false,
+    persists: false,
+    takes_mac: false,
+    follows_mtu: false,
+    max_rxq: None,
+    shown_options: &[],
+};
+
+/// A device for tests.
+const DUMMY: PortType = PortType {
+    make: Make::Device(|r| Ok(DummyPort::open(r.kind.name, r.name, r.options)?)),
+    pretended: true,
+    pmd: false,
+    max_rxq: Some(dummy::MAX_QUEUES),
+    shown_options: &["ifindex", "pstream", "stream"],
+    ..PLAIN
+};
+
+/// The virtio-net device of a virtual machine.
+const VHOST: PortType = PortType {
+    make: Make::Device(|r| {
+        Ok(VhostPort::open(
+            r.kind.name,
+            r.name,
+            r.options,
+            r.host.vhost(r.name)?,
+        )?)
+    }),
+    ..PLAIN
+};
+
+/// All types, in order of their names.
+#[rustfmt::skip]
+pub static TYPES: [PortType; 9] = [
+    PortType { name: "dpdkvhostuser", ..VHOST },
+    PortType { name: "dpdkvhostuserclient", ..VHOST },
+    PortType { name: "dummy", ..DUMMY },
+    PortType { name: "dummy-internal", follows_mtu: true, ..DUMMY },
+    PortType { name: "dummy-pmd", pmd: true, ..DUMMY },
+    // A tap device: the host's own end of a bridge.
+    PortType {
+        name: "internal", make: Make::Device(tap::open),
+        instead: Some((Pretend::InDatapath, "dummy-internal")), kernel: true, persists: true, takes_mac: true, follows_mtu: true, ..PLAIN
+    },
+    // One end of a cable between two bridges.
+    PortType { name: "patch", shown_options: &["peer"], ..PLAIN },
+    // A network device of the host.
+    PortType {
+        name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?))),
+        instead: Some((Pretend::System, "dummy")), kernel: true, ..PLAIN
+    },
+    PortType {
+        name: "tap", make: Make::As("internal"), instead: Some((Pretend::Override, "dummy")), ..PLAIN
+    },
+];
+
+impl PortType {
+    /// The type of that name; the empty name is that of `system`.
+    pub fn named(name: &str) -> Option<&'static PortType> {
+        let name = if name.is_empty() { "system" } else { name };
+        TYPES.iter().find(|t| t.name == name)
+    }
+
+    /// What is known of a port's type. Tests have ports of types that are not in the table.
+    pub(crate) fn of(kind: &str) -> &'static PortType {
+        Self::named(kind).unwrap_or(const { &PLAIN })
+    }
+
+    /// The type that ports of this one are made as: itself, unless it is another name for one.
+    pub fn real(&'static self) -> &'static PortType {
+        match self.make {
+            Make::As(name) => Self::named(name).expect("a name of the table"),
+            _ => self,
+        }
+    }
+
+    /// Opens port `name`.
+    ///
+    /// # Errors
+    /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no sense,
+    /// [`PortError::Unsupported`] for a type without devices.
+    pub fn open(
+        &'static self,
+        name: &str,
+        options: &BTreeMap<String, String>,
+        host: &dyn Host,
+    ) -> Result<Arc<dyn Port>, PortError> {
+        let kind = self.real();
+        match kind.make {
+            Make::Device(open) => open(&Request {
+                kind,
+                name,
+                options,
+                host,
+            }),
+            Make::Nothing | Make::As(_) => Err(PortError::Unsupported(self.name)),
+        }
+    }
+}
+
+/// Opens port `name` of `Interface.type` `kind`, in a program that has no [`Host`] for it.
+///
+/// # Errors
+/// Those of [`PortType::open`]; [`PortError::Config`] for a type that does not exist.
+pub fn open(kind: &str, name: &str, options: &BTreeMap<String, String>) -> Result<Arc<dyn Port>, PortError> {
+    let unknown = || PortError::Config(format!("could not create {name}: unknown interface type {kind}"));
+    PortType::named(kind)
+        .ok_or_else(unknown)?
+        .open(name, options, &Alone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_sound() {
+        assert!(TYPES.is_sorted_by_key(|t| t.name));
+        for t in &TYPES {
+            assert!(std::ptr::eq(PortType::named(t.name).unwrap(), t));
+            assert!(!matches!(t.real().make, Make::As(_)), "{}", t.name);
+            if let Some((_, name)) = t.instead {
+                assert!(PortType::named(name).unwrap().pretended, "{}", t.name);
+            }
+        }
+        assert_eq!(PortType::named("").unwrap().name, "system");
+    }
+
+    #[test]
+    fn ports_are_of_the_type_that_was_asked_for() {
+        for kind in TYPES.iter().filter(|t| t.pretended) {
+            let port = open(kind.name, "p1", &BTreeMap::new()).unwrap();
+            assert!(std::ptr::eq(port.port_type(), kind));
+        }
+        let why = |kind| open(kind, "p1", &BTreeMap::new()).err().unwrap().to_string();
+        assert_eq!(
+            why("tunnel"),
+            "could not create p1: unknown interface type tunnel"
+        );
+        assert_eq!(why("patch"), "patch not supported");
+        assert_eq!(why("dpdkvhostuser"), "vhost-user not supported");
+    }
+}
