@@ -12,6 +12,7 @@ mod system;
 mod tap;
 mod traits;
 mod vhost;
+mod virtio;
 
 pub use dummy::DummyPort;
 pub use open::{KINDS, open};
