@@ -103,13 +103,8 @@ fn send(set: &TxSet, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) -> TxC
     let counts = use_ring(set, cell, &mut held, pool, packets);
     match held.release() {
         None => counts,
-        Some(held) => counts_and(counts, let_go(set, cell, pool, held)),
+        Some(held) => let_go(set, cell, pool, held, counts),
     }
-}
-
-fn counts_and(mut counts: TxCounts, more: TxCounts) -> TxCounts {
-    counts += more;
-    counts
 }
 
 /// The ring is in use: leaves copies for whoever has it.
@@ -134,7 +129,7 @@ fn hand_over(set: &TxSet, cell: &TxCell, pool: &mut Pool, packets: &[&Packet]) -
     cell.refused.fetch_add(counts.full, Relaxed);
     match cell.ring.post() {
         None => counts,
-        Some(held) => counts_and(counts, let_go(set, cell, pool, held)),
+        Some(held) => let_go(set, cell, pool, held, counts),
     }
 }
 
@@ -151,13 +146,19 @@ fn behind_others(
     counts += use_ring(set, cell, &mut held, pool, packets);
     match held.release() {
         None => counts,
-        Some(held) => counts_and(counts, let_go(set, cell, pool, held)),
+        Some(held) => let_go(set, cell, pool, held, counts),
     }
 }
 
-/// Lets go of a ring, and sends what others hand over until then; bounded.
-pub(super) fn let_go(set: &TxSet, cell: &TxCell, pool: &mut Pool, mut held: Held<'_>) -> TxCounts {
-    let mut counts = TxCounts::default();
+/// Lets go of a ring, and sends what others hand over until then; bounded. Adds to `counts`.
+#[cold]
+pub(super) fn let_go(
+    set: &TxSet,
+    cell: &TxCell,
+    pool: &mut Pool,
+    mut held: Held<'_>,
+    mut counts: TxCounts,
+) -> TxCounts {
     for _ in 0..ROUNDS {
         if held.is_posted() {
             counts += handed(set, cell, &mut held, pool);

@@ -204,7 +204,7 @@ impl TxSet {
     fn with_place<T>(&self, cell: &TxCell, change: impl FnOnce(&mut Option<ToGuest>) -> T) -> T {
         let mut guard = cell.wait();
         let value = change(&mut guard);
-        let counts = tx::let_go(self, cell, &mut Pool::default(), guard);
+        let counts = tx::let_go(self, cell, &mut Pool::default(), guard, TxCounts::default());
         if counts != TxCounts::default() {
             *self.owed.lock() += counts;
             self.tell();

@@ -198,7 +198,8 @@ fn a_ring_in_use_is_not_waited_for() {
     let held = cell.ring.try_take().unwrap();
     let most = u32::try_from(cell.handed.capacity()).unwrap();
     assert_eq!(send(1, 0..most + 5).full, 5);
-    let counts = super::super::tx::let_go(&shared.tx, &cell, &mut Pool::new(0), held);
+    let none = crate::TxCounts::default();
+    let counts = super::super::tx::let_go(&shared.tx, &cell, &mut Pool::new(0), held, none);
     assert_eq!((counts.sent, counts.full), (512 - 9, 9), "the guest's buffers");
     let stats = shared.statistics();
     let stat = |name: &str| stats.iter().find(|(n, _)| n == name).unwrap().1;
