@@ -143,7 +143,7 @@ fn behind_others(
     packets: &[&Packet],
 ) -> TxCounts {
     let mut counts = handed(set, cell, &mut held, pool);
-    counts += use_ring(set, cell, &mut held, pool, packets);
+    counts += use_shared(set, cell, &mut held, pool, packets);
     match held.release() {
         None => counts,
         Some(held) => let_go(set, cell, pool, held, counts),
@@ -188,15 +188,28 @@ fn handed(set: &TxSet, cell: &TxCell, held: &mut Held<'_>, pool: &mut Pool) -> T
         left -= burst.len();
         {
             let packets: ArrayVec<&Packet, BURST> = burst.iter().collect();
-            counts += use_ring(set, cell, held, pool, &packets);
+            counts += use_shared(set, cell, held, pool, &packets);
         }
         burst.into_iter().for_each(|p| pool.put(p));
     }
     counts
 }
 
+/// As [`use_ring`], where several workers share a ring.
+#[cold]
+#[inline(never)]
+fn use_shared(
+    set: &TxSet,
+    cell: &TxCell,
+    held: &mut Option<ToGuest>,
+    pool: &mut Pool,
+    packets: &[&Packet],
+) -> TxCounts {
+    use_ring(set, cell, held, pool, packets)
+}
+
 /// Sends by the ring that is held.
-#[inline]
+#[inline(always)] // into `send`: a burst costs one call less
 fn use_ring(
     set: &TxSet,
     cell: &TxCell,
