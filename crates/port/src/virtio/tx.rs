@@ -292,6 +292,7 @@ struct Send<'a> {
 const SEGMENTS: u32 = 4096;
 
 impl Send<'_> {
+    #[inline(always)] // as `use_ring`
     fn all(&mut self, pool: &mut Pool, packets: &[&Packet]) {
         let takes = self.to.takes;
         let mut rest = packets;
