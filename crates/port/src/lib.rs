@@ -12,6 +12,7 @@ mod tap;
 mod traits;
 pub mod types;
 mod vhost;
+mod virtio;
 
 pub use dummy::DummyPort;
 pub use system::SystemPort;

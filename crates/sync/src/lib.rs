@@ -4,6 +4,7 @@
 //!
 //! * [`Published`]: the control plane replaces a whole immutable value, workers read the current one.
 //! * [`Replaced`]: the same for values that take long to free, which readers never do, and that are read many at a time ([`Reading`]).
+//! * [`Combining`]: a value that one thread uses at a time, where the others leave their work instead of waiting.
 //! * [`OnceArc`]: a place that is filled once.
 //! * [`Places`]: many of them, which are emptied, too.
 //! * [`Chain`]: lists that anybody adds to and looks through without waiting.
@@ -12,11 +13,12 @@
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
 //! * [`barrier`]: the full barrier of notification suppression.
 
-#![allow(unsafe_code)] // the ring's cells: see `ring`; one instruction: see `barrier`; pointers: see `once_arc`, `places` and `replaced`
+#![allow(unsafe_code)] // the ring's cells: see `ring`; one instruction: see `barrier`; a value: see `combining`; pointers: see `once_arc`, `places` and `replaced`
 
 pub mod barrier;
 mod chain;
 mod clock;
+mod combining;
 mod counter;
 mod once_arc;
 mod places;
@@ -27,6 +29,7 @@ pub mod ring;
 
 pub use chain::{Chain, Link};
 pub use clock::Clock;
+pub use combining::{Combining, Guard as CombiningGuard};
 pub use counter::{CachePadded, Counter};
 pub use once_arc::OnceArc;
 pub use places::Places;

@@ -3,7 +3,7 @@
 //!
 //! * [`message`]: the bytes and descriptors of every message, for both sides.
 //! * [`frontend`]: what a virtual machine monitor does, for load generators and tests.
-//! * [`backend`]: the switch's side: sockets, sessions and the [`backend::Device`] that they drive.
+//! * [`backend`]: the switch's side: sockets and the sessions that drive a [`heddle_virtio::device::Device`].
 //!
 //! The text followed is QEMU's `docs/interop/vhost-user.rst` ("the specification" in this crate).
 //!

@@ -2,6 +2,7 @@
 //!
 //! * [`mem`]: a guest's memory as a table of mapped regions that can be replaced while workers run.
 //! * [`ring`]: the device side of split and packed virtqueues, for the switch.
+//! * [`device`]: what stands between a session, which hands memory and rings over, and the port that uses them.
 //! * [`driver`]: the driver side over the same memory, for load generators and tests.
 //! * [`net_hdr`]: the header in front of each packet.
 //!
@@ -11,6 +12,7 @@
 #![allow(unsafe_code)] // guest memory is raw memory: see `mem::host`; the rings use its safe functions
 #![allow(clippy::cast_possible_truncation)] // widths of ring fields are fixed; positions are masked by the ring's size
 
+pub mod device;
 pub mod driver;
 pub mod mem;
 pub mod net_hdr;

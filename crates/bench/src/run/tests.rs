@@ -4,10 +4,8 @@ use super::*;
 use crate::traffic::Checks;
 use core::time::Duration;
 use heddle_packet::{Burst, Packet, Pool};
-use heddle_vhost_user::backend::{
-    Control, Device, Link as BackendLink, Notify, Offer, Queue, RingSetup, Role, Socket, StartError,
-};
-use heddle_vhost_user::message::ProtocolFeatures;
+use heddle_vhost_user::backend::{Control, Role, Socket};
+use heddle_virtio::device::{Call, Device, Link as DeviceLink, Offer, Queue, RingSetup, StartError};
 use heddle_virtio::ring::Position;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -28,12 +26,11 @@ impl Device for PortDevice {
     fn offer(&mut self) -> Offer {
         Offer {
             features: Features::RING | Features::STATUS,
-            protocol: ProtocolFeatures::all(),
             queue_pairs: 1,
             mem_slots: 8,
         }
     }
-    fn connected(&mut self, _: BackendLink) {}
+    fn connected(&mut self, _: Arc<dyn DeviceLink>) {}
     fn disconnected(&mut self, _: &str) {}
     fn trouble(&mut self, _: &str) {}
     fn negotiated(&mut self, _: Features) {}
@@ -53,7 +50,9 @@ impl Device for PortDevice {
             r.enabled = on;
         }
     }
-    fn set_notify(&mut self, _: u16, _: Notify, _: Option<OwnedFd>) {}
+    fn set_kick(&mut self, _: u16, _: Option<OwnedFd>) {}
+    fn set_call(&mut self, _: u16, _: Option<Call>) {}
+    fn set_err(&mut self, _: u16, _: Option<Call>) {}
     fn refresh_memory(&mut self) {}
     fn set_mtu(&mut self, _: u16) -> Result<(), String> {
         Ok(())

@@ -3,7 +3,7 @@
 use super::state::{QueueId, Shared};
 use crate::drops::Drops;
 use crate::segment;
-use crate::vhost::spread;
+use crate::virtio::spread;
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_wire::eth::is_vlan;

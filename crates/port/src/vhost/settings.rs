@@ -1,24 +1,17 @@
 //! Options of a port and what all ports share, read as Open vSwitch reads them.
 
 use super::Mode;
-use super::rx::Changed;
 use crate::PortError;
+use crate::virtio::Changed;
 use heddle_vhost_user::backend::Control;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Longest path of a socket, without the zero behind it (unix(7)).
 const MAX_PATH: usize = 107;
-/// Largest MTU: an IP packet's length.
-pub(super) const MAX_MTU: u32 = 65535;
-/// The MTU of a port for which nobody asks for one.
-pub(super) const DEFAULT_MTU: u32 = 1500;
-/// Linux's number for an invalid argument.
-pub(super) const EINVAL: i32 = 22;
 /// `tx-retries-max`: default and most.
 const RETRIES_DEFAULT: u32 = 8;
 const RETRIES_MOST: u32 = 32;
@@ -150,11 +143,4 @@ pub(super) fn pretended_numa(options: &BTreeMap<String, String>, context: &Vhost
         .filter(|_| context.dummy_numa)?
         .parse()
         .ok()
-}
-
-/// A locally administered address.
-pub(super) fn random_mac() -> [u8; 6] {
-    let random = std::hash::RandomState::new().build_hasher().finish();
-    let [a, b, c, d, e, f, ..] = random.to_be_bytes();
-    [a & 0xfc | 2, b, c, d, e, f]
 }

@@ -5,11 +5,12 @@
 //!
 //! **Thread-safety.** [`Control`] may be used from any thread; devices are called on the control thread only.
 
+use super::Socket;
 use super::endpoint::{Endpoint, Part};
 use super::quota::Quota;
-use super::{Device, Socket};
 use core::time::Duration;
 use heddle_sys::{Epoll, EventFd};
+use heddle_virtio::device::Device;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;

@@ -10,10 +10,11 @@ use super::listen::{Listener, dial};
 use super::pace::{Budget, Gate, Manners, RETRY};
 use super::quota::Quota;
 use super::session::{End, Session, is_starved};
-use super::{Device, Role, Socket};
+use super::{Role, Socket};
 use crate::message::Connection;
 use core::time::Duration;
 use heddle_sys::{Epoll, EventFd};
+use heddle_virtio::device::{Device, MAX_QUEUE_PAIRS};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ impl Endpoint {
         wake: Arc<EventFd>,
         quota: Arc<Quota>,
     ) -> Self {
-        let rings = 2 * device.offer().queue_pairs.clamp(1, super::MAX_QUEUE_PAIRS);
+        let rings = 2 * device.offer().queue_pairs.clamp(1, MAX_QUEUE_PAIRS);
         let journal = Journal::new(socket.journal.as_deref(), rings);
         Self {
             socket,

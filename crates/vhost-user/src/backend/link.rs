@@ -1,17 +1,19 @@
-//! From a device to its session, from any thread.
+//! From workers to their session: misses of addresses, and notifications.
 
 use heddle_sys::EventFd;
+use heddle_virtio::device::{Call, Interrupt, Link};
 use heddle_virtio::ring::Miss;
 use parking_lot::Mutex;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Most misses that wait to be sent. Queues tell a miss again when it was not resolved, so those beyond are no loss.
 const MAX_MISSES: usize = 256;
 
-/// What a device has to tell its front end. Cheap to clone; calls after the connection's end do nothing.
+/// What workers have to tell a session. Cheap to clone; calls after the connection's end do nothing.
 #[derive(Clone, Debug)]
-pub struct Link(Arc<Inner>);
+pub(super) struct Outbox(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -21,27 +23,18 @@ struct Inner {
     wake: Arc<EventFd>,
 }
 
-impl Link {
+impl Outbox {
     pub(super) fn new(wake: Arc<EventFd>) -> Self {
         Self(Arc::new(Inner {
-            misses: Mutex::new(Vec::new()),
+            misses: Mutex::new(Vec::with_capacity(MAX_MISSES)),
             stuck: AtomicBool::new(false),
             wake,
         }))
     }
-    /// A queue waits for an address behind the IOMMU ([`heddle_virtio::DeviceRx::take_miss`]): asks the front end for it. Costs a
-    /// lock and a system call; a queue has at most one miss at a time.
-    pub fn miss(&self, miss: Miss) {
-        let mut misses = self.0.misses.lock();
-        if misses.len() < MAX_MISSES && !misses.contains(&miss) {
-            misses.push(miss);
-            self.0.wake.notify();
-        }
-    }
     /// A descriptor of the front end's made a notification wait ([`EventFd::is_stuck`]): its session ends, since each new one could do the
     /// same.
     #[cold]
-    pub fn stuck(&self) {
+    pub(super) fn stuck(&self) {
         if !self.0.stuck.swap(true, Ordering::Relaxed) {
             self.0.wake.notify();
         }
@@ -51,6 +44,46 @@ impl Link {
     }
     /// What was told since the last time.
     pub(super) fn take(&self) -> Vec<Miss> {
-        core::mem::take(&mut self.0.misses.lock())
+        let misses = &mut *self.0.misses.lock();
+        if misses.is_empty() {
+            return Vec::new();
+        }
+        core::mem::replace(misses, Vec::with_capacity(MAX_MISSES))
+    }
+    /// Notifications by a descriptor of the front end's, which is non-blocking.
+    pub(super) fn call(&self, fd: OwnedFd) -> Call {
+        Box::new(CallFd {
+            fd: EventFd::from(fd),
+            outbox: self.clone(),
+        })
+    }
+}
+
+impl Link for Outbox {
+    /// Costs a lock that nobody is waited for at, and a system call; a queue has at most one miss at a time.
+    fn miss(&self, miss: Miss) {
+        let Some(mut misses) = self.0.misses.try_lock() else {
+            return; // the queue tells it again
+        };
+        if misses.len() < MAX_MISSES && !misses.contains(&miss) {
+            misses.push(miss);
+            self.0.wake.notify();
+        }
+    }
+}
+
+/// An eventfd, or a pipe, of the front end's.
+#[derive(Debug)]
+struct CallFd {
+    fd: EventFd,
+    outbox: Outbox,
+}
+
+impl Interrupt for CallFd {
+    fn raise(&self) {
+        self.fd.notify();
+        if self.fd.is_stuck() {
+            self.outbox.stuck();
+        }
     }
 }

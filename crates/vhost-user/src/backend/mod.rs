@@ -1,6 +1,6 @@
 //! The back end: the switch's side of vhost-user.
 //!
-//! [`Control`] serves sockets, each with a [`Device`], which is what a port implements. A front end that connects gets a session, which
+//! [`Control`] serves sockets, each with a [`Device`](heddle_virtio::device::Device), which is what a port implements. A front end that connects gets a session, which
 //! turns its messages into calls of the device: rings start and stop, memory changes, the guest is reset or migrates.
 //!
 //! * **Sockets.** As a server ([`Role::Server`]) a stale socket file is replaced and a live one left alone; as a client the connection is
@@ -11,7 +11,6 @@
 //!   notifications.
 
 mod control;
-mod device;
 mod endpoint;
 mod journal;
 mod link;
@@ -24,8 +23,6 @@ mod session;
 mod tests;
 
 pub use control::{Control, MAX_SOCKETS, SocketId};
-pub use device::{Device, MAX_QUEUE_PAIRS, Notify, Offer, Queue, RingSetup, StartError};
-pub use link::Link;
 
 use crate::message::ProtocolFeatures;
 use std::path::PathBuf;
@@ -51,7 +48,7 @@ pub struct Socket {
     pub journal: Option<PathBuf>,
 }
 
-/// The protocol features that sessions implement.
+/// The protocol features that sessions implement. CONFIG is offered where the device has a configuration space.
 pub const PROTOCOL: ProtocolFeatures = ProtocolFeatures::MQ
     .union(ProtocolFeatures::LOG_SHMFD)
     .union(ProtocolFeatures::RARP)

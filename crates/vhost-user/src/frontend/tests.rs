@@ -1,9 +1,10 @@
 //! The front end against this project's back end, with a device that sends back what it receives.
 
 use super::*;
-use crate::backend::{Control, Device, Link, Notify, Offer, Queue, RingSetup, Role, Socket, StartError};
+use crate::backend::{Control, Role, Socket};
 use crate::message::ProtocolFeatures;
 use heddle_packet::{Burst, Packet, Pool};
+use heddle_virtio::device::{Call, Device, Link, Offer, Queue, RingSetup, StartError};
 use heddle_virtio::ring::{Features, Position};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -27,12 +28,11 @@ impl Device for Echo {
     fn offer(&mut self) -> Offer {
         Offer {
             features: self.features,
-            protocol: ProtocolFeatures::all(),
             queue_pairs: 4,
             mem_slots: 8,
         }
     }
-    fn connected(&mut self, _: Link) {}
+    fn connected(&mut self, _: Arc<dyn Link>) {}
     fn disconnected(&mut self, _: &str) {}
     fn trouble(&mut self, _: &str) {}
     fn negotiated(&mut self, _: Features) {}
@@ -51,7 +51,9 @@ impl Device for Echo {
             r.enabled = on;
         }
     }
-    fn set_notify(&mut self, _: u16, _: Notify, _: Option<OwnedFd>) {}
+    fn set_kick(&mut self, _: u16, _: Option<OwnedFd>) {}
+    fn set_call(&mut self, _: u16, _: Option<Call>) {}
+    fn set_err(&mut self, _: u16, _: Option<Call>) {}
     fn refresh_memory(&mut self) {}
     fn set_mtu(&mut self, _: u16) -> core::result::Result<(), String> {
         Ok(())

@@ -8,10 +8,10 @@
 //! the queues.
 
 use super::{Handled, Outcome, PLAIN, Refusal, Session, memory::Mapped, refuse};
-use crate::backend::Device;
 use crate::message::{Access, BackendRequest, Connection, IotlbKind, IotlbMsg, Received, Reply};
 use core::time::Duration;
 use heddle_sys::Foreign;
+use heddle_virtio::device::Device;
 use heddle_virtio::mem::{self, Region};
 use heddle_virtio::ring::QueueConfig;
 use std::collections::{BTreeMap, VecDeque};
@@ -307,7 +307,7 @@ impl Session {
 
     /// Asks for what queues wait for, again for what never came.
     pub(super) fn serve_iotlb(&mut self, device: &mut dyn Device) {
-        let misses = self.link.take();
+        let misses = self.outbox.take();
         if !self.has_iommu() {
             return;
         }

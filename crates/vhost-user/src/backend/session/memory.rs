@@ -8,10 +8,10 @@
 //! memory is free while a worker may still copy into it.
 
 use super::{Handled, Outcome, Refusal, Session, memory_file, no_memory, refuse};
-use crate::backend::Device;
 use crate::backend::quota::{Quota, Share};
 use crate::message::{LogArea, MemRegion, Reply};
 use heddle_sys::{Foreign, Mapping};
+use heddle_virtio::device::Device;
 use heddle_virtio::mem::{DirtyLog, GuestMemory, Region, SharedMemory};
 use heddle_virtio::ring::Features;
 use std::os::fd::AsFd;

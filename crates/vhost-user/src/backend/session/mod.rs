@@ -19,15 +19,17 @@ mod memory;
 mod negotiate;
 mod ring;
 
+use super::PROTOCOL;
 use super::journal::Journal;
+use super::link::Outbox;
 use super::quota::Quota;
-use super::{Device, Link, MAX_QUEUE_PAIRS, Offer, PROTOCOL};
 use crate::message::{
     Connection, Frame, HeaderFlags, MessageError, ProtocolFeatures, Received, Reply, ReplyKind, Request,
     SocketError,
 };
 use core::time::Duration;
 use heddle_sys::{EventFd, Foreign, foreign};
+use heddle_virtio::device::{Device, MAX_QUEUE_PAIRS, Offer};
 use heddle_virtio::mem::{GuestMemory, MAX_REGIONS, SharedMemory};
 use heddle_virtio::ring::Features;
 use rustix::io::Errno;
@@ -149,8 +151,9 @@ struct Pending {
 #[derive(Debug)]
 pub(super) struct Session {
     conn: Connection,
-    link: Link,
+    outbox: Outbox,
     offer: Offer,
+    protocol_offer: ProtocolFeatures,
     features: Features,
     protocol: ProtocolFeatures,
     status: u8,
@@ -178,15 +181,20 @@ impl Session {
         quota: Arc<Quota>,
     ) -> Self {
         let offer = bounded(device.offer());
-        let link = Link::new(wake);
-        device.connected(link.clone());
+        let mut protocol_offer = PROTOCOL;
+        if device.config().is_empty() {
+            protocol_offer.remove(ProtocolFeatures::CONFIG);
+        }
+        let outbox = Outbox::new(wake);
+        device.connected(Arc::new(outbox.clone()));
         let rings = (0..2 * offer.queue_pairs)
             .map(|_| ring::Ring::default())
             .collect();
         Self {
             conn,
-            link,
+            outbox,
             offer,
+            protocol_offer,
             features: Features::empty(),
             protocol: ProtocolFeatures::empty(),
             status: 0,
@@ -249,7 +257,7 @@ impl Session {
                 "the front end cut the file of the guest's memory".into(),
             ));
         }
-        if self.link.is_stuck() {
+        if self.outbox.is_stuck() {
             return Err(End::Refused(
                 "a descriptor for notifications made the switch wait".into(),
             ));
@@ -288,6 +296,10 @@ impl Session {
     #[cfg(test)]
     pub(super) fn answers(&self) -> bool {
         self.protocol.contains(ProtocolFeatures::REPLY_ACK)
+    }
+    #[cfg(test)]
+    pub(super) fn outbox(&self) -> &Outbox {
+        &self.outbox
     }
     /// The queues' memory table.
     #[cfg(test)]
@@ -406,7 +418,7 @@ impl Session {
         match request {
             Request::GetFeatures => Ok(number(self.offer.features.bits())),
             Request::SetFeatures(bits) => self.set_features(*bits, device),
-            Request::GetProtocolFeatures => Ok(number(self.offer.protocol.bits())),
+            Request::GetProtocolFeatures => Ok(number(self.protocol_offer.bits())),
             Request::SetProtocolFeatures(bits) => self.set_protocol_features(*bits),
             Request::SetOwner => Ok(Outcome::Done),
             Request::ResetOwner => self.disable_all(device),
@@ -456,13 +468,8 @@ impl Session {
 
 /// An offer that this session can keep.
 fn bounded(offer: Offer) -> Offer {
-    let mut features = offer.features | Features::PROTOCOL_FEATURES | Features::LOG_ALL;
-    if !offer.protocol.contains(ProtocolFeatures::BACKEND_REQ) {
-        features.remove(Features::ACCESS_PLATFORM); // misses could not be told
-    }
     Offer {
-        features,
-        protocol: offer.protocol & PROTOCOL,
+        features: offer.features | Features::PROTOCOL_FEATURES | Features::LOG_ALL,
         queue_pairs: offer.queue_pairs.clamp(1, MAX_QUEUE_PAIRS),
         mem_slots: offer.mem_slots.clamp(1, MAX_REGIONS),
     }

@@ -1,8 +1,8 @@
 //! Features, owner, status, configuration: what concerns the device as a whole.
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
-use crate::backend::Device;
-use crate::message::{ConfigSpace, MAX_CONFIG, ProtocolFeatures, Reply, Request};
+use crate::message::{ConfigFlags, ConfigSpace, MAX_CONFIG, ProtocolFeatures, Reply, Request};
+use heddle_virtio::device::Device;
 use heddle_virtio::ring::Features;
 
 /// Least and most MTU of an Ethernet device (virtio 1.2 §5.1.4.1).
@@ -22,10 +22,6 @@ impl Session {
                 ProtocolFeatures::CONFIGURE_MEM_SLOTS
             }
             Request::SetStatus(_) | Request::GetStatus => ProtocolFeatures::STATUS,
-            // GET_QUEUE_NUM is asked before the answer to it is negotiated.
-            Request::GetQueueNum if !self.offer.protocol.contains(ProtocolFeatures::MQ) => {
-                ProtocolFeatures::MQ
-            }
             _ => ProtocolFeatures::empty(),
         };
         if !self.protocol.contains(needs) {
@@ -62,9 +58,9 @@ impl Session {
     }
 
     pub(super) fn set_protocol_features(&mut self, bits: u64) -> Handled {
-        let protocol = ProtocolFeatures::from_bits(bits).filter(|&p| self.offer.protocol.contains(p));
+        let protocol = ProtocolFeatures::from_bits(bits).filter(|&p| self.protocol_offer.contains(p));
         let Some(protocol) = protocol else {
-            refuse!("{:#x} was not offered", bits & !self.offer.protocol.bits());
+            refuse!("{:#x} was not offered", bits & !self.protocol_offer.bits());
         };
         self.protocol = protocol;
         Ok(Outcome::Done)
@@ -121,7 +117,8 @@ impl Session {
     }
 
     pub(super) fn set_config(&mut self, space: &ConfigSpace, device: &mut dyn Device) -> Handled {
-        device.set_config(space.offset, &space.bytes, space.flags)?;
+        let migration = space.flags.contains(ConfigFlags::MIGRATION);
+        device.set_config(space.offset, &space.bytes, migration)?;
         Ok(Outcome::Done)
     }
 }

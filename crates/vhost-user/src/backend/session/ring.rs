@@ -6,10 +6,10 @@
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
 use crate::backend::journal::Begun;
-use crate::backend::{Device, Notify, Queue, RingSetup};
 use crate::message::{Reply, VringAddr, VringFd, VringState};
 use core::time::Duration;
 use heddle_sys::{Foreign, foreign};
+use heddle_virtio::device::{Call, Device, Queue, RingSetup};
 use heddle_virtio::mem::GuestMemory;
 use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Recovery, Resubmit, Tracking};
 use heddle_virtio::{DeviceRx, DeviceTx};
@@ -143,7 +143,7 @@ impl Session {
         ring.kicked = true;
         ring.kick = fd;
         if ring.is_started() {
-            device.set_notify(v.index.into(), Notify::Kick, copy(ring.kick.as_ref())?);
+            device.set_kick(v.index.into(), copy(ring.kick.as_ref())?);
             return Ok(Outcome::Done);
         }
         self.try_start(v.index.into(), device)
@@ -159,7 +159,8 @@ impl Session {
         let ring = self.ring(v.index.into())?;
         ring.call = fd;
         if ring.is_started() {
-            device.set_notify(v.index.into(), Notify::Call, copy(ring.call.as_ref())?);
+            let fd = copy(ring.call.as_ref())?;
+            device.set_call(v.index.into(), self.interrupt(fd));
         }
         Ok(Outcome::Done)
     }
@@ -174,7 +175,8 @@ impl Session {
         let ring = self.ring(v.index.into())?;
         ring.err = fd;
         if ring.is_started() {
-            device.set_notify(v.index.into(), Notify::Err, copy(ring.err.as_ref())?);
+            let fd = copy(ring.err.as_ref())?;
+            device.set_err(v.index.into(), self.interrupt(fd));
         }
         Ok(Outcome::Done)
     }
@@ -394,16 +396,22 @@ impl Session {
             Queue::FromGuest(DeviceRx::tracked(config, Arc::clone(&memory), tracking)?)
         };
         let ring = self.ring(index)?;
+        let kick = copy(ring.kick.as_ref())?;
+        let (call, err) = (copy(ring.call.as_ref())?, copy(ring.err.as_ref())?);
         Ok(RingSetup {
             index: Self::short(index),
             config,
             queue,
             memory,
-            kick: copy(ring.kick.as_ref())?,
-            call: copy(ring.call.as_ref())?,
-            err: copy(ring.err.as_ref())?,
+            kick,
+            call: self.interrupt(call),
+            err: self.interrupt(err),
             enabled,
         })
+    }
+    /// What raises a descriptor of the front end's.
+    fn interrupt(&self, fd: Option<OwnedFd>) -> Option<Call> {
+        fd.map(|fd| self.outbox.call(fd))
     }
 
     /// Stops a ring if it runs, and remembers where it was.

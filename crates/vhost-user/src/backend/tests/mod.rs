@@ -15,6 +15,7 @@ use crate::message::*;
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::EventFd;
 use heddle_sys::mmap::{Mapping, Pages, memfd};
+use heddle_virtio::device::{Call, Device, Link, Offer, Queue, RingSetup, StartError};
 use heddle_virtio::driver::{Arena, Buf, Done, Driver, Place};
 use heddle_virtio::mem::{GuestMemory, Region};
 use heddle_virtio::ring::{Features, Position, QueueConfig};
@@ -24,6 +25,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Which notification of a ring was replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notify {
+    Kick,
+    Call,
+    Err,
+}
 
 /// What a device was told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +57,7 @@ enum Event {
 struct Seen {
     events: Vec<Event>,
     rings: BTreeMap<u16, RingSetup>,
-    link: Option<Link>,
+    link: Option<Arc<dyn Link>>,
 }
 
 type Shared = Arc<Mutex<Seen>>;
@@ -66,7 +75,6 @@ impl Dummy {
             seen: Shared::default(),
             offer: Offer {
                 features: Features::RING | Features::MTU | Features::MQ | Features::ACCESS_PLATFORM,
-                protocol: ProtocolFeatures::all(),
                 queue_pairs: 2,
                 mem_slots: 4,
             },
@@ -75,13 +83,17 @@ impl Dummy {
     fn tell(&self, event: Event) {
         self.seen.lock().events.push(event);
     }
+    fn replaced(&self, index: u16, which: Notify, some: bool) {
+        assert!(self.seen.lock().rings.contains_key(&index));
+        self.tell(Event::Notify(index, which, some));
+    }
 }
 
 impl Device for Dummy {
     fn offer(&mut self) -> Offer {
         self.offer
     }
-    fn connected(&mut self, link: Link) {
+    fn connected(&mut self, link: Arc<dyn Link>) {
         self.seen.lock().link = Some(link);
         self.tell(Event::Connected);
     }
@@ -122,9 +134,14 @@ impl Device for Dummy {
         assert!(self.seen.lock().rings.contains_key(&index));
         self.tell(Event::Enable(index, on));
     }
-    fn set_notify(&mut self, index: u16, which: Notify, fd: Option<OwnedFd>) {
-        assert!(self.seen.lock().rings.contains_key(&index));
-        self.tell(Event::Notify(index, which, fd.is_some()));
+    fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>) {
+        self.replaced(index, Notify::Kick, kick.is_some());
+    }
+    fn set_call(&mut self, index: u16, call: Option<Call>) {
+        self.replaced(index, Notify::Call, call.is_some());
+    }
+    fn set_err(&mut self, index: u16, err: Option<Call>) {
+        self.replaced(index, Notify::Err, err.is_some());
     }
     fn refresh_memory(&mut self) {
         for ring in self.seen.lock().rings.values_mut() {
@@ -151,9 +168,9 @@ impl Device for Dummy {
     fn config(&mut self) -> Vec<u8> {
         vec![1, 2, 3, 4, 5, 6, 7, 8]
     }
-    fn set_config(&mut self, offset: u32, bytes: &[u8], flags: ConfigFlags) -> Result<(), String> {
+    fn set_config(&mut self, offset: u32, bytes: &[u8], migration: bool) -> Result<(), String> {
         self.tell(Event::Config(offset, bytes.to_vec()));
-        if flags.contains(ConfigFlags::MIGRATION) {
+        if migration {
             Ok(())
         } else {
             Err("read-only".into())

@@ -573,8 +573,7 @@ fn a_stuck_descriptor_ends_the_session() {
     rig.negotiate(Features::VERSION_1);
     rig.run();
     assert_eq!(rig.ended, None);
-    let link = rig.device.seen.lock().link.clone().unwrap();
-    link.stuck();
+    rig.session.as_ref().unwrap().outbox().stuck();
     rig.run();
     assert!(rig.ended.unwrap().contains("made the switch wait"));
 }

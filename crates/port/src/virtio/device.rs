@@ -1,14 +1,10 @@
 //! The port as its session sees it: rings come and go, descriptors change, the front end connects and leaves.
 
+use super::Shared;
 use super::lease::FromGuest;
 use super::takes::Takes;
 use super::txset::ToGuest;
-use super::{Mode, Shared};
-use heddle_sys::EventFd;
-use heddle_vhost_user::backend::{
-    Device, Link, MAX_QUEUE_PAIRS, Notify, Offer, PROTOCOL, Queue, RingSetup, StartError,
-};
-use heddle_vhost_user::message::ProtocolFeatures;
+use heddle_virtio::device::{Call, Device, Link, MAX_QUEUE_PAIRS, Offer, Queue, RingSetup, StartError};
 use heddle_virtio::mem::MAX_REGIONS;
 use heddle_virtio::ring::{Features, Position};
 use std::collections::BTreeMap;
@@ -38,17 +34,18 @@ const OFFERED: Features = Features::RING
 /// Smallest MTU of IPv4 (virtio 1.2 §5.1.4.1).
 pub(super) const MIN_MTU: u16 = 68;
 
-/// What the session drives. It belongs to the control thread of all sessions.
-pub(super) struct VhostDevice {
+/// What a session drives. It belongs to the session's thread.
+pub(crate) struct PortDevice {
     shared: Arc<Shared>,
     iommu: bool,
-    link: Option<Link>,
+    link: Option<Arc<dyn Link>>,
     /// Started rings: their kick descriptors (of rings from the guest) and where they started.
     rings: BTreeMap<u16, (Option<OwnedFd>, Position)>,
 }
 
-impl VhostDevice {
-    pub(super) fn new(shared: Arc<Shared>, iommu: bool) -> Self {
+impl PortDevice {
+    /// The device of `shared`. `iommu`: addresses may go through one.
+    pub(crate) fn new(shared: Arc<Shared>, iommu: bool) -> Self {
         Self {
             shared,
             iommu,
@@ -66,8 +63,8 @@ impl VhostDevice {
         watch(&lease.wake, setup.kick.as_ref());
         lease.start(FromGuest {
             ring: Box::new(ring),
-            call: setup.call.map(EventFd::from),
-            err: setup.err.map(EventFd::from),
+            call: setup.call,
+            err: setup.err,
             enabled: setup.enabled,
             link: self.link.clone(),
             generation: 0,
@@ -81,8 +78,8 @@ impl VhostDevice {
         };
         let to = ToGuest {
             ring: Box::new(ring),
-            call: setup.call.map(EventFd::from),
-            err: setup.err.map(EventFd::from),
+            call: setup.call,
+            err: setup.err,
             takes: Takes::of(setup.config.features),
             link: self.link.clone(),
             told: None,
@@ -108,7 +105,7 @@ fn watch(wake: &heddle_sys::WakeSet, kick: Option<&OwnedFd>) {
     wake.poll(!watched);
 }
 
-impl Device for VhostDevice {
+impl Device for PortDevice {
     fn offer(&mut self) -> Offer {
         let iommu = if self.iommu {
             Features::ACCESS_PLATFORM
@@ -117,13 +114,12 @@ impl Device for VhostDevice {
         };
         Offer {
             features: OFFERED | iommu,
-            protocol: PROTOCOL - ProtocolFeatures::CONFIG,
             queue_pairs: MAX_QUEUE_PAIRS,
             mem_slots: MAX_REGIONS,
         }
     }
 
-    fn connected(&mut self, link: Link) {
+    fn connected(&mut self, link: Arc<dyn Link>) {
         self.link = Some(link);
         self.shared.update(|s| s.connected());
         log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "{}: a front end is connected", self.shared.name);
@@ -138,7 +134,7 @@ impl Device for VhostDevice {
     fn trouble(&mut self, text: &str) {
         let name = &self.shared.name;
         // That nobody listens at a client's socket yet is nothing to worry about.
-        let waiting = self.link.is_none() && self.shared.mode == Mode::Client;
+        let waiting = self.link.is_none() && self.shared.backing.calls;
         let level = if waiting {
             log::Level::Info
         } else {
@@ -222,35 +218,41 @@ impl Device for VhostDevice {
             "State of queue {index} ( {}_qid {} ) of vhost device '{}' changed to '{}'",
             if is_from_guest(index) { "rx" } else { "tx" },
             pair(index),
-            self.shared.path.lock().display(),
+            self.shared.backing.at.lock(),
             if on { "enabled" } else { "disabled" }
         );
     }
 
-    fn set_notify(&mut self, index: u16, which: Notify, fd: Option<OwnedFd>) {
-        if which == Notify::Kick {
-            self.set_kick(index, fd);
+    fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>) {
+        let Some((before, _)) = self.rings.get_mut(&index) else {
             return;
+        };
+        let Some(lease) = self
+            .shared
+            .known_lease(pair(index))
+            .filter(|_| is_from_guest(index))
+        else {
+            return;
+        };
+        if let Some(old) = before.take() {
+            lease.wake.remove(old.as_fd());
         }
-        let fd = fd.map(EventFd::from);
-        if let (Notify::Call, Some(call)) = (which, &fd) {
+        watch(&lease.wake, kick.as_ref());
+        // A kick may just have gone to the old one.
+        lease.wake.ring();
+        *before = kick;
+    }
+
+    fn set_call(&mut self, index: u16, call: Option<Call>) {
+        if let Some(call) = &call {
             // A notification may just have gone to the old one.
-            call.notify();
-            if call.is_stuck()
-                && let Some(link) = &self.link
-            {
-                link.stuck();
-            }
+            call.raise();
         }
-        let place = pair(index);
-        if is_from_guest(index) {
-            if let Some(lease) = self.shared.known_lease(place) {
-                lease.with(|r| *which_of(which, &mut r.call, &mut r.err) = fd);
-            }
-        } else {
-            let cell = self.shared.tx.cell(place);
-            cell.with(|r| *which_of(which, &mut r.call, &mut r.err) = fd);
-        }
+        self.notifications(index, |own, _| *own = call);
+    }
+
+    fn set_err(&mut self, index: u16, err: Option<Call>) {
+        self.notifications(index, |_, own| *own = err);
     }
 
     fn refresh_memory(&mut self) {
@@ -258,7 +260,7 @@ impl Device for VhostDevice {
             lease.refresh();
         }
         for cell in self.shared.tx.cells() {
-            cell.with(|r| r.ring.refresh());
+            self.shared.tx.with(&cell, |r| r.ring.refresh());
         }
     }
 
@@ -277,36 +279,17 @@ impl Device for VhostDevice {
     }
 }
 
-impl VhostDevice {
-    fn set_kick(&mut self, index: u16, fd: Option<OwnedFd>) {
-        let Some((kick, _)) = self.rings.get_mut(&index) else {
-            return;
-        };
-        let Some(lease) = self
-            .shared
-            .known_lease(pair(index))
-            .filter(|_| is_from_guest(index))
-        else {
-            return;
-        };
-        if let Some(old) = kick.take() {
-            lease.wake.remove(old.as_fd());
+impl PortDevice {
+    /// Calls `change` on a started ring's notifications: of the guest, and of its errors.
+    fn notifications(&self, index: u16, change: impl FnOnce(&mut Option<Call>, &mut Option<Call>)) {
+        let place = pair(index);
+        if is_from_guest(index) {
+            if let Some(lease) = self.shared.known_lease(place) {
+                lease.with(|r| change(&mut r.call, &mut r.err));
+            }
+        } else {
+            let cell = self.shared.tx.cell(place);
+            self.shared.tx.with(&cell, |r| change(&mut r.call, &mut r.err));
         }
-        watch(&lease.wake, fd.as_ref());
-        // A kick may just have gone to the old one.
-        lease.wake.ring();
-        *kick = fd;
-    }
-}
-
-/// The descriptor of a ring that is meant.
-fn which_of<'a>(
-    which: Notify,
-    call: &'a mut Option<EventFd>,
-    err: &'a mut Option<EventFd>,
-) -> &'a mut Option<EventFd> {
-    match which {
-        Notify::Call | Notify::Kick => call,
-        Notify::Err => err,
     }
 }

@@ -4,14 +4,34 @@
 //! `vring_N_size`) mean and look the same. Heddle's own: `vring_N_error` (why a ring is stopped), `disconnect_reason` (why the last
 //! front end left), `socket_error` (what is wrong with the socket).
 
+use super::Shared;
 use super::device::MIN_MTU;
-use super::settings::{DEFAULT_MTU, MAX_MTU};
-use super::{Mode, Shared};
+use super::txset::TxCell;
 use crate::PortStatus;
 use heddle_virtio::RingError;
 use heddle_virtio::ring::Features;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Largest MTU: an IP packet's length.
+pub(super) const MAX_MTU: u32 = 65535;
+/// The MTU of a port for which nobody asks for one.
+pub(crate) const DEFAULT_MTU: u32 = 1500;
+/// Linux's number for an invalid argument.
+pub(super) const EINVAL: i32 = 22;
+
+/// What the kind of session says of itself.
+#[derive(Debug)]
+pub(crate) struct Backing {
+    /// `status:mode`.
+    pub(crate) mode: &'static str,
+    /// The session's other side comes when it likes: that nobody is there yet is nothing to worry about.
+    pub(crate) calls: bool,
+    /// The socket, or device, of the session: `status:socket`, and the device's name in the log.
+    pub(crate) at: Mutex<String>,
+}
 
 /// A started ring.
 #[derive(Clone, Copy, Debug)]
@@ -115,21 +135,27 @@ impl State {
         known.filter(|_| self.session.pairs > 0)
     }
     /// Takes note of the link; tells the log as Open vSwitch does. To be called after each change.
-    pub(super) fn follow_link(&mut self, path: &Path) {
+    pub(super) fn follow_link(&mut self, at: &str) {
         let up = self.session.is_running();
         if up == self.link_up {
             return;
         }
         self.link_up = up;
         self.link_resets += 1;
-        let path = path.display();
         if up {
             let node = self.numa().unwrap_or(0);
-            log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "vHost Device '{path}' has been added on numa node {node}");
+            log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "vHost Device '{at}' has been added on numa node {node}");
         } else {
-            log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "vHost Device '{path}' has been removed");
+            log::info!(target: "netdev_dpdk", per_min = 60, burst = 60; "vHost Device '{at}' has been removed");
         }
     }
+}
+
+/// A locally administered address.
+pub(super) fn random_mac() -> [u8; 6] {
+    let random = std::hash::RandomState::new().build_hasher().finish();
+    let [a, b, c, d, e, f, ..] = random.to_be_bytes();
+    [a & 0xfc | 2, b, c, d, e, f]
 }
 
 /// There is no network device behind the port; its name stands for a number of 24 bits (RFC 2863), the same at every start.
@@ -141,7 +167,7 @@ fn ifindex(name: &str) -> u32 {
 }
 
 impl Shared {
-    pub(super) fn status(&self) -> PortStatus {
+    pub(crate) fn status(&self) -> PortStatus {
         let s = self.state.lock().clone();
         PortStatus {
             mac: s.mac,
@@ -163,11 +189,7 @@ impl Shared {
         if s.starved {
             return Some("no file descriptors left (RLIMIT_NOFILE): the front end cannot be served".into());
         }
-        let deaf = || {
-            s.trouble
-                .clone()
-                .filter(|_| self.mode == Mode::Server && !s.listening)
-        };
+        let deaf = || s.trouble.clone().filter(|_| !self.backing.calls && !s.listening);
         let mtu = |m| {
             format!(
                 "an MTU of {m} is not possible ({MIN_MTU} to {MAX_MTU}): it is {} still",
@@ -180,11 +202,7 @@ impl Shared {
     fn extra(&self, s: &State) -> Vec<(String, String)> {
         let mut all = Vec::new();
         let mut add = |key: &str, value: String| all.push((key.to_owned(), value));
-        let mode = match self.mode {
-            Mode::Client => "client",
-            Mode::Server => "server",
-        };
-        add("mode", mode.into());
+        add("mode", self.backing.mode.into());
         if let Some(text) = &s.trouble {
             add("socket_error", text.clone());
         }
@@ -196,7 +214,7 @@ impl Shared {
             return all;
         }
         add("status", "connected".into());
-        add("socket", self.path.lock().display().to_string());
+        add("socket", self.backing.at.lock().clone());
         add("features", format!("0x{:016x}", s.session.features.bits()));
         if let Some(mtu) = s.session.mtu {
             add("mtu", mtu.to_string());
@@ -230,25 +248,25 @@ impl Shared {
     }
 
     /// Counters as Open vSwitch names them (`ovs_*` of all rings, then per ring as its DPDK does), and Heddle's own.
-    pub(super) fn statistics(&self) -> Vec<(String, u64)> {
+    pub(crate) fn statistics(&self) -> Vec<(String, u64)> {
         let (leases, cells) = (self.leases(), self.tx.cells());
         let sum =
             |f: &dyn Fn(&super::counts::TxCounts) -> u64| cells.iter().map(|c| f(&c.counts)).sum::<u64>();
+        let shared = |f: &dyn Fn(&TxCell) -> &AtomicU64| {
+            cells.iter().map(|c| f(c).load(Ordering::Relaxed)).sum::<u64>()
+        };
         let mut all: Vec<(String, u64)> = [
             ("ovs_tx_retries", sum(&|c| c.retries.get())),
-            ("ovs_tx_failure_drops", sum(&|c| c.full.get())),
+            (
+                "ovs_tx_failure_drops",
+                sum(&|c| c.full.get()) + shared(&|c| &c.refused),
+            ),
             ("ovs_tx_mtu_exceeded_drops", sum(&|c| c.too_long.get())),
             ("ovs_tx_qos_drops", 0),
             ("ovs_rx_qos_drops", 0),
             ("ovs_tx_invalid_hwol_drops", sum(&|c| c.invalid.get())),
             ("tx_software_offloads", sum(&|c| c.finished.get())),
-            (
-                "tx_contention",
-                cells
-                    .iter()
-                    .map(|c| c.contention.load(std::sync::atomic::Ordering::Relaxed))
-                    .sum(),
-            ),
+            ("tx_contention", shared(&|c| &c.contention)),
             (
                 "rings_broken",
                 sum(&|c| c.broken.get()) + leases.iter().map(|l| l.counts.broken.get()).sum::<u64>(),

@@ -8,9 +8,9 @@ fn workers_spread_over_the_rings_that_there_are() {
     let (shared, _) = shared();
     let mut rings: Vec<Ring> = (0..3).map(|_| ring(Features::empty(), SIZE, 128)).collect();
     let mut pool = Pool::new(8);
-    let mut workers: Vec<VhostTx> = (0..4).map(|w| VhostTx::new(Arc::clone(&shared), w)).collect();
+    let mut workers: Vec<VirtioTx> = (0..4).map(|w| VirtioTx::new(Arc::clone(&shared), w)).collect();
     let packet = Packet::from_bytes(&[7; 60]);
-    let mut send = |workers: &mut Vec<VhostTx>| -> Vec<u64> {
+    let mut send = |workers: &mut Vec<VirtioTx>| -> Vec<u64> {
         workers
             .iter_mut()
             .map(|w| w.tx(&mut pool, &[&packet]).sent)
@@ -70,7 +70,7 @@ fn a_guest_gets_what_it_takes() {
         let mut guest = ring(features, SIZE, 4096);
         guest.post();
         shared.tx.start(0, guest.device_tx(features), true);
-        let (mut tx, mut pool) = (VhostTx::new(Arc::clone(&shared), 0), Pool::new(8));
+        let (mut tx, mut pool) = (VirtioTx::new(Arc::clone(&shared), 0), Pool::new(8));
         let (train, small) = (train(2500, 1000), Packet::from_bytes(&[9; 60]));
         let mut partial = train_head();
         partial.offload.gso = None;
@@ -117,7 +117,7 @@ fn what_does_not_fit_is_dropped_and_counted() {
     let mut guest = ring(Features::empty(), 16, 1526);
     guest.post();
     shared.tx.start(0, guest.device_tx(Features::empty()), true);
-    let (mut tx, mut pool) = (VhostTx::new(Arc::clone(&shared), 0), Pool::new(8));
+    let (mut tx, mut pool) = (VirtioTx::new(Arc::clone(&shared), 0), Pool::new(8));
     let (small, long) = (Packet::from_bytes(&[9; 60]), Packet::from_bytes(&[8; 2000]));
     let packets: Vec<&Packet> = std::iter::once(&long)
         .chain(std::iter::repeat_n(&small, 20))
@@ -141,7 +141,7 @@ fn segments_are_bounded() {
     let mut guest = ring(Features::empty(), 16, 2048);
     guest.post();
     shared.tx.start(0, guest.device_tx(Features::empty()), true);
-    let (mut tx, mut pool) = (VhostTx::new(Arc::clone(&shared), 0), Pool::new(8));
+    let (mut tx, mut pool) = (VirtioTx::new(Arc::clone(&shared), 0), Pool::new(8));
     let tiny = train(MAX_SEGMENTS + 1, 1);
     let counts = tx.tx(&mut pool, &[&tiny]);
     assert_eq!((counts.sent, counts.error), (0, 1), "too many");
@@ -151,4 +151,120 @@ fn segments_are_bounded() {
     assert_eq!((counts.sent, counts.full), (0, 8));
     assert_eq!(shared.tx.cell(0).counts.finished.get(), 2);
     assert_eq!(guest.received().len(), 16);
+}
+
+/// The number in a frame, and the worker that sent it.
+fn numbered(worker: u8, number: u32) -> Packet {
+    let mut bytes = [worker; 60];
+    bytes[14..18].copy_from_slice(&number.to_be_bytes());
+    Packet::from_bytes(&bytes)
+}
+fn number(frame: &[u8]) -> (u8, u32) {
+    (frame[20], u32::from_be_bytes(frame[14..18].try_into().unwrap()))
+}
+
+#[test]
+fn a_ring_in_use_is_not_waited_for() {
+    let (shared, _) = shared();
+    let mut guest = ring(Features::empty(), 512, 128);
+    guest.post();
+    shared.tx.start(0, guest.device_tx(Features::empty()), true);
+    let mut workers: Vec<VirtioTx> = (0..2).map(|w| VirtioTx::new(Arc::clone(&shared), w)).collect();
+    let mut pool = Pool::new(600);
+    let cell = shared.tx.cell(0);
+    let mut send = |worker: usize, numbers: std::ops::Range<u32>| {
+        let packets: Vec<Packet> = numbers
+            .map(|n| numbered(u8::try_from(worker).unwrap(), n))
+            .collect();
+        workers[worker].tx(&mut pool, &packets.iter().collect::<Vec<_>>())
+    };
+    assert_eq!(send(0, 0..2).sent, 2);
+    let held = cell.ring.try_take().unwrap();
+    assert_eq!(
+        send(1, 0..4),
+        crate::TxCounts::default(),
+        "whoever has the ring counts them"
+    );
+    assert_eq!(send(0, 2..3), crate::TxCounts::default());
+    // It lets go without looking: the next one sends them first.
+    drop(held);
+    assert_eq!(send(0, 3..5).sent, 7);
+    let order: Vec<_> = guest.received().iter().map(|(_, f)| number(f)).collect();
+    let one = |n| (1, n);
+    assert_eq!(order[..2], [(0, 0), (0, 1)]);
+    assert_eq!(order[2..6], [0, 1, 2, 3].map(one));
+    assert_eq!(order[6..], [(0, 2), (0, 3), (0, 4)]);
+    // No more than the queue holds; and it is sent by whoever has the ring, with its outcome.
+    let held = cell.ring.try_take().unwrap();
+    let most = u32::try_from(cell.handed.capacity()).unwrap();
+    assert_eq!(send(1, 0..most + 5).full, 5);
+    let none = crate::TxCounts::default();
+    let counts = super::super::tx::let_go(&shared.tx, &cell, &mut Pool::new(0), held, none);
+    assert_eq!((counts.sent, counts.full), (512 - 9, 9), "the guest's buffers");
+    let stats = shared.statistics();
+    let stat = |name: &str| stats.iter().find(|(n, _)| n == name).unwrap().1;
+    assert_eq!((stat("tx_contention"), stat("ovs_tx_failure_drops")), (3, 14));
+    assert_eq!(stat("tx_q0_good_packets"), 512);
+    // Packets that are handed over to a ring that goes away have nowhere to go.
+    let held = cell.ring.try_take().unwrap();
+    send(0, 0..3);
+    drop(held);
+    assert!(shared.tx.stop(0).is_some());
+    assert_eq!(send(1, 0..1).down, 4);
+}
+
+/// Three workers and a session at one ring: each worker's packets come in order, each once, and each is counted once.
+#[test]
+fn workers_share_a_ring_without_loss_of_order() {
+    const EACH: u32 = 20_000;
+    let (shared, _) = shared();
+    let mut guest = ring(Features::empty(), 256, 128);
+    guest.post();
+    shared.tx.start(0, guest.device_tx(Features::empty()), true);
+    let mut next = [0; 3];
+    let mut got = 0;
+    let mut sum = std::thread::scope(|s| {
+        let workers: Vec<_> = (0..3)
+            .map(|w| {
+                let mut tx = VirtioTx::new(Arc::clone(&shared), usize::from(w));
+                s.spawn(move || {
+                    let (mut pool, mut sum) = (Pool::new(64), crate::TxCounts::default());
+                    for n in (0..EACH).step_by(8) {
+                        let packets: Vec<Packet> = (n..n + 8).map(|n| numbered(w, n)).collect();
+                        sum += tx.tx(&mut pool, &packets.iter().collect::<Vec<_>>());
+                    }
+                    sum
+                })
+            })
+            .collect();
+        let cell = shared.tx.cell(0);
+        let mut look = |guest: &mut Ring| {
+            while let Some(done) = guest.driver.pop().unwrap() {
+                let buf = guest.bufs[done.token as usize];
+                let mut frame = [0; 60];
+                guest.mem.read(buf.addr + 12, &mut frame).unwrap();
+                let (w, n) = number(&frame);
+                assert!(n >= next[usize::from(w)], "worker {w}: {n} again or too late");
+                next[usize::from(w)] = n + 1;
+                got += 1;
+                let added = guest
+                    .driver
+                    .add(&guest.mem, &[], &[buf], Place::Direct, done.token);
+                added.unwrap();
+            }
+            guest.driver.publish();
+        };
+        while workers.iter().any(|w| !w.is_finished()) {
+            look(&mut guest);
+            shared.tx.with(&cell, |r| r.ring.refresh());
+        }
+        look(&mut guest);
+        let mut sum = crate::TxCounts::default();
+        workers.into_iter().for_each(|w| sum += w.join().unwrap());
+        sum
+    });
+    sum += shared.tx.choice().2;
+    assert_eq!(sum.sent, got);
+    assert_eq!(sum.sent + sum.full, 3 * u64::from(EACH), "{sum:?}");
+    assert!(shared.tx.cell(0).handed.is_empty());
 }

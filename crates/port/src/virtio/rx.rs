@@ -11,10 +11,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 /// The port's notice that its state changed.
-pub(super) type Changed = Arc<dyn Fn() + Send + Sync>;
+pub(crate) type Changed = Arc<dyn Fn() + Send + Sync>;
 
 /// One receive queue, over whichever ring the session has started in its place.
-pub(super) struct VhostRx {
+pub(super) struct VirtioRx {
     lease: Arc<Lease>,
     name: Arc<str>,
     index: usize,
@@ -29,7 +29,7 @@ pub(super) struct VhostRx {
     drops: Drops,
 }
 
-impl VhostRx {
+impl VirtioRx {
     pub(super) fn new(lease: Arc<Lease>, name: Arc<str>, index: usize, changed: Changed) -> Self {
         Self {
             lease,
@@ -48,7 +48,9 @@ impl VhostRx {
     #[cold]
     fn attend(&mut self, pool: &mut Pool, burst: &mut Burst) {
         self.count_drops();
-        let (turn, Handed { ring, announce }) = self.lease.exchange(self.mine.take());
+        let Some((turn, Handed { ring, announce })) = self.lease.exchange(&mut self.mine) else {
+            return;
+        };
         self.seen = turn;
         self.mine = ring;
         if let Some(mine) = &mut self.mine {
@@ -84,12 +86,15 @@ impl VhostRx {
     #[cold]
     fn tell_failure(&mut self) {
         let Some(mine) = &self.mine else { return };
-        self.told = mine.ring.error();
-        self.lease.set_failure(self.told);
+        let failure = mine.ring.error();
+        if !self.lease.try_set_failure(failure) {
+            return;
+        }
+        self.told = failure;
         if let Some(error) = self.told {
             self.lease.counts.broken.add(1);
             if let Some(err) = &mine.err {
-                err.notify();
+                err.raise();
             }
             log::warn!(target: "netdev_dpdk", per_min = 10, burst = 10;
                 "{}: queue {} from the guest is stopped: {error}", self.name, self.index);
@@ -126,17 +131,12 @@ impl VhostRx {
 /// Notifies the guest.
 fn call(mine: &FromGuest, lease: &Lease) {
     if let Some(call) = &mine.call {
-        call.notify();
+        call.raise();
         lease.counts.calls.add(1);
-        if call.is_stuck()
-            && let Some(link) = &mine.link
-        {
-            link.stuck();
-        }
     }
 }
 
-impl RxQueue for VhostRx {
+impl RxQueue for VirtioRx {
     fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let before = burst.len();
         if self.lease.turn() != self.seen {
@@ -184,7 +184,7 @@ impl RxQueue for VhostRx {
     }
 }
 
-impl Drop for VhostRx {
+impl Drop for VirtioRx {
     fn drop(&mut self) {
         if let Some(mine) = self.mine.take() {
             self.lease.give_back(mine);

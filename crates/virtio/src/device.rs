@@ -1,28 +1,53 @@
-//! What a session drives: the device behind one socket.
+//! What stands between a session and a port: the session drives a [`Device`].
+//!
+//! **Problem.** Several protocols hand over a driver's memory and rings: vhost-user by messages on a socket, VDUSE by a character device.
+//! What a port does with rings is the same for all of them.
+//!
+//! **How.** A session turns its protocol into calls of a [`Device`]; the port implements that once. What differs in the other direction are
+//! two small traits that the session implements: [`Interrupt`], by which a worker notifies the driver (an eventfd, or an ioctl), and
+//! [`Link`], by which a worker says which address it misses (the session asks its front end for the entry, or the kernel for the
+//! mapping, and publishes another table).
+//!
+//! **Memory** may appear at any time: the session replaces the table in [`SharedMemory`] and calls [`Device::refresh_memory`]; queues that
+//! wait for an address ([`QueueConfig::wait_for_miss`]) go on by themselves. A reset stops all rings; they are started again with
+//! everything told anew.
 
-use super::Link;
-use crate::message::{ConfigFlags, ProtocolFeatures};
-use heddle_virtio::mem::SharedMemory;
-use heddle_virtio::ring::{Features, Position, QueueConfig};
-use heddle_virtio::{DeviceRx, DeviceTx};
+use crate::mem::SharedMemory;
+use crate::ring::{Features, Miss, Position, QueueConfig};
+use crate::{DeviceRx, DeviceTx};
+use core::fmt::Debug;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// What a device offers to a front end. Read at the start of each connection.
+/// What a device offers to a driver. Read at the start of each session, which leaves out what it cannot keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Features of rings and device. The session adds PROTOCOL_FEATURES and LOG_ALL itself.
+    /// Features of rings and device. The session adds those of its own protocol.
     pub features: Features,
-    /// Protocol features; those that the session does not implement ([`super::PROTOCOL`]) are left out.
-    pub protocol: ProtocolFeatures,
     /// Most queue pairs, 1 to [`MAX_QUEUE_PAIRS`].
     pub queue_pairs: u16,
-    /// Most regions of memory that the front end may add one by one, up to [`heddle_virtio::mem::MAX_REGIONS`].
+    /// Most regions of memory that may be added one by one, up to [`crate::mem::MAX_REGIONS`].
     pub mem_slots: usize,
 }
 
-/// Most queue pairs: a ring's index is a byte in the messages that carry descriptors.
+/// Most queue pairs: a ring's index is a byte in vhost-user's messages that carry descriptors.
 pub const MAX_QUEUE_PAIRS: u16 = 128;
+
+/// How the driver of one ring is notified; also how the front end is told of a broken ring.
+pub trait Interrupt: Send + Debug {
+    /// Notifies. Called by the worker that has the ring, so it must not wait.
+    fn raise(&self);
+}
+
+/// The notification of one ring.
+pub type Call = Box<dyn Interrupt>;
+
+/// What a device has to tell its session, from any thread and without waiting. Calls after the session's end do nothing.
+pub trait Link: Send + Sync + Debug {
+    /// A queue waits for an address that is not in its memory table ([`DeviceRx::take_miss`]). May be forgotten: a queue that still waits
+    /// tells it again.
+    fn miss(&self, miss: Miss);
+}
 
 /// A ring's queue, ready for a worker.
 #[derive(Debug)]
@@ -46,12 +71,12 @@ pub struct RingSetup {
     pub memory: Arc<SharedMemory>,
     /// Readable when the guest made buffers available. `None`: the ring has to be polled.
     pub kick: Option<OwnedFd>,
-    /// Written (eight bytes) when the guest shall be notified. `None`: the guest polls. Non-blocking.
-    pub call: Option<OwnedFd>,
-    /// Written when the ring breaks ([`heddle_virtio::RingError`]). Non-blocking.
-    pub err: Option<OwnedFd>,
+    /// Raised when the guest shall be notified. `None`: the guest polls.
+    pub call: Option<Call>,
+    /// Raised when the ring breaks ([`crate::RingError`]).
+    pub err: Option<Call>,
     /// Whether the ring may have side effects. If not, what the guest transmits is taken and dropped, and nothing is sent to the guest
-    /// (specification, "Ring states").
+    /// (vhost-user specification, "Ring states").
     pub enabled: bool,
 }
 
@@ -60,21 +85,10 @@ pub struct RingSetup {
 #[error("{0}")]
 pub struct StartError(pub String);
 
-/// Which descriptor of a ring is replaced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notify {
-    /// The guest's kicks.
-    Kick,
-    /// Notifications of the guest.
-    Call,
-    /// The ring's errors.
-    Err,
-}
-
-/// The device behind a socket: a port.
+/// The device that a session drives: a port.
 ///
-/// All functions are called by the control thread, one at a time. A function may wait for a worker that is in the middle of a burst, but
-/// not for anything that a guest or a front end does: the control thread serves all sockets.
+/// All functions are called by the session's thread, one at a time. A function may wait for a worker that is in the middle of a burst, but
+/// not for anything that a guest or a front end does: one thread may serve many sessions.
 ///
 /// Order of calls: [`Device::connected`], then any others, then [`Device::disconnected`]. Rings that are started are stopped
 /// before `disconnected`; a started ring is stopped before it is started again.
@@ -82,8 +96,8 @@ pub trait Device: Send {
     /// What is offered to the next front end.
     fn offer(&mut self) -> Offer;
 
-    /// A front end is there. `link` is for what the device has to tell it.
-    fn connected(&mut self, link: Link);
+    /// A front end is there. `link` is for what the device has to tell the session.
+    fn connected(&mut self, link: Arc<dyn Link>);
 
     /// The front end is gone, or was disconnected; `reason` is for people.
     fn disconnected(&mut self, reason: &str);
@@ -103,7 +117,7 @@ pub trait Device: Send {
     /// The socket of a server is there: front ends may connect. Also after [`Device::trouble`] with it.
     fn listening(&mut self) {}
 
-    /// The driver's choice of features (SET_FEATURES). May come again, with LOG_ALL added or taken away, while rings run.
+    /// The driver's choice of features. May come again, with LOG_ALL added or taken away, while rings run.
     fn negotiated(&mut self, features: Features);
 
     /// A ring starts: hand the queue to a worker.
@@ -119,16 +133,22 @@ pub trait Device: Send {
     /// A started ring is enabled or disabled.
     fn enable(&mut self, index: u16, on: bool);
 
-    /// A descriptor of a started ring is replaced; `None`: polling. A new call descriptor should be notified once, since
-    /// a notification may have gone to the old one.
-    fn set_notify(&mut self, index: u16, which: Notify, fd: Option<OwnedFd>);
+    /// The descriptor of a started ring's kicks is replaced; `None`: polling.
+    fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>);
+
+    /// The notification of a started ring is replaced; `None`: the guest polls. A new one should be raised once, since a notification
+    /// may have gone to the old one.
+    fn set_call(&mut self, index: u16, call: Option<Call>);
+
+    /// What tells of a started ring's errors is replaced.
+    fn set_err(&mut self, index: u16, err: Option<Call>);
 
     /// The memory table of the started rings was replaced: make their queues take the new one ([`DeviceRx::refresh`],
     /// [`DeviceTx::refresh`]), waking or waiting for workers as needed. Called again every few milliseconds until nobody uses the
     /// old table; so it may also return at once.
     fn refresh_memory(&mut self);
 
-    /// The front end tells the MTU that the guest is told (NET_SET_MTU).
+    /// The MTU that the guest is told (vhost-user's NET_SET_MTU).
     ///
     /// # Errors
     /// A text, when the MTU is not possible.
@@ -142,17 +162,17 @@ pub trait Device: Send {
         let _ = status;
     }
 
-    /// Reads the configuration space (virtio 1.2 §5.1.4). Only called when [`ProtocolFeatures::CONFIG`] was offered.
+    /// Reads the configuration space (virtio 1.2 §5.1.4). Empty: this device leaves it to the front end.
     fn config(&mut self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Writes to the configuration space.
+    /// Writes to the configuration space; `migration`: the front end does, after a migration, and not the driver.
     ///
     /// # Errors
     /// A text, when these bytes are not to be written.
-    fn set_config(&mut self, offset: u32, bytes: &[u8], flags: ConfigFlags) -> Result<(), String> {
-        let _ = (offset, bytes, flags);
+    fn set_config(&mut self, offset: u32, bytes: &[u8], migration: bool) -> Result<(), String> {
+        let _ = (offset, bytes, migration);
         Err("the configuration space is read-only".into())
     }
 }

@@ -5,7 +5,7 @@
 //! shall not pay for changes that do not happen.
 //!
 //! **How.** The ring is lent: the worker keeps it, and looks before each burst at one number ([`Lease::turn`]) that only changes
-//! when the session wants something. Then it takes the lock, hands the ring back or takes another. The session asks for the ring back,
+//! when the session wants something. Then it takes the lock if that is free, hands the ring back or takes another; if not, it looks again at its next poll. The session asks for the ring back,
 //! rings the doorbell and waits until it is there, which takes one burst of a worker that runs.
 //!
 //! **Invariants.** A ring is in one place: here, or with one worker. A worker gives it back between bursts only. A queue that is
@@ -15,10 +15,11 @@
 //! [`PATIENCE`] and says so in the log if that is not enough.
 
 use super::counts::RxCounts;
-use heddle_sys::{EventFd, WakeSet};
-use heddle_vhost_user::backend::Link;
+use heddle_sys::WakeSet;
+use heddle_virtio::device::{Call, Link};
 use heddle_virtio::{DeviceRx, RingError};
 use parking_lot::{Condvar, Mutex};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -30,13 +31,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) struct FromGuest {
     pub(super) ring: Box<DeviceRx>,
     /// Notifications of the guest.
-    pub(super) call: Option<EventFd>,
+    pub(super) call: Option<Call>,
     /// Told when the ring breaks.
-    pub(super) err: Option<EventFd>,
+    pub(super) err: Option<Call>,
     /// Packets are forwarded; otherwise taken and dropped.
     pub(super) enabled: bool,
-    /// For addresses behind an IOMMU.
-    pub(super) link: Option<Link>,
+    /// For addresses that the memory table does not have yet.
+    pub(super) link: Option<Arc<dyn Link>>,
     /// Which of the ring's starts this is ([`Lease::start`]).
     pub(super) generation: u64,
 }
@@ -91,19 +92,20 @@ impl Lease {
     pub(super) fn turn(&self) -> u32 {
         self.turn.load(Ordering::Acquire) // pairs with the Release in `changed`
     }
-    /// Gives back what the worker holds, and takes what it is to hold; returns also the turn that this answers.
-    pub(super) fn exchange(&self, mine: Option<FromGuest>) -> (u32, Handed) {
-        let mut s = self.state.lock();
+    /// Gives back what the worker holds, and takes what it is to hold; returns also the turn that this answers. `None`: the session is
+    /// just here, come again.
+    pub(super) fn exchange(&self, mine: &mut Option<FromGuest>) -> Option<(u32, Handed)> {
+        let mut s = self.state.try_lock()?;
         let turn = self.turn();
-        let late = mine.and_then(|ring| self.take_back(&mut s, ring));
+        let late = mine.take().and_then(|ring| self.take_back(&mut s, ring));
         let announce = s.announce.take();
         let ring = if s.wanted || s.down { None } else { s.ring.take() };
         s.lent |= ring.is_some();
         drop(s);
         drop(late); // it may unmap a guest's memory
-        (turn, Handed { ring, announce })
+        Some((turn, Handed { ring, announce }))
     }
-    /// The worker takes no more.
+    /// The worker takes no more: its queue ends.
     pub(super) fn give_back(&self, mine: FromGuest) {
         let late = self.take_back(&mut self.state.lock(), mine);
         drop(late);
@@ -118,9 +120,9 @@ impl Lease {
         self.returned.notify_all();
         None
     }
-    /// The ring broke, or works again with a new memory table.
-    pub(super) fn set_failure(&self, failure: Option<RingError>) {
-        self.state.lock().failure = failure;
+    /// The ring broke, or works again with a new memory table. `false`: the session is just here, come again.
+    pub(super) fn try_set_failure(&self, failure: Option<RingError>) -> bool {
+        self.state.try_lock().map(|mut s| s.failure = failure).is_some()
     }
 
     // -- the session's side
