@@ -3,7 +3,7 @@
 use heddle_datapath::PortNo;
 use heddle_flow::Match;
 use heddle_ofproto::Ofproto;
-use heddle_ofproto::bridge::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget};
+use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget};
 use heddle_openflow::message::{FlowMod, FlowModCommand};
 use heddle_openflow::text::parse_instructions;
 use heddle_openflow::{Port, Version};
@@ -11,7 +11,7 @@ use heddle_sync::Clock;
 use std::sync::Arc;
 
 /// A rule: table, priority, match, actions.
-type Rule = (u8, u16, String, String);
+pub(crate) type Rule = (u8, u16, String, String);
 
 fn rule(table: u8, priority: u16, matches: &str, actions: &str) -> Rule {
     (table, priority, matches.into(), actions.into())
@@ -60,19 +60,29 @@ fn rules(case: &str, count: u32) -> Vec<Rule> {
                 rule(0, priority, &matches, "output:2")
             })
             .collect(),
-        "exact" => (0..count)
-            .map(|n| std::net::Ipv4Addr::from(0x0a00_0000 + n))
-            .map(|src| {
-                let matches = format!("in_port=1,udp,nw_src={src},nw_dst=10.1.0.1,tp_src=7,tp_dst=5001");
-                rule(0, 1, &matches, "output:2")
-            })
-            .collect(),
+        "exact" => exact(0, count),
         _ => Vec::new(),
     }
 }
 
+/// Rules in a table for a flow of [`crate::memory::Traffic`] each.
+pub(crate) fn exact(table: u8, count: u32) -> Vec<Rule> {
+    (0..count)
+        .map(|n| std::net::Ipv4Addr::from(0x0a00_0000 + n))
+        .map(|src| {
+            let matches = format!("in_port=1,udp,nw_src={src},nw_dst=10.1.0.1,tp_src=7,tp_dst=5001");
+            rule(table, 1, &matches, "output:2")
+        })
+        .collect()
+}
+
 /// A switch with two ports and the rules of a case, `count` of them where that is a question.
 pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
+    switch_with(&rules(case, count)).0
+}
+
+/// A switch with two ports and these rules, and its bridge.
+pub(crate) fn switch_with(rules: &[Rule]) -> (Arc<Ofproto>, Arc<Bridge>) {
     let of = Ofproto::new(Arc::new(Clock::default()));
     let config = BridgeConfig {
         fail_mode: FailMode::Secure,
@@ -97,12 +107,20 @@ pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     of.publish();
-    for (table, priority, matches, actions) in rules(case, count) {
-        let matches = Match::parse_text(&matches, None).expect("a match");
-        let instructions = parse_instructions(&actions, None).expect("actions");
-        let mut add = FlowMod::new(FlowModCommand::Add, matches, priority, instructions);
-        add.table_id = table;
-        bridge.flow_mod(Version::V13, &add).expect("a rule");
-    }
-    of
+    rules.iter().for_each(|r| flow_mod(&bridge, r, false));
+    (of, bridge)
+}
+
+/// Adds a rule, or deletes it.
+pub(crate) fn flow_mod(bridge: &Bridge, (table, priority, matches, actions): &Rule, delete: bool) {
+    let matches = Match::parse_text(matches, None).expect("a match");
+    let instructions = parse_instructions(actions, None).expect("actions");
+    let command = if delete {
+        FlowModCommand::DeleteStrict
+    } else {
+        FlowModCommand::Add
+    };
+    let mut flow_mod = FlowMod::new(command, matches, *priority, instructions);
+    flow_mod.table_id = *table;
+    bridge.flow_mod(Version::V13, &flow_mod).expect("a rule");
 }
