@@ -8,7 +8,6 @@
 //!
 //! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the sweeper what it had counted.
 
-use crate::changes::{Known, PATIENCE};
 use crate::compact::CompactKey;
 use crate::entry::Entry;
 use crate::hash::HashKey;
@@ -19,8 +18,7 @@ use crate::sig::Bucket;
 use crate::spares::{Maker, Pace};
 use crate::store::Store;
 use crate::table::Table;
-use crate::translate::Generations;
-use crate::tuple::{Family, Tuple, Tuples};
+use crate::tuple::{Tuple, Tuples};
 use crate::verdict::{Verdict, Verdicts};
 use crate::watch::{self, Watches};
 use heddle_sync::ring::Producer;
@@ -37,9 +35,6 @@ pub(crate) use find::{Common, Level, Moment, NO_BODY};
 
 /// No slot.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
-
-/// Comparisons that are made for one of many entries of a verdict, again and again, before it is given one that is up to date.
-const PATIENCE_FOR_ONE: usize = 16;
 
 /// The memory of a cache that grows with its entries.
 pub(crate) struct Memory {
@@ -129,19 +124,19 @@ fn is_current(
     if watch == watch::NONE {
         return verdicts.get(e.verdict()).is_some_and(|v| v.valid_at(moment.any));
     }
-    watches.holds(watch, stamp, moment.any) || look(e, watches, key, moment)
+    watches.holds(watch, stamp, moment.any)
+        || key.is_some_and(|key| look(e, watches, moment, |i| key.words()[i]))
 }
 
-/// Whether nothing that changed since an entry was stamped has to do with a packet with this key, as its watch knows.
+/// Whether nothing that changed since an entry was stamped has to do with packets with its key, as its watch knows.
 #[inline(never)]
-fn look(e: &Entry, watches: &mut Watches, key: Option<&CompactKey>, moment: &Moment<'_>) -> bool {
+fn look(e: &Entry, watches: &mut Watches, moment: &Moment<'_>, key: impl Fn(usize) -> u64) -> bool {
     let (watch, stamp) = e.watch();
-    let Some(stamp) = key.and_then(|key| watches.look(watch, key, stamp, moment.any, moment.generations))
-    else {
-        return false;
-    };
-    e.set_stamp(stamp);
-    true
+    let now = watches.look(watch, stamp, moment.any, moment.generations, key);
+    if let Some(now) = now {
+        e.set_stamp(now);
+    }
+    now.is_some()
 }
 
 impl Cache {
@@ -207,43 +202,16 @@ impl Cache {
         moment: &Moment<'_>,
     ) -> Option<u32> {
         let e = self.store.get(slot)?;
-        is_current(e, &mut self.watches, &self.verdicts, key, moment).then(|| e.body())
+        let is_current = is_current(e, &mut self.watches, &self.verdicts, key, moment)
+            || self.wide.get(&slot).is_some_and(|w| {
+                let key = w.tuple.key(&w.words);
+                e.watch().0 != watch::NONE && look(e, &mut self.watches, moment, |i| key.words()[i])
+            });
+        is_current.then(|| e.body())
     }
     /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
     pub(crate) fn is_watched(&self, slot: u32) -> bool {
         self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
-    }
-    /// What is known of the packets of an entry of an ordinary packet.
-    fn known(&self, e: &Entry) -> Option<Known> {
-        let tuple = self.tuples.get(e.tuple()).filter(|t| t.family != Family::Wide)?;
-        Some(Known::new(&e.key().expand(&tuple.mask), &tuple.mask))
-    }
-    /// The verdict of the entry in `slot` has dependencies that have moved: whether the entry may be used all the same, because what changed
-    /// has nothing to do with its packets. If it has nothing to do with any of the verdict's, that is remembered. `any` was read before.
-    pub(crate) fn passes_by(&self, slot: u32, any: u64, generations: &Generations) -> bool {
-        let Some(e) = self.store.get(slot) else {
-            return false;
-        };
-        let n = e.verdict();
-        let Some(verdict) = self.verdicts.get(n) else {
-            return false;
-        };
-        let alone = self.verdicts.users(n) == 1;
-        let all = if alone {
-            self.known(e)
-        } else {
-            self.verdicts.agreement(n).and_then(|(key, bits, tuple)| {
-                let mask = bits.restrict(&self.tuples.get(tuple)?.mask);
-                Some(Known::new(&key.expand(&mask), &mask))
-            })
-        };
-        if all.is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE, Some(any), generations)) {
-            return true;
-        }
-        !alone
-            && self
-                .known(e)
-                .is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE_FOR_ONE, None, generations))
     }
     /// Whether there are entries to be reaped.
     pub(crate) fn has_doomed(&self) -> bool {

@@ -52,10 +52,6 @@ impl CompactMask {
     pub(crate) fn from_key(key: &CompactKey) -> Self {
         Self(key.0)
     }
-    /// The bits of this mask in which two keys are equal.
-    pub(crate) fn agreeing(&self, a: &CompactKey, b: &CompactKey) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] & !(a.0[i] ^ b.0[i])))
-    }
     /// The bits of `mask`, whose compact form this one is a part of, that this one has. Of fields that compact keys have no room for, all.
     pub(crate) fn restrict(&self, mask: &FlowMask) -> FlowMask {
         let bits = CompactKey(self.0).expand(mask);
@@ -108,6 +104,7 @@ impl CompactMask {
 }
 
 impl CompactKey {
+    #[cfg(test)]
     pub(crate) fn masked(&self, mask: &CompactMask) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & mask.0[i]))
     }

@@ -105,7 +105,8 @@ impl Worker {
         done
     }
 
-    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this key.
+    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this
+    /// key.
     fn recheck(&mut self, slot: u32, key: Option<&CompactKey>, any: u64) -> Option<u32> {
         let moment = self.shared.moment(any, self.now_ms);
         let current = self.cache.current(slot, key, &moment);
@@ -116,8 +117,7 @@ impl Worker {
         let number = self.cache.entry(slot)?.verdict();
         let verdict = self.cache.verdict(number)?;
         let holds = verdict.recheck(any, generations);
-        let right = holds || self.cache.passes_by(slot, any, generations);
-        right.then(|| self.cache.entry(slot).map(|e| e.body()))?
+        holds.then(|| self.cache.entry(slot).map(|e| e.body()))?
     }
 
     /// No entry matches.
