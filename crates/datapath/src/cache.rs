@@ -20,7 +20,7 @@ use crate::store::Store;
 use crate::table::Table;
 use crate::tuple::{Tuple, Tuples};
 use crate::verdict::{Verdict, Verdicts};
-use crate::watch::{self, Watches};
+use crate::watch::{self, OUTSIDE, Watches};
 use heddle_sync::ring::Producer;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -204,8 +204,9 @@ impl Cache {
         let e = self.store.get(slot)?;
         let is_current = is_current(e, &mut self.watches, &self.verdicts, key, moment)
             || self.wide.get(&slot).is_some_and(|w| {
-                let key = w.tuple.key(&w.words);
-                e.watch().0 != watch::NONE && look(e, &mut self.watches, moment, |i| key.words()[i])
+                let full = w.tuple.key(&w.words);
+                let key = |i: usize| i.checked_sub(OUTSIDE.into()).map_or(0, |i| full.words()[i]);
+                e.watch().0 != watch::NONE && look(e, &mut self.watches, moment, key)
             });
         is_current.then(|| e.body())
     }

@@ -148,12 +148,14 @@ pub(crate) fn outlasts(
             known.apply(o);
         }
         let now = generations.read(d.slot).generation;
-        now == d.generation
-            || generations.changed(d.slot, d.generation, now, &mut |m| {
-                let goes_on = comparisons > 0;
-                comparisons = comparisons.saturating_sub(1);
-                goes_on && known.excludes(m)
-            })
+        let count = usize::try_from(now.saturating_sub(d.generation)).unwrap_or(usize::MAX);
+        count == 0
+            || count <= comparisons
+                && generations.changed(d.slot, d.generation, now, &mut |m| {
+                    let goes_on = comparisons > 0;
+                    comparisons = comparisons.saturating_sub(1);
+                    goes_on && known.excludes(m)
+                })
     })
 }
 

@@ -47,7 +47,10 @@ const NEVER: u32 = 0;
 /// Numbers of notes end here: the watch is given up then.
 const WORN: u32 = u32::MAX;
 
-/// A word of a key, some of its bits, and their values. Words are those of the compact key, or of the full one where there is none.
+/// Numbers of a key's words: those of the compact key, then those of the full one, of which only what is outside of the compact one is asked.
+pub(crate) const OUTSIDE: u8 = 8;
+
+/// A word of a key, some of its bits, and their values.
 type Word = (u8, u64, u64);
 
 /// What has to be in a key that a change is about.
@@ -99,8 +102,11 @@ pub(crate) struct Under<'a> {
     /// Their mask, with its number.
     pub(crate) tuple: u32,
     pub(crate) mask: &'a FlowMask,
-    /// Of compact keys, whether they are IPv6's; `None`: keys are full ones.
-    pub(crate) v6: Option<bool>,
+    /// Whether their compact keys are IPv6's.
+    pub(crate) v6: bool,
+    /// The bits that stand outside of their compact keys, and have a value for each entry. Of all others that compact keys have no room for, all
+    /// packets have the same.
+    pub(crate) outside: &'static FlowMask,
 }
 
 /// See the module's text.
@@ -134,7 +140,7 @@ impl Watch {
             overrides: overrides.into(),
             fingerprint,
             users: 1,
-            scope: Box::new(Scope::new(under.mask, under.v6)),
+            scope: Box::new(Scope::new(under)),
         }
     }
     /// Takes in what has changed, `takes_in` changes at most.
@@ -201,7 +207,8 @@ impl Watches {
         let nothing = Under {
             tuple: 0,
             mask: &FlowMask::default(),
-            v6: None,
+            v6: false,
+            outside: constants(),
         };
         watches.all.push(Watch::new(&[], &[], nothing, 0));
         watches
@@ -327,24 +334,25 @@ struct Scope {
     known: Known,
     /// The bits that each entry has a value of its own for.
     own: FlowMask,
-    v6: Option<bool>,
+    v6: bool,
+    outside: &'static FlowMask,
 }
 
 impl Scope {
     /// At the beginning of a translation.
-    fn new(mask: &FlowMask, v6: Option<bool>) -> Self {
-        // Of what compact keys have no room for all ordinary packets have the same: what the expansion of any key shows.
-        let fixed = v6.map_or_else(FlowMask::default, |_| CompactMask::default().restrict(mask));
-        let key = v6.map_or_else(FlowKey::default, |v6| CompactKey::of_family(v6).expand(&fixed));
-        let mut own = *mask;
+    fn new(under: Under<'_>) -> Self {
+        // What all ordinary packets have there the expansion of any key shows.
+        let mut fixed = CompactMask::beyond(under.mask);
+        clear(&mut fixed, under.outside);
+        let mut own = *under.mask;
         for not in [&fixed, constants(), unknown()] {
-            let words = own.words_mut().iter_mut().zip(not.words());
-            words.for_each(|(w, not)| *w &= !not);
+            clear(&mut own, not);
         }
         Self {
-            known: Known::new(&key, &fixed),
+            known: Known::new(&CompactKey::of_family(under.v6).expand(&fixed), &fixed),
             own,
-            v6,
+            v6: under.v6,
+            outside: under.outside,
         }
     }
     /// As a later lookup saw them.
@@ -358,29 +366,26 @@ impl Scope {
     }
     /// What keys have that a change is about, the word with the most bits first.
     fn words(&self, m: &MiniMatch) -> (Word, Box<[Word]>) {
-        let own = self.own.words();
-        let asked = m.mask.words().iter().zip(m.values.iter());
-        let asked = asked.map(|((i, m), v)| (*i, m & own[usize::from(*i)], *v));
-        let mut words: Vec<Word> = match self.v6 {
-            None => asked.collect(),
-            Some(v6) => {
-                let (mut mask, mut value) = (FlowMask::default(), FlowMask::default());
-                for (i, bits, v) in asked {
-                    (
-                        mask.words_mut()[usize::from(i)],
-                        value.words_mut()[usize::from(i)],
-                    ) = (bits, v & bits);
-                }
-                let compact = |fields: &FlowMask| *CompactMask::of_fields(fields, v6).words();
-                let words = compact(&mask).into_iter().zip(compact(&value));
-                (0..).zip(words).map(|(i, (bits, v))| (i, bits, v)).collect()
-            }
-        };
+        let (mut words, mut mask, mut value) = (Vec::new(), FlowMask::default(), FlowMask::default());
+        for ((i, bits), v) in m.mask.words().iter().zip(m.values.iter()) {
+            let at = usize::from(*i);
+            let (bits, outside) = (bits & self.own.words()[at], self.outside.words()[at]);
+            words.push((i + OUTSIDE, bits & outside, *v));
+            (mask.words_mut()[at], value.words_mut()[at]) = (bits & !outside, v & bits & !outside);
+        }
+        let compact = |fields: &FlowMask| *CompactMask::of_fields(fields, self.v6).words();
+        let compact = compact(&mask).into_iter().zip(compact(&value));
+        words.extend((0..).zip(compact).map(|(i, (bits, v))| (i, bits, v)));
         words.retain(|(_, bits, _)| *bits != 0);
         words.sort_by_key(|(_, bits, _)| std::cmp::Reverse(bits.count_ones()));
         let mut words = words.into_iter();
         (words.next().unwrap_or_default(), words.collect())
     }
+}
+
+fn clear(mask: &mut FlowMask, bits: &FlowMask) {
+    let words = mask.words_mut().iter_mut().zip(bits.words());
+    words.for_each(|(w, bits)| *w &= !bits);
 }
 
 fn fingerprint(deps: &[Dep], overrides: &[Override], tuple: u32) -> u64 {

@@ -9,7 +9,7 @@ mod bridge;
 mod memory;
 
 use heddle_datapath::{Config, Datapath, PortNo};
-use heddle_ofproto::bridge::Bridge;
+use heddle_ofproto::Ofproto;
 use memory::{Memory, Traffic};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ const FLOWS: u32 = 50_000;
 const BATCH: u32 = 10;
 
 /// Changes rules at this rate for some time; returns how many did.
-fn change(bridge: &Bridge, kind: &str, table: u8, rate: u32, time: Duration) -> u32 {
+fn change(of: &Ofproto, kind: &str, table: u8, rate: u32, time: Duration) -> u32 {
     let began = Instant::now();
     let mut done = 0;
     while began.elapsed() < time {
@@ -44,7 +44,7 @@ fn change(bridge: &Bridge, kind: &str, table: u8, rate: u32, time: Duration) -> 
                         format!("in_port=1,udp,nw_src={address},nw_dst=10.1.0.1,tp_src=7,tp_dst={port}"),
                     ),
                 };
-                bridge::flow_mod(bridge, &(table, 1, matches, "output:2".into()), delete);
+                bridge::change(of, &(table, 1, matches, "output:2".into()), delete);
             }
             done += BATCH;
         }
@@ -60,12 +60,8 @@ fn main() {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // a rate
     let rate = number(1000.0) as u32;
     let only = arguments.next().unwrap_or_default();
-    for (way, table) in [("plain", 0), ("recirculated", 1)] {
-        let (of, bridge) = bridge::switch_with(&bridge::exact(table, FLOWS));
-        if table > 0 {
-            let again = (0, 1, "in_port=1".into(), "debug_recirc,resubmit(,1)".into());
-            bridge::flow_mod(&bridge, &again, false);
-        }
+    for (way, rules, table) in [("plain", "exact", 0), ("recirculated", "again", 1)] {
+        let of = bridge::switch(rules, FLOWS);
         let cpu = heddle_sys::cpu::allowed().ok().and_then(|c| c.last().copied());
         let config = Config {
             cpus: Some(vec![cpu.unwrap_or(0)]),
@@ -100,7 +96,7 @@ fn main() {
             let before = dp.totals();
             dp.pmd_stats_clear(None);
             let began = Instant::now();
-            let n = change(&bridge, kind, table, if kind == "none" { 0 } else { rate }, time);
+            let n = change(&of, kind, table, if kind == "none" { 0 } else { rate }, time);
             let (after, seconds) = (dp.totals(), began.elapsed().as_secs_f64());
             let text = dp.pmd_perf_show(None, "", heddle_datapath::PerfWanted::default());
             let cycles = text

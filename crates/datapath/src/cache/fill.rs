@@ -9,8 +9,8 @@ use crate::translate::{Dep, Translation};
 use crate::tuple::{Family, MAX_LISTED};
 use crate::verdict::Verdict;
 use crate::watch::Under;
-use heddle_flow::FlowKey;
-use std::sync::Arc;
+use heddle_flow::{FlowKey, FlowMask};
+use std::sync::{Arc, LazyLock};
 
 impl Cache {
     /// Stores what a translation said of a packet, `compact` being its key if it is ordinary; `any` was read before. It is found from
@@ -117,7 +117,8 @@ impl Cache {
         let under = Under {
             tuple,
             mask: &held.mask,
-            v6: (held.family != Family::Wide).then_some(held.family == Family::V6),
+            v6: held.family == Family::V6,
+            outside: outside(held.family),
         };
         self.watches.enter(deps, overrides, under)
     }
@@ -171,4 +172,14 @@ impl Cache {
         }
         self.horizon.set(self.next_id);
     }
+}
+
+/// The bits that stand outside of compact keys: of packets that have none, all.
+fn outside(family: Family) -> &'static FlowMask {
+    static OUTSIDE: LazyLock<[FlowMask; 2]> = LazyLock::new(|| {
+        let mut all = FlowMask::default();
+        all.words_mut().fill(u64::MAX);
+        [FlowMask::default(), all]
+    });
+    &OUTSIDE[usize::from(family == Family::Wide)]
 }

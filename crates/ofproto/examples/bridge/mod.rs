@@ -3,7 +3,7 @@
 use heddle_datapath::PortNo;
 use heddle_flow::Match;
 use heddle_ofproto::Ofproto;
-use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget};
+use heddle_ofproto::bridge::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget};
 use heddle_openflow::message::{FlowMod, FlowModCommand};
 use heddle_openflow::text::parse_instructions;
 use heddle_openflow::{Port, Version};
@@ -11,7 +11,7 @@ use heddle_sync::Clock;
 use std::sync::Arc;
 
 /// A rule: table, priority, match, actions.
-pub(crate) type Rule = (u8, u16, String, String);
+type Rule = (u8, u16, String, String);
 
 fn rule(table: u8, priority: u16, matches: &str, actions: &str) -> Rule {
     (table, priority, matches.into(), actions.into())
@@ -61,12 +61,17 @@ fn rules(case: &str, count: u32) -> Vec<Rule> {
             })
             .collect(),
         "exact" => exact(0, count),
+        // The same, behind a recirculation.
+        "again" => [rule(0, 1, "in_port=1", "debug_recirc,resubmit(,1)")]
+            .into_iter()
+            .chain(exact(1, count))
+            .collect(),
         _ => Vec::new(),
     }
 }
 
 /// Rules in a table for a flow of [`crate::memory::Traffic`] each.
-pub(crate) fn exact(table: u8, count: u32) -> Vec<Rule> {
+fn exact(table: u8, count: u32) -> Vec<Rule> {
     (0..count)
         .map(|n| std::net::Ipv4Addr::from(0x0a00_0000 + n))
         .map(|src| {
@@ -78,11 +83,6 @@ pub(crate) fn exact(table: u8, count: u32) -> Vec<Rule> {
 
 /// A switch with two ports and the rules of a case, `count` of them where that is a question.
 pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
-    switch_with(&rules(case, count)).0
-}
-
-/// A switch with two ports and these rules, and its bridge.
-pub(crate) fn switch_with(rules: &[Rule]) -> (Arc<Ofproto>, Arc<Bridge>) {
     let of = Ofproto::new(Arc::new(Clock::default()));
     let config = BridgeConfig {
         fail_mode: FailMode::Secure,
@@ -107,12 +107,12 @@ pub(crate) fn switch_with(rules: &[Rule]) -> (Arc<Ofproto>, Arc<Bridge>) {
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     of.publish();
-    rules.iter().for_each(|r| flow_mod(&bridge, r, false));
-    (of, bridge)
+    rules(case, count).iter().for_each(|r| change(&of, r, false));
+    of
 }
 
 /// Adds a rule, or deletes it.
-pub(crate) fn flow_mod(bridge: &Bridge, (table, priority, matches, actions): &Rule, delete: bool) {
+pub(crate) fn change(of: &Ofproto, (table, priority, matches, actions): &Rule, delete: bool) {
     let matches = Match::parse_text(matches, None).expect("a match");
     let instructions = parse_instructions(actions, None).expect("actions");
     let command = if delete {
@@ -122,5 +122,6 @@ pub(crate) fn flow_mod(bridge: &Bridge, (table, priority, matches, actions): &Ru
     };
     let mut flow_mod = FlowMod::new(command, matches, *priority, instructions);
     flow_mod.table_id = *table;
+    let bridge = of.bridge("br0").expect("a bridge");
     bridge.flow_mod(Version::V13, &flow_mod).expect("a rule");
 }
