@@ -1,26 +1,25 @@
-//! What has changed in a table lately: so that a cached answer need not be found anew because of rules that have nothing to do with it.
+//! What has changed in a table lately, so that a cached answer is not translated again because of rules
+//! that have nothing to do with it.
 //!
-//! **Problem.** One generation per table makes each change of a rule a doubt about every flow that passed through the table. Most
-//! changes are about other packets. To see that costs a comparison; to translate again costs a hundred.
+//! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of
+//! the rules that came, went or were changed with it.
 //!
-//! **Shape.** A [`Log`] is a ring: for each of a table's last [`KEPT`] generations, the matches of the rules that came, went or were
-//! changed with it.
+//! **When a change does not matter** to a cached answer: at the lookup in that table, all packets that the
+//! answer is for have one bit that differs from what the changed rule asks for. This is known of such
+//! packets ([`Known`]):
 //!
-//! **When a change does not matter** to a cached answer: all packets that the answer is for have, where they are looked up in that
-//! table, in one bit another value than the changed rule asks for. Of such packets is known ([`Known`]):
+//! * Fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the
+//!   translation says what they were at each lookup ([`Override`]).
+//! * What comes from the packet: the bits of the entry's mask. If an action has changed a word before the
+//!   lookup, nothing of that word.
+//! * Of fields that lookups themselves set (conjunctions), nothing.
 //!
-//! * the fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the translation says what they
-//!   were at each lookup ([`Override`]);
-//! * of what comes from the packet: the bits of the entry's mask, unless an action has changed something in their word before the
-//!   lookup;
-//! * nothing of fields that lookups themselves set (conjunctions).
+//! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of
+//! this in a few lines. Workers do the same for many entries at once ([`crate::watch`]).
 //!
-//! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of this in a few lines; workers
-//! get the same from [`crate::watch`], for many entries at once.
-//!
-//! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored before the generation is
-//! counted up; a reader that finds none of the generation that it looks for (overwritten, or not given) takes it that anything may have
-//! changed.
+//! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored
+//! before the generation is counted up. If a reader does not find the record of a generation (overwritten,
+//! or not given), anything may have changed.
 
 use crate::translate::{Dep, Generations};
 use arc_swap::ArcSwapOption;
@@ -35,8 +34,8 @@ const KEPT: u64 = 1024;
 /// Matches that one generation lists; of more, some are replaced by what they have in common.
 const MAX_LISTED: usize = 64;
 
-/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency `from` on, until another one
-/// about the same word.
+/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency
+/// `from` on, until another one about the same word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Override {
     /// Index in [`crate::Translation::deps`].
@@ -49,8 +48,8 @@ pub struct Override {
     pub value: u64,
 }
 
-/// The bits of a key that are the same constants for all packets when a translation begins, whatever the packet: zero, but for the
-/// input port, of which a translation must say what it is.
+/// The bits of a key that are the same constants for all packets when a translation begins, whatever the
+/// packet: zero, but for the input port, of which a translation must say what it is.
 pub fn constants() -> &'static FlowMask {
     static CONSTANTS: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
@@ -68,7 +67,8 @@ pub fn clear_constants(key: &mut FlowKey) {
     (key.metadata, key.regs, key.in_port) = (0, [0; 16], 0);
 }
 
-/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key has: never known.
+/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key
+/// has: never known.
 pub(crate) fn unknown() -> &'static FlowMask {
     static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
@@ -133,8 +133,8 @@ impl Known {
     }
 }
 
-/// Whether an answer with these dependencies still holds for packets of which `known` was known at the beginning, as far as the logs of
-/// what has changed since can tell with so many comparisons.
+/// Whether an answer with these dependencies still holds for packets of which `known` was known at the
+/// beginning, as far as the logs of what has changed since can tell with so many comparisons.
 pub(crate) fn outlasts(
     deps: &[Dep],
     overrides: &[Override],
@@ -217,8 +217,8 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Notes what changes with the generation that `count_up` will bring; `current` gives the one before. Only the holder of this log
-    /// counts up.
+    /// Notes what changes with the generation that `count_up` will bring; `current` gives the one before.
+    /// Only the holder of this log counts up.
     pub(crate) fn write(&self, changes: Changes, current: impl FnOnce() -> u64, count_up: impl FnOnce()) {
         let _one_at_a_time = self.writer.lock();
         let generation = current() + 1;
@@ -231,7 +231,8 @@ impl Log {
     fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {
         self.records.get(usize::try_from(generation % KEPT).ok()?)
     }
-    /// Tells what changed after generation `from`, up to `to`, as long as `f` goes along. `false`: not all was told.
+    /// Tells what changed after generation `from`, up to `to`, as long as `f` goes along. `false`: not all
+    /// was told.
     pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         to.saturating_sub(from) <= KEPT
             && (from + 1..=to).all(|generation| {

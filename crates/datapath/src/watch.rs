@@ -1,24 +1,29 @@
-//! Whether an entry is still right although rules have changed: asked by each entry when it is used next, in a few dozen cycles.
+//! Whether a cached entry is still right although rules have changed.
 //!
-//! **Problem.** A thousand rules change in a second, and fifty thousand flows are up. No generation that those flows depend on stays what
-//! it was from one packet of a flow to the next, although none of the changes is about any of them. Each flow is to be compared with
-//! each change, which is fifty million comparisons a second.
+//! **Problem.** A thousand rules change in a second beside fifty thousand flows, and none of the changes is
+//! about any of the flows. To see that takes fifty million comparisons a second.
 //!
-//! **Shape.** Most of a comparison is the same for all entries that have the same mask and whose translations looked into the same
-//! tables in the same order and saw the same constants there: they are under one [`Watch`]. When a table changes, the watch takes the
-//! change out of the log ([`crate::changes`]), once, and drops it if it is about none of its entries. Otherwise it notes what a key
-//! that the change is about has in the bits of the mask ([`Note`]). An entry has a stamp, the number of the last note that it was
-//! compared with; it goes on if none of the later ones is about its key. That is one word for most notes.
+//! **Shape.** Entries are under one [`Watch`] if they have the same mask, and their translations looked
+//! into the same tables in the same order and saw the same registers there. What is the same for all of
+//! them is compared once, by the watch:
 //!
-//! **In doubt** an entry is translated again: that is what a note says that is about all keys. A watch makes one of a change that asks for none
-//! of the mask's bits, of one that a log does not tell or tells no more, and of things without a log.
-//! What is known of packets besides the entry's bits is what [`Known`] says: fields that ordinary packets do not have, and registers,
-//! metadata and input port as the translation said. Bits that actions have changed before a lookup are not compared there.
+//! 1. It reads what is new in the logs of its tables ([`crate::changes`]).
+//! 2. It leaves out a change that cannot be about any of its entries.
+//! 3. Of any other it keeps a [`Note`]: the bits that the changed rule asks for, as far as the mask has
+//!    them, and their values.
 //!
-//! **Bounds.** A watch keeps [`KEPT`] notes; an entry that has missed more is translated again, which by then costs no more. A burst
-//! takes in [`TAKEN_IN`] changes; so a worker that comes back to flows of before does not stand still over what has changed
-//! meanwhile. There are [`MOST`] watches, and [`MOST_NOTES`] notes in all of them; entries beyond have none, and are translated again when
-//! anything changes that they depend on.
+//! An entry has a stamp, the number of the last note that it was compared with. At its next use it is
+//! compared with the notes since then. If one of them is about its key, it is translated again. Mostly one
+//! word of the key is enough to tell.
+//!
+//! **In doubt** an entry is translated again. A note without bits is about all keys. It stands for a change
+//! that asks for no bit of the mask, for changes that a log does not tell any more, and for a change of
+//! something that has no log (an address, a port).
+//!
+//! **Bounds.** A watch keeps [`KEPT`] notes. An entry that has missed more is translated again, which by
+//! then costs no more. All watches together keep [`MOST_NOTES`] notes, and take [`TAKEN_IN`] changes in per
+//! burst, so that a worker that comes back to old flows does not stand still. There are [`MOST`] watches.
+//! An entry beyond has none, and is translated again when anything changes that it depends on.
 //!
 //! **Threads.** One worker's own.
 
@@ -28,7 +33,7 @@ use crate::hash::Mixer;
 use crate::translate::{Dep, Generations};
 use hashbrown::HashTable;
 use heddle_classifier::MiniMatch;
-use heddle_flow::{FlowKey, FlowMask};
+use heddle_flow::FlowMask;
 use std::collections::VecDeque;
 use std::hash::Hasher;
 
@@ -38,7 +43,7 @@ pub(crate) const NONE: u16 = 0;
 const MOST: usize = 2048;
 /// Notes that a watch keeps, and with how many an entry is compared at most.
 const KEPT: usize = 256;
-/// Notes from which on no watch keeps one more than it has: some 8 MiB.
+/// Notes in all watches, at most: some 8 MiB.
 const MOST_NOTES: usize = 1 << 16;
 /// Changes that are taken in for all watches together, per burst.
 const TAKEN_IN: usize = 2048;
@@ -47,16 +52,17 @@ const NEVER: u32 = 0;
 /// Numbers of notes end here: the watch is given up then.
 const WORN: u32 = u32::MAX;
 
-/// Numbers of a key's words: those of the compact key, then those of the full one, of which only what is outside of the compact one is asked.
+/// The words of a key have numbers: first those of the compact key, and from this one on those of the full
+/// key. Only what the compact key has no room for is asked of the full one.
 pub(crate) const OUTSIDE: u8 = 8;
 
 /// A word of a key, some of its bits, and their values.
 type Word = (u8, u64, u64);
 
-/// What has to be in a key that a change is about.
+/// What a key has to have for a change to be about it.
 struct Note {
     number: u32,
-    /// The word of which it asks for the most bits: what mostly tells. Of none: it is about all keys.
+    /// The word with the most bits, which mostly tells. If it has none, the note is about all keys.
     first: Word,
     rest: Box<[Word]>,
 }
@@ -74,7 +80,8 @@ struct Notes {
     kept: VecDeque<Note>,
     /// The number of the last one.
     last: u32,
-    /// The number of the last one that is not kept any more: entries with smaller stamps cannot be compared.
+    /// The number of the last one that is not kept any more: entries with smaller stamps cannot be
+    /// compared.
     forgotten: u32,
 }
 
@@ -104,8 +111,8 @@ pub(crate) struct Under<'a> {
     pub(crate) mask: &'a FlowMask,
     /// Whether their compact keys are IPv6's.
     pub(crate) v6: bool,
-    /// The bits that stand outside of their compact keys, and have a value for each entry. Of all others that compact keys have no room for, all
-    /// packets have the same.
+    /// The bits outside of their compact keys that each entry has values of its own for. Of other bits that
+    /// compact keys have no room for, all packets have the same.
     pub(crate) outside: &'static FlowMask,
 }
 
@@ -219,8 +226,9 @@ impl Watches {
         self.takes_in = TAKEN_IN;
     }
 
-    /// An entry has an answer that depends on these things, seen like this. Returns the number of its watch ([`NONE`]: there can be
-    /// none), and its stamp. `None`: the answer is older than what is known of changes, so it is worth nothing.
+    /// An entry has an answer that depends on these things, seen like this. Returns the number of its watch
+    /// ([`NONE`]: there can be none), and its stamp. `None`: the answer is older than what is known of
+    /// changes, so it is worth nothing.
     pub(crate) fn enter(
         &mut self,
         deps: &[Dep],
@@ -288,14 +296,14 @@ impl Watches {
         }
     }
 
-    /// Whether an entry with this stamp is right, as far as generation `any` is known; `false` means that it has to be looked at.
+    /// Whether an entry with this stamp is known to be right at `any`. If not, it has to be looked at.
     #[inline]
     pub(crate) fn holds(&self, n: u16, stamp: u32, any: u64) -> bool {
         let w = self.all.get(usize::from(n));
         w.is_some_and(|w| w.any == any && w.notes.last == stamp)
     }
-    /// Whether an entry that was right at `stamp` is right now: with its new stamp. `key` gives the words of its key, and `any` was read
-    /// before.
+    /// Whether an entry that was right at `stamp` is right now, with its new stamp. `key` gives the words
+    /// of its key. `any` was read before.
     #[inline]
     pub(crate) fn look(
         &mut self,
@@ -341,7 +349,7 @@ struct Scope {
 impl Scope {
     /// At the beginning of a translation.
     fn new(under: Under<'_>) -> Self {
-        // What all ordinary packets have there the expansion of any key shows.
+        // All packets have there what the expansion of any key shows.
         let mut fixed = CompactMask::beyond(under.mask);
         clear(&mut fixed, under.outside);
         let mut own = *under.mask;

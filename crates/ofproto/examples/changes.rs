@@ -1,8 +1,10 @@
-//! What is left of the rate of known flows while rules change that are not about them: 50,000 flows with a rule each, one worker, ports of memory.
+//! What is left of the rate of known flows while rules change that are not about them: 50,000 flows with a
+//! rule each, one worker, ports of memory.
 //!
-//! `cargo run --release -p heddle-ofproto --example changes [SECONDS [CHANGES [CASE]]]`: so many changes a second, half of them new rules and
-//! half of them rules that go. They are told from the flows by another destination port (`beside`), by a register (`register`), or are in a
-//! table that the flows do not pass (`elsewhere`); packets are looked up once, or recirculated first (`recirculated`).
+//! `cargo run --release -p heddle-ofproto --example changes [SECONDS [CHANGES [CASE]]]`: so many changes a
+//! second, half of them new rules and half of them rules that go. They are told from the flows by another
+//! destination port (`beside`), by a register (`register`), or are in a table that the flows do not pass
+//! (`elsewhere`); packets are looked up once, or recirculated first (`recirculated`).
 
 mod bridge;
 #[path = "../../datapath/examples/memory/mod.rs"]

@@ -47,8 +47,8 @@ fn constants_are_cleared() {
 }
 
 proptest! {
-    /// What is passed by matches none of the packets, as far as they are known; single packets that are known in all bits are passed
-    /// by exactly what does not match them.
+    /// What is passed by matches none of the packets, as far as they are known; single packets that are
+    /// known in all bits are passed by exactly what does not match them.
     #[test]
     fn passes_by_what_matches_no_packet(
         all in prop::collection::vec(prop::collection::vec(matches(), 1..4), 1..50),
@@ -121,7 +121,8 @@ fn what_is_too_long_ago_or_unknown_is_not_passed_by() {
     assert!(!passes(&log, n, n + 1, &other));
 }
 
-/// What rules have in common that are too many to be listed, and those that are listed, ask for nothing that one of the rules does not ask for.
+/// What rules have in common that are too many to be listed, and those that are listed, ask for nothing
+/// that one of the rules does not ask for.
 #[test]
 fn many_are_told_by_what_they_have_in_common() {
     let mut changes = Changes::default();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::changes::{Changes, outlasts};
 use heddle_classifier::MiniMatch;
-use heddle_flow::Match;
+use heddle_flow::{FlowKey, Match};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
@@ -99,10 +99,14 @@ static OUTSIDE_OF_SOME: LazyLock<FlowMask> = LazyLock::new(|| {
 });
 
 proptest! {
-    /// An entry goes on as long as none of the changes since is about it, as far as that can be known; be its key a compact one, or partly outside of it.
+    /// An entry goes on as long as none of the changes since is about it, as far as that can be known; be
+    /// its key a compact one, or partly outside of it.
     #[test]
     fn goes_on_what_no_change_is_about(
-        steps in prop::collection::vec((prop::collection::vec(matches(), 1..3), any::<prop::sample::Index>(), any::<bool>()), 1..80),
+        steps in prop::collection::vec(
+            (prop::collection::vec(matches(), 1..3), any::<prop::sample::Index>(), any::<bool>()),
+            1..80,
+        ),
         mask in masks(),
         reg in 0_u32..3,
         port in 0_u32..3,
@@ -128,7 +132,10 @@ proptest! {
             overrides.push(said((word(&|k| k.tp_dst = 1).0, 0), true));
         }
         let mut watches = Watches::new();
-        let under = Under { outside: if some_outside { &OUTSIDE_OF_SOME } else { under(3, &mask).outside }, ..under(3, &mask) };
+        let mut under = under(3, &mask);
+        if some_outside {
+            under.outside = &OUTSIDE_OF_SOME;
+        }
         let mut number = NONE;
         let mut list: Vec<Plain> = (0..24_u32).map(|n| {
             let key = FlowKey {
@@ -144,7 +151,8 @@ proptest! {
             let right_at = generations.read(slot());
             let (n, stamp) = watches.enter(&[right_at], &overrides, under).expect("it is new");
             number = n;
-            Plain { compact: compactor.of(&key).expect("it is ordinary"), key: key.masked(&mask), stamp, right_at }
+            let compact = compactor.of(&key).expect("it is ordinary");
+            Plain { compact, key: key.masked(&mask), stamp, right_at }
         }).collect();
         for (changes, which, all) in steps {
             watches.begin();
@@ -154,7 +162,8 @@ proptest! {
             let few = vec![which.index(list.len())];
             for at in if all { (0..list.len()).collect() } else { few } {
                 let p = &mut list[at];
-                let key = |i: usize| i.checked_sub(OUTSIDE.into()).map_or_else(|| p.compact.words()[i], |i| p.key.words()[i]);
+                let full = |i: usize| Some(p.key.words()[i.checked_sub(OUTSIDE.into())?]);
+                let key = |i: usize| full(i).unwrap_or_else(|| p.compact.words()[i]);
                 let stamp = watches.look(number, p.stamp, any, &generations, key);
                 let known = Known::new(&p.key, &mask);
                 let outlasts = outlasts(&[p.right_at], &overrides, known, &generations, usize::MAX);
@@ -196,8 +205,8 @@ fn key(at: usize) -> u64 {
     CompactKey::of_family(false).words()[at]
 }
 
-/// An answer that is older than what is known of changes is refused; one under another mask has a watch of its own; what is not told any more makes
-/// all stale.
+/// An answer that is older than what is known of changes is refused; one under another mask has a watch of
+/// its own; what is not told any more makes all stale.
 #[test]
 fn what_is_not_known_is_not_right() {
     let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
@@ -245,7 +254,8 @@ fn watches_are_bounded() {
     assert_ne!(enter(&mut watches, 0), NONE);
 }
 
-/// There are only so many notes in all watches; entries that one of the changes was about are not right in any of them.
+/// There are only so many notes in all watches; entries that one of the changes was about are not right in
+/// any of them.
 #[test]
 fn notes_are_bounded() {
     let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
@@ -301,7 +311,8 @@ fn a_worn_watch_is_given_up() {
     assert_ne!(enter(&mut watches), n);
 }
 
-/// Bundles of many rules, and a worker that has looked after something else meanwhile: what it takes in is bounded, and the rest is not taken for right.
+/// Bundles of many rules, and a worker that has looked after something else meanwhile: what it takes in is
+/// bounded, and the rest is not taken for right.
 #[test]
 fn a_burst_takes_in_so_many_changes() {
     let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
