@@ -174,7 +174,7 @@ impl MiniMatch {
         self.mask.matches(key, &self.values)
     }
     /// What it asks for in one word: which bits, and their values.
-    fn word(&self, index: u8) -> (u64, u64) {
+    pub fn word(&self, index: u8) -> (u64, u64) {
         let at = self.mask.word(index);
         at.map_or((0, 0), |(at, mask)| (mask, self.values[at]))
     }

@@ -12,7 +12,6 @@
 //!
 //! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the sweeper what it had counted.
 
-use crate::changes::{Known, PATIENCE};
 use crate::compact::CompactKey;
 use crate::context::Contexts;
 use crate::entry::Entry;
@@ -24,10 +23,9 @@ use crate::sig::Bucket;
 use crate::spares::{Maker, Pace};
 use crate::store::Store;
 use crate::table::Table;
-use crate::translate::Generations;
 use crate::tuple::{Tuple, Tuples};
 use crate::verdict::{Verdict, Verdicts};
-use crate::watch::{self, Watches};
+use crate::watch::{self, OUTSIDE, Watches};
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Producer;
 use std::sync::Arc;
@@ -52,9 +50,6 @@ pub(crate) struct Sought<'a> {
 
 /// No slot.
 pub(crate) const NO_SLOT: u32 = u32::MAX;
-
-/// Comparisons that are made for one of many entries of a verdict, again and again, before it is given one that is up to date.
-const PATIENCE_FOR_ONE: usize = 16;
 
 /// The memory of a cache that grows with its entries.
 pub(crate) struct Memory {
@@ -128,37 +123,36 @@ pub(crate) struct Cache {
     scratch: find::Scratch,
 }
 
-/// Whether an entry is known to be right by now, for a packet with this key, which it matches.
+/// Whether an entry is known to be right by now.
 #[inline(always)]
-fn is_current(
-    e: &Entry,
-    watches: &mut Watches,
-    verdicts: &Verdicts,
-    key: Option<&CompactKey>,
-    moment: &Moment<'_>,
-) -> bool {
+fn is_current(e: &Entry, watches: &mut Watches, verdicts: &Verdicts, asked: &Asked<'_>, moment: &Moment<'_>) -> bool {
     let (watch, stamp) = e.watch();
     if watch == watch::NONE {
         return verdicts.get(e.verdict()).is_some_and(|v| v.valid_at(moment.any));
     }
-    watches.holds(watch, stamp, moment.any) || look(e, watches, key, moment)
+    watches.holds(watch, stamp, moment.any) || look(e, watches, asked, moment)
 }
 
-/// Whether nothing that changed since an entry was stamped has to do with a packet with this key, as its watch knows.
+/// Where it stands what entries ask for outside of their compact keys.
+struct Asked<'a> {
+    tuples: &'a Tuples,
+    contexts: &'a Contexts,
+}
+
+/// Whether nothing that changed since an entry was stamped has to do with packets with its key, as its watch knows.
 #[inline(never)]
-fn look(e: &Entry, watches: &mut Watches, key: Option<&CompactKey>, moment: &Moment<'_>) -> bool {
+fn look(e: &Entry, watches: &mut Watches, asked: &Asked<'_>, moment: &Moment<'_>) -> bool {
     let (watch, stamp) = e.watch();
-    let Some(stamp) = key.and_then(|key| watches.look(watch, key, stamp, moment.any, moment.generations))
-    else {
-        return false;
+    let (context, outside) = (e.key().context(), asked.tuples.outside(e.tuple()));
+    let key = |i: usize| match i.checked_sub(OUTSIDE.into()) {
+        None => e.word(i),
+        Some(i) => asked.contexts.word(context, outside, i),
     };
-    e.set_stamp(stamp);
-    true
-}
-
-/// Whether entries under a mask ask for nothing outside of their compact keys.
-fn is_plain(tuple: &Tuple) -> bool {
-    tuple.outside.is_empty() && !tuple.family.is_odd()
+    let now = watches.look(watch, stamp, moment.any, moment.generations, key);
+    if let Some(now) = now {
+        e.set_stamp(now);
+    }
+    now.is_some()
 }
 
 impl Cache {
@@ -213,52 +207,19 @@ impl Cache {
         debug_assert!(!full, "the caller has looked whether there is room");
     }
 
-    /// The program of the entry in `slot`, which a packet with this key was found to match, if the entry is known to be right by now.
+    /// The program of the entry in `slot`, if the entry is known to be right by now.
     #[inline]
-    pub(crate) fn current(
-        &mut self,
-        slot: u32,
-        key: Option<&CompactKey>,
-        moment: &Moment<'_>,
-    ) -> Option<u32> {
+    pub(crate) fn current(&mut self, slot: u32, moment: &Moment<'_>) -> Option<u32> {
         let e = self.store.get(slot)?;
-        is_current(e, &mut self.watches, &self.verdicts, key, moment).then(|| e.body())
+        let asked = Asked {
+            tuples: &self.tuples,
+            contexts: &self.contexts,
+        };
+        is_current(e, &mut self.watches, &self.verdicts, &asked, moment).then(|| e.body())
     }
     /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
     pub(crate) fn is_watched(&self, slot: u32) -> bool {
         self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
-    }
-    /// What is known of the packets of an entry, if it asks for nothing outside of its compact key.
-    fn known(&self, e: &Entry) -> Option<Known> {
-        let tuple = self.tuples.get(e.tuple()).filter(|t| is_plain(t))?;
-        Some(Known::new(&e.key().expand(&tuple.mask), &tuple.mask))
-    }
-    /// The verdict of the entry in `slot` has dependencies that have moved: whether the entry may be used all the same, because what changed
-    /// has nothing to do with its packets. If it has nothing to do with any of the verdict's, that is remembered. `any` was read before.
-    pub(crate) fn passes_by(&self, slot: u32, any: u64, generations: &Generations) -> bool {
-        let Some(e) = self.store.get(slot) else {
-            return false;
-        };
-        let n = e.verdict();
-        let Some(verdict) = self.verdicts.get(n) else {
-            return false;
-        };
-        let alone = self.verdicts.users(n) == 1;
-        let all = if alone {
-            self.known(e)
-        } else {
-            self.verdicts.agreement(n).and_then(|(key, bits, tuple)| {
-                let mask = bits.restrict(&self.tuples.get(tuple)?.mask);
-                Some(Known::new(&key.expand(&mask), &mask))
-            })
-        };
-        if all.is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE, Some(any), generations)) {
-            return true;
-        }
-        !alone
-            && self
-                .known(e)
-                .is_some_and(|mut known| verdict.passes_by(&mut known, PATIENCE_FOR_ONE, None, generations))
     }
     /// Whether there are entries to be reaped.
     pub(crate) fn has_doomed(&self) -> bool {

@@ -1,46 +1,41 @@
-//! What has changed in a table lately: so that a cached answer need not be found anew because of rules that have nothing to do with it.
+//! What has changed in a table lately, so that a cached answer is not translated again because of rules
+//! that have nothing to do with it.
 //!
-//! **Problem.** One generation per table makes each change of a rule a doubt about every flow that passed through the table. Most
-//! changes are about other packets. To see that costs a comparison; to translate again costs a hundred.
+//! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of
+//! the rules that came, went or were changed with it.
 //!
-//! **Shape.** A [`Log`] keeps, for each of a table's last [`KEPT`] generations, the matches of the rules that came, went or were changed
-//! with it, and what all of them have in common. Of sixteen generations in a row it keeps what those have in common, so that a flow that
-//! nobody looked at for a while passes by them in one step. Of the last [`SPAN`] or fewer it keeps what they have in common, too: changes that
-//! come quickly one after the other are mostly alike.
+//! **When a change does not matter** to a cached answer: at the lookup in that table, all packets that the
+//! answer is for have one bit that differs from what the changed rule asks for. This is known of such
+//! packets ([`Known`]):
 //!
-//! **When a change does not matter** to a cached answer: all packets that the answer is for have, where they are looked up in that table, in
-//! one bit another value than the changed rule asks for. Of such packets is known ([`Known`]):
+//! * Fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the
+//!   translation says what they were at each lookup ([`Override`]).
+//! * What comes from the packet: the bits of the entry's mask. If an action has changed a word before the
+//!   lookup, nothing of that word.
+//! * Of fields that lookups themselves set (conjunctions), nothing.
 //!
-//! * the fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the translation says what they were
-//!   at each lookup ([`Override`]);
-//! * of what comes from the packet: the bits of the entry's mask, unless an action has changed something in their word before the lookup;
-//! * nothing of fields that lookups themselves set (conjunctions).
+//! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of
+//! this in a few lines. Workers do the same for many entries at once ([`crate::watch`]).
 //!
-//! The safe error is to think that a change matters: that costs a translation.
-//!
-//! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored before the generation is counted
-//! up; a reader that finds none of the generation that it looks for (overwritten, or not given) takes it that anything may have changed.
+//! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored
+//! before the generation is counted up. If a reader does not find the record of a generation (overwritten,
+//! or not given), anything may have changed.
 
+use crate::translate::{Dep, Generations};
 use arc_swap::ArcSwapOption;
 use heddle_classifier::MiniMatch;
 use heddle_flow::key::FIRST_WORD;
-use heddle_flow::{FlowKey, FlowMask};
+use heddle_flow::{FlowKey, FlowMask, Match};
 use parking_lot::Mutex;
 use std::sync::{Arc, LazyLock};
 
 /// Generations that are remembered.
 const KEPT: u64 = 1024;
-/// Generations that are summed up.
-const BLOCK: u64 = 16;
-/// Generations in a row up to the last one that are summed up.
-const SPAN: u64 = 256;
-/// Matches that one generation lists; of more, only what they have in common is kept.
+/// Matches that one generation lists; of more, some are replaced by what they have in common.
 const MAX_LISTED: usize = 64;
-/// Comparisons after which it is cheaper to translate.
-pub(crate) const PATIENCE: usize = 128;
 
-/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency `from` on, until another one about
-/// the same word.
+/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency
+/// `from` on, until another one about the same word.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Override {
     /// Index in [`crate::Translation::deps`].
@@ -53,8 +48,8 @@ pub struct Override {
     pub value: u64,
 }
 
-/// The bits of a key that are the same constants for all packets when a translation begins, whatever the packet: zero, but for the input
-/// port, of which a translation must say what it is.
+/// The bits of a key that are the same constants for all packets when a translation begins, whatever the
+/// packet: zero, but for the input port, of which a translation must say what it is.
 pub fn constants() -> &'static FlowMask {
     static CONSTANTS: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
@@ -72,8 +67,9 @@ pub fn clear_constants(key: &mut FlowKey) {
     (key.metadata, key.regs, key.in_port) = (0, [0; 16], 0);
 }
 
-/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key has: never known.
-fn unknown() -> &'static FlowMask {
+/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key
+/// has: never known.
+pub(crate) fn unknown() -> &'static FlowMask {
     static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
         FlowMask(FlowKey {
             conj_id: u32::MAX,
@@ -126,285 +122,124 @@ impl Known {
             *m = if o.changed { *c } else { *m | c } & !u;
         }
     }
-    /// Whether none of the packets has these bits.
-    fn excludes<'a>(&self, bits: impl Iterator<Item = (usize, &'a u64, &'a u64)>) -> bool {
+    /// Whether a rule with this match has nothing to do with any of the packets.
+    pub(crate) fn excludes(&self, m: &MiniMatch) -> bool {
         let (key, mask) = (self.key.words(), self.mask.words());
-        bits.into_iter().any(|(i, m, v)| {
-            key.get(i)
-                .zip(mask.get(i))
-                .is_some_and(|(k, n)| (k ^ v) & m & n != 0)
+        let mut words = m.mask.words().iter().zip(m.values.iter());
+        words.any(|((i, m), v)| {
+            let known = key.get(usize::from(*i)).zip(mask.get(usize::from(*i)));
+            known.is_some_and(|(k, n)| (k ^ v) & m & n != 0)
         })
     }
-    /// Whether a change has nothing to do with any of the packets.
-    pub(crate) fn passes(&self, c: Changed<'_>) -> bool {
-        match c {
-            Changed::Rule(m) => self.excludes_match(m),
-            Changed::Rules(c) => self.excludes_common(c),
+}
+
+/// Whether an answer with these dependencies still holds for packets of which `known` was known at the
+/// beginning, as far as the logs of what has changed since can tell with so many comparisons.
+pub(crate) fn outlasts(
+    deps: &[Dep],
+    overrides: &[Override],
+    mut known: Known,
+    generations: &Generations,
+    mut comparisons: usize,
+) -> bool {
+    let mut overrides = overrides.iter().peekable();
+    (0_u16..).zip(deps).all(|(at, d)| {
+        while let Some(o) = overrides.next_if(|o| o.from <= at) {
+            known.apply(o);
         }
-    }
-    fn excludes_match(&self, m: &MiniMatch) -> bool {
-        let words = m.mask.words().iter().zip(m.values.iter());
-        self.excludes(words.map(|((i, m), v)| (usize::from(*i), m, v)))
-    }
-    fn excludes_common(&self, c: &Common) -> bool {
-        self.excludes(c.0.iter().map(|(i, m, v)| (usize::from(*i), m, v)))
-    }
-}
-
-/// Bits that several matches all ask for, with the same values: word, bits, values. None: anything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Common(Vec<(u8, u64, u64)>);
-
-/// One thing that a log tells.
-#[derive(Clone, Copy)]
-pub(crate) enum Changed<'a> {
-    /// A rule with this match came, went or does something else.
-    Rule(&'a MiniMatch),
-    /// Rules that have this in common did.
-    Rules(&'a Common),
-}
-
-impl Changed<'_> {
-    /// The bits that it asks for: word, mask, value.
-    pub(crate) fn each(self, mut f: impl FnMut(usize, u64, u64)) {
-        match self {
-            Self::Rule(m) => {
-                let words = m.mask.words().iter().zip(m.values.iter());
-                words.for_each(|((i, m), v)| f(usize::from(*i), *m, *v));
-            }
-            Self::Rules(c) => c.0.iter().for_each(|(i, m, v)| f(usize::from(*i), *m, *v)),
-        }
-    }
-}
-
-impl Common {
-    fn of(m: &MiniMatch) -> Self {
-        let words = m.mask.words().iter().zip(m.values.iter());
-        Self(words.map(|((i, m), v)| (*i, *m, *v)).collect())
-    }
-    /// What it has in common with bits that `other` gives for a word.
-    fn meet(&mut self, other: impl Fn(u8) -> Option<(u64, u64)>) {
-        self.0.retain_mut(|(i, mask, value)| {
-            let Some((m, v)) = other(*i) else { return false };
-            *mask &= m & !(*value ^ v);
-            *value &= *mask;
-            *mask != 0
-        });
-    }
-    fn meet_match(&mut self, m: &MiniMatch) {
-        self.meet(|i| {
-            let at = m.mask.words().binary_search_by_key(&i, |(w, _)| *w).ok()?;
-            Some((m.mask.words().get(at)?.1, *m.values.get(at)?))
-        });
-    }
-    fn meet_common(&mut self, c: &Common) {
-        self.meet(|i| c.0.iter().find(|(w, _, _)| *w == i).map(|(_, m, v)| (*m, *v)));
-    }
+        let now = generations.read(d.slot).generation;
+        let count = usize::try_from(now.saturating_sub(d.generation)).unwrap_or(usize::MAX);
+        count == 0
+            || count <= comparisons
+                && generations.changed(d.slot, d.generation, now, &mut |m| {
+                    let goes_on = comparisons > 0;
+                    comparisons = comparisons.saturating_sub(1);
+                    goes_on && known.excludes(m)
+                })
+    })
 }
 
 /// Matches of rules that change together.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
-    common: Option<Common>,
-    listed: Vec<MiniMatch>,
-    /// More than are listed, or something that is no rule.
-    more: bool,
-}
+pub struct Changes(Vec<MiniMatch>);
 
 impl Changes {
     /// A rule with this match comes, goes, or does something else.
     pub fn add(&mut self, m: &MiniMatch) {
-        match &mut self.common {
-            None => self.common = Some(Common::of(m)),
-            Some(c) => c.meet_match(m),
-        }
-        if self.listed.len() < MAX_LISTED {
-            self.listed.push(m.clone());
-        } else {
-            self.more = true;
-            self.listed = Vec::new();
+        self.0.push(m.clone());
+        if self.0.len() > MAX_LISTED {
+            self.0 = vec![in_common(&self.0)];
         }
     }
     /// Anything may be different.
     pub fn anything() -> Self {
-        Self {
-            common: Some(Common::default()),
-            listed: Vec::new(),
-            more: true,
-        }
+        Self(vec![MiniMatch::default()])
     }
 }
 
-/// What changed with one generation, or with several in a row.
+/// The bits that all of them ask for, with the same values.
+fn in_common(list: &[MiniMatch]) -> MiniMatch {
+    let mut common = Match::default();
+    if let Some((first, others)) = list.split_first() {
+        for ((i, mask), value) in first.mask.words().iter().zip(first.values.iter()) {
+            let meet = |bits, other: &MiniMatch| {
+                let (m, v) = other.word(*i);
+                bits & m & !(value ^ v)
+            };
+            let bits = others.iter().fold(*mask, meet);
+            common.mask.words_mut()[usize::from(*i)] = bits;
+            common.key.words_mut()[usize::from(*i)] = value & bits;
+        }
+    }
+    MiniMatch::new(&common)
+}
+
+/// What changed with one generation.
 #[derive(Debug)]
 struct Record {
     generation: u64,
-    common: Common,
-    /// `None`: only what they have in common is known.
-    listed: Option<Box<[MiniMatch]>>,
-}
-
-/// What the generations from `first` to `last` have in common.
-#[derive(Debug)]
-struct Span {
-    first: u64,
-    last: u64,
-    common: Common,
+    changes: Changes,
 }
 
 /// See the module's text.
 pub(crate) struct Log {
     records: Box<[ArcSwapOption<Record>]>,
-    blocks: Box<[ArcSwapOption<Record>]>,
-    recent: ArcSwapOption<Span>,
-    /// What the block that is not full yet has in common, from its first generation on.
-    block: Mutex<Option<(u64, Common)>>,
-}
-
-fn place(list: &[ArcSwapOption<Record>], n: u64) -> Option<&ArcSwapOption<Record>> {
-    list.get(usize::try_from(n % list.len() as u64).ok()?)
+    writer: Mutex<()>,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        let empty = |n: u64| (0..n).map(|_| ArcSwapOption::empty()).collect();
         Self {
-            records: empty(KEPT),
-            blocks: empty(KEPT / BLOCK),
-            recent: ArcSwapOption::empty(),
-            block: Mutex::new(None),
+            records: (0..KEPT).map(|_| ArcSwapOption::empty()).collect(),
+            writer: Mutex::new(()),
         }
     }
 }
 
 impl Log {
-    /// Notes what changes with the generation that `count_up` will bring; `current` gives the one before. Only the holder of this log
-    /// counts up.
+    /// Notes what changes with the generation that `count_up` will bring; `current` gives the one before.
+    /// Only the holder of this log counts up.
     pub(crate) fn write(&self, changes: Changes, current: impl FnOnce() -> u64, count_up: impl FnOnce()) {
-        let mut block = self.block.lock();
+        let _one_at_a_time = self.writer.lock();
         let generation = current() + 1;
-        let common = changes.common.unwrap_or_default();
-        let sum = match block.take() {
-            _ if generation.is_multiple_of(BLOCK) => Some((generation, common.clone())),
-            Some((first, mut sum)) => {
-                sum.meet_common(&common);
-                Some((first, sum))
-            }
-            // Began in the middle of a block: that one has no sum.
-            None => None,
-        };
-        if let Some((first, sum)) = &sum
-            && generation == first + BLOCK - 1
-            && let Some(at) = place(&self.blocks, first / BLOCK)
-        {
-            at.store(Some(Arc::new(Record {
-                generation: first / BLOCK,
-                common: sum.clone(),
-                listed: None,
-            })));
+        if let Some(at) = self.place(generation) {
+            at.store(Some(Arc::new(Record { generation, changes })));
         }
-        *block = sum;
-        self.recent.store(Some(Arc::new(self.span(generation, &common))));
-        if let Some(at) = place(&self.records, generation) {
-            at.store(Some(Arc::new(Record {
-                generation,
-                common,
-                listed: (!changes.more).then(|| changes.listed.into()),
-            })));
-        }
-        // After the records: who sees the generation sees them.
+        // After the record: who sees the generation sees it.
         count_up();
     }
-
-    /// What is in common up to this generation, which comes next.
-    fn span(&self, generation: u64, common: &Common) -> Span {
-        if let Some(before) = self.recent.load().as_ref()
-            && before.last + 1 == generation
-            && generation - before.first < SPAN
-        {
-            let mut met = before.common.clone();
-            met.meet_common(common);
-            // Nothing in common would help nobody.
-            if !met.0.is_empty() {
-                return Span {
-                    first: before.first,
-                    last: generation,
-                    common: met,
-                };
-            }
-        }
-        Span {
-            first: generation,
-            last: generation,
-            common: common.clone(),
-        }
+    fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {
+        self.records.get(usize::try_from(generation % KEPT).ok()?)
     }
-
-    /// Tells what changed after generation `from`, up to `to`, until `f` says that it need not know more. `false`: not all was told.
-    pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(Changed<'_>) -> bool) -> bool {
+    /// Tells what changed after generation `from`, up to `to`, as long as `f` goes along. `false`: not all
+    /// was told.
+    pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
         to.saturating_sub(from) <= KEPT
             && (from + 1..=to).all(|generation| {
-                let record = place(&self.records, generation).map(|at| at.load());
+                let record = self.place(generation).map(ArcSwapOption::load);
                 let record = record.as_ref().and_then(|r| r.as_ref());
-                let Some(r) = record.filter(|r| r.generation == generation) else {
-                    return false;
-                };
-                match &r.listed {
-                    Some(listed) => listed.iter().all(|m| f(Changed::Rule(m))),
-                    None => f(Changed::Rules(&r.common)),
-                }
+                record.is_some_and(|r| r.generation == generation && r.changes.0.iter().all(&mut *f))
             })
-    }
-
-    /// Whether none of what changed after generation `from`, up to `to`, is about these packets. `patience` is counted down by
-    /// comparisons.
-    pub(crate) fn pass_by(&self, from: u64, to: u64, known: &Known, patience: &mut usize) -> bool {
-        if to.saturating_sub(from) > KEPT {
-            return false;
-        }
-        // It may be about later changes, too; the safe error.
-        if self
-            .recent
-            .load()
-            .as_ref()
-            .is_some_and(|s| s.first <= from + 1 && to <= s.last && known.excludes_common(&s.common))
-        {
-            return true;
-        }
-        let mut next = from + 1;
-        while next <= to {
-            if *patience == 0 {
-                return false;
-            }
-            *patience -= 1;
-            if next.is_multiple_of(BLOCK)
-                && next + BLOCK - 1 <= to
-                && let Some(at) = place(&self.blocks, next / BLOCK)
-                && at
-                    .load()
-                    .as_ref()
-                    .is_some_and(|b| b.generation == next / BLOCK && known.excludes_common(&b.common))
-            {
-                next += BLOCK;
-                continue;
-            }
-            let Some(at) = place(&self.records, next) else {
-                return false;
-            };
-            let record = at.load();
-            let Some(r) = record.as_ref().filter(|r| r.generation == next) else {
-                return false;
-            };
-            if !known.excludes_common(&r.common) {
-                let Some(listed) = &r.listed else { return false };
-                *patience = patience.saturating_sub(listed.len());
-                if !listed.iter().all(|m| known.excludes_match(m)) {
-                    return false;
-                }
-            }
-            next += 1;
-        }
-        true
     }
 }
 

@@ -117,6 +117,12 @@ impl Contexts {
         }
         self.get(number).map_or((number, 0), |h| (h.origin, h.hash))
     }
+    /// What an entry with this number in its key asks of word `i` of a full key; `bits` are those of its mask.
+    pub(crate) fn word(&self, number: u32, bits: &Bits, i: usize) -> u64 {
+        let values = self.get(number).filter(|_| is_context(number)).map_or(&[][..], |h| &h.values);
+        let mut words = bits.iter().zip(values);
+        words.find(|((at, _), _)| usize::from(*at) == i).map_or(0, |(_, v)| *v)
+    }
     /// Whether a packet of this origin, with this outside its compact key, has what the number in an entry's key asks for;
     /// `bits` are those of the entry's mask.
     #[inline]

@@ -5,8 +5,9 @@
 //! long as `any` is that. `tests/model.rs` goes through all interleavings.
 
 use crate::atomic::AtomicU64;
-use crate::changes::{Changed, Changes, Known, Log};
+use crate::changes::{Changes, Log};
 use crate::hash::HashKey;
+use heddle_classifier::MiniMatch;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
@@ -108,26 +109,13 @@ impl Generations {
             None => self.count_up(slot),
         }
     }
-    /// Whether what changed in `slot` from `generation` until `now` has nothing to do with these packets.
-    pub(crate) fn passes_by(
-        &self,
-        slot: u16,
-        from: u64,
-        now: u64,
-        known: &Known,
-        patience: &mut usize,
-    ) -> bool {
-        self.log(slot)
-            .and_then(OnceLock::get)
-            .is_some_and(|log| log.pass_by(from, now, known, patience))
-    }
-    /// Tells what changed in `slot` from `generation` until `now`, as far as `f` goes along. `false`: not all was told.
+    /// Tells what changed in `slot` after generation `from`, up to `now`, as long as `f` goes along. `false`: not all was told.
     pub(crate) fn changed(
         &self,
         slot: u16,
         from: u64,
         now: u64,
-        f: &mut dyn FnMut(Changed<'_>) -> bool,
+        f: &mut dyn FnMut(&MiniMatch) -> bool,
     ) -> bool {
         self.log(slot)
             .and_then(OnceLock::get)

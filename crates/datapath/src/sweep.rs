@@ -12,7 +12,7 @@ mod dump;
 mod records;
 
 use crate::cache::Makers;
-use crate::changes::{Known, PATIENCE};
+use crate::changes::Known;
 use crate::counters::WorkerCounters;
 use crate::note::{Findings, Horizon, Note};
 use crate::shared::Shared;
@@ -353,12 +353,9 @@ impl Look<'_> {
         let Some((whole, tuple)) = r.whole_key(seen) else {
             return true;
         };
-        if tuple.outside.is_empty() && !tuple.family.is_odd() {
-            // The entry may be used as it is; whether the verdict holds for others, too, its worker finds out.
-            let mut known = Known::new(&whole.masked(&tuple.mask), &tuple.mask);
-            if verdict.passes_by(&mut known, PATIENCE, None, generations) {
-                return true;
-            }
+        let known = Known::new(&whole.masked(&tuple.mask), &tuple.mask);
+        if verdict.outlasts(known, generations) {
+            return true;
         }
         self.counts.rechecked += 1;
         let t = &mut *self.scratch;
@@ -384,9 +381,9 @@ impl Look<'_> {
             }
         }
         let t = &mut *self.scratch;
-        let print = fingerprint(&t.actions, t.deps.iter().copied(), &t.credits);
+        let print = fingerprint(&t.actions, &t.deps, &t.credits);
         let made = match self.pass.made.get(&print) {
-            Some(v) if !v.moved() && v.says(t) => {
+            Some(v) if v.says(t) => {
                 v.confirm(any);
                 Arc::clone(v)
             }

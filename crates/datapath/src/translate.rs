@@ -10,7 +10,7 @@
 //! a control-plane writer may hold, no I/O.
 
 use crate::action::Action;
-use crate::changes::{Known, Override};
+use crate::changes::{self, Known, Override};
 pub use crate::generations::{Dep, Generations, N_LOGGED, N_SLOTS};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_packet::Packet;
@@ -133,15 +133,8 @@ impl Translation {
     /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs of what has changed since can
     /// tell. The plain twin of what caches do.
     pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
-        let mut known = Known::new(&key.masked(&self.mask), &self.mask);
-        (0_u16..).zip(&self.deps).all(|(i, d)| {
-            self.overrides
-                .iter()
-                .filter(|o| o.from == i)
-                .for_each(|o| known.apply(o));
-            let now = generations.read(d.slot);
-            now == *d || generations.passes_by(d.slot, d.generation, now.generation, &known, &mut 1_000_000)
-        })
+        let known = Known::new(&key.masked(&self.mask), &self.mask);
+        changes::outlasts(&self.deps, &self.overrides, known, generations, usize::MAX)
     }
 }
 

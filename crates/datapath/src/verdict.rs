@@ -1,31 +1,27 @@
 //! What a translation said, shared by all entries for which it said the same.
 //!
 //! A hundred thousand flows of one rule have one list of actions, one program, one list of dependencies and of creditors. So an entry
-//! is a key, counters and the number of a [`Verdict`]; a change is checked once per verdict, not per entry, and a new flow
-//! whose verdict is there already compiles nothing.
+//! is a key, counters and the number of a [`Verdict`], and a new flow whose verdict is there already compiles nothing.
 //!
 //! **Validity.** `validated` is a value of [`Generations::any`] that was read before the dependencies were found to hold. Worker
-//! and sweeper both store it; a late store of an old value only causes another check. Where dependencies have moved, the log of what changed
-//! ([`crate::changes`]) may say that none of it is about the verdict's packets: then it goes on from there. Otherwise it is stale for
-//! ever: its entries are looked at, and translated again, one by one, each into whatever verdict comes out.
+//! and sweeper both store it; a late store of an old value only causes another check. Where a dependency has moved, it says nothing
+//! of its entries any more: each has to be looked at by itself ([`crate::watch`]).
 //!
 //! Numbers of verdicts are the worker's; the sweeper learns them through notes, in order.
 
 use crate::action::Action;
 use crate::bodies::Bodies;
-use crate::changes::{Known, Override};
-use crate::compact::{CompactKey, CompactMask};
+use crate::changes::{self, Known, Override};
 use crate::hash::Mixer;
 use crate::program::Program;
 use crate::translate::{Credit, Dep, Generations, Translation};
-use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Dependencies that may move at once without a new translation.
-const MAX_MOVED: usize = 64;
+/// Comparisons with changed rules after which the sweeper rather translates.
+const COMPARISONS: usize = 64;
 
 /// Actions with their program.
 #[derive(Debug, PartialEq)]
@@ -44,39 +40,20 @@ impl Body {
     }
 }
 
-/// A dependency; its generation moves on when what changed has nothing to do with the verdict's packets.
-pub(crate) struct HeldDep {
-    slot: u16,
-    generation: AtomicU64,
-}
-
-impl HeldDep {
-    fn now(&self) -> Dep {
-        Dep {
-            slot: self.slot,
-            generation: self.generation.load(Relaxed),
-        }
-    }
-}
-
 /// A translation's answer without its mask.
-///
-/// Only the worker that holds it moves its generations on, and knows for which packets that holds; the sweeper reads them.
 pub(crate) struct Verdict {
     pub(crate) body: Arc<Body>,
-    deps: Box<[HeldDep]>,
+    deps: Box<[Dep]>,
     overrides: Box<[Override]>,
     pub(crate) credits: Box<[Arc<dyn Credit>]>,
     validated: AtomicU64,
-    /// Its generations are not those that it was made with.
-    moved: AtomicBool,
 }
 
 impl std::fmt::Debug for Verdict {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Verdict")
             .field("body", &self.body)
-            .field("deps", &self.deps.iter().map(HeldDep::now).collect::<Vec<_>>())
+            .field("deps", &self.deps)
             .finish_non_exhaustive()
     }
 }
@@ -90,16 +67,8 @@ impl Verdict {
     fn new(t: &mut Translation, body: Arc<Body>, any: u64) -> Self {
         Self {
             body,
-            deps: t
-                .deps
-                .drain(..)
-                .map(|d| HeldDep {
-                    slot: d.slot,
-                    generation: d.generation.into(),
-                })
-                .collect(),
+            deps: t.deps.drain(..).collect(),
             overrides: t.overrides.drain(..).collect(),
-            moved: AtomicBool::new(false),
             credits: t.credits.take(),
             validated: AtomicU64::new(any),
         }
@@ -115,57 +84,23 @@ impl Verdict {
     }
     /// Looks at the dependencies; if all hold, remembers that they did at `any` (read before this call).
     pub(crate) fn recheck(&self, any: u64, generations: &Generations) -> bool {
-        let hold = self.deps.iter().all(|d| generations.read(d.slot) == d.now());
+        let hold = generations.hold(&self.deps);
         if hold {
             self.validated.store(any, Relaxed);
         }
         hold
     }
-    /// Whether what has changed since has nothing to do with packets of which this is `known`. With `keep`, all of the verdict's packets
-    /// are such (as the worker that holds it says), and it goes on from the generations of now; `any` was read before this call.
-    pub(crate) fn passes_by(
-        &self,
-        known: &mut Known,
-        mut patience: usize,
-        keep: Option<u64>,
-        generations: &Generations,
-    ) -> bool {
-        let mut moved: ArrayVec<(&HeldDep, u64), MAX_MOVED> = ArrayVec::new();
-        let mut overrides = self.overrides.iter().peekable();
-        for (i, d) in (0_u16..).zip(&self.deps) {
-            while let Some(o) = overrides.next_if(|o| o.from <= i) {
-                known.apply(o);
-            }
-            let (old, now) = (d.now().generation, generations.read(d.slot).generation);
-            if old == now {
-                continue;
-            }
-            if !generations.passes_by(d.slot, old, now, known, &mut patience)
-                || moved.try_push((d, now)).is_err()
-            {
-                return false;
-            }
-        }
-        if let Some(any) = keep {
-            self.moved.store(true, Relaxed);
-            for (d, now) in moved {
-                d.generation.store(now, Relaxed);
-            }
-            self.validated.store(any, Relaxed);
-        }
-        true
+    /// Whether what has changed since has nothing to do with packets of which this is `known`, as far as few comparisons tell.
+    pub(crate) fn outlasts(&self, known: Known, generations: &Generations) -> bool {
+        changes::outlasts(&self.deps, &self.overrides, known, generations, COMPARISONS)
     }
     /// What it depends on.
-    pub(crate) fn deps(&self) -> impl ExactSizeIterator<Item = Dep> + Clone {
-        self.deps.iter().map(HeldDep::now)
+    pub(crate) fn deps(&self) -> &[Dep] {
+        &self.deps
     }
     /// What lookups saw that is not what the packet brought.
     pub(crate) fn overrides(&self) -> &[Override] {
         &self.overrides
-    }
-    /// Whether its generations have been moved on since it was made.
-    pub(crate) fn moved(&self) -> bool {
-        self.moved.load(Relaxed)
     }
     /// The same was said again, by a translation made after `any` was read.
     pub(crate) fn confirm(&self, any: u64) {
@@ -173,28 +108,21 @@ impl Verdict {
     }
     /// Whether `t` says the same, dependencies and creditors included.
     pub(crate) fn says(&self, t: &Translation) -> bool {
-        self.depends_on(t.deps.iter().copied())
+        *self.deps == *t.deps
             && *self.overrides == *t.overrides
             && same_credits(&self.credits, &t.credits)
             && *self.body.actions == *t.actions
     }
-    fn depends_on(&self, deps: impl ExactSizeIterator<Item = Dep>) -> bool {
-        self.deps.len() == deps.len() && self.deps.iter().zip(deps).all(|(a, b)| a.now() == b)
-    }
     fn same(&self, other: &Self) -> bool {
-        self.depends_on(other.deps.iter().map(HeldDep::now))
-            && *self.overrides == *other.overrides
+        self.deps == other.deps
+            && self.overrides == other.overrides
             && same_credits(&self.credits, &other.credits)
             && (Arc::ptr_eq(&self.body, &other.body) || self.body == other.body)
     }
 }
 
 /// A short hash of what a translation says.
-pub(crate) fn fingerprint(
-    actions: &[Action],
-    deps: impl Iterator<Item = Dep>,
-    credits: &[Arc<dyn Credit>],
-) -> u64 {
+pub(crate) fn fingerprint(actions: &[Action], deps: &[Dep], credits: &[Arc<dyn Credit>]) -> u64 {
     let mut h = Mixer::new(actions.len() as u64);
     actions.hash(&mut h);
     for d in deps {
@@ -215,35 +143,6 @@ struct Held {
     /// Entries that refer to it.
     users: u32,
     fingerprint: u64,
-    /// Slot of the first of them.
-    first: u32,
-    scope: Scope,
-}
-
-/// What is known of the packets of a verdict's entries together.
-#[derive(Debug)]
-enum Scope {
-    /// There is one entry at most, which says it.
-    One,
-    /// All are entries under the same mask, and agree with this key in these bits of it.
-    Agree(Box<Agreement>),
-    /// Nothing.
-    Any,
-}
-
-#[derive(Debug)]
-struct Agreement {
-    tuple: u32,
-    key: CompactKey,
-    bits: CompactMask,
-}
-
-/// An entry that comes to a verdict, or is already there.
-#[derive(Clone, Copy)]
-pub(crate) struct Member {
-    pub(crate) slot: u32,
-    /// Its key and its mask, if it is an ordinary packet's.
-    pub(crate) key: Option<(CompactKey, u32)>,
 }
 
 /// A worker's verdicts, by number.
@@ -271,7 +170,7 @@ impl Verdicts {
             v.confirm(any);
             return (self.last, false);
         }
-        let print = fingerprint(&t.actions, t.deps.iter().copied(), &t.credits);
+        let print = fingerprint(&t.actions, &t.deps, &t.credits);
         let held = &self.held;
         let same = |n: &u32| {
             held[*n as usize]
@@ -304,11 +203,7 @@ impl Verdicts {
     }
     /// The number of a verdict that somebody else made.
     pub(crate) fn adopt(&mut self, verdict: &Arc<Verdict>) -> (u32, bool) {
-        let print = fingerprint(
-            &verdict.body.actions,
-            verdict.deps.iter().map(HeldDep::now),
-            &verdict.credits,
-        );
+        let print = fingerprint(&verdict.body.actions, &verdict.deps, &verdict.credits);
         let held = &self.held;
         let same = |n: &u32| {
             held[*n as usize]
@@ -331,8 +226,6 @@ impl Verdicts {
             body,
             users: 0,
             fingerprint,
-            first: 0,
-            scope: Scope::One,
         });
         let n = match self.free.pop() {
             Some(n) => {
@@ -353,65 +246,10 @@ impl Verdicts {
         self.unused.push(n);
         n
     }
-    /// How many entries refer to it.
-    pub(crate) fn users(&self, n: u32) -> u32 {
-        self.held
-            .get(n as usize)
-            .and_then(Option::as_ref)
-            .map_or(0, |h| h.users)
-    }
-    /// The slot of the only entry that refers to it, if there is one.
-    pub(crate) fn only(&self, n: u32) -> Option<u32> {
-        let h = self.held.get(n as usize)?.as_ref()?;
-        (h.users == 1 && matches!(h.scope, Scope::One)).then_some(h.first)
-    }
-    /// An entry refers to it from now on. `only`: the one that does so already, if it is the only one. `compact` gives masks by number.
-    pub(crate) fn retain<'a>(
-        &mut self,
-        n: u32,
-        member: Member,
-        only: Option<Member>,
-        compact: impl Fn(u32) -> Option<&'a CompactMask>,
-    ) {
-        let Some(Some(h)) = self.held.get_mut(n as usize) else {
-            return;
-        };
-        h.users += 1;
-        if h.users == 1 {
-            (h.first, h.scope) = (member.slot, Scope::One);
-            return;
-        }
-        let Some((key, tuple)) = member.key else {
-            h.scope = Scope::Any;
-            return;
-        };
-        if matches!(h.scope, Scope::One) {
-            h.scope = match only.and_then(|o| o.key) {
-                Some((key, t))
-                    if t == tuple
-                        && let Some(bits) = compact(t) =>
-                {
-                    Scope::Agree(Box::new(Agreement {
-                        tuple,
-                        key,
-                        bits: *bits,
-                    }))
-                }
-                _ => Scope::Any,
-            };
-        }
-        match &mut h.scope {
-            Scope::Agree(a) if a.tuple == tuple => a.bits = a.bits.agreeing(&a.key, &key),
-            Scope::Agree(_) => h.scope = Scope::Any,
-            Scope::One | Scope::Any => {}
-        }
-    }
-    /// What all entries of a verdict have in common: a key, the bits in which they agree with it, their mask. `None`: nothing, or there
-    /// is but one.
-    pub(crate) fn agreement(&self, n: u32) -> Option<(&CompactKey, &CompactMask, u32)> {
-        match &self.held.get(n as usize)?.as_ref()?.scope {
-            Scope::Agree(a) => Some((&a.key, &a.bits, a.tuple)),
-            Scope::One | Scope::Any => None,
+    /// An entry refers to it from now on.
+    pub(crate) fn retain(&mut self, n: u32) {
+        if let Some(Some(h)) = self.held.get_mut(n as usize) {
+            h.users += 1;
         }
     }
     /// An entry refers to it no more. It may still be run until the next [`Verdicts::reap`].

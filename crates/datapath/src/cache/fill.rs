@@ -1,13 +1,14 @@
 //! How entries come, and go on with another verdict.
 
-use super::{Cache, Sought, is_plain};
+use super::{Cache, Sought};
+use crate::changes::Override;
 use crate::compact::{Family, outside};
-use crate::context::{Context, is_context};
+use crate::context::Context;
 use crate::entry::NewEntry;
 use crate::note::{Note, RESERVE, ROOM};
-use crate::translate::Translation;
-use crate::tuple::{NOWHERE, Tuples};
-use crate::verdict::{Member, Verdict};
+use crate::translate::{Dep, Translation};
+use crate::tuple::NOWHERE;
+use crate::verdict::Verdict;
 use crate::watch::Under;
 use heddle_flow::FlowKey;
 use std::sync::Arc;
@@ -49,15 +50,11 @@ impl Cache {
             return None;
         }
         self.tuples.entered(tuple, sought.key);
-        let (watch, stamp) = self.enter(tuple, t, context).unwrap_or_default();
+        let (watch, stamp) = self.enter(tuple, &t.deps, &t.overrides).unwrap_or_default();
         let (verdict, verdict_is_new) = self.verdicts.intern(t, any);
         let body = self.verdicts.body_of(verdict)?;
         let key = sought.key.with_context(context);
-        let member = Member {
-            slot,
-            key: (is_plain(&held) && !is_context(context)).then_some((key, tuple)),
-        };
-        self.join(verdict, member);
+        self.verdicts.retain(verdict);
         if let Some((n, mem)) = taken.chunk {
             self.new_chunk = true;
             self.push(Note::Chunk(n, mem));
@@ -117,63 +114,38 @@ impl Cache {
         if !self.notes.has_room(ROOM) {
             return None;
         }
-        let e = self.store.get(slot)?;
-        let (tuple, context) = (e.tuple(), e.key().context());
-        let entered = self.enter(tuple, t, context).unwrap_or_default();
+        let tuple = self.store.get(slot)?.tuple();
+        let entered = self.enter(tuple, &t.deps, &t.overrides).unwrap_or_default();
         let interned = self.verdicts.intern(t, any);
         self.rename(slot, interned, entered);
         self.verdicts.body_of(interned.0)
     }
-    /// The watch of an entry under this mask with that answer, and its stamp there.
-    fn enter(&mut self, tuple: u32, t: &Translation, context: u32) -> Option<(u16, u32)> {
-        let under = Self::under(&self.tuples, tuple, context)?;
-        self.watches.enter(t.deps.iter().copied(), &t.overrides, under)
-    }
-    /// The mask of an entry that asks for nothing outside of its compact key.
-    fn under(tuples: &Tuples, tuple: u32, context: u32) -> Option<Under<'_>> {
-        let held = tuples
-            .get(tuple)
-            .filter(|t| is_plain(t) && !is_context(context))?;
-        Some(Under {
+    /// The watch of an entry under this mask with an answer that depends on this, and its stamp there.
+    fn enter(&mut self, tuple: u32, deps: &[Dep], overrides: &[Override]) -> Option<(u16, u32)> {
+        let held = self.tuples.get(tuple)?;
+        let under = Under {
             tuple,
             mask: &held.mask,
             v6: held.family.is_v6(),
-        })
+            outside: outside(held.family),
+        };
+        self.watches.enter(deps, overrides, under)
     }
     /// As [`Cache::renew`], where the sweeper made the translation, of the entry that had this id.
     pub(crate) fn adopt(&mut self, slot: u32, id: u64, verdict: &Arc<Verdict>) {
         let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
             return;
         };
-        // One that has moved on did so for other packets than this entry's.
-        if verdict.moved() || !self.notes.has_room(RESERVE) {
+        let tuple = e.tuple();
+        if !self.notes.has_room(RESERVE) {
             return;
         }
-        let entered = match Self::under(&self.tuples, e.tuple(), e.key().context()) {
-            // Where more is known here than was when the sweeper translated, this side finds out by itself.
-            Some(under) => match self.watches.enter(verdict.deps(), verdict.overrides(), under) {
-                Some(entered) => entered,
-                None => return,
-            },
-            None => Default::default(),
+        // Where more is known here than was when the sweeper translated, this side finds out by itself.
+        let Some(entered) = self.enter(tuple, verdict.deps(), verdict.overrides()) else {
+            return;
         };
         let interned = self.verdicts.adopt(verdict);
         self.rename(slot, interned, entered);
-    }
-    /// The entry in `slot`, if it is one of verdict `n`.
-    fn member(&self, slot: u32, n: u32) -> Option<Member> {
-        let e = self.store.get(slot).filter(|e| e.id() != 0 && e.verdict() == n)?;
-        let plain = is_plain(self.tuples.get(e.tuple())?);
-        Some(Member {
-            slot,
-            key: plain.then(|| (e.key(), e.tuple())),
-        })
-    }
-    /// An entry refers to verdict `n` from now on.
-    fn join(&mut self, n: u32, member: Member) {
-        let only = self.verdicts.only(n).and_then(|slot| self.member(slot, n));
-        let tuples = &self.tuples;
-        self.verdicts.retain(n, member, only, |t| tuples.compact(t));
     }
     fn rename(&mut self, slot: u32, (verdict, is_new): (u32, bool), (watch, stamp): (u16, u32)) {
         if let Some(e) = self.store.get(slot) {
@@ -190,9 +162,7 @@ impl Cache {
             if old == verdict {
                 return;
             }
-            let member = self.member(slot, old);
-            self.join(verdict, member.unwrap_or(Member { slot, key: None }));
-            let Some(e) = self.store.get(slot) else { return };
+            self.verdicts.retain(verdict);
             e.rename(new, verdict, self.verdicts.body_of(verdict).unwrap_or_default());
             self.verdicts.release(old);
             self.push(Note::Renamed(slot, id, old, counted, new));

@@ -6,7 +6,7 @@
 
 use super::masks::Probe;
 use super::recent::Last;
-use super::{Cache, NO_SLOT, Sought, is_current};
+use super::{Asked, Cache, NO_SLOT, Sought, is_current};
 use crate::compact::{CompactKey, CompactMask};
 use crate::context::{Bits, Contexts, is_context};
 use crate::entry::Entry;
@@ -426,7 +426,11 @@ impl Cache {
             // Found without going through masks, and yet wildcarded: under the only one, or the one that was guessed.
             self.probes += u64::from(f.level == Level::L2);
             let key = sought.key;
-            if is_current(e, &mut self.watches, &self.verdicts, Some(key), moment) {
+            let asked = Asked {
+                tuples: &self.tuples,
+                contexts: &self.contexts,
+            };
+            if is_current(e, &mut self.watches, &self.verdicts, &asked, moment) {
                 f.body = e.body();
                 e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
             }
@@ -437,7 +441,11 @@ impl Cache {
         let Some(e) = self.store.get(slot) else {
             return false;
         };
-        if !is_current(e, &mut self.watches, &self.verdicts, parsed.key(0), moment) {
+        let asked = Asked {
+            tuples: &self.tuples,
+            contexts: &self.contexts,
+        };
+        if !is_current(e, &mut self.watches, &self.verdicts, &asked, moment) {
             return false;
         }
         let body = e.body();

@@ -6,7 +6,7 @@
 
 use super::{CompactKey, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
 use crate::hash::HashKey;
-use heddle_flow::FlowMask;
+use heddle_flow::{FlowMask, Vlan};
 
 /// Which bits of a compact key count.
 #[repr(align(64))]
@@ -54,38 +54,18 @@ impl CompactMask {
     pub(crate) fn from_key(key: &CompactKey) -> Self {
         Self(key.0)
     }
-    /// The bits of this mask in which two keys are equal.
-    pub(crate) fn agreeing(&self, a: &CompactKey, b: &CompactKey) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] & !(a.0[i] ^ b.0[i])))
-    }
-    /// The bits of `mask`, whose compact form this one is a part of, that this one has. Of fields that compact keys have no room for, all.
-    pub(crate) fn restrict(&self, mask: &FlowMask) -> FlowMask {
-        let bits = CompactKey(self.0).expand(mask);
-        let whole = |kind: u8| self.0[2] >> 56 & u64::from(kind) == u64::from(kind);
+    /// The bits of `mask` that compact keys have no room for.
+    pub(crate) fn beyond(mask: &FlowMask) -> FlowMask {
         let mut out = *mask;
         let k = &mut out.0;
-        (k.dl_dst, k.dl_src) = (bits.dl_dst, bits.dl_src);
-        k.vlans[0].tci = bits.vlans[0].tci;
-        if !whole(KIND_VLAN | KIND_QINQ) {
-            k.vlans[0].tpid = 0;
-        }
-        (k.nw_tos, k.nw_ttl, k.nw_proto) = (bits.nw_tos, bits.nw_ttl, bits.nw_proto);
-        k.tcp_flags &= bits.tcp_flags | !0x0fff;
-        (k.tp_src, k.tp_dst) = (bits.tp_src, bits.tp_dst);
-        k.ipv6_label = mask.0.ipv6_label & bits.ipv6_label;
-        // Which of the two families the mask's entries are of is part of the mask.
-        let addrs = |v6: bool| CompactKey(self.family(v6)).expand(mask);
-        let (v4, v6) = (addrs(false), addrs(true));
-        (k.nw_src, k.nw_dst) = (v4.nw_src, v4.nw_dst);
-        (k.ipv6_src, k.ipv6_dst) = (v6.ipv6_src, v6.ipv6_dst);
+        (k.dl_dst, k.dl_src, k.vlans[0]) = ([0; 6], [0; 6], Vlan::default());
+        (k.nw_tos, k.nw_ttl, k.nw_proto) = (0, 0, 0);
+        (k.nw_src, k.nw_dst) = (0, 0);
+        (k.ipv6_src, k.ipv6_dst) = ([0; 16], [0; 16]);
+        k.ipv6_label &= !0xf_ffff;
+        k.tcp_flags &= !0x0fff;
+        (k.tp_src, k.tp_dst) = (0, 0);
         out
-    }
-    /// The words, with the bit that tells the family set to this.
-    fn family(&self, v6: bool) -> [u64; 8] {
-        let mut w = self.0;
-        let bit = u64::from(KIND_V6) << 56;
-        w[2] = if v6 { w[2] | bit } else { w[2] & !bit };
-        w
     }
     /// All bits.
     #[inline]
@@ -108,6 +88,7 @@ impl CompactMask {
 }
 
 impl CompactKey {
+    #[cfg(test)]
     pub(crate) fn masked(&self, mask: &CompactMask) -> Self {
         Self(std::array::from_fn(|i| self.0[i] & mask.0[i]))
     }

@@ -207,6 +207,12 @@ fn changes_in_flight_lose_no_credit() {
 /// What a changed rule has nothing to do with is not translated again, neither alone nor among many entries of one verdict.
 #[test]
 fn only_what_a_change_is_about_is_translated_again() {
+    only_what_a_change_is_about(&[]);
+    // Two tags: no ordinary packets.
+    only_what_a_change_is_about(&[0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]);
+}
+
+fn only_what_a_change_is_about(tags: &[u8]) {
     let rule = |dst: u32, out| {
         let mut m = Match::any();
         (m.key.nw_dst, m.mask.0.nw_dst) = (dst, u32::MAX);
@@ -223,7 +229,13 @@ fn only_what_a_change_is_about_is_translated_again() {
         dp.add_port(Arc::clone(p) as _, Some(PortNo(no))).unwrap();
     }
     // Two flows have rules of their own; ten share the last one.
-    let all = || (1..=12).map(|dst| udp(9, dst, 5, 6));
+    let all = || {
+        (1..=12).map(|dst| {
+            let mut frame = udp(9, dst, 5, 6);
+            frame.splice(12..12, tags.iter().copied());
+            frame
+        })
+    };
     let run = |to_10: usize| {
         ports[0].send(all());
         assert_eq!(

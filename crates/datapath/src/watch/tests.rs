@@ -1,10 +1,11 @@
 //! Watches against a list of all changes, each compared with each entry.
 
 use super::*;
-use crate::changes::Changes;
+use crate::changes::{Changes, outlasts};
 use heddle_classifier::MiniMatch;
-use heddle_flow::Match;
+use heddle_flow::{FlowKey, Match};
 use proptest::prelude::*;
+use std::sync::LazyLock;
 
 /// A rule about some fields that packets bring, and some that translations set.
 fn matches() -> impl Strategy<Value = Match> {
@@ -63,21 +64,56 @@ struct Plain {
     compact: CompactKey,
     stamp: u32,
     /// The generation of the table up to which it is known to be right.
-    right_at: u64,
+    right_at: Dep,
 }
 
+/// The table of these tests.
+fn slot() -> u16 {
+    Generations::logged_slot_of(7)
+}
+
+fn tell(generations: &Generations, changed: &[MiniMatch]) {
+    let mut changes = Changes::default();
+    changed.iter().for_each(|m| changes.add(m));
+    generations.bump_changed(slot(), changes);
+}
+
+fn under(tuple: u32, mask: &FlowMask) -> Under<'_> {
+    static NOTHING: LazyLock<FlowMask> = LazyLock::new(FlowMask::default);
+    Under {
+        tuple,
+        mask,
+        v6: false,
+        outside: &NOTHING,
+    }
+}
+
+/// As if compact keys had room for no addresses and fragments.
+static OUTSIDE_OF_SOME: LazyLock<FlowMask> = LazyLock::new(|| {
+    FlowMask(FlowKey {
+        nw_dst: u32::MAX,
+        nw_frag: u8::MAX,
+        dl_type: u16::MAX,
+        ..FlowKey::default()
+    })
+});
+
 proptest! {
-    /// An entry goes on only if none of the changes since is about it; and it does go on if that can be known at all and there is room.
+    /// An entry goes on as long as none of the changes since is about it, as far as that can be known; be
+    /// its key a compact one, or partly outside of it.
     #[test]
     fn goes_on_what_no_change_is_about(
-        steps in prop::collection::vec((prop::collection::vec(matches(), 1..3), any::<prop::sample::Index>(), any::<bool>()), 1..80),
+        steps in prop::collection::vec(
+            (prop::collection::vec(matches(), 1..3), any::<prop::sample::Index>(), any::<bool>()),
+            1..80,
+        ),
         mask in masks(),
         reg in 0_u32..3,
         port in 0_u32..3,
         rewritten in any::<bool>(),
+        some_outside in any::<bool>(),
     ) {
         let generations = Generations::default();
-        let slot = Generations::logged_slot_of(7);
         let word = |f: &dyn Fn(&mut FlowKey)| {
             let mut k = FlowKey::default();
             f(&mut k);
@@ -95,7 +131,10 @@ proptest! {
             overrides.push(said((word(&|k| k.tp_dst = 1).0, 0), true));
         }
         let mut watches = Watches::new();
-        let under = Under { tuple: 3, mask: &mask, v6: false };
+        let mut under = under(3, &mask);
+        if some_outside {
+            under.outside = &OUTSIDE_OF_SOME;
+        }
         let mut number = NONE;
         let mut list: Vec<Plain> = (0..24_u32).map(|n| {
             let key = FlowKey {
@@ -108,48 +147,41 @@ proptest! {
                 nw_src: n >> 4,
                 ..FlowKey::default()
             };
-            let (n, stamp) = watches.enter(std::iter::once(generations.read(slot)), &overrides, under).expect("it is new");
+            let right_at = generations.read(slot());
+            let (n, stamp) = watches.enter(&[right_at], &overrides, under).expect("it is new");
             number = n;
-            Plain { key, compact: CompactKey::of(&key, key.in_port), stamp, right_at: generations.read(slot).generation }
+            Plain { compact: CompactKey::of(&key, key.in_port), key: key.masked(&mask), stamp, right_at }
         }).collect();
-        let mut kinds = std::collections::BTreeSet::new();
         for (changes, which, all) in steps {
             watches.begin();
-            let mut told = Changes::default();
-            for m in &changes {
-                told.add(&MiniMatch::new(m));
-                kinds.insert(m.mask.words().to_vec());
-            }
-            generations.bump_changed(slot, told);
+            tell(&generations, &changes.iter().map(MiniMatch::new).collect::<Vec<_>>());
             let any = generations.any();
-            let now = generations.read(slot).generation;
+            let now = generations.read(slot());
             let few = vec![which.index(list.len())];
             for at in if all { (0..list.len()).collect() } else { few } {
                 let p = &mut list[at];
-                let stamp = watches.look(number, &p.compact, p.stamp, any, &generations);
-                let mut known = Known::new(&p.key.masked(&mask), &mask);
-                overrides.iter().for_each(|o| known.apply(o));
-                let passes = generations.passes_by(slot, p.right_at, now, &known, &mut 1_000_000);
-                match stamp {
-                    Some(stamp) => {
-                        prop_assert!(passes, "a change is about it");
-                        prop_assert!(watches.holds(number, stamp, any));
-                        (p.stamp, p.right_at) = (stamp, now);
-                    }
+                let full = |i: usize| Some(p.key.words()[i.checked_sub(OUTSIDE.into())?]);
+                let key = |i: usize| full(i).unwrap_or_else(|| p.compact.words()[i]);
+                let stamp = watches.look(number, p.stamp, any, &generations, key);
+                let known = Known::new(&p.key, &mask);
+                let outlasts = outlasts(&[p.right_at], &overrides, known, &generations, usize::MAX);
+                prop_assert_eq!(stamp.is_some(), outlasts);
+                p.right_at = now;
+                p.stamp = match stamp {
+                    Some(stamp) => stamp,
                     None => {
-                        // More kinds of changes than filters make entries forget.
-                        prop_assert!(!passes || kinds.len() > FILTERS, "none is about it");
-                        p.stamp = watches.enter(std::iter::once(generations.read(slot)), &overrides, under).expect("it is new").1;
+                        let again = watches.enter(&[now], &overrides, under).expect("it is new");
                         watches.leave(number);
-                        p.right_at = now;
+                        again.1
                     }
-                }
+                };
+                prop_assert!(watches.holds(number, p.stamp, any));
             }
         }
         for _ in &list {
             watches.leave(number);
         }
-        prop_assert_eq!((watches.n_filters, watches.index.len()), (0, 0));
+        prop_assert_eq!((watches.n_notes, watches.index.len()), (0, 0));
     }
 }
 
@@ -159,88 +191,60 @@ fn about(dst: u32) -> MiniMatch {
     MiniMatch::new(&m)
 }
 
-/// An answer that is older than what is known of changes is refused; one under another mask, or that saw other constants, has a watch of its own;
-/// what a log does not tell any more makes all stale.
-#[test]
-fn what_is_not_known_is_not_right() {
-    let generations = Generations::default();
-    let slot = Generations::logged_slot_of(7);
+/// The mask of entries that are told apart by what [`about`] asks for.
+fn by_address() -> FlowMask {
     let mut mask = FlowMask::default();
     mask.0.nw_dst = u32::MAX;
-    let mut watches = Watches::new();
-    let under = |tuple| Under {
-        tuple,
-        mask: &mask,
-        v6: false,
-    };
-    let dep = || std::iter::once(generations.read(slot));
-    let old = generations.read(slot);
-    let (n, stamp) = watches.enter(dep(), &[], under(1)).unwrap();
-    let (other, _) = watches.enter(dep(), &[], under(2)).unwrap();
+    mask
+}
+
+/// The words of the key of a packet without an address.
+fn key(at: usize) -> u64 {
+    CompactKey::of_family(false).words()[at]
+}
+
+/// An answer that is older than what is known of changes is refused; one under another mask has a watch of
+/// its own; what is not told any more makes all stale.
+#[test]
+fn what_is_not_known_is_not_right() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let old = generations.read(slot());
+    let (n, stamp) = watches.enter(&[old], &[], under(1, &mask)).unwrap();
+    let (other, _) = watches.enter(&[old], &[], under(2, &mask)).unwrap();
     assert_ne!(n, other);
-    let change = |dst| {
-        let mut c = Changes::default();
-        c.add(&about(dst));
-        generations.bump_changed(slot, c);
-    };
-    let key = CompactKey::of_family(false);
-    change(5);
-    let stamp = watches.look(n, &key, stamp, generations.any(), &generations);
-    assert!(stamp.is_some());
-    assert!(watches.enter(std::iter::once(old), &[], under(1)).is_none());
-    // The values of the last changes are compared, of those before only their hashes.
-    for dst in 1..20_000 {
-        change(dst);
-        watches.begin();
-        watches.look(n, &key, 0, generations.any(), &generations);
-    }
-    assert!(
-        watches
-            .look(n, &key, stamp.unwrap(), generations.any(), &generations)
-            .is_none()
-    );
-    let (_, stamp) = watches.enter(dep(), &[], under(1)).unwrap();
-    assert_eq!(
-        watches.look(n, &key, stamp, generations.any(), &generations),
-        Some(stamp)
-    );
-    for dst in 1..2_000 {
-        change(dst);
-    }
-    assert!(
-        watches
-            .look(n, &key, stamp, generations.any(), &generations)
-            .is_none(),
-        "the log has forgotten some"
-    );
-    // A change of something without a log.
-    let (n, stamp) = watches
-        .enter(std::iter::once(generations.read(9)), &[], under(1))
+    tell(&generations, &[about(5)]);
+    let stamp = watches
+        .look(n, stamp, generations.any(), &generations, key)
         .unwrap();
+    assert!(watches.enter(&[old], &[], under(1, &mask)).is_none());
+    // As many notes as are kept, and one more.
+    for dst in (1..).take(KEPT + 1) {
+        let kept = watches.look(n, stamp, generations.any(), &generations, key);
+        assert!(kept.is_some(), "{dst}");
+        tell(&generations, &[about(dst)]);
+    }
+    assert_eq!(watches.look(n, stamp, generations.any(), &generations, key), None);
+    let now = || [generations.read(slot())];
+    let (_, stamp) = watches.enter(&now(), &[], under(1, &mask)).unwrap();
+    let any = generations.any();
+    assert_eq!(watches.look(n, stamp, any, &generations, key), Some(stamp));
+    (1..2_000).for_each(|dst| tell(&generations, &[about(dst)]));
+    let forgotten = watches.look(n, stamp, generations.any(), &generations, key);
+    assert_eq!(forgotten, None, "the log has forgotten some");
+    // A change of something without a log.
+    let dep = [generations.read(9)];
+    let (n, stamp) = watches.enter(&dep, &[], under(1, &mask)).unwrap();
     generations.bump(9);
-    assert!(
-        watches
-            .look(n, &key, stamp, generations.any(), &generations)
-            .is_none()
-    );
+    assert_eq!(watches.look(n, stamp, generations.any(), &generations, key), None);
 }
 
 /// There are only so many watches; the numbers of those that nobody has any more are given again.
 #[test]
 fn watches_are_bounded() {
-    let generations = Generations::default();
-    let mask = FlowMask::default();
-    let mut watches = Watches::new();
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
     let enter = |watches: &mut Watches, tuple: usize| {
-        let under = Under {
-            tuple: u32::try_from(tuple).unwrap(),
-            mask: &mask,
-            v6: true,
-        };
-        watches
-            .enter(std::iter::once(generations.read(1)), &[], under)
-            .unwrap()
-            .0
+        let under = under(u32::try_from(tuple).unwrap(), &mask);
+        watches.enter(&[generations.read(1)], &[], under).unwrap().0
     };
     let all: Vec<u16> = (0..2 * MOST).map(|tuple| enter(&mut watches, tuple)).collect();
     assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST);
@@ -248,81 +252,91 @@ fn watches_are_bounded() {
     assert_ne!(enter(&mut watches, 0), NONE);
 }
 
-/// When numbers of changes run out, entries are translated again and get another watch.
+/// There are only so many notes in all watches; entries that one of the changes was about are not right in
+/// any of them.
 #[test]
-fn a_worn_watch_is_given_up() {
-    let generations = Generations::default();
-    let slot = Generations::logged_slot_of(7);
-    let mut mask = FlowMask::default();
-    mask.0.nw_dst = u32::MAX;
-    let under = Under {
-        tuple: 1,
-        mask: &mask,
-        v6: false,
+fn notes_are_bounded() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let dep = [generations.read(slot())];
+    let all: Vec<(u16, u32)> = (0..300)
+        .map(|tuple| watches.enter(&dep, &[], under(tuple, &mask)).unwrap())
+        .collect();
+    let most = u32::try_from(KEPT).unwrap();
+    (1..=most).for_each(|dst| tell(&generations, &[about(dst)]));
+    let right = |watches: &mut Watches, (n, stamp), dst: u32| {
+        watches.begin();
+        let fields = FlowMask(FlowKey {
+            nw_dst: dst,
+            ..FlowKey::default()
+        });
+        let key = |i: usize| CompactMask::of_fields(&fields, false).words()[i];
+        watches.look(n, stamp, generations.any(), &generations, key)
     };
-    let mut watches = Watches::new();
-    let dep = || std::iter::once(generations.read(slot));
-    let (n, _) = watches.enter(dep(), &[], under).unwrap();
-    watches.hot[usize::from(n)].seq = WORN - 2;
-    let key = CompactKey::of_family(false);
-    let mut stamp = Some(WORN - 2);
-    for dst in 1..5 {
-        let mut c = Changes::default();
-        c.add(&about(dst));
-        generations.bump_changed(slot, c);
-        stamp = stamp.and_then(|s| watches.look(n, &key, s, generations.any(), &generations));
+    let go_on = all
+        .iter()
+        .filter(|w| right(&mut watches, **w, 0).is_some())
+        .count();
+    assert_eq!(go_on, MOST_NOTES / KEPT);
+    assert_eq!(watches.n_notes, MOST_NOTES);
+    for watch in &all {
+        assert!(
+            [1, 7, most]
+                .iter()
+                .all(|dst| right(&mut watches, *watch, *dst).is_none())
+        );
     }
-    assert_eq!(stamp, None);
-    assert_ne!(watches.enter(dep(), &[], under).unwrap().0, n);
 }
 
-/// Bundles of many rules, and a worker that has looked after something else meanwhile: what it takes in is bounded, and the rest is not taken for right.
+/// When numbers of notes run out, entries are translated again and get another watch.
+#[test]
+fn a_worn_watch_is_given_up() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let enter = |watches: &mut Watches| {
+        let entered = watches.enter(&[generations.read(slot())], &[], under(1, &mask));
+        entered.unwrap().0
+    };
+    let n = enter(&mut watches);
+    watches.all[usize::from(n)].notes.last = WORN - 3;
+    let mut stamp = Some(WORN - 3);
+    for dst in 1..5 {
+        assert_eq!(stamp.is_some(), dst < 4);
+        tell(&generations, &[about(dst)]);
+        let any = generations.any();
+        stamp = watches.look(n, WORN - 1, any, &generations, key);
+        assert!(dst < 3 || !watches.holds(n, WORN - 1, any));
+    }
+    assert_eq!(stamp, None);
+    assert_ne!(enter(&mut watches), n);
+}
+
+/// Bundles of many rules, and a worker that has looked after something else meanwhile: what it takes in is
+/// bounded, and the rest is not taken for right.
 #[test]
 fn a_burst_takes_in_so_many_changes() {
-    let generations = Generations::default();
-    let slot = Generations::logged_slot_of(7);
-    let mut mask = FlowMask::default();
-    mask.0.nw_dst = u32::MAX;
-    let mut watches = Watches::new();
-    let enter = |watches: &mut Watches, tuple| {
-        let under = Under {
-            tuple,
-            mask: &mask,
-            v6: false,
-        };
-        let entered = watches.enter(std::iter::once(generations.read(slot)), &[], under);
-        entered.unwrap()
-    };
-    let all: Vec<(u16, u32)> = (0..8).map(|tuple| enter(&mut watches, tuple)).collect();
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let dep = [generations.read(slot())];
+    let all: Vec<(u16, u32)> = (0..8)
+        .map(|tuple| watches.enter(&dep, &[], under(tuple, &mask)).unwrap())
+        .collect();
     for bundle in 0..50 {
-        let mut changes = Changes::default();
-        (0..60).for_each(|n| changes.add(&about(1000 + bundle * 60 + n)));
-        generations.bump_changed(slot, changes);
+        let changed: Vec<_> = (0..60).map(|n| about(1000 + bundle * 60 + n)).collect();
+        tell(&generations, &changed);
     }
-    let key = CompactKey::of_family(false);
-    let taken = |w: &Watches| -> u32 {
-        all.iter()
-            .map(|(n, _)| w.hot[usize::from(*n)].seq - NEVER - 1)
-            .sum()
-    };
+    let last = |w: &Watches, n: u16| w.all[usize::from(n)].notes.last;
     let any = generations.any();
     watches.begin();
     for (n, stamp) in &all {
-        assert_eq!(watches.look(*n, &key, *stamp, any, &generations), None);
+        assert_eq!(watches.look(*n, *stamp, any, &generations, key), None);
     }
     // One more for each watch: that its entries are stale.
-    assert_eq!(taken(&watches) as usize, PATIENCE + all.len());
+    let taken = all.iter().map(|(n, stamp)| last(&watches, *n) - stamp);
+    assert_eq!(taken.sum::<u32>() as usize, TAKEN_IN + all.len());
     // They are right from there on.
-    let mut changes = Changes::default();
-    changes.add(&about(7));
-    generations.bump_changed(slot, changes);
+    tell(&generations, &[about(7)]);
     watches.begin();
-    for (tuple, (n, _)) in (0..).zip(&all) {
-        let stamp = watches.hot[usize::from(*n)].seq;
-        let any = generations.any();
-        assert!(
-            watches.look(*n, &key, stamp, any, &generations).is_some(),
-            "{tuple}"
-        );
+    for (n, _) in &all {
+        let stamp = last(&watches, *n);
+        let now = watches.look(*n, stamp, generations.any(), &generations, key);
+        assert_eq!(now, Some(stamp + 1));
     }
 }

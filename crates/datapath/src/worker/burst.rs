@@ -167,9 +167,8 @@ impl Worker {
                 continue;
             }
             let run = *run;
-            let key = st.parsed.key(r);
             let moment = self.shared.moment(any, now_ms);
-            if let Some(n) = self.cache.current(found.slot, key, &moment)
+            if let Some(n) = self.cache.current(found.slot, &moment)
                 && let Some(e) = self.cache.entry(found.slot)
             {
                 now = None;

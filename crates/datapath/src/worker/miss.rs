@@ -9,7 +9,6 @@
 use super::recirc::Stage;
 use super::{Choice, Worker};
 use crate::cache::Sought;
-use crate::compact::CompactKey;
 use crate::drops::DropKind;
 use crate::exec::{Live, LiveId};
 use crate::parse::Kind;
@@ -75,7 +74,7 @@ impl Worker {
         any: u64,
         now_ms: u64,
     ) -> (Choice, Option<u32>) {
-        if let Some(number) = self.recheck(slot, st.parsed.key(r), any) {
+        if let Some(number) = self.recheck(slot, any) {
             return (Choice::Cached(number), Some(slot));
         }
         self.with_subject(st, r, id, |w, subject| w.renew_of(slot, subject, any, now_ms))
@@ -103,10 +102,10 @@ impl Worker {
         done
     }
 
-    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets, one of which has this key.
-    fn recheck(&mut self, slot: u32, key: Option<&CompactKey>, any: u64) -> Option<u32> {
+    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets.
+    fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
         let moment = self.shared.moment(any, self.now_ms);
-        let current = self.cache.current(slot, key, &moment);
+        let current = self.cache.current(slot, &moment);
         if current.is_some() || self.cache.is_watched(slot) {
             return current;
         }
@@ -114,8 +113,7 @@ impl Worker {
         let number = self.cache.entry(slot)?.verdict();
         let verdict = self.cache.verdict(number)?;
         let holds = verdict.recheck(any, generations);
-        let right = holds || self.cache.passes_by(slot, any, generations);
-        right.then(|| self.cache.entry(slot).map(|e| e.body()))?
+        holds.then(|| self.cache.entry(slot).map(|e| e.body()))?
     }
 
     /// The dependencies of the entry in `slot` have moved.

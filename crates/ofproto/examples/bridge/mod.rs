@@ -60,15 +60,25 @@ fn rules(case: &str, count: u32) -> Vec<Rule> {
                 rule(0, priority, &matches, "output:2")
             })
             .collect(),
-        "exact" => (0..count)
-            .map(|n| std::net::Ipv4Addr::from(0x0a00_0000 + n))
-            .map(|src| {
-                let matches = format!("in_port=1,udp,nw_src={src},nw_dst=10.1.0.1,tp_src=7,tp_dst=5001");
-                rule(0, 1, &matches, "output:2")
-            })
+        "exact" => exact(0, count),
+        // The same, behind a recirculation.
+        "again" => [rule(0, 1, "in_port=1", "debug_recirc,resubmit(,1)")]
+            .into_iter()
+            .chain(exact(1, count))
             .collect(),
         _ => Vec::new(),
     }
+}
+
+/// Rules in a table for a flow of [`crate::memory::Traffic`] each.
+fn exact(table: u8, count: u32) -> Vec<Rule> {
+    (0..count)
+        .map(|n| std::net::Ipv4Addr::from(0x0a00_0000 + n))
+        .map(|src| {
+            let matches = format!("in_port=1,udp,nw_src={src},nw_dst=10.1.0.1,tp_src=7,tp_dst=5001");
+            rule(table, 1, &matches, "output:2")
+        })
+        .collect()
 }
 
 /// A switch with two ports and the rules of a case, `count` of them where that is a question.
@@ -97,12 +107,21 @@ pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     of.publish();
-    for (table, priority, matches, actions) in rules(case, count) {
-        let matches = Match::parse_text(&matches, None).expect("a match");
-        let instructions = parse_instructions(&actions, None).expect("actions");
-        let mut add = FlowMod::new(FlowModCommand::Add, matches, priority, instructions);
-        add.table_id = table;
-        bridge.flow_mod(Version::V13, &add).expect("a rule");
-    }
+    rules(case, count).iter().for_each(|r| change(&of, r, false));
     of
+}
+
+/// Adds a rule, or deletes it.
+pub(crate) fn change(of: &Ofproto, (table, priority, matches, actions): &Rule, delete: bool) {
+    let matches = Match::parse_text(matches, None).expect("a match");
+    let instructions = parse_instructions(actions, None).expect("actions");
+    let command = if delete {
+        FlowModCommand::DeleteStrict
+    } else {
+        FlowModCommand::Add
+    };
+    let mut flow_mod = FlowMod::new(command, matches, *priority, instructions);
+    flow_mod.table_id = *table;
+    let bridge = of.bridge("br0").expect("a bridge");
+    bridge.flow_mod(Version::V13, &flow_mod).expect("a rule");
 }
