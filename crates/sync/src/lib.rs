@@ -8,12 +8,14 @@
 //! * [`Places`]: many of them, which are emptied, too.
 //! * [`ring`]: a bounded queue between exactly two threads.
 //! * [`Counter`]: a number that one thread writes and any thread reads.
+//! * [`TokenBucket`]: a rate that threads keep together.
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
 //! * [`barrier`]: the full barrier of notification suppression.
 
 #![allow(unsafe_code)] // the ring's cells: see `ring`; one instruction: see `barrier`; pointers: see `once_arc`, `places` and `replaced`
 
 pub mod barrier;
+mod bucket;
 mod clock;
 mod counter;
 mod once_arc;
@@ -23,6 +25,7 @@ mod reading;
 mod replaced;
 pub mod ring;
 
+pub use bucket::TokenBucket;
 pub use clock::Clock;
 pub use counter::{CachePadded, Counter};
 pub use once_arc::OnceArc;
