@@ -81,10 +81,16 @@ mod tests {
         // A tenth is not worth it.
         assert_eq!(given(&mut g, |_| rules(1_000_000, 100_000)), [0; 0]);
         // All of them replaced within five seconds, then deleted within ten.
-        assert_eq!(given(&mut g, |n| rules(1_000_000, 100_000 + 20_000 * n.min(50))), [57]);
+        assert_eq!(
+            given(&mut g, |n| rules(1_000_000, 100_000 + 20_000 * n.min(50))),
+            [57]
+        );
         let deleting = |n: u64| rules(1_000_000 - 10_000 * n.min(100), 1_100_000 + 10_000 * n.min(100));
         let all = given(&mut g, deleting);
-        assert!(all.first().is_some_and(|n| *n < 100) && all.last().is_some_and(|n| (100..160).contains(n)), "{all:?}");
+        assert!(
+            all.first().is_some_and(|n| *n < 100) && all.last().is_some_and(|n| (100..160).contains(n)),
+            "{all:?}"
+        );
     }
 
     #[test]
@@ -102,6 +108,9 @@ mod tests {
             bundled,
             ..Sizes::default()
         };
-        assert_eq!(given(&mut g, |n| bundled(if n < 10 { 100 << 20 } else { 0 })), [59]);
+        assert_eq!(
+            given(&mut g, |n| bundled(if n < 10 { 100 << 20 } else { 0 })),
+            [59]
+        );
     }
 }

@@ -38,7 +38,11 @@ impl Polling {
             self.credit = self.credit.saturating_sub(gap);
         }
         if gap > self.span {
-            self.span = if gap / packets as u64 <= max { max } else { self.span / 2 };
+            self.span = if gap / packets as u64 <= max {
+                max
+            } else {
+                self.span / 2
+            };
         }
         self.last = end;
     }
@@ -101,7 +105,12 @@ mod tests {
     /// Gaps of packets that come at random, so far apart in the mean.
     fn poisson(mean: f64) -> impl FnMut() -> u64 {
         let mut seed = 1;
-        move || (-random(&mut seed).ln() * mean) as u64
+        move || {
+            let gap = -random(&mut seed).ln() * mean;
+            std::time::Duration::from_secs_f64(gap / 1e9)
+                .subsec_nanos()
+                .into()
+        }
     }
 
     #[test]
@@ -126,7 +135,11 @@ mod tests {
         for wake in [7_000, 60_000] {
             for gap in [200_000, 1_000_000, 100_000_000] {
                 let rare = run(wake, || gap);
-                assert!(rare.sleeps >= SECOND / gap / 2 && rare.polled <= 1, "{gap}: {}", rare.polled);
+                assert!(
+                    rare.sleeps >= SECOND / gap / 2 && rare.polled <= 1,
+                    "{gap}: {}",
+                    rare.polled
+                );
             }
             // Steady once, for long, and then slow: the credit is soon used up.
             let mut n = 0;

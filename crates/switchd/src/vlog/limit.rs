@@ -82,7 +82,10 @@ impl Bucket {
 
     fn admit(&mut self, now: Instant) -> Verdict {
         let ms = now.saturating_duration_since(self.made).as_millis();
-        if !self.tokens.take(TOKENS_PER_MESSAGE, u64::try_from(ms).unwrap_or(u64::MAX)) {
+        if !self
+            .tokens
+            .take(TOKENS_PER_MESSAGE, u64::try_from(ms).unwrap_or(u64::MAX))
+        {
             if self.dropped == 0 {
                 self.first_dropped = now;
             }
@@ -162,10 +165,7 @@ mod tests {
             assert_eq!(bucket.admit(start), Verdict::Pass);
         }
         assert_eq!(bucket.admit(start), Verdict::Drop);
-        assert_eq!(
-            bucket.admit(start + Duration::from_millis(999)),
-            Verdict::Drop
-        );
+        assert_eq!(bucket.admit(start + Duration::from_millis(999)), Verdict::Drop);
         let report = Dropped {
             count: 2,
             first_secs_ago: 2,
