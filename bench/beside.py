@@ -1,8 +1,7 @@
-"""The longest time that a worker stands still while rules are loaded beside traffic.
+"""How long a worker's iterations take while rules are loaded beside traffic.
 
 The traffic's flows belong to the first of the rules that come, and to one rule below all of them while those are not there. An iteration is one round of
-the worker over its queues. The worker notes how long the longest took, and how much of such a time it has run itself (`pmd-perf-metrics`): the rest it was
-put aside by the kernel's scheduler, or slept on a lock. What loads the rules, and all other threads, stay on the generator's core, and the worker runs
+the worker over its queues, which the worker sorts by length (`pmd-perf-metrics`). What loads the rules, and all other threads, stay on the generator's core, and the worker runs
 under SCHED_FIFO where that is allowed; with --shared, everything is where the scheduler puts it.
 
 What the machine itself takes away from a thread is measured in turns with that (`machine.py`): its gaps and the worker's iterations are counted from the same lengths on,
@@ -32,7 +31,6 @@ FLOWS = 1_000
 WANTED = (100, 200, 500, 1000, 2000, 5000)  # microseconds, about
 BIN = re.compile(r"^ {3}(\d+|>) +(\d+) ", re.MULTILINE)
 USED = re.compile(r"Measurement duration: ([\d.]+) s.*?Used TSC cycles: +(\d+) +\( *([\d.]+) %", re.DOTALL)
-LONGEST = re.compile(r"Longest iteration \(us\): (\d+), run by the thread itself: (\d+); of 1 ms and more: (\d+), run: (\d+)")
 
 
 def rule(n):
@@ -179,7 +177,7 @@ class Beside:
         def ended():
             text = self.switch.unixctl.call("dpif-netdev/pmd-perf-show", "-pmd", str(SWITCH_CORE))
             found.update(waited=waited(pid, tid) - found["waited"], taken=taken(pid, tid) - found["taken"],
-                         longest=tuple(map(int, LONGEST.search(text).groups())), lengths=lengths(text))
+                         lengths=lengths(text))
 
         def beside():
             begun.wait(60)
@@ -198,10 +196,8 @@ class Beside:
         thread.join()
         if "error" in found:
             raise found["error"]
-        own, all_, long_own, long = (found["longest"][i] for i in (1, 0, 3, 2))
         latency = result["latency"]
-        print(f"{what:30} longest iteration {own:6} us of its own, {all_:6} us in all ({long_own} and {long} of 1 ms and more); "
-              f"processor {'real-time, ' if alone else ''}taken away {found['taken']} times, waited for {found['waited'] * 1e3:.0f} ms; "
+        print(f"{what:30} processor {'real-time, ' if alone else ''}taken away {found['taken']} times, waited for {found['waited'] * 1e3:.0f} ms; "
               f"latency p99 {latency['p99_us']:.0f}, p99.9 {latency['p999_us']:.0f}, max {latency['max_us']:.0f} us; "
               f"{result['received_pps'] / 1e3:.0f} kpps, lost {result['loss'] * 100:.3f} %; done after {found['took']:.1f} of {seconds:.0f} s\n"
               f"{'':30} iterations: {told(found['lengths'])}", flush=True)

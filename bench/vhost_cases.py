@@ -26,6 +26,7 @@ class Case:
     latency: bool = False
     idle: bool = False      # next to no traffic: what a switch takes then, and how long a packet takes
     sleep: int = 0          # its longest sleep (pmd-maxsleep, microseconds); 0: not set
+    light: bool = False     # processors do not halt while packets come (heddle-light-sleep)
 
     @property
     def name(self):
@@ -45,6 +46,7 @@ class Case:
         words += ["latency"] if self.latency else []
         words += ["idle"] if self.idle else []
         words += [f"sleep{self.sleep}"] if self.sleep else []
+        words += ["light"] if self.light else []
         return "-".join(words)
 
     def plain(self):
@@ -142,7 +144,7 @@ SWITCH = {
                *recirculated(rules="tuple", storm="new-flows", ports=4),
                *recirculated(rules="tuple", storm="explosion", ports=4)],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
-    "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50)],
+    "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50), Case(rules="normal", idle=True, light=True)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],
 }
 SWITCH_QUICK = [Case(rules="tuple"), Case(rules="tuple", flows=10_000), Case(rules="masks", count=16, masks=16, flows=1_000),

@@ -160,7 +160,7 @@ class Wake(Floor):
         self.binary = built("wake")
 
     def able(self, case):
-        return case.idle and not case.sleep
+        return case.idle and not case.sleep and not case.light
 
     def idle(self, case, seconds):
         row = {"received_pps": IDLE_RATES[-1], "loss": 0.0}
@@ -183,7 +183,7 @@ class Vhost:
         self.rules = self.mtu = None
         self.unixctl = None
         self.helpers = []
-        self.sleep = 0
+        self.sleep, self.light = 0, False
 
     def setup(self, ports):
         # With --enable-dummy the action debug_recirc is there.
@@ -231,14 +231,14 @@ class Vhost:
 
     def able(self, case):
         # OVS takes segment trains only with an option that is read at its start; both variants run where trains are measured.
-        return not self.dpdk or case.tso == self.name.endswith("-tso")
+        return not self.dpdk or not case.light and case.tso == self.name.endswith("-tso")
 
     def prepare(self, case):
         """Rules and MTU, where they differ from those of the case before."""
         if self.dpdk and self.mtu not in (None, case.mtu()):
             # It makes a port's memory pool when a guest connects for the first time; an MTU that is set later goes unnoticed.
             self.close()
-            self.rules, self.mtu, self.sleep = None, None, 0
+            self.rules, self.mtu, self.sleep, self.light = None, None, 0, False
             self.setup(self.ports)
         if case.mtu() != self.mtu:
             self.switch.vsctl(*(word for port in range(self.ports) for word in (
@@ -253,6 +253,9 @@ class Vhost:
             self.switch.vsctl(*(("set", "open_vswitch", ".", f"other_config:pmd-maxsleep={case.sleep}") if case.sleep
                                 else ("remove", "open_vswitch", ".", "other_config", "pmd-maxsleep")))
             self.sleep = case.sleep
+        if case.light != self.light:
+            self.switch.vsctl("set", "open_vswitch", ".", f"other_config:heddle-light-sleep={str(case.light).lower()}")
+            self.light = case.light
         self.unixctl.call("upcall/set-flow-limit", "2000000")
         wanted = case.recirc, case.rule_sets()
         if wanted != self.rules:

@@ -345,7 +345,7 @@ def scenario_settings_of_what_is_not_there(lab):
     sw.vsctl("set", "interface", "p1", "cfm_mpid=1", "lldp:enable=true", "--", "set", "Open_vSwitch", ".", "other_config:hw-offload=true",
              "other_config:heddle-light-sleep=perhaps")
     for words in ("interface p1: cfm_mpid is not supported yet", "interface p1: lldp is not supported yet", "hw-offload changes nothing",
-                  "heddle-light-sleep=perhaps is neither true nor false: true is used"):
+                  "heddle-light-sleep=perhaps is neither true nor false: false is used"):
         assert sw.log().count(words) == 1, words
 
 

@@ -3,7 +3,6 @@
 use crate::action::PortNo;
 use heddle_port::PortError;
 use heddle_sync::Clock;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Start parameters. The ones that can change later have a setter on [`crate::Datapath`].
@@ -36,8 +35,6 @@ pub struct Config {
     pub vlan_limit: u8,
     /// Packets for the control plane that may wait per worker; more are dropped and counted.
     pub upcall_ring: usize,
-    /// A directory for notes of what has to be put back in the system ([`heddle_sys::halting`]); `None`: nothing of it is changed.
-    pub notes: Option<PathBuf>,
     /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then stand for these and are not pinned.
     pub dummy_numa: Option<Vec<u32>>,
 }
@@ -58,7 +55,6 @@ impl Default for Config {
             sweep_interval_ms: 500,
             vlan_limit: 2,
             upcall_ring: 512,
-            notes: None,
             dummy_numa: None,
         }
     }

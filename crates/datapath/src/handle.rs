@@ -26,6 +26,7 @@ use crate::worker::{Command, PATIENCE};
 use heddle_packet::Packet;
 use heddle_port::Port;
 use heddle_sys::Tsc;
+use heddle_sys::awake::Awake;
 use parking_lot::Mutex;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -70,13 +71,10 @@ impl Datapath {
             perf_metrics: false.into(),
             suspects: SuspectSetting::default(),
             sweeper: std::sync::OnceLock::new(),
-            light_sleep: true.into(),
+            light_sleep: false.into(),
             paused: false.into(),
             stop: false.into(),
         });
-        if let Some(notes) = &config.notes {
-            heddle_sys::halting::put_back(notes);
-        }
         let sweep = Arc::new(Mutex::new(Sweep::new(Arc::clone(&shared))));
         let upcalls = Arc::new(UpcallRings::default());
         let (cpus, interval) = (config.cpus.clone(), config.sweep_interval_ms);
@@ -214,9 +212,17 @@ impl Datapath {
     pub fn set_max_sleep(&self, max: MaxSleep) {
         self.control.lock().set_max_sleep(max);
     }
-    /// Lets workers keep their processors from halting while packets come every few milliseconds, or not (`heddle-light-sleep`).
-    pub fn set_light_sleep(&self, on: bool) {
+    /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or not
+    /// (`heddle-light-sleep`).
+    ///
+    /// # Errors
+    /// The system does not let this process do that.
+    pub fn set_light_sleep(&self, on: bool) -> std::io::Result<()> {
         self.shared.light_sleep.store(on, Relaxed);
+        if on {
+            Awake::hold()?;
+        }
+        Ok(())
     }
     /// Lets automatic load balancing do what is due; to be called about once a second.
     pub fn balance(&self) {

@@ -1,21 +1,14 @@
 //! Meters: token buckets that all workers share.
 //!
 //! **Problem.** A meter limits what all workers together let through, so its buckets are shared; a lock per packet would
-//! make the workers wait for each other.
+//! make the workers wait for each other ([`TokenBucket`] has none).
 //!
-//! **A bucket is one number.** A bucket of rate `r` (units per millisecond) and size `s` holds at time `t` what has flowed in
-//! less what was taken: `r·t − taken`, at most `s`. So only `taken` is kept, and a packet of `v` units
-//! is admitted by one compare-and-swap that raises it. Units are bits for rates in kbit/s, thousandths of a packet
-//! for rates in packets/s: in both, the rate as OpenFlow gives it is units per millisecond.
-//!
-//! **Arithmetic** wraps: only differences count, and a bucket that nobody used for a long time is filled up before its
-//! difference could leave the range ([`IDLE_MS`]).
-//!
-//! **Time** is the burst's coarse clock. A worker whose clock lags finds the bucket a little emptier, never fuller.
+//! **Units** are bits for rates in kbit/s, thousandths of a packet for rates in packets/s: in both, the rate as OpenFlow gives
+//! it is units per millisecond. **Time** is the burst's coarse clock.
 //!
 //! **Threads.** [`Meter::police`] from any worker; configuration and statistics from control threads. Counters are relaxed.
 
-use heddle_sync::Published;
+use heddle_sync::{Published, TokenBucket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -87,11 +80,7 @@ impl Counts {
 #[derive(Debug)]
 struct Band {
     action: MeterAction,
-    /// Units per millisecond.
-    rate: u64,
-    /// Units that the bucket holds at most.
-    size: u64,
-    taken: AtomicU64,
+    bucket: TokenBucket,
     hits: Counts,
 }
 
@@ -101,34 +90,9 @@ impl Band {
         let (rate, size) = (u64::from(b.rate), u64::from(burst) * 1000);
         Self {
             action: b.action,
-            rate,
-            size,
-            // Starts full.
-            taken: AtomicU64::new(rate.wrapping_mul(now_ms).wrapping_sub(size)),
+            bucket: TokenBucket::full(rate, size, now_ms),
             hits: Counts::default(),
         }
-    }
-    /// Fills the bucket up.
-    fn refill(&self, now_ms: u64) {
-        self.taken
-            .store(self.rate.wrapping_mul(now_ms).wrapping_sub(self.size), Relaxed);
-    }
-    /// Takes `units` from the bucket; `false`, and nothing is taken, if it holds less.
-    fn take(&self, units: u64, now_ms: u64) -> bool {
-        let flowed = self.rate.wrapping_mul(now_ms);
-        self.taken
-            .fetch_update(Relaxed, Relaxed, |taken| {
-                // Signed: a bucket that a worker with a later clock has emptied holds less than nothing.
-                let level = flowed.wrapping_sub(taken).cast_signed();
-                let full = self.size.cast_signed();
-                let (level, taken) = if level > full {
-                    (full, flowed.wrapping_sub(self.size))
-                } else {
-                    (level, taken)
-                };
-                (level >= units.cast_signed()).then(|| taken.wrapping_add(units))
-            })
-            .is_ok()
     }
 }
 
@@ -175,12 +139,12 @@ impl Meter {
         s.total.add(len);
         let last = s.used_ms.fetch_max(now_ms, Relaxed);
         if now_ms.saturating_sub(last) > IDLE_MS {
-            s.bands.iter().for_each(|b| b.refill(now_ms));
+            s.bands.iter().for_each(|b| b.bucket.fill(now_ms));
         }
         let units = if s.packets { 1000 } else { len * 8 };
         let mut worst: Option<&Band> = None;
         for b in &s.bands {
-            if !b.take(units, now_ms) && worst.is_none_or(|w| b.rate > w.rate) {
+            if !b.bucket.take(units, now_ms) && worst.is_none_or(|w| b.bucket.rate() > w.bucket.rate()) {
                 worst = Some(b);
             }
         }

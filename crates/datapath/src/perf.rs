@@ -1,14 +1,12 @@
 //! Histograms of a worker's loop iterations (`pmd-perf-metrics`), shown by `dpif-netdev/pmd-perf-show` in the layout of Open vSwitch.
 //!
-//! **Invariants.** One writer, the worker; counters only grow, and clearing is a base that the reader subtracts (but the longest iteration,
-//! which it sets to nothing). Bins and their walls are Open vSwitch's. What it calls the fill level of vhost queues is not measured here: that column
-//! stays empty.
+//! **Invariants.** One writer, the worker; counters only grow, and clearing is a base that the reader subtracts. Bins and their walls are
+//! Open vSwitch's. What it calls the fill level of vhost queues is not measured here: that column stays empty.
 //!
-//! **Costs.** A flag per iteration; about thirty loads and stores per iteration while it is set, and a system call every tenth of a millisecond.
+//! **Costs.** A flag per iteration; about thirty loads and stores per iteration while it is set.
 
 mod histogram;
 mod history;
-mod long;
 mod numbers;
 mod suspect;
 
@@ -19,7 +17,6 @@ use histogram::{
     BATCH, BINS, COLUMNS, CYCLES, CYCLES_PER_PACKET, CYCLES_PER_UPCALL, PACKETS, UPCALLS, walls,
 };
 use history::{Ring, Row};
-use long::{Long, Ran};
 pub(crate) use numbers::PerfNumbers;
 use std::sync::OnceLock;
 pub(crate) use suspect::Setting as SuspectSetting;
@@ -87,10 +84,9 @@ struct Rows {
 /// How often it is looked whether a millisecond is over.
 const LOOK_US: u64 = 4;
 
-/// What the worker itself keeps from one iteration to the next: what it has run, as it was read last; the millisecond that is not over; a suspicious iteration.
+/// What the worker itself keeps from one iteration to the next: the millisecond that is not over; a suspicious iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
-    ran: Ran,
     millisecond: Row,
     look_at: u64,
     watch: suspect::Watch,
@@ -99,7 +95,6 @@ pub(crate) struct Own {
 /// One worker's histograms.
 #[derive(Debug, Default)]
 pub(crate) struct Perf {
-    long_ones: Long,
     /// There once metrics have been collected.
     rows: OnceLock<Rows>,
     bins: [[Counter; BINS]; COLUMNS.len()],
@@ -138,7 +133,6 @@ impl Perf {
             upcall_cycles: now.upcall_cycles.wrapping_sub(start.upcall_cycles),
         };
         self.count(&counts);
-        self.long_ones.iteration(&mut own.ran, cycles, end);
         self.note_rows(own, &counts, c.iterations.get(), end);
         let rows = self.rows.get_or_init(Rows::default);
         own.watch
@@ -212,18 +206,16 @@ impl Perf {
             history::show_milliseconds(s, &rows.milliseconds.last(milliseconds));
         }
     }
-    /// Forgets the longest iteration, and the last ones.
+    /// Forgets the last iterations and milliseconds.
     pub(crate) fn clear(&self) {
         if let Some(rows) = self.rows.get() {
             rows.iterations.clear();
             rows.milliseconds.clear();
         }
-        self.long_ones.clear();
     }
 
     pub(crate) fn read(&self) -> PerfNumbers {
         PerfNumbers {
-            long_ones: self.long_ones.read(),
             bins: std::array::from_fn(|c| std::array::from_fn(|b| self.bins[c][b].get())),
             iterations: self.iterations.get(),
             packets: self.packets.get(),
@@ -260,7 +252,7 @@ mod tests {
         let mut s = String::new();
         n.show(&mut s);
         let lines: Vec<&str> = s.lines().collect();
-        assert_eq!(lines.len(), 2 + BINS + 4);
+        assert_eq!(lines.len(), 2 + BINS + 3);
         assert!(lines[1].starts_with("   cycles/it              packets/it             cycles/pkt "));
         assert!(
             lines[2].starts_with("   499       1            0         1            100       0          ")

@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) inv_prob: AtomicU32,
     /// `pmd-perf-metrics`: iterations are sorted into histograms.
     pub(crate) perf_metrics: AtomicBool,
-    /// Workers may keep their processors from halting.
+    /// Workers keep processors from halting while packets come every few milliseconds.
     pub(crate) light_sleep: AtomicBool,
     /// Which of them are told in the log.
     pub(crate) suspects: SuspectSetting,

@@ -268,15 +268,6 @@ pub(crate) fn pmd_sleep(c: &Control) -> String {
         head(&mut s, w);
         let max = c.max_sleep.of(w.core);
         let _ = writeln!(s, "  max sleep: {}", text(max));
-        // Beyond Open vSwitch, of workers that sleep at all on a processor of their own.
-        if let (Some(can), false) = (w.light, max == Some(0)) {
-            let said = match (can, c.shared.light_sleep.load(Relaxed)) {
-                (_, false) => "no (heddle-light-sleep=false)",
-                (false, true) => "no (the system does not let the processor be kept from halting)",
-                (true, true) => "yes",
-            };
-            let _ = writeln!(s, "  light sleep: {said}");
-        }
     }
     s
 }

@@ -1,21 +1,20 @@
 //! When memory that was freed goes back to the system.
 //!
-//! **Problem.** The allocator keeps what a million rules or flows took, page by page, until somebody asks it not to ([`heddle_sys::memory::trim`]). To ask
-//! costs it a walk through all that is free, and takes pages away that the next rules want: so not while much is being freed, nor for little.
+//! The allocator keeps what a million rules or flows took until somebody asks it not to ([`heddle_sys::memory::trim`]), which
+//! costs a walk through all that is free. So it is asked when most of many cached flows, or of what waited in bundles, is gone,
+//! or when a quarter as many rules were freed as there are; and [`LATER_TICKS`] after that was first seen, because workers and
+//! revalidator let go of things later and more of them may be going.
 //!
-//! **Rule.** Something is due when most of many cached flows, or of what waited in bundles, is gone, or when a quarter as many rules were freed as there are (whether
-//! others have come in their places or not). It is done when nothing more has been freed for a while, or after some more time in any case.
+//! Allocators with a decay of their own decay when they are asked for something. Resident 10 s after 300,000 rules were added,
+//! replaced and deleted: 73 MB with jemalloc 5.3 (without its thread, which does not survive the daemon's fork), 120 MB with
+//! mimalloc 2.0, 16 MB with glibc and this.
 
 /// Fewer cached flows, and fewer rules, than this are not worth giving their memory back.
 const MANY: u64 = 10_000;
 /// Bytes that count as one of these in a bundle.
-const MESSAGE: u64 = 256;
-/// Ticks between the end of many cached flows, or of a bundle, and giving their memory back: workers and sweeper let go of them first.
-const LATER: u32 = 50;
-/// Ticks without rules being freed before their memory is given back.
-const CALM: u32 = 10;
-/// Ticks after which it is given back though more is being freed.
-const PATIENCE: u32 = 100;
+const MESSAGE_BYTES: u64 = 256;
+/// Five seconds.
+const LATER_TICKS: u32 = 50;
 
 /// What there is, and what was freed.
 #[derive(Clone, Copy, Default)]
@@ -33,38 +32,30 @@ pub(crate) struct Sizes {
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct GiveBack {
-    /// Most cached flows, and most that waited in bundles, since most of them went.
+    /// Most cached flows, and most that waited in bundles, since memory was last given back; rules freed by then.
     most: [u64; 2],
-    /// Ticks until memory is given back because of that, 0: it is not due.
-    later: u32,
-    /// Rules freed when memory was last given back, and at the last tick.
-    settled: u64,
     freed: u64,
-    /// Ticks since rules were freed, and since so many were that their memory is worth it.
-    calm: u32,
-    due: u32,
+    /// Ticks since it has been worth it.
+    due_ticks: u32,
 }
 
 impl GiveBack {
     /// Whether to give memory back now. To be called at each tick.
     pub(crate) fn tick(&mut self, now: Sizes) -> bool {
-        for (most, now) in self.most.iter_mut().zip([now.flows, now.bundled / MESSAGE]) {
-            *most = (*most).max(now);
-            if *most > MANY.max(now * 2) {
-                *most = now;
-                self.later = LATER;
-            }
+        let held = [now.flows, now.bundled / MESSAGE_BYTES];
+        let mut due = now.freed - self.freed >= MANY.max(now.rules / 4);
+        for (most, held) in self.most.iter_mut().zip(held) {
+            *most = (*most).max(held);
+            due |= *most > MANY.max(held * 2);
         }
-        let moved = std::mem::replace(&mut self.freed, now.freed) != now.freed;
-        self.calm = if moved { 0 } else { self.calm + 1 };
-        let waits = now.freed - self.settled >= MANY.max(now.rules / 4);
-        self.due = if waits { self.due + 1 } else { 0 };
-        let last = self.later == 1;
-        self.later = self.later.saturating_sub(1);
-        let give = last || waits && (self.calm >= CALM || self.due >= PATIENCE);
+        self.due_ticks = if due { self.due_ticks + 1 } else { 0 };
+        let give = self.due_ticks >= LATER_TICKS;
         if give {
-            self.settled = now.freed;
-            self.due = 0;
+            *self = Self {
+                most: held,
+                freed: now.freed,
+                due_ticks: 0,
+            };
         }
         give
     }
@@ -74,61 +65,52 @@ impl GiveBack {
 mod tests {
     use super::*;
 
-    /// Ticks until memory is given back, of so many.
-    fn wait(g: &mut GiveBack, ticks: u32, mut sizes: impl FnMut(u32) -> Sizes) -> Option<u32> {
-        (0..ticks).find(|n| g.tick(sizes(*n)))
-    }
-
-    fn rules(rules: u64, freed: u64) -> Sizes {
-        Sizes {
-            rules,
-            freed,
-            ..Sizes::default()
-        }
+    /// The ticks of a thousand after which memory is given back.
+    fn given(g: &mut GiveBack, sizes: impl Fn(u64) -> Sizes) -> Vec<u64> {
+        (1..=1000).filter(|n| g.tick(sizes(*n))).collect()
     }
 
     #[test]
     fn rules_that_were_replaced_count() {
         let mut g = GiveBack::default();
-        assert_eq!(wait(&mut g, 1000, |_| rules(1_000_000, 0)), None);
-        // A tenth is not worth it; what comes to a quarter is, once that is over.
-        assert_eq!(wait(&mut g, 1000, |_| rules(1_000_000, 100_000)), None);
-        let replacing = |n: u32| rules(1_000_000, 100_000 + 20_000 * u64::from(n.min(50)));
-        assert_eq!(wait(&mut g, 1000, replacing), Some(50 + CALM));
-        assert_eq!(wait(&mut g, 1000, |_| rules(1_000_000, 1_100_000)), None);
-        assert_eq!(wait(&mut g, 1000, |_| rules(0, 2_100_000)), Some(CALM));
-        assert_eq!(wait(&mut g, 1000, |_| rules(0, 2_100_000 + MANY - 1)), None);
+        let rules = |rules: u64, freed: u64| Sizes {
+            rules,
+            freed,
+            ..Sizes::default()
+        };
+        // A tenth is not worth it.
+        assert_eq!(given(&mut g, |_| rules(1_000_000, 100_000)), [0; 0]);
+        // All of them replaced within five seconds, then deleted within ten.
+        assert_eq!(
+            given(&mut g, |n| rules(1_000_000, 100_000 + 20_000 * n.min(50))),
+            [57]
+        );
+        let deleting = |n: u64| rules(1_000_000 - 10_000 * n.min(100), 1_100_000 + 10_000 * n.min(100));
+        let all = given(&mut g, deleting);
+        assert!(
+            all.first().is_some_and(|n| *n < 100) && all.last().is_some_and(|n| (100..160).contains(n)),
+            "{all:?}"
+        );
     }
 
     #[test]
-    fn it_does_not_wait_for_ever() {
+    fn flows_and_bundles_that_went_count() {
         let mut g = GiveBack::default();
-        let busy = |n: u32| rules(1000, 1000 * u64::from(n + 1));
-        let first = wait(&mut g, 1000, busy).expect("in the end");
-        assert_eq!(first, 9 + PATIENCE - 1);
-    }
-
-    #[test]
-    fn flows_and_bundles_that_went_count_later() {
-        let mut g = GiveBack::default();
-        let flows = |flows: u64| {
-            move |_| Sizes {
-                flows,
-                ..Sizes::default()
-            }
+        let flows = |flows: u64| Sizes {
+            flows,
+            ..Sizes::default()
         };
-        assert_eq!(wait(&mut g, 500, flows(50_000)), None);
-        assert_eq!(wait(&mut g, 500, flows(30_000)), None);
-        assert_eq!(wait(&mut g, 500, flows(20_000)), Some(LATER - 1));
-        assert_eq!(wait(&mut g, 500, flows(0)), Some(LATER - 1));
-        let bundled = |bundled: u64| {
-            move |_| Sizes {
-                bundled,
-                ..Sizes::default()
-            }
+        assert_eq!(given(&mut g, |_| flows(50_000)), [0; 0]);
+        assert_eq!(given(&mut g, |_| flows(30_000)), [0; 0]);
+        assert_eq!(given(&mut g, |_| flows(20_000)), [50]);
+        assert_eq!(given(&mut g, |_| flows(0)), [50]);
+        let bundled = |bundled: u64| Sizes {
+            bundled,
+            ..Sizes::default()
         };
-        assert_eq!(wait(&mut g, 500, bundled(100 << 20)), None);
-        assert_eq!(wait(&mut g, 500, bundled(0)), Some(LATER - 1));
-        assert_eq!(wait(&mut g, 500, bundled(0)), None);
+        assert_eq!(
+            given(&mut g, |n| bundled(if n < 10 { 100 << 20 } else { 0 })),
+            [59]
+        );
     }
 }

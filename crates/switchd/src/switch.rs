@@ -7,7 +7,6 @@
 //!
 //! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look at it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -67,15 +66,6 @@ pub struct Switch {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// The directory for notes of what has to be put back in the system: one for all switches of the machine, where there is one.
-fn notes() -> PathBuf {
-    let all = PathBuf::from("/run/heddle");
-    match std::fs::create_dir_all(&all) {
-        Ok(()) => all,
-        Err(_) => crate::cli::dirs::rundir().to_path_buf(),
-    }
-}
-
 impl std::fmt::Debug for Switch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Switch").finish_non_exhaustive()
@@ -94,7 +84,6 @@ impl Switch {
         let mut config = Config {
             clock: clock.clone(),
             dummy_numa: options.dummy_numa.clone(),
-            notes: options.dummy.is_none().then(notes),
             ..Config::default()
         };
         if options.dummy.is_some() {

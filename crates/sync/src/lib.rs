@@ -10,12 +10,14 @@
 //! * [`Chain`]: lists that anybody adds to and looks through without waiting.
 //! * [`ring`]: a bounded queue between exactly two threads.
 //! * [`Counter`]: a number that one thread writes and any thread reads.
+//! * [`TokenBucket`]: a rate that threads keep together.
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
 //! * [`barrier`]: the full barrier of notification suppression.
 
 #![allow(unsafe_code)] // the ring's cells: see `ring`; one instruction: see `barrier`; a value: see `combining`; pointers: see `once_arc`, `places` and `replaced`
 
 pub mod barrier;
+mod bucket;
 mod chain;
 mod clock;
 mod combining;
@@ -27,6 +29,7 @@ mod reading;
 mod replaced;
 pub mod ring;
 
+pub use bucket::TokenBucket;
 pub use chain::{Chain, Link};
 pub use clock::Clock;
 pub use combining::{Combining, Guard as CombiningGuard};

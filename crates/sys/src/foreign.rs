@@ -4,22 +4,16 @@
 //! answer, a Unix socket with such descriptors in its queue. A thread that serves many processes must not close such a thing, and also not
 //! ask about it what would be asked of a file's server (fstat(2), fstatfs(2)).
 //!
-//! **How.** What is dropped here is closed by a thread that exists for nothing else and ends a second after the last ([`IDLE`]). A thread
-//! that is made to wait is replaced, up to [`THREADS`]; then descriptors wait for their turn. What cannot make anybody wait (memory
+//! **How.** What is dropped here is closed by a thread that exists for nothing else. What cannot make anybody wait (memory
 //! files) is closed on the spot.
 //!
-//! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted; nobody waits for it.
+//! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted, and so do those that
+//! are dropped after it; no thread but that one waits.
 
-use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-/// Most threads that close.
-const THREADS: usize = 32;
-/// How long a thread waits for more: one that comes and goes with each descriptor would cost more than the closing.
-const IDLE: Duration = Duration::from_secs(1);
+use std::sync::LazyLock;
+use std::sync::mpsc::{Sender, channel};
 
 /// A descriptor of another process's making. Closed elsewhere when dropped.
 #[derive(Debug)]
@@ -89,60 +83,23 @@ impl Drop for Foreign {
     }
 }
 
-struct Closers {
-    waiting: VecDeque<OwnedFd>,
-    threads: usize,
-    /// Threads that are in the middle of a close.
-    busy: usize,
-}
-
-static CLOSERS: Mutex<Closers> = Mutex::new(Closers {
-    waiting: VecDeque::new(),
-    threads: 0,
-    busy: 0,
-});
-static MORE: Condvar = Condvar::new();
-
-fn closers() -> MutexGuard<'static, Closers> {
-    CLOSERS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Closes `fd` on another thread.
 pub fn close(fd: OwnedFd) {
-    let mut c = closers();
-    c.waiting.push_back(fd);
-    // One that is not busy takes one of those that wait.
-    if c.threads - c.busy >= c.waiting.len() || c.threads >= THREADS {
-        MORE.notify_one();
-        return;
+    static CLOSER: LazyLock<Option<Sender<OwnedFd>>> = LazyLock::new(|| {
+        let (sender, given) = channel::<OwnedFd>();
+        let run = move || {
+            for fd in given {
+                do_not_linger(fd.as_fd());
+                drop(fd);
+            }
+        };
+        let started = std::thread::Builder::new().name("fd-closer".into()).spawn(run);
+        started.is_ok().then_some(sender)
+    });
+    // Without the thread it is closed here.
+    if let Some(closer) = &*CLOSER {
+        let _ = closer.send(fd);
     }
-    c.threads += 1;
-    drop(c);
-    let started = std::thread::Builder::new().name("fd-closer".into()).spawn(run);
-    if started.is_err() {
-        // No thread to be had: it waits for the next one.
-        closers().threads -= 1;
-    }
-}
-
-fn run() {
-    let mut c = closers();
-    loop {
-        while let Some(fd) = c.waiting.pop_front() {
-            c.busy += 1;
-            drop(c);
-            do_not_linger(fd.as_fd());
-            drop(fd);
-            c = closers();
-            c.busy -= 1;
-        }
-        let (again, waited) = MORE.wait_timeout(c, IDLE).unwrap_or_else(PoisonError::into_inner);
-        c = again;
-        if waited.timed_out() && c.waiting.is_empty() {
-            break;
-        }
-    }
-    c.threads -= 1;
 }
 
 /// Asks a socket not to wait when it is closed; its maker may ask for the opposite at any time.

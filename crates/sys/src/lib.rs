@@ -12,12 +12,12 @@
 #![allow(unsafe_code)] // the one crate whose purpose is system calls; each block says why it is sound
 #![allow(clippy::cast_possible_truncation)] // kernel structures fix the widths; sizes are compile-time constants
 
+pub mod awake;
 pub mod batch;
 pub mod clock;
 pub mod cpu;
 pub mod event;
 pub mod foreign;
-pub mod halting;
 pub mod iov;
 pub mod link;
 pub mod link_events;

@@ -1,8 +1,9 @@
 //! One question to the daemon: JSON-RPC over its control socket.
 
 use anyhow::{Context as _, Result, bail};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
-use std::io::{Read as _, Write as _};
+use std::io::{BufReader, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest answer.
-const MOST: usize = 64 << 20;
+const MOST_BYTES: u64 = 64 << 20;
 
 /// The control socket: the one that is named, or that of the daemon whose pidfile lies where they do.
 pub(super) fn socket(named: Option<&Path>) -> Result<PathBuf> {
@@ -31,19 +32,9 @@ pub(super) fn stats(socket: &Path) -> Result<String> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let question = json!({"method": "heddle/stats", "params": [], "id": 0});
     stream.write_all(question.to_string().as_bytes())?;
-    let mut got = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        let n = stream.read(&mut piece).context("no answer")?;
-        got.extend_from_slice(&piece[..n]);
-        match serde_json::from_slice::<Value>(&got) {
-            Ok(answer) => return text(&answer),
-            Err(e) if !e.is_eof() => return Err(e.into()),
-            Err(_) if n == 0 => bail!("the connection ended within the answer"),
-            Err(_) if got.len() > MOST => bail!("the answer does not end"),
-            Err(_) => {}
-        }
-    }
+    // An answer ends with its last brace, the connection goes on.
+    let mut reader = serde_json::Deserializer::from_reader(BufReader::new(stream.take(MOST_BYTES)));
+    text(&Value::deserialize(&mut reader).context("no whole answer")?)
 }
 
 fn text(answer: &Value) -> Result<String> {

@@ -70,8 +70,6 @@ pub(crate) struct WorkerHandle {
     pub(crate) core: usize,
     /// That processor's NUMA node.
     pub(crate) numa: u32,
-    /// Whether it may keep that processor from halting; `None`: it is not its own.
-    pub(crate) light: Option<bool>,
     /// It polls queues with an affinity only.
     pub(crate) isolated: bool,
     pub(crate) counters: Arc<WorkerCounters>,

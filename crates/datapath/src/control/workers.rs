@@ -17,7 +17,6 @@ use crate::upcalls::upcall_ring;
 use crate::worker::{Binding, Command, PATIENCE, Parts, Worker, command_ring};
 use heddle_packet::Pool;
 use heddle_sync::ring::ring;
-use heddle_sys::halting::Halting;
 use heddle_sys::{EventFd, clock, cpu};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -97,14 +96,11 @@ impl Control {
     }
 
     fn bind(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
-        let halting = self.halting(place);
         let w = &mut self.leaving[at];
-        let light = place.pinned().then_some(halting.is_some());
         let binding = Binding {
             name: place.thread_name(w.id),
             cpus: place.cpus()?,
             pinned: place.pinned(),
-            halting,
         };
         let (reply, done) = mpsc::channel();
         if !w.commands.send(Command::Bind(Box::new(binding), reply)) {
@@ -112,7 +108,7 @@ impl Control {
         }
         done.recv_timeout(PATIENCE)
             .map_err(|_| DatapathError::Timeout)??;
-        (w.place, w.light) = (place.clone(), light);
+        w.place = place.clone();
         Ok(())
     }
 
@@ -145,22 +141,6 @@ impl Control {
         }
     }
 
-    /// Of the processor that a worker has for itself, where the system lets it be asked for that.
-    fn halting(&self, place: &Place) -> Option<Halting> {
-        let notes = self.config.notes.as_ref().filter(|_| place.pinned())?;
-        Halting::of(place.core, notes)
-            .inspect_err(|e| {
-                use std::io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
-                // In a container that is as it should be.
-                let level = match e.kind() {
-                    NotFound | PermissionDenied | ReadOnlyFilesystem => log::Level::Debug,
-                    _ => log::Level::Warn,
-                };
-                log::log!(target: "dpif_netdev", level, "core {} halts whenever it is idle: {e}", place.core);
-            })
-            .ok()
-    }
-
     fn start_worker(&self, place: &Place) -> Result<WorkerHandle, DatapathError> {
         let used = |id: &usize| self.workers.iter().chain(&self.leaving).any(|w| w.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(usize::MAX);
@@ -178,8 +158,6 @@ impl Control {
         let worker_counters = Arc::clone(&counters);
         let pinned = place.pinned();
         let name = place.thread_name(id);
-        let halting = self.halting(place);
-        let light = pinned.then_some(halting.is_some());
         let bound = place.bound.clone();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let bind = || {
@@ -211,7 +189,6 @@ impl Control {
                         commands: command_rx,
                         bell,
                         pinned,
-                        halting,
                     })
                 });
             match worker {
@@ -243,7 +220,6 @@ impl Control {
             core: place.core,
             numa: place.numa,
             place: place.clone(),
-            light,
             isolated: false,
             counters,
             started_ms: now_ms,

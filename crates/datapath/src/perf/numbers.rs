@@ -1,13 +1,11 @@
 //! What a worker's histograms said at one time, and the text of it.
 
 use super::histogram::{BINS, COLUMNS, walls};
-use super::long::LongNumbers;
 use std::fmt::Write as _;
 
 /// A copy of a worker's histograms.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PerfNumbers {
-    pub(super) long_ones: LongNumbers,
     pub(super) bins: [[u64; BINS]; COLUMNS.len()],
     pub(super) iterations: u64,
     pub(super) packets: u64,
@@ -22,7 +20,6 @@ impl PerfNumbers {
     /// What was counted since `base`.
     pub(crate) fn since(&self, base: &Self) -> Self {
         Self {
-            long_ones: self.long_ones.since(&base.long_ones),
             bins: std::array::from_fn(|c| {
                 std::array::from_fn(|b| self.bins[c][b].wrapping_sub(base.bins[c][b]))
             }),
@@ -82,7 +79,6 @@ impl PerfNumbers {
                     .to_string(),
             ],
         );
-        let _ = writeln!(s, "  {}", self.long_ones);
     }
 }
 

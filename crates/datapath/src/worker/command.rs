@@ -10,7 +10,6 @@ use crate::verdict::Verdict;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
-use heddle_sys::halting::Halting;
 use heddle_sys::{EventFd, Tsc, cpu};
 use parking_lot::Mutex;
 use std::io;
@@ -53,8 +52,6 @@ pub(crate) struct Binding {
     pub(crate) cpus: Vec<usize>,
     /// It has the only one of them for itself.
     pub(crate) pinned: bool,
-    /// Of that processor.
-    pub(crate) halting: Option<Halting>,
 }
 
 /// A worker's answer.
@@ -180,7 +177,7 @@ impl Worker {
     fn bind(&mut self, b: Binding) -> io::Result<()> {
         cpu::pin(&b.cpus)?;
         cpu::name_thread(&b.name);
-        (self.pinned, self.halting) = (b.pinned, b.halting);
+        self.pinned = b.pinned;
         Ok(())
     }
 

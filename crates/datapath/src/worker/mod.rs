@@ -13,6 +13,7 @@ mod look;
 mod miss;
 mod owed;
 mod poll;
+mod polling;
 mod recirc;
 mod turn;
 mod wait;
@@ -34,7 +35,6 @@ use crate::verdict::Verdict;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
-use heddle_sys::halting::Halting;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use look::Look;
 use parking_lot::Mutex;
@@ -278,7 +278,6 @@ pub(crate) struct Worker {
     /// The clock as the last burst read it.
     now_ms: u64,
     pinned: bool,
-    halting: Option<Halting>,
     stop: bool,
 }
 
@@ -292,8 +291,6 @@ pub(crate) struct Parts {
     pub(crate) commands: Consumer<Command>,
     pub(crate) bell: Arc<EventFd>,
     pub(crate) pinned: bool,
-    /// Of its own processor.
-    pub(crate) halting: Option<Halting>,
 }
 
 /// Token of the bell in the epoll set; queues use their descriptor.
@@ -346,7 +343,6 @@ impl Worker {
             inv_prob: crate::shared::UNSET,
             now_ms: 0,
             pinned: p.pinned,
-            halting: p.halting,
             stop: false,
         })
     }
@@ -373,7 +369,8 @@ impl Worker {
                 c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
                 c.usage.add(self.now_ms, t1.wrapping_sub(t0));
-                self.wait.busy(got);
+                let max = self.shared.spin_cycles.load(Relaxed);
+                self.wait.busy(got, (t0, t1), max);
             } else {
                 c.cycles_idle.add(t1.wrapping_sub(t0));
                 self.idle(t1);

@@ -1,16 +1,15 @@
 //! What a worker does without packets: poll on for a while, then sleep until a queue or the control side wakes it.
 //!
-//! **How long to poll.** A reply often follows within microseconds, and waking up costs more than that; but a worker that polls in
-//! vain takes the processor from those who would send. So the span adapts: if a packet came so soon after falling asleep that
-//! polling for the full span would have caught it, the span becomes the full one; if it did not, it is halved.
-//! An unpinned worker yields between polls, because there may be fewer processors than threads.
+//! **How long to poll** is what [`super::polling`] decides. An unpinned worker yields between polls, because there may be
+//! fewer processors than threads.
 //!
 //! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling: by pauses of that length in which nobody is asked to wake the
 //! worker, two after the last packet before it goes to sleep; or (0) by polling for ever. After a round with many packets more of them may come any moment, and rings run over in
 //! a long pause: the first ones are short then.
 //!
-//! **Light sleep.** What waking costs is mostly the processor's halt (in a virtual machine the host's). As long as packets come every few milliseconds, a worker with a processor of
-//! its own ([`Halting`]) keeps it from halting while it sleeps; after [`LIGHT_MS`] without any it lets go, and sleeps on.
+//! **Light sleep** (`heddle-light-sleep`). What waking costs is mostly the processor's halt (in a virtual machine the host's).
+//! As long as packets come every few milliseconds, a worker keeps processors from halting while it sleeps ([`Awake`]); after
+//! [`LIGHT_MS`] without any it lets go, and sleeps on.
 //!
 //! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are pushed before the
 //! eventfd is written, and the descriptor is level triggered. Queues without a descriptor are polled every millisecond.
@@ -19,8 +18,10 @@
 //! must come before is the next arming.
 
 use super::command::token_of;
+use super::polling::Polling;
 use super::{BELL_TOKEN, Worker};
 use heddle_sys::Tsc;
+use heddle_sys::awake::Awake;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
@@ -34,10 +35,7 @@ const LIGHT_AFTER: u8 = 4;
 /// The state of the adaptive wait.
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    /// Cycle counter at the first poll that found nothing; 0: the last one found packets.
-    idle_since: u64,
-    /// How long to poll now, cycles.
-    span: u64,
+    polling: Polling,
     slept: bool,
     /// Descriptors were readable that [`Worker::settle`] has not seen to.
     fired: bool,
@@ -49,6 +47,8 @@ pub(super) struct Wait {
     shorter: u8,
     /// Sleeps in a row that were ended soon.
     brief: u8,
+    /// While it sleeps lightly.
+    awake: Option<Awake>,
 }
 
 /// Pauses before a worker sleeps.
@@ -60,9 +60,9 @@ const SHORTER: u8 = 6;
 const STEP: u8 = 2;
 
 impl Wait {
-    /// The last round found so many packets.
-    pub(super) fn busy(&mut self, packets: usize) {
-        self.idle_since = 0;
+    /// The last round, from `begin` to `end`, found so many packets.
+    pub(super) fn busy(&mut self, packets: usize, (begin, end): (u64, u64), max: u64) {
+        self.polling.found(begin, end, packets, max);
         self.pauses = 0;
         if packets >= MANY {
             self.shorter = SHORTER;
@@ -92,21 +92,14 @@ impl Worker {
         self.wait.pause_us = us;
         self.wait.shorter = 0;
         // It may never come to sleep again.
-        self.wait.brief = 0;
-        if let Some(halting) = &mut self.halting {
-            halting.allow();
-        }
+        (self.wait.brief, self.wait.awake) = (0, None);
     }
 
     /// Called when a round found no packets, at cycle count `now`.
     pub(super) fn idle(&mut self, now: u64) {
         let max = self.shared.spin_cycles.load(Relaxed);
-        if self.wait.idle_since == 0 {
-            self.wait.idle_since = now.max(1);
-            self.wait.span = self.wait.span.min(max);
-        }
         let polls = match self.wait.pause_us {
-            None => now.wrapping_sub(self.wait.idle_since) < self.wait.span,
+            None => self.wait.polling.goes_on(now, max),
             Some(us) => us == 0,
         };
         if polls {
@@ -128,24 +121,22 @@ impl Worker {
                 // Not woken by packets: that is what the user has asked for.
                 std::thread::sleep(pause);
             }
-            None => self.sleep(max),
+            None => self.sleep(),
         }
     }
 
-    /// Whether the processor is kept from halting in the sleep that begins now.
+    /// Whether processors are kept from halting in the sleep that begins now.
     fn sleeps_lightly(&mut self) -> bool {
-        let Some(halting) = &mut self.halting else {
-            return false;
-        };
-        if self.wait.brief < LIGHT_AFTER || !self.shared.light_sleep.load(Relaxed) {
-            halting.allow();
-        } else {
-            halting.forbid();
+        let wait = &mut self.wait;
+        if wait.brief < LIGHT_AFTER || !self.shared.light_sleep.load(Relaxed) {
+            wait.awake = None;
+        } else if wait.awake.is_none() {
+            wait.awake = Awake::hold().ok();
         }
-        halting.is_forbidden()
+        wait.awake.is_some()
     }
 
-    fn sleep(&mut self, max: u64) {
+    fn sleep(&mut self) {
         let mut work = false;
         // What the sweeper had no room to hear of is told a little later.
         let mut poll_only = self.cache.has_doomed();
@@ -202,9 +193,6 @@ impl Worker {
         if rung {
             self.bell.drain();
         }
-        let idle = Tsc::now().wrapping_sub(self.wait.idle_since);
-        self.wait.span = if idle < max { max } else { self.wait.span / 2 };
-        self.wait.idle_since = 0;
     }
 
     /// Makes descriptors unreadable whose queues were looked at since they woke the worker. Called after a round, and before a queue goes elsewhere.
@@ -234,13 +222,13 @@ mod tests {
     fn pauses_are_short_at_first_where_many_packets_came() {
         let mut wait = Wait::default();
         assert_eq!(pauses(&mut wait), [1000, 1000]);
-        wait.busy(1);
+        wait.busy(1, (0, 1), 0);
         assert_eq!(pauses(&mut wait), [1000, 1000]);
-        wait.busy(32);
+        wait.busy(32, (0, 1), 0);
         assert_eq!(pauses(&mut wait), [15, 62, 250, 1000, 1000]);
-        wait.busy(32);
+        wait.busy(32, (0, 1), 0);
         assert_eq!(wait.next_pause(1000), Some(Duration::from_nanos(15_625)));
-        wait.busy(2);
+        wait.busy(2, (0, 1), 0);
         assert_eq!(pauses(&mut wait), [62, 250, 1000, 1000]);
     }
 }

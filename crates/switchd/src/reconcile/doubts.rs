@@ -30,7 +30,7 @@ const SWITCHES: [(&str, bool); 8] = [
     ("enable-statistics", false),
     ("vhost-iommu-support", false),
     ("smc-enable", false),
-    ("heddle-light-sleep", true),
+    ("heddle-light-sleep", false),
 ];
 
 /// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.

@@ -28,8 +28,8 @@ pub(super) struct Pmd {
     inv_prob: Option<u32>,
     /// `pmd-sleep-max`.
     sleep: MaxSleep,
-    /// `heddle-light-sleep=false`.
-    heavy_sleep: bool,
+    /// `heddle-light-sleep`.
+    light_sleep: bool,
 }
 
 impl Pmd {
@@ -54,7 +54,7 @@ impl Pmd {
             },
             inv_prob: prob.and_then(|n| n.trim().parse().ok()),
             sleep: sleep(max_sleep(config)).0,
-            heavy_sleep: !config.bool("heddle-light-sleep", true),
+            light_sleep: config.bool("heddle-light-sleep", false),
         }
     }
 
@@ -86,14 +86,10 @@ impl Pmd {
             };
             log::info!(target: "dpif_netdev", "pmd-rxq-affinity {does} PMD core");
         }
-        if self.heavy_sleep != before.is_some_and(|b| b.heavy_sleep) {
-            let does = if self.heavy_sleep {
-                "may halt whenever they"
-            } else {
-                "do not halt while packets come and PMD threads"
-            };
-            log::info!(target: "dpif_netdev", "Processors of PMD threads {does} are idle.");
-            datapath.set_light_sleep(!self.heavy_sleep);
+        if self.light_sleep != before.is_some_and(|b| b.light_sleep)
+            && let Err(e) = datapath.set_light_sleep(self.light_sleep)
+        {
+            log::warn!(target: "dpif_netdev", "heddle-light-sleep changes nothing, processors cannot be kept from halting: {e}");
         }
         datapath.set_spread(self.spread);
         self.apply_auto(before.map(|b| b.auto), datapath);

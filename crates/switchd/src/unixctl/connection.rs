@@ -5,14 +5,17 @@
 
 use std::io;
 
+use heddle_ovsdb::rpc::Framer;
 use serde_json::{Map, Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-use super::framing::Framer;
 use super::{Registry, Reply};
 use crate::coverage::coverage;
+
+/// The longest message taken. The largest real ones are `dpctl/add-flow` with a long flow: some kilobytes.
+const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
 /// A request that can be run.
 #[derive(Debug, PartialEq)]
@@ -29,12 +32,12 @@ pub(super) async fn serve(
     registry: Registry,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut framer = Framer::default();
+    let mut framer = Framer::new(MAX_MESSAGE_BYTES);
     let mut chunk = [0u8; 4096];
     loop {
         match framer.next() {
             Err(error) => return warn_bad(&name, &error.to_string()),
-            Ok(Some(message)) => match parse(&message) {
+            Ok(Some(message)) => match parse(message) {
                 Err(error) => return warn_bad(&name, &error),
                 Ok(request) => {
                     let id = request.id.clone();
@@ -69,10 +72,8 @@ fn warn_bad(name: &str, why: &str) {
 }
 
 /// Checks that a message is a request; the error says what it is instead.
-pub(super) fn parse(message: &[u8]) -> Result<Request, String> {
-    let value: Value =
-        serde_json::from_slice(message).map_err(|error| format!("error parsing stream: {error}"))?;
-    let Value::Object(mut object) = value else {
+pub(super) fn parse(message: Value) -> Result<Request, String> {
+    let Value::Object(mut object) = message else {
         return Err("message is not a JSON object".into());
     };
     let mut take = |key| object.remove(key).filter(|value| !value.is_null());

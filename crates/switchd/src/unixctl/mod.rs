@@ -18,7 +18,6 @@
 //! asynchronous one must not. A handler that panics costs its client an error reply, nothing else.
 
 mod connection;
-mod framing;
 mod server;
 
 #[cfg(test)]

@@ -1,65 +1,31 @@
-//! Framing, messages, the registry, and a server with several clients.
+//! Messages, the registry, and a server with several clients.
 
 use std::path::Path;
 use std::time::Duration;
 
+use heddle_ovsdb::rpc::Framer;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 
 use super::connection::{encode, parse};
-use super::framing::{Framer, FramingError, MAX_MESSAGE};
 use super::*;
 
-#[test]
-fn framing_refuses() {
-    let first = |bytes: &[u8]| {
-        let mut framer = Framer::default();
-        framer.push(bytes);
-        framer.next()
-    };
-    assert_eq!(first(b"[]"), Err(FramingError::NotAnObject));
-    assert_eq!(first(b"  }"), Err(FramingError::NotAnObject));
-    assert_eq!(first(b"  "), Ok(None));
-    assert_eq!(first(&vec![b'{'; MAX_MESSAGE + 1]), Err(FramingError::TooLong));
-}
-
-fn text() -> impl Strategy<Value = String> {
-    prop_oneof![Just(r#"\"}{][\\"#.to_owned()), ".{0,12}"]
-}
-
 proptest! {
-    /// However a stream is cut into reads, the same messages come out.
-    #[test]
-    fn framing_survives_any_cut(
-        texts in prop::collection::vec(prop::collection::vec(text(), 0..4), 1..6),
-        chunk in 1usize..40,
-    ) {
-        let messages: Vec<Value> = texts.iter().map(|t| json!({"id": 1, "method": "m", "params": t})).collect();
-        let stream: String = messages.iter().map(|message| format!(" {message}\n")).collect();
-        let (mut framer, mut got) = (Framer::default(), Vec::<Value>::new());
-        for part in stream.as_bytes().chunks(chunk) {
-            framer.push(part);
-            while let Some(message) = framer.next().expect("well formed") {
-                got.push(serde_json::from_slice(&message).expect("JSON"));
-            }
-        }
-        prop_assert_eq!(got, messages);
-    }
-
     #[test]
     fn any_bytes_are_a_request_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
-        let _ = parse(&bytes);
-        let mut framer = Framer::default();
+        let mut framer = Framer::new(100);
         framer.push(&bytes);
-        while let Ok(Some(_)) = framer.next() {}
+        while let Ok(Some(message)) = framer.next() {
+            let _ = parse(message);
+        }
     }
 }
 
 #[test]
 fn messages() {
-    let request = parse(br#"{"id":0,"method":"a","params":["b"],"result":null}"#).expect("a request");
+    let request = parse(json!({"id": 0, "method": "a", "params": ["b"], "result": null})).expect("a request");
     assert_eq!(
         (request.method.as_str(), request.params, request.id),
         ("a", vec![json!("b")], json!(0))
@@ -87,7 +53,7 @@ fn messages() {
         ),
     ];
     for (message, why) in refusals {
-        assert_eq!(parse(message.to_string().as_bytes()), Err(why.to_owned()));
+        assert_eq!(parse(message), Err(why.to_owned()));
     }
     assert_eq!(
         encode(Ok("a".into()), json!(3)),

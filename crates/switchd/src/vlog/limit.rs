@@ -18,6 +18,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use heddle_sync::TokenBucket;
 use log::kv::{Key, ToKey};
 use parking_lot::Mutex;
 
@@ -60,8 +61,8 @@ const TOKENS_PER_MESSAGE: u64 = 60_000;
 
 #[derive(Debug)]
 struct Bucket {
-    tokens: u64,
-    filled: Instant,
+    tokens: TokenBucket,
+    made: Instant,
     dropped: u32,
     first_dropped: Instant,
     last_dropped: Instant,
@@ -69,27 +70,22 @@ struct Bucket {
 
 impl Bucket {
     fn full(limit: Limit, now: Instant) -> Bucket {
-        let tokens = u64::from(limit.burst) * TOKENS_PER_MESSAGE;
+        let size = u64::from(limit.burst) * TOKENS_PER_MESSAGE;
         Bucket {
-            tokens,
-            filled: now,
+            tokens: TokenBucket::full(u64::from(limit.per_min), size, 0),
+            made: now,
             dropped: 0,
             first_dropped: now,
             last_dropped: now,
         }
     }
 
-    fn admit(&mut self, limit: Limit, now: Instant) -> Verdict {
-        if self.tokens < TOKENS_PER_MESSAGE {
-            let elapsed = now.saturating_duration_since(self.filled).as_millis();
-            let gained = u64::try_from(elapsed)
-                .unwrap_or(u64::MAX)
-                .saturating_mul(u64::from(limit.per_min));
-            let cap = u64::from(limit.burst) * TOKENS_PER_MESSAGE;
-            self.tokens = self.tokens.saturating_add(gained).min(cap);
-            self.filled = now;
-        }
-        if self.tokens < TOKENS_PER_MESSAGE {
+    fn admit(&mut self, now: Instant) -> Verdict {
+        let ms = now.saturating_duration_since(self.made).as_millis();
+        if !self
+            .tokens
+            .take(TOKENS_PER_MESSAGE, u64::try_from(ms).unwrap_or(u64::MAX))
+        {
             if self.dropped == 0 {
                 self.first_dropped = now;
             }
@@ -97,7 +93,6 @@ impl Bucket {
             self.dropped = self.dropped.saturating_add(1);
             return Verdict::Drop;
         }
-        self.tokens -= TOKENS_PER_MESSAGE;
         match std::mem::take(&mut self.dropped) {
             0 => Verdict::Pass,
             count => Verdict::PassAfter(Dropped {
@@ -128,7 +123,7 @@ impl Limiter {
         places
             .entry((file, line))
             .or_insert_with(|| Bucket::full(limit, now))
-            .admit(limit, now)
+            .admit(now)
     }
 }
 
@@ -169,26 +164,23 @@ mod tests {
         let start = Instant::now();
         let mut bucket = Bucket::full(limit, start);
         for _ in 0..3 {
-            assert_eq!(bucket.admit(limit, start), Verdict::Pass);
+            assert_eq!(bucket.admit(start), Verdict::Pass);
         }
-        assert_eq!(bucket.admit(limit, start), Verdict::Drop);
-        assert_eq!(
-            bucket.admit(limit, start + Duration::from_millis(999)),
-            Verdict::Drop
-        );
+        assert_eq!(bucket.admit(start), Verdict::Drop);
+        assert_eq!(bucket.admit(start + Duration::from_millis(999)), Verdict::Drop);
         let report = Dropped {
             count: 2,
             first_secs_ago: 2,
             last_secs_ago: 1,
         };
         assert_eq!(
-            bucket.admit(limit, start + Duration::from_millis(2000)),
+            bucket.admit(start + Duration::from_millis(2000)),
             Verdict::PassAfter(report)
         );
         // One more token than was spent has come in by then, and no more than `burst` ever gather.
         let later = start + Duration::from_secs(3600);
         for _ in 0..3 {
-            assert_eq!(bucket.admit(limit, later), Verdict::Pass);
+            assert_eq!(bucket.admit(later), Verdict::Pass);
         }
     }
 }

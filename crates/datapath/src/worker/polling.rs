@@ -1,0 +1,174 @@
+//! How long a worker polls on after the last packets, before it sleeps. Pure: the caller brings the time.
+//!
+//! **Problem.** Waking costs more than most gaps between packets: some microseconds, 50 and more where the processor has
+//! halted. Polling in vain takes the processor from others, and an idle switch must take next to none of it.
+//!
+//! **Two allowances**, of which the longer one counts. `max` is the setting (50 us).
+//! * The *span* is for replies. A gap that is longer than it sets it to `max` if polling for `max` would have found packets
+//!   that came that far apart, and halves it if not.
+//! * The *credit* is for steady traffic, which has longer gaps now and then. While packets come less than `max` apart, a
+//!   quarter of the time is credited, up to [`MOST_CREDIT`] times `max`. Longer gaps are taken from it.
+//!
+//! **Bound.** All that is polled in vain by credit is at most a quarter of the time in which packets came steadily, and at most
+//! [`MOST_CREDIT`] times `max` after the last of them.
+
+/// One part in 2^2 of the time in which packets come steadily is credited.
+const CREDIT_SHIFT: u32 = 2;
+/// The largest credit, as a multiple of `max`: a millisecond.
+const MOST_CREDIT: u64 = 20;
+
+/// See the module's text. Times are cycle counts.
+#[derive(Debug, Default)]
+pub(super) struct Polling {
+    /// The end of the last round with packets.
+    last: u64,
+    span: u64,
+    credit: u64,
+}
+
+impl Polling {
+    /// A round from `begin` to `end` had `packets`, one at least.
+    #[inline]
+    pub(super) fn found(&mut self, begin: u64, end: u64, packets: usize, max: u64) {
+        let gap = begin.saturating_sub(self.last);
+        if gap <= max {
+            let earned = end.saturating_sub(self.last) >> CREDIT_SHIFT;
+            self.credit = (self.credit + earned).min(max * MOST_CREDIT);
+        } else {
+            self.credit = self.credit.saturating_sub(gap);
+        }
+        if gap > self.span {
+            self.span = if gap / packets as u64 <= max {
+                max
+            } else {
+                self.span / 2
+            };
+        }
+        self.last = end;
+    }
+
+    /// Whether to look again, rather than sleep, where nothing has come until `now`.
+    pub(super) fn goes_on(&self, now: u64, max: u64) -> bool {
+        let allowed = self.span.min(max).max(self.credit.min(max * MOST_CREDIT));
+        now.saturating_sub(self.last) < allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nanoseconds stand for cycles.
+    const MAX: u64 = 50_000;
+    const SECOND: u64 = 1_000_000_000;
+    /// How long a round with packets takes.
+    const ROUND: u64 = 300;
+
+    struct Outcome {
+        sleeps: u64,
+        /// Time polled without packets, per mille of the whole.
+        polled: u64,
+    }
+
+    /// Packets come these times apart for a second, to a worker that takes `wake` to wake up.
+    fn run(wake: u64, mut gap: impl FnMut() -> u64) -> Outcome {
+        let (mut polling, mut now, mut next) = (Polling::default(), SECOND, SECOND);
+        let (mut sleeps, mut polled) = (0, 0);
+        while now < 2 * SECOND {
+            let from = now;
+            while now < next && polling.goes_on(now, MAX) {
+                now += 100;
+            }
+            polled += now - from;
+            if now < next {
+                sleeps += 1;
+                now = next + wake;
+            }
+            let mut packets = 0;
+            while next <= now && packets < 32 {
+                packets += 1;
+                next += gap();
+            }
+            polling.found(now, now + ROUND, packets, MAX);
+            now += ROUND;
+        }
+        Outcome {
+            sleeps,
+            polled: polled * 1000 / SECOND,
+        }
+    }
+
+    fn random(seed: &mut u64) -> f64 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((*seed >> 33) as f64 + 1.0) / f64::from(1_u32 << 31)
+    }
+    /// Gaps of packets that come at random, so far apart in the mean.
+    fn poisson(mean: f64) -> impl FnMut() -> u64 {
+        let mut seed = 1;
+        move || {
+            let gap = -random(&mut seed).ln() * mean;
+            std::time::Duration::from_secs_f64(gap / 1e9)
+                .subsec_nanos()
+                .into()
+        }
+    }
+
+    #[test]
+    fn steady_packets_are_polled_for() {
+        for wake in [7_000, 60_000] {
+            let even = run(wake, || 10_000);
+            assert!(even.sleeps <= 2, "{}", even.sleeps);
+            let random = run(wake, poisson(10_000.0));
+            assert!(random.sleeps <= 10, "{}", random.sleeps);
+            // A sender that stands still for a quarter of a millisecond 500 times a second.
+            let mut n = 0;
+            let halting = run(wake, || {
+                n += 1;
+                if n % 175 == 0 { 250_000 } else { 10_000 }
+            });
+            assert!(halting.sleeps <= 10, "{}", halting.sleeps);
+        }
+    }
+
+    #[test]
+    fn rare_packets_are_not() {
+        for wake in [7_000, 60_000] {
+            for gap in [200_000, 1_000_000, 100_000_000] {
+                let rare = run(wake, || gap);
+                assert!(
+                    rare.sleeps >= SECOND / gap / 2 && rare.polled <= 1,
+                    "{gap}: {}",
+                    rare.polled
+                );
+            }
+            // Steady once, for long, and then slow: the credit is soon used up.
+            let mut n = 0;
+            let slower = run(wake, || {
+                n += 1;
+                if n < 10_000 { 10_000 } else { 300_000 }
+            });
+            assert!(slower.polled <= 110, "{}", slower.polled);
+        }
+    }
+
+    #[test]
+    fn trains_earn_a_quarter_of_their_time_at_most() {
+        // A hundred packets in a millisecond, then nine milliseconds without.
+        let mut n = 0;
+        let trains = run(7_000, || {
+            n += 1;
+            if n % 100 == 0 { 9_000_000 } else { 10_000 }
+        });
+        // The gaps within trains are a tenth, what is polled after them a fortieth.
+        assert!((100..=130).contains(&trains.polled), "{}", trains.polled);
+    }
+
+    #[test]
+    fn nothing_is_polled_for_where_the_setting_is_zero() {
+        let mut polling = Polling::default();
+        for i in 1..1000 {
+            polling.found(i * 1000, i * 1000 + ROUND, 1, MAX);
+        }
+        assert!(polling.goes_on(1_000_000, MAX) && !polling.goes_on(1_000_000, 0));
+    }
+}
