@@ -5,7 +5,7 @@ use crate::mini::{MiniMask, MiniMatch};
 use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
 use crate::subtable::Subtable;
 use heddle_flow::{FlowKey, FlowMask};
-use heddle_sync::{Reading, Replaced};
+use heddle_sync::{RcuCell, ReadGuard};
 use std::cmp::Reverse;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +13,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What lookups read. Replaced when subtables have come, gone or changed their places.
+/// What lookups read. RcuCell when subtables have come, gone or changed their places.
 struct View<T> {
     /// With the highest priority in each, falling.
     subtables: Vec<(i32, Arc<Subtable<T>>)>,
@@ -47,7 +47,7 @@ const FEW: usize = 1024;
 
 /// Rules with priorities, wildcards and versions. See the crate's text.
 pub struct Classifier<T> {
-    view: Replaced<View<T>>,
+    view: RcuCell<View<T>>,
     /// Writers know more than the view.
     stale: AtomicBool,
     /// Something that has gone was read by somebody when it was to be freed.
@@ -70,7 +70,7 @@ impl<T> Classifier<T> {
             .map(Tracked::new)
             .collect();
         Self {
-            view: Replaced::new(View {
+            view: RcuCell::new(View {
                 subtables: Vec::new(),
                 tracked,
             }),
@@ -94,7 +94,7 @@ impl<T> Classifier<T> {
     /// depends on, also when there is none.
     pub fn lookup<'a>(
         &'a self,
-        reading: &'a Reading,
+        reading: &'a ReadGuard,
         version: u64,
         key: &FlowKey,
         wc: &mut FlowMask,
@@ -106,7 +106,7 @@ impl<T> Classifier<T> {
     /// higher than that of the best one so far; what it answers must follow from the rule.
     pub fn lookup_where<'a>(
         &'a self,
-        reading: &'a Reading,
+        reading: &'a ReadGuard,
         version: u64,
         key: &FlowKey,
         wc: &mut FlowMask,
@@ -159,7 +159,7 @@ impl<T> Classifier<T> {
         *known.priorities.entry(priority).or_default() += 1;
         let wide = known.subtable.wide(&entry.values);
         // What lets lookups pass the rule by goes first.
-        for t in self.view.load(&Reading::begin()).tracked.iter() {
+        for t in self.view.load(&ReadGuard::begin()).tracked.iter() {
             let len = known.subtable.prefixes[usize::from(t.field.index)];
             if len > 0 {
                 t.insert(&wide, len);
@@ -177,7 +177,7 @@ impl<T> Classifier<T> {
         // Who has changed something sees that it has. Acquire pairs with the Release in `publish_with`: if another writer has shown it, it is there to be seen.
         if self.stale.load(Ordering::Acquire) {
             let writer = self.writer();
-            let tracked = self.view.load(&Reading::begin()).tracked.clone();
+            let tracked = self.view.load(&ReadGuard::begin()).tracked.clone();
             self.publish_with(&writer, tracked);
         }
     }
@@ -247,7 +247,7 @@ impl<T> Classifier<T> {
             return;
         };
         let max = known.max();
-        known.unlink(e, &self.view.load(&Reading::begin()).tracked);
+        known.unlink(e, &self.view.load(&ReadGuard::begin()).tracked);
         if known.max() != max {
             self.moved(writer, mask, max);
         }
@@ -313,7 +313,7 @@ impl<T> Classifier<T> {
             !k.priorities.is_empty()
         });
         // Tries that many more rules have made so big, or given up, begin anew.
-        let tracked = self.view.load(&Reading::begin()).tracked.clone();
+        let tracked = self.view.load(&ReadGuard::begin()).tracked.clone();
         if rules <= FEW && tracked.iter().any(|t| t.nodes() > FEW * 8) {
             self.track(&writer, tracked.iter().map(|t| t.field));
         }
@@ -331,7 +331,7 @@ impl<T> Classifier<T> {
                 wanted.push(*f);
             }
         }
-        let now = self.view.load(&Reading::begin()).tracked.clone();
+        let now = self.view.load(&ReadGuard::begin()).tracked.clone();
         if now.iter().map(|t| t.field).eq(wanted.iter().copied()) {
             return;
         }
@@ -358,7 +358,7 @@ impl<T> Classifier<T> {
     /// The rule with exactly this match and priority that is visible at `version`, one that was published. Waits for no writer.
     pub fn find_exact(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
         // Every subtable that has rules is in the view.
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let view = self.view.load(&reading);
         let mut subtables = view.subtables.iter();
         let (_, subtable) = subtables.find(|(max, s)| *max >= priority && s.mask == matches.mask)?;
@@ -380,7 +380,7 @@ impl<T> Classifier<T> {
     /// for more than the match does; not if it asks for the same, or for less.
     pub fn for_each_within(&self, version: u64, loose: &MiniMatch, mut f: impl FnMut(&Arc<Entry<T>>)) {
         self.publish();
-        for (_, subtable) in &self.view.load(&Reading::begin()).subtables {
+        for (_, subtable) in &self.view.load(&ReadGuard::begin()).subtables {
             subtable.for_each_within(loose, &mut |c| {
                 if c.entry.visible(version)
                     && let Some(e) = c.take()
@@ -395,7 +395,7 @@ impl<T> Classifier<T> {
     /// not ask for are all looked at.
     pub fn overlaps(&self, version: u64, matches: &MiniMatch, priority: i32) -> bool {
         self.publish();
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let mut subtables = self.view.load(&reading).subtables.iter();
         let is = |e: &Entry<T>| e.priority == priority && e.visible(version);
         subtables.any(|(max, s)| *max >= priority && s.overlaps(matches, &is))
@@ -404,7 +404,7 @@ impl<T> Classifier<T> {
     /// Number of linked rules (removed ones that are not purged count).
     pub fn len(&self) -> usize {
         self.view
-            .load(&Reading::begin())
+            .load(&ReadGuard::begin())
             .subtables
             .iter()
             .map(|(_, s)| s.len())
@@ -418,7 +418,7 @@ impl<T> Classifier<T> {
 
     /// Number of distinct masks.
     pub fn n_masks(&self) -> usize {
-        self.view.load(&Reading::begin()).subtables.len()
+        self.view.load(&ReadGuard::begin()).subtables.len()
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::atomic::AtomicU32;
 use crate::entry::Entry;
-use heddle_sync::{Places, Reading};
+use heddle_sync::{RcuSlots, ReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -24,8 +24,8 @@ const MANY_DEAD: usize = 1024;
 
 pub(crate) struct Slots<T> {
     tags: Box<[AtomicU32]>,
-    rules: Places<Entry<T>>,
-    /// Places that are not free. The writer's.
+    rules: RcuSlots<Entry<T>>,
+    /// RcuSlots that are not free. The writer's.
     taken: AtomicU32,
 }
 
@@ -50,7 +50,7 @@ impl<T> Slots<T> {
         let n = n.next_power_of_two().max(4);
         Self {
             tags: (0..n).map(|_| AtomicU32::new(FREE)).collect(),
-            rules: Places::new(n),
+            rules: RcuSlots::new(n),
             taken: AtomicU32::new(0),
         }
     }
@@ -73,14 +73,14 @@ impl<T> Slots<T> {
     #[inline]
     pub(crate) fn candidates<'a>(
         &'a self,
-        reading: &'a Reading,
+        reading: &'a ReadGuard,
         hash: u64,
     ) -> impl Iterator<Item = Candidate<'a, T>> {
         self.places(hash).filter_map(|at| self.candidate(at, reading))
     }
 
     #[inline]
-    fn candidate<'a>(&'a self, at: usize, reading: &'a Reading) -> Option<Candidate<'a, T>> {
+    fn candidate<'a>(&'a self, at: usize, reading: &'a ReadGuard) -> Option<Candidate<'a, T>> {
         let entry = self.rules.load(at, reading)?;
         let rules = &self.rules;
         Some(Candidate { entry, rules, at })
@@ -123,7 +123,7 @@ impl<T> Slots<T> {
     /// Takes a rule out; `false`: it is not there.
     pub(crate) fn remove(&self, hash: u64, gone: &Arc<Entry<T>>) -> bool {
         let at = {
-            let reading = Reading::begin();
+            let reading = ReadGuard::begin();
             let is = |at: &usize| {
                 let entry = self.rules.load(*at, &reading);
                 entry.is_some_and(|e| std::ptr::eq(e, &**gone))
@@ -142,7 +142,7 @@ impl<T> Slots<T> {
     }
 
     /// All rules.
-    pub(crate) fn all<'a>(&'a self, reading: &'a Reading) -> impl Iterator<Item = Candidate<'a, T>> {
+    pub(crate) fn all<'a>(&'a self, reading: &'a ReadGuard) -> impl Iterator<Item = Candidate<'a, T>> {
         let places = self.tags.iter().enumerate();
         places
             .filter(|(_, t)| t.load(Acquire) > DEAD)
@@ -154,7 +154,7 @@ impl<T> Slots<T> {
     }
 
     /// All rules, counted.
-    pub(crate) fn iter<'a>(&'a self, reading: &'a Reading) -> impl Iterator<Item = Arc<Entry<T>>> + 'a {
+    pub(crate) fn iter<'a>(&'a self, reading: &'a ReadGuard) -> impl Iterator<Item = Arc<Entry<T>>> + 'a {
         self.all(reading).filter_map(|c| c.take())
     }
 }
@@ -162,7 +162,7 @@ impl<T> Slots<T> {
 /// A rule where it lies.
 pub(crate) struct Candidate<'a, T> {
     pub(crate) entry: &'a Entry<T>,
-    rules: &'a Places<Entry<T>>,
+    rules: &'a RcuSlots<Entry<T>>,
     at: usize,
 }
 
@@ -199,7 +199,7 @@ mod tests {
             for (n, add, rebuild) in ops {
                 if rebuild || !slots.has_room(1) {
                     let new = Slots::for_rules(list.len());
-                    slots.iter(&Reading::begin()).for_each(|e| _ = new.insert(hash(e.data), e));
+                    slots.iter(&ReadGuard::begin()).for_each(|e| _ = new.insert(hash(e.data), e));
                     slots = new;
                 }
                 match list.iter().position(|e| e.data == n) {
@@ -210,9 +210,9 @@ mod tests {
                         slots.insert(hash(n), list[list.len() - 1].clone());
                     }
                 }
-                prop_assert_eq!(slots.all(&Reading::begin()).count(), list.len());
+                prop_assert_eq!(slots.all(&ReadGuard::begin()).count(), list.len());
                 for e in &list {
-                    let found = slots.candidates(&Reading::begin(), hash(e.data)).filter_map(|c| c.take()).any(|c| Arc::ptr_eq(&c, e));
+                    let found = slots.candidates(&ReadGuard::begin(), hash(e.data)).filter_map(|c| c.take()).any(|c| Arc::ptr_eq(&c, e));
                     prop_assert!(found);
                 }
             }

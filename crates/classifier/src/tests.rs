@@ -3,7 +3,7 @@ mod freed;
 use crate::linear::{self, Rule};
 use crate::{Classifier, MiniMatch, PrefixField};
 use heddle_flow::{FlowKey, FlowMask, Match};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -158,7 +158,7 @@ proptest! {
                 prop_assert_eq!(cls.overlaps(version, &m, *priority), want);
             }
         }
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         for version in purge_at.min(last)..=last {
             for (key, other) in &keys {
                 let mut wc = FlowMask::default();
@@ -230,7 +230,7 @@ fn what_comes_and_goes_with_one_version_goes_at_once() {
         nw_dst: many - 1,
         ..FlowKey::default()
     };
-    let reading = Reading::begin();
+    let reading = ReadGuard::begin();
     assert_eq!(
         cls.lookup(&reading, 2, &key, &mut FlowMask::default())
             .map(|e| e.data),
@@ -259,7 +259,7 @@ fn readers_go_on_while_a_writer_loads_rules() {
     };
     let mut seen = 0;
     while !writer.is_finished() {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let key = FlowKey {
             nw_dst: seen % RULES,
             ..FlowKey::default()
@@ -271,7 +271,7 @@ fn readers_go_on_while_a_writer_loads_rules() {
         seen += 7;
     }
     writer.join().expect("writer ends");
-    let reading = Reading::begin();
+    let reading = ReadGuard::begin();
     for n in [0, 1, RULES / 2, RULES - 1] {
         let key = FlowKey {
             nw_dst: n,
@@ -361,7 +361,7 @@ fn wildcards(rules: &[Match], key: &FlowKey) -> FlowMask {
     }
     cls.publish();
     let mut wc = FlowMask::default();
-    cls.lookup(&Reading::begin(), 0, key, &mut wc);
+    cls.lookup(&ReadGuard::begin(), 0, key, &mut wc);
     wc
 }
 

@@ -28,9 +28,9 @@ pub struct Config {
     pub spin_us: u64,
     /// Packet buffers that each worker keeps.
     pub pool_packets: usize,
-    /// How often the sweeper looks at all entries, milliseconds of real time; 0: only when told
+    /// How often the revalidator looks at all entries, milliseconds of real time; 0: only when told
     /// ([`crate::Datapath::tick`]).
-    pub sweep_interval_ms: u64,
+    pub revalidate_interval_ms: u64,
     /// VLAN tags that are parsed, 1 or 2.
     pub vlan_limit: u8,
     /// Packets for the control plane that may wait per worker; more are dropped and counted.
@@ -52,7 +52,7 @@ impl Default for Config {
             l1_most: 1 << 20,
             spin_us: 50,
             pool_packets: 192,
-            sweep_interval_ms: 500,
+            revalidate_interval_ms: 500,
             vlan_limit: 2,
             upcall_ring: 512,
             dummy_numa: None,

@@ -1,7 +1,7 @@
 //! What workers count: per port and worker, and per worker. Single writer, any reader (see `heddle_sync::Counter`).
 
+use crate::control::perf::Perf;
 use crate::drops::Drops;
-use crate::perf::Perf;
 use heddle_sync::Counter;
 
 /// One worker's counters of one port.

@@ -6,7 +6,7 @@
 
 use crate::atomic::AtomicU64;
 use crate::changes::{Changes, Log};
-use crate::hash::HashKey;
+use crate::flow_cache::hash::HashKey;
 use heddle_classifier::MiniMatch;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;

@@ -4,25 +4,25 @@
 //! [`Translate::translate`] or [`crate::Credit::credit`]: those run under the datapath's locks or on its threads.
 //! Methods that change ports or workers wait for the workers, some milliseconds at most.
 //!
-//! Locks, in the order in which they are taken: control (ports and workers), sweep (entries), upcalls.
+//! Locks, in the order in which they are taken: control (ports and workers), revalidator (entries), upcalls.
 
 mod flows;
-mod sweeper;
 mod text;
+mod thread;
 
 use crate::action::{Action, PortNo};
-use crate::assign::Spread;
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
+use crate::control::assign::Spread;
+use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
-use crate::hash::HashKey;
-use crate::perf::SuspectSetting;
-use crate::program::Program;
+use crate::exec::program::Program;
+use crate::exec::upcalls::Bell;
+use crate::flow_cache::hash::HashKey;
+use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::sweep::Sweep;
 use crate::translate::Translate;
-use crate::upcalls::Bell;
 use crate::view::{PortInfo, PortStats, UpcallPacket};
-use crate::worker::{Command, PATIENCE};
+use crate::worker::{Command, WORKER_TIMEOUT};
 use heddle_packet::Packet;
 use heddle_port::Port;
 use heddle_sys::Tsc;
@@ -35,13 +35,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A running datapath: workers, sweeper, ports. Shared by `ofproto` and `switchd` in an `Arc`.
+/// A running datapath: workers, revalidator, ports. Shared by `ofproto` and `switchd` in an `Arc`.
 pub struct Datapath {
     shared: Arc<Shared>,
     control: Mutex<Control>,
-    sweep: Arc<Mutex<Sweep>>,
+    revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
-    sweeper: Mutex<Option<JoinHandle<()>>>,
+    revalidator_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Datapath {
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Datapath {
 }
 
 impl Datapath {
-    /// Starts workers and sweeper.
+    /// Starts workers and revalidator.
     ///
     /// # Errors
     /// [`DatapathError::Io`] when the system refuses threads or descriptors.
@@ -70,45 +70,50 @@ impl Datapath {
             inv_prob: crate::shared::UNSET.into(),
             perf_metrics: false.into(),
             suspects: SuspectSetting::default(),
-            sweeper: std::sync::OnceLock::new(),
+            revalidator_thread: std::sync::OnceLock::new(),
             light_sleep: false.into(),
             paused: false.into(),
             stop: false.into(),
         });
-        let sweep = Arc::new(Mutex::new(Sweep::new(Arc::clone(&shared))));
+        let revalidator = Arc::new(Mutex::new(Revalidator::new(Arc::clone(&shared))));
         let upcalls = Arc::new(UpcallRings::default());
-        let (cpus, interval) = (config.cpus.clone(), config.sweep_interval_ms);
+        let (cpus, interval) = (config.cpus.clone(), config.revalidate_interval_ms);
         let mut control = Control::new(
             Arc::clone(&shared),
-            Arc::clone(&sweep),
+            Arc::clone(&revalidator),
             Arc::clone(&upcalls),
             config,
         );
         control.set_workers(cpus.as_deref())?;
-        let sweeper = match interval {
+        let revalidator_thread = match interval {
             0 => None,
-            ms => Some(sweeper::start(&shared, &sweep, Duration::from_millis(ms))?),
+            ms => Some(thread::start(&shared, &revalidator, Duration::from_millis(ms))?),
         };
-        let (control, sweeper) = (Mutex::new(control), Mutex::new(sweeper));
+        let (control, revalidator_thread) = (Mutex::new(control), Mutex::new(revalidator_thread));
         Ok(Arc::new(Self {
             shared,
             control,
-            sweep,
+            revalidator,
             upcalls,
-            sweeper,
+            revalidator_thread,
         }))
     }
 
     /// Stops all threads and closes all ports' queues. Also done on drop; twice does no harm.
     pub fn shutdown(&self) {
         self.shared.stop.store(true, Relaxed);
-        self.shared.wake_sweeper();
+        self.shared.wake_revalidator();
         let mut control = self.control.lock();
         control.stop_workers();
         control.ports.clear();
         drop(control);
-        if self.sweeper.lock().take().is_some_and(|t| t.join().is_err()) {
-            log::error!("the sweeper ended by a panic");
+        if self
+            .revalidator_thread
+            .lock()
+            .take()
+            .is_some_and(|t| t.join().is_err())
+        {
+            log::error!("the revalidator_thread ended by a panic");
         }
     }
 
@@ -281,7 +286,7 @@ impl Datapath {
         if !commands.send(Command::Run(Box::new(packet), packet_type, program, tx)) {
             return Err(DatapathError::Timeout);
         }
-        rx.recv_timeout(PATIENCE)
+        rx.recv_timeout(WORKER_TIMEOUT)
             .map(drop)
             .map_err(|_| DatapathError::Timeout)
     }

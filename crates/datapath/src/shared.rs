@@ -1,11 +1,11 @@
 //! What all threads of a datapath share.
 
 use crate::action::{Action, DropReason};
-use crate::cache::Moment;
-use crate::hash::HashKey;
-use crate::perf::SuspectSetting;
+use crate::control::perf::SuspectSetting;
+use crate::exec::upcalls::Bell;
+use crate::flow_cache::cache::Moment;
+use crate::flow_cache::hash::HashKey;
 use crate::translate::{Request, Translate, Translation};
-use crate::upcalls::Bell;
 use heddle_sync::Clock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) struct Shared {
     pub(crate) light_sleep: AtomicBool,
     /// Which of them are told in the log.
     pub(crate) suspects: SuspectSetting,
-    /// The sweeper's thread, to be woken when a worker's handover ring fills up.
-    pub(crate) sweeper: std::sync::OnceLock<Thread>,
+    /// The revalidator's thread, to be woken when a worker's handover ring fills up.
+    pub(crate) revalidator_thread: std::sync::OnceLock<Thread>,
     /// No passes over entries, until this is false again.
     pub(crate) paused: AtomicBool,
     pub(crate) stop: AtomicBool,
@@ -79,8 +79,8 @@ impl Shared {
         }
         out.credits.settle();
     }
-    pub(crate) fn wake_sweeper(&self) {
-        if let Some(t) = self.sweeper.get() {
+    pub(crate) fn wake_revalidator(&self) {
+        if let Some(t) = self.revalidator_thread.get() {
             t.unpark();
         }
     }

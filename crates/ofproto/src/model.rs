@@ -1,7 +1,7 @@
 //! What the control half publishes and the translation half reads.
 //!
-//! **Invariants.** A [`World`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
-//! publishes a new `World`, which shares with the one before what is the same, and then bumps [`World::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
+//! **Invariants.** A [`Snapshot`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
+//! publishes a new `Snapshot`, which shares with the one before what is the same, and then bumps [`Snapshot::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
 //! is concurrent, every rule is visible in a range of versions, and [`BridgeView::version`] says which version
 //! a translation reads. A change of rules adds and removes them at `version + 1`, then stores the new version,
 //! then bumps the generation slots of the tables it touched.
@@ -283,9 +283,9 @@ pub enum MirrorOutput {
 /// One row of the Mirror table.
 #[derive(Clone, Debug)]
 pub struct Mirror {
-    /// Places of the bundles whose incoming packets are copied.
+    /// RcuSlots of the bundles whose incoming packets are copied.
     pub sources: Vec<usize>,
-    /// Places of the bundles whose outgoing packets are copied.
+    /// RcuSlots of the bundles whose outgoing packets are copied.
     pub destinations: Vec<usize>,
     /// Only packets in these VLANs are; `None`: all.
     pub vlans: Option<Arc<VlanSet>>,
@@ -471,14 +471,14 @@ pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// The whole configuration.
 #[derive(Clone, Default)]
-pub struct World {
+pub struct Snapshot {
     /// Bridges by id.
     pub bridges: ByNumber<u64, Arc<BridgeView>>,
     /// Which bridge and OpenFlow port a datapath port belongs to.
     pub by_dp_port: SharedMap<PortNo, (u64, OfPort)>,
 }
 
-impl World {
+impl Snapshot {
     /// Generation slot of the snapshot itself, which moves with each. Answers do not depend on it but on parts of the snapshot (`parts`).
     pub const CONFIG_SLOT: u16 = Generations::ALL;
 }

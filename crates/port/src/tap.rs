@@ -10,7 +10,7 @@
 //! but none for several.
 
 mod ctl;
-mod kept;
+mod persistent;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -19,8 +19,8 @@ use crate::types::Request;
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 use ctl::TapCtl;
 use heddle_sys::{TapLinks, TapOpen, TapQueue};
-pub use kept::KeptTaps;
 use parking_lot::Mutex;
+pub use persistent::KeptTaps;
 use queue::{TapRx, TapTx};
 use std::collections::BTreeMap;
 use std::io;

@@ -36,7 +36,7 @@ pub struct VhostPort {
     /// The socket; `None` only while it is replaced.
     socket: Mutex<Option<SocketId>>,
     /// What was said about the options.
-    doubts: Mutex<Vec<String>>,
+    warnings: Mutex<Vec<String>>,
 }
 
 impl std::fmt::Debug for VhostPort {
@@ -82,7 +82,7 @@ impl VhostPort {
             path: Mutex::new(path),
             context,
             socket: Mutex::new(None),
-            doubts: Mutex::default(),
+            warnings: Mutex::default(),
         };
         port.doubt(options);
         port.attach()?;
@@ -92,9 +92,9 @@ impl VhostPort {
     /// Tells the log what of the options does nothing, once.
     fn doubt(&self, options: &BTreeMap<String, String>) {
         let (mode, name) = (self.mode, &self.shared.name);
-        let doubts = settings::doubts(mode, options, &self.context);
-        let before = core::mem::replace(&mut *self.doubts.lock(), doubts.clone());
-        for text in doubts.iter().filter(|t| !before.contains(t)) {
+        let warnings = settings::warnings(mode, options, &self.context);
+        let before = core::mem::replace(&mut *self.warnings.lock(), warnings.clone());
+        for text in warnings.iter().filter(|t| !before.contains(t)) {
             log::warn!(target: "netdev_dpdk", "{name}: {text}");
         }
     }

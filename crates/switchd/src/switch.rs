@@ -33,7 +33,7 @@ const WAIT_MS: i32 = 100;
 const UPCALL_BATCH: usize = 256;
 
 /// How long a command waits for the reconciler.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A wish that devices be looked at, to be answered when that is done.
 pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
@@ -219,7 +219,7 @@ impl Switch {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         if self.wishes.send(done).is_ok() {
             // Late is as good as never: then the next look, within a second, sees it.
-            let _ = wait.recv_timeout(PATIENCE);
+            let _ = wait.recv_timeout(SETTLE_TIMEOUT);
         }
     }
 

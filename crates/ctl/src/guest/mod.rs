@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How long the switch may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long nothing is said about a switch that is not there.
 const SOON: Duration = Duration::from_secs(1);
 /// Between attempts: the first pause, which doubles up to the last.
@@ -121,11 +121,11 @@ impl Args {
         const LONG: Duration = Duration::from_secs(3600);
         for wait in [SOON, LONG] {
             let met = match (&self.port, listener) {
-                (Endpoint::Connect(path), _) => match Frontend::connect(path, wait, PATIENCE) {
+                (Endpoint::Connect(path), _) => match Frontend::connect(path, wait, CONNECT_TIMEOUT) {
                     Err(FrontendError::Path { .. }) if wait == SOON => None,
                     met => Some(met?),
                 },
-                (_, Some(listener)) => listener.accept(wait, PATIENCE)?,
+                (_, Some(listener)) => listener.accept(wait, CONNECT_TIMEOUT)?,
                 _ => bail!("an endpoint that listens has a listener"),
             };
             match met {

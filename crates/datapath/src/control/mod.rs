@@ -5,21 +5,24 @@
 //!
 //! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by themselves, by load.
 
+pub(crate) mod assign;
 mod auto;
 mod cpus;
+pub(crate) mod perf;
 mod place;
+pub(crate) mod show;
 mod workers;
 
 use crate::action::PortNo;
-use crate::assign::Spread;
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
+use crate::control::assign::Spread;
+use crate::control::perf::PerfNumbers;
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
-use crate::perf::PerfNumbers;
+use crate::exec::tx::TxPort;
+use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::sweep::Sweep;
-use crate::tx::TxPort;
 use crate::view::{PortStats, UpcallPacket};
-use crate::worker::{Command, CommandTx, PATIENCE, Reply, RxShared, RxSlot};
+use crate::worker::{Command, CommandTx, Reply, RxShared, RxSlot, WORKER_TIMEOUT};
 pub use auto::AutoLb;
 use auto::AutoState;
 use cpus::Place;
@@ -98,7 +101,7 @@ pub(crate) type UpcallRings = Mutex<Vec<Consumer<UpcallPacket>>>;
 /// Ports and workers.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
-    sweep: Arc<Mutex<Sweep>>,
+    revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
     config: Config,
     pub(crate) ports: BTreeMap<u32, PortState>,
@@ -119,13 +122,13 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        sweep: Arc<Mutex<Sweep>>,
+        revalidator: Arc<Mutex<Revalidator>>,
         upcalls: Arc<UpcallRings>,
         config: Config,
     ) -> Self {
         Self {
             shared,
-            sweep,
+            revalidator,
             upcalls,
             config,
             ports: BTreeMap::new(),
@@ -161,7 +164,7 @@ impl Control {
     }
 
     fn ask_all(&self, command: impl Fn(mpsc::Sender<Reply>) -> Command) -> Result<Vec<Reply>, DatapathError> {
-        self.ask_within(PATIENCE, command)
+        self.ask_within(WORKER_TIMEOUT, command)
     }
 
     fn ask_within(
@@ -264,7 +267,7 @@ impl Control {
         let new = port.takes_over().then(|| port.open_rx(n));
         if matches!(new, Some(Ok(_))) {
             // What is in the old ones is forwarded before what comes into the new ones.
-            let _ = self.sync(PATIENCE);
+            let _ = self.sync(WORKER_TIMEOUT);
         }
         let old = self.ask_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0);

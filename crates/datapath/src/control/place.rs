@@ -9,10 +9,10 @@
 
 use super::{Control, WorkerHandle};
 use crate::action::PortNo;
-use crate::assign::{self, Core, Plan, Queue, Spread};
 use crate::config::DatapathError;
+use crate::control::assign::{self, Core, Plan, Queue, Spread};
 use crate::counters::WINDOW_MS;
-use crate::worker::{Command, PATIENCE, Reply, RxSlot};
+use crate::worker::{Command, Reply, RxSlot, WORKER_TIMEOUT};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -235,10 +235,10 @@ impl Control {
 /// What it gives back would be polled by nobody any more if nobody took it.
 fn from_worker(worker: &WorkerHandle, answer: &Receiver<Reply>) -> Vec<RxSlot> {
     loop {
-        match answer.recv_timeout(PATIENCE) {
+        match answer.recv_timeout(WORKER_TIMEOUT) {
             Ok(Reply::Slots(slots)) => return slots,
             Err(RecvTimeoutError::Timeout) if worker.lives() => {
-                log::warn!(target: "dpif_netdev", "the worker of processor {} has not answered for {} s: its queues wait", worker.core, PATIENCE.as_secs());
+                log::warn!(target: "dpif_netdev", "the worker of processor {} has not answered for {} s: its queues wait", worker.core, WORKER_TIMEOUT.as_secs());
             }
             // They are lost with it.
             _ => return Vec::new(),

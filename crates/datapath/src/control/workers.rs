@@ -6,15 +6,15 @@
 
 use super::cpus::{Place, default_places, pinned_places, pretended};
 use super::{Control, WorkerHandle, add};
-use crate::cache::{Cache, CacheParts, Memory};
 use crate::config::DatapathError;
+use crate::control::perf::PerfNumbers;
 use crate::counters::{WorkerCounters, WorkerNumbers};
-use crate::l1::L1;
-use crate::note::{self, Horizon};
-use crate::perf::PerfNumbers;
-use crate::sweep::SweepWorker;
-use crate::upcalls::upcall_ring;
-use crate::worker::{Binding, Command, PATIENCE, Parts, Worker, command_ring};
+use crate::exec::upcalls::upcall_ring;
+use crate::flow_cache::cache::{Cache, CacheParts, Memory};
+use crate::flow_cache::l1::L1;
+use crate::flow_cache::note::{self, Horizon};
+use crate::revalidator::WorkerRecords;
+use crate::worker::{Binding, Command, Parts, WORKER_TIMEOUT, Worker, command_ring};
 use heddle_packet::Pool;
 use heddle_sync::ring::ring;
 use heddle_sys::{EventFd, clock, cpu};
@@ -106,7 +106,7 @@ impl Control {
         if !w.commands.send(Command::Bind(Box::new(binding), reply)) {
             return Err(DatapathError::Timeout);
         }
-        done.recv_timeout(PATIENCE)
+        done.recv_timeout(WORKER_TIMEOUT)
             .map_err(|_| DatapathError::Timeout)??;
         w.place = place.clone();
         Ok(())
@@ -200,9 +200,9 @@ impl Control {
             }
         })?;
         started
-            .recv_timeout(PATIENCE)
+            .recv_timeout(WORKER_TIMEOUT)
             .map_err(|_| DatapathError::Timeout)??;
-        self.sweep.lock().workers.push(SweepWorker::new(
+        self.revalidator.lock().workers.push(WorkerRecords::new(
             (id, place.core),
             Arc::clone(&counters),
             notes_rx,
@@ -247,7 +247,7 @@ impl Control {
         self.past.l2_probes += n.l2_probes;
         self.past.misses += n.misses;
         self.past.limit_hits += n.limit_hits;
-        self.sweep.lock().retire(w.id);
+        self.revalidator.lock().retire(w.id);
         for state in self.ports.values_mut() {
             let past = &mut state.past;
             state.counters.retain(|(id, c)| {

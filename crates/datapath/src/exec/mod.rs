@@ -9,17 +9,21 @@
 
 pub(crate) mod csum;
 pub(crate) mod encap;
+pub(crate) mod meter;
+pub(crate) mod program;
 mod set;
 mod tags;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tx;
+pub(crate) mod upcalls;
 
 use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
-use crate::meter::{Meter, Verdict};
-use crate::program::{MAX_NESTING, Op, Program, Shape, growth};
-use crate::tx::TxTable;
-use crate::upcalls::UpcallTx;
+use crate::exec::meter::{Meter, Verdict};
+use crate::exec::program::{MAX_NESTING, Op, Program, Shape, growth};
+use crate::exec::tx::TxTable;
+use crate::exec::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
 use arrayvec::ArrayVec;
 use heddle_flow::FlowKey;

@@ -221,14 +221,14 @@ pub(super) fn remark(p: &mut Packet, meta: &Meta, steps: u8) {
         4 => Action::SetIpv4 {
             src: Masked::default(),
             dst: Masked::default(),
-            tos: whole(crate::meter::remark(b[1], steps)),
+            tos: whole(crate::exec::meter::remark(b[1], steps)),
             ttl: keep,
         },
         6 => Action::SetIpv6 {
             src: Masked::default(),
             dst: Masked::default(),
             label: Masked::default(),
-            tclass: whole(crate::meter::remark(b[0] << 4 | b[1] >> 4, steps)),
+            tclass: whole(crate::exec::meter::remark(b[0] << 4 | b[1] >> 4, steps)),
             hlimit: keep,
         },
         _ => return,

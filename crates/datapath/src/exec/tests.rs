@@ -3,7 +3,7 @@
 use super::csum::fill_in;
 use super::{Meta, apply};
 use crate::action::{Action, Masked};
-use crate::parse::parsed;
+use crate::flow_cache::parse::parsed;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{Csum, Packet};
 use heddle_wire::checksum::{Sum, checksum};

@@ -1,7 +1,7 @@
 //! Cached flows, and how they are cached.
 
 use super::Datapath;
-use crate::perf::SuspectLog;
+use crate::control::perf::SuspectLog;
 use crate::view::FlowDump;
 use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,24 +19,24 @@ impl Datapath {
         if let Err(e) = self.control.lock().sync(Duration::from_secs(1)) {
             log::debug!("statistics flushed without waiting for a worker: {e}");
         }
-        self.sweep.lock().credit();
+        self.revalidator.lock().credit();
     }
-    /// One full pass of the sweeper now: credits, translates again what depends on changed things, evicts idle entries. Nothing while it is paused.
+    /// One full pass of the revalidator now: credits, translates again what depends on changed things, evicts idle entries. Nothing while it is paused.
     pub fn tick(&self) {
         if !self.shared.paused.load(Relaxed) {
-            self.sweep.lock().pass();
+            self.revalidator.lock().pass();
         }
     }
-    /// Has the sweeper leave entries alone, or look at them again (`revalidator/pause`, `revalidator/resume`). A pass that is under way ends
+    /// Has the revalidator leave entries alone, or look at them again (`revalidator/pause`, `revalidator/resume`). A pass that is under way ends
     /// first. Workers look at what they use all the same.
-    pub fn pause_sweeper(&self, paused: bool) {
+    pub fn pause_revalidator(&self, paused: bool) {
         self.shared.paused.store(paused, Relaxed);
-        drop(self.sweep.lock());
+        drop(self.revalidator.lock());
     }
     /// Removes all cached flows, crediting them (`revalidator/purge`, `dpctl/del-flows`).
     pub fn purge(&self) {
         self.flush_stats();
-        self.sweep.lock().purge();
+        self.revalidator.lock().purge();
     }
     /// All cached flows, oldest first. The same flow may be cached by several workers.
     pub fn flows(&self) -> Vec<FlowDump> {
@@ -46,9 +46,9 @@ impl Datapath {
     }
     /// Gives `f` all cached flows one by one, as [`Datapath::flows`] has them, some of which are held at a time.
     pub fn each_flow(&self, mut f: impl FnMut(FlowDump)) {
-        let places = self.sweep.lock().places();
+        let places = self.revalidator.lock().places();
         for some in places.chunks(AT_A_TIME) {
-            let flows = self.sweep.lock().dump(some);
+            let flows = self.revalidator.lock().dump(some);
             flows.into_iter().for_each(&mut f);
         }
     }

@@ -2,10 +2,10 @@
 
 use super::Datapath;
 use crate::control::WorkerHandle;
+use crate::control::perf::PerfWanted;
+use crate::control::show;
 use crate::drops::DropKind;
 use crate::format;
-use crate::perf::PerfWanted;
-use crate::show;
 use crate::view::{FlowDump, Merged, Snapshot, Totals};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -61,7 +61,7 @@ impl Datapath {
     }
     /// The lines of `upcall/show` below the datapath's name.
     pub fn upcall_show(&self) -> String {
-        let counts = self.sweep.lock().counts;
+        let counts = self.revalidator.lock().counts;
         show::upcalls(&self.control.lock(), &counts)
     }
     /// Named drops since the start, as `coverage/show` and `coverage/read-counter` name them.

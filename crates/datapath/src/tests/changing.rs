@@ -243,7 +243,7 @@ fn config() -> Config {
         cpus: Some(vec![0, 1]),
         l1_entries: 16,
         l1_most: 64,
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         ..Config::default()
     }
 }

@@ -27,7 +27,7 @@ pub(super) fn setup(rules: Vec<ToyRule>) -> Setup {
     let toy = Toy::new(rules);
     let config = Config {
         clock: Arc::clone(&clock),
-        sweep_interval_ms: 0,
+        revalidate_interval_ms: 0,
         ..Config::default()
     };
     let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
@@ -108,7 +108,7 @@ fn a_rule_change_is_seen_by_the_next_packet_and_counts_stay_with_their_rule() {
     s.dp.flush_stats();
     s.dp.tick();
     assert_eq!((count(&old_tally).0, count(&new_tally).0), (10, 5));
-    // The sweeper finds a change too, without traffic.
+    // The revalidator finds a change too, without traffic.
     let before = s.dp.flows()[0].packets;
     let dropped = ToyRule::any(vec![]);
     let tally = Arc::clone(&dropped.tally);
@@ -370,7 +370,7 @@ fn a_flush_has_what_goes_meanwhile_had_counted() {
     let (each, rest) = (ToyRule::new(never, Vec::new()), ToyRule::output(2));
     let tally = Arc::clone(&rest.tally);
     let config = Config {
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         max_idle_ms: 0,
         ..Config::default()
     };

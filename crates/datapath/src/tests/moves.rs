@@ -103,7 +103,7 @@ fn queues_of_a_worker_that_answers_late_are_not_lost() {
     let (a, b) = (FakePort::new("a"), FakePort::new("b"));
     dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
     dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
-    let stalled = a.stall(crate::worker::PATIENCE + Duration::from_secs(1));
+    let stalled = a.stall(crate::worker::WORKER_TIMEOUT + Duration::from_secs(1));
     dp.set_workers(Some(&[1])).unwrap();
     stalled.join().unwrap();
     assert_eq!(cores(&dp), [("a".to_owned(), 1), ("b".to_owned(), 1)]);

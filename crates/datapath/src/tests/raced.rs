@@ -1,7 +1,7 @@
 //! Rules that change between a translation's reading of them and its answer: the answer may be given to the packet that asked, which was
 //! sent before, and to no other.
 //!
-//! What tells is the moment at which the worker (or the sweeper) had read how far changes were known: before the translation, or the answer looks
+//! What tells is the moment at which the worker (or the revalidator) had read how far changes were known: before the translation, or the answer looks
 //! as fresh as the change. Threads hit on that moment once in a blue moon, so here the change is made within the translation.
 
 use super::fake::{FakePort, Toy, ToyRule, udp};
@@ -31,7 +31,7 @@ impl Setup {
         clock.stop();
         let config = Config {
             clock,
-            sweep_interval_ms: 0,
+            revalidate_interval_ms: 0,
             cpus: Some(vec![0]),
             ..Config::default()
         };
@@ -134,7 +134,7 @@ fn an_entry_that_is_translated_again_is_overtaken() {
 }
 
 #[test]
-fn the_sweeper_is_overtaken() {
+fn the_revalidator_is_overtaken() {
     each(|s| {
         s.comes_out_of(2);
         s.toy.replace(1, last(2));

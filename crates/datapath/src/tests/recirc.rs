@@ -155,7 +155,7 @@ fn bursts_are_recirculated_as_packets_are() {
     let config = Config {
         l1_entries: 16,
         max_masks: 3,
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         ..Config::default()
     };
     let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();

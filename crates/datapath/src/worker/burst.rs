@@ -7,16 +7,16 @@
 
 use super::recirc::Stage;
 use super::{Choice, Group, Worker};
-use crate::cache::{Cache, Common, Level, NO_BODY, NO_SLOT};
 use crate::drops::DropKind;
-use crate::entry::Entry;
+use crate::exec::program::Program;
 use crate::exec::{Live, LiveId};
-use crate::parse::{How, Kind, Run};
-use crate::program::Program;
+use crate::flow_cache::cache::{Cache, Common, Level, NO_BODY, NO_SLOT};
+use crate::flow_cache::entry::Entry;
+use crate::flow_cache::parse::{How, Kind, Run};
 use crate::shared::UNSET;
 use heddle_flow::packet_type;
 use heddle_packet::BURST;
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -182,7 +182,7 @@ impl Worker {
                 continue;
             }
             // What is read for one packet need not be announced for each.
-            reading.get_or_insert_with(Reading::begin);
+            reading.get_or_insert_with(ReadGuard::begin);
             // Where one of these comes right after another, it begins when that was over.
             let t = now.unwrap_or_else(Tsc::now);
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));

@@ -8,11 +8,11 @@
 
 use super::recirc::Stage;
 use super::{Choice, Worker};
-use crate::cache::Sought;
 use crate::drops::DropKind;
+use crate::exec::program::Program;
 use crate::exec::{Live, LiveId};
-use crate::parse::Kind;
-use crate::program::Program;
+use crate::flow_cache::cache::Sought;
+use crate::flow_cache::parse::Kind;
 use crate::translate::{Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
 use heddle_packet::BURST;
@@ -110,9 +110,9 @@ impl Worker {
             return current;
         }
         let generations = self.shared.translate.generations();
-        let number = self.cache.entry(slot)?.verdict();
-        let verdict = self.cache.verdict(number)?;
-        let holds = verdict.recheck(any, generations);
+        let number = self.cache.entry(slot)?.cached();
+        let cached = self.cache.cached(number)?;
+        let holds = cached.recheck(any, generations);
         holds.then(|| self.cache.entry(slot).map(|e| e.body()))?
     }
 
@@ -128,8 +128,8 @@ impl Worker {
             && self
                 .cache
                 .entry(slot)
-                .and_then(|e| self.cache.tuple(e))
-                .is_some_and(|tuple| tuple.mask.contains(&t.mask));
+                .and_then(|e| self.cache.subtable(e))
+                .is_some_and(|subtable| subtable.mask.contains(&t.mask));
         if agrees && let Some(number) = self.cache.renew(slot, t, any) {
             return (Choice::Cached(number), Some(slot));
         }
@@ -178,8 +178,8 @@ impl Worker {
         let (key, len) = (subject.key, live.get(subject.id).len() as u64);
         let t = &mut s.translation;
         self.owed.add(&t.credits, len, key.tcp_flags, now_ms);
-        if self.cache.wants_sweeper() {
-            self.shared.wake_sweeper();
+        if self.cache.wants_revalidator() {
+            self.shared.wake_revalidator();
         }
         let has_room = self.shared.has_room(self.cache.entries_of(key.in_port));
         if !has_room && !t.uncacheable {
@@ -187,7 +187,7 @@ impl Worker {
         }
         if has_room
             && !t.uncacheable
-            && let Some(verdict) = self.cache.insert(subject.sought, t, any, now_ms)
+            && let Some(cached) = self.cache.insert(subject.sought, t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);
             self.counters.flows.set(self.cache.len() as u64);
@@ -195,9 +195,9 @@ impl Worker {
                 self.counters.masks.set(self.cache.n_masks() as u64);
             }
             if log::log_enabled!(target: LOG, log::Level::Debug) {
-                self.log_added(key, verdict);
+                self.log_added(key, cached);
             }
-            return Choice::Cached(verdict);
+            return Choice::Cached(cached);
         }
         self.counters.not_cached.add(1);
         s.once.push(Arc::new(Program::compile(&t.actions)));
@@ -207,9 +207,9 @@ impl Worker {
 
     /// A line for who wants to see every flow that is cached.
     #[cold]
-    fn log_added(&self, key: &FlowKey, verdict: u32) {
+    fn log_added(&self, key: &FlowKey, cached: u32) {
         // The cache has taken the translation's actions.
-        let actions = self.cache.verdict(verdict).map(|v| &*v.body.actions);
+        let actions = self.cache.cached(cached).map(|v| &*v.body.actions);
         let mut mask = self.scratch.translation.mask;
         mask.0.in_port = u32::MAX;
         let ufid = crate::format::ufid(key, &mask);

@@ -18,20 +18,20 @@ mod recirc;
 mod turn;
 mod wait;
 
-pub(crate) use command::{Binding, Command, CommandTx, PATIENCE, Reply, command_ring};
+pub(crate) use command::{Binding, Command, CommandTx, Reply, WORKER_TIMEOUT, command_ring};
 
-use crate::cache::Cache;
-use crate::compact::Room;
+use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
-use crate::parse::Run;
-use crate::perf::{Own, Start};
-use crate::program::Program;
+use crate::exec::program::Program;
+use crate::exec::tx::TxTable;
+use crate::exec::upcalls::UpcallTx;
+use crate::flow_cache::cache::Cache;
+use crate::flow_cache::cached_translation::CachedTranslation;
+use crate::flow_cache::compact::Room;
+use crate::flow_cache::parse::Run;
 use crate::shared::Shared;
 use crate::translate::Translation;
-use crate::tx::TxTable;
-use crate::upcalls::UpcallTx;
-use crate::verdict::Verdict;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
@@ -43,15 +43,15 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use turn::{Share, Turn};
+use turn::{PortBudget, Turn};
 
-/// What the sweeper has found is acted on in steps of this many entries per iteration.
+/// What the revalidator has found is acted on in steps of this many entries per iteration.
 const FINDINGS_STEP: usize = 64;
 /// While there are packets it may take one part in 2^3 of the time, in smaller steps; what was not taken is kept for some steps.
 const FINDINGS_SHARE: u32 = 3;
 const FINDINGS_STEP_BUSY: usize = 4;
 const FINDINGS_CREDIT: u64 = 1 << 14;
-/// Entries, and verdicts, that are freed per iteration, without packets and with them: each costs a fraction of a microsecond, and tens of thousands may
+/// Entries, and cached translations, that are freed per iteration, without packets and with them: each costs a fraction of a microsecond, and tens of thousands may
 /// go at once.
 const REAPED: usize = 1024;
 const REAPED_BUSY: usize = 128;
@@ -83,8 +83,8 @@ pub(crate) struct RxSlot {
     turn: Turn,
     /// Of a queue whose looks are system calls.
     look: Option<Look>,
-    /// The port's account among [`Worker::shares`], and the number of the cycle in which the queue had its last turn.
-    share: usize,
+    /// The port's account among [`Worker::budgets`], and the number of the cycle in which the queue had its last turn.
+    budget: usize,
     cycle: u64,
     /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have some too.
     held: Vec<Packet>,
@@ -106,7 +106,7 @@ impl RxSlot {
             shared,
             dropped_seen: 0,
             turn: Turn::default(),
-            share: 0,
+            budget: 0,
             cycle: 0,
             held: Vec::new(),
             watched: None,
@@ -247,7 +247,7 @@ pub(crate) struct Worker {
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
     /// What the queues of each port may take together ([`turn`]).
-    shares: Vec<Share>,
+    budgets: Vec<PortBudget>,
     /// Number of the round over the queues.
     round: u64,
     tx: TxTable,
@@ -262,8 +262,8 @@ pub(crate) struct Worker {
     owed: owed::Owed,
     upcalls: UpcallTx,
     commands: Consumer<Command>,
-    /// What the sweeper found about entries (slot, id): of no use any more, or (with a verdict) right again.
-    findings: VecDeque<(u32, u64, Option<Arc<Verdict>>)>,
+    /// What the revalidator found about entries (slot, id): of no use any more, or (with a cached translation) right again.
+    findings: VecDeque<(u32, u64, Option<Arc<CachedTranslation>>)>,
     /// When findings were acted on last, and cycles that they may take now.
     tidied: u64,
     tidy_credit: u64,
@@ -306,7 +306,7 @@ impl Worker {
             shared: p.shared,
             counters: p.counters,
             rx: Vec::new(),
-            shares: Vec::new(),
+            budgets: Vec::new(),
             round: 0,
             lively: 0,
             full: 0,
@@ -404,7 +404,7 @@ impl Worker {
             match self.findings.pop_front() {
                 None => break,
                 Some((slot, id, None)) => self.cache.evict(slot, id),
-                Some((slot, id, Some(verdict))) => self.cache.adopt(slot, id, &verdict),
+                Some((slot, id, Some(cached))) => self.cache.adopt(slot, id, &cached),
             }
         }
         if self.findings.is_empty() && self.findings.capacity() > 1 << 16 {
@@ -420,8 +420,8 @@ impl Worker {
             .cache
             .reap(if self.active == 0 { REAPED } else { REAPED_BUSY });
         if n > 0 {
-            if self.cache.wants_sweeper() {
-                self.shared.wake_sweeper();
+            if self.cache.wants_revalidator() {
+                self.shared.wake_revalidator();
             }
             self.shared.n_flows.fetch_sub(n, Relaxed);
             self.counters.flows.set(self.cache.len() as u64);
@@ -445,7 +445,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Its entries leave with it; the sweeper sees that nobody holds them any more.
+    /// Its entries leave with it; the revalidator sees that nobody holds them any more.
     fn drop(&mut self) {
         self.shared.n_flows.fetch_sub(self.cache.len(), Relaxed);
     }

@@ -20,12 +20,12 @@
 
 use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
-use crate::compact::CompactKey;
 use crate::drops::DropKind;
+use crate::exec::program::Tail;
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
-use crate::parse::{How, Kind, Parsed, Run};
-use crate::program::Tail;
-use crate::tuple::MAX_LISTED;
+use crate::flow_cache::compact::CompactKey;
+use crate::flow_cache::parse::{How, Kind, Parsed, Run};
+use crate::flow_cache::subtable::MAX_LISTED;
 use arrayvec::ArrayVec;
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_packet::BURST;

@@ -10,18 +10,18 @@
 //!    got, and a queue that is drained each time is never made to wait for anybody. The packets of the waiting queue stay in its
 //!    ring: its sender notices, others do not.
 //! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new ones. As long as
-//!    a queue is behind although it has such established packets, and has been for [`PATIENCE`] windows of [`WINDOW`] cycles, its misses may take a share
+//!    a queue is behind although it has such established packets, and has been for [`BEHIND_WINDOWS`] windows of [`WINDOW`] cycles, its misses may take a share
 //!    of the time that is halved every window down to a sixteenth, and grows again when the queue keeps up. What goes beyond is dropped, under a reason of its own
 //!    (`datapath_drop_miss_budget`): left in the ring it would hold up what stands behind it, and a new flow's first packet is sent again. A
 //!    queue of new flows only is not limited.
 //!
 //! 3. **Between ports.** A guest chooses how many queues it has, so they share: in one round over all queues those of a port may take [`ROUND`] cycles
-//!    together. Queues that do not come to their turn for that are the first of the port in the next round ([`Share`]). And what a queue costs that gives no
+//!    together. Queues that do not come to their turn for that are the first of the port in the next round ([`PortBudget`]). And what a queue costs that gives no
 //!    packets is charged like what packets cost.
 //!
 //! **Who is charged.** All of this holds only as long as nobody pays for others' packets, although queues with few packets share a burst. What is not
 //! answered by an entry that is known to be right is measured one by one, and charged to its own queue. A queue whose packets are dear all the same
-//! ([`DEAR`]; they are looked up under many masks) has its bursts for itself. Otherwise a cheap queue that shares bursts with a dear one would look dear too, and be
+//! ([`DEAR`]; they are looked up under many masks) has its bursts for itself. Otherwise a cheap queue that budgets bursts with a dear one would look dear too, and be
 //! given turns of a few packets.
 //!
 //! Cost: a few additions per turn, two reads of the cycle counter per packet that no entry answers. Pure: the caller brings the time.
@@ -37,13 +37,13 @@ pub(super) const WINDOW: u64 = 1 << 20;
 /// The smallest share is one part in 2^4.
 const LEAST: u8 = 4;
 /// Windows in a row that a queue has to be behind in before misses are limited: a burst of new flows is no reason.
-const PATIENCE: u8 = 4;
+const BEHIND_WINDOWS: u8 = 4;
 /// Turns that say something about a window.
 const TURNS: u32 = 16;
 /// Windows that a queue has to keep up in before its share is doubled.
 const CALM: u8 = 16;
 
-/// A packet that costs more does so for what it is, not because there were few of them: its queue shares no bursts.
+/// A packet that costs more does so for what it is, not because there were few of them: its queue budgets no bursts.
 const DEAR: u64 = QUANTUM / 8;
 
 /// Cycles that the queues of one port together, or one queue where others of other ports might have packets, take in a round.
@@ -52,7 +52,7 @@ const ROUND: u64 = 4 * QUANTUM;
 /// What the queues of one port on a worker have together. A round asks each queue once; a *cycle* of the port is over when each of its
 /// queues had a turn, in one round or in several.
 #[derive(Debug, Default)]
-pub(super) struct Share {
+pub(super) struct PortBudget {
     /// Queues that it has.
     queues: u32,
     /// Those that had no turn yet in this cycle.
@@ -64,7 +64,7 @@ pub(super) struct Share {
     spent: u64,
 }
 
-impl Share {
+impl PortBudget {
     /// One more queue; returns the number that it bears: it had no turn in this cycle.
     pub(super) fn join(&mut self) -> u64 {
         self.queues += 1;
@@ -175,8 +175,8 @@ impl Turn {
             && established * 8 >= self.packets;
         if behind {
             self.calm = 0;
-            self.behind = (self.behind + 1).min(PATIENCE);
-            if self.behind == PATIENCE && self.shift < LEAST {
+            self.behind = (self.behind + 1).min(BEHIND_WINDOWS);
+            if self.behind == BEHIND_WINDOWS && self.shift < LEAST {
                 self.shift += 1;
                 self.credit = WINDOW >> self.shift;
             }
@@ -338,7 +338,7 @@ mod tests {
     #[test]
     fn queues_of_a_port_come_to_their_turns_evenly_and_take_so_much_in_a_round() {
         const QUEUES: usize = 64;
-        let mut share = Share::default();
+        let mut share = PortBudget::default();
         let mut bears: Vec<u64> = (0..QUEUES).map(|_| share.join()).collect();
         let (mut turns, mut seed) = (vec![0_u64; QUEUES], 1_u64);
         for round in 1..=20_000 {
@@ -374,7 +374,7 @@ mod tests {
 
     #[test]
     fn a_single_queue_is_not_held_back_and_a_new_one_has_its_turn_at_once() {
-        let mut share = Share::default();
+        let mut share = PortBudget::default();
         let mut first = share.join();
         for round in 1..100 {
             assert!(share.admits(&mut first, round));
@@ -421,7 +421,7 @@ mod tests {
     }
 
     /// One ring with `hits` of 16 packets established (250 cycles), the others new (2,500; 400 when dropped), offered at `rate` per million
-    /// cycles. Returns the shares of established and of new packets that got through, per mille.
+    /// cycles. Returns the budgets of established and of new packets that got through, per mille.
     fn mixed(hits: u64, rate: u64) -> (u64, u64) {
         let mut turn = Turn::default();
         let (mut now, mut fed, mut waiting, mut lost, mut n) = (1_u64, 1_u64, 0_u64, 0_u64, 0_u64);

@@ -138,7 +138,7 @@ impl Worker {
 
     fn sleep(&mut self) {
         let mut work = false;
-        // What the sweeper had no room to hear of is told a little later.
+        // What the revalidator had no room to hear of is told a little later.
         let mut poll_only = self.cache.has_doomed();
         for slot in &mut self.rx {
             work |= slot.queue.arm();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a change of rules may keep time waiting.
-const PATIENCE: Duration = Duration::from_millis(20);
+const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 /// Rules that time out together go so many at a time, so that others who want something of the bridge wait for that long only.
 const PIECE: usize = if cfg!(test) { 2 } else { 1024 };
@@ -49,7 +49,7 @@ pub(super) fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
 impl Bridge {
     /// Expires rules and addresses. Called by a control thread a few times a second. Does nothing while somebody changes very many rules.
     pub fn tick(&self) -> Ticked {
-        if !self.order.is_free_within(PATIENCE) {
+        if !self.order.is_free_within(LOCK_WAIT) {
             // The other bridges' time passes, too.
             return Ticked::default();
         }

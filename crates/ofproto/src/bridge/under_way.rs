@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_AT_MOST: Duration = Duration::from_secs(30);
 
 /// A bridge with ports 1 to 9, which are the datapath's 1 to 9.
 pub(super) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
@@ -101,7 +101,7 @@ fn packets_do_not_wait_for_a_writer() {
                     c.flow_mod(Version::V13, &rule(Some(dst), 5, 3))?;
                 }
                 began.send(()).expect("somebody waits");
-                gone.recv_timeout(PATIENCE).expect("somebody tells");
+                gone.recv_timeout(WAIT_AT_MOST).expect("somebody tells");
                 for dst in 50..10_000 {
                     c.flow_mod(Version::V13, &rule(Some(dst), 5, 3))?;
                 }
@@ -109,7 +109,7 @@ fn packets_do_not_wait_for_a_writer() {
             })
         })
     };
-    begun.recv_timeout(PATIENCE).expect("it begins");
+    begun.recv_timeout(WAIT_AT_MOST).expect("it begins");
     // In a thread of its own, so that waiting for the writer would be a failure and not the end of all tests.
     let (answer, answers) = mpsc::channel();
     let reader = {
@@ -117,7 +117,7 @@ fn packets_do_not_wait_for_a_writer() {
         std::thread::spawn(move || answer.send((0..100).map(|dst| way(&of, dst)).collect::<Vec<_>>()))
     };
     let seen = answers
-        .recv_timeout(PATIENCE)
+        .recv_timeout(WAIT_AT_MOST)
         .expect("readers do not wait for writers");
     assert!(seen.iter().all(|to| *to == [2]), "{seen:?}");
     go.send(()).expect("it waits");

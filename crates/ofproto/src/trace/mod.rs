@@ -8,7 +8,7 @@ mod args;
 #[cfg(test)]
 mod tests;
 
-use crate::model::{BridgeView, World};
+use crate::model::{BridgeView, Snapshot};
 use crate::xlate::report::Report;
 use crate::xlate::run::{Input, Start, run};
 use crate::xlate::{Outcome, Pipeline};
@@ -17,7 +17,7 @@ use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Version};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 
 /// What a trace needs to know of the datapath.
 pub struct TraceEnv<'a> {
@@ -84,7 +84,7 @@ pub fn trace_packet_out(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) 
 
 fn trace_request(
     pipeline: &Pipeline,
-    world: &World,
+    world: &Snapshot,
     request: args::Request<'_>,
     actions: Option<&[Action]>,
     env: &TraceEnv<'_>,
@@ -107,7 +107,7 @@ fn trace_request(
         },
         (None, None) => Start::Tables,
     };
-    let reading = Reading::begin();
+    let reading = ReadGuard::begin();
     let input = Input {
         key: &request.key,
         in_port: request.key.in_port,
@@ -151,7 +151,12 @@ fn trace_request(
 }
 
 /// The trace of a translation that has failed just now: it is run again, without its effects.
-pub(crate) fn explain(pipeline: &Pipeline, world: &World, bridge: &BridgeView, input: &Input<'_>) -> String {
+pub(crate) fn explain(
+    pipeline: &Pipeline,
+    world: &Snapshot,
+    bridge: &BridgeView,
+    input: &Input<'_>,
+) -> String {
     let mut report = Report::default();
     let mut translation = Translation::default();
     let again = Input {

@@ -13,7 +13,7 @@ use crate::model::{Rule, Table};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::Conjunction;
 use heddle_openflow::{Action, Instruction};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn clauses(rule: &Rule) -> impl Iterator<Item = &Conjunction> {
 /// The rule of highest priority that matches, conjunctions included. Adds to `wc` what the answer depends on.
 pub(super) fn lookup<'r>(
     table: &'r Table,
-    reading: &'r Reading,
+    reading: &'r ReadGuard,
     version: u64,
     key: &FlowKey,
     wc: &mut FlowMask,

@@ -4,7 +4,7 @@ use super::limits::{MAX_NESTING, MAX_STEPS, XlateError};
 use super::normal::Source;
 use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
-use crate::model::{BridgeView, PortView, Rule, World};
+use crate::model::{BridgeView, PortView, Rule, Snapshot};
 use crate::parts::Part;
 use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
@@ -13,7 +13,7 @@ use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::{Action, Port};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -53,10 +53,10 @@ impl DerefMut for OnWrite<'_> {
 
 /// One translation.
 pub(crate) struct Ctx<'w> {
-    pub(super) world: &'w World,
+    pub(super) world: &'w Snapshot,
     pub(super) generations: &'w Generations,
     pub(super) recircs: &'w Recircs,
-    pub(super) reading: &'w Reading,
+    pub(super) reading: &'w ReadGuard,
     /// The bridge whose pipeline runs now.
     pub(super) bridge: &'w BridgeView,
     /// Version of its rules.

@@ -24,7 +24,7 @@ use heddle_flow::FlowKey;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::text::{ActionsText, InstructionsText};
 use heddle_openflow::{Action, Instruction, InstructionSet};
-use heddle_sync::{Chain, Link, OnceArc, Places, Reading};
+use heddle_sync::{Chain, Link, OnceArc, RcuSlots, ReadGuard};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -142,9 +142,9 @@ impl Credit for Held {
     fn credit(&self, _packets: u64, _bytes: u64, _used_ms: u64, _tcp_flags: u16) {}
 }
 
-/// Places of ids that follow each other.
+/// RcuSlots of ids that follow each other.
 struct Chunk {
-    places: Places<Held>,
+    places: RcuSlots<Held>,
     /// In the list of its hash.
     of_hash: Box<[Link]>,
     /// Among those that `expire` has not seen yet.
@@ -155,7 +155,7 @@ impl Chunk {
     fn new() -> Self {
         let links = || (0..CHUNK).map(|_| Link::default()).collect();
         Self {
-            places: Places::new(CHUNK as usize),
+            places: RcuSlots::new(CHUNK as usize),
             of_hash: links(),
             fresh: links(),
         }
@@ -278,7 +278,7 @@ impl Recircs {
     }
 
     /// The id of a pipeline; a new one, unless an equal one is held. `None`: they have run out, or its source's have.
-    pub(crate) fn take(&self, frozen: Frozen, reading: &Reading) -> Option<Arc<Held>> {
+    pub(crate) fn take(&self, frozen: Frozen, reading: &ReadGuard) -> Option<Arc<Held>> {
         let digest = frozen.digest(&self.keys);
         let chain = self.chain(digest);
         // With whether nobody else holds it: only its place and this.
@@ -381,7 +381,7 @@ mod tests {
     }
 
     fn take(r: &Recircs, frozen: Frozen) -> Option<Arc<Held>> {
-        r.take(frozen, &Reading::begin())
+        r.take(frozen, &ReadGuard::begin())
     }
 
     /// Packets choose what is on the stack.

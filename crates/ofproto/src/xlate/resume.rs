@@ -7,7 +7,7 @@ use super::run::{self, Outcome, Start};
 use heddle_datapath::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 
 /// Makes the number of a bridge one that is not all zeros.
 const BRIDGE_PREFIX: [u8; 8] = *b"heddle\0b";
@@ -96,7 +96,7 @@ impl Pipeline {
         now_ms: u64,
         out: &mut Translation,
     ) -> Option<Outcome> {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let world = self.world.load(&reading);
         out.clear();
         let bridge = world.bridges.get(&frozen.bridge)?;

@@ -103,7 +103,11 @@ pub(super) fn tx_retries_max(mode: Mode, options: &BTreeMap<String, String>) -> 
 }
 
 /// What of the options does nothing, for the log. (Open vSwitch says nothing of a client's.)
-pub(super) fn doubts(mode: Mode, options: &BTreeMap<String, String>, context: &VhostContext) -> Vec<String> {
+pub(super) fn warnings(
+    mode: Mode,
+    options: &BTreeMap<String, String>,
+    context: &VhostContext,
+) -> Vec<String> {
     let pretends = |key: &str| key == "numa_id" && context.dummy_numa;
     let mut keys = options.iter().filter(|(key, _)| !pretends(key));
     if mode == Mode::Server {

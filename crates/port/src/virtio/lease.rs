@@ -12,7 +12,7 @@
 //! dropped (its worker ends, the port is reconfigured) gives it back too.
 //!
 //! **Costs.** One load of a line that nobody writes, per poll. Changes cost the session up to one burst; it waits at most
-//! [`PATIENCE`] and says so in the log if that is not enough.
+//! [`LEASE_TIMEOUT`] and says so in the log if that is not enough.
 
 use super::counts::RxCounts;
 use heddle_sys::WakeSet;
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long the session waits for a worker. A worker that does not come back within seconds has ended by a mistake of its own.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A started ring and what belongs to it.
 #[derive(Debug)]
@@ -179,7 +179,7 @@ impl Lease {
         if s.lent {
             s.wanted = true;
             self.changed();
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + LEASE_TIMEOUT;
             while s.lent {
                 if self.returned.wait_until(&mut s, until).timed_out() && s.lent {
                     log::error!(target: "netdev_dpdk", "a worker does not give a ring back");

@@ -3,8 +3,8 @@
 use heddle_datapath::Datapath;
 
 use super::desired::Smap;
-use super::doubts::{self, Doubt};
 use super::pmd::Pmd;
+use super::warnings::{self, ConfigWarning};
 
 /// The settings that this switch has. Others are accepted and change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Globals {
         if self.pmd.is_some() && self.config == *config {
             return self.clone();
         }
-        doubts::tell(&self.config, config);
+        warnings::tell(&self.config, config);
         Globals::read(config, self.restore_wait)
     }
 
@@ -148,10 +148,10 @@ impl Globals {
 }
 
 /// What is wrong with `pmd-cpu-mask`.
-pub(super) fn mask_doubts(config: &Smap) -> Option<Doubt> {
+pub(super) fn mask_warnings(config: &Smap) -> Option<ConfigWarning> {
     let mask = config.get("pmd-cpu-mask").filter(|m| !m.is_empty())?;
     let (module, text) = cpu_mask(mask).err()?;
-    Some(Doubt {
+    Some(ConfigWarning {
         keys: vec!["pmd-cpu-mask"],
         module,
         text,

@@ -10,7 +10,6 @@
 mod address;
 mod apply;
 mod desired;
-mod doubts;
 mod driver;
 mod globals;
 mod kinds;
@@ -26,6 +25,7 @@ mod remotes;
 mod state;
 mod taps;
 mod vhost;
+mod warnings;
 mod writeback;
 
 pub(crate) use apply::{OWN_PORT, port_text};

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use heddle_datapath::{AutoLb, Datapath, MaxSleep, RxqAssign, Spread};
 
 use super::desired::Smap;
-use super::doubts::Doubt;
+use super::warnings::ConfigWarning;
 
 /// Longest interval of automatic load balancing, minutes.
 pub(super) const MOST_INTERVAL: u64 = 20_000;
@@ -154,27 +154,27 @@ fn spread(config: &Smap) -> Spread {
 }
 
 /// What makes no sense in these settings, but for numbers and switches.
-pub(super) fn doubts(config: &Smap) -> Vec<Doubt> {
-    let doubt = |keys: &[&'static str], text: String| Doubt {
+pub(super) fn warnings(config: &Smap) -> Vec<ConfigWarning> {
+    let warning = |keys: &[&'static str], text: String| ConfigWarning {
         keys: keys.to_vec(),
         module: "dpif_netdev",
         text,
     };
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     if assign(config).is_none() {
         let text = "Unsupported rx queue to PMD assignment mode in pmd-rxq-assign. Defaulting to 'cycles'.";
-        doubts.push(doubt(&["pmd-rxq-assign"], text.to_owned()));
+        warnings.push(warning(&["pmd-rxq-assign"], text.to_owned()));
     }
     if !config.bool("pmd-rxq-isolate", true) && assign(config) != Some(RxqAssign::Group) {
         let text = "pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group";
-        doubts.push(doubt(&["pmd-rxq-assign", "pmd-rxq-isolate"], text.to_owned()));
+        warnings.push(warning(&["pmd-rxq-assign", "pmd-rxq-isolate"], text.to_owned()));
     }
     let parts = sleep(max_sleep(config)).1;
-    doubts.extend(parts.into_iter().map(|part| {
+    warnings.extend(parts.into_iter().map(|part| {
         let text = format!("pmd-sleep-max: '{part}' is not understood and counts as not set");
-        doubt(&["pmd-sleep-max", "pmd-maxsleep"], text)
+        warning(&["pmd-sleep-max", "pmd-maxsleep"], text)
     }));
-    doubts
+    warnings
 }
 
 /// `pmd-sleep-max`, by its newer name or its older one.

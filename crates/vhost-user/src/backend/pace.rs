@@ -21,14 +21,14 @@ const FIRST: Duration = Duration::from_millis(50);
 
 /// What is known of a socket's front ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Manners {
+pub(super) struct Backoff {
     /// Sessions in a row that ended with a fault of the front end.
     faults: u32,
     /// Sessions in a row that lasted less than [`HASTY`].
     hasty: u32,
 }
 
-impl Manners {
+impl Backoff {
     /// The pause after a session of length `lasted`, in which a front end showed itself (`greeted`) or not.
     pub(super) fn after(&mut self, end: &End, greeted: bool, lasted: Duration) -> Duration {
         // A short session without a fault makes nothing good: it may be there for that.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn those_who_come_and_go_have_to_wait_a_little() {
-        let mut m = Manners::default();
+        let mut m = Backoff::default();
         let mut hasty = |lasted| m.after(&End::Closed, true, lasted);
         for _ in 0..FREE {
             assert_eq!(hasty(5 * MS), Duration::ZERO);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn faults_cost_more() {
-        let mut m = Manners::default();
+        let mut m = Backoff::default();
         let fault = End::Socket(SocketError::Cut);
         let pauses: Vec<_> = (0..7).map(|_| m.after(&fault, true, MS).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 16, 16]);
