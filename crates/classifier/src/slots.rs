@@ -1,13 +1,16 @@
 //! The hash table of a subtable: open addressing, filled place by place while readers look into it.
 //!
-//! **Shape.** A table of tags (32 bits of the hash) leads to a table of rules, so that a lookup reads one line of tags and one rule. Rules
-//! with one match (of different priorities or versions) lie one after the other, as those do that meet by chance.
+//! **Shape.** A table of tags (32 bits of the hash) leads to a table of rules, so that a lookup reads one
+//! line of tags and one rule. Rules with one match (of different priorities or versions) lie one after the
+//! other, as those do that meet by chance.
 //!
-//! **Threads.** Readers without locks; one writer (the classifier's). A place is filled once: first the rule, then its tag. A rule that
-//! goes leaves the tag `DEAD` behind, and its place stays taken until the writer makes a new table; the rule is freed when nobody reads it any more. Readers of the
-//! old table find what was there when they began.
+//! **Threads.** Readers without locks; one writer (the classifier's). A place is filled once: first the rule,
+//! then its tag. A rule that goes leaves the tag `DEAD` behind, and its place stays taken until the writer
+//! makes a new table; the rule is freed when nobody reads it any more. Readers of the old table find what was
+//! there when they began.
 //!
-//! **Costs.** 12 bytes a place; between three eighths and three quarters of the places are taken, once there are a few.
+//! **Costs.** 12 bytes a place; between three eighths and three quarters of the places are taken, once there
+//! are a few.
 
 use crate::atomic::AtomicU32;
 use crate::entry::Entry;
@@ -19,7 +22,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 const FREE: u32 = 0;
 /// A rule was here.
 const DEAD: u32 = 1;
-/// Dead places in a row that lookups may have to pass by: one rule that is replaced again and again leaves them behind.
+/// Dead places in a row that lookups may have to pass by: one rule that is replaced again and again leaves
+/// them behind.
 const MANY_DEAD: usize = 1024;
 
 pub(crate) struct Slots<T> {
@@ -97,7 +101,8 @@ impl<T> Slots<T> {
         dead > 16 && dead * 2 > n || self.tags.len() > 64 + n * 8
     }
 
-    /// Adds a rule. There is room. Returns whether there are so many dead places on the way that a new table is worth its while.
+    /// Adds a rule. There is room. Returns whether there are so many dead places on the way that a new table
+    /// is worth its while.
     pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) -> bool {
         let last = self.tags.len() - 1;
         #[allow(clippy::cast_possible_truncation)] // as above

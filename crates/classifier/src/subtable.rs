@@ -1,7 +1,7 @@
 //! Rules that share a mask: stages that can end a lookup early, and a hash table.
 //!
-//! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has grown full is replaced by a
-//! bigger one beside it, and the writer frees the old one when no reader is left.
+//! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has
+//! grown full is replaced by a bigger one beside it, and the writer frees the old one when no reader is left.
 
 use crate::entry::Entry;
 use crate::mini::{Hasher, MiniMask, MiniMatch};
@@ -123,8 +123,8 @@ impl<T> Subtable<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The entry of highest priority that matches `key`, is visible and that `accept` takes. Adds the bits that the answer depends
-    /// on to `wc`.
+    /// The entry of highest priority that matches `key`, is visible and that `accept` takes. Adds the bits
+    /// that the answer depends on to `wc`.
     pub(crate) fn lookup<'a>(
         &'a self,
         reading: &'a ReadGuard,

@@ -1,7 +1,7 @@
 //! All interleavings of few readers and writers of a table of rules: `make models`.
 //!
-//! The files under test are compiled anew, with the model checker's atomics. What the model leaves out: the tables' growth (`heddle_sync::RcuCell`, on
-//! top of `arc-swap`), and masks, of which there is one.
+//! The files under test are compiled anew, with the model checker's atomics. What the model leaves out: the
+//! tables' growth (`heddle_sync::RcuCell`, on top of `arc-swap`), and masks, of which there is one.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 

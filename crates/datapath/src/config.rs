@@ -35,7 +35,8 @@ pub struct Config {
     pub vlan_limit: u8,
     /// Packets for the control plane that may wait per worker; more are dropped and counted.
     pub upcall_ring: usize,
-    /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then stand for these and are not pinned.
+    /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then stand for these and are not
+    /// pinned.
     pub dummy_numa: Option<Vec<u32>>,
 }
 
@@ -60,8 +61,9 @@ impl Default for Config {
     }
 }
 
-/// Longest pauses of workers (`pmd-sleep-max`), microseconds. Not set: a worker without packets polls on for a time that adapts and then sleeps until it
-/// is woken. 0: it never sleeps. Else it pauses for so long, without asking senders to wake it, instead of polling on.
+/// Longest pauses of workers (`pmd-sleep-max`), microseconds. Not set: a worker without packets polls on for
+/// a time that adapts and then sleeps until it is woken. 0: it never sleeps. Else it pauses for so long,
+/// without asking senders to wake it, instead of polling on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaxSleep {
     /// Of workers that are not named.

@@ -1,8 +1,8 @@
 //! The public handle of a running datapath.
 //!
 //! **Threads.** Any method may be called from any control thread, none from a worker, that is, from
-//! [`Translate::translate`] or [`crate::Credit::credit`]: those run under the datapath's locks or on its threads.
-//! Methods that change ports or workers wait for the workers, some milliseconds at most.
+//! [`Translate::translate`] or [`crate::Credit::credit`]: those run under the datapath's locks or on its
+//! threads. Methods that change ports or workers wait for the workers, some milliseconds at most.
 //!
 //! Locks, in the order in which they are taken: control (ports and workers), revalidator (entries), upcalls.
 
@@ -141,7 +141,8 @@ impl Datapath {
     pub fn configure_port(&self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
         self.control.lock().configure_port(no, config)
     }
-    /// Says that the port's MTU is now this (0: no limit). It was read from `Port::status` when the port was added.
+    /// Says that the port's MTU is now this (0: no limit). It was read from `Port::status` when the port was
+    /// added.
     ///
     /// # Errors
     /// [`DatapathError::NoPort`].
@@ -180,12 +181,14 @@ impl Datapath {
 
     // -- workers
 
-    /// One pinned worker per processor of `cpus` (`pmd-cpu-mask`). `None` or empty: one per processor that the
-    /// process may use, at most 4, not pinned: on a machine that has other work to do, the scheduler moves them
-    /// out of its way. Workers that are wanted before and after stay; queues of the others move, and what those have cached is credited and dropped.
+    /// One pinned worker per processor of `cpus` (`pmd-cpu-mask`). `None` or empty: one per processor that
+    /// the process may use, at most 4, not pinned: on a machine that has other work to do, the scheduler
+    /// moves them out of its way. Workers that are wanted before and after stay; queues of the others move,
+    /// and what those have cached is credited and dropped.
     ///
     /// # Errors
-    /// [`DatapathError::Io`] when the system refuses threads; what a port says that cannot be opened for a new worker.
+    /// [`DatapathError::Io`] when the system refuses threads; what a port says that cannot be opened for a
+    /// new worker.
     pub fn set_workers(&self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         self.control.lock().set_workers(cpus)
     }
@@ -194,8 +197,8 @@ impl Datapath {
     pub fn set_spread(&self, spread: Spread) {
         self.control.lock().set_spread(spread);
     }
-    /// Assigns receive queues to workers, if ports or settings have changed since that was done last. A new queue is polled before that
-    /// too, by some worker.
+    /// Assigns receive queues to workers, if ports or settings have changed since that was done last. A new
+    /// queue is polled before that too, by some worker.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when a worker does not answer.
@@ -217,8 +220,8 @@ impl Datapath {
     pub fn set_max_sleep(&self, max: MaxSleep) {
         self.control.lock().set_max_sleep(max);
     }
-    /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or not
-    /// (`heddle-light-sleep`).
+    /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or
+    /// not (`heddle-light-sleep`).
     ///
     /// # Errors
     /// The system does not let this process do that.
@@ -247,8 +250,8 @@ impl Datapath {
 
     // -- packets from the control plane
 
-    /// Runs `actions` on `packet`, which is of a type ([`heddle_flow::packet_type`]), on a worker; returns when they have run and the
-    /// outputs were handed to the ports.
+    /// Runs `actions` on `packet`, which is of a type ([`heddle_flow::packet_type`]), on a worker; returns
+    /// when they have run and the outputs were handed to the ports.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
@@ -262,7 +265,8 @@ impl Datapath {
         let program = Arc::new(Program::compile(&actions));
         self.run(packet, packet_type, in_port, Some(program))
     }
-    /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is done.
+    /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is
+    /// done.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.

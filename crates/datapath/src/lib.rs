@@ -1,8 +1,8 @@
 //! Caches, compiled actions, the worker loop, drop reasons, and the [`Translate`] trait.
 //!
-//! The rooms: `worker` (one burst from receive to transmit), `flow_cache` (keys, entries, subtables, and which entries are
-//! still right), `exec` (compiled actions), `revalidator` (statistics, ageing and re-checks of entries), `control` (ports, workers and
-//! who polls what), `handle` (what others call).
+//! The rooms: `worker` (one burst from receive to transmit), `flow_cache` (keys, entries, subtables, and
+//! which entries are still right), `exec` (compiled actions), `revalidator` (statistics, ageing and re-checks
+//! of entries), `control` (ports, workers and who polls what), `handle` (what others call).
 //!
 //! Workers (one thread per core) take a burst from a receive queue, parse it, look it up, run the actions and
 //! hand it to transmit queues. A miss is translated in place through [`Translate`], which `ofproto`

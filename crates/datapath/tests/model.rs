@@ -1,7 +1,9 @@
-//! All interleavings of a worker and those who read its entries, and of changes and those who keep answers: `make models`.
+//! All interleavings of a worker and those who read its entries, and of changes and those who keep answers:
+//! `make models`.
 //!
-//! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations are one worker's own, and not here; nor is the log of
-//! changes, which may be behind its generation: what it does not tell counts as anything.
+//! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations
+//! are one worker's own, and not here; nor is the log of changes, which may be behind its generation: what it
+//! does not tell counts as anything.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -75,7 +77,8 @@ fn number(id: u64) -> u32 {
     u32::try_from(id).unwrap()
 }
 
-/// What the revalidator reads of an entry belongs to one id, whatever the owner does with the place meanwhile.
+/// What the revalidator reads of an entry belongs to one id, whatever the owner does with the place
+/// meanwhile.
 #[test]
 fn an_entry_is_read_whole() {
     model(2, || {

@@ -1,14 +1,18 @@
-//! From one configuration to the next: which parts of it are another now, for cached answers that depend on them.
+//! From one configuration to the next: which parts of it are another now, for cached answers that depend on
+//! them.
 //!
-//! **Problem.** If each answer depended on the configuration as a whole, a port that comes would have all flows of all others translated again.
-//! So a translation depends on those [`Part`]s that it looks at, and [`Snapshot::differences`] says which parts a new configuration changes. Whoever gives
-//! a translation something new to look at in a [`BridgeView`] says there which part it is of; members that nobody has thought of do not build.
+//! **Problem.** If each answer depended on the configuration as a whole, a port that comes would have all
+//! flows of all others translated again. So a translation depends on those [`Part`]s that it looks at, and
+//! [`Snapshot::differences`] says which parts a new configuration changes. Whoever gives a translation
+//! something new to look at in a [`BridgeView`] says there which part it is of; members that nobody has
+//! thought of do not build.
 //!
 //! Places of bundles are no one's property: they are compared by what is there.
 //!
-//! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state of: whether a port may forward is
-//! [`Part::Link`], so that a link that flaps is nothing to those who only send there. Such parts have slots among those of what packets make, which are many:
-//! they do not meet with parts of the configuration.
+//! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state
+//! of: whether a port may forward is [`Part::Link`], so that a link that flaps is nothing to those who only
+//! send there. Such parts have slots among those of what packets make, which are many: they do not meet with
+//! parts of the configuration.
 //!
 //! **Costs.** Parts that two configurations share are not looked at.
 

@@ -1,11 +1,12 @@
 //! The parts of the switch, put together: clock, bridges, datapath, and the threads between them.
 //!
 //! * Packets for controllers: a thread waits for the datapath's bell and hands them to the bridges.
-//! * Time: a thread of its own expires rules and addresses, since crediting cached packets first may take some
-//!   milliseconds.
+//! * Time: a thread of its own expires rules and addresses, since crediting cached packets first may take
+//!   some milliseconds.
 //! * [`Switch::warp`] moves the clock and does that thread's work at every step, before it returns.
 //!
-//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look at it.
+//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look
+//! at it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -190,8 +191,8 @@ impl Switch {
         self.ofproto.tick();
     }
 
-    /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows included. `false`: somebody
-    /// else is doing so. It ends early when the switch does.
+    /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows
+    /// included. `false`: somebody else is doing so. It ends early when the switch does.
     pub fn warp(&self, total_ms: u64, step_ms: u64) -> bool {
         if self.warping.swap(true, Relaxed) {
             return false;

@@ -28,8 +28,8 @@ impl Lab {
         }
     }
 
-    /// With a database elsewhere: a daemon that detaches is ready only when it has its configuration. `None` where
-    /// there is no server for it.
+    /// With a database elsewhere: a daemon that detaches is ready only when it has its configuration. `None`
+    /// where there is no server for it.
     fn with_database(test: &str) -> Option<Lab> {
         let database = Some(Database::start(test)?);
         let mut lab = Lab::new();

@@ -3,8 +3,10 @@
 //! What threads of the switch share is one of these, so that the memory orderings are in one place:
 //!
 //! * [`Published`]: the control plane replaces a whole immutable value, workers read the current one.
-//! * [`RcuCell`]: the same for values that take long to free, which readers never do, and that are read many at a time ([`ReadGuard`]).
-//! * [`Combining`]: a value that one thread uses at a time, where the others leave their work instead of waiting.
+//! * [`RcuCell`]: the same for values that take long to free, which readers never do, and that are read many
+//!   at a time ([`ReadGuard`]).
+//! * [`Combining`]: a value that one thread uses at a time, where the others leave their work instead of
+//!   waiting.
 //! * [`OnceArc`]: a place that is filled once.
 //! * [`RcuSlots`]: many of them, which are emptied, too.
 //! * [`Chain`]: lists that anybody adds to and looks through without waiting.

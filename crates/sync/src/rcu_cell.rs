@@ -1,8 +1,9 @@
-//! A value that a writer replaces and readers read, where freeing an old one takes long: only the writer ever does that.
+//! A value that a writer replaces and readers read, where freeing an old one takes long: only the writer ever
+//! does that.
 //!
-//! With a plain snapshot the last reader of an old value frees it, whoever that is. A worker that dropped a table of a million rules would
-//! stand still for many milliseconds. And each reader of a plain snapshot counts itself in and out; here it says once that it reads ([`ReadGuard`]), whatever it
-//! reads then.
+//! With a plain snapshot the last reader of an old value frees it, whoever that is. A worker that dropped a
+//! table of a million rules would stand still for many milliseconds. And each reader of a plain snapshot
+//! counts itself in and out; here it says once that it reads ([`ReadGuard`]), whatever it reads then.
 
 use crate::read_guard::{self, ReadGuard};
 use std::fmt;
@@ -34,15 +35,17 @@ impl<T> RcuCell<T> {
     pub fn load<'a>(&'a self, _: &'a ReadGuard) -> &'a T {
         // Acquire pairs with the AcqRel in `replace`: who finds a value finds all of it.
         let value = self.now.load(Acquire);
-        // SAFETY: it came from `Arc::into_raw`. Its count is given up in `free` only, when nobody reads any more who began before it was replaced, which this
-        // thread did and does as long as the borrow lasts; or when `self` is dropped, which is borrowed.
+        // SAFETY: it came from `Arc::into_raw`. Its count is given up in `free` only, when nobody reads any
+        // more who began before it was replaced, which this thread did and does as long as the borrow lasts;
+        // or when `self` is dropped, which is borrowed.
         unsafe { &*value }
     }
     /// The value now, for longer.
     pub fn get(&self) -> Arc<T> {
         let _reading = ReadGuard::begin();
         let raw = self.now.load(Acquire); // as in `load`
-        // SAFETY: it came from `Arc::into_raw`, and is counted as long as this thread reads, as in `load`; the new one gets a count of its own first.
+        // SAFETY: it came from `Arc::into_raw`, and is counted as long as this thread reads, as in `load`;
+        // the new one gets a count of its own first.
         unsafe {
             Arc::increment_strong_count(raw);
             Arc::from_raw(raw)
@@ -52,7 +55,8 @@ impl<T> RcuCell<T> {
     pub fn replace(&self, value: Arc<T>) {
         let before = self.now.swap(Arc::into_raw(value).cast_mut(), AcqRel);
         let since = read_guard::replaced();
-        // SAFETY: it came from `Arc::into_raw`, and nobody else can take it out of its place, so its count is given up once.
+        // SAFETY: it came from `Arc::into_raw`, and nobody else can take it out of its place, so its count is
+        // given up once.
         let before = unsafe { Arc::from_raw(before) };
         self.free(Some((since, before)));
     }

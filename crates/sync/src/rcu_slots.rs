@@ -1,10 +1,12 @@
-//! RcuSlots for reference-counted values, each filled once and emptied once, where only the writer ever frees a value: when nobody reads it any more.
+//! RcuSlots for reference-counted values, each filled once and emptied once, where only the writer ever frees
+//! a value: when nobody reads it any more.
 //!
-//! **Problem.** A table that writers fill while readers look into it keeps what has left it until it is replaced as a whole, and rules that are replaced all the
-//! time keep as much again.
+//! **Problem.** A table that writers fill while readers look into it keeps what has left it until it is
+//! replaced as a whole, and rules that are replaced all the time keep as much again.
 //!
-//! **Shape.** As [`crate::RcuCell`], for many small values: who empties a place puts the value aside ([`RcuSlots::tidy`] says when it is freed). What was put aside
-//! together has one epoch, since to begin one costs a fence.
+//! **Shape.** As [`crate::RcuCell`], for many small values: who empties a place puts the value aside
+//! ([`RcuSlots::tidy`] says when it is freed). What was put aside together has one epoch, since to begin one
+//! costs a fence.
 //!
 //! **Costs.** Eight bytes a place; a load for each read.
 
@@ -100,8 +102,9 @@ impl<T> RcuSlots<T> {
     #[inline]
     pub fn load<'a>(&'a self, at: usize, _: &'a ReadGuard) -> Option<&'a T> {
         let raw = self.places.get(at)?.load(Acquire); // pairs with `set`
-        // SAFETY: a pointer that is not null came from `Arc::into_raw`. Its count is given up in `tidy` only, when nobody reads any more who began before it left its
-        // place, which this thread did and does as long as the borrow lasts; or when `self` is dropped, which is borrowed.
+        // SAFETY: a pointer that is not null came from `Arc::into_raw`. Its count is given up in `tidy` only,
+        // when nobody reads any more who began before it left its place, which this thread did and does as
+        // long as the borrow lasts; or when `self` is dropped, which is borrowed.
         unsafe { raw.as_ref() }
     }
 
@@ -118,7 +121,8 @@ impl<T> RcuSlots<T> {
         if raw.is_null() {
             return None;
         }
-        // SAFETY: it came from `Arc::into_raw`, and is counted as long as this thread reads, as in `load`; the new one gets a count of its own first.
+        // SAFETY: it came from `Arc::into_raw`, and is counted as long as this thread reads, as in `load`;
+        // the new one gets a count of its own first.
         unsafe {
             Arc::increment_strong_count(raw);
             Some(Arc::from_raw(raw))
@@ -133,7 +137,8 @@ impl<T> RcuSlots<T> {
         if raw.is_null() {
             return;
         }
-        // SAFETY: it came from `Arc::into_raw`, and nobody else can take it out of its place, so its count is given up once.
+        // SAFETY: it came from `Arc::into_raw`, and nobody else can take it out of its place, so its count is
+        // given up once.
         let value = unsafe { Arc::from_raw(raw) };
         let mut aside = self.aside.lock().unwrap_or_else(PoisonError::into_inner);
         aside.fresh.push(value);
@@ -229,7 +234,8 @@ mod tests {
         assert_eq!(Arc::strong_count(&value), 1);
     }
 
-    /// Values that say when they are freed: none is while it is read, and all are in the end, most of them before it.
+    /// Values that say when they are freed: none is while it is read, and all are in the end, most of them
+    /// before it.
     #[test]
     fn what_is_read_is_there() {
         static ALIVE: AtomicUsize = AtomicUsize::new(0);

@@ -1,14 +1,17 @@
 //! Who reads what a writer may have replaced meanwhile: so that the writer knows when nobody does any more.
 //!
-//! **Problem.** A reader that counts itself in and out of each value that it reads pays two locked instructions each time, and each of them waits until all
-//! that was stored before has arrived. A translation reads three such values, or sixty where it goes through thirty tables.
+//! **Problem.** A reader that counts itself in and out of each value that it reads pays two locked
+//! instructions each time, and each of them waits until all that was stored before has arrived. A translation
+//! reads three such values, or sixty where it goes through thirty tables.
 //!
-//! **Shape** (epochs; Fraser 2004). A thread says once that it reads, and once that it has ended; in between it reads whatever it likes by plain loads, and reading
-//! within reading costs nothing. Saying so is to put the number of the present epoch into a place of its own ([`Mark`]). A writer that has replaced a value begins a new
-//! epoch, and frees the old value when no place has an earlier one.
+//! **Shape** (epochs; Fraser 2004). A thread says once that it reads, and once that it has ended; in between
+//! it reads whatever it likes by plain loads, and reading within reading costs nothing. Saying so is to put
+//! the number of the present epoch into a place of its own ([`Mark`]). A writer that has replaced a value
+//! begins a new epoch, and frees the old value when no place has an earlier one.
 //!
-//! **Bounds.** A reader that is put aside keeps all from being freed that was replaced since it began; it delays nobody. Readers wait for nobody: only a
-//! thread's first reading, and its end, take a lock, which writers hold for a look at each thread.
+//! **Bounds.** A reader that is put aside keeps all from being freed that was replaced since it began; it
+//! delays nobody. Readers wait for nobody: only a thread's first reading, and its end, take a lock, which
+//! writers hold for a look at each thread.
 
 use crate::CachePadded;
 use std::cell::Cell;
@@ -63,17 +66,19 @@ impl Readers {
         marks.retain(|m| !Arc::ptr_eq(m, mark));
     }
     fn begin(&self, mark: &Mark) {
-        // Acquire pairs with the AcqRel in `next`: who begins in an epoch sees what was replaced before it. Release, as in `end`: a writer may see this mark, and not
-        // the one before.
+        // Acquire pairs with the AcqRel in `next`: who begins in an epoch sees what was replaced before it.
+        // Release, as in `end`: a writer may see this mark, and not the one before.
         mark.store(self.epoch.load(Acquire), Release);
-        // Pairs with the fence in `next`: either the writer sees this mark, or this thread sees what it has put in the old value's place.
+        // Pairs with the fence in `next`: either the writer sees this mark, or this thread sees what it has
+        // put in the old value's place.
         fence(SeqCst);
     }
     fn end(mark: &Mark) {
         // Pairs with the Acquire in `oldest`: what was read was read before it is freed.
         mark.store(0, Release);
     }
-    /// To be called after a value was replaced: begins an epoch. Who reads since then, or later, does not read that value.
+    /// To be called after a value was replaced: begins an epoch. Who reads since then, or later, does not
+    /// read that value.
     fn next(&self) -> u64 {
         fence(SeqCst);
         self.epoch.fetch_add(1, AcqRel) + 1
@@ -111,7 +116,8 @@ thread_local! {
     };
 }
 
-/// As long as it is there, nothing is freed that this thread may find in a [`crate::RcuCell`]. Cheap within another one.
+/// As long as it is there, nothing is freed that this thread may find in a [`crate::RcuCell`]. Cheap within
+/// another one.
 #[must_use]
 #[derive(Debug)]
 pub struct ReadGuard {
@@ -152,7 +158,8 @@ pub(crate) fn replaced() -> u64 {
     READERS.next()
 }
 
-/// The epochs up to which nobody reads any more: a value that was replaced with an epoch up to this one is read by nobody.
+/// The epochs up to which nobody reads any more: a value that was replaced with an epoch up to this one is
+/// read by nobody.
 pub(crate) fn over() -> u64 {
     READERS.oldest()
 }

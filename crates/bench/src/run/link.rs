@@ -87,8 +87,8 @@ impl Link {
             None => Frontend::connect(self.endpoint.path(), wait, CONNECT_TIMEOUT).map(Some),
         }
     }
-    /// The first connection: makes the device of what both sides have. Calls `tell` once with what it waits for, when that takes more than a
-    /// moment.
+    /// The first connection: makes the device of what both sides have. Calls `tell` once with what it waits
+    /// for, when that takes more than a moment.
     ///
     /// # Errors
     /// [`FrontendError`].

@@ -1,9 +1,10 @@
-//! `heddle guest`: a guest without a virtual machine. Its network card is a tap device of this machine (or of a network namespace), behind
-//! which an ordinary IP stack sits; its driver is ours.
+//! `heddle guest`: a guest without a virtual machine. Its network card is a tap device of this machine (or of
+//! a network namespace), behind which an ordinary IP stack sits; its driver is ours.
 //!
-//! It does what a virtual machine monitor and a guest's driver do together: it negotiates, hands memory and rings over, moves packets
-//! between tap and rings, and goes on with the next switch when one dies. It holds the switch to what was negotiated: a packet with an
-//! offload that the guest did not ask for ends it with a word.
+//! It does what a virtual machine monitor and a guest's driver do together: it negotiates, hands memory and
+//! rings over, moves packets between tap and rings, and goes on with the next switch when one dies. It holds
+//! the switch to what was negotiated: a packet with an offload that the guest did not ask for ends it with a
+//! word.
 
 mod nic;
 

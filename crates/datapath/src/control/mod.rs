@@ -1,9 +1,11 @@
 //! The control side of ports and workers: who polls what, and how that changes while packets flow.
 //!
-//! All changes are made under one lock (workers never take it) by commands to the workers; a change returns when the workers
-//! have carried it out. Queues are opened and closed here, not on workers: that may take milliseconds.
+//! All changes are made under one lock (workers never take it) by commands to the workers; a change returns
+//! when the workers have carried it out. Queues are opened and closed here, not on workers: that may take
+//! milliseconds.
 //!
-//! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by themselves, by load.
+//! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by
+//!   themselves, by load.
 
 pub(crate) mod assign;
 mod auto;
@@ -260,7 +262,8 @@ impl Control {
         })
     }
 
-    /// Closes the receive queues and opens those that are configured. The inner result is that of the opening.
+    /// Closes the receive queues and opens those that are configured. The inner result is that of the
+    /// opening.
     fn reopen_rx(&mut self, no: PortNo) -> Result<Result<(), DatapathError>, DatapathError> {
         let state = self.ports.get(&no.0).ok_or(DatapathError::NoPort(no))?;
         let (port, n) = (Arc::clone(&state.port), state.config.n_rxq.max(1));

@@ -1,7 +1,9 @@
-//! Histograms of a worker's loop iterations (`pmd-perf-metrics`), shown by `dpif-netdev/pmd-perf-show` in the layout of Open vSwitch.
+//! Histograms of a worker's loop iterations (`pmd-perf-metrics`), shown by `dpif-netdev/pmd-perf-show` in the
+//! layout of Open vSwitch.
 //!
-//! **Invariants.** One writer, the worker; counters only grow, and clearing is a base that the reader subtracts. Bins and their walls are
-//! Open vSwitch's. What it calls the fill level of vhost queues is not measured here: that column stays empty.
+//! **Invariants.** One writer, the worker; counters only grow, and clearing is a base that the reader
+//! subtracts. Bins and their walls are Open vSwitch's. What it calls the fill level of vhost queues is not
+//! measured here: that column stays empty.
 //!
 //! **Costs.** A flag per iteration; about thirty loads and stores per iteration while it is set.
 
@@ -84,7 +86,8 @@ struct Rows {
 /// How often it is looked whether a millisecond is over.
 const LOOK_US: u64 = 4;
 
-/// What the worker itself keeps from one iteration to the next: the millisecond that is not over; a suspicious iteration.
+/// What the worker itself keeps from one iteration to the next: the millisecond that is not over; a
+/// suspicious iteration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Own {
     millisecond: Row,
@@ -113,8 +116,9 @@ impl Perf {
         self.bins[column][bin].add(1);
     }
 
-    /// An iteration of `cycles` with `packets`, which began at `start`, is over at `end`. Returns whether something was written to the log about it: that took
-    /// time. `own` is the worker's, with which every iteration comes here.
+    /// An iteration of `cycles` with `packets`, which began at `start`, is over at `end`. Returns whether
+    /// something was written to the log about it: that took time. `own` is the worker's, with which every
+    /// iteration comes here.
     pub(crate) fn iteration(
         &self,
         c: &WorkerCounters,

@@ -1,5 +1,6 @@
-//! Texts of `dpif-netdev/pmd-stats-show`, `pmd-perf-show`, `pmd-rxq-show` and `upcall/show`, laid out as Open vSwitch lays
-//! them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with zeros, for scripts.
+//! Texts of `dpif-netdev/pmd-stats-show`, `pmd-perf-show`, `pmd-rxq-show` and `upcall/show`, laid out as Open
+//! vSwitch lays them out. Lines of caches that Heddle does not have (PHWOL, SMC, simple match) are there with
+//! zeros, for scripts.
 
 use crate::control::perf::PerfWanted;
 use crate::control::{Control, WorkerHandle};
@@ -201,7 +202,8 @@ pub(crate) fn stages(s: &mut String, n: &WorkerNumbers) {
     }
 }
 
-/// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` (at most a minute, which 0 means too), or since the worker started.
+/// `dpif-netdev/pmd-rxq-show`: usage over the last `secs` (at most a minute, which 0 means too), or since the
+/// worker started.
 pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
     let now_ms = c.shared.clock.now_ms();
     let window_ms = match secs.saturating_mul(1000) {

@@ -1,8 +1,9 @@
 //! Worker threads: which there are, how they start and end.
 //!
-//! **Changes.** A worker whose processor is wanted before and after stays, with its caches; where that was its processor by choice and is now named, or the
-//! other way round, the thread is bound to it, or set free. New ones start, then queues move ([`super::place`]), then those that are not wanted end;
-//! packets wait in their queues meanwhile. Which processors: [`super::cpus`].
+//! **Changes.** A worker whose processor is wanted before and after stays, with its caches; where that was
+//! its processor by choice and is now named, or the other way round, the thread is bound to it, or set free.
+//! New ones start, then queues move ([`super::place`]), then those that are not wanted end; packets wait in
+//! their queues meanwhile. Which processors: [`super::cpus`].
 
 use super::cpus::{Place, default_places, pinned_places, pretended};
 use super::{Control, WorkerHandle, add};
@@ -26,7 +27,8 @@ use std::sync::mpsc;
 const TIMER_SLACK_NS: u64 = 1000;
 
 impl Control {
-    /// Brings workers to what is wanted; queues move. What a port says that could not be opened for a new worker is returned, when all is done.
+    /// Brings workers to what is wanted; queues move. What a port says that could not be opened for a new
+    /// worker is returned, when all is done.
     pub(crate) fn set_workers(&mut self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         let asked = cpus.filter(|c| !c.is_empty());
         const UNUSABLE: &str =
@@ -68,7 +70,8 @@ impl Control {
         }
     }
 
-    /// Has workers in these places: those among the leaving ones that are, or can be put, there, and new ones. Returns the first error.
+    /// Has workers in these places: those among the leaving ones that are, or can be put, there, and new
+    /// ones. Returns the first error.
     fn bring(&mut self, places: Vec<Place>) -> Option<DatapathError> {
         let mut failed = None;
         for place in places {
@@ -82,7 +85,8 @@ impl Control {
         failed
     }
 
-    /// Keeps the leaving worker at `at`, whose processor is that of `place`, with all that it has; it may have to be bound to it, or set free.
+    /// Keeps the leaving worker at `at`, whose processor is that of `place`, with all that it has; it may
+    /// have to be bound to it, or set free.
     fn keep(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
         if self.leaving[at].place != *place
             && let Err(e) = self.bind(at, place)

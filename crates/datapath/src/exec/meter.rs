@@ -1,18 +1,20 @@
 //! Meters: token buckets that all workers share.
 //!
-//! **Problem.** A meter limits what all workers together let through, so its buckets are shared; a lock per packet would
-//! make the workers wait for each other ([`TokenBucket`] has none).
+//! **Problem.** A meter limits what all workers together let through, so its buckets are shared; a lock per
+//! packet would make the workers wait for each other ([`TokenBucket`] has none).
 //!
-//! **Units** are bits for rates in kbit/s, thousandths of a packet for rates in packets/s: in both, the rate as OpenFlow gives
-//! it is units per millisecond. **Time** is the burst's coarse clock.
+//! **Units** are bits for rates in kbit/s, thousandths of a packet for rates in packets/s: in both, the rate
+//! as OpenFlow gives it is units per millisecond. **Time** is the burst's coarse clock.
 //!
-//! **Threads.** [`Meter::police`] from any worker; configuration and statistics from control threads. Counters are relaxed.
+//! **Threads.** [`Meter::police`] from any worker; configuration and statistics from control threads.
+//! Counters are relaxed.
 
 use heddle_sync::{Published, TokenBucket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A bucket that was not looked at for so long is full: far below 2⁶³ units at the highest rate (2³² a millisecond).
+/// A bucket that was not looked at for so long is full: far below 2⁶³ units at the highest rate (2³² a
+/// millisecond).
 const IDLE_MS: u64 = 1 << 30;
 
 /// What a band does to packets above its rate.
@@ -181,7 +183,8 @@ impl State {
     }
 }
 
-/// The type of service with its drop precedence raised: only classes of assured forwarding have one (RFC 2597, 6).
+/// The type of service with its drop precedence raised: only classes of assured forwarding have one (RFC
+/// 2597, 6).
 pub(crate) fn remark(tos: u8, steps: u8) -> u8 {
     let (class, precedence, odd) = (tos >> 5, tos >> 3 & 3, tos >> 2 & 1);
     if !(1..=4).contains(&class) || precedence == 0 || odd != 0 {
@@ -229,7 +232,8 @@ mod tests {
     #[test]
     fn kilobits_count_lengths_and_the_highest_band_acts() {
         let m = meter(false, &[(1, 1), (2, 2)]);
-        // 60 bytes are 480 bits: two fit into 1 kbit, four into 2 kbit; the packets between hit the first band only.
+        // 60 bytes are 480 bits: two fit into 1 kbit, four into 2 kbit; the packets between hit the first
+        // band only.
         assert_eq!(passed(&m, 6, 60, 5_000), 2);
         assert_eq!(m.counts().bands, [(2, 120), (2, 120)]);
     }
@@ -255,7 +259,8 @@ mod tests {
 
     #[test]
     fn only_assured_forwarding_is_remarked() {
-        // AF11 (0x28) becomes AF12, AF13, and stays there; class selectors, expedited forwarding and ECN stay.
+        // AF11 (0x28) becomes AF12, AF13, and stays there; class selectors, expedited forwarding and ECN
+        // stay.
         assert_eq!([0, 1, 2, 9].map(|n| remark(0x28, n)), [0x28, 0x30, 0x38, 0x38]);
         assert_eq!(remark(0x2b, 1), 0x33);
         for other in [0, 0x20, 0xb8, 0xc0] {

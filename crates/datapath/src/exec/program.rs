@@ -1,11 +1,11 @@
 //! Actions compiled for execution.
 //!
-//! The compiler decides what the executor would otherwise have to ask per packet: where a packet that was already handed to an
-//! output must be copied before it changes ([`Op::Copy`]), which output a truncation belongs to, and which clones
-//! need no saved state (the last action of a list).
+//! The compiler decides what the executor would otherwise have to ask per packet: where a packet that was
+//! already handed to an output must be copied before it changes ([`Op::Copy`]), which output a truncation
+//! belongs to, and which clones need no saved state (the last action of a list).
 //!
-//! **Invariant.** A packet that an [`Op::Output`] took is not written any more: every write is preceded by an [`Op::Copy`]
-//! since the last output of the same packet. One copy too many is the safe error.
+//! **Invariant.** A packet that an [`Op::Output`] took is not written any more: every write is preceded by an
+//! [`Op::Copy`] since the last output of the same packet. One copy too many is the safe error.
 
 use crate::action::{Action, DropReason, Upcall};
 use crate::drops::DropKind;
@@ -27,8 +27,8 @@ pub(crate) enum Op {
     Userspace(Arc<Upcall>, u32),
     /// Go on with a private copy.
     Copy,
-    /// Remember the packet as it is now. What ends the packet from here on goes on at the matching [`Op::Restore`],
-    /// which is this one.
+    /// Remember the packet as it is now. What ends the packet from here on goes on at the matching
+    /// [`Op::Restore`], which is this one.
     Save(usize),
     /// Go back to what the matching [`Op::Save`] remembered.
     Restore,
@@ -68,7 +68,8 @@ pub(crate) enum Op {
 pub(crate) enum Shape {
     /// One output of the packet as it is.
     Output(u32),
-    /// Rewrites and outputs of the same packet, and at the end perhaps a recirculation: run over all packets of a group at once.
+    /// Rewrites and outputs of the same packet, and at the end perhaps a recirculation: run over all packets
+    /// of a group at once.
     Line,
     /// Anything else.
     Any,
@@ -158,8 +159,8 @@ struct Compiler {
 }
 
 impl Compiler {
-    /// Compiles a list. `shared`: an output may hold the packet. `tail`: nothing runs after the list. `cut`: the
-    /// truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
+    /// Compiles a list. `shared`: an output may hold the packet. `tail`: nothing runs after the list. `cut`:
+    /// the truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
     fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool, mut cut: u32) -> Option<()> {
         for (i, action) in actions.iter().enumerate() {
             if cut != u32::MAX {
@@ -314,8 +315,8 @@ impl Compiler {
     }
 }
 
-/// Bytes by which an action makes the packet longer. A truncation says how much is cut off the packet as it was
-/// then, so what is pushed afterwards comes on top.
+/// Bytes by which an action makes the packet longer. A truncation says how much is cut off the packet as it
+/// was then, so what is pushed afterwards comes on top.
 pub(crate) fn growth(action: &Action) -> i32 {
     match action {
         Action::PushVlan { .. } | Action::PushMpls { .. } | Action::AddMpls { .. } => 4,
@@ -343,8 +344,8 @@ mod tests {
     use super::*;
     use crate::action::PortNo;
 
-    /// A truncation waits for the output behind a rewrite, less what was popped meanwhile; and a packet that was shorter than the cut is shared with
-    /// that output, so that a later rewrite copies it first.
+    /// A truncation waits for the output behind a rewrite, less what was popped meanwhile; and a packet that
+    /// was shorter than the cut is shared with that output, so that a later rewrite copies it first.
     #[test]
     fn truncation_outlives_rewrites_and_shares_what_is_short() {
         let p = Program::compile(&[

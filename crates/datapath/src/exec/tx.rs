@@ -20,7 +20,8 @@ pub(crate) const TX_BATCH: usize = 64;
 /// Bytes of the L2 header, one VLAN tag included, that the MTU does not count.
 const L2_LEN: usize = 18;
 
-/// Packets that wait for a port's queue: neighbours together, since all packets of a burst mostly leave by one port.
+/// Packets that wait for a port's queue: neighbours together, since all packets of a burst mostly leave by
+/// one port.
 #[derive(Default)]
 struct Batch {
     ranges: ArrayVec<Range<LiveId>, TX_BATCH>,
@@ -123,8 +124,8 @@ impl TxTable {
     pub(crate) fn counters(&self, no: u32) -> Option<&Arc<PortCounters>> {
         Some(&self.ports.get(no as usize)?.as_ref()?.counters)
     }
-    /// Queues packets `ids` on a port, taking out of the range what was queued (or was too long); `longest` is the longest
-    /// one's length. `Ok(true)`: the batch is full now.
+    /// Queues packets `ids` on a port, taking out of the range what was queued (or was too long); `longest`
+    /// is the longest one's length. `Ok(true)`: the batch is full now.
     #[inline]
     pub(crate) fn push(
         &mut self,

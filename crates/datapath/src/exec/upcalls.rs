@@ -1,7 +1,7 @@
 //! Packets for the control plane: one bounded ring per worker, one eventfd for all.
 //!
-//! The worker never waits: a full ring is a named drop. The eventfd is written once per burst at most, and only if the
-//! control side has not been told since it last looked.
+//! The worker never waits: a full ring is a named drop. The eventfd is written once per burst at most, and
+//! only if the control side has not been told since it last looked.
 
 use crate::view::UpcallPacket;
 use heddle_sync::ring::{Consumer, Producer, ring};
@@ -26,7 +26,8 @@ impl Bell {
     /// Makes the descriptor readable. The swap orders the ring's content before the flag: a control side that
     /// cleared the flag (Release) before it looked at the rings is told again.
     pub(crate) fn ring(&self) {
-        // Between the ring's tail and the flag; pairs with the fence in `silence`, so that not both sides miss the other.
+        // Between the ring's tail and the flag; pairs with the fence in `silence`, so that not both sides
+        // miss the other.
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         if !self.rung.swap(true, AcqRel) {
             self.fd.notify();

@@ -1,16 +1,19 @@
 //! The cache hierarchy of one worker: entries, and the ways to find them.
 //!
-//! L0: the key of the packets before ([`crate::flow_cache::parse::Parsed`]'s runs, and the last run of the burst before). L1: by hash of the
-//! whole key. L2: by hash of the masked key, mask by mask. While one entry has all the packets of an origin, it is looked at
-//! before anything is hashed. All lead to slots of the same entries, and any entry that matches is right, so a candidate is
-//! only ever compared, never trusted. Where an origin's packets have one mask, L2 is as quick as L1 and L1 is left out.
+//! L0: the key of the packets before ([`crate::flow_cache::parse::Parsed`]'s runs, and the last run of the
+//! burst before). L1: by hash of the whole key. L2: by hash of the masked key, mask by mask. While one entry
+//! has all the packets of an origin, it is looked at before anything is hashed. All lead to slots of the same
+//! entries, and any entry that matches is right, so a candidate is only ever compared, never trusted. Where
+//! an origin's packets have one mask, L2 is as quick as L1 and L1 is left out.
 //!
 //! There is one kind of entry: what a packet carries besides its usual headers is a part of what is looked up
-//! ([`Sought`], [`crate::flow_cache::context`]), and packets that were recirculated are looked up as all others are.
+//! ([`Sought`], [`crate::flow_cache::context`]), and packets that were recirculated are looked up as all
+//! others are.
 //!
 //! A burst's lookups are made side by side (`find`), stage by stage, so that their cache misses overlap.
 //!
-//! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the revalidator what it had counted.
+//! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the
+//! revalidator what it had counted.
 
 use crate::exec::program::Program;
 use crate::flow_cache::cached_translation::{CachedTranslation, CachedTranslations};
@@ -44,7 +47,8 @@ pub(crate) use recent::Recent;
 pub(crate) struct Sought<'a> {
     /// With its origin.
     pub(crate) key: &'a CompactKey,
-    /// Where it carries something besides its usual headers: a full key, of which what is outside of the compact one counts.
+    /// Where it carries something besides its usual headers: a full key, of which what is outside of the
+    /// compact one counts.
     pub(crate) outside: Option<&'a FlowKey>,
 }
 
@@ -147,7 +151,8 @@ struct Asked<'a> {
     contexts: &'a Contexts,
 }
 
-/// Whether nothing that changed since an entry was stamped has to do with packets with its key, as its watch knows.
+/// Whether nothing that changed since an entry was stamped has to do with packets with its key, as its watch
+/// knows.
 #[inline(never)]
 fn look(e: &Entry, watches: &mut Watches, asked: &Asked<'_>, moment: &Moment<'_>) -> bool {
     let (watch, stamp) = e.watch();
@@ -205,7 +210,8 @@ impl Cache {
     pub(crate) fn subtable(&self, e: &Entry) -> Option<&Arc<Subtable>> {
         self.subtables.get(e.subtable())
     }
-    /// Whether so many notes wait that the revalidator should take them soon, or it should make another chunk.
+    /// Whether so many notes wait that the revalidator should take them soon, or it should make another
+    /// chunk.
     pub(crate) fn wants_revalidator(&mut self) -> bool {
         std::mem::take(&mut self.new_chunk) || !self.notes.has_room(RING - RESERVE / 2)
     }
@@ -247,7 +253,8 @@ impl Cache {
     pub(crate) fn source(&self, origin: u32) -> (u32, u32) {
         self.subtables.source(origin)
     }
-    /// Once a second, between bursts: orders masks by hits, frees origins, looks whether L1 has the right size.
+    /// Once a second, between bursts: orders masks by hits, frees origins, looks whether L1 has the right
+    /// size.
     pub(crate) fn tidy(&mut self) {
         let mut at = 0;
         while let Some(origin) = self.subtables.hit_origin(at) {
@@ -260,7 +267,8 @@ impl Cache {
         self.store.tidy();
         self.l1.tidy(self.store.len());
     }
-    /// `emc-insert-inv-prob`, where it was given: how many insertions into a full part of L1 one succeeds of; 0: L1 is not used.
+    /// `emc-insert-inv-prob`, where it was given: how many insertions into a full part of L1 one succeeds of;
+    /// 0: L1 is not used.
     pub(crate) fn set_inv_prob(&mut self, n: Option<u32>) {
         self.l1.set_inv_prob(n.unwrap_or(crate::flow_cache::l1::INV_PROB));
         self.always_l1 = n.is_some_and(|n| n > 0);

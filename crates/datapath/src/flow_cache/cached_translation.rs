@@ -1,11 +1,13 @@
 //! What a translation said, shared by all entries for which it said the same.
 //!
-//! A hundred thousand flows of one rule have one list of actions, one program, one list of dependencies and of creditors. So an entry
-//! is a key, counters and the number of a [`CachedTranslation`], and a new flow whose cached translation is there already compiles nothing.
+//! A hundred thousand flows of one rule have one list of actions, one program, one list of dependencies and
+//! of creditors. So an entry is a key, counters and the number of a [`CachedTranslation`], and a new flow
+//! whose cached translation is there already compiles nothing.
 //!
-//! **Validity.** `validated` is a value of [`Generations::any`] that was read before the dependencies were found to hold. Worker
-//! and revalidator both store it; a late store of an old value only causes another check. Where a dependency has moved, it says nothing
-//! of its entries any more: each has to be looked at by itself ([`crate::flow_cache::watch`]).
+//! **Validity.** `validated` is a value of [`Generations::any`] that was read before the dependencies were
+//! found to hold. Worker and revalidator both store it; a late store of an old value only causes another
+//! check. Where a dependency has moved, it says nothing of its entries any more: each has to be looked at by
+//! itself ([`crate::flow_cache::watch`]).
 //!
 //! Numbers of cached translations are the worker's; the revalidator learns them through notes, in order.
 
@@ -90,7 +92,8 @@ impl CachedTranslation {
         }
         hold
     }
-    /// Whether what has changed since has nothing to do with packets of which this is `known`, as far as few comparisons tell.
+    /// Whether what has changed since has nothing to do with packets of which this is `known`, as far as few
+    /// comparisons tell.
     pub(crate) fn outlasts(&self, known: Known, generations: &Generations) -> bool {
         changes::outlasts(&self.deps, &self.overrides, known, generations, COMPARISONS)
     }
@@ -163,7 +166,8 @@ impl CachedTranslations {
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<CachedTranslation>> {
         Some(&self.held.get(n as usize)?.as_ref()?.cached)
     }
-    /// The number of what `t` says; the flag says that it is new. Takes out of `t` what it keeps. `any` was read before the translation.
+    /// The number of what `t` says; the flag says that it is new. Takes out of `t` what it keeps. `any` was
+    /// read before the translation.
     pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> (u32, bool) {
         // New flows come by thousands, and mostly one answer is for all of them.
         if let Some(v) = self.get(self.last).filter(|v| v.says(t)) {
@@ -261,7 +265,8 @@ impl CachedTranslations {
             }
         }
     }
-    /// Between bursts: drops those without users, at most so many, telling of each first; `false` from `told`: no more for now.
+    /// Between bursts: drops those without users, at most so many, telling of each first; `false` from
+    /// `told`: no more for now.
     pub(crate) fn reap(&mut self, most: usize, mut told: impl FnMut(u32) -> bool) {
         for _ in 0..most {
             let Some(n) = self.unused.pop() else { break };

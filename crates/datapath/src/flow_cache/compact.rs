@@ -1,18 +1,19 @@
 //! The compact key: 64 bytes that say all about a packet's usual headers, and the number of all else.
 //!
-//! **What it holds.** Ethernet addresses, one VLAN tag, addresses, protocol, ports and what goes with them of IPv4, IPv6
-//! (and ARP, whose addresses and operation stand where IPv4's do). What a key may hold besides stands outside
-//! ([`outside`]): what the packet carries (recirculation, tunnel, connection state, mark), and headers that most packets do
-//! not have (fragments, a second tag, labels, neighbour discovery, ...). A packet with such headers is *odd*, and
-//! its kind says so. In the place of the input port stands a number for port and recirculation id together,
-//! the packet's *origin* ([`crate::subtable`]); in an entry's key also for what of the outside the entry's mask
-//! looks at, its *context* ([`crate::flow_cache::context`]).
+//! **What it holds.** Ethernet addresses, one VLAN tag, addresses, protocol, ports and what goes with them of
+//! IPv4, IPv6 (and ARP, whose addresses and operation stand where IPv4's do). What a key may hold besides
+//! stands outside ([`outside`]): what the packet carries (recirculation, tunnel, connection state, mark), and
+//! headers that most packets do not have (fragments, a second tag, labels, neighbour discovery, ...). A
+//! packet with such headers is *odd*, and its kind says so. In the place of the input port stands a number
+//! for port and recirculation id together, the packet's *origin* ([`crate::subtable`]); in an entry's key
+//! also for what of the outside the entry's mask looks at, its *context* ([`crate::flow_cache::context`]).
 //!
-//! **Invariant.** Two full keys are equal exactly when their compact keys and what is outside of both are equal.
+//! **Invariant.** Two full keys are equal exactly when their compact keys and what is outside of both are
+//! equal.
 //!
-//! Fields stand as they do on the wire wherever that saves work: [`CompactKey::read`] makes a key of a packet's first bytes
-//! with a handful of loads at fixed places, for TCP, UDP and ICMP without anything odd. Layout, by byte (numbers of more
-//! than a byte in the machine's order but where "wire" is said):
+//! Fields stand as they do on the wire wherever that saves work: [`CompactKey::read`] makes a key of a
+//! packet's first bytes with a handful of loads at fixed places, for TCP, UDP and ICMP without anything odd.
+//! Layout, by byte (numbers of more than a byte in the machine's order but where "wire" is said):
 //!
 //! | word | bytes |
 //! | --- | --- |
@@ -37,8 +38,8 @@ pub(crate) use mask::CompactMask;
 pub(crate) struct CompactKey([u64; 8]);
 
 impl PartialEq for CompactKey {
-    /// Word by word: the keys compared are often still in registers, and a wide load behind narrow stores waits for them. What differs
-    /// between flows comes first.
+    /// Word by word: the keys compared are often still in registers, and a wide load behind narrow stores
+    /// waits for them. What differs between flows comes first.
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         let (a, b) = (&self.0, &other.0);
@@ -247,8 +248,8 @@ fn be64(b: &[u8; VIEW], i: usize) -> u64 {
 }
 
 impl CompactKey {
-    /// The compact key of an ordinary packet with its headers in the usual places; `None`: parse it the long way. That is the
-    /// answer for all odd packets, for other protocols, and for those with IPv4 options.
+    /// The compact key of an ordinary packet with its headers in the usual places; `None`: parse it the long
+    /// way. That is the answer for all odd packets, for other protocols, and for those with IPv4 options.
     ///
     /// Equal to [`CompactKey::of`] the packet's full key (a test holds it to that).
     #[inline(always)]
@@ -282,7 +283,8 @@ fn tagged(b: &[u8; VIEW], f: Frame, tpid: u16) -> Option<CompactKey> {
 
 #[inline(always)]
 fn ipv4<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option<CompactKey> {
-    // From the EtherType to the identification, and from the flags to the first half of the source: few loads for many fields.
+    // From the EtherType to the identification, and from the flags to the first half of the source: few loads
+    // for many fields.
     let (first, second) = (be64(b, L3 - 2), be64(b, L3 + 6));
     #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
     let (len, tos, ttl, proto) = (
@@ -291,7 +293,8 @@ fn ipv4<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
         (second >> 40) as u8,
         (second >> 32) as u8,
     );
-    // Version 4 without options; not a fragment; no longer than the packet, which has no more padding than can be told.
+    // Version 4 without options; not a fragment; no longer than the packet, which has no more padding than
+    // can be told.
     let sound = (first >> 40 == u64::from(IPV4) << 8 | 0x45)
         & (second & 0x3fff << 48 == 0)
         & (len + L3 <= f.total)

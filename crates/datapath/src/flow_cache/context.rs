@@ -1,17 +1,20 @@
 //! Contexts: what entries ask of packets that stands outside of compact keys.
 //!
-//! **Problem.** A packet may carry much besides its usual headers: the tunnel that it came in with its options, the state
-//! of its connection, a hash. Most entries look at few bits of that, or none. Keys with room for all of it are ten times
-//! as long, and whoever sends packets can fill it with values that nobody asked for.
+//! **Problem.** A packet may carry much besides its usual headers: the tunnel that it came in with its
+//! options, the state of its connection, a hash. Most entries look at few bits of that, or none. Keys with
+//! room for all of it are ten times as long, and whoever sends packets can fill it with values that nobody
+//! asked for.
 //!
-//! **Shape.** An entry's mask has a sparse part, the bits outside that count ([`Bits`]). The values that they must have are
-//! a [`Context`], a record with a number, which stands in the entry's compact key in the place of the origin. Entries under one
-//! mask that ask for the same values share it. Where all of them are zero, or none count, there is no record, and the origin
-//! itself stands there: so packets that carry nothing are compared as 64 bytes, whatever the masks ask for. A packet
-//! that does carry something is compared word by word where, and only where, an entry's mask asks for it.
+//! **Shape.** An entry's mask has a sparse part, the bits outside that count ([`Bits`]). The values that they
+//! must have are a [`Context`], a record with a number, which stands in the entry's compact key in the place
+//! of the origin. Entries under one mask that ask for the same values share it. Where all of them are zero,
+//! or none count, there is no record, and the origin itself stands there: so packets that carry nothing are
+//! compared as 64 bytes, whatever the masks ask for. A packet that does carry something is compared word by
+//! word where, and only where, an entry's mask asks for it.
 //!
-//! **Bounds.** A record lives as long as an entry refers to it, so there are no more of them than entries. A bit that is
-//! asked for the first time is another mask's: it changes no entry that is there. Masks do not share records.
+//! **Bounds.** A record lives as long as an entry refers to it, so there are no more of them than entries. A
+//! bit that is asked for the first time is another mask's: it changes no entry that is there. Masks do not
+//! share records.
 //!
 //! **Threads.** One worker's own. The revalidator learns records through notes.
 
@@ -30,7 +33,8 @@ const FIRST: u32 = 1 << 31;
 pub(crate) struct Context {
     pub(crate) in_port: u32,
     pub(crate) recirc_id: u32,
-    /// What the packet that it was made for had outside of its compact key: (word, value) of each that is not zero.
+    /// What the packet that it was made for had outside of its compact key: (word, value) of each that is not
+    /// zero.
     pub(crate) whole: Box<Bits>,
 }
 
@@ -117,7 +121,8 @@ impl Contexts {
         }
         self.get(number).map_or((number, 0), |h| (h.origin, h.hash))
     }
-    /// What an entry with this number in its key asks of word `i` of a full key; `bits` are those of its mask.
+    /// What an entry with this number in its key asks of word `i` of a full key; `bits` are those of its
+    /// mask.
     pub(crate) fn word(&self, number: u32, bits: &Bits, i: usize) -> u64 {
         let values = self
             .get(number)
@@ -128,8 +133,8 @@ impl Contexts {
             .find(|((at, _), _)| usize::from(*at) == i)
             .map_or(0, |(_, v)| *v)
     }
-    /// Whether a packet of this origin, with this outside its compact key, has what the number in an entry's key asks for;
-    /// `bits` are those of the entry's mask.
+    /// Whether a packet of this origin, with this outside its compact key, has what the number in an entry's
+    /// key asks for; `bits` are those of the entry's mask.
     #[inline]
     pub(crate) fn agrees(&self, number: u32, bits: &Bits, origin: u32, key: &FlowKey) -> bool {
         if !is_context(number) {
@@ -140,9 +145,9 @@ impl Contexts {
             h.origin == origin && odd.fold(0, |odd, ((i, m), v)| odd | (word(key, *i) & m ^ v)) == 0
         })
     }
-    /// The number for entries under a mask (of this number, with these bits), and what this packet of that origin has there,
-    /// which has one user more; the flag says that it is new. With `whole` there is a record also where nothing counts:
-    /// it shows what odd packets look like. `None`: there are too many.
+    /// The number for entries under a mask (of this number, with these bits), and what this packet of that
+    /// origin has there, which has one user more; the flag says that it is new. With `whole` there is a
+    /// record also where nothing counts: it shows what odd packets look like. `None`: there are too many.
     pub(crate) fn retain(
         &mut self,
         (subtable, bits, whole): (u32, &Bits, bool),
@@ -189,7 +194,8 @@ impl Contexts {
         self.index.insert_unique(print, n, |n| print_of(all, *n));
         Some((n ^ FIRST, true))
     }
-    /// An entry refers to it no more. Returns whether that was the last one: then the number may be given to another.
+    /// An entry refers to it no more. Returns whether that was the last one: then the number may be given to
+    /// another.
     pub(crate) fn release(&mut self, number: u32) -> bool {
         if !is_context(number) {
             return false;

@@ -1,18 +1,22 @@
 //! A cached flow's two cache lines: the key of the packet that it was made for, and what it counts.
 //!
-//! What of the key counts, its mask says. The rest is kept for those who look at flows: it is shown as Open vSwitch shows it.
+//! What of the key counts, its mask says. The rest is kept for those who look at flows: it is shown as Open
+//! vSwitch shows it.
 //!
-//! **Who writes what.** The worker that owns the entry writes everything but `dead`, which only the revalidator writes. The revalidator reads
-//! everything at any time. All accesses are atomic, so nobody reads a torn word; which words belong together is said by `id`:
+//! **Who writes what.** The worker that owns the entry writes everything but `dead`, which only the
+//! revalidator writes. The revalidator reads everything at any time. All accesses are atomic, so nobody reads
+//! a torn word; which words belong together is said by `id`:
 //!
 //! * An entry is in use while its `id` is not zero. Ids are never used twice.
-//! * The owner writes all other fields, then `id` (Release). To free or change what an id stands for it writes zero to `id`, then a
-//!   Release fence, and only then other fields.
-//! * A reader loads `id` (Acquire), then fields, then after an Acquire fence `id` again ([`Entry::read`]): equal ids mean
-//!   that the fields are those of that id. Counters may be of any moment in between.
-//! * `dead` holds the id that the revalidator has condemned. Since ids are not reused, a late store condemns nobody else.
+//! * The owner writes all other fields, then `id` (Release). To free or change what an id stands for it
+//!   writes zero to `id`, then a Release fence, and only then other fields.
+//! * A reader loads `id` (Acquire), then fields, then after an Acquire fence `id` again ([`Entry::read`]):
+//!   equal ids mean that the fields are those of that id. Counters may be of any moment in between.
+//! * `dead` holds the id that the revalidator has condemned. Since ids are not reused, a late store condemns
+//!   nobody else.
 //!
-//! In the place of its key's origin stands its context, which says what of the packet outside of its compact key counts.
+//! In the place of its key's origin stands its context, which says what of the packet outside of its compact
+//! key counts.
 
 use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
 use crate::flow_cache::compact::CompactKey;
@@ -72,7 +76,8 @@ impl Entry {
 
     /// Fills a free entry.
     pub(crate) fn publish(&self, n: &NewEntry) {
-        // Pairs with the reader's fence: who sees one of the stores below sees the zero that `retire` (or the start) left.
+        // Pairs with the reader's fence: who sees one of the stores below sees the zero that `retire` (or the
+        // start) left.
         fence(Release);
         for (to, word) in self.key.iter().zip(n.key.words()) {
             to.store(*word, Relaxed);

@@ -1,13 +1,16 @@
 //! A filter per mask: whether an entry under it may be a packet's, for a few cycles.
 //!
-//! A packet that no exact match answers is looked up under its port's masks, and most of them have nothing for it. To learn that from the
-//! table takes a hash of the masked key and a line of memory for each. A filter takes a cheaper hash ([`nh`]), of all masks in one call, and one byte. It counts entries by that
+//! A packet that no exact match answers is looked up under its port's masks, and most of them have nothing
+//! for it. To learn that from the table takes a hash of the masked key and a line of memory for each. A
+//! filter takes a cheaper hash ([`nh`]), of all masks in one call, and one byte. It counts entries by that
 //! hash, so that it forgets them too.
 //!
-//! **Invariant:** an entry of an ordinary packet that is in the table under mask `n` is counted in filter `n`. So "no" is certain, and "maybe" costs a
-//! look at the table. A count that has reached the most it can hold stays there. Masks beyond [`MOST`] have no filter, and are always "maybe": memory is bounded.
+//! **Invariant:** an entry of an ordinary packet that is in the table under mask `n` is counted in filter
+//! `n`. So "no" is certain, and "maybe" costs a look at the table. A count that has reached the most it can
+//! hold stays there. Masks beyond [`MOST`] have no filter, and are always "maybe": memory is bounded.
 //!
-//! What it is worth falls with the entries under a mask: 6 % of the others are "maybe" at 256 entries, 22 % at 1024, 63 % at 4096.
+//! What it is worth falls with the entries under a mask: 6 % of the others are "maybe" at 256 entries, 22 %
+//! at 1024, 63 % at 4096.
 
 use crate::flow_cache::compact::{CompactKey, CompactMask};
 use heddle_simd::nh::{self, Lanes};

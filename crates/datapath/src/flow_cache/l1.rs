@@ -1,14 +1,16 @@
 //! L1: the exact-match cache of one worker, by hash of the whole key.
 //!
-//! It answers with candidates: slots of entries that a packet with this hash was an example of. One line of memory per bucket, eight
-//! ways; no keys of its own (the entry is compared under its mask, which is right for any packet that agrees with it), no
-//! ownership: a slot that has another entry by now, or none, does not match.
+//! It answers with candidates: slots of entries that a packet with this hash was an example of. One line of
+//! memory per bucket, eight ways; no keys of its own (the entry is compared under its mask, which is right
+//! for any packet that agrees with it), no ownership: a slot that has another entry by now, or none, does not
+//! match.
 //!
-//! Admission: a free way is taken at once; a full bucket gives up a way for one insertion in four (`inv_prob`), so that a scan over many flows
-//! does not sweep out the ones that repeat. The cache grows when a second has seen more insertions into full buckets than an eighth of its
-//! size, the more the faster, up to a bound; the new one starts empty and fills from the wildcarded cache. How many flows there are says
-//! nothing about how many entries there are: many flows may share few entries under many masks. So the cache goes back to its first size
-//! only when there is next to no entry left.
+//! Admission: a free way is taken at once; a full bucket gives up a way for one insertion in four
+//! (`inv_prob`), so that a scan over many flows does not sweep out the ones that repeat. The cache grows when
+//! a second has seen more insertions into full buckets than an eighth of its size, the more the faster, up to
+//! a bound; the new one starts empty and fills from the wildcarded cache. How many flows there are says
+//! nothing about how many entries there are: many flows may share few entries under many masks. So the cache
+//! goes back to its first size only when there is next to no entry left.
 
 use crate::flow_cache::sig::{Bucket, WAYS, tag_of};
 use heddle_simd::simd;
@@ -17,7 +19,8 @@ use heddle_sys::Zeroed;
 /// Insertions into a full bucket of which one succeeds, if nothing else was said.
 pub(crate) const INV_PROB: u32 = 4;
 
-/// How many times its size it grows to at once, at most: what it knew is to be learned anew, mask by mask, and twice would be dear.
+/// How many times its size it grows to at once, at most: what it knew is to be learned anew, mask by mask,
+/// and twice would be dear.
 const MOST_TIMES: usize = 64;
 
 #[derive(Debug)]
@@ -32,7 +35,8 @@ pub(crate) struct L1 {
 }
 
 impl L1 {
-    /// A cache of at least `entries` ways at first (rounded up to a power of two of buckets), and at most `most`.
+    /// A cache of at least `entries` ways at first (rounded up to a power of two of buckets), and at most
+    /// `most`.
     ///
     /// # Errors
     /// What the system says when it gives no memory.
@@ -48,7 +52,8 @@ impl L1 {
             inv_prob: INV_PROB,
         })
     }
-    /// One insertion in `n` into a full bucket succeeds; 0: nothing is inserted at all, and what was is forgotten.
+    /// One insertion in `n` into a full bucket succeeds; 0: nothing is inserted at all, and what was is
+    /// forgotten.
     pub(crate) fn set_inv_prob(&mut self, n: u32) {
         if n == 0 && self.inv_prob != 0 {
             match Zeroed::new(self.first, false) {
@@ -97,7 +102,8 @@ impl L1 {
         };
         b.set(way, tag, slot);
     }
-    /// Once a second, between bursts: changes the size if it is wrong; `entries`: how many there are to remember slots of.
+    /// Once a second, between bursts: changes the size if it is wrong; `entries`: how many there are to
+    /// remember slots of.
     pub(crate) fn tidy(&mut self, entries: usize) {
         let full = self.turn.wrapping_sub(self.turn_seen) as usize;
         self.turn_seen = self.turn;
@@ -122,7 +128,8 @@ impl L1 {
 mod tests {
     use super::*;
 
-    /// Many flows of few entries make it grow to hold them, and keep it so; without entries it is small again.
+    /// Many flows of few entries make it grow to hold them, and keep it so; without entries it is small
+    /// again.
     #[test]
     fn it_grows_with_flows_and_not_with_entries() {
         let (flows, entries) = (100_000_u64, 64);

@@ -1,5 +1,5 @@
-//! What a worker remembers of flows: how it finds the answer of an earlier translation for a packet, and whether that
-//! answer still holds.
+//! What a worker remembers of flows: how it finds the answer of an earlier translation for a packet, and
+//! whether that answer still holds.
 //!
 //! | question | file |
 //! | --- | --- |
@@ -10,7 +10,8 @@
 //! | whether that still holds | `watch` |
 //! | what the revalidator is told | `note` |
 //!
-//! All of it is one worker's own, but for what the revalidator reads of entries (`entry`) and what it is told (`note`).
+//! All of it is one worker's own, but for what the revalidator reads of entries (`entry`) and what it is told
+//! (`note`).
 
 pub(crate) mod cache;
 pub(crate) mod cached_translation;

@@ -1,9 +1,9 @@
 //! What a worker tells the revalidator, in order.
 //!
-//! The revalidator reads entries where they lie; what the numbers in them stand for, and what became of entries that are gone, it
-//! learns from notes. A worker publishes an entry only after the notes about its numbers, and says up to which id that holds
-//! ([`Horizon`]); the revalidator reads that first, then all notes, then entries with ids below. So a number means the same to both, although
-//! numbers are given anew.
+//! The revalidator reads entries where they lie; what the numbers in them stand for, and what became of
+//! entries that are gone, it learns from notes. A worker publishes an entry only after the notes about its
+//! numbers, and says up to which id that holds ([`Horizon`]); the revalidator reads that first, then all
+//! notes, then entries with ids below. So a number means the same to both, although numbers are given anew.
 
 use crate::flow_cache::cached_translation::CachedTranslation;
 use crate::flow_cache::context::Context;
@@ -17,7 +17,8 @@ pub(crate) const RING: usize = 8192;
 /// Room that an installation needs at most.
 pub(crate) const ROOM: usize = 5;
 
-/// Room that is left for installations by all else: a thousand rules that go at once must not keep new flows from being cached.
+/// Room that is left for installations by all else: a thousand rules that go at once must not keep new flows
+/// from being cached.
 pub(crate) const RESERVE: usize = RING / 2;
 
 /// What an entry had counted at some moment.
@@ -29,7 +30,8 @@ pub(crate) struct Counted {
     pub(crate) tcp_flags: u16,
 }
 
-/// What the revalidator found about entries (slot, id): of no use any more, or (with a cached translation) right again.
+/// What the revalidator found about entries (slot, id): of no use any more, or (with a cached translation)
+/// right again.
 pub(crate) type Findings = Vec<(u32, u64, Option<Arc<CachedTranslation>>)>;
 
 #[derive(Debug)]
@@ -51,7 +53,8 @@ pub(crate) enum Note {
     Gone(u32, u64, u32, Counted),
     /// As `Gone`, but it goes on counting under another id (the second) with another cached translation.
     Renamed(u32, u64, u32, Counted, u64),
-    /// An emptied list, back to where its memory is from: to free it may take the allocator a thousand times as long as to fill it, and system calls.
+    /// An emptied list, back to where its memory is from: to free it may take the allocator a thousand times
+    /// as long as to fill it, and system calls.
     Spent(Findings),
 }
 

@@ -1,10 +1,10 @@
 //! From packets' bytes to runs of equal keys, and to the offsets that actions need.
 //!
-//! Ordinary packets get their compact key straight from their bytes; a full key is made for the others, and later for
-//! those that somebody wants to know all about. Neighbours with equal keys are one [`Run`] from here on: looked up, counted
-//! and acted on once. Where a run has two packets, the next one is first compared with them as it is ([`Again`]), which is
-//! cheaper than to make its key. What actions need to know of an ordinary packet follows from its key, so it is the same for
-//! a whole run.
+//! Ordinary packets get their compact key straight from their bytes; a full key is made for the others, and
+//! later for those that somebody wants to know all about. Neighbours with equal keys are one [`Run`] from
+//! here on: looked up, counted and acted on once. Where a run has two packets, the next one is first compared
+//! with them as it is ([`Again`]), which is cheaper than to make its key. What actions need to know of an
+//! ordinary packet follows from its key, so it is the same for a whole run.
 
 use crate::exec::Meta;
 use crate::flow_cache::cache::Sought;
@@ -226,8 +226,8 @@ impl Parsed {
         let compact = CompactKey::of(key, origin);
         self.add_full(i..i + 1, at, compact, (p.len() as u64, p.len()));
     }
-    /// Adds a run of packets that have not changed since they were looked up last, and are now of another origin: what was
-    /// `run` of `before`, or packets of it. `meta`: what goes with them now.
+    /// Adds a run of packets that have not changed since they were looked up last, and are now of another
+    /// origin: what was `run` of `before`, or packets of it. `meta`: what goes with them now.
     pub(crate) fn push_run(
         &mut self,
         packets: std::ops::Range<u16>,
@@ -253,7 +253,8 @@ impl Parsed {
         full.recirc_id = recirc_id;
         self.add_full(packets, at, key, (bytes, longest));
     }
-    /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with this origin.
+    /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with
+    /// this origin.
     #[inline]
     pub(crate) fn push_same(&mut self, from: &Self, runs: std::ops::Range<usize>, first: u16, origin: u32) {
         self.again = None;
@@ -331,8 +332,8 @@ impl Parsed {
             outside: self.outside(run),
         })
     }
-    /// The full key of run `r`, made of its compact one unless there is one already; `p` is one of its packets, as it was
-    /// looked up.
+    /// The full key of run `r`, made of its compact one unless there is one already; `p` is one of its
+    /// packets, as it was looked up.
     pub(crate) fn full(&mut self, r: usize, p: &mut Packet) -> &FlowKey {
         let at = match self.runs[r] {
             Run {
@@ -450,8 +451,8 @@ pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowK
     (key, meta)
 }
 
-/// Whether a routing header with segments left stands between the IPv6 header and L4 (RFC 8200, 8.1: then the pseudo header
-/// has the final destination, not the one in the header).
+/// Whether a routing header with segments left stands between the IPv6 header and L4 (RFC 8200, 8.1: then the
+/// pseudo header has the final destination, not the one in the header).
 fn has_routing_header(head: &[u8], l3: usize, l4: usize) -> bool {
     let Some((ip, _)) = head.get(l3..).and_then(split::<Ipv6>) else {
         return false;

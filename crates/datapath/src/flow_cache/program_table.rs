@@ -1,7 +1,8 @@
 //! Programs by number: what a worker's entries do, each list of actions once.
 //!
-//! A hundred thousand flows that each have a rule of their own have as many cached translations (they are credited differently), and mostly one list
-//! of actions. A packet that is forwarded reads its entry and the program, and the programs of all entries are few lines of memory.
+//! A hundred thousand flows that each have a rule of their own have as many cached translations (they are
+//! credited differently), and mostly one list of actions. A packet that is forwarded reads its entry and the
+//! program, and the programs of all entries are few lines of memory.
 
 use crate::action::Action;
 use crate::flow_cache::cached_translation::Body;
@@ -37,7 +38,8 @@ impl ProgramTable {
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<Body>> {
         Some(&self.held.get(n as usize)?.as_ref()?.body)
     }
-    /// The number of these actions' program, which has one user more; `made` gives it where it is not there yet.
+    /// The number of these actions' program, which has one user more; `made` gives it where it is not there
+    /// yet.
     pub(crate) fn retain(&mut self, actions: &[Action], made: impl FnOnce() -> Arc<Body>) -> u32 {
         let print = fingerprint(actions);
         let all = &self.held;
@@ -109,7 +111,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list: equal actions have one number, other actions another one, as long as somebody has them.
+        /// Against a list: equal actions have one number, other actions another one, as long as somebody has
+        /// them.
         #[test]
         fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
             let (mut bodies, mut list) = (ProgramTable::default(), Vec::<(u32, Vec<Action>)>::new());

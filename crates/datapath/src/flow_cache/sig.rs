@@ -1,7 +1,8 @@
 //! Buckets of signatures: 32 bits of a hash, and the slot of the entry that may be meant.
 //!
-//! Eight to a cache line, compared at once. A signature that agrees is a candidate, no more: the entry in the slot is compared with the
-//! packet's key. So a stale or coincidental signature costs a comparison, never a wrong answer.
+//! Eight to a cache line, compared at once. A signature that agrees is a candidate, no more: the entry in the
+//! slot is compared with the packet's key. So a stale or coincidental signature costs a comparison, never a
+//! wrong answer.
 
 use heddle_simd::simd;
 use zerocopy::FromZeros;

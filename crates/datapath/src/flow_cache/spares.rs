@@ -1,14 +1,17 @@
 //! Memory that is made ready before a worker needs it.
 //!
-//! **Problem.** Who writes first into a page waits until the kernel has found and zeroed it: a tenth of a millisecond for a huge one, several milliseconds where the
-//! machine is a virtual one whose host has to find the memory first. While flows come by hundred thousands, that was a seventh of a worker's time.
+//! **Problem.** Who writes first into a page waits until the kernel has found and zeroed it: a tenth of a
+//! millisecond for a huge one, several milliseconds where the machine is a virtual one whose host has to find
+//! the memory first. While flows come by hundred thousands, that was a seventh of a worker's time.
 //!
-//! **Shape.** Pieces of one size wait in a ring that the revalidator fills, [`PER_CALL`] at a time. Who finds none there takes a piece with small pages: these cost more
-//! when all of them are counted, but no packet waits long for one.
+//! **Shape.** Pieces of one size wait in a ring that the revalidator fills, [`PER_CALL`] at a time. Who finds
+//! none there takes a piece with small pages: these cost more when all of them are counted, but no packet
+//! waits long for one.
 //!
-//! **Cost.** The revalidator may have the processor of a worker, or of one that sends to it, and no huge page is zeroed by halves: while one is, rings run over. So [`Pace`] holds
-//! it to a small part of the time. Where memory is at hand that is enough for millions of flows a second; where the host has to find it, the worker makes most of it, page
-//! by page, at the expense of those packets that need it.
+//! **Cost.** The revalidator may have the processor of a worker, or of one that sends to it, and no huge page
+//! is zeroed by halves: while one is, rings run over. So [`Pace`] holds it to a small part of the time. Where
+//! memory is at hand that is enough for millions of flows a second; where the host has to find it, the worker
+//! makes most of it, page by page, at the expense of those packets that need it.
 
 use heddle_sync::ring::{Consumer, Producer, ring};
 use heddle_sys::Zeroed;
@@ -60,8 +63,8 @@ pub(crate) struct Spares<T> {
     len: usize,
 }
 
-/// Both ends for pieces of `len` values, of which up to `most` wait. `near`: memory that another thread has touched first is as near as any; otherwise
-/// nothing is made ahead.
+/// Both ends for pieces of `len` values, of which up to `most` wait. `near`: memory that another thread has
+/// touched first is as near as any; otherwise nothing is made ahead.
 pub(crate) fn spares<T: FromZeros + Send>(len: usize, most: usize, near: bool) -> (Spares<T>, Maker<T>) {
     let (tx, rx) = ring(most);
     let rx = near.then_some(rx);

@@ -1,11 +1,12 @@
 //! A worker's entries by slot number, in chunks of memory that come and go.
 //!
-//! The lowest free slot is used next, so that the upper chunks empty themselves after a flood and can be given back. A slot number
-//! may outlive its entry (in the exact-match cache): [`Store::get`] answers for any number, and whoever uses the answer looks whether the
-//! entry there matches.
+//! The lowest free slot is used next, so that the upper chunks empty themselves after a flood and can be
+//! given back. A slot number may outlive its entry (in the exact-match cache): [`Store::get`] answers for any
+//! number, and whoever uses the answer looks whether the entry there matches.
 //!
-//! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst). A new chunk is one mmap(2), and its pages have to be
-//! found and zeroed; while flows come by ten thousands, the revalidator has done that before ([`crate::flow_cache::spares`]).
+//! Costs: taking and freeing a slot are a few steps (a scan over full chunks at worst). A new chunk is one
+//! mmap(2), and its pages have to be found and zeroed; while flows come by ten thousands, the revalidator has
+//! done that before ([`crate::flow_cache::spares`]).
 
 use crate::flow_cache::entry::Entry;
 use crate::flow_cache::spares::{Maker, Spares, spares};
@@ -65,8 +66,8 @@ fn split(slot: u32) -> (usize, usize) {
 }
 
 impl Store {
-    /// An empty one, with the other end of its spare chunks. `near`: memory that another thread has touched first is as near as any; otherwise
-    /// there are no spare chunks.
+    /// An empty one, with the other end of its spare chunks. `near`: memory that another thread has touched
+    /// first is as near as any; otherwise there are no spare chunks.
     pub(crate) fn with_spares(near: bool) -> (Self, Maker<Entry>) {
         let (spares, maker) = spares(CHUNK, SPARES, near);
         let store = Self {
@@ -138,10 +139,12 @@ impl Store {
         self.len += 1;
         let at = u32::try_from(i).ok()?;
         if at >= chunk.mem.top.load(Relaxed) {
-            // The entry's id is stored later (Release): who sees the id through this bound sees a whole entry.
+            // The entry's id is stored later (Release): who sees the id through this bound sees a whole
+            // entry.
             chunk.mem.top.store(at + 1, Release);
         }
-        // The next one that is asked for, mostly: to write two lines that are far away takes as long as much of a translation.
+        // The next one that is asked for, mostly: to write two lines that are far away takes as long as much
+        // of a translation.
         if let Some(next) = self.entries.get(c).and_then(|entries| entries.get(i + 1)) {
             simd::prefetch_write(next);
             simd::prefetch_write(next.hot());
@@ -149,7 +152,8 @@ impl Store {
         let slot = u32::try_from(c).ok()? << SHIFT | at;
         Some(Taken { slot, chunk: new })
     }
-    /// Frees a slot, whose entry is retired. Returns the number of its chunk if that is empty now and was let go of.
+    /// Frees a slot, whose entry is retired. Returns the number of its chunk if that is empty now and was let
+    /// go of.
     pub(crate) fn free(&mut self, slot: u32) -> Option<u32> {
         let (c, i) = split(slot);
         let chunk = self.chunks.get_mut(c)?.as_mut()?;
@@ -184,7 +188,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Chunks that were made before are used first, after the first one, and given back when there are few entries.
+    /// Chunks that were made before are used first, after the first one, and given back when there are few
+    /// entries.
     #[test]
     fn spare_chunks_are_used() {
         let (mut s, mut spares) = Store::with_spares(true);

@@ -1,13 +1,14 @@
 //! Masks: which of them a worker's entries have, and in which order the packets of each origin try them.
 //!
-//! A [`Subtable`] is one mask, for packets of one [`Family`]. Its number is the worker's, and is part of the hash of the entries
-//! under it. An *origin* is an input port and a recirculation id: one number, which packets' keys have. Each has a
-//! list of masks per family, ordered by recent hits, so that one origin's masks cost another one nothing. Ports are
-//! their own origins; others are made when a packet comes from there, and go when they have no entries.
+//! A [`Subtable`] is one mask, for packets of one [`Family`]. Its number is the worker's, and is part of the
+//! hash of the entries under it. An *origin* is an input port and a recirculation id: one number, which
+//! packets' keys have. Each has a list of masks per family, ordered by recent hits, so that one origin's
+//! masks cost another one nothing. Ports are their own origins; others are made when a packet comes from
+//! there, and go when they have no entries.
 //!
-//! **Bound** (CVE-2019-25076 is what happens without one). A list holds at most `max_masks` masks, the full one besides: an answer whose
-//! mask would be one too many is stored under a mask that is there and contains it, or else under the full mask, which is right, just
-//! narrower.
+//! **Bound** (CVE-2019-25076 is what happens without one). A list holds at most `max_masks` masks, the full
+//! one besides: an answer whose mask would be one too many is stored under a mask that is there and contains
+//! it, or else under the full mask, which is right, just narrower.
 
 use crate::flow_cache::cache::Recent;
 use crate::flow_cache::compact::{CompactKey, CompactMask, Family};
@@ -206,7 +207,8 @@ impl Subtables {
         });
         n + FIRST
     }
-    /// Frees origins that have no entries and no packets lately, a bounded number; `told` is asked about each first.
+    /// Frees origins that have no entries and no packets lately, a bounded number; `told` is asked about each
+    /// first.
     fn free_origins(&mut self, mut told: impl FnMut(u32) -> bool) {
         for at in (0..self.empty.len().min(LOOKS)).rev() {
             let n = self.empty[at];
@@ -308,8 +310,8 @@ impl Subtables {
             self.hit(origin, family, at, n);
         }
     }
-    /// The mask to store an answer of mask `want` under, for a packet of this origin. It is new if the flag says so; it must then be made
-    /// known, and used by [`Subtables::add`] before the next call.
+    /// The mask to store an answer of mask `want` under, for a packet of this origin. It is new if the flag
+    /// says so; it must then be made known, and used by [`Subtables::add`] before the next call.
     pub(crate) fn mask_for(&mut self, want: &FlowMask, origin: u32, family: Family) -> (u32, bool) {
         let list = self.list(origin, family);
         // New flows come by thousands, and mostly one mask is for all of them.
@@ -373,8 +375,8 @@ impl Subtables {
         self.filters.open(n);
         (n, true)
     }
-    /// An origin has one more entry under a mask. Returns whether the mask is new in its list, and whether the origin is no
-    /// mere port, and this is its first entry.
+    /// An origin has one more entry under a mask. Returns whether the mask is new in its list, and whether
+    /// the origin is no mere port, and this is its first entry.
     pub(crate) fn add(&mut self, subtable: u32, origin: u32) -> (bool, bool) {
         if origin < FIRST {
             let at = origin as usize;
@@ -417,8 +419,8 @@ impl Subtables {
         }
         (true, first)
     }
-    /// An origin has one entry less under a mask. Returns whether the mask is now held by nobody and forgotten: its number may be given to
-    /// another one.
+    /// An origin has one entry less under a mask. Returns whether the mask is now held by nobody and
+    /// forgotten: its number may be given to another one.
     pub(crate) fn remove(&mut self, subtable: u32, origin: u32) -> bool {
         let boxed = match origin.checked_sub(FIRST) {
             None => self.ports.get_mut(origin as usize),
@@ -472,8 +474,8 @@ impl Subtables {
         self.free.push(subtable);
         true
     }
-    /// Now and then, between bursts: puts often hit masks first and halves the counts, in the lists that had hits; frees
-    /// origins of which `told` may be told.
+    /// Now and then, between bursts: puts often hit masks first and halves the counts, in the lists that had
+    /// hits; frees origins of which `told` may be told.
     pub(crate) fn tidy(&mut self, told: impl FnMut(u32) -> bool) {
         for n in std::mem::take(&mut self.hit) {
             let Some(o) = self.origin_mut(n) else { continue };

@@ -1,12 +1,13 @@
 //! The hash table of the wildcarded cache: all masks' entries of one worker, by hash of the masked key.
 //!
-//! Extendible hashing (Fagin and others, 1979): a directory, indexed by the first bits of the tag, leads to segments of 32 buckets; a
-//! segment with a full bucket is split in two by one more bit, which its tags already hold. So the table grows by half a
-//! microsecond's work at a time, there is no moment at which all of it is copied, and a lookup reads one bucket. Half-empty neighbours are
-//! joined again; a table that has become small is made anew, so that a flood leaves no memory behind.
+//! Extendible hashing (Fagin and others, 1979): a directory, indexed by the first bits of the tag, leads to
+//! segments of 32 buckets; a segment with a full bucket is split in two by one more bit, which its tags
+//! already hold. So the table grows by half a microsecond's work at a time, there is no moment at which all
+//! of it is copied, and a lookup reads one bucket. Half-empty neighbours are joined again; a table that has
+//! become small is made anew, so that a flood leaves no memory behind.
 //!
-//! **Bounds.** Hashes are keyed, so nobody fills one segment on purpose; a bucket that is full at the largest depth refuses
-//! ([`Table::insert`] gives `false`).
+//! **Bounds.** Hashes are keyed, so nobody fills one segment on purpose; a bucket that is full at the largest
+//! depth refuses ([`Table::insert`] gives `false`).
 
 use crate::flow_cache::sig::{Bucket, Candidates, WAYS, tag_of};
 use crate::flow_cache::spares::{Maker, Spares, spares};
@@ -99,7 +100,8 @@ impl Table {
     fn bucket_mut(&mut self, seg: usize, i: usize) -> Option<&mut Bucket> {
         self.slabs.get_mut(seg / SLAB)?.get_mut(seg % SLAB * SEGMENT + i)
     }
-    /// Whether the directory is so large that it is mostly not at hand: then [`Table::prefetch_place`] is worth its while.
+    /// Whether the directory is so large that it is mostly not at hand: then [`Table::prefetch_place`] is
+    /// worth its while.
     #[inline]
     pub(crate) fn is_far(&self) -> bool {
         self.dir.len() >= FAR
@@ -315,8 +317,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
-        /// Against a set: what was put in is among the candidates of its hash until it is taken out, through growth, joining and
-        /// making anew.
+        /// Against a set: what was put in is among the candidates of its hash until it is taken out, through
+        /// growth, joining and making anew.
         #[test]
         fn same_as_a_set(
             phases in prop::collection::vec((any::<bool>(), 0_u32..20_000, 0_u32..20_000), 1..8),

@@ -10,7 +10,8 @@ use crate::view::{FlowDump, Merged, Snapshot, Totals};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Datapath {
-    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several workers cache are added up.
+    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several
+    /// workers cache are added up.
     pub fn dump_flows_text(
         &self,
         filter: &dyn Fn(&FlowDump) -> bool,

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 /// Rests between two pieces of the revalidator's work, in multiples of what a piece took.
 const RESTS: u32 = 3;
 
-/// Works piece by piece, so that others get the lock, and the processor, in between; until `piece` says that there is no more. Returns the time worked.
+/// Works piece by piece, so that others get the lock, and the processor, in between; until `piece` says that
+/// there is no more. Returns the time worked.
 fn in_slices(shared: &Shared, mut piece: impl FnMut() -> bool) -> Duration {
     let mut worked = Duration::ZERO;
     loop {

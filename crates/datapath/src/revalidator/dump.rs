@@ -1,7 +1,9 @@
 //! Entries as the control plane is shown them.
 //!
-//! **Bounds.** There may be a million, each of which takes a kilobyte to show. So first it is noted where they are, and then they are read some at a time: whoever shows them
-//! holds no more of them than that, and keeps the revalidator's lock no longer. An entry that goes meanwhile is not shown, one that is new in its place is.
+//! **Bounds.** There may be a million, each of which takes a kilobyte to show. So first it is noted where
+//! they are, and then they are read some at a time: whoever shows them holds no more of them than that, and
+//! keeps the revalidator's lock no longer. An entry that goes meanwhile is not shown, one that is new in its
+//! place is.
 
 use super::{Records, Revalidator, Seen};
 use crate::view::FlowDump;

@@ -1,12 +1,15 @@
 //! The control side of the caches: crediting, re-checking, evicting.
 //!
-//! The revalidator reads workers' entries where they lie. A pass credits what was counted since the last one, condemns entries that
-//! are idle or whose fresh translation differs, gives those whose translation agrees a cached translation that holds again, and tells the workers.
+//! The revalidator reads workers' entries where they lie. A pass credits what was counted since the last one,
+//! condemns entries that are idle or whose fresh translation differs, gives those whose translation agrees a
+//! cached translation that holds again, and tells the workers.
 //!
-//! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and lets go of its lock in between; workers
-//! never take the lock. The revalidator's thread rests between steps: it may have the processor of a worker, or of one that sends to it, and a thread that works
-//! on would keep it for milliseconds, in which rings run over. While rules change all the time, a pass does not look at all entries that are in use again: their worker does, with each
-//! packet. `Credit::credit` and `Translate::translate` are called under it, so they must not call the datapath.
+//! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and lets go of its
+//! lock in between; workers never take the lock. The revalidator's thread rests between steps: it may have
+//! the processor of a worker, or of one that sends to it, and a thread that works on would keep it for
+//! milliseconds, in which rings run over. While rules change all the time, a pass does not look at all
+//! entries that are in use again: their worker does, with each packet. `Credit::credit` and
+//! `Translate::translate` are called under it, so they must not call the datapath.
 
 mod dump;
 mod records;
@@ -28,8 +31,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Stale entries that a pass looks at although their worker does so with each packet: beyond that it trusts the worker with those that were
-/// used in the last [`HOT_MS`].
+/// Stale entries that a pass looks at although their worker does so with each packet: beyond that it trusts
+/// the worker with those that were used in the last [`HOT_MS`].
 const LOOKS: u64 = 1024;
 const HOT_MS: u64 = 1000;
 /// Idle time allowed while the entries reach the limit, milliseconds.
@@ -327,7 +330,8 @@ impl Look<'_> {
         }
     }
 
-    /// Whether the entry says what a fresh translation says; if that took one, the worker is given its cached translation.
+    /// Whether the entry says what a fresh translation says; if that took one, the worker is given its cached
+    /// translation.
     fn still_right(&mut self, r: &mut Records, seen: &Seen<'_>) -> bool {
         let generations = self.shared.translate.generations();
         // Before anything that the translation reads.
@@ -349,7 +353,8 @@ impl Look<'_> {
         self.pass.looked += 1;
         let cached = Arc::clone(&held.cached);
         let body = Arc::clone(&cached.body);
-        // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag without its type).
+        // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag
+        // without its type).
         let Some((whole, subtable)) = r.whole_key(seen) else {
             return true;
         };

@@ -1,9 +1,12 @@
-//! What the revalidator knows of one worker's entries: where they lie, what the numbers in them mean, how far they are credited.
+//! What the revalidator knows of one worker's entries: where they lie, what the numbers in them mean, how far
+//! they are credited.
 //!
-//! **Exactness.** What an entry has counted is credited once. A record remembers, per slot, up to which counts; the note about an entry
-//! that is gone (or goes on under another id) brings its last counts, and the rest is credited then.
+//! **Exactness.** What an entry has counted is credited once. A record remembers, per slot, up to which
+//! counts; the note about an entry that is gone (or goes on under another id) brings its last counts, and the
+//! rest is credited then.
 //!
-//! Credit is collected per cached translation and given once per pass: ten thousand entries of one rule are one call.
+//! Credit is collected per cached translation and given once per pass: ten thousand entries of one rule are
+//! one call.
 
 use crate::flow_cache::cache::Makers;
 use crate::flow_cache::cached_translation::CachedTranslation;
@@ -18,7 +21,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
-/// A chunk of entries, with the counts up to which they are credited; by arrays, whose pages are touched as far as the chunk is used.
+/// A chunk of entries, with the counts up to which they are credited; by arrays, whose pages are touched as
+/// far as the chunk is used.
 struct Chunk {
     mem: Arc<ChunkMem>,
     ids: Vec<u64>,
@@ -169,7 +173,8 @@ impl Records {
     /// Remembers how far it is credited.
     fn record(&mut self, slot: u32, id: u64, counted: &Counted) {
         let (c, i) = Self::split(slot);
-        // Of an entry that is not the recorded one nothing is credited yet: that need not be written, into memory that would have to be found.
+        // Of an entry that is not the recorded one nothing is credited yet: that need not be written, into
+        // memory that would have to be found.
         if (counted.packets, counted.bytes) != (0, 0)
             && let Some(Some(chunk)) = self.chunks.get_mut(c)
         {
@@ -205,8 +210,9 @@ impl Records {
             true
         });
     }
-    /// Looks at the entries of one chunk whose ids are below `horizon` (from [`Records::drain`], with nothing taken since), beginning with the one at
-    /// place `from`, as long as `f` goes along. Returns the place to go on at; `None`: that was the last one.
+    /// Looks at the entries of one chunk whose ids are below `horizon` (from [`Records::drain`], with nothing
+    /// taken since), beginning with the one at place `from`, as long as `f` goes along. Returns the place to
+    /// go on at; `None`: that was the last one.
     pub(crate) fn scan(
         &mut self,
         chunk: usize,

@@ -1,8 +1,9 @@
-//! Rules that change between a translation's reading of them and its answer: the answer may be given to the packet that asked, which was
-//! sent before, and to no other.
+//! Rules that change between a translation's reading of them and its answer: the answer may be given to the
+//! packet that asked, which was sent before, and to no other.
 //!
-//! What tells is the moment at which the worker (or the revalidator) had read how far changes were known: before the translation, or the answer looks
-//! as fresh as the change. Threads hit on that moment once in a blue moon, so here the change is made within the translation.
+//! What tells is the moment at which the worker (or the revalidator) had read how far changes were known:
+//! before the translation, or the answer looks as fresh as the change. Threads hit on that moment once in a
+//! blue moon, so here the change is made within the translation.
 
 use super::fake::{FakePort, Toy, ToyRule, udp};
 use crate::action::PortNo;
@@ -101,7 +102,8 @@ fn a_miss_is_overtaken() {
     });
 }
 
-/// An entry is there, so that changes are known up to some point, and packets of another flow come in meanwhile.
+/// An entry is there, so that changes are known up to some point, and packets of another flow come in
+/// meanwhile.
 #[test]
 fn a_miss_beside_others_is_overtaken() {
     each(|s| {

@@ -17,7 +17,8 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Keys with few values per field, so that they collide; some ordinary, some odd, some of packets that carry something.
+/// Keys with few values per field, so that they collide; some ordinary, some odd, some of packets that carry
+/// something.
 fn key() -> impl Strategy<Value = FlowKey> {
     (
         0_u32..3,
@@ -169,8 +170,8 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// The short way from bytes to a compact key says what the long way says; and it says something of all packets that are
-    /// ordinary in every respect.
+    /// The short way from bytes to a compact key says what the long way says; and it says something of all
+    /// packets that are ordinary in every respect.
     #[test]
     fn reading_is_parsing(
         frame in frame(),
@@ -324,8 +325,8 @@ proptest! {
         }
     }
 
-    /// The hierarchy finds a matching entry exactly when a linear search does, in bursts, under insertions and removals and a cap on
-    /// masks, and what it says to the revalidator adds up.
+    /// The hierarchy finds a matching entry exactly when a linear search does, in bursts, under insertions
+    /// and removals and a cap on masks, and what it says to the revalidator adds up.
     #[test]
     fn cache_is_a_linear_list(
         bursts in prop::collection::vec((prop::collection::vec(key(), 1..20), 0_usize..11, any::<u16>()), 1..60),
@@ -404,7 +405,8 @@ proptest! {
     }
 }
 
-/// A revalidator that takes its time: entries that go by thousands leave room for new ones, and all are told of in the end.
+/// A revalidator that takes its time: entries that go by thousands leave room for new ones, and all are told
+/// of in the end.
 #[test]
 fn what_goes_leaves_room_for_what_comes() {
     let (notes, notes_rx) = heddle_sync::ring::ring(RING);

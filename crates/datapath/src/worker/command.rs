@@ -1,7 +1,7 @@
 //! What the control side asks of a worker.
 //!
-//! A bounded ring and an eventfd. Senders take turns under a lock of their own; the worker, the only consumer, takes
-//! none. Answers go over a channel whose buffer the command brings along.
+//! A bounded ring and an eventfd. Senders take turns under a lock of their own; the worker, the only
+//! consumer, takes none. Answers go over a channel whose buffer the command brings along.
 
 use super::{RxSlot, Worker};
 use crate::exec::program::Program;

@@ -1,10 +1,11 @@
-//! Off the fast path: translating a packet, caching the answer, re-checking an entry whose dependencies moved.
+//! Off the fast path: translating a packet, caching the answer, re-checking an entry whose dependencies
+//! moved.
 //!
-//! **Order.** `any` was read at the start of the burst, before the translation reads anything: an entry made from an answer
-//! that raced with a change is found stale at its first use after the change.
+//! **Order.** `any` was read at the start of the burst, before the translation reads anything: an entry made
+//! from an answer that raced with a change is found stale at its first use after the change.
 //!
-//! The packet that caused a translation is credited here, before it leaves; the entry counts those that follow, so a new entry
-//! starts with zero packets, as in Open vSwitch.
+//! The packet that caused a translation is credited here, before it leaves; the entry counts those that
+//! follow, so a new entry starts with zero packets, as in Open vSwitch.
 
 use super::recirc::Stage;
 use super::{Choice, Worker};
@@ -31,7 +32,8 @@ pub(super) struct Subject<'a> {
 }
 
 impl Worker {
-    /// No entry matches packet `id`, of run `r`. It is translated for if its queue's miss budget allows ([`super::turn`]).
+    /// No entry matches packet `id`, of run `r`. It is translated for if its queue's miss budget allows
+    /// ([`super::turn`]).
     pub(super) fn miss(&mut self, st: &mut Stage, r: usize, id: LiveId, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
@@ -63,8 +65,8 @@ impl Worker {
         behind.next().map(|s| s.slot)
     }
 
-    /// The entry in `slot` matches packet `id`, of run `r`, but may be stale. With the choice comes the slot of the entry that the packet is
-    /// still to be counted on, if it is.
+    /// The entry in `slot` matches packet `id`, of run `r`, but may be stale. With the choice comes the slot
+    /// of the entry that the packet is still to be counted on, if it is.
     pub(super) fn revalidate(
         &mut self,
         st: &mut Stage,
@@ -102,7 +104,8 @@ impl Worker {
         done
     }
 
-    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets.
+    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its
+    /// packets.
     fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
         let moment = self.shared.moment(any, self.now_ms);
         let current = self.cache.current(slot, &moment);
@@ -123,7 +126,8 @@ impl Worker {
         let t = &mut self.scratch.translation;
         // Masks are per origin.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
-        // Whether for this entry's packets the answer is one, be it the old one or not: then it is the same flow, and counts on.
+        // Whether for this entry's packets the answer is one, be it the old one or not: then it is the same
+        // flow, and counts on.
         let agrees = !t.uncacheable
             && self
                 .cache
@@ -160,7 +164,8 @@ impl Worker {
         self.shared.ask(&request, &mut s.translation);
         let (key, mask) = (subject.key, &mut s.translation.mask.0);
         if key.recirc_id != 0 && key.vlans[0].present() && mask.vlans[0].tci == 0 {
-            // Open vSwitch's datapath leaves no tag open. Here that would cost entries; of packets that are looked up again there are few.
+            // Open vSwitch's datapath leaves no tag open. Here that would cost entries; of packets that are
+            // looked up again there are few.
             mask.vlans[0] = Vlan {
                 tpid: u16::MAX,
                 tci: Vlan::VID_MASK | Vlan::CFI,

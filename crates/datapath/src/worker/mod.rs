@@ -1,11 +1,12 @@
-//! A worker: one thread that takes packets from its receive queues through lookup and actions to transmit queues.
+//! A worker: one thread that takes packets from its receive queues through lookup and actions to transmit
+//! queues.
 //!
-//! Everything it touches per packet is its own: queues, caches, buffers, counters. The control side reaches it through a
-//! bounded command ring and an eventfd; it answers on a channel that the command brings along. It takes no lock and
-//! allocates nothing per packet; a miss allocates what the new entry needs.
+//! Everything it touches per packet is its own: queues, caches, buffers, counters. The control side reaches
+//! it through a bounded command ring and an eventfd; it answers on a channel that the command brings along.
+//! It takes no lock and allocates nothing per packet; a miss allocates what the new entry needs.
 //!
-//! One iteration: commands, one burst from each receive queue, a bounded piece of maintenance; without packets it goes on
-//! polling for a while and then sleeps ([`wait`]).
+//! One iteration: commands, one burst from each receive queue, a bounded piece of maintenance; without
+//! packets it goes on polling for a while and then sleeps ([`wait`]).
 
 mod burst;
 mod command;
@@ -47,12 +48,13 @@ use turn::{PortBudget, Turn};
 
 /// What the revalidator has found is acted on in steps of this many entries per iteration.
 const FINDINGS_STEP: usize = 64;
-/// While there are packets it may take one part in 2^3 of the time, in smaller steps; what was not taken is kept for some steps.
+/// While there are packets it may take one part in 2^3 of the time, in smaller steps; what was not taken is
+/// kept for some steps.
 const FINDINGS_SHARE: u32 = 3;
 const FINDINGS_STEP_BUSY: usize = 4;
 const FINDINGS_CREDIT: u64 = 1 << 14;
-/// Entries, and cached translations, that are freed per iteration, without packets and with them: each costs a fraction of a microsecond, and tens of thousands may
-/// go at once.
+/// Entries, and cached translations, that are freed per iteration, without packets and with them: each costs
+/// a fraction of a microsecond, and tens of thousands may go at once.
 const REAPED: usize = 1024;
 const REAPED_BUSY: usize = 128;
 /// A round without packets answers those who wait for one; so does this many rounds with packets.
@@ -65,7 +67,8 @@ const SORT_MS: u64 = 1000;
 pub(crate) struct RxShared {
     /// Cycles spent on packets of this queue in the last minute.
     pub(crate) usage: Window,
-    /// The queue's own drop counters. Locked by the worker only when they have changed, between bursts, and only if free.
+    /// The queue's own drop counters. Locked by the worker only when they have changed, between bursts, and
+    /// only if free.
     pub(crate) dropped: Mutex<Vec<(&'static str, u64)>>,
 }
 
@@ -83,10 +86,12 @@ pub(crate) struct RxSlot {
     turn: Turn,
     /// Of a queue whose looks are system calls.
     look: Option<Look>,
-    /// The port's account among [`Worker::budgets`], and the number of the cycle in which the queue had its last turn.
+    /// The port's account among [`Worker::budgets`], and the number of the cycle in which the queue had its
+    /// last turn.
     budget: usize,
     cycle: u64,
-    /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have some too.
+    /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have
+    /// some too.
     held: Vec<Packet>,
     /// In the epoll set under this descriptor, which is its token too.
     pub(crate) watched: Option<RawFd>,
@@ -116,7 +121,8 @@ impl RxSlot {
 }
 
 impl RxSlot {
-    /// Appends up to `most` packets to `burst`, those that were held first. Returns how many, and whether there may be more.
+    /// Appends up to `most` packets to `burst`, those that were held first. Returns how many, and whether
+    /// there may be more.
     fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> (usize, bool) {
         if self.held.is_empty() && most >= BURST - burst.len() {
             let room = BURST - burst.len();
@@ -158,7 +164,8 @@ impl Choice {
     }
 }
 
-/// What programs are run with: by a worker, on packets of its scratch space, with this key. A macro, because it borrows single fields.
+/// What programs are run with: by a worker, on packets of its scratch space, with this key. A macro, because
+/// it borrows single fields.
 macro_rules! exec {
     ($worker:ident, $scratch:ident, $key:expr, $now_ms:expr) => {
         $crate::exec::Exec {
@@ -262,7 +269,8 @@ pub(crate) struct Worker {
     owed: owed::Owed,
     upcalls: UpcallTx,
     commands: Consumer<Command>,
-    /// What the revalidator found about entries (slot, id): of no use any more, or (with a cached translation) right again.
+    /// What the revalidator found about entries (slot, id): of no use any more, or (with a cached
+    /// translation) right again.
     findings: VecDeque<(u32, u64, Option<Arc<CachedTranslation>>)>,
     /// When findings were acted on last, and cycles that they may take now.
     tidied: u64,

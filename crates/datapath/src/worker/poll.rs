@@ -1,4 +1,5 @@
-//! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`] decides, this obeys).
+//! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`]
+//! decides, this obeys).
 
 use super::command::Reply;
 use super::look::LIVELY;
@@ -9,9 +10,9 @@ use heddle_sys::Tsc;
 use std::collections::HashMap;
 
 impl Worker {
-    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues with few packets share a burst:
-    /// it is forwarded when it is half full, so that the next queue always finds room, or when all queues have been asked. One whose packets are dear
-    /// budgets none.
+    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues
+    /// with few packets share a burst: it is forwarded when it is half full, so that the next queue always
+    /// finds room, or when all queues have been asked. One whose packets are dear budgets none.
     pub(super) fn poll_all(&mut self, t0: u64) -> usize {
         let (mut total, waited) = self.poll_each(t0, true);
         if total == 0 && waited {
@@ -33,8 +34,9 @@ impl Worker {
         total
     }
 
-    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not, nor those that are too dear to be looked at again so
-    /// soon; the latter neither while rings had packets lately. Returns the number of packets, and whether some queue was left out.
+    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not, nor those
+    /// that are too dear to be looked at again so soon; the latter neither while rings had packets lately.
+    /// Returns the number of packets, and whether some queue was left out.
     fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;

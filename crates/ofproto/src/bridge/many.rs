@@ -35,7 +35,8 @@ fn port(no: u32) -> PortConfig {
     }
 }
 
-/// Ports and bundles that were made for the second of two snapshots, and those that it does not share with the first.
+/// Ports and bundles that were made for the second of two snapshots, and those that it does not share with
+/// the first.
 fn made(before: &Snapshot, after: &Snapshot) -> (usize, usize) {
     let (Some(a), Some(b)) = (before.bridges.get(&1), after.bridges.get(&1)) else {
         panic!("the bridge is there");

@@ -1,4 +1,5 @@
-//! Translations while rules change: workers wait for no writer, and miss no rule that is there at the version that they read.
+//! Translations while rules change: workers wait for no writer, and miss no rule that is there at the version
+//! that they read.
 
 use super::*;
 use heddle_datapath::{Action as DpAction, PortNo, Purpose, Request, Translate, Translation};
@@ -81,8 +82,8 @@ fn way(of: &Ofproto, dst: u32) -> Vec<u32> {
     t.actions.iter().filter_map(to).collect()
 }
 
-/// A writer is held in the middle of its change, with all that it locks: packets go on, where they went before, and all at once where they are to go
-/// when it has ended.
+/// A writer is held in the middle of its change, with all that it locks: packets go on, where they went
+/// before, and all at once where they are to go when it has ended.
 #[test]
 fn packets_do_not_wait_for_a_writer() {
     let (of, bridge) = bridge();
@@ -131,7 +132,8 @@ fn packets_do_not_wait_for_a_writer() {
     assert_eq!((way(&of, 0), way(&of, 9_999)), (vec![3], vec![3]));
 }
 
-/// One rule is replaced all the time, and what it was is unlinked all the time: no packet falls through to the rule below.
+/// One rule is replaced all the time, and what it was is unlinked all the time: no packet falls through to
+/// the rule below.
 #[test]
 fn a_rule_that_is_replaced_is_never_missed() {
     let (of, bridge) = bridge();

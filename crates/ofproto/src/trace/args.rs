@@ -87,7 +87,8 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
             "-generate" | "--generate" => options.generate = true,
             "-names" | "--names" => options.names = true,
             "-consistent" | "--consistent" => options.consistent = true,
-            // Scripts give it. It says how packets come back from `ct`, which none does as long as nothing is tracked.
+            // Scripts give it. It says how packets come back from `ct`, which none does as long as nothing is
+            // tracked.
             "--ct-next" => {
                 of_option(args.next())?;
             }

@@ -1,8 +1,9 @@
 //! `ofproto/trace`: a translation, told line by line.
 //!
-//! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules, actions and what
-//! came of them, the key at the end, the mask, the datapath actions. A trace has side effects only with a packet
-//! (given, or made with `-generate`): it learns, and the caller may send its packet-ins.
+//! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules,
+//! actions and what came of them, the key at the end, the mask, the datapath actions. A trace has side
+//! effects only with a packet (given, or made with `-generate`): it learns, and the caller may send its
+//! packet-ins.
 
 mod args;
 #[cfg(test)]

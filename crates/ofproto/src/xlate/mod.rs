@@ -1,16 +1,17 @@
 //! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask, and what they depend on.
 //!
-//! [`Pipeline`] is what the datapath's workers call on a miss ([`heddle_datapath::Translate`]); a [`Ctx`](ctx::Ctx) is
-//! one run of it. A run keeps two keys: `flow`, the packet as the pipeline has made it, and `base`, the packet as
-//! the datapath actions emitted so far have made it. Actions change `flow`; before an output, [`commit`] emits what
-//! turns `base` into `flow`. Everything that is looked at on the way adds its bits to the mask `wc`.
+//! [`Pipeline`] is what the datapath's workers call on a miss ([`heddle_datapath::Translate`]); a
+//! [`Ctx`](ctx::Ctx) is one run of it. A run keeps two keys: `flow`, the packet as the pipeline has made it,
+//! and `base`, the packet as the datapath actions emitted so far have made it. Actions change `flow`; before
+//! an output, [`commit`] emits what turns `base` into `flow`. Everything that is looked at on the way adds
+//! its bits to the mask `wc`.
 //!
-//! **Invariants.** A generation is read before the thing it guards (see [`heddle_datapath::translate`]); the version
-//! of a bridge's rules is read once per visit and checked again after each table's generation. Registers and metadata
-//! start at zero for a packet of the datapath, so their bits need not be in the mask.
+//! **Invariants.** A generation is read before the thing it guards (see [`heddle_datapath::translate`]); the
+//! version of a bridge's rules is read once per visit and checked again after each table's generation.
+//! Registers and metadata start at zero for a packet of the datapath, so their bits need not be in the mask.
 //!
-//! **Bounds.** Resubmits, their depth, the stack, the size of the output and the nesting of actions are all bounded
-//! ([`limits`]); recursion runs on a stack that grows ([`ctx::Ctx::nested`]).
+//! **Bounds.** Resubmits, their depth, the stack, the size of the output and the nesting of actions are all
+//! bounded ([`limits`]); recursion runs on a stack that grows ([`ctx::Ctx::nested`]).
 //!
 //! **Threads.** Any number of translations run at once; none waits. Configuration is replaced with
 //! [`Pipeline::publish`].
@@ -87,7 +88,8 @@ impl Pipeline {
             exact: AtomicBool::new(false),
         }
     }
-    /// Replaces the configuration. Cached translations that depend on what is different now die on their next check. One at a time.
+    /// Replaces the configuration. Cached translations that depend on what is different now die on their next
+    /// check. One at a time.
     pub fn publish(&self, world: Snapshot) {
         let world = Arc::new(world);
         let before = self.world.get();
@@ -101,8 +103,8 @@ impl Pipeline {
         drop(before);
         self.world.tidy();
     }
-    /// Whether the configuration is still that of this generation, which was read before it. What was read of parts' generations
-    /// meanwhile may otherwise be newer than the parts.
+    /// Whether the configuration is still that of this generation, which was read before it. What was read of
+    /// parts' generations meanwhile may otherwise be newer than the parts.
     fn is_of(&self, config: Dep) -> bool {
         self.generations.read(Snapshot::CONFIG_SLOT) == config
     }
@@ -118,8 +120,8 @@ impl Pipeline {
     pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Held>> {
         self.recircs.hold(id)
     }
-    /// Whether answers are for all packets that they are true of, or for those with equal headers only. Whoever changes it
-    /// empties the caches.
+    /// Whether answers are for all packets that they are true of, or for those with equal headers only.
+    /// Whoever changes it empties the caches.
     pub fn set_megaflows(&self, on: bool) {
         self.exact.store(!on, Relaxed);
     }

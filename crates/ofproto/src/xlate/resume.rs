@@ -53,7 +53,8 @@ pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
     }
 }
 
-/// The pipeline that a continuation stands for; `key` has the pipeline's fields. `None`: not one of this switch.
+/// The pipeline that a continuation stands for; `key` has the pipeline's fields. `None`: not one of this
+/// switch.
 pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
     let (prefix, id) = c.bridge.split_at(8);
     if prefix != BRIDGE_PREFIX {
@@ -87,7 +88,8 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
 }
 
 impl Pipeline {
-    /// Goes on where a pipeline was frozen, with a packet that a controller hands back. `None`: its bridge is gone.
+    /// Goes on where a pipeline was frozen, with a packet that a controller hands back. `None`: its bridge is
+    /// gone.
     pub(crate) fn resume(
         &self,
         frozen: &Frozen,

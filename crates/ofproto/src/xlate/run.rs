@@ -124,8 +124,8 @@ pub(crate) fn answer(
     translate(world, pipeline, bridge, input, None, out, |c| c.error)
 }
 
-/// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it begins anew. The packet may be long under
-/// way (its thread may have been put aside), but hardly that often.
+/// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it
+/// begins anew. The packet may be long under way (its thread may have been put aside), but hardly that often.
 fn translate<R>(
     world: &Snapshot,
     pipeline: &Pipeline,

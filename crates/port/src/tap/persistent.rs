@@ -1,20 +1,23 @@
 //! Tap devices that outlive the daemon, and how the next one finds them.
 //!
-//! **Problem.** Whoever configured an internal port (addresses, routes, the namespace of a pod) expects all that to be there after
-//! the switch was restarted, upgraded or killed. A tap device can be persistent, but a process joins it by name, in one
-//! namespace, and meanwhile it may have been moved and renamed.
+//! **Problem.** Whoever configured an internal port (addresses, routes, the namespace of a pod) expects all
+//! that to be there after the switch was restarted, upgraded or killed. A tap device can be persistent, but a
+//! process joins it by name, in one namespace, and meanwhile it may have been moved and renamed.
 //!
-//! **How.** Each device carries a mark: its alias (`ip link` shows it) is `heddle:OWNER:PORT`. OWNER is a random text that belongs to one
-//! run directory, so daemons that share a kernel do not take each other's devices. The kernel keeps the alias with the device wherever
-//! it goes, so there is no record that a crash could leave behind wrong. At its start the daemon [looks](KeptTaps::look) for marks in all
-//! namespaces that can be found ([`heddle_sys::netns::all`]), joins the devices whose ports it still has, and
-//! [removes](KeptTaps::remove_others) the others. Without a mark, a tap device of the port's name in the daemon's own
-//! namespace is taken over, if it is one that nobody holds: Open vSwitch leaves such devices.
+//! **How.** Each device carries a mark: its alias (`ip link` shows it) is `heddle:OWNER:PORT`. OWNER is a
+//! random text that belongs to one run directory, so daemons that share a kernel do not take each other's
+//! devices. The kernel keeps the alias with the device wherever it goes, so there is no record that a crash
+//! could leave behind wrong. At its start the daemon [looks](KeptTaps::look) for marks in all namespaces that
+//! can be found ([`heddle_sys::netns::all`]), joins the devices whose ports it still has, and
+//! [removes](KeptTaps::remove_others) the others. Without a mark, a tap device of the port's name in the
+//! daemon's own namespace is taken over, if it is one that nobody holds: Open vSwitch leaves such devices.
 //!
-//! **Limit.** A queue that joins a device in another namespace keeps that namespace alive until the port is deleted (the kernel ties the
-//! queue to the namespace that it was opened in). A device that was made at home and moved away does not.
+//! **Limit.** A queue that joins a device in another namespace keeps that namespace alive until the port is
+//! deleted (the kernel ties the queue to the namespace that it was opened in). A device that was made at home
+//! and moved away does not.
 //!
-//! **Safe side.** Nothing but a persistent tap device with this owner's mark is ever removed, and only if no process holds it.
+//! **Safe side.** Nothing but a persistent tap device with this owner's mark is ever removed, and only if no
+//! process holds it.
 
 use super::TapPort;
 use crate::PortError;
@@ -38,7 +41,8 @@ pub struct KeptTaps {
     found: Mutex<Found>,
 }
 
-/// What the last look has found. The descriptors keep namespaces alive, so they are let go of soon ([`KeptTaps::settle`]).
+/// What the last look has found. The descriptors keep namespaces alive, so they are let go of soon
+/// ([`KeptTaps::settle`]).
 #[derive(Debug, Default)]
 struct Found {
     /// By port.
@@ -125,11 +129,12 @@ impl KeptTaps {
         std::mem::take(&mut *self.found.lock()).failed
     }
 
-    /// Opens port `name` for `n_rxq` receive queues: with the device that carries its mark, or one of that name, or a new one.
+    /// Opens port `name` for `n_rxq` receive queues: with the device that carries its mark, or one of that
+    /// name, or a new one.
     ///
     /// # Errors
-    /// [`PortError::Sys`]: a device of that name is no tap (`EINVAL`) or is held by another process (`EBUSY`); the name is not legal; no
-    /// `/dev/net/tun`; no permission.
+    /// [`PortError::Sys`]: a device of that name is no tap (`EINVAL`) or is held by another process
+    /// (`EBUSY`); the name is not legal; no `/dev/net/tun`; no permission.
     pub fn open(&self, name: &str, n_rxq: usize) -> Result<TapPort, PortError> {
         let opened = self.queue(name, n_rxq > 1);
         let (queue, multi_queue) = opened.map_err(|e| PortError::open(name, e))?;

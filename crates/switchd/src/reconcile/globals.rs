@@ -50,7 +50,8 @@ impl Globals {
         }
     }
 
-    /// As they are now that `config` is read: where it is as it was, everything is, and nothing is said of it again.
+    /// As they are now that `config` is read: where it is as it was, everything is, and nothing is said of it
+    /// again.
     pub(super) fn renewed(&self, config: &Smap) -> Globals {
         if self.pmd.is_some() && self.config == *config {
             return self.clone();
@@ -59,7 +60,8 @@ impl Globals {
         Globals::read(config, self.restore_wait)
     }
 
-    /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last value).
+    /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last
+    /// value).
     fn read(config: &Smap, waited: bool) -> Globals {
         let size = |key, default| usize::try_from(config.number(key, default)).unwrap_or(usize::MAX);
         Globals {

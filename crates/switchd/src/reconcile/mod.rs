@@ -1,11 +1,11 @@
 //! The reconciler: makes the switch what the database says, and tells the database what became of it.
 //!
-//! One task ([`driver`]) owns the client of the database and decides what is due; the work itself may take milliseconds per
-//! device, so it is done on a thread for blocking work, one piece at a time. A transaction on its way holds nothing up:
-//! what changes meanwhile is written with the next one.
+//! One task ([`driver`]) owns the client of the database and decides what is due; the work itself may take
+//! milliseconds per device, so it is done on a thread for blocking work, one piece at a time. A transaction
+//! on its way holds nothing up: what changes meanwhile is written with the next one.
 //!
-//! Only the process that holds the lock `ovs_vswitchd` of the database configures anything. While the server is away, the
-//! switch goes on as it is.
+//! Only the process that holds the lock `ovs_vswitchd` of the database configures anything. While the server
+//! is away, the switch goes on as it is.
 
 mod address;
 mod apply;

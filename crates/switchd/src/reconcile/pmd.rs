@@ -1,8 +1,8 @@
 //! Settings of workers in `Open_vSwitch.other_config`: `pmd-rxq-*`, `pmd-auto-lb*`, `pmd-sleep-max`,
 //! `emc-insert-inv-prob`.
 //!
-//! Values that make no sense become the default, and what has changed is said in the log, in Open vSwitch's words, since operators and
-//! tests look for them.
+//! Values that make no sense become the default, and what has changed is said in the log, in Open vSwitch's
+//! words, since operators and tests look for them.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,8 @@ impl Pmd {
         }
     }
 
-    /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned next.
+    /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned
+    /// next.
     pub(super) fn apply(&self, before: Option<&Pmd>, datapath: &Datapath) {
         if self.inv_prob != before.and_then(|b| b.inv_prob) {
             match self.inv_prob {
@@ -182,7 +183,8 @@ fn max_sleep(config: &Smap) -> Option<&str> {
     config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))
 }
 
-/// Says what workers without packets do from now on, and then Open vSwitch's words for it, which scripts wait for at the log's end.
+/// Says what workers without packets do from now on, and then Open vSwitch's words for it, which scripts wait
+/// for at the log's end.
 fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     let does = |max: Option<u64>| match max {
         None => "sleep until they are woken".to_owned(),
@@ -204,7 +206,8 @@ fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
-/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. With it comes what is none of these.
+/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. With it comes what is none of
+/// these.
 fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
     let (mut sleep, mut strange) = (MaxSleep::default(), Vec::new());
     let micros = |text: &str| {

@@ -1,5 +1,5 @@
-//! Settings of the whole switch that make no sense: said in the log when they are set. What they would set stays at its default, or at the nearest
-//! sensible value; everything else holds.
+//! Settings of the whole switch that make no sense: said in the log when they are set. What they would set
+//! stays at its default, or at the nearest sensible value; everything else holds.
 //!
 //! A value is told of once, when it is set: not when something else changes.
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// How long whatever is waited for may take: for machines that stand still for seconds. Only a failure takes that long.
+/// How long whatever is waited for may take: for machines that stand still for seconds. Only a failure takes
+/// that long.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until it is done.

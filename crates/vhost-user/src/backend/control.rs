@@ -1,7 +1,7 @@
 //! The thread that serves all vhost-user sockets of the process.
 //!
-//! **Costs.** One thread, asleep unless a front end says something, a socket has to be tried again (once a second each), or workers
-//! are waited for. Each turn looks at every endpoint.
+//! **Costs.** One thread, asleep unless a front end says something, a socket has to be tried again (once a
+//! second each), or workers are waited for. Each turn looks at every endpoint.
 //!
 //! **Thread-safety.** [`Control`] may be used from any thread; devices are called on the control thread only.
 
@@ -80,7 +80,8 @@ impl Control {
         })
     }
 
-    /// Serves `socket` with `device` from now on. What goes wrong with the socket is told to the device, and tried again.
+    /// Serves `socket` with `device` from now on. What goes wrong with the socket is told to the device, and
+    /// tried again.
     ///
     /// # Errors
     /// `QuotaExceeded` beyond [`MAX_SOCKETS`].
@@ -98,8 +99,9 @@ impl Control {
         Ok(id)
     }
 
-    /// Ends the socket's session, if there is one, with `why` for people, removes its file and drops the device. Returns when that is done, or after
-    /// [`REPLY_TIMEOUT`], with a word in the log: it is done then as soon as the thread comes to it. Must not be called by a device.
+    /// Ends the socket's session, if there is one, with `why` for people, removes its file and drops the
+    /// device. Returns when that is done, or after [`REPLY_TIMEOUT`], with a word in the log: it is done then
+    /// as soon as the thread comes to it. Must not be called by a device.
     pub fn remove(&self, id: SocketId, why: &'static str) {
         let (done, wait) = sync_channel(1);
         self.command(Command::Remove(id, why, done));

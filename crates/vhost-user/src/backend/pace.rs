@@ -1,4 +1,5 @@
-//! How often a socket's front ends are heard: one that misbehaves, or comes and goes all the time, costs the thread of all sockets only so much.
+//! How often a socket's front ends are heard: one that misbehaves, or comes and goes all the time, costs the
+//! thread of all sockets only so much.
 //!
 //! Times are told by the caller, so that tests need not wait.
 
@@ -90,7 +91,8 @@ impl Gate {
     }
 }
 
-/// A session's part of the thread's time: a quarter, where it wants more, after a moment in which it may have all.
+/// A session's part of the thread's time: a quarter, where it wants more, after a moment in which it may have
+/// all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// Time that was used and not made good for yet, at `at`.

@@ -1,8 +1,9 @@
 //! Automatic rebalancing: would another assignment even out the load, and by enough? (`pmd-auto-lb*`)
 //!
-//! The measure is Open vSwitch's: the variance of the workers' busy percentages, per NUMA node and without isolated workers. A dry run
-//! estimates it for the assignment that [`plan`] would make now. Beyond Open vSwitch's condition (one node improves by the
-//! threshold) no node may get worse, unless the threshold is 0, which always allows.
+//! The measure is Open vSwitch's: the variance of the workers' busy percentages, per NUMA node and without
+//! isolated workers. A dry run estimates it for the assignment that [`plan`] would make now. Beyond Open
+//! vSwitch's condition (one node improves by the threshold) no node may get worse, unless the threshold is 0,
+//! which always allows.
 
 use super::{Core, Plan, Queue, RxqAssign, Spread, plan};
 
@@ -41,8 +42,8 @@ pub(super) fn nothing_to_do(spread: Spread, now: &Plan) -> Option<&'static str> 
     None
 }
 
-/// Compares the assignment `now` with a new one. `minute` is the number of cycles in the time over which queues' cycles
-/// were counted.
+/// Compares the assignment `now` with a new one. `minute` is the number of cycles in the time over which
+/// queues' cycles were counted.
 pub(crate) fn dry_run(balance: Balance, cores: &[Core], queues: &[Queue], now: &Plan, minute: u64) -> DryRun {
     let mut run = DryRun::default();
     if let Some(why) = nothing_to_do(balance.spread, now) {

@@ -1,16 +1,18 @@
 //! Which worker polls which receive queue: the assignment, and whether another one would be better.
 //!
-//! Pure functions over a description of workers and queues ([`Core`], [`Queue`]), so that tests can ask for any machine. The rules
-//! are Open vSwitch's (`pmd-rxq-assign`, `pmd-rxq-affinity`, `pmd-rxq-isolate`), and so are the sentences that go to the log:
+//! Pure functions over a description of workers and queues ([`Core`], [`Queue`]), so that tests can ask for
+//! any machine. The rules are Open vSwitch's (`pmd-rxq-assign`, `pmd-rxq-affinity`, `pmd-rxq-isolate`), and
+//! so are the sentences that go to the log:
 //!
-//! * a queue with an affinity goes to the worker of that processor, which then polls queues with an affinity only
-//!   (unless [`Spread::isolate`] is off, which the algorithm `group` alone allows);
-//! * the others go, busiest first, to workers of their memory's NUMA node; where none is free there, node by node to any;
-//! * `cycles` walks the workers up and down, `roundrobin` in a circle and in the order of ports, `group` takes the worker
-//!   with the least load so far.
+//! * a queue with an affinity goes to the worker of that processor, which then polls queues with an affinity
+//!   only (unless [`Spread::isolate`] is off, which the algorithm `group` alone allows);
+//! * the others go, busiest first, to workers of their memory's NUMA node; where none is free there, node by
+//!   node to any;
+//! * `cycles` walks the workers up and down, `roundrobin` in a circle and in the order of ports, `group`
+//!   takes the worker with the least load so far.
 //!
-//! One thing is kept from harm that Open vSwitch polls on its main thread: a queue that must be polled ([`Queue::must`])
-//! goes to an isolated worker where there is no other.
+//! One thing is kept from harm that Open vSwitch polls on its main thread: a queue that must be polled
+//! ([`Queue::must`]) goes to an isolated worker where there is no other.
 //!
 //! Cost: O(q log q + q × w) for q queues and w workers, on a control thread.
 
@@ -51,7 +53,8 @@ impl RxqAssign {
 pub struct Spread {
     /// `pmd-rxq-assign`.
     pub assign: RxqAssign,
-    /// `pmd-rxq-isolate`: a worker with a queue of affinity gets no others. Only [`RxqAssign::Group`] can do without.
+    /// `pmd-rxq-isolate`: a worker with a queue of affinity gets no others. Only [`RxqAssign::Group`] can do
+    /// without.
     pub isolate: bool,
 }
 

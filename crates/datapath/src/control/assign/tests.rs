@@ -189,8 +189,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// Every queue has one place, affinities are followed, isolated workers get nothing else, and a queue stays on its node
-    /// if that has a worker for it.
+    /// Every queue has one place, affinities are followed, isolated workers get nothing else, and a queue
+    /// stays on its node if that has a worker for it.
     #[test]
     fn any_machine((cores, queues, spread) in a_machine()) {
         let p = plan(spread, &cores, &queues);

@@ -1,9 +1,11 @@
-//! The last iterations of a worker one by one, and its last milliseconds (`dpif-netdev/pmd-perf-show -it N -ms N`), in the layout of Open vSwitch.
+//! The last iterations of a worker one by one, and its last milliseconds (`dpif-netdev/pmd-perf-show -it N
+//! -ms N`), in the layout of Open vSwitch.
 //!
-//! **Invariants.** One writer. A reader copies rows and then looks whether the writer has come around to them meanwhile: those count as not there. So a row
-//! that is shown is of one iteration.
+//! **Invariants.** One writer. A reader copies rows and then looks whether the writer has come around to them
+//! meanwhile: those count as not there. So a row that is shown is of one iteration.
 //!
-//! **Costs.** Ten stores per iteration while metrics are collected; [`LEN`] rows of 64 bytes per ring, which a worker makes when it begins to.
+//! **Costs.** Ten stores per iteration while metrics are collected; [`LEN`] rows of 64 bytes per ring, which
+//! a worker makes when it begins to.
 
 use super::Counts;
 use std::fmt::Write as _;
@@ -92,14 +94,16 @@ impl Ring {
     /// Writes the next row. Owner only.
     pub(super) fn push(&self, row: &Row) {
         let n = self.n.load(Relaxed);
-        // Pairs with the one in `last`: who reads a number of this row finds, looking at `n` again, that the writer had come here.
+        // Pairs with the one in `last`: who reads a number of this row finds, looking at `n` again, that the
+        // writer had come here.
         fence(Release);
         for (to, value) in self.place(n).into_iter().flatten().zip(row.numbers()) {
             to.store(value, Relaxed);
         }
         self.n.store(n + 1, Release);
     }
-    /// The last `most` rows, the newest first; those that there were not, or that went while they were read, are empty.
+    /// The last `most` rows, the newest first; those that there were not, or that went while they were read,
+    /// are empty.
     pub(super) fn last(&self, most: usize) -> Vec<Row> {
         let n = self.n.load(Acquire);
         let base = self.base.load(Relaxed);

@@ -1,7 +1,8 @@
 //! Iterations that took too long, told in the log with those around them (`dpif-netdev/pmd-perf-log-set`).
 //!
-//! The worker itself writes the log, as in Open vSwitch, so that its name stands on the lines. That takes time, which the caller counts to no iteration, else each
-//! telling would be the next thing to be told of. For debugging: off unless somebody asks.
+//! The worker itself writes the log, as in Open vSwitch, so that its name stands on the lines. That takes
+//! time, which the caller counts to no iteration, else each telling would be the next thing to be told of.
+//! For debugging: off unless somebody asks.
 
 use super::history::{self, LEN, Ring};
 use heddle_sys::Tsc;
@@ -210,7 +211,8 @@ mod tests {
             after: 10,
             ..huge
         };
-        // Each lengthens it up to the history's end, and from then on only those five before and after are told.
+        // Each lengthens it up to the history's end, and from then on only those five before and after are
+        // told.
         let told = told(extend, &all);
         assert!(told.iter().take(980).copied().eq(1..=980));
         assert_eq!(told.last_chunk().map(|[a, b]| b - a), Some(6));

@@ -1,4 +1,5 @@
-//! Headers pushed and popped in any order, against a list of headers: the bytes are theirs, and parsing says what the executor believes.
+//! Headers pushed and popped in any order, against a list of headers: the bytes are theirs, and parsing says
+//! what the executor believes.
 
 use crate::action::{Action, Masked, NshHeader};
 use crate::drops::DropKind;

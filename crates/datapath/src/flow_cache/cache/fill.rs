@@ -14,8 +14,8 @@ use heddle_flow::FlowKey;
 use std::sync::Arc;
 
 impl Cache {
-    /// Stores what a translation said of a packet; `any` was read before. It is found from now on. Returns the program's
-    /// number; `None`: no room for it.
+    /// Stores what a translation said of a packet; `any` was read before. It is found from now on. Returns
+    /// the program's number; `None`: no room for it.
     pub(crate) fn insert(
         &mut self,
         sought: Sought<'_>,
@@ -111,8 +111,9 @@ impl Cache {
         self.next_id - 1
     }
 
-    /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or creditors: the
-    /// entry goes on with the cached translation that says so. Returns the program's number. `None`: no room to say it.
+    /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or
+    /// creditors: the entry goes on with the cached translation that says so. Returns the program's number.
+    /// `None`: no room to say it.
     pub(crate) fn renew(&mut self, slot: u32, t: &mut Translation, any: u64) -> Option<u32> {
         if !self.notes.has_room(ROOM) {
             return None;

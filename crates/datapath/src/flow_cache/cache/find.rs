@@ -1,8 +1,9 @@
 //! Looking up a burst.
 //!
-//! Each stage does one thing for all runs and asks for the memory that the next stage reads: hash and bucket, candidates' entries,
-//! comparison. What is done with an entry that is right and found in the usual way is done at once, while it is at hand. Runs that L1 does not
-//! answer go through their port's masks: a filter for each mask says of most of them that they have nothing, the others' cache misses overlap.
+//! Each stage does one thing for all runs and asks for the memory that the next stage reads: hash and bucket,
+//! candidates' entries, comparison. What is done with an entry that is right and found in the usual way is
+//! done at once, while it is at hand. Runs that L1 does not answer go through their port's masks: a filter
+//! for each mask says of most of them that they have nothing, the others' cache misses overlap.
 
 use super::masks::Probe;
 use super::recent::Last;
@@ -44,7 +45,8 @@ pub(crate) struct Moment<'a> {
 pub(crate) struct Found {
     /// [`NO_SLOT`]: none.
     pub(crate) slot: u32,
-    /// The program of the entry there, which is known to be right and has counted the run; [`NO_BODY`]: both is left to do.
+    /// The program of the entry there, which is known to be right and has counted the run; [`NO_BODY`]: both
+    /// is left to do.
     pub(crate) body: u32,
     pub(crate) level: Level,
     how: How,
@@ -55,7 +57,8 @@ pub(crate) struct Found {
     pub(super) hash: u64,
 }
 
-/// What a burst's runs have in common, where each has an entry that is known to be right, and all have one program.
+/// What a burst's runs have in common, where each has an entry that is known to be right, and all have one
+/// program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Common {
     pub(crate) body: u32,
@@ -160,8 +163,8 @@ fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
 }
 
 impl Cache {
-    /// Looks the runs of a burst up, and counts them on the entries that are known to be right; the answers are [`Cache::found`]. Returns what they have in
-    /// common, if that is all there is to say of them.
+    /// Looks the runs of a burst up, and counts them on the entries that are known to be right; the answers
+    /// are [`Cache::found`]. Returns what they have in common, if that is all there is to say of them.
     pub(crate) fn find(&mut self, parsed: &Parsed, moment: &Moment<'_>) -> Option<Common> {
         let mut s = std::mem::take(&mut self.scratch);
         self.watches.begin();
@@ -217,7 +220,8 @@ impl Cache {
         }
     }
 
-    /// Hashes each run's key and asks for the bucket that it leads to. Returns the slot of the entry that all runs match, if that was guessed.
+    /// Hashes each run's key and asks for the bucket that it leads to. Returns the slot of the entry that all
+    /// runs match, if that was guessed.
     fn hash_all(&mut self, parsed: &Parsed, s: &mut Scratch) -> Option<u32> {
         s.found.clear();
         let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.context());
@@ -324,8 +328,9 @@ impl Cache {
             self.subtables.list_hit(origin);
         }
     }
-    /// Counts the mask up of the entry that was guessed: what has all the packets is not to be found last when it has not any more. (If the entry went meanwhile,
-    /// another's mask is: the order is a matter of cost only.)
+    /// Counts the mask up of the entry that was guessed: what has all the packets is not to be found last
+    /// when it has not any more. (If the entry went meanwhile, another's mask is: the order is a matter of
+    /// cost only.)
     pub(super) fn count_guess(&mut self, origin: u32) {
         let Some(o) = self.subtables.origin_mut(origin) else {
             return;
@@ -423,7 +428,8 @@ impl Cache {
                 self.store.get(f.slot)
             };
             let Some(e) = e else { continue };
-            // Found without going through masks, and yet wildcarded: under the only one, or the one that was guessed.
+            // Found without going through masks, and yet wildcarded: under the only one, or the one that was
+            // guessed.
             self.probes += u64::from(f.level == Level::L2);
             let key = sought.key;
             let asked = Asked {
@@ -436,7 +442,8 @@ impl Cache {
             }
         }
     }
-    /// As [`Cache::compare`], where all runs are known to match the entry in `slot`: it counts them at once, if it is right. Returns whether it is.
+    /// As [`Cache::compare`], where all runs are known to match the entry in `slot`: it counts them at once,
+    /// if it is right. Returns whether it is.
     fn count_all(&mut self, slot: u32, parsed: &Parsed, s: &mut Scratch, moment: &Moment<'_>) -> bool {
         let Some(e) = self.store.get(slot) else {
             return false;

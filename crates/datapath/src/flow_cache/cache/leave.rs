@@ -38,8 +38,8 @@ impl Cache {
             self.forget(slot);
         }
     }
-    /// Frees the slots of forgotten entries, and cached translations that nobody uses, between bursts, at most so many of each, and as far as the revalidator can
-    /// be told; returns how many entries.
+    /// Frees the slots of forgotten entries, and cached translations that nobody uses, between bursts, at
+    /// most so many of each, and as far as the revalidator can be told; returns how many entries.
     pub(crate) fn reap(&mut self, most: usize) -> usize {
         let mut n = 0;
         self.fresh.clear();

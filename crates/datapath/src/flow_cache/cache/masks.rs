@@ -1,7 +1,8 @@
 //! Going through an origin's masks, for packets that have no exact match.
 //!
-//! Each mask has a filter ([`crate::flow_cache::filter`]), which says of most masks, in some ten cycles, that they have nothing for a packet. The others are looked up in the
-//! table, of all packets side by side. A burst begins with the masks that are hit most often, and goes on with twice as many each time.
+//! Each mask has a filter ([`crate::flow_cache::filter`]), which says of most masks, in some ten cycles, that
+//! they have nothing for a packet. The others are looked up in the table, of all packets side by side. A
+//! burst begins with the masks that are hit most often, and goes on with twice as many each time.
 
 use super::find::{Level, Scratch};
 use super::{Cache, Sought};
@@ -42,7 +43,8 @@ impl Cache {
             Some(key) => hash ^ self.contexts.hash(key, self.subtables.outside(subtable)),
         })
     }
-    /// Those of these masks, at most [`CHUNK`], that may have an entry for a packet: their places, and the hashes of the masked key.
+    /// Those of these masks, at most [`CHUNK`], that may have an entry for a packet: their places, and the
+    /// hashes of the masked key.
     #[inline(always)]
     fn maybe<'a>(&'a self, sought: Sought<'a>, list: &'a [Use]) -> impl Iterator<Item = (usize, u64)> + 'a {
         let mut bits = self.subtables.maybe(sought.key, list);
@@ -58,8 +60,8 @@ impl Cache {
         self.table.candidates(hash)?.find(|slot| self.is(*slot, sought))
     }
 
-    /// Goes through the masks for the runs that are left, more of them each time: those whose filters say that they may have a packet's entry are
-    /// looked up.
+    /// Goes through the masks for the runs that are left, more of them each time: those whose filters say
+    /// that they may have a packet's entry are looked up.
     pub(super) fn find_wildcarded(&mut self, parsed: &Parsed, s: &mut Scratch) {
         let (mut at, mut some) = (0, FIRST);
         while !s.todo.is_empty() {

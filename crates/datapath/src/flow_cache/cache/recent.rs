@@ -19,8 +19,8 @@ pub(super) struct Last {
     pub(super) id: u64,
 }
 
-/// The entry that the last run of the burst before matched, whatever its key: where many flows have one entry, it is looked at before anything is
-/// hashed.
+/// The entry that the last run of the burst before matched, whatever its key: where many flows have one
+/// entry, it is looked at before anything is hashed.
 #[derive(Debug, Default)]
 pub(super) struct Guess {
     pub(super) slot: u32,

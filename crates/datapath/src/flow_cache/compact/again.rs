@@ -1,24 +1,27 @@
 //! Whether a packet has the key of the one before it, told from its bytes as they are.
 //!
-//! Packets of a flow often come in a row, and their headers differ in few bytes. To compare the others takes a third of what it takes to make
-//! a key and to compare that. For TCP and UDP over IPv4 without a tag; of other packets nothing is said.
+//! Packets of a flow often come in a row, and their headers differ in few bytes. To compare the others takes
+//! a third of what it takes to make a key and to compare that. For TCP and UDP over IPv4 without a tag; of
+//! other packets nothing is said.
 //!
-//! **Invariant.** `true` means: [`super::CompactKey::read`] gives this packet the key that it gave the one before. `false` means nothing.
+//! **Invariant.** `true` means: [`super::CompactKey::read`] gives this packet the key that it gave the one
+//! before. `false` means nothing.
 
 use super::{Frame, IPV4, VIEW, at, be16};
 
 /// Words of a packet that are compared: Ethernet, IPv4, and TCP up to its flags.
 const WORDS: usize = 6;
 
-/// Bytes that count, those of the last word without TCP's: addresses, EtherType, version and length of the header and type of service; time to
-/// live and protocol; addresses and ports.
+/// Bytes that count, those of the last word without TCP's: addresses, EtherType, version and length of the
+/// header and type of service; time to live and protocol; addresses and ports.
 const MASK: [u64; WORDS] = mask(&[(0, 16), (22, 2), (26, 12)]);
 /// Of TCP besides: length of the header, and flags.
 const TCP: u64 = mask(&[(46, 2)])[WORDS - 1];
 /// What is set in fragments: an offset, or more to follow.
 const FRAGMENT: u64 = (0x3fff_u64 << 16).to_be();
 
-/// A mask of these bytes: first one, and how many. In the machine's order, as the packet's words are compared.
+/// A mask of these bytes: first one, and how many. In the machine's order, as the packet's words are
+/// compared.
 const fn mask(parts: &[(usize, usize)]) -> [u64; WORDS] {
     let mut words = [0_u64; WORDS];
     let mut p = 0;

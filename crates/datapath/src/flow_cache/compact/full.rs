@@ -8,7 +8,8 @@ use heddle_flow::key::HEADER_WORD;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::LazyLock;
 
-/// What an ordinary packet's headers may have outside of a compact key: nothing. Of odd ones, these bits stand outside.
+/// What an ordinary packet's headers may have outside of a compact key: nothing. Of odd ones, these bits
+/// stand outside.
 static ODD: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = FlowMask::default();
     m.words_mut()[HEADER_WORD..].fill(u64::MAX);
@@ -47,8 +48,8 @@ static BOTH: LazyLock<FlowMask> = LazyLock::new(|| {
     m
 });
 
-/// The bits of a full key that stand outside of compact keys of this family. For an odd packet of IPv6, those of its
-/// addresses are in both, which does no harm.
+/// The bits of a full key that stand outside of compact keys of this family. For an odd packet of IPv6, those
+/// of its addresses are in both, which does no harm.
 pub(crate) fn outside(family: Family) -> &'static FlowMask {
     if family.is_odd() { &BOTH } else { &CARRIED }
 }
@@ -97,8 +98,8 @@ impl CompactKey {
     pub(crate) fn of_family(v6: bool) -> Self {
         Self([0, 0, if v6 { u64::from(KIND_V6) << 56 } else { 0 }, 0, 0, 0, 0, 0])
     }
-    /// The full key of which this is the compact one, masked by `mask` (whose compact form this key was masked by, if
-    /// any), as far as it is not outside.
+    /// The full key of which this is the compact one, masked by `mask` (whose compact form this key was
+    /// masked by, if any), as far as it is not outside.
     pub(crate) fn expand(&self, mask: &FlowMask) -> FlowKey {
         self.whole().masked(mask)
     }
@@ -108,7 +109,8 @@ impl CompactKey {
         self.write_to(&mut key);
         key
     }
-    /// Writes all members that ordinary packets' keys have, but for their origin; the others are zero already.
+    /// Writes all members that ordinary packets' keys have, but for their origin; the others are zero
+    /// already.
     #[allow(clippy::cast_possible_truncation)] // fields are taken out of words
     pub(crate) fn write_to(&self, key: &mut FlowKey) {
         let w = &self.0;
@@ -163,7 +165,8 @@ impl CompactMask {
     }
 }
 
-/// Room for one full key after the other. Of what no ordinary packet has it stays empty, so a new key costs what it writes.
+/// Room for one full key after the other. Of what no ordinary packet has it stays empty, so a new key costs
+/// what it writes.
 #[derive(Debug, Default)]
 pub(crate) struct Room(FlowKey);
 

@@ -1,8 +1,8 @@
 //! Masks in the shape of compact keys.
 //!
-//! Bits that tell the family and the origin always count. A tag's EtherType counts as a whole or not at all: one bit too
-//! many is the safe error. An ordinary packet's headers have zeros in all fields that a compact key has no room for, so bits of a
-//! mask there say nothing about it and are left out.
+//! Bits that tell the family and the origin always count. A tag's EtherType counts as a whole or not at all:
+//! one bit too many is the safe error. An ordinary packet's headers have zeros in all fields that a compact
+//! key has no room for, so bits of a mask there say nothing about it and are left out.
 
 use super::{CompactKey, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts};
 use crate::flow_cache::hash::HashKey;
@@ -42,7 +42,8 @@ impl CompactMask {
         };
         Self(parts.key().0)
     }
-    /// As [`CompactMask::of`], without what always counts: of no bits, none. The same of a key gives its words as far as fields go.
+    /// As [`CompactMask::of`], without what always counts: of no bits, none. The same of a key gives its
+    /// words as far as fields go.
     pub(crate) fn of_fields(mask: &FlowMask, v6: bool) -> Self {
         let mut bits = Self::of(mask, v6);
         bits.0[1] &= u64::from(u32::MAX);
@@ -79,7 +80,8 @@ impl CompactMask {
         // Each mask has the bits that tell the family, so a masked key has them too.
         k.key(|i| w[i] & m[i], key.is_v6(), seed)
     }
-    /// Whether two keys, of which `a` may be masked already, agree in all bits of this mask. Behind word 4 IPv4 has nothing but zeros.
+    /// Whether two keys, of which `a` may be masked already, agree in all bits of this mask. Behind word 4
+    /// IPv4 has nothing but zeros.
     #[inline]
     pub(crate) fn same(&self, a: impl Fn(usize) -> u64, b: &CompactKey) -> bool {
         let odd = |words: std::ops::Range<usize>| words.fold(0, |odd, i| odd | ((a(i) ^ b.0[i]) & self.0[i]));
