@@ -193,7 +193,7 @@ impl Worker {
             now = Some(end);
             translated += cycles;
             if let Some(slot) = self.source_of(st.ids.at(run.first)) {
-                self.rx[slot].turn.charge(cycles, missed);
+                self.rx[slot].turn.charge(cycles, missed, st.peer(r));
             }
         }
         self.count_hits(&hits);

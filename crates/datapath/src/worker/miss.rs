@@ -38,7 +38,7 @@ impl Worker {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
         if let Some(slot) = self.source_of(id)
-            && !self.rx[slot].turn.may_miss()
+            && !self.rx[slot].turn.may_miss(st.peer(r))
         {
             self.counters.drops.add(DropKind::MissBudget, 1);
             return Choice::Gone;

@@ -13,6 +13,7 @@ mod command;
 mod look;
 mod miss;
 mod owed;
+mod peers;
 mod poll;
 mod polling;
 mod recirc;

@@ -18,6 +18,7 @@
 //! **Bounds.** [`MAX_DEPTH`] lookups of one packet within each other, and [`MAX_LOOKUPS`] of it and its
 //! copies; then it is dropped by name. The number of packets is that of the burst's copies at most.
 
+use super::peers::peer_of;
 use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
 use crate::drops::DropKind;
@@ -434,6 +435,10 @@ impl Worker {
 }
 
 impl Stage {
+    /// Who sent the packets of run `r`, among those behind their queue.
+    pub(super) fn peer(&self, r: usize) -> u8 {
+        peer_of(self.parsed.runs.get(r).and_then(|run| self.parsed.outside(run)))
+    }
     /// Whether group `g` of this stage may have packets of flows of which some wait.
     fn overtakes(&self, g: usize, waiting: &mut Stage) -> bool {
         for before in waiting.known..g {

@@ -33,6 +33,7 @@
 //! Cost: a few additions per turn, two reads of the cycle counter per packet that no entry answers. Pure: the
 //! caller brings the time.
 
+use super::peers::Peers;
 use heddle_packet::BURST;
 
 /// A turn that costs less makes nobody wait: about a burst of answered packets.
@@ -141,6 +142,8 @@ pub(super) struct Turn {
     missed: u32,
     /// Cycles that misses took in it.
     window_spent: u64,
+    /// Who took of that.
+    peers: Peers,
     /// Windows in a row with a backlog; without one, since the share was changed.
     behind: u8,
     calm: u8,
@@ -200,19 +203,22 @@ impl Turn {
         }
         (self.start, self.turns, self.full_turns, self.packets, self.missed) = (now, 0, 0, 0, 0);
         self.window_spent = 0;
+        self.peers.begin();
     }
     /// Whether a miss may be translated. It is counted either way.
-    pub(super) fn may_miss(&mut self) -> bool {
+    /// `peer`: whose it is.
+    pub(super) fn may_miss(&mut self, peer: u8) -> bool {
         self.missed += 1;
-        self.shift == 0 || self.credit > 0
+        self.shift == 0 || self.peers.admits(peer, WINDOW >> self.shift) && self.credit > 0
     }
     /// A packet of this turn has cost `cycles`, which others do not pay for; it `missed`: they are of what
     /// misses may take.
-    pub(super) fn charge(&mut self, cycles: u64, missed: bool) {
+    pub(super) fn charge(&mut self, cycles: u64, missed: bool, peer: u8) {
         self.charged += cycles;
         if missed {
             self.window_spent += cycles;
             self.credit = self.credit.saturating_sub(cycles);
+            self.peers.spend(peer, cycles);
         }
     }
     /// What was charged in this turn.
@@ -462,8 +468,8 @@ mod tests {
                 if n % 16 < hits {
                     old = (old.0 + 1, old.1 + 1);
                     now += 250;
-                } else if turn.may_miss() {
-                    turn.charge(2_500, true);
+                } else if turn.may_miss(0) {
+                    turn.charge(2_500, true, 0);
                     new = (new.0 + 1, new.1 + 1);
                     now += 2_500;
                 } else {
@@ -486,8 +492,8 @@ mod tests {
             turn.took(32, i < 199, now);
             for _ in 0..16 {
                 now += 250;
-                assert!(turn.may_miss() || i > 60, "turn {i}");
-                turn.charge(2_500, true);
+                assert!(turn.may_miss(0) || i > 60, "turn {i}");
+                turn.charge(2_500, true, 0);
                 now += 2_500;
             }
             turn.over(32, 1, now, 0);
@@ -496,8 +502,8 @@ mod tests {
         let mut turn = Turn::default();
         for i in 0..200 {
             turn.took(32, i % 2 == 0, i * 1_000_000);
-            assert!(turn.may_miss());
-            turn.charge(2_500, true);
+            assert!(turn.may_miss(0));
+            turn.charge(2_500, true, 0);
         }
     }
 

@@ -1,0 +1,110 @@
+//! Who of those behind one queue has misses translated: so that one tunnel peer's new flows leave others theirs.
+//!
+//! **Problem.** Many senders may be behind one queue: what comes by an uplink came through tunnels of many peers and
+//! networks. The queue's miss budget ([`super::turn`]) is one, and one hostile sender would use it up.
+//!
+//! **Shape.** A sender is its tunnel's outer source and key, hashed into one of [`PEERS`] accounts: fixed memory, whatever
+//! is made up. In a window each account may take as much of the budget as is left to it if all that asked for some, in
+//! this window or the one before, take the same; one alone, all. Packets without a tunnel are one sender.
+//!
+//! Pure: who calls says when a window ends.
+
+use crate::flow_cache::hash::HashKey;
+use heddle_flow::FlowKey;
+
+/// Accounts.
+const PEERS: usize = 32;
+
+/// The account of a packet's sender.
+pub(super) fn peer_of(outside: Option<&FlowKey>) -> u8 {
+    let Some(k) = outside.filter(|k| (k.tun_src, k.tun_ipv6_src) != (0, [0; 16])) else {
+        return 0;
+    };
+    let key = HashKey::of_process();
+    let ipv6 = u128::from_ne_bytes(k.tun_ipv6_src);
+    #[allow(clippy::cast_possible_truncation)] // the halves of an address
+    let h = key.mix(key.start(), ipv6 as u64, (ipv6 >> 64) as u64);
+    let h = key.finish(key.mix(h, k.tun_src.into(), k.tun_id));
+    #[allow(clippy::cast_possible_truncation)] // the rest of a division by PEERS
+    let account = (h % PEERS as u64) as u8;
+    account
+}
+
+/// The accounts of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    /// Cycles that misses took in this window.
+    spent: [u64; PEERS],
+    /// Who asked in this window, and in the one before: a bit each.
+    asked: u32,
+    before: u32,
+}
+
+impl Peers {
+    /// Whether a sender may have another miss translated, where all may take `budget` cycles in a window.
+    pub(super) fn admits(&mut self, peer: u8, budget: u64) -> bool {
+        let at = usize::from(peer) % PEERS;
+        self.asked |= 1 << at;
+        let senders = (self.asked | self.before).count_ones();
+        senders == 1 || self.spent[at] * u64::from(senders) < budget
+    }
+    /// A sender's miss took so many cycles.
+    pub(super) fn spend(&mut self, peer: u8, cycles: u64) {
+        self.spent[usize::from(peer) % PEERS] += cycles;
+    }
+    /// Another window begins.
+    pub(super) fn begin(&mut self) {
+        (self.before, self.asked) = (self.asked, 0);
+        self.spent = [0; PEERS];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A hostile sender and three others, who need little: they get it, but for the first window.
+    #[test]
+    fn one_sender_leaves_the_others_theirs() {
+        const BUDGET: u64 = 65_536;
+        const MISS: u64 = 2_500;
+        let mut peers = Peers::default();
+        for window in 0..4 {
+            let (mut credit, mut got) = (BUDGET, [0; 4]);
+            // Of twenty packets three are of others.
+            for i in 0..2_000 {
+                let peer = if i % 20 < 17 { 0 } else { 1 + (i % 20 - 17) as u8 };
+                let wants = peer == 0 || got[usize::from(peer)] < 5;
+                if wants && peers.admits(peer, BUDGET) && credit >= MISS {
+                    credit -= MISS;
+                    peers.spend(peer, MISS);
+                    got[usize::from(peer)] += 1;
+                }
+            }
+            peers.begin();
+            assert!(window == 0 || got[1..] == [5, 5, 5], "{got:?}");
+            assert!(got[0] >= 5, "{got:?}");
+        }
+        // Alone it may have all that there is.
+        peers.begin();
+        peers.begin();
+        assert!((0..100).all(|_| {
+            peers.spend(7, MISS);
+            peers.admits(7, BUDGET)
+        }));
+    }
+
+    #[test]
+    fn senders_are_told_apart_by_tunnel() {
+        let of = |tun_src, tun_id| {
+            peer_of(Some(&FlowKey {
+                tun_src,
+                tun_id,
+                ..FlowKey::default()
+            }))
+        };
+        assert_eq!((peer_of(None), of(0, 5)), (0, 0));
+        let all: std::collections::HashSet<u8> = (1..1000).map(|n| of(n, 5)).collect();
+        assert_eq!(all.len(), PEERS);
+    }
+}
