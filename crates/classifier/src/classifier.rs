@@ -7,11 +7,15 @@ use crate::subtable::Subtable;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_sync::{RcuCell, ReadGuard};
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+#[expect(clippy::disallowed_types, reason = "of writers")]
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
-use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
+#[expect(clippy::disallowed_types, reason = "of writers")]
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 /// What lookups read. RcuCell when subtables have come, gone or changed their places.
 struct View<T> {
@@ -33,6 +37,7 @@ type Turn = (Reverse<i32>, Arc<MiniMask>);
 
 /// What only writers use; they take turns under its lock.
 struct Writer<T> {
+    #[expect(clippy::disallowed_types, reason = "of writers")]
     known: HashMap<Arc<MiniMask>, Known<T>>,
     /// Those that have rules.
     turns: BTreeMap<Turn, Arc<Subtable<T>>>,
@@ -53,6 +58,7 @@ pub struct Classifier<T> {
     stale: AtomicBool,
     /// Something that has gone was read by somebody when it was to be freed.
     untidy: AtomicBool,
+    #[expect(clippy::disallowed_types, reason = "of writers")]
     writer: Mutex<Writer<T>>,
     seed: u64,
 }
@@ -65,6 +71,7 @@ impl<T> Default for Classifier<T> {
 
 impl<T> Classifier<T> {
     /// An empty classifier, with a hash key of its own, that tracks [`PrefixField::default_ones`].
+    #[expect(clippy::disallowed_types, reason = "of writers")]
     pub fn new() -> Self {
         let tracked = PrefixField::default_ones()
             .into_iter()
@@ -86,6 +93,7 @@ impl<T> Classifier<T> {
         }
     }
 
+    #[expect(clippy::disallowed_methods, reason = "lookups do not call it")]
     fn writer(&self) -> MutexGuard<'_, Writer<T>> {
         // A writer that panicked left lookups a whole view: every step replaces one pointer.
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)

@@ -23,6 +23,8 @@
 //! [`Classifier::publish`], which goes through all of them: once for a batch of changes. [`linear`] is the
 //! plain twin.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod classifier;
 mod entry;
 pub mod linear;

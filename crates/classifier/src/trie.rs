@@ -17,8 +17,10 @@
 //! nodes of `4 W + 16` bytes.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+#[expect(clippy::disallowed_types, reason = "of the writer")]
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{OnceLock, PoisonError};
 
 /// No node.
 const NIL: u32 = u32::MAX;
@@ -84,6 +86,7 @@ pub(crate) struct Trie<const W: usize> {
     /// It grew past its limit and is no longer kept.
     full: AtomicBool,
     chunks: [OnceLock<Box<[Node<W>]>>; CHUNKS],
+    #[expect(clippy::disallowed_types, reason = "of the writer")]
     writer: Mutex<Writer>,
 }
 
@@ -94,6 +97,7 @@ impl<const W: usize> Default for Trie<W> {
             sequence: AtomicU64::new(0),
             full: AtomicBool::new(false),
             chunks: [const { OnceLock::new() }; CHUNKS],
+            #[expect(clippy::disallowed_types, reason = "of the writer")]
             writer: Mutex::default(),
         }
     }
@@ -279,6 +283,7 @@ impl<const W: usize> Trie<W> {
     /// Runs a change, under the sequence number if it takes nodes away, or uses again those that were; `None`
     /// from it: there is no room, and the trie is given up.
     fn change(&self, takes: bool, f: impl FnOnce(&mut Writer) -> Option<()>) {
+        #[expect(clippy::disallowed_methods, reason = "lookups do not call it")]
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if self.full.load(Relaxed) {
             return;

@@ -5,6 +5,8 @@
 //! the type and code that the specification names. Nothing here keeps state or blocks: every function may be
 //! called from any thread. Decoders read through a bounds-checked cursor and never panic on any input.
 
+#![deny(clippy::indexing_slicing)] // whatever a peer sends
+
 pub mod action;
 mod actions;
 pub mod check;

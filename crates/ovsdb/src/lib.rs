@@ -55,6 +55,8 @@
 //! # }
 //! ```
 
+#![deny(clippy::indexing_slicing)] // whatever a server sends
+
 mod client;
 mod options;
 mod replica;

@@ -5,6 +5,8 @@
 //! and on different sets of the first-level cache. A packet that is received or copied whole takes a [`Big`]
 //! buffer.
 
+#![allow(unsafe_code)] // a zeroed buffer that no stack ever holds
+
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
 /// Capacity of a big buffer: a 64 KiB segment train, Ethernet and tunnel headers, room in front.

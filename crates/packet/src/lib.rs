@@ -9,7 +9,7 @@
 //! [`Offload`] is what the virtio-net header says, in a form that does not depend on it: whether the L4
 //! checksum is still to be filled in, and whether the packet is a train of segments.
 
-#![allow(unsafe_code)] // foreign segments (`seg`), zeroed buffers (`buf`)
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![allow(clippy::cast_possible_truncation)] // lengths are bounded by BUF_SIZE, far below u32::MAX
 
 mod buf;

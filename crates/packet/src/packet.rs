@@ -3,6 +3,8 @@
 //! Costs: a packet is 13 cache lines, of which one (its fields and the first segment) and those of its head's
 //! bytes are touched; a tail of more than one segment touches another line per four.
 
+#![allow(unsafe_code)] // segments of foreign memory
+
 use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
 use crate::seg::Loan;
 use crate::{Csum, Lender, Offload, Seg};

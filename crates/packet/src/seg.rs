@@ -20,6 +20,8 @@
 //!
 //! **Thread-safety.** One thread lends at a time; loans go back on any thread.
 
+#![allow(unsafe_code)] // memory of others by its address
+
 use core::mem::ManuallyDrop;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};

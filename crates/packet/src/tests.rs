@@ -1,5 +1,7 @@
 //! The packet against a plain vector of bytes.
 
+#![allow(unsafe_code)] // segments point to bytes of the test
+
 use crate::{
     BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, Lender, MAX_SEGS, Offload, Packet, Pool, Seg,
 };

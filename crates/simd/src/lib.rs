@@ -8,7 +8,5 @@
 //!
 //! Costs: no allocation, no lock, no system call.
 
-#![allow(unsafe_code)] // vector intrinsics and prefetches; each block says why it is sound
-
 pub mod nh;
 pub mod simd;

@@ -7,6 +7,8 @@
 //! Chosen at run time: AVX2, else what the architecture always has (SSE2, NEON), else plain code; one call is
 //! for a list of masks. [`sum_plain`] is the twin that the others are tested against.
 
+#![allow(unsafe_code)] // vector instructions
+
 /// The random numbers, two for each word.
 #[repr(align(64))]
 #[derive(Clone, Copy, Debug)]

@@ -5,6 +5,8 @@
 //! or NEON (every AArch64 has it), else plain code; a choice at run time would cost a call per bucket, which
 //! is more than the whole comparison. [`match8_plain`] is the twin that the others are tested against.
 
+#![allow(unsafe_code)] // vector instructions and prefetches
+
 /// Asks for the cache line at the start of `t`, to be read soon.
 #[inline(always)]
 pub fn prefetch<T>(t: &T) {

@@ -4,6 +4,8 @@
 //! cycles, where a locked instruction, an equally full barrier for ordinary memory, takes 15 (measured on Zen
 //! 5).
 
+#![allow(unsafe_code)] // one instruction
+
 /// Orders all loads and stores before it against all after it, as `fence(Ordering::SeqCst)` does.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -18,6 +18,8 @@
 //!
 //! **Costs.** Two compare-and-swaps of one word, as a lock that is free.
 
+#![allow(unsafe_code)] // the value that one thread uses at a time
+
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};

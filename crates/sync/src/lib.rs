@@ -16,8 +16,6 @@
 //! * [`Clock`]: milliseconds, which tests can stop and warp.
 //! * [`barrier`]: the full barrier of notification suppression.
 
-#![allow(unsafe_code)] // the ring's cells: see `ring`; one instruction: see `barrier`; a value: see `combining`; pointers: see `once_arc`, `places` and `replaced`
-
 pub mod barrier;
 mod bucket;
 mod chain;

@@ -4,6 +4,8 @@
 //! What `OnceLock<Arc<T>>` does, in eight bytes and with one load a read. A table of such places is filled by
 //! a writer while readers look into it; it is freed as a whole.
 
+#![allow(unsafe_code)] // the value by its pointer
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::ptr;

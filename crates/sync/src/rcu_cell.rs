@@ -5,6 +5,8 @@
 //! table of a million rules would stand still for many milliseconds. And each reader of a plain snapshot
 //! counts itself in and out; here it says once that it reads ([`ReadGuard`]), whatever it reads then.
 
+#![allow(unsafe_code)] // the value by its pointer
+
 use crate::read_guard::{self, ReadGuard};
 use std::fmt;
 use std::marker::PhantomData;

@@ -10,6 +10,8 @@
 //!
 //! **Costs.** Eight bytes a place; a load for each read.
 
+#![allow(unsafe_code)] // values by their pointers
+
 use crate::read_guard::{self, ReadGuard};
 use std::collections::VecDeque;
 use std::fmt;

@@ -167,6 +167,8 @@ pub(crate) fn over() -> u64 {
 /// All interleavings of one who reads twice and one who replaces: `scripts/models loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
+    #![allow(unsafe_code)] // the values that the model checker watches
+
     use super::*;
     use loom::cell::UnsafeCell;
     use loom::sync::atomic::AtomicUsize;

@@ -13,6 +13,8 @@
 //!
 //! Neither side waits or allocates. [`Producer`] and [`Consumer`] are `Send`, not `Clone`: one thread each.
 
+#![allow(unsafe_code)] // the cells of the ring
+
 #[cfg(loom)]
 use loom::{cell::UnsafeCell, sync::Arc, sync::atomic::AtomicU64};
 use std::mem::MaybeUninit;

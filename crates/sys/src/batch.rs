@@ -3,6 +3,8 @@
 //! The kernel's arrays hold raw addresses. Both types therefore refill them from borrows on every call: an
 //! address is never used after the call that it was given to.
 
+#![allow(unsafe_code)] // recvmmsg, sendmmsg
+
 use crate::{Iov, cvt};
 use core::marker::PhantomData;
 use std::io;

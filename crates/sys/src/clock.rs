@@ -3,6 +3,8 @@
 //! The counter is used for cost accounting and short spins only, never for protocol timers: its rate is
 //! calibrated once against the monotonic clock and may be a few parts per million off.
 
+#![allow(unsafe_code)] // one instruction
+
 use rustix::time::{ClockId, clock_gettime};
 use std::num::NonZeroU64;
 use std::sync::OnceLock;

@@ -1,5 +1,7 @@
 //! Waking up and waiting: eventfd and epoll.
 
+#![allow(unsafe_code)] // descriptors as epoll takes them
+
 use crate::patience;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::io::Errno;

@@ -11,6 +11,8 @@
 //! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted,
 //! and so do those that are dropped after it; no thread but that one waits.
 
+#![allow(unsafe_code)] // a descriptor that is kept open
+
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::LazyLock;

@@ -4,6 +4,8 @@
 //! memory and kernel rings cannot promise that, so their addresses travel in an [`Iov`]: only the kernel
 //! reads through it.
 
+#![allow(unsafe_code)] // an address for the kernel
+
 use core::marker::PhantomData;
 
 /// An address and a length that the kernel may read during `'a`. Same layout as `struct iovec`.

@@ -11,8 +11,7 @@
 //! Costs: modules used by the forwarding path ([`tap`], [`packet_socket`], [`batch`], [`event`], [`clock`])
 //! neither allocate nor lock per call; all others may.
 
-#![allow(unsafe_code)] // the one crate whose purpose is system calls; each block says why it is sound
-#![allow(clippy::cast_possible_truncation)] // kernel structures fix the widths; sizes are compile-time constants
+#![allow(clippy::cast_possible_truncation)] // the kernel fixes widths, the compiler sizes
 
 pub mod awake;
 pub mod batch;

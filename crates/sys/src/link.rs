@@ -3,6 +3,8 @@
 //! Requests go through ioctl(2) on a socket (netdevice(7)), because a socket stays in the network namespace
 //! that it was opened in: one handle per namespace serves any thread.
 
+#![allow(unsafe_code)] // ioctls
+
 use crate::tap::{hwaddr, ifreq, mac_of};
 use crate::{cvt, netns, sock};
 use rustix::net::{AddressFamily, SocketType};

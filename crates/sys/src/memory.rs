@@ -1,5 +1,7 @@
 //! How much memory this process has.
 
+#![allow(unsafe_code)] // malloc_trim, get_mempolicy
+
 use std::io;
 use std::ptr::NonNull;
 

@@ -10,6 +10,8 @@
 //!
 //! Thread-safety: a mapping is an address range; it may be used and dropped on any thread.
 
+#![allow(unsafe_code)] // mmap and the memory behind it
+
 use crate::sigbus::Guard;
 use rustix::fs::{FileType, MemfdFlags, fstat, fstatfs, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};

@@ -6,6 +6,8 @@
 //! **Limits.** [`all`] finds namespaces in which a visible process runs or that are mounted somewhere here
 //! (`ip netns add`, container runtimes), not those that only a descriptor of some process keeps.
 
+#![allow(unsafe_code)] // an ioctl
+
 use crate::cvt;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::collections::BTreeMap;

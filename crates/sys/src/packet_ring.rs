@@ -10,6 +10,8 @@
 //! while it is ours, when the kernel does not write to it. Lengths in a frame are the kernel's; they are
 //! bounded by the frame all the same.
 
+#![allow(unsafe_code)] // frames that the kernel writes
+
 use crate::batch::StrippedVlan;
 use crate::mmap::Mapping;
 use crate::packet_socket::VNET_HDR_LEN;

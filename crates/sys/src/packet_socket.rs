@@ -5,6 +5,8 @@
 //!
 //! The device's own IP stack sees the same packets: a packet socket is a tap, not a diversion.
 
+#![allow(unsafe_code)] // structures of the kernel
+
 use crate::{cvt, sock};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;

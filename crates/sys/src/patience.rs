@@ -17,6 +17,8 @@
 //! **Costs.** Two stores and a load per call (one of the stores is a full barrier). The watchman sleeps when
 //! no calls are made.
 
+#![allow(unsafe_code)] // a signal to one thread
+
 use std::cell::OnceCell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};

@@ -7,6 +7,8 @@
 //!
 //! Cost: one read of `/proc/self/status` and one system call. Call it at start-up only.
 
+#![allow(unsafe_code)] // fork, signal
+
 use crate::cvt;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, setrlimit};
 use std::io;

@@ -19,6 +19,8 @@
 //!
 //! Costs: none until the signal comes; taking a slot searches the table.
 
+#![allow(unsafe_code)] // a signal handler
+
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::OnceLock;

@@ -3,6 +3,8 @@
 //! They go through libc, whose threads and timers have signals of their own: a mask that is set behind its
 //! back could hold them up.
 
+#![allow(unsafe_code)] // signal sets
+
 use crate::cvt;
 pub use rustix::process::Signal;
 use std::ffi::CStr;

@@ -1,5 +1,7 @@
 //! Small helpers for socket options.
 
+#![allow(unsafe_code)] // setsockopt, bind
+
 use crate::cvt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::io;

@@ -12,6 +12,8 @@
 //! whoever holds the others. The virtio-net header is as the first queue asks, every time. Offloads stay as
 //! they were set last, also when nobody holds the device.
 
+#![allow(unsafe_code)] // ioctls, writev
+
 use crate::{Iov, cvt, cvt_len, netns};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;

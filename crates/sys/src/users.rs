@@ -1,5 +1,7 @@
 //! Users and groups by name, as the system's directory knows them (getpwnam(3): files, LDAP, ...).
 
+#![allow(unsafe_code)] // getpwnam_r and its like
+
 use rustix::process::{Gid, Uid};
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;

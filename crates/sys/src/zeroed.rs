@@ -5,6 +5,8 @@
 //! (`madvise(2)`, `MADV_HUGEPAGE`): random reads of a large table otherwise spend most of their time in the
 //! page tables. The kernel may decline; nothing depends on it.
 
+#![allow(unsafe_code)] // mmap and the memory behind it
+
 use crate::cvt;
 use std::io;
 use std::ops::{Deref, DerefMut};

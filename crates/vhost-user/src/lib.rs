@@ -11,6 +11,8 @@
 //! over `vm-memory`, without IOTLB and status messages; this crate serves all sockets from one thread without
 //! blocking, bounds what a front end can make it hold, and hands memory to `heddle-virtio`'s tables.
 
+#![deny(clippy::indexing_slicing)] // whatever a front end sends
+
 pub mod backend;
 pub mod frontend;
 pub mod message;

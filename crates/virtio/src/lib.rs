@@ -10,8 +10,7 @@
 //! What a guest or another process writes into a ring or a header is a claim. The decoders here turn claims
 //! into checked values ([`net_hdr::decode`], [`mem::Claim`]) and name what they refuse.
 
-#![allow(unsafe_code)] // guest memory is raw memory: see `mem::host`; the rings use its safe functions
-#![allow(clippy::cast_possible_truncation)] // widths of ring fields are fixed; positions are masked by the ring's size
+#![allow(clippy::cast_possible_truncation)] // fields have fixed widths, positions are masked
 
 pub mod device;
 pub mod driver;

@@ -6,6 +6,8 @@
 //!
 //! Cost: a packet without metadata takes two compares.
 
+#![deny(clippy::indexing_slicing)] // whatever a guest writes
+
 use heddle_packet::{Csum, Gso, GsoKind, Offload};
 
 /// Header length without `num_buffers`: packet sockets.

@@ -7,6 +7,8 @@
 //! [`checksum`] has the Internet checksum, full and incremental; [`crc32c`] SCTP's. All functions here are
 //! pure and none allocates.
 
+#![deny(clippy::indexing_slicing)] // whatever a packet holds
+
 pub mod arp;
 pub mod checksum;
 pub mod crc32c;

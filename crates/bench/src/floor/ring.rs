@@ -99,7 +99,8 @@ impl Ring {
     }
     fn next_split(&mut self) -> Option<Buffer> {
         if self.seen == self.fetch {
-            self.seen = self.driver.load16(2, Ordering::Acquire); // pairs with the driver's release (virtio 1.2 §2.7.13.3)
+            // Acquire pairs with the driver's release (virtio 1.2 §2.7.13.3).
+            self.seen = self.driver.load16(2, Ordering::Acquire);
             if self.seen == self.fetch {
                 return None;
             }
@@ -112,7 +113,8 @@ impl Ring {
     }
     fn next_packed(&mut self) -> Option<Buffer> {
         let off = usize::from(self.fetch) * 16;
-        let flags = self.desc.load16(off + 14, Ordering::Acquire); // pairs with the driver's release (§2.8.21)
+        // Acquire pairs with the driver's release (§2.8.21).
+        let flags = self.desc.load16(off + 14, Ordering::Acquire);
         if (flags & F_AVAIL != 0) != self.fetch_wrap || (flags & F_USED != 0) == self.fetch_wrap {
             return None;
         }

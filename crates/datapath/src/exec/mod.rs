@@ -7,6 +7,8 @@
 //! outputs queue their numbers ([`LiveId`]) per port. So several outputs share one packet, and sending is one
 //! call per port and burst. A packet that was queued is not written any more (the compiler's invariant).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub(crate) mod csum;
 pub(crate) mod encap;
 pub(crate) mod meter;

@@ -13,6 +13,8 @@
 //! All of it is one worker's own, but for what the revalidator reads of entries (`entry`) and what it is told
 //! (`note`).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 pub(crate) mod cache;
 pub(crate) mod cached_translation;
 pub(crate) mod compact;

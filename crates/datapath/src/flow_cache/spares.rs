@@ -36,6 +36,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
+    #[expect(clippy::disallowed_methods, reason = "on the revalidator's thread")]
     pub(crate) fn new() -> Self {
         Self {
             from: Instant::now() - KEPT * PART,
@@ -74,6 +75,7 @@ pub(crate) fn spares<T: FromZeros + Send>(len: usize, most: usize, near: bool) -
 
 impl<T: FromZeros + Send> Maker<T> {
     /// Makes what is missing, with its pages, as far as the pace allows.
+    #[expect(clippy::disallowed_methods, reason = "on the revalidator's thread")]
     pub(crate) fn fill(&mut self, pace: &mut Pace) {
         let Some(ring) = &mut self.ring else { return };
         for _ in 0..PER_CALL {

@@ -11,6 +11,7 @@ use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
 use heddle_sys::{EventFd, Tsc, cpu};
+#[expect(clippy::disallowed_types, reason = "of the senders")]
 use parking_lot::Mutex;
 use std::io;
 use std::os::fd::RawFd;
@@ -69,11 +70,13 @@ pub(crate) enum Reply {
 
 /// The sending end.
 pub(crate) struct CommandTx {
+    #[expect(clippy::disallowed_types, reason = "of the senders")]
     ring: Mutex<Producer<Command>>,
     bell: Arc<EventFd>,
 }
 
 /// A command ring for one worker.
+#[expect(clippy::disallowed_types, reason = "of the senders")]
 pub(crate) fn command_ring(bell: Arc<EventFd>) -> (CommandTx, Consumer<Command>) {
     let (tx, rx) = ring(256);
     (
@@ -90,6 +93,7 @@ pub(crate) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl CommandTx {
     /// Sends a command; waits a bounded time for room. `false`: the worker does not take any.
+    #[expect(clippy::disallowed_methods, reason = "the control side waits, not the worker")]
     pub(crate) fn send(&self, command: Command) -> bool {
         let deadline = Instant::now() + WORKER_TIMEOUT;
         let mut command = command;

@@ -8,6 +8,8 @@
 //! One iteration: commands, one burst from each receive queue, a bounded piece of maintenance; without
 //! packets it goes on polling for a while and then sleeps ([`wait`]).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
 mod burst;
 mod command;
 mod look;
@@ -39,6 +41,7 @@ use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use look::Look;
+#[expect(clippy::disallowed_types, reason = "the worker only tries")]
 use parking_lot::Mutex;
 use recirc::Stage;
 use std::collections::VecDeque;
@@ -70,6 +73,7 @@ pub(crate) struct RxShared {
     pub(crate) usage: Window,
     /// The queue's own drop counters. Locked by the worker only when they have changed, between bursts, and
     /// only if free.
+    #[expect(clippy::disallowed_types, reason = "the worker only tries")]
     pub(crate) dropped: Mutex<Vec<(&'static str, u64)>>,
 }
 

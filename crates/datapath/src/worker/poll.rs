@@ -7,6 +7,7 @@ use super::turn::{Others, PortBudget};
 use super::{RxSlot, Source, Worker};
 use heddle_packet::BURST;
 use heddle_sys::Tsc;
+#[expect(clippy::disallowed_types, reason = "when queues have gone")]
 use std::collections::HashMap;
 
 impl Worker {
@@ -129,6 +130,7 @@ impl Worker {
 
     /// Opens the ports' accounts anew, after queues have gone.
     pub(super) fn regroup(&mut self) {
+        #[expect(clippy::disallowed_types, reason = "when queues have gone")]
         let mut ports = HashMap::new();
         self.budgets.clear();
         for slot in &mut self.rx {

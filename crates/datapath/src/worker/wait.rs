@@ -110,6 +110,7 @@ impl Worker {
             if self.pinned {
                 std::hint::spin_loop();
             } else {
+                #[expect(clippy::disallowed_methods, reason = "others want the processor")]
                 std::thread::yield_now();
             }
             return;
@@ -122,7 +123,8 @@ impl Worker {
             Some(pause) => {
                 self.wait.slept = true;
                 self.counters.sleeps.add(1);
-                // Not woken by packets: that is what the user has asked for.
+                // Not woken by packets.
+                #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
                 std::thread::sleep(pause);
             }
             None => self.sleep(),

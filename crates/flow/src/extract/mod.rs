@@ -12,6 +12,8 @@
 //! **Costs.** One pass, no allocation, no formatting; each header is split off its slice once. Nothing here
 //! panics on any input.
 
+#![deny(clippy::indexing_slicing)] // whatever bytes come
+
 mod cursor;
 mod l4;
 

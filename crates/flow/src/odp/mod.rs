@@ -7,6 +7,8 @@
 //!
 //! In these texts `in_port` is a datapath port; `u32::MAX` is none.
 
+#![deny(clippy::indexing_slicing)] // whatever text comes
+
 mod format;
 mod parse;
 mod scan;

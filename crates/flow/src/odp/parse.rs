@@ -140,6 +140,7 @@ pub fn parse_flow(s: &str, ports: Option<PortNumbers<'_>>) -> Result<(FlowKey, F
     b.mask.0.packet_type = u32::MAX;
     let mut at = &top;
     dl_type(&mut b, at)?;
+    #[expect(clippy::indexing_slicing, reason = "the mask's array is as long")]
     for i in 0..b.key.vlans.len() {
         if !is_vlan(b.key.dl_type) {
             break;

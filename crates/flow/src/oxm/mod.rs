@@ -10,6 +10,8 @@
 //! **Errors** are those of OpenFlow's `OFPET_BAD_MATCH`, one variant per code. Which error a message with
 //! several faults gets, and where a wrong length counts as an unknown field, follows Open vSwitch.
 
+#![deny(clippy::indexing_slicing)] // whatever bytes come
+
 mod put;
 
 #[cfg(test)]

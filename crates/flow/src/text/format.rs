@@ -432,8 +432,9 @@ fn nsh(o: &mut Items<'_>, v: &Nsh, m: &Nsh) -> fmt::Result {
     o.dec8("nsh_si", v.si(), m.si())?;
     // Metadata of other types has no context words.
     if m.mdtype == u8::MAX && v.mdtype == MD_TYPE_1 {
-        for (i, (v, m)) in v.context().into_iter().zip(m.context()).enumerate() {
-            o.plain_hex32(["nsh_c1", "nsh_c2", "nsh_c3", "nsh_c4"][i], v, m)?;
+        let names = ["nsh_c1", "nsh_c2", "nsh_c3", "nsh_c4"];
+        for (name, (v, m)) in names.into_iter().zip(v.context().into_iter().zip(m.context())) {
+            o.plain_hex32(name, v, m)?;
         }
     }
     Ok(())
@@ -443,8 +444,10 @@ fn fragment(o: &mut Items<'_>, v: u8, m: u8) -> fmt::Result {
     let (any, later) = (v & frag::ANY != 0, v & frag::LATER != 0);
     let word = match m & frag::MASK {
         0 => return Ok(()),
-        frag::ANY => ["no", "yes"][usize::from(any)],
-        frag::LATER => ["not_later", "later"][usize::from(later)],
+        frag::ANY if any => "yes",
+        frag::ANY => "no",
+        frag::LATER if later => "later",
+        frag::LATER => "not_later",
         _ => match (any, later) {
             (true, true) => "later",
             (true, false) => "first",

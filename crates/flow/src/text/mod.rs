@@ -6,6 +6,8 @@
 //!
 //! Nothing here is on a packet's path.
 
+#![deny(clippy::indexing_slicing)] // whatever text comes
+
 mod flags;
 mod format;
 mod parse;

@@ -14,6 +14,8 @@
 //! **Place.** A field has one run of 4-byte words. When there is room but not in one piece, fields that no
 //! rule uses are moved together; those in use stay where they are.
 
+#![deny(clippy::indexing_slicing)] // whatever bytes come
+
 use crate::field::{FieldInfo, Maskable, OxmId, Prereq, Style};
 use crate::key::{FlowKey, TLV_SPACE};
 use core::cell::RefCell;
@@ -89,6 +91,7 @@ impl TlvField {
         self.info().name
     }
     /// Its row in the table of fields, whose `id` has no place.
+    #[expect(clippy::indexing_slicing, reason = "a field is made with a row of the table")]
     pub(crate) fn info(self) -> &'static FieldInfo {
         let widths = usize::from(MAX_TLV_LEN / 4) + 1;
         &INFO[usize::from(self.index) * widths + usize::from(self.words)]

@@ -139,6 +139,7 @@ fn from_wire(raw: u32, ty: AsyncType, version: Version) -> u32 {
 
 /// Reads the fixed form: packet-in, port status, flow removed, each for primary and secondary. The other
 /// types are off.
+#[expect(clippy::indexing_slicing, reason = "the arrays have a place for each type")]
 pub(super) fn decode_async(version: Version, mut r: Reader<'_>) -> Result<AsyncConfig, ErrorKind> {
     let mut c = AsyncConfig {
         named: 0x3f3f,
@@ -152,6 +153,7 @@ pub(super) fn decode_async(version: Version, mut r: Reader<'_>) -> Result<AsyncC
     Ok(c)
 }
 
+#[expect(clippy::indexing_slicing, reason = "the arrays have a place for each type")]
 pub(super) fn encode_async(version: Version, c: &AsyncConfig, out: &mut Vec<u8>) {
     for ty in TYPES.into_iter().take(3) {
         let i = ty as usize;
@@ -161,6 +163,7 @@ pub(super) fn encode_async(version: Version, c: &AsyncConfig, out: &mut Vec<u8>)
 }
 
 /// Reads the form of 1.4 and later (and Nicira's second): a property per type and role.
+#[expect(clippy::indexing_slicing, reason = "`TYPES.get` has checked it")]
 pub(super) fn decode_async_props(version: Version, mut r: Reader<'_>) -> Result<AsyncConfig, ErrorKind> {
     let mut c = AsyncConfig::default();
     while !r.is_empty() {
@@ -186,6 +189,7 @@ pub(super) fn decode_async_props(version: Version, mut r: Reader<'_>) -> Result<
     Ok(c)
 }
 
+#[expect(clippy::indexing_slicing, reason = "the arrays are as long as `TYPES`")]
 pub(super) fn encode_async_props(version: Version, c: &AsyncConfig, out: &mut Vec<u8>) {
     for (i, kind) in TYPES.into_iter().enumerate() {
         let number = u16::try_from(i).expect("six types") * 2;

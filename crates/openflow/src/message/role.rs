@@ -78,6 +78,7 @@ pub struct AsyncConfig {
     pub named: u16,
 }
 
+#[expect(clippy::indexing_slicing, reason = "the arrays have a place for each type")]
 impl AsyncConfig {
     /// What a new connection gets: packet-ins but for invalid TTLs, port status and flow removed while
     /// primary; port status only while secondary. Before 1.3 also packets that no flow, not even a

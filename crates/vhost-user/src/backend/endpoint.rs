@@ -255,6 +255,7 @@ impl Endpoint {
     }
 
     /// Makes what is watched what is wanted. A descriptor that was closed is not watched any more.
+    #[expect(clippy::indexing_slicing, reason = "0 and 1 are the places of two")]
     fn watch(&mut self, token: impl Fn(Part) -> u64, epoll: &Epoll) {
         let now = Instant::now();
         let (quiet, rests) = (now < self.deaf, now < self.rest);

@@ -45,6 +45,7 @@ impl Header {
     pub fn encode(self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         let flags = self.flags.bits() | VERSION;
+        #[expect(clippy::indexing_slicing, reason = "three words are the header's bytes")]
         for (at, v) in [(0, self.request), (4, flags), (8, self.size)] {
             out[at..at + 4].copy_from_slice(&v.to_ne_bytes());
         }

@@ -184,6 +184,7 @@ impl Connection {
     /// closed by whoever takes the bytes they came with, which may take as long as their maker likes. Left in
     /// the queue they go with the socket, which is closed where nobody waits ([`Foreign`]). While the second
     /// copies are here that the look brings, taking the bytes closes nothing.
+    #[expect(clippy::indexing_slicing, reason = "`at` bytes of `buf` are there already")]
     fn read(&mut self, buf: &mut [u8], at: usize) -> Result<Option<usize>, SocketError> {
         // For all that the kernel delivers.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];

@@ -3,6 +3,8 @@
 //! Chunks are loaded into registers before any is stored, by width: a compiler given arrays of bytes takes a
 //! detour over the stack, whose loads then wait for stores that wait for lines of another core.
 
+#![allow(unsafe_code)] // copies from and to addresses of the guest
+
 /// Sixteen bytes in a register.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 type Chunk = core::arch::x86_64::__m128i;

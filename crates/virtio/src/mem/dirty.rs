@@ -4,6 +4,8 @@
 //! bitmap pairs with it, so that a page whose bit it has seen holds the bytes. The bit is always set, never
 //! tested first: a test could see a bit that the front end is just clearing.
 
+#![allow(unsafe_code)] // a byte of the shared log as an atomic
+
 use super::MemError;
 use core::sync::atomic::{AtomicU8, Ordering};
 use heddle_sys::Mapping;
@@ -47,7 +49,8 @@ impl DirtyLog {
         let last = gpa.saturating_add(len - 1) / PAGE;
         for page in gpa / PAGE..=last {
             let Some(byte) = self.byte(page / 8) else { return };
-            byte.fetch_or(1 << (page % 8), Ordering::Release); // pairs with the front end's exchange: see above
+            // Release pairs with the front end's exchange: see above.
+            byte.fetch_or(1 << (page % 8), Ordering::Release);
         }
     }
     /// Whether a page is marked; for tests and the front-end side.

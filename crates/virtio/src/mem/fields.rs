@@ -3,6 +3,8 @@
 //! A ring of a power of two is indexed modulo its length, so that no index, whoever computed it, leaves it
 //! and no access needs a branch. Other tables ([`Table`]) check each index.
 
+#![allow(unsafe_code)] // the fields of a ring by their addresses
+
 use super::HostRange;
 use super::prefetch;
 use core::marker::PhantomData;

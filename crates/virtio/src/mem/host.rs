@@ -3,6 +3,8 @@
 //! Another party may write to the same bytes at any time, so ring fields are atomics of their natural size
 //! and alignment. This module, `fields` and `piece` are the only code that touches a guest's bytes.
 
+#![allow(unsafe_code)] // a range of guest memory by its address
+
 use super::{MemError, prefetch};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};

@@ -15,6 +15,8 @@
 //! **Costs.** Translation: two compares when the address lies in the region of the one before, else a binary
 //! search. A look for a new table: one load of a line that is written only when tables change.
 
+#![deny(clippy::indexing_slicing)] // whatever a guest names
+
 mod claim;
 mod copy;
 mod dirty;

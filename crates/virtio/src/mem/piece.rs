@@ -4,6 +4,8 @@
 //! reference is made, the result may be a mixture of old and new bytes, nothing is decided on it before it is
 //! private).
 
+#![allow(unsafe_code)] // a buffer of the guest by its address
+
 use super::{copy, prefetch};
 use crate::net_hdr;
 use core::ptr::NonNull;

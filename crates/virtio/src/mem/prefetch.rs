@@ -2,6 +2,8 @@
 //!
 //! Lines that another core has written take hundreds of cycles to come; hints for a whole burst overlap them.
 
+#![allow(unsafe_code)] // one instruction
+
 /// To read from it.
 #[inline(always)]
 pub(crate) fn read(p: *const u8) {

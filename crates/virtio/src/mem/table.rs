@@ -1,5 +1,7 @@
 //! The table of regions and its translations.
 
+#![allow(unsafe_code)] // addresses of the regions that it checks against
+
 use super::{Access, DirtyLog, HostRange, MemError, Piece, Region};
 use core::ptr::NonNull;
 use std::sync::Arc;
@@ -267,6 +269,7 @@ impl GuestMemory {
             return Err(MemError::Unmapped { addr, len });
         };
         let at = self.regions.partition_point(|r| r.base <= addr) - 1;
+        #[expect(clippy::indexing_slicing, reason = "`locate` found that one")]
         let r = &self.regions[at];
         if len > r.len - off {
             return Err(MemError::Crosses { addr, len });
@@ -284,6 +287,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// [`MemError::Unmapped`].
+    #[expect(clippy::indexing_slicing, reason = "the pieces are as long as `dst`")]
     pub fn read(&self, addr: u64, dst: &mut [u8]) -> Result<(), MemError> {
         let (mut hint, mut done) = (0, 0);
         let len = u32::try_from(dst.len()).map_err(|_| MemError::Unmapped { addr, len: u64::MAX })?;
@@ -296,6 +300,7 @@ impl GuestMemory {
     ///
     /// # Errors
     /// [`MemError::Unmapped`].
+    #[expect(clippy::indexing_slicing, reason = "the pieces are as long as `src`")]
     pub fn write(&self, addr: u64, src: &[u8]) -> Result<(), MemError> {
         let (mut hint, mut done) = (0, 0);
         let len = u32::try_from(src.len()).map_err(|_| MemError::Unmapped { addr, len: u64::MAX })?;

@@ -48,6 +48,7 @@ impl RawDesc {
     /// Decodes one that was copied out of an indirect table.
     #[inline]
     pub(super) fn decode(bytes: &[u8; SIZE]) -> Self {
+        #[expect(clippy::indexing_slicing, reason = "0 and 8 are the words of 16 bytes")]
         let word = |at: usize| {
             let mut w = [0; 8];
             w.copy_from_slice(&bytes[at..at + 8]);

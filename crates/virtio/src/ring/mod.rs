@@ -22,6 +22,9 @@
 //!
 //! Deviations from the specification are listed in [`limits`].
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+#![deny(clippy::indexing_slicing)] // whatever a guest writes
+
 mod config;
 mod desc;
 mod error;

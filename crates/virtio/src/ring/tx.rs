@@ -91,7 +91,9 @@ impl DeviceTx {
         self.queue.prepare(packets.len());
         let mut i = 0;
         while i < packets.len() {
-            i += self.straight(&packets[i..], &mut out);
+            #[expect(clippy::indexing_slicing, reason = "below the loop's bound")]
+            let rest = &packets[i..];
+            i += self.straight(rest, &mut out);
             let Some(packet) = packets.get(i) else { break };
             match self.reserve(packet.len() + self.header_len, &mut out) {
                 Ok(chains) => {
@@ -142,6 +144,7 @@ impl DeviceTx {
         }
         let (flags, mut bytes) = (self.flags, 0);
         let sent = self.queue.window.take_singles(packets.len(), |i, piece| {
+            #[expect(clippy::indexing_slicing, reason = "below `packets.len()`")]
             let packet = packets[i];
             let done = packet.offload.is_plain() && piece.write_plain(packet)
                 || piece.write_packet(header(flags, packet, 1), packet);
@@ -212,6 +215,7 @@ impl DeviceTx {
             piece: 0,
             at: 0,
         };
+        #[expect(clippy::indexing_slicing, reason = "one of the two lengths that a header has")]
         sink.put(&header[..self.header_len]);
         sink.put(packet.head());
         for seg in packet.segs() {
@@ -285,6 +289,7 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
+    #[expect(clippy::indexing_slicing, reason = "below the loop's bound")]
     #[inline]
     fn put(&mut self, src: &[u8]) {
         let mut done = 0;

@@ -158,6 +158,7 @@ impl Walk<'_> {
         read
     }
 
+    #[expect(clippy::indexing_slicing, reason = "emptied when it is full")]
     fn read_table(&mut self, d: &RawDesc, table: &mut Vec<RawDesc>) -> Result<(), RingError> {
         table.clear();
         self.scratch.read += d.len / desc::SIZE as u32;

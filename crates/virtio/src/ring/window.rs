@@ -102,6 +102,7 @@ pub(super) struct Window {
     spent: usize,
 }
 
+#[expect(clippy::indexing_slicing, reason = "numbers are taken modulo the length")]
 impl Window {
     pub(super) fn new() -> Self {
         Self {

@@ -89,8 +89,11 @@ pub(super) fn nsh(w: &mut Writer<'_>, k: &Nsh, m: &Nsh) -> fmt::Result {
     w.nsh_byte("np", k.np, m.np)?;
     w.nsh_word("spi", k.spi(), m.spi(), u32::MAX >> 8)?;
     w.nsh_byte("si", k.si(), m.si())?;
-    for (i, (v, m)) in k.context().into_iter().zip(m.context()).enumerate() {
-        w.nsh_word(["c1", "c2", "c3", "c4"][i], v, m, u32::MAX)?;
+    for (name, (v, m)) in ["c1", "c2", "c3", "c4"]
+        .into_iter()
+        .zip(k.context().into_iter().zip(m.context()))
+    {
+        w.nsh_word(name, v, m, u32::MAX)?;
     }
     Ok(())
 }

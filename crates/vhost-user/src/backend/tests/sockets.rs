@@ -249,7 +249,8 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
         calls += 1;
         if let Ok(stream) = UnixStream::connect(&paths[0]) {
             let mut front = Connection::new(stream);
-            let _ = front.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[]); // turned away, perhaps
+            // Turned away, perhaps.
+            let _ = front.send_request(&Request::GetFeatures, HeaderFlags::empty(), &[]);
             // Some do not even wait for the answer.
             if calls % 2 == 0 {
                 assert!(front.wait_readable(LONG).unwrap());

@@ -91,6 +91,7 @@ fn metadata(packet: &mut Packet, hdr: &[u8; net_hdr::LEN]) -> Result<Offload, Ne
 
 /// As [`take`], of any pieces: header and packet may be spread over the buffers in any way (virtio 1.2
 /// §2.7.4.1).
+#[expect(clippy::indexing_slicing, reason = "lengths that no guest chooses")]
 #[inline(never)]
 fn gather(
     mut packet: Packet,
@@ -126,6 +127,7 @@ impl<'a> Source<'a> {
         Self { pieces, current }
     }
     /// Fills `dst`; the chain was found to have enough.
+    #[expect(clippy::indexing_slicing, reason = "below the loop's bound")]
     fn copy(&mut self, dst: &mut [u8]) {
         let mut done = 0;
         while done < dst.len() {
