@@ -1,8 +1,11 @@
-//! Either end of an OpenFlow connection, with nothing behind it: what a switch takes without `ovs-ofctl`, and what `ovs-ofctl` takes without a switch.
+//! Either end of an OpenFlow connection, with nothing behind it: what a switch takes without `ovs-ofctl`, and
+//! what `ovs-ofctl` takes without a switch.
 //!
-//! `flow_mods send SOCKET COUNT each|stream|bundle` sends so many flow mods, made beforehand, those of `heddle bench rules --kind exact`: each followed by a
-//! barrier whose answer it waits for, or all at once, or as one bundle; and prints the seconds until all are sent and until all are confirmed.
-//! `flow_mods sink SOCKET` listens there, and confirms whatever asks for it. Standard library only, so that plain `rustc -O` builds it.
+//! `flow_mods send SOCKET COUNT each|stream|bundle` sends so many flow mods, made beforehand, those of
+//! `heddle bench rules --kind exact`: each followed by a barrier whose answer it waits for, or all at once,
+//! or as one bundle; and prints the seconds until all are sent and until all are confirmed. `flow_mods sink
+//! SOCKET` listens there, and confirms whatever asks for it. Standard library only, so that plain `rustc -O`
+//! builds it.
 
 use std::error::Error;
 use std::io::{ErrorKind, Read, Write};

@@ -1,8 +1,10 @@
-//! How often a processor is taken away from a thread that does nothing but read the clock: what a worker beside it on the same machine cannot do better.
+//! How often a processor is taken away from a thread that does nothing but read the clock: what a worker
+//! beside it on the same machine cannot do better.
 //!
-//! `gaps CORE WALLS` reads the clock on that core, under SCHED_FIFO where that is allowed, until its standard input ends; then prints how many times two readings
-//! were at least so many nanoseconds apart, for each of the WALLS, which rise and are separated by commas; and the longest such time. Standard library only, so that
-//! plain `rustc -O` builds it.
+//! `gaps CORE WALLS` reads the clock on that core, under SCHED_FIFO where that is allowed, until its standard
+//! input ends; then prints how many times two readings were at least so many nanoseconds apart, for each of
+//! the WALLS, which rise and are separated by commas; and the longest such time. Standard library only, so
+//! that plain `rustc -O` builds it.
 
 use std::io::Read;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Sends small UDP datagrams as fast as one core can, or holds a socket open that takes them.
 //!
-//! `udp_blast send ADDRESS:PORT SECONDS BYTES` prints how many datagrams the kernel accepted;
-//! `udp_blast sink ADDRESS:PORT` binds and sleeps until it is ended: the receiver's device counts the frames, the full
-//! socket buffer drops them cheaply, and no ICMP error goes back.  Standard library only, so that plain `rustc -O`
+//! `udp_blast send ADDRESS:PORT SECONDS BYTES` prints how many datagrams the kernel accepted; `udp_blast sink
+//! ADDRESS:PORT` binds and sleeps until it is ended: the receiver's device counts the frames, the full socket
+//! buffer drops them cheaply, and no ICMP error goes back.  Standard library only, so that plain `rustc -O`
 //! builds it.
 
 use std::net::UdpSocket;

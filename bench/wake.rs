@@ -1,7 +1,9 @@
-//! How long a thread that sleeps takes to run when another core wakes it: the least that a packet waits for a switch that sleeps.
+//! How long a thread that sleeps takes to run when another core wakes it: the least that a packet waits for a
+//! switch that sleeps.
 //!
-//! `wake FROM TO RATE SECONDS` wakes a thread on core TO from core FROM so many times a second, by a datagram, and prints the median and the 99th
-//! percentile of the times until it has it, in microseconds. Standard library only, so that plain `rustc -O` builds it.
+//! `wake FROM TO RATE SECONDS` wakes a thread on core TO from core FROM so many times a second, by a
+//! datagram, and prints the median and the 99th percentile of the times until it has it, in microseconds.
+//! Standard library only, so that plain `rustc -O` builds it.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::{Duration, Instant};

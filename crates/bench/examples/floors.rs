@@ -1,5 +1,6 @@
-//! One loop of a kind again and again, for comparing builds: `floors KIND SIZE [packed] [both] [ms] [rounds]`, one line per round:
-//! the line's round trip before and after (ns), busy cycles per packet, received per microsecond, the generator's ring-full share.
+//! One loop of a kind again and again, for comparing builds: `floors KIND SIZE [packed] [both] [ms]
+//! [rounds]`, one line per round: the line's round trip before and after (ns), busy cycles per packet,
+//! received per microsecond, the generator's ring-full share.
 
 use core::time::Duration;
 use heddle_bench::floor::{Floor, Kind};

@@ -41,7 +41,8 @@ impl Sequence {
                 n
             }
             Order::Random => {
-                // xorshift64* (Vigna 2016, "An experimental exploration of Marsaglia's xorshift generators, scrambled").
+                // xorshift64* (Vigna 2016, "An experimental exploration of Marsaglia's xorshift generators,
+                // scrambled").
                 let mut x = self.state;
                 x ^= x >> 12;
                 x ^= x << 25;
@@ -78,11 +79,12 @@ pub enum Spread {
     /// Numbers below 2^14 differ in the source port, higher ones in both addresses too.
     #[default]
     Plain,
-    /// Numbers that differ modulo this count (at most [`Spread::MOST`]) hit rules with different masks, see [`crate::rules`]; the others differ in the
-    /// addresses.
+    /// Numbers that differ modulo this count (at most [`Spread::MOST`]) hit rules with different masks, see
+    /// [`crate::rules`]; the others differ in the addresses.
     Masks(u16),
-    /// Crafted to multiply a classifier's masks: each field differs from that of a rule of [`crate::rules::Kind::Acl`] at a bit of its own choice, with
-    /// anything below it (tuple space explosion: Csikor et al. 2019, "Tuple Space Explosion"; CVE-2019-25076).
+    /// Crafted to multiply a classifier's masks: each field differs from that of a rule of
+    /// [`crate::rules::Kind::Acl`] at a bit of its own choice, with anything below it (tuple space explosion:
+    /// Csikor et al. 2019, "Tuple Space Explosion"; CVE-2019-25076).
     Explosion,
 }
 
@@ -115,7 +117,8 @@ impl Spread {
                 }
             }
             Self::Explosion => {
-                // Which bit of which field, and what lies below it, from disjoint parts of a scrambled number.
+                // Which bit of which field, and what lies below it, from disjoint parts of a scrambled
+                // number.
                 let v = u64::from(n).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 let v = v ^ v >> 29;
                 Tuple {
@@ -160,8 +163,9 @@ impl Tuple {
             dport: 5001,
         }
     }
-    /// The sixteen bytes of an IPv4 header and its L4 header from the time to live on: time to live, protocol, checksum, addresses, ports. `rest` is
-    /// the sum over the other words of the IPv4 header, time to live and protocol included.
+    /// The sixteen bytes of an IPv4 header and its L4 header from the time to live on: time to live,
+    /// protocol, checksum, addresses, ports. `rest` is the sum over the other words of the IPv4 header, time
+    /// to live and protocol included.
     #[inline]
     pub fn bytes(&self, ttl: u8, proto: u8, rest: Sum) -> [u8; 16] {
         let csum = rest.word32(self.src).word32(self.dst).checksum();

@@ -195,13 +195,14 @@ impl Template {
         t.bytes[HDR + TUPLE_AT..HDR + TUPLE_AT + 16].copy_from_slice(&patch);
         t
     }
-    /// The bytes at [`TUPLE_AT`] for another flow. (A train's pseudo header follows the addresses: trains have one flow per sender.)
+    /// The bytes at [`TUPLE_AT`] for another flow. (A train's pseudo header follows the addresses: trains
+    /// have one flow per sender.)
     #[inline]
     pub fn patch(&self, tuple: Tuple) -> [u8; 16] {
         tuple.bytes(TTL, self.proto, self.rest)
     }
-    /// Whether `frame` (without header) is this template's, of any flow, as [`Stamp`] and the bytes at its end have changed it.
-    /// The head may have been rewritten by a switch; the payload may not.
+    /// Whether `frame` (without header) is this template's, of any flow, as [`Stamp`] and the bytes at its
+    /// end have changed it. The head may have been rewritten by a switch; the payload may not.
     pub fn matches(&self, frame: &[u8]) -> bool {
         let from = self.shape.payload_at() + STAMP;
         let to = frame.len().saturating_sub(TAIL);

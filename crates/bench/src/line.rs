@@ -1,7 +1,8 @@
 //! What a line of memory costs between two cores.
 //!
-//! Everything that a switch and its guests exchange travels as lines of memory between two cores. In virtual machines that time varies several times over
-//! within seconds, and rates with it; so it is told beside each measurement.
+//! Everything that a switch and its guests exchange travels as lines of memory between two cores. In virtual
+//! machines that time varies several times over within seconds, and rates with it; so it is told beside each
+//! measurement.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use heddle_sys::{Tsc, cpu};
@@ -16,8 +17,8 @@ const LIMIT_MS: u64 = 200;
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Nanoseconds of a round trip of one line between core `a` and core `b`: the median over batches. `None` when a core cannot be used, or the two
-/// threads did not run at the same time for long enough.
+/// Nanoseconds of a round trip of one line between core `a` and core `b`: the median over batches. `None`
+/// when a core cannot be used, or the two threads did not run at the same time for long enough.
 pub fn round_trip_ns(a: usize, b: usize) -> Option<f64> {
     let (ping, pong) = (Line(AtomicU64::new(0)), Line(AtomicU64::new(0)));
     let end = Tsc::now() + Tsc::from_us(LIMIT_MS * 1000);

@@ -1,6 +1,7 @@
 //! Packets one by one, there and back, with every byte checked: for tests.
 //!
-//! Each packet has its own length, flow and content, so that a packet that is mixed up with another one, cut, or changed is seen.
+//! Each packet has its own length, flow and content, so that a packet that is mixed up with another one, cut,
+//! or changed is seen.
 
 use crate::flows::{Order, Sequence, Tuple};
 use crate::frame::{HDR, STAMP, Shape, Stamp, TUPLE_AT, Template};
@@ -25,7 +26,8 @@ pub struct Plan {
     pub flows: u32,
     /// How long a packet may take.
     pub patience: Duration,
-    /// Longest pause before each: any length up to it comes, so that some packets meet a switch that is just going to sleep.
+    /// Longest pause before each: any length up to it comes, so that some packets meet a switch that is just
+    /// going to sleep.
     pub pause: Duration,
 }
 

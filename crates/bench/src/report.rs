@@ -109,7 +109,8 @@ pub struct Outcome {
     pub generator_busy: f64,
     /// Cycles of those turns per packet received.
     pub generator_cycles: f64,
-    /// Share of the senders' attempts that found the ring full: near 0 the generator is the limit, near 1 the switch.
+    /// Share of the senders' attempts that found the ring full: near 0 the generator is the limit, near 1 the
+    /// switch.
     pub ring_full: f64,
     /// One way latency.
     pub latency: Option<Latency>,
@@ -158,5 +159,6 @@ impl Outcome {
     }
 }
 
-/// The columns of [`Outcome::row`]: millions of packets per second, gigabits per second, percent, microseconds, cycles per packet, share.
+/// The columns of [`Outcome::row`]: millions of packets per second, gigabits per second, percent,
+/// microseconds, cycles per packet, share.
 pub const HEADING: &str = "sent Mpps recv Mpps   Gbit/s   loss %   p50 us   p99 us gen cy  full";

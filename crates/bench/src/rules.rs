@@ -1,4 +1,5 @@
-//! The OpenFlow rules that belong to flows, as `ovs-ofctl add-flows` reads them: one source for both, for every switch.
+//! The OpenFlow rules that belong to flows, as `ovs-ofctl add-flows` reads them: one source for both, for
+//! every switch.
 
 use crate::flows::{ACL, Spread, Tuple, one_hot};
 use core::fmt::Write;
@@ -16,11 +17,14 @@ pub enum Kind {
     Exact(u32),
     /// So many rules of falling priority, each about other bits of the ports: [`Spread::Masks`].
     Masks(u16),
-    /// So many tables, each of which looks at something else before it goes on to the next, as OVN's logical pipelines do.
+    /// So many tables, each of which looks at something else before it goes on to the next, as OVN's logical
+    /// pipelines do.
     Pipeline(u8),
-    /// A short list of what may pass, by one field each, and a way out for the rest: what [`Spread::Explosion`] attacks.
+    /// A short list of what may pass, by one field each, and a way out for the rest: what
+    /// [`Spread::Explosion`] attacks.
     Acl,
-    /// One rule that looks at both addresses and both ports of each packet: every flow needs a cached answer of its own.
+    /// One rule that looks at both addresses and both ports of each packet: every flow needs a cached answer
+    /// of its own.
     Each,
 }
 

@@ -5,7 +5,7 @@ use crate::mini::{MiniMask, MiniMatch};
 use crate::prefix::{MAX_TRACKED, PrefixField, Tracked, Tries};
 use crate::subtable::Subtable;
 use heddle_flow::{FlowKey, FlowMask};
-use heddle_sync::{Reading, Replaced};
+use heddle_sync::{RcuCell, ReadGuard};
 use std::cmp::Reverse;
 use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
@@ -13,7 +13,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What lookups read. Replaced when subtables have come, gone or changed their places.
+/// What lookups read. RcuCell when subtables have come, gone or changed their places.
 struct View<T> {
     /// With the highest priority in each, falling.
     subtables: Vec<(i32, Arc<Subtable<T>>)>,
@@ -27,7 +27,8 @@ struct Known<T> {
     priorities: BTreeMap<i32, usize>,
 }
 
-/// Where a subtable comes in lookups: the highest priority in it first. Of equal priorities any may; by mask, so that the same rules give the same megaflows.
+/// Where a subtable comes in lookups: the highest priority in it first. Of equal priorities any may; by mask,
+/// so that the same rules give the same megaflows.
 type Turn = (Reverse<i32>, Arc<MiniMask>);
 
 /// What only writers use; they take turns under its lock.
@@ -47,7 +48,7 @@ const FEW: usize = 1024;
 
 /// Rules with priorities, wildcards and versions. See the crate's text.
 pub struct Classifier<T> {
-    view: Replaced<View<T>>,
+    view: RcuCell<View<T>>,
     /// Writers know more than the view.
     stale: AtomicBool,
     /// Something that has gone was read by somebody when it was to be freed.
@@ -70,7 +71,7 @@ impl<T> Classifier<T> {
             .map(Tracked::new)
             .collect();
         Self {
-            view: Replaced::new(View {
+            view: RcuCell::new(View {
                 subtables: Vec::new(),
                 tracked,
             }),
@@ -94,7 +95,7 @@ impl<T> Classifier<T> {
     /// depends on, also when there is none.
     pub fn lookup<'a>(
         &'a self,
-        reading: &'a Reading,
+        reading: &'a ReadGuard,
         version: u64,
         key: &FlowKey,
         wc: &mut FlowMask,
@@ -102,11 +103,11 @@ impl<T> Classifier<T> {
         self.lookup_where(reading, version, key, wc, |_| true)
     }
 
-    /// As [`Classifier::lookup`], among the rules that `accept` takes. It is asked about every matching rule whose priority is
-    /// higher than that of the best one so far; what it answers must follow from the rule.
+    /// As [`Classifier::lookup`], among the rules that `accept` takes. It is asked about every matching rule
+    /// whose priority is higher than that of the best one so far; what it answers must follow from the rule.
     pub fn lookup_where<'a>(
         &'a self,
-        reading: &'a Reading,
+        reading: &'a ReadGuard,
         version: u64,
         key: &FlowKey,
         wc: &mut FlowMask,
@@ -116,8 +117,8 @@ impl<T> Classifier<T> {
         let mut tries = Tries::new(&view.tracked);
         let mut best: Option<&Entry<T>> = None;
         for (max, subtable) in &view.subtables {
-            // A rule that was added since this view was made is not visible at `version`: whoever published that version
-            // did it after the view.
+            // A rule that was added since this view was made is not visible at `version`: whoever published
+            // that version did it after the view.
             if best.is_some_and(|b| b.priority >= *max) {
                 break;
             }
@@ -129,7 +130,8 @@ impl<T> Classifier<T> {
         best
     }
 
-    /// The same match, sharing the mask of the rules that are there already: thousands of rules have few masks.
+    /// The same match, sharing the mask of the rules that are there already: thousands of rules have few
+    /// masks.
     #[must_use]
     pub fn share(&self, matches: MiniMatch) -> MiniMatch {
         let writer = self.writer();
@@ -142,9 +144,10 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// Adds a rule, visible from `version` on; lookups are sure to find it after [`Classifier::publish`], which is to come before anybody looks at that
-    /// version. Rules that are equal in match and priority may both be there as long as their versions do not meet; the caller removes the old one at the
-    /// same version.
+    /// Adds a rule, visible from `version` on; lookups are sure to find it after [`Classifier::publish`],
+    /// which is to come before anybody looks at that version. Rules that are equal in match and priority may
+    /// both be there as long as their versions do not meet; the caller removes the old one at the same
+    /// version.
     pub fn insert(&self, matches: &MiniMatch, priority: i32, version: u64, data: T) -> Arc<Entry<T>> {
         let mut writer = self.writer();
         let entry = Arc::new(Entry {
@@ -159,7 +162,7 @@ impl<T> Classifier<T> {
         *known.priorities.entry(priority).or_default() += 1;
         let wide = known.subtable.wide(&entry.values);
         // What lets lookups pass the rule by goes first.
-        for t in self.view.load(&Reading::begin()).tracked.iter() {
+        for t in self.view.load(&ReadGuard::begin()).tracked.iter() {
             let len = known.subtable.prefixes[usize::from(t.field.index)];
             if len > 0 {
                 t.insert(&wide, len);
@@ -172,17 +175,20 @@ impl<T> Classifier<T> {
         entry
     }
 
-    /// Lets lookups find all rules that are there. Costs as much as there are masks, but only after masks or highest priorities of masks have come or gone.
+    /// Lets lookups find all rules that are there. Costs as much as there are masks, but only after masks or
+    /// highest priorities of masks have come or gone.
     pub fn publish(&self) {
-        // Who has changed something sees that it has. Acquire pairs with the Release in `publish_with`: if another writer has shown it, it is there to be seen.
+        // Who has changed something sees that it has. Acquire pairs with the Release in `publish_with`: if
+        // another writer has shown it, it is there to be seen.
         if self.stale.load(Ordering::Acquire) {
             let writer = self.writer();
-            let tracked = self.view.load(&Reading::begin()).tracked.clone();
+            let tracked = self.view.load(&ReadGuard::begin()).tracked.clone();
             self.publish_with(&writer, tracked);
         }
     }
 
-    /// The highest priority of the rules with this mask, `before`, has become another, or there are none any more.
+    /// The highest priority of the rules with this mask, `before`, has become another, or there are none any
+    /// more.
     fn moved(&self, writer: &mut Writer<T>, mask: &Arc<MiniMask>, before: Option<i32>) {
         self.stale.store(true, Ordering::Relaxed);
         if let Some(max) = before {
@@ -207,7 +213,8 @@ impl<T> Classifier<T> {
         })
     }
 
-    /// Makes room for `n` more rules with this mask. If they do not come, the room goes with the next [`Classifier::purge`] of any rule.
+    /// Makes room for `n` more rules with this mask. If they do not come, the room goes with the next
+    /// [`Classifier::purge`] of any rule.
     pub fn reserve(&self, mask: &Arc<MiniMask>, n: usize) {
         self.known(&mut self.writer(), mask).subtable.reserve(n);
     }
@@ -225,8 +232,9 @@ impl<T> Classifier<T> {
         self.stale.store(false, Ordering::Release);
     }
 
-    /// Hides a rule from `version` on. It stays linked until [`Classifier::purge`], so that lookups at earlier
-    /// versions still see it; one that came with the same version was never to be seen, and goes at once. `false` if it was removed before.
+    /// Hides a rule from `version` on. It stays linked until [`Classifier::purge`], so that lookups at
+    /// earlier versions still see it; one that came with the same version was never to be seen, and goes at
+    /// once. `false` if it was removed before.
     pub fn remove(&self, matches: &MiniMatch, entry: &Arc<Entry<T>>, version: u64) -> bool {
         let mut writer = self.writer();
         if entry.removed.load(Ordering::Relaxed) != FOREVER {
@@ -247,13 +255,14 @@ impl<T> Classifier<T> {
             return;
         };
         let max = known.max();
-        known.unlink(e, &self.view.load(&Reading::begin()).tracked);
+        known.unlink(e, &self.view.load(&ReadGuard::begin()).tracked);
         if known.max() != max {
             self.moved(writer, mask, max);
         }
     }
 
-    /// Takes a removal back, as long as no lookup has used the version that it was to take effect at. A rule that came with that version stays gone.
+    /// Takes a removal back, as long as no lookup has used the version that it was to take effect at. A rule
+    /// that came with that version stays gone.
     pub fn restore(&self, entry: &Arc<Entry<T>>) {
         let mut writer = self.writer();
         if entry.removed.load(Ordering::Relaxed) == entry.added {
@@ -267,10 +276,11 @@ impl<T> Classifier<T> {
     }
 
     /// Unlinks rules that are invisible from `version` on, and subtables that are empty. A lookup that still
-    /// runs at an earlier version may then miss them: the caller says before the call that it will happen, and readers look for that
-    /// after their lookups.
+    /// runs at an earlier version may then miss them: the caller says before the call that it will happen,
+    /// and readers look for that after their lookups.
     ///
-    /// In pieces: other writers, who may be workers that learn, wait for [`PIECE`] of a million rules at most. Returns how many were unlinked.
+    /// In pieces: other writers, who may be workers that learn, wait for [`PIECE`] of a million rules at
+    /// most. Returns how many were unlinked.
     pub fn purge(&self, version: u64) -> u64 {
         let mut waiting = std::mem::take(&mut self.writer().garbage);
         let mut unlinked = 0;
@@ -296,7 +306,8 @@ impl<T> Classifier<T> {
         unlinked
     }
 
-    /// Frees what [`Classifier::purge`] left because somebody read it. Costs nothing when there is nothing; to be called now and then, when nobody changes rules.
+    /// Frees what [`Classifier::purge`] left because somebody read it. Costs nothing when there is nothing;
+    /// to be called now and then, when nobody changes rules.
     pub fn tidy(&self) {
         if self.untidy.swap(false, Ordering::Relaxed) {
             self.free();
@@ -313,7 +324,7 @@ impl<T> Classifier<T> {
             !k.priorities.is_empty()
         });
         // Tries that many more rules have made so big, or given up, begin anew.
-        let tracked = self.view.load(&Reading::begin()).tracked.clone();
+        let tracked = self.view.load(&ReadGuard::begin()).tracked.clone();
         if rules <= FEW && tracked.iter().any(|t| t.nodes() > FEW * 8) {
             self.track(&writer, tracked.iter().map(|t| t.field));
         }
@@ -322,7 +333,8 @@ impl<T> Classifier<T> {
         self.untidy.fetch_or(!done, Ordering::Relaxed);
     }
 
-    /// Chooses the fields whose prefixes are tracked (the first three count; a field named twice counts once).
+    /// Chooses the fields whose prefixes are tracked (the first three count; a field named twice counts
+    /// once).
     pub fn set_prefixes(&self, fields: &[PrefixField]) {
         let writer = self.writer();
         let mut wanted: Vec<PrefixField> = Vec::new();
@@ -331,7 +343,7 @@ impl<T> Classifier<T> {
                 wanted.push(*f);
             }
         }
-        let now = self.view.load(&Reading::begin()).tracked.clone();
+        let now = self.view.load(&ReadGuard::begin()).tracked.clone();
         if now.iter().map(|t| t.field).eq(wanted.iter().copied()) {
             return;
         }
@@ -355,17 +367,19 @@ impl<T> Classifier<T> {
         self.publish_with(writer, tracked);
     }
 
-    /// The rule with exactly this match and priority that is visible at `version`, one that was published. Waits for no writer.
+    /// The rule with exactly this match and priority that is visible at `version`, one that was published.
+    /// Waits for no writer.
     pub fn find_exact(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
         // Every subtable that has rules is in the view.
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let view = self.view.load(&reading);
         let mut subtables = view.subtables.iter();
         let (_, subtable) = subtables.find(|(max, s)| *max >= priority && s.mask == matches.mask)?;
         subtable.find(version, &matches.values, priority)
     }
 
-    /// As [`Classifier::find_exact`], for writers: whether published or not, and however many masks there are.
+    /// As [`Classifier::find_exact`], for writers: whether published or not, and however many masks there
+    /// are.
     pub fn find_linked(&self, version: u64, matches: &MiniMatch, priority: i32) -> Option<Arc<Entry<T>>> {
         let known = self.writer().known.get(&matches.mask)?.subtable.clone();
         known.find(version, &matches.values, priority)
@@ -376,11 +390,12 @@ impl<T> Classifier<T> {
         self.for_each_within(version, &MiniMatch::default(), f);
     }
 
-    /// Calls `f` for every rule that is visible at `version` and [within](MiniMatch::within) this match, in no order. Those of a mask are all looked at, if it asks
-    /// for more than the match does; not if it asks for the same, or for less.
+    /// Calls `f` for every rule that is visible at `version` and [within](MiniMatch::within) this match, in
+    /// no order. Those of a mask are all looked at, if it asks for more than the match does; not if it asks
+    /// for the same, or for less.
     pub fn for_each_within(&self, version: u64, loose: &MiniMatch, mut f: impl FnMut(&Arc<Entry<T>>)) {
         self.publish();
-        for (_, subtable) in &self.view.load(&Reading::begin()).subtables {
+        for (_, subtable) in &self.view.load(&ReadGuard::begin()).subtables {
             subtable.for_each_within(loose, &mut |c| {
                 if c.entry.visible(version)
                     && let Some(e) = c.take()
@@ -391,11 +406,11 @@ impl<T> Classifier<T> {
         }
     }
 
-    /// Whether some packet could match both this and a rule of this priority that is visible at `version`. Those of a mask that asks for something that the match does
-    /// not ask for are all looked at.
+    /// Whether some packet could match both this and a rule of this priority that is visible at `version`.
+    /// Those of a mask that asks for something that the match does not ask for are all looked at.
     pub fn overlaps(&self, version: u64, matches: &MiniMatch, priority: i32) -> bool {
         self.publish();
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let mut subtables = self.view.load(&reading).subtables.iter();
         let is = |e: &Entry<T>| e.priority == priority && e.visible(version);
         subtables.any(|(max, s)| *max >= priority && s.overlaps(matches, &is))
@@ -404,7 +419,7 @@ impl<T> Classifier<T> {
     /// Number of linked rules (removed ones that are not purged count).
     pub fn len(&self) -> usize {
         self.view
-            .load(&Reading::begin())
+            .load(&ReadGuard::begin())
             .subtables
             .iter()
             .map(|(_, s)| s.len())
@@ -418,7 +433,7 @@ impl<T> Classifier<T> {
 
     /// Number of distinct masks.
     pub fn n_masks(&self) -> usize {
-        self.view.load(&Reading::begin()).subtables.len()
+        self.view.load(&ReadGuard::begin()).subtables.len()
     }
 }
 

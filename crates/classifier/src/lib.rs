@@ -6,18 +6,22 @@
 //! **Shape.** Rules with the same mask form a [subtable](subtable): a hash table over the masked words. A
 //! lookup walks the subtables by falling highest priority and stops when none left can beat what it has.
 //!
-//! **Wildcards.** The fewer bits a lookup looks at, the more packets share its answer. Three ways of Open vSwitch's find out
-//! early that a subtable has nothing: [stages](stage) of the mask (metadata, L2, L3, L4), [prefixes](prefix) of addresses that
-//! some rule asks for, and the L4 ports that rules of the subtable ask for. The safe error is a bit too many.
+//! **Wildcards.** The fewer bits a lookup looks at, the more packets share its answer. Three ways of Open
+//! vSwitch's find out early that a subtable has nothing: [stages](stage) of the mask (metadata, L2, L3, L4),
+//! [prefixes](prefix) of addresses that some rule asks for, and the L4 ports that rules of the subtable ask
+//! for. The safe error is a bit too many.
 //!
 //! **Versions.** A rule is visible to lookups at versions `added <= v < removed`, so that a batch of changes
 //! appears all at once when the caller moves on to the next version.
 //!
-//! **Threads.** Any number of readers, without locks and without waiting; writers are serialised by the caller
-//! (a second concurrent writer waits on a mutex). A removed rule stays until [`Classifier::purge`]. Only writers free tables.
+//! **Threads.** Any number of readers, without locks and without waiting; writers are serialised by the
+//! caller (a second concurrent writer waits on a mutex). A removed rule stays until [`Classifier::purge`].
+//! Only writers free tables.
 //!
-//! **Costs.** A lookup costs one hash and one probe a stage; an insertion as much, and now and then a table twice as big; the number of
-//! subtables is the number of distinct masks. Lookups find new subtables after [`Classifier::publish`], which goes through all of them: once for a batch of changes. [`linear`] is the plain twin.
+//! **Costs.** A lookup costs one hash and one probe a stage; an insertion as much, and now and then a table
+//! twice as big; the number of subtables is the number of distinct masks. Lookups find new subtables after
+//! [`Classifier::publish`], which goes through all of them: once for a batch of changes. [`linear`] is the
+//! plain twin.
 
 mod classifier;
 mod entry;

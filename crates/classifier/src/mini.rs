@@ -1,7 +1,7 @@
 //! Matches without the words that nobody asked about.
 //!
-//! A [`Match`] is two wide keys; nearly all of their words are zero in nearly all rules. The compact form keeps
-//! the indexes of the mask's non-zero words and, in the same order, their masks and values.
+//! A [`Match`] is two wide keys; nearly all of their words are zero in nearly all rules. The compact form
+//! keeps the indexes of the mask's non-zero words and, in the same order, their masks and values.
 
 use heddle_flow::{FlowKey, FlowMask, Match, N_WORDS};
 use std::sync::Arc;

@@ -61,7 +61,8 @@ impl PrefixField {
         self.id.get(key).as_u128() << (128 - self.width())
     }
 
-    /// The number of bits that `mask` asks for, where these are a prefix; 0 where it asks for none, or for others.
+    /// The number of bits that `mask` asks for, where these are a prefix; 0 where it asks for none, or for
+    /// others.
     pub(crate) fn length(self, mask: &FlowMask) -> u8 {
         let value = self.value(&mask.0);
         let ones = value.leading_ones();
@@ -182,8 +183,8 @@ impl<'a> Tries<'a> {
         }
     }
 
-    /// Whether no rule that asks for `lengths` bits of the fields that begin in words below `end`, and not below `begin`, can
-    /// match. Then the bits that say so are in `wc`.
+    /// Whether no rule that asks for `lengths` bits of the fields that begin in words below `end`, and not
+    /// below `begin`, can match. Then the bits that say so are in `wc`.
     pub(crate) fn rule_out(
         &mut self,
         lengths: &[u8; N_FIELDS],
@@ -200,8 +201,8 @@ impl<'a> Tries<'a> {
             if found.has(asks) {
                 continue;
             }
-            // The trie knows prefixes of rules that have nothing to do with this packet, too: it must not ask for more bits than
-            // the subtable itself would.
+            // The trie knows prefixes of rules that have nothing to do with this packet, too: it must not ask
+            // for more bits than the subtable itself would.
             if t.field.has_prefix(wc, found.bits) {
                 return true;
             }

@@ -1,17 +1,20 @@
 //! The hash table of a subtable: open addressing, filled place by place while readers look into it.
 //!
-//! **Shape.** A table of tags (32 bits of the hash) leads to a table of rules, so that a lookup reads one line of tags and one rule. Rules
-//! with one match (of different priorities or versions) lie one after the other, as those do that meet by chance.
+//! **Shape.** A table of tags (32 bits of the hash) leads to a table of rules, so that a lookup reads one
+//! line of tags and one rule. Rules with one match (of different priorities or versions) lie one after the
+//! other, as those do that meet by chance.
 //!
-//! **Threads.** Readers without locks; one writer (the classifier's). A place is filled once: first the rule, then its tag. A rule that
-//! goes leaves the tag `DEAD` behind, and its place stays taken until the writer makes a new table; the rule is freed when nobody reads it any more. Readers of the
-//! old table find what was there when they began.
+//! **Threads.** Readers without locks; one writer (the classifier's). A place is filled once: first the rule,
+//! then its tag. A rule that goes leaves the tag `DEAD` behind, and its place stays taken until the writer
+//! makes a new table; the rule is freed when nobody reads it any more. Readers of the old table find what was
+//! there when they began.
 //!
-//! **Costs.** 12 bytes a place; between three eighths and three quarters of the places are taken, once there are a few.
+//! **Costs.** 12 bytes a place; between three eighths and three quarters of the places are taken, once there
+//! are a few.
 
 use crate::atomic::AtomicU32;
 use crate::entry::Entry;
-use heddle_sync::{Places, Reading};
+use heddle_sync::{RcuSlots, ReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -19,13 +22,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 const FREE: u32 = 0;
 /// A rule was here.
 const DEAD: u32 = 1;
-/// Dead places in a row that lookups may have to pass by: one rule that is replaced again and again leaves them behind.
+/// Dead places in a row that lookups may have to pass by: one rule that is replaced again and again leaves
+/// them behind.
 const MANY_DEAD: usize = 1024;
 
 pub(crate) struct Slots<T> {
     tags: Box<[AtomicU32]>,
-    rules: Places<Entry<T>>,
-    /// Places that are not free. The writer's.
+    rules: RcuSlots<Entry<T>>,
+    /// RcuSlots that are not free. The writer's.
     taken: AtomicU32,
 }
 
@@ -50,7 +54,7 @@ impl<T> Slots<T> {
         let n = n.next_power_of_two().max(4);
         Self {
             tags: (0..n).map(|_| AtomicU32::new(FREE)).collect(),
-            rules: Places::new(n),
+            rules: RcuSlots::new(n),
             taken: AtomicU32::new(0),
         }
     }
@@ -73,14 +77,14 @@ impl<T> Slots<T> {
     #[inline]
     pub(crate) fn candidates<'a>(
         &'a self,
-        reading: &'a Reading,
+        reading: &'a ReadGuard,
         hash: u64,
     ) -> impl Iterator<Item = Candidate<'a, T>> {
         self.places(hash).filter_map(|at| self.candidate(at, reading))
     }
 
     #[inline]
-    fn candidate<'a>(&'a self, at: usize, reading: &'a Reading) -> Option<Candidate<'a, T>> {
+    fn candidate<'a>(&'a self, at: usize, reading: &'a ReadGuard) -> Option<Candidate<'a, T>> {
         let entry = self.rules.load(at, reading)?;
         let rules = &self.rules;
         Some(Candidate { entry, rules, at })
@@ -97,7 +101,8 @@ impl<T> Slots<T> {
         dead > 16 && dead * 2 > n || self.tags.len() > 64 + n * 8
     }
 
-    /// Adds a rule. There is room. Returns whether there are so many dead places on the way that a new table is worth its while.
+    /// Adds a rule. There is room. Returns whether there are so many dead places on the way that a new table
+    /// is worth its while.
     pub(crate) fn insert(&self, hash: u64, entry: Arc<Entry<T>>) -> bool {
         let last = self.tags.len() - 1;
         #[allow(clippy::cast_possible_truncation)] // as above
@@ -123,7 +128,7 @@ impl<T> Slots<T> {
     /// Takes a rule out; `false`: it is not there.
     pub(crate) fn remove(&self, hash: u64, gone: &Arc<Entry<T>>) -> bool {
         let at = {
-            let reading = Reading::begin();
+            let reading = ReadGuard::begin();
             let is = |at: &usize| {
                 let entry = self.rules.load(*at, &reading);
                 entry.is_some_and(|e| std::ptr::eq(e, &**gone))
@@ -142,7 +147,7 @@ impl<T> Slots<T> {
     }
 
     /// All rules.
-    pub(crate) fn all<'a>(&'a self, reading: &'a Reading) -> impl Iterator<Item = Candidate<'a, T>> {
+    pub(crate) fn all<'a>(&'a self, reading: &'a ReadGuard) -> impl Iterator<Item = Candidate<'a, T>> {
         let places = self.tags.iter().enumerate();
         places
             .filter(|(_, t)| t.load(Acquire) > DEAD)
@@ -154,7 +159,7 @@ impl<T> Slots<T> {
     }
 
     /// All rules, counted.
-    pub(crate) fn iter<'a>(&'a self, reading: &'a Reading) -> impl Iterator<Item = Arc<Entry<T>>> + 'a {
+    pub(crate) fn iter<'a>(&'a self, reading: &'a ReadGuard) -> impl Iterator<Item = Arc<Entry<T>>> + 'a {
         self.all(reading).filter_map(|c| c.take())
     }
 }
@@ -162,7 +167,7 @@ impl<T> Slots<T> {
 /// A rule where it lies.
 pub(crate) struct Candidate<'a, T> {
     pub(crate) entry: &'a Entry<T>,
-    rules: &'a Places<Entry<T>>,
+    rules: &'a RcuSlots<Entry<T>>,
     at: usize,
 }
 
@@ -199,7 +204,7 @@ mod tests {
             for (n, add, rebuild) in ops {
                 if rebuild || !slots.has_room(1) {
                     let new = Slots::for_rules(list.len());
-                    slots.iter(&Reading::begin()).for_each(|e| _ = new.insert(hash(e.data), e));
+                    slots.iter(&ReadGuard::begin()).for_each(|e| _ = new.insert(hash(e.data), e));
                     slots = new;
                 }
                 match list.iter().position(|e| e.data == n) {
@@ -210,9 +215,9 @@ mod tests {
                         slots.insert(hash(n), list[list.len() - 1].clone());
                     }
                 }
-                prop_assert_eq!(slots.all(&Reading::begin()).count(), list.len());
+                prop_assert_eq!(slots.all(&ReadGuard::begin()).count(), list.len());
                 for e in &list {
-                    let found = slots.candidates(&Reading::begin(), hash(e.data)).filter_map(|c| c.take()).any(|c| Arc::ptr_eq(&c, e));
+                    let found = slots.candidates(&ReadGuard::begin(), hash(e.data)).filter_map(|c| c.take()).any(|c| Arc::ptr_eq(&c, e));
                     prop_assert!(found);
                 }
             }

@@ -1,15 +1,15 @@
 //! Which values of the first part of a mask some rule has: lets a lookup stop before it looks at the rest.
 //!
-//! **Problem.** A subtable whose rules match the port and an L4 port need not look at the L4 port of a packet from another
-//! port. So the mask is cut into stages (Open vSwitch's: metadata, L2, L3, L4), and each stage but the last keeps the set of
-//! hashes that its rules have up to there.
+//! **Problem.** A subtable whose rules match the port and an L4 port need not look at the L4 port of a packet
+//! from another port. So the mask is cut into stages (Open vSwitch's: metadata, L2, L3, L4), and each stage
+//! but the last keeps the set of hashes that its rules have up to there.
 //!
-//! **Shape.** An open-addressed table of words: 32 bits of hash, 32 bits of how many rules. A hash that occurs by
-//! coincidence says "go on", which costs bits in the megaflow, never a wrong answer.
+//! **Shape.** An open-addressed table of words: 32 bits of hash, 32 bits of how many rules. A hash that
+//! occurs by coincidence says "go on", which costs bits in the megaflow, never a wrong answer.
 //!
-//! **Threads.** Readers without locks; one writer (the classifier's). A slot's hash never changes while a table lives, so a
-//! reader finds what was there before it began. A full table is replaced by a bigger one, or by one without the dead, which is the
-//! subtable's business ([`StageIndex::rebuilt`]).
+//! **Threads.** Readers without locks; one writer (the classifier's). A slot's hash never changes while a
+//! table lives, so a reader finds what was there before it began. A full table is replaced by a bigger one,
+//! or by one without the dead, which is the subtable's business ([`StageIndex::rebuilt`]).
 //!
 //! **Costs.** 8 bytes a slot; a quarter to three quarters of the slots are taken.
 
@@ -63,7 +63,8 @@ impl StageIndex {
         self.find(tag(hash)).is_some_and(|s| s.load(Acquire) & COUNT != 0)
     }
 
-    /// One more rule has this hash. Before the rule itself becomes visible. `false`: there is no room, and nothing has changed.
+    /// One more rule has this hash. Before the rule itself becomes visible. `false`: there is no room, and
+    /// nothing has changed.
     #[must_use]
     pub(crate) fn add(&self, hash: u64) -> bool {
         let Some(slot) = self.find(tag(hash)) else {

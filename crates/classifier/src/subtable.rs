@@ -1,7 +1,7 @@
 //! Rules that share a mask: stages that can end a lookup early, and a hash table.
 //!
-//! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has grown full is replaced by a
-//! bigger one beside it, and the writer frees the old one when no reader is left.
+//! Readers take both as they are ([`Shape`]) with one counted load. Rules come and go in place; what has
+//! grown full is replaced by a bigger one beside it, and the writer frees the old one when no reader is left.
 
 use crate::entry::Entry;
 use crate::mini::{Hasher, MiniMask, MiniMatch};
@@ -11,7 +11,7 @@ use crate::stage::StageIndex;
 use crate::trie::Trie;
 use core::mem::offset_of;
 use heddle_flow::{FlowKey, FlowMask, N_WORDS};
-use heddle_sync::{Reading, Replaced};
+use heddle_sync::{RcuCell, ReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -60,7 +60,7 @@ pub(crate) struct Subtable<T> {
     pub(crate) prefixes: [u8; N_FIELDS],
     has_prefixes: bool,
     ports: Option<Box<Ports>>,
-    shape: Replaced<Shape<T>>,
+    shape: RcuCell<Shape<T>>,
     len: AtomicUsize,
 }
 
@@ -114,7 +114,7 @@ impl<T> Subtable<T> {
                 })
             }),
             mask,
-            shape: Replaced::new(shape),
+            shape: RcuCell::new(shape),
             len: AtomicUsize::new(0),
         }
     }
@@ -123,11 +123,11 @@ impl<T> Subtable<T> {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The entry of highest priority that matches `key`, is visible and that `accept` takes. Adds the bits that the answer depends
-    /// on to `wc`.
+    /// The entry of highest priority that matches `key`, is visible and that `accept` takes. Adds the bits
+    /// that the answer depends on to `wc`.
     pub(crate) fn lookup<'a>(
         &'a self,
-        reading: &'a Reading,
+        reading: &'a ReadGuard,
         version: u64,
         key: &FlowKey,
         tries: &mut Tries<'_>,
@@ -191,7 +191,7 @@ impl<T> Subtable<T> {
 
     /// The visible entry with exactly these values and this priority.
     pub(crate) fn find(&self, version: u64, values: &[u64], priority: i32) -> Option<Arc<Entry<T>>> {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let slots = &self.shape.load(&reading).slots;
         let found = slots.candidates(&reading, self.hash(values)).find(|c| {
             let e = c.entry;
@@ -223,7 +223,7 @@ impl<T> Subtable<T> {
         self.each_stage(&entry.values, |n, hash| {
             while self
                 .shape
-                .load(&Reading::begin())
+                .load(&ReadGuard::begin())
                 .indexes
                 .get(n)
                 .is_some_and(|i| !i.add(hash))
@@ -234,11 +234,11 @@ impl<T> Subtable<T> {
         if let Some(p) = &self.ports {
             p.trie.insert(&[ports(wide)], p.len);
         }
-        if !self.shape.load(&Reading::begin()).slots.has_room(1) {
+        if !self.shape.load(&ReadGuard::begin()).slots.has_room(1) {
             self.rebuild_slots(Slots::for_rules(self.len()));
         }
         let hash = self.hash(&entry.values);
-        let worn = self.shape.load(&Reading::begin()).slots.insert(hash, entry);
+        let worn = self.shape.load(&ReadGuard::begin()).slots.insert(hash, entry);
         self.len.fetch_add(1, Ordering::Relaxed);
         if worn {
             self.rebuild_slots(Slots::for_rules(self.len()));
@@ -247,14 +247,14 @@ impl<T> Subtable<T> {
 
     /// Makes room for so many more entries.
     pub(crate) fn reserve(&self, n: usize) {
-        if !self.shape.load(&Reading::begin()).slots.has_room(n) {
+        if !self.shape.load(&ReadGuard::begin()).slots.has_room(n) {
             self.rebuild_slots(Slots::with_room(self.len() + n));
         }
     }
 
     /// `false` if it is not there.
     pub(crate) fn remove(&self, gone: &Arc<Entry<T>>, wide: &FlowKey) -> bool {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let shape = self.shape.load(&reading);
         if !shape.slots.remove(self.hash(&gone.values), gone) {
             return false;
@@ -273,7 +273,7 @@ impl<T> Subtable<T> {
 
     /// After many rules have gone: gives memory back. `false`: not all of it, because somebody reads.
     pub(crate) fn tidy(&self) -> bool {
-        let sparse = self.shape.load(&Reading::begin()).slots.is_sparse(self.len());
+        let sparse = self.shape.load(&ReadGuard::begin()).slots.is_sparse(self.len());
         if sparse {
             self.rebuild_slots(Slots::for_rules(self.len()));
             for n in 0..self.stages.len().saturating_sub(1) {
@@ -303,7 +303,7 @@ impl<T> Subtable<T> {
     /// Moves all entries to these slots.
     fn rebuild_slots(&self, slots: Slots<T>) {
         let shape = self.shape.get();
-        for e in shape.slots.iter(&Reading::begin()) {
+        for e in shape.slots.iter(&ReadGuard::begin()) {
             slots.insert(self.hash(&e.values), e);
         }
         self.replace(Shape {
@@ -318,7 +318,7 @@ impl<T> Subtable<T> {
 
     /// Calls `f` for every entry.
     pub(crate) fn for_each(&self, f: &mut dyn FnMut(Candidate<'_, T>)) {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         self.shape.load(&reading).slots.all(&reading).for_each(f);
     }
 
@@ -344,7 +344,7 @@ impl<T> Subtable<T> {
             self.for_each_like(&values, &mut |c| found |= is(c.entry));
         } else {
             let asked = self.mask.in_common(matches);
-            let reading = Reading::begin();
+            let reading = ReadGuard::begin();
             let mut all = self.shape.load(&reading).slots.all(&reading);
             found = all.any(|c| is(c.entry) && asked.agrees(&c.entry.values));
         }
@@ -353,7 +353,7 @@ impl<T> Subtable<T> {
 
     /// Calls `f` for every entry with exactly these values.
     fn for_each_like(&self, values: &[u64], f: &mut dyn FnMut(Candidate<'_, T>)) {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let slots = &self.shape.load(&reading).slots;
         let candidates = slots.candidates(&reading, self.hash(values));
         candidates.filter(|c| *c.entry.values == *values).for_each(f);

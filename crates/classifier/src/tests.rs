@@ -3,7 +3,7 @@ mod freed;
 use crate::linear::{self, Rule};
 use crate::{Classifier, MiniMatch, PrefixField};
 use heddle_flow::{FlowKey, FlowMask, Match};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -15,7 +15,8 @@ thread_local! {
     pub(crate) static VIEWS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Small domains, so that rules meet each other and the keys. All stages of the mask, prefixes, single bits, ports.
+/// Small domains, so that rules meet each other and the keys. All stages of the mask, prefixes, single bits,
+/// ports.
 fn arb_match() -> impl Strategy<Value = Match> {
     (0u8..64, 0u32..3, 0u32..4, 0u16..4, 0u32..=32, 0u8..4).prop_map(|(which, port, nw, tp, len, odd)| {
         let mut m = Match::any();
@@ -102,8 +103,8 @@ proptest! {
         }
     }
 
-    /// At every version, the classifier answers what the list answers; and any key that agrees with the looked-up
-    /// key in the wildcards gets the same answer.
+    /// At every version, the classifier answers what the list answers; and any key that agrees with the
+    /// looked-up key in the wildcards gets the same answer.
     #[test]
     fn equals_linear_search(
         ops in prop::collection::vec((arb_match(), 0i32..4, any::<bool>()), 1..60),
@@ -158,7 +159,7 @@ proptest! {
                 prop_assert_eq!(cls.overlaps(version, &m, *priority), want);
             }
         }
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         for version in purge_at.min(last)..=last {
             for (key, other) in &keys {
                 let mut wc = FlowMask::default();
@@ -168,7 +169,8 @@ proptest! {
                 if let Some(e) = got {
                     prop_assert!(list[e.data].matches.matches(key));
                 }
-                // Exactly one may be the answer, or several of equal priority: the same set as for the mixture.
+                // Exactly one may be the answer, or several of equal priority: the same set as for the
+                // mixture.
                 let again = cls.lookup(&reading, version, &mixed(key, other, &wc), &mut FlowMask::default());
                 prop_assert_eq!(got.map(|e| e.data), again.map(|e| e.data));
                 // Among some of the rules only.
@@ -207,7 +209,8 @@ proptest! {
     }
 }
 
-/// A rule that goes with the version it came with was never to be seen, and leaves no place behind that lookups pass by for long.
+/// A rule that goes with the version it came with was never to be seen, and leaves no place behind that
+/// lookups pass by for long.
 #[test]
 fn what_comes_and_goes_with_one_version_goes_at_once() {
     let cls = Classifier::new();
@@ -230,7 +233,7 @@ fn what_comes_and_goes_with_one_version_goes_at_once() {
         nw_dst: many - 1,
         ..FlowKey::default()
     };
-    let reading = Reading::begin();
+    let reading = ReadGuard::begin();
     assert_eq!(
         cls.lookup(&reading, 2, &key, &mut FlowMask::default())
             .map(|e| e.data),
@@ -259,7 +262,7 @@ fn readers_go_on_while_a_writer_loads_rules() {
     };
     let mut seen = 0;
     while !writer.is_finished() {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let key = FlowKey {
             nw_dst: seen % RULES,
             ..FlowKey::default()
@@ -271,7 +274,7 @@ fn readers_go_on_while_a_writer_loads_rules() {
         seen += 7;
     }
     writer.join().expect("writer ends");
-    let reading = Reading::begin();
+    let reading = ReadGuard::begin();
     for n in [0, 1, RULES / 2, RULES - 1] {
         let key = FlowKey {
             nw_dst: n,
@@ -285,7 +288,8 @@ fn readers_go_on_while_a_writer_loads_rules() {
     }
 }
 
-/// Who names rules by all that they ask for does not pass by those of other values, nor who asks whether such a rule overlaps with others.
+/// Who names rules by all that they ask for does not pass by those of other values, nor who asks whether such
+/// a rule overlaps with others.
 #[test]
 fn rules_named_in_full_are_found_at_once() {
     let cls = Classifier::new();
@@ -317,7 +321,8 @@ fn rules_named_in_full_are_found_at_once() {
     );
 }
 
-/// Many rules that come together, each with bits and a priority of its own, are one view; so are their going and their coming back.
+/// Many rules that come together, each with bits and a priority of its own, are one view; so are their going
+/// and their coming back.
 #[test]
 fn what_comes_together_is_shown_at_once() {
     let cls = Classifier::new();
@@ -361,7 +366,7 @@ fn wildcards(rules: &[Match], key: &FlowKey) -> FlowMask {
     }
     cls.publish();
     let mut wc = FlowMask::default();
-    cls.lookup(&Reading::begin(), 0, key, &mut wc);
+    cls.lookup(&ReadGuard::begin(), 0, key, &mut wc);
     wc
 }
 

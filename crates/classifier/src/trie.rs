@@ -1,19 +1,20 @@
 //! Which prefixes of a field the rules ask about: a path-compressed binary trie.
 //!
-//! **Problem.** A subtable whose rules match a prefix of an address need not be searched for a packet whose address no
-//! rule's prefix covers, and to say so takes only as many bits of the address as tell it from all the prefixes there are
-//! (Open vSwitch calls this prefix tracking). Fewer bits looked at, wider megaflows.
+//! **Problem.** A subtable whose rules match a prefix of an address need not be searched for a packet whose
+//! address no rule's prefix covers, and to say so takes only as many bits of the address as tell it from all
+//! the prefixes there are (Open vSwitch calls this prefix tracking). Fewer bits looked at, wider megaflows.
 //!
-//! **Shape.** Nodes hold their whole prefix, left aligned in `W` words, and the number of rules that end there. They lie in
-//! chunks that never move, and are named by number.
+//! **Shape.** Nodes hold their whole prefix, left aligned in `W` words, and the number of rules that end
+//! there. They lie in chunks that never move, and are named by number.
 //!
-//! **Threads.** Any number of readers without locks, one writer (a mutex serialises). All fields are atomics. New nodes are complete
-//! before one store links them, so that a reader finds the trie before it or after it. Only a change that uses or frees a node that a
-//! reader may stand on makes the sequence number odd while it lasts, and a reader that saw it move looks again. After a few tries, or
-//! when the trie has grown past its limit, the answer is the safe one: every length may be there, all bits count.
+//! **Threads.** Any number of readers without locks, one writer (a mutex serialises). All fields are atomics.
+//! New nodes are complete before one store links them, so that a reader finds the trie before it or after it.
+//! Only a change that uses or frees a node that a reader may stand on makes the sequence number odd while it
+//! lasts, and a reader that saw it move looks again. After a few tries, or when the trie has grown past its
+//! limit, the answer is the safe one: every length may be there, all bits count.
 //!
-//! **Costs.** A lookup visits at most one node per distinct length on the way; an insertion makes at most two nodes of
-//! `4 W + 16` bytes.
+//! **Costs.** A lookup visits at most one node per distinct length on the way; an insertion makes at most two
+//! nodes of `4 W + 16` bytes.
 
 use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -275,8 +276,8 @@ impl<const W: usize> Trie<W> {
         }
     }
 
-    /// Runs a change, under the sequence number if it takes nodes away, or uses again those that were; `None` from it: there is no
-    /// room, and the trie is given up.
+    /// Runs a change, under the sequence number if it takes nodes away, or uses again those that were; `None`
+    /// from it: there is no room, and the trie is given up.
     fn change(&self, takes: bool, f: impl FnOnce(&mut Writer) -> Option<()>) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if self.full.load(Relaxed) {
@@ -326,8 +327,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The plain twin: a list of prefixes. Bits that tell: the fewest such that every value that agrees in them with `value` has
-    /// the same prefixes ending on its way.
+    /// The plain twin: a list of prefixes. Bits that tell: the fewest such that every value that agrees in
+    /// them with `value` has the same prefixes ending on its way.
     fn plain(list: &[(u32, u32)], value: u32) -> u128 {
         list.iter()
             .filter(|(v, n)| common(&[*v], &[value], 32) >= *n)

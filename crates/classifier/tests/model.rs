@@ -1,7 +1,7 @@
 //! All interleavings of few readers and writers of a table of rules: `make models`.
 //!
-//! The files under test are compiled anew, with the model checker's atomics. What the model leaves out: the tables' growth (`heddle_sync::Replaced`, on
-//! top of `arc-swap`), and masks, of which there is one.
+//! The files under test are compiled anew, with the model checker's atomics. What the model leaves out: the
+//! tables' growth (`heddle_sync::RcuCell`, on top of `arc-swap`), and masks, of which there is one.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -19,7 +19,7 @@ mod trie;
 
 use atomic::{AtomicU64, fence};
 use entry::{Entry, FOREVER};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use loom::model::Builder;
 use loom::thread;
 use slots::Slots;
@@ -88,7 +88,7 @@ impl Table {
         if !self.index.has(MATCH) {
             return (version, None);
         }
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let mut all = self
             .slots
             .candidates(&reading, MATCH)

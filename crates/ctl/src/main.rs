@@ -1,4 +1,5 @@
-//! `heddle`: measure switches, with load that it generates itself, stand in for a guest, and watch the switch.
+//! `heddle`: measure switches, with load that it generates itself, stand in for a guest, and watch the
+//! switch.
 
 mod bench;
 mod guest;

@@ -1,8 +1,10 @@
 //! What a packet costs, by stage: one worker, ports made of memory, 64-byte packets.
 //!
-//! `cargo run --release -p heddle-datapath --example cost [SECONDS [CASE]]`. The receive queue copies prepared frames into pool
-//! buffers and the transmit queue drops them, so the numbers are the datapath's own plus one copy of 64 bytes. With real rules: `hit` of `heddle-ofproto`.
-//! `cost 1000000p CASE` forwards about so many packets, for `valgrind --tool=callgrind --toggle-collect='heddle_datapath::worker::burst::*burst'`.
+//! `cargo run --release -p heddle-datapath --example cost [SECONDS [CASE]]`. The receive queue copies
+//! prepared frames into pool buffers and the transmit queue drops them, so the numbers are the datapath's own
+//! plus one copy of 64 bytes. With real rules: `hit` of `heddle-ofproto`. `cost 1000000p CASE` forwards about
+//! so many packets, for `valgrind --tool=callgrind
+//! --toggle-collect='heddle_datapath::worker::burst::*burst'`.
 
 mod memory;
 #[path = "memory/steady.rs"]

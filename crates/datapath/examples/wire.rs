@@ -1,7 +1,8 @@
 //! Two network devices joined by the datapath alone: what forwarding costs without any pipeline.
 //!
-//! `cargo run --release -p heddle-datapath --example wire KIND1 NAME1 KIND2 NAME2 SECONDS`, where a kind is `system` or
-//! `internal`. Everything from one goes out of the other. At the end it prints what the workers did.
+//! `cargo run --release -p heddle-datapath --example wire KIND1 NAME1 KIND2 NAME2 SECONDS`, where a kind is
+//! `system` or `internal`. Everything from one goes out of the other. At the end it prints what the workers
+//! did.
 
 use heddle_datapath::{Action, Config, Datapath, Generations, PortNo, Request, Translate, Translation};
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
 
-use crate::meter::Meter;
+use crate::exec::meter::Meter;
 use heddle_flow::Nsh;
 use std::sync::Arc;
 

@@ -15,7 +15,7 @@
 //! * Of fields that lookups themselves set (conjunctions), nothing.
 //!
 //! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of
-//! this in a few lines. Workers do the same for many entries at once ([`crate::watch`]).
+//! this in a few lines. Workers do the same for many entries at once ([`crate::flow_cache::watch`]).
 //!
 //! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored
 //! before the generation is counted up. If a reader does not find the record of a generation (overwritten,

@@ -28,14 +28,15 @@ pub struct Config {
     pub spin_us: u64,
     /// Packet buffers that each worker keeps.
     pub pool_packets: usize,
-    /// How often the sweeper looks at all entries, milliseconds of real time; 0: only when told
+    /// How often the revalidator looks at all entries, milliseconds of real time; 0: only when told
     /// ([`crate::Datapath::tick`]).
-    pub sweep_interval_ms: u64,
+    pub revalidate_interval_ms: u64,
     /// VLAN tags that are parsed, 1 or 2.
     pub vlan_limit: u8,
     /// Packets for the control plane that may wait per worker; more are dropped and counted.
     pub upcall_ring: usize,
-    /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then stand for these and are not pinned.
+    /// `--dummy-numa`: the NUMA node of each pretended processor. Workers then stand for these and are not
+    /// pinned.
     pub dummy_numa: Option<Vec<u32>>,
 }
 
@@ -52,7 +53,7 @@ impl Default for Config {
             l1_most: 1 << 20,
             spin_us: 50,
             pool_packets: 192,
-            sweep_interval_ms: 500,
+            revalidate_interval_ms: 500,
             vlan_limit: 2,
             upcall_ring: 512,
             dummy_numa: None,
@@ -60,8 +61,9 @@ impl Default for Config {
     }
 }
 
-/// Longest pauses of workers (`pmd-sleep-max`), microseconds. Not set: a worker without packets polls on for a time that adapts and then sleeps until it
-/// is woken. 0: it never sleeps. Else it pauses for so long, without asking senders to wake it, instead of polling on.
+/// Longest pauses of workers (`pmd-sleep-max`), microseconds. Not set: a worker without packets polls on for
+/// a time that adapts and then sleeps until it is woken. 0: it never sleeps. Else it pauses for so long,
+/// without asking senders to wake it, instead of polling on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MaxSleep {
     /// Of workers that are not named.

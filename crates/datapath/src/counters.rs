@@ -1,7 +1,8 @@
-//! What workers count: per port and worker, and per worker. Single writer, any reader (see `heddle_sync::Counter`).
+//! What workers count: per port and worker, and per worker. Single writer, any reader (see
+//! `heddle_sync::Counter`).
 
+use crate::control::perf::Perf;
 use crate::drops::Drops;
-use crate::perf::Perf;
 use heddle_sync::Counter;
 
 /// One worker's counters of one port.
@@ -26,8 +27,9 @@ const KEPT: usize = 16;
 /// The window over which usage is shown, milliseconds.
 pub(crate) const WINDOW_MS: u64 = INTERVAL_MS * INTERVALS as u64;
 
-/// Cycles spent in the last minute, in intervals. Interval `n` is kept in slot `n % 16` with its number, so that a
-/// reader tells a current slot from one that was left behind while the worker slept. Readers look at intervals that are over.
+/// Cycles spent in the last minute, in intervals. Interval `n` is kept in slot `n % 16` with its number, so
+/// that a reader tells a current slot from one that was left behind while the worker slept. Readers look at
+/// intervals that are over.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     slots: [(Counter, Counter); KEPT],
@@ -124,7 +126,8 @@ worker_counters! {
     tx_batches,
     /// Packets accepted by them.
     tx_packets,
-    /// Loop iterations that found packets. Counted after all iterations and read before them, so that it never shows as more.
+    /// Loop iterations that found packets. Counted after all iterations and read before them, so that it
+    /// never shows as more.
     iterations_busy,
     /// Loop iterations.
     iterations,

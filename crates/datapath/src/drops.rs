@@ -39,7 +39,8 @@ kinds! {
     TxError = "datapath_drop_tx_error",
     /// No room in the ring to the control plane.
     Upcall = "datapath_drop_upcall_error",
-    /// First packets of new flows beyond what their receive queue may have translated while its established flows wait.
+    /// First packets of new flows beyond what their receive queue may have translated while its established
+    /// flows wait.
     MissBudget = "datapath_drop_miss_budget",
     /// No room in front of the packet for another header.
     Headroom = "datapath_drop_no_headroom",

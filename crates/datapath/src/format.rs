@@ -1,7 +1,7 @@
 //! Actions and flows as `ovs-appctl dpctl/dump-flows` prints them.
 //!
-//! The text is an interface: scripts and Open vSwitch's own tests parse it. Masked set actions print only the fields that
-//! are written, with `/mask` where not all bits are.
+//! The text is an interface: scripts and Open vSwitch's own tests parse it. Masked set actions print only the
+//! fields that are written, with `/mask` where not all bits are.
 
 mod encap;
 

@@ -1,19 +1,21 @@
 //! Counters of what changes, for those who keep answers.
 //!
-//! **Invariant.** Who has read a generation and then the thing has not read an older state of the thing than that generation stands for; who has read
-//! [`Generations::any`] and then a generation has not read an older one than `any` stands for. So an answer that was found right at some `any` is right as
-//! long as `any` is that. `tests/model.rs` goes through all interleavings.
+//! **Invariant.** Who has read a generation and then the thing has not read an older state of the thing than
+//! that generation stands for; who has read [`Generations::any`] and then a generation has not read an older
+//! one than `any` stands for. So an answer that was found right at some `any` is right as long as `any` is
+//! that. `tests/model.rs` goes through all interleavings.
 
 use crate::atomic::AtomicU64;
 use crate::changes::{Changes, Log};
-use crate::hash::HashKey;
+use crate::flow_cache::hash::HashKey;
 use heddle_classifier::MiniMatch;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
 pub const N_SLOTS: usize = 1 << 15;
-/// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what packets make.
+/// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what
+/// packets make.
 const N_MADE: usize = 1 << 10;
 /// Number of further slots, of things that say what changes in them ([`Generations::bump_changed`]).
 pub const N_LOGGED: usize = 1024;
@@ -62,13 +64,15 @@ impl Generations {
     pub fn slot_of(thing: u64) -> u16 {
         place(thing.wrapping_mul(0x9e37_79b9_7f4a_7c15), 1, N_MADE)
     }
-    /// The slot that a thing uses that packets make, such as a learned address. Who sends packets makes as many such things as they like, and must
-    /// neither hit the slots of all else nor choose whose: the hash is keyed.
+    /// The slot that a thing uses that packets make, such as a learned address. Who sends packets makes as
+    /// many such things as they like, and must neither hit the slots of all else nor choose whose: the hash
+    /// is keyed.
     pub fn learned_slot_of(thing: u64) -> u16 {
         let key = HashKey::of_process();
         place(key.finish(key.mix(key.start(), thing, 0)), N_MADE, N_SLOTS)
     }
-    /// The slot that a thing (its stable hash or number) uses whose changes are said with [`Generations::bump_changed`].
+    /// The slot that a thing (its stable hash or number) uses whose changes are said with
+    /// [`Generations::bump_changed`].
     pub fn logged_slot_of(thing: u64) -> u16 {
         const { assert!(N_LOGGED == 1 << 10) };
         let h = thing.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -90,7 +94,8 @@ impl Generations {
             generation: self.counter(slot).load(Ordering::Acquire),
         }
     }
-    /// Says that the thing has changed, to be called after changing it. Of a slot with a log: that anything may be different.
+    /// Says that the thing has changed, to be called after changing it. Of a slot with a log: that anything
+    /// may be different.
     pub fn bump(&self, slot: u16) {
         if self.log(slot).is_some() {
             self.bump_changed(slot, Changes::anything());
@@ -98,7 +103,8 @@ impl Generations {
         }
         self.count_up(slot);
     }
-    /// Says that these rules of a table have changed, to be called after changing them. Waits for others who do so at the time.
+    /// Says that these rules of a table have changed, to be called after changing them. Waits for others who
+    /// do so at the time.
     pub fn bump_changed(&self, slot: u16, changes: Changes) {
         match self.log(slot) {
             Some(log) => log.get_or_init(Log::default).write(
@@ -109,7 +115,8 @@ impl Generations {
             None => self.count_up(slot),
         }
     }
-    /// Tells what changed in `slot` after generation `from`, up to `now`, as long as `f` goes along. `false`: not all was told.
+    /// Tells what changed in `slot` after generation `from`, up to `now`, as long as `f` goes along. `false`:
+    /// not all was told.
     pub(crate) fn changed(
         &self,
         slot: u16,
@@ -141,7 +148,8 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
 
-    /// A guest knows the code and its own addresses, and makes up those that fall on one slot, or on that of the configuration.
+    /// A guest knows the code and its own addresses, and makes up those that fall on one slot, or on that of
+    /// the configuration.
     #[test]
     fn who_makes_things_up_chooses_no_slot() {
         let plain = |thing: u64| thing.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;

@@ -1,28 +1,28 @@
 //! The public handle of a running datapath.
 //!
 //! **Threads.** Any method may be called from any control thread, none from a worker, that is, from
-//! [`Translate::translate`] or [`crate::Credit::credit`]: those run under the datapath's locks or on its threads.
-//! Methods that change ports or workers wait for the workers, some milliseconds at most.
+//! [`Translate::translate`] or [`crate::Credit::credit`]: those run under the datapath's locks or on its
+//! threads. Methods that change ports or workers wait for the workers, some milliseconds at most.
 //!
-//! Locks, in the order in which they are taken: control (ports and workers), sweep (entries), upcalls.
+//! Locks, in the order in which they are taken: control (ports and workers), revalidator (entries), upcalls.
 
 mod flows;
-mod sweeper;
 mod text;
+mod thread;
 
 use crate::action::{Action, PortNo};
-use crate::assign::Spread;
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
+use crate::control::assign::Spread;
+use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
-use crate::hash::HashKey;
-use crate::perf::SuspectSetting;
-use crate::program::Program;
+use crate::exec::program::Program;
+use crate::exec::upcalls::Bell;
+use crate::flow_cache::hash::HashKey;
+use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::sweep::Sweep;
 use crate::translate::Translate;
-use crate::upcalls::Bell;
 use crate::view::{PortInfo, PortStats, UpcallPacket};
-use crate::worker::{Command, PATIENCE};
+use crate::worker::{Command, WORKER_TIMEOUT};
 use heddle_packet::Packet;
 use heddle_port::Port;
 use heddle_sys::Tsc;
@@ -35,13 +35,13 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A running datapath: workers, sweeper, ports. Shared by `ofproto` and `switchd` in an `Arc`.
+/// A running datapath: workers, revalidator, ports. Shared by `ofproto` and `switchd` in an `Arc`.
 pub struct Datapath {
     shared: Arc<Shared>,
     control: Mutex<Control>,
-    sweep: Arc<Mutex<Sweep>>,
+    revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
-    sweeper: Mutex<Option<JoinHandle<()>>>,
+    revalidator_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Datapath {
@@ -51,7 +51,7 @@ impl std::fmt::Debug for Datapath {
 }
 
 impl Datapath {
-    /// Starts workers and sweeper.
+    /// Starts workers and revalidator.
     ///
     /// # Errors
     /// [`DatapathError::Io`] when the system refuses threads or descriptors.
@@ -70,45 +70,50 @@ impl Datapath {
             inv_prob: crate::shared::UNSET.into(),
             perf_metrics: false.into(),
             suspects: SuspectSetting::default(),
-            sweeper: std::sync::OnceLock::new(),
+            revalidator_thread: std::sync::OnceLock::new(),
             light_sleep: false.into(),
             paused: false.into(),
             stop: false.into(),
         });
-        let sweep = Arc::new(Mutex::new(Sweep::new(Arc::clone(&shared))));
+        let revalidator = Arc::new(Mutex::new(Revalidator::new(Arc::clone(&shared))));
         let upcalls = Arc::new(UpcallRings::default());
-        let (cpus, interval) = (config.cpus.clone(), config.sweep_interval_ms);
+        let (cpus, interval) = (config.cpus.clone(), config.revalidate_interval_ms);
         let mut control = Control::new(
             Arc::clone(&shared),
-            Arc::clone(&sweep),
+            Arc::clone(&revalidator),
             Arc::clone(&upcalls),
             config,
         );
         control.set_workers(cpus.as_deref())?;
-        let sweeper = match interval {
+        let revalidator_thread = match interval {
             0 => None,
-            ms => Some(sweeper::start(&shared, &sweep, Duration::from_millis(ms))?),
+            ms => Some(thread::start(&shared, &revalidator, Duration::from_millis(ms))?),
         };
-        let (control, sweeper) = (Mutex::new(control), Mutex::new(sweeper));
+        let (control, revalidator_thread) = (Mutex::new(control), Mutex::new(revalidator_thread));
         Ok(Arc::new(Self {
             shared,
             control,
-            sweep,
+            revalidator,
             upcalls,
-            sweeper,
+            revalidator_thread,
         }))
     }
 
     /// Stops all threads and closes all ports' queues. Also done on drop; twice does no harm.
     pub fn shutdown(&self) {
         self.shared.stop.store(true, Relaxed);
-        self.shared.wake_sweeper();
+        self.shared.wake_revalidator();
         let mut control = self.control.lock();
         control.stop_workers();
         control.ports.clear();
         drop(control);
-        if self.sweeper.lock().take().is_some_and(|t| t.join().is_err()) {
-            log::error!("the sweeper ended by a panic");
+        if self
+            .revalidator_thread
+            .lock()
+            .take()
+            .is_some_and(|t| t.join().is_err())
+        {
+            log::error!("the revalidator_thread ended by a panic");
         }
     }
 
@@ -136,7 +141,8 @@ impl Datapath {
     pub fn configure_port(&self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
         self.control.lock().configure_port(no, config)
     }
-    /// Says that the port's MTU is now this (0: no limit). It was read from `Port::status` when the port was added.
+    /// Says that the port's MTU is now this (0: no limit). It was read from `Port::status` when the port was
+    /// added.
     ///
     /// # Errors
     /// [`DatapathError::NoPort`].
@@ -175,12 +181,14 @@ impl Datapath {
 
     // -- workers
 
-    /// One pinned worker per processor of `cpus` (`pmd-cpu-mask`). `None` or empty: one per processor that the
-    /// process may use, at most 4, not pinned: on a machine that has other work to do, the scheduler moves them
-    /// out of its way. Workers that are wanted before and after stay; queues of the others move, and what those have cached is credited and dropped.
+    /// One pinned worker per processor of `cpus` (`pmd-cpu-mask`). `None` or empty: one per processor that
+    /// the process may use, at most 4, not pinned: on a machine that has other work to do, the scheduler
+    /// moves them out of its way. Workers that are wanted before and after stay; queues of the others move,
+    /// and what those have cached is credited and dropped.
     ///
     /// # Errors
-    /// [`DatapathError::Io`] when the system refuses threads; what a port says that cannot be opened for a new worker.
+    /// [`DatapathError::Io`] when the system refuses threads; what a port says that cannot be opened for a
+    /// new worker.
     pub fn set_workers(&self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         self.control.lock().set_workers(cpus)
     }
@@ -189,8 +197,8 @@ impl Datapath {
     pub fn set_spread(&self, spread: Spread) {
         self.control.lock().set_spread(spread);
     }
-    /// Assigns receive queues to workers, if ports or settings have changed since that was done last. A new queue is polled before that
-    /// too, by some worker.
+    /// Assigns receive queues to workers, if ports or settings have changed since that was done last. A new
+    /// queue is polled before that too, by some worker.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when a worker does not answer.
@@ -212,8 +220,8 @@ impl Datapath {
     pub fn set_max_sleep(&self, max: MaxSleep) {
         self.control.lock().set_max_sleep(max);
     }
-    /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or not
-    /// (`heddle-light-sleep`).
+    /// Lets workers keep the machine's processors from halting while packets come every few milliseconds, or
+    /// not (`heddle-light-sleep`).
     ///
     /// # Errors
     /// The system does not let this process do that.
@@ -242,8 +250,8 @@ impl Datapath {
 
     // -- packets from the control plane
 
-    /// Runs `actions` on `packet`, which is of a type ([`heddle_flow::packet_type`]), on a worker; returns when they have run and the
-    /// outputs were handed to the ports.
+    /// Runs `actions` on `packet`, which is of a type ([`heddle_flow::packet_type`]), on a worker; returns
+    /// when they have run and the outputs were handed to the ports.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
@@ -257,7 +265,8 @@ impl Datapath {
         let program = Arc::new(Program::compile(&actions));
         self.run(packet, packet_type, in_port, Some(program))
     }
-    /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is done.
+    /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is
+    /// done.
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
@@ -281,7 +290,7 @@ impl Datapath {
         if !commands.send(Command::Run(Box::new(packet), packet_type, program, tx)) {
             return Err(DatapathError::Timeout);
         }
-        rx.recv_timeout(PATIENCE)
+        rx.recv_timeout(WORKER_TIMEOUT)
             .map(drop)
             .map_err(|_| DatapathError::Timeout)
     }

@@ -1,11 +1,11 @@
 //! What all threads of a datapath share.
 
 use crate::action::{Action, DropReason};
-use crate::cache::Moment;
-use crate::hash::HashKey;
-use crate::perf::SuspectSetting;
+use crate::control::perf::SuspectSetting;
+use crate::exec::upcalls::Bell;
+use crate::flow_cache::cache::Moment;
+use crate::flow_cache::hash::HashKey;
 use crate::translate::{Request, Translate, Translation};
-use crate::upcalls::Bell;
 use heddle_sync::Clock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -36,8 +36,8 @@ pub(crate) struct Shared {
     pub(crate) light_sleep: AtomicBool,
     /// Which of them are told in the log.
     pub(crate) suspects: SuspectSetting,
-    /// The sweeper's thread, to be woken when a worker's handover ring fills up.
-    pub(crate) sweeper: std::sync::OnceLock<Thread>,
+    /// The revalidator's thread, to be woken when a worker's handover ring fills up.
+    pub(crate) revalidator_thread: std::sync::OnceLock<Thread>,
     /// No passes over entries, until this is false again.
     pub(crate) paused: AtomicBool,
     pub(crate) stop: AtomicBool,
@@ -52,8 +52,9 @@ const SHARED_FROM: usize = 1024;
 pub(crate) const UNSET: u32 = u32::MAX;
 
 impl Shared {
-    /// Whether another entry may be cached for a port that has `held`. A port may hold [`SHARE`] times as many as are left, so that no sender,
-    /// and no few of them together, leave nothing to others ("dynamic thresholds", Choudhury and Hahne 1998).
+    /// Whether another entry may be cached for a port that has `held`. A port may hold [`SHARE`] times as
+    /// many as are left, so that no sender, and no few of them together, leave nothing to others ("dynamic
+    /// thresholds", Choudhury and Hahne 1998).
     pub(crate) fn has_room(&self, held: usize) -> bool {
         let limit = self.flow_limit.load(Relaxed);
         let left = limit.saturating_sub(self.n_flows.load(Relaxed));
@@ -67,10 +68,12 @@ impl Shared {
             generations: self.translate.generations(),
         }
     }
-    /// Asks the pipeline. If it panics, which would be a mistake of its own, the answer is to drop the packet, and not to be kept: a packet that finds such a mistake
-    /// costs itself, and not the worker with all of its queues.
+    /// Asks the pipeline. If it panics, which would be a mistake of its own, the answer is to drop the
+    /// packet, and not to be kept: a packet that finds such a mistake costs itself, and not the worker with
+    /// all of its queues.
     pub(crate) fn ask(&self, request: &Request<'_>, out: &mut Translation) {
-        // What was written is cleared. The pipeline changes what others see under its own locks, or not at all.
+        // What was written is cleared. The pipeline changes what others see under its own locks, or not at
+        // all.
         let asked = AssertUnwindSafe(|| self.translate.translate(request, out));
         if catch_unwind(asked).is_err() {
             out.clear();
@@ -79,8 +82,8 @@ impl Shared {
         }
         out.credits.settle();
     }
-    pub(crate) fn wake_sweeper(&self) {
-        if let Some(t) = self.sweeper.get() {
+    pub(crate) fn wake_revalidator(&self) {
+        if let Some(t) = self.revalidator_thread.get() {
             t.unpark();
         }
     }

@@ -1,13 +1,13 @@
 //! The seam between the datapath and the pipeline: what a worker asks on a miss, and what it gets.
 //!
 //! **Correctness.** A [`Translation`] is true for every packet whose key agrees with the request's key in all
-//! bits of `mask`, for as long as every [`Dep`] still has the generation it names. An implementation reads the
-//! generation of a thing *before* it reads the thing; a writer changes the thing *before* it bumps the
+//! bits of `mask`, for as long as every [`Dep`] still has the generation it names. An implementation reads
+//! the generation of a thing *before* it reads the thing; a writer changes the thing *before* it bumps the
 //! generation. So a translation that raced with a change carries an old generation and dies on its first
 //! check. That is the safe error: one translation too many, never one too few.
 //!
-//! **Threads.** [`Translate::translate`] is called from any worker at any time and must not block: no lock that
-//! a control-plane writer may hold, no I/O.
+//! **Threads.** [`Translate::translate`] is called from any worker at any time and must not block: no lock
+//! that a control-plane writer may hold, no I/O.
 
 use crate::action::Action;
 use crate::changes::{self, Known, Override};
@@ -45,8 +45,8 @@ pub trait Credit: Send + Sync {
     fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16);
 }
 
-/// Who is credited with the packets of an answer. Filled again, it counts no references to those who stand where they stood before: mostly many answers in a row
-/// credit the same.
+/// Who is credited with the packets of an answer. Filled again, it counts no references to those who stand
+/// where they stood before: mostly many answers in a row credit the same.
 #[derive(Clone, Default)]
 pub struct Credits {
     held: Vec<Arc<dyn Credit>>,
@@ -111,8 +111,8 @@ pub struct Translation {
     pub actions: Vec<Action>,
     /// What it depends on besides the key.
     pub deps: Vec<Dep>,
-    /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet brought; see [`Override`]. Of
-    /// the input port it must be said at the first one.
+    /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet
+    /// brought; see [`Override`]. Of the input port it must be said at the first one.
     pub overrides: Vec<Override>,
     /// Who is credited with the packets.
     pub credits: Credits,
@@ -130,8 +130,8 @@ impl Translation {
         self.credits.clear();
         self.uncacheable = false;
     }
-    /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs of what has changed since can
-    /// tell. The plain twin of what caches do.
+    /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs
+    /// of what has changed since can tell. The plain twin of what caches do.
     pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
         let known = Known::new(&key.masked(&self.mask), &self.mask);
         changes::outlasts(&self.deps, &self.overrides, known, generations, usize::MAX)

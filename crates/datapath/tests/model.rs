@@ -1,7 +1,9 @@
-//! All interleavings of a worker and those who read its entries, and of changes and those who keep answers: `make models`.
+//! All interleavings of a worker and those who read its entries, and of changes and those who keep answers:
+//! `make models`.
 //!
-//! The files under test are compiled anew, with the model checker's atomics. Watches and verdicts are one worker's own, and not here; nor is the log of
-//! changes, which may be behind its generation: what it does not tell counts as anything.
+//! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations
+//! are one worker's own, and not here; nor is the log of changes, which may be behind its generation: what it
+//! does not tell counts as anything.
 #![cfg(loom)]
 #![allow(dead_code, unused_imports, unreachable_pub)]
 
@@ -31,12 +33,16 @@ mod compact {
 }
 #[path = "../src/changes.rs"]
 mod changes;
-#[path = "../src/entry.rs"]
+#[path = "../src/flow_cache/entry.rs"]
 mod entry;
 #[path = "../src/generations.rs"]
 mod generations;
-#[path = "../src/hash.rs"]
+#[path = "../src/flow_cache/hash.rs"]
 mod hash;
+/// As the files under test name them.
+mod flow_cache {
+    pub(crate) use crate::{compact, entry, hash};
+}
 
 use atomic::AtomicU64;
 use compact::CompactKey;
@@ -58,8 +64,8 @@ fn new_entry(id: u64) -> NewEntry {
     NewEntry {
         id,
         key: CompactKey::from_words([id; 8]),
-        verdict: number(id),
-        tuple: number(id) + 1000,
+        cached: number(id),
+        subtable: number(id) + 1000,
         body: 0,
         now_ms: id,
         watch: 0,
@@ -71,7 +77,8 @@ fn number(id: u64) -> u32 {
     u32::try_from(id).unwrap()
 }
 
-/// What the sweeper reads of an entry belongs to one id, whatever the owner does with the place meanwhile.
+/// What the revalidator reads of an entry belongs to one id, whatever the owner does with the place
+/// meanwhile.
 #[test]
 fn an_entry_is_read_whole() {
     model(2, || {
@@ -86,10 +93,10 @@ fn an_entry_is_read_whole() {
             })
         };
         if let Some(s) = entry.read() {
-            assert_eq!(s.verdict, number(s.id));
+            assert_eq!(s.cached, number(s.id));
             // What has another answer has the same mask and key.
             let made = if s.id == 2 { 1 } else { s.id };
-            assert_eq!((s.tuple, s.used_ms), (number(made) + 1000, made));
+            assert_eq!((s.subtable, s.used_ms), (number(made) + 1000, made));
             if let Some(key) = entry.read_key(s.id) {
                 assert_eq!(key, new_entry(made).key);
             }
@@ -98,7 +105,7 @@ fn an_entry_is_read_whole() {
         owner.join().unwrap();
         // What was condemned under an earlier id is not dead under this one.
         let last = entry.read().unwrap();
-        assert_eq!((last.id, last.verdict), (3, 3));
+        assert_eq!((last.id, last.cached), (3, 3));
         assert!(!last.dead || !entry.alive());
     });
 }

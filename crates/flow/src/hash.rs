@@ -1,9 +1,10 @@
 //! Hashes of keys that OpenFlow actions and select groups choose by.
 //!
-//! **Why these.** A choice made by such a hash is seen from outside: which link a flow takes must not change when one switch
-//! takes another's place. So these are Open vSwitch's functions over the same bytes in the same order: MurmurHash3's 32-bit steps (Austin
-//! Appleby, public domain) for words, and lookup3 (Bob Jenkins, public domain) for the hashes that are written
-//! down in Nicira's extensions. Numbers of a header go in as they stand on the wire, read as little-endian words.
+//! **Why these.** A choice made by such a hash is seen from outside: which link a flow takes must not change
+//! when one switch takes another's place. So these are Open vSwitch's functions over the same bytes in the
+//! same order: MurmurHash3's 32-bit steps (Austin Appleby, public domain) for words, and lookup3 (Bob
+//! Jenkins, public domain) for the hashes that are written down in Nicira's extensions. Numbers of a header
+//! go in as they stand on the wire, read as little-endian words.
 //!
 //! They are not keyed: a sender can choose packets that collide. What a cache hashes by is another hash.
 
@@ -148,7 +149,8 @@ pub fn five_tuple(k: &FlowKey, basis: u32) -> u32 {
     finish(h, LAST)
 }
 
-/// Addresses, protocol and TCP or SCTP ports, both directions alike; UDP ports with `udp`. L2 where there is no IP.
+/// Addresses, protocol and TCP or SCTP ports, both directions alike; UDP ports with `udp`. L2 where there is
+/// no IP.
 pub fn symmetric_l3l4(k: &FlowKey, basis: u32, udp: bool) -> u32 {
     let mut h = basis;
     match k.dl_type {
@@ -274,8 +276,8 @@ pub fn mask_symmetric_l4(k: &FlowKey, m: &mut FlowMask) {
     }
 }
 
-/// Those of [`symmetric_l3l4`]. (L2, which it takes where there is no IP, is left out, as in Open vSwitch: see
-/// [`mask_symmetric_l2`].)
+/// Those of [`symmetric_l3l4`]. (L2, which it takes where there is no IP, is left out, as in Open vSwitch:
+/// see [`mask_symmetric_l2`].)
 pub fn mask_symmetric_l3l4(k: &FlowKey, m: &mut FlowMask, udp: bool) {
     if !matches!(k.dl_type, IPV4 | IPV6) {
         return;

@@ -2,9 +2,9 @@
 //!
 //! **Invariants.** Integers are held in host order; MAC, IPv6, ND and label fields are byte arrays in network
 //! order. A field that the packet does not have is zero, so two packets with equal headers have equal keys.
-//! Padding (`_pad*`) is always zero. A VLAN tag that is present has [`Vlan::CFI`] set in its `tci`. Values of a tunnel's options are zero
-//! where none is present (in masks: where the presence of none counts), so that what goes through a key's words leaves those out of nearly all
-//! keys ([`FlowKey::used`]).
+//! Padding (`_pad*`) is always zero. A VLAN tag that is present has [`Vlan::CFI`] set in its `tci`. Values of
+//! a tunnel's options are zero where none is present (in masks: where the presence of none counts), so that
+//! what goes through a key's words leaves those out of nearly all keys ([`FlowKey::used`]).
 //!
 //! **Which mask error is the safe one.** A mask with a bit too many costs a cache entry; a mask with a bit
 //! too few forwards somebody's packet the wrong way. When in doubt, set the bit.
@@ -280,7 +280,8 @@ impl FlowKey {
     pub fn words_mut(&mut self) -> &mut [u64; N_WORDS] {
         zerocopy::transmute_mut!(self)
     }
-    /// The number of the first word that may be other than zero: options' values are not looked at where there are none.
+    /// The number of the first word that may be other than zero: options' values are not looked at where
+    /// there are none.
     #[inline]
     pub fn first_used(&self) -> usize {
         if self.tun_present == 0 { FIRST_WORD } else { 0 }
@@ -294,18 +295,20 @@ impl FlowKey {
     pub fn copy_headers(&mut self, from: &FlowKey) {
         self.words_mut()[HEADER_WORD..].copy_from_slice(&from.words()[HEADER_WORD..]);
     }
-    /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it); all zero: none.
+    /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it);
+    /// all zero: none.
     pub fn copy_tunnel(&mut self, from: &FlowKey) {
         self.words_mut()[..TUNNEL_WORDS].copy_from_slice(&from.words()[..TUNNEL_WORDS]);
     }
-    /// Takes what a packet carries besides its headers from another key, but for where it came from and its type.
+    /// Takes what a packet carries besides its headers from another key, but for where it came from and its
+    /// type.
     pub fn copy_carried(&mut self, from: &FlowKey) {
         let own = (self.in_port, self.recirc_id, self.packet_type);
         self.words_mut()[..HEADER_WORD].copy_from_slice(&from.words()[..HEADER_WORD]);
         (self.in_port, self.recirc_id, self.packet_type) = own;
     }
-    /// Forgets the VLAN tags behind the first `limit`, and what is behind those: the EtherType is then theirs, as it is in a key
-    /// from a packet that was parsed with this limit.
+    /// Forgets the VLAN tags behind the first `limit`, and what is behind those: the EtherType is then
+    /// theirs, as it is in a key from a packet that was parsed with this limit.
     pub fn limit_vlans(&mut self, limit: usize) {
         let Some(beyond) = self.vlans.get(limit).copied().filter(|v| v.present()) else {
             return;

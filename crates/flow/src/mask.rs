@@ -7,8 +7,8 @@ use heddle_wire::eth::{self, ethertype, is_mpls};
 use heddle_wire::ip::proto;
 
 impl FlowMask {
-    /// Every bit that a packet with this key can have: what an exact-match entry for it needs, and what shows of it.
-    /// Registers and metadata, which are the pipeline's, are left out.
+    /// Every bit that a packet with this key can have: what an exact-match entry for it needs, and what shows
+    /// of it. Registers and metadata, which are the pipeline's, are left out.
     pub fn for_packet(k: &FlowKey) -> FlowMask {
         let mut mask = FlowMask::default();
         let m = &mut mask.0;
@@ -89,7 +89,8 @@ impl FlowMask {
                 m.arp_tha = [0xff; 6];
                 return mask;
             }
-            // That there is no IP header behind it counts, too. A key without EtherType is none of a packet, and shows no such header.
+            // That there is no IP header behind it counts, too. A key without EtherType is none of a packet,
+            // and shows no such header.
             ethertype::NSH if k.dl_type == ty => m.nsh = Nsh::ONES,
             _ => {
                 if is_mpls(ty) {
@@ -132,8 +133,8 @@ fn has_l4(p: u8) -> bool {
 }
 
 impl Match {
-    /// Drops what the match asks of fields whose prerequisites it does not ask for, as OpenFlow 1.0 wants such fields
-    /// ignored (1.0.1, 3.4). Returns whether anything was dropped.
+    /// Drops what the match asks of fields whose prerequisites it does not ask for, as OpenFlow 1.0 wants
+    /// such fields ignored (1.0.1, 3.4). Returns whether anything was dropped.
     pub fn drop_inconsistent(&mut self) -> bool {
         let before = self.mask;
         let (k, m) = (&self.key, &mut self.mask.0);

@@ -31,7 +31,8 @@ impl Corpus {
     pub fn scripts(&self) -> io::Result<Vec<Vec<u8>>> {
         self.files()?.iter().map(std::fs::read).collect()
     }
-    /// Replaces the corpus by those of `scripts`, in their order, each of which does something that none before it did.
+    /// Replaces the corpus by those of `scripts`, in their order, each of which does something that none
+    /// before it did.
     fn renew<O: Ord>(&self, scripts: Vec<Vec<u8>>, play: impl Fn(&[u8]) -> BTreeSet<O>) -> io::Result<()> {
         std::fs::create_dir_all(&self.0)?;
         for old in self.files()? {
@@ -77,8 +78,9 @@ pub trait Fuzzer {
     }
 }
 
-/// Takes turns as long as `FUZZ_SECONDS` says, with the seed `FUZZ_SEED` where there is one. A turn leaves what it plays in its script, which is
-/// kept in a file if the turn fails. Returns the number of turns, and how long the slowest took.
+/// Takes turns as long as `FUZZ_SECONDS` says, with the seed `FUZZ_SEED` where there is one. A turn leaves
+/// what it plays in its script, which is kept in a file if the turn fails. Returns the number of turns, and
+/// how long the slowest took.
 ///
 /// # Panics
 /// When a turn does.

@@ -1,13 +1,15 @@
-//! For tests that play a hostile side: bytes are a script of what it does; scripts come from a corpus and its mutants.
+//! For tests that play a hostile side: bytes are a script of what it does; scripts come from a corpus and its
+//! mutants.
 //!
-//! It runs on the stable toolchain, without instrumentation: a script is worth keeping when it has an outcome that none before it had.
-//! What an outcome is, each fuzzer says itself: a set of things that happened.
+//! It runs on the stable toolchain, without instrumentation: a script is worth keeping when it has an outcome
+//! that none before it had. What an outcome is, each fuzzer says itself: a set of things that happened.
 //!
 //! * A test of the fuzzer replays its [`Corpus`] and a fixed number of mutants of it ([`Dice`]).
 //! * Mutants of messages know the shape of OpenFlow's ([`Dice::message`]).
-//! * [`go_on`] looks for new outcomes as long as `FUZZ_SECONDS` says. A script that fails is kept in a file that is named; a fault of memory
-//!   leaves the seed, with which the run is repeated (`FUZZ_SEED`). With `FUZZ_KEEP` the corpus becomes the shortest scripts that together do
-//!   all that was seen. [`rounds`] is the loop alone, for what has no outcomes.
+//! * [`go_on`] looks for new outcomes as long as `FUZZ_SECONDS` says. A script that fails is kept in a file
+//!   that is named; a fault of memory leaves the seed, with which the run is repeated (`FUZZ_SEED`). With
+//!   `FUZZ_KEEP` the corpus becomes the shortest scripts that together do all that was seen. [`rounds`] is
+//!   the loop alone, for what has no outcomes.
 
 mod corpus;
 mod dice;

@@ -1,9 +1,10 @@
 //! Mutants of good messages, for tests that look for bytes which break something.
 //!
-//! **Problem.** Random bytes fail at the first length; what breaks a decoder, or what a decoder feeds, is a message that is almost
-//! right. So mutants are made from whole messages, and most changes know the shape that OpenFlow gives nearly everything:
-//! a type, then a length in 16 bits, then a body, padded to a multiple of eight. Such pieces are taken out, put in twice, moved from one message
-//! to another, cut and stretched; the lengths of what they are in are then made right again, as often as not, and the header's almost
+//! **Problem.** Random bytes fail at the first length; what breaks a decoder, or what a decoder feeds, is a
+//! message that is almost right. So mutants are made from whole messages, and most changes know the shape
+//! that OpenFlow gives nearly everything: a type, then a length in 16 bits, then a body, padded to a multiple
+//! of eight. Such pieces are taken out, put in twice, moved from one message to another, cut and stretched;
+//! the lengths of what they are in are then made right again, as often as not, and the header's almost
 //! always.
 
 use super::Dice;

@@ -1,8 +1,11 @@
-//! What a packet costs whose flow is known, by stage, with real rules: one worker, ports made of memory, 64-byte packets in random order.
+//! What a packet costs whose flow is known, by stage, with real rules: one worker, ports made of memory,
+//! 64-byte packets in random order.
 //!
-//! `cargo run --release -p heddle-ofproto --example hit [SECONDS [CASE]]`: the cases of `bench/switch` without rings and guests, so that what is left
-//! differs for what the switch does and for nothing else. `hit 1000000p CASE` forwards about so many packets, for
-//! `valgrind --tool=callgrind --toggle-collect='heddle_datapath::worker::burst::*burst'`. The same without rules: `cost` of `heddle-datapath`.
+//! `cargo run --release -p heddle-ofproto --example hit [SECONDS [CASE]]`: the cases of `bench/switch`
+//! without rings and guests, so that what is left differs for what the switch does and for nothing else. `hit
+//! 1000000p CASE` forwards about so many packets, for `valgrind --tool=callgrind
+//! --toggle-collect='heddle_datapath::worker::burst::*burst'`. The same without rules: `cost` of
+//! `heddle-datapath`.
 
 mod bridge;
 #[path = "../../datapath/examples/memory/mod.rs"]

@@ -1,9 +1,11 @@
 //! What a translation costs: packets that are each a flow of their own, through one bridge.
 //!
-//! `cargo run --release -p heddle-ofproto --example miss [SECONDS [CASE]]` prints nanoseconds per translation, what the datapath does with the answer
-//! not included. With a number of packets and a case (`miss 20000p each`) it translates just those, for
-//! `valgrind --tool=callgrind --toggle-collect='*translate_all*'`. `miss 20000p each whole` has a worker of a datapath take them in, from a port of
-//! memory to another one: all that a new flow costs but its ring (`--toggle-collect='heddle_datapath::worker::burst::*burst'`).
+//! `cargo run --release -p heddle-ofproto --example miss [SECONDS [CASE]]` prints nanoseconds per
+//! translation, what the datapath does with the answer not included. With a number of packets and a case
+//! (`miss 20000p each`) it translates just those, for `valgrind --tool=callgrind
+//! --toggle-collect='*translate_all*'`. `miss 20000p each whole` has a worker of a datapath take them in,
+//! from a port of memory to another one: all that a new flow costs but its ring
+//! (`--toggle-collect='heddle_datapath::worker::burst::*burst'`).
 
 mod bridge;
 #[path = "../../datapath/examples/memory/mod.rs"]

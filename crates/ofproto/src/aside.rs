@@ -1,7 +1,8 @@
 //! What takes long, on threads that many tasks share.
 //!
-//! **Problem.** Connections share a few threads with each other, the database and the control socket. A bundle of a million rules is committed under
-//! the bridge's lock, and a task that waited for that lock as one waits for a lock would keep its thread, and whatever else the thread has to do.
+//! **Problem.** Connections share a few threads with each other, the database and the control socket. A
+//! bundle of a million rules is committed under the bridge's lock, and a task that waited for that lock as
+//! one waits for a lock would keep its thread, and whatever else the thread has to do.
 
 use parking_lot::{Mutex, MutexGuard};
 use std::time::Duration;

@@ -1,9 +1,12 @@
-//! What the datapath can do, and what of it translation makes use of: `dpif/show-dp-features` and `dpif/set-dp-features`.
+//! What the datapath can do, and what of it translation makes use of: `dpif/show-dp-features` and
+//! `dpif/set-dp-features`.
 //!
-//! There is one datapath, which can do what [`Feature`]'s table says. A bridge may be told to do without some of it, as a
-//! test of what translation does on a lesser datapath: then packets take the way that they would take there.
+//! There is one datapath, which can do what [`Feature`]'s table says. A bridge may be told to do without some
+//! of it, as a test of what translation does on a lesser datapath: then packets take the way that they would
+//! take there.
 
-/// The table of features: name of the constant, name and title in Open vSwitch, what the datapath has (1 and 0 where `flag`).
+/// The table of features: name of the constant, name and title in Open vSwitch, what the datapath has (1 and
+/// 0 where `flag`).
 macro_rules! features {
     ($($id:ident, $name:literal, $title:literal, $kind:ident, $boot:expr;)*) => {
         /// Something that a datapath has, or of which it has so many.
@@ -92,7 +95,8 @@ impl Features {
     pub fn number(&self, feature: Feature) -> usize {
         self.0[feature as usize]
     }
-    /// One feature, or all of them, as `dpif/set-dp-features` shows them: in force, and what the datapath has.
+    /// One feature, or all of them, as `dpif/set-dp-features` shows them: in force, and what the datapath
+    /// has.
     pub fn shown(&self, name: Option<&str>) -> Result<String, String> {
         let mut named = Feature::ALL
             .into_iter()
@@ -119,7 +123,8 @@ impl Features {
     /// Sets one of them.
     ///
     /// # Errors
-    /// There is no such feature, the text is no value of it, or the datapath does not have that much: the words of Open vSwitch.
+    /// There is no such feature, the text is no value of it, or the datapath does not have that much: the
+    /// words of Open vSwitch.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
         let feature = Feature::ALL.into_iter().find(|f| f.name() == name);
         let feature = feature.ok_or("Unexpected support field")?;

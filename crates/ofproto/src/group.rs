@@ -1,8 +1,9 @@
 //! Groups, as translation runs them.
 //!
-//! A [`Group`] is immutable but for its counters: a modification makes a new one. A select group that lets the datapath hash
-//! has a table that says for each hash value which bucket it means; hash values are spread over buckets in proportion to their
-//! weights by Webster's method (the seats of a parliament: each next one goes to the bucket with the highest quotient).
+//! A [`Group`] is immutable but for its counters: a modification makes a new one. A select group that lets
+//! the datapath hash has a table that says for each hash value which bucket it means; hash values are spread
+//! over buckets in proportion to their weights by Webster's method (the seats of a parliament: each next one
+//! goes to the bucket with the highest quotient).
 
 use crate::model::Stats;
 use heddle_datapath::Generations;
@@ -33,7 +34,8 @@ pub(crate) enum Method {
     Default,
     /// By a hash of the fields that the controller named.
     Fields,
-    /// By a hash that the datapath makes: bits of it are an index of `map`, which names buckets by their position.
+    /// By a hash that the datapath makes: bits of it are an index of `map`, which names buckets by their
+    /// position.
     DpHash {
         alg: HashAlg,
         basis: u32,
@@ -190,8 +192,8 @@ fn n_hashes(total: u64, least: u16) -> u64 {
     total.div_ceil(least.into()).next_power_of_two().max(MIN_HASHES)
 }
 
-/// Hash values for each of which the bucket is named; a power of two of them. `None`: no bucket has any weight, or some has so
-/// little that the table would be too large.
+/// Hash values for each of which the bucket is named; a power of two of them. `None`: no bucket has any
+/// weight, or some has so little that the table would be too large.
 fn spread(weights: &[u16]) -> Option<Box<[u16]>> {
     let total: u64 = weights.iter().map(|w| u64::from(*w)).sum();
     let least = weights.iter().copied().filter(|w| *w > 0).min()?;

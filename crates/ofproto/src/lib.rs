@@ -1,9 +1,9 @@
 //! Tables, learning, translation, controller connections.
 //!
 //! Two halves meet here. The **control half** (`bridge`, `ofproto`, `conn`, `event`) changes rules and
-//! configuration; the **translation half** (`xlate`, `mac`, `trace`) answers the datapath's misses from any worker
-//! thread. They share only what [`model`] defines: an immutable [`model::World`] that is replaced as a whole
-//! when configuration changes, and concurrent tables of rules with versions.
+//! configuration; the **translation half** (`xlate`, `mac`, `trace`) answers the datapath's misses from any
+//! worker thread. They share only what [`model`] defines: an immutable [`model::Snapshot`] that is replaced
+//! as a whole when configuration changes, and concurrent tables of rules with versions.
 
 mod aside;
 pub mod bridge;

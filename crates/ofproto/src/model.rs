@@ -1,10 +1,11 @@
 //! What the control half publishes and the translation half reads.
 //!
-//! **Invariants.** A [`World`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
-//! publishes a new `World`, which shares with the one before what is the same, and then bumps [`World::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
-//! is concurrent, every rule is visible in a range of versions, and [`BridgeView::version`] says which version
-//! a translation reads. A change of rules adds and removes them at `version + 1`, then stores the new version,
-//! then bumps the generation slots of the tables it touched.
+//! **Invariants.** A [`Snapshot`] and all [`BridgeView`]s and [`PortView`]s in it are immutable; a change
+//! publishes a new `Snapshot`, which shares with the one before what is the same, and then bumps
+//! [`Snapshot::CONFIG_SLOT`] and the slots of what differs. Rules are not part of the snapshot: a [`Table`]
+//! is concurrent, every rule is visible in a range of versions, and [`BridgeView::version`] says which
+//! version a translation reads. A change of rules adds and removes them at `version + 1`, then stores the new
+//! version, then bumps the generation slots of the tables it touched.
 //!
 //! **Threads.** Everything is read by workers without locks.
 
@@ -89,8 +90,8 @@ impl LazyStats {
     }
 }
 
-/// One OpenFlow rule. A modification makes a new rule that shares `stats`; only what packets change is atomic: `fin_timeout`
-/// shortens timeouts, a rule that is learned again counts as modified.
+/// One OpenFlow rule. A modification makes a new rule that shares `stats`; only what packets change is
+/// atomic: `fin_timeout` shortens timeouts, a rule that is learned again counts as modified.
 #[derive(Debug)]
 pub struct Rule {
     /// Table that it is in.
@@ -133,14 +134,16 @@ impl Rule {
             }
         }
     }
-    /// When it last had a packet, or else came to be. A rule that took another's place goes on from when that was used.
+    /// When it last had a packet, or else came to be. A rule that took another's place goes on from when that
+    /// was used.
     pub(crate) fn used_ms(&self) -> u64 {
         match self.stats.seen().used_ms.load(Relaxed) {
             0 => self.created_ms,
             used => used,
         }
     }
-    /// Counters for a rule that takes its place: its own, or with `reset` new ones, which know no more than when it was used.
+    /// Counters for a rule that takes its place: its own, or with `reset` new ones, which know no more than
+    /// when it was used.
     pub(crate) fn heir(&self, reset: bool) -> LazyStats {
         let stats = if reset {
             Arc::default()
@@ -283,9 +286,9 @@ pub enum MirrorOutput {
 /// One row of the Mirror table.
 #[derive(Clone, Debug)]
 pub struct Mirror {
-    /// Places of the bundles whose incoming packets are copied.
+    /// RcuSlots of the bundles whose incoming packets are copied.
     pub sources: Vec<usize>,
-    /// Places of the bundles whose outgoing packets are copied.
+    /// RcuSlots of the bundles whose outgoing packets are copied.
     pub destinations: Vec<usize>,
     /// Only packets in these VLANs are; `None`: all.
     pub vlans: Option<Arc<VlanSet>>,
@@ -430,8 +433,8 @@ pub struct BridgeView {
     pub(crate) meters: Arc<crate::versioned::Versioned<Arc<crate::bridge::meters::OfMeter>>>,
     /// Which version of the rules is current; shared by all views of this bridge.
     pub version: Arc<AtomicU64>,
-    /// Rules and groups that are not seen at this version may not be there any more: who reads an earlier one has to look after what it read, and
-    /// to begin anew.
+    /// Rules and groups that are not seen at this version may not be there any more: who reads an earlier one
+    /// has to look after what it read, and to begin anew.
     pub(crate) purged: Arc<AtomicU64>,
     /// At most this many tags are looked at (`other_config:vlan-limit`).
     pub vlan_limit: usize,
@@ -471,14 +474,15 @@ pub type ByNumber<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
 
 /// The whole configuration.
 #[derive(Clone, Default)]
-pub struct World {
+pub struct Snapshot {
     /// Bridges by id.
     pub bridges: ByNumber<u64, Arc<BridgeView>>,
     /// Which bridge and OpenFlow port a datapath port belongs to.
     pub by_dp_port: SharedMap<PortNo, (u64, OfPort)>,
 }
 
-impl World {
-    /// Generation slot of the snapshot itself, which moves with each. Answers do not depend on it but on parts of the snapshot (`parts`).
+impl Snapshot {
+    /// Generation slot of the snapshot itself, which moves with each. Answers do not depend on it but on
+    /// parts of the snapshot (`parts`).
     pub const CONFIG_SLOT: u16 = Generations::ALL;
 }

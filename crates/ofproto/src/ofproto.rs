@@ -1,6 +1,7 @@
 //! All bridges of the switch, and what they share: the pipeline, the datapath, the clock.
 //!
-//! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, with nothing locked after it. A bridge calls [`Ofproto::publish`] with none held.
+//! **Order of locks.** `publishing`, then one bridge's state. `bridges` is held for moments only, with
+//! nothing locked after it. A bridge calls [`Ofproto::publish`] with none held.
 
 use crate::aside::SlowMutex;
 use crate::bridge::{Bridge, BridgeConfig, Event};
@@ -18,7 +19,8 @@ use std::thread::Thread;
 /// Most meters of all bridges together.
 pub(crate) const MAX_METERS: u32 = 1 << 18;
 
-/// Frozen pipelines that nobody holds are looked at so often, by the switch's clock: while that stands still, they stay.
+/// Frozen pipelines that nobody holds are looked at so often, by the switch's clock: while that stands still,
+/// they stay.
 const EXPIRE_MS: u64 = 1000;
 
 /// Numbers of meters in the datapath: the lowest free one is given out.
@@ -163,10 +165,11 @@ impl Ofproto {
         self.bridges().iter().map(|b| b.n_rules()).sum()
     }
 
-    /// Makes a new world, which shares with the one before what is the same, and hands it to the translation half.
+    /// Makes a new world, which shares with the one before what is the same, and hands it to the translation
+    /// half.
     pub fn publish(&self) {
-        // The lock is held until the world is out, so that an older world never follows a newer one. It is not that of the bridges: one of them may
-        // keep this waiting for long.
+        // The lock is held until the world is out, so that an older world never follows a newer one. It is
+        // not that of the bridges: one of them may keep this waiting for long.
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
         let mut ends = PatchEnds::default();
@@ -190,7 +193,8 @@ impl Ofproto {
         }
     }
 
-    /// Does what workers have left to control threads, on all bridges. The thread that calls it first is unparked when there is more.
+    /// Does what workers have left to control threads, on all bridges. The thread that calls it first is
+    /// unparked when there is more.
     pub fn settle(&self) {
         self.settler.get_or_init(std::thread::current);
         self.bridges().iter().for_each(|b| b.settle());

@@ -1,18 +1,22 @@
-//! From one configuration to the next: which parts of it are another now, for cached answers that depend on them.
+//! From one configuration to the next: which parts of it are another now, for cached answers that depend on
+//! them.
 //!
-//! **Problem.** If each answer depended on the configuration as a whole, a port that comes would have all flows of all others translated again.
-//! So a translation depends on those [`Part`]s that it looks at, and [`World::differences`] says which parts a new configuration changes. Whoever gives
-//! a translation something new to look at in a [`BridgeView`] says there which part it is of; members that nobody has thought of do not build.
+//! **Problem.** If each answer depended on the configuration as a whole, a port that comes would have all
+//! flows of all others translated again. So a translation depends on those [`Part`]s that it looks at, and
+//! [`Snapshot::differences`] says which parts a new configuration changes. Whoever gives a translation
+//! something new to look at in a [`BridgeView`] says there which part it is of; members that nobody has
+//! thought of do not build.
 //!
 //! Places of bundles are no one's property: they are compared by what is there.
 //!
-//! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state of: whether a port may forward is
-//! [`Part::Link`], so that a link that flaps is nothing to those who only send there. Such parts have slots among those of what packets make, which are many:
-//! they do not meet with parts of the configuration.
+//! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state
+//! of: whether a port may forward is [`Part::Link`], so that a link that flaps is nothing to those who only
+//! send there. Such parts have slots among those of what packets make, which are many: they do not meet with
+//! parts of the configuration.
 //!
 //! **Costs.** Parts that two configurations share are not looked at.
 
-use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, World};
+use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
 use crate::shared_map::SharedMap;
 use heddle_datapath::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
@@ -49,9 +53,9 @@ impl Part {
     }
 }
 
-impl World {
+impl Snapshot {
     /// The configuration that follows this one, of these bridges.
-    pub(crate) fn followed_by(&self, bridges: ByNumber<u64, Arc<BridgeView>>) -> World {
+    pub(crate) fn followed_by(&self, bridges: ByNumber<u64, Arc<BridgeView>>) -> Snapshot {
         let mut by_dp_port = self.by_dp_port.clone();
         let (mut left, mut came) = (Vec::new(), Vec::new());
         let none = SharedMap::default();
@@ -77,11 +81,11 @@ impl World {
         for (dp, at) in came {
             by_dp_port.insert(dp, at);
         }
-        World { bridges, by_dp_port }
+        Snapshot { bridges, by_dp_port }
     }
 
     /// The parts in which this one differs from `before`.
-    pub(crate) fn differences(&self, before: &World) -> BTreeSet<Part> {
+    pub(crate) fn differences(&self, before: &Snapshot) -> BTreeSet<Part> {
         let mut parts = BTreeSet::new();
         let ids: BTreeSet<_> = before.bridges.keys().chain(self.bridges.keys()).collect();
         for id in ids {

@@ -1,12 +1,13 @@
 //! A sorted map that is cheap to copy and to compare with an earlier copy of itself.
 //!
-//! **Problem.** Each configuration is a snapshot. One that has 4,000 ports, and differs from the one before in one of them, is to cost little more
-//! than that one.
+//! **Problem.** Each configuration is a snapshot. One that has 4,000 ports, and differs from the one before
+//! in one of them, is to cost little more than that one.
 //!
-//! **Shape.** Entries lie in chunks of at most [`MOST`], in order; copies share the chunks that neither of them has changed.
+//! **Shape.** Entries lie in chunks of at most [`MOST`], in order; copies share the chunks that neither of
+//! them has changed.
 //!
-//! **Costs.** A copy counts a reference to each chunk. A lookup is two binary searches. A change copies one chunk. [`SharedMap::differences`] looks at the
-//! entries of chunks that are not shared.
+//! **Costs.** A copy counts a reference to each chunk. A lookup is two binary searches. A change copies one
+//! chunk. [`SharedMap::differences`] looks at the entries of chunks that are not shared.
 
 use std::sync::Arc;
 
@@ -83,7 +84,8 @@ impl<K: Ord + Copy, V: Clone> SharedMap<K, V> {
         self.iter().map(|(_, v)| v)
     }
 
-    /// Keys of entries that are not shared with another map, in order: all that are in one of them only or have different values are among them.
+    /// Keys of entries that are not shared with another map, in order: all that are in one of them only or
+    /// have different values are among them.
     pub fn differences(&self, other: &Self) -> Vec<K> {
         let mut keys = Vec::new();
         let (mut a, mut b) = (Cursor(&self.chunks, 0), Cursor(&other.chunks, 0));

@@ -1,12 +1,13 @@
 //! A map from numbers to things that come and go by version, as rules do in a classifier.
 //!
-//! **Problem.** Groups change while workers look them up, and a batch of changes to rules and groups becomes visible all at
-//! once: a worker that reads the rules of version 7 must find the groups of version 7.
+//! **Problem.** Groups change while workers look them up, and a batch of changes to rules and groups becomes
+//! visible all at once: a worker that reads the rules of version 7 must find the groups of version 7.
 //!
-//! **Invariants.** A thing is seen by lookups at versions `added <= v < removed`. For one number, at most one thing is seen at any
-//! version; the writer removes the old one at the version at which it adds the new one.
+//! **Invariants.** A thing is seen by lookups at versions `added <= v < removed`. For one number, at most one
+//! thing is seen at any version; the writer removes the old one at the version at which it adds the new one.
 //!
-//! **Costs.** A lookup hashes a number and follows two pointers. A change copies one of [`SHARDS`] small maps.
+//! **Costs.** A lookup hashes a number and follows two pointers. A change copies one of [`SHARDS`] small
+//! maps.
 //!
 //! **Threads.** Readers never wait. Writers are serialised by the caller (the bridge's mutex).
 
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Never removed.
 const FOREVER: u64 = u64::MAX;
-/// The version after all that were ever given out: sees what is there now or will be once the writer has committed.
+/// The version after all that were ever given out: sees what is there now or will be once the writer has
+/// committed.
 pub(crate) const LATEST: u64 = FOREVER - 1;
 /// Number of maps.
 const SHARDS: usize = 256;
@@ -33,8 +35,8 @@ pub(crate) struct Held<T> {
 impl<T> Held<T> {
     /// Whether lookups at `version` see it.
     pub(crate) fn visible(&self, version: u64) -> bool {
-        // Relaxed: who races with a removal may see either; the generation that the remover bumps afterwards decides what
-        // may be cached.
+        // Relaxed: who races with a removal may see either; the generation that the remover bumps afterwards
+        // decides what may be cached.
         self.added <= version && version < self.removed.load(Relaxed)
     }
     /// Hides it from `version` on.

@@ -1,8 +1,8 @@
 //! From bytes to messages and back.
 //!
-//! [`decode`] looks at the header's version and type, checks lengths, and leaves the rest to the module of the
-//! message. Types and their layouts are those of the specification of each version; extensions are Nicira's and ONF's
-//! as Open vSwitch has them.
+//! [`decode`] looks at the header's version and type, checks lengths, and leaves the rest to the module of
+//! the message. Types and their layouts are those of the specification of each version; extensions are
+//! Nicira's and ONF's as Open vSwitch has them.
 
 mod bundle;
 mod continuation;
@@ -49,8 +49,8 @@ pub struct DecodeContext {
 /// Reads one whole message (see [`crate::frame_len`]).
 ///
 /// # Errors
-/// What to answer, with the header to answer to. A message that is known, but that nothing here handles, is not
-/// an error but [`Message::Unsupported`].
+/// What to answer, with the header to answer to. A message that is known, but that nothing here handles, is
+/// not an error but [`Message::Unsupported`].
 pub fn decode(bytes: &[u8], cx: &DecodeContext) -> Result<(Header, Message), DecodeError> {
     let header = Header::parse(bytes).unwrap_or(Header {
         version: 0,

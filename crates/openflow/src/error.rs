@@ -1,8 +1,9 @@
-//! Protocol errors: what went wrong, the numbers that say it in each version, and the message that carries it.
+//! Protocol errors: what went wrong, the numbers that say it in each version, and the message that carries
+//! it.
 //!
 //! The numbers of one error differ between versions, and some errors exist in some versions only; Nicira's
-//! and ONF's extensions fill gaps. [`ErrorKind`] is the meaning, `error/table.rs` the numbers. An error that a
-//! version cannot say at all is sent as Nicira's "unencodable error".
+//! and ONF's extensions fill gaps. [`ErrorKind`] is the meaning, `error/table.rs` the numbers. An error that
+//! a version cannot say at all is sent as Nicira's "unencodable error".
 
 mod table;
 
@@ -19,8 +20,8 @@ pub const ONF_VENDOR: u32 = 0x4f4e_4600;
 const NXET_VENDOR: u16 = 0xb0c2;
 /// Experimenter error type of 1.2 and later.
 const OFPET12_EXPERIMENTER: u16 = 0xffff;
-/// How much of the offending message an error carries: all of it, as Open vSwitch does, as long as the error is a message
-/// itself (the specification asks for at least 64 bytes).
+/// How much of the offending message an error carries: all of it, as Open vSwitch does, as long as the error
+/// is a message itself (the specification asks for at least 64 bytes).
 const MAX_DATA: usize = u16::MAX as usize - 32;
 
 /// How an error is said in a version.

@@ -213,8 +213,8 @@ fn survives_actions(version: Version, p: PacketOut) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
-    /// Bytes of good messages with a few of them changed: the decoder answers, whatever it makes of them, and what it
-    /// does accept can be said again.
+    /// Bytes of good messages with a few of them changed: the decoder answers, whatever it makes of them, and
+    /// what it does accept can be said again.
     #[test]
     fn mutations(version in version(), m in flow_match(), set in instructions(),
                  changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), cut: prop::sample::Index) {
@@ -378,8 +378,8 @@ fn instruction_texts() {
     assert_eq!(crate::text::parse_actions("drop", None), Ok(Vec::new()));
 }
 
-/// The entry of Nicira's second load starts right behind the subtype, not behind the usual padding; a round trip
-/// alone does not see the difference.
+/// The entry of Nicira's second load starts right behind the subtype, not behind the usual padding; a round
+/// trip alone does not see the difference.
 #[test]
 fn second_load_starts_early() {
     let mut body = vec![0xff, 0xff, 0xff, 0xff, 0, 1, 0, 24];

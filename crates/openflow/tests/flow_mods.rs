@@ -1,5 +1,5 @@
-//! Flow mods that the real `ovs-ofctl` sends: they decode, encode back to the same bytes, and their actions read as it
-//! prints them.
+//! Flow mods that the real `ovs-ofctl` sends: they decode, encode back to the same bytes, and their actions
+//! read as it prints them.
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! The same faulty messages to the real `ovs-vswitchd` and to our decoder: the same errors.
 //!
-//! A private ovs-vswitchd with dummy ports is started for this; without one installed the test is skipped. Messages
-//! are those of `ovs-ofctl` with a few bytes changed. The seed is printed; `OPENFLOW_SEED` and
+//! A private ovs-vswitchd with dummy ports is started for this; without one installed the test is skipped.
+//! Messages are those of `ovs-ofctl` with a few bytes changed. The seed is printed; `OPENFLOW_SEED` and
 //! `OPENFLOW_CASES` set another and more.
 
 mod common;
@@ -254,8 +254,8 @@ fn faults_get_the_same_errors() {
             .iter()
             .filter(|f| (f.1..=f.2).contains(&version))
             .map(|f| f.0)
-            // Open vSwitch forgets what it found wrong with the fixed part of bundle_load; we do not. Packets whose
-            // kind changes half-way are not followed here yet.
+            // Open vSwitch forgets what it found wrong with the fixed part of bundle_load; we do not. Packets
+            // whose kind changes half-way are not followed here yet.
             .filter(|f| !f.contains("bundle_load") && !f.contains("encap"))
             .collect();
         std::fs::write(&file, flows.join("\n") + "\n").expect("temporary file");
@@ -302,8 +302,8 @@ fn faults_get_the_same_errors() {
             // What a version cannot say is said by one error that stands for all such.
             let unencodable = ErrorKind::BadRequestUnencodableError.code(version);
             let same = mine.and_then(|k| k.code(version).or(unencodable)) == raw;
-            // Tunnel metadata fields are known there, but not mapped; messages for controllers are refused unread; and
-            // dummies have two more actions.
+            // Tunnel metadata fields are known there, but not mapped; messages for controllers are refused
+            // unread; and dummies have two more actions.
             use ErrorKind as K;
             match (mine, theirs) {
                 (_, Some(K::FlowModFailedInvalidTlvField | K::BadRequestBadType)) => continue,

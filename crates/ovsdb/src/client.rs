@@ -1,7 +1,8 @@
 //! The handle by which the program uses the replica.
 //!
-//! All handles share one state under one mutex, which is held for the length of a pointer copy by readers and of one
-//! update by the background task; no lock is held across an `await`. The task ends when the last handle is dropped.
+//! All handles share one state under one mutex, which is held for the length of a pointer copy by readers and
+//! of one update by the background task; no lock is held across an `await`. The task ends when the last
+//! handle is dropped.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -59,7 +60,8 @@ pub struct Batch {
     pub db: Arc<Db>,
     /// Connection and lock.
     pub status: Status,
-    /// The rows that changed since this handle's last poll, each once. A row that went and came back is an insert.
+    /// The rows that changed since this handle's last poll, each once. A row that went and came back is an
+    /// insert.
     pub changes: Vec<Change>,
     /// So much changed that the log does not hold it: `changes` is empty, look at every row.
     pub resync: bool,
@@ -75,8 +77,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Starts the background task: it connects to `remote` (`unix:PATH`, `tcp:IP:PORT`, `ssl:IP:PORT`, or several with commas) and
-    /// replicates what `spec` names of the database `db`.
+    /// Starts the background task: it connects to `remote` (`unix:PATH`, `tcp:IP:PORT`, `ssl:IP:PORT`, or
+    /// several with commas) and replicates what `spec` names of the database `db`.
     ///
     /// # Errors
     /// [`SpawnError`]. That the server cannot be reached is not one: the task keeps trying.
@@ -113,8 +115,8 @@ impl Client {
         self.shared.state.lock().status.has_lock()
     }
 
-    /// Waits until contents, connection or lock changed since the last `changed` or [`poll`](Client::poll) of this
-    /// handle. Safe to drop at any point.
+    /// Waits until contents, connection or lock changed since the last `changed` or [`poll`](Client::poll) of
+    /// this handle. Safe to drop at any point.
     ///
     /// # Errors
     /// [`Closed`] when the task has ended with its runtime.
@@ -170,8 +172,8 @@ impl Client {
         pending.await
     }
 
-    /// Hands a transaction over without waiting, also from a thread without a runtime. The result is awaited, or looked
-    /// for with [`PendingTxn::try_result`].
+    /// Hands a transaction over without waiting, also from a thread without a runtime. The result is awaited,
+    /// or looked for with [`PendingTxn::try_result`].
     ///
     /// # Errors
     /// [`TxnError::Busy`] if too many wait in line, [`TxnError::Invalid`] for one that cannot be sent.

@@ -10,11 +10,12 @@ use heddle_stream::Tls;
 pub struct Options {
     /// The lock to ask for at every connection (RFC 7047 section 4.1.8).
     pub lock: Option<String>,
-    /// After this time without a byte from the server an echo is sent; after as much again the connection is dropped.
-    /// `None` never probes.
+    /// After this time without a byte from the server an echo is sent; after as much again the connection is
+    /// dropped. `None` never probes.
     pub probe_interval: Option<Duration>,
-    /// Also probes a server on a Unix socket. The kernel tells when such a server ends, and one that is merely busy is
-    /// not reached sooner by connecting again, so Open vSwitch's daemons probe only over the network.
+    /// Also probes a server on a Unix socket. The kernel tells when such a server ends, and one that is
+    /// merely busy is not reached sooner by connecting again, so Open vSwitch's daemons probe only over the
+    /// network.
     pub probe_local: bool,
     /// Keys for servers that are reached by TLS.
     pub tls: Arc<Tls>,
@@ -24,10 +25,11 @@ pub struct Options {
     pub backoff_max: Duration,
     /// Time limit of one attempt to connect.
     pub connect_timeout: Duration,
-    /// Longest message accepted from the server, in bytes. The initial contents come in one message. Parsing takes a
-    /// multiple of the message's length for as long as the parsing lasts.
+    /// Longest message accepted from the server, in bytes. The initial contents come in one message. Parsing
+    /// takes a multiple of the message's length for as long as the parsing lasts.
     pub max_message: usize,
-    /// Changed rows that are remembered for those who poll; one who falls further behind is told to look at everything.
+    /// Changed rows that are remembered for those who poll; one who falls further behind is told to look at
+    /// everything.
     pub change_log: usize,
     /// Requests sent and not yet answered; further ones wait in line.
     pub max_in_flight: usize,

@@ -1,4 +1,5 @@
-//! The client against the unmodified ovsdb-server with the switch's schema. Skipped where it is not installed.
+//! The client against the unmodified ovsdb-server with the switch's schema. Skipped where it is not
+//! installed.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -102,8 +103,8 @@ async fn what_vsctl_inserts_is_seen() {
     );
 }
 
-/// Restarts the server; the replica stays and follows again. With `kind` of a cluster, the server continues from the
-/// transaction that the client knows.
+/// Restarts the server; the replica stays and follows again. With `kind` of a cluster, the server continues
+/// from the transaction that the client knows.
 async fn restart(kind: Kind) {
     let Some(mut server) = Server::start(kind) else {
         return;

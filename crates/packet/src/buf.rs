@@ -1,7 +1,9 @@
-//! Where the private bytes of packets lie: a small area beside the packet's own fields, or a big one of its own.
+//! Where the private bytes of packets lie: a small area beside the packet's own fields, or a big one of its
+//! own.
 //!
-//! Nearly every packet needs its first headers only; those of a burst shall lie close together (few pages) and on
-//! different sets of the first-level cache. A packet that is received or copied whole takes a [`Big`] buffer.
+//! Nearly every packet needs its first headers only; those of a burst shall lie close together (few pages)
+//! and on different sets of the first-level cache. A packet that is received or copied whole takes a [`Big`]
+//! buffer.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
@@ -25,8 +27,8 @@ impl Big {
     /// A fresh buffer of zeros; its pages are touched only when they are written.
     pub(crate) fn new() -> Box<Self> {
         let layout = Layout::new::<Self>();
-        // SAFETY: the layout has a size above zero; all bytes zero are a valid `Big`; the pointer comes from the global
-        // allocator with the layout that the box will free it with, and is checked.
+        // SAFETY: the layout has a size above zero; all bytes zero are a valid `Big`; the pointer comes from
+        // the global allocator with the layout that the box will free it with, and is checked.
         unsafe {
             let p = alloc_zeroed(layout).cast::<Self>();
             if p.is_null() {

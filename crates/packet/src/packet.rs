@@ -12,8 +12,9 @@ use heddle_sys::Iov;
 /// Most foreign segments that one packet may have; a longer chain is copied into the head.
 pub const MAX_SEGS: usize = 18;
 
-/// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire. `buf` is the small area that
-/// every packet has, or a big one where that was asked for ([`Packet::reserve`], [`crate::Pool::get_for`]) or needed.
+/// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire. `buf` is the
+/// small area that every packet has, or a big one where that was asked for ([`Packet::reserve`],
+/// [`crate::Pool::get_for`]) or needed.
 ///
 /// A handle of eight bytes: packets move between pool, burst and batches without being copied.
 #[derive(Debug)]
@@ -107,8 +108,8 @@ impl Packet {
     pub fn is_big(&self) -> bool {
         self.0.big.is_some()
     }
-    /// Makes room for a head of `n` bytes from the present start on; allocates the big buffer where the small area has too
-    /// few. What does not fit a big buffer either is for the caller to cut.
+    /// Makes room for a head of `n` bytes from the present start on; allocates the big buffer where the small
+    /// area has too few. What does not fit a big buffer either is for the caller to cut.
     #[inline]
     pub fn reserve(&mut self, n: usize) {
         if self.0.start as usize + n > self.0.capacity() {
@@ -193,8 +194,9 @@ impl Packet {
     pub fn head_len(&self) -> usize {
         self.0.head_len as usize
     }
-    /// The first `N` bytes from the packet's start on: those of the head and, where that is shorter, whatever the buffer
-    /// holds behind it. For a parser that checks lengths itself and wants no check per load. `None`: the buffer ends before.
+    /// The first `N` bytes from the packet's start on: those of the head and, where that is shorter, whatever
+    /// the buffer holds behind it. For a parser that checks lengths itself and wants no check per load.
+    /// `None`: the buffer ends before.
     #[inline]
     pub fn window<const N: usize>(&self) -> Option<&[u8; N]> {
         self.buf().get(self.start as usize..)?.first_chunk()
@@ -235,14 +237,15 @@ impl Packet {
         s.tail_len += len;
         true
     }
-    /// The empty space that a receive call may fill, from the packet's start to the buffer's end: at least [`HEAD_SPACE`] bytes
-    /// in a fresh packet, and room for the longest packet in one with a big buffer.
+    /// The empty space that a receive call may fill, from the packet's start to the buffer's end: at least
+    /// [`HEAD_SPACE`] bytes in a fresh packet, and room for the longest packet in one with a big buffer.
     #[inline]
     pub fn space_mut(&mut self) -> &mut [u8] {
         let from = self.start as usize;
         &mut self.buf_mut()[from..]
     }
-    /// As [`Packet::space_mut`] of a fresh packet, the part that each has; moves the start to where a fresh packet has it.
+    /// As [`Packet::space_mut`] of a fresh packet, the part that each has; moves the start to where a fresh
+    /// packet has it.
     #[inline]
     pub fn head_space(&mut self) -> &mut [u8; HEAD_SPACE] {
         let s = &mut *self.0;
@@ -305,8 +308,8 @@ impl Packet {
             self.n_segs = n as u32;
         }
     }
-    /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits a big buffer,
-    /// which is allocated if needed.
+    /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits
+    /// a big buffer, which is allocated if needed.
     pub fn make_private(&mut self) {
         if self.segs().is_empty() {
             return;
@@ -315,8 +318,8 @@ impl Packet {
         self.pull_tail(self.len());
         drop(self.end_tail()); // what does not fit
     }
-    /// Moves bytes from the tail into the head until that has `n`, as far as there are bytes and room; for headers that go on behind
-    /// the head. Returns whether the head became longer.
+    /// Moves bytes from the tail into the head until that has `n`, as far as there are bytes and room; for
+    /// headers that go on behind the head. Returns whether the head became longer.
     pub fn pull_tail(&mut self, n: usize) -> bool {
         let (from, before) = (self.start as usize, self.head_len);
         let room = self.capacity() - from;
@@ -344,7 +347,8 @@ impl Packet {
         }
         s.head_len > before
     }
-    /// Writes a private copy of `self` (head, tail, metadata) into `dst`, which should have room ([`crate::Pool::get_for`]).
+    /// Writes a private copy of `self` (head, tail, metadata) into `dst`, which should have room
+    /// ([`crate::Pool::get_for`]).
     pub fn copy_into(&self, dst: &mut Packet) {
         dst.reset();
         dst.start = self.start;

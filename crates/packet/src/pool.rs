@@ -1,9 +1,9 @@
 //! A worker's own stock of packets: last in, first out, so that the warmest one is used next.
 //!
-//! Two stacks: packets with the small area only, and packets with a big buffer. A packet goes back to the stack that it
-//! belongs to by then, and either kind stands in for the other when its own stack is empty; so nothing is allocated once
-//! the stock has as many big buffers as the traffic needs. A few bursts' worth of packets without a big buffer is always kept: they
-//! are the ones that lie close together.
+//! Two stacks: packets with the small area only, and packets with a big buffer. A packet goes back to the
+//! stack that it belongs to by then, and either kind stands in for the other when its own stack is empty; so
+//! nothing is allocated once the stock has as many big buffers as the traffic needs. A few bursts' worth of
+//! packets without a big buffer is always kept: they are the ones that lie close together.
 
 use crate::seg::Loans;
 use crate::{BUF_SIZE, BURST, HEAD_SPACE, Packet};
@@ -22,8 +22,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that keeps up to `cap` packets, about 800 bytes each; and as many of them with big buffers as come to need one,
-    /// whose pages are touched only when first written.
+    /// A pool that keeps up to `cap` packets, about 800 bytes each; and as many of them with big buffers as
+    /// come to need one, whose pages are touched only when first written.
     pub fn new(cap: usize) -> Self {
         Self {
             small: (0..cap).map(|_| Packet::new()).collect(),
@@ -37,7 +37,8 @@ impl Pool {
     pub fn get(&mut self) -> Packet {
         self.get_head(0)
     }
-    /// A packet with a head of `n` bytes (at most [`HEAD_SPACE`]) that the caller fills: [`Packet::head_space`].
+    /// A packet with a head of `n` bytes (at most [`HEAD_SPACE`]) that the caller fills:
+    /// [`Packet::head_space`].
     #[inline]
     pub fn get_head(&mut self, n: usize) -> Packet {
         let mut p = match self.small.pop() {

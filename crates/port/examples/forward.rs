@@ -1,7 +1,7 @@
 //! Forwards between two ports, to measure them without a switch in between.
 //!
-//! `forward [--cpu N] [--spin-us N] [--secs N] [--no-steer] KIND:NAME KIND:NAME`, for example
-//! `forward --cpu 1 --spin-us 50 --secs 30 internal:tap0 system:veth1`. After `--spin-us` microseconds without traffic it
+//! `forward [--cpu N] [--spin-us N] [--secs N] [--no-steer] KIND:NAME KIND:NAME`, for example `forward --cpu
+//! 1 --spin-us 50 --secs 30 internal:tap0 system:veth1`. After `--spin-us` microseconds without traffic it
 //! sleeps in epoll; a very large value polls for ever. Counters are printed at the end.
 
 use heddle_packet::{BURST, Burst, Packet, Pool};

@@ -1,11 +1,11 @@
 //! `dummy` ports: packets come from a command, a stream or nowhere, and go to a file, a stream or nowhere.
 //!
-//! They exist for tests: everything that Open vSwitch's test-suite asks of its own dummy devices (`receive`, admin
-//! state, `pcap`, `rxq_pcap`, `tx_pcap`, `stream`, `pstream`, `ifindex`, addresses with an ARP responder). A lock per
-//! call is fine here.
+//! They exist for tests: everything that Open vSwitch's test-suite asks of its own dummy devices (`receive`,
+//! admin state, `pcap`, `rxq_pcap`, `tx_pcap`, `stream`, `pstream`, `ifindex`, addresses with an ARP
+//! responder). A lock per call is fine here.
 //!
-//! [`DummyPort::wait_processed`] lets a command that injected packets wait until the worker is done with them, so that
-//! a test sees their effects when the command returns.
+//! [`DummyPort::wait_processed`] lets a command that injected packets wait until the worker is done with
+//! them, so that a test sees their effects when the command returns.
 
 mod address;
 mod counts;
@@ -64,13 +64,14 @@ impl DummyPort {
         Ok(Arc::new(port))
     }
 
-    /// Queues `frame` on receive queue `qid`, as if it came from the wire. Dropped silently when the queue holds
-    /// 100 already, or when the port has no such queue open.
+    /// Queues `frame` on receive queue `qid`, as if it came from the wire. Dropped silently when the queue
+    /// holds 100 already, or when the port has no such queue open.
     pub fn receive(&self, qid: usize, frame: &[u8]) {
         self.shared.inject(qid, frame.to_vec());
     }
 
-    /// Waits until every packet queued so far has gone through the switch. `false`: it took longer than `limit`.
+    /// Waits until every packet queued so far has gone through the switch. `false`: it took longer than
+    /// `limit`.
     pub fn wait_processed(&self, limit: Duration) -> bool {
         self.shared.wait_processed(limit)
     }
@@ -199,8 +200,8 @@ impl Port for DummyPort {
     fn set_tx_steering(&self, by_flow: bool) {
         self.shared.state.lock().by_flow = by_flow;
     }
-    /// As Open vSwitch's dummy devices have them, so that clients can be tested with counters of a type's own. Nothing
-    /// moves the custom ones.
+    /// As Open vSwitch's dummy devices have them, so that clients can be tested with counters of a type's
+    /// own. Nothing moves the custom ones.
     fn statistics(&self) -> Vec<(String, u64)> {
         let state = self.shared.state.lock();
         let custom = ["rx_custom_packets_1", "rx_custom_packets_2"];

@@ -1,8 +1,8 @@
 //! Finishing packets in software: segment trains cut into segments, checksums filled in.
 //!
-//! Used for destinations without these offloads. The packet's metadata says what to do, its bytes say where: both come
-//! from a sender that may lie, so each offset is checked against the bytes and a train that does not look like what it
-//! claims is refused ([`SegmentError`]), never sent half.
+//! Used for destinations without these offloads. The packet's metadata says what to do, its bytes say where:
+//! both come from a sender that may lie, so each offset is checked against the bytes and a train that does
+//! not look like what it claims is refused ([`SegmentError`]), never sent half.
 //!
 //! Cost: one copy of the packet, one pass over it for the checksum; no allocation beyond the pool's.
 
@@ -14,8 +14,8 @@ use frame::{L3, Layout};
 use heddle_packet::{Csum, GsoKind, Offload, Packet, Pool};
 use heddle_wire::checksum::Sum;
 
-/// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused: each costs about as much as a
-/// packet. The longest train may have segments of 128 bytes.
+/// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused: each
+/// costs about as much as a packet. The longest train may have segments of 128 bytes.
 pub const MAX_SEGMENTS: usize = 512;
 
 /// Why a packet cannot be finished.
@@ -32,7 +32,8 @@ pub enum SegmentError {
     TooMany,
 }
 
-/// Fills in the checksum that `packet` leaves open, in its private bytes (a foreign tail is summed as it is read).
+/// Fills in the checksum that `packet` leaves open, in its private bytes (a foreign tail is summed as it is
+/// read).
 ///
 /// # Errors
 /// [`SegmentError::Malformed`] when the field is not in the head.
@@ -56,8 +57,8 @@ fn fill_csum(frame: &mut [u8], start: usize, offset: usize) -> Result<(), Segmen
     Ok(())
 }
 
-/// Calls `each` with finished packets that together are `packet`: itself if nothing is open, a copy with its checksum
-/// filled in, or the segments of the train in order. Returns how many.
+/// Calls `each` with finished packets that together are `packet`: itself if nothing is open, a copy with its
+/// checksum filled in, or the segments of the train in order. Returns how many.
 ///
 /// # Errors
 /// As [`SegmentError`] says; `each` has not been called then.

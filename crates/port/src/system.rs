@@ -1,14 +1,17 @@
 //! `system` ports: an existing network device, through packet sockets.
 //!
-//! Each receive queue is a packet socket with the virtio-net header and a ring shared with the kernel; several share the device by flow hash (fanout).
-//! Transmission uses sockets of its own that receive nothing. The device's offloads stay as they are: its segment trains
-//! and unfinished checksums are handed on as metadata. The device's own IP stack sees the packets too.
+//! Each receive queue is a packet socket with the virtio-net header and a ring shared with the kernel;
+//! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing.
+//! The device's offloads stay as they are: its segment trains and unfinished checksums are handed on as
+//! metadata. The device's own IP stack sees the packets too.
 //!
-//! Queues that are opened while others are open (another number of them is wanted) take over from these: they are made ready behind a filter that takes nothing in, and then
-//! the old ones get such a filter and theirs goes. Packets that come within the microsecond between are lost; all others are in the old queues or in the new.
+//! Queues that are opened while others are open (another number of them is wanted) take over from these: they
+//! are made ready behind a filter that takes nothing in, and then the old ones get such a filter and theirs
+//! goes. Packets that come within the microsecond between are lost; all others are in the old queues or in
+//! the new.
 //!
-//! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets again;
-//! members of a fanout group cannot be, so with several queues the port says that it is stale.
+//! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
+//! again; members of a fanout group cannot be, so with several queues the port says that it is stale.
 
 mod rx;
 mod socket;

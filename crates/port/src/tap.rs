@@ -1,16 +1,17 @@
 //! `internal` ports: a tap device, whose other end is the host's (or a pod's) IP stack.
 //!
-//! Each queue reads and writes one packet per system call, with the virtio-net header, so that 64 KiB segment trains
-//! and unfinished checksums cross unchanged. A read goes straight into a pool buffer, the header into its headroom.
+//! Each queue reads and writes one packet per system call, with the virtio-net header, so that 64 KiB segment
+//! trains and unfinished checksums cross unchanged. A read goes straight into a pool buffer, the header into
+//! its headroom.
 //!
-//! The owner may move the device into another network namespace; [`ctl`] follows it. With [`KeptTaps`] the device outlives the
-//! process, and the next one finds it wherever it is.
+//! The owner may move the device into another network namespace; [`ctl`] follows it. With [`KeptTaps`] the
+//! device outlives the process, and the next one finds it wherever it is.
 //!
-//! A device is made for one queue or for several, for its whole life. One is the default: Open vSwitch can take over such a device,
-//! but none for several.
+//! A device is made for one queue or for several, for its whole life. One is the default: Open vSwitch can
+//! take over such a device, but none for several.
 
 mod ctl;
-mod kept;
+mod persistent;
 mod queue;
 #[cfg(test)]
 mod tests;
@@ -19,8 +20,8 @@ use crate::types::Request;
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 use ctl::TapCtl;
 use heddle_sys::{TapLinks, TapOpen, TapQueue};
-pub use kept::KeptTaps;
 use parking_lot::Mutex;
+pub use persistent::KeptTaps;
 use queue::{TapRx, TapTx};
 use std::collections::BTreeMap;
 use std::io;
@@ -125,7 +126,8 @@ impl TapPort {
 impl Drop for TapPort {
     fn drop(&mut self) {
         if self.kept.load(Ordering::Relaxed) {
-            // Who takes it over may not know offloads, and the device would go on using them. It may be gone: then nothing is to do.
+            // Who takes it over may not know offloads, and the device would go on using them. It may be gone:
+            // then nothing is to do.
             let _ = self.first().disable_offloads();
         }
     }

@@ -60,7 +60,8 @@ pub struct PortStatus {
     pub ifindex: u32,
     /// Packets that the device lost before a receive queue saw them.
     pub rx_dropped: u64,
-    /// Receive queues that the device has now, where it decides that and not the user (a guest's queue pairs).
+    /// Receive queues that the device has now, where it decides that and not the user (a guest's queue
+    /// pairs).
     pub n_rxq: Option<usize>,
     /// NUMA node of the memory that its packets lie in, where that is known.
     pub numa: Option<u32>,
@@ -115,7 +116,8 @@ pub trait Port: Send + Sync {
     fn has_default_queue(&self) -> bool {
         false
     }
-    /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not keep.
+    /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not
+    /// keep.
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
@@ -127,24 +129,26 @@ pub trait Port: Send + Sync {
     fn rxq_enabled(&self, _queue: usize) -> bool {
         true
     }
-    /// Whether receive queues may be opened while those that were opened before are still there. Nothing comes into the old ones from then on; what they have can
-    /// be taken, and is to be taken first. The others' old queues have to go before.
+    /// Whether receive queues may be opened while those that were opened before are still there. Nothing
+    /// comes into the old ones from then on; what they have can be taken, and is to be taken first. The
+    /// others' old queues have to go before.
     fn takes_over(&self) -> bool {
         false
     }
-    /// The queues no longer lead to the device and cannot be mended in place: open them again. (Whatever can be
-    /// mended, [`Port::status`] mends.)
+    /// The queues no longer lead to the device and cannot be mended in place: open them again. (Whatever can
+    /// be mended, [`Port::status`] mends.)
     fn stale(&self) -> bool {
         false
     }
-    /// Tells which processors no worker of the switch uses (all of them, if workers use all). A type whose packets can
-    /// overtake each other on their way in (a veth pair) steers them by flow to these; the default needs nothing.
+    /// Tells which processors no worker of the switch uses (all of them, if workers use all). A type whose
+    /// packets can overtake each other on their way in (a veth pair) steers them by flow to these; the
+    /// default needs nothing.
     fn steer(&self, _cpus: &[usize]) {}
-    /// The port leaves the configuration for good: what of it would outlive the process (a device, a file) goes too, with
-    /// the port's last handle at the latest.
+    /// The port leaves the configuration for good: what of it would outlive the process (a device, a file)
+    /// goes too, with the port's last handle at the latest.
     fn forget(&self) {}
-    /// Whether a packet's flow, instead of the worker that sends it, chooses among the device's transmit queues (`tx-steering=hash`). For
-    /// types whose device has several.
+    /// Whether a packet's flow, instead of the worker that sends it, chooses among the device's transmit
+    /// queues (`tx-steering=hash`). For types whose device has several.
     fn set_tx_steering(&self, _by_flow: bool) {}
     /// For type-specific commands (`netdev-dummy/receive`).
     fn as_any(&self) -> &dyn std::any::Any;
@@ -159,15 +163,16 @@ pub trait RxQueue: Send {
     /// The burst's packets are gone: foreign memory they referred to can be reused. While somebody keeps a
     /// packet that refers to it, the queue keeps it, too ([`heddle_packet::Lender`]).
     fn complete(&mut self) {}
-    /// Whether each look is a system call, also one that finds nothing: a worker that has other work looks less often then.
+    /// Whether each look is a system call, also one that finds nothing: a worker that has other work looks
+    /// less often then.
     fn asks_kernel(&self) -> bool {
         false
     }
     /// Readable when the queue has work. `None`: the queue can only be polled.
     fn wake_fd(&self) -> Option<WakeFd>;
-    /// Called after sleeping, and before [`RxQueue::arm`] is the next time, on the queue whose descriptor was readable: what made it so is
-    /// taken note of, and it is readable again only when something new happens. A queue whose descriptor is that of the
-    /// device needs nothing: reading the device makes it unreadable.
+    /// Called after sleeping, and before [`RxQueue::arm`] is the next time, on the queue whose descriptor was
+    /// readable: what made it so is taken note of, and it is readable again only when something new happens.
+    /// A queue whose descriptor is that of the device needs nothing: reading the device makes it unreadable.
     fn woken(&mut self) {}
     /// Called before sleeping: arm notifications, then look again. Returns whether there is work already.
     fn arm(&mut self) -> bool {

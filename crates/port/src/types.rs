@@ -1,7 +1,7 @@
 //! The types of ports: one table, from which all else that depends on a type is read.
 //!
-//! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`, what
-//! may be asked of an `Interface` of the type, and who polls it follow from the entry.
+//! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`,
+//! what may be asked of an `Interface` of the type, and who polls it follow from the entry.
 
 use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
 use std::collections::BTreeMap;
@@ -21,8 +21,8 @@ pub struct PortType {
     /// Workers poll it by right: its queues are assigned to them and shown (`dpif-netdev/pmd-rxq-show`). The
     /// others' queues are all polled by the first worker.
     pub pmd: bool,
-    /// Its device is one of the kernel's and can leave without being asked. Open vSwitch polls such devices on its
-    /// main thread.
+    /// Its device is one of the kernel's and can leave without being asked. Open vSwitch polls such devices
+    /// on its main thread.
     pub kernel: bool,
     /// Its device outlives the process ([`KeptTaps`]).
     pub persists: bool,
@@ -171,8 +171,8 @@ impl PortType {
     /// Opens port `name`.
     ///
     /// # Errors
-    /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no sense,
-    /// [`PortError::Unsupported`] for a type without devices.
+    /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no
+    /// sense, [`PortError::Unsupported`] for a type without devices.
     pub fn open(
         &'static self,
         name: &str,

@@ -1,8 +1,10 @@
-//! `dpdkvhostuser` and `dpdkvhostuserclient` ports: the virtio-net device of a virtual machine, over vhost-user.
+//! `dpdkvhostuser` and `dpdkvhostuserclient` ports: the virtio-net device of a virtual machine, over
+//! vhost-user.
 //!
-//! The session ([`heddle_vhost_user::backend`]) runs on the one control thread of all sockets and drives the device that all sessions share
-//! ([`crate::virtio`]). Here is what is vhost-user's own: sockets, who makes them, and where they are; options; and the file that keeps
-//! positions of packed rings. Options are those of Open vSwitch; nothing of DPDK is needed.
+//! The session ([`heddle_vhost_user::backend`]) runs on the one control thread of all sockets and drives the
+//! device that all sessions share ([`crate::virtio`]). Here is what is vhost-user's own: sockets, who makes
+//! them, and where they are; options; and the file that keeps positions of packed rings. Options are those of
+//! Open vSwitch; nothing of DPDK is needed.
 
 mod settings;
 #[cfg(test)]
@@ -36,7 +38,7 @@ pub struct VhostPort {
     /// The socket; `None` only while it is replaced.
     socket: Mutex<Option<SocketId>>,
     /// What was said about the options.
-    doubts: Mutex<Vec<String>>,
+    warnings: Mutex<Vec<String>>,
 }
 
 impl std::fmt::Debug for VhostPort {
@@ -51,8 +53,8 @@ impl VhostPort {
     /// Opens port `name` of type `kind` (`dpdkvhostuser` or `dpdkvhostuserclient`).
     ///
     /// # Errors
-    /// [`PortError::Config`]: no path, one that is too long, a name that is none for a file; [`PortError::Sys`]: the socket cannot be
-    /// made.
+    /// [`PortError::Config`]: no path, one that is too long, a name that is none for a file;
+    /// [`PortError::Sys`]: the socket cannot be made.
     pub fn open(
         kind: &str,
         name: &str,
@@ -82,7 +84,7 @@ impl VhostPort {
             path: Mutex::new(path),
             context,
             socket: Mutex::new(None),
-            doubts: Mutex::default(),
+            warnings: Mutex::default(),
         };
         port.doubt(options);
         port.attach()?;
@@ -92,9 +94,9 @@ impl VhostPort {
     /// Tells the log what of the options does nothing, once.
     fn doubt(&self, options: &BTreeMap<String, String>) {
         let (mode, name) = (self.mode, &self.shared.name);
-        let doubts = settings::doubts(mode, options, &self.context);
-        let before = core::mem::replace(&mut *self.doubts.lock(), doubts.clone());
-        for text in doubts.iter().filter(|t| !before.contains(t)) {
+        let warnings = settings::warnings(mode, options, &self.context);
+        let before = core::mem::replace(&mut *self.warnings.lock(), warnings.clone());
+        for text in warnings.iter().filter(|t| !before.contains(t)) {
             log::warn!(target: "netdev_dpdk", "{name}: {text}");
         }
     }
@@ -140,7 +142,8 @@ impl VhostPort {
         Ok(())
     }
 
-    /// Ends the session, if there is one, with `why` for people. When it returns no worker has a ring and no socket is there.
+    /// Ends the session, if there is one, with `why` for people. When it returns no worker has a ring and no
+    /// socket is there.
     fn detach(&self, why: &'static str) {
         let id = self.socket.lock().take();
         if let Some(id) = id {
@@ -148,8 +151,8 @@ impl VhostPort {
         }
     }
 
-    /// Where positions of packed rings outlive this process. A directory of their own: sockets in the run directory have ports' names,
-    /// which may be anything.
+    /// Where positions of packed rings outlive this process. A directory of their own: sockets in the run
+    /// directory have ports' names, which may be anything.
     fn journal(&self) -> Option<PathBuf> {
         let name = &self.shared.name;
         let plain = !name.contains('/') && !matches!(&**name, "." | "..");

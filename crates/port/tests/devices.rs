@@ -1,5 +1,5 @@
-//! Tap devices and packet sockets: order, metadata, queues, and devices that move, vanish and come back. Needs root; each
-//! test can run alone.
+//! Tap devices and packet sockets: order, metadata, queues, and devices that move, vanish and come back.
+//! Needs root; each test can run alone.
 
 #![allow(clippy::unwrap_used)] // helpers of tests, outside #[test] functions
 #![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
@@ -43,8 +43,8 @@ fn peer() {
     }
 }
 
-/// An IPv4 TCP frame of `payload` bytes behind `tags` VLAN tags, checksum left to the receiver; a train if longer than a
-/// segment.
+/// An IPv4 TCP frame of `payload` bytes behind `tags` VLAN tags, checksum left to the receiver; a train if
+/// longer than a segment.
 fn tcp_frame(tags: &[u16], payload: usize) -> Packet {
     let mut b = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tci in tags {
@@ -122,7 +122,8 @@ fn short_and_long_keep_their_order() {
     ip(&format!("link del {one}"));
 }
 
-/// The kernel takes a tag out of a packet that it receives; the receive queue puts it back, metadata included.
+/// The kernel takes a tag out of a packet that it receives; the receive queue puts it back, metadata
+/// included.
 #[test]
 fn tags_and_metadata_survive_a_veth_pair() {
     let Some(_root) = Netns::new("tags_and_metadata_survive_a_veth_pair") else {
@@ -431,7 +432,8 @@ fn fanout_shares_and_loses_nothing() {
     assert!(!port.stale());
 }
 
-/// More queues, fewer, and as many: what came before is in the old ones, what comes later in the new ones, and nothing in both.
+/// More queues, fewer, and as many: what came before is in the old ones, what comes later in the new ones,
+/// and nothing in both.
 #[test]
 fn new_queues_take_over() {
     let Some((ns, outer)) = veth("new_queues_take_over") else {

@@ -1,4 +1,5 @@
-//! vhost-user ports with real sessions: two ports, two front ends, a worker that forwards between them and sleeps.
+//! vhost-user ports with real sessions: two ports, two front ends, a worker that forwards between them and
+//! sleeps.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 

@@ -1,9 +1,9 @@
-//! The few instructions of the processor that the forwarding path asks for by name: prefetches, and the comparison of one
-//! tag with eight at once.
+//! The few instructions of the processor that the forwarding path asks for by name: prefetches, and the
+//! comparison of one tag with eight at once.
 //!
-//! The comparison is chosen at compile time: AVX2 where the build targets it, else SSE2 (every x86-64 has it) or NEON
-//! (every AArch64 has it), else plain code; a choice at run time would cost a call per bucket, which is more than the whole comparison.
-//! [`match8_plain`] is the twin that the others are tested against.
+//! The comparison is chosen at compile time: AVX2 where the build targets it, else SSE2 (every x86-64 has it)
+//! or NEON (every AArch64 has it), else plain code; a choice at run time would cost a call per bucket, which
+//! is more than the whole comparison. [`match8_plain`] is the twin that the others are tested against.
 
 /// Asks for the cache line at the start of `t`, to be read soon.
 #[inline(always)]

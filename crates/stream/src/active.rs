@@ -61,7 +61,8 @@ impl Active {
         matches!(self, Active::Unix(_))
     }
 
-    /// Connects, without a time limit of its own. A TLS stream is returned when both ends have proved who they are.
+    /// Connects, without a time limit of its own. A TLS stream is returned when both ends have proved who
+    /// they are.
     ///
     /// # Errors
     /// What the system says; for TLS also what is wrong with the keys or the peer's certificate.

@@ -132,7 +132,8 @@ impl Drop for Acceptor {
     }
 }
 
-/// Somebody who has called. [`Incoming::open`] belongs into the connection's own task: a handshake takes as long as the caller likes.
+/// Somebody who has called. [`Incoming::open`] belongs into the connection's own task: a handshake takes as
+/// long as the caller likes.
 pub enum Incoming {
     /// By a Unix socket.
     Unix(UnixStream),

@@ -162,8 +162,8 @@ async fn talk(server: &Arc<Tls>, client: &Tls) -> bool {
     matches!(tokio::try_join!(serve, call), Ok(((), answer)) if answer == b"wordword")
 }
 
-/// A peer that is dropped in the middle of things has still ended the connection as TLS asks for: the other end reads an end, not
-/// an error.
+/// A peer that is dropped in the middle of things has still ended the connection as TLS asks for: the other
+/// end reads an end, not an error.
 #[tokio::test]
 async fn a_dropped_connection_says_goodbye() {
     let dir = tempfile::tempdir().unwrap();

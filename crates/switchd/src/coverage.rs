@@ -1,11 +1,12 @@
 //! Event counters for `coverage/show` and `coverage/read-counter`.
 //!
-//! Two ways in: [`coverage!`](crate::coverage::coverage) counts at a place in this crate; [`register_source`] pulls
-//! counters that other crates keep in their own way (per core, for example) when somebody asks. Counters of the
-//! same name add up. Counting is one relaxed atomic addition; names live for ever and are bounded by the program.
+//! Two ways in: [`coverage!`](crate::coverage::coverage) counts at a place in this crate; [`register_source`]
+//! pulls counters that other crates keep in their own way (per core, for example) when somebody asks.
+//! Counters of the same name add up. Counting is one relaxed atomic addition; names live for ever and are
+//! bounded by the program.
 //!
-//! [`sampler`] takes a sample every five seconds, from which the rates over five seconds, a minute and an hour
-//! are made.
+//! [`sampler`] takes a sample every five seconds, from which the rates over five seconds, a minute and an
+//! hour are made.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -122,8 +123,8 @@ impl History {
     }
 }
 
-/// Adds a source of counters that is asked at each sample and each command. It must not block for long, and not
-/// count with [`coverage!`](crate::coverage::coverage).
+/// Adds a source of counters that is asked at each sample and each command. It must not block for long, and
+/// not count with [`coverage!`](crate::coverage::coverage).
 pub fn register_source(source: impl Fn(&mut dyn FnMut(&str, u64)) + Send + Sync + 'static) {
     STATE.lock().sources.push(Box::new(source));
 }

@@ -1,11 +1,12 @@
 //! Becoming a daemon: forking into the background, supervising, telling the parent when all is ready.
 //!
-//! `--detach` forks. The parent waits on a pipe until the child says that it is ready, then exits with success; when
-//! the child dies first, the parent fails with the child's exit code, so a script knows whether the switch is up.
-//! `--monitor` forks once more: the process in between restarts the daemon when it dies of a signal that means a
-//! bug, at most every ten seconds.
+//! `--detach` forks. The parent waits on a pipe until the child says that it is ready, then exits with
+//! success; when the child dies first, the parent fails with the child's exit code, so a script knows whether
+//! the switch is up. `--monitor` forks once more: the process in between restarts the daemon when it dies of
+//! a signal that means a bug, at most every ten seconds.
 //!
-//! All of this happens before the process starts its first thread; the operating system allows no other order.
+//! All of this happens before the process starts its first thread; the operating system allows no other
+//! order.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _, pipe};
@@ -65,8 +66,9 @@ impl Daemon {
         }
     }
 
-    /// Tells the parent that the daemon works, and leaves the terminal: directory `/` unless `--no-chdir`, standard
-    /// input and output to nowhere, no more logging to the console. Only the first call does anything.
+    /// Tells the parent that the daemon works, and leaves the terminal: directory `/` unless `--no-chdir`,
+    /// standard input and output to nowhere, no more logging to the console. Only the first call does
+    /// anything.
     pub fn ready(&self) {
         let mut state = self.state.lock();
         if let Some(mut parent) = state.parent.take()
@@ -144,8 +146,8 @@ enum Side {
     },
 }
 
-/// Forks; the parent waits until the child is ready or dead. When the child ends with a failure of its own, so does
-/// the parent.
+/// Forks; the parent waits until the child is ready or dead. When the child ends with a failure of its own,
+/// so does the parent.
 fn fork_and_wait() -> Result<Side, String> {
     let (mut read_end, write_end) =
         pipe().map_err(|error| format!("failed to create pipe ({})", errno_text(&error)))?;
@@ -184,8 +186,8 @@ fn wait_for(child: Pid) -> Result<WaitStatus, String> {
     }
 }
 
-/// Watches over the daemon, and restarts it when it crashes. Returns in a new daemon process, with its pipe; the
-/// monitor itself exits when the daemon has ended for another reason.
+/// Watches over the daemon, and restarts it when it crashes. Returns in a new daemon process, with its pipe;
+/// the monitor itself exits when the daemon has ended for another reason.
 fn monitor(mut daemon: Pid) -> Result<File, String> {
     vlog::set_thread_name("monitor");
     let mut crashes = 0;

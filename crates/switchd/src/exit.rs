@@ -1,9 +1,10 @@
 //! How the daemon ends: who asked for it, which files go, and what its parent sees.
 //!
-//! The fatal signals (TERM, INT, HUP, ALRM, unless the parent had them ignored) are blocked in every thread and
-//! taken by one thread with sigwait(3), so no code runs in signal context. It asks for an orderly end; when that
-//! takes too long, or on a second signal, it ends the process itself. Either way the files are removed and the
-//! process then dies of the same signal by its default action, so that its parent sees the true cause.
+//! The fatal signals (TERM, INT, HUP, ALRM, unless the parent had them ignored) are blocked in every thread
+//! and taken by one thread with sigwait(3), so no code runs in signal context. It asks for an orderly end;
+//! when that takes too long, or on a second signal, it ends the process itself. Either way the files are
+//! removed and the process then dies of the same signal by its default action, so that its parent sees the
+//! true cause.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -103,7 +104,8 @@ pub fn remove_files() {
     }
 }
 
-/// The fatal signals of this process: those that its parent did not have it ignore (as nohup(1) does with HUP).
+/// The fatal signals of this process: those that its parent did not have it ignore (as nohup(1) does with
+/// HUP).
 fn fatal_signals() -> Vec<Signal> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -155,6 +157,7 @@ pub fn die_of(signal: Signal) -> ! {
     remove_files();
     vlog::flush();
     let _ = signal::raise(signal);
-    // Not reached with a fatal signal, whose disposition nobody here changes; the shell's convention otherwise.
+    // Not reached with a fatal signal, whose disposition nobody here changes; the shell's convention
+    // otherwise.
     std::process::exit(128 + signal.as_raw())
 }

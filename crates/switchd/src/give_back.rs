@@ -1,13 +1,14 @@
 //! When memory that was freed goes back to the system.
 //!
-//! The allocator keeps what a million rules or flows took until somebody asks it not to ([`heddle_sys::memory::trim`]), which
-//! costs a walk through all that is free. So it is asked when most of many cached flows, or of what waited in bundles, is gone,
-//! or when a quarter as many rules were freed as there are; and [`LATER_TICKS`] after that was first seen, because workers and
-//! revalidator let go of things later and more of them may be going.
+//! The allocator keeps what a million rules or flows took until somebody asks it not to
+//! ([`heddle_sys::memory::trim`]), which costs a walk through all that is free. So it is asked when most of
+//! many cached flows, or of what waited in bundles, is gone, or when a quarter as many rules were freed as
+//! there are; and [`LATER_TICKS`] after that was first seen, because workers and revalidator let go of things
+//! later and more of them may be going.
 //!
-//! Allocators with a decay of their own decay when they are asked for something. Resident 10 s after 300,000 rules were added,
-//! replaced and deleted: 73 MB with jemalloc 5.3 (without its thread, which does not survive the daemon's fork), 120 MB with
-//! mimalloc 2.0, 16 MB with glibc and this.
+//! Allocators with a decay of their own decay when they are asked for something. Resident 10 s after 300,000
+//! rules were added, replaced and deleted: 73 MB with jemalloc 5.3 (without its thread, which does not
+//! survive the daemon's fork), 120 MB with mimalloc 2.0, 16 MB with glibc and this.
 
 /// Fewer cached flows, and fewer rules, than this are not worth giving their memory back.
 const MANY: u64 = 10_000;
@@ -32,7 +33,8 @@ pub(crate) struct Sizes {
 /// See the module's text.
 #[derive(Default)]
 pub(crate) struct GiveBack {
-    /// Most cached flows, and most that waited in bundles, since memory was last given back; rules freed by then.
+    /// Most cached flows, and most that waited in bundles, since memory was last given back; rules freed by
+    /// then.
     most: [u64; 2],
     freed: u64,
     /// Ticks since it has been worth it.

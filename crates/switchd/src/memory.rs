@@ -1,8 +1,8 @@
 //! What the daemon's memory goes to: `memory/show` and the log lines about growth.
 //!
-//! Each part that holds much memory registers a function that reports how many things of a kind it holds; counts
-//! under the same name add up. [`watch`] logs the peak resident size shortly after the start, and again whenever
-//! it has grown by half, each time with the counts.
+//! Each part that holds much memory registers a function that reports how many things of a kind it holds;
+//! counts under the same name add up. [`watch`] logs the peak resident size shortly after the start, and
+//! again whenever it has grown by half, each time with the counts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

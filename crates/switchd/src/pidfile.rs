@@ -1,12 +1,12 @@
 //! The pid file, which is also the lock that keeps a second daemon from starting.
 //!
-//! The file holds the process id and a POSIX record lock (fcntl(2)) of that process, which the kernel drops with the
-//! process. A reader such as `ovs-appctl` asks the kernel who holds the lock: no holder means that the file is
-//! stale. The file is made under a temporary name, locked, filled, and then renamed, so that a file of the final
-//! name is always whole and locked from its first moment.
+//! The file holds the process id and a POSIX record lock (fcntl(2)) of that process, which the kernel drops
+//! with the process. A reader such as `ovs-appctl` asks the kernel who holds the lock: no holder means that
+//! the file is stale. The file is made under a temporary name, locked, filled, and then renamed, so that a
+//! file of the final name is always whole and locked from its first moment.
 //!
-//! Invariant that POSIX imposes: closing *any* descriptor of the file drops this process's lock. So the file is
-//! never opened again while [`Pidfile`] lives.
+//! Invariant that POSIX imposes: closing *any* descriptor of the file drops this process's lock. So the file
+//! is never opened again while [`Pidfile`] lives.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -130,8 +130,8 @@ fn running(path: &Path) -> Result<Option<i32>, String> {
             Err("No such process".into())
         };
     }
-    // Nobody holds it. Only the holder of its lock may remove it, and only while it still has this name: else we
-    // could remove the file of a daemon that has just started.
+    // Nobody holds it. Only the holder of its lock may remove it, and only while it still has this name: else
+    // we could remove the file of a daemon that has just started.
     try_lock(&file).map_err(|_| "lost race to lock pidfile".to_owned())?;
     let same = match (fs::metadata(path), file.metadata()) {
         (Ok(a), Ok(b)) => a.ino() == b.ino() && a.dev() == b.dev(),

@@ -1,7 +1,7 @@
 //! From the command line to a running daemon and out again, around [`run`](crate::run::run).
 //!
-//! The order matters: the log is set up by the options, forks come before threads, the pid file belongs to the last
-//! process forked, and the control socket has that process's id in its name.
+//! The order matters: the log is set up by the options, forks come before threads, the pid file belongs to
+//! the last process forked, and the control socket has that process's id in its name.
 
 use std::ffi::OsString;
 use std::fs;
@@ -205,7 +205,8 @@ fn make_pidfile(path: &Path, options: &Options) -> Result<Pidfile, String> {
     Ok(pidfile)
 }
 
-/// Removes control sockets at which nobody listens, and their second names: daemons of this name that were killed left them.
+/// Removes control sockets at which nobody listens, and their second names: daemons of this name that were
+/// killed left them.
 fn remove_stale_sockets(options: &Options) {
     let names = [Some(&options.names.service), options.names.alias.as_ref()];
     let is_ours = |file: &str| {
@@ -221,7 +222,8 @@ fn remove_stale_sockets(options: &Options) {
         if !is_ours(&name) || !entry.file_type().is_ok_and(|t| t.is_symlink() || t.is_socket()) {
             continue;
         }
-        // A datagram socket cannot call a stream socket, so this never waits; the answer tells whether somebody is there.
+        // A datagram socket cannot call a stream socket, so this never waits; the answer tells whether
+        // somebody is there.
         let called = UnixDatagram::unbound().and_then(|socket| socket.connect(entry.path()));
         let nobody =
             called.is_err_and(|e| matches!(e.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound));
@@ -231,7 +233,8 @@ fn remove_stale_sockets(options: &Options) {
     }
 }
 
-/// Gives a file in the run directory its second name, as a symbolic link. Only a link that is in the way is replaced.
+/// Gives a file in the run directory its second name, as a symbolic link. Only a link that is in the way is
+/// replaced.
 fn add_alias(path: &Path, options: &Options, suffix: &str) {
     let (Some(alias), Some(target)) = (&options.names.alias, path.file_name()) else {
         return;

@@ -1,11 +1,12 @@
 //! The parts of the switch, put together: clock, bridges, datapath, and the threads between them.
 //!
 //! * Packets for controllers: a thread waits for the datapath's bell and hands them to the bridges.
-//! * Time: a thread of its own expires rules and addresses, since crediting cached packets first may take some
-//!   milliseconds.
+//! * Time: a thread of its own expires rules and addresses, since crediting cached packets first may take
+//!   some milliseconds.
 //! * [`Switch::warp`] moves the clock and does that thread's work at every step, before it returns.
 //!
-//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look at it.
+//! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look
+//! at it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -33,7 +34,7 @@ const WAIT_MS: i32 = 100;
 const UPCALL_BATCH: usize = 256;
 
 /// How long a command waits for the reconciler.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A wish that devices be looked at, to be answered when that is done.
 pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
@@ -190,8 +191,8 @@ impl Switch {
         self.ofproto.tick();
     }
 
-    /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows included. `false`: somebody
-    /// else is doing so. It ends early when the switch does.
+    /// Moves the clock by `total_ms` in steps of `step_ms`, doing at each step what is due then, cached flows
+    /// included. `false`: somebody else is doing so. It ends early when the switch does.
     pub fn warp(&self, total_ms: u64, step_ms: u64) -> bool {
         if self.warping.swap(true, Relaxed) {
             return false;
@@ -219,7 +220,7 @@ impl Switch {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
         if self.wishes.send(done).is_ok() {
             // Late is as good as never: then the next look, within a second, sees it.
-            let _ = wait.recv_timeout(PATIENCE);
+            let _ = wait.recv_timeout(SETTLE_TIMEOUT);
         }
     }
 

@@ -1,7 +1,7 @@
 //! `--user`: giving up root, but not what a switch needs.
 //!
-//! The process keeps the capabilities to configure the network, to open raw and packet sockets, to broadcast, to
-//! bind low ports and to lock memory; it loses all others for good, together with its other groups.
+//! The process keeps the capabilities to configure the network, to open raw and packet sockets, to broadcast,
+//! to bind low ports and to lock memory; it loses all others for good, together with its other groups.
 
 use caps::{CapSet, Capability, CapsHashSet};
 use heddle_sys::users::{group_named, user_named, user_of};

@@ -10,7 +10,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
-use database::{Database, PATIENCE, listens, wait_until};
+use database::{Database, TEST_TIMEOUT, listens, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -28,8 +28,8 @@ impl Lab {
         }
     }
 
-    /// With a database elsewhere: a daemon that detaches is ready only when it has its configuration. `None` where
-    /// there is no server for it.
+    /// With a database elsewhere: a daemon that detaches is ready only when it has its configuration. `None`
+    /// where there is no server for it.
     fn with_database(test: &str) -> Option<Lab> {
         let database = Some(Database::start(test)?);
         let mut lab = Lab::new();
@@ -113,7 +113,7 @@ fn wait_end(child: &mut Child) -> ExitStatus {
 /// Sends one command: `Ok` for a result, `Err` for an error.
 fn call(socket: &Path, method: &str, params: &[&str]) -> Result<String, String> {
     let mut stream = UnixStream::connect(socket).expect("a control socket");
-    stream.set_read_timeout(Some(PATIENCE)).expect("supported");
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("supported");
     let request = json!({"id": 0, "method": method, "params": params}).to_string();
     stream.write_all(request.as_bytes()).expect("sent");
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);

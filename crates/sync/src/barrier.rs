@@ -1,14 +1,15 @@
 //! A full memory barrier that costs as little as the processor allows.
 //!
-//! `fence(SeqCst)` becomes `mfence` on x86-64, which also waits for what need not be ordered: about 60 cycles, where a locked
-//! instruction, an equally full barrier for ordinary memory, takes 15 (measured on Zen 5).
+//! `fence(SeqCst)` becomes `mfence` on x86-64, which also waits for what need not be ordered: about 60
+//! cycles, where a locked instruction, an equally full barrier for ordinary memory, takes 15 (measured on Zen
+//! 5).
 
 /// Orders all loads and stores before it against all after it, as `fence(Ordering::SeqCst)` does.
 #[inline]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn full() {
-    // SAFETY: leaves the word at the stack pointer, which is this thread's and mapped, as it is. The block is taken to read and
-    // write any memory (no `nomem`), so the compiler moves no access over it either.
+    // SAFETY: leaves the word at the stack pointer, which is this thread's and mapped, as it is. The block is
+    // taken to read and write any memory (no `nomem`), so the compiler moves no access over it either.
     unsafe { core::arch::asm!("lock or dword ptr [rsp], 0") };
 }
 

@@ -1,10 +1,11 @@
 //! A token bucket that any thread takes from, without a lock.
 //!
-//! **One number.** A bucket of rate `r` (tokens per millisecond) and size `s` holds at time `t` what has flowed in less what was
-//! taken: `r·t − taken`, at most `s`. So only `taken` is kept, and a compare-and-swap raises it.
+//! **One number.** A bucket of rate `r` (tokens per millisecond) and size `s` holds at time `t` what has
+//! flowed in less what was taken: `r·t − taken`, at most `s`. So only `taken` is kept, and a compare-and-swap
+//! raises it.
 //!
-//! **Arithmetic** wraps: only differences count. A bucket that nobody used for so long that its difference could leave the range
-//! of 2⁶³ tokens is to be [filled](TokenBucket::fill) first.
+//! **Arithmetic** wraps: only differences count. A bucket that nobody used for so long that its difference
+//! could leave the range of 2⁶³ tokens is to be [filled](TokenBucket::fill) first.
 //!
 //! **Time** is the caller's. One whose clock lags finds the bucket a little emptier, never fuller.
 

@@ -1,10 +1,13 @@
-//! Lists of numbered things: anybody adds to one and looks through it without waiting, one thread at a time takes things out.
+//! Lists of numbered things: anybody adds to one and looks through it without waiting, one thread at a time
+//! takes things out.
 //!
-//! **Shape.** A thing's number says where its [`Link`] is; a list is the number of its newest thing. Things are added in front by compare and
-//! exchange, so that of two threads that add the same thing one finds the other's. Number zero is the end.
+//! **Shape.** A thing's number says where its [`Link`] is; a list is the number of its newest thing. Things
+//! are added in front by compare and exchange, so that of two threads that add the same thing one finds the
+//! other's. Number zero is the end.
 //!
-//! **Reuse.** A thing that was taken out keeps its link, so that who stands on it goes on. Where its number is given out again while somebody still
-//! stands on it, that reader goes on in another list and may miss things of its own: it finds nothing that is not there, and may add a thing twice.
+//! **Reuse.** A thing that was taken out keeps its link, so that who stands on it goes on. Where its number
+//! is given out again while somebody still stands on it, that reader goes on in another list and may miss
+//! things of its own: it finds nothing that is not there, and may add a thing twice.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 

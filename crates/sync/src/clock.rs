@@ -1,7 +1,7 @@
 //! The switch's clock: monotonic milliseconds that tests may stop and move (`time/stop`, `time/warp`).
 //!
-//! Cost: one `clock_gettime` through the vDSO per read while it runs. A worker reads it once per burst. All accesses
-//! are relaxed: a reader that races with `stop` or `warp` sees the time just before or just after.
+//! Cost: one `clock_gettime` through the vDSO per read while it runs. A worker reads it once per burst. All
+//! accesses are relaxed: a reader that races with `stop` or `warp` sees the time just before or just after.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;

@@ -1,16 +1,20 @@
 //! A value that one thread uses at a time, and at which no thread waits.
 //!
-//! **Problem.** Workers share a ring now and then. One that finds it in use must not wait, and must not lose its packets either.
+//! **Problem.** Workers share a ring now and then. One that finds it in use must not wait, and must not lose
+//! its packets either.
 //!
-//! **How.** Flat combining (Hendler, Incze, Shavit and Tzafrir, SPAA 2010): who finds the value taken leaves its work in a queue beside it,
-//! which is the user's, and says so ([`Combining::post`]). The holder cannot let go without being told ([`Guard::release`]); it does
-//! the work then. If there is no holder any more, the one who posted becomes it.
+//! **How.** Flat combining (Hendler, Incze, Shavit and Tzafrir, SPAA 2010): who finds the value taken leaves
+//! its work in a queue beside it, which is the user's, and says so ([`Combining::post`]). The holder cannot
+//! let go without being told ([`Guard::release`]); it does the work then. If there is no holder any more, the
+//! one who posted becomes it.
 //!
-//! **Invariants.** `TAKEN` is set while there is a [`Guard`], of which there is one at most. `POSTED` is set by a post and cleared only by a
-//! holder, which is told ([`Guard::is_posted`]) and looks into the queue afterwards. So nothing that was posted is forgotten.
+//! **Invariants.** `TAKEN` is set while there is a [`Guard`], of which there is one at most. `POSTED` is set
+//! by a post and cleared only by a holder, which is told ([`Guard::is_posted`]) and looks into the queue
+//! afterwards. So nothing that was posted is forgotten.
 //!
-//! **Orderings.** Taking is Acquire and letting go is Release, both on the one word: a holder sees what the one before it wrote. A post
-//! is Release and clearing `POSTED` is Acquire: a holder that was told sees what was left in the queue.
+//! **Orderings.** Taking is Acquire and letting go is Release, both on the one word: a holder sees what the
+//! one before it wrote. A post is Release and clearing `POSTED` is Acquire: a holder that was told sees what
+//! was left in the queue.
 //!
 //! **Costs.** Two compare-and-swaps of one word, as a lock that is free.
 
@@ -34,7 +38,8 @@ pub struct Combining<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached through a `Guard` only, of which there is one at a time; it moves between threads, so `T: Send`.
+// SAFETY: the value is reached through a `Guard` only, of which there is one at a time; it moves between
+// threads, so `T: Send`.
 unsafe impl<T: Send> Sync for Combining<T> {}
 
 impl<T> Combining<T> {
@@ -76,7 +81,8 @@ impl<T> Combining<T> {
     }
 }
 
-/// The value, for the one who has it. Dropped, it lets go without being told; what was posted stays for the next one.
+/// The value, for the one who has it. Dropped, it lets go without being told; what was posted stays for the
+/// next one.
 #[derive(Debug)]
 pub struct Guard<'a, T> {
     of: &'a Combining<T>,

@@ -3,10 +3,12 @@
 //! What threads of the switch share is one of these, so that the memory orderings are in one place:
 //!
 //! * [`Published`]: the control plane replaces a whole immutable value, workers read the current one.
-//! * [`Replaced`]: the same for values that take long to free, which readers never do, and that are read many at a time ([`Reading`]).
-//! * [`Combining`]: a value that one thread uses at a time, where the others leave their work instead of waiting.
+//! * [`RcuCell`]: the same for values that take long to free, which readers never do, and that are read many
+//!   at a time ([`ReadGuard`]).
+//! * [`Combining`]: a value that one thread uses at a time, where the others leave their work instead of
+//!   waiting.
 //! * [`OnceArc`]: a place that is filled once.
-//! * [`Places`]: many of them, which are emptied, too.
+//! * [`RcuSlots`]: many of them, which are emptied, too.
 //! * [`Chain`]: lists that anybody adds to and looks through without waiting.
 //! * [`ring`]: a bounded queue between exactly two threads.
 //! * [`Counter`]: a number that one thread writes and any thread reads.
@@ -23,10 +25,10 @@ mod clock;
 mod combining;
 mod counter;
 mod once_arc;
-mod places;
 mod published;
-mod reading;
-mod replaced;
+mod rcu_cell;
+mod rcu_slots;
+mod read_guard;
 pub mod ring;
 
 pub use bucket::TokenBucket;
@@ -35,7 +37,7 @@ pub use clock::Clock;
 pub use combining::{Combining, Guard as CombiningGuard};
 pub use counter::{CachePadded, Counter};
 pub use once_arc::OnceArc;
-pub use places::Places;
 pub use published::Published;
-pub use reading::Reading;
-pub use replaced::Replaced;
+pub use rcu_cell::RcuCell;
+pub use rcu_slots::RcuSlots;
+pub use read_guard::ReadGuard;

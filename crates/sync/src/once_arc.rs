@@ -1,7 +1,8 @@
-//! A place for one reference-counted value: empty at first, filled once, read by anybody without a lock and without counting.
+//! A place for one reference-counted value: empty at first, filled once, read by anybody without a lock and
+//! without counting.
 //!
-//! What `OnceLock<Arc<T>>` does, in eight bytes and with one load a read. A table of such places is filled by a writer while readers look
-//! into it; it is freed as a whole.
+//! What `OnceLock<Arc<T>>` does, in eight bytes and with one load a read. A table of such places is filled by
+//! a writer while readers look into it; it is freed as a whole.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -60,8 +61,8 @@ impl<T> OnceArc<T> {
     #[inline]
     pub fn get(&self) -> Option<&T> {
         let raw = self.place.load(Acquire); // pairs with `set`
-        // SAFETY: a pointer that is not null came from `Arc::into_raw`, whose count this place owns until it is dropped, which the
-        // borrow of `self` forbids.
+        // SAFETY: a pointer that is not null came from `Arc::into_raw`, whose count this place owns until it
+        // is dropped, which the borrow of `self` forbids.
         unsafe { raw.as_ref() }
     }
     /// The value, counted.
@@ -71,7 +72,8 @@ impl<T> OnceArc<T> {
         if raw.is_null() {
             return None;
         }
-        // SAFETY: as in `get`, the place's own count keeps the value alive; the new `Arc` gets a count of its own first.
+        // SAFETY: as in `get`, the place's own count keeps the value alive; the new `Arc` gets a count of its
+        // own first.
         unsafe {
             Arc::increment_strong_count(raw);
             Some(Arc::from_raw(raw))

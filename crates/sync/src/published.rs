@@ -1,8 +1,8 @@
 //! A snapshot that one side replaces and the other reads without waiting.
 //!
 //! Built on `arc-swap`: a load is wait-free in practice and touches no shared reference count while few loads
-//! are outstanding; the old value lives until its last reader lets go. `store` is Release, `load` is Acquire: who sees
-//! the new snapshot sees all that was written before it was stored.
+//! are outstanding; the old value lives until its last reader lets go. `store` is Release, `load` is Acquire:
+//! who sees the new snapshot sees all that was written before it was stored.
 
 use arc_swap::ArcSwap;
 use std::sync::Arc;

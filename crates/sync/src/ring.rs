@@ -1,13 +1,15 @@
 //! A bounded queue between exactly one producer and one consumer.
 //!
-//! **Invariants.** `head` (next to read) and `tail` (next to write) only grow, modulo 2^64 with slots taken modulo
-//! the capacity, a power of two; `tail - head <= capacity`. Slots in `head..tail` are initialised and belong to the consumer, the
-//! others to the producer. Each side keeps a private copy of the other's index and refreshes it only when the
-//! copy says full (or empty), so that a busy ring moves two cache lines now and then, not per item.
+//! **Invariants.** `head` (next to read) and `tail` (next to write) only grow, modulo 2^64 with slots taken
+//! modulo the capacity, a power of two; `tail - head <= capacity`. Slots in `head..tail` are initialised and
+//! belong to the consumer, the others to the producer. Each side keeps a private copy of the other's index
+//! and refreshes it only when the copy says full (or empty), so that a busy ring moves two cache lines now
+//! and then, not per item.
 //!
-//! **Orderings.** The producer stores `tail` with Release after writing the slot; the consumer's Acquire load of `tail`
-//! pairs with it, so that it sees the slot's content. The consumer stores `head` with Release after moving the item out;
-//! the producer's Acquire load of `head` pairs with that, so that it overwrites only what has been read.
+//! **Orderings.** The producer stores `tail` with Release after writing the slot; the consumer's Acquire load
+//! of `tail` pairs with it, so that it sees the slot's content. The consumer stores `head` with Release after
+//! moving the item out; the producer's Acquire load of `head` pairs with that, so that it overwrites only
+//! what has been read.
 //!
 //! Neither side waits or allocates. [`Producer`] and [`Consumer`] are `Send`, not `Clone`: one thread each.
 
@@ -43,7 +45,8 @@ struct Shared<T> {
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
-// SAFETY: the index protocol above gives each slot to one side at a time; items move between threads, so `T: Send`.
+// SAFETY: the index protocol above gives each slot to one side at a time; items move between threads, so `T:
+// Send`.
 unsafe impl<T: Send> Sync for Shared<T> {}
 // SAFETY: as above; the cells themselves are plain memory.
 unsafe impl<T: Send> Send for Shared<T> {}

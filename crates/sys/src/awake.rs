@@ -1,9 +1,10 @@
 //! Keeps the machine's idle processors from halting.
 //!
-//! A thread that sleeps on a processor that has halted is woken late: by microseconds on bare metal, by 50 and more in a
-//! virtual machine, where the host has to run the processor again. Linux takes wishes in `/dev/cpu_dma_latency`: with 0 us
-//! its idle loop looks for work instead of halting. The wish holds as long as the descriptor is open, so nothing is left
-//! behind by a process that was killed. It is about all processors; there is none for one processor that ends by itself.
+//! A thread that sleeps on a processor that has halted is woken late: by microseconds on bare metal, by 50
+//! and more in a virtual machine, where the host has to run the processor again. Linux takes wishes in
+//! `/dev/cpu_dma_latency`: with 0 us its idle loop looks for work instead of halting. The wish holds as long
+//! as the descriptor is open, so nothing is left behind by a process that was killed. It is about all
+//! processors; there is none for one processor that ends by itself.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

@@ -1,7 +1,7 @@
 //! Many messages per system call: recvmmsg(2) and sendmmsg(2) with arrays that are allocated once.
 //!
-//! The kernel's arrays hold raw addresses. Both types therefore refill them from borrows on every call: an address
-//! is never used after the call that it was given to.
+//! The kernel's arrays hold raw addresses. Both types therefore refill them from borrows on every call: an
+//! address is never used after the call that it was given to.
 
 use crate::{Iov, cvt};
 use core::marker::PhantomData;
@@ -89,8 +89,8 @@ impl RecvBatch {
             hdr.msg_flags = 0;
             n += 1;
         }
-        // SAFETY: the first `n` messages point at one vector, one buffer and one control area each, all of them
-        // borrowed mutably by this call.
+        // SAFETY: the first `n` messages point at one vector, one buffer and one control area each, all of
+        // them borrowed mutably by this call.
         let got = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),

@@ -19,7 +19,8 @@ pub fn monotonic_ns() -> u64 {
     read(ClockId::Monotonic)
 }
 
-/// How much longer than asked for the calling thread's sleeps may be (`PR_SET_TIMERSLACK`; 50 us if nothing is said).
+/// How much longer than asked for the calling thread's sleeps may be (`PR_SET_TIMERSLACK`; 50 us if nothing
+/// is said).
 ///
 /// # Errors
 /// None in practice.

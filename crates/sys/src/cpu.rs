@@ -74,7 +74,8 @@ pub fn renamed() -> Option<Arc<str>> {
     RENAMED.try_with(|name| name.borrow().clone()).ok().flatten()
 }
 
-/// Names the calling thread for ps, top and gdb; the kernel keeps 15 bytes. Whoever asks [`renamed`] is told all of it.
+/// Names the calling thread for ps, top and gdb; the kernel keeps 15 bytes. Whoever asks [`renamed`] is told
+/// all of it.
 pub fn name_thread(name: &str) {
     RENAMED.with(|slot| *slot.borrow_mut() = Some(name.into()));
     let mut buf = [0_u8; 16];

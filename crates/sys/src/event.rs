@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A counter that other threads raise to wake a waiter (eventfd(2)), non-blocking.
 ///
-/// One that another process made ([`EventFd::from`]) never makes this one wait either, whatever it is and whatever is done to it:
-/// a notification that is made to wait is interrupted within some 40 ms, and was the last one.
+/// One that another process made ([`EventFd::from`]) never makes this one wait either, whatever it is and
+/// whatever is done to it: a notification that is made to wait is interrupted within some 40 ms, and was the
+/// last one.
 #[derive(Debug)]
 pub struct EventFd {
     fd: OwnedFd,
@@ -69,8 +70,8 @@ impl EventFd {
 }
 
 impl From<OwnedFd> for EventFd {
-    /// Takes over a descriptor that somebody else made, for [`EventFd::notify`]. It should be non-blocking: who is made to wait by it
-    /// does not write to it again.
+    /// Takes over a descriptor that somebody else made, for [`EventFd::notify`]. It should be non-blocking:
+    /// who is made to wait by it does not write to it again.
     fn from(fd: OwnedFd) -> Self {
         Self {
             fd,
@@ -146,7 +147,8 @@ impl Epoll {
     pub fn remove(&self, fd: RawFd) -> io::Result<()> {
         Ok(epoll::delete(&self.fd, named(fd)?)?)
     }
-    /// Waits up to `timeout_ms` (-1: without limit, 0: not at all). A signal ends the wait with an empty answer.
+    /// Waits up to `timeout_ms` (-1: without limit, 0: not at all). A signal ends the wait with an empty
+    /// answer.
     ///
     /// # Errors
     /// None in practice; what epoll_wait(2) says.
@@ -232,7 +234,8 @@ mod tests {
         EventFd::from(eventfd(0, EventfdFlags::empty()).unwrap())
     }
 
-    /// A front end that clears O_NONBLOCK on its call descriptor, whose counter is full, does not hold a worker.
+    /// A front end that clears O_NONBLOCK on its call descriptor, whose counter is full, does not hold a
+    /// worker.
     #[test]
     fn a_full_blocking_eventfd_holds_nobody() {
         let call = blocking();

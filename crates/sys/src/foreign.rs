@@ -1,14 +1,15 @@
 //! Descriptors that another process handed over, to be let go of without waiting.
 //!
-//! **Problem.** Closing a descriptor can take as long as whoever made it likes: a TCP socket that lingers, a file whose server does not
-//! answer, a Unix socket with such descriptors in its queue. A thread that serves many processes must not close such a thing, and also not
-//! ask about it what would be asked of a file's server (fstat(2), fstatfs(2)).
+//! **Problem.** Closing a descriptor can take as long as whoever made it likes: a TCP socket that lingers, a
+//! file whose server does not answer, a Unix socket with such descriptors in its queue. A thread that serves
+//! many processes must not close such a thing, and also not ask about it what would be asked of a file's
+//! server (fstat(2), fstatfs(2)).
 //!
-//! **How.** What is dropped here is closed by a thread that exists for nothing else. What cannot make anybody wait (memory
-//! files) is closed on the spot.
+//! **How.** What is dropped here is closed by a thread that exists for nothing else. What cannot make anybody
+//! wait (memory files) is closed on the spot.
 //!
-//! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted, and so do those that
-//! are dropped after it; no thread but that one waits.
+//! **Limits.** A descriptor whose closing never returns stays in this process's table, as its maker wanted,
+//! and so do those that are dropped after it; no thread but that one waits.
 
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -49,7 +50,8 @@ impl Foreign {
 
 /// What a descriptor is. Asks nobody but the kernel's own code: no file's server, no network.
 pub fn kind(fd: BorrowedFd<'_>) -> Kind {
-    // SAFETY: plain system call on a descriptor that is open. Files in memory have seals, others give an error.
+    // SAFETY: plain system call on a descriptor that is open. Files in memory have seals, others give an
+    // error.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) } >= 0 {
         return Kind::Memory;
     }

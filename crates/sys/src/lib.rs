@@ -1,10 +1,12 @@
-//! Operating-system interfaces: tun/tap, packet sockets, eventfd, epoll, links, netlink, affinity, NUMA, clocks.
+//! Operating-system interfaces: tun/tap, packet sockets, eventfd, epoll, links, netlink, affinity, NUMA,
+//! clocks.
 //!
-//! Problem: a userspace switch lives on a handful of Linux system calls that have no safe binding. Each module
-//! wraps one of them so that every caller stays in safe Rust.
+//! Problem: a userspace switch lives on a handful of Linux system calls that have no safe binding. Each
+//! module wraps one of them so that every caller stays in safe Rust.
 //!
-//! Invariants: descriptors are owned ([`std::os::fd::OwnedFd`]) and close-on-exec; buffers given to the kernel
-//! are borrowed for the length of the call; no function panics on what the kernel or another process answers.
+//! Invariants: descriptors are owned ([`std::os::fd::OwnedFd`]) and close-on-exec; buffers given to the
+//! kernel are borrowed for the length of the call; no function panics on what the kernel or another process
+//! answers.
 //!
 //! Costs: modules used by the forwarding path ([`tap`], [`packet_socket`], [`batch`], [`event`], [`clock`])
 //! neither allocate nor lock per call; all others may.

@@ -1,7 +1,7 @@
 //! Reading and changing network devices by name: index, MTU, address, flags, driver.
 //!
-//! Requests go through ioctl(2) on a socket (netdevice(7)), because a socket stays in the network namespace that it
-//! was opened in: one handle per namespace serves any thread.
+//! Requests go through ioctl(2) on a socket (netdevice(7)), because a socket stays in the network namespace
+//! that it was opened in: one handle per namespace serves any thread.
 
 use crate::tap::{hwaddr, ifreq, mac_of};
 use crate::{cvt, netns, sock};

@@ -1,7 +1,7 @@
 //! Notices of changed network devices, from an rtnetlink socket (rtnetlink(7), group `RTNLGRP_LINK`).
 //!
-//! The kernel drops notices when the reader is late. [`LinkEvents::read`] then says [`LinkEvent::Lost`], and the
-//! reader looks at all its devices. So it does for a notice that is not understood.
+//! The kernel drops notices when the reader is late. [`LinkEvents::read`] then says [`LinkEvent::Lost`], and
+//! the reader looks at all its devices. So it does for a notice that is not understood.
 
 use crate::netlink::{self, Message};
 use netlink_packet_core::NetlinkPayload;

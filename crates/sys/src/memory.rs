@@ -3,8 +3,8 @@
 use std::io;
 use std::ptr::NonNull;
 
-/// Gives memory that was freed back to the system. The allocator keeps what a flood of flows took, piece by piece; call
-/// this after a collapse, from a thread that may wait some milliseconds.
+/// Gives memory that was freed back to the system. The allocator keeps what a flood of flows took, piece by
+/// piece; call this after a collapse, from a thread that may wait some milliseconds.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes the allocator's own locks, has no precondition.
@@ -13,13 +13,14 @@ pub fn trim() {
     }
 }
 
-/// The NUMA node of the page at `ptr`, which is read into memory if it is not there (get_mempolicy(2)). `None`: nothing is mapped
-/// there, or the kernel does not say.
+/// The NUMA node of the page at `ptr`, which is read into memory if it is not there (get_mempolicy(2)).
+/// `None`: nothing is mapped there, or the kernel does not say.
 pub fn node_of(ptr: NonNull<u8>) -> Option<u32> {
     const MPOL_F_NODE: libc::c_ulong = 1;
     const MPOL_F_ADDR: libc::c_ulong = 2;
     let mut node: libc::c_int = -1;
-    // SAFETY: `node` is writable; no mask is asked for; the kernel looks the address up and does not trust it.
+    // SAFETY: `node` is writable; no mask is asked for; the kernel looks the address up and does not trust
+    // it.
     let done = unsafe {
         libc::syscall(
             libc::SYS_get_mempolicy,

@@ -1,11 +1,12 @@
 //! Memory that is shared with another process: mappings of descriptors, and memfds to map.
 //!
-//! Invariants: a [`Mapping`] is readable and writable from [`Mapping::as_ptr`] for [`Mapping::len`] bytes until it is
-//! dropped; the descriptor may be closed meanwhile. There is no access to the bytes here: whoever maps memory that
-//! others write to decides how to read it (`heddle-virtio`'s `mem`).
+//! Invariants: a [`Mapping`] is readable and writable from [`Mapping::as_ptr`] for [`Mapping::len`] bytes
+//! until it is dropped; the descriptor may be closed meanwhile. There is no access to the bytes here: whoever
+//! maps memory that others write to decides how to read it (`heddle-virtio`'s `mem`).
 //!
-//! A file that its owner cuts after it was mapped raises SIGBUS on access. Its length is checked when it is mapped; for files of
-//! other processes there is [`Mapping::guarded`], which survives what happens afterwards.
+//! A file that its owner cuts after it was mapped raises SIGBUS on access. Its length is checked when it is
+//! mapped; for files of other processes there is [`Mapping::guarded`], which survives what happens
+//! afterwards.
 //!
 //! Thread-safety: a mapping is an address range; it may be used and dropped on any thread.
 
@@ -59,11 +60,12 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes of `fd` from `offset` on, shared, readable and writable. Neither needs to be a multiple of a page.
+    /// Maps `len` bytes of `fd` from `offset` on, shared, readable and writable. Neither needs to be a
+    /// multiple of a page.
     ///
     /// # Errors
-    /// `InvalidInput` for an empty range, one beyond the file's end, or beyond the address space; else what fstat(2) and
-    /// mmap(2) say.
+    /// `InvalidInput` for an empty range, one beyond the file's end, or beyond the address space; else what
+    /// fstat(2) and mmap(2) say.
     pub fn of_fd(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let refuse = || io::Error::from(io::ErrorKind::InvalidInput);
         let st = fstat(fd)?;
@@ -104,11 +106,13 @@ impl Mapping {
         })
     }
 
-    /// As [`Mapping::of_fd`], of a file that its owner may cut at any time: from then on the first missing page that is touched and all
-    /// behind it are empty ones of this process, and [`Mapping::was_cut`] says so.
+    /// As [`Mapping::of_fd`], of a file that its owner may cut at any time: from then on the first missing
+    /// page that is touched and all behind it are empty ones of this process, and [`Mapping::was_cut`] says
+    /// so.
     ///
     /// # Errors
-    /// As [`Mapping::of_fd`]; `QuotaExceeded` when 16384 mappings are guarded already; what sigaction(2) says.
+    /// As [`Mapping::of_fd`]; `QuotaExceeded` when 16384 mappings are guarded already; what sigaction(2)
+    /// says.
     pub fn guarded(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let mut map = Self::of_fd(fd, offset, len)?;
         let base = map.base.addr().get();
@@ -118,7 +122,8 @@ impl Mapping {
         map.guard = Some(guard.ok_or(io::ErrorKind::QuotaExceeded)?);
         Ok(map)
     }
-    /// Whether a guarded file was found to be shorter than it was. What is read from it means nothing any more.
+    /// Whether a guarded file was found to be shorter than it was. What is read from it means nothing any
+    /// more.
     pub fn was_cut(&self) -> bool {
         self.guard.as_ref().is_some_and(Guard::was_cut)
     }
@@ -233,7 +238,8 @@ mod tests {
         unsafe { byte(8191).write_volatile(1) };
     }
 
-    /// Whoever cut the file has every other page touched, in any order: the process never has more than two mappings for it.
+    /// Whoever cut the file has every other page touched, in any order: the process never has more than two
+    /// mappings for it.
     #[test]
     fn cut_pages_do_not_use_up_mappings() {
         const PAGES: usize = 4096;

@@ -18,8 +18,8 @@ pub(crate) type Message = NetlinkMessage<RouteNetlinkMessage>;
 
 /// Room for one datagram, bytes: the kernel fills at most 32 KiB of it in a dump.
 const BUFFER_BYTES: usize = 64 * 1024;
-/// Longest wait for the kernel's answer. It answers before the request returns: nobody waits that long unless the
-/// answer is lost.
+/// Longest wait for the kernel's answer. It answers before the request returns: nobody waits that long unless
+/// the answer is lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A socket of the calling thread's network namespace.

@@ -1,10 +1,10 @@
 //! Network namespaces: which there are, and doing something inside one.
 //!
-//! A namespace belongs to a thread; a short-lived thread enters it, so nobody else's view changes. What is opened there (a
-//! socket, `/dev/net/tun`) stays there whoever uses it.
+//! A namespace belongs to a thread; a short-lived thread enters it, so nobody else's view changes. What is
+//! opened there (a socket, `/dev/net/tun`) stays there whoever uses it.
 //!
-//! **Limits.** [`all`] finds namespaces in which a visible process runs or that are mounted somewhere here (`ip netns add`, container
-//! runtimes), not those that only a descriptor of some process keeps.
+//! **Limits.** [`all`] finds namespaces in which a visible process runs or that are mounted somewhere here
+//! (`ip netns add`, container runtimes), not those that only a descriptor of some process keeps.
 
 use crate::cvt;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -15,7 +15,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// What a namespace is known by: its inode in the file system of namespaces. Given to another one after its end.
+/// What a namespace is known by: its inode in the file system of namespaces. Given to another one after its
+/// end.
 pub type Id = u64;
 
 /// `NS_GET_NSTYPE` of linux/nsfs.h.

@@ -1,13 +1,14 @@
-//! A receive ring shared with the kernel (`PACKET_RX_RING`, `TPACKET_V2`): packets are found and taken without a system
-//! call.
+//! A receive ring shared with the kernel (`PACKET_RX_RING`, `TPACKET_V2`): packets are found and taken
+//! without a system call.
 //!
-//! The ring is an array of frames of [`FRAME`] bytes; the status word of each says whose it is. The kernel fills frames in
-//! order and gives each to us; we read it and give it back, in order. A packet that is longer than a frame is queued on
-//! the socket whole, and its frame says so ([`Frame::on_socket`]): long packets are received with
-//! [`crate::RecvBatch`], in the order of their frames.
+//! The ring is an array of frames of [`FRAME`] bytes; the status word of each says whose it is. The kernel
+//! fills frames in order and gives each to us; we read it and give it back, in order. A packet that is longer
+//! than a frame is queued on the socket whole, and its frame says so ([`Frame::on_socket`]): long packets are
+//! received with [`crate::RecvBatch`], in the order of their frames.
 //!
-//! Invariants: `at` is the first frame that we have not given back. The bytes of a frame are only borrowed while it is ours,
-//! when the kernel does not write to it. Lengths in a frame are the kernel's; they are bounded by the frame all the same.
+//! Invariants: `at` is the first frame that we have not given back. The bytes of a frame are only borrowed
+//! while it is ours, when the kernel does not write to it. Lengths in a frame are the kernel's; they are
+//! bounded by the frame all the same.
 
 use crate::batch::StrippedVlan;
 use crate::mmap::Mapping;
@@ -80,8 +81,8 @@ pub struct Frame<'r> {
 }
 
 impl RxRing {
-    /// Gives `socket` a ring of about `frames` frames. Must be done before the socket is bound; the socket must have the
-    /// virtio-net header.
+    /// Gives `socket` a ring of about `frames` frames. Must be done before the socket is bound; the socket
+    /// must have the virtio-net header.
     ///
     /// # Errors
     /// `ENOMEM` without contiguous memory, `EINVAL` on a socket that has a ring or lacks the header.
@@ -112,8 +113,8 @@ impl RxRing {
     }
 
     fn status(&self) -> &AtomicU32 {
-        // SAFETY: the status word is the first of the header, aligned, mapped as long as `self`, and accessed by both
-        // sides as one word.
+        // SAFETY: the status word is the first of the header, aligned, mapped as long as `self`, and accessed
+        // by both sides as one word.
         unsafe { AtomicU32::from_ptr(core::ptr::addr_of_mut!((*self.header()).status)) }
     }
 
@@ -130,7 +131,8 @@ impl RxRing {
         if status & STATUS_USER == 0 {
             return None;
         }
-        // SAFETY: the frame is ours, so the kernel does not write to it until `release`, which needs `&mut self`.
+        // SAFETY: the frame is ours, so the kernel does not write to it until `release`, which needs `&mut
+        // self`.
         let header = unsafe { self.header().read() };
         let from = usize::from(header.mac).saturating_sub(VNET_HDR_LEN).min(FRAME);
         let len = (header.snaplen as usize + VNET_HDR_LEN).min(FRAME - from);

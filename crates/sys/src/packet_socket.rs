@@ -1,7 +1,7 @@
 //! Packet sockets (packet(7)): raw frames of one network device, with the virtio-net header in front.
 //!
-//! Invariants: a socket is bound to one interface index. When that device is deleted the socket hears nothing more,
-//! also if a device of the same name appears again, until [`PacketSocket::bind`] is called.
+//! Invariants: a socket is bound to one interface index. When that device is deleted the socket hears nothing
+//! more, also if a device of the same name appears again, until [`PacketSocket::bind`] is called.
 //!
 //! The device's own IP stack sees the same packets: a packet socket is a tap, not a diversion.
 
@@ -26,7 +26,8 @@ pub struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// A socket that receives what arrives at its device (not what the host itself sends there), and may send.
+    /// A socket that receives what arrives at its device (not what the host itself sends there), and may
+    /// send.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_RAW`.
@@ -61,8 +62,8 @@ impl PacketSocket {
     /// Binds (again) to interface `ifindex`.
     ///
     /// # Errors
-    /// `ENODEV` when it does not exist, `ENETDOWN` is not an error here; `EINVAL` for a member of a fanout group
-    /// that is bound already.
+    /// `ENODEV` when it does not exist, `ENETDOWN` is not an error here; `EINVAL` for a member of a fanout
+    /// group that is bound already.
     pub fn bind(&self, ifindex: u32) -> io::Result<()> {
         // SAFETY: a C structure for which all zeroes are a value.
         let mut addr: libc::sockaddr_ll = unsafe { core::mem::zeroed() };
@@ -141,8 +142,8 @@ impl PacketSocket {
             let _ = sockopt::set_socket_send_buffer_size(self, bytes);
         }
     }
-    /// Forgets a pending error. A device that goes down leaves `ENETDOWN` on its sockets, which keeps them "readable"
-    /// until it is asked for.
+    /// Forgets a pending error. A device that goes down leaves `ENETDOWN` on its sockets, which keeps them
+    /// "readable" until it is asked for.
     pub fn clear_error(&self) {
         let _ = sockopt::socket_error(self);
     }

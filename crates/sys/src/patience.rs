@@ -1,19 +1,21 @@
 //! A system call that another process can make wait: it is interrupted after a while.
 //!
-//! **Problem.** A worker notifies a guest by writing to a descriptor that the guest's monitor made. Whether such a write may block is a
-//! flag of the open file, which both processes share: the monitor can clear it at any moment, fill the counter (or pipe), and the write
-//! never returns. No form of write that the kernel takes for eventfds is exempt from that (`RWF_NOWAIT` is refused), a check before the
-//! write comes too early, and handing every notification to another thread costs each of them a wake-up.
+//! **Problem.** A worker notifies a guest by writing to a descriptor that the guest's monitor made. Whether
+//! such a write may block is a flag of the open file, which both processes share: the monitor can clear it at
+//! any moment, fill the counter (or pipe), and the write never returns. No form of write that the kernel
+//! takes for eventfds is exempt from that (`RWF_NOWAIT` is refused), a check before the write comes too
+//! early, and handing every notification to another thread costs each of them a wake-up.
 //!
-//! **How.** A thread says in a slot of its own that it is in such a call. A watchman looks at the slots while calls are made, every
-//! [`TICK`]; a thread that it finds in the same call twice gets a signal whose handler does nothing, so that the call returns `EINTR`.
-//! The caller then never uses that descriptor again.
+//! **How.** A thread says in a slot of its own that it is in such a call. A watchman looks at the slots while
+//! calls are made, every [`TICK`]; a thread that it finds in the same call twice gets a signal whose handler
+//! does nothing, so that the call returns `EINTR`. The caller then never uses that descriptor again.
 //!
-//! **Invariants.** A call waits for at most about two ticks. A signal that comes too late interrupts another call of the same thread, which
-//! such calls have to expect anyway. A thread without a slot (there are [`SLOTS`]) makes the call only when poll(2) says that it
-//! would not wait now.
+//! **Invariants.** A call waits for at most about two ticks. A signal that comes too late interrupts another
+//! call of the same thread, which such calls have to expect anyway. A thread without a slot (there are
+//! [`SLOTS`]) makes the call only when poll(2) says that it would not wait now.
 //!
-//! **Costs.** Two stores and a load per call (one of the stores is a full barrier). The watchman sleeps when no calls are made.
+//! **Costs.** Two stores and a load per call (one of the stores is a full barrier). The watchman sleeps when
+//! no calls are made.
 
 use std::cell::OnceCell;
 use std::sync::OnceLock;
@@ -67,8 +69,8 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 5
 }
 
-/// Makes `call`, which returns within about two ticks, interrupted if need be. `None`: it was not made, since nobody would
-/// interrupt it and `waits` said that it would wait.
+/// Makes `call`, which returns within about two ticks, interrupted if need be. `None`: it was not made, since
+/// nobody would interrupt it and `waits` said that it would wait.
 #[inline]
 pub(crate) fn bounded<T>(waits: impl FnOnce() -> bool, call: impl FnOnce() -> T) -> Option<T> {
     let slot = MINE.try_with(|mine| mine.get_or_init(enrol).0).ok().flatten();
@@ -76,7 +78,8 @@ pub(crate) fn bounded<T>(waits: impl FnOnce() -> bool, call: impl FnOnce() -> T)
         return (!waits()).then(call);
     };
     let turn = slot.turn.load(Ordering::Relaxed).wrapping_add(1);
-    // SeqCst, as the load behind it: either this sees the watchman asleep and wakes him, or he sees this turn before he sleeps.
+    // SeqCst, as the load behind it: either this sees the watchman asleep and wakes him, or he sees this turn
+    // before he sleeps.
     slot.turn.store(turn, Ordering::SeqCst);
     if ASLEEP.load(Ordering::SeqCst) {
         wake();
@@ -121,7 +124,8 @@ fn enrol() -> Mine {
 extern "C" fn nothing(_: libc::c_int) {}
 
 fn start() -> Option<Thread> {
-    // SAFETY: all-zero is a valid sigaction; the handler does nothing, and without SA_RESTART calls that it interrupts return.
+    // SAFETY: all-zero is a valid sigaction; the handler does nothing, and without SA_RESTART calls that it
+    // interrupts return.
     let installed = unsafe {
         let mut new: libc::sigaction = std::mem::zeroed();
         let handler: extern "C" fn(libc::c_int) = nothing;
@@ -173,7 +177,8 @@ fn watch() {
 fn interrupt(slot: &Slot) {
     let tid = slot.tid.load(Ordering::Acquire);
     if tid > 0 {
-        // SAFETY: a signal with a handler, to a thread of this process; one that has ended meanwhile is an error without effect.
+        // SAFETY: a signal with a handler, to a thread of this process; one that has ended meanwhile is an
+        // error without effect.
         let _ = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, signal()) };
     }
 }

@@ -1,8 +1,9 @@
 //! Forking a daemon.
 //!
-//! `fork` copies one thread only. A lock that another thread holds at that moment stays locked in the child for
-//! ever, so the call is sound only while the process has a single thread. [`fork`] checks that claim against the
-//! kernel's own count instead of trusting its caller; everything else about daemons is safe code elsewhere.
+//! `fork` copies one thread only. A lock that another thread holds at that moment stays locked in the child
+//! for ever, so the call is sound only while the process has a single thread. [`fork`] checks that claim
+//! against the kernel's own count instead of trusting its caller; everything else about daemons is safe code
+//! elsewhere.
 //!
 //! Cost: one read of `/proc/self/status` and one system call. Call it at start-up only.
 
@@ -22,24 +23,24 @@ pub enum Fork {
 /// Splits the process in two, as fork(2) does.
 ///
 /// # Errors
-/// `Unsupported` when the process has more than one thread, or when the number of threads cannot be read; else
-/// what fork(2) reports (out of memory, process limit).
+/// `Unsupported` when the process has more than one thread, or when the number of threads cannot be read;
+/// else what fork(2) reports (out of memory, process limit).
 pub fn fork() -> io::Result<Fork> {
     let threads = thread_count()?;
     if threads != 1 {
         let text = format!("cannot fork with {threads} threads running");
         return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
-    // SAFETY: the process has one thread (checked above, and only this thread could start another), so no lock of
-    // the allocator or of any library can be held by a thread that the child lacks.
+    // SAFETY: the process has one thread (checked above, and only this thread could start another), so no
+    // lock of the allocator or of any library can be held by a thread that the child lacks.
     let child = cvt(unsafe { libc::fork() })?;
     Ok(Pid::from_raw(child).map_or(Fork::Child, Fork::Parent))
 }
 
 /// Lets SIGSEGV and SIGBUS end the process again, as they do by default.
 ///
-/// Rust's runtime handles both, to tell of a stack overflow; when one is sent by kill(2) instead of caused by an access,
-/// its handler goes on as if nothing had happened, and a monitor would never see a crash.
+/// Rust's runtime handles both, to tell of a stack overflow; when one is sent by kill(2) instead of caused by
+/// an access, its handler goes on as if nothing had happened, and a monitor would never see a crash.
 ///
 /// # Errors
 /// None in practice: both signals exist.
@@ -56,8 +57,8 @@ pub fn die_of_faults() -> io::Result<()> {
 /// Most descriptors that [`raise_descriptor_limit`] asks for: tools size tables by the limit.
 const MOST_DESCRIPTORS: u64 = 1 << 20;
 
-/// Raises the process's soft limit of descriptors (`RLIMIT_NOFILE`) to its hard one, at most about a million. Returns the limit
-/// before and the one that holds now.
+/// Raises the process's soft limit of descriptors (`RLIMIT_NOFILE`) to its hard one, at most about a million.
+/// Returns the limit before and the one that holds now.
 ///
 /// # Errors
 /// What setrlimit(2) says.

@@ -1,18 +1,21 @@
 //! Memory of another process whose file gets shorter (SIGBUS).
 //!
-//! **Problem.** Who maps a file that another process owns dies by SIGBUS when that process cuts the file and the missing pages are
-//! touched. For a switch that would be one virtual machine monitor ending the connections of all others.
+//! **Problem.** Who maps a file that another process owns dies by SIGBUS when that process cuts the file and
+//! the missing pages are touched. For a switch that would be one virtual machine monitor ending the
+//! connections of all others.
 //!
-//! **How.** A signal handler puts empty private memory in the place of the missing page and of all that follows in the mapping, for
-//! mappings that were registered here, marks the mapping as cut and raises a descriptor, so that its owner can let go of it. Any other
-//! SIGBUS goes where it went before.
+//! **How.** A signal handler puts empty private memory in the place of the missing page and of all that
+//! follows in the mapping, for mappings that were registered here, marks the mapping as cut and raises a
+//! descriptor, so that its owner can let go of it. Any other SIGBUS goes where it went before.
 //!
-//! **Why all that follows.** The kernel bounds the mappings of a process (`vm.max_map_count`), and whoever cut the file chooses which
-//! pages are touched: page by page he would use them up, and the next signal would be the last. This way a guarded mapping never
-//! becomes more than two, so that all slots together stay well below the bound. What lies there means nothing any more.
+//! **Why all that follows.** The kernel bounds the mappings of a process (`vm.max_map_count`), and whoever
+//! cut the file chooses which pages are touched: page by page he would use them up, and the next signal would
+//! be the last. This way a guarded mapping never becomes more than two, so that all slots together stay well
+//! below the bound. What lies there means nothing any more.
 //!
-//! **Invariants.** A slot's base is written last when it is taken and first when it is given back, and the handler reads it before and
-//! after the rest: what it acts on belongs together. The handler calls only what a handler may (mmap(2), write(2)).
+//! **Invariants.** A slot's base is written last when it is taken and first when it is given back, and the
+//! handler reads it before and after the rest: what it acts on belongs together. The handler calls only what
+//! a handler may (mmap(2), write(2)).
 //!
 //! Costs: none until the signal comes; taking a slot searches the table.
 
@@ -35,8 +38,8 @@ struct Slot {
 /// How many signals were mended.
 static CUTS: AtomicU32 = AtomicU32::new(0);
 
-/// Changes when a guarded mapping was found cut: for those who look for it often, at the cost of one load of a line that is hardly ever
-/// written.
+/// Changes when a guarded mapping was found cut: for those who look for it often, at the cost of one load of
+/// a line that is hardly ever written.
 #[inline]
 pub fn cuts() -> u32 {
     CUTS.load(Ordering::Relaxed) // who sees it late looks again at the next burst
@@ -91,7 +94,8 @@ impl Drop for Guard {
     }
 }
 
-/// From now on `fd` (an eventfd) is raised when a guarded mapping is found cut. It has to stay open until [`quiet`].
+/// From now on `fd` (an eventfd) is raised when a guarded mapping is found cut. It has to stay open until
+/// [`quiet`].
 pub fn raise(fd: BorrowedFd<'_>) {
     RAISE.store(fd.as_raw_fd(), Ordering::Relaxed);
 }
@@ -164,8 +168,9 @@ fn mend(addr: usize) -> bool {
             continue;
         }
         let at = addr & !(page - 1);
-        // One mapping for the rest; where the bound is reached nevertheless, one in the place of the whole, which takes none away; where
-        // the system does not promise that much memory (`vm.overcommit_memory`), the page alone.
+        // One mapping for the rest; where the bound is reached nevertheless, one in the place of the whole,
+        // which takes none away; where the system does not promise that much memory (`vm.overcommit_memory`),
+        // the page alone.
         let end = base + len;
         let done = [(at, end - at), (base, len), (at, page)]
             .into_iter()
@@ -178,7 +183,8 @@ fn mend(addr: usize) -> bool {
         let fd = RAISE.load(Ordering::Relaxed);
         if fd >= 0 {
             let one = 1_u64;
-            // SAFETY: eight readable bytes; a descriptor that was closed meanwhile is an error that changes nothing.
+            // SAFETY: eight readable bytes; a descriptor that was closed meanwhile is an error that changes
+            // nothing.
             let _ = unsafe { libc::write(fd, (&raw const one).cast(), 8) };
         }
         return true;
@@ -188,8 +194,8 @@ fn mend(addr: usize) -> bool {
 
 /// Puts empty private memory in the place of `len` bytes from `from` on, which lie in a registered mapping.
 fn replace(from: usize, len: usize) -> bool {
-    // SAFETY: the range lies in a mapping that its owner keeps while this thread accesses it; only that mapping's content changes,
-    // which its owner never relies on.
+    // SAFETY: the range lies in a mapping that its owner keeps while this thread accesses it; only that
+    // mapping's content changes, which its owner never relies on.
     let p = unsafe {
         libc::mmap(
             from as *mut libc::c_void,

@@ -1,7 +1,7 @@
 //! Signals that a thread takes when it asks for them, instead of being interrupted by them.
 //!
-//! They go through libc, whose threads and timers have signals of their own: a mask that is set behind its back
-//! could hold them up.
+//! They go through libc, whose threads and timers have signals of their own: a mask that is set behind its
+//! back could hold them up.
 
 use crate::cvt;
 pub use rustix::process::Signal;

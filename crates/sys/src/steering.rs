@@ -1,8 +1,9 @@
 //! Receive packet steering (`rps_cpus`, kernel documentation "Scaling in the Linux Networking Stack").
 //!
-//! A device without hardware queues hands a packet over on whichever processor its sender happened to run. Two
-//! processors that send on one TCP connection (the application on one, acknowledgements processed on another) then
-//! race, and packets overtake each other. Steering by flow hash sends each flow through one processor and keeps its order.
+//! A device without hardware queues hands a packet over on whichever processor its sender happened to run.
+//! Two processors that send on one TCP connection (the application on one, acknowledgements processed on
+//! another) then race, and packets overtake each other. Steering by flow hash sends each flow through one
+//! processor and keeps its order.
 
 use std::io;
 use std::path::PathBuf;

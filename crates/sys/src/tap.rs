@@ -1,13 +1,16 @@
-//! Tap devices: a network device of the kernel whose other end is a descriptor (tuntap(7) in kernel documentation).
+//! Tap devices: a network device of the kernel whose other end is a descriptor (tuntap(7) in kernel
+//! documentation).
 //!
-//! Invariants: every queue carries a virtio-net header of [`VNET_HDR_LEN`] bytes. The device exists as long as one
-//! of its queues, or until it is deleted if it is persistent. Its owner may rename it or move it to another network
-//! namespace: the queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`] follow it.
+//! Invariants: every queue carries a virtio-net header of [`VNET_HDR_LEN`] bytes. The device exists as long
+//! as one of its queues, or until it is deleted if it is persistent. Its owner may rename it or move it to
+//! another network namespace: the queues go on working, and [`TapQueue::ifname`] and [`TapQueue::namespace`]
+//! follow it.
 //!
-//! Facts about joining a device that exists (Linux, `drivers/net/tun.c`): whether it can have several queues was decided when it
-//! was made, and asking for the other kind is `EINVAL`; so is asking for a device that is no tap. With one queue, a device that
-//! somebody holds is `EBUSY`; with several, one more queue joins whoever holds the others. The virtio-net header is as the first
-//! queue asks, every time. Offloads stay as they were set last, also when nobody holds the device.
+//! Facts about joining a device that exists (Linux, `drivers/net/tun.c`): whether it can have several queues
+//! was decided when it was made, and asking for the other kind is `EINVAL`; so is asking for a device that is
+//! no tap. With one queue, a device that somebody holds is `EBUSY`; with several, one more queue joins
+//! whoever holds the others. The virtio-net header is as the first queue asks, every time. Offloads stay as
+//! they were set last, also when nobody holds the device.
 
 use crate::{Iov, cvt, cvt_len, netns};
 use rustix::fs::{Mode, OFlags};
@@ -15,7 +18,8 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Length of the virtio-net header that tap queues use here (with the `num_buffers` field, as virtio 1.x has it).
+/// Length of the virtio-net header that tap queues use here (with the `num_buffers` field, as virtio 1.x has
+/// it).
 pub const VNET_HDR_LEN: usize = 12;
 /// Longest interface name, bytes.
 pub const NAME_MAX: usize = 15;
@@ -81,9 +85,9 @@ impl<'a> TapOpen<'a> {
     /// Opens the queue.
     ///
     /// # Errors
-    /// `EINVAL` for a name that is empty, too long, or not a legal interface name, when the device is no tap, or when it was made
-    /// for one queue and several are wanted or the other way round; `EBUSY` when it is held, or exists;
-    /// `NotFound` without `/dev/net/tun`; `PermissionDenied`.
+    /// `EINVAL` for a name that is empty, too long, or not a legal interface name, when the device is no tap,
+    /// or when it was made for one queue and several are wanted or the other way round; `EBUSY` when it is
+    /// held, or exists; `NotFound` without `/dev/net/tun`; `PermissionDenied`.
     pub fn open(self) -> io::Result<TapQueue> {
         if !valid_name(self.name) {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
@@ -186,7 +190,8 @@ impl TapQueue {
         self.ioctl_value(libc::TUNSETPERSIST, libc::c_ulong::from(persistent))
     }
 
-    /// Attaches this queue to its device again, or takes it off: a detached queue gets no packets and takes none.
+    /// Attaches this queue to its device again, or takes it off: a detached queue gets no packets and takes
+    /// none.
     ///
     /// # Errors
     /// `EINVAL` when it is in that state already.

@@ -1,7 +1,8 @@
-//! The kernel's list of tap devices, with what only rtnetlink(7) tells: their alias, their queues, whether they are kept.
+//! The kernel's list of tap devices, with what only rtnetlink(7) tells: their alias, their queues, whether
+//! they are kept.
 //!
-//! The alias (`ip link set DEV alias TEXT`) is a text that the kernel keeps with a device through renaming and moves between
-//! namespaces; it serves to recognise a device.
+//! The alias (`ip link set DEV alias TEXT`) is a text that the kernel keeps with a device through renaming
+//! and moves between namespaces; it serves to recognise a device.
 
 use crate::netlink::Requests;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, Nla};
@@ -30,8 +31,8 @@ pub struct TapInfo {
     pub persistent: bool,
     /// It was made for several queues. This never changes.
     pub multi_queue: bool,
-    /// Queues that processes hold. Counted for devices with several queues only: joining another that is held is refused with
-    /// `EBUSY`.
+    /// Queues that processes hold. Counted for devices with several queues only: joining another that is held
+    /// is refused with `EBUSY`.
     pub queues: u32,
 }
 

@@ -1,7 +1,8 @@
-//! A terminal that is drawn on: its size, keys without waiting for the end of a line, and the signals that concern it.
+//! A terminal that is drawn on: its size, keys without waiting for the end of a line, and the signals that
+//! concern it.
 //!
-//! Invariant: the terminal is put back to what it was when [`Keys`] is dropped. Signals that would end or stop the process are therefore taken by
-//! [`Signals`] instead of ending it in the middle.
+//! Invariant: the terminal is put back to what it was when [`Keys`] is dropped. Signals that would end or
+//! stop the process are therefore taken by [`Signals`] instead of ending it in the middle.
 
 use crate::signal::{self, Signal};
 use rustix::termios::{

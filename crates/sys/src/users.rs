@@ -93,9 +93,9 @@ unsafe fn text(at: *const c_char) -> String {
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }
 
-/// Calls a lookup with room for an entry (`T`, a structure of pointers and numbers), for its texts, and for where
-/// the entry is. If it says that there is too little room for texts, it is called again with more. Reads the entry,
-/// if there is one.
+/// Calls a lookup with room for an entry (`T`, a structure of pointers and numbers), for its texts, and for
+/// where the entry is. If it says that there is too little room for texts, it is called again with more.
+/// Reads the entry, if there is one.
 fn find<T, R>(
     mut call: impl FnMut(*mut T, *mut c_char, usize, *mut *mut T) -> c_int,
     read: impl FnOnce(&T) -> R,

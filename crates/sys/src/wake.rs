@@ -1,14 +1,18 @@
-//! One descriptor that stands for a changing one: what a sleeper waits on while the descriptor behind it comes and goes.
+//! One descriptor that stands for a changing one: what a sleeper waits on while the descriptor behind it
+//! comes and goes.
 //!
-//! **Problem.** A thread waits on a descriptor for as long as a queue lives. What makes the queue ready (a guest's kick) is
-//! another descriptor in each session, and the session itself must be able to wake the thread.
+//! **Problem.** A thread waits on a descriptor for as long as a queue lives. What makes the queue ready (a
+//! guest's kick) is another descriptor in each session, and the session itself must be able to wake the
+//! thread.
 //!
-//! **Invariants.** [`WakeSet::as_raw_fd`] never changes. It is readable when, since the last [`WakeSet::clear`], the source was
-//! raised, the doorbell was rung, or (with a source of `None` and polling asked for) a millisecond went by. Nothing is lost:
-//! who clears first and looks at the queue then sees either the work or the descriptor readable again.
+//! **Invariants.** [`WakeSet::as_raw_fd`] never changes. It is readable when, since the last
+//! [`WakeSet::clear`], the source was raised, the doorbell was rung, or (with a source of `None` and polling
+//! asked for) a millisecond went by. Nothing is lost: who clears first and looks at the queue then sees
+//! either the work or the descriptor readable again.
 //!
-//! **Costs.** An epoll descriptor with edge-triggered members, so the source is never read: clearing is one system call (two
-//! while polling), and only whoever was woken makes it. A source may be any descriptor; one that epoll refuses is reported.
+//! **Costs.** An epoll descriptor with edge-triggered members, so the source is never read: clearing is one
+//! system call (two while polling), and only whoever was woken makes it. A source may be any descriptor; one
+//! that epoll refuses is reported.
 //!
 //! **Thread-safety.** All functions take `&self` and may be called from any thread.
 
@@ -66,8 +70,8 @@ impl WakeSet {
             flags,
         )?)
     }
-    /// Removes a source; one that is not there is no error. (Another process may hold the same open file, so closing it is not
-    /// enough.)
+    /// Removes a source; one that is not there is no error. (Another process may hold the same open file, so
+    /// closing it is not enough.)
     pub fn remove(&self, source: BorrowedFd<'_>) {
         let _ = epoll::delete(&self.epoll, source);
     }

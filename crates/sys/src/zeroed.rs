@@ -1,9 +1,9 @@
-//! Big tables of plain numbers in pages of their own: zero at first, resident only where they were touched, given back
-//! to the system at once when dropped.
+//! Big tables of plain numbers in pages of their own: zero at first, resident only where they were touched,
+//! given back to the system at once when dropped.
 //!
 //! A table of two megabytes or more starts at a huge page's boundary and can ask the kernel for huge pages
-//! (`madvise(2)`, `MADV_HUGEPAGE`): random reads of a large table otherwise spend most of their time in the page tables. The kernel may
-//! decline; nothing depends on it.
+//! (`madvise(2)`, `MADV_HUGEPAGE`): random reads of a large table otherwise spend most of their time in the
+//! page tables. The kernel may decline; nothing depends on it.
 
 use crate::cvt;
 use std::io;
@@ -29,7 +29,8 @@ unsafe impl<T: Send> Send for Zeroed<T> {}
 unsafe impl<T: Sync> Sync for Zeroed<T> {}
 
 impl<T: FromZeros> Zeroed<T> {
-    /// Maps a table. `huge`: ask for huge pages, so that the first write into each costs the zeroing of all of it.
+    /// Maps a table. `huge`: ask for huge pages, so that the first write into each costs the zeroing of all
+    /// of it.
     ///
     /// # Errors
     /// `OutOfMemory` for a table beyond the address space; what mmap(2) says.
@@ -81,8 +82,8 @@ impl<T> Deref for Zeroed<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `ptr` is aligned to a page at least and `T` to no more; the mapping has room for `len` values, which are
-        // valid when zero (`FromZeros`) and stay valid until drop.
+        // SAFETY: `ptr` is aligned to a page at least and `T` to no more; the mapping has room for `len`
+        // values, which are valid when zero (`FromZeros`) and stay valid until drop.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }
@@ -102,8 +103,8 @@ impl<T> Drop for Zeroed<T> {
     }
 }
 
-/// A [`Zeroed`] that several hold, none of whom can have it exclusively any more: its values are changed through atomics, if at all. Whoever holds one
-/// has the table's address, not that of a counter beside it.
+/// A [`Zeroed`] that several hold, none of whom can have it exclusively any more: its values are changed
+/// through atomics, if at all. Whoever holds one has the table's address, not that of a counter beside it.
 #[derive(Debug)]
 pub struct SharedZeroed<T> {
     ptr: NonNull<T>,
@@ -152,8 +153,9 @@ impl<T> Deref for SharedZeroed<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the owner's values (see its `deref`), which stay where they are and which nobody borrows exclusively, because the owner is behind an
-        // `Arc` of this module that hands no such borrow out; without an owner, none.
+        // SAFETY: the owner's values (see its `deref`), which stay where they are and which nobody borrows
+        // exclusively, because the owner is behind an `Arc` of this module that hands no such borrow out;
+        // without an owner, none.
         unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
     }
 }

@@ -1,10 +1,12 @@
 //! What the rings cost: driver → device → one copy → device → driver in one thread, cycles per packet.
 //!
-//! One thread means that no line travels between cores: this is the floor of the code, not of a machine. `device` is what a
-//! switch's worker spends (receive, copy, send, complete); `driver` is the generator's part. Medians over rounds.
+//! One thread means that no line travels between cores: this is the floor of the code, not of a machine.
+//! `device` is what a switch's worker spends (receive, copy, send, complete); `driver` is the generator's
+//! part. Medians over rounds.
 //!
-//! `cargo run --release -p heddle-virtio --example ring_cost [ROUNDS [CASE]]`, CASE a part of a line's name as `packed 64`; counts of
-//! instructions come from `valgrind --tool=callgrind --toggle-collect='*DeviceRx::rx' ...`.
+//! `cargo run --release -p heddle-virtio --example ring_cost [ROUNDS [CASE]]`, CASE a part of a line's name
+//! as `packed 64`; counts of instructions come from `valgrind --tool=callgrind
+//! --toggle-collect='*DeviceRx::rx' ...`.
 
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::Tsc;

@@ -1,11 +1,14 @@
-//! What the rings cost between two cores: a driver of two guests on one, receive → send → complete on the other.
+//! What the rings cost between two cores: a driver of two guests on one, receive → send → complete on the
+//! other.
 //!
-//! Unlike `ring_cost` every line that both sides touch travels between the cores, as it does under a real guest. `busy` is cycles of
-//! the device's rounds that moved packets, per packet; `line` is a round trip of one line between the cores, measured beside
-//! each case because it swings on virtual machines. With `full` the driver writes and reads whole frames, else their first
-//! 64 bytes. Cases alternate; minimum and median over the rounds.
+//! Unlike `ring_cost` every line that both sides touch travels between the cores, as it does under a real
+//! guest. `busy` is cycles of the device's rounds that moved packets, per packet; `line` is a round trip of
+//! one line between the cores, measured beside each case because it swings on virtual machines. With `full`
+//! the driver writes and reads whole frames, else their first 64 bytes. Cases alternate; minimum and median
+//! over the rounds.
 //!
-//! `cargo run --release -p heddle-virtio --example ring_pair [MS_PER_CASE] [ROUNDS] [full] [idle] [only SUBSTRING]`
+//! `cargo run --release -p heddle-virtio --example ring_pair [MS_PER_CASE] [ROUNDS] [full] [idle] [only
+//! SUBSTRING]`
 
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::{Tsc, cpu};
@@ -49,7 +52,8 @@ fn guest(features: Features, len: u32, count: usize) -> Result<Guest, Error> {
     })
 }
 
-/// The driver's thread: keeps one ring full of frames and the other full of empty buffers. Returns frames received.
+/// The driver's thread: keeps one ring full of frames and the other full of empty buffers. Returns frames
+/// received.
 fn drive(a: &mut Guest, b: &mut Guest, touch: usize, stop: &AtomicBool) -> Result<u64, Error> {
     let mut frame = vec![0_u8; touch + 12];
     let mut scratch = vec![0_u8; touch + 12];

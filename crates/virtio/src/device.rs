@@ -1,16 +1,17 @@
 //! What stands between a session and a port: the session drives a [`Device`].
 //!
-//! **Problem.** Several protocols hand over a driver's memory and rings: vhost-user by messages on a socket, VDUSE by a character device.
-//! What a port does with rings is the same for all of them.
+//! **Problem.** Several protocols hand over a driver's memory and rings: vhost-user by messages on a socket,
+//! VDUSE by a character device. What a port does with rings is the same for all of them.
 //!
-//! **How.** A session turns its protocol into calls of a [`Device`]; the port implements that once. What differs in the other direction are
-//! two small traits that the session implements: [`Interrupt`], by which a worker notifies the driver (an eventfd, or an ioctl), and
-//! [`Link`], by which a worker says which address it misses (the session asks its front end for the entry, or the kernel for the
-//! mapping, and publishes another table).
+//! **How.** A session turns its protocol into calls of a [`Device`]; the port implements that once. What
+//! differs in the other direction are two small traits that the session implements: [`Interrupt`], by which a
+//! worker notifies the driver (an eventfd, or an ioctl), and [`Link`], by which a worker says which address
+//! it misses (the session asks its front end for the entry, or the kernel for the mapping, and publishes
+//! another table).
 //!
-//! **Memory** may appear at any time: the session replaces the table in [`SharedMemory`] and calls [`Device::refresh_memory`]; queues that
-//! wait for an address ([`QueueConfig::wait_for_miss`]) go on by themselves. A reset stops all rings; they are started again with
-//! everything told anew.
+//! **Memory** may appear at any time: the session replaces the table in [`SharedMemory`] and calls
+//! [`Device::refresh_memory`]; queues that wait for an address ([`QueueConfig::wait_for_miss`]) go on by
+//! themselves. A reset stops all rings; they are started again with everything told anew.
 
 use crate::mem::SharedMemory;
 use crate::ring::{Features, Miss, Position, QueueConfig};
@@ -42,10 +43,11 @@ pub trait Interrupt: Send + Debug {
 /// The notification of one ring.
 pub type Call = Box<dyn Interrupt>;
 
-/// What a device has to tell its session, from any thread and without waiting. Calls after the session's end do nothing.
+/// What a device has to tell its session, from any thread and without waiting. Calls after the session's end
+/// do nothing.
 pub trait Link: Send + Sync + Debug {
-    /// A queue waits for an address that is not in its memory table ([`DeviceRx::take_miss`]). May be forgotten: a queue that still waits
-    /// tells it again.
+    /// A queue waits for an address that is not in its memory table ([`DeviceRx::take_miss`]). May be
+    /// forgotten: a queue that still waits tells it again.
     fn miss(&self, miss: Miss);
 }
 
@@ -75,8 +77,8 @@ pub struct RingSetup {
     pub call: Option<Call>,
     /// Raised when the ring breaks ([`crate::RingError`]).
     pub err: Option<Call>,
-    /// Whether the ring may have side effects. If not, what the guest transmits is taken and dropped, and nothing is sent to the guest
-    /// (vhost-user specification, "Ring states").
+    /// Whether the ring may have side effects. If not, what the guest transmits is taken and dropped, and
+    /// nothing is sent to the guest (vhost-user specification, "Ring states").
     pub enabled: bool,
 }
 
@@ -87,11 +89,12 @@ pub struct StartError(pub String);
 
 /// The device that a session drives: a port.
 ///
-/// All functions are called by the session's thread, one at a time. A function may wait for a worker that is in the middle of a burst, but
-/// not for anything that a guest or a front end does: one thread may serve many sessions.
+/// All functions are called by the session's thread, one at a time. A function may wait for a worker that is
+/// in the middle of a burst, but not for anything that a guest or a front end does: one thread may serve many
+/// sessions.
 ///
-/// Order of calls: [`Device::connected`], then any others, then [`Device::disconnected`]. Rings that are started are stopped
-/// before `disconnected`; a started ring is stopped before it is started again.
+/// Order of calls: [`Device::connected`], then any others, then [`Device::disconnected`]. Rings that are
+/// started are stopped before `disconnected`; a started ring is stopped before it is started again.
 pub trait Device: Send {
     /// What is offered to the next front end.
     fn offer(&mut self) -> Offer;
@@ -102,8 +105,8 @@ pub trait Device: Send {
     /// The front end is gone, or was disconnected; `reason` is for people.
     fn disconnected(&mut self, reason: &str);
 
-    /// Something for `Interface.status` and the log: the socket cannot be bound, nobody answers, a request of this session was refused.
-    /// It holds until the next front end is there ([`Device::connected`]).
+    /// Something for `Interface.status` and the log: the socket cannot be bound, nobody answers, a request of
+    /// this session was refused. It holds until the next front end is there ([`Device::connected`]).
     fn trouble(&mut self, text: &str);
 
     /// Something for the log alone: what is connected goes on.
@@ -111,7 +114,8 @@ pub trait Device: Send {
         let _ = text;
     }
 
-    /// This process has no descriptors left, which is why the connection just ended, or was not made. It is tried again.
+    /// This process has no descriptors left, which is why the connection just ended, or was not made. It is
+    /// tried again.
     fn starved(&mut self) {}
 
     /// The socket of a server is there: front ends may connect. Also after [`Device::trouble`] with it.
@@ -126,8 +130,8 @@ pub trait Device: Send {
     /// [`StartError`]; the ring stays stopped.
     fn start(&mut self, ring: RingSetup) -> Result<(), StartError>;
 
-    /// Takes a started ring back from its worker, ends its queue ([`DeviceRx::stop`], [`DeviceTx::stop`]) and returns where it
-    /// was. Returns only when no worker uses the queue any more.
+    /// Takes a started ring back from its worker, ends its queue ([`DeviceRx::stop`], [`DeviceTx::stop`]) and
+    /// returns where it was. Returns only when no worker uses the queue any more.
     fn stop(&mut self, index: u16) -> Position;
 
     /// A started ring is enabled or disabled.
@@ -136,16 +140,16 @@ pub trait Device: Send {
     /// The descriptor of a started ring's kicks is replaced; `None`: polling.
     fn set_kick(&mut self, index: u16, kick: Option<OwnedFd>);
 
-    /// The notification of a started ring is replaced; `None`: the guest polls. A new one should be raised once, since a notification
-    /// may have gone to the old one.
+    /// The notification of a started ring is replaced; `None`: the guest polls. A new one should be raised
+    /// once, since a notification may have gone to the old one.
     fn set_call(&mut self, index: u16, call: Option<Call>);
 
     /// What tells of a started ring's errors is replaced.
     fn set_err(&mut self, index: u16, err: Option<Call>);
 
-    /// The memory table of the started rings was replaced: make their queues take the new one ([`DeviceRx::refresh`],
-    /// [`DeviceTx::refresh`]), waking or waiting for workers as needed. Called again every few milliseconds until nobody uses the
-    /// old table; so it may also return at once.
+    /// The memory table of the started rings was replaced: make their queues take the new one
+    /// ([`DeviceRx::refresh`], [`DeviceTx::refresh`]), waking or waiting for workers as needed. Called again
+    /// every few milliseconds until nobody uses the old table; so it may also return at once.
     fn refresh_memory(&mut self);
 
     /// The MTU that the guest is told (vhost-user's NET_SET_MTU).
@@ -157,7 +161,8 @@ pub trait Device: Send {
     /// A migrated guest cannot announce itself: broadcast a RARP request with its address.
     fn send_rarp(&mut self, mac: [u8; 6]);
 
-    /// The device status field (virtio 1.2 §2.1) changed. For information: rings are started and stopped by the other calls.
+    /// The device status field (virtio 1.2 §2.1) changed. For information: rings are started and stopped by
+    /// the other calls.
     fn set_status(&mut self, status: u8) {
         let _ = status;
     }
@@ -167,7 +172,8 @@ pub trait Device: Send {
         Vec::new()
     }
 
-    /// Writes to the configuration space; `migration`: the front end does, after a migration, and not the driver.
+    /// Writes to the configuration space; `migration`: the front end does, after a migration, and not the
+    /// driver.
     ///
     /// # Errors
     /// A text, when these bytes are not to be written.

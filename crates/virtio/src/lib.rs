@@ -2,12 +2,13 @@
 //!
 //! * [`mem`]: a guest's memory as a table of mapped regions that can be replaced while workers run.
 //! * [`ring`]: the device side of split and packed virtqueues, for the switch.
-//! * [`device`]: what stands between a session, which hands memory and rings over, and the port that uses them.
+//! * [`device`]: what stands between a session, which hands memory and rings over, and the port that uses
+//!   them.
 //! * [`driver`]: the driver side over the same memory, for load generators and tests.
 //! * [`net_hdr`]: the header in front of each packet.
 //!
-//! What a guest or another process writes into a ring or a header is a claim. The decoders here turn claims into
-//! checked values ([`net_hdr::decode`], [`mem::Claim`]) and name what they refuse.
+//! What a guest or another process writes into a ring or a header is a claim. The decoders here turn claims
+//! into checked values ([`net_hdr::decode`], [`mem::Claim`]) and name what they refuse.
 
 #![allow(unsafe_code)] // guest memory is raw memory: see `mem::host`; the rings use its safe functions
 #![allow(clippy::cast_possible_truncation)] // widths of ring fields are fixed; positions are masked by the ring's size

@@ -1,7 +1,8 @@
 //! The virtio-net header (virtio 1.2 §5.1.6) and its checked form, [`Offload`].
 //!
-//! Invariants of a decoded [`Offload`]: the checksum field lies within the first `head_len` bytes; a segment train
-//! has a partial checksum and a segment size above zero. `hdr_len` stays a hint: nothing may index with it.
+//! Invariants of a decoded [`Offload`]: the checksum field lies within the first `head_len` bytes; a segment
+//! train has a partial checksum and a segment size above zero. `hdr_len` stays a hint: nothing may index with
+//! it.
 //!
 //! Cost: a packet without metadata takes two compares.
 
@@ -133,10 +134,11 @@ pub fn header(offload: &Offload, packet_len: usize, num_buffers: u16) -> [u8; LE
     hdr
 }
 
-/// Writes the header for a packet of `packet_len` bytes; a packet socket takes the first [`LEN_LEGACY`] bytes.
+/// Writes the header for a packet of `packet_len` bytes; a packet socket takes the first [`LEN_LEGACY`]
+/// bytes.
 ///
-/// `hdr_len` is put between the shortest and the longest L4 header: Linux makes that many bytes contiguous, so a
-/// claim that is too long would cost it a large allocation, and one beyond the packet would be refused.
+/// `hdr_len` is put between the shortest and the longest L4 header: Linux makes that many bytes contiguous,
+/// so a claim that is too long would cost it a large allocation, and one beyond the packet would be refused.
 pub fn encode(offload: &Offload, packet_len: usize) -> [u8; LEN] {
     let mut hdr = [0; LEN];
     let mut csum_start = 0;

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071), its incremental update (RFC 1624), pseudo headers.
 //!
-//! Sums are ones'-complement sums of 16-bit words and may be added in any order and any width (RFC 1071, 2), so
-//! the loop adds 64-bit words and folds at the end. They are kept unfolded in a [`Sum`].
+//! Sums are ones'-complement sums of 16-bit words and may be added in any order and any width (RFC 1071, 2),
+//! so the loop adds 64-bit words and folds at the end. They are kept unfolded in a [`Sum`].
 //!
 //! Zero has two representations. [`Sum::checksum`] never returns 0xffff where the words sum to zero in the
 //! positive form only; UDP, in whose header 0 means "none", asks for [`Sum::checksum_nonzero`] (RFC 768).

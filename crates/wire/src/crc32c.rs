@@ -1,7 +1,7 @@
 //! CRC-32C (Castagnoli), SCTP's checksum (RFC 9260, appendix A): reflected polynomial 0x82f63b78.
 //!
-//! Eight table look-ups per eight bytes ("slicing by 8"). SCTP packets that the switch only forwards keep their
-//! checksum; it is computed where a port changes or a packet is made, off the usual path.
+//! Eight table look-ups per eight bytes ("slicing by 8"). SCTP packets that the switch only forwards keep
+//! their checksum; it is computed where a port changes or a packet is made, off the usual path.
 
 const POLY: u32 = 0x82f6_3b78;
 

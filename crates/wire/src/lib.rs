@@ -1,11 +1,11 @@
 //! Header views and builders, checksums.
 //!
-//! A view is a `repr(C)` struct of byte-aligned big-endian fields that zerocopy lays over a slice: reading costs
-//! what the loads cost, and no alignment is asked of the packet. A view says what the bytes are, not that
-//! they make sense: lengths within a header are checked by who parses (`heddle-flow`'s `extract`).
+//! A view is a `repr(C)` struct of byte-aligned big-endian fields that zerocopy lays over a slice: reading
+//! costs what the loads cost, and no alignment is asked of the packet. A view says what the bytes are, not
+//! that they make sense: lengths within a header are checked by who parses (`heddle-flow`'s `extract`).
 //!
-//! [`checksum`] has the Internet checksum, full and incremental; [`crc32c`] SCTP's. All functions here are pure and
-//! none allocates.
+//! [`checksum`] has the Internet checksum, full and incremental; [`crc32c`] SCTP's. All functions here are
+//! pure and none allocates.
 
 pub mod arp;
 pub mod checksum;

@@ -47,7 +47,8 @@ pub const MD_TYPE_2: u8 = 2;
 pub const MAX_METADATA: usize = 0x3f * 4 - NshBase::LEN;
 
 impl NshBase {
-    /// The first two bytes of a header of version 0 with metadata of `metadata` bytes, a multiple of four up to [`MAX_METADATA`].
+    /// The first two bytes of a header of version 0 with metadata of `metadata` bytes, a multiple of four up
+    /// to [`MAX_METADATA`].
     pub fn first_of(flags: u8, ttl: u8, metadata: usize) -> u16 {
         let words = u16::try_from((Self::LEN + metadata) / 4).unwrap_or(0x3f) & 0x3f;
         u16::from(flags & 3) << 12 | u16::from(ttl & 0x3f) << 6 | words

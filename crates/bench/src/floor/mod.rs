@@ -1,7 +1,8 @@
 //! The limit of this machine: the generator against a loop that switches nothing.
 //!
-//! A thread on the switch's core takes what one port sends and puts it into its partner's buffers. What it leaves out is everything that makes a switch:
-//! looking at packets, deciding, checking what a guest says (the guest is ourselves). Three kinds, see [`Kind`].
+//! A thread on the switch's core takes what one port sends and puts it into its partner's buffers. What it
+//! leaves out is everything that makes a switch: looking at packets, deciding, checking what a guest says
+//! (the guest is ourselves). Three kinds, see [`Kind`].
 //!
 //! Its cost is counted as switches count theirs: cycles of turns that moved packets, by packets.
 
@@ -81,7 +82,8 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// Makes `count` ports, a loop between them on core `core`, and the generator that drives them; loads as for [`Engine::connect`].
+    /// Makes `count` ports, a loop between them on core `core`, and the generator that drives them; loads as
+    /// for [`Engine::connect`].
     ///
     /// # Errors
     /// [`RunError`].

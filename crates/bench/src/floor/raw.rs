@@ -28,8 +28,8 @@ impl Raw {
             private: twice.then(|| vec![0; 1 << 17]),
         })
     }
-    /// Copies `len` bytes from `at` into the buffers at hand of the other port from number `first` on. Returns how many buffers it took; `None`: there
-    /// are too few.
+    /// Copies `len` bytes from `at` into the buffers at hand of the other port from number `first` on.
+    /// Returns how many buffers it took; `None`: there are too few.
     fn copy(&mut self, at: usize, len: usize, first: usize) -> Option<usize> {
         let (from, to) = (&self.from, &self.to);
         let buffers = to.window().get(first..)?;

@@ -1,4 +1,5 @@
-//! The device side of a ring, with nothing checked: each buffer is one descriptor, the driver is this process.
+//! The device side of a ring, with nothing checked: each buffer is one descriptor, the driver is this
+//! process.
 
 use crate::run::RunError;
 use arrayvec::ArrayVec;

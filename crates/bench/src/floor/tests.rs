@@ -8,7 +8,8 @@ use crate::run::Timing;
 use crate::traffic::{Checks, Touch};
 use core::time::Duration;
 
-/// Measures until enough has been carried, however busy the machine is, and checks that nothing is lost without a word.
+/// Measures until enough has been carried, however busy the machine is, and checks that nothing is lost
+/// without a word.
 fn measure(kind: Kind, ports: usize, setup: Setup, load: Load) -> Outcome {
     const ENOUGH: u64 = 2000;
     let core = *cpu::allowed().unwrap().last().unwrap();

@@ -59,8 +59,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Connects all ports and tells switches that learn where they are. The first load is that of ports 0 and 1, the second that of ports 2
-    /// and 3, …, the last one that of all others.
+    /// Connects all ports and tells switches that learn where they are. The first load is that of ports 0 and
+    /// 1, the second that of ports 2 and 3, …, the last one that of all others.
     ///
     /// # Errors
     /// [`RunError`].
@@ -169,7 +169,8 @@ impl Engine {
             })
     }
 
-    /// Runs for `cycles`; with `quiet` only until all has come that was sent, or all is taken and nothing has come for so many cycles.
+    /// Runs for `cycles`; with `quiet` only until all has come that was sent, or all is taken and nothing has
+    /// come for so many cycles.
     ///
     /// # Errors
     /// [`RunError`].
@@ -277,7 +278,8 @@ impl Engine {
     pub fn measure(&mut self, timing: &Timing) -> Result<Outcome, RunError> {
         self.measure_and_tell(timing, &mut |_| ())
     }
-    /// As [`Engine::measure`]; tells when the measured phase begins and ends, so that the switch's counters can be cleared and read.
+    /// As [`Engine::measure`]; tells when the measured phase begins and ends, so that the switch's counters
+    /// can be cleared and read.
     ///
     /// # Errors
     /// [`RunError`].

@@ -5,7 +5,7 @@ use heddle_vhost_user::frontend::{Frontend, FrontendError, Listener, Nic, NicCon
 use std::path::{Path, PathBuf};
 
 /// How long one answer of a back end may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long nothing is said about a switch that is not there.
 const SOON: Duration = Duration::from_secs(1);
@@ -83,12 +83,12 @@ impl Link {
     }
     fn front(&self, wait: Duration) -> Result<Option<Frontend>, FrontendError> {
         match &self.listener {
-            Some(listener) => listener.accept(wait, PATIENCE),
-            None => Frontend::connect(self.endpoint.path(), wait, PATIENCE).map(Some),
+            Some(listener) => listener.accept(wait, CONNECT_TIMEOUT),
+            None => Frontend::connect(self.endpoint.path(), wait, CONNECT_TIMEOUT).map(Some),
         }
     }
-    /// The first connection: makes the device of what both sides have. Calls `tell` once with what it waits for, when that takes more than a
-    /// moment.
+    /// The first connection: makes the device of what both sides have. Calls `tell` once with what it waits
+    /// for, when that takes more than a moment.
     ///
     /// # Errors
     /// [`FrontendError`].

@@ -1,7 +1,7 @@
 //! A measurement: ports, the loop that drives all of them from one thread, and its phases.
 //!
-//! One thread, no locks, no allocation while it runs. Per turn of the loop each sender posts at most one burst and each receiver takes all that
-//! has come, so no port waits for another.
+//! One thread, no locks, no allocation while it runs. Per turn of the loop each sender posts at most one
+//! burst and each receiver takes all that has come, so no port waits for another.
 
 mod engine;
 mod link;
@@ -174,8 +174,8 @@ impl Default for Load {
 }
 
 impl Load {
-    /// Where port `port` of `ports` sends to; `None`: it only receives. Ports form pairs (0 and 1, 2 and 3, …); a last port without a
-    /// partner sends to itself.
+    /// Where port `port` of `ports` sends to; `None`: it only receives. Ports form pairs (0 and 1, 2 and 3,
+    /// …); a last port without a partner sends to itself.
     pub fn target(&self, port: usize, ports: usize) -> Option<usize> {
         let partner = if (port ^ 1) < ports { port ^ 1 } else { port };
         (self.both_ways || port.is_multiple_of(2)).then_some(partner)

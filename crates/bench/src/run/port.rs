@@ -31,7 +31,8 @@ impl Port {
         }
     }
 
-    /// Posts one frame that tells a learning switch where this port's address is; [`Port::announced`] waits for it.
+    /// Posts one frame that tells a learning switch where this port's address is; [`Port::announced`] waits
+    /// for it.
     pub fn announce(&mut self, port: u8) {
         let Some(queue) = self.nic.tx.first_mut() else {
             return;
@@ -66,8 +67,8 @@ impl Port {
         Ok(queue.stream.free() == usize::from(queue.config.size))
     }
 
-    /// Sets its senders and receivers up. `index` of `ports` is this port, `sending` the number of ports that share the load's rate; all
-    /// transmit buffers must be free.
+    /// Sets its senders and receivers up. `index` of `ports` is this port, `sending` the number of ports that
+    /// share the load's rate; all transmit buffers must be free.
     pub fn load(&mut self, load: &Load, setup: &Setup, index: usize, ports: usize, sending: usize) {
         let number = |n: usize| u8::try_from(n).unwrap_or(u8::MAX);
         let features = self.nic.features();

@@ -1,4 +1,5 @@
-//! The engine over sockets, against this project's back end with a device that carries packets from port to port.
+//! The engine over sockets, against this project's back end with a device that carries packets from port to
+//! port.
 
 use super::*;
 use crate::traffic::Checks;

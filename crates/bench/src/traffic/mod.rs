@@ -6,17 +6,19 @@ mod sender;
 pub use receiver::{Received, Receiver};
 pub use sender::{Frames, Pace, Sender, Sent};
 
-/// Bytes of a packet, with its virtio-net header, that count as its head: what Linux's driver copies out of a receive buffer.
+/// Bytes of a packet, with its virtio-net header, that count as its head: what Linux's driver copies out of a
+/// receive buffer.
 pub const HEAD: usize = 128;
 
-/// How much of each packet a guest touches. Lines that one side writes and the other reads travel between their cores, so this decides most of what a
-/// small packet costs, for any switch.
+/// How much of each packet a guest touches. Lines that one side writes and the other reads travel between
+/// their cores, so this decides most of what a small packet costs, for any switch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Touch {
-    /// Senders write what differs from the packet before in the same buffer, receivers read what [`Checks`] says. The lines of packets stay in the
-    /// switch's cache.
+    /// Senders write what differs from the packet before in the same buffer, receivers read what [`Checks`]
+    /// says. The lines of packets stay in the switch's cache.
     Changes,
-    /// Senders write and receivers read each packet's first [`HEAD`] bytes, as a guest's network stack does at least.
+    /// Senders write and receivers read each packet's first [`HEAD`] bytes, as a guest's network stack does
+    /// at least.
     #[default]
     Heads,
     /// All of each packet is written and read.

@@ -63,7 +63,8 @@ impl Received {
     }
 }
 
-/// A packet that is to be read: its first buffer, its bytes with header, and where in `parts` its buffers begin.
+/// A packet that is to be read: its first buffer, its bytes with header, and where in `parts` its buffers
+/// begin.
 #[derive(Clone, Copy, Debug)]
 struct Look {
     first: u16,
@@ -181,7 +182,8 @@ impl Sorter {
 }
 
 impl Receiver {
-    /// The receiver of port `port`. `features` are the negotiated ones, `capacity` the bytes of a receive buffer.
+    /// The receiver of port `port`. `features` are the negotiated ones, `capacity` the bytes of a receive
+    /// buffer.
     pub fn new(queue: &NicQueue, features: Features, capacity: u32, port: u8, load: &Load) -> Self {
         let (shape, checks) = (load.shape, load.checks);
         let full = u32::try_from(HDR + shape.size()).unwrap_or(u32::MAX);
@@ -225,7 +227,8 @@ impl Receiver {
         self.latency.reset();
     }
 
-    /// Takes what has come and posts the buffers again; `clock` tells the time (cycles) of what is read. Returns how many buffers.
+    /// Takes what has come and posts the buffers again; `clock` tells the time (cycles) of what is read.
+    /// Returns how many buffers.
     ///
     /// # Errors
     /// [`DriverError::Device`].

@@ -3,7 +3,7 @@
 use super::ip_match;
 use crate::{Classifier, Entry, MiniMatch};
 use heddle_flow::{FlowKey, FlowMask};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use std::sync::{Arc, Weak};
 
 fn host(n: u32) -> MiniMatch {
@@ -56,7 +56,7 @@ fn rules_that_are_read_are_freed_later() {
     let mut all = load(&cls, 0, 100, 1);
     let gone = all.split_off(99);
     let weak = Arc::downgrade(&gone[0]);
-    let reading = Reading::begin();
+    let reading = ReadGuard::begin();
     let key = FlowKey {
         in_port: 1,
         nw_dst: 99,
@@ -82,7 +82,7 @@ fn prefixes_are_told_apart_again_after_there_were_too_many() {
         ..FlowKey::default()
     };
     let looked_at = || {
-        let (reading, mut wc) = (Reading::begin(), FlowMask::default());
+        let (reading, mut wc) = (ReadGuard::begin(), FlowMask::default());
         let found = cls.lookup(&reading, 1, &key, &mut wc);
         (found.map(|e| e.data), wc.0.nw_dst)
     };

@@ -1,4 +1,5 @@
-//! The interrupt key ends a measurement and not the program, which tells what was measured so far. Pressed again, it ends the program.
+//! The interrupt key ends a measurement and not the program, which tells what was measured so far. Pressed
+//! again, it ends the program.
 
 use heddle_sys::terminal::Signals;
 use std::io;

@@ -21,8 +21,8 @@ pub(crate) struct Measurement {
 }
 
 impl Measurement {
-    /// Calls `one` for each size, with what is asked for of devices, load and time, on the generator's core; it returns the outcome and the
-    /// cycles of a loop of ours.
+    /// Calls `one` for each size, with what is asked for of devices, load and time, on the generator's core;
+    /// it returns the outcome and the cycles of a loop of ours.
     pub(super) fn each(
         &self,
         mut one: impl FnMut(&Setup, Load, &Timing) -> Result<(Outcome, Option<f64>)>,

@@ -21,9 +21,11 @@ pub(crate) enum Command {
     Switch(switch::Args),
     /// The OpenFlow rules that belong to the generator's flows, for `ovs-ofctl add-flows`
     Rules(rules::Args),
-    /// Packets one by one between two vhost-user ports, every byte checked; prints JSON, fails when one is lost or changed
+    /// Packets one by one between two vhost-user ports, every byte checked; prints JSON, fails when one is
+    /// lost or changed
     Ping(ping::Args),
-    /// The limit of this machine: the same load through a loop in this process that only moves descriptors and copies
+    /// The limit of this machine: the same load through a loop in this process that only moves descriptors
+    /// and copies
     Floor(floor::Args),
     /// The time that a line of memory takes from one core to another and back
     Line {

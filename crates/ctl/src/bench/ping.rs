@@ -8,8 +8,9 @@ use heddle_bench::ping::{Plan, exchange};
 use heddle_bench::run::{Endpoint, Load};
 use std::time::Duration;
 
-/// Prints one line of JSON: packets sent, received as they were sent, lost (not there in time), corrupt (not as they were sent) and foreign (none of these
-/// packets: late ones, or a system's neighbour discovery), and the times there and back in microseconds.
+/// Prints one line of JSON: packets sent, received as they were sent, lost (not there in time), corrupt (not
+/// as they were sent) and foreign (none of these packets: late ones, or a system's neighbour discovery), and
+/// the times there and back in microseconds.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The two ports' sockets, as for `heddle bench vhost`

@@ -18,7 +18,8 @@ pub(crate) enum Storm {
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A port's socket, as for `heddle bench vhost`. With --storm ports 0 and 1 carry the established traffic, ports 2 and 3 the storm
+    /// A port's socket, as for `heddle bench vhost`. With --storm ports 0 and 1 carry the established
+    /// traffic, ports 2 and 3 the storm
     #[arg(long = "port", value_name = "ENDPOINT", required = true)]
     ports: Vec<Endpoint>,
     /// A storm beside the established traffic

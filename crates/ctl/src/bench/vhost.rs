@@ -6,7 +6,8 @@ use heddle_bench::run::Endpoint;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// A port's socket, in the order of the ports: `listen:PATH` (or only PATH) where the switch connects to us, `connect:PATH` where it listens. Ports 0 and 1, 2 and 3, … are partners
+    /// A port's socket, in the order of the ports: `listen:PATH` (or only PATH) where the switch connects to
+    /// us, `connect:PATH` where it listens. Ports 0 and 1, 2 and 3, … are partners
     #[arg(long = "port", value_name = "ENDPOINT", required = true)]
     ports: Vec<Endpoint>,
     /// Wait for a switch that goes away, go on with the next one, tell the pauses

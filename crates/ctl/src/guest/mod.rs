@@ -1,9 +1,10 @@
-//! `heddle guest`: a guest without a virtual machine. Its network card is a tap device of this machine (or of a network namespace), behind
-//! which an ordinary IP stack sits; its driver is ours.
+//! `heddle guest`: a guest without a virtual machine. Its network card is a tap device of this machine (or of
+//! a network namespace), behind which an ordinary IP stack sits; its driver is ours.
 //!
-//! It does what a virtual machine monitor and a guest's driver do together: it negotiates, hands memory and rings over, moves packets
-//! between tap and rings, and goes on with the next switch when one dies. It holds the switch to what was negotiated: a packet with an
-//! offload that the guest did not ask for ends it with a word.
+//! It does what a virtual machine monitor and a guest's driver do together: it negotiates, hands memory and
+//! rings over, moves packets between tap and rings, and goes on with the next switch when one dies. It holds
+//! the switch to what was negotiated: a packet with an offload that the guest did not ask for ends it with a
+//! word.
 
 mod nic;
 
@@ -20,7 +21,7 @@ use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How long the switch may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long nothing is said about a switch that is not there.
 const SOON: Duration = Duration::from_secs(1);
 /// Between attempts: the first pause, which doubles up to the last.
@@ -121,11 +122,11 @@ impl Args {
         const LONG: Duration = Duration::from_secs(3600);
         for wait in [SOON, LONG] {
             let met = match (&self.port, listener) {
-                (Endpoint::Connect(path), _) => match Frontend::connect(path, wait, PATIENCE) {
+                (Endpoint::Connect(path), _) => match Frontend::connect(path, wait, CONNECT_TIMEOUT) {
                     Err(FrontendError::Path { .. }) if wait == SOON => None,
                     met => Some(met?),
                 },
-                (_, Some(listener)) => listener.accept(wait, PATIENCE)?,
+                (_, Some(listener)) => listener.accept(wait, CONNECT_TIMEOUT)?,
                 _ => bail!("an endpoint that listens has a listener"),
             };
             match met {

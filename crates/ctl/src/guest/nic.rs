@@ -118,7 +118,8 @@ impl Nic {
     fn rings(&self) -> impl Iterator<Item = (u8, &Ring)> {
         (0_u8..).zip(self.rx.iter().zip(&self.tx).flat_map(|(rx, tx)| [rx, tx]))
     }
-    /// Where a switch is to begin, as QEMU tells it: a split ring's own word; of a packed ring what was known at the start.
+    /// Where a switch is to begin, as QEMU tells it: a split ring's own word; of a packed ring what was known
+    /// at the start.
     fn position(&self, ring: &Ring) -> Result<Position> {
         if ring.cfg.packed() {
             return Ok(Position::default());

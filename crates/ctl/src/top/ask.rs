@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long an answer may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest answer.
 const MOST_BYTES: u64 = 64 << 20;
 
@@ -28,8 +28,8 @@ pub(super) fn socket(named: Option<&Path>) -> Result<PathBuf> {
 /// The answer to `heddle/stats`.
 pub(super) fn stats(socket: &Path) -> Result<String> {
     let mut stream = UnixStream::connect(socket).with_context(|| format!("{}", socket.display()))?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let question = json!({"method": "heddle/stats", "params": [], "id": 0});
     stream.write_all(question.to_string().as_bytes())?;
     // An answer ends with its last brace, the connection goes on.

@@ -1,7 +1,7 @@
 //! Text measured in a terminal's cells: a letter of many scripts takes two of them, an accent none.
 //!
-//! Names come from the database, where anybody who may write there can put anything; a terminal obeys some characters. [`clean`] takes
-//! those out, and everything that is shown has gone through it.
+//! Names come from the database, where anybody who may write there can put anything; a terminal obeys some
+//! characters. [`clean`] takes those out, and everything that is shown has gone through it.
 
 use unicode_width::UnicodeWidthChar;
 
@@ -41,7 +41,8 @@ pub(super) fn exactly(text: &str, cells: usize) -> String {
     fit
 }
 
-/// What is seen of `text` from cell `from` on in `cells` cells, and how many of them it takes. Of a letter that the edge would halve a blank is seen.
+/// What is seen of `text` from cell `from` on in `cells` cells, and how many of them it takes. Of a letter
+/// that the edge would halve a blank is seen.
 pub(super) fn window(text: &str, from: usize, cells: usize) -> (String, usize) {
     let (mut seen, mut taken, mut at) = (String::new(), 0, 0);
     for c in text.chars() {

@@ -48,7 +48,8 @@ fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// The first line, and the lines below it, for a terminal of so many columns. Tables that are wider stay as wide as they are.
+/// The first line, and the lines below it, for a terminal of so many columns. Tables that are wider stay as
+/// wide as they are.
 pub(super) fn lines(before: &Sample, now: &Sample, columns: usize) -> (String, Vec<String>) {
     let head = format!(
         "heddle top: {}, {}, {} of {} flows",
@@ -264,7 +265,8 @@ mod tests {
         assert_eq!(cells::width(&row(40).unwrap()), NAME + QUEUE);
     }
 
-    /// The share of sleep in a frame from 2 to 4 million, of a worker that has slept `over` cycles in sleeps that are over.
+    /// The share of sleep in a frame from 2 to 4 million, of a worker that has slept `over` cycles in sleeps
+    /// that are over.
     fn slept(before: (u64, u64), now: (u64, u64)) -> String {
         let at = |tsc, (over, since): (u64, u64)| {
             let mut s = sample(tsc, 0, 0);

@@ -1,8 +1,8 @@
 //! `heddle top`: what the switch's workers do, refreshed.
 //!
-//! Everything is read from the daemon's control socket (`heddle/stats`), so that it works from any terminal that reaches the socket and
-//! costs the switch one answer per frame. Rates are differences of two answers. A switch that goes away is waited for. What is no terminal gets
-//! plain text, frame after frame.
+//! Everything is read from the daemon's control socket (`heddle/stats`), so that it works from any terminal
+//! that reaches the socket and costs the switch one answer per frame. Rates are differences of two answers. A
+//! switch that goes away is waited for. What is no terminal gets plain text, frame after frame.
 
 mod ask;
 mod cells;
@@ -18,7 +18,8 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The daemon's control socket; without it that of the daemon whose pidfile is in $OVS_RUNDIR or /var/run/openvswitch
+    /// The daemon's control socket; without it that of the daemon whose pidfile is in $OVS_RUNDIR or
+    /// /var/run/openvswitch
     #[arg(short, long, value_name = "SOCKET")]
     target: Option<PathBuf>,
     /// Seconds between frames

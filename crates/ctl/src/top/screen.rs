@@ -1,10 +1,11 @@
 //! The terminal that frames are shown on: what of a frame is seen, and keys.
 //!
-//! Nothing scrolls the terminal: each row is addressed, and holds at most as many cells as there are columns. What does not fit is reached with keys. The terminal is
-//! put back to what it was however this ends, but by SIGKILL.
+//! Nothing scrolls the terminal: each row is addressed, and holds at most as many cells as there are columns.
+//! What does not fit is reached with keys. The terminal is put back to what it was however this ends, but by
+//! SIGKILL.
 //!
-//! Three threads, so that no one waits for another: one asks the switch, which may not answer; one reads keys; one takes signals. All tell
-//! [`Screen::run`], which alone draws.
+//! Three threads, so that no one waits for another: one asks the switch, which may not answer; one reads
+//! keys; one takes signals. All tell [`Screen::run`], which alone draws.
 
 use super::cells;
 use super::frame;
@@ -246,7 +247,8 @@ fn read_keys(stdin: &Stdin, events: &SyncSender<Event>) {
     }
 }
 
-/// Asks the switch again and again, each time after the interval that was told last, or when another one is told.
+/// Asks the switch again and again, each time after the interval that was told last, or when another one is
+/// told.
 fn sample(
     look: impl Fn() -> Result<Sample>,
     mut interval: f64,

@@ -5,7 +5,8 @@ use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeF
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What is received: `flows` flows in random order, `run` packets of one in a row, of `masks` kinds, which differ in the destination port (one kind: 5001).
+/// What is received: `flows` flows in random order, `run` packets of one in a row, of `masks` kinds, which
+/// differ in the destination port (one kind: 5001).
 #[derive(Clone, Copy)]
 pub(crate) struct Traffic {
     pub(crate) flows: u32,

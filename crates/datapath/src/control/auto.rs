@@ -1,11 +1,11 @@
 //! Automatic load balancing (`pmd-auto-lb*`): when it is time, and what is done.
 //!
-//! Every [`AutoLb::interval_ms`] it is asked whether some worker was at least [`AutoLb::load`] percent busy in each of the last twelve
-//! intervals of five seconds; then, if a dry run ([`crate::assign`]) promises enough, all queues are assigned anew. All times are the
-//! datapath's clock's.
+//! Every [`AutoLb::interval_ms`] it is asked whether some worker was at least [`AutoLb::load`] percent busy
+//! in each of the last twelve intervals of five seconds; then, if a dry run ([`crate::control::assign`])
+//! promises enough, all queues are assigned anew. All times are the datapath's clock's.
 
 use super::Control;
-use crate::assign::{self, Balance, Plan};
+use crate::control::assign::{self, Balance, Plan};
 use crate::counters::{INTERVAL_MS, WINDOW_MS};
 use heddle_sys::Tsc;
 

@@ -1,13 +1,14 @@
 //! Which processors workers are for.
 //!
-//! **With a mask** (`pmd-cpu-mask`) there is one worker per processor of it, pinned. The mask may name processors outside of
-//! the process's affinity: that is how a daemon is kept off the processors of its workers. One that the system refuses (it is not
-//! there, or outside of the process's cpuset) is left out, with a warning.
+//! **With a mask** (`pmd-cpu-mask`) there is one worker per processor of it, pinned. The mask may name
+//! processors outside of the process's affinity: that is how a daemon is kept off the processors of its
+//! workers. One that the system refuses (it is not there, or outside of the process's cpuset) is left out,
+//! with a warning.
 //!
-//! **Without a mask** (or when nothing of it can be had) there are at most [`MOST_DEFAULT`] workers on the processors that the process may use: one per
-//! physical core as long as there are some, taken node by node. None is pinned to a processor, since the machine has other work to do
-//! and an idle worker sleeps; on a machine with several NUMA nodes each is bound to its node's processors, where its
-//! memory is.
+//! **Without a mask** (or when nothing of it can be had) there are at most [`MOST_DEFAULT`] workers on the
+//! processors that the process may use: one per physical core as long as there are some, taken node by node.
+//! None is pinned to a processor, since the machine has other work to do and an idle worker sleeps; on a
+//! machine with several NUMA nodes each is bound to its node's processors, where its memory is.
 
 use heddle_sys::cpu;
 use std::collections::BTreeMap;
@@ -55,7 +56,8 @@ struct Cpu {
     core: Option<u32>,
 }
 
-/// The processors of default workers: at most `most`, one node after the other, hardware threads of a core that is taken last.
+/// The processors of default workers: at most `most`, one node after the other, hardware threads of a core
+/// that is taken last.
 fn choose(cpus: &[Cpu], most: usize) -> Vec<Cpu> {
     let mut nodes: BTreeMap<u32, (Vec<Cpu>, Vec<Cpu>)> = BTreeMap::new();
     for cpu in cpus {
@@ -122,7 +124,8 @@ pub(super) fn pretended(nodes: &[u32], cpus: Option<&[usize]>) -> Vec<Place> {
     cores.into_iter().map(place).collect()
 }
 
-/// Those of workers that are pinned to these processors. The ones that the machine does not have are told of together: a mask may name any number of them.
+/// Those of workers that are pinned to these processors. The ones that the machine does not have are told of
+/// together: a mask may name any number of them.
 pub(super) fn pinned_places(cpus: &[usize]) -> Vec<Place> {
     let there = cpu::online().ok();
     let (cpus, absent): (Vec<usize>, Vec<usize>) = cpus

@@ -1,25 +1,30 @@
 //! The control side of ports and workers: who polls what, and how that changes while packets flow.
 //!
-//! All changes are made under one lock (workers never take it) by commands to the workers; a change returns when the workers
-//! have carried it out. Queues are opened and closed here, not on workers: that may take milliseconds.
+//! All changes are made under one lock (workers never take it) by commands to the workers; a change returns
+//! when the workers have carried it out. Queues are opened and closed here, not on workers: that may take
+//! milliseconds.
 //!
-//! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by themselves, by load.
+//! * [`workers`]: threads come and go; * [`place`]: queues move between them; * [`auto`]: and move by
+//!   themselves, by load.
 
+pub(crate) mod assign;
 mod auto;
 mod cpus;
+pub(crate) mod perf;
 mod place;
+pub(crate) mod show;
 mod workers;
 
 use crate::action::PortNo;
-use crate::assign::Spread;
 use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
+use crate::control::assign::Spread;
+use crate::control::perf::PerfNumbers;
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
-use crate::perf::PerfNumbers;
+use crate::exec::tx::TxPort;
+use crate::revalidator::Revalidator;
 use crate::shared::Shared;
-use crate::sweep::Sweep;
-use crate::tx::TxPort;
 use crate::view::{PortStats, UpcallPacket};
-use crate::worker::{Command, CommandTx, PATIENCE, Reply, RxShared, RxSlot};
+use crate::worker::{Command, CommandTx, Reply, RxShared, RxSlot, WORKER_TIMEOUT};
 pub use auto::AutoLb;
 use auto::AutoState;
 use cpus::Place;
@@ -98,7 +103,7 @@ pub(crate) type UpcallRings = Mutex<Vec<Consumer<UpcallPacket>>>;
 /// Ports and workers.
 pub(crate) struct Control {
     pub(crate) shared: Arc<Shared>,
-    sweep: Arc<Mutex<Sweep>>,
+    revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
     config: Config,
     pub(crate) ports: BTreeMap<u32, PortState>,
@@ -119,13 +124,13 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        sweep: Arc<Mutex<Sweep>>,
+        revalidator: Arc<Mutex<Revalidator>>,
         upcalls: Arc<UpcallRings>,
         config: Config,
     ) -> Self {
         Self {
             shared,
-            sweep,
+            revalidator,
             upcalls,
             config,
             ports: BTreeMap::new(),
@@ -161,7 +166,7 @@ impl Control {
     }
 
     fn ask_all(&self, command: impl Fn(mpsc::Sender<Reply>) -> Command) -> Result<Vec<Reply>, DatapathError> {
-        self.ask_within(PATIENCE, command)
+        self.ask_within(WORKER_TIMEOUT, command)
     }
 
     fn ask_within(
@@ -257,14 +262,15 @@ impl Control {
         })
     }
 
-    /// Closes the receive queues and opens those that are configured. The inner result is that of the opening.
+    /// Closes the receive queues and opens those that are configured. The inner result is that of the
+    /// opening.
     fn reopen_rx(&mut self, no: PortNo) -> Result<Result<(), DatapathError>, DatapathError> {
         let state = self.ports.get(&no.0).ok_or(DatapathError::NoPort(no))?;
         let (port, n) = (Arc::clone(&state.port), state.config.n_rxq.max(1));
         let new = port.takes_over().then(|| port.open_rx(n));
         if matches!(new, Some(Ok(_))) {
             // What is in the old ones is forwarded before what comes into the new ones.
-            let _ = self.sync(PATIENCE);
+            let _ = self.sync(WORKER_TIMEOUT);
         }
         let old = self.ask_all(|reply| Command::DelRx(no.0, reply))?;
         self.keep_counts(no.0);

@@ -1,18 +1,19 @@
 //! Queues move between workers while packets flow.
 //!
-//! **Nothing is lost or reordered.** A worker gives a queue back between two bursts, when everything it received from it has been sent or
-//! dropped; the next worker starts where it stopped, and the packets wait in the queue meanwhile. The hand-over goes over
-//! channels, so what the one wrote about the queue (its counters, its place in a ring) the other sees.
+//! **Nothing is lost or reordered.** A worker gives a queue back between two bursts, when everything it
+//! received from it has been sent or dropped; the next worker starts where it stopped, and the packets wait
+//! in the queue meanwhile. The hand-over goes over channels, so what the one wrote about the queue (its
+//! counters, its place in a ring) the other sees.
 //!
-//! A new queue is polled at once, by a worker that will do for now ([`Control::place_for_now`]); who should poll what is decided for all queues together
-//! ([`Control::assign`]) when a row of changes is complete.
+//! A new queue is polled at once, by a worker that will do for now ([`Control::place_for_now`]); who should
+//! poll what is decided for all queues together ([`Control::assign`]) when a row of changes is complete.
 
 use super::{Control, WorkerHandle};
 use crate::action::PortNo;
-use crate::assign::{self, Core, Plan, Queue, Spread};
 use crate::config::DatapathError;
+use crate::control::assign::{self, Core, Plan, Queue, Spread};
 use crate::counters::WINDOW_MS;
-use crate::worker::{Command, PATIENCE, Reply, RxSlot};
+use crate::worker::{Command, Reply, RxSlot, WORKER_TIMEOUT};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -205,8 +206,8 @@ impl Control {
         }
     }
 
-    /// Gives a port's new queues to workers at once: to that of their affinity; else to the one with the fewest queues, on the port's NUMA
-    /// node and not isolated if there is one.
+    /// Gives a port's new queues to workers at once: to that of their affinity; else to the one with the
+    /// fewest queues, on the port's NUMA node and not isolated if there is one.
     pub(super) fn place_for_now(&mut self, no: u32) -> Result<(), DatapathError> {
         let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
         let slots: Vec<RxSlot> = state.rx.iter_mut().filter_map(|r| r.parked.take()).collect();
@@ -231,14 +232,15 @@ impl Control {
     }
 }
 
-/// The queues that a worker gives back, however late: its processor may be somebody else's for a while, or all of the process may have been stopped.
-/// What it gives back would be polled by nobody any more if nobody took it.
+/// The queues that a worker gives back, however late: its processor may be somebody else's for a while, or
+/// all of the process may have been stopped. What it gives back would be polled by nobody any more if nobody
+/// took it.
 fn from_worker(worker: &WorkerHandle, answer: &Receiver<Reply>) -> Vec<RxSlot> {
     loop {
-        match answer.recv_timeout(PATIENCE) {
+        match answer.recv_timeout(WORKER_TIMEOUT) {
             Ok(Reply::Slots(slots)) => return slots,
             Err(RecvTimeoutError::Timeout) if worker.lives() => {
-                log::warn!(target: "dpif_netdev", "the worker of processor {} has not answered for {} s: its queues wait", worker.core, PATIENCE.as_secs());
+                log::warn!(target: "dpif_netdev", "the worker of processor {} has not answered for {} s: its queues wait", worker.core, WORKER_TIMEOUT.as_secs());
             }
             // They are lost with it.
             _ => return Vec::new(),
@@ -246,7 +248,8 @@ fn from_worker(worker: &WorkerHandle, answer: &Receiver<Reply>) -> Vec<RxSlot> {
     }
 }
 
-/// Writes those sentences of a plan to the log that are about queues which `concerned` takes; general ones if there are any such.
+/// Writes those sentences of a plan to the log that are about queues which `concerned` takes; general ones if
+/// there are any such.
 fn tell(plan: &Plan, concerned: impl Fn(usize) -> bool) {
     let own: Vec<bool> = plan
         .notes

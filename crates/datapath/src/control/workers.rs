@@ -1,20 +1,21 @@
 //! Worker threads: which there are, how they start and end.
 //!
-//! **Changes.** A worker whose processor is wanted before and after stays, with its caches; where that was its processor by choice and is now named, or the
-//! other way round, the thread is bound to it, or set free. New ones start, then queues move ([`super::place`]), then those that are not wanted end;
-//! packets wait in their queues meanwhile. Which processors: [`super::cpus`].
+//! **Changes.** A worker whose processor is wanted before and after stays, with its caches; where that was
+//! its processor by choice and is now named, or the other way round, the thread is bound to it, or set free.
+//! New ones start, then queues move ([`super::place`]), then those that are not wanted end; packets wait in
+//! their queues meanwhile. Which processors: [`super::cpus`].
 
 use super::cpus::{Place, default_places, pinned_places, pretended};
 use super::{Control, WorkerHandle, add};
-use crate::cache::{Cache, CacheParts, Memory};
 use crate::config::DatapathError;
+use crate::control::perf::PerfNumbers;
 use crate::counters::{WorkerCounters, WorkerNumbers};
-use crate::l1::L1;
-use crate::note::{self, Horizon};
-use crate::perf::PerfNumbers;
-use crate::sweep::SweepWorker;
-use crate::upcalls::upcall_ring;
-use crate::worker::{Binding, Command, PATIENCE, Parts, Worker, command_ring};
+use crate::exec::upcalls::upcall_ring;
+use crate::flow_cache::cache::{Cache, CacheParts, Memory};
+use crate::flow_cache::l1::L1;
+use crate::flow_cache::note::{self, Horizon};
+use crate::revalidator::WorkerRecords;
+use crate::worker::{Binding, Command, Parts, WORKER_TIMEOUT, Worker, command_ring};
 use heddle_packet::Pool;
 use heddle_sync::ring::ring;
 use heddle_sys::{EventFd, clock, cpu};
@@ -26,7 +27,8 @@ use std::sync::mpsc;
 const TIMER_SLACK_NS: u64 = 1000;
 
 impl Control {
-    /// Brings workers to what is wanted; queues move. What a port says that could not be opened for a new worker is returned, when all is done.
+    /// Brings workers to what is wanted; queues move. What a port says that could not be opened for a new
+    /// worker is returned, when all is done.
     pub(crate) fn set_workers(&mut self, cpus: Option<&[usize]>) -> Result<(), DatapathError> {
         let asked = cpus.filter(|c| !c.is_empty());
         const UNUSABLE: &str =
@@ -68,7 +70,8 @@ impl Control {
         }
     }
 
-    /// Has workers in these places: those among the leaving ones that are, or can be put, there, and new ones. Returns the first error.
+    /// Has workers in these places: those among the leaving ones that are, or can be put, there, and new
+    /// ones. Returns the first error.
     fn bring(&mut self, places: Vec<Place>) -> Option<DatapathError> {
         let mut failed = None;
         for place in places {
@@ -82,7 +85,8 @@ impl Control {
         failed
     }
 
-    /// Keeps the leaving worker at `at`, whose processor is that of `place`, with all that it has; it may have to be bound to it, or set free.
+    /// Keeps the leaving worker at `at`, whose processor is that of `place`, with all that it has; it may
+    /// have to be bound to it, or set free.
     fn keep(&mut self, at: usize, place: &Place) -> Result<(), DatapathError> {
         if self.leaving[at].place != *place
             && let Err(e) = self.bind(at, place)
@@ -106,7 +110,7 @@ impl Control {
         if !w.commands.send(Command::Bind(Box::new(binding), reply)) {
             return Err(DatapathError::Timeout);
         }
-        done.recv_timeout(PATIENCE)
+        done.recv_timeout(WORKER_TIMEOUT)
             .map_err(|_| DatapathError::Timeout)??;
         w.place = place.clone();
         Ok(())
@@ -200,9 +204,9 @@ impl Control {
             }
         })?;
         started
-            .recv_timeout(PATIENCE)
+            .recv_timeout(WORKER_TIMEOUT)
             .map_err(|_| DatapathError::Timeout)??;
-        self.sweep.lock().workers.push(SweepWorker::new(
+        self.revalidator.lock().workers.push(WorkerRecords::new(
             (id, place.core),
             Arc::clone(&counters),
             notes_rx,
@@ -247,7 +251,7 @@ impl Control {
         self.past.l2_probes += n.l2_probes;
         self.past.misses += n.misses;
         self.past.limit_hits += n.limit_hits;
-        self.sweep.lock().retire(w.id);
+        self.revalidator.lock().retire(w.id);
         for state in self.ports.values_mut() {
             let past = &mut state.past;
             state.counters.retain(|(id, c)| {

@@ -1,8 +1,9 @@
 //! What a header change does to the L4 checksum.
 //!
-//! Three cases. Filled in (or unknown): updated incrementally (RFC 1624), so that a wrong checksum stays wrong and is
-//! found by the receiver. Partial: the field holds what the device will finish, the pseudo-header's sum (virtio 1.2
-//! §5.1.6.2), which only addresses are part of. Absent: UDP over IPv4 with a zero field (RFC 768) stays as it is.
+//! Three cases. Filled in (or unknown): updated incrementally (RFC 1624), so that a wrong checksum stays
+//! wrong and is found by the receiver. Partial: the field holds what the device will finish, the
+//! pseudo-header's sum (virtio 1.2 §5.1.6.2), which only addresses are part of. Absent: UDP over IPv4 with a
+//! zero field (RFC 768) stays as it is.
 
 use heddle_packet::{Csum, Offload, Packet};
 use heddle_wire::checksum::Sum;
@@ -28,8 +29,8 @@ fn field(proto: u8) -> Option<(usize, bool)> {
     }
 }
 
-/// Accounts for `from` having become `to` (equal even lengths, at an even distance from the L4 header's start).
-/// `l4` is the L4 header's offset.
+/// Accounts for `from` having become `to` (equal even lengths, at an even distance from the L4 header's
+/// start). `l4` is the L4 header's offset.
 pub(crate) fn changed(
     head: &mut [u8],
     offload: &Offload,
@@ -67,7 +68,8 @@ pub(crate) fn changed(
     *bytes = new.to_be_bytes();
 }
 
-/// Fills a partial checksum in, for a packet whose bytes are about to be cut or looked at by software. The packet must be private.
+/// Fills a partial checksum in, for a packet whose bytes are about to be cut or looked at by software. The
+/// packet must be private.
 pub(crate) fn fill_in(packet: &mut Packet) {
     let Csum::Partial { start, offset } = packet.offload.csum else {
         return;

@@ -1,7 +1,8 @@
 //! Headers in front of the whole packet: Ethernet, the network service header (RFC 8300), labels.
 //!
-//! What a packet begins with is part of what the executor knows of it ([`Meta::packet_type`]), and decides what may be done to it. Behind a
-//! new header there is nothing to be rewritten: the offsets of what it hides are forgotten.
+//! What a packet begins with is part of what the executor knows of it ([`Meta::packet_type`]), and decides
+//! what may be done to it. Behind a new header there is nothing to be rewritten: the offsets of what it hides
+//! are forgotten.
 
 #[cfg(test)]
 mod tests;

@@ -1,25 +1,29 @@
 //! Runs compiled actions over packets.
 //!
-//! Packets of a run, whose keys are equal, have one program. The two most common shapes of programs ([`Shape`]) are run over all of
-//! them at once, action by action; any other packet by packet.
+//! Packets of a run, whose keys are equal, have one program. The two most common shapes of programs
+//! ([`Shape`]) are run over all of them at once, action by action; any other packet by packet.
 //!
-//! The packets of a burst, and the copies that its programs make, stay where they are until the burst ends; outputs queue
-//! their numbers ([`LiveId`]) per port. So several outputs share one packet, and sending is one call per port and
-//! burst. A packet that was queued is not written any more (the compiler's invariant).
+//! The packets of a burst, and the copies that its programs make, stay where they are until the burst ends;
+//! outputs queue their numbers ([`LiveId`]) per port. So several outputs share one packet, and sending is one
+//! call per port and burst. A packet that was queued is not written any more (the compiler's invariant).
 
 pub(crate) mod csum;
 pub(crate) mod encap;
+pub(crate) mod meter;
+pub(crate) mod program;
 mod set;
 mod tags;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tx;
+pub(crate) mod upcalls;
 
 use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
-use crate::meter::{Meter, Verdict};
-use crate::program::{MAX_NESTING, Op, Program, Shape, growth};
-use crate::tx::TxTable;
-use crate::upcalls::UpcallTx;
+use crate::exec::meter::{Meter, Verdict};
+use crate::exec::program::{MAX_NESTING, Op, Program, Shape, growth};
+use crate::exec::tx::TxTable;
+use crate::exec::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
 use arrayvec::ArrayVec;
 use heddle_flow::FlowKey;
@@ -150,8 +154,8 @@ fn draw(state: &mut u64) -> u32 {
 }
 
 impl Exec<'_> {
-    /// Runs `program`, which recirculates nothing, on packets `ids` of a run. `longest`: the longest packet's length; `regular`:
-    /// actions lay all packets out alike; `top`: no copies are waited for elsewhere.
+    /// Runs `program`, which recirculates nothing, on packets `ids` of a run. `longest`: the longest packet's
+    /// length; `regular`: actions lay all packets out alike; `top`: no copies are waited for elsewhere.
     #[inline]
     pub(crate) fn group(
         &mut self,
@@ -175,7 +179,8 @@ impl Exec<'_> {
         }
     }
 
-    /// Copies of packets, side by side; those that failed, a bit each, and for which there is no room are marked as failed.
+    /// Copies of packets, side by side; those that failed, a bit each, and for which there is no room are
+    /// marked as failed.
     pub(crate) fn copy_all(&mut self, ids: Range<LiveId>, failed: &mut u64) -> Range<LiveId> {
         let first = LiveId::try_from(self.live.copies.len() + BURST).unwrap_or(LiveId::MAX);
         let n = ids.end - ids.start;
@@ -190,7 +195,8 @@ impl Exec<'_> {
         first..first + n
     }
 
-    /// Between two packets, or groups of them: sends what waits and gives its copies back, if there are many, so that the next packet may have as many as it needs.
+    /// Between two packets, or groups of them: sends what waits and gives its copies back, if there are many,
+    /// so that the next packet may have as many as it needs.
     pub(crate) fn make_room(&mut self) {
         if self.live.copies.len() >= MAX_COPIES / 2 {
             self.tx.flush(&self.live, self.pool, self.drops);
@@ -200,9 +206,10 @@ impl Exec<'_> {
         }
     }
 
-    /// A program of rewrites and outputs, action by action. What the first packet's layers are after an action, all packets' are:
-    /// their keys are equal, and none is odd. Returns the packets that failed, a bit each by their number in the run, and
-    /// what goes with the others now; a recirculation at the end is left to the caller.
+    /// A program of rewrites and outputs, action by action. What the first packet's layers are after an
+    /// action, all packets' are: their keys are equal, and none is odd. Returns the packets that failed, a
+    /// bit each by their number in the run, and what goes with the others now; a recirculation at the end is
+    /// left to the caller.
     pub(crate) fn line(
         &mut self,
         program: &Program,
@@ -250,8 +257,8 @@ impl Exec<'_> {
         self.go_on(program, &mut Going::new(id, meta));
     }
 
-    /// Goes on with `program` where it stands. `true`: a packet of it is to be looked up again ([`Exec::recirc`]) before it goes
-    /// on; `false`: it has come to its end.
+    /// Goes on with `program` where it stands. `true`: a packet of it is to be looked up again
+    /// ([`Exec::recirc`]) before it goes on; `false`: it has come to its end.
     pub(crate) fn go_on(&mut self, program: &Program, going: &mut Going) -> bool {
         let Going { id, meta, saved, at } = going;
         while let Some(op) = program.ops.get(*at) {

@@ -1,8 +1,9 @@
 //! Set actions: masked rewrites of header fields, checksums kept right.
 //!
-//! Each function looks at the packet's own bytes before it writes; a header that is not there (or not in the packet's
-//! private part) makes it `None`, which the caller counts as a drop: forwarding the packet unchanged would send
-//! something that no rule asked for. Only an L4 header that the IP packet has no room for is passed over, as Open vSwitch does.
+//! Each function looks at the packet's own bytes before it writes; a header that is not there (or not in the
+//! packet's private part) makes it `None`, which the caller counts as a drop: forwarding the packet unchanged
+//! would send something that no rule asked for. Only an L4 header that the IP packet has no room for is
+//! passed over, as Open vSwitch does.
 
 use super::Meta;
 use super::csum::{Part, changed};
@@ -177,8 +178,8 @@ pub(super) fn set(p: &mut Packet, meta: &Meta, action: &Action) -> Option<()> {
     Some(())
 }
 
-/// Whether the IP packet holds all of the L4 header that `action` writes to. A packet that does not stays as it is, as with Open vSwitch: what lies
-/// behind its end is padding.
+/// Whether the IP packet holds all of the L4 header that `action` writes to. A packet that does not stays as
+/// it is, as with Open vSwitch: what lies behind its end is padding.
 fn is_whole(head: &[u8], l4: usize, meta: &Meta, action: &Action) -> bool {
     let least = match action {
         Action::SetL4 {
@@ -199,7 +200,8 @@ fn is_whole(head: &[u8], l4: usize, meta: &Meta, action: &Action) -> bool {
     l4 + least <= meta.l4_end
 }
 
-/// Where the header at `l4` is, if the IP packet holds all of it: what lies behind the packet's end is padding, whatever it looks like.
+/// Where the header at `l4` is, if the IP packet holds all of it: what lies behind the packet's end is
+/// padding, whatever it looks like.
 fn covering(l4: Option<usize>, meta: &Meta) -> Option<usize> {
     let least = match meta.proto {
         proto::TCP => Tcp::LEN,
@@ -221,14 +223,14 @@ pub(super) fn remark(p: &mut Packet, meta: &Meta, steps: u8) {
         4 => Action::SetIpv4 {
             src: Masked::default(),
             dst: Masked::default(),
-            tos: whole(crate::meter::remark(b[1], steps)),
+            tos: whole(crate::exec::meter::remark(b[1], steps)),
             ttl: keep,
         },
         6 => Action::SetIpv6 {
             src: Masked::default(),
             dst: Masked::default(),
             label: Masked::default(),
-            tclass: whole(crate::meter::remark(b[0] << 4 | b[1] >> 4, steps)),
+            tclass: whole(crate::exec::meter::remark(b[0] << 4 | b[1] >> 4, steps)),
             hlimit: keep,
         },
         _ => return,
@@ -247,8 +249,8 @@ fn set_ports(old: [u8; 4], src: &Masked<u16>, dst: &Masked<u16>) -> [u8; 4] {
     [s[0], s[1], d[0], d[1]]
 }
 
-/// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). The difference of the right checksums before and after
-/// is applied, so that a wrong one stays wrong.
+/// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). The difference of the right
+/// checksums before and after is applied, so that a wrong one stays wrong.
 fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Masked<u16>) -> Option<()> {
     p.make_private();
     let covered = p.head_mut().get_mut(l4..)?;
@@ -265,7 +267,8 @@ fn set_sctp(p: &mut Packet, l4: usize, end: usize, src: &Masked<u16>, dst: &Mask
     Some(())
 }
 
-/// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Options that are not there stay away.
+/// Rewrites the source and target link-layer address options (RFC 4861, 4.6.1). Options that are not there
+/// stay away.
 fn set_nd_options(p: &mut Packet, l4: usize, end: usize, sll: &Masked<[u8; 6]>, tll: &Masked<[u8; 6]>) {
     let offload = p.offload;
     let mut at_opt = l4 + ND_LEN;

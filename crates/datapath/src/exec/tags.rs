@@ -1,7 +1,7 @@
 //! VLAN tags and MPLS labels: headers that appear and disappear in the middle of a packet.
 //!
-//! The layer offsets of the packet move along with its bytes; checksum offsets in the offload metadata are moved by the
-//! packet itself.
+//! The layer offsets of the packet move along with its bytes; checksum offsets in the offload metadata are
+//! moved by the packet itself.
 
 use super::Meta;
 use crate::action::Masked;

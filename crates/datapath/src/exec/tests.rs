@@ -1,9 +1,10 @@
-//! The executor against a parse of what comes out: the key says what was asked for, the checksums are right from scratch.
+//! The executor against a parse of what comes out: the key says what was asked for, the checksums are right
+//! from scratch.
 
 use super::csum::fill_in;
 use super::{Meta, apply};
 use crate::action::{Action, Masked};
-use crate::parse::parsed;
+use crate::flow_cache::parse::parsed;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{Csum, Packet};
 use heddle_wire::checksum::{Sum, checksum};
@@ -315,7 +316,8 @@ proptest! {
         verify(&p, &again, &got)?;
     }
 
-    /// What the IP header says is not part of the packet keeps its bytes, though it looks like a header with a checksum.
+    /// What the IP header says is not part of the packet keeps its bytes, though it looks like a header with
+    /// a checksum.
     #[test]
     fn padding_is_no_header(s in shape(), cut in 0_usize..20, push in any::<bool>()) {
         let proto = if s.proto == 58 { s.proto } else { [6, 17][usize::from(s.proto % 2)] };

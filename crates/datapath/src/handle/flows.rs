@@ -1,7 +1,7 @@
 //! Cached flows, and how they are cached.
 
 use super::Datapath;
-use crate::perf::SuspectLog;
+use crate::control::perf::SuspectLog;
 use crate::view::FlowDump;
 use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,32 +11,34 @@ use std::time::Duration;
 const AT_A_TIME: usize = 256;
 
 impl Datapath {
-    /// Credits everything counted so far: after it, rule statistics hold all packets that were received before
-    /// the call.
+    /// Credits everything counted so far: after it, rule statistics hold all packets that were received
+    /// before the call.
     pub fn flush_stats(&self) {
-        // A busy worker answers after a bounded number of rounds. Only one that gets no processor time lets the limit
-        // pass: then what is counted so far is credited.
+        // A busy worker answers after a bounded number of rounds. Only one that gets no processor time lets
+        // the limit pass: then what is counted so far is credited.
         if let Err(e) = self.control.lock().sync(Duration::from_secs(1)) {
             log::debug!("statistics flushed without waiting for a worker: {e}");
         }
-        self.sweep.lock().credit();
+        self.revalidator.lock().credit();
     }
-    /// One full pass of the sweeper now: credits, translates again what depends on changed things, evicts idle entries. Nothing while it is paused.
+    /// One full pass of the revalidator now: credits, translates again what depends on changed things, evicts
+    /// idle entries. Nothing while it is paused.
     pub fn tick(&self) {
         if !self.shared.paused.load(Relaxed) {
-            self.sweep.lock().pass();
+            self.revalidator.lock().pass();
         }
     }
-    /// Has the sweeper leave entries alone, or look at them again (`revalidator/pause`, `revalidator/resume`). A pass that is under way ends
-    /// first. Workers look at what they use all the same.
-    pub fn pause_sweeper(&self, paused: bool) {
+    /// Has the revalidator leave entries alone, or look at them again (`revalidator/pause`,
+    /// `revalidator/resume`). A pass that is under way ends first. Workers look at what they use all the
+    /// same.
+    pub fn pause_revalidator(&self, paused: bool) {
         self.shared.paused.store(paused, Relaxed);
-        drop(self.sweep.lock());
+        drop(self.revalidator.lock());
     }
     /// Removes all cached flows, crediting them (`revalidator/purge`, `dpctl/del-flows`).
     pub fn purge(&self) {
         self.flush_stats();
-        self.sweep.lock().purge();
+        self.revalidator.lock().purge();
     }
     /// All cached flows, oldest first. The same flow may be cached by several workers.
     pub fn flows(&self) -> Vec<FlowDump> {
@@ -44,11 +46,12 @@ impl Datapath {
         self.each_flow(|flow| all.push(flow));
         all
     }
-    /// Gives `f` all cached flows one by one, as [`Datapath::flows`] has them, some of which are held at a time.
+    /// Gives `f` all cached flows one by one, as [`Datapath::flows`] has them, some of which are held at a
+    /// time.
     pub fn each_flow(&self, mut f: impl FnMut(FlowDump)) {
-        let places = self.sweep.lock().places();
+        let places = self.revalidator.lock().places();
         for some in places.chunks(AT_A_TIME) {
-            let flows = self.sweep.lock().dump(some);
+            let flows = self.revalidator.lock().dump(some);
             flows.into_iter().for_each(&mut f);
         }
     }
@@ -64,13 +67,15 @@ impl Datapath {
     pub fn set_max_idle_ms(&self, ms: u64) {
         self.shared.max_idle_ms.store(ms, Relaxed);
     }
-    /// `emc-insert-inv-prob`: one in so many insertions into a full part of the exact-match cache succeeds; 0 switches that cache off. `None`,
-    /// the default: the datapath chooses, and leaves the cache out where it gains nothing.
+    /// `emc-insert-inv-prob`: one in so many insertions into a full part of the exact-match cache succeeds; 0
+    /// switches that cache off. `None`, the default: the datapath chooses, and leaves the cache out where it
+    /// gains nothing.
     pub fn set_emc_insert_inv_prob(&self, n: Option<u32>) {
         let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
         self.shared.inv_prob.store(n, Relaxed);
     }
-    /// Sets which iterations workers tell of in the log, while they keep histograms (`dpif-netdev/pmd-perf-log-set`).
+    /// Sets which iterations workers tell of in the log, while they keep histograms
+    /// (`dpif-netdev/pmd-perf-log-set`).
     pub fn set_suspect_log(&self, log: &SuspectLog) {
         self.shared.suspects.set(log);
     }

@@ -2,15 +2,16 @@
 
 use super::Datapath;
 use crate::control::WorkerHandle;
+use crate::control::perf::PerfWanted;
+use crate::control::show;
 use crate::drops::DropKind;
 use crate::format;
-use crate::perf::PerfWanted;
-use crate::show;
 use crate::view::{FlowDump, Merged, Snapshot, Totals};
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Datapath {
-    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several workers cache are added up.
+    /// `dpctl/dump-flows`, without a header: one line per flow that `filter` takes; flows that several
+    /// workers cache are added up.
     pub fn dump_flows_text(
         &self,
         filter: &dyn Fn(&FlowDump) -> bool,
@@ -61,7 +62,7 @@ impl Datapath {
     }
     /// The lines of `upcall/show` below the datapath's name.
     pub fn upcall_show(&self) -> String {
-        let counts = self.sweep.lock().counts;
+        let counts = self.revalidator.lock().counts;
         show::upcalls(&self.control.lock(), &counts)
     }
     /// Named drops since the start, as `coverage/show` and `coverage/read-counter` name them.

@@ -1,8 +1,10 @@
-//! Rules that change while packets are on their way: none is forwarded by a rule that had gone before it was sent.
+//! Rules that change while packets are on their way: none is forwarded by a rule that had gone before it was
+//! sent.
 //!
-//! Each state of the rules that there ever was is kept, and each rule writes into its packets who it is. A packet was sent after some state had
-//! been announced (`floor`) and was seen again before some later one was begun (`ceiling`): a linear search in one of the states in
-//! between must give the rule that it names. Stale entries, whoever let them live, name rules of a state before.
+//! Each state of the rules that there ever was is kept, and each rule writes into its packets who it is. A
+//! packet was sent after some state had been announced (`floor`) and was seen again before some later one was
+//! begun (`ceiling`): a linear search in one of the states in between must give the rule that it names. Stale
+//! entries, whoever let them live, name rules of a state before.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::action::{Action, Masked, PortNo};
@@ -171,7 +173,8 @@ fn no_packet_by_a_rule_that_had_gone(toy: &Arc<Toy>, config: Config, seconds: f3
     let (mut seen, mut told_apart) = (0, 0);
     let end = Instant::now() + Duration::from_secs_f32(seconds);
     let patience = end + Duration::from_secs(60);
-    // It is worth the while when there were states that the test tells apart, and every level had a part in it: on a busy machine that may take longer.
+    // It is worth the while when there were states that the test tells apart, and every level had a part in
+    // it: on a busy machine that may take longer.
     let worth = |told_apart: usize| {
         let t = dp.totals();
         told_apart > 10 && t.l0_hits > 0 && t.l1_hits > 0 && t.l2_hits > 0 && t.misses > 0
@@ -243,7 +246,7 @@ fn config() -> Config {
         cpus: Some(vec![0, 1]),
         l1_entries: 16,
         l1_most: 64,
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         ..Config::default()
     }
 }
@@ -258,7 +261,8 @@ fn of_tables_that_do_not_say_what_changes() {
     no_packet_by_a_rule_that_had_gone(&Toy::new(vec![]), config(), 1.5);
 }
 
-/// Few masks, and room for few entries: most results are stored under other masks than their own, or not at all.
+/// Few masks, and room for few entries: most results are stored under other masks than their own, or not at
+/// all.
 #[test]
 fn with_little_room() {
     let config = Config {

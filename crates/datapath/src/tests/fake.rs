@@ -53,7 +53,8 @@ impl FakePort {
         self.wires.to_switch.lock().extend(packets);
         self.bell.notify();
     }
-    /// The worker that has the queue stands still when it looks there next, for so long; returns when it does.
+    /// The worker that has the queue stands still when it looks there next, for so long; returns when it
+    /// does.
     pub(crate) fn stall(self: &Arc<Self>, time: Duration) -> std::thread::JoinHandle<()> {
         let port = Arc::clone(self);
         let (tell, held) = std::sync::mpsc::channel();
@@ -300,7 +301,8 @@ type Meanwhile = Box<dyn FnOnce(&Toy) + Send>;
 /// Both ports of a packet that makes [`Toy`] panic.
 pub(crate) const FATAL: u16 = 6666;
 
-/// A pipeline: one list of rules. Each rule's place in the list has a generation slot; or all of them have one, with a log.
+/// A pipeline: one list of rules. Each rule's place in the list has a generation slot; or all of them have
+/// one, with a log.
 #[derive(Default)]
 pub(crate) struct Toy {
     rules: Published<Vec<ToyRule>>,

@@ -27,7 +27,7 @@ pub(super) fn setup(rules: Vec<ToyRule>) -> Setup {
     let toy = Toy::new(rules);
     let config = Config {
         clock: Arc::clone(&clock),
-        sweep_interval_ms: 0,
+        revalidate_interval_ms: 0,
         ..Config::default()
     };
     let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
@@ -108,7 +108,7 @@ fn a_rule_change_is_seen_by_the_next_packet_and_counts_stay_with_their_rule() {
     s.dp.flush_stats();
     s.dp.tick();
     assert_eq!((count(&old_tally).0, count(&new_tally).0), (10, 5));
-    // The sweeper finds a change too, without traffic.
+    // The revalidator finds a change too, without traffic.
     let before = s.dp.flows()[0].packets;
     let dropped = ToyRule::any(vec![]);
     let tally = Arc::clone(&dropped.tally);
@@ -147,7 +147,8 @@ fn same_answer_keeps_the_entry_and_moves_the_credits() {
     }
 }
 
-/// What a mask leaves open cannot be left out of the question: without the type of a tag, for one, it is none.
+/// What a mask leaves open cannot be left out of the question: without the type of a tag, for one, it is
+/// none.
 #[test]
 fn a_pass_asks_about_the_packet_as_it_was() {
     let s = setup(vec![ToyRule::output(2)]);
@@ -275,7 +276,8 @@ fn drops_have_names() {
     assert_eq!(read(DropKind::Policy), 1);
 }
 
-/// Fifty copies that are looked up again, six times within each other, would be looked up 15 thousand million times.
+/// Fifty copies that are looked up again, six times within each other, would be looked up 15 thousand million
+/// times.
 #[test]
 fn a_packet_is_looked_up_so_often_and_no_more() {
     let copies = vec![Action::Clone(vec![Action::Recirc(1)]); 50];
@@ -370,7 +372,7 @@ fn a_flush_has_what_goes_meanwhile_had_counted() {
     let (each, rest) = (ToyRule::new(never, Vec::new()), ToyRule::output(2));
     let tally = Arc::clone(&rest.tally);
     let config = Config {
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         max_idle_ms: 0,
         ..Config::default()
     };
@@ -392,7 +394,8 @@ fn a_flush_has_what_goes_meanwhile_had_counted() {
     }
 }
 
-/// Packets that find a mistake in the pipeline are dropped by name; those before and behind them go their way.
+/// Packets that find a mistake in the pipeline are dropped by name; those before and behind them go their
+/// way.
 #[test]
 fn a_panic_of_the_pipeline_costs_its_packet() {
     let mut never = Match::any();

@@ -1,10 +1,10 @@
 //! An entry that many flows share is guessed: it is looked at before anything is hashed.
 
-use crate::cache::{Cache, CacheParts, Common, Level, Memory, Moment, NO_BODY, NO_SLOT};
-use crate::hash::HashKey;
-use crate::l1::L1;
-use crate::note::{Note, RING};
-use crate::parse::Parsed;
+use crate::flow_cache::cache::{Cache, CacheParts, Common, Level, Memory, Moment, NO_BODY, NO_SLOT};
+use crate::flow_cache::hash::HashKey;
+use crate::flow_cache::l1::L1;
+use crate::flow_cache::note::{Note, RING};
+use crate::flow_cache::parse::Parsed;
 use crate::translate::{Generations, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_sync::ring::{Consumer, ring};

@@ -65,7 +65,7 @@ fn follows(toy: &Arc<Toy>) {
         cpus: Some(vec![0, 0]),
         l1_entries: 16,
         max_masks: 3,
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         ..Config::default()
     };
     let dp = Datapath::new(config, Arc::clone(toy) as _).unwrap();
@@ -121,7 +121,8 @@ fn follows(toy: &Arc<Toy>) {
                 want.sort();
                 prop_assert_eq!(got, want);
             }
-            // A few rules change: only what depends on them may be translated again, the rest must still be right.
+            // A few rules change: only what depends on them may be translated again, the rest must still be
+            // right.
             for (i, r) in next.iter().take(3).enumerate() {
                 let at = (next.len() + i) % rules.len();
                 let mut changed = r.clone();
@@ -149,15 +150,15 @@ fn follows(toy: &Arc<Toy>) {
     assert!(t.masks <= 4);
 }
 
-/// Rules change while packets fly: each packet is forwarded by some rule set that was current in between, and each is credited
-/// to exactly one rule.
+/// Rules change while packets fly: each packet is forwarded by some rule set that was current in between, and
+/// each is credited to exactly one rule.
 #[test]
 fn changes_in_flight_lose_no_credit() {
     let rule = |out| ToyRule::output(out);
     let toy = Toy::new(vec![rule(10)]);
     let config = Config {
         cpus: Some(vec![0, 0]),
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         ..Config::default()
     };
     let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
@@ -204,7 +205,8 @@ fn changes_in_flight_lose_no_credit() {
     assert_eq!((out as u64, credited), (total as u64, total as u64));
 }
 
-/// What a changed rule has nothing to do with is not translated again, neither alone nor among many entries of one verdict.
+/// What a changed rule has nothing to do with is not translated again, neither alone nor among many entries
+/// of one cached translation.
 #[test]
 fn only_what_a_change_is_about_is_translated_again() {
     only_what_a_change_is_about(&[]);
@@ -220,7 +222,7 @@ fn only_what_a_change_is_about(tags: &[u8]) {
     };
     let toy = Toy::logged(vec![rule(1, 10), rule(2, 11), ToyRule::output(11)]);
     let config = Config {
-        sweep_interval_ms: 1_000_000,
+        revalidate_interval_ms: 1_000_000,
         ..Config::default()
     };
     let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();

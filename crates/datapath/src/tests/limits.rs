@@ -81,7 +81,8 @@ fn idle_entries_go_when_they_are_told_to() {
     }
 }
 
-/// `emc-insert-inv-prob`: without it a port with one mask does without the exact-match cache; with 1 it is used; with 0 never.
+/// `emc-insert-inv-prob`: without it a port with one mask does without the exact-match cache; with 1 it is
+/// used; with 0 never.
 #[test]
 fn the_exact_match_cache_is_used_as_it_is_told() {
     let s = setup(by_source_port());
@@ -157,7 +158,8 @@ fn masks_of_lookups_in_vain_are_not_counted() {
     }
 }
 
-/// Nobody who reads flows holds many of them, or keeps others from them: what goes between two pieces is not shown.
+/// Nobody who reads flows holds many of them, or keeps others from them: what goes between two pieces is not
+/// shown.
 #[test]
 fn flows_are_read_in_pieces() {
     let s = setup(by_source_port());

@@ -1,4 +1,5 @@
-//! Queues move between workers, and workers come and go, under sequence-numbered traffic: nothing is lost, doubled or overtaken.
+//! Queues move between workers, and workers come and go, under sequence-numbered traffic: nothing is lost,
+//! doubled or overtaken.
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::action::PortNo;
@@ -95,7 +96,8 @@ fn moving_queues_loses_and_reorders_nothing() {
     assert_eq!(dp.port_stats(PortNo(2)).unwrap().tx_packets, u64::from(sent));
 }
 
-/// A worker whose processor is somebody else's for a while, or a process that was stopped, gives its queues back late.
+/// A worker whose processor is somebody else's for a while, or a process that was stopped, gives its queues
+/// back late.
 #[test]
 fn queues_of_a_worker_that_answers_late_are_not_lost() {
     let dp = datapath(&[0, 0]);
@@ -103,7 +105,7 @@ fn queues_of_a_worker_that_answers_late_are_not_lost() {
     let (a, b) = (FakePort::new("a"), FakePort::new("b"));
     dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
     dp.add_port(Arc::clone(&b) as _, Some(PortNo(2))).unwrap();
-    let stalled = a.stall(crate::worker::PATIENCE + Duration::from_secs(1));
+    let stalled = a.stall(crate::worker::WORKER_TIMEOUT + Duration::from_secs(1));
     dp.set_workers(Some(&[1])).unwrap();
     stalled.join().unwrap();
     assert_eq!(cores(&dp), [("a".to_owned(), 1), ("b".to_owned(), 1)]);
@@ -183,8 +185,9 @@ fn automatic_balancing_follows_the_load() {
     dp.assign_queues().unwrap();
     let place = |dp: &Datapath| cores(dp).into_iter().map(|(_, core)| core).collect::<Vec<_>>();
     assert_eq!(place(&dp), [0, 1, 0, 1]);
-    // The two ports of the first worker have traffic, the others none. A real minute's cycles would be needed to make it busy by percents, so the
-    // packets are dear: this much of pretended time passes while they are few.
+    // The two ports of the first worker have traffic, the others none. A real minute's cycles would be needed
+    // to make it busy by percents, so the packets are dear: this much of pretended time passes while they are
+    // few.
     for second in 0..200 {
         for (_, port) in ports.iter().filter(|(no, _)| no % 2 == 1) {
             port.send((0..64).map(|i| udp(1, second, i, 4)));
@@ -201,8 +204,8 @@ fn automatic_balancing_follows_the_load() {
     assert_ne!(on[0], on[2], "measured, the two busy queues are apart: {on:?}");
 }
 
-/// Workers of the processors that a mask names are the ones that ran there by choice, and keep what they have cached; and back. One mask of which nothing can be had is
-/// like another.
+/// Workers of the processors that a mask names are the ones that ran there by choice, and keep what they have
+/// cached; and back. One mask of which nothing can be had is like another.
 #[test]
 fn a_mask_that_names_the_same_processors_keeps_workers_and_caches() {
     let dp = Datapath::new(Config::default(), Toy::new(vec![ToyRule::output(2)]) as _).unwrap();

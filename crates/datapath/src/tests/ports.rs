@@ -188,7 +188,8 @@ fn queues_go_to_workers_of_their_memorys_node() {
     );
 }
 
-/// A broadcast storm where each of many ports gets the packet in another form: a burst of it takes more copies than may be held at a time.
+/// A broadcast storm where each of many ports gets the packet in another form: a burst of it takes more
+/// copies than may be held at a time.
 #[test]
 fn floods_that_take_many_copies_lose_nothing() {
     let form = |n: u8| Action::SetEth {

@@ -1,8 +1,9 @@
-//! Rules that change between a translation's reading of them and its answer: the answer may be given to the packet that asked, which was
-//! sent before, and to no other.
+//! Rules that change between a translation's reading of them and its answer: the answer may be given to the
+//! packet that asked, which was sent before, and to no other.
 //!
-//! What tells is the moment at which the worker (or the sweeper) had read how far changes were known: before the translation, or the answer looks
-//! as fresh as the change. Threads hit on that moment once in a blue moon, so here the change is made within the translation.
+//! What tells is the moment at which the worker (or the revalidator) had read how far changes were known:
+//! before the translation, or the answer looks as fresh as the change. Threads hit on that moment once in a
+//! blue moon, so here the change is made within the translation.
 
 use super::fake::{FakePort, Toy, ToyRule, udp};
 use crate::action::PortNo;
@@ -31,7 +32,7 @@ impl Setup {
         clock.stop();
         let config = Config {
             clock,
-            sweep_interval_ms: 0,
+            revalidate_interval_ms: 0,
             cpus: Some(vec![0]),
             ..Config::default()
         };
@@ -101,7 +102,8 @@ fn a_miss_is_overtaken() {
     });
 }
 
-/// An entry is there, so that changes are known up to some point, and packets of another flow come in meanwhile.
+/// An entry is there, so that changes are known up to some point, and packets of another flow come in
+/// meanwhile.
 #[test]
 fn a_miss_beside_others_is_overtaken() {
     each(|s| {
@@ -134,7 +136,7 @@ fn an_entry_that_is_translated_again_is_overtaken() {
 }
 
 #[test]
-fn the_sweeper_is_overtaken() {
+fn the_revalidator_is_overtaken() {
     each(|s| {
         s.comes_out_of(2);
         s.toy.replace(1, last(2));

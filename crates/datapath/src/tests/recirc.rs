@@ -125,8 +125,8 @@ impl Plain<'_> {
     }
 }
 
-/// What each packet's own frames at a port have for a source, in their order; and the order in which packets of each flow came there
-/// first: a burst's copies leave after its packets.
+/// What each packet's own frames at a port have for a source, in their order; and the order in which packets
+/// of each flow came there first: a burst's copies leave after its packets.
 type View = (Vec<(u8, Vec<u8>)>, Vec<(u8, u8)>);
 
 fn view<'a>(frames: impl Iterator<Item = &'a Vec<u8>>) -> View {
@@ -155,7 +155,7 @@ fn bursts_are_recirculated_as_packets_are() {
     let config = Config {
         l1_entries: 16,
         max_masks: 3,
-        sweep_interval_ms: 1,
+        revalidate_interval_ms: 1,
         ..Config::default()
     };
     let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();

@@ -2,13 +2,13 @@
 
 use super::guess::{common_of, parse};
 use crate::action::Action;
-use crate::cache::{Cache, CacheParts, Memory, Moment, NO_BODY, NO_SLOT};
-use crate::compact::{Again, CompactKey, CompactMask, Family, Frame, VIEW, outside};
-use crate::hash::HashKey;
-use crate::l1::L1;
-use crate::note::{Horizon, RING};
-use crate::parse::{How, Parsed};
-use crate::sweep::Records;
+use crate::flow_cache::cache::{Cache, CacheParts, Memory, Moment, NO_BODY, NO_SLOT};
+use crate::flow_cache::compact::{Again, CompactKey, CompactMask, Family, Frame, VIEW, outside};
+use crate::flow_cache::hash::HashKey;
+use crate::flow_cache::l1::L1;
+use crate::flow_cache::note::{Horizon, RING};
+use crate::flow_cache::parse::{How, Parsed};
+use crate::revalidator::Records;
 use crate::translate::{Generations, Translation};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, FlowMask};
@@ -17,7 +17,8 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Keys with few values per field, so that they collide; some ordinary, some odd, some of packets that carry something.
+/// Keys with few values per field, so that they collide; some ordinary, some odd, some of packets that carry
+/// something.
 fn key() -> impl Strategy<Value = FlowKey> {
     (
         0_u32..3,
@@ -169,8 +170,8 @@ fn frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// The short way from bytes to a compact key says what the long way says; and it says something of all packets that are
-    /// ordinary in every respect.
+    /// The short way from bytes to a compact key says what the long way says; and it says something of all
+    /// packets that are ordinary in every respect.
     #[test]
     fn reading_is_parsing(
         frame in frame(),
@@ -324,8 +325,8 @@ proptest! {
         }
     }
 
-    /// The hierarchy finds a matching entry exactly when a linear search does, in bursts, under insertions and removals and a cap on
-    /// masks, and what it says to the sweeper adds up.
+    /// The hierarchy finds a matching entry exactly when a linear search does, in bursts, under insertions
+    /// and removals and a cap on masks, and what it says to the revalidator adds up.
     #[test]
     fn cache_is_a_linear_list(
         bursts in prop::collection::vec((prop::collection::vec(key(), 1..20), 0_usize..11, any::<u16>()), 1..60),
@@ -355,7 +356,7 @@ proptest! {
                 let Some(e) = cache.entry(slot) else { continue };
                 let got = list.iter().find(|p| p.slot == slot).expect("found only what is there");
                 prop_assert!(got.matches(key));
-                prop_assert_eq!(cache.tuple(e).unwrap().mask, got.mask);
+                prop_assert_eq!(cache.subtable(e).unwrap().mask, got.mask);
                 // What the lookup itself has not counted, it has left to do.
                 let counted = found.body != NO_BODY;
                 prop_assert!(!counted || Some(found.body) == cache.current(slot, &moment));
@@ -374,7 +375,7 @@ proptest! {
                 prop_assert!(cache.insert(sought, &mut t, 1, 5).is_some());
                 prop_assert_eq!(cache.find_fresh(sought), cache.find_one(sought));
                 let slot = cache.find_one(sought).expect("found from now on");
-                let held = Arc::clone(cache.tuple(cache.entry(slot).unwrap()).unwrap());
+                let held = Arc::clone(cache.subtable(cache.entry(slot).unwrap()).unwrap());
                 let mut want = *mask;
                 (want.0.in_port, want.0.recirc_id) = (u32::MAX, u32::MAX);
                 prop_assert!(held.mask.contains(&want));
@@ -404,7 +405,8 @@ proptest! {
     }
 }
 
-/// A sweeper that takes its time: entries that go by thousands leave room for new ones, and all are told of in the end.
+/// A revalidator that takes its time: entries that go by thousands leave room for new ones, and all are told
+/// of in the end.
 #[test]
 fn what_goes_leaves_room_for_what_comes() {
     let (notes, notes_rx) = heddle_sync::ring::ring(RING);
@@ -434,7 +436,7 @@ fn what_goes_leaves_room_for_what_comes() {
             mask,
             ..Translation::default()
         };
-        // Each has a verdict of its own.
+        // Each has a cached translation of its own.
         t.actions.push(Action::Output(crate::PortNo(r)));
         let parsed = parse(cache, &[key(n)]);
         cache.insert(parsed.sought(0).unwrap(), &mut t, 1, 5).is_some()
@@ -454,7 +456,7 @@ fn what_goes_leaves_room_for_what_comes() {
     }
     cache.reap(usize::MAX);
     assert!(cache.len() > 0, "they cannot all be told of at once");
-    assert!(cache.wants_sweeper());
+    assert!(cache.wants_revalidator());
     for i in 0..100 {
         assert!(insert(&mut cache, n + i, i));
     }
@@ -483,16 +485,16 @@ impl Plain {
     }
 }
 
-/// The sweeper's view.
+/// The revalidator's view.
 fn seen(records: &mut Records) -> HashMap<u32, (FlowKey, FlowMask)> {
     let horizon = records.drain();
     let mut all = HashMap::new();
     for chunk in 0..records.n_chunks() {
         records.scan_all(chunk, horizon, |r, seen| {
-            assert!(r.held(seen.now.verdict).is_some(), "its verdict was told of");
+            assert!(r.held(seen.now.cached).is_some(), "its cached was told of");
             r.credit(seen.slot, &seen.now);
-            let (whole, tuple) = r.whole_key(seen).expect("its mask was told of");
-            all.insert(seen.slot, (whole, tuple.mask));
+            let (whole, subtable) = r.whole_key(seen).expect("its mask was told of");
+            all.insert(seen.slot, (whole, subtable.mask));
         });
     }
     all

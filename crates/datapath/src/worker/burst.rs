@@ -1,22 +1,22 @@
 //! One burst: parse all, look all up, run all programs, send, give the buffers back.
 //!
-//! The stages run over the whole burst each, so that their costs are measured with a read of the cycle counter between two stages, in
-//! one burst of [`SAMPLE`].
-//! From parsing on they work on runs of packets with equal keys. Counters of entries are written in the lookup stage, that is before
-//! any packet of the burst leaves: who received a packet finds it counted.
+//! The stages run over the whole burst each, so that their costs are measured with a read of the cycle
+//! counter between two stages, in one burst of [`SAMPLE`]. From parsing on they work on runs of packets with
+//! equal keys. Counters of entries are written in the lookup stage, that is before any packet of the burst
+//! leaves: who received a packet finds it counted.
 
 use super::recirc::Stage;
 use super::{Choice, Group, Worker};
-use crate::cache::{Cache, Common, Level, NO_BODY, NO_SLOT};
 use crate::drops::DropKind;
-use crate::entry::Entry;
+use crate::exec::program::Program;
 use crate::exec::{Live, LiveId};
-use crate::parse::{How, Kind, Run};
-use crate::program::Program;
+use crate::flow_cache::cache::{Cache, Common, Level, NO_BODY, NO_SLOT};
+use crate::flow_cache::entry::Entry;
+use crate::flow_cache::parse::{How, Kind, Run};
 use crate::shared::UNSET;
 use heddle_flow::packet_type;
 use heddle_packet::BURST;
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use heddle_sys::Tsc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -45,7 +45,8 @@ impl Hits {
     }
 }
 
-/// Adds a group of a program of the cache; to the one before, where both are adjacent and have one program that does the same to all.
+/// Adds a group of a program of the cache; to the one before, where both are adjacent and have one program
+/// that does the same to all.
 #[inline]
 fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, n: u32, cache: &Cache) {
     let choice = Choice::Cached(n);
@@ -70,8 +71,8 @@ fn does_the_same_to_all(cache: &Cache, body: u32) -> bool {
 }
 
 impl Worker {
-    /// Forwards the packets in the scratch burst. `given`: run this program on them instead of looking them up.
-    /// `t0` is the cycle counter now; returns what it is at the end.
+    /// Forwards the packets in the scratch burst. `given`: run this program on them instead of looking them
+    /// up. `t0` is the cycle counter now; returns what it is at the end.
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
         self.now_ms = now_ms;
@@ -182,7 +183,7 @@ impl Worker {
                 continue;
             }
             // What is read for one packet need not be announced for each.
-            reading.get_or_insert_with(Reading::begin);
+            reading.get_or_insert_with(ReadGuard::begin);
             // Where one of these comes right after another, it begins when that was over.
             let t = now.unwrap_or_else(Tsc::now);
             let found = (found.slot != NO_SLOT).then_some((found.slot, found.level));
@@ -229,8 +230,8 @@ impl Worker {
         true
     }
 
-    /// Chooses for a run that has no entry, or one that may be stale. The same for all of it, unless the first ones are translated for. Returns
-    /// whether one was translated for that had no entry.
+    /// Chooses for a run that has no entry, or one that may be stale. The same for all of it, unless the
+    /// first ones are translated for. Returns whether one was translated for that had no entry.
     fn choose(
         &mut self,
         st: &mut Stage,
@@ -269,7 +270,8 @@ impl Worker {
             if let Some((_, level)) = found.take() {
                 hits.add(level, 1);
             }
-            // This packet was translated for, and is counted and credited. What the next one finds may be its new entry.
+            // This packet was translated for, and is counted and credited. What the next one finds may be its
+            // new entry.
             let len = self.scratch.live().get(id).len();
             let one = Run {
                 end: run.first + 1,
@@ -292,8 +294,8 @@ impl Worker {
         }
     }
 
-    /// Runs the programs that were chosen. Packets that are to be looked up again gather in a stage of their own, and go on before
-    /// anything that might overtake them ([`super::recirc`]).
+    /// Runs the programs that were chosen. Packets that are to be looked up again gather in a stage of their
+    /// own, and go on before anything that might overtake them ([`super::recirc`]).
     pub(super) fn execute_all(&mut self, st: &mut Stage, depth: usize, now_ms: u64) {
         let mut next = None;
         for g in 0..st.groups.len() {

@@ -1,12 +1,12 @@
 //! What the control side asks of a worker.
 //!
-//! A bounded ring and an eventfd. Senders take turns under a lock of their own; the worker, the only consumer, takes
-//! none. Answers go over a channel whose buffer the command brings along.
+//! A bounded ring and an eventfd. Senders take turns under a lock of their own; the worker, the only
+//! consumer, takes none. Answers go over a channel whose buffer the command brings along.
 
 use super::{RxSlot, Worker};
-use crate::program::Program;
-use crate::tx::TxPort;
-use crate::verdict::Verdict;
+use crate::exec::program::Program;
+use crate::exec::tx::TxPort;
+use crate::flow_cache::cached_translation::CachedTranslation;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
@@ -32,8 +32,8 @@ pub(crate) enum Command {
     DelPort(u32, Sender<Reply>),
     /// Forward one packet of this type: by the program, or as if it had been received.
     Run(Box<Packet>, u32, Option<Arc<Program>>, Sender<Reply>),
-    /// These entries (slot, id) are of no use any more, or are right with this verdict.
-    Findings(Vec<(u32, u64, Option<Arc<Verdict>>)>),
+    /// These entries (slot, id) are of no use any more, or are right with this cached translation.
+    Findings(Vec<(u32, u64, Option<Arc<CachedTranslation>>)>),
     /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
     /// Run on these processors from now on.
@@ -86,12 +86,12 @@ pub(crate) fn command_ring(bell: Arc<EventFd>) -> (CommandTx, Consumer<Command>)
 }
 
 /// How long a sender waits for room, or for an answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const WORKER_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl CommandTx {
     /// Sends a command; waits a bounded time for room. `false`: the worker does not take any.
     pub(crate) fn send(&self, command: Command) -> bool {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WORKER_TIMEOUT;
         let mut command = command;
         loop {
             match self.ring.lock().push(command) {

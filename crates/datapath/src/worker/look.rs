@@ -1,10 +1,12 @@
 //! How often a queue is looked at in vain whose every look is a system call.
 //!
-//! A worker asks each of its queues in each round. For a ring that is a load; for a tap it is a thousand cycles, which with a burst from another
-//! queue in each round is a sixth of the worker's time, and more with more taps. So a queue that was empty is left out for a while, twice as long each time, as long as **others
-//! have packets** in this round, or rings had some lately ([`LIVELY`]): a packet that comes to a ring meanwhile would wait until all taps have been asked. Otherwise a worker asks
-//! all. The bounds: looks in vain take at most about an eighth of the time together, and nobody waits longer than
-//! [`LONGEST`] for his first packet to be seen.
+//! A worker asks each of its queues in each round. For a ring that is a load; for a tap it is a thousand
+//! cycles, which with a burst from another queue in each round is a sixth of the worker's time, and more with
+//! more taps. So a queue that was empty is left out for a while, twice as long each time, as long as **others
+//! have packets** in this round, or rings had some lately ([`LIVELY`]): a packet that comes to a ring
+//! meanwhile would wait until all taps have been asked. Otherwise a worker asks all. The bounds: looks in
+//! vain take at most about an eighth of the time together, and nobody waits longer than [`LONGEST`] for his
+//! first packet to be seen.
 //!
 //! Who wakes the worker says which queues have something: the others are left out of the round that follows.
 //!
@@ -17,7 +19,8 @@ const PART: u64 = 8;
 /// ... which are taken for these many, if they are fewer.
 const FEW: u64 = 4;
 
-/// As long after packets from rings more of them are expected, as a worker without packets polls on: some 50 us.
+/// As long after packets from rings more of them are expected, as a worker without packets polls on: some 50
+/// us.
 pub(super) const LIVELY: u64 = 1 << 17;
 /// That the kernel knew of no packets is true for so long: a few microseconds.
 const TOLD: u64 = 1 << 13;
@@ -58,8 +61,9 @@ impl Look {
 mod tests {
     use super::*;
 
-    /// A worker with other work: rounds of `round` cycles, in which each of `queues` queues is looked at for `look` cycles unless it waits. Returns the share
-    /// of looks in all of the time, and the longest time between two looks at one queue.
+    /// A worker with other work: rounds of `round` cycles, in which each of `queues` queues is looked at for
+    /// `look` cycles unless it waits. Returns the share of looks in all of the time, and the longest time
+    /// between two looks at one queue.
     fn run(queues: usize, look: u64, round: u64) -> (f64, u64) {
         let mut looks: Vec<(Look, u64)> = (0..queues).map(|_| (Look::default(), 0)).collect();
         let (mut now, mut spent, mut longest) = (0, 0, 0);
@@ -115,7 +119,8 @@ mod tests {
         assert!(l.waits(30_000) && !l.waits(40_000));
         l.found();
         assert!(!l.waits(1));
-        // The first look in vain after packets costs little time, a thread that was put aside in one no more than the bound.
+        // The first look in vain after packets costs little time, a thread that was put aside in one no more
+        // than the bound.
         l.in_vain(1000, 1, 1);
         assert!(l.waits(2000) && !l.waits(2001));
         l.in_vain(u64::MAX, 1, 1);

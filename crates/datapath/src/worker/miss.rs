@@ -1,18 +1,19 @@
-//! Off the fast path: translating a packet, caching the answer, re-checking an entry whose dependencies moved.
+//! Off the fast path: translating a packet, caching the answer, re-checking an entry whose dependencies
+//! moved.
 //!
-//! **Order.** `any` was read at the start of the burst, before the translation reads anything: an entry made from an answer
-//! that raced with a change is found stale at its first use after the change.
+//! **Order.** `any` was read at the start of the burst, before the translation reads anything: an entry made
+//! from an answer that raced with a change is found stale at its first use after the change.
 //!
-//! The packet that caused a translation is credited here, before it leaves; the entry counts those that follow, so a new entry
-//! starts with zero packets, as in Open vSwitch.
+//! The packet that caused a translation is credited here, before it leaves; the entry counts those that
+//! follow, so a new entry starts with zero packets, as in Open vSwitch.
 
 use super::recirc::Stage;
 use super::{Choice, Worker};
-use crate::cache::Sought;
 use crate::drops::DropKind;
+use crate::exec::program::Program;
 use crate::exec::{Live, LiveId};
-use crate::parse::Kind;
-use crate::program::Program;
+use crate::flow_cache::cache::Sought;
+use crate::flow_cache::parse::Kind;
 use crate::translate::{Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
 use heddle_packet::BURST;
@@ -31,7 +32,8 @@ pub(super) struct Subject<'a> {
 }
 
 impl Worker {
-    /// No entry matches packet `id`, of run `r`. It is translated for if its queue's miss budget allows ([`super::turn`]).
+    /// No entry matches packet `id`, of run `r`. It is translated for if its queue's miss budget allows
+    /// ([`super::turn`]).
     pub(super) fn miss(&mut self, st: &mut Stage, r: usize, id: LiveId, any: u64, now_ms: u64) -> Choice {
         self.counters.misses.add(1);
         // A packet from the control plane has no queue, and no limit.
@@ -63,8 +65,8 @@ impl Worker {
         behind.next().map(|s| s.slot)
     }
 
-    /// The entry in `slot` matches packet `id`, of run `r`, but may be stale. With the choice comes the slot of the entry that the packet is
-    /// still to be counted on, if it is.
+    /// The entry in `slot` matches packet `id`, of run `r`, but may be stale. With the choice comes the slot
+    /// of the entry that the packet is still to be counted on, if it is.
     pub(super) fn revalidate(
         &mut self,
         st: &mut Stage,
@@ -102,7 +104,8 @@ impl Worker {
         done
     }
 
-    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its packets.
+    /// The program of the entry in `slot`, if its dependencies hold, or what has changed is not about its
+    /// packets.
     fn recheck(&mut self, slot: u32, any: u64) -> Option<u32> {
         let moment = self.shared.moment(any, self.now_ms);
         let current = self.cache.current(slot, &moment);
@@ -110,9 +113,9 @@ impl Worker {
             return current;
         }
         let generations = self.shared.translate.generations();
-        let number = self.cache.entry(slot)?.verdict();
-        let verdict = self.cache.verdict(number)?;
-        let holds = verdict.recheck(any, generations);
+        let number = self.cache.entry(slot)?.cached();
+        let cached = self.cache.cached(number)?;
+        let holds = cached.recheck(any, generations);
         holds.then(|| self.cache.entry(slot).map(|e| e.body()))?
     }
 
@@ -123,13 +126,14 @@ impl Worker {
         let t = &mut self.scratch.translation;
         // Masks are per origin.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
-        // Whether for this entry's packets the answer is one, be it the old one or not: then it is the same flow, and counts on.
+        // Whether for this entry's packets the answer is one, be it the old one or not: then it is the same
+        // flow, and counts on.
         let agrees = !t.uncacheable
             && self
                 .cache
                 .entry(slot)
-                .and_then(|e| self.cache.tuple(e))
-                .is_some_and(|tuple| tuple.mask.contains(&t.mask));
+                .and_then(|e| self.cache.subtable(e))
+                .is_some_and(|subtable| subtable.mask.contains(&t.mask));
         if agrees && let Some(number) = self.cache.renew(slot, t, any) {
             return (Choice::Cached(number), Some(slot));
         }
@@ -160,7 +164,8 @@ impl Worker {
         self.shared.ask(&request, &mut s.translation);
         let (key, mask) = (subject.key, &mut s.translation.mask.0);
         if key.recirc_id != 0 && key.vlans[0].present() && mask.vlans[0].tci == 0 {
-            // Open vSwitch's datapath leaves no tag open. Here that would cost entries; of packets that are looked up again there are few.
+            // Open vSwitch's datapath leaves no tag open. Here that would cost entries; of packets that are
+            // looked up again there are few.
             mask.vlans[0] = Vlan {
                 tpid: u16::MAX,
                 tci: Vlan::VID_MASK | Vlan::CFI,
@@ -178,8 +183,8 @@ impl Worker {
         let (key, len) = (subject.key, live.get(subject.id).len() as u64);
         let t = &mut s.translation;
         self.owed.add(&t.credits, len, key.tcp_flags, now_ms);
-        if self.cache.wants_sweeper() {
-            self.shared.wake_sweeper();
+        if self.cache.wants_revalidator() {
+            self.shared.wake_revalidator();
         }
         let has_room = self.shared.has_room(self.cache.entries_of(key.in_port));
         if !has_room && !t.uncacheable {
@@ -187,7 +192,7 @@ impl Worker {
         }
         if has_room
             && !t.uncacheable
-            && let Some(verdict) = self.cache.insert(subject.sought, t, any, now_ms)
+            && let Some(cached) = self.cache.insert(subject.sought, t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);
             self.counters.flows.set(self.cache.len() as u64);
@@ -195,9 +200,9 @@ impl Worker {
                 self.counters.masks.set(self.cache.n_masks() as u64);
             }
             if log::log_enabled!(target: LOG, log::Level::Debug) {
-                self.log_added(key, verdict);
+                self.log_added(key, cached);
             }
-            return Choice::Cached(verdict);
+            return Choice::Cached(cached);
         }
         self.counters.not_cached.add(1);
         s.once.push(Arc::new(Program::compile(&t.actions)));
@@ -207,9 +212,9 @@ impl Worker {
 
     /// A line for who wants to see every flow that is cached.
     #[cold]
-    fn log_added(&self, key: &FlowKey, verdict: u32) {
+    fn log_added(&self, key: &FlowKey, cached: u32) {
         // The cache has taken the translation's actions.
-        let actions = self.cache.verdict(verdict).map(|v| &*v.body.actions);
+        let actions = self.cache.cached(cached).map(|v| &*v.body.actions);
         let mut mask = self.scratch.translation.mask;
         mask.0.in_port = u32::MAX;
         let ufid = crate::format::ufid(key, &mask);

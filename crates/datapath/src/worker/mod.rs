@@ -1,11 +1,12 @@
-//! A worker: one thread that takes packets from its receive queues through lookup and actions to transmit queues.
+//! A worker: one thread that takes packets from its receive queues through lookup and actions to transmit
+//! queues.
 //!
-//! Everything it touches per packet is its own: queues, caches, buffers, counters. The control side reaches it through a
-//! bounded command ring and an eventfd; it answers on a channel that the command brings along. It takes no lock and
-//! allocates nothing per packet; a miss allocates what the new entry needs.
+//! Everything it touches per packet is its own: queues, caches, buffers, counters. The control side reaches
+//! it through a bounded command ring and an eventfd; it answers on a channel that the command brings along.
+//! It takes no lock and allocates nothing per packet; a miss allocates what the new entry needs.
 //!
-//! One iteration: commands, one burst from each receive queue, a bounded piece of maintenance; without packets it goes on
-//! polling for a while and then sleeps ([`wait`]).
+//! One iteration: commands, one burst from each receive queue, a bounded piece of maintenance; without
+//! packets it goes on polling for a while and then sleeps ([`wait`]).
 
 mod burst;
 mod command;
@@ -18,20 +19,20 @@ mod recirc;
 mod turn;
 mod wait;
 
-pub(crate) use command::{Binding, Command, CommandTx, PATIENCE, Reply, command_ring};
+pub(crate) use command::{Binding, Command, CommandTx, Reply, WORKER_TIMEOUT, command_ring};
 
-use crate::cache::Cache;
-use crate::compact::Room;
+use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
-use crate::parse::Run;
-use crate::perf::{Own, Start};
-use crate::program::Program;
+use crate::exec::program::Program;
+use crate::exec::tx::TxTable;
+use crate::exec::upcalls::UpcallTx;
+use crate::flow_cache::cache::Cache;
+use crate::flow_cache::cached_translation::CachedTranslation;
+use crate::flow_cache::compact::Room;
+use crate::flow_cache::parse::Run;
 use crate::shared::Shared;
 use crate::translate::Translation;
-use crate::tx::TxTable;
-use crate::upcalls::UpcallTx;
-use crate::verdict::Verdict;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
@@ -43,16 +44,17 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use turn::{Share, Turn};
+use turn::{PortBudget, Turn};
 
-/// What the sweeper has found is acted on in steps of this many entries per iteration.
+/// What the revalidator has found is acted on in steps of this many entries per iteration.
 const FINDINGS_STEP: usize = 64;
-/// While there are packets it may take one part in 2^3 of the time, in smaller steps; what was not taken is kept for some steps.
+/// While there are packets it may take one part in 2^3 of the time, in smaller steps; what was not taken is
+/// kept for some steps.
 const FINDINGS_SHARE: u32 = 3;
 const FINDINGS_STEP_BUSY: usize = 4;
 const FINDINGS_CREDIT: u64 = 1 << 14;
-/// Entries, and verdicts, that are freed per iteration, without packets and with them: each costs a fraction of a microsecond, and tens of thousands may
-/// go at once.
+/// Entries, and cached translations, that are freed per iteration, without packets and with them: each costs
+/// a fraction of a microsecond, and tens of thousands may go at once.
 const REAPED: usize = 1024;
 const REAPED_BUSY: usize = 128;
 /// A round without packets answers those who wait for one; so does this many rounds with packets.
@@ -65,7 +67,8 @@ const SORT_MS: u64 = 1000;
 pub(crate) struct RxShared {
     /// Cycles spent on packets of this queue in the last minute.
     pub(crate) usage: Window,
-    /// The queue's own drop counters. Locked by the worker only when they have changed, between bursts, and only if free.
+    /// The queue's own drop counters. Locked by the worker only when they have changed, between bursts, and
+    /// only if free.
     pub(crate) dropped: Mutex<Vec<(&'static str, u64)>>,
 }
 
@@ -83,10 +86,12 @@ pub(crate) struct RxSlot {
     turn: Turn,
     /// Of a queue whose looks are system calls.
     look: Option<Look>,
-    /// The port's account among [`Worker::shares`], and the number of the cycle in which the queue had its last turn.
-    share: usize,
+    /// The port's account among [`Worker::budgets`], and the number of the cycle in which the queue had its
+    /// last turn.
+    budget: usize,
     cycle: u64,
-    /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have some too.
+    /// Packets that were received and wait for the queue's next turn: its packets are dear, and others have
+    /// some too.
     held: Vec<Packet>,
     /// In the epoll set under this descriptor, which is its token too.
     pub(crate) watched: Option<RawFd>,
@@ -106,7 +111,7 @@ impl RxSlot {
             shared,
             dropped_seen: 0,
             turn: Turn::default(),
-            share: 0,
+            budget: 0,
             cycle: 0,
             held: Vec::new(),
             watched: None,
@@ -116,7 +121,8 @@ impl RxSlot {
 }
 
 impl RxSlot {
-    /// Appends up to `most` packets to `burst`, those that were held first. Returns how many, and whether there may be more.
+    /// Appends up to `most` packets to `burst`, those that were held first. Returns how many, and whether
+    /// there may be more.
     fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> (usize, bool) {
         if self.held.is_empty() && most >= BURST - burst.len() {
             let room = BURST - burst.len();
@@ -158,7 +164,8 @@ impl Choice {
     }
 }
 
-/// What programs are run with: by a worker, on packets of its scratch space, with this key. A macro, because it borrows single fields.
+/// What programs are run with: by a worker, on packets of its scratch space, with this key. A macro, because
+/// it borrows single fields.
 macro_rules! exec {
     ($worker:ident, $scratch:ident, $key:expr, $now_ms:expr) => {
         $crate::exec::Exec {
@@ -247,7 +254,7 @@ pub(crate) struct Worker {
     counters: Arc<WorkerCounters>,
     rx: Vec<RxSlot>,
     /// What the queues of each port may take together ([`turn`]).
-    shares: Vec<Share>,
+    budgets: Vec<PortBudget>,
     /// Number of the round over the queues.
     round: u64,
     tx: TxTable,
@@ -262,8 +269,9 @@ pub(crate) struct Worker {
     owed: owed::Owed,
     upcalls: UpcallTx,
     commands: Consumer<Command>,
-    /// What the sweeper found about entries (slot, id): of no use any more, or (with a verdict) right again.
-    findings: VecDeque<(u32, u64, Option<Arc<Verdict>>)>,
+    /// What the revalidator found about entries (slot, id): of no use any more, or (with a cached
+    /// translation) right again.
+    findings: VecDeque<(u32, u64, Option<Arc<CachedTranslation>>)>,
     /// When findings were acted on last, and cycles that they may take now.
     tidied: u64,
     tidy_credit: u64,
@@ -306,7 +314,7 @@ impl Worker {
             shared: p.shared,
             counters: p.counters,
             rx: Vec::new(),
-            shares: Vec::new(),
+            budgets: Vec::new(),
             round: 0,
             lively: 0,
             full: 0,
@@ -404,7 +412,7 @@ impl Worker {
             match self.findings.pop_front() {
                 None => break,
                 Some((slot, id, None)) => self.cache.evict(slot, id),
-                Some((slot, id, Some(verdict))) => self.cache.adopt(slot, id, &verdict),
+                Some((slot, id, Some(cached))) => self.cache.adopt(slot, id, &cached),
             }
         }
         if self.findings.is_empty() && self.findings.capacity() > 1 << 16 {
@@ -420,8 +428,8 @@ impl Worker {
             .cache
             .reap(if self.active == 0 { REAPED } else { REAPED_BUSY });
         if n > 0 {
-            if self.cache.wants_sweeper() {
-                self.shared.wake_sweeper();
+            if self.cache.wants_revalidator() {
+                self.shared.wake_revalidator();
             }
             self.shared.n_flows.fetch_sub(n, Relaxed);
             self.counters.flows.set(self.cache.len() as u64);
@@ -445,7 +453,7 @@ impl Worker {
 }
 
 impl Drop for Worker {
-    /// Its entries leave with it; the sweeper sees that nobody holds them any more.
+    /// Its entries leave with it; the revalidator sees that nobody holds them any more.
     fn drop(&mut self) {
         self.shared.n_flows.fetch_sub(self.cache.len(), Relaxed);
     }

@@ -1,17 +1,18 @@
-//! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`] decides, this obeys).
+//! Rounds over the receive queues: who is asked, for how much, and what it is charged ([`super::turn`]
+//! decides, this obeys).
 
 use super::command::Reply;
 use super::look::LIVELY;
-use super::turn::{Others, Share};
+use super::turn::{Others, PortBudget};
 use super::{RxSlot, Source, Worker};
 use heddle_packet::BURST;
 use heddle_sys::Tsc;
 use std::collections::HashMap;
 
 impl Worker {
-    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues with few packets share a burst:
-    /// it is forwarded when it is half full, so that the next queue always finds room, or when all queues have been asked. One whose packets are dear
-    /// shares none.
+    /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues
+    /// with few packets share a burst: it is forwarded when it is half full, so that the next queue always
+    /// finds room, or when all queues have been asked. One whose packets are dear budgets none.
     pub(super) fn poll_all(&mut self, t0: u64) -> usize {
         let (mut total, waited) = self.poll_each(t0, true);
         if total == 0 && waited {
@@ -33,8 +34,9 @@ impl Worker {
         total
     }
 
-    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not, nor those that are too dear to be looked at again so
-    /// soon; the latter neither while rings had packets lately. Returns the number of packets, and whether some queue was left out.
+    /// Asks each queue, in their order, but `patient`ly those that have to wait for others not, nor those
+    /// that are too dear to be looked at again so soon; the latter neither while rings had packets lately.
+    /// Returns the number of packets, and whether some queue was left out.
     fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;
@@ -45,7 +47,7 @@ impl Worker {
         let alone = n_queues == 1;
         for i in 0..self.rx.len() {
             let slot = &mut self.rx[i];
-            if !self.shares[slot.share].admits(&mut slot.cycle, self.round) {
+            if !self.budgets[slot.budget].admits(&mut slot.cycle, self.round) {
                 let full = usize::from(slot.turn.is_full());
                 (self.full, self.active) = (self.full + full, self.active + full);
                 waited = true;
@@ -86,7 +88,7 @@ impl Worker {
                 if let Some(look) = &mut slot.look {
                     look.in_vain(cycles, now, n_queues);
                 }
-                self.shares[slot.share].spend(cycles);
+                self.budgets[slot.budget].spend(cycles);
                 t = now;
             } else {
                 match &mut slot.look {
@@ -114,27 +116,27 @@ impl Worker {
 
     /// A queue to poll from now on.
     pub(super) fn add_slot(&mut self, mut slot: RxSlot) {
-        slot.share = match self.rx.iter().find(|s| s.port == slot.port) {
-            Some(sibling) => sibling.share,
+        slot.budget = match self.rx.iter().find(|s| s.port == slot.port) {
+            Some(sibling) => sibling.budget,
             None => {
-                self.shares.push(Share::default());
-                self.shares.len() - 1
+                self.budgets.push(PortBudget::default());
+                self.budgets.len() - 1
             }
         };
-        slot.cycle = self.shares[slot.share].join();
+        slot.cycle = self.budgets[slot.budget].join();
         self.rx.push(slot);
     }
 
     /// Opens the ports' accounts anew, after queues have gone.
     pub(super) fn regroup(&mut self) {
         let mut ports = HashMap::new();
-        self.shares.clear();
+        self.budgets.clear();
         for slot in &mut self.rx {
-            slot.share = *ports.entry(slot.port).or_insert_with(|| {
-                self.shares.push(Share::default());
-                self.shares.len() - 1
+            slot.budget = *ports.entry(slot.port).or_insert_with(|| {
+                self.budgets.push(PortBudget::default());
+                self.budgets.len() - 1
             });
-            slot.cycle = self.shares[slot.share].join();
+            slot.cycle = self.budgets[slot.budget].join();
         }
     }
 
@@ -182,7 +184,7 @@ impl Worker {
             let cost = source.cycles + share + slot.turn.charged();
             let others = self.full.saturating_sub(usize::from(slot.turn.is_full()));
             slot.turn.over(source.packets, cost, t1, others);
-            self.shares[slot.share].spend(cost);
+            self.budgets[slot.budget].spend(cost);
             slot.shared.usage.add(self.now_ms, cost);
         }
         t1

@@ -1,16 +1,18 @@
 //! How long a worker polls on after the last packets, before it sleeps. Pure: the caller brings the time.
 //!
-//! **Problem.** Waking costs more than most gaps between packets: some microseconds, 50 and more where the processor has
-//! halted. Polling in vain takes the processor from others, and an idle switch must take next to none of it.
+//! **Problem.** Waking costs more than most gaps between packets: some microseconds, 50 and more where the
+//! processor has halted. Polling in vain takes the processor from others, and an idle switch must take next
+//! to none of it.
 //!
 //! **Two allowances**, of which the longer one counts. `max` is the setting (50 us).
-//! * The *span* is for replies. A gap that is longer than it sets it to `max` if polling for `max` would have found packets
-//!   that came that far apart, and halves it if not.
-//! * The *credit* is for steady traffic, which has longer gaps now and then. While packets come less than `max` apart, a
-//!   quarter of the time is credited, up to [`MOST_CREDIT`] times `max`. Longer gaps are taken from it.
+//! * The *span* is for replies. A gap that is longer than it sets it to `max` if polling for `max` would have
+//!   found packets that came that far apart, and halves it if not.
+//! * The *credit* is for steady traffic, which has longer gaps now and then. While packets come less than
+//!   `max` apart, a quarter of the time is credited, up to [`MOST_CREDIT`] times `max`. Longer gaps are taken
+//!   from it.
 //!
-//! **Bound.** All that is polled in vain by credit is at most a quarter of the time in which packets came steadily, and at most
-//! [`MOST_CREDIT`] times `max` after the last of them.
+//! **Bound.** All that is polled in vain by credit is at most a quarter of the time in which packets came
+//! steadily, and at most [`MOST_CREDIT`] times `max` after the last of them.
 
 /// One part in 2^2 of the time in which packets come steadily is credited.
 const CREDIT_SHIFT: u32 = 2;

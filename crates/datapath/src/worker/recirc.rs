@@ -1,31 +1,31 @@
 //! Packets that are looked up again, as they have become, in the same burst.
 //!
-//! **Problem.** Some actions lead to headers that were not parsed (what is behind a popped label), or choose by what only the
-//! datapath can say (a hash). The packet goes on under a recirculation id, through the same caches. Most packets of a virtual
-//! network do so, some several times, so they go in bursts: a *stage* is what was received, or what goes on under
-//! one id.
+//! **Problem.** Some actions lead to headers that were not parsed (what is behind a popped label), or choose
+//! by what only the datapath can say (a hash). The packet goes on under a recirculation id, through the same
+//! caches. Most packets of a virtual network do so, some several times, so they go in bursts: a *stage* is
+//! what was received, or what goes on under one id.
 //!
-//! **Shape.** Where a program ends with a recirculation, its packets gather in the next stage, and other groups' packets
-//! under the same id beside them; the stage is then looked up and executed as a burst is. What a program has not written
-//! is not read again: the key stays, and has another origin. Programs that go on after a recirculation are run packet
-//! by packet: what is to be done after it waits until the packet has gone its way, so that outputs are in the order
-//! of the actions.
+//! **Shape.** Where a program ends with a recirculation, its packets gather in the next stage, and other
+//! groups' packets under the same id beside them; the stage is then looked up and executed as a burst is.
+//! What a program has not written is not read again: the key stays, and has another origin. Programs that go
+//! on after a recirculation are run packet by packet: what is to be done after it waits until the packet has
+//! gone its way, so that outputs are in the order of the actions.
 //!
-//! **Order.** Packets of one flow leave in the order in which they came: before a group is run that may have packets of a flow
-//! of which some wait in the next stage, that stage is run. Flows are told apart by 64 bits ([`Stage::flows`]): in doubt
-//! the stage is run.
+//! **Order.** Packets of one flow leave in the order in which they came: before a group is run that may have
+//! packets of a flow of which some wait in the next stage, that stage is run. Flows are told apart by 64 bits
+//! ([`Stage::flows`]): in doubt the stage is run.
 //!
-//! **Bounds.** [`MAX_DEPTH`] lookups of one packet within each other, and [`MAX_LOOKUPS`] of it and its copies; then it is dropped by name.
-//! The number of packets is that of the burst's copies at most.
+//! **Bounds.** [`MAX_DEPTH`] lookups of one packet within each other, and [`MAX_LOOKUPS`] of it and its
+//! copies; then it is dropped by name. The number of packets is that of the burst's copies at most.
 
 use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
-use crate::compact::CompactKey;
 use crate::drops::DropKind;
+use crate::exec::program::Tail;
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
-use crate::parse::{How, Kind, Parsed, Run};
-use crate::program::Tail;
-use crate::tuple::MAX_LISTED;
+use crate::flow_cache::compact::CompactKey;
+use crate::flow_cache::parse::{How, Kind, Parsed, Run};
+use crate::flow_cache::subtable::MAX_LISTED;
 use arrayvec::ArrayVec;
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_packet::BURST;
@@ -34,7 +34,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Most lookups of a packet, the first not counted.
 const MAX_DEPTH: usize = 32;
-/// Most lookups of a packet and its copies: a program that recirculates ten copies would look a million times.
+/// Most lookups of a packet and its copies: a program that recirculates ten copies would look a million
+/// times.
 const MAX_LOOKUPS: usize = 1024;
 
 /// Packets by their place in a stage.
@@ -124,8 +125,8 @@ pub(super) struct Stage {
     pub(super) ids: Ids,
     pub(super) parsed: Parsed,
     pub(super) groups: Vec<Group>,
-    /// Flows of which there are packets: a bit for each, by a hash. They are of the groups of the stage before, from the
-    /// one that came first up to this one.
+    /// Flows of which there are packets: a bit for each, by a hash. They are of the groups of the stage
+    /// before, from the one that came first up to this one.
     flows: u64,
     known: usize,
     /// The last origin of the stage before that was asked for, and what it is here.

@@ -1,30 +1,37 @@
-//! Whose turn it is: receive queues share a worker by cycles, not by packets, and a queue's new flows do not crowd out its old ones.
+//! Whose turn it is: receive queues share a worker by cycles, not by packets, and a queue's new flows do not
+//! crowd out its old ones.
 //!
-//! Packets are not equally dear: one that is translated costs ten times one that an entry answers, one that is looked up under many masks
-//! may cost as much. Three rules keep dear packets from starving the others. They are **work conserving**: where nothing waits, nothing
-//! is held back.
+//! Packets are not equally dear: one that is translated costs ten times one that an entry answers, one that
+//! is looked up under many masks may cost as much. Three rules keep dear packets from starving the others.
+//! They are **work conserving**: where nothing waits, nothing is held back.
 //!
-//! 1. **Between queues.** While several queues have packets, a turn is limited to about half of [`QUANTUM`] cycles, by what the queue's packets have cost
-//!    lately: nobody's ring runs over because another's turn takes long. And a queue turn cost more than [`QUANTUM`] cycles waits while other queues have more packets
-//!    than one turn took, for as many cycles as its turn cost, times the number of those queues. So each of them gets at least the cycles that it
-//!    got, and a queue that is drained each time is never made to wait for anybody. The packets of the waiting queue stay in its
-//!    ring: its sender notices, others do not.
-//! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new ones. As long as
-//!    a queue is behind although it has such established packets, and has been for [`PATIENCE`] windows of [`WINDOW`] cycles, its misses may take a share
-//!    of the time that is halved every window down to a sixteenth, and grows again when the queue keeps up. What goes beyond is dropped, under a reason of its own
-//!    (`datapath_drop_miss_budget`): left in the ring it would hold up what stands behind it, and a new flow's first packet is sent again. A
-//!    queue of new flows only is not limited.
+//! 1. **Between queues.** While several queues have packets, a turn is limited to about half of [`QUANTUM`]
+//!    cycles, by what the queue's packets have cost lately: nobody's ring runs over because another's turn
+//!    takes long. And a queue turn cost more than [`QUANTUM`] cycles waits while other queues have more
+//!    packets than one turn took, for as many cycles as its turn cost, times the number of those queues. So
+//!    each of them gets at least the cycles that it got, and a queue that is drained each time is never made
+//!    to wait for anybody. The packets of the waiting queue stay in its ring: its sender notices, others do
+//!    not.
+//! 2. **Within a queue: the miss budget.** In one ring, packets of established flows wait behind those of new
+//!    ones. As long as a queue is behind although it has such established packets, and has been for
+//!    [`BEHIND_WINDOWS`] windows of [`WINDOW`] cycles, its misses may take a share of the time that is halved
+//!    every window down to a sixteenth, and grows again when the queue keeps up. What goes beyond is dropped,
+//!    under a reason of its own (`datapath_drop_miss_budget`): left in the ring it would hold up what stands
+//!    behind it, and a new flow's first packet is sent again. A queue of new flows only is not limited.
 //!
-//! 3. **Between ports.** A guest chooses how many queues it has, so they share: in one round over all queues those of a port may take [`ROUND`] cycles
-//!    together. Queues that do not come to their turn for that are the first of the port in the next round ([`Share`]). And what a queue costs that gives no
-//!    packets is charged like what packets cost.
+//! 3. **Between ports.** A guest chooses how many queues it has, so they share: in one round over all queues
+//!    those of a port may take [`ROUND`] cycles together. Queues that do not come to their turn for that are
+//!    the first of the port in the next round ([`PortBudget`]). And what a queue costs that gives no packets
+//!    is charged like what packets cost.
 //!
-//! **Who is charged.** All of this holds only as long as nobody pays for others' packets, although queues with few packets share a burst. What is not
-//! answered by an entry that is known to be right is measured one by one, and charged to its own queue. A queue whose packets are dear all the same
-//! ([`DEAR`]; they are looked up under many masks) has its bursts for itself. Otherwise a cheap queue that shares bursts with a dear one would look dear too, and be
-//! given turns of a few packets.
+//! **Who is charged.** All of this holds only as long as nobody pays for others' packets, although queues
+//! with few packets share a burst. What is not answered by an entry that is known to be right is measured one
+//! by one, and charged to its own queue. A queue whose packets are dear all the same ([`DEAR`]; they are
+//! looked up under many masks) has its bursts for itself. Otherwise a cheap queue that budgets bursts with a
+//! dear one would look dear too, and be given turns of a few packets.
 //!
-//! Cost: a few additions per turn, two reads of the cycle counter per packet that no entry answers. Pure: the caller brings the time.
+//! Cost: a few additions per turn, two reads of the cycle counter per packet that no entry answers. Pure: the
+//! caller brings the time.
 
 use heddle_packet::BURST;
 
@@ -36,23 +43,26 @@ const MOST: u64 = 8 * QUANTUM;
 pub(super) const WINDOW: u64 = 1 << 20;
 /// The smallest share is one part in 2^4.
 const LEAST: u8 = 4;
-/// Windows in a row that a queue has to be behind in before misses are limited: a burst of new flows is no reason.
-const PATIENCE: u8 = 4;
+/// Windows in a row that a queue has to be behind in before misses are limited: a burst of new flows is no
+/// reason.
+const BEHIND_WINDOWS: u8 = 4;
 /// Turns that say something about a window.
 const TURNS: u32 = 16;
 /// Windows that a queue has to keep up in before its share is doubled.
 const CALM: u8 = 16;
 
-/// A packet that costs more does so for what it is, not because there were few of them: its queue shares no bursts.
+/// A packet that costs more does so for what it is, not because there were few of them: its queue budgets no
+/// bursts.
 const DEAR: u64 = QUANTUM / 8;
 
-/// Cycles that the queues of one port together, or one queue where others of other ports might have packets, take in a round.
+/// Cycles that the queues of one port together, or one queue where others of other ports might have packets,
+/// take in a round.
 const ROUND: u64 = 4 * QUANTUM;
 
-/// What the queues of one port on a worker have together. A round asks each queue once; a *cycle* of the port is over when each of its
-/// queues had a turn, in one round or in several.
+/// What the queues of one port on a worker have together. A round asks each queue once; a *cycle* of the port
+/// is over when each of its queues had a turn, in one round or in several.
 #[derive(Debug, Default)]
-pub(super) struct Share {
+pub(super) struct PortBudget {
     /// Queues that it has.
     queues: u32,
     /// Those that had no turn yet in this cycle.
@@ -64,7 +74,7 @@ pub(super) struct Share {
     spent: u64,
 }
 
-impl Share {
+impl PortBudget {
     /// One more queue; returns the number that it bears: it had no turn in this cycle.
     pub(super) fn join(&mut self) -> u64 {
         self.queues += 1;
@@ -72,7 +82,8 @@ impl Share {
         self.cycle = self.cycle.max(1);
         self.cycle - 1
     }
-    /// Whether a queue that bears the number `last` has its turn in `round`; it then bears the number of this cycle.
+    /// Whether a queue that bears the number `last` has its turn in `round`; it then bears the number of this
+    /// cycle.
     pub(super) fn admits(&mut self, last: &mut u64, round: u64) -> bool {
         if self.queues < 2 {
             return true;
@@ -175,8 +186,8 @@ impl Turn {
             && established * 8 >= self.packets;
         if behind {
             self.calm = 0;
-            self.behind = (self.behind + 1).min(PATIENCE);
-            if self.behind == PATIENCE && self.shift < LEAST {
+            self.behind = (self.behind + 1).min(BEHIND_WINDOWS);
+            if self.behind == BEHIND_WINDOWS && self.shift < LEAST {
                 self.shift += 1;
                 self.credit = WINDOW >> self.shift;
             }
@@ -195,7 +206,8 @@ impl Turn {
         self.missed += 1;
         self.shift == 0 || self.credit > 0
     }
-    /// A packet of this turn has cost `cycles`, which others do not pay for; it `missed`: they are of what misses may take.
+    /// A packet of this turn has cost `cycles`, which others do not pay for; it `missed`: they are of what
+    /// misses may take.
     pub(super) fn charge(&mut self, cycles: u64, missed: bool) {
         self.charged += cycles;
         if missed {
@@ -211,7 +223,8 @@ impl Turn {
     pub(super) fn is_dear(&self) -> bool {
         self.dear > DEAR
     }
-    /// Packets that the queue's next turn may take: few dear ones, where others have packets too, or may have before it is over.
+    /// Packets that the queue's next turn may take: few dear ones, where others have packets too, or may have
+    /// before it is over.
     pub(super) fn most(&self, others: Others) -> usize {
         let (enough, budget) = match others {
             Others::None => return BURST,
@@ -323,7 +336,8 @@ mod tests {
 
     #[test]
     fn dear_packets_of_one_queue_leave_the_others_what_they_need() {
-        // A flow of 300 packets per million cycles (a million a second at 3 GHz) beside packets at up to 10,000 cycles, without end.
+        // A flow of 300 packets per million cycles (a million a second at 3 GHz) beside packets at up to
+        // 10,000 cycles, without end.
         for dear in [250, 400, 2_500, 10_000, 40_000] {
             let mut sim = Sim::new(&[(250, Some(333)), (dear, None)]);
             sim.run(300_000_000);
@@ -338,7 +352,7 @@ mod tests {
     #[test]
     fn queues_of_a_port_come_to_their_turns_evenly_and_take_so_much_in_a_round() {
         const QUEUES: usize = 64;
-        let mut share = Share::default();
+        let mut share = PortBudget::default();
         let mut bears: Vec<u64> = (0..QUEUES).map(|_| share.join()).collect();
         let (mut turns, mut seed) = (vec![0_u64; QUEUES], 1_u64);
         for round in 1..=20_000 {
@@ -374,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_single_queue_is_not_held_back_and_a_new_one_has_its_turn_at_once() {
-        let mut share = Share::default();
+        let mut share = PortBudget::default();
         let mut first = share.join();
         for round in 1..100 {
             assert!(share.admits(&mut first, round));
@@ -384,7 +398,8 @@ mod tests {
         assert!(share.admits(&mut second, 100));
     }
 
-    /// Six cheap packets and one that is looked up under many masks, again and again; bursts are shared as in `poll`.
+    /// Six cheap packets and one that is looked up under many masks, again and again; bursts are shared as in
+    /// `poll`.
     #[test]
     fn a_cheap_queue_does_not_pay_for_a_dear_one() {
         let (mut cheap, mut dear, mut now) = (Turn::default(), Turn::default(), 1);
@@ -420,8 +435,9 @@ mod tests {
         );
     }
 
-    /// One ring with `hits` of 16 packets established (250 cycles), the others new (2,500; 400 when dropped), offered at `rate` per million
-    /// cycles. Returns the shares of established and of new packets that got through, per mille.
+    /// One ring with `hits` of 16 packets established (250 cycles), the others new (2,500; 400 when dropped),
+    /// offered at `rate` per million cycles. Returns the budgets of established and of new packets that got
+    /// through, per mille.
     fn mixed(hits: u64, rate: u64) -> (u64, u64) {
         let mut turn = Turn::default();
         let (mut now, mut fed, mut waiting, mut lost, mut n) = (1_u64, 1_u64, 0_u64, 0_u64, 0_u64);

@@ -1,21 +1,24 @@
-//! What a worker does without packets: poll on for a while, then sleep until a queue or the control side wakes it.
+//! What a worker does without packets: poll on for a while, then sleep until a queue or the control side
+//! wakes it.
 //!
-//! **How long to poll** is what [`super::polling`] decides. An unpinned worker yields between polls, because there may be
-//! fewer processors than threads.
+//! **How long to poll** is what [`super::polling`] decides. An unpinned worker yields between polls, because
+//! there may be fewer processors than threads.
 //!
-//! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling: by pauses of that length in which nobody is asked to wake the
-//! worker, two after the last packet before it goes to sleep; or (0) by polling for ever. After a round with many packets more of them may come any moment, and rings run over in
-//! a long pause: the first ones are short then.
+//! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling: by pauses of that length in which nobody
+//! is asked to wake the worker, two after the last packet before it goes to sleep; or (0) by polling for
+//! ever. After a round with many packets more of them may come any moment, and rings run over in a long
+//! pause: the first ones are short then.
 //!
-//! **Light sleep** (`heddle-light-sleep`). What waking costs is mostly the processor's halt (in a virtual machine the host's).
-//! As long as packets come every few milliseconds, a worker keeps processors from halting while it sleeps ([`Awake`]); after
-//! [`LIGHT_MS`] without any it lets go, and sleeps on.
+//! **Light sleep** (`heddle-light-sleep`). What waking costs is mostly the processor's halt (in a virtual
+//! machine the host's). As long as packets come every few milliseconds, a worker keeps processors from
+//! halting while it sleeps ([`Awake`]); after [`LIGHT_MS`] without any it lets go, and sleeps on.
 //!
-//! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are pushed before the
-//! eventfd is written, and the descriptor is level triggered. Queues without a descriptor are polled every millisecond.
+//! **No lost wake-up.** Before sleeping every queue is armed and looks again after arming; commands are
+//! pushed before the eventfd is written, and the descriptor is level triggered. Queues without a descriptor
+//! are polled every millisecond.
 //!
-//! **The packet first.** What woke the worker is forwarded before the queue's descriptor is made unreadable again ([`Worker::settle`]): that is a system call, and all that it
-//! must come before is the next arming.
+//! **The packet first.** What woke the worker is forwarded before the queue's descriptor is made unreadable
+//! again ([`Worker::settle`]): that is a system call, and all that it must come before is the next arming.
 
 use super::command::token_of;
 use super::polling::Polling;
@@ -53,7 +56,8 @@ pub(super) struct Wait {
 
 /// Pauses before a worker sleeps.
 const PAUSES: u8 = 2;
-/// A round of so many packets is one of many (half of what Open vSwitch takes from a queue at once, which is its measure, too).
+/// A round of so many packets is one of many (half of what Open vSwitch takes from a queue at once, which is
+/// its measure, too).
 const MANY: usize = 16;
 /// How much shorter the first pause is after that, and how much less so the next, as powers of two.
 const SHORTER: u8 = 6;
@@ -138,13 +142,14 @@ impl Worker {
 
     fn sleep(&mut self) {
         let mut work = false;
-        // What the sweeper had no room to hear of is told a little later.
+        // What the revalidator had no room to hear of is told a little later.
         let mut poll_only = self.cache.has_doomed();
         for slot in &mut self.rx {
             work |= slot.queue.arm();
             poll_only |= slot.watched.is_none();
         }
-        // Orders the arming before the look that epoll takes at the descriptors (the queues do the same for rings).
+        // Orders the arming before the look that epoll takes at the descriptors (the queues do the same for
+        // rings).
         std::sync::atomic::fence(SeqCst);
         let mut rung = false;
         if !work {
@@ -195,7 +200,8 @@ impl Worker {
         }
     }
 
-    /// Makes descriptors unreadable whose queues were looked at since they woke the worker. Called after a round, and before a queue goes elsewhere.
+    /// Makes descriptors unreadable whose queues were looked at since they woke the worker. Called after a
+    /// round, and before a queue goes elsewhere.
     #[inline]
     pub(super) fn settle(&mut self) {
         if std::mem::take(&mut self.wait.fired) {

@@ -1,9 +1,9 @@
 //! Makes the packet that a key describes: for `netdev-dummy/receive`, `ofproto/trace -generate` and tests.
 //!
-//! The result is an Ethernet frame with right lengths and checksums, as Open vSwitch composes it: reading it with
-//! [`crate::extract`] gives the key back, where the key is one that a packet can have. Not composed are
-//! IPv6 fragment headers (the packet comes out whole), packets without Ethernet header (they get one), and the payload
-//! of ICMP errors.
+//! The result is an Ethernet frame with right lengths and checksums, as Open vSwitch composes it: reading it
+//! with [`crate::extract`] gives the key back, where the key is one that a packet can have. Not composed are
+//! IPv6 fragment headers (the packet comes out whole), packets without Ethernet header (they get one), and
+//! the payload of ICMP errors.
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -27,15 +27,15 @@ const LATER_OFFSET: u16 = 100;
 /// Greatest IP packet.
 const MAX_L3: usize = u16::MAX as usize;
 
-/// The frame for a key, with `payload_len` bytes (0, 1, 2, ... modulo 256) behind TCP, UDP and ICMP echo headers. The
-/// payload is cut to what an IP packet can hold.
+/// The frame for a key, with `payload_len` bytes (0, 1, 2, ... modulo 256) behind TCP, UDP and ICMP echo
+/// headers. The payload is cut to what an IP packet can hold.
 pub fn compose(key: &FlowKey, payload_len: usize) -> Vec<u8> {
     let payload: Vec<u8> = (0u8..=255).cycle().take(payload_len.min(MAX_L3)).collect();
     compose_with(key, &payload, 0)
 }
 
-/// The frame for a key, filled up with zeros behind its headers to `size` bytes; `None` where the headers alone are
-/// longer, or the size is more than an IP packet's.
+/// The frame for a key, filled up with zeros behind its headers to `size` bytes; `None` where the headers
+/// alone are longer, or the size is more than an IP packet's.
 pub fn compose_sized(key: &FlowKey, size: usize) -> Option<Vec<u8>> {
     let fill = size
         .checked_sub(compose_with(key, &[], 0).len())

@@ -12,7 +12,8 @@ pub(super) enum Stop {
     BeyondView,
 }
 
-/// Invariant: `view` is what is left of the bytes given, `left` what is left of the layer; either may be the longer.
+/// Invariant: `view` is what is left of the bytes given, `left` what is left of the layer; either may be the
+/// longer.
 pub(super) struct Cursor<'a> {
     view: &'a [u8],
     left: usize,

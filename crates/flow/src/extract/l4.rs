@@ -7,8 +7,8 @@ use heddle_wire::icmp::{Icmp, Igmp, ND_ADVERT, ND_OPT_SLL, ND_OPT_TLL, ND_SOLICI
 use heddle_wire::ip::proto;
 use heddle_wire::l4::{Sctp, Tcp, Udp};
 
-/// Reads the L4 header at the cursor, of the protocol that the key names. As in Open vSwitch, the protocol alone
-/// decides: ICMPv6 within IPv4 is read as ICMPv6.
+/// Reads the L4 header at the cursor, of the protocol that the key names. As in Open vSwitch, the protocol
+/// alone decides: ICMPv6 within IPv4 is read as ICMPv6.
 pub(super) fn parse(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
     let short = at(Oddity::L4Header);
     match key.nw_proto {
@@ -51,8 +51,8 @@ pub(super) fn parse(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopp
     Ok(())
 }
 
-/// Reads target and link-layer addresses (RFC 4861, 4.3 and 4.4). An option that is malformed ends the list; a second
-/// address of the same kind voids target and addresses.
+/// Reads target and link-layer addresses (RFC 4861, 4.3 and 4.4). An option that is malformed ends the list;
+/// a second address of the same kind voids target and addresses.
 fn neighbour(cur: &mut Cursor<'_>, key: &mut FlowKey) -> Result<(), Stopped> {
     key.nd_target = *cur.take::<[u8; 16]>().map_err(at(Oddity::NdOption))?;
     while cur.left() >= NdLla::LEN {

@@ -1,15 +1,16 @@
 //! Reads a packet's headers into a key: the per-packet parser.
 //!
-//! **What it must get right.** Two packets that a rule could treat differently must have different keys, and the
-//! key must be the one that Open vSwitch would make of the same bytes, odd ones too: where a header is
-//! malformed, parsing stops at that layer, the layers before it count, and the packet is forwarded all the same.
+//! **What it must get right.** Two packets that a rule could treat differently must have different keys, and
+//! the key must be the one that Open vSwitch would make of the same bytes, odd ones too: where a header is
+//! malformed, parsing stops at that layer, the layers before it count, and the packet is forwarded all the
+//! same.
 //!
 //! **Views.** The bytes given may be only the packet's first part (a private copy of its head); lengths are
-//! checked against the whole packet's size, and [`Oddity::BeyondView`] says that headers went on behind the view: give
-//! more bytes and parse again.
+//! checked against the whole packet's size, and [`Oddity::BeyondView`] says that headers went on behind the
+//! view: give more bytes and parse again.
 //!
-//! **Costs.** One pass, no allocation, no formatting; each header is split off its slice once. Nothing here panics
-//! on any input.
+//! **Costs.** One pass, no allocation, no formatting; each header is split off its slice once. Nothing here
+//! panics on any input.
 
 mod cursor;
 mod l4;
@@ -36,7 +37,8 @@ pub struct Hint {
     pub total_len: usize,
     /// Packet type: namespace << 16 | type; 0 for Ethernet.
     pub packet_type: u32,
-    /// VLAN tags to read at most (`other_config:vlan-limit`), up to [`crate::key::N_VLANS`]. A further tag is an EtherType.
+    /// VLAN tags to read at most (`other_config:vlan-limit`), up to [`crate::key::N_VLANS`]. A further tag is
+    /// an EtherType.
     pub vlan_limit: u8,
 }
 
@@ -296,8 +298,8 @@ fn ipv6(cur: &mut Cursor<'_>, key: &mut FlowKey, layers: &mut Layers) -> Result<
     Ok(())
 }
 
-/// Walks extension headers; returns the protocol behind them and the fragment bits. A later fragment's protocol
-/// is that of the fragment header: what is behind it is not a header.
+/// Walks extension headers; returns the protocol behind them and the fragment bits. A later fragment's
+/// protocol is that of the fragment header: what is behind it is not a header.
 fn ipv6_extensions(cur: &mut Cursor<'_>, mut next: u8) -> Result<(u8, u8), Stopped> {
     let mut nw_frag = 0;
     while matches!(

@@ -104,7 +104,8 @@ const fn has_prefix(s: &str, prefix: &str) -> bool {
 }
 
 impl OxmId {
-    /// A header named `name`; its class follows from the prefix (a table row with an unknown one does not build).
+    /// A header named `name`; its class follows from the prefix (a table row with an unknown one does not
+    /// build).
     pub(crate) const fn new(name: &'static str, field: u8, length: u8, version: u8) -> Self {
         let mut i = 0;
         while i < CLASSES.len() {

@@ -1,12 +1,12 @@
 //! Match fields: named pieces of a [`FlowKey`] that rules match on and actions read and write.
 //!
 //! `table.rs` says once, per field, its name, width, place in the key, headers on the wire, text form and
-//! prerequisites; a macro makes the enum, the accessors and [`FieldInfo`] from it. Several fields may share a place
-//! (`tcp_src` and `udp_src`, `reg0` and `xreg0`): prerequisites keep them apart.
+//! prerequisites; a macro makes the enum, the accessors and [`FieldInfo`] from it. Several fields may share a
+//! place (`tcp_src` and `udp_src`, `reg0` and `xreg0`): prerequisites keep them apart.
 //!
-//! **Masks.** A field may be wider in the mask than its value: an exact match on `icmp_type` sets 16 mask bits, of
-//! which the key can use eight. That is harmless (see [`crate::key`] on which error is the safe one) and is
-//! what Open vSwitch does; texts depend on it.
+//! **Masks.** A field may be wider in the mask than its value: an exact match on `icmp_type` sets 16 mask
+//! bits, of which the key can use eight. That is harmless (see [`crate::key`] on which error is the safe one)
+//! and is what Open vSwitch does; texts depend on it.
 
 mod info;
 mod place;
@@ -95,8 +95,8 @@ impl FieldId {
         let known = BY_OXM_NAME.get(name).copied();
         known.or_else(|| tlv::mapped(tlv::index_of_name(name)?).map(FieldId::TunMetadata))
     }
-    /// The field that a header on the wire names. `experimenter` counts only for class 0xffff. An option of a tunnel is known as
-    /// long as the thread's map has it ([`crate::tlv`]).
+    /// The field that a header on the wire names. `experimenter` counts only for class 0xffff. An option of a
+    /// tunnel is known as long as the thread's map has it ([`crate::tlv`]).
     pub fn by_oxm(class: u16, field: u8, experimenter: u32) -> Option<FieldId> {
         let experimenter = if class == 0xffff { experimenter } else { 0 };
         match tlv::index_of_header(class, field) {
@@ -107,8 +107,8 @@ impl FieldId {
             },
         }
     }
-    /// The header to send to a peer of an OpenFlow version (wire number; 0 prefers Nicira's headers over OXM's).
-    /// `None` for a field that has no header.
+    /// The header to send to a peer of an OpenFlow version (wire number; 0 prefers Nicira's headers over
+    /// OXM's). `None` for a field that has no header.
     pub fn header(self, version: u8) -> Option<&'static OxmId> {
         let all = self.info().nxm;
         // The newest that the version knows; of two equally new, the first.
@@ -208,8 +208,9 @@ impl FieldId {
 }
 
 impl Match {
-    /// Requires the field to have `value` in the bits of `mask` (`None`: all), in place of what the match required of
-    /// these bits before. A zero mask requires nothing. Does not check value, mask or prerequisites.
+    /// Requires the field to have `value` in the bits of `mask` (`None`: all), in place of what the match
+    /// required of these bits before. A zero mask requires nothing. Does not check value, mask or
+    /// prerequisites.
     pub fn set_field(&mut self, field: FieldId, value: FieldValue, mask: Option<FieldValue>) {
         match mask {
             // An option of a tunnel must then be there, whatever its value.

@@ -15,7 +15,8 @@ pub(crate) const ND_SOLICIT: u16 = heddle_wire::icmp::ND_SOLICIT as u16;
 /// ICMPv6 type of a neighbour advertisement, as the key holds it.
 pub(crate) const ND_ADVERT: u16 = heddle_wire::icmp::ND_ADVERT as u16;
 
-/// The EtherType that decides what is behind it: the key's, or the packet type's for a packet without Ethernet.
+/// The EtherType that decides what is behind it: the key's, or the packet type's for a packet without
+/// Ethernet.
 pub(crate) fn dl_type(key: &FlowKey) -> u16 {
     if key.packet_type == 0 {
         key.dl_type
@@ -78,8 +79,8 @@ impl Prereq {
         }
     }
 
-    /// Whether every packet of the match satisfies the prerequisite. Differs from [`Self::ok`] only for connection
-    /// tracking, where a match may also say that the packet is not invalid.
+    /// Whether every packet of the match satisfies the prerequisite. Differs from [`Self::ok`] only for
+    /// connection tracking, where a match may also say that the packet is not invalid.
     pub fn ok_for_match(self, m: &Match) -> bool {
         if self != Prereq::Ct {
             return self.ok(&m.key);

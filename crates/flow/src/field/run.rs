@@ -1,8 +1,9 @@
 //! Bits of one word of a key: the quick way to most fields.
 //!
-//! **Problem.** Values of fields are 128 bits wide ([`super::FieldValue`]), and which field it is decides by a jump where its bits are; actions
-//! copy a few bits at a time. Most fields are a number that lies in one word of the key, or a part of one: a rotation and a mask reach it. The
-//! others have no run: addresses kept as bytes, port numbers that have two forms, VLAN tags that come with their first bit.
+//! **Problem.** Values of fields are 128 bits wide ([`super::FieldValue`]), and which field it is decides by
+//! a jump where its bits are; actions copy a few bits at a time. Most fields are a number that lies in one
+//! word of the key, or a part of one: a rotation and a mask reach it. The others have no run: addresses kept
+//! as bytes, port numbers that have two forms, VLAN tags that come with their first bit.
 
 use super::place::Cell;
 use crate::key::{FlowKey, FlowMask};
@@ -57,7 +58,8 @@ impl Run {
         }
     }
 
-    /// The bits `ones` of a member shifted to the right by `shift`; `at` is where the member begins, in bytes. `None`: it is no number.
+    /// The bits `ones` of a member shifted to the right by `shift`; `at` is where the member begins, in
+    /// bytes. `None`: it is no number.
     pub(super) const fn of_member<T: Cell>(
         _: fn(&FlowKey) -> &T,
         at: usize,

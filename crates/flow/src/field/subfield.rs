@@ -93,7 +93,8 @@ impl Subfield {
             None => self.field.set_mask(mask, self.mask()),
         }
     }
-    /// The whole field, in network order, with its bits at these set to the low bits of `value` and the others zero.
+    /// The whole field, in network order, with its bits at these set to the low bits of `value` and the
+    /// others zero.
     pub fn bytes(self, value: FieldValue) -> Vec<u8> {
         let mut all = vec![0; self.field.info().n_bytes.into()];
         let end = all.len();
@@ -108,7 +109,8 @@ impl Subfield {
         }
         all
     }
-    /// Requires the bits to have the low bits of `value`, beside what the match requires of other bits of the field.
+    /// Requires the bits to have the low bits of `value`, beside what the match requires of other bits of the
+    /// field.
     pub fn set_match(self, m: &mut Match, value: FieldValue) {
         if let Some(t) = self.wide() {
             t.set_bits(&mut m.key, self.ofs, self.n_bits, value.as_u128());

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// The value (or mask) of any field, or of a subfield: its bits are the low bits of a 128-bit big-endian integer.
+/// The value (or mask) of any field, or of a subfield: its bits are the low bits of a 128-bit big-endian
+/// integer.
 ///
 /// An Ethernet address is in the last six bytes, a port in the last two; the bytes before them are zero.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -359,7 +359,8 @@ fn l2_5(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey, masked: bool) -> fmt::Resu
         )?,
         ethertype::IPV6 => ipv6(w, k, m)?,
         ethertype::ARP | ethertype::RARP => {
-            // All ones of the key's eight bits are all ones of the opcode's sixteen, in the value as in the mask.
+            // All ones of the key's eight bits are all ones of the opcode's sixteen, in the value as in the
+            // mask.
             let wide = |x: u8| if x == u8::MAX { u16::MAX } else { x.into() };
             let op_m = wide(m.nw_proto);
             let counts = m.nw_src | m.nw_dst != 0 || op_m != 0 || m.arp_sha != [0; 6] || m.arp_tha != [0; 6];

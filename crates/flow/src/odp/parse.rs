@@ -1,7 +1,7 @@
 //! Reading a key: attributes first, then what they mean together.
 //!
-//! As the datapath does with netlink attributes, an attribute that has no place in the key (`tcp(...)` where the
-//! protocol is not TCP) is read and then ignored; one that is missing leaves its members zero.
+//! As the datapath does with netlink attributes, an attribute that has no place in the key (`tcp(...)` where
+//! the protocol is not TCP) is read and then ignored; one that is missing leaves its members zero.
 
 use super::{PORT_NONE, scan};
 use crate::extract::DL_TYPE_NONE;
@@ -94,8 +94,8 @@ impl Both {
     }
 }
 
-/// Reads a packet's key, such as `in_port(1),eth(src=...,dst=...),eth_type(0x0806),arp(...)`. Masks in the text are read and
-/// ignored. `ports` resolves names of datapath ports.
+/// Reads a packet's key, such as `in_port(1),eth(src=...,dst=...),eth_type(0x0806),arp(...)`. Masks in the
+/// text are read and ignored. `ports` resolves names of datapath ports.
 ///
 /// # Errors
 /// A sentence for a person: where the syntax is wrong, or what cannot be.
@@ -103,8 +103,8 @@ pub fn parse_key(s: &str, ports: Option<PortNumbers<'_>>) -> Result<FlowKey, Str
     parse_flow(s, ports).map(|(k, _)| k)
 }
 
-/// Reads a key with its mask, as `dpctl/dump-flows` prints them. What the text does not name does not count, but
-/// the recirculation id always does.
+/// Reads a key with its mask, as `dpctl/dump-flows` prints them. What the text does not name does not count,
+/// but the recirculation id always does.
 ///
 /// # Errors
 /// As [`parse_key`].

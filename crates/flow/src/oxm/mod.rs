@@ -1,4 +1,5 @@
-//! Matches and fields on the wire: OXM (OpenFlow 1.5.1, 7.2.3) and Nicira's older NXM, which shares its layout.
+//! Matches and fields on the wire: OXM (OpenFlow 1.5.1, 7.2.3) and Nicira's older NXM, which shares its
+//! layout.
 //!
 //! ```text
 //! | class 16 | field 7 | mask? 1 | length 8 | [experimenter 32, class 0xffff only] | value | [mask] |
@@ -6,8 +7,8 @@
 //!
 //! A match is a sequence of such entries without padding; the message around it has its length and pads it.
 //!
-//! **Errors** are those of OpenFlow's `OFPET_BAD_MATCH`, one variant per code. Which error a message with several
-//! faults gets, and where a wrong length counts as an unknown field, follows Open vSwitch.
+//! **Errors** are those of OpenFlow's `OFPET_BAD_MATCH`, one variant per code. Which error a message with
+//! several faults gets, and where a wrong length counts as an unknown field, follows Open vSwitch.
 
 mod put;
 
@@ -200,8 +201,8 @@ const COOKIE: OxmId = OxmId {
     version: 0,
 };
 
-/// Reads a whole match. Where not `strict`, unknown fields are skipped and prerequisites are not asked for (for
-/// metadata of packets, whose headers are elsewhere).
+/// Reads a whole match. Where not `strict`, unknown fields are skipped and prerequisites are not asked for
+/// (for metadata of packets, whose headers are elsewhere).
 ///
 /// # Errors
 /// The first fault found, in the order of entries.
@@ -211,7 +212,8 @@ pub fn pull_match(b: &[u8], strict: bool) -> Result<Match, OxmError> {
     Ok(m)
 }
 
-/// As [`pull_match`], into a match of anything: one that is not to be copied (it is large). After an error that is some of what was read.
+/// As [`pull_match`], into a match of anything: one that is not to be copied (it is large). After an error
+/// that is some of what was read.
 ///
 /// # Errors
 /// As [`pull_match`].

@@ -95,8 +95,8 @@ fn number(s: &str) -> Option<u32> {
     u32::from_str_radix(digits, radix).ok()
 }
 
-/// Reads flags in any of the three forms; returns value and mask (all bits for an exact value). `what` names the
-/// field in errors, `allowed` are the bits that may be named.
+/// Reads flags in any of the three forms; returns value and mask (all bits for an exact value). `what` names
+/// the field in errors, `allowed` are the bits that may be named.
 ///
 /// # Errors
 /// A sentence for a person, in Open vSwitch's words.

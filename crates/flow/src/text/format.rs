@@ -137,8 +137,8 @@ fn format(o: &mut Items<'_>, k: &FlowKey, mask: &FlowMask, names: Option<PortNam
         o.dec16("ct_tp_dst", k.ct_tp_dst, ct_tp_dst)?;
     }
 
-    // What the packet is decides which of the fields that share a place are shown. A megaflow's EtherType shows
-    // its value even where the mask has none of it, as long as something of it is left.
+    // What the packet is decides which of the fields that share a place are shown. A megaflow's EtherType
+    // shows its value even where the mask has none of it, as long as something of it is left.
     let mut ty = k.dl_type;
     if packet_type != 0 && (k.packet_type != 0 || packet_type != u32::MAX || is_megaflow) {
         packet_type_item(o, k.packet_type, packet_type)?;

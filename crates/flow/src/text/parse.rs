@@ -52,8 +52,9 @@ impl Protocol {
     }
 }
 
-/// Splits a text into keys and values. A value ends at a comma or blank outside parentheses; `key(value)` ends at the
-/// parenthesis that closes it. An item without value has an empty one. Also splits actions (`key:value`).
+/// Splits a text into keys and values. A value ends at a comma or blank outside parentheses; `key(value)`
+/// ends at the parenthesis that closes it. An item without value has an empty one. Also splits actions
+/// (`key:value`).
 pub fn key_values(s: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = s;
     core::iter::from_fn(move || {

@@ -18,8 +18,8 @@ const FRAGS: &[(&str, u8, u8)] = &[
     ("later", 2, 2),
 ];
 
-/// Reads an integer as C's `strtoull` with base 0 would (0x, 0, decimal), but hexadecimal of any length that fits
-/// `n_bytes`. Returns what follows it. `Err(true)`: too large; `Err(false)`: not a number.
+/// Reads an integer as C's `strtoull` with base 0 would (0x, 0, decimal), but hexadecimal of any length that
+/// fits `n_bytes`. Returns what follows it. `Err(true)`: too large; `Err(false)`: not a number.
 pub fn parse_int(s: &str, n_bytes: u16) -> Result<(u128, &str), bool> {
     let (digits, radix) = match s.strip_prefix("0x").or_else(|| s.strip_prefix("0X")) {
         Some(hex) => (hex, 16),

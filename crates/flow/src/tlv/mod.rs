@@ -1,17 +1,18 @@
 //! Options of a tunnel (Geneve's TLVs) as match fields.
 //!
 //! **Problem.** A controller says which option, by class and type, is `tun_metadata0` and how long it is
-//! (`NXT_TLV_TABLE_MOD`); each bridge has a map of its own. How wide the field is, and where a key holds it, is known from
-//! that map alone.
+//! (`NXT_TLV_TABLE_MOD`); each bridge has a map of its own. How wide the field is, and where a key holds it,
+//! is known from that map alone.
 //!
-//! **Who knows what.** A [`TlvField`] holds width and place, and is made where a name or header is read: with it a key is read and
-//! written without the map. It stays right for as long as the field stays mapped, and a bridge keeps fields mapped that any of its rules
-//! uses. The map itself is asked where headers and names are read and where the fields of a match are listed, deep in
-//! codecs and texts. They ask for the map of the time: who handles something on behalf of a bridge makes its map that of the
-//! thread first ([`Scope`]). Without one, no option is mapped.
+//! **Who knows what.** A [`TlvField`] holds width and place, and is made where a name or header is read: with
+//! it a key is read and written without the map. It stays right for as long as the field stays mapped, and a
+//! bridge keeps fields mapped that any of its rules uses. The map itself is asked where headers and names are
+//! read and where the fields of a match are listed, deep in codecs and texts. They ask for the map of the
+//! time: who handles something on behalf of a bridge makes its map that of the thread first ([`Scope`]).
+//! Without one, no option is mapped.
 //!
-//! **Place.** A field has one run of 4-byte words. When there is room but not in one piece, fields that no rule uses
-//! are moved together; those in use stay where they are.
+//! **Place.** A field has one run of 4-byte words. When there is room but not in one piece, fields that no
+//! rule uses are moved together; those in use stay where they are.
 
 use crate::field::{FieldInfo, Maskable, OxmId, Prereq, Style};
 use crate::key::{FlowKey, TLV_SPACE};
@@ -123,7 +124,8 @@ impl TlvField {
     pub fn mask_presence(self, mask: &mut FlowKey) {
         mask.tun_present |= self.bit();
     }
-    /// Sets the field to what is said at its right end, zeros before it; of more bytes than it has, the first ones.
+    /// Sets the field to what is said at its right end, zeros before it; of more bytes than it has, the first
+    /// ones.
     pub fn put(self, key: &mut FlowKey, said: &[u8]) {
         key.tun_present |= self.bit();
         let to = self.bytes_mut(key);

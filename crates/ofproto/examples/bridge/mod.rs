@@ -17,7 +17,8 @@ fn rule(table: u8, priority: u16, matches: &str, actions: &str) -> Rule {
     (table, priority, matches.into(), actions.into())
 }
 
-/// Rules as `heddle bench rules` has them; `masks` and `exact` are for the flows of [`crate::memory::Traffic`].
+/// Rules as `heddle bench rules` has them; `masks` and `exact` are for the flows of
+/// [`crate::memory::Traffic`].
 fn rules(case: &str, count: u32) -> Vec<Rule> {
     match case {
         "tuple" => vec![rule(0, 1, "in_port=1,udp,tp_dst=5001", "output:2")],
@@ -51,7 +52,8 @@ fn rules(case: &str, count: u32) -> Vec<Rule> {
                 )
             })
             .collect(),
-        // Packets of kind `n` have been compared with the rules before, so that their answer looks at one bit more of the address.
+        // Packets of kind `n` have been compared with the rules before, so that their answer looks at one bit
+        // more of the address.
         "masks" => (0..count)
             .map(|n| (n, 1000 - u16::try_from(n).unwrap_or(1000)))
             .map(|(n, priority)| {

@@ -1,7 +1,8 @@
 //! Flows that are to be added, as far as they can be prepared beforehand.
 //!
-//! **Problem.** A million flows of one bundle take effect under the bridge's lock. What does not depend on what else is there is done before: a
-//! flow mod is read, checked by itself and made compact when it arrives, while the controller sends the next one.
+//! **Problem.** A million flows of one bundle take effect under the bridge's lock. What does not depend on
+//! what else is there is done before: a flow mod is read, checked by itself and made compact when it arrives,
+//! while the controller sends the next one.
 
 use super::change::Change;
 use super::flow_mod::check_goto;
@@ -83,7 +84,8 @@ impl Addition {
         })
     }
 
-    /// Prepares a flow mod that has been checked ([`Bridge::check_bundled`](super::Bridge::check_bundled)). `None`: it is no addition, or means what other messages say it does by then.
+    /// Prepares a flow mod that has been checked ([`Bridge::check_bundled`](super::Bridge::check_bundled)).
+    /// `None`: it is no addition, or means what other messages say it does by then.
     pub(crate) fn prepare(version: Version, fm: &FlowMod, shared: &mut Shared) -> Option<Self> {
         if fm.command != FlowModCommand::Add {
             return None;

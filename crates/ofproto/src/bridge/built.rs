@@ -1,10 +1,13 @@
-//! A bridge's ports and bundles as translation sees them: kept from one snapshot to the next, and made anew where something has changed.
+//! A bridge's ports and bundles as translation sees them: kept from one snapshot to the next, and made anew
+//! where something has changed.
 //!
-//! **Invariants.** Who changes the configuration of a port or a bundle says so here ([`Built::touch_port`], [`Built::touch_bundle`]), and who has a port
-//! come to a bundle or leave it ([`Built::join`], [`Built::leave`]). [`State::build`] then makes these anew, and nothing else.
+//! **Invariants.** Who changes the configuration of a port or a bundle says so here ([`Built::touch_port`],
+//! [`Built::touch_bundle`]), and who has a port come to a bundle or leave it ([`Built::join`],
+//! [`Built::leave`]). [`State::build`] then makes these anew, and nothing else.
 //!
-//! **Places.** Floods go through bundles in the order of their names. A bundle's place is a number in that order, far from its neighbours' ([`APART`]), so
-//! that a bundle that comes between two others moves neither. Where there is no number left in between, all get new ones.
+//! **Places.** Floods go through bundles in the order of their names. A bundle's place is a number in that
+//! order, far from its neighbours' ([`APART`]), so that a bundle that comes between two others moves neither.
+//! Where there is no number left in between, all get new ones.
 
 use super::ports::{bundle_view, port_view};
 use super::{BundleConfig, PortTarget, State};

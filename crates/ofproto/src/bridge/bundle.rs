@@ -1,8 +1,9 @@
 //! Bundles: many messages that take effect together (OpenFlow 1.4 §6.9).
 //!
-//! All flow mods and group mods of a bundle are steps of one [`Change`]: workers see them all at once, or, where one of them fails, none.
-//! A packet-out sees the tables as the messages before it leave them; its packet leaves when all has gone well.
-//! Ports cannot be changed in a way that workers see at the same moment, so an atomic bundle with a port mod is refused.
+//! All flow mods and group mods of a bundle are steps of one [`Change`]: workers see them all at once, or,
+//! where one of them fails, none. A packet-out sees the tables as the messages before it leave them; its
+//! packet leaves when all has gone well. Ports cannot be changed in a way that workers see at the same
+//! moment, so an atomic bundle with a port mod is refused.
 
 use super::change::Change;
 use super::packet_out::Prepared;

@@ -1,9 +1,9 @@
 //! A change of rules: steps that become visible to workers together, or not at all.
 //!
-//! **Invariants.** All steps happen at `version`, one more than what workers read; [`Change::find`] and selections at that
-//! version see the steps already taken. Until [`Bridge::change`] commits, every step can be taken back, newest first.
-//! Events are handed out after the commit, in the order of commits: `Bridge::order` is held from the first step
-//! until the last event is with its sinks.
+//! **Invariants.** All steps happen at `version`, one more than what workers read; [`Change::find`] and
+//! selections at that version see the steps already taken. Until [`Bridge::change`] commits, every step can
+//! be taken back, newest first. Events are handed out after the commit, in the order of commits:
+//! `Bridge::order` is held from the first step until the last event is with its sinks.
 //!
 //! **Costs.** A step costs one insertion into or removal from the classifier and one entry in the undo list.
 
@@ -19,14 +19,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Removed rules that wait to be unlinked: beyond that nobody waits for the next tick. A rule that is replaced again and again lies so often where lookups
-/// find it.
+/// Removed rules that wait to be unlinked: beyond that nobody waits for the next tick. A rule that is
+/// replaced again and again lies so often where lookups find it.
 const MANY_GARBAGE: usize = 1024;
-/// So many (somebody has deleted a table) take so long that whoever changes something does not wait for it: a tick unlinks them soon.
+/// So many (somebody has deleted a table) take so long that whoever changes something does not wait for it: a
+/// tick unlinks them soon.
 const TOO_MANY_GARBAGE: usize = 16 * 1024;
 /// Asking caches for what they have counted takes one part in so many, and one, of the time at most, ...
 const COUNTING_SHARE: u32 = 9;
-/// ... except for so much: asking once may take long where other threads have the processors, and the rules that go next are to be counted all the same.
+/// ... except for so much: asking once may take long where other threads have the processors, and the rules
+/// that go next are to be counted all the same.
 const COUNTING_SPARE: Duration = Duration::from_millis(500);
 
 /// Removed rules, with the places of their messages among the events.
@@ -43,7 +45,8 @@ pub(super) struct Change<'a> {
     pub(super) events: Vec<Event>,
     /// Rules that go, and of which that is told.
     going: Going,
-    /// By generation slot: the matches of a table's rules that come or go; for anything else, that it changes.
+    /// By generation slot: the matches of a table's rules that come or go; for anything else, that it
+    /// changes.
     pub(super) changes: BTreeMap<u16, Changes>,
     /// Tables that have new rules, which lookups need not find yet.
     grown: BTreeSet<u8>,
@@ -93,8 +96,9 @@ impl Bridge {
         result
     }
 
-    /// Makes the messages about rules that were removed say all that the rules have counted: what only caches know is asked for. By now no packet is forwarded by these
-    /// rules but those that workers have at hand, whom that waits for. Of rules that timed out it is always asked for; of others not if too much time
+    /// Makes the messages about rules that were removed say all that the rules have counted: what only caches
+    /// know is asked for. By now no packet is forwarded by these rules but those that workers have at hand,
+    /// whom that waits for. Of rules that timed out it is always asked for; of others not if too much time
     /// goes into that already (of a controller that removes flow by flow).
     fn count_up_to_now(&self, events: &mut [Event], going: &[(usize, Arc<Rule>)]) {
         let Some((first, _)) = going.first() else { return };
@@ -124,8 +128,10 @@ impl Bridge {
         }
     }
 
-    /// Takes the steps of `f`, with both mutexes held, and with `searches` what they make necessary in whole tables; the events are the caller's to tell. After a failure there are none. With them come the removed rules that some of
-    /// them are about, to be counted once more before that is told ([`Bridge::count_up_to_now`]).
+    /// Takes the steps of `f`, with both mutexes held, and with `searches` what they make necessary in whole
+    /// tables; the events are the caller's to tell. After a failure there are none. With them come the
+    /// removed rules that some of them are about, to be counted once more before that is told
+    /// ([`Bridge::count_up_to_now`]).
     pub(super) fn change_in<R, E>(
         &self,
         state: &mut State,

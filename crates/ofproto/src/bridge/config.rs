@@ -39,7 +39,8 @@ pub struct BridgeConfig {
     pub mac_table_size: usize,
     /// How many VLAN tags are looked at (0: as many as a key holds).
     pub vlan_limit: usize,
-    /// Seconds after which a bundle that nobody touches is forgotten (`other_config:bundle-idle-timeout` of the switch).
+    /// Seconds after which a bundle that nobody touches is forgotten (`other_config:bundle-idle-timeout` of
+    /// the switch).
     pub bundle_idle_s: u64,
     /// Mirrors; those beyond [`MAX_MIRRORS`](crate::model::MAX_MIRRORS) are left out.
     pub mirrors: Vec<MirrorConfig>,

@@ -1,13 +1,14 @@
 //! Which flow makes room when a table is full (`Flow_Table.overflow_policy=evict`, OpenFlow 1.4 §6.5).
 //!
-//! Flows are put into groups by the values of configured fields, so that one user of a table cannot crowd out the
-//! others: a flow of the largest group goes. Among those the least important one goes, then the one that would time out
-//! first. Flows without a timeout stay.
+//! Flows are put into groups by the values of configured fields, so that one user of a table cannot crowd out
+//! the others: a flow of the largest group goes. Among those the least important one goes, then the one that
+//! would time out first. Flows without a timeout stay.
 //!
-//! **Costs.** A step costs two tree operations. When an idle flow would time out moves with its packets: that is looked at when it is
-//! its turn to go, and it goes back in the order for what has changed, so that nobody makes the whole order anew (workers make room, too,
-//! for what their packets learn). At most [`MAX_MOVED`] flows are passed by for one that goes. A flow whose time has become shorter (by
-//! `fin_timeout`) waits for its turn.
+//! **Costs.** A step costs two tree operations. When an idle flow would time out moves with its packets: that
+//! is looked at when it is its turn to go, and it goes back in the order for what has changed, so that nobody
+//! makes the whole order anew (workers make room, too, for what their packets learn). At most [`MAX_MOVED`]
+//! flows are passed by for one that goes. A flow whose time has become shorter (by `fin_timeout`) waits for
+//! its turn.
 
 use super::Linked;
 use super::expire::deadline_ms;

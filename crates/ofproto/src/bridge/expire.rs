@@ -7,9 +7,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// How long a change of rules may keep time waiting.
-const PATIENCE: Duration = Duration::from_millis(20);
+const LOCK_WAIT: Duration = Duration::from_millis(20);
 
-/// Rules that time out together go so many at a time, so that others who want something of the bridge wait for that long only.
+/// Rules that time out together go so many at a time, so that others who want something of the bridge wait
+/// for that long only.
 const PIECE: usize = if cfg!(test) { 2 } else { 1024 };
 /// What is left after so many pieces waits for the next tick: the other bridges' time passes, too.
 const PIECES: usize = 32;
@@ -47,9 +48,10 @@ pub(super) fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
 }
 
 impl Bridge {
-    /// Expires rules and addresses. Called by a control thread a few times a second. Does nothing while somebody changes very many rules.
+    /// Expires rules and addresses. Called by a control thread a few times a second. Does nothing while
+    /// somebody changes very many rules.
     pub fn tick(&self) -> Ticked {
-        if !self.order.is_free_within(PATIENCE) {
+        if !self.order.is_free_within(LOCK_WAIT) {
             // The other bridges' time passes, too.
             return Ticked::default();
         }
@@ -77,12 +79,14 @@ impl Bridge {
         Ticked { expired }
     }
 
-    /// Removes those of these rules that are due, and says how many. `told`: caches have told what they have counted.
+    /// Removes those of these rules that are due, and says how many. `told`: caches have told what they have
+    /// counted.
     fn expire(&self, candidates: &[Linked], now: u64, told: &mut bool) -> usize {
         if candidates.is_empty() {
             return 0;
         }
-        // Packets that only caches have counted so far may have kept an idle rule alive. (Those of a rule that goes are counted when it has gone.)
+        // Packets that only caches have counted so far may have kept an idle rule alive. (Those of a rule
+        // that goes are counted when it has gone.)
         let idle = |e: &Linked| due(&e.data, now) == Some(FlowRemovedReason::IdleTimeout);
         if !*told && candidates.iter().any(idle) {
             *told = true;

@@ -1,7 +1,8 @@
 //! Flow mods: add, modify, delete; strict and not.
 //!
-//! Semantics follow OpenFlow 1.5 §6.4 and, where versions differ, the version of the connection: before 1.2 an
-//! addition always zeroes the counters of the flow that it replaces, and a modification that finds nothing adds.
+//! Semantics follow OpenFlow 1.5 §6.4 and, where versions differ, the version of the connection: before 1.2
+//! an addition always zeroes the counters of the flow that it replaces, and a modification that finds nothing
+//! adds.
 
 use super::change::Change;
 use super::select::Select;
@@ -22,7 +23,8 @@ const FAIL_OPEN_PRIORITY: i32 = 0x00f0_f0f0;
 /// Rules that were freed, of all bridges.
 static FREED: AtomicU64 = AtomicU64::new(0);
 
-/// How many rules have been unlinked and freed since the start: of a table whose rules are replaced, as many as came.
+/// How many rules have been unlinked and freed since the start: of a table whose rules are replaced, as many
+/// as came.
 pub fn freed_rules() -> u64 {
     FREED.load(Relaxed)
 }
@@ -49,8 +51,8 @@ impl Bridge {
         self.change(origin, |c| c.flow_mod(version, fm))
     }
 
-    /// Removes every flow, group and meter; without controllers in standalone mode, puts back the flow that makes the
-    /// bridge a learning switch.
+    /// Removes every flow, group and meter; without controllers in standalone mode, puts back the flow that
+    /// makes the bridge a learning switch.
     pub fn flush_flows(&self) {
         let done: Result<(), ErrorKind> = self.change(None, |b| {
             b.delete_groups(GROUP_ALL);
@@ -72,7 +74,8 @@ impl Bridge {
         debug_assert!(done.is_ok(), "nothing above fails");
     }
 
-    /// Switches the stand-in for absent controllers on or off (fail mode standalone), and tells whether that is a change.
+    /// Switches the stand-in for absent controllers on or off (fail mode standalone), and tells whether that
+    /// is a change.
     pub fn set_fail_open(&self, on: bool) -> bool {
         let mut changed = true;
         let done: Result<(), ErrorKind> = self.change(None, |b| {
@@ -114,12 +117,14 @@ impl Bridge {
         self.tables.iter().for_each(|t| t.rules.tidy());
     }
 
-    /// Unlinks what was removed. Translations that are under way at an earlier version find out by `purged`, and begin anew.
+    /// Unlinks what was removed. Translations that are under way at an earlier version find out by `purged`,
+    /// and begin anew.
     pub(super) fn unlink_garbage(&self) {
         let _tending = self.tending.read();
         let version = self.current_version();
         self.purged.fetch_max(version, Relaxed);
-        // Pairs with the fence in `Ctx::exit_bridge`: who misses something that is unlinked below sees the number stored above.
+        // Pairs with the fence in `Ctx::exit_bridge`: who misses something that is unlinked below sees the
+        // number stored above.
         fence(Release);
         let unlinked = self.tables.iter().map(|t| t.rules.purge(version)).sum();
         FREED.fetch_add(unlinked, Relaxed);

@@ -30,7 +30,8 @@ impl Bridge {
             Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),
             Message::QueueGetConfigRequest(q) => {
                 let all = self.queue_configs(q)?;
-                // An answer of 1.3 and earlier is for one port (a request for all of them gets one with all queues).
+                // An answer of 1.3 and earlier is for one port (a request for all of them gets one with all
+                // queues).
                 let queues = all.into_iter().flat_map(|p| p.queues).collect();
                 Ok(vec![Message::QueueGetConfigReply(QueueConfig {
                     port: q.port,
@@ -46,8 +47,8 @@ impl Bridge {
         Ok(vec![Message::MultipartReply { more: false, body }])
     }
 
-    /// How fragments are treated, as `OFPT_SET_CONFIG` says. Nothing here puts fragments together: who asks for that leaves the
-    /// treatment as it was, with a line in the log and, as in Open vSwitch, no error.
+    /// How fragments are treated, as `OFPT_SET_CONFIG` says. Nothing here puts fragments together: who asks
+    /// for that leaves the treatment as it was, with a line in the log and, as in Open vSwitch, no error.
     pub fn set_frag_flags(&self, flags: ConfigFlags) {
         let mut state = self.state.lock();
         let mut new = flags;

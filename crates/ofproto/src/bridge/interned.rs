@@ -1,7 +1,7 @@
 //! Instructions that many rules have in common are kept once.
 //!
-//! A million rules have a handful of different actions. What was seen lately is remembered in a table of fixed size, by a hash of its
-//! first actions; a set that fell out of it is kept twice at worst.
+//! A million rules have a handful of different actions. What was seen lately is remembered in a table of
+//! fixed size, by a hash of its first actions; a set that fell out of it is kept twice at worst.
 
 use heddle_openflow::{Action, Instruction, InstructionSet};
 use std::hash::{Hash, Hasher};

@@ -1,4 +1,5 @@
-//! Tests of what is told of rules that timed out: all packets that went by them, also those that only caches had counted.
+//! Tests of what is told of rules that timed out: all packets that went by them, also those that only caches
+//! had counted.
 
 use super::under_way::{bridge, rule};
 use super::*;

@@ -1,13 +1,16 @@
 //! Flows that packets add (`learn`), and what workers leave to control threads.
 //!
-//! **Problem.** What a packet teaches must be known to the next one, and a worker that translates waits for nobody.
+//! **Problem.** What a packet teaches must be known to the next one, and a worker that translates waits for
+//! nobody.
 //!
-//! **Shape.** Mostly the flow is there, and is made young again without a lock ([`Bridge::renew`]). A new one is added by the worker itself if it gets
-//! everything that this takes at the first try, and no table has to be searched. Otherwise it is handed to a control thread ([`Handed`]): the
-//! one that is in the way does it when it is done, or else one that waits for that ([`Ofproto::settle`](crate::Ofproto::settle)). The packet's
-//! answer is not cached then.
+//! **Shape.** Mostly the flow is there, and is made young again without a lock ([`Bridge::renew`]). A new one
+//! is added by the worker itself if it gets everything that this takes at the first try, and no table has to
+//! be searched. Otherwise it is handed to a control thread ([`Handed`]): the one that is in the way does it
+//! when it is done, or else one that waits for that ([`Ofproto::settle`](crate::Ofproto::settle)). The
+//! packet's answer is not cached then.
 //!
-//! **Bounds.** [`MAX_HANDED`] flows wait. What comes on top is counted (`learn_queue_full`) and not learned; the next packet tries again.
+//! **Bounds.** [`MAX_HANDED`] flows wait. What comes on top is counted (`learn_queue_full`) and not learned;
+//! the next packet tries again.
 
 use super::change::Change;
 use super::select::compact;
@@ -77,8 +80,8 @@ impl Taken {
 }
 
 impl Bridge {
-    /// Adds a flow, or makes one that is there young again; called by any thread, never waits for another. At most `limit` flows
-    /// (0: any number) of its table have its cookie.
+    /// Adds a flow, or makes one that is there young again; called by any thread, never waits for another. At
+    /// most `limit` flows (0: any number) of its table have its cookie.
     pub(crate) fn learn(&self, flow: &Arc<FlowMod>, limit: u32) -> Learned {
         if self.renew(flow) {
             return Learned::Yes(true);
@@ -189,8 +192,9 @@ impl Bridge {
         })
     }
 
-    /// Does what workers have left: control threads call it after they have changed something, and a few times a second. What comes
-    /// meanwhile is left for the next time, or else packets could keep the caller for as long as they come.
+    /// Does what workers have left: control threads call it after they have changed something, and a few
+    /// times a second. What comes meanwhile is left for the next time, or else packets could keep the caller
+    /// for as long as they come.
     pub(crate) fn settle(&self) {
         if !self.handed.any.swap(false, AcqRel) {
             return;

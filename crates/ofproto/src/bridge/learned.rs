@@ -53,7 +53,8 @@ fn what_packets_leave_meanwhile_is_left_for_the_next_time() {
     assert!(flows(&l.bridge).len() > before, "but it is done");
 }
 
-/// What a worker could not do at once is done when the one who was in the way is done: no later change, and no tick, is needed.
+/// What a worker could not do at once is done when the one who was in the way is done: no later change, and
+/// no tick, is needed.
 #[test]
 fn what_is_left_is_done_by_who_waits_for_it() {
     let l = lab(secure());
@@ -88,7 +89,8 @@ fn what_is_left_is_done_by_who_waits_for_it() {
     assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
 }
 
-/// Who unlinks rules has no need of the bridge's state, but the tables for long: a worker does not wait for it either.
+/// Who unlinks rules has no need of the bridge's state, but the tables for long: a worker does not wait for
+/// it either.
 #[test]
 fn a_worker_does_not_wait_for_who_tends_tables() {
     let l = lab(secure());

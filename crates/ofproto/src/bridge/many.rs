@@ -2,7 +2,7 @@
 
 use super::tests::{Lab, lab, secure};
 use super::{BundleConfig, PortConfig, PortTarget};
-use crate::model::{PortView, World};
+use crate::model::{PortView, Snapshot};
 use heddle_datapath::PortNo;
 use heddle_openflow::Port as OfPort;
 use proptest::prelude::*;
@@ -35,8 +35,9 @@ fn port(no: u32) -> PortConfig {
     }
 }
 
-/// Ports and bundles that were made for the second of two snapshots, and those that it does not share with the first.
-fn made(before: &World, after: &World) -> (usize, usize) {
+/// Ports and bundles that were made for the second of two snapshots, and those that it does not share with
+/// the first.
+fn made(before: &Snapshot, after: &Snapshot) -> (usize, usize) {
     let (Some(a), Some(b)) = (before.bridges.get(&1), after.bridges.get(&1)) else {
         panic!("the bridge is there");
     };
@@ -115,7 +116,7 @@ proptest! {
                 prop_assert_eq!(mended.bundles.get(&a.bundle), fresh.bundles.get(&b.bundle));
             }
         }
-        let inputs = |w: &World| w.by_dp_port.iter().map(|(dp, at)| (dp, *at)).collect::<Vec<_>>();
+        let inputs = |w: &Snapshot| w.by_dp_port.iter().map(|(dp, at)| (dp, *at)).collect::<Vec<_>>();
         let last = steps.last().unwrap();
         prop_assert_eq!(inputs(&l.of.pipeline().world()), inputs(&configure(&lab(secure()), last)));
     }

@@ -1,7 +1,8 @@
 //! Meter mods, and what controllers ask about meters (OpenFlow 1.5 §6.11, §7.3.4.5).
 //!
-//! A meter's buckets are the datapath's ([`heddle_datapath::Meter`]); here is what its number means to controllers. Meters
-//! are not part of the versions of rules: a change takes effect at once, as in Open vSwitch.
+//! A meter's buckets are the datapath's ([`heddle_datapath::Meter`]); here is what its number means to
+//! controllers. Meters are not part of the versions of rules: a change takes effect at once, as in Open
+//! vSwitch.
 
 use super::change::Change;
 use super::{Bridge, Origin, stats};

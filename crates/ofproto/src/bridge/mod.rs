@@ -1,23 +1,28 @@
 //! One bridge, as the control plane holds it: configuration, ports, rules.
 //!
-//! **Problem.** Controllers, the database and the clock change a bridge; workers translate on it all the while.
+//! **Problem.** Controllers, the database and the clock change a bridge; workers translate on it all the
+//! while.
 //!
 //! **Invariants.** [`State`] is behind one mutex. A change of rules follows the order that `model`
 //! prescribes: rules first, version second, generations last. Events are handed to sinks after the change is
 //! visible, with the mutex released.
 //!
-//! **What a worker may touch.** A worker waits for no lock that a control thread may hold. While it translates, and while it credits what its
-//! caches have counted, it touches these and nothing else:
+//! **What a worker may touch.** A worker waits for no lock that a control thread may hold. While it
+//! translates, and while it credits what its caches have counted, it touches these and nothing else:
 //! - the published [`BridgeView`](crate::model::BridgeView), rules, groups and meters, by reading;
-//! - counters (`Stats`), timeouts that `fin_timeout` shortens, and the time at which a flow was learned again: atomics;
-//! - frozen pipelines and their ids (`xlate::recirc`): lists and places that are filled by compare and exchange;
+//! - counters (`Stats`), timeouts that `fin_timeout` shortens, and the time at which a flow was learned
+//!   again: atomics;
+//! - frozen pipelines and their ids (`xlate::recirc`): lists and places that are filled by compare and
+//!   exchange;
 //! - the MAC table: its mutex is tried once, and where somebody has it the next packet learns;
-//! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. Who has all three adds the flow, which takes a few tree
-//!   operations and, in the tables' logs of changes, a mutex that others hold for as many; otherwise a queue of bounded length takes it;
+//! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. Who has all three
+//!   adds the flow, which takes a few tree operations and, in the tables' logs of changes, a mutex that
+//!   others hold for as many; otherwise a queue of bounded length takes it;
 //! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
-//! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one for each mask of its tables; only of masks that ask for more
-//! than it does every rule is looked at (or, for overlaps, of those that ask for something else).
+//! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one
+//! for each mask of its tables; only of masks that ask for more than it does every rule is looked at (or, for
+//! overlaps, of those that ask for something else).
 
 mod addition;
 mod built;
@@ -138,7 +143,8 @@ pub struct FlowChanged {
     pub origin: Option<Origin>,
 }
 
-/// Somebody who is told of a bridge's events. Called from control threads only; must neither block nor change rules.
+/// Somebody who is told of a bridge's events. Called from control threads only; must neither block nor change
+/// rules.
 pub trait EventSink: Send + Sync {
     /// Takes events that happened together, in order.
     fn events(&self, events: &[Event]);
@@ -176,11 +182,13 @@ pub struct Bridge {
     sinks: Mutex<Vec<Weak<dyn EventSink>>>,
     /// Which tunnel options are fields.
     options: tlv::Options,
-    /// Held, by any number of control threads, while tables are worked on without `state`. A worker that adds a rule keeps them out for so long.
+    /// Held, by any number of control threads, while tables are worked on without `state`. A worker that adds
+    /// a rule keeps them out for so long.
     tending: RwLock<()>,
     /// What workers leave to control threads.
     handed: learn::Handed,
-    /// When caches were last asked for what they have counted, for messages about removed flows, and how much more time that had taken by then than its share.
+    /// When caches were last asked for what they have counted, for messages about removed flows, and how much
+    /// more time that had taken by then than its share.
     counted: Mutex<Option<(Instant, Duration)>>,
 }
 
@@ -326,7 +334,8 @@ impl Bridge {
         self.state.lock().features.clone()
     }
 
-    /// Has translation make use of these features. Whoever does that empties the caches, as for other things that no packet decides.
+    /// Has translation make use of these features. Whoever does that empties the caches, as for other things
+    /// that no packet decides.
     pub fn use_features(&self, features: Features) {
         self.state.lock().features = features;
         self.republish();

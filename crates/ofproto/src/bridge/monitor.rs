@@ -1,7 +1,7 @@
 //! Flow monitors: what one asks about, which flows it is told of.
 //!
-//! The monitors themselves belong to connections; here is the question whether a flow concerns one, and a look at
-//! all flows that is in step with what is told of changes.
+//! The monitors themselves belong to connections; here is the question whether a flow concerns one, and a
+//! look at all flows that is in step with what is told of changes.
 
 use super::select::{Select, has_group, has_output};
 use super::{Bridge, FlowChanged, Linked};
@@ -76,8 +76,9 @@ impl Monitor {
 }
 
 impl Bridge {
-    /// Runs `f` with all flows that some monitors are about, while no flow changes and all earlier changes have
-    /// been told. A flow comes once, with the monitors that it concerns. `monitors` says which, as late as that.
+    /// Runs `f` with all flows that some monitors are about, while no flow changes and all earlier changes
+    /// have been told. A flow comes once, with the monitors that it concerns. `monitors` says which, as late
+    /// as that.
     pub(crate) fn look_at_flows<R>(
         &self,
         monitors: impl FnOnce() -> Vec<Arc<Monitor>>,

@@ -57,7 +57,8 @@ impl Bridge {
         Ok(Injected { packet, key, in_port })
     }
 
-    /// Translates a packet-out at a version of the rules (`None`: the current one). `None` if nothing forwards.
+    /// Translates a packet-out at a version of the rules (`None`: the current one). `None` if nothing
+    /// forwards.
     pub(super) fn prepare_packet_out(
         &self,
         po: &PacketOut,
@@ -151,8 +152,8 @@ impl Bridge {
         }
     }
 
-    /// Checks a flow mod by itself: its actions against its match as far as the version demands, and that it names
-    /// tables that controllers may use.
+    /// Checks a flow mod by itself: its actions against its match as far as the version demands, and that it
+    /// names tables that controllers may use.
     pub(super) fn check_flow_mod(&self, version: Version, fm: &FlowMod) -> Result<(), ErrorKind> {
         if fm.table_id != 0xff && usize::from(fm.table_id) >= self.tables.len() {
             return Err(ErrorKind::FlowModFailedBadTableId);
@@ -236,7 +237,8 @@ fn key_of(packet: &Packet, metadata: &Match) -> FlowKey {
     key
 }
 
-/// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a source.
+/// OpenFlow 1.5 §7.3.6: the input port is an ordinary port, or one of the few reserved ones that can be a
+/// source.
 fn check_in_port(port: OfPort) -> Result<(), ErrorKind> {
     let reserved = matches!(port, OfPort::LOCAL | OfPort::NONE | OfPort::CONTROLLER);
     if reserved || port <= OfPort::MAX {

@@ -184,7 +184,8 @@ impl Bridge {
         }
     }
 
-    /// Carries out a port mod of the connection `source`. Bits that cannot be changed are ignored, as in Open vSwitch.
+    /// Carries out a port mod of the connection `source`. Bits that cannot be changed are ignored, as in Open
+    /// vSwitch.
     pub fn port_mod(&self, pm: &PortMod, source: Option<u64>) -> Result<(), ErrorKind> {
         let admin = self.port_mod_admin(pm)?;
         let events = {
@@ -220,8 +221,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Changes the device's admin state where a port mod asks for that; returns it, and the device's link after it. The
-    /// device may take a while, so the bridge is not locked meanwhile.
+    /// Changes the device's admin state where a port mod asks for that; returns it, and the device's link
+    /// after it. The device may take a while, so the bridge is not locked meanwhile.
     fn port_mod_admin(&self, pm: &PortMod) -> Result<Option<(bool, Option<bool>)>, ErrorKind> {
         let up = !pm.config.contains(message::PortConfig::PORT_DOWN);
         let target = {

@@ -1,7 +1,7 @@
 //! OpenFlow tables as such: names, limits, eviction, vacancy, and what controllers may change about them.
 //!
-//! A table has two masters: the database (`Flow_Table`) and controllers (table mods, table features). The database's
-//! name wins; flows are evicted if either asks for it.
+//! A table has two masters: the database (`Flow_Table`) and controllers (table mods, table features). The
+//! database's name wins; flows are evicted if either asks for it.
 
 use super::evict::Evictor;
 use super::{Bridge, Event, Linked, TableConfig, change::Change};
@@ -39,7 +39,8 @@ pub(crate) struct TableState {
     vacancy: Option<TableReason>,
     /// Flows that controllers see.
     pub(super) n_flows: usize,
-    /// Flows by cookie, of those cookies that somebody has asked for: packets that learn with a limit do, again and again.
+    /// Flows by cookie, of those cookies that somebody has asked for: packets that learn with a limit do,
+    /// again and again.
     with_cookie: HashMap<u64, u32>,
 }
 
@@ -222,8 +223,8 @@ impl Bridge {
         Some(state.tables.iter().map(|t| t.n_flows as u64).sum())
     }
 
-    /// Per-table configuration from the database (`Flow_Table`). Tables that have more flows than they may lose some,
-    /// where they evict.
+    /// Per-table configuration from the database (`Flow_Table`). Tables that have more flows than they may
+    /// lose some, where they evict.
     pub fn configure_tables(&self, mut configs: BTreeMap<u8, TableConfig>) {
         let done: Result<(), ErrorKind> = self.change(None, |c| {
             for table in self.tables.iter().map(|t| t.id) {
@@ -288,8 +289,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Changes what tables can do, as far as that can change: their names. Less than they can do may be asked for and
-    /// is granted by doing more (OpenFlow 1.5 §7.3.5.18.1).
+    /// Changes what tables can do, as far as that can change: their names. Less than they can do may be asked
+    /// for and is granted by doing more (OpenFlow 1.5 §7.3.5.18.1).
     pub(super) fn change_table_features(&self, wanted: &[TableFeatures]) -> Result<(), ErrorKind> {
         const EPERM: ErrorKind = ErrorKind::TableFeaturesFailedEperm;
         let mut state = self.state.lock();

@@ -1,12 +1,14 @@
 //! Rules with timeouts, in the order in which they are to be looked at.
 //!
-//! **Problem.** There may be a million of them, and somebody looks ten times a second. So a rule lies where its time comes if no packet comes; those
-//! whose time has come are looked at, and put where it comes now if packets have put it off meanwhile.
+//! **Problem.** There may be a million of them, and somebody looks ten times a second. So a rule lies where
+//! its time comes if no packet comes; those whose time has come are looked at, and put where it comes now if
+//! packets have put it off meanwhile.
 //!
-//! **Invariant.** A rule is never due before the time that it lies at. Packets that end a connection bring the time forward, though (`fin_timeout`): rules with
-//! that action are `hasty`, and looked at each time.
+//! **Invariant.** A rule is never due before the time that it lies at. Packets that end a connection bring
+//! the time forward, though (`fin_timeout`): rules with that action are `hasty`, and looked at each time.
 //!
-//! **Costs.** A logarithm per rule and timeout. Removed rules lie here until their time comes, or until they are half of all.
+//! **Costs.** A logarithm per rule and timeout. Removed rules lie here until their time comes, or until they
+//! are half of all.
 
 use super::Linked;
 use super::expire::{deadline_ms, due};
@@ -67,7 +69,8 @@ impl Timed {
         self.removed += usize::from(times_out(&e.data) || is_hasty(&e.data));
     }
 
-    /// Takes out the hasty rules of `version`, the last one, that are due as far as is known. Those that turn out not to be are to be added again.
+    /// Takes out the hasty rules of `version`, the last one, that are due as far as is known. Those that turn
+    /// out not to be are to be added again.
     pub(super) fn take_hasty(&mut self, now_ms: u64, version: u64) -> Vec<Linked> {
         if self.removed > FEW.max(self.len / 2) {
             self.retain(|e| e.visible(version));
@@ -82,7 +85,8 @@ impl Timed {
         all
     }
 
-    /// As [`Timed::take_hasty`], the others: looks at no more than `most` of them, and whether there was any to look at is the second part of the answer.
+    /// As [`Timed::take_hasty`], the others: looks at no more than `most` of them, and whether there was any
+    /// to look at is the second part of the answer.
     pub(super) fn take_calm(&mut self, now_ms: u64, version: u64, most: usize) -> (Vec<Linked>, bool) {
         let (mut all, mut looked) = (Vec::new(), 0);
         while looked < most
@@ -183,7 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a look at all rules: those that are due go at once, the others stay, and what was removed is not kept.
+        /// Against a look at all rules: those that are due go at once, the others stay, and what was removed
+        /// is not kept.
         #[test]
         fn as_a_look_at_all_of_them(ops in prop::collection::vec(op(), 1..60)) {
             let clock = Arc::new(Clock::default());

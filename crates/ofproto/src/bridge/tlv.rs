@@ -1,7 +1,8 @@
 //! The bridge's map of tunnel options (`NXT_TLV_TABLE_MOD`): which are fields of its rules.
 //!
-//! **Invariants.** The map changes with the bridge's state locked. A field that a rule uses, in its match or its actions, stays
-//! mapped as it is: [`Refs`](super::refs::Refs) counts users. A flow mod that was read with an older map is refused.
+//! **Invariants.** The map changes with the bridge's state locked. A field that a rule uses, in its match or
+//! its actions, stays mapped as it is: [`Refs`](super::refs::Refs) counts users. A flow mod that was read
+//! with an older map is refused.
 
 use super::Bridge;
 use super::change::Change;

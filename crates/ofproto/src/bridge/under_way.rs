@@ -1,4 +1,5 @@
-//! Translations while rules change: workers wait for no writer, and miss no rule that is there at the version that they read.
+//! Translations while rules change: workers wait for no writer, and miss no rule that is there at the version
+//! that they read.
 
 use super::*;
 use heddle_datapath::{Action as DpAction, PortNo, Purpose, Request, Translate, Translation};
@@ -10,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_AT_MOST: Duration = Duration::from_secs(30);
 
 /// A bridge with ports 1 to 9, which are the datapath's 1 to 9.
 pub(super) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
@@ -81,8 +82,8 @@ fn way(of: &Ofproto, dst: u32) -> Vec<u32> {
     t.actions.iter().filter_map(to).collect()
 }
 
-/// A writer is held in the middle of its change, with all that it locks: packets go on, where they went before, and all at once where they are to go
-/// when it has ended.
+/// A writer is held in the middle of its change, with all that it locks: packets go on, where they went
+/// before, and all at once where they are to go when it has ended.
 #[test]
 fn packets_do_not_wait_for_a_writer() {
     let (of, bridge) = bridge();
@@ -101,7 +102,7 @@ fn packets_do_not_wait_for_a_writer() {
                     c.flow_mod(Version::V13, &rule(Some(dst), 5, 3))?;
                 }
                 began.send(()).expect("somebody waits");
-                gone.recv_timeout(PATIENCE).expect("somebody tells");
+                gone.recv_timeout(WAIT_AT_MOST).expect("somebody tells");
                 for dst in 50..10_000 {
                     c.flow_mod(Version::V13, &rule(Some(dst), 5, 3))?;
                 }
@@ -109,7 +110,7 @@ fn packets_do_not_wait_for_a_writer() {
             })
         })
     };
-    begun.recv_timeout(PATIENCE).expect("it begins");
+    begun.recv_timeout(WAIT_AT_MOST).expect("it begins");
     // In a thread of its own, so that waiting for the writer would be a failure and not the end of all tests.
     let (answer, answers) = mpsc::channel();
     let reader = {
@@ -117,7 +118,7 @@ fn packets_do_not_wait_for_a_writer() {
         std::thread::spawn(move || answer.send((0..100).map(|dst| way(&of, dst)).collect::<Vec<_>>()))
     };
     let seen = answers
-        .recv_timeout(PATIENCE)
+        .recv_timeout(WAIT_AT_MOST)
         .expect("readers do not wait for writers");
     assert!(seen.iter().all(|to| *to == [2]), "{seen:?}");
     go.send(()).expect("it waits");
@@ -131,7 +132,8 @@ fn packets_do_not_wait_for_a_writer() {
     assert_eq!((way(&of, 0), way(&of, 9_999)), (vec![3], vec![3]));
 }
 
-/// One rule is replaced all the time, and what it was is unlinked all the time: no packet falls through to the rule below.
+/// One rule is replaced all the time, and what it was is unlinked all the time: no packet falls through to
+/// the rule below.
 #[test]
 fn a_rule_that_is_replaced_is_never_missed() {
     let (of, bridge) = bridge();

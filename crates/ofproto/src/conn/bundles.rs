@@ -1,8 +1,9 @@
 //! The bundles that one connection has open.
 //!
-//! A message that is added is read and checked at once, so that its error comes at once. What is kept are its bytes, a
-//! fraction of the decoded form, to be read again when the bundle is committed; a flow mod that only adds a flow is prepared besides. A bundle that nobody touches for
-//! [`Bundles::expire`]'s idle time is forgotten, and what one connection may keep is bounded.
+//! A message that is added is read and checked at once, so that its error comes at once. What is kept are its
+//! bytes, a fraction of the decoded form, to be read again when the bundle is committed; a flow mod that only
+//! adds a flow is prepared besides. A bundle that nobody touches for [`Bundles::expire`]'s idle time is
+//! forgotten, and what one connection may keep is bounded.
 
 use super::tally::Tally;
 use crate::bridge::{Addition, Bridge, Bundled, Shared};
@@ -14,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes of messages that one connection's bundles may hold.
 const MAX_BYTES: usize = 1 << 30;
-/// Bytes of actions that are kept decoded besides, which take ten times what they take in messages: beyond that, flow mods are read again when they are carried out.
+/// Bytes of actions that are kept decoded besides, which take ten times what they take in messages: beyond
+/// that, flow mods are read again when they are carried out.
 const MAX_PREPARED: usize = 256 << 20;
 /// Bundles that one connection may have open.
 const MAX_BUNDLES: usize = 4096;
@@ -22,7 +24,8 @@ const MAX_BUNDLES: usize = 4096;
 /// Bytes that are kept together.
 const CHUNK: usize = 1 << 20;
 
-/// The bytes of many messages, in few pieces of memory: these are given back as a whole, between rules that stay.
+/// The bytes of many messages, in few pieces of memory: these are given back as a whole, between rules that
+/// stay.
 #[derive(Default)]
 struct Chunks(Vec<Vec<u8>>);
 
@@ -231,7 +234,8 @@ impl Bundles {
         std::mem::take(&mut self.done)
     }
 
-    /// Forgets bundles that nobody has touched for `idle_ms`; gives the errors that say so, with their transaction ids.
+    /// Forgets bundles that nobody has touched for `idle_ms`; gives the errors that say so, with their
+    /// transaction ids.
     pub(super) fn expire(&mut self, now_ms: u64, idle_ms: u64) -> Vec<(u32, OfError)> {
         let late = |b: &Bundle| b.used_ms + idle_ms <= now_ms;
         let gone: Vec<u32> = self

@@ -170,8 +170,8 @@ impl Peer {
         Ok(())
     }
 
-    /// Makes, changes and ends monitors; the answer has the flows that those with "initial" are about. Where one request
-    /// of several fails, the monitors that the others made are gone again.
+    /// Makes, changes and ends monitors; the answer has the flows that those with "initial" are about. Where
+    /// one request of several fails, the monitors that the others made are gone again.
     fn monitor(
         &self,
         version: Version,

@@ -1,4 +1,5 @@
-//! Passive connections: `RUNDIR/BRIDGE.mgmt`, where `ovs-ofctl` and `ovn-controller` call, and controllers that call us.
+//! Passive connections: `RUNDIR/BRIDGE.mgmt`, where `ovs-ofctl` and `ovn-controller` call, and controllers
+//! that call us.
 
 use super::Manager;
 use super::session::Kind;
@@ -85,8 +86,8 @@ async fn accept(manager: Arc<Manager>, acceptor: Acceptor, probe: Option<Duratio
     }
 }
 
-/// Callers whose handshake is not done. There are never many: the oldest gives way, so that neither descriptors run out nor anybody new is
-/// kept out by those who say nothing.
+/// Callers whose handshake is not done. There are never many: the oldest gives way, so that neither
+/// descriptors run out nor anybody new is kept out by those who say nothing.
 #[derive(Default)]
 struct Opening {
     tasks: JoinSet<io::Result<Box<dyn Stream>>>,

@@ -1,10 +1,11 @@
 //! Answers that are long, and requests that take long.
 //!
-//! **Problem.** Connections share a few threads; and the answer about a million flows is larger than what memory should be spent for a peer that may not
-//! read it.
+//! **Problem.** Connections share a few threads; and the answer about a million flows is larger than what
+//! memory should be spent for a peer that may not read it.
 //!
-//! **Shape.** Flow statistics are written in pieces of [`PIECE`] flows: between two of them others have their turn, and the next one
-//! waits until most of the last has been read. What cannot be done in pieces is done [`aside`](mod@crate::aside).
+//! **Shape.** Flow statistics are written in pieces of [`PIECE`] flows: between two of them others have their
+//! turn, and the next one waits until most of the last has been read. What cannot be done in pieces is done
+//! [`aside`](mod@crate::aside).
 
 use super::outbox::Sort;
 use super::session::Peer;

@@ -31,7 +31,8 @@ struct Shared {
 pub(super) struct Stale;
 
 impl Manager {
-    /// The manager of `bridge`, which hears its events for as long as it lives. `tls` has the keys of its connections.
+    /// The manager of `bridge`, which hears its events for as long as it lives. `tls` has the keys of its
+    /// connections.
     pub fn new(bridge: Arc<Bridge>, tls: Arc<Tls>) -> Arc<Self> {
         let manager = Arc::new(Self {
             bridge,

@@ -1,9 +1,9 @@
 //! The flow monitors of one connection, and what they are told.
 //!
-//! A change that several monitors want to know is told once. The connection's own changes are told by the transaction id
-//! of its message alone, unless a monitor asks for more. When more than [`PAUSE_BYTES`] wait to be read, the connection
-//! is told of removals only, and only of flows that it knows; once everything has been read, it is told what came and
-//! changed meanwhile, and that this is all.
+//! A change that several monitors want to know is told once. The connection's own changes are told by the
+//! transaction id of its message alone, unless a monitor asks for more. When more than [`PAUSE_BYTES`] wait
+//! to be read, the connection is told of removals only, and only of flows that it knows; once everything has
+//! been read, it is told what came and changed meanwhile, and that this is all.
 
 use crate::bridge::{FlowChanged, Monitor};
 use crate::model::Rule;
@@ -88,7 +88,8 @@ impl Monitors {
         wanted.fold(MonitorFlags::empty(), |all, m| all | m.flags)
     }
 
-    /// What the connection has not been told of a flow since `paused`. `changed`: the version of its last change.
+    /// What the connection has not been told of a flow since `paused`. `changed`: the version of its last
+    /// change.
     pub(super) fn missed(
         paused: u64,
         changed: u64,
@@ -153,7 +154,8 @@ mod tests {
         }
     }
 
-    /// A flow that the peer knows, and that others have replaced before it goes, is told to have gone; one that it never knew is not.
+    /// A flow that the peer knows, and that others have replaced before it goes, is told to have gone; one
+    /// that it never knew is not.
     #[test]
     fn what_goes_while_nothing_is_told_is_known_by_its_ancestors() {
         let of = crate::Ofproto::new(Arc::default());

@@ -1,10 +1,11 @@
 //! Messages on their way to one peer.
 //!
-//! **Problem.** Most answers are made by the task that also writes them. A channel between a task and itself wakes the task while it runs, which has
-//! a runtime of several threads fetch another thread for it: that takes longer than carrying a flow mod out.
+//! **Problem.** Most answers are made by the task that also writes them. A channel between a task and itself
+//! wakes the task while it runs, which has a runtime of several threads fetch another thread for it: that
+//! takes longer than carrying a flow mod out.
 //!
-//! **Invariants.** Who takes messages out and finds none is woken by the next one, unless it has said that it will look again by itself
-//! ([`Outbox::attend`]).
+//! **Invariants.** Who takes messages out and finds none is woken by the next one, unless it has said that it
+//! will look again by itself ([`Outbox::attend`]).
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -80,7 +81,8 @@ impl Outbox {
         self.0.lock().closed = true;
     }
 
-    /// Takes the messages that wait, so many that they have `bytes` together, or a single longer one. None only after [`Outbox::close`].
+    /// Takes the messages that wait, so many that they have `bytes` together, or a single longer one. None
+    /// only after [`Outbox::close`].
     pub(super) fn poll_take(&self, bytes: usize, cx: &mut Context<'_>) -> Poll<Vec<Outgoing>> {
         let mut waiting = self.0.lock();
         let mut sum = 0;

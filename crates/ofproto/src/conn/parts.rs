@@ -1,8 +1,8 @@
 //! Multipart requests that come in parts (OpenFlow 1.3 §7.3.5).
 //!
-//! Parts with the same transaction id are put together; what a list needs. A request of one part passes through. An
-//! incomplete request is forgotten when no part has come for a second, and what one connection may leave incomplete is
-//! bounded.
+//! Parts with the same transaction id are put together; what a list needs. A request of one part passes
+//! through. An incomplete request is forgotten when no part has come for a second, and what one connection
+//! may leave incomplete is bounded.
 
 use heddle_openflow::message::MpRequest;
 use heddle_openflow::{ErrorKind, OfError};

@@ -1,9 +1,10 @@
 //! One peer, without its socket: what it said, what it wants, what it is sent.
 //!
-//! A [`Peer`] is shared: its own task feeds it messages (`handle`), any control thread hands it events (`tell`). What is
-//! to be sent goes into a queue that the task drains. Packet-ins are dropped when more than [`MAX_PACKET_INS`] wait. While more than
-//! [`MAX_UNREAD`] bytes wait, the peer's next request waits too, so that it costs no more memory than one answer. A peer for
-//! which more than [`MAX_EVENTS`] bytes of events wait is cut off.
+//! A [`Peer`] is shared: its own task feeds it messages (`handle`), any control thread hands it events
+//! (`tell`). What is to be sent goes into a queue that the task drains. Packet-ins are dropped when more than
+//! [`MAX_PACKET_INS`] wait. While more than [`MAX_UNREAD`] bytes wait, the peer's next request waits too, so
+//! that it costs no more memory than one answer. A peer for which more than [`MAX_EVENTS`] bytes of events
+//! wait is cut off.
 
 use super::Manager;
 use super::bundles::Bundles;
@@ -280,7 +281,8 @@ impl Peer {
         }
     }
 
-    /// OpenFlow 1.3 §6.3.1 and §7.5.1: the highest version in both bitmaps, else the lower of the two headers'.
+    /// OpenFlow 1.3 §6.3.1 and §7.5.1: the highest version in both bitmaps, else the lower of the two
+    /// headers'.
     fn negotiate(&self, header: &Header, bytes: &[u8]) -> Next {
         let allowed = self.allowed();
         let ours = allowed.iter().fold(0, |m, v| m | v.bit());

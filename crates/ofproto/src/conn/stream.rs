@@ -14,14 +14,16 @@ use tokio::time::{Instant, timeout};
 
 /// Bytes read at once, and written.
 const CHUNK: usize = 64 * 1024;
-/// Bytes of messages, some two hundred flow mods, after which other connections' tasks have their turn. As long as this one's thread is busy, it may be that
-/// nobody looks what has come for them.
+/// Bytes of messages, some two hundred flow mods, after which other connections' tasks have their turn. As
+/// long as this one's thread is busy, it may be that nobody looks what has come for them.
 const TURN: usize = CHUNK / 4;
-/// Who sends a message, waits for its answer and sends the next one, does not wait for a thread to be woken each time, if the next one comes within this.
+/// Who sends a message, waits for its answer and sends the next one, does not wait for a thread to be woken
+/// each time, if the next one comes within this.
 const PROMPT: Duration = Duration::from_micros(100);
 /// After so many prompt ones, ...
 const OFTEN: u32 = 2;
-/// ... and as long as one of so many was answered: of who sends without waiting, more is read at once if it is let come.
+/// ... and as long as one of so many was answered: of who sends without waiting, more is read at once if it
+/// is let come.
 const TURNS: u32 = 3;
 /// A peer that takes nothing for so long while we want to write is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -42,7 +44,8 @@ pub(super) enum End {
     Io(std::io::Error),
 }
 
-/// Serves one connection, which the log calls `name`, until it ends. `up` becomes true when the version is negotiated.
+/// Serves one connection, which the log calls `name`, until it ends. `up` becomes true when the version is
+/// negotiated.
 pub(super) async fn serve<S>(
     manager: Arc<Manager>,
     kind: Kind,
@@ -162,7 +165,8 @@ async fn read<R: AsyncRead + Unpin>(
     }
 }
 
-/// What a future gives before some time. Meanwhile this thread does whatever else there is to do, but does not sleep.
+/// What a future gives before some time. Meanwhile this thread does whatever else there is to do, but does
+/// not sleep.
 async fn soon<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> {
     loop {
         if let Poll::Ready(out) = poll_fn(|cx| Poll::Ready(f.as_mut().poll(cx))).await {

@@ -1,4 +1,5 @@
-//! How many flow mods came over a connection, for a line in the log now and then: who loads many flows sees that it is done.
+//! How many flow mods came over a connection, for a line in the log now and then: who loads many flows sees
+//! that it is done.
 
 use heddle_openflow::message::{FlowModCommand, Message};
 
@@ -51,7 +52,8 @@ impl FlowMods {
         self.tally.deletes += done.deletes;
         self.tally.modifications += done.modifications;
     }
-    /// What to tell now, in Open vSwitch's words: `9 flow_mods in the last 0 s (7 adds, 2 deletes)`. At `end` it is time in any case.
+    /// What to tell now, in Open vSwitch's words: `9 flow_mods in the last 0 s (7 adds, 2 deletes)`. At `end`
+    /// it is time in any case.
     pub(super) fn report(&mut self, now_ms: u64, end: bool) -> Option<String> {
         let total = self.tally.total();
         if total == 0 || !end && now_ms < self.first_ms + REPORT_MS {

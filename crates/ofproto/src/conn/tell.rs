@@ -47,8 +47,8 @@ impl Peer {
         }
     }
 
-    /// Before 1.5, whoever changes a port is not told of it (OpenFlow 1.4 §7.3.4.3). A change that the version cannot
-    /// say is not worth a message.
+    /// Before 1.5, whoever changes a port is not told of it (OpenFlow 1.4 §7.3.4.3). A change that the
+    /// version cannot say is not worth a message.
     fn port_status(&self, c: &PortChanged) {
         let Some(version) = self.version() else { return };
         if c.source == Some(self.id) && version < Version::V15 {

@@ -330,7 +330,8 @@ async fn a_peer_that_does_not_read_loses_packet_ins_and_nobody_else_waits() {
     assert!(packets < 50_000, "some were dropped: {packets}");
 }
 
-/// A peer that asks for much and reads it late gets all of it, and costs no more memory than one answer meanwhile.
+/// A peer that asks for much and reads it late gets all of it, and costs no more memory than one answer
+/// meanwhile.
 #[tokio::test]
 async fn who_reads_late_gets_everything() {
     const ASKED: u32 = 4000;
@@ -371,7 +372,8 @@ async fn who_reads_late_gets_everything() {
     asking.await.expect("asked");
 }
 
-/// A peer that does not read its events is told so by the end of the connection, without having to say anything.
+/// A peer that does not read its events is told so by the end of the connection, without having to say
+/// anything.
 #[tokio::test]
 async fn who_does_not_read_events_is_cut_off() {
     let (_of, m) = manager(&[Version::V13]);

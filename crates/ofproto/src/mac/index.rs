@@ -1,7 +1,8 @@
 //! What lookups read: buckets of entries, each bucket replaced as a whole.
 //!
-//! A reader keeps the bucket that it loaded alive, so an entry is never reused under its eyes. Buckets are about
-//! half as many as entries are allowed; the hash is keyed, so that nobody can fill one bucket on purpose.
+//! A reader keeps the bucket that it loaded alive, so an entry is never reused under its eyes. Buckets are
+//! about half as many as entries are allowed; the hash is keyed, so that nobody can fill one bucket on
+//! purpose.
 
 use super::MacKey;
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -28,7 +29,8 @@ impl Entry {
             used_ms: now_ms.into(),
         }
     }
-    /// Relaxed, here and below: the generation that the writer bumps after a change is what orders it for readers.
+    /// Relaxed, here and below: the generation that the writer bumps after a change is what orders it for
+    /// readers.
     pub(super) fn port(&self) -> Port {
         Port(self.port.load(Relaxed))
     }

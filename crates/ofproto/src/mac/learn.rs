@@ -59,11 +59,12 @@ impl MacTable {
         }
     }
 
-    /// Learns again from packets that a cached translation forwarded, some time after that: the source's slot had this generation when it was made. Never
-    /// waits.
+    /// Learns again from packets that a cached translation forwarded, some time after that: the source's slot
+    /// had this generation when it was made. Never waits.
     ///
-    /// Such packets may be older than what is known by now. So they do not bring back what was dropped meanwhile, unless it only made room: whoever has learned it
-    /// learns it again by its next packet, which finds no translation that holds. And they move an address only if nobody has been seen with it since.
+    /// Such packets may be older than what is known by now. So they do not bring back what was dropped
+    /// meanwhile, unless it only made room: whoever has learned it learns it again by its next packet, which
+    /// finds no translation that holds. And they move an address only if nobody has been seen with it since.
     pub fn learn_again(&self, l: Learn, generation: u64) {
         let known = self.index.find(l.key);
         if let Some(e) = known.as_ref().filter(|e| e.port() == l.port) {
@@ -113,8 +114,8 @@ impl MacTable {
         Learned::Moved
     }
 
-    /// A gratuitous ARP that came over a single link may come back over the members of a bond: for a while those
-    /// do not move the address.
+    /// A gratuitous ARP that came over a single link may come back over the members of a bond: for a while
+    /// those do not move the address.
     fn note_gratuitous_arp(&self, inner: &mut Inner, l: Learn) {
         if l.gratuitous_arp
             && !l.bond
@@ -149,8 +150,9 @@ impl MacTable {
 
     /// Drops whom it is whose turn is to go; `false`: there is nobody.
     ///
-    /// Packets from there go their way as before, so cached translations of them hold, and bring the address back when they are credited. If each of their packets learned
-    /// it again, more senders than the table has room for would have each other dropped, and all their packets translated.
+    /// Packets from there go their way as before, so cached translations of them hold, and bring the address
+    /// back when they are credited. If each of their packets learned it again, more senders than the table
+    /// has room for would have each other dropped, and all their packets translated.
     fn make_room(&self, inner: &mut Inner) -> bool {
         let Some(victim) = inner.victim() else {
             return false;

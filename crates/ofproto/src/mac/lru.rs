@@ -1,8 +1,8 @@
 //! The order of use, behind the table's mutex.
 //!
-//! Every dynamic entry is in its port's list, ordered by last use; the ports are ordered by how many
-//! entries they have. A worker that found the mutex taken only wrote the time into the entry, so the head of a list may
-//! have been used since: [`Inner::victim`] puts such an entry where it belongs and looks again.
+//! Every dynamic entry is in its port's list, ordered by last use; the ports are ordered by how many entries
+//! they have. A worker that found the mutex taken only wrote the time into the entry, so the head of a list
+//! may have been used since: [`Inner::victim`] puts such an entry where it belongs and looks again.
 
 use super::MacKey;
 use super::config::{MacConfig, MacStats};

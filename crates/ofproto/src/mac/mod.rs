@@ -1,22 +1,23 @@
 //! MAC learning: which port an Ethernet address was last seen on, per bridge.
 //!
-//! **Problem.** Every worker looks addresses up while it translates and most of them learn. Lookups must not wait
-//! for learners, and a worker must never wait at all.
+//! **Problem.** Every worker looks addresses up while it translates and most of them learn. Lookups must not
+//! wait for learners, and a worker must never wait at all.
 //!
-//! **Shape.** Readers walk an array of buckets that are replaced as a whole ([`index`]). Whoever changes the table
-//! holds one mutex, behind which the order of use lives ([`lru`]); a worker only *tries* to take it
+//! **Shape.** Readers walk an array of buckets that are replaced as a whole ([`index`]). Whoever changes the
+//! table holds one mutex, behind which the order of use lives ([`lru`]); a worker only *tries* to take it
 //! ([`MacTable::learn`] says [`Learned::Busy`] otherwise, and its translation is not cached, so that the next
 //! packet learns).
 //!
-//! **Generations.** An address has two slots. [`MacTable::slot`] moves when the answer to a lookup changes: an entry
-//! appears, moves to another port or goes. [`MacTable::source_slot`] moves only when an entry goes, and not to make room for another. A translation
-//! that looked up a destination depends on the first; one that learned a source depends on the second, so that
-//! its packets learn again after a flush, but two ports that fight for an address do not make every packet of
-//! both a miss: moves then happen as often as cached packets are credited, and by the latest of them.
+//! **Generations.** An address has two slots. [`MacTable::slot`] moves when the answer to a lookup changes:
+//! an entry appears, moves to another port or goes. [`MacTable::source_slot`] moves only when an entry goes,
+//! and not to make room for another. A translation that looked up a destination depends on the first; one
+//! that learned a source depends on the second, so that its packets learn again after a flush, but two ports
+//! that fight for an address do not make every packet of both a miss: moves then happen as often as cached
+//! packets are credited, and by the latest of them.
 //!
 //! **Limits.** At most [`MacConfig::max_entries`]; when full, the least recently used entry of the port with
-//! the most entries goes, so that a port that makes addresses up evicts its own. Static entries are not aged and not
-//! flushed.
+//! the most entries goes, so that a port that makes addresses up evicts its own. Static entries are not aged
+//! and not flushed.
 
 mod age;
 mod config;

@@ -202,7 +202,8 @@ fn credits_keep_an_entry() {
     assert_eq!(t.lookup(key(1, 0)), None);
 }
 
-/// More senders than the table has room for: what goes to make room is brought back by cached packets, some time later, and not by a translation of each.
+/// More senders than the table has room for: what goes to make room is brought back by cached packets, some
+/// time later, and not by a translation of each.
 #[test]
 fn who_made_room_comes_back_with_what_was_counted() {
     let (t, g) = table();

@@ -1,7 +1,7 @@
 //! The arguments of `ofproto/trace`: `[OPTIONS] {[DATAPATH] ODP-FLOW | BRIDGE FLOW} [OPTIONS] [PACKET]`.
 
 use super::TraceEnv;
-use crate::model::{BridgeView, World};
+use crate::model::{BridgeView, Snapshot};
 use crate::xlate::{Pipeline, key_port};
 use heddle_datapath::PortNo;
 use heddle_flow::extract::{Hint, extract};
@@ -34,7 +34,7 @@ struct Options {
 /// Reads arguments.
 pub(super) fn parse<'w>(
     pipeline: &Pipeline,
-    world: &'w World,
+    world: &'w Snapshot,
     args: &[&str],
     env: &TraceEnv<'_>,
 ) -> Result<Request<'w>, String> {
@@ -87,7 +87,8 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
             "-generate" | "--generate" => options.generate = true,
             "-names" | "--names" => options.names = true,
             "-consistent" | "--consistent" => options.consistent = true,
-            // Scripts give it. It says how packets come back from `ct`, which none does as long as nothing is tracked.
+            // Scripts give it. It says how packets come back from `ct`, which none does as long as nothing is
+            // tracked.
             "--ct-next" => {
                 of_option(args.next())?;
             }
@@ -129,7 +130,7 @@ fn hex(s: &str) -> Result<Vec<u8>, &'static str> {
 /// The text of a datapath's key, or else of a bridge's.
 fn flow_of_datapath<'w>(
     pipeline: &Pipeline,
-    world: &'w World,
+    world: &'w Snapshot,
     env: &TraceEnv<'_>,
     first: Option<&str>,
     flow: &str,
@@ -163,7 +164,11 @@ fn flow_of_datapath<'w>(
     }
 }
 
-fn flow_of_bridge<'w>(world: &'w World, name: &str, flow: &str) -> Result<(&'w BridgeView, FlowKey), String> {
+fn flow_of_bridge<'w>(
+    world: &'w Snapshot,
+    name: &str,
+    flow: &str,
+) -> Result<(&'w BridgeView, FlowKey), String> {
     let bridge = world.bridges.values().find(|b| b.name == name);
     let bridge: &BridgeView = bridge.ok_or_else(|| format!("{name}: unknown bridge"))?;
     let port = |name: &str| {

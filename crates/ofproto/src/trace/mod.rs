@@ -1,14 +1,15 @@
 //! `ofproto/trace`: a translation, told line by line.
 //!
-//! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules, actions and what
-//! came of them, the key at the end, the mask, the datapath actions. A trace has side effects only with a packet
-//! (given, or made with `-generate`): it learns, and the caller may send its packet-ins.
+//! The layout is Open vSwitch's, since people and scripts read it: the key, each bridge with its rules,
+//! actions and what came of them, the key at the end, the mask, the datapath actions. A trace has side
+//! effects only with a packet (given, or made with `-generate`): it learns, and the caller may send its
+//! packet-ins.
 
 mod args;
 #[cfg(test)]
 mod tests;
 
-use crate::model::{BridgeView, World};
+use crate::model::{BridgeView, Snapshot};
 use crate::xlate::report::Report;
 use crate::xlate::run::{Input, Start, run};
 use crate::xlate::{Outcome, Pipeline};
@@ -17,7 +18,7 @@ use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Version};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 
 /// What a trace needs to know of the datapath.
 pub struct TraceEnv<'a> {
@@ -84,7 +85,7 @@ pub fn trace_packet_out(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) 
 
 fn trace_request(
     pipeline: &Pipeline,
-    world: &World,
+    world: &Snapshot,
     request: args::Request<'_>,
     actions: Option<&[Action]>,
     env: &TraceEnv<'_>,
@@ -107,7 +108,7 @@ fn trace_request(
         },
         (None, None) => Start::Tables,
     };
-    let reading = Reading::begin();
+    let reading = ReadGuard::begin();
     let input = Input {
         key: &request.key,
         in_port: request.key.in_port,
@@ -151,7 +152,12 @@ fn trace_request(
 }
 
 /// The trace of a translation that has failed just now: it is run again, without its effects.
-pub(crate) fn explain(pipeline: &Pipeline, world: &World, bridge: &BridgeView, input: &Input<'_>) -> String {
+pub(crate) fn explain(
+    pipeline: &Pipeline,
+    world: &Snapshot,
+    bridge: &BridgeView,
+    input: &Input<'_>,
+) -> String {
     let mut report = Report::default();
     let mut translation = Translation::default();
     let again = Input {

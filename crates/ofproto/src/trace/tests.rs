@@ -1,4 +1,5 @@
-//! Traces against the text that Open vSwitch 3.1 printed for the same pipeline (recorded from its `ofproto/trace`).
+//! Traces against the text that Open vSwitch 3.1 printed for the same pipeline (recorded from its
+//! `ofproto/trace`).
 
 use crate::model::VlanMode;
 use crate::xlate::tests::lab::{Lab, out, resubmit, to};

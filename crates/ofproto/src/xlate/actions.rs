@@ -267,7 +267,8 @@ impl Ctx<'_> {
         Go::On
     }
 
-    /// Connection tracking is not there yet: the packet is dropped under a name that says so, rather than forwarded without it.
+    /// Connection tracking is not there yet: the packet is dropped under a name that says so, rather than
+    /// forwarded without it.
     fn no_conntrack(&mut self) {
         static SAID: std::sync::Once = std::sync::Once::new();
         SAID.call_once(|| {
@@ -316,8 +317,8 @@ impl Ctx<'_> {
 }
 
 impl Step<'_> {
-    /// Whether the datapath can undo what the step makes of the packet by setting fields back. A truncation that
-    /// found no output cannot be taken back.
+    /// Whether the datapath can undo what the step makes of the packet by setting fields back. A truncation
+    /// that found no output cannot be taken back.
     pub(super) fn is_reversible(&self) -> bool {
         !matches!(
             self,

@@ -1,11 +1,12 @@
 //! Conjunctive matches: rules that are clauses, and the rule of a conjunction all of whose clauses match.
 //!
-//! **Problem.** `conjunction(id,k/n)` says that its rule is clause `k` of `n`. The packet matches conjunction `id` if it matches at
-//! least one rule of every clause; then the rules are looked up once more, with `conj_id` set to `id`.
+//! **Problem.** `conjunction(id,k/n)` says that its rule is clause `k` of `n`. The packet matches conjunction
+//! `id` if it matches at least one rule of every clause; then the rules are looked up once more, with
+//! `conj_id` set to `id`.
 //!
-//! **Order.** As Open vSwitch decides it: clauses count together only within one priority, the highest first, and only if it
-//! is higher than that of the best ordinary rule. The rule that the second lookup finds is the answer whatever its
-//! priority is; if it finds none, the next conjunction is tried.
+//! **Order.** As Open vSwitch decides it: clauses count together only within one priority, the highest first,
+//! and only if it is higher than that of the best ordinary rule. The rule that the second lookup finds is the
+//! answer whatever its priority is; if it finds none, the next conjunction is tried.
 //!
 //! **Costs.** Tables without clauses pay one look at the first action of each rule that matches.
 
@@ -13,11 +14,12 @@ use crate::model::{Rule, Table};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::Conjunction;
 use heddle_openflow::{Action, Instruction};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The clauses that a rule is; none if it is an ordinary rule. A rule with any has notes beside them and nothing else.
+/// The clauses that a rule is; none if it is an ordinary rule. A rule with any has notes beside them and
+/// nothing else.
 fn clauses(rule: &Rule) -> impl Iterator<Item = &Conjunction> {
     let actions = match rule.instructions.0.first() {
         Some(Instruction::Apply(list))
@@ -36,7 +38,7 @@ fn clauses(rule: &Rule) -> impl Iterator<Item = &Conjunction> {
 /// The rule of highest priority that matches, conjunctions included. Adds to `wc` what the answer depends on.
 pub(super) fn lookup<'r>(
     table: &'r Table,
-    reading: &'r Reading,
+    reading: &'r ReadGuard,
     version: u64,
     key: &FlowKey,
     wc: &mut FlowMask,

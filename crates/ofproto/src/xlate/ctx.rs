@@ -4,7 +4,7 @@ use super::limits::{MAX_NESTING, MAX_STEPS, XlateError};
 use super::normal::Source;
 use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
-use crate::model::{BridgeView, PortView, Rule, World};
+use crate::model::{BridgeView, PortView, Rule, Snapshot};
 use crate::parts::Part;
 use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
@@ -13,7 +13,7 @@ use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::action::ControllerAction;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::{Action, Port};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use smallvec::SmallVec;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -53,10 +53,10 @@ impl DerefMut for OnWrite<'_> {
 
 /// One translation.
 pub(crate) struct Ctx<'w> {
-    pub(super) world: &'w World,
+    pub(super) world: &'w Snapshot,
     pub(super) generations: &'w Generations,
     pub(super) recircs: &'w Recircs,
-    pub(super) reading: &'w Reading,
+    pub(super) reading: &'w ReadGuard,
     /// The bridge whose pipeline runs now.
     pub(super) bridge: &'w BridgeView,
     /// Version of its rules.
@@ -78,7 +78,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) seen: Option<FlowKey>,
     /// Bits that mattered and that Open vSwitch leaves out: they are in the cached mask only.
     pub(super) extra: Option<FlowMask>,
-    /// The answer; while it is found, its mask has the bits that mattered, as Open vSwitch keeps them: a trace shows these.
+    /// The answer; while it is found, its mask has the bits that mattered, as Open vSwitch keeps them: a
+    /// trace shows these.
     pub(super) out: &'w mut Translation,
     /// Size of the emitted actions, see [`super::limits::MAX_ACTION_BYTES`].
     pub(super) out_bytes: usize,
@@ -186,7 +187,8 @@ impl<'w> Ctx<'w> {
         }
         self.world.bridges.get(&id)
     }
-    /// Has the answer depend on a part of the configuration. The configuration was read before: see [`super::Pipeline::publish`].
+    /// Has the answer depend on a part of the configuration. The configuration was read before: see
+    /// [`super::Pipeline::publish`].
     fn depend_on(&mut self, part: Part) {
         let slot = part.slot();
         if !self.out.deps.iter().any(|d| d.slot == slot) {
@@ -197,7 +199,8 @@ impl<'w> Ctx<'w> {
     /// Enters a bridge: takes the version of its rules.
     pub(super) fn enter(&mut self, bridge: &'w BridgeView) {
         self.bridge = bridge;
-        // Acquire pairs with the Release of the writer that stored the version after it had changed the rules.
+        // Acquire pairs with the Release of the writer that stored the version after it had changed the
+        // rules.
         self.version = bridge.version.load(std::sync::atomic::Ordering::Acquire);
     }
     /// Leaves it again: all that was looked up there was there, or else the whole translation is in vain.
@@ -221,7 +224,8 @@ impl<'w> Ctx<'w> {
         self.nesting -= 1;
     }
 
-    /// Takes one step more; `false`, and the translation fails, if it was one too many. What sets errors aside does not bring steps back.
+    /// Takes one step more; `false`, and the translation fails, if it was one too many. What sets errors
+    /// aside does not bring steps back.
     #[inline]
     pub(super) fn step(&mut self) -> bool {
         if self.steps < MAX_STEPS {

@@ -1,7 +1,8 @@
 //! `encap`, `decap`, `dec_nsh_ttl`: headers in front of the packet.
 //!
-//! Pushing and popping is done in the flow at once, and emitted at the next commit: by then it is known what the new header says. What is
-//! behind a popped header is known only where that was an Ethernet header or a label above others; otherwise the packet is parsed again.
+//! Pushing and popping is done in the flow at once, and emitted at the next commit: by then it is known what
+//! the new header says. What is behind a popped header is known only where that was an Ethernet header or a
+//! label above others; otherwise the packet is parsed again.
 
 use super::ctx::{Ctx, OnWrite, Pending};
 use super::limits::XlateError;
@@ -32,8 +33,8 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// After actions whose changes of the flow were undone. Headers that they had emitted are not undone by setting fields back: unless
-    /// nothing follows (`last`), what was emitted is done to a copy.
+    /// After actions whose changes of the flow were undone. Headers that they had emitted are not undone by
+    /// setting fields back: unless nothing follows (`last`), what was emitted is done to a copy.
     pub(super) fn settle(&mut self, mark: Mark<'w>, last: bool) {
         let restacked = self.restacked != mark.restacked;
         self.pending = mark.pending.filter(|_| !restacked || !last);
@@ -149,7 +150,8 @@ impl<'w> Ctx<'w> {
         Some(Vec::new())
     }
 
-    /// Pops what the packet begins with; `ty` is what is behind labels. Returns whether the packet must be parsed again.
+    /// Pops what the packet begins with; `ty` is what is behind labels. Returns whether the packet must be
+    /// parsed again.
     pub(super) fn decap(&mut self, ty: u32) -> bool {
         self.commit();
         if self.flow.packet_type == packet_type::ETHERNET {
@@ -221,7 +223,8 @@ impl<'w> Ctx<'w> {
         false
     }
 
-    /// Decrements the time to live of a network service header. `false`: it ran out (or there is none), and the list of actions ends.
+    /// Decrements the time to live of a network service header. `false`: it ran out (or there is none), and
+    /// the list of actions ends.
     pub(super) fn dec_nsh_ttl(&mut self) -> bool {
         if self.flow.dl_type == eth::NSH {
             self.out.mask.0.nsh.ttl = u8::MAX;

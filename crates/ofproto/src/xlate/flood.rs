@@ -1,8 +1,8 @@
 //! FLOOD and ALL: every port but the input port.
 //!
-//! The order matters to nobody but to whoever compares with Open vSwitch, which walks a hash table keyed by port
-//! number. The table is rebuilt here (its hash is murmur3's 32-bit mix, its buckets are a power of two, the
-//! newest entry of a bucket comes first), so that traces and captures line up.
+//! The order matters to nobody but to whoever compares with Open vSwitch, which walks a hash table keyed by
+//! port number. The table is rebuilt here (its hash is murmur3's 32-bit mix, its buckets are a power of two,
+//! the newest entry of a bucket comes first), so that traces and captures line up.
 
 use super::ctx::Ctx;
 use crate::model::{BridgeView, port_config};

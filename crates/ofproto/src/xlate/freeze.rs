@@ -1,8 +1,8 @@
 //! Freezing a pipeline in the middle, and thawing it when the packet comes back.
 //!
-//! An action that needs the packet to come back sets `exit`, as the action `exit` does, and `freezing`: on the way out,
-//! every list of actions leaves what it has not done yet in `left`, the innermost first. What is left runs, in that order,
-//! when the pipeline goes on.
+//! An action that needs the packet to come back sets `exit`, as the action `exit` does, and `freezing`: on
+//! the way out, every list of actions leaves what it has not done yet in `left`, the innermost first. What is
+//! left runs, in that order, when the pipeline goes on.
 
 use super::actions::Step;
 use super::ctx::Ctx;
@@ -110,7 +110,8 @@ impl Ctx<'_> {
         metadata_of(&self.flow)
     }
 
-    /// Emits what has the packet come back (or the controller resume it). The translation itself goes on where a copy was frozen.
+    /// Emits what has the packet come back (or the controller resume it). The translation itself goes on
+    /// where a copy was frozen.
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
         let pause = self.pause.take();
@@ -144,7 +145,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Puts the pipeline into the state that it was frozen in, and runs what was left to do; a lookup, if nothing was.
+    /// Puts the pipeline into the state that it was frozen in, and runs what was left to do; a lookup, if
+    /// nothing was.
     pub(super) fn thaw(&mut self, frozen: &Frozen, resumed: bool) {
         let line = self.report(Kind::Thaw, || "thaw".to_owned());
         let parent = self.report_under(line);

@@ -166,7 +166,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// The live bucket with the highest score: a random number that only packet and bucket decide, times its weight.
+    /// The live bucket with the highest score: a random number that only packet and bucket decide, times its
+    /// weight.
     fn best_live<'g>(&mut self, group: &'g Group, basis: u32) -> Option<&'g GroupBucket> {
         let mut best: Option<(u32, &GroupBucket)> = None;
         for b in &group.buckets {

@@ -1,6 +1,7 @@
 //! `learn` and `fin_timeout`: actions that change the tables.
 //!
-//! Flows are learned by the bridge (`bridge::learn`), or by a control thread soon if somebody is in the way: then the answer is not cached.
+//! Flows are learned by the bridge (`bridge::learn`), or by a control thread soon if somebody is in the way:
+//! then the answer is not cached.
 //!
 //! Packets that hit the cached answer refresh what was learned: the answer's credits say so.
 

@@ -2,20 +2,21 @@
 
 use heddle_datapath::action::DropReason;
 
-/// Resubmits to the same or an earlier table, and outputs to patch ports, within each other. Resubmits to later
-/// tables end by themselves.
+/// Resubmits to the same or an earlier table, and outputs to patch ports, within each other. Resubmits to
+/// later tables end by themselves.
 pub const MAX_DEPTH: u32 = 64;
 /// Resubmits of one translation, nested or not.
 pub const MAX_RESUBMITS: u32 = MAX_DEPTH * MAX_DEPTH;
-/// Lists of actions within each other, of any kind (a guard of the machine's stack: no sensible table comes near).
+/// Lists of actions within each other, of any kind (a guard of the machine's stack: no sensible table comes
+/// near).
 pub const MAX_NESTING: u32 = MAX_RESUBMITS + 256;
 /// Bytes on the OpenFlow stack, as Open vSwitch counts them.
 pub const MAX_STACK_BYTES: usize = 65536;
 /// Bytes of datapath actions, as a kernel datapath would be sent them.
 pub const MAX_ACTION_BYTES: usize = 65535;
 
-/// Steps of one translation: actions that run, tables and buckets that are looked at, ports that are sent to. Within the other limits they could
-/// double with every bucket and every `check_pkt_larger`.
+/// Steps of one translation: actions that run, tables and buckets that are looked at, ports that are sent to.
+/// Within the other limits they could double with every bucket and every `check_pkt_larger`.
 pub const MAX_STEPS: u32 = 1 << 18;
 
 /// Why a translation failed.

@@ -86,7 +86,8 @@ fn cached(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
     wc
 }
 
-/// Makes a mask one to cache by: pipeline fields are constant at the start, and bits that follow from others go.
+/// Makes a mask one to cache by: pipeline fields are constant at the start, and bits that follow from others
+/// go.
 pub(super) fn trim(wc: &mut FlowMask, orig: &FlowKey) {
     let m = &mut wc.0;
     m.metadata = 0;

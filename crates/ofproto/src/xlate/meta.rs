@@ -41,8 +41,8 @@ impl PacketInMeta {
     pub(crate) fn frozen(&self) -> &Frozen {
         &self.held.frozen
     }
-    /// The pipeline's fields: OpenFlow input port (in the key's form), metadata, registers, tunnel. Headers are
-    /// zero: the packet has them.
+    /// The pipeline's fields: OpenFlow input port (in the key's form), metadata, registers, tunnel. Headers
+    /// are zero: the packet has them.
     pub fn metadata(&self) -> &FlowKey {
         &self.held.frozen.metadata
     }

@@ -1,7 +1,8 @@
 //! Mirrors: copies of packets for whoever watches ports or VLANs.
 //!
-//! A packet is mirrored where it comes in (a mirror's sources) and where it goes out (its destinations), as it is there, once per
-//! destination of mirrors. Ports that mirrors send to take nothing else and let nothing in.
+//! A packet is mirrored where it comes in (a mirror's sources) and where it goes out (its destinations), as
+//! it is there, once per destination of mirrors. Ports that mirrors send to take nothing else and let nothing
+//! in.
 
 use super::ctx::Ctx;
 use super::normal::{InBundle, Tags, is_reserved};
@@ -97,7 +98,8 @@ impl Ctx<'_> {
                     self.output_normal(to, vlans);
                 }
             }
-            // Within the VLAN that copies go to, and with addresses that bridges keep to themselves, there would be no end.
+            // Within the VLAN that copies go to, and with addresses that bridges keep to themselves, there
+            // would be no end.
             MirrorOutput::Vlan(vid) if vlans.vid() == *vid || is_reserved(self.flow.dl_dst) => {}
             MirrorOutput::Vlan(vid) => {
                 let moved = vlans.moved_to(*vid);

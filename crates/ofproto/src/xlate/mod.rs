@@ -1,16 +1,17 @@
 //! Translation: from an OpenFlow pipeline and one key to datapath actions, a mask, and what they depend on.
 //!
-//! [`Pipeline`] is what the datapath's workers call on a miss ([`heddle_datapath::Translate`]); a [`Ctx`](ctx::Ctx) is
-//! one run of it. A run keeps two keys: `flow`, the packet as the pipeline has made it, and `base`, the packet as
-//! the datapath actions emitted so far have made it. Actions change `flow`; before an output, [`commit`] emits what
-//! turns `base` into `flow`. Everything that is looked at on the way adds its bits to the mask `wc`.
+//! [`Pipeline`] is what the datapath's workers call on a miss ([`heddle_datapath::Translate`]); a
+//! [`Ctx`](ctx::Ctx) is one run of it. A run keeps two keys: `flow`, the packet as the pipeline has made it,
+//! and `base`, the packet as the datapath actions emitted so far have made it. Actions change `flow`; before
+//! an output, [`commit`] emits what turns `base` into `flow`. Everything that is looked at on the way adds
+//! its bits to the mask `wc`.
 //!
-//! **Invariants.** A generation is read before the thing it guards (see [`heddle_datapath::translate`]); the version
-//! of a bridge's rules is read once per visit and checked again after each table's generation. Registers and metadata
-//! start at zero for a packet of the datapath, so their bits need not be in the mask.
+//! **Invariants.** A generation is read before the thing it guards (see [`heddle_datapath::translate`]); the
+//! version of a bridge's rules is read once per visit and checked again after each table's generation.
+//! Registers and metadata start at zero for a packet of the datapath, so their bits need not be in the mask.
 //!
-//! **Bounds.** Resubmits, their depth, the stack, the size of the output and the nesting of actions are all bounded
-//! ([`limits`]); recursion runs on a stack that grows ([`ctx::Ctx::nested`]).
+//! **Bounds.** Resubmits, their depth, the stack, the size of the output and the nesting of actions are all
+//! bounded ([`limits`]); recursion runs on a stack that grows ([`ctx::Ctx::nested`]).
 //!
 //! **Threads.** Any number of translations run at once; none waits. Configuration is replaced with
 //! [`Pipeline::publish`].
@@ -58,19 +59,19 @@ pub use meta::PacketInMeta;
 pub(crate) use resume::{continuation_of, frozen_of};
 pub use run::{Outcome, PacketOut};
 
-use crate::model::World;
+use crate::model::Snapshot;
 use crate::parts::Part;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
-use heddle_sync::{Reading, Replaced};
+use heddle_sync::{RcuCell, ReadGuard};
 use recirc::Recircs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The pipeline of all bridges, as the datapath sees it.
 pub struct Pipeline {
-    world: Replaced<World>,
+    world: RcuCell<Snapshot>,
     generations: Arc<Generations>,
     recircs: Recircs,
     /// Answers are for packets that are equal in every bit: for tests that want to see each of them.
@@ -81,33 +82,34 @@ impl Pipeline {
     /// A pipeline without bridges. MAC tables must be made with the same `generations`.
     pub fn new(generations: Arc<Generations>) -> Self {
         Self {
-            world: Replaced::new(World::default()),
+            world: RcuCell::new(Snapshot::default()),
             generations,
             recircs: Recircs::default(),
             exact: AtomicBool::new(false),
         }
     }
-    /// Replaces the configuration. Cached translations that depend on what is different now die on their next check. One at a time.
-    pub fn publish(&self, world: World) {
+    /// Replaces the configuration. Cached translations that depend on what is different now die on their next
+    /// check. One at a time.
+    pub fn publish(&self, world: Snapshot) {
         let world = Arc::new(world);
         let before = self.world.get();
         self.world.replace(Arc::clone(&world));
         crate::coverage::REV_RECONFIGURE.count();
         // Before the parts: who finds a part moved finds this moved, too (`is_of`).
-        self.generations.bump(World::CONFIG_SLOT);
+        self.generations.bump(Snapshot::CONFIG_SLOT);
         for part in world.differences(&before) {
             self.generations.bump(part.slot());
         }
         drop(before);
         self.world.tidy();
     }
-    /// Whether the configuration is still that of this generation, which was read before it. What was read of parts' generations
-    /// meanwhile may otherwise be newer than the parts.
+    /// Whether the configuration is still that of this generation, which was read before it. What was read of
+    /// parts' generations meanwhile may otherwise be newer than the parts.
     fn is_of(&self, config: Dep) -> bool {
-        self.generations.read(World::CONFIG_SLOT) == config
+        self.generations.read(Snapshot::CONFIG_SLOT) == config
     }
     /// The configuration in force.
-    pub fn world(&self) -> Arc<World> {
+    pub fn world(&self) -> Arc<Snapshot> {
         self.world.get()
     }
     /// The counters that translations depend on, to share with MAC tables and rule changes.
@@ -118,8 +120,8 @@ impl Pipeline {
     pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Held>> {
         self.recircs.hold(id)
     }
-    /// Whether answers are for all packets that they are true of, or for those with equal headers only. Whoever changes it
-    /// empties the caches.
+    /// Whether answers are for all packets that they are true of, or for those with equal headers only.
+    /// Whoever changes it empties the caches.
     pub fn set_megaflows(&self, on: bool) {
         self.exact.store(!on, Relaxed);
     }
@@ -129,7 +131,7 @@ impl Pipeline {
     }
     /// Translates a controller's packet-out. `None`: no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let world = self.world.load(&reading);
         translation.clear();
         let bridge = world.bridges.get(&out.bridge)?;
@@ -151,8 +153,8 @@ impl Pipeline {
 
 impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
-        let config = self.generations.read(World::CONFIG_SLOT);
-        self.translate_in(&Reading::begin(), request, out);
+        let config = self.generations.read(Snapshot::CONFIG_SLOT);
+        self.translate_in(&ReadGuard::begin(), request, out);
         out.uncacheable |= !self.is_of(config);
     }
     fn generations(&self) -> &Generations {
@@ -161,7 +163,7 @@ impl Translate for Pipeline {
 }
 
 impl Pipeline {
-    fn translate_in(&self, reading: &Reading, request: &Request<'_>, out: &mut Translation) {
+    fn translate_in(&self, reading: &ReadGuard, request: &Request<'_>, out: &mut Translation) {
         let world = self.world.load(reading);
         let port = heddle_datapath::PortNo(request.key.in_port);
         out.deps.push(self.generations.read(Part::Input(port).slot()));

@@ -1,7 +1,7 @@
 //! MPLS actions, and label stacks in keys.
 //!
-//! When the last label is popped, what is behind it was never parsed: the packet can be output, but a table or an L3
-//! action would need it parsed again, which the datapath does not do yet.
+//! When the last label is popped, what is behind it was never parsed: the packet can be output, but a table
+//! or an L3 action would need it parsed again, which the datapath does not do yet.
 
 use super::ctx::Ctx;
 use super::limits::XlateError;
@@ -31,7 +31,8 @@ pub(super) fn count(key: &FlowKey, wc: Option<&mut FlowMask>) -> usize {
     bottom.map_or_else(|| key.mpls_lse.iter().filter(|l| **l != 0).count(), |i| i + 1)
 }
 
-/// Adds an outermost entry to a key with `n` of them: a copy of the outermost, or one made from the IP header.
+/// Adds an outermost entry to a key with `n` of them: a copy of the outermost, or one made from the IP
+/// header.
 pub(super) fn push(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut FlowMask>) {
     if n > 0 {
         if let Some(wc) = wc {
@@ -57,7 +58,8 @@ pub(super) fn push(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut 
     key.dl_type = ethertype;
 }
 
-/// Takes the outermost of `n` entries away. `false`: there is none, or what is below the last one is not known.
+/// Takes the outermost of `n` entries away. `false`: there is none, or what is below the last one is not
+/// known.
 pub(super) fn pop(key: &mut FlowKey, n: usize, ethertype: u16, wc: Option<&mut FlowMask>) -> bool {
     if n == 0 || n == N_MPLS && key.mpls_lse[n - 1] & lse::BOS == 0 {
         return false;

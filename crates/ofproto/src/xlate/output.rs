@@ -48,7 +48,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// `output(port=PORT,max_len=BYTES)`: the cut holds for this output alone, so that it goes with one port only.
+    /// `output(port=PORT,max_len=BYTES)`: the cut holds for this output alone, so that it goes with one port
+    /// only.
     pub(super) fn output_trunc(&mut self, port: Port, max_len: u32, last: bool) {
         let to = match port {
             Port::IN_PORT => of_port(self.flow.in_port),

@@ -1,7 +1,7 @@
 //! Output to a patch port: the translation goes on in the bridge at its other end.
 //!
-//! The packet arrives there as it is, but for what belongs to a pipeline: metadata, registers, tunnel, stack and action
-//! set start empty. All of it is put back afterwards; only what was emitted stays.
+//! The packet arrives there as it is, but for what belongs to a pipeline: metadata, registers, tunnel, stack
+//! and action set start empty. All of it is put back afterwards; only what was emitted stays.
 
 use super::ctx::{Ctx, key_port};
 use super::report::Kind;

@@ -1,6 +1,7 @@
 //! Prerequisites of fields that actions touch: whether the packet has the field, and which bits said so.
 //!
-//! EtherType, packet type and fragment bits are in every mask ([`super::mask`]); only the others are added here.
+//! EtherType, packet type and fragment bits are in every mask ([`super::mask`]); only the others are added
+//! here.
 
 use super::ctx::Ctx;
 use super::mask::{eth, is_ip_any, is_mpls, proto};

@@ -1,30 +1,32 @@
 //! Recirculation: pipelines that stand still until the packet comes back, and the ids under which it does.
 //!
-//! **Problem.** Where the pipeline needs what only the datapath can say (headers behind a popped label, a hash), translation ends
-//! with `recirc(id)`. When the packet is looked up again under that id, any worker must find the [`Frozen`] pipeline of it,
-//! without waiting.
+//! **Problem.** Where the pipeline needs what only the datapath can say (headers behind a popped label, a
+//! hash), translation ends with `recirc(id)`. When the packet is looked up again under that id, any worker
+//! must find the [`Frozen`] pipeline of it, without waiting.
 //!
-//! **Invariants.** Equal pipelines that are held have the same id, so that a fresh translation of a cached entry says the same as
-//! the entry. An id is held by the translations that name it and by those that were made under it ([`Held`] is among
-//! their credits). When nobody holds it any more, its pipeline is still found until
-//! [`Recircs::expire`] was called twice: packets that are on their way then have arrived.
+//! **Invariants.** Equal pipelines that are held have the same id, so that a fresh translation of a cached
+//! entry says the same as the entry. An id is held by the translations that name it and by those that were
+//! made under it ([`Held`] is among their credits). When nobody holds it any more, its pipeline is still
+//! found until [`Recircs::expire`] was called twice: packets that are on their way then have arrived.
 //!
-//! **Shape.** An id is a place in an array, which is filled when the id is given out and emptied when it expires; ids are given out in
-//! turn, past places that are full. Lists of ids by the hash of their pipelines ([`Chain`]) find the equal one. Who holds an id counts its
-//! [`Held`]; nobody does when only the place is left.
+//! **Shape.** An id is a place in an array, which is filled when the id is given out and emptied when it
+//! expires; ids are given out in turn, past places that are full. Lists of ids by the hash of their pipelines
+//! ([`Chain`]) find the equal one. Who holds an id counts its [`Held`]; nobody does when only the place is
+//! left.
 //!
-//! **Bounds.** [`MAX_IN_USE`] ids in all, and [`MAX_OF_SOURCE`] for packets of one input port, tunnel peer and key: who makes up pipelines (by values
-//! on the stack or in registers, which packets choose) runs out of its own ids. The hash is keyed.
+//! **Bounds.** [`MAX_IN_USE`] ids in all, and [`MAX_OF_SOURCE`] for packets of one input port, tunnel peer
+//! and key: who makes up pipelines (by values on the stack or in registers, which packets choose) runs out of
+//! its own ids. The hash is keyed.
 //!
-//! **Threads.** Workers take ids, look them up and let go of them without a lock. Only `expire` empties places; it has a mutex, for
-//! control threads among themselves.
+//! **Threads.** Workers take ids, look them up and let go of them without a lock. Only `expire` empties
+//! places; it has a mutex, for control threads among themselves.
 
 use heddle_datapath::Credit;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::text::{ActionsText, InstructionsText};
 use heddle_openflow::{Action, Instruction, InstructionSet};
-use heddle_sync::{Chain, Link, OnceArc, Places, Reading};
+use heddle_sync::{Chain, Link, OnceArc, RcuSlots, ReadGuard};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::collections::hash_map::RandomState;
@@ -124,7 +126,8 @@ const N_SOURCES: usize = 1 << 12;
 /// Lists of ids.
 const N_CHAINS: usize = 1 << 14;
 
-/// As in Open vSwitch, a pipeline gets another id than it had when all had let go of it; but only so often before the ids have expired.
+/// As in Open vSwitch, a pipeline gets another id than it had when all had let go of it; but only so often
+/// before the ids have expired.
 const RESTING: usize = 4;
 
 /// An id that is held, and its pipeline.
@@ -142,9 +145,9 @@ impl Credit for Held {
     fn credit(&self, _packets: u64, _bytes: u64, _used_ms: u64, _tcp_flags: u16) {}
 }
 
-/// Places of ids that follow each other.
+/// RcuSlots of ids that follow each other.
 struct Chunk {
-    places: Places<Held>,
+    places: RcuSlots<Held>,
     /// In the list of its hash.
     of_hash: Box<[Link]>,
     /// Among those that `expire` has not seen yet.
@@ -155,7 +158,7 @@ impl Chunk {
     fn new() -> Self {
         let links = || (0..CHUNK).map(|_| Link::default()).collect();
         Self {
-            places: Places::new(CHUNK as usize),
+            places: RcuSlots::new(CHUNK as usize),
             of_hash: links(),
             fresh: links(),
         }
@@ -226,7 +229,8 @@ impl Recircs {
     /// Whether one more id may be in use, which it then is.
     fn admit(&self, source: usize) -> bool {
         let (all, own) = (&self.in_use, &self.of_source[source]);
-        // Relaxed: they count, and order nothing. A moment's excess has somebody refused who might have got one.
+        // Relaxed: they count, and order nothing. A moment's excess has somebody refused who might have got
+        // one.
         if all.fetch_add(1, Relaxed) < MAX_IN_USE {
             if own.fetch_add(1, Relaxed) < MAX_OF_SOURCE {
                 return true;
@@ -277,8 +281,9 @@ impl Recircs {
         None
     }
 
-    /// The id of a pipeline; a new one, unless an equal one is held. `None`: they have run out, or its source's have.
-    pub(crate) fn take(&self, frozen: Frozen, reading: &Reading) -> Option<Arc<Held>> {
+    /// The id of a pipeline; a new one, unless an equal one is held. `None`: they have run out, or its
+    /// source's have.
+    pub(crate) fn take(&self, frozen: Frozen, reading: &ReadGuard) -> Option<Arc<Held>> {
         let digest = frozen.digest(&self.keys);
         let chain = self.chain(digest);
         // With whether nobody else holds it: only its place and this.
@@ -381,7 +386,7 @@ mod tests {
     }
 
     fn take(r: &Recircs, frozen: Frozen) -> Option<Arc<Held>> {
-        r.take(frozen, &Reading::begin())
+        r.take(frozen, &ReadGuard::begin())
     }
 
     /// Packets choose what is on the stack.
@@ -407,7 +412,8 @@ mod tests {
         assert_eq!(ids, [4, 5, 6, 1, 1, 1]);
     }
 
-    /// No number of pipelines that packets make up makes another one dear to find, or the ids of other ports run out.
+    /// No number of pipelines that packets make up makes another one dear to find, or the ids of other ports
+    /// run out.
     #[test]
     fn who_makes_pipelines_up_runs_out_of_its_own() {
         let r = Recircs::default();
@@ -464,7 +470,8 @@ mod tests {
         assert_eq!(known(&r, 77), None);
     }
 
-    /// Threads take and drop the same few pipelines while they expire: those that are held are whole, and two that are held at a time have one id.
+    /// Threads take and drop the same few pipelines while they expire: those that are held are whole, and two
+    /// that are held at a time have one id.
     #[test]
     fn threads_agree() {
         let r = Recircs::default();

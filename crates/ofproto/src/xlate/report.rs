@@ -74,8 +74,8 @@ impl Report {
 
     /// The lines as text.
     ///
-    /// A line is one step right of the level of its list if another line follows in the list, or if it is of a kind
-    /// that has no lines under it; what is under it is twice as far right.
+    /// A line is one step right of the level of its list if another line follows in the list, or if it is of
+    /// a kind that has no lines under it; what is under it is twice as far right.
     pub(crate) fn text(&self) -> String {
         let mut out = String::new();
         // (line, its level, the level of what is under it); not recursive: pipelines nest deeper than a

@@ -7,7 +7,7 @@ use super::run::{self, Outcome, Start};
 use heddle_datapath::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 
 /// Makes the number of a bridge one that is not all zeros.
 const BRIDGE_PREFIX: [u8; 8] = *b"heddle\0b";
@@ -53,7 +53,8 @@ pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
     }
 }
 
-/// The pipeline that a continuation stands for; `key` has the pipeline's fields. `None`: not one of this switch.
+/// The pipeline that a continuation stands for; `key` has the pipeline's fields. `None`: not one of this
+/// switch.
 pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
     let (prefix, id) = c.bridge.split_at(8);
     if prefix != BRIDGE_PREFIX {
@@ -87,7 +88,8 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
 }
 
 impl Pipeline {
-    /// Goes on where a pipeline was frozen, with a packet that a controller hands back. `None`: its bridge is gone.
+    /// Goes on where a pipeline was frozen, with a packet that a controller hands back. `None`: its bridge is
+    /// gone.
     pub(crate) fn resume(
         &self,
         frozen: &Frozen,
@@ -96,7 +98,7 @@ impl Pipeline {
         now_ms: u64,
         out: &mut Translation,
     ) -> Option<Outcome> {
-        let reading = Reading::begin();
+        let reading = ReadGuard::begin();
         let world = self.world.load(&reading);
         out.clear();
         let bridge = world.bridges.get(&frozen.bridge)?;

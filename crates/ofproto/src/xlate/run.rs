@@ -11,12 +11,12 @@ use super::recirc::Frozen;
 use super::report::{Kind, Report};
 use super::resubmit::Run;
 use super::table::{Found, OnMiss};
-use crate::model::{BridgeView, World};
+use crate::model::{BridgeView, Snapshot};
 use heddle_datapath::Translation;
 use heddle_datapath::action::DropReason;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
-use heddle_sync::Reading;
+use heddle_sync::ReadGuard;
 use smallvec::SmallVec;
 
 /// How often a translation is begun.
@@ -69,7 +69,7 @@ pub(crate) struct Input<'a> {
     /// Coarse clock, ms.
     pub(crate) now_ms: u64,
     /// Rules that are found stay as long as this.
-    pub(crate) reading: &'a Reading,
+    pub(crate) reading: &'a ReadGuard,
     /// Where it starts.
     pub(crate) start: Start<'a>,
     /// A controller's packet-out.
@@ -95,7 +95,7 @@ pub(crate) enum Start<'a> {
 
 /// Translates. `out` is empty but for the dependency on `from`.
 pub(crate) fn run(
-    world: &World,
+    world: &Snapshot,
     pipeline: &Pipeline,
     bridge: &BridgeView,
     input: &Input<'_>,
@@ -115,7 +115,7 @@ pub(crate) fn run(
 
 /// As [`run`], for a packet that misses the caches: what a trace would show is not made.
 pub(crate) fn answer(
-    world: &World,
+    world: &Snapshot,
     pipeline: &Pipeline,
     bridge: &BridgeView,
     input: &Input<'_>,
@@ -124,10 +124,10 @@ pub(crate) fn answer(
     translate(world, pipeline, bridge, input, None, out, |c| c.error)
 }
 
-/// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it begins anew. The packet may be long under
-/// way (its thread may have been put aside), but hardly that often.
+/// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it
+/// begins anew. The packet may be long under way (its thread may have been put aside), but hardly that often.
 fn translate<R>(
-    world: &World,
+    world: &Snapshot,
     pipeline: &Pipeline,
     bridge: &BridgeView,
     input: &Input<'_>,
@@ -165,7 +165,7 @@ fn see_as_tables_do(key: &mut FlowKey, in_port: u32) {
 
 /// One try; the flag says that some rules may have been missed.
 fn once<'w, R>(
-    world: &'w World,
+    world: &'w Snapshot,
     pipeline: &'w Pipeline,
     bridge: &'w BridgeView,
     input: &Input<'w>,

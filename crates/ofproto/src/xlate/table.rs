@@ -53,7 +53,8 @@ impl OnMiss {
     };
 }
 
-/// Calls `f` with the numbers of the words in which `b` differs from what `a` has; outside of `left_out`, if there is one, where `a` counts as zero.
+/// Calls `f` with the numbers of the words in which `b` differs from what `a` has; outside of `left_out`, if
+/// there is one, where `a` counts as zero.
 fn each_difference(a: &FlowKey, left_out: Option<&FlowMask>, b: &FlowKey, mut f: impl FnMut(usize)) {
     /// Words that are compared at once; mostly all of them are equal.
     const PIECE: usize = 10;
@@ -76,8 +77,8 @@ fn each_difference(a: &FlowKey, left_out: Option<&FlowMask>, b: &FlowKey, mut f:
 }
 
 impl<'w> Ctx<'w> {
-    /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Leaves in `self.table` the last
-    /// table that was searched.
+    /// Looks the packet up from `self.table` on, as if it had come in on `in_port`. Leaves in `self.table`
+    /// the last table that was searched.
     pub(super) fn lookup(&mut self, in_port: u32, on_miss: OnMiss) -> Found<'w> {
         let no_ports = self.flow.nw_frag & frag::ANY != 0
             && match self.bridge.frags {
@@ -143,8 +144,9 @@ impl<'w> Ctx<'w> {
         Err(miss)
     }
 
-    /// Says in which words this lookup, the last dependency so far, sees another key than the lookup before (the first: than the packet
-    /// brought): for telling whether a later change of rules is about such packets.
+    /// Says in which words this lookup, the last dependency so far, sees another key than the lookup before
+    /// (the first: than the packet brought): for telling whether a later change of rules is about such
+    /// packets.
     fn say_what_is_seen(&mut self) {
         let Ok(from) = u16::try_from(self.out.deps.len() - 1) else {
             self.out.uncacheable = true;

@@ -44,7 +44,8 @@ pub enum NatDirection {
     Dst,
 }
 
-/// Address translation, inside of `ct`. Ranges whose end is `None` or not above their start are single values.
+/// Address translation, inside of `ct`. Ranges whose end is `None` or not above their start are single
+/// values.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Nat {
     /// `None`: as the connection's earlier packets were translated.

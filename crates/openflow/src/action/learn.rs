@@ -50,8 +50,8 @@ impl Default for Learn {
     }
 }
 
-/// A part of the new flow's match or actions. Subfields that came from a peer may lie outside their fields until the action
-/// has been checked.
+/// A part of the new flow's match or actions. Subfields that came from a peer may lie outside their fields
+/// until the action has been checked.
 #[derive(Clone, Copy, PartialEq, Hash, Debug)]
 pub struct LearnSpec {
     /// Where its bits come from.

@@ -1,8 +1,8 @@
 //! Checks of actions against the flow that they are in.
 //!
-//! Whether an action makes sense depends on what the match says about the packet, and on what earlier
-//! actions did to it: setting an IPv4 address needs IPv4, which a popped MPLS label may have brought about. 1.0 allows
-//! some actions on packets that lack the header (they do nothing); later versions refuse them with
+//! Whether an action makes sense depends on what the match says about the packet, and on what earlier actions
+//! did to it: setting an IPv4 address needs IPv4, which a popped MPLS label may have brought about. 1.0
+//! allows some actions on packets that lack the header (they do nothing); later versions refuse them with
 //! `OFPBAC_MATCH_INCONSISTENT`.
 
 use super::decode::is_output_port;

@@ -375,7 +375,8 @@ fn output_port(a: Action) -> Result<Action, ErrorKind> {
     }
 }
 
-/// Whether packets can be sent to a port: an ordinary one up to `max`, or a reserved one that stands for some.
+/// Whether packets can be sent to a port: an ordinary one up to `max`, or a reserved one that stands for
+/// some.
 pub(crate) fn is_output_port(port: Port, max: Port) -> bool {
     port <= max || (port >= Port::IN_PORT && port != Port::NONE)
 }
@@ -403,8 +404,8 @@ fn set_field(mut r: Reader<'_>, may_mask: bool) -> Result<Action, ErrorKind> {
     if !r.is_zero() || field == FieldId::InPortOxm || !field.info().writable || !fits || untagged {
         return Err(ErrorKind::BadActionBadSetArgument);
     }
-    // A load of a whole field whose bits do not fill its bytes comes with a mask in 1.5 (see `encode::load15`), and is
-    // told from a set-field by it.
+    // A load of a whole field whose bits do not fill its bytes comes with a mask in 1.5 (see
+    // `encode::load15`), and is told from a set-field by it.
     let partly_filled = usize::from(field.info().n_bits) < usize::from(field.info().n_bytes) * 8;
     if masked && partly_filled && field.is_exact(mask) {
         return Ok(Action::Load {

@@ -1,8 +1,8 @@
 //! Actions to the wire, in the form that a version has for them.
 //!
-//! Some meanings have one form per version: a 1.0 `mod_vlan_vid` is a push and a set-field in 1.3, and setting a
-//! port there needs to know the protocol. So the encoder starts from the flow's match and follows what
-//! the actions do to it.
+//! Some meanings have one form per version: a 1.0 `mod_vlan_vid` is a push and a set-field in 1.3, and
+//! setting a port there needs to know the protocol. So the encoder starts from the flow's match and follows
+//! what the actions do to it.
 
 use super::decode::c2;
 use super::field::{Headers, nxm, ofs_nbits, put_entry, put_header};
@@ -148,8 +148,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// A load in 1.5 is a set-field. As in Open vSwitch it has a mask unless it writes whole bytes: a load of all 20
-    /// bits of a flow label differs in that from a set-field of the label.
+    /// A load in 1.5 is a set-field. As in Open vSwitch it has a mask unless it writes whole bytes: a load of
+    /// all 20 bits of a flow label differs in that from a set-field of the label.
     fn load15(&self, dst: Subfield, value: u64, out: &mut Vec<u8>) -> Encoded {
         let n = usize::from(dst.field.info().n_bytes);
         let whole = usize::from(dst.n_bits) == n * 8;
@@ -165,7 +165,8 @@ impl Encoder {
         Ok(())
     }
 
-    /// A wide option of a tunnel: set-field in 1.5 and, if it is whole, from 1.2 on; else Nicira's load of an entry.
+    /// A wide option of a tunnel: set-field in 1.5 and, if it is whole, from 1.2 on; else Nicira's load of an
+    /// entry.
     fn set_tun_metadata(&self, set: &SetTunMetadata, out: &mut Vec<u8>) -> Encoded {
         let whole = set.mask.iter().all(|b| *b == 0xff);
         let (raw, headers) = match self.version {

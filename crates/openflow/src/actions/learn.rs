@@ -104,7 +104,8 @@ fn pull_spec(r: &mut Reader<'_>, header: u16) -> Result<LearnSpec, ErrorKind> {
             ofs: r.u16().map_err(short)?,
             n_bits,
         };
-        // Values that are written in the action have 128 bits. (Open vSwitch has no such limit for options of tunnels.)
+        // Values that are written in the action have 128 bits. (Open vSwitch has no such limit for options of
+        // tunnels.)
         if immediate && matches!(s.field, FieldId::TunMetadata(_)) {
             check_value(s)?;
         }
@@ -131,8 +132,8 @@ fn pull_spec(r: &mut Reader<'_>, header: u16) -> Result<LearnSpec, ErrorKind> {
     Ok(LearnSpec { src, dst })
 }
 
-/// Checks the subfields of a learn action that runs on packets that match `m`: sources against that match, destinations
-/// against the match that the new flow gets.
+/// Checks the subfields of a learn action that runs on packets that match `m`: sources against that match,
+/// destinations against the match that the new flow gets.
 pub(super) fn check(learn: &Learn, m: &Match) -> Result<(), ErrorKind> {
     let mut made = Match::any();
     for spec in &learn.specs {

@@ -24,8 +24,8 @@ pub(super) fn encode_control(c: &BundleControl, out: &mut Vec<u8>) {
     out.u16(c.flags);
 }
 
-/// Reads an add message behind its header `outer`. The message inside has a header of its own, whose version and
-/// transaction id are the outer one's; properties behind it are skipped, as none is defined.
+/// Reads an add message behind its header `outer`. The message inside has a header of its own, whose version
+/// and transaction id are the outer one's; properties behind it are skipped, as none is defined.
 pub(super) fn decode_add(
     outer: &Header,
     mut r: Reader<'_>,
@@ -73,7 +73,8 @@ fn may_be_in_bundle(header: &Header, whole: &[u8]) -> bool {
     is_mod && has_length(Version::from_wire(header.version), ty, body.len())
 }
 
-/// Whether the body of a message that may be in a bundle is as long as one of its type can be. Open vSwitch takes others for no messages at all.
+/// Whether the body of a message that may be in a bundle is as long as one of its type can be. Open vSwitch
+/// takes others for no messages at all.
 fn has_length(version: Option<Version>, ty: Type, len: usize) -> bool {
     let v = version.unwrap_or(Version::V10);
     // The fixed part; what follows is a list of bytes, of pieces of eight bytes, or nothing.

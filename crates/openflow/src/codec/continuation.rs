@@ -1,8 +1,9 @@
 //! Continuations: what a controller hands back to let a paused pipeline go on (`NXPINT_CONTINUATION`).
 //!
-//! The bytes are the switch's own business, but `ovs-ofctl` shows them, so they are laid out as Open vSwitch lays them out. What has no
-//! place there (instructions, actions that the connection's version cannot say) has properties of its own, which
-//! other readers skip. Everything is checked again when it comes back: a controller may send anything.
+//! The bytes are the switch's own business, but `ovs-ofctl` shows them, so they are laid out as Open vSwitch
+//! lays them out. What has no place there (instructions, actions that the connection's version cannot say)
+//! has properties of its own, which other readers skip. Everything is checked again when it comes back: a
+//! controller may send anything.
 
 use super::cursor::{Put, Reader};
 use super::property;

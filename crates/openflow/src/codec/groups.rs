@@ -1,7 +1,7 @@
 //! Group modifications, descriptions and statistics.
 //!
-//! 1.1 to 1.4 share one layout; 1.5 has numbered buckets with properties, and Nicira's extension gives the same to 1.0.
-//! Bytes that are wrong in several ways get the error that Open vSwitch gives.
+//! 1.1 to 1.4 share one layout; 1.5 has numbered buckets with properties, and Nicira's extension gives the
+//! same to 1.0. Bytes that are wrong in several ways get the error that Open vSwitch gives.
 
 use super::cursor::{Put, Reader};
 use super::port::port_from_u32;

@@ -31,8 +31,8 @@ const ETH_ARP: u16 = 0x0806;
 const ETH_RARP: u16 = 0x8035;
 const ETH_IPV6: u16 = 0x86dd;
 
-/// Reads a match, and drops what has no meaning for its protocols. `true` if it has no wildcard at all (such a
-/// rule has the highest priority, §3.4 of 1.0).
+/// Reads a match, and drops what has no meaning for its protocols. `true` if it has no wildcard at all (such
+/// a rule has the highest priority, §3.4 of 1.0).
 pub(super) fn decode(r: &mut Reader<'_>) -> Result<(Match, bool), ErrorKind> {
     let w = r.u32()?;
     let in_port = r.u16()?;
@@ -80,7 +80,8 @@ pub(super) fn decode(r: &mut Reader<'_>) -> Result<(Match, bool), ErrorKind> {
         (k.dl_type, x.dl_type) = (dl_type, u16::MAX);
         let arp = matches!(dl_type, ETH_ARP | ETH_RARP);
         let ip4 = dl_type == ETH_IP;
-        // 1.0 does not know IPv6; as Open vSwitch does, its fields beside the addresses are taken to mean the same there.
+        // 1.0 does not know IPv6; as Open vSwitch does, its fields beside the addresses are taken to mean the
+        // same there.
         let ip = ip4 || dl_type == ETH_IPV6;
         if ip && counts(fw::NW_TOS) {
             (k.nw_tos, x.nw_tos) = (tos & 0xfc, 0xfc);

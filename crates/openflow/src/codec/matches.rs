@@ -1,7 +1,7 @@
 //! Matches on the wire: `ofp_match` of 1.1 and later, and the bare entries of Nicira's messages.
 //!
-//! The entries themselves are [`heddle_flow::oxm`]'s. Here is what stands around them: type, length and padding, and
-//! the fixed forms of 1.0 and 1.1.
+//! The entries themselves are [`heddle_flow::oxm`]'s. Here is what stands around them: type, length and
+//! padding, and the fixed forms of 1.0 and 1.1.
 
 use super::cursor::{Put, Reader};
 use super::{match10, match11};

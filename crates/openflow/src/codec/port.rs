@@ -1,7 +1,7 @@
 //! Port numbers on the wire.
 //!
-//! OpenFlow 1.0 and Nicira's messages have 16 bits, 1.1 and later 32. Ordinary ports are below 0xff00 in both;
-//! reserved numbers are the last 256 of either, and keep their distance from the end.
+//! OpenFlow 1.0 and Nicira's messages have 16 bits, 1.1 and later 32. Ordinary ports are below 0xff00 in
+//! both; reserved numbers are the last 256 of either, and keep their distance from the end.
 
 use crate::action::Port;
 use crate::error::ErrorKind;

@@ -25,8 +25,8 @@ fn role_to_wire(r: Role) -> u32 {
     }
 }
 
-/// Reads a role request (or reply) of 1.2 and later. A request has a generation id unless it only asks, a reply
-/// unless it is all ones.
+/// Reads a role request (or reply) of 1.2 and later. A request has a generation id unless it only asks, a
+/// reply unless it is all ones.
 pub(super) fn decode_role(mut r: Reader<'_>, is_reply: bool) -> Result<RoleRequest, ErrorKind> {
     let role = role_from_wire(r.u32()?)?;
     r.skip(4)?;
@@ -137,8 +137,8 @@ fn from_wire(raw: u32, ty: AsyncType, version: Version) -> u32 {
     mask
 }
 
-/// Reads the fixed form: packet-in, port status, flow removed, each for primary and secondary. The other types
-/// are off.
+/// Reads the fixed form: packet-in, port status, flow removed, each for primary and secondary. The other
+/// types are off.
 pub(super) fn decode_async(version: Version, mut r: Reader<'_>) -> Result<AsyncConfig, ErrorKind> {
     let mut c = AsyncConfig {
         named: 0x3f3f,

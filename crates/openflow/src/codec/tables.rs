@@ -1,7 +1,7 @@
 //! Table modification, features, descriptions and counters.
 //!
-//! What a table can match and do is what this crate and [`heddle_flow`] can carry in the version: it is derived here from
-//! the table of fields, the same for every table.
+//! What a table can match and do is what this crate and [`heddle_flow`] can carry in the version: it is
+//! derived here from the table of fields, the same for every table.
 
 use super::cursor::{Put, Reader};
 use super::property;
@@ -335,7 +335,8 @@ pub(super) fn pull_features(version: Version, r: &mut Reader<'_>) -> Result<Tabl
             return Err(ErrorKind::TableFeaturesFailedBadFeatures);
         }
         seen |= bit;
-        // A property for misses is its twin's number plus one; match and wildcards (8, 10) have no twins (9, 11).
+        // A property for misses is its twin's number plus one; match and wildcards (8, 10) have no twins (9,
+        // 11).
         match ty & !1 {
             prop::NEXT_TABLES if ty == prop::NEXT_TABLES => t.next = p.body.to_vec(),
             prop::NEXT_TABLES => {}

@@ -1,5 +1,5 @@
-//! Bundles: changes that are collected first and carried out together (OpenFlow 1.4 §7.3.9; ONF's experimenter
-//! messages 2300 and 2301 in 1.3).
+//! Bundles: changes that are collected first and carried out together (OpenFlow 1.4 §7.3.9; ONF's
+//! experimenter messages 2300 and 2301 in 1.3).
 
 use super::Message;
 

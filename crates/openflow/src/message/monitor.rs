@@ -1,5 +1,5 @@
-//! Flow monitors: a controller is told of every change of flows that match (Nicira's extension before 1.3, ONF's in
-//! 1.3, `OFPMP_FLOW_MONITOR` since 1.4).
+//! Flow monitors: a controller is told of every change of flows that match (Nicira's extension before 1.3,
+//! ONF's in 1.3, `OFPMP_FLOW_MONITOR` since 1.4).
 
 use super::FlowRemovedReason;
 use crate::action::{InstructionSet, Port};
@@ -98,7 +98,8 @@ pub enum FlowUpdate {
     Full(Box<FlowChange>),
     /// The changes that the connection's own message with this transaction id made.
     Abbrev(u32),
-    /// Too much waits to be read: additions and changes are held back (1.4 and later; before, a message of its own).
+    /// Too much waits to be read: additions and changes are held back (1.4 and later; before, a message of
+    /// its own).
     Paused,
     /// Everything that was held back has been told.
     Resumed,

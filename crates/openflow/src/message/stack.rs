@@ -3,7 +3,8 @@
 use heddle_flow::{FieldValue, FlowKey, Subfield};
 use smallvec::SmallVec;
 
-/// A value that was pushed, as wide as the bits that it comes from: registers and headers have up to 128, options of tunnels up to 992.
+/// A value that was pushed, as wide as the bits that it comes from: registers and headers have up to 128,
+/// options of tunnels up to 992.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StackValue {
     /// In network order, in whole bytes.
@@ -75,7 +76,8 @@ mod tests {
         assert_eq!(StackValue::from_bytes(value.bytes()), value);
     }
 
-    /// An option of 124 bytes keeps each of them over push and pop, whole and in part, and over what `learn` makes of it.
+    /// An option of 124 bytes keeps each of them over push and pop, whole and in part, and over what `learn`
+    /// makes of it.
     #[test]
     fn options_of_tunnels_are_wide() {
         let mut map = TlvMap::default();

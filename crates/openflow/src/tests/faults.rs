@@ -102,7 +102,8 @@ fn deep_nesting_is_refused() {
     );
 }
 
-/// The fuzzer found a specification of no bits, whose first word said nothing else that is known: written again, it ended the list.
+/// The fuzzer found a specification of no bits, whose first word said nothing else that is known: written
+/// again, it ended the list.
 #[test]
 fn learning_no_bits_is_refused() {
     let mut body = vec![0xff; 4];
@@ -166,7 +167,8 @@ fn lists_are_measured_before_they_are_read() {
             .collect()
     };
     for hex in [
-        // An aggregate request whose match is one byte longer than it says; a flow request in words and a half.
+        // An aggregate request whose match is one byte longer than it says; a flow request in words and a
+        // half.
         "04120039000000770002000000000000ff0000000008ffffffffffff000000000000000000000000ff00020000000000000001000400000000",
         "0312003d0000007700010000000000000300000000000001ffffffff00000000000000000000000000000000000000000001000a80000a020800000000",
         // Group mods: one of a bad type besides, and one that ends in the middle of a bucket.

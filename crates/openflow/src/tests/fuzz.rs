@@ -1,8 +1,9 @@
 //! Almost good messages: whatever they are, decoding answers, and what it accepts can be said and read again.
 //!
-//! The corpus (`corpus/messages`) has messages each of which shows something that none before it does: an error for a kind of message, or
-//! a part of the decoded form. `cargo test` replays it with a fixed number of mutants ([`heddle_fuzz`]); `make fuzz` goes on for a time and, with
-//! `KEEP=1`, renews the corpus. A message that fails is kept in a file that is named.
+//! The corpus (`corpus/messages`) has messages each of which shows something that none before it does: an
+//! error for a kind of message, or a part of the decoded form. `cargo test` replays it with a fixed number of
+//! mutants ([`heddle_fuzz`]); `make fuzz` goes on for a time and, with `KEEP=1`, renews the corpus. A message
+//! that fails is kept in a file that is named.
 
 use super::strategies::*;
 use crate::message::*;

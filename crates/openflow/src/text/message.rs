@@ -1,7 +1,7 @@
 //! Messages as the log shows them: `OFPT_FLOW_MOD (OF1.4) (xid=0x2): ADD in_port=1 actions=output:2`.
 //!
-//! Every message has its name; what it says is shown of those that people look for in a log: greetings, errors, flow
-//! mods and flows, bundles. Names and layout are those of `ovs-ofctl`.
+//! Every message has its name; what it says is shown of those that people look for in a log: greetings,
+//! errors, flow mods and flows, bundles. Names and layout are those of `ovs-ofctl`.
 
 use super::InstructionsText;
 use super::display::format_port;

@@ -1,6 +1,7 @@
 //! What happened to rows, for those who look only at what changed.
 //!
-//! The log is bounded. A reader that falls behind it is told to look at everything again; nothing is silently lost.
+//! The log is bounded. A reader that falls behind it is told to look at everything again; nothing is silently
+//! lost.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -27,7 +28,8 @@ pub struct Change {
     pub uuid: Uuid,
     /// What happened to it.
     pub kind: ChangeKind,
-    /// For `Modify`, the columns that changed; empty otherwise. A reader can pass over its own writes of status by it.
+    /// For `Modify`, the columns that changed; empty otherwise. A reader can pass over its own writes of
+    /// status by it.
     pub columns: Vec<Arc<str>>,
 }
 

@@ -1,7 +1,7 @@
 //! One state of the replica.
 //!
-//! A [`Db`] that a reader holds never changes. The client's task owns the newest one and changes it in place while no
-//! reader holds it, else copies the tables it touches (`Arc::make_mut`).
+//! A [`Db`] that a reader holds never changes. The client's task owns the newest one and changes it in place
+//! while no reader holds it, else copies the tables it touches (`Arc::make_mut`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,8 +59,8 @@ pub struct Db {
 }
 
 impl Db {
-    /// Whether the database's contents have been loaded once. Before that there are no tables; after it the contents
-    /// stay, also while the server is away.
+    /// Whether the database's contents have been loaded once. Before that there are no tables; after it the
+    /// contents stay, also while the server is away.
     pub fn is_loaded(&self) -> bool {
         self.loaded
     }
@@ -117,8 +117,8 @@ impl Db {
             .find(|row| row.datum(column).is_ok_and(|d| *d == wanted))
     }
 
-    /// The rows of `target` that a row's column refers to. References to rows that are not there are passed over, as is
-    /// a column that cannot be read.
+    /// The rows of `target` that a row's column refers to. References to rows that are not there are passed
+    /// over, as is a column that cannot be read.
     pub fn referenced<'a>(&'a self, row: &Row, column: &str, target: &str) -> Vec<&'a Arc<Row>> {
         let table = self.table(target);
         let uuids = row.uuids(column).unwrap_or_default();
@@ -166,8 +166,8 @@ impl Db {
         Ok(())
     }
 
-    /// Replaces all contents by what the server sent as the whole; says what differs from before. Rows that did not change
-    /// keep their place in memory.
+    /// Replaces all contents by what the server sent as the whole; says what differs from before. Rows that
+    /// did not change keep their place in memory.
     pub(crate) fn replace(
         &mut self,
         schema: Arc<Schema>,

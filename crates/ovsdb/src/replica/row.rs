@@ -1,10 +1,12 @@
 //! One row of the replica and its typed accessors.
 //!
-//! An accessor fails for its column alone: a value that the server sent in another shape than its schema says, or a
-//! column of another type than the code expects, is a [`ColumnError`] there, and the other columns of the row work.
+//! An accessor fails for its column alone: a value that the server sent in another shape than its schema
+//! says, or a column of another type than the code expects, is a [`ColumnError`] there, and the other columns
+//! of the row work.
 //!
-//! A column that was asked for and that the database's schema does not have reads as empty (no element, `None`, an empty
-//! map) from the accessors that can say so, and as [`ColumnError::Absent`] from those of exactly one value.
+//! A column that was asked for and that the database's schema does not have reads as empty (no element,
+//! `None`, an empty map) from the accessors that can say so, and as [`ColumnError::Absent`] from those of
+//! exactly one value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
 //! The schema of a database as the server tells it (`<database-schema>`, RFC 7047 section 3.2).
 //!
-//! The client runs with whichever schema the database has: an older one lacks columns, a newer one has more. So the
-//! schema is data, read at every connection, and code asks it ([`Schema::has_column`]) instead of assuming.
+//! The client runs with whichever schema the database has: an older one lacks columns, a newer one has more.
+//! So the schema is data, read at every connection, and code asks it ([`Schema::has_column`]) instead of
+//! assuming.
 
 mod parse;
 #[cfg(test)]
@@ -58,7 +59,8 @@ pub struct SchemaError {
 }
 
 impl Schema {
-    /// Reads `<database-schema>`. A column that cannot be read is left out, with a warning in the log: the others work.
+    /// Reads `<database-schema>`. A column that cannot be read is left out, with a warning in the log: the
+    /// others work.
     ///
     /// # Errors
     /// [`SchemaError`] if there is no name or no table in it.

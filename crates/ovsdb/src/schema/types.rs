@@ -1,4 +1,5 @@
-//! Types of columns (`<type>` and `<base-type>`, RFC 7047 section 3.2) and the checks on values that they imply.
+//! Types of columns (`<type>` and `<base-type>`, RFC 7047 section 3.2) and the checks on values that they
+//! imply.
 
 use crate::value::{Atom, AtomType, Datum, ValueError};
 
@@ -133,8 +134,8 @@ impl ColumnType {
         }
     }
 
-    /// The value of the column in a row that does not say otherwise (RFC 7047 section 5.2.1); `insert` and `initial`
-    /// updates leave it out.
+    /// The value of the column in a row that does not say otherwise (RFC 7047 section 5.2.1); `insert` and
+    /// `initial` updates leave it out.
     pub fn default_datum(&self) -> Datum {
         match (&self.value, self.min) {
             (None, 0) => Datum::empty(),

@@ -36,7 +36,8 @@ impl Backoff {
         self.current
     }
 
-    /// The next wait, and what of it is worth a line in the log; the series starts anew after a connection that worked.
+    /// The next wait, and what of it is worth a line in the log; the series starts anew after a connection
+    /// that worked.
     pub(super) fn next_wait(&mut self, worked: bool) -> (Duration, Note) {
         let before = self.current;
         self.current = if worked || before < self.min {

@@ -1,7 +1,8 @@
 //! One connection: the loop over socket, commands and the inactivity probe.
 //!
-//! Reading never waits for writing or the other way round: both are branches of one `select`, so a server that sends much
-//! and a client that sends much cannot block each other. What each message means is in `handle.rs`.
+//! Reading never waits for writing or the other way round: both are branches of one `select`, so a server
+//! that sends much and a client that sends much cannot block each other. What each message means is in
+//! `handle.rs`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -152,8 +153,8 @@ impl<'a> Connection<'a> {
             // While loading, commands are taken only to be refused; then as far as there is room.
             let take = self.following.is_none()
                 || (self.outbox.has_room() && self.pending.len() < self.session.options.max_in_flight.max(1));
-            // In this order, so that after a pause of this process what waits in the socket counts before the probe's
-            // clock does. The first two branches are bounded by the outbox and by `take`.
+            // In this order, so that after a pause of this process what waits in the socket counts before the
+            // probe's clock does. The first two branches are bounded by the outbox and by `take`.
             tokio::select! {
                 biased;
                 written = writer.write(self.outbox.unsent()), if !self.outbox.is_empty() => match written {

@@ -56,7 +56,8 @@ impl Connection<'_> {
                 self.on_contents(method, schema, &contents)?
             }
             (Pending::Monitor(method, schema), Err(e)) => {
-                // An old server does not know the newer methods; whatever it says, the next one is worth the question.
+                // An old server does not know the newer methods; whatever it says, the next one is worth the
+                // question.
                 let next = match method {
                     Method::CondSince => Method::Cond,
                     Method::Cond => Method::Plain,
@@ -86,7 +87,8 @@ impl Connection<'_> {
     fn on_schema(&mut self, schema: Schema) {
         let layouts = layouts(&schema, &self.session.spec);
         if *self.session.layouts != layouts {
-            // Other columns: what the server sends since some transaction would not tell the new ones of old rows.
+            // Other columns: what the server sends since some transaction would not tell the new ones of old
+            // rows.
             self.session.layouts = Arc::new(layouts);
             self.session.resume = None;
         }

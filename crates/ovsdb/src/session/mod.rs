@@ -8,11 +8,11 @@
 //!     +-- wait ------------------ Backoff
 //! ```
 //!
-//! What it logs about connections has the module, the levels and the words that operators know from Open vSwitch's
-//! daemons, and their rule: nothing more once the waits have stopped growing.
+//! What it logs about connections has the module, the levels and the words that operators know from Open
+//! vSwitch's daemons, and their rule: nothing more once the waits have stopped growing.
 //!
-//! What survives a connection: the replica, and (if the server gives transaction ids) the id up to which it is complete, so
-//! that the next connection loads only what came after.
+//! What survives a connection: the replica, and (if the server gives transaction ids) the id up to which it
+//! is complete, so that the next connection loads only what came after.
 
 mod backoff;
 mod connection;
@@ -150,7 +150,8 @@ impl Session {
             }
             let was_connected = self.shared.state.lock().status.is_connected();
             self.report_end(&remote, &end, &backoff);
-            // A connection that worked for a while starts the series of waits anew; one that fails at once does not.
+            // A connection that worked for a while starts the series of waits anew; one that fails at once
+            // does not.
             let worked = was_connected && connected_at.elapsed() >= backoff.current();
             if !was_connected {
                 turn += 1;

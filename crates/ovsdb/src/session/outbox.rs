@@ -4,7 +4,8 @@ use serde_json::Value;
 
 /// No request is taken while more than this waits to be sent.
 const SOFT: usize = 4 << 20;
-/// A server that lets more than this wait does not read, and is dropped: replies to its echoes must not fill memory.
+/// A server that lets more than this wait does not read, and is dropped: replies to its echoes must not fill
+/// memory.
 const HARD: usize = 64 << 20;
 
 /// A queue of encoded messages.

@@ -1,8 +1,9 @@
 //! Writes only what differs: the desired values of a row against the replica's.
 //!
-//! Status and statistics are computed whole and written often, mostly without change. Columns that are equal are not
-//! sent, columns that the database's schema lacks are passed over, and a value that its column cannot hold is
-//! reported for that column alone, so that it does not fail the transaction with everything else in it.
+//! Status and statistics are computed whole and written often, mostly without change. Columns that are equal
+//! are not sent, columns that the database's schema lacks are passed over, and a value that its column cannot
+//! hold is reported for that column alone, so that it does not fail the transaction with everything else in
+//! it.
 
 use super::{Columns, Txn};
 use crate::replica::{ColumnError, Row};
@@ -18,7 +19,8 @@ pub struct Refused {
 }
 
 impl Row {
-    /// Of `desired`, the columns in which this row differs, in the shape of their types; and those that cannot be set.
+    /// Of `desired`, the columns in which this row differs, in the shape of their types; and those that
+    /// cannot be set.
     pub fn differing(&self, desired: &Columns) -> (Columns, Vec<Refused>) {
         let (mut changed, mut refused) = (Columns::new(), Vec::new());
         for (name, value) in desired.iter() {
@@ -50,8 +52,8 @@ impl Row {
 }
 
 impl Txn {
-    /// Adds an update of the row for those of the desired columns in which it differs; adds nothing if there is none.
-    /// Returns what was refused.
+    /// Adds an update of the row for those of the desired columns in which it differs; adds nothing if there
+    /// is none. Returns what was refused.
     pub fn update_changed(&mut self, row: &Row, desired: &Columns) -> Vec<Refused> {
         let (changed, refused) = row.differing(desired);
         self.update(row.table(), row, changed);

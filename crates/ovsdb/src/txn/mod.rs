@@ -1,4 +1,5 @@
-//! Transactions (RFC 7047 sections 4.1.3 and 5.2): built by the caller, executed by the server as a whole or not at all.
+//! Transactions (RFC 7047 sections 4.1.3 and 5.2): built by the caller, executed by the server as a whole or
+//! not at all.
 
 mod build;
 mod desired;

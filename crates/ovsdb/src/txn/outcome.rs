@@ -41,8 +41,8 @@ pub enum TxnError {
     /// There is no connection with loaded contents. Compute it anew when there is.
     #[error("not connected to the database")]
     NotConnected,
-    /// The connection went after the request was sent: it may or may not have been executed. Compare with the replica
-    /// after the reconnection.
+    /// The connection went after the request was sent: it may or may not have been executed. Compare with the
+    /// replica after the reconnection.
     #[error("connection lost before the reply")]
     Disconnected,
     /// The lock that the transaction asserts is not held. Wait for it.
@@ -77,8 +77,8 @@ pub enum TxnError {
 }
 
 impl TxnError {
-    /// Whether the same intent, computed anew from the newest contents, can succeed later. The others need another
-    /// transaction, or a program that is corrected.
+    /// Whether the same intent, computed anew from the newest contents, can succeed later. The others need
+    /// another transaction, or a program that is corrected.
     pub fn is_retriable(&self) -> bool {
         match self {
             TxnError::NotConnected
@@ -93,7 +93,8 @@ impl TxnError {
     }
 }
 
-/// Reads the reply to `transact` (RFC 7047 section 4.1.3) with `ops` operations of the caller after `before` of ours.
+/// Reads the reply to `transact` (RFC 7047 section 4.1.3) with `ops` operations of the caller after `before`
+/// of ours.
 pub(crate) fn parse_reply(
     outcome: Result<Value, Value>,
     before: usize,
@@ -158,7 +159,8 @@ fn op_error(error: &str, details: Option<&str>, index: Option<usize>) -> TxnErro
         "not owner" => TxnError::NotLocked,
         "timed out" => TxnError::TimedOut,
         "aborted" => TxnError::Aborted,
-        // A cluster without a leader, or a database being converted: the reference client tries these again as well.
+        // A cluster without a leader, or a database being converted: the reference client tries these again
+        // as well.
         "unknown database" | "cluster error" => TxnError::Busy(error.to_string()),
         _ => TxnError::Refused {
             index,

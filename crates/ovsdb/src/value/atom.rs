@@ -1,7 +1,7 @@
 //! One scalar of OVSDB (`<atom>`, RFC 7047 section 5.1) and its JSON form.
 //!
-//! Atoms are ordered (by type, then by value) so that sets and maps have one canonical form and compare element by
-//! element. Strings are shared: cloning a row's value never copies text.
+//! Atoms are ordered (by type, then by value) so that sets and maps have one canonical form and compare
+//! element by element. Strings are shared: cloning a row's value never copies text.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -137,8 +137,8 @@ impl Atom {
     /// Whether a server will take this atom at all.
     ///
     /// # Errors
-    /// [`ValueError::Range`] for a real that is not finite, [`ValueError::Nul`] for a string with a NUL: the reference
-    /// server takes `\u0000` for a syntax error and closes the connection.
+    /// [`ValueError::Range`] for a real that is not finite, [`ValueError::Nul`] for a string with a NUL: the
+    /// reference server takes `\u0000` for a syntax error and closes the connection.
     pub fn check_sendable(&self) -> Result<(), ValueError> {
         match self {
             Atom::Real(x) if !x.is_finite() => Err(ValueError::Range(x.to_string())),

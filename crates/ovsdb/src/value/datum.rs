@@ -1,7 +1,8 @@
 //! What one column of one row holds: a set or a map of atoms (`<value>`, RFC 7047 section 5.1).
 //!
-//! A scalar is a set of one, an optional scalar a set of none or one. The elements are kept sorted and without
-//! duplicates, so equality is element-wise, look-up is a binary search, and a value of one element costs one element.
+//! A scalar is a set of one, an optional scalar a set of none or one. The elements are kept sorted and
+//! without duplicates, so equality is element-wise, look-up is a binary search, and a value of one element
+//! costs one element.
 
 use serde_json::{Value, json};
 
@@ -31,7 +32,8 @@ impl Datum {
     /// A map; of equal keys the last one given stays.
     pub fn map<K: Into<Atom>, V: Into<Atom>>(pairs: impl IntoIterator<Item = (K, V)>) -> Datum {
         let mut pairs: Vec<(Atom, Atom)> = pairs.into_iter().map(|(k, v)| (k.into(), v.into())).collect();
-        // Stable sort of the reversed list: the last given comes first among equals, and dedup keeps the first.
+        // Stable sort of the reversed list: the last given comes first among equals, and dedup keeps the
+        // first.
         pairs.reverse();
         pairs.sort_by(|a, b| a.0.cmp(&b.0));
         pairs.dedup_by(|later, first| later.0 == first.0);
@@ -77,8 +79,8 @@ impl Datum {
         self.len() == 0
     }
 
-    /// Reads `<value>` as a value of `ty`. The number of elements is not held against the type: a diff may have any
-    /// number, and a row of too many elements is the accessor's business.
+    /// Reads `<value>` as a value of `ty`. The number of elements is not held against the type: a diff may
+    /// have any number, and a row of too many elements is the accessor's business.
     ///
     /// # Errors
     /// [`ValueError`] for JSON of another shape or type.
@@ -106,8 +108,8 @@ impl Datum {
         }
     }
 
-    /// The same value in the shape of `ty`, checked against all that the type says: an empty set becomes an empty map
-    /// where a map is wanted, an integer becomes a real where a real is wanted.
+    /// The same value in the shape of `ty`, checked against all that the type says: an empty set becomes an
+    /// empty map where a map is wanted, an integer becomes a real where a real is wanted.
     ///
     /// # Errors
     /// [`ValueError`] where the column cannot hold the value; nothing has been sent then.

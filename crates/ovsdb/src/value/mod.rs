@@ -1,7 +1,7 @@
 //! OVSDB values: atoms, and the sets and maps that columns hold (RFC 7047 section 5.1).
 //!
-//! A column of the schema decides how JSON is read: the number `1` is an integer in one column and a real in another, and
-//! a bare atom is a set of one. Reading is therefore always done against an [`AtomType`] or a
+//! A column of the schema decides how JSON is read: the number `1` is an integer in one column and a real in
+//! another, and a bare atom is a set of one. Reading is therefore always done against an [`AtomType`] or a
 //! [`ColumnType`](crate::ColumnType); writing needs no type.
 
 mod atom;

@@ -13,7 +13,7 @@ use heddle_ovsdb::{Client, Db, MonitorSpec, Options, Status};
 /// Debian's schema of the switch's database.
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 /// No test waits longer than this for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How the database is stored.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Server {
             server.vsctl(&["init"]);
         } else {
             // The leader of a cluster of one is elected after a moment.
-            let deadline = Instant::now() + PATIENCE;
+            let deadline = Instant::now() + TEST_TIMEOUT;
             while !server.try_vsctl(&["init"]) {
                 assert!(Instant::now() < deadline, "the cluster of one got no leader");
                 std::thread::sleep(Duration::from_millis(100));
@@ -107,7 +107,7 @@ impl Server {
             .spawn()
             .unwrap();
         self.child = Some(child);
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while std::os::unix::net::UnixStream::connect(&sock).is_err() {
             assert!(Instant::now() < deadline, "ovsdb-server does not listen");
             std::thread::sleep(Duration::from_millis(10));
@@ -168,8 +168,8 @@ pub(crate) fn client(server: &Server, options: Options) -> Client {
 
 /// Waits for a state of a client, not for ever.
 pub(crate) async fn until(client: &Client, what: &str, condition: impl FnMut(&Db, &Status) -> bool) {
-    match tokio::time::timeout(PATIENCE, client.wait_until(condition)).await {
+    match tokio::time::timeout(TEST_TIMEOUT, client.wait_until(condition)).await {
         Ok(r) => r.unwrap(),
-        Err(_) => panic!("{what}: not in {PATIENCE:?}; status {:?}", client.status()),
+        Err(_) => panic!("{what}: not in {TEST_TIMEOUT:?}; status {:?}", client.status()),
     }
 }

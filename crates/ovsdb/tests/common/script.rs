@@ -82,9 +82,9 @@ impl Script {
 
 /// Waits, but not for ever.
 pub(crate) async fn patiently<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(super::PATIENCE, future).await {
+    match tokio::time::timeout(super::TEST_TIMEOUT, future).await {
         Ok(out) => out,
-        Err(_) => panic!("no {what} in {:?}", super::PATIENCE),
+        Err(_) => panic!("no {what} in {:?}", super::TEST_TIMEOUT),
     }
 }
 

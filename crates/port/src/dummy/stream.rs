@@ -1,8 +1,10 @@
-//! The stream of a dummy port: frames, each behind its length in two bytes (big-endian), over a Unix or TCP connection.
+//! The stream of a dummy port: frames, each behind its length in two bytes (big-endian), over a Unix or TCP
+//! connection.
 //!
-//! A passive endpoint (`punix:`, `ptcp:`) sends to and receives from every peer that connects; an active one (`unix:`,
-//! `tcp:`) connects, and connects again with growing pauses. One thread per endpoint does all of it, woken by an eventfd
-//! when there is something to send or to stop for. Each peer has up to 100 frames waiting; more are dropped.
+//! A passive endpoint (`punix:`, `ptcp:`) sends to and receives from every peer that connects; an active one
+//! (`unix:`, `tcp:`) connects, and connects again with growing pauses. One thread per endpoint does all of
+//! it, woken by an eventfd when there is something to send or to stop for. Each peer has up to 100 frames
+//! waiting; more are dropped.
 
 mod socket;
 

@@ -1,11 +1,11 @@
 //! Receive queue of a network device. Exits: empty, burst full, dropped by name.
 //!
-//! Packets up to a ring frame's size are copied out of the ring that the kernel fills, without a system call; longer
-//! ones (segment trains, jumbo frames) wait on the socket, in the order of their frames, and are received into the
-//! buffers directly. Where no ring can be had, everything comes by the socket.
+//! Packets up to a ring frame's size are copied out of the ring that the kernel fills, without a system call;
+//! longer ones (segment trains, jumbo frames) wait on the socket, in the order of their frames, and are
+//! received into the buffers directly. Where no ring can be had, everything comes by the socket.
 //!
-//! Measured with 64-byte packets: 13 cycles a packet and 26 for an empty look, against 1570 and 1040 with recvmmsg(2);
-//! the sender's side pays 700 more.
+//! Measured with 64-byte packets: 13 cycles a packet and 26 for an empty look, against 1570 and 1040 with
+//! recvmmsg(2); the sender's side pays 700 more.
 
 use super::socket::Socket;
 use crate::drops::Drops;
@@ -113,8 +113,8 @@ impl RxQueue for SystemRx {
                 let got = self.take_socket(self.on_socket, pool, burst);
                 self.on_socket -= got.min(self.on_socket);
                 if got == 0 {
-                    // The kernel queues a packet before it marks its frame, so it must be there; should it not, it is
-                    // lost rather than waited for.
+                    // The kernel queues a packet before it marks its frame, so it must be there; should it
+                    // not, it is lost rather than waited for.
                     self.drops.count("not-on-socket");
                     self.on_socket = 0;
                 }

@@ -1,7 +1,7 @@
 //! Receiving from a packet socket into pool buffers, many packets per system call.
 //!
-//! Buffers wait in a stack: message 0 goes to its top, so that at low rates the same warm buffer is used again, and how
-//! many are offered follows how many came last time.
+//! Buffers wait in a stack: message 0 goes to its top, so that at low rates the same warm buffer is used
+//! again, and how many are offered follows how many came last time.
 
 use super::rx::finish;
 use heddle_packet::{BURST, Burst, Packet, Pool};
@@ -42,8 +42,8 @@ impl Socket {
         self.socket.clear_error();
     }
 
-    /// Receives up to `most` packets until `burst` is full or none is left. Returns how many the socket gave; `drop` gets
-    /// the reason for each of them that is not in `burst`.
+    /// Receives up to `most` packets until `burst` is full or none is left. Returns how many the socket gave;
+    /// `drop` gets the reason for each of them that is not in `burst`.
     pub(super) fn receive(
         &mut self,
         most: usize,
@@ -85,8 +85,8 @@ impl Socket {
         let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
         let mut got = self.batch.recv(self.socket.as_fd(), bufs);
         if let Err(e) = &got {
-            // ENETDOWN is told once when the device goes down (the control plane sees that by itself) and hides what
-            // has come since it is up again.
+            // ENETDOWN is told once when the device goes down (the control plane sees that by itself) and
+            // hides what has come since it is up again.
             if e.raw_os_error() == Some(ENETDOWN) {
                 let bufs = self.ready.iter_mut().rev().take(offer).map(Packet::space_mut);
                 got = self.batch.recv(self.socket.as_fd(), bufs);

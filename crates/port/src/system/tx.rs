@@ -1,4 +1,5 @@
-//! Transmit queue of a network device: a burst goes out in one system call. Exits: sent, full, too long, down, error.
+//! Transmit queue of a network device: a burst goes out in one system call. Exits: sent, full, too long,
+//! down, error.
 
 use crate::segment;
 use crate::{TxCounts, TxQueue};
@@ -38,8 +39,8 @@ impl SystemTx {
         }
     }
 
-    /// Sends up to [`BURST`] packets as they are, in as few calls as possible. Calls `refused` with the index and error
-    /// number of each that the system did not take.
+    /// Sends up to [`BURST`] packets as they are, in as few calls as possible. Calls `refused` with the index
+    /// and error number of each that the system did not take.
     fn send(&mut self, packets: &[&Packet], refused: &mut dyn FnMut(usize, i32)) {
         let mut hdrs = [[0; net_hdr::LEN]; BURST];
         for (hdr, p) in hdrs.iter_mut().zip(packets) {
@@ -56,7 +57,8 @@ impl SystemTx {
                 }
             }
             if list.is_empty() {
-                // Cannot happen while the vectors of one packet fit; the packet is refused rather than tried for ever.
+                // Cannot happen while the vectors of one packet fit; the packet is refused rather than tried
+                // for ever.
                 refused(done, EMSGSIZE);
                 done += 1;
                 continue;

@@ -1,11 +1,11 @@
 //! State of a tap device that may have been renamed or moved to another network namespace.
 //!
-//! The queue's descriptor knows the present name and namespace, so a request goes first to the descriptor, then by
-//! name to a socket in that namespace. What cannot be asked (no `CAP_SYS_ADMIN` to enter the namespace) keeps its last
-//! known value; nothing is logged, since the control plane asks every few seconds.
+//! The queue's descriptor knows the present name and namespace, so a request goes first to the descriptor,
+//! then by name to a socket in that namespace. What cannot be asked (no `CAP_SYS_ADMIN` to enter the
+//! namespace) keeps its last known value; nothing is logged, since the control plane asks every few seconds.
 //!
-//! A socket in another namespace is opened for each request and closed again (some 50 µs): it would keep the namespace
-//! alive, and with it the device, after the pod that they belong to has ended.
+//! A socket in another namespace is opened for each request and closed again (some 50 µs): it would keep the
+//! namespace alive, and with it the device, after the pod that they belong to has ended.
 
 use crate::PortStatus;
 use heddle_sys::{LinkCtl, TapQueue, netns};
@@ -89,7 +89,8 @@ impl TapCtl {
         now
     }
 
-    /// Whether the device was deleted, by its owner or with its namespace. The queue that this asks is never detached.
+    /// Whether the device was deleted, by its owner or with its namespace. The queue that this asks is never
+    /// detached.
     fn is_gone(&self) -> bool {
         matches!(self.queue.ifname(), Err(e) if e.raw_os_error() == Some(EBADFD))
     }

@@ -1,5 +1,5 @@
-//! Queues of a tap device. Exits of receive: empty, burst full, dropped by name. Exits of transmit: sent, full, down,
-//! error.
+//! Queues of a tap device. Exits of receive: empty, burst full, dropped by name. Exits of transmit: sent,
+//! full, down, error.
 
 use crate::drops::Drops;
 use crate::segment;

@@ -33,7 +33,8 @@ pub struct VhostContext {
     pub dummy_numa: bool,
 }
 
-/// The directory of `other_config:vhost-sock-dir` (relative to the run directory), as a path, or why it is not used.
+/// The directory of `other_config:vhost-sock-dir` (relative to the run directory), as a path, or why it is
+/// not used.
 ///
 /// # Errors
 /// The text for the log; the run directory is used then.
@@ -88,8 +89,8 @@ pub(super) fn path(
     Ok(path)
 }
 
-/// Whether a socket can be made in the directory of `path`: tried with a file, since the socket itself is made later, and tried
-/// again for as long as the port exists.
+/// Whether a socket can be made in the directory of `path`: tried with a file, since the socket itself is
+/// made later, and tried again for as long as the port exists.
 pub(super) fn probe_directory(path: &Path) -> io::Result<()> {
     let probe = path.with_extension(format!("{}.probe", std::process::id()));
     File::create(&probe)?;
@@ -103,7 +104,11 @@ pub(super) fn tx_retries_max(mode: Mode, options: &BTreeMap<String, String>) -> 
 }
 
 /// What of the options does nothing, for the log. (Open vSwitch says nothing of a client's.)
-pub(super) fn doubts(mode: Mode, options: &BTreeMap<String, String>, context: &VhostContext) -> Vec<String> {
+pub(super) fn warnings(
+    mode: Mode,
+    options: &BTreeMap<String, String>,
+    context: &VhostContext,
+) -> Vec<String> {
     let pretends = |key: &str| key == "numa_id" && context.dummy_numa;
     let mut keys = options.iter().filter(|(key, _)| !pretends(key));
     if mode == Mode::Server {

@@ -44,19 +44,19 @@ fn options_that_do_nothing_are_told() {
         iommu: false,
         dummy_numa,
     };
-    let doubts = |mode, dummy, given: &[(&str, &str)]| {
+    let warnings = |mode, dummy, given: &[(&str, &str)]| {
         let options = given.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
-        settings::doubts(mode, &options, &context(dummy)).join("; ")
+        settings::warnings(mode, &options, &context(dummy)).join("; ")
     };
     let path = ("vhost-server-path", "/vm0");
     for retries in ["0", "32", " 8 "] {
         assert_eq!(
-            doubts(Mode::Client, false, &[path, ("tx-retries-max", retries)]),
+            warnings(Mode::Client, false, &[path, ("tx-retries-max", retries)]),
             ""
         );
     }
-    assert_eq!(doubts(Mode::Client, true, &[path, ("numa_id", "1")]), "");
-    assert_eq!(doubts(Mode::Server, true, &[("numa_id", "1")]), "");
+    assert_eq!(warnings(Mode::Client, true, &[path, ("numa_id", "1")]), "");
+    assert_eq!(warnings(Mode::Server, true, &[("numa_id", "1")]), "");
     for (mode, key, value, says) in [
         (
             Mode::Client,
@@ -76,7 +76,7 @@ fn options_that_do_nothing_are_told() {
             "not configurable (vhost-server-path)",
         ),
     ] {
-        let text = doubts(mode, false, &[(key, value)]);
+        let text = warnings(mode, false, &[(key, value)]);
         assert!(text.contains(says), "{key}={value}: {text}");
     }
 }

@@ -1,4 +1,5 @@
-//! What a port counts beside the datapath's own counters. Each counter has one writer at a time: the worker that has the ring.
+//! What a port counts beside the datapath's own counters. Each counter has one writer at a time: the worker
+//! that has the ring.
 
 use heddle_sync::Counter;
 

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What every port offers. There is no control queue behind it: front ends answer that one themselves, and want the bit to be
-/// offered with MQ.
+/// What every port offers. There is no control queue behind it: front ends answer that one themselves, and
+/// want the bit to be offered with MQ.
 const OFFERED: Features = Features::RING
     .union(Features::NOTIFY_ON_EMPTY)
     .union(Features::CSUM)

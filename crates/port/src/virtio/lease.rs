@@ -1,18 +1,20 @@
 //! A guest's transmit ring on its way between the session and the worker that polls it.
 //!
-//! **Problem.** The session starts, changes and stops a ring at any time; a worker uses it for each burst, and packets point into
-//! the guest's memory from [`heddle_virtio::DeviceRx::rx`] to `complete`. Neither may wait for the other for long, and the worker
-//! shall not pay for changes that do not happen.
+//! **Problem.** The session starts, changes and stops a ring at any time; a worker uses it for each burst,
+//! and packets point into the guest's memory from [`heddle_virtio::DeviceRx::rx`] to `complete`. Neither may
+//! wait for the other for long, and the worker shall not pay for changes that do not happen.
 //!
-//! **How.** The ring is lent: the worker keeps it, and looks before each burst at one number ([`Lease::turn`]) that only changes
-//! when the session wants something. Then it takes the lock if that is free, hands the ring back or takes another; if not, it looks again at its next poll. The session asks for the ring back,
-//! rings the doorbell and waits until it is there, which takes one burst of a worker that runs.
+//! **How.** The ring is lent: the worker keeps it, and looks before each burst at one number
+//! ([`Lease::turn`]) that only changes when the session wants something. Then it takes the lock if that is
+//! free, hands the ring back or takes another; if not, it looks again at its next poll. The session asks for
+//! the ring back, rings the doorbell and waits until it is there, which takes one burst of a worker that
+//! runs.
 //!
-//! **Invariants.** A ring is in one place: here, or with one worker. A worker gives it back between bursts only. A queue that is
-//! dropped (its worker ends, the port is reconfigured) gives it back too.
+//! **Invariants.** A ring is in one place: here, or with one worker. A worker gives it back between bursts
+//! only. A queue that is dropped (its worker ends, the port is reconfigured) gives it back too.
 //!
-//! **Costs.** One load of a line that nobody writes, per poll. Changes cost the session up to one burst; it waits at most
-//! [`PATIENCE`] and says so in the log if that is not enough.
+//! **Costs.** One load of a line that nobody writes, per poll. Changes cost the session up to one burst; it
+//! waits at most [`LEASE_TIMEOUT`] and says so in the log if that is not enough.
 
 use super::counts::RxCounts;
 use heddle_sys::WakeSet;
@@ -23,8 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the session waits for a worker. A worker that does not come back within seconds has ended by a mistake of its own.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the session waits for a worker. A worker that does not come back within seconds has ended by a
+/// mistake of its own.
+pub(super) const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A started ring and what belongs to it.
 #[derive(Debug)]
@@ -92,8 +95,8 @@ impl Lease {
     pub(super) fn turn(&self) -> u32 {
         self.turn.load(Ordering::Acquire) // pairs with the Release in `changed`
     }
-    /// Gives back what the worker holds, and takes what it is to hold; returns also the turn that this answers. `None`: the session is
-    /// just here, come again.
+    /// Gives back what the worker holds, and takes what it is to hold; returns also the turn that this
+    /// answers. `None`: the session is just here, come again.
     pub(super) fn exchange(&self, mine: &mut Option<FromGuest>) -> Option<(u32, Handed)> {
         let mut s = self.state.try_lock()?;
         let turn = self.turn();
@@ -179,7 +182,7 @@ impl Lease {
         if s.lent {
             s.wanted = true;
             self.changed();
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + LEASE_TIMEOUT;
             while s.lent {
                 if self.returned.wait_until(&mut s, until).timed_out() && s.lent {
                     log::error!(target: "netdev_dpdk", "a worker does not give a ring back");

@@ -1,18 +1,20 @@
 //! The virtio-net device as a port: what any session that hands over a driver's memory and rings serves.
 //!
-//! **Problem.** A session hands rings over and takes them back whenever it likes; workers move packets by these rings all the time.
-//! Neither may wait for the other for longer than a burst, workers wait for nobody at all, and the fast path shall not pay for what
-//! seldom changes.
+//! **Problem.** A session hands rings over and takes them back whenever it likes; workers move packets by
+//! these rings all the time. Neither may wait for the other for longer than a burst, workers wait for nobody
+//! at all, and the fast path shall not pay for what seldom changes.
 //!
-//! **Parts.** A session drives [`PortDevice`] ([`heddle_virtio::device::Device`]). Rings from the guest are lent to the worker that polls
-//! them ([`lease`]), rings to the guest are used for a burst at a time by the worker that sends ([`txset`]). What the guest does not take
-//! unfinished is segmented and summed in software ([`takes`], [`tx`]). A port type holds a [`Shared`], gives its session a
-//! [`PortDevice`] on it, and answers most of [`crate::Port`] by it.
+//! **Parts.** A session drives [`PortDevice`] ([`heddle_virtio::device::Device`]). Rings from the guest are
+//! lent to the worker that polls them ([`lease`]), rings to the guest are used for a burst at a time by the
+//! worker that sends ([`txset`]). What the guest does not take unfinished is segmented and summed in software
+//! ([`takes`], [`tx`]). A port type holds a [`Shared`], gives its session a [`PortDevice`] on it, and answers
+//! most of [`crate::Port`] by it.
 //!
-//! **Names.** Keys of `Interface.status` and counters are those that Open vSwitch has for vhost-user ports ([`state`]).
+//! **Names.** Keys of `Interface.status` and counters are those that Open vSwitch has for vhost-user ports
+//! ([`state`]).
 //!
-//! **A broken ring** stops by itself ([`heddle_virtio::RingError`]); it is counted, told once in the log (rate-limited), shown in
-//! `Interface.status` and told to the front end. Nobody else notices.
+//! **A broken ring** stops by itself ([`heddle_virtio::RingError`]); it is counted, told once in the log
+//! (rate-limited), shown in `Interface.status` and told to the front end. Nobody else notices.
 
 mod counts;
 mod device;

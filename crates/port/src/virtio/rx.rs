@@ -1,4 +1,5 @@
-//! Receive queue: what a guest transmits by one ring. Exits: no ring, empty, burst full, stopped by name, dropped by name.
+//! Receive queue: what a guest transmits by one ring. Exits: no ring, empty, burst full, stopped by name,
+//! dropped by name.
 
 use super::lease::{FromGuest, Handed, Lease};
 use super::rarp;

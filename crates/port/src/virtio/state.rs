@@ -1,8 +1,9 @@
 //! What a port knows of itself and of its session, and how `Interface` shows it.
 //!
-//! Keys of `Interface.status` that Open vSwitch has (`mode`, `status`, `socket`, `features`, `mtu`, `numa`, `num_of_vrings`,
-//! `vring_N_size`) mean and look the same. Heddle's own: `vring_N_error` (why a ring is stopped), `disconnect_reason` (why the last
-//! front end left), `socket_error` (what is wrong with the socket).
+//! Keys of `Interface.status` that Open vSwitch has (`mode`, `status`, `socket`, `features`, `mtu`, `numa`,
+//! `num_of_vrings`, `vring_N_size`) mean and look the same. Heddle's own: `vring_N_error` (why a ring is
+//! stopped), `disconnect_reason` (why the last front end left), `socket_error` (what is wrong with the
+//! socket).
 
 use super::Shared;
 use super::device::MIN_MTU;
@@ -50,7 +51,8 @@ pub(super) struct Session {
     pub(super) numa: Option<u32>,
     /// Started rings by index.
     rings: BTreeMap<u16, Ring>,
-    /// Queue pairs: most that were started since the front end came, so that a guest's restart does not move queues.
+    /// Queue pairs: most that were started since the front end came, so that a guest's restart does not move
+    /// queues.
     pairs: usize,
 }
 
@@ -158,7 +160,8 @@ pub(super) fn random_mac() -> [u8; 6] {
     [a & 0xfc | 2, b, c, d, e, f]
 }
 
-/// There is no network device behind the port; its name stands for a number of 24 bits (RFC 2863), the same at every start.
+/// There is no network device behind the port; its name stands for a number of 24 bits (RFC 2863), the same
+/// at every start.
 fn ifindex(name: &str) -> u32 {
     let hash = name.bytes().fold(0x811c_9dc5_u32, |h, b| {
         (h ^ u32::from(b)).wrapping_mul(0x0100_0193)
@@ -247,7 +250,8 @@ impl Shared {
         }
     }
 
-    /// Counters as Open vSwitch names them (`ovs_*` of all rings, then per ring as its DPDK does), and Heddle's own.
+    /// Counters as Open vSwitch names them (`ovs_*` of all rings, then per ring as its DPDK does), and
+    /// Heddle's own.
     pub(crate) fn statistics(&self) -> Vec<(String, u64)> {
         let (leases, cells) = (self.leases(), self.tx.cells());
         let sum =

@@ -1,4 +1,5 @@
-//! Which unfinished packets a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in software.
+//! Which unfinished packets a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in
+//! software.
 
 use heddle_packet::{Csum, Gso, GsoKind, Offload};
 use heddle_virtio::ring::Features;

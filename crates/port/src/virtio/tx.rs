@@ -1,8 +1,8 @@
-//! Transmit queue: into a guest's receive rings. Exits of a packet: sent, full, too long, down, error; each counted; or handed over to the
-//! worker that has the ring, which counts it.
+//! Transmit queue: into a guest's receive rings. Exits of a packet: sent, full, too long, down, error; each
+//! counted; or handed over to the worker that has the ring, which counts it.
 //!
-//! A burst goes out with one taking of the ring and at most one notification. Packets whose metadata the guest has not negotiated are
-//! finished in software, one by one, in their place among the others.
+//! A burst goes out with one taking of the ring and at most one notification. Packets whose metadata the
+//! guest has not negotiated are finished in software, one by one, in their place among the others.
 
 use super::txset::{Choice, ToGuest, TxCell, TxSet};
 use super::{Shared, spread};
@@ -284,11 +284,13 @@ struct Send<'a> {
     retries: u32,
     counts: &'a mut TxCounts,
     call: bool,
-    /// How many more packets are made in software of this burst's: what is beyond is dropped as if the guest had no room.
+    /// How many more packets are made in software of this burst's: what is beyond is dropped as if the guest
+    /// had no room.
     segments: u32,
 }
 
-/// Packets that are made in software of one burst: enough for 32 of the longest trains of segments of 512 bytes.
+/// Packets that are made in software of one burst: enough for 32 of the longest trains of segments of 512
+/// bytes.
 const SEGMENTS: u32 = 4096;
 
 impl Send<'_> {
@@ -322,7 +324,8 @@ impl Send<'_> {
             if out.full == 0 {
                 return;
             }
-            // As long as it takes some it may take more; the guest is told of those first, or it would not make room.
+            // As long as it takes some it may take more; the guest is told of those first, or it would not
+            // make room.
             let again = out.sent > 0 && tries < self.retries;
             if !again {
                 self.counts.full += out.full;
@@ -353,7 +356,8 @@ impl Send<'_> {
             too_long += out.too_long;
             down += out.down;
             *left = left.saturating_sub(1);
-            // A ring without room for one has none for those behind it: they are of one length, and the guest empties it later.
+            // A ring without room for one has none for those behind it: they are of one length, and the guest
+            // empties it later.
             full + too_long + down == 0
         });
         if full > 0 {

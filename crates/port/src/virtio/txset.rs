@@ -1,20 +1,25 @@
 //! The guest's receive rings of one port, shared by all workers.
 //!
-//! **Problem.** A guest has as many receive rings as it likes, the switch has its own number of workers, and the session changes
-//! the rings at any time. Workers that come to one ring at the same time neither wait for each other nor lose packets.
+//! **Problem.** A guest has as many receive rings as it likes, the switch has its own number of workers, and
+//! the session changes the rings at any time. Workers that come to one ring at the same time neither wait for
+//! each other nor lose packets.
 //!
-//! **How.** Worker *w* of the switch sends by running ring *w mod n* (the order of the rings): with as many rings as workers each
-//! has its own, with fewer they share. The choice is made anew when a ring starts, stops, is enabled or disabled
-//! ([`TxSet::turn`] changes then), never per packet, and from a snapshot that the session publishes.
+//! **How.** Worker *w* of the switch sends by running ring *w mod n* (the order of the rings): with as many
+//! rings as workers each has its own, with fewer they share. The choice is made anew when a ring starts,
+//! stops, is enabled or disabled ([`TxSet::turn`] changes then), never per packet, and from a snapshot that
+//! the session publishes.
 //!
-//! A worker that finds its ring in use copies its packets into the ring's queue ([`TxCell::handed`]) and goes on; whoever has the ring sends
-//! them before it lets go ([`Combining`]). What the queue has no room for is dropped, as if the guest had none (`ovs_tx_failure_drops`).
-//! The session is the only one that waits: for the end of a worker's burst.
+//! A worker that finds its ring in use copies its packets into the ring's queue ([`TxCell::handed`]) and goes
+//! on; whoever has the ring sends them before it lets go ([`Combining`]). What the queue has no room for is
+//! dropped, as if the guest had none (`ovs_tx_failure_drops`). The session is the only one that waits: for
+//! the end of a worker's burst.
 //!
-//! With `tx-steering=hash` a flow chooses its ring instead ([`super::spread`]), so that a guest with many rings is served by all of them
-//! whatever the number of workers; a burst then takes each ring that it goes to.
+//! With `tx-steering=hash` a flow chooses its ring instead ([`super::spread`]), so that a guest with many
+//! rings is served by all of them whatever the number of workers; a burst then takes each ring that it goes
+//! to.
 //!
-//! **Costs.** Two compare-and-swaps per burst, uncontended unless workers share a ring; a copy of each packet that is handed over.
+//! **Costs.** Two compare-and-swaps per burst, uncontended unless workers share a ring; a copy of each packet
+//! that is handed over.
 
 use super::counts::TxCounts as Counts;
 use super::rx::Changed;
@@ -200,7 +205,8 @@ impl TxSet {
     pub(super) fn cells(&self) -> Vec<Arc<TxCell>> {
         self.places.lock().cells.clone()
     }
-    /// Calls `change` on a ring's place when no worker is in the middle of a burst; sends what workers handed over meanwhile.
+    /// Calls `change` on a ring's place when no worker is in the middle of a burst; sends what workers handed
+    /// over meanwhile.
     fn with_place<T>(&self, cell: &TxCell, change: impl FnOnce(&mut Option<ToGuest>) -> T) -> T {
         let mut guard = cell.wait();
         let value = change(&mut guard);

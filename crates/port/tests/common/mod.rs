@@ -1,5 +1,5 @@
-//! Network namespaces for tests: unique names, removed when the value goes. Needs root and ip(8); where one is missing
-//! the test prints `SKIP` and why.
+//! Network namespaces for tests: unique names, removed when the value goes. Needs root and ip(8); where one
+//! is missing the test prints `SKIP` and why.
 
 #![allow(dead_code, unreachable_pub)] // each test file uses a part of this module
 

@@ -1,8 +1,9 @@
 //! Trust at first sight (`bootstrap_ca_cert`): the first peer says who its authority is.
 //!
-//! The peer must send the authority's certificate last in its chain (`--peer-ca-cert` there). It is kept only if it vouches for the peer,
-//! in a file that must not exist yet; from then on it is the authority like any other. Somebody in the middle of that first
-//! connection can pose as the peer: that is what the setting trades for its comfort.
+//! The peer must send the authority's certificate last in its chain (`--peer-ca-cert` there). It is kept only
+//! if it vouches for the peer, in a file that must not exist yet; from then on it is the authority like any
+//! other. Somebody in the middle of that first connection can pose as the peer: that is what the setting
+//! trades for its comfort.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

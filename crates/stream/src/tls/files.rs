@@ -109,7 +109,8 @@ pub(super) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, String>
     PrivateKeyDer::from_pem_slice(&contents(file)?).map_err(|e| bad(file, &e))
 }
 
-/// What is in a plain file of reasonable size. Others are refused: a pipe or a device would have us wait, or read, for ever.
+/// What is in a plain file of reasonable size. Others are refused: a pipe or a device would have us wait, or
+/// read, for ever.
 fn contents(file: &Path) -> Result<Vec<u8>, String> {
     // Opening a pipe waits for its other end unless told not to.
     let open = std::fs::OpenOptions::new()
@@ -142,7 +143,8 @@ pub(super) fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, 
     }
 }
 
-/// The protocols of a list in Open vSwitch's notation (commas or spaces); all that are implemented where none is given.
+/// The protocols of a list in Open vSwitch's notation (commas or spaces); all that are implemented where none
+/// is given.
 fn versions(list: Option<&str>) -> Result<Vec<&'static SupportedProtocolVersion>, String> {
     let all = || vec![&version::TLS12, &version::TLS13];
     let Some(list) = list else { return Ok(all()) };

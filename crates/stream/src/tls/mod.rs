@@ -1,7 +1,8 @@
 //! TLS with the process's own key and one authority for all peers.
 //!
-//! Keys are read when a connection needs them, and again when a file has changed, so that certificates are renewed without a restart.
-//! Files that cannot be read are reported in the log; what was read before stays in use.
+//! Keys are read when a connection needs them, and again when a file has changed, so that certificates are
+//! renewed without a restart. Files that cannot be read are reported in the log; what was read before stays
+//! in use.
 
 mod bootstrap;
 mod farewell;
@@ -42,7 +43,8 @@ pub struct Settings {
     pub bootstrap: bool,
     /// Further certificates (PEM) sent with ours, for peers that bootstrap.
     pub peer_ca_cert: Option<PathBuf>,
-    /// Protocols that are allowed, such as `TLSv1.2,TLSv1.3`; those that are not implemented (older ones) are left out.
+    /// Protocols that are allowed, such as `TLSv1.2,TLSv1.3`; those that are not implemented (older ones) are
+    /// left out.
     pub protocols: Option<String>,
 }
 
@@ -115,7 +117,8 @@ impl Tls {
         }
     }
 
-    /// Calls, and proves who both are. Where the authority is still unknown and may be taken on trust, that is done first.
+    /// Calls, and proves who both are. Where the authority is still unknown and may be taken on trust, that
+    /// is done first.
     pub(crate) async fn connect(&self, to: SocketAddr) -> io::Result<Box<dyn Stream>> {
         let settings = self.settings();
         if settings.bootstrap && settings.ca_cert.as_ref().is_some_and(|f| !f.exists()) {

@@ -9,7 +9,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// Checks a server's chain up to the authority, its validity in time, and that it holds the key; not its name.
+/// Checks a server's chain up to the authority, its validity in time, and that it holds the key; not its
+/// name.
 #[derive(Debug)]
 pub(super) struct Authority {
     /// `None`: anybody will do.

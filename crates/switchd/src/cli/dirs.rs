@@ -1,5 +1,5 @@
-//! The directories that Open vSwitch's programs share, as Debian's packages place them unless the environment says
-//! otherwise.
+//! The directories that Open vSwitch's programs share, as Debian's packages place them unless the environment
+//! says otherwise.
 
 use std::env;
 use std::path::{Path, PathBuf};

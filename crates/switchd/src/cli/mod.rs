@@ -1,7 +1,7 @@
 //! The command line of `ovs-vswitchd`, as ovs-vswitchd(8) describes it.
 //!
-//! Deviations from getopt_long(3), all harmless: an abbreviated long option is taken when it is the beginning of
-//! one option only, as there, but the message about an ambiguous one differs.
+//! Deviations from getopt_long(3), all harmless: an abbreviated long option is taken when it is the beginning
+//! of one option only, as there, but the message about an ambiguous one differs.
 
 pub mod dirs;
 mod names;
@@ -201,8 +201,8 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Parsed, String>
     options(names, &matches).map(|options| Parsed::Run(Box::new(options)))
 }
 
-/// Rewrites `-v` and `-vSPEC` to the long form: the value of a short option with an optional value is attached
-/// without an equals sign, which clap cannot say.
+/// Rewrites `-v` and `-vSPEC` to the long form: the value of a short option with an optional value is
+/// attached without an equals sign, which clap cannot say.
 fn expand_verbose(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut only_operands = false;
     args.map(|arg| {

@@ -2,8 +2,9 @@
 //!
 //! As with Open vSwitch's daemons, messages, pid file, log file and control socket take the base name of
 //! `argv[0]`: through a symbolic link called `ovs-vswitchd` everything is where scripts expect it. Started as
-//! `heddled`, the files have the names of `ovs-vswitchd` too, since that is the default target of `ovs-appctl`, and
-//! the pid file and the control socket have a second name, so that `ovs-appctl -t heddled` finds them as well.
+//! `heddled`, the files have the names of `ovs-vswitchd` too, since that is the default target of
+//! `ovs-appctl`, and the pid file and the control socket have a second name, so that `ovs-appctl -t heddled`
+//! finds them as well.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -44,8 +45,8 @@ impl Names {
 
     /// The text of `--version` and of the command `version`.
     ///
-    /// Scripts take the last word of the first line that has "Open vSwitch" in it for the version (ovs-ctl), or the
-    /// last word of the first line (ovs-lib); the second line tells a person which program this is.
+    /// Scripts take the last word of the first line that has "Open vSwitch" in it for the version (ovs-ctl),
+    /// or the last word of the first line (ovs-lib); the second line tells a person which program this is.
     #[must_use]
     pub fn version_text(&self) -> String {
         format!(

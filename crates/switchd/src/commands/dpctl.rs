@@ -1,7 +1,7 @@
 //! `dpctl/*`: the datapath by itself.
 //!
-//! All bridges share one datapath here. To the outside it is one per type that has bridges, as in Open vSwitch: each shows
-//! the ports of its bridges and the flows that come from them.
+//! All bridges share one datapath here. To the outside it is one per type that has bridges, as in Open
+//! vSwitch: each shows the ports of its bridges and the flows that come from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

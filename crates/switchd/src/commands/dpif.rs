@@ -71,8 +71,8 @@ fn features(switch: &Switch, args: &[&str]) -> Reply {
     Ok(Features::of_datapath())
 }
 
-/// Has bridges do without a feature of the datapath, or do with it again: those that share a datapath share that too. What is wrong
-/// with the request is the answer, and no error, as in Open vSwitch.
+/// Has bridges do without a feature of the datapath, or do with it again: those that share a datapath share
+/// that too. What is wrong with the request is the answer, and no error, as in Open vSwitch.
 fn set_features(switch: &Switch, args: &[&str]) -> Reply {
     let name = args.first().copied().unwrap_or_default();
     let bridge = bridge_named(switch, name, "no such bridge")?;

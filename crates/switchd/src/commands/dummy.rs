@@ -12,7 +12,7 @@ use crate::switch::Switch;
 use crate::unixctl::Reply;
 
 /// How long a command waits for the packets that it brought to be through.
-const PATIENCE: Duration = Duration::from_secs(3);
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Shortest frame that can be asked for.
 const MIN_LEN: usize = 14;
 
@@ -110,7 +110,7 @@ fn receive(switch: &Switch, args: &[&str]) -> Reply {
             }
         }
     }
-    let through = with_dummy(&port, |d| d.wait_processed(PATIENCE));
+    let through = with_dummy(&port, |d| d.wait_processed(DELIVERY_TIMEOUT));
     if through == Some(false) {
         log::warn!(target: "netdev_dummy", "{name}: packets were not processed in time");
     }

@@ -1,5 +1,5 @@
-//! Commands of the control socket that look at the switch or change it, with the words and layouts of Open vSwitch:
-//! scripts read them.
+//! Commands of the control socket that look at the switch or change it, with the words and layouts of Open
+//! vSwitch: scripts read them.
 
 mod args;
 mod bridge;

@@ -29,7 +29,7 @@ pub(super) fn register(c: &Commands<'_>) {
     });
     for (name, paused) in [("revalidator/pause", true), ("revalidator/resume", false)] {
         c.add(name, "", (0, 0), move |s, _| {
-            s.datapath.pause_sweeper(paused);
+            s.datapath.pause_revalidator(paused);
             Ok(String::new())
         });
     }

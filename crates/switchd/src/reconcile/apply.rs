@@ -1,7 +1,8 @@
 //! From the configuration to the switch: what differs is changed, the rest is not touched.
 //!
-//! The order is Open vSwitch's: first everything goes that is to go, in all bridges, since what is to come may need its
-//! names and numbers; then bridges and ports come; then each bridge is configured as a whole and shown to controllers.
+//! The order is Open vSwitch's: first everything goes that is to go, in all bridges, since what is to come
+//! may need its names and numbers; then bridges and ports come; then each bridge is configured as a whole and
+//! shown to controllers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

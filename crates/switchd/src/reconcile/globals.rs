@@ -3,8 +3,8 @@
 use heddle_datapath::Datapath;
 
 use super::desired::Smap;
-use super::doubts::{self, Doubt};
 use super::pmd::Pmd;
+use super::warnings::{self, ConfigWarning};
 
 /// The settings that this switch has. Others are accepted and change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,16 +50,18 @@ impl Globals {
         }
     }
 
-    /// As they are now that `config` is read: where it is as it was, everything is, and nothing is said of it again.
+    /// As they are now that `config` is read: where it is as it was, everything is, and nothing is said of it
+    /// again.
     pub(super) fn renewed(&self, config: &Smap) -> Globals {
         if self.pmd.is_some() && self.config == *config {
             return self.clone();
         }
-        doubts::tell(&self.config, config);
+        warnings::tell(&self.config, config);
         Globals::read(config, self.restore_wait)
     }
 
-    /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last value).
+    /// Reads them. Once flows are restored, `flow-restore-wait` is no longer looked at (`waited` is its last
+    /// value).
     fn read(config: &Smap, waited: bool) -> Globals {
         let size = |key, default| usize::try_from(config.number(key, default)).unwrap_or(usize::MAX);
         Globals {
@@ -148,10 +150,10 @@ impl Globals {
 }
 
 /// What is wrong with `pmd-cpu-mask`.
-pub(super) fn mask_doubts(config: &Smap) -> Option<Doubt> {
+pub(super) fn mask_warnings(config: &Smap) -> Option<ConfigWarning> {
     let mask = config.get("pmd-cpu-mask").filter(|m| !m.is_empty())?;
     let (module, text) = cpu_mask(mask).err()?;
-    Some(Doubt {
+    Some(ConfigWarning {
         keys: vec!["pmd-cpu-mask"],
         module,
         text,

@@ -50,7 +50,8 @@ pub(super) fn interface_types(options: &Options) -> impl Iterator<Item = &'stati
     TYPES.iter().filter(|t| exists(options, t)).map(|t| t.name)
 }
 
-/// Whether a datapath is a pretended one: its internal ports are no devices, and its port numbers are easy to guess.
+/// Whether a datapath is a pretended one: its internal ports are no devices, and its port numbers are easy to
+/// guess.
 pub(super) fn is_dummy_datapath(options: &Options, datapath_type: &str) -> bool {
     match options.dummy {
         None => false,

@@ -11,8 +11,8 @@ use crate::vlog::errno_text;
 /// After this time without a notice, the thread looks whether anybody still wants them.
 const WAIT_MS: i32 = 500;
 
-/// Starts listening. The receiver changes whenever a device came, went or changed. Without the kernel's notices it never
-/// does, and devices are only looked at now and then.
+/// Starts listening. The receiver changes whenever a device came, went or changed. Without the kernel's
+/// notices it never does, and devices are only looked at now and then.
 pub(super) fn watch_links() -> watch::Receiver<()> {
     let (sender, receiver) = watch::channel(());
     let thread = std::thread::Builder::new().name("links".into()).spawn(move || {

@@ -41,7 +41,8 @@ fn is_multicast(mac: [u8; 6]) -> bool {
     mac[0] & 1 != 0
 }
 
-/// Whether a port may lend this address to its bridge: one that a manufacturer gave, so that it is unique and stays.
+/// Whether a port may lend this address to its bridge: one that a manufacturer gave, so that it is unique and
+/// stays.
 fn is_lendable(mac: [u8; 6]) -> bool {
     /// Extreme's discovery and ring protocols send to these, though they are unicast.
     const RESERVED: [[u8; 6]; 3] = [

@@ -1,6 +1,7 @@
 //! One interface is made: its kind, its device, its place in the datapath.
 //!
-//! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
+//! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows
+//! to its user.
 
 use std::sync::Arc;
 
@@ -132,8 +133,8 @@ impl Reconciler {
         })
     }
 
-    /// In a pretended datapath a port's number is the first number in its name, plus 100 for a bridge, if that is free:
-    /// tests are easier to write so.
+    /// In a pretended datapath a port's number is the first number in its name, plus 100 for a bridge, if
+    /// that is free: tests are easier to write so.
     fn easy_number(&self, name: &str) -> Option<PortNo> {
         let digits: String = name
             .chars()
@@ -146,7 +147,8 @@ impl Reconciler {
         free.then_some(PortNo(number))
     }
 
-    /// Gives a device's receive queues to workers: as many as the user wants, or as the device has by itself (`status`).
+    /// Gives a device's receive queues to workers: as many as the user wants, or as the device has by itself
+    /// (`status`).
     pub(super) fn set_queues(&self, no: PortNo, row: &InterfaceRow, status: &PortStatus) {
         // More queues than workers would only cost memory; pretended devices may have more, for tests.
         let most = PortType::named(&row.kind).and_then(|t| t.max_rxq);
@@ -192,7 +194,8 @@ impl Host for Reconciler {
     }
 }
 
-/// `tx-steering`: whether flows (`hash`) or workers (`thread`, the default) choose among a device's transmit queues.
+/// `tx-steering`: whether flows (`hash`) or workers (`thread`, the default) choose among a device's transmit
+/// queues.
 pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
     let mode = row.other_config.get("tx-steering");
     if let Some(other) = mode.filter(|mode| !matches!(*mode, "thread" | "hash")) {
@@ -201,8 +204,8 @@ pub(super) fn steer_tx(device: &dyn Port, row: &InterfaceRow) {
     device.set_tx_steering(mode == Some("hash"));
 }
 
-/// Gives the device the MTU that the user wants, or, where it has one, that of ports of its type. What it refuses is returned, for
-/// `Interface.error`.
+/// Gives the device the MTU that the user wants, or, where it has one, that of ports of its type. What it
+/// refuses is returned, for `Interface.error`.
 pub(super) fn request_mtu(device: &dyn Port, row: &InterfaceRow) -> Option<String> {
     let wish = row.mtu_request.or(device.default_mtu())?;
     let status = device.status();

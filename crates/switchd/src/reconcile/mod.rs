@@ -1,16 +1,15 @@
 //! The reconciler: makes the switch what the database says, and tells the database what became of it.
 //!
-//! One task ([`driver`]) owns the client of the database and decides what is due; the work itself may take milliseconds per
-//! device, so it is done on a thread for blocking work, one piece at a time. A transaction on its way holds nothing up:
-//! what changes meanwhile is written with the next one.
+//! One task ([`driver`]) owns the client of the database and decides what is due; the work itself may take
+//! milliseconds per device, so it is done on a thread for blocking work, one piece at a time. A transaction
+//! on its way holds nothing up: what changes meanwhile is written with the next one.
 //!
-//! Only the process that holds the lock `ovs_vswitchd` of the database configures anything. While the server is away, the
-//! switch goes on as it is.
+//! Only the process that holds the lock `ovs_vswitchd` of the database configures anything. While the server
+//! is away, the switch goes on as it is.
 
 mod address;
 mod apply;
 mod desired;
-mod doubts;
 mod driver;
 mod globals;
 mod kinds;
@@ -26,6 +25,7 @@ mod remotes;
 mod state;
 mod taps;
 mod vhost;
+mod warnings;
 mod writeback;
 
 pub(crate) use apply::{OWN_PORT, port_text};

@@ -1,7 +1,7 @@
 //! The MTU of internal ports: as long as the user has not set it, the smallest of the bridge's other ports.
 //!
-//! Hosts behind the bridge then send what every port can carry. Where the bridge has no other ports, internal ones keep what
-//! they have.
+//! Hosts behind the bridge then send what every port can carry. Where the bridge has no other ports, internal
+//! ones keep what they have.
 
 use super::Reconciler;
 use super::state::{BridgeState, Iface};

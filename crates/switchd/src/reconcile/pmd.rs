@@ -1,15 +1,15 @@
 //! Settings of workers in `Open_vSwitch.other_config`: `pmd-rxq-*`, `pmd-auto-lb*`, `pmd-sleep-max`,
 //! `emc-insert-inv-prob`.
 //!
-//! Values that make no sense become the default, and what has changed is said in the log, in Open vSwitch's words, since operators and
-//! tests look for them.
+//! Values that make no sense become the default, and what has changed is said in the log, in Open vSwitch's
+//! words, since operators and tests look for them.
 
 use std::collections::BTreeMap;
 
 use heddle_datapath::{AutoLb, Datapath, MaxSleep, RxqAssign, Spread};
 
 use super::desired::Smap;
-use super::doubts::Doubt;
+use super::warnings::ConfigWarning;
 
 /// Longest interval of automatic load balancing, minutes.
 pub(super) const MOST_INTERVAL: u64 = 20_000;
@@ -58,7 +58,8 @@ impl Pmd {
         }
     }
 
-    /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned next.
+    /// Gives the datapath what differs from `before` (`None`: all of it). Queues move when they are assigned
+    /// next.
     pub(super) fn apply(&self, before: Option<&Pmd>, datapath: &Datapath) {
         if self.inv_prob != before.and_then(|b| b.inv_prob) {
             match self.inv_prob {
@@ -154,27 +155,27 @@ fn spread(config: &Smap) -> Spread {
 }
 
 /// What makes no sense in these settings, but for numbers and switches.
-pub(super) fn doubts(config: &Smap) -> Vec<Doubt> {
-    let doubt = |keys: &[&'static str], text: String| Doubt {
+pub(super) fn warnings(config: &Smap) -> Vec<ConfigWarning> {
+    let warning = |keys: &[&'static str], text: String| ConfigWarning {
         keys: keys.to_vec(),
         module: "dpif_netdev",
         text,
     };
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     if assign(config).is_none() {
         let text = "Unsupported rx queue to PMD assignment mode in pmd-rxq-assign. Defaulting to 'cycles'.";
-        doubts.push(doubt(&["pmd-rxq-assign"], text.to_owned()));
+        warnings.push(warning(&["pmd-rxq-assign"], text.to_owned()));
     }
     if !config.bool("pmd-rxq-isolate", true) && assign(config) != Some(RxqAssign::Group) {
         let text = "pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group";
-        doubts.push(doubt(&["pmd-rxq-assign", "pmd-rxq-isolate"], text.to_owned()));
+        warnings.push(warning(&["pmd-rxq-assign", "pmd-rxq-isolate"], text.to_owned()));
     }
     let parts = sleep(max_sleep(config)).1;
-    doubts.extend(parts.into_iter().map(|part| {
+    warnings.extend(parts.into_iter().map(|part| {
         let text = format!("pmd-sleep-max: '{part}' is not understood and counts as not set");
-        doubt(&["pmd-sleep-max", "pmd-maxsleep"], text)
+        warning(&["pmd-sleep-max", "pmd-maxsleep"], text)
     }));
-    doubts
+    warnings
 }
 
 /// `pmd-sleep-max`, by its newer name or its older one.
@@ -182,7 +183,8 @@ fn max_sleep(config: &Smap) -> Option<&str> {
     config.get("pmd-sleep-max").or(config.get("pmd-maxsleep"))
 }
 
-/// Says what workers without packets do from now on, and then Open vSwitch's words for it, which scripts wait for at the log's end.
+/// Says what workers without packets do from now on, and then Open vSwitch's words for it, which scripts wait
+/// for at the log's end.
 fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     let does = |max: Option<u64>| match max {
         None => "sleep until they are woken".to_owned(),
@@ -204,7 +206,8 @@ fn tell_sleep(sleep: &MaxSleep, has_worker: impl Fn(usize) -> bool) {
     log::info!(target: "dpif_netdev", "PMD load based sleeps are {are}.");
 }
 
-/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. With it comes what is none of these.
+/// `MAX`, `CORE:MAX` or a list of them: microseconds, for all workers or one. With it comes what is none of
+/// these.
 fn sleep(text: Option<&str>) -> (MaxSleep, Vec<&str>) {
     let (mut sleep, mut strange) = (MaxSleep::default(), Vec::new());
     let micros = |text: &str| {

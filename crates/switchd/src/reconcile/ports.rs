@@ -21,7 +21,8 @@ enum Fate {
 }
 
 impl Reconciler {
-    /// Removes the interfaces of a bridge that are not wanted, or not as they are; gives the others their settings.
+    /// Removes the interfaces of a bridge that are not wanted, or not as they are; gives the others their
+    /// settings.
     pub(super) fn remove_ports(&mut self, bridge: &str) {
         let Some(mut state) = self.bridges.remove(bridge) else {
             return;

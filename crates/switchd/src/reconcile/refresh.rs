@@ -1,4 +1,5 @@
-//! What devices say of themselves: link, MTU, address. Read about once a second, and when the kernel says that one changed.
+//! What devices say of themselves: link, MTU, address. Read about once a second, and when the kernel says
+//! that one changed.
 
 use heddle_port::PortStatus;
 
@@ -40,7 +41,8 @@ impl Reconciler {
         for iface in state.ifaces.values_mut() {
             let now = match iface.device() {
                 Some((device, _)) => device.status(),
-                // A patch port's admin state is what controllers make it. (A bridge whose rules somebody changes may keep who asks waiting.)
+                // A patch port's admin state is what controllers make it. (A bridge whose rules somebody
+                // changes may keep who asks waiting.)
                 None => match state.bridge.is_admin_up(iface.no) {
                     Some(admin_up) => PortStatus {
                         admin_up,

@@ -120,8 +120,8 @@ pub(super) struct BridgeState {
 }
 
 impl BridgeState {
-    /// Makes the bridge and its tables like this. A bridge that is like this is not even asked: who changes a million of its rules at the moment would
-    /// keep all other changes of the database waiting.
+    /// Makes the bridge and its tables like this. A bridge that is like this is not even asked: who changes a
+    /// million of its rules at the moment would keep all other changes of the database waiting.
     pub(super) fn configure(&mut self, config: BridgeConfig) {
         let now = (config, self.row.tables.clone());
         if self.configured.as_ref() == Some(&now) {
@@ -135,8 +135,8 @@ impl BridgeState {
         self.configured = Some(now);
     }
 
-    /// Tells OpenFlow the ports and bundles as they are now, if anything about them has changed: it costs every cached flow
-    /// a look.
+    /// Tells OpenFlow the ports and bundles as they are now, if anything about them has changed: it costs
+    /// every cached flow a look.
     pub(super) fn push_ports(&mut self) {
         let with_members: BTreeSet<&str> = self.ifaces.values().map(|i| i.port.as_str()).collect();
         let bundles: Vec<BundleConfig> = self

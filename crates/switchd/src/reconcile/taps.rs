@@ -1,7 +1,8 @@
 //! Internal ports: their devices outlive the daemon.
 //!
-//! The mark by which the next daemon knows them ([`KeptTaps`]) belongs to the run directory: a random text in `RUNDIR/heddled.id`, made with
-//! the first internal port. The directory is emptied at boot, when the devices are gone too.
+//! The mark by which the next daemon knows them ([`KeptTaps`]) belongs to the run directory: a random text in
+//! `RUNDIR/heddled.id`, made with the first internal port. The directory is emptied at boot, when the devices
+//! are gone too.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,7 +44,8 @@ impl Taps {
         self.looked = false;
     }
 
-    /// Looks for devices of an earlier daemon, if that has not been done; removes those of ports that are not `wanted`.
+    /// Looks for devices of an earlier daemon, if that has not been done; removes those of ports that are not
+    /// `wanted`.
     fn look(&mut self, wanted: &BTreeSet<String>) {
         if std::mem::replace(&mut self.looked, true) {
             return;

@@ -1,7 +1,8 @@
 //! One client of the control socket: reads requests, runs them one after the other, writes replies.
 //!
-//! Messages are JSON-RPC 1.0 as RFC 7047 section 4 uses it: `{"id":0,"method":"version","params":[]}` is answered
-//! with `{"id":0,"result":"...","error":null}`. What is not such a request ends this connection and no other.
+//! Messages are JSON-RPC 1.0 as RFC 7047 section 4 uses it: `{"id":0,"method":"version","params":[]}` is
+//! answered with `{"id":0,"result":"...","error":null}`. What is not such a request ends this connection and
+//! no other.
 
 use std::io;
 
@@ -25,7 +26,8 @@ pub(super) struct Request {
     pub(super) id: Value,
 }
 
-/// Serves one client until it hangs up, sends nonsense, or `stop` becomes true while no command is in progress.
+/// Serves one client until it hangs up, sends nonsense, or `stop` becomes true while no command is in
+/// progress.
 pub(super) async fn serve(
     name: String,
     mut stream: UnixStream,
@@ -121,7 +123,8 @@ async fn run(registry: &Registry, request: Request) -> Reply {
     reply
 }
 
-/// A reply longer than this is sent in pieces: dumps of a million flows need not be held once more as they are written in JSON.
+/// A reply longer than this is sent in pieces: dumps of a million flows need not be held once more as they
+/// are written in JSON.
 const PIECE: usize = 1 << 16;
 
 /// Sends a reply.

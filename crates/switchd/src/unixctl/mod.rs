@@ -12,10 +12,10 @@
 //! registry.register_async("revalidator/wait", "", 0, 0, |_args| async { Ok(String::new()) });
 //! ```
 //!
-//! Arguments do not include the command's name. `Ok` is printed by `ovs-appctl` on its standard output, `Err` on
-//! its standard error with exit status 2. Handlers run concurrently when several clients call; each connection
-//! has one command in progress at a time. A plain handler may block (it runs on a thread for that), an
-//! asynchronous one must not. A handler that panics costs its client an error reply, nothing else.
+//! Arguments do not include the command's name. `Ok` is printed by `ovs-appctl` on its standard output, `Err`
+//! on its standard error with exit status 2. Handlers run concurrently when several clients call; each
+//! connection has one command in progress at a time. A plain handler may block (it runs on a thread for
+//! that), an asynchronous one must not. A handler that panics costs its client an error reply, nothing else.
 
 mod connection;
 mod server;
@@ -80,8 +80,8 @@ impl Registry {
         registry
     }
 
-    /// Adds a command with a handler that may block. `usage` describes the arguments in `list-commands`; `None`
-    /// hides the command. `max_args` is `usize::MAX` for no limit.
+    /// Adds a command with a handler that may block. `usage` describes the arguments in `list-commands`;
+    /// `None` hides the command. `max_args` is `usize::MAX` for no limit.
     ///
     /// Returns false, and changes nothing, when the name is taken.
     pub fn register<'a>(

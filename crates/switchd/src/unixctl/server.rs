@@ -31,8 +31,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Listens on `path` (readable and writable by the owner and the group) and serves `registry` there. A socket
-    /// that is in the way is removed; any other kind of file is left alone. Call it within a tokio runtime.
+    /// Listens on `path` (readable and writable by the owner and the group) and serves `registry` there. A
+    /// socket that is in the way is removed; any other kind of file is left alone. Call it within a tokio
+    /// runtime.
     ///
     /// # Errors
     /// When the socket cannot be made, for example because the directory does not exist.
@@ -58,8 +59,8 @@ impl Server {
         &self.path
     }
 
-    /// Takes no more clients and waits, for a second at most, until commands in progress have been answered. Does
-    /// not remove the socket's file.
+    /// Takes no more clients and waits, for a second at most, until commands in progress have been answered.
+    /// Does not remove the socket's file.
     pub async fn stop(self) {
         let _ = self.stop.send(true);
         if tokio::time::timeout(STOP_LIMIT, self.accepting).await.is_err() {
@@ -68,8 +69,8 @@ impl Server {
     }
 }
 
-/// Makes the listening socket. A path that is too long for a socket address is reached through its directory's
-/// descriptor.
+/// Makes the listening socket. A path that is too long for a socket address is reached through its
+/// directory's descriptor.
 fn bind_socket(path: &Path) -> io::Result<OwnedFd> {
     let fd = socket_with(
         AddressFamily::UNIX,

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::{Level, VLOG};
 use crate::unixctl::{Registry, Reply};
 
-/// Registers `vlog/set`, `list`, `list-pattern`, `enable-rate-limit`, `disable-rate-limit`, `reopen` and `close`.
+/// Registers `vlog/set`, `list`, `list-pattern`, `enable-rate-limit`, `disable-rate-limit`, `reopen` and
+/// `close`.
 pub fn register_commands(registry: &Registry) {
     registry.register(
         "vlog/set",

@@ -1,19 +1,20 @@
 //! Rate limits for log messages, one token bucket per place in the code that logs.
 //!
-//! A place names its limit with two key-values of the `log` crate, so that any crate can have one without importing
-//! this one:
+//! A place names its limit with two key-values of the `log` crate, so that any crate can have one without
+//! importing this one:
 //!
 //! ```
 //! # let (peer, error) = ("unix#1", "bad JSON");
 //! log::warn!(target: "jsonrpc", per_min = 5, burst = 5; "{peer}: {error}");
 //! ```
 //!
-//! Warnings and errors without these keys have the default limit of [`DEFAULT`], so that no peer can fill a disk
-//! through a place that forgot to ask for one; other levels have none. Dropped messages are counted and the next
-//! one that passes is preceded by a line that tells how many were lost.
+//! Warnings and errors without these keys have the default limit of [`DEFAULT`], so that no peer can fill a
+//! disk through a place that forgot to ask for one; other levels have none. Dropped messages are counted and
+//! the next one that passes is preceded by a line that tells how many were lost.
 //!
-//! Cost: one short critical section per message that would be logged; the message itself is formatted only after
-//! it has passed. Workers log, too, so nobody waits for it: a message that finds another one there passes unlimited.
+//! Cost: one short critical section per message that would be logged; the message itself is formatted only
+//! after it has passed. Workers log, too, so nobody waits for it: a message that finds another one there
+//! passes unlimited.
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -5,19 +5,19 @@
 //! 2026-01-01T00:00:00.000Z|00007|module(pmd-c01/id:8)|WARN|text
 //! ```
 //!
-//! Any crate logs with `log::info!(target: "bridge", ...)`; the target is the module. `Trace` counts as DBG; EMER
-//! is for dying daemons and has its own function, [`emer`]. Three destinations (console, syslog, file) each have a
-//! threshold per module, set by `-v` and `vlog/set`. See [`limit`] for rate limits.
+//! Any crate logs with `log::info!(target: "bridge", ...)`; the target is the module. `Trace` counts as DBG;
+//! EMER is for dying daemons and has its own function, [`emer`]. Three destinations (console, syslog, file)
+//! each have a threshold per module, set by `-v` and `vlog/set`. See [`limit`] for rate limits.
 //!
-//! Threads: the thread that logs decides, counts and formats the text, then hands it to a bounded queue; one writer
-//! thread formats the line and does the input and output, so that a full disk or a slow terminal never holds up a
-//! caller. When the queue is full the message is dropped and counted. Before [`start_writer`] (the daemon forks
-//! after it has begun to log) messages are written in place. [`flush`] waits until what was logged before it is out;
-//! the control socket flushes before each reply, so a script that reads the log after a command finds what that
-//! command caused.
+//! Threads: the thread that logs decides, counts and formats the text, then hands it to a bounded queue; one
+//! writer thread formats the line and does the input and output, so that a full disk or a slow terminal never
+//! holds up a caller. When the queue is full the message is dropped and counted. Before [`start_writer`] (the
+//! daemon forks after it has begun to log) messages are written in place. [`flush`] waits until what was
+//! logged before it is out; the control socket flushes before each reply, so a script that reads the log
+//! after a command finds what that command caused.
 //!
-//! Cost of a message that no destination wants: one relaxed load in the `log` macro, or a table look-up while some
-//! module is more verbose than this one. It is not meant for per-packet use at an enabled level.
+//! Cost of a message that no destination wants: one relaxed load in the `log` macro, or a table look-up while
+//! some module is more verbose than this one. It is not meant for per-packet use at an enabled level.
 
 mod commands;
 mod level;
@@ -75,7 +75,8 @@ static VLOG: LazyLock<Vlog> = LazyLock::new(|| Vlog {
     writer: Writer::default(),
 });
 
-/// Makes this the back end of the `log` crate, for a program of this name. Calling it again only changes the name.
+/// Makes this the back end of the `log` crate, for a program of this name. Calling it again only changes the
+/// name.
 pub fn init(program: &str) {
     program.clone_into(&mut VLOG.sinks.lock().program);
     thread::set_program(program);

@@ -1,8 +1,9 @@
 //! The table of log modules and their thresholds.
 //!
-//! A module is a `log` target. The table is a snapshot, read without a lock on each message that passes the global threshold of the `log`
-//! crate, by workers too, and replaced when a new target shows up; thresholds are atomics. Modules are never removed: targets are string constants, their number is bounded
-//! by the program.
+//! A module is a `log` target. The table is a snapshot, read without a lock on each message that passes the
+//! global threshold of the `log` crate, by workers too, and replaced when a new target shows up; thresholds
+//! are atomics. Modules are never removed: targets are string constants, their number is bounded by the
+//! program.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use parking_lot::Mutex;
 use super::level::{Destination, Level};
 use super::names;
 
-/// One log module. The atomics are independent settings that guard no other memory, hence `Relaxed` throughout.
+/// One log module. The atomics are independent settings that guard no other memory, hence `Relaxed`
+/// throughout.
 #[derive(Debug)]
 pub(super) struct Module {
     pub(super) name: String,
@@ -153,8 +155,8 @@ impl Modules {
 
 /// The module name of a `log` target.
 ///
-/// Code that names its module (`target: "bridge"`) gets that. Code of Heddle's crates that does not gets the last
-/// part of its path (`heddle_ofproto::xlate` → `xlate`), other crates get their crate's name.
+/// Code that names its module (`target: "bridge"`) gets that. Code of Heddle's crates that does not gets the
+/// last part of its path (`heddle_ofproto::xlate` → `xlate`), other crates get their crate's name.
 pub(super) fn module_name(target: &str) -> &str {
     match target.split_once("::") {
         None => target.strip_prefix("heddle_").unwrap_or(target),

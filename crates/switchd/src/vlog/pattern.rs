@@ -195,8 +195,8 @@ fn put_field(what: &Field, line: &Line<'_>, out: &mut String) {
     };
 }
 
-/// Appends a time in strftime(3) form, where each run of `#` stands for decimals of the second (milliseconds, then
-/// zeros). A format with an unknown conversion is printed as it stands.
+/// Appends a time in strftime(3) form, where each run of `#` stands for decimals of the second (milliseconds,
+/// then zeros). A format with an unknown conversion is printed as it stands.
 fn put_time<Tz: TimeZone>(time: &DateTime<Tz>, format: &str, out: &mut String)
 where
     Tz::Offset: std::fmt::Display,

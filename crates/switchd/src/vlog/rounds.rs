@@ -1,10 +1,11 @@
 //! Warnings of work that is done again and again: each is logged when it comes up, not as long as it lasts.
 //!
-//! **Problem.** A configuration is applied as a whole after every change of the database, and each time finds the same faults in
-//! the same rows. Their warnings would fill the log, and hide the one that is new.
+//! **Problem.** A configuration is applied as a whole after every change of the database, and each time finds
+//! the same faults in the same rows. Their warnings would fill the log, and hide the one that is new.
 //!
-//! **How.** Work that repeats itself runs in a [`Rounds::round`]. A warning or error that this thread logs meanwhile is dropped if the round
-//! before had the same text of the same module; once a round has not had it, it is news again.
+//! **How.** Work that repeats itself runs in a [`Rounds::round`]. A warning or error that this thread logs
+//! meanwhile is dropped if the round before had the same text of the same module; once a round has not had
+//! it, it is news again.
 //!
 //! **Threads.** A round is what one thread does; what others log meanwhile has nothing to do with it.
 
@@ -26,7 +27,8 @@ thread_local! {
 }
 
 impl Rounds {
-    /// Does the work of one round. Rounds do not nest: the inner one would be part of the outer one's work, and is that.
+    /// Does the work of one round. Rounds do not nest: the inner one would be part of the outer one's work,
+    /// and is that.
     pub fn round<T>(&mut self, work: impl FnOnce() -> T) -> T {
         if RUNNING.with_borrow(Option::is_some) {
             return work();

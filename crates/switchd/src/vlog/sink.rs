@@ -1,7 +1,9 @@
-//! The destinations themselves: formats events and writes them to standard error, the system log and the log file.
+//! The destinations themselves: formats events and writes them to standard error, the system log and the log
+//! file.
 //!
-//! Held behind one mutex; the thread that writes holds it for one event at a time, commands hold it to change a
-//! pattern or swap the file. Nothing in here logs. Write errors are ignored: there is no place to report them.
+//! Held behind one mutex; the thread that writes holds it for one event at a time, commands hold it to change
+//! a pattern or swap the file. Nothing in here logs. Write errors are ignored: there is no place to report
+//! them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -43,7 +45,8 @@ pub(super) struct Sinks {
     file: Option<File>,
 }
 
-/// The layout of a message for `--syslog-target` (RFC 5424 section 6: the text is UTF-8 with a byte order mark).
+/// The layout of a message for `--syslog-target` (RFC 5424 section 6: the text is UTF-8 with a byte order
+/// mark).
 const RFC5424: &str = "<%B>1 %D{%Y-%m-%dT%H:%M:%S.###Z} %E %A %P %c - \u{feff}%m";
 const DAEMON: u32 = 3 << 3;
 

@@ -1,8 +1,8 @@
 //! The words of `-v` and of `vlog/set`: `[module][:destination][:level]`, `PATTERN:destination:pattern` and
 //! `FACILITY:facility`.
 //!
-//! Words are separated by any run of blanks, commas and colons, in any order and any case; `any` is accepted and
-//! means nothing. A specification is checked as a whole before any of it is applied.
+//! Words are separated by any run of blanks, commas and colons, in any order and any case; `any` is accepted
+//! and means nothing. A specification is checked as a whole before any of it is applied.
 
 use super::level::{Destination, Level};
 
@@ -53,8 +53,8 @@ const FACILITIES: [(&str, u32); 23] = [
     ("local7", 23),
 ];
 
-/// Splits off the first word; the rest starts right after the one separator that ends it, so that a pattern may
-/// itself begin with a separator.
+/// Splits off the first word; the rest starts right after the one separator that ends it, so that a pattern
+/// may itself begin with a separator.
 fn next_word(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start_matches(SEPARATORS);
     if text.is_empty() {

@@ -1,8 +1,9 @@
 //! What a log line says about the thread that it comes from.
 //!
-//! Threads with a name of their own (`pmd-c01/id:8`) show it in parentheses and number their messages themselves.
-//! The main thread and the threads that run the control plane's tasks count as one: no name, one common count. So does the first worker
-//! without a core of its own: what it says of packets, Open vSwitch's main thread says, which polls the ports that no PMD polls.
+//! Threads with a name of their own (`pmd-c01/id:8`) show it in parentheses and number their messages
+//! themselves. The main thread and the threads that run the control plane's tasks count as one: no name, one
+//! common count. So does the first worker without a core of its own: what it says of packets, Open vSwitch's
+//! main thread says, which polls the ports that no PMD polls.
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};

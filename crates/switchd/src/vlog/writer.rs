@@ -11,7 +11,8 @@ use super::sink::Event;
 
 /// Room for this many messages; what comes while it is full is dropped and counted.
 const QUEUE: usize = 4096;
-/// [`flush`] gives up after this long, so that a terminal that takes nothing cannot hold up the end of the daemon.
+/// [`flush`] gives up after this long, so that a terminal that takes nothing cannot hold up the end of the
+/// daemon.
 const FLUSH_LIMIT: Duration = Duration::from_secs(2);
 
 enum Item {

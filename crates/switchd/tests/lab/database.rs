@@ -7,14 +7,15 @@ use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 
-/// How long whatever is waited for may take: for machines that stand still for seconds. Only a failure takes that long.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long whatever is waited for may take: for machines that stand still for seconds. Only a failure takes
+/// that long.
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until it is done.
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "timed out: {what}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

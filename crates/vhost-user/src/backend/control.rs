@@ -1,7 +1,7 @@
 //! The thread that serves all vhost-user sockets of the process.
 //!
-//! **Costs.** One thread, asleep unless a front end says something, a socket has to be tried again (once a second each), or workers
-//! are waited for. Each turn looks at every endpoint.
+//! **Costs.** One thread, asleep unless a front end says something, a socket has to be tried again (once a
+//! second each), or workers are waited for. Each turn looks at every endpoint.
 //!
 //! **Thread-safety.** [`Control`] may be used from any thread; devices are called on the control thread only.
 
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// Most sockets.
 pub const MAX_SOCKETS: usize = 4096;
 /// How long a caller waits for the thread. It waits itself for nothing but workers in the middle of a burst.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The name of a socket that was added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -80,7 +80,8 @@ impl Control {
         })
     }
 
-    /// Serves `socket` with `device` from now on. What goes wrong with the socket is told to the device, and tried again.
+    /// Serves `socket` with `device` from now on. What goes wrong with the socket is told to the device, and
+    /// tried again.
     ///
     /// # Errors
     /// `QuotaExceeded` beyond [`MAX_SOCKETS`].
@@ -98,13 +99,14 @@ impl Control {
         Ok(id)
     }
 
-    /// Ends the socket's session, if there is one, with `why` for people, removes its file and drops the device. Returns when that is done, or after
-    /// [`PATIENCE`], with a word in the log: it is done then as soon as the thread comes to it. Must not be called by a device.
+    /// Ends the socket's session, if there is one, with `why` for people, removes its file and drops the
+    /// device. Returns when that is done, or after [`REPLY_TIMEOUT`], with a word in the log: it is done then
+    /// as soon as the thread comes to it. Must not be called by a device.
     pub fn remove(&self, id: SocketId, why: &'static str) {
         let (done, wait) = sync_channel(1);
         self.command(Command::Remove(id, why, done));
         // Disconnected: the thread is gone, and the device with it.
-        if wait.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+        if wait.recv_timeout(REPLY_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
             log::error!("vhost-user: the sockets' thread does not answer; a port is removed later");
         }
     }
@@ -120,7 +122,7 @@ impl Drop for Control {
         heddle_sys::sigbus::quiet(self.shared.wake.as_fd());
         self.command(Command::Stop);
         if let Some(thread) = self.thread.take() {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + REPLY_TIMEOUT;
             while !thread.is_finished() && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(1));
             }

@@ -1,13 +1,13 @@
 //! One socket: makes connections and keeps them, one at a time.
 //!
-//! As a server the socket is listened at as long as the port exists; as a client it is connected to about once a second. A front end
-//! that did something wrong is let in again after a pause that grows; so is one that comes and goes ([`Manners`]). Whoever only
-//! connects is heard a bounded number of times a second ([`Gate`]), and whoever talks all the time a part of it ([`Budget`]): all sockets
-//! share one thread.
+//! As a server the socket is listened at as long as the port exists; as a client it is connected to about
+//! once a second. A front end that did something wrong is let in again after a pause that grows; so is one
+//! that comes and goes ([`Backoff`]). Whoever only connects is heard a bounded number of times a second
+//! ([`Gate`]), and whoever talks all the time a part of it ([`Budget`]): all sockets share one thread.
 
 use super::journal::Journal;
 use super::listen::{Listener, dial};
-use super::pace::{Budget, Gate, Manners, RETRY};
+use super::pace::{Backoff, Budget, Gate, RETRY};
 use super::quota::Quota;
 use super::session::{End, Session, is_starved};
 use super::{Role, Socket};
@@ -42,7 +42,7 @@ pub(super) struct Endpoint {
     next: Instant,
     /// Until when connections are not accepted, since the last attempt failed.
     deaf: Instant,
-    manners: Manners,
+    backoff: Backoff,
     gate: Gate,
     budget: Budget,
     /// Until when the session is not heard.
@@ -72,7 +72,7 @@ impl Endpoint {
             session: None,
             next: Instant::now(),
             deaf: Instant::now(),
-            manners: Manners::default(),
+            backoff: Backoff::default(),
             gate: Gate::new(Instant::now()),
             budget: Budget::new(Instant::now()),
             rest: Instant::now(),
@@ -184,8 +184,8 @@ impl Endpoint {
             } else if now >= self.next && !conn.is_over() {
                 self.begin(conn);
             }
-            // Otherwise it is in a pause: whoever comes now has to come again. Left waiting, those who came before him, and are gone, would
-            // be heard first, each with a pause of its own.
+            // Otherwise it is in a pause: whoever comes now has to come again. Left waiting, those who came
+            // before him, and are gone, would be heard first, each with a pause of its own.
         }
     }
 
@@ -205,7 +205,7 @@ impl Endpoint {
         self.watched[1] = false;
         let now = Instant::now();
         let pause = self
-            .manners
+            .backoff
             .after(end, session.is_greeted(), now.duration_since(began));
         session.close(&end.to_string(), &mut *self.device);
         if end.is_starved() {
@@ -223,7 +223,8 @@ impl Endpoint {
         self.end(&End::Removed(why));
     }
 
-    /// Another port is to call at `socket`. Says so when this one does, too: whoever listens there serves one of them.
+    /// Another port is to call at `socket`. Says so when this one does, too: whoever listens there serves one
+    /// of them.
     pub(super) fn compare(&mut self, socket: &Socket) {
         if (socket.role, self.socket.role) == (Role::Client, Role::Client) && socket.path == self.socket.path
         {

@@ -1,13 +1,16 @@
-//! Packed rings' positions across sessions and processes, where the front end keeps none (QEMU keeps no inflight area for network
-//! devices, and after a crash of the back end tells the base that it knew at the start).
+//! Packed rings' positions across sessions and processes, where the front end keeps none (QEMU keeps no
+//! inflight area for network devices, and after a crash of the back end tells the base that it knew at the
+//! start).
 //!
-//! A file (or nameless memory) with a slot for each ring: what the ring was when it started, and its [`Record`]. A ring is taken to be the
-//! same one when size, addresses and the told base are, it was not stopped in between, and its content agrees with the record.
+//! A file (or nameless memory) with a slot for each ring: what the ring was when it started, and its
+//! [`Record`]. A ring is taken to be the same one when size, addresses and the told base are, it was not
+//! stopped in between, and its content agrees with the record.
 //!
-//! The file is made when the first such ring starts. Where it cannot be made, or its file system is full, positions are kept in this
-//! process's memory, and the log says so.
+//! The file is made when the first such ring starts. Where it cannot be made, or its file system is full,
+//! positions are kept in this process's memory, and the log says so.
 //!
-//! Whoever can write the file can make this port's rings go wrong, nothing more; it is made readable for its owner only.
+//! Whoever can write the file can make this port's rings go wrong, nothing more; it is made readable for its
+//! owner only.
 
 use heddle_sys::Mapping;
 use heddle_sys::mmap::{Pages, memfd};
@@ -94,9 +97,9 @@ impl Journal {
         .ok()
     }
 
-    /// Where ring `index`, which the front end places at `told`, really is, and the record to keep of it from now on. `known` is its
-    /// place when this session stopped it itself. A ring that contradicts its record is to be looked at again, unless this is the `last`
-    /// look.
+    /// Where ring `index`, which the front end places at `told`, really is, and the record to keep of it from
+    /// now on. `known` is its place when this session stopped it itself. A ring that contradicts its record
+    /// is to be looked at again, unless this is the `last` look.
     pub(super) fn begin(
         &self,
         index: u16,

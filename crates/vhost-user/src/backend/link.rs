@@ -8,7 +8,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Most misses that wait to be sent. Queues tell a miss again when it was not resolved, so those beyond are no loss.
+/// Most misses that wait to be sent. Queues tell a miss again when it was not resolved, so those beyond are
+/// no loss.
 const MAX_MISSES: usize = 256;
 
 /// What workers have to tell a session. Cheap to clone; calls after the connection's end do nothing.
@@ -31,8 +32,8 @@ impl Outbox {
             wake,
         }))
     }
-    /// A descriptor of the front end's made a notification wait ([`EventFd::is_stuck`]): its session ends, since each new one could do the
-    /// same.
+    /// A descriptor of the front end's made a notification wait ([`EventFd::is_stuck`]): its session ends,
+    /// since each new one could do the same.
     #[cold]
     pub(super) fn stuck(&self) {
         if !self.0.stuck.swap(true, Ordering::Relaxed) {

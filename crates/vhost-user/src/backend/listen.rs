@@ -22,7 +22,8 @@ const BACKLOG: i32 = 256;
 /// The file that is locked while a socket is made.
 const LOCK: &str = ".vhost-user.lock";
 
-/// A path that fits into an address, and what keeps it valid: that of a long path goes through its directory's descriptor.
+/// A path that fits into an address, and what keeps it valid: that of a long path goes through its
+/// directory's descriptor.
 fn address(path: &Path) -> io::Result<(PathBuf, Option<OwnedFd>)> {
     if path.as_os_str().len() <= MAX_PATH {
         return Ok((path.to_owned(), None));
@@ -48,8 +49,8 @@ fn directory(path: &Path) -> io::Result<OwnedFd> {
     )?)
 }
 
-/// Holds off other processes that look for stale sockets in the same directory. A file of its own, which only its owner can open: the
-/// directory itself could be locked by whoever may read it.
+/// Holds off other processes that look for stale sockets in the same directory. A file of its own, which only
+/// its owner can open: the directory itself could be locked by whoever may read it.
 fn lock(dir: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = openat(dir, LOCK, flags, Mode::RUSR | Mode::WUSR);
@@ -83,12 +84,12 @@ pub(super) struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket there that nobody listens at is what a process that was killed left behind: it is replaced. The file has the
-    /// permissions that the process's umask leaves.
+    /// Listens at `path`. A socket there that nobody listens at is what a process that was killed left
+    /// behind: it is replaced. The file has the permissions that the process's umask leaves.
     ///
     /// # Errors
-    /// `AddrInUse` when somebody listens there, `AlreadyExists` when something else than a socket is there, `WouldBlock` when another
-    /// process is just doing the same; else what the system says.
+    /// `AddrInUse` when somebody listens there, `AlreadyExists` when something else than a socket is there,
+    /// `WouldBlock` when another process is just doing the same; else what the system says.
     pub(super) fn bind(path: &Path) -> io::Result<Self> {
         // Two processes that both find a stale socket must not remove each other's new one.
         let _lock = lock(&directory(path)?)?;
@@ -133,7 +134,8 @@ impl Listener {
         }
     }
 
-    /// Whether the file is still this socket's: somebody may have removed or replaced it, so that nobody finds it any more.
+    /// Whether the file is still this socket's: somebody may have removed or replaced it, so that nobody
+    /// finds it any more.
     pub(super) fn is_there(&self) -> bool {
         std::fs::symlink_metadata(&self.path).is_ok_and(|m| (m.dev(), m.ino()) == self.file)
     }

@@ -1,14 +1,16 @@
 //! The back end: the switch's side of vhost-user.
 //!
-//! [`Control`] serves sockets, each with a [`Device`](heddle_virtio::device::Device), which is what a port implements. A front end that connects gets a session, which
-//! turns its messages into calls of the device: rings start and stop, memory changes, the guest is reset or migrates.
+//! [`Control`] serves sockets, each with a [`Device`](heddle_virtio::device::Device), which is what a port
+//! implements. A front end that connects gets a session, which turns its messages into calls of the device:
+//! rings start and stop, memory changes, the guest is reset or migrates.
 //!
-//! * **Sockets.** As a server ([`Role::Server`]) a stale socket file is replaced and a live one left alone; as a client the connection is
-//!   tried about once a second, for ever. One front end at a time.
-//! * **Restarts.** A split ring says where it is. A packed ring's position is kept in the front end's inflight area or in a journal
-//!   (a file, so that it survives a killed process). Either way what was in flight is taken again.
-//! * **Not implemented:** postcopy migration (its feature is not offered; its messages are refused), cross-endian rings, in-band
-//!   notifications.
+//! * **Sockets.** As a server ([`Role::Server`]) a stale socket file is replaced and a live one left alone;
+//!   as a client the connection is tried about once a second, for ever. One front end at a time.
+//! * **Restarts.** A split ring says where it is. A packed ring's position is kept in the front end's
+//!   inflight area or in a journal (a file, so that it survives a killed process). Either way what was in
+//!   flight is taken again.
+//! * **Not implemented:** postcopy migration (its feature is not offered; its messages are refused),
+//!   cross-endian rings, in-band notifications.
 
 mod control;
 mod endpoint;
@@ -43,12 +45,13 @@ pub struct Socket {
     pub path: PathBuf,
     /// Who connects.
     pub role: Role,
-    /// A file that keeps the positions of packed rings across processes; made, with its directory, when such a ring starts. `None`: across
-    /// connections only.
+    /// A file that keeps the positions of packed rings across processes; made, with its directory, when such
+    /// a ring starts. `None`: across connections only.
     pub journal: Option<PathBuf>,
 }
 
-/// The protocol features that sessions implement. CONFIG is offered where the device has a configuration space.
+/// The protocol features that sessions implement. CONFIG is offered where the device has a configuration
+/// space.
 pub const PROTOCOL: ProtocolFeatures = ProtocolFeatures::MQ
     .union(ProtocolFeatures::LOG_SHMFD)
     .union(ProtocolFeatures::RARP)

@@ -1,4 +1,5 @@
-//! How often a socket's front ends are heard: one that misbehaves, or comes and goes all the time, costs the thread of all sockets only so much.
+//! How often a socket's front ends are heard: one that misbehaves, or comes and goes all the time, costs the
+//! thread of all sockets only so much.
 //!
 //! Times are told by the caller, so that tests need not wait.
 
@@ -21,14 +22,14 @@ const FIRST: Duration = Duration::from_millis(50);
 
 /// What is known of a socket's front ends.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Manners {
+pub(super) struct Backoff {
     /// Sessions in a row that ended with a fault of the front end.
     faults: u32,
     /// Sessions in a row that lasted less than [`HASTY`].
     hasty: u32,
 }
 
-impl Manners {
+impl Backoff {
     /// The pause after a session of length `lasted`, in which a front end showed itself (`greeted`) or not.
     pub(super) fn after(&mut self, end: &End, greeted: bool, lasted: Duration) -> Duration {
         // A short session without a fault makes nothing good: it may be there for that.
@@ -90,7 +91,8 @@ impl Gate {
     }
 }
 
-/// A session's part of the thread's time: a quarter, where it wants more, after a moment in which it may have all.
+/// A session's part of the thread's time: a quarter, where it wants more, after a moment in which it may have
+/// all.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     /// Time that was used and not made good for yet, at `at`.
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn those_who_come_and_go_have_to_wait_a_little() {
-        let mut m = Manners::default();
+        let mut m = Backoff::default();
         let mut hasty = |lasted| m.after(&End::Closed, true, lasted);
         for _ in 0..FREE {
             assert_eq!(hasty(5 * MS), Duration::ZERO);
@@ -143,7 +145,7 @@ mod tests {
 
     #[test]
     fn faults_cost_more() {
-        let mut m = Manners::default();
+        let mut m = Backoff::default();
         let fault = End::Socket(SocketError::Cut);
         let pauses: Vec<_> = (0..7).map(|_| m.after(&fault, true, MS).as_secs()).collect();
         assert_eq!(pauses, [1, 2, 4, 8, 16, 16, 16]);

@@ -1,10 +1,11 @@
 //! What all front ends together may have mapped.
 //!
-//! **Problem.** Addresses and guards against cut files ([`heddle_sys::sigbus`]) are the process's; a few front ends must not take them all,
-//! on purpose or by accident.
+//! **Problem.** Addresses and guards against cut files ([`heddle_sys::sigbus`]) are the process's; a few
+//! front ends must not take them all, on purpose or by accident.
 //!
-//! **How.** A session may take at most half of what is left, so that there is always something left for others: whoever comes late in a
-//! flood of greedy ones gets less, an ordinary one (a few regions, some GiB) always enough.
+//! **How.** A session may take at most half of what is left, so that there is always something left for
+//! others: whoever comes late in a flood of greedy ones gets less, an ordinary one (a few regions, some GiB)
+//! always enough.
 //!
 //! **Thread-safety.** Atomic counters; sessions take from one thread, mappings are given back from any.
 
@@ -13,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Bytes for all sessions: half of the addresses of a process.
 const BYTES: u64 = 64 << 40;
-/// Mapped regions for all sessions. The guards that are left over are for logs and areas of requests in flight.
+/// Mapped regions for all sessions. The guards that are left over are for logs and areas of requests in
+/// flight.
 const REGIONS: u64 = 12 << 10;
 
 /// The ledger.

@@ -21,10 +21,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`. A socket of that name that nobody listens at is replaced; any other file is left alone.
+    /// Listens at `path`. A socket of that name that nobody listens at is replaced; any other file is left
+    /// alone.
     ///
     /// # Errors
-    /// [`FrontendError::Path`]; `AddrInUse` when somebody listens there, `AlreadyExists` when there is a file that is no socket.
+    /// [`FrontendError::Path`]; `AddrInUse` when somebody listens there, `AlreadyExists` when there is a file
+    /// that is no socket.
     pub fn bind(path: &Path) -> Result<Self> {
         let named = |error| FrontendError::Path {
             path: path.display().to_string(),
@@ -54,8 +56,8 @@ impl Listener {
             file: (meta.dev(), meta.ino()),
         })
     }
-    /// The next back end's connection, whose answers are waited for up to `patience` each; `None` when nobody came within
-    /// `wait`.
+    /// The next back end's connection, whose answers are waited for up to `patience` each; `None` when nobody
+    /// came within `wait`.
     ///
     /// # Errors
     /// [`FrontendError::Path`].

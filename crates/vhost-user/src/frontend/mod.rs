@@ -3,12 +3,13 @@
 //! * [`Frontend`]: one connection; sends requests, waits (bounded) for answers, negotiates.
 //! * [`Listener`]: where back ends connect to us (a back end in client mode).
 //! * [`Ram`]: memory that both sides map.
-//! * [`Nic`]: a network device of a pretended guest: memory, rings, their descriptors. It outlives connections: after a back end's
-//!   death it is handed to the next one where the rings stand.
+//! * [`Nic`]: a network device of a pretended guest: memory, rings, their descriptors. It outlives
+//!   connections: after a back end's death it is handed to the next one where the rings stand.
 //!
 //! It works against any back end; Debian's OVS-DPDK is the reference that it is tested with.
 //!
-//! Thread-safety: plain values, used by one thread at a time. No call waits longer than the time that the connection was given.
+//! Thread-safety: plain values, used by one thread at a time. No call waits longer than the time that the
+//! connection was given.
 
 mod listener;
 mod nic;

@@ -17,8 +17,8 @@ const LINE: u32 = 64;
 /// What a device of a pretended guest is like.
 #[derive(Clone, Copy, Debug)]
 pub struct NicConfig {
-    /// Features to ask for. Those that change rings or frames must be offered ([`NicConfig::MUST`]); others are asked for where
-    /// they are offered.
+    /// Features to ask for. Those that change rings or frames must be offered ([`NicConfig::MUST`]); others
+    /// are asked for where they are offered.
     pub features: Features,
     /// Protocol features to agree on where they are offered.
     pub protocol: ProtocolFeatures,
@@ -79,7 +79,8 @@ impl NicQueue {
     }
 }
 
-/// Memory and rings of a device. Ring `2 i` is receive queue `i`, ring `2 i + 1` transmit queue `i` (virtio 1.2 §5.1.2).
+/// Memory and rings of a device. Ring `2 i` is receive queue `i`, ring `2 i + 1` transmit queue `i` (virtio
+/// 1.2 §5.1.2).
 #[derive(Debug)]
 pub struct Nic {
     ram: Ram,
@@ -146,7 +147,8 @@ impl Nic {
         }
         Self::new(config.features & offered.features, config)
     }
-    /// Opens a session with the next back end after one has gone, for the features that the guest's driver has chosen already.
+    /// Opens a session with the next back end after one has gone, for the features that the guest's driver
+    /// has chosen already.
     ///
     /// # Errors
     /// [`FrontendError::Lacks`] when it has less to offer than the one before.
@@ -205,7 +207,8 @@ impl Nic {
     }
 }
 
-/// Bytes from one buffer to the next: an odd number of lines, so that the first lines of the buffers spread over the sets of a cache.
+/// Bytes from one buffer to the next: an odd number of lines, so that the first lines of the buffers spread
+/// over the sets of a cache.
 fn stride(len: u32) -> u32 {
     (len.div_ceil(LINE) | 1) * LINE
 }

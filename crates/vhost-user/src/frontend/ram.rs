@@ -32,8 +32,8 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// Makes `len` zero bytes at the guest's address `base`. All pages are there afterwards: a page fault during a measurement would
-    /// be its result.
+    /// Makes `len` zero bytes at the guest's address `base`. All pages are there afterwards: a page fault
+    /// during a measurement would be its result.
     ///
     /// # Errors
     /// [`FrontendError::Memory`].

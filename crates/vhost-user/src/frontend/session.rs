@@ -67,8 +67,8 @@ impl Frontend {
         }
     }
 
-    /// Sends a request with its descriptors and returns the answer, if it has one of its own. With REPLY_ACK any other request is
-    /// confirmed too.
+    /// Sends a request with its descriptors and returns the answer, if it has one of its own. With REPLY_ACK
+    /// any other request is confirmed too.
     ///
     /// # Errors
     /// [`FrontendError`]; the connection is of no further use, except after [`FrontendError::Refused`].
@@ -139,8 +139,8 @@ impl Frontend {
         }
     }
 
-    /// Asks what the back end offers, agrees on those of its protocol features that are in `want`, and owns the session. With
-    /// BACKEND_REQ the back end gets a channel of its own.
+    /// Asks what the back end offers, agrees on those of its protocol features that are in `want`, and owns
+    /// the session. With BACKEND_REQ the back end gets a channel of its own.
     ///
     /// # Errors
     /// [`FrontendError`]; [`FrontendError::TurnedAway`] by a back end that hears nobody now.

@@ -1,7 +1,8 @@
 //! Protocol features (specification, "Protocol features").
 
 bitflags::bitflags! {
-    /// What the two sides agree on about the protocol itself (the device's features are [`heddle_virtio::Features`]).
+    /// What the two sides agree on about the protocol itself (the device's features are
+    /// [`heddle_virtio::Features`]).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ProtocolFeatures: u64 {
         /// GET_QUEUE_NUM: several queue pairs.

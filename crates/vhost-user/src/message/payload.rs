@@ -11,8 +11,8 @@ pub struct VringState {
     pub num: u32,
 }
 
-/// Where a ring's areas are. Addresses are the front end's own ("user addresses"), or I/O virtual addresses when
-/// ACCESS_PLATFORM was negotiated.
+/// Where a ring's areas are. Addresses are the front end's own ("user addresses"), or I/O virtual addresses
+/// when ACCESS_PLATFORM was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VringAddr {
     /// Which ring.
@@ -300,7 +300,8 @@ impl Payload for Inflight {
             num_queues: r.u16()?,
             queue_size: r.u16()?,
         };
-        // The C structure ends in four bytes of padding, which QEMU sends and insists on; some leave them out.
+        // The C structure ends in four bytes of padding, which QEMU sends and insists on; some leave them
+        // out.
         matches!(r.rest().len(), 0 | 4).then_some(x)
     }
     fn write(&self, out: &mut Vec<u8>) {

@@ -43,7 +43,8 @@ pub enum Request {
     SetOwner,
     ResetOwner,
     SetMemTable(Vec<MemRegion>),
-    /// With LOG_SHMFD the area in the descriptor's file; `None`: a bare address, which means nothing in another process.
+    /// With LOG_SHMFD the area in the descriptor's file; `None`: a bare address, which means nothing in
+    /// another process.
     SetLogBase(Option<LogArea>),
     SetLogFd,
     SetVringNum(VringState),

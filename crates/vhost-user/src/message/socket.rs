@@ -1,11 +1,12 @@
 //! Messages over a Unix stream socket, with their descriptors.
 //!
-//! **Problem.** Bytes come in pieces of the sender's choice and descriptors beside one of them; the reader must neither block nor
-//! hold more than one message, and must not lose or mix up descriptors.
+//! **Problem.** Bytes come in pieces of the sender's choice and descriptors beside one of them; the reader
+//! must neither block nor hold more than one message, and must not lose or mix up descriptors.
 //!
-//! **Invariants.** At most one unfinished message is held: its header, at most [`MAX_PAYLOAD`] bytes, at most [`MAX_FDS`] descriptors.
-//! No call blocks. Exactly the header and then exactly the payload are asked of the kernel, so descriptors of the next message
-//! cannot be taken for this one's. What is not sent yet is bounded ([`MAX_UNSENT`]).
+//! **Invariants.** At most one unfinished message is held: its header, at most [`MAX_PAYLOAD`] bytes, at most
+//! [`MAX_FDS`] descriptors. No call blocks. Exactly the header and then exactly the payload are asked of the
+//! kernel, so descriptors of the next message cannot be taken for this one's. What is not sent yet is bounded
+//! ([`MAX_UNSENT`]).
 
 use super::{HEADER_LEN, Header, HeaderFlags, MAX_FDS, MAX_PAYLOAD, MessageError, Reply, Request};
 use arrayvec::ArrayVec;
@@ -179,9 +180,10 @@ impl Connection {
 
     /// Reads into `buf` from `at` on; `None`: nothing is there.
     ///
-    /// Looks first. Descriptors that the kernel cannot deliver, because the process has no room for them, are closed by whoever takes
-    /// the bytes they came with, which may take as long as their maker likes. Left in the queue they go with the socket, which is closed
-    /// where nobody waits ([`Foreign`]). While the second copies are here that the look brings, taking the bytes closes nothing.
+    /// Looks first. Descriptors that the kernel cannot deliver, because the process has no room for them, are
+    /// closed by whoever takes the bytes they came with, which may take as long as their maker likes. Left in
+    /// the queue they go with the socket, which is closed where nobody waits ([`Foreign`]). While the second
+    /// copies are here that the look brings, taking the bytes closes nothing.
     fn read(&mut self, buf: &mut [u8], at: usize) -> Result<Option<usize>, SocketError> {
         // For all that the kernel delivers.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT))];
@@ -223,7 +225,8 @@ impl Connection {
 
     /// Descriptors came that are not here.
     fn truncated(&self) -> SocketError {
-        // The space is too small, or the kernel could not place a descriptor here: then nobody did anything wrong.
+        // The space is too small, or the kernel could not place a descriptor here: then nobody did anything
+        // wrong.
         match rustix::io::dup(&self.stream) {
             Err(Errno::MFILE | Errno::NFILE) => SocketError::NoDescriptors,
             _ => SocketError::TooManyFds,
@@ -360,8 +363,8 @@ impl Connection {
         }
     }
 
-    /// Waits until something can be received, the other side closed, or the time is over; returns whether it was one of the former.
-    /// For front ends, which ask and wait; the back end's thread never calls it.
+    /// Waits until something can be received, the other side closed, or the time is over; returns whether it
+    /// was one of the former. For front ends, which ask and wait; the back end's thread never calls it.
     ///
     /// # Errors
     /// What poll(2) says.

@@ -1,4 +1,5 @@
-//! Messages: encode and decode are each other's reverse, hostile bytes are refused, descriptors stay with their message.
+//! Messages: encode and decode are each other's reverse, hostile bytes are refused, descriptors stay with
+//! their message.
 
 use super::*;
 use heddle_sys::EventFd;

@@ -20,7 +20,8 @@ impl Arena {
             end: base.saturating_add(len),
         }
     }
-    /// A table of one private region of `len` bytes at `base`, and an arena over it: for tests and measurements in one process.
+    /// A table of one private region of `len` bytes at `base`, and an arena over it: for tests and
+    /// measurements in one process.
     ///
     /// # Errors
     /// When the system has no memory, or the range makes no sense.

@@ -1,10 +1,11 @@
 //! The driver side of virtqueues: what a guest's kernel does, for load generators and tests.
 //!
-//! It works over a [`GuestMemory`] that this process shares with a device, which may be another process: what the device writes
-//! is checked too ([`DriverError::Device`]), so that a wrong device ends a test with a word, not with wrong numbers.
+//! It works over a [`GuestMemory`] that this process shares with a device, which may be another process: what
+//! the device writes is checked too ([`DriverError::Device`]), so that a wrong device ends a test with a
+//! word, not with wrong numbers.
 //!
-//! Costs: adding and taking buffers touches the ring's lines as a kernel's driver does; indices are published once per call of
-//! [`Driver::publish`]. No allocation after [`Driver::new`]. One thread per queue.
+//! Costs: adding and taking buffers touches the ring's lines as a kernel's driver does; indices are published
+//! once per call of [`Driver::publish`]. No allocation after [`Driver::new`]. One thread per queue.
 
 mod arena;
 mod packed;
@@ -63,7 +64,8 @@ pub enum DriverError {
 pub enum Place {
     /// Into the ring.
     Direct,
-    /// Into a table at this address, 16 bytes per buffer, which the driver may overwrite after the chain is done.
+    /// Into a table at this address, 16 bytes per buffer, which the driver may overwrite after the chain is
+    /// done.
     Indirect(u64),
 }
 
@@ -89,8 +91,8 @@ impl Driver {
             Layout::Split(Split::new(cfg, mem)?)
         }))
     }
-    /// Adds a chain: `readable` buffers, then `writable` ones. The device sees it after [`Driver::publish`]. `mem` is where an
-    /// indirect table is written.
+    /// Adds a chain: `readable` buffers, then `writable` ones. The device sees it after [`Driver::publish`].
+    /// `mem` is where an indirect table is written.
     ///
     /// # Errors
     /// [`DriverError::Full`] and misuse; nothing was added then.

@@ -50,7 +50,8 @@ impl Packed {
         if start.index >= cfg.size {
             return Err(RingError::Head(start.index));
         }
-        // A ring that starts in the middle looks as if all was used: in the round of `start` behind it, in the one before ahead.
+        // A ring that starts in the middle looks as if all was used: in the round of `start` behind it, in
+        // the one before ahead.
         for slot in 0..cfg.size {
             let wrap = (slot < start.index) == start.wrap;
             let flags = if wrap { F_AVAIL | F_USED } else { 0 };
@@ -140,7 +141,8 @@ impl Packed {
                 flags: head_flags,
             });
         } else {
-            // Behind an unpublished head the device does not look yet; the Release is for a device that looks ahead.
+            // Behind an unpublished head the device does not look yet; the Release is for a device that looks
+            // ahead.
             self.ring
                 .store16(usize::from(head_at) * 16 + FLAGS, head_flags, Ordering::Release);
         }
@@ -173,11 +175,13 @@ impl Packed {
         let Some(head) = self.head.take() else {
             return false;
         };
-        // Release pairs with the device's acquire of the head's flags: all that was added comes first (§2.8.21).
+        // Release pairs with the device's acquire of the head's flags: all that was added comes first
+        // (§2.8.21).
         self.ring
             .store16(usize::from(head.at) * 16 + FLAGS, head.flags, Ordering::Release);
         let added = core::mem::take(&mut self.added);
-        // SeqCst pairs with the device's barrier between its event area and its look at the flags (§2.8.21.3.1).
+        // SeqCst pairs with the device's barrier between its event area and its look at the flags
+        // (§2.8.21.3.1).
         fence(Ordering::SeqCst);
         let area = self.device.load32(0, Ordering::Relaxed);
         match (area >> 16) as u16 & 3 {
@@ -222,7 +226,8 @@ impl Packed {
             u32::from(AREA_ENABLE) << 16
         };
         self.driver.store32(0, area, Ordering::Relaxed);
-        // SeqCst pairs with the device's barrier between its used flags and its look at this area (§2.8.21.3.1).
+        // SeqCst pairs with the device's barrier between its used flags and its look at this area
+        // (§2.8.21.3.1).
         fence(Ordering::SeqCst);
         self.waiting()
     }

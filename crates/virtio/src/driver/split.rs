@@ -138,10 +138,12 @@ impl Split {
         if old == new {
             return false;
         }
-        // Release pairs with the device's acquire of `avail.idx`: descriptors, tables and buffers come first (§2.7.13.3).
+        // Release pairs with the device's acquire of `avail.idx`: descriptors, tables and buffers come first
+        // (§2.7.13.3).
         self.avail.store16(IDX, new, Ordering::Release);
         self.published = new;
-        // SeqCst pairs with the device's barrier between its wish for kicks and its look at the index (§2.7.13.4.1).
+        // SeqCst pairs with the device's barrier between its wish for kicks and its look at the index
+        // (§2.7.13.4.1).
         fence(Ordering::SeqCst);
         if self.event_idx {
             let event = self

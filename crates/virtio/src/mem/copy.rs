@@ -1,7 +1,7 @@
 //! Short copies without a call: what heads of packets need.
 //!
-//! Chunks are loaded into registers before any is stored, by width: a compiler given arrays of bytes takes a detour over the stack,
-//! whose loads then wait for stores that wait for lines of another core.
+//! Chunks are loaded into registers before any is stored, by width: a compiler given arrays of bytes takes a
+//! detour over the stack, whose loads then wait for stores that wait for lines of another core.
 
 /// Sixteen bytes in a register.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -33,7 +33,8 @@ unsafe fn store(p: *mut u8, chunk: Chunk) {
 #[inline(always)]
 pub(super) unsafe fn some(src: *const u8, dst: *mut u8, n: usize) {
     debug_assert!(n >= 16);
-    // SAFETY: each arm reads and writes within `n` bytes, by its condition: `K` chunks fit, twice as many reach over all.
+    // SAFETY: each arm reads and writes within `n` bytes, by its condition: `K` chunks fit, twice as many
+    // reach over all.
     unsafe {
         match n {
             33..=64 => ends::<2>(src, dst, n),
@@ -49,7 +50,8 @@ pub(super) unsafe fn some(src: *const u8, dst: *mut u8, n: usize) {
 #[inline(always)]
 unsafe fn ends<const K: usize>(src: *const u8, dst: *mut u8, n: usize) {
     let last = n - 16 * K;
-    // SAFETY: the caller's promise: chunk `i` of the first half ends at `16 * K` at most, of the last half at `n`.
+    // SAFETY: the caller's promise: chunk `i` of the first half ends at `16 * K` at most, of the last half at
+    // `n`.
     unsafe {
         let first: [Chunk; K] = core::array::from_fn(|i| load(src.add(16 * i)));
         let second: [Chunk; K] = core::array::from_fn(|i| load(src.add(last + 16 * i)));

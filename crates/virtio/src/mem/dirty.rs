@@ -1,8 +1,8 @@
 //! The dirty log of live migration (vhost-user SET_LOG_BASE): one bit per 4 KiB page that the device wrote.
 //!
-//! Ordering: a bit is set with Release after the page was written; the front end's atomic exchange of the bitmap pairs with it,
-//! so that a page whose bit it has seen holds the bytes. The bit is always set, never tested first: a test could see a bit that
-//! the front end is just clearing.
+//! Ordering: a bit is set with Release after the page was written; the front end's atomic exchange of the
+//! bitmap pairs with it, so that a page whose bit it has seen holds the bytes. The bit is always set, never
+//! tested first: a test could see a bit that the front end is just clearing.
 
 use super::MemError;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -11,7 +11,8 @@ use heddle_sys::Mapping;
 /// Bytes that one bit stands for (`VHOST_LOG_PAGE`).
 const PAGE: u64 = 4096;
 
-/// A bitmap that the front end reads and clears. Costs one locked instruction per page written, while a migration runs.
+/// A bitmap that the front end reads and clears. Costs one locked instruction per page written, while a
+/// migration runs.
 #[derive(Debug)]
 pub struct DirtyLog {
     map: Mapping,
@@ -37,7 +38,8 @@ impl DirtyLog {
         // SAFETY: inside the mapping, which lives as long as `self`; all access to it is atomic.
         Some(unsafe { AtomicU8::from_ptr(self.map.as_ptr().add(at).as_ptr()) })
     }
-    /// Marks the pages of `len` bytes at guest physical address `gpa`. Pages beyond the bitmap are not in the migration.
+    /// Marks the pages of `len` bytes at guest physical address `gpa`. Pages beyond the bitmap are not in the
+    /// migration.
     pub fn mark(&self, gpa: u64, len: u64) {
         if len == 0 {
             return;

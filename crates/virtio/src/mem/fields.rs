@@ -1,7 +1,7 @@
 //! Arrays of ring fields whose bounds were checked once, when the queue was set up.
 //!
-//! A ring of a power of two is indexed modulo its length, so that no index, whoever computed it, leaves it and no access needs a
-//! branch. Other tables ([`Table`]) check each index.
+//! A ring of a power of two is indexed modulo its length, so that no index, whoever computed it, leaves it
+//! and no access needs a branch. Other tables ([`Table`]) check each index.
 
 use super::HostRange;
 use super::prefetch;
@@ -35,7 +35,8 @@ pub(crate) struct FieldsView<'a, const SIZE: usize> {
 impl<const SIZE: usize> FieldsView<'_, SIZE> {
     #[inline(always)]
     fn at(self, index: u16) -> *mut u8 {
-        // SAFETY: `index & mask` is below the count, for which there is room (`Fields::new`); the array is borrowed.
+        // SAFETY: `index & mask` is below the count, for which there is room (`Fields::new`); the array is
+        // borrowed.
         unsafe { self.ptr.add((usize::from(index) & self.mask) * SIZE) }
     }
     /// Asks the processor to bring the element's line near.
@@ -50,19 +51,21 @@ impl FieldsView<'_, 2> {
     #[inline(always)]
     pub(crate) fn load(self, index: u16) -> u16 {
         debug_assert!(self.at(index).addr().is_multiple_of(2));
-        // SAFETY: in bounds (`at`) and aligned, since areas of 16-bit fields are; all parties access it as an atomic.
+        // SAFETY: in bounds (`at`) and aligned, since areas of 16-bit fields are; all parties access it as an
+        // atomic.
         let field = unsafe { AtomicU16::from_ptr(self.at(index).cast()) };
         u16::from_le(field.load(Ordering::Relaxed))
     }
 }
 
 impl FieldsView<'_, 8> {
-    /// Writes two little-endian 32-bit fields at once, unordered: the other side looks at them after it has seen an index that was
-    /// stored with Release later.
+    /// Writes two little-endian 32-bit fields at once, unordered: the other side looks at them after it has
+    /// seen an index that was stored with Release later.
     #[inline(always)]
     pub(crate) fn put(self, index: u16, first: u32, second: u32) {
         let both = (u64::from(first) | u64::from(second) << 32).to_le();
-        // SAFETY: in bounds (`at`); written without need of alignment. Nobody else writes to it, see above for readers.
+        // SAFETY: in bounds (`at`); written without need of alignment. Nobody else writes to it, see above
+        // for readers.
         unsafe { self.at(index).cast::<u64>().write_unaligned(both) };
     }
 }
@@ -172,7 +175,8 @@ impl<'a> TableView<'a> {
     /// The second half of an element (bytes 8 to 15).
     #[inline(always)]
     fn second(self, index: u16) -> &'a AtomicU64 {
-        // SAFETY: in bounds; elements are aligned to 16 (`Table::new`); accessed as an atomic, while the table is borrowed.
+        // SAFETY: in bounds; elements are aligned to 16 (`Table::new`); accessed as an atomic, while the
+        // table is borrowed.
         unsafe { AtomicU64::from_ptr(self.at(index).add(8).cast()) }
     }
     /// Reads the second half, with Acquire, and then, where it passes `when`, the first; each byte once.
@@ -202,7 +206,8 @@ impl<'a> TableView<'a> {
 /// Reads two little-endian 64-bit words.
 ///
 /// # Safety
-/// 16 bytes at `p` are mapped, and `p` is aligned to 16: `QueueConfig::areas` demands that of descriptor areas.
+/// 16 bytes at `p` are mapped, and `p` is aligned to 16: `QueueConfig::areas` demands that of descriptor
+/// areas.
 #[inline]
 unsafe fn load_pair(p: *mut u8) -> (u64, u64) {
     debug_assert!(p.addr().is_multiple_of(16));

@@ -1,7 +1,7 @@
 //! Ranges of a guest's memory that hold rings, in this process.
 //!
-//! Another party may write to the same bytes at any time, so ring fields are atomics of their natural size and alignment. This
-//! module, `fields` and `piece` are the only code that touches a guest's bytes.
+//! Another party may write to the same bytes at any time, so ring fields are atomics of their natural size
+//! and alignment. This module, `fields` and `piece` are the only code that touches a guest's bytes.
 
 use super::{MemError, prefetch};
 use core::ptr::NonNull;
@@ -78,7 +78,8 @@ impl HostRange {
         self.log
     }
 
-    /// A pointer to a `T` at `off`. Offsets are computed from masked ring positions, never taken from a guest.
+    /// A pointer to a `T` at `off`. Offsets are computed from masked ring positions, never taken from a
+    /// guest.
     #[inline]
     fn at<T>(&self, off: usize) -> *mut T {
         assert!(

@@ -1,7 +1,8 @@
 //! Checked pieces of buffers, and the copies into and out of them: the bytes of packets go through here.
 //!
-//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers (no reference is made, the
-//! result may be a mixture of old and new bytes, nothing is decided on it before it is private).
+//! Another party may write to the same bytes at any time. Copies therefore go through raw pointers (no
+//! reference is made, the result may be a mixture of old and new bytes, nothing is decided on it before it is
+//! private).
 
 use super::{copy, prefetch};
 use crate::net_hdr;
@@ -11,8 +12,8 @@ use heddle_packet::{HEAD_SPACE, Lender, Packet, Seg};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it; queues keep that snapshot until
-/// none of its pieces is in use, so pieces do not leave this crate.
+/// A checked piece of a buffer. Valid as long as the [`super::GuestMemory`] that made it; queues keep that
+/// snapshot until none of its pieces is in use, so pieces do not leave this crate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     ptr: NonNull<u8>,
@@ -74,7 +75,8 @@ impl Piece {
         // SAFETY: `N <= len`, and byte arrays have no alignment.
         unsafe { self.ptr.as_ptr().cast::<[u8; N]>().read() }
     }
-    /// Copies the `n` bytes (at least 16) from `at` on into the packet's head space; `false` if there are fewer, or no room.
+    /// Copies the `n` bytes (at least 16) from `at` on into the packet's head space; `false` if there are
+    /// fewer, or no room.
     #[inline]
     pub(crate) fn read_head(&self, at: usize, n: usize, dst: &mut [u8; HEAD_SPACE]) -> bool {
         if !(16..=HEAD_SPACE).contains(&n) || at > self.len() || n > self.len() - at {
@@ -94,25 +96,27 @@ impl Piece {
         }
         n
     }
-    /// As [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between two guests.
+    /// As [`Piece::write`], from a foreign segment (without its first `skip` bytes): the one copy between two
+    /// guests.
     #[inline]
     pub(crate) fn write_seg(&self, at: usize, seg: &Seg, skip: usize) -> usize {
         let left = seg.len().saturating_sub(skip);
         let n = left.min(self.len().saturating_sub(at));
         if n > 0 {
-            // A long segment is spread over many pieces: what the next one takes is on its way while this one is filled.
+            // A long segment is spread over many pieces: what the next one takes is on its way while this one
+            // is filled.
             let next = seg.as_ptr().wrapping_add(skip + n);
             for off in (0..n.min(left - n)).step_by(LINE) {
                 prefetch::read(next.wrapping_add(off));
             }
-            // SAFETY: both ranges are inside their mappings. A guest that posts one buffer for both directions makes them
-            // overlap, so this is a copy that allows it.
+            // SAFETY: both ranges are inside their mappings. A guest that posts one buffer for both
+            // directions makes them overlap, so this is a copy that allows it.
             unsafe { core::ptr::copy(seg.as_ptr().add(skip), self.ptr.as_ptr().add(at), n) };
         }
         n
     }
-    /// Writes a virtio-net header that says nothing but "one buffer" and the whole packet behind it; `false`, and nothing written,
-    /// without room, or where the packet's head is too short for this to be worth while.
+    /// Writes a virtio-net header that says nothing but "one buffer" and the whole packet behind it; `false`,
+    /// and nothing written, without room, or where the packet's head is too short for this to be worth while.
     #[inline(always)]
     pub(crate) fn write_plain(&self, packet: &Packet) -> bool {
         const HEADER: usize = net_hdr::LEN;
@@ -127,7 +131,8 @@ impl Piece {
         let [a, b, c, d] = *first;
         let [e, f] = 1_u16.to_le_bytes();
         let to = self.ptr.as_ptr();
-        // SAFETY: there is room for header, head and all segments; header and head are private; see `segments` for those.
+        // SAFETY: there is room for header, head and all segments; header and head are private; see
+        // `segments` for those.
         unsafe {
             to.cast::<[u64; 2]>()
                 .write_unaligned([0, u64::from_ne_bytes([0, 0, e, f, a, b, c, d])]);
@@ -136,15 +141,16 @@ impl Piece {
         }
         true
     }
-    /// Writes a header of `HEADER` bytes and the whole packet behind it; `false`, and nothing written, without room.
+    /// Writes a header of `HEADER` bytes and the whole packet behind it; `false`, and nothing written,
+    /// without room.
     #[inline]
     pub(crate) fn write_packet<const HEADER: usize>(&self, header: [u8; HEADER], packet: &Packet) -> bool {
         if self.len() < HEADER + packet.len() {
             return false;
         }
         let head = packet.head();
-        // SAFETY: there is room for header, head and all segments (`Packet::len` is their sum). Header and head are private;
-        // segments may overlap with the piece, and are copied so that they may.
+        // SAFETY: there is room for header, head and all segments (`Packet::len` is their sum). Header and
+        // head are private; segments may overlap with the piece, and are copied so that they may.
         unsafe {
             let mut to = self.ptr.as_ptr();
             to.cast::<[u8; HEADER]>().write(header);

@@ -72,8 +72,8 @@ bitflags::bitflags! {
     }
 }
 
-/// A range of the addresses that a driver puts into rings (guest physical addresses; I/O virtual addresses behind an IOMMU), and
-/// where its bytes are.
+/// A range of the addresses that a driver puts into rings (guest physical addresses; I/O virtual addresses
+/// behind an IOMMU), and where its bytes are.
 #[derive(Clone, Debug)]
 pub struct Region {
     pub(super) base: u64,
@@ -86,8 +86,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// All of `map` at the driver's address `base`. `user` is the front end's own address of the same bytes (vhost-user
-    /// "userspace address"), 0 where there is none.
+    /// All of `map` at the driver's address `base`. `user` is the front end's own address of the same bytes
+    /// (vhost-user "userspace address"), 0 where there is none.
     ///
     /// # Errors
     /// [`MemError::Wraps`].
@@ -117,14 +117,15 @@ impl Region {
             access: Access::all(),
         })
     }
-    /// Restricts what the device may do with it (an IOMMU's permissions). Buffers and indirect tables are held to it; ring areas are
-    /// not, since whoever sets a ring up sees to them.
+    /// Restricts what the device may do with it (an IOMMU's permissions). Buffers and indirect tables are
+    /// held to it; ring areas are not, since whoever sets a ring up sees to them.
     #[must_use]
     pub fn restricted(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
-    /// Sets the guest physical address that dirty logging reports, where it differs from `base` (behind an IOMMU).
+    /// Sets the guest physical address that dirty logging reports, where it differs from `base` (behind an
+    /// IOMMU).
     #[must_use]
     pub fn logged_at(mut self, gpa: u64) -> Self {
         self.log = gpa;

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 /// A cell with the current [`GuestMemory`].
 ///
-/// A queue compares [`SharedMemory::generation`] once per burst and takes the new table when no packet of it points into the old
-/// one. A session that must not answer before the old table is out of use keeps the `Arc` that [`SharedMemory::replace`]
-/// returns, wakes the workers and waits (bounded) until it is the only owner ([`Arc::strong_count`]).
+/// A queue compares [`SharedMemory::generation`] once per burst and takes the new table when no packet of it
+/// points into the old one. A session that must not answer before the old table is out of use keeps the `Arc`
+/// that [`SharedMemory::replace`] returns, wakes the workers and waits (bounded) until it is the only owner
+/// ([`Arc::strong_count`]).
 #[derive(Debug)]
 pub struct SharedMemory {
     table: Published<GuestMemory>,
@@ -24,8 +25,8 @@ impl SharedMemory {
             generation: AtomicU64::new(1),
         }
     }
-    /// Publishes another table; returns the one before, which stays mapped while anybody holds it. One writer at a time: the
-    /// session.
+    /// Publishes another table; returns the one before, which stays mapped while anybody holds it. One writer
+    /// at a time: the session.
     pub fn replace(&self, table: GuestMemory) -> Arc<GuestMemory> {
         let old = self.table.get();
         self.table.store(table);

@@ -60,7 +60,8 @@ pub struct GuestMemory {
     restricted: bool,
 }
 
-// SAFETY: the raw pointers are addresses inside mappings that `regions` keeps alive; they grant raw copies only.
+// SAFETY: the raw pointers are addresses inside mappings that `regions` keeps alive; they grant raw copies
+// only.
 unsafe impl Send for GuestMemory {}
 // SAFETY: as above; the table is immutable.
 unsafe impl Sync for GuestMemory {}
@@ -136,12 +137,13 @@ impl GuestMemory {
     pub fn regions(&self) -> &[Region] {
         &self.regions
     }
-    /// The NUMA node that the byte at `addr` lies on; `None` where there is no such byte, or the kernel does not say.
+    /// The NUMA node that the byte at `addr` lies on; `None` where there is no such byte, or the kernel does
+    /// not say.
     pub fn numa_node(&self, addr: u64) -> Option<u32> {
         heddle_sys::memory::node_of(self.range(addr, 1, 1).ok()?.ptr())
     }
-    /// Whether a file was found shorter than it was when it was mapped ([`heddle_sys::Mapping::was_cut`]): of a region, or of the dirty
-    /// log. Looks at each.
+    /// Whether a file was found shorter than it was when it was mapped ([`heddle_sys::Mapping::was_cut`]): of
+    /// a region, or of the dirty log. Looks at each.
     pub fn is_cut(&self) -> bool {
         self.regions.iter().any(|r| r.map.was_cut()) || self.log.as_ref().is_some_and(|l| l.is_cut())
     }
@@ -150,7 +152,8 @@ impl GuestMemory {
     pub fn log(&self) -> Option<&DirtyLog> {
         self.log.as_deref()
     }
-    /// The driver's address of the front end's own address `user` (vhost-user gives ring addresses in that form).
+    /// The driver's address of the front end's own address `user` (vhost-user gives ring addresses in that
+    /// form).
     ///
     /// # Errors
     /// [`MemError::Unmapped`] when no region holds all of the `len` bytes.
@@ -164,7 +167,8 @@ impl GuestMemory {
             .ok_or(MemError::Unmapped { addr: user, len })
     }
 
-    /// The region that holds `addr`, as its place in `fast` and the offset. `hint` remembers the place for the next call.
+    /// The region that holds `addr`, as its place in `fast` and the offset. `hint` remembers the place for
+    /// the next call.
     #[inline]
     fn locate(&self, hint: &mut usize, addr: u64) -> Option<(&Fast, u64)> {
         if let Some(r) = self.fast.get(*hint) {
@@ -182,8 +186,8 @@ impl GuestMemory {
         })
     }
 
-    /// The region that `hint` remembers, to translate many addresses: nearly all lie in the same one. It has none where it forbids
-    /// the `access`.
+    /// The region that `hint` remembers, to translate many addresses: nearly all lie in the same one. It has
+    /// none where it forbids the `access`.
     #[inline]
     pub(crate) fn near(&self, hint: usize, access: Access) -> Near {
         match self.fast.get(hint) {
@@ -218,8 +222,8 @@ impl GuestMemory {
         }
     }
 
-    /// Calls `each` with the pieces of `len` bytes at `addr`: one, or several where adjacent regions share the range. A region
-    /// that forbids the `access` is as good as none.
+    /// Calls `each` with the pieces of `len` bytes at `addr`: one, or several where adjacent regions share
+    /// the range. A region that forbids the `access` is as good as none.
     #[inline]
     pub(crate) fn pieces(
         &self,
@@ -287,7 +291,8 @@ impl GuestMemory {
             done += p.read(0, &mut dst[done..]);
         })
     }
-    /// Copies bytes into the guest; for the driver side, the control plane and tests. The dirty log is not told.
+    /// Copies bytes into the guest; for the driver side, the control plane and tests. The dirty log is not
+    /// told.
     ///
     /// # Errors
     /// [`MemError::Unmapped`].

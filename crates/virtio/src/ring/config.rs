@@ -106,7 +106,8 @@ impl Default for Position {
 }
 
 impl Position {
-    /// The number of vhost-user's SET_VRING_BASE and GET_VRING_BASE: for packed rings index and wrap counter, twice.
+    /// The number of vhost-user's SET_VRING_BASE and GET_VRING_BASE: for packed rings index and wrap counter,
+    /// twice.
     pub fn to_base(self, packed: bool) -> u32 {
         if !packed {
             return u32::from(self.index);
@@ -114,8 +115,9 @@ impl Position {
         let half = u32::from(self.index & 0x7fff) | u32::from(self.wrap) << 15;
         half | half << 16
     }
-    /// The reverse of [`Position::to_base`]. Of the two halves of a packed ring's number the used one (the upper) counts: what
-    /// was taken but not used is taken again. Front ends that know one half only (DPDK's) leave the upper one zero.
+    /// The reverse of [`Position::to_base`]. Of the two halves of a packed ring's number the used one (the
+    /// upper) counts: what was taken but not used is taken again. Front ends that know one half only (DPDK's)
+    /// leave the upper one zero.
     pub fn from_base(base: u32, packed: bool) -> Self {
         if !packed {
             return Self {
@@ -156,8 +158,8 @@ pub struct QueueConfig {
 /// What is kept of a queue outside of it.
 #[derive(Clone, Debug, Default)]
 pub struct Tracking {
-    /// Guest address at which dirty logging places the first byte of the device area (vhost's `log_guest_addr`), where it is not the
-    /// one that the memory table says.
+    /// Guest address at which dirty logging places the first byte of the device area (vhost's
+    /// `log_guest_addr`), where it is not the one that the memory table says.
     pub log_device: Option<u64>,
     /// Where a packed ring's position is kept, begun at the queue's start or recovered to it.
     pub record: Option<Record>,
@@ -201,8 +203,8 @@ impl QueueConfig {
             device: area(self.device, device, 4)?,
         })
     }
-    /// Reads the used index of a split ring: where to go on after this process, but not the driver, was restarted. (A packed ring
-    /// does not hold its position; it must come from elsewhere.)
+    /// Reads the used index of a split ring: where to go on after this process, but not the driver, was
+    /// restarted. (A packed ring does not hold its position; it must come from elsewhere.)
     ///
     /// # Errors
     /// As setting the queue up.

@@ -24,8 +24,8 @@ pub(super) const SIZE: usize = 16;
 /// Packed: where a descriptor's flags are.
 pub(super) const FLAGS: usize = 14;
 
-/// One descriptor, read once. The two layouts agree in `addr` and `len`; the last two fields are `flags, next` in a split
-/// ring and `id, flags` in a packed one.
+/// One descriptor, read once. The two layouts agree in `addr` and `len`; the last two fields are `flags,
+/// next` in a split ring and `id, flags` in a packed one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RawDesc {
     pub(super) addr: u64,
@@ -63,7 +63,8 @@ impl RawDesc {
     pub(super) fn split_next(&self) -> Claim<u16> {
         Claim::new(self.fourth)
     }
-    /// The identifier that the device hands back; the driver chooses it freely (§2.8.7), so every value is allowed.
+    /// The identifier that the device hands back; the driver chooses it freely (§2.8.7), so every value is
+    /// allowed.
     #[inline]
     pub(super) fn packed_id(&self) -> u16 {
         Claim::new(self.third).any()

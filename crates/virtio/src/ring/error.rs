@@ -2,8 +2,8 @@
 
 use crate::mem::MemError;
 
-/// What the other side did. The queue stays stopped until the driver sets it up again; [`RingError::name`] is for counters and
-/// `Interface.status`.
+/// What the other side did. The queue stays stopped until the driver sets it up again; [`RingError::name`] is
+/// for counters and `Interface.status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RingError {
     /// Size zero, too large, or (split) not a power of two.

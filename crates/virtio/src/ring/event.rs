@@ -1,13 +1,14 @@
 //! When a notification is due (virtio 1.2 §2.7.10 and §2.8.10): the one comparison that both sides make.
 
-/// Split ring with EVENT_IDX: whether the index went past `event` on its way from `old` to `new` (indices modulo 2^16).
+/// Split ring with EVENT_IDX: whether the index went past `event` on its way from `old` to `new` (indices
+/// modulo 2^16).
 #[inline]
 pub(crate) fn split_event_passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Packed ring: whether the descriptor named by `off_wrap` (position, wrap counter in bit 15) is among the `count` slots that end
-/// before position `new` of a ring of `size` slots whose wrap counter is now `wrap`.
+/// Packed ring: whether the descriptor named by `off_wrap` (position, wrap counter in bit 15) is among the
+/// `count` slots that end before position `new` of a ring of `size` slots whose wrap counter is now `wrap`.
 #[inline]
 pub(crate) fn packed_event_passed(off_wrap: u16, new: u16, wrap: bool, count: u32, size: u16) -> bool {
     if count >= u32::from(size) {

@@ -2,20 +2,24 @@
 
 /// Largest split ring (virtio 1.2 §2.7) and packed ring (§2.8).
 pub const MAX_QUEUE: u16 = 32768;
-/// Most descriptors of an indirect table. §2.7.5.3.1 bounds a chain by the queue's size, but Linux's driver exceeds that on small
-/// queues; this is the bound of Linux's own back end (`UIO_MAXIOV`). It also
-/// bounds the descriptors of a direct chain, and the pieces of any, of which a buffer has more than one where it crosses regions of memory.
+/// Most descriptors of an indirect table. §2.7.5.3.1 bounds a chain by the queue's size, but Linux's driver
+/// exceeds that on small queues; this is the bound of Linux's own back end (`UIO_MAXIOV`). It also bounds the
+/// descriptors of a direct chain, and the pieces of any, of which a buffer has more than one where it crosses
+/// regions of memory.
 pub const MAX_INDIRECT: u32 = 1024;
-/// Descriptors of chains with several that a call reads, and then the rest of one chain: buffers of no bytes cost as much as others.
+/// Descriptors of chains with several that a call reads, and then the rest of one chain: buffers of no bytes
+/// cost as much as others.
 pub const DESCS: u32 = 1024;
 /// Most chains that are held in private memory between their reading and their use.
 pub const WINDOW: usize = 128;
-/// Most receive buffers that one packet is spread over (`num_buffers`): the window. 512-byte buffers still take the largest segment train.
+/// Most receive buffers that one packet is spread over (`num_buffers`): the window. 512-byte buffers still
+/// take the largest segment train.
 pub const MAX_BUFFERS: usize = WINDOW;
-/// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries. What is longer is taken from
-/// the tail when it is needed.
+/// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries. What
+/// is longer is taken from the tail when it is needed.
 pub const HEAD: usize = 128;
-/// Chains that a queue reads beyond those that a call needs, so that the lines of their buffers are on the way.
+/// Chains that a queue reads beyond those that a call needs, so that the lines of their buffers are on the
+/// way.
 pub const AHEAD: usize = heddle_packet::BURST;
 /// Chains whose addresses are looked at when one of them has to be asked for (IOTLB misses).
 pub const MISSES: u16 = 64;

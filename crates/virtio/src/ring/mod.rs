@@ -1,21 +1,22 @@
 //! The device side of virtqueues (virtio 1.2 §2.7 split, §2.8 packed), made for a switch that moves bursts.
 //!
-//! **Problem.** A ring is a protocol over memory whose other party may be hostile and runs at the same time. A packet shall be copied
-//! once, shared lines shall be touched once per burst, and one guest's ring shall break nobody else's.
+//! **Problem.** A ring is a protocol over memory whose other party may be hostile and runs at the same time.
+//! A packet shall be copied once, shared lines shall be touched once per burst, and one guest's ring shall
+//! break nobody else's.
 //!
 //! **Invariants.**
-//! * Each field of a descriptor, of an indirect table and of a header is read once, into private memory; all checks and all uses
-//!   are of that copy ([`crate::mem::Claim`]).
+//! * Each field of a descriptor, of an indirect table and of a header is read once, into private memory; all
+//!   checks and all uses are of that copy ([`crate::mem::Claim`]).
 //! * A chain is taken whole or not at all. Chains are used in the order in which they were made available.
-//! * A ring that breaks the protocol stops ([`RingError`]) and stays stopped until it is set up again; nothing panics, nothing
-//!   outside this queue notices.
-//! * No descriptor waits for another device: a receive burst is given back by [`DeviceRx::complete`], a transmit call takes
-//!   only what it fills.
+//! * A ring that breaks the protocol stops ([`RingError`]) and stays stopped until it is set up again;
+//!   nothing panics, nothing outside this queue notices.
+//! * No descriptor waits for another device: a receive burst is given back by [`DeviceRx::complete`], a
+//!   transmit call takes only what it fills.
 //!
 //! **Orderings.** Stated at each access in `split` and `packed` with the access that they pair with.
 //!
-//! **Safe errors.** An extra notification costs time, a missing one hangs the guest: when in doubt, notify. A chain refused
-//! too early stops one queue; one accepted wrongly reads foreign memory: when in doubt, refuse.
+//! **Safe errors.** An extra notification costs time, a missing one hangs the guest: when in doubt, notify. A
+//! chain refused too early stops one queue; one accepted wrongly reads foreign memory: when in doubt, refuse.
 //!
 //! **Thread-safety.** A queue belongs to one worker at a time (`Send`, `&mut self`).
 //!

@@ -1,7 +1,8 @@
 //! The packed layout (virtio 1.2 §2.8), device side.
 //!
-//! Used descriptors of a burst are written from the second on, the first one last, so that the driver sees the burst at once and the
-//! line does not travel in between. Length, identifier and flags, which lie side by side, are read and written as one word.
+//! Used descriptors of a burst are written from the second on, the first one last, so that the driver sees
+//! the burst at once and the line does not travel in between. Length, identifier and flags, which lie side by
+//! side, are read and written as one word.
 
 use super::config::{Areas, QueueConfig};
 use super::desc::{
@@ -72,8 +73,9 @@ impl Cursor {
 fn ready(ring: TableView<'_>, at: Cursor) -> Option<RawDesc> {
     const BOTH: u64 = ((F_AVAIL | F_USED) as u64) << FLAGS_SHIFT;
     let wanted = u64::from(if at.wrap { F_AVAIL } else { F_USED }) << FLAGS_SHIFT;
-    // The Acquire there pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain, direct or indirect, is
-    // visible to the loads that follow, and what lies in the same word was written before.
+    // The Acquire there pairs with the driver's release of the head's flags (§2.8.21): the rest of the chain,
+    // direct or indirect, is visible to the loads that follow, and what lies in the same word was written
+    // before.
     let words = ring.load_if(at.at, |word| word & BOTH == wanted);
     words.map(RawDesc::from_words)
 }
@@ -173,7 +175,8 @@ impl Packed {
         self.held < self.size && ready(self.ring.view(), self.fetch).is_some()
     }
 
-    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was taken before an error stays.
+    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was
+    /// taken before an error stays.
     pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(
         &mut self,
         mem: &GuestMemory,
@@ -199,8 +202,8 @@ impl Packed {
         Ok(())
     }
 
-    /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the first descriptor of the one
-    /// behind them, where that is another kind of chain.
+    /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the first
+    /// descriptor of the one behind them, where that is another kind of chain.
     #[inline(always)]
     fn plain<const NEAR: usize, const WRITE: bool>(
         &mut self,
@@ -306,8 +309,8 @@ impl Packed {
         let Some(mut head) = rest.next() else { return };
         let mut at = first.advance(head.slots, size);
         let mut total = u32::from(head.slots);
-        // §2.8.9: with IN_ORDER one descriptor, at the batch's first place, names its last chain; right only where the device
-        // writes nothing, see the split layout.
+        // §2.8.9: with IN_ORDER one descriptor, at the batch's first place, names its last chain; right only
+        // where the device writes nothing, see the split layout.
         if self.in_order && self.rules.direction == Direction::FromGuest {
             for u in rest {
                 head = u;
@@ -331,8 +334,8 @@ impl Packed {
                 wrap: flags != 0,
             };
         }
-        // Release pairs with the driver's acquire of these flags: the driver reads in order, so behind them it sees all of the
-        // burst's descriptors and the bytes that were copied into the buffers.
+        // Release pairs with the driver's acquire of these flags: the driver reads in order, so behind them
+        // it sees all of the burst's descriptors and the bytes that were copied into the buffers.
         ring.store_second(
             first.at,
             used_word(head, used_flags(first.wrap)),
@@ -362,7 +365,8 @@ impl Packed {
 
     /// Whether the driver wants to hear of what was published.
     pub(super) fn needs_call(&mut self) -> bool {
-        // A full barrier pairs with the driver's barrier between writing its event area and looking at the ring again (§2.8.21.3.1).
+        // A full barrier pairs with the driver's barrier between writing its event area and looking at the
+        // ring again (§2.8.21.3.1).
         barrier::full();
         // Both halves in one load, so that they belong together.
         let area = self.driver.load32(0, Ordering::Relaxed);
@@ -388,7 +392,8 @@ impl Packed {
         if let Some(log) = log {
             log.mark(self.device.log_addr(), 4);
         }
-        // A full barrier pairs with the driver's barrier between its descriptor flags and its look at this area (§2.8.21.3.1).
+        // A full barrier pairs with the driver's barrier between its descriptor flags and its look at this
+        // area (§2.8.21.3.1).
         barrier::full();
         self.waiting()
     }

@@ -23,8 +23,8 @@ pub struct Miss {
 }
 
 impl Miss {
-    /// What the device cannot reach of a chain's first descriptor (the address of its indirect table, if it has one). What is read
-    /// of the descriptor decides nothing: the chain is read again when it is taken.
+    /// What the device cannot reach of a chain's first descriptor (the address of its indirect table, if it
+    /// has one). What is read of the descriptor decides nothing: the chain is read again when it is taken.
     pub(super) fn of(mem: &GuestMemory, d: &RawDesc, flags: u16, direction: Direction) -> Option<Self> {
         let access = if flags & F_INDIRECT != 0 {
             Access::READ
@@ -146,8 +146,8 @@ impl Queue {
         core::mem::forget(Arc::clone(&self.mem));
     }
 
-    /// A call begins. Takes a new memory table over if there is one, unless packets point into the old one; chains that were only looked at are
-    /// taken again, with new addresses.
+    /// A call begins. Takes a new memory table over if there is one, unless packets point into the old one;
+    /// chains that were only looked at are taken again, with new addresses.
     #[inline]
     pub(super) fn refresh(&mut self) {
         self.scratch.begin_call();
@@ -158,7 +158,8 @@ impl Queue {
             self.look_for_cuts();
         }
     }
-    /// Somebody's memory was cut: a queue over such memory stops here, without waiting for the session that will end.
+    /// Somebody's memory was cut: a queue over such memory stops here, without waiting for the session that
+    /// will end.
     #[cold]
     fn look_for_cuts(&mut self) {
         // The number first: what is cut in between is looked for again.
@@ -186,8 +187,9 @@ impl Queue {
         self.error = self.open().err();
     }
 
-    /// Takes up to `max` more chains into the window, and asks for the lines of their first `NEAR` bytes (`WRITE`: to write there, as
-    /// the queue's direction says); returns how many. Stops the queue at an error, after what was good.
+    /// Takes up to `max` more chains into the window, and asks for the lines of their first `NEAR` bytes
+    /// (`WRITE`: to write there, as the queue's direction says); returns how many. Stops the queue at an
+    /// error, after what was good.
     #[inline]
     pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(&mut self, max: usize) -> usize {
         debug_assert_eq!(WRITE, self.direction == Direction::ToGuest);
@@ -208,7 +210,8 @@ impl Queue {
         self.check(before);
         self.window.len() - before
     }
-    /// Holds every chain from number `from` on against the table, plainly: its pieces lie in regions, and are as long as it says.
+    /// Holds every chain from number `from` on against the table, plainly: its pieces lie in regions, and are
+    /// as long as it says.
     #[cfg(test)]
     fn check(&self, from: usize) {
         for chain in (from..).map_while(|i| self.window.get(i)) {
@@ -255,9 +258,9 @@ impl Queue {
         self.misses.push(Miss { addr, len, write });
     }
 
-    /// Gives the used chains back; returns whether there were some. Then [`Queue::needs_call`] is due, but work that does not depend on
-    /// it comes first: it waits for all stores so far, whose lines are on their way from another core. Also on a stopped queue: what
-    /// was used before it broke is the driver's again.
+    /// Gives the used chains back; returns whether there were some. Then [`Queue::needs_call`] is due, but
+    /// work that does not depend on it comes first: it waits for all stores so far, whose lines are on their
+    /// way from another core. Also on a stopped queue: what was used before it broke is the driver's again.
     #[inline]
     pub(super) fn give_back(&mut self) -> bool {
         if self.window.taken() == 0 {

@@ -1,16 +1,17 @@
 //! A packed ring's position, kept where it survives this process.
 //!
-//! **Problem.** A packed ring does not say where its device is: a chain that was used leaves descriptors behind that look available.
-//! And giving chains back overwrites their descriptors, so that a device that dies in the middle can neither take them again nor know
-//! which are done.
+//! **Problem.** A packed ring does not say where its device is: a chain that was used leaves descriptors
+//! behind that look available. And giving chains back overwrites their descriptors, so that a device that
+//! dies in the middle can neither take them again nor know which are done.
 //!
-//! **How.** Before a batch of used chains is written, the batch and both positions are noted; afterwards the new position alone. Who
-//! finds a batch noted and not finished writes it again: that is the same bytes once more, or those that were missing. The notes lie in
-//! shared memory (vhost-user's inflight area, whose packed layout the fields follow where they mean the same, or a file), so a process
-//! that is killed leaves them in the order in which they were written.
+//! **How.** Before a batch of used chains is written, the batch and both positions are noted; afterwards the
+//! new position alone. Who finds a batch noted and not finished writes it again: that is the same bytes once
+//! more, or those that were missing. The notes lie in shared memory (vhost-user's inflight area, whose packed
+//! layout the fields follow where they mean the same, or a file), so a process that is killed leaves them in
+//! the order in which they were written.
 //!
-//! **Safe error.** A position that is not right stops a queue for good or gives a guest buffers twice; so the ring's content is held
-//! against it ([`Record::recover`]), and where they disagree there is no answer.
+//! **Safe error.** A position that is not right stops a queue for good or gives a guest buffers twice; so the
+//! ring's content is held against it ([`Record::recover`]), and where they disagree there is no answer.
 //!
 //! Costs: one store per chain and two per batch, to lines that no other process looks at.
 
@@ -27,8 +28,8 @@ use std::sync::Arc;
 /// `version`: zero is a record that nobody wrote.
 const VERSION: usize = 8;
 const DESC_NUM: usize = 10;
-/// `used_idx`, `old_used_idx`, `used_wrap_counter`, `old_used_wrap_counter` and two bytes of padding, as one word: they change
-/// together.
+/// `used_idx`, `old_used_idx`, `used_wrap_counter`, `old_used_wrap_counter` and two bytes of padding, as one
+/// word: they change together.
 const POSITIONS: usize = 16;
 /// In the layout's padding: the slot whose flags were written last, its wrap counter in bit 15, bit 31 set.
 pub(super) const LAST: usize = 24;
@@ -37,7 +38,8 @@ const KNOWN: u32 = 1 << 31;
 /// Where the batch lies behind the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordLayout {
-    /// vhost-user's `QueueRegionPacked`: in the address fields of its descriptor states, whose in-flight marks stay clear.
+    /// vhost-user's `QueueRegionPacked`: in the address fields of its descriptor states, whose in-flight
+    /// marks stay clear.
     Inflight,
     /// One after the other, as many as a batch has at most.
     Dense,
@@ -66,8 +68,8 @@ pub enum Recovery {
     Nothing,
     /// The ring is here.
     At(Position),
-    /// The ring's content is not what it can be with this record: the driver was reset meanwhile, or it is just writing to the ring. In
-    /// the latter case it is right a moment later.
+    /// The ring's content is not what it can be with this record: the driver was reset meanwhile, or it is
+    /// just writing to the ring. In the latter case it is right a moment later.
     Contradicted,
 }
 
@@ -116,8 +118,9 @@ impl Record {
         self.is_started() && self.noted() == Noted { new: at, old: at }
     }
 
-    /// Where the ring `cfg` goes on, after a device that kept this record died: the start of a queue that is given this record. Looks once;
-    /// the driver may just be writing to the ring ([`Recovery::Contradicted`]).
+    /// Where the ring `cfg` goes on, after a device that kept this record died: the start of a queue that is
+    /// given this record. Looks once; the driver may just be writing to the ring
+    /// ([`Recovery::Contradicted`]).
     ///
     /// # Errors
     /// As setting the queue up.
@@ -165,8 +168,8 @@ impl Record {
         if last.is_some_and(|p| p.index >= self.size || flags(p.index).1 != p.wrap) {
             return false;
         }
-        // In order from the position on: slots that are available, then slots that are not (virtio 1.2 §2.8.1). None has been
-        // used in the lap in which the device comes to it next.
+        // In order from the position on: slots that are available, then slots that are not (virtio 1.2
+        // §2.8.1). None has been used in the lap in which the device comes to it next.
         let mut ended = false;
         for i in half..u32::from(self.size) {
             let slot = u32::from(at.index) + i;
@@ -225,8 +228,9 @@ impl Record {
             let e = u64::from(u.id) | u64::from(u.slots) << 16 | u64::from(u.len) << 32;
             self.area.store64(self.layout.entry(i), e);
         }
-        // The reader is another process, after this one has ended: what counts is the order of this thread's stores, which the
-        // compiler must keep. (A processor's own order does not outlive the kernel's switch away from the thread.)
+        // The reader is another process, after this one has ended: what counts is the order of this thread's
+        // stores, which the compiler must keep. (A processor's own order does not outlive the kernel's switch
+        // away from the thread.)
         compiler_fence(Ordering::SeqCst);
         let new = to(slots);
         self.note(Noted { new, old });

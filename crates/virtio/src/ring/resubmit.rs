@@ -1,16 +1,20 @@
-//! What a back end had taken of a split ring and not given back, by number: vhost-user's inflight area ("Inflight I/O tracking", split).
+//! What a back end had taken of a split ring and not given back, by number: vhost-user's inflight area
+//! ("Inflight I/O tracking", split).
 //!
-//! **Problem.** A back end that gives chains back in another order than it took them, and dies, leaves a ring whose indices do not say
-//! which chains are still to be done: of those between the used and the available index some are done, and others before them are not.
-//! The area says it, by head descriptor, with a counter for the order in which they were taken.
+//! **Problem.** A back end that gives chains back in another order than it took them, and dies, leaves a ring
+//! whose indices do not say which chains are still to be done: of those between the used and the available
+//! index some are done, and others before them are not. The area says it, by head descriptor, with a counter
+//! for the order in which they were taken.
 //!
-//! **How.** The chains in flight come first, in the order of their counters, in the place of the next entries of the available ring; behind them
-//! the ring goes on (the specification's `last_avail_idx = used_idx + inflight_num`). Until all of them are given back, each batch is noted
-//! in the area as the specification says, so that another death in between loses nothing. From then on this back end's queues are in order
-//! and the area stays clear.
+//! **How.** The chains in flight come first, in the order of their counters, in the place of the next entries
+//! of the available ring; behind them the ring goes on (the specification's `last_avail_idx = used_idx +
+//! inflight_num`). Until all of them are given back, each batch is noted in the area as the specification
+//! says, so that another death in between loses nothing. From then on this back end's queues are in order and
+//! the area stays clear.
 //!
-//! **Safe error.** Everything in the area is a claim. Heads are bounded by the ring's size and come once each by construction; more of
-//! them than the ring has outstanding contradict the ring, and the area is not followed.
+//! **Safe error.** Everything in the area is a claim. Heads are bounded by the ring's size and come once each
+//! by construction; more of them than the ring has outstanding contradict the ring, and the area is not
+//! followed.
 //!
 //! Costs: a look at one field per call; more only while such chains are in flight.
 
@@ -54,8 +58,8 @@ impl SplitRecord {
         Ok(Self { area, size })
     }
 
-    /// What is to be done again of the ring `cfg`, which starts at its used index. A region that nobody used, or that is another ring's,
-    /// is begun. `None`: nothing is in flight by number.
+    /// What is to be done again of the ring `cfg`, which starts at its used index. A region that nobody used,
+    /// or that is another ring's, is begun. `None`: nothing is in flight by number.
     ///
     /// # Errors
     /// As setting the queue up.
@@ -89,7 +93,8 @@ impl SplitRecord {
         }))
     }
 
-    /// The last batch was given back, but perhaps not marked so ("if the value of used_idx does not match": step 1).
+    /// The last batch was given back, but perhaps not marked so ("if the value of used_idx does not match":
+    /// step 1).
     fn settle(&self, used: u16) {
         let count = used.wrapping_sub(self.load(USED_IDX));
         if count > self.size {

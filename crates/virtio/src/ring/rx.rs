@@ -1,4 +1,5 @@
-//! From a guest's transmit queue into packets. Exits of a chain: packet, dropped by name; of the queue: stopped by name.
+//! From a guest's transmit queue into packets. Exits of a chain: packet, dropped by name; of the queue:
+//! stopped by name.
 //!
 //! A packet's first [`HEAD`] bytes are private, the others stay in the guest's memory as segments until
 //! [`DeviceRx::complete`].
@@ -8,8 +9,9 @@
 //! so unmapped, only while no chain is taken. A packet that is kept beyond its burst therefore holds the
 //! queue's buffers back; later calls of [`DeviceRx::rx`] look for its return.
 //!
-//! **Reading ahead.** A call leaves the chains of the next burst in private memory and the lines of their headers on the way, where
-//! the ring has that many: what the guest's core wrote takes hundreds of cycles to come, and the work on this burst hides them.
+//! **Reading ahead.** A call leaves the chains of the next burst in private memory and the lines of their
+//! headers on the way, where the ring has that many: what the guest's core wrote takes hundreds of cycles to
+//! come, and the work on this burst hides them.
 
 mod take;
 
@@ -81,7 +83,8 @@ impl DeviceRx {
         })
     }
 
-    /// Appends packets to `burst` until it is full or the ring is empty; returns how many. Takes buffers from `pool`.
+    /// Appends packets to `burst` until it is full or the ring is empty; returns how many. Takes buffers from
+    /// `pool`.
     pub fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         self.queue.refresh();
         let before = burst.len();
@@ -124,8 +127,8 @@ impl DeviceRx {
         let call = self.lender.is_whole() && self.queue.publish();
         call | self.take_call()
     }
-    /// Whether the guest wants to be notified of packets that were all dropped; told once. To be asked after a call of
-    /// [`DeviceRx::rx`] that found nothing.
+    /// Whether the guest wants to be notified of packets that were all dropped; told once. To be asked after
+    /// a call of [`DeviceRx::rx`] that found nothing.
     pub fn take_call(&mut self) -> bool {
         core::mem::take(&mut self.call)
     }
@@ -143,8 +146,8 @@ impl DeviceRx {
     pub fn error(&self) -> Option<RingError> {
         self.queue.error()
     }
-    /// Takes a new memory table over, if there is one and nothing points into the old one. Queues do so by themselves when they are
-    /// used; this is for those that are not.
+    /// Takes a new memory table over, if there is one and nothing points into the old one. Queues do so by
+    /// themselves when they are used; this is for those that are not.
     pub fn refresh(&mut self) {
         self.queue.refresh();
     }

@@ -1,7 +1,8 @@
 //! The split layout (virtio 1.2 §2.7), device side.
 //!
-//! Shared lines: the available index is read when fewer chains are known than a call may want; entries, then descriptors are read for
-//! a whole burst, so that their lines come at the same time; the used ring and its index are written once per burst.
+//! Shared lines: the available index is read when fewer chains are known than a call may want; entries, then
+//! descriptors are read for a whole burst, so that their lines come at the same time; the used ring and its
+//! index are written once per burst.
 
 use super::config::{Areas, QueueConfig};
 use super::desc::{F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
@@ -95,8 +96,8 @@ impl Split {
     #[inline]
     fn waiting(&mut self, want: u16) -> Result<u16, RingError> {
         if self.seen.wrapping_sub(self.fetch) < want {
-            // Acquire pairs with the driver's release of `avail.idx` (§2.7.13.3): the entries and descriptors that it covers
-            // are visible to the loads below.
+            // Acquire pairs with the driver's release of `avail.idx` (§2.7.13.3): the entries and descriptors
+            // that it covers are visible to the loads below.
             let index = Claim::new(self.avail.load16(IDX, Ordering::Acquire));
             // §2.7.6: at most `size` chains between used and available, and none taken back.
             let most = self.size.saturating_sub(self.seen.wrapping_sub(self.done));
@@ -111,7 +112,8 @@ impl Split {
         Ok(self.seen.wrapping_sub(self.fetch))
     }
 
-    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was taken before an error stays.
+    /// Takes up to `max` chains into `window` and asks for the lines of their first `NEAR` bytes. What was
+    /// taken before an error stays.
     pub(super) fn fetch<const NEAR: usize, const WRITE: bool>(
         &mut self,
         mem: &GuestMemory,
@@ -145,8 +147,8 @@ impl Split {
         Ok(())
     }
 
-    /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the head and first descriptor of the
-    /// one behind them, where that is another kind of chain.
+    /// Takes up to `n` chains of one plain descriptor in the region `near`. Returns how many, and the head
+    /// and first descriptor of the one behind them, where that is another kind of chain.
     #[inline(always)]
     fn plain<const NEAR: usize, const WRITE: bool>(
         &mut self,
@@ -209,8 +211,9 @@ impl Split {
         Ok(())
     }
 
-    /// Asks for the descriptors of the chains that the next calls will take, of those that are known to wait, and for the entries
-    /// of the available ring behind them. Drivers mostly hand descriptors out in order, so one of each line's worth is enough.
+    /// Asks for the descriptors of the chains that the next calls will take, of those that are known to wait,
+    /// and for the entries of the available ring behind them. Drivers mostly hand descriptors out in order,
+    /// so one of each line's worth is enough.
     #[inline]
     fn hint_next(&self) {
         let known = self.seen.wrapping_sub(self.fetch);
@@ -225,8 +228,8 @@ impl Split {
         }
     }
 
-    /// Asks for an indirect table that will be read soon: that of available entry `at`, if it is known to wait. What is read here
-    /// decides nothing.
+    /// Asks for an indirect table that will be read soon: that of available entry `at`, if it is known to
+    /// wait. What is read here decides nothing.
     fn hint_table(&self, at: u16, near: &Near) {
         if at.wrapping_sub(self.fetch) < self.seen.wrapping_sub(self.fetch) {
             let d = RawDesc::from_words(self.desc.view().load(self.heads.view().load(at)));
@@ -278,7 +281,8 @@ impl Split {
         Err(RingError::ChainTooLong)
     }
 
-    /// Asks for the lines that giving `n` chains back will write, and for the index that the next look will read.
+    /// Asks for the lines that giving `n` chains back will write, and for the index that the next look will
+    /// read.
     #[inline]
     pub(super) fn prepare(&self, n: usize) {
         self.used.prefetch_write(IDX);
@@ -301,8 +305,8 @@ impl Split {
             r.begin(given.clone());
         }
         let batch = given.clone();
-        // §2.7.9: with IN_ORDER one entry, at the batch's first place, names its last chain; the driver takes the others to be used
-        // completely, which is true only where the device writes nothing.
+        // §2.7.9: with IN_ORDER one entry, at the batch's first place, names its last chain; the driver takes
+        // the others to be used completely, which is true only where the device writes nothing.
         let (elements, mut at) = (self.elements.view(), self.done);
         let mut put = |used: Used| {
             elements.put(at, used.id.into(), used.len);
@@ -317,8 +321,8 @@ impl Split {
             self.mark_elements(log, at);
         }
         self.done = self.done.wrapping_add(n);
-        // Release pairs with the driver's acquire of `used.idx` (§2.7.14): who sees the index sees the entries and the bytes
-        // that were copied into the buffers.
+        // Release pairs with the driver's acquire of `used.idx` (§2.7.14): who sees the index sees the
+        // entries and the bytes that were copied into the buffers.
         self.used.store16(IDX, self.done, Ordering::Release);
         self.mark(log, IDX, 2);
         if let Some(r) = &self.resubmit {
@@ -331,8 +335,8 @@ impl Split {
 
     /// Whether the driver wants to hear of what was published.
     pub(super) fn needs_call(&mut self) -> bool {
-        // A full barrier pairs with the driver's barrier between writing `used_event` (or the flag) and looking at `used.idx` again
-        // (§2.7.7.1): either it sees the index, or this sees its wish.
+        // A full barrier pairs with the driver's barrier between writing `used_event` (or the flag) and
+        // looking at `used.idx` again (§2.7.7.1): either it sees the index, or this sees its wish.
         barrier::full();
         let new = self.done;
         if self.notify_on_empty && self.fetch == new && self.avail.load16(IDX, Ordering::Relaxed) == new {
@@ -361,7 +365,8 @@ impl Split {
             self.used.store16(0, 0, Ordering::Relaxed);
             self.mark(log, 0, 2);
         }
-        // A full barrier pairs with the driver's barrier between writing `avail.idx` and reading `avail_event` (§2.7.13.4.1).
+        // A full barrier pairs with the driver's barrier between writing `avail.idx` and reading
+        // `avail_event` (§2.7.13.4.1).
         barrier::full();
         Ok(self.waiting(1)? > 0)
     }

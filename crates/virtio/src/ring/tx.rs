@@ -1,8 +1,9 @@
-//! From packets into a guest's receive queue. Exits of a packet: sent, full, too long, down; of the queue: stopped by name.
+//! From packets into a guest's receive queue. Exits of a packet: sent, full, too long, down; of the queue:
+//! stopped by name.
 //!
-//! A packet's head and its segments are copied once, into the guest's buffers; nothing of the source is kept. Buffers that were
-//! read from the ring wait in private memory, so the ring is looked at once per [`super::limits::WINDOW`] chains or when a burst
-//! finds too few.
+//! A packet's head and its segments are copied once, into the guest's buffers; nothing of the source is kept.
+//! Buffers that were read from the ring wait in private memory, so the ring is looked at once per
+//! [`super::limits::WINDOW`] chains or when a burst finds too few.
 
 use super::config::{Position, QueueConfig, Tracking};
 use super::limits::{AHEAD, RETRIES};
@@ -80,8 +81,8 @@ impl DeviceTx {
         })
     }
 
-    /// Sends packets in order. Looks a bounded number of times for buffers, then drops. The packets' metadata must be what the
-    /// guest negotiated (software segmentation comes before).
+    /// Sends packets in order. Looks a bounded number of times for buffers, then drops. The packets' metadata
+    /// must be what the guest negotiated (software segmentation comes before).
     pub fn tx(&mut self, packets: &[&Packet]) -> TxOutcome {
         let mut out = TxOutcome::default();
         self.queue.refresh();
@@ -122,7 +123,8 @@ impl DeviceTx {
         out
     }
 
-    /// Sees to it that the window has `want` chains, if the ring has, and that the lines of their first bytes are on the way.
+    /// Sees to it that the window has `want` chains, if the ring has, and that the lines of their first bytes
+    /// are on the way.
     #[inline]
     fn ahead(&mut self, want: usize) {
         let have = self.queue.window.len();
@@ -131,7 +133,8 @@ impl DeviceTx {
         }
     }
 
-    /// The usual case, as long as it lasts: the next chain is one piece that takes the whole packet. Returns how many packets it sent.
+    /// The usual case, as long as it lasts: the next chain is one piece that takes the whole packet. Returns
+    /// how many packets it sent.
     #[inline]
     fn straight(&mut self, packets: &[&Packet], out: &mut TxOutcome) -> usize {
         if self.header_len != net_hdr::LEN || self.logging {
@@ -158,7 +161,8 @@ impl DeviceTx {
         loop {
             let (mut have, mut chains) = (0, 0);
             while let Some(chain) = self.queue.window.get(chains) {
-                // virtio 1.2 §5.1.6.3.1: each buffer holds at least the header. One that does not could never be used.
+                // virtio 1.2 §5.1.6.3.1: each buffer holds at least the header. One that does not could never
+                // be used.
                 if (chain.len as usize) < self.header_len {
                     return Err(Refused::Runt(chain.len));
                 }
@@ -220,7 +224,8 @@ impl DeviceTx {
         }
     }
 
-    /// Before sleeping: asks the guest for a kick when it posts buffers. Returns whether there are some already.
+    /// Before sleeping: asks the guest for a kick when it posts buffers. Returns whether there are some
+    /// already.
     pub fn arm(&mut self) -> bool {
         self.queue.arm() || !self.queue.window.is_empty()
     }
@@ -232,8 +237,8 @@ impl DeviceTx {
     pub fn error(&self) -> Option<RingError> {
         self.queue.error()
     }
-    /// Takes a new memory table over, if there is one and nothing points into the old one. Queues do so by themselves when they are
-    /// used; this is for those that are not.
+    /// Takes a new memory table over, if there is one and nothing points into the old one. Queues do so by
+    /// themselves when they are used; this is for those that are not.
     pub fn refresh(&mut self) {
         self.queue.refresh();
     }
@@ -249,8 +254,8 @@ impl DeviceTx {
     }
 }
 
-/// The header of a packet that is spread over `chains`; `flags` may be set. §5.1.6.1: the last field is num_buffers; 1 without MRG_RXBUF
-/// (§5.1.6.4.1).
+/// The header of a packet that is spread over `chains`; `flags` may be set. §5.1.6.1: the last field is
+/// num_buffers; 1 without MRG_RXBUF (§5.1.6.4.1).
 #[inline]
 fn header(flags: u8, packet: &Packet, chains: u16) -> [u8; net_hdr::LEN] {
     let mut header = net_hdr::header(&packet.offload, packet.len(), chains);

@@ -1,7 +1,7 @@
 //! Reading a chain that is not the usual single buffer: checks that both layouts share.
 //!
-//! A chain is gathered beside the window and added when it is whole: one that is refused, or that must wait for an address,
-//! leaves no trace.
+//! A chain is gathered beside the window and added when it is whole: one that is refused, or that must wait
+//! for an address, leaves no trace.
 
 use super::RingError;
 use super::desc::{self, F_INDIRECT, F_NEXT, F_WRITE, RawDesc};
@@ -133,8 +133,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the buffers of the indirect table that `d` names. The table is read once, whole, into private memory: its length and
-    /// its entries are then what was checked.
+    /// Adds the buffers of the indirect table that `d` names. The table is read once, whole, into private
+    /// memory: its length and its entries are then what was checked.
     pub(super) fn indirect(&mut self, d: &RawDesc, flags: u16) -> Result<(), RingError> {
         if !self.rules.indirect {
             return Err(RingError::IndirectNotNegotiated);

@@ -1,7 +1,8 @@
 //! Chains in private memory: read, checked and translated, until they are given back.
 //!
-//! A circular buffer of [`WINDOW`] chains in order of arrival: first those that were taken out to be used, then those that are
-//! ready. A chain of one piece, which nearly every chain is, lies in it whole; the pieces of others are kept beside it.
+//! A circular buffer of [`WINDOW`] chains in order of arrival: first those that were taken out to be used,
+//! then those that are ready. A chain of one piece, which nearly every chain is, lies in it whole; the pieces
+//! of others are kept beside it.
 
 use super::limits::{MAX_INDIRECT, WINDOW};
 use crate::mem::Piece;
@@ -200,7 +201,8 @@ impl Window {
         }
         self.ready = self.ready.wrapping_add(n);
     }
-    /// Takes ready chains of one piece as long as `write` accepts them; it says how many bytes it wrote. Returns how many.
+    /// Takes ready chains of one piece as long as `write` accepts them; it says how many bytes it wrote.
+    /// Returns how many.
     #[inline(always)]
     pub(super) fn take_singles(
         &mut self,
@@ -236,8 +238,8 @@ impl Window {
     pub(super) fn release(&mut self) {
         self.front = self.ready;
     }
-    /// Adds chains of one piece, at most `n` and as many as there is room for, as long as `next` has some; it is told how many there
-    /// are already. Returns how many.
+    /// Adds chains of one piece, at most `n` and as many as there is room for, as long as `next` has some; it
+    /// is told how many there are already. Returns how many.
     #[inline(always)]
     pub(super) fn push_singles(
         &mut self,

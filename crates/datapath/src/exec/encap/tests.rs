@@ -1,9 +1,10 @@
-//! Headers pushed and popped in any order, against a list of headers: the bytes are theirs, and parsing says what the executor believes.
+//! Headers pushed and popped in any order, against a list of headers: the bytes are theirs, and parsing says
+//! what the executor believes.
 
 use crate::action::{Action, Masked, NshHeader};
 use crate::drops::DropKind;
 use crate::exec::{Meta, apply};
-use crate::parse::parsed;
+use crate::flow_cache::parse::parsed;
 use heddle_flow::{Nsh, packet_type};
 use heddle_packet::Packet;
 use proptest::prelude::*;

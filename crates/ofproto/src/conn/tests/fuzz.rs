@@ -1,7 +1,8 @@
 //! A connection that sends almost good messages lives on, and what it asked for last is done.
 //!
-//! `cargo test` sends a fixed number of mutants ([`heddle_fuzz`]) of the messages that `heddle-openflow` keeps; `make fuzz` goes on for a time. The messages
-//! since a connection began that end in a failure are kept in a file that is named.
+//! `cargo test` sends a fixed number of mutants ([`heddle_fuzz`]) of the messages that `heddle-openflow`
+//! keeps; `make fuzz` goes on for a time. The messages since a connection began that end in a failure are
+//! kept in a file that is named.
 
 use super::super::session::{Kind, Next, Peer};
 use super::manager;

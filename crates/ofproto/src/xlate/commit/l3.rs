@@ -10,7 +10,8 @@ impl Ctx<'_> {
     pub(super) fn commit_l3(&mut self) {
         let has_l3 = |k: &FlowKey| matches!(k.dl_type, eth::IP | eth::IPV6 | eth::ARP);
         if has_l3(&self.flow) && has_l3(&self.base) && self.l3_differs() {
-            // The answer depends on the protocol, whether it is zero and whether it has an ND header behind it.
+            // The answer depends on the protocol, whether it is zero and whether it has an ND header behind
+            // it.
             self.extra().0.nw_proto = u8::MAX;
         }
         // Without a protocol there is no L3 header to write: a malformed packet, or one behind a new label.

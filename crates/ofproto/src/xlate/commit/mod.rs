@@ -1,10 +1,12 @@
-//! From what the packet is to what it should be: datapath actions for the difference between `base` and `flow`.
+//! From what the packet is to what it should be: datapath actions for the difference between `base` and
+//! `flow`.
 //!
-//! The order is Open vSwitch's: what the packet begins with; Ethernet; popping MPLS, if what is behind it is to be written; the network service header; L3; L4; MPLS; VLAN;
-//! priority; mark. A header is written by one action for all its fields that differ.
+//! The order is Open vSwitch's: what the packet begins with; Ethernet; popping MPLS, if what is behind it is
+//! to be written; the network service header; L3; L4; MPLS; VLAN; priority; mark. A header is written by one
+//! action for all its fields that differ.
 //!
-//! **Masks.** A field that differs is written in the bits that are in the mask by now, since those were read or
-//! set; the others are still the packet's own. Should a bit differ that is in no mask, it is added.
+//! **Masks.** A field that differs is written in the bits that are in the mask by now, since those were read
+//! or set; the others are still the packet's own. Should a bit differ that is in no mask, it is added.
 
 mod encap;
 mod l3;
@@ -48,8 +50,8 @@ where
     }
 }
 
-/// Writes one field: what to write and which bits, nothing where it does not differ. Afterwards `base` is as `flow`
-/// and `wc` has the bits.
+/// Writes one field: what to write and which bits, nothing where it does not differ. Afterwards `base` is as
+/// `flow` and `wc` has the bits.
 pub(super) fn diff<T: Bits>(flow: T, base: &mut T, wc: &mut T) -> Masked<T> {
     if flow == *base {
         return Masked::default();

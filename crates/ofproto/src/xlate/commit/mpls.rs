@@ -35,7 +35,8 @@ impl Ctx<'_> {
                     ethertype
                 };
                 if !pop(&mut self.base, base_n, ethertype, None) {
-                    // The key does not show the bottom of the stack; popping was refused before it came to this.
+                    // The key does not show the bottom of the stack; popping was refused before it came to
+                    // this.
                     return;
                 }
                 self.emit(Action::PopMpls { ethertype: behind });

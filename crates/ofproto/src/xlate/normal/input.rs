@@ -105,8 +105,8 @@ impl<'w> Ctx<'w> {
     }
 }
 
-/// Addresses that a bridge does not forward: IEEE 802.1D's block, and what Extreme's and Cisco's switches talk to each
-/// other with (`forward-bpdu` in ovs-vswitchd.conf.db(5) lists them).
+/// Addresses that a bridge does not forward: IEEE 802.1D's block, and what Extreme's and Cisco's switches
+/// talk to each other with (`forward-bpdu` in ovs-vswitchd.conf.db(5) lists them).
 pub(in crate::xlate) fn is_reserved(mac: [u8; 6]) -> bool {
     match mac {
         [0x01, 0x80, 0xc2, 0, 0, last] => last <= 0x0f,

@@ -19,8 +19,8 @@ const ARP_REQUEST: u8 = 1;
 const ARP_REPLY: u8 = 2;
 
 impl Ctx<'_> {
-    /// Whether the packet announces that its sender has moved: a broadcast ARP reply, or a request for the sender's
-    /// own address (RFC 5227, 3).
+    /// Whether the packet announces that its sender has moved: a broadcast ARP reply, or a request for the
+    /// sender's own address (RFC 5227, 3).
     pub(super) fn is_gratuitous_arp(&mut self) -> bool {
         if self.flow.dl_type != eth::ARP || self.flow.dl_dst != [0xff; 6] {
             return false;
@@ -85,7 +85,8 @@ impl Ctx<'_> {
             bond,
             generation: source.generation,
         });
-        // A packet that comes back over a patch port is learned at each port; where cached ones of it leave the source is the last of them.
+        // A packet that comes back over a patch port is learned at each port; where cached ones of it leave
+        // the source is the last of them.
         let before = self
             .sources
             .iter()

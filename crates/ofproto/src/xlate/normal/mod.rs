@@ -1,7 +1,8 @@
 //! NORMAL: forwarding as a learning switch with VLANs does.
 //!
-//! The tags that a packet came with become the VLANs it is in ([`xvlan::Tags::on_input`]); its source is learned there
-//! ([`learn`]); its destination is looked up there; and for each output the VLANs become tags again.
+//! The tags that a packet came with become the VLANs it is in ([`xvlan::Tags::on_input`]); its source is
+//! learned there ([`learn`]); its destination is looked up there; and for each output the VLANs become tags
+//! again.
 
 mod input;
 mod learn;
@@ -33,8 +34,8 @@ impl Ctx<'_> {
         }
     }
 
-    /// Bits of tags that bridging decides by now and then: a tag for VLAN 0 stays only for its priority, and an inner
-    /// tag keeps a packet out of access ports.
+    /// Bits of tags that bridging decides by now and then: a tag for VLAN 0 stays only for its priority, and
+    /// an inner tag keeps a packet out of access ports.
     pub(super) fn mask_inner_tag(&mut self) {
         let [outer, inner] = self.flow.vlans;
         if outer.present() && outer.vid() == 0 {

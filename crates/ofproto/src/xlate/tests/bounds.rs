@@ -1,4 +1,5 @@
-//! What doubles with every step ends: no packet costs a worker more than [`MAX_STEPS`](crate::xlate::limits::MAX_STEPS).
+//! What doubles with every step ends: no packet costs a worker more than
+//! [`MAX_STEPS`](crate::xlate::limits::MAX_STEPS).
 
 use super::lab::{Lab, out, resubmit};
 use crate::group::Group;

@@ -4,7 +4,7 @@ use crate::bridge::meters::OfMeter;
 use crate::features::Features;
 use crate::group::Group;
 use crate::mac::MacTable;
-use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Stats, Table, World};
+use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Snapshot, Stats, Table};
 use crate::trace::{TraceEnv, Traced, trace};
 use crate::versioned::Versioned;
 use crate::xlate::{Pipeline, key_port, of_port};
@@ -112,7 +112,7 @@ impl Lab {
 
     /// Publishes what the bridges are configured as.
     pub(crate) fn publish(&self) {
-        let mut world = World::default();
+        let mut world = Snapshot::default();
         for (i, b) in self.bridges.iter().enumerate() {
             let mut ports = crate::shared_map::SharedMap::default();
             for (bundle, p) in b

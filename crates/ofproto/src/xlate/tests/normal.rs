@@ -47,14 +47,16 @@ fn only_misses_learn() {
     assert_eq!(lab.bridges[0].mac.entries(0).len(), 1);
     lab.bridges[0].mac.flush();
     assert!(!lab.generations.hold(&t.deps), "cached packets must learn again");
-    // What was counted before does not bring it back, and nobody is kept from learning by an answer that was found without.
+    // What was counted before does not bring it back, and nobody is kept from learning by an answer that was
+    // found without.
     t.credits.iter().for_each(|c| c.credit(1, 60, 2000, 0));
     assert!(lab.bridges[0].mac.entries(0).is_empty());
     let checked = lab.translate(&Lab::key(&format!("in_port=1,{A}")), Purpose::Revalidate);
     assert!(checked.uncacheable && !t.uncacheable);
 }
 
-/// A packet that comes back over a patch port is learned at both ports. Cached ones of it leave the source where the last packet left it.
+/// A packet that comes back over a patch port is learned at both ports. Cached ones of it leave the source
+/// where the last packet left it.
 #[test]
 fn the_last_port_of_a_packet_counts() {
     let mut lab = Lab::new(&[3, 1]);
@@ -70,7 +72,8 @@ fn the_last_port_of_a_packet_counts() {
     }
 }
 
-/// Who has been seen elsewhere since moves back with the next packet, before its way is looked up; until then no answer holds for it.
+/// Who has been seen elsewhere since moves back with the next packet, before its way is looked up; until then
+/// no answer holds for it.
 #[test]
 fn an_address_that_has_moved_is_moved_back_by_a_packet() {
     let lab = lab();
@@ -181,8 +184,8 @@ fn protected_ports_keep_apart() {
     assert_eq!(lab.actions(&format!("in_port=2,{B}")), "1");
 }
 
-/// The number of tags, and a priority that keeps a tag for VLAN 0, decide too (found by the property test; Open vSwitch's
-/// mask leaves them out).
+/// The number of tags, and a priority that keeps a tag for VLAN 0, decide too (found by the property test;
+/// Open vSwitch's mask leaves them out).
 #[test]
 fn tags_are_in_the_cached_mask() {
     let lab = lab();

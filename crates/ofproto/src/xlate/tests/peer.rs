@@ -1,9 +1,10 @@
 //! The same pipelines in Open vSwitch itself, trace against trace.
 //!
-//! Starts a private `ovsdb-server` and `ovs-vswitchd` with dummy ports. `HEDDLE_PEER_CASES` says how many random
-//! pipelines to try (default 40); the seed of a failing one is printed. Action lines are not compared (they are
-//! in the words of the version that added the flow), nor is the mask by default: Open vSwitch's classifier
-//! looks at prefixes and stages, so its mask may be smaller (`HEDDLE_PEER_MASKS=1` compares it too).
+//! Starts a private `ovsdb-server` and `ovs-vswitchd` with dummy ports. `HEDDLE_PEER_CASES` says how many
+//! random pipelines to try (default 40); the seed of a failing one is printed. Action lines are not compared
+//! (they are in the words of the version that added the flow), nor is the mask by default: Open vSwitch's
+//! classifier looks at prefixes and stages, so its mask may be smaller (`HEDDLE_PEER_MASKS=1` compares it
+//! too).
 
 use super::lab::{Lab, to};
 use super::props::{RandomRule, add, packet, rules, rules13};

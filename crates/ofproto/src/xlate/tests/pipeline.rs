@@ -308,8 +308,8 @@ fn limits_end_it() {
     );
 }
 
-/// Every table resubmits to all later ones and back to the first: as deep as the limits allow, on a thread with a small
-/// stack.
+/// Every table resubmits to all later ones and back to the first: as deep as the limits allow, on a thread
+/// with a small stack.
 #[test]
 fn the_machines_stack_survives() {
     let run = || {
@@ -334,8 +334,8 @@ fn the_machines_stack_survives() {
         .unwrap();
 }
 
-/// The pipeline sets no limit to how often a packet comes back: each time is a translation of its own, with ids, registers and stack as the one
-/// before left them.
+/// The pipeline sets no limit to how often a packet comes back: each time is a translation of its own, with
+/// ids, registers and stack as the one before left them.
 #[test]
 fn a_packet_comes_back_as_often_as_the_datapath_lets_it() {
     const TIMES: u8 = 32;
@@ -434,7 +434,8 @@ fn patches_in_a_ring_end() {
     assert!(!t.actions.is_empty());
 }
 
-/// Whether there was a tag decides what taking it away does, also where there was none and in a clone of a clone.
+/// Whether there was a tag decides what taking it away does, also where there was none and in a clone of a
+/// clone.
 #[test]
 fn a_tag_that_is_not_there_counts_where_it_is_taken_away() {
     let lab = Lab::new(&[3]);

@@ -360,7 +360,8 @@ proptest! {
     }
 }
 
-/// Changes that have nothing to do with a packet leave its answer as it is, wherever in the pipeline it was found.
+/// Changes that have nothing to do with a packet leave its answer as it is, wherever in the pipeline it was
+/// found.
 #[test]
 fn unrelated_changes_are_told_from_related_ones() {
     let mut lab = Lab::new(&[4, 4]);

@@ -137,7 +137,8 @@ impl FlowStatsWriter {
             nxm,
         }
     }
-    /// Appends a flow. One that is too long is left out, with a line in the log; so is one on another error. The reply stays whole.
+    /// Appends a flow. One that is too long is left out, with a line in the log; so is one on another error.
+    /// The reply stays whole.
     pub fn push(&mut self, flow: &FlowStats) -> Result<(), EncodeError> {
         let (version, nxm) = (self.parts.version, self.nxm);
         match self.parts.entry(|out| flow_stats::put(version, nxm, flow, out)) {

@@ -1,4 +1,5 @@
-//! The two ways of sharing a ring, against a driver in the same process: nothing is lost, nobody waits for ever.
+//! The two ways of sharing a ring, against a driver in the same process: nothing is lost, nobody waits for
+//! ever.
 
 mod session;
 mod state;
@@ -331,7 +332,8 @@ fn the_descriptor_to_wait_for_stays() {
     assert_eq!(fd.0, shared.lease(0).unwrap().wake.as_raw_fd());
 }
 
-/// A worker comes back with a ring that was given up: the ring that was started meanwhile stays, and is the next one to be polled.
+/// A worker comes back with a ring that was given up: the ring that was started meanwhile stays, and is the
+/// next one to be polled.
 #[test]
 fn a_ring_that_comes_back_too_late_is_dropped() {
     let (old, new) = (

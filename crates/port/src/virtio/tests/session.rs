@@ -1,5 +1,5 @@
-//! A session without a socket drives the port as a VDUSE device will: the driver is notified by a function, the packets' memory appears
-//! when it is missed, and a reset clears everything.
+//! A session without a socket drives the port as a VDUSE device will: the driver is notified by a function,
+//! the packets' memory appears when it is missed, and a reset clears everything.
 
 use super::*;
 use heddle_sys::mmap::{Mapping, Pages, memfd};

@@ -1,4 +1,5 @@
-//! What is sent to guests: by which ring, finished where they do not take it unfinished, dropped where it does not fit.
+//! What is sent to guests: by which ring, finished where they do not take it unfinished, dropped where it
+//! does not fit.
 
 use super::*;
 use heddle_packet::{Csum, Gso, GsoKind, Offload};
@@ -133,7 +134,8 @@ fn what_does_not_fit_is_dropped_and_counted() {
     assert_eq!(guest.received().len(), 16);
 }
 
-/// Trains of tiny segments: those of too many are refused, and of a burst of others no more is made than the guest takes.
+/// Trains of tiny segments: those of too many are refused, and of a burst of others no more is made than the
+/// guest takes.
 #[test]
 fn segments_are_bounded() {
     use crate::segment::MAX_SEGMENTS;
@@ -213,7 +215,8 @@ fn a_ring_in_use_is_not_waited_for() {
     assert_eq!(send(1, 0..1).down, 4);
 }
 
-/// Three workers and a session at one ring: each worker's packets come in order, each once, and each is counted once.
+/// Three workers and a session at one ring: each worker's packets come in order, each once, and each is
+/// counted once.
 #[test]
 fn workers_share_a_ring_without_loss_of_order() {
     const EACH: u32 = 20_000;

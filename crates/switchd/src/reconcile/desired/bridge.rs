@@ -82,10 +82,12 @@ impl BridgeRow {
         }
     }
 
-    /// The address that the bridge has as long as no port lends it one: made from the row's identity, so that it stays.
+    /// The address that the bridge has as long as no port lends it one: made from the row's identity, so that
+    /// it stays.
     pub(in crate::reconcile) fn default_mac(&self) -> [u8; 6] {
         let b = self.uuid.as_bytes();
-        // As Open vSwitch lays a UUID out in memory: words of 32 bits, little-endian. Locally administered, unicast.
+        // As Open vSwitch lays a UUID out in memory: words of 32 bits, little-endian. Locally administered,
+        // unicast.
         [b[3] & !1 | 2, b[2], b[1], b[0], b[7], b[6]]
     }
 
@@ -176,7 +178,8 @@ fn groups(row: &Row, bridge: &str, number: u8) -> Vec<Subfield> {
     })
 }
 
-/// Fields whose prefixes are tracked, as `Flow_Table.prefixes` says; `None`: it says nothing that makes sense.
+/// Fields whose prefixes are tracked, as `Flow_Table.prefixes` says; `None`: it says nothing that makes
+/// sense.
 fn prefixes(row: &Row, bridge: &str) -> Option<Vec<PrefixField>> {
     let mut fields = Vec::new();
     for name in value(row.strs("prefixes")) {

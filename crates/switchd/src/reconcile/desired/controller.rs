@@ -39,8 +39,8 @@ impl ControllerRow {
         !self.target.starts_with('p')
     }
 
-    /// What to do about it. `confined`: Unix sockets lie in `rundir`, nowhere else, for the database may be written by
-    /// somebody who has no right to the rest of the machine.
+    /// What to do about it. `confined`: Unix sockets lie in `rundir`, nowhere else, for the database may be
+    /// written by somebody who has no right to the rest of the machine.
     ///
     /// # Errors
     /// Why it is left out.

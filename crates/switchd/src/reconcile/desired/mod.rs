@@ -1,7 +1,8 @@
 //! What the database says, as plain values: bridges, their ports, their interfaces, their controllers.
 //!
-//! Reading never fails. A row that makes no sense as a whole (a bridge whose name is a path, a name used twice) is left
-//! out with a warning; a value that makes no sense gets its default, with a warning where Open vSwitch gives one.
+//! Reading never fails. A row that makes no sense as a whole (a bridge whose name is a path, a name used
+//! twice) is left out with a warning; a value that makes no sense gets its default, with a warning where Open
+//! vSwitch gives one.
 
 mod bridge;
 mod controller;
@@ -67,7 +68,8 @@ impl Desired {
     }
 }
 
-/// The column's value, or the type's own idea of nothing. A schema without the column is an older or newer one, not an error.
+/// The column's value, or the type's own idea of nothing. A schema without the column is an older or newer
+/// one, not an error.
 fn value<T: Default>(column: Result<T, ColumnError>) -> T {
     column.unwrap_or_else(|error| {
         if !matches!(error, ColumnError::Absent { .. }) {

@@ -1,5 +1,6 @@
-//! Settings that the database can ask for and that nothing here carries out yet: said in the log, so that nobody relies on
-//! them in silence. A bridge that is believed to run a spanning tree, and does not, is a loop.
+//! Settings that the database can ask for and that nothing here carries out yet: said in the log, so that
+//! nobody relies on them in silence. A bridge that is believed to run a spanning tree, and does not, is a
+//! loop.
 
 use std::sync::Arc;
 
@@ -8,7 +9,8 @@ use heddle_port::PortType;
 
 use super::{text, value};
 
-/// Warns of what a bridge, its ports and interfaces ask for in vain. Rate-limited: rows are read at every change.
+/// Warns of what a bridge, its ports and interfaces ask for in vain. Rate-limited: rows are read at every
+/// change.
 pub(super) fn warn(db: &Db, bridge: &Row) {
     let name = text(bridge, "name");
     for column in ["stp_enable", "rstp_enable", "mcast_snooping_enable"] {

@@ -1,4 +1,5 @@
-//! Statistics of the machine for `Open_vSwitch.statistics`, in the form that ovs-vswitchd.conf.db(5) describes.
+//! Statistics of the machine for `Open_vSwitch.statistics`, in the form that ovs-vswitchd.conf.db(5)
+//! describes.
 
 use std::fs;
 
@@ -40,7 +41,8 @@ fn memory(text: &str) -> Option<String> {
     ))
 }
 
-/// Of this process: virtual and resident size in kB, processor time in ms, crashes, time since the start twice, in ms.
+/// Of this process: virtual and resident size in kB, processor time in ms, crashes, time since the start
+/// twice, in ms.
 fn process() -> Option<String> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
     // The name, in parentheses, may hold anything.

@@ -1,7 +1,7 @@
 //! From the switch to the database: what became of each row, its state and its counters.
 //!
-//! Every value is computed anew and only what differs from the replica is sent, in one transaction. A row that has gone in
-//! the meantime is passed over.
+//! Every value is computed anew and only what differs from the replica is sent, in one transaction. A row
+//! that has gone in the meantime is passed over.
 
 mod bridge;
 mod interface;
@@ -14,7 +14,8 @@ use super::kinds;
 use super::state::BridgeState;
 use crate::cli::COMPATIBLE_VERSION;
 
-/// Columns that this process writes, or that mean nothing to it: a change of those is no change of the configuration.
+/// Columns that this process writes, or that mean nothing to it: a change of those is no change of the
+/// configuration.
 pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
     (
         "Open_vSwitch",
@@ -124,7 +125,8 @@ impl Reconciler {
     }
 }
 
-/// What each mirror of a bridge has copied; those that copy nothing, for want of a place to send to, have no counters.
+/// What each mirror of a bridge has copied; those that copy nothing, for want of a place to send to, have no
+/// counters.
 fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
     let Some(bridge) = db.row("Bridge", state.row.uuid) else {
         return;

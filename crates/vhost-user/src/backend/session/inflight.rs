@@ -1,12 +1,14 @@
-//! What is in flight, kept where it survives a crash: GET_INFLIGHT_FD and SET_INFLIGHT_FD (specification, "Inflight I/O tracking").
+//! What is in flight, kept where it survives a crash: GET_INFLIGHT_FD and SET_INFLIGHT_FD (specification,
+//! "Inflight I/O tracking").
 //!
-//! This back end takes and gives back chains in order. A split ring then says by itself what was in flight: all from its used index on,
-//! and the states of single descriptors stay clear. Where another back end left some set, those chains come first ([`SplitRecord`]).
-//! A packed ring does not say where it is; its [`Record`] lies in its region. What another back end had taken of a packed ring out of
-//! order is not taken again by number.
+//! This back end takes and gives back chains in order. A split ring then says by itself what was in flight:
+//! all from its used index on, and the states of single descriptors stay clear. Where another back end left
+//! some set, those chains come first ([`SplitRecord`]). A packed ring does not say where it is; its
+//! [`Record`] lies in its region. What another back end had taken of a packed ring out of order is not taken
+//! again by number.
 //!
-//! Everything in the area is a claim: the front end can write to it. Sizes are those of the message, checked against the mapping and
-//! against the ring at each start.
+//! Everything in the area is a claim: the front end can write to it. Sizes are those of the message, checked
+//! against the mapping and against the ring at each start.
 
 use super::{Handled, Outcome, Refusal, Session, memory_file, refuse};
 use crate::message::{Inflight, Reply};
@@ -97,7 +99,8 @@ impl Session {
         if self.rings.iter().any(super::ring::Ring::is_started) {
             refuse!("rings are running");
         }
-        // Another back end's area may be smaller, for split rings: each ring's region is checked when it starts.
+        // Another back end's area may be smaller, for split rings: each ring's region is checked when it
+        // starts.
         let most = u64::from(shape.num_queues) * stride(shape.queue_size, true);
         let least = u64::from(shape.num_queues) * stride(shape.queue_size, false);
         if shape.mmap_size < least {

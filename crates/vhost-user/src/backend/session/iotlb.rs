@@ -1,11 +1,11 @@
 //! The IOMMU: entries that the front end told, misses that queues met, ring areas behind it.
 //!
-//! An entry maps a range of I/O virtual addresses to the front end's own addresses. The queues' memory table is made of the entries.
-//! The front end sends entries when asked (specification, "IOMMU support"); when there are too many, the oldest are forgotten and
-//! asked for again.
+//! An entry maps a range of I/O virtual addresses to the front end's own addresses. The queues' memory table
+//! is made of the entries. The front end sends entries when asked (specification, "IOMMU support"); when
+//! there are too many, the oldest are forgotten and asked for again.
 //!
-//! Ring areas must be readable and writable in one contiguous piece; buffers and indirect tables are held to their permissions by
-//! the queues.
+//! Ring areas must be readable and writable in one contiguous piece; buffers and indirect tables are held to
+//! their permissions by the queues.
 
 use super::{Handled, Outcome, PLAIN, Refusal, Session, memory::Mapped, refuse};
 use crate::message::{Access, BackendRequest, Connection, IotlbKind, IotlbMsg, Received, Reply};
@@ -55,7 +55,8 @@ impl Iotlb {
         self.asked.clear();
     }
 
-    /// Removes entries that have an address in the range: whole ones, since what is left of one is asked for again.
+    /// Removes entries that have an address in the range: whole ones, since what is left of one is asked for
+    /// again.
     pub(super) fn remove(&mut self, iova: u64, size: u64) -> bool {
         let end = iova.saturating_add(size);
         let before = self.entries.len();
@@ -122,8 +123,8 @@ impl Iotlb {
         None
     }
 
-    /// Asks the front end for the entry at `iova`, unless that was just done. A channel that does not work is no fault of the request
-    /// that is being handled: it is told once.
+    /// Asks the front end for the entry at `iova`, unless that was just done. A channel that does not work is
+    /// no fault of the request that is being handled: it is told once.
     fn ask(&mut self, iova: u64, access: Access) {
         if let Err(Refusal(why)) = self.try_ask(iova, access) {
             self.complaint.get_or_insert(why);
@@ -197,7 +198,8 @@ impl<'a> Places<'a> {
         all.sort_by_key(|m| m.told.user);
         Self(all)
     }
-    /// The region with this address, and where in it that is. Regions may overlap in these addresses: then the one that begins last.
+    /// The region with this address, and where in it that is. Regions may overlap in these addresses: then
+    /// the one that begins last.
     fn find(&self, user: u64) -> Option<(&'a Mapped, u64)> {
         let at = self.0.partition_point(|m| m.told.user <= user).checked_sub(1)?;
         let m = self.0.get(at)?;
@@ -206,7 +208,8 @@ impl<'a> Places<'a> {
     }
 }
 
-/// The parts of an entry that lie in the guest's memory; it may lie across several regions of the front end's addresses.
+/// The parts of an entry that lie in the guest's memory; it may lie across several regions of the front end's
+/// addresses.
 fn pieces(iova: u64, e: &Entry, memory: &Places<'_>) -> Vec<Region> {
     let (mut done, mut out) = (0, Vec::new());
     let access = mem::Access::from_bits_truncate(e.access.bits());

@@ -1,11 +1,12 @@
 //! The guest's memory and the dirty log.
 //!
-//! **A request is done or refused.** All that can be refused is found before the table changes. A ring whose areas are not in the new
-//! table stops, with a word in the log, and starts again when a later one has them: memory is replaced region by region, too.
+//! **A request is done or refused.** All that can be refused is found before the table changes. A ring whose
+//! areas are not in the new table stops, with a word in the log, and starts again when a later one has them:
+//! memory is replaced region by region, too.
 //!
-//! A table is built from what the front end sent, published, and answered for when the one before is out of use
-//! ([`super::Outcome::Await`]): "use after unmap" cannot happen, since a table keeps its mappings, and the front end is not told that
-//! memory is free while a worker may still copy into it.
+//! A table is built from what the front end sent, published, and answered for when the one before is out of
+//! use ([`super::Outcome::Await`]): "use after unmap" cannot happen, since a table keeps its mappings, and
+//! the front end is not told that memory is free while a worker may still copy into it.
 
 use super::{Handled, Outcome, Refusal, Session, memory_file, no_memory, refuse};
 use crate::backend::quota::{Quota, Share};
@@ -82,7 +83,8 @@ impl Memory {
         }
     }
 
-    /// Maps a region that is to come beside `others`, or takes the mapping that is there already for the same bytes of the same file.
+    /// Maps a region that is to come beside `others`, or takes the mapping that is there already for the same
+    /// bytes of the same file.
     fn map(&self, told: &MemRegion, fd: &Foreign, others: &[Mapped]) -> Result<Mapped, Refusal> {
         let file = file_id(fd)?;
         let same = |m: &&Mapped| m.file == file && (m.told.offset, m.told.size) == (told.offset, told.size);

@@ -1,14 +1,15 @@
 //! One connection of a front end: what it has set up, and the messages that change it.
 //!
-//! **Problem.** The front end sends any message in any order; rings run meanwhile in workers; memory that it takes away must be out
-//! of use before it is told so. And one front end must not delay the others.
+//! **Problem.** The front end sends any message in any order; rings run meanwhile in workers; memory that it
+//! takes away must be out of use before it is told so. And one front end must not delay the others.
 //!
 //! **Invariants.**
-//! * No function waits for the front end. What has to wait for workers ([`Pending`]) is asked again later; until then no further
-//!   message is read.
-//! * Each request gets the answer that the specification gives it, once. What is refused is answered with an error where
-//!   there is an answer, else the connection ends with a text that says why.
-//! * Memory: one table, one table of IOTLB entries, one unfinished message, two bounded queues of unsent bytes.
+//! * No function waits for the front end. What has to wait for workers ([`Pending`]) is asked again later;
+//!   until then no further message is read.
+//! * Each request gets the answer that the specification gives it, once. What is refused is answered with an
+//!   error where there is an answer, else the connection ends with a text that says why.
+//! * Memory: one table, one table of IOTLB entries, one unfinished message, two bounded queues of unsent
+//!   bytes.
 //! * After [`Session::close`] no ring runs.
 //!
 //! **Thread-safety.** Belongs to the control thread.
@@ -116,8 +117,9 @@ macro_rules! refuse {
 }
 use refuse;
 
-/// Whether `fd` is a file in memory. Others belong to servers (network, FUSE) or devices that answer when they like: a worker that
-/// touched their pages, or the control thread that asked about them, would wait as long.
+/// Whether `fd` is a file in memory. Others belong to servers (network, FUSE) or devices that answer when
+/// they like: a worker that touched their pages, or the control thread that asked about them, would wait as
+/// long.
 fn memory_file(fd: &Foreign) -> Result<(), Refusal> {
     if fd.kind() != foreign::Kind::Memory {
         refuse!("a descriptor is no file in memory (memfd, tmpfs or hugetlbfs)");
@@ -428,7 +430,8 @@ impl Session {
             Request::AddMemReg(region) => self.add_mem_reg(region, fd(), device),
             Request::RemMemReg(region) => self.rem_mem_reg(region, device),
             Request::SetLogBase(area) => self.set_log_base(*area, fd(), device),
-            // The descriptor would be raised after writes to the log, which front ends look at anyway: closed.
+            // The descriptor would be raised after writes to the log, which front ends look at anyway:
+            // closed.
             Request::SetLogFd => Ok(Outcome::Done),
             Request::SetVringNum(v) => self.set_vring_num(*v, device),
             Request::SetVringAddr(v) => self.set_vring_addr(*v, device),

@@ -1,8 +1,9 @@
 //! Rings: what was told about each, and when it runs.
 //!
-//! A ring starts when its size, its addresses and its kick are known and all of its areas can be reached, and stops with
-//! GET_VRING_BASE. That is earlier than the specification's first kick, and is what front ends know from other back ends: they set
-//! rings up only when the driver is ready. A disabled ring is started as such.
+//! A ring starts when its size, its addresses and its kick are known and all of its areas can be reached, and
+//! stops with GET_VRING_BASE. That is earlier than the specification's first kick, and is what front ends
+//! know from other back ends: they set rings up only when the driver is ready. A disabled ring is started as
+//! such.
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
 use crate::backend::journal::Begun;
@@ -39,8 +40,8 @@ pub(super) struct Ring {
     looks: u32,
 }
 
-/// Most looks at a ring that contradicts its record, and the time between them: its driver may just be writing to it, or have been
-/// interrupted there.
+/// Most looks at a ring that contradicts its record, and the time between them: its driver may just be
+/// writing to it, or have been interrupted there.
 const LOOKS: u32 = 20;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -67,9 +68,10 @@ fn copy(fd: Option<&OwnedFd>) -> Result<Option<OwnedFd>, Refusal> {
     Ok(fd.map(OwnedFd::try_clone).transpose()?)
 }
 
-/// Notifications go through eventfds, or the pipes of front ends that have none. What else there is may do anything when it is written
-/// to, waited for, asked about or closed. A descriptor that workers write to must not make them wait: that is asked for here, and
-/// [`heddle_sys::EventFd`] sees to it where the front end takes it back.
+/// Notifications go through eventfds, or the pipes of front ends that have none. What else there is may do
+/// anything when it is written to, waited for, asked about or closed. A descriptor that workers write to must
+/// not make them wait: that is asked for here, and [`heddle_sys::EventFd`] sees to it where the front end
+/// takes it back.
 fn notifier(fd: Option<Foreign>, written: bool) -> Result<Option<OwnedFd>, Refusal> {
     use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
     let Some(fd) = fd else { return Ok(None) };
@@ -238,8 +240,8 @@ impl Session {
         u16::try_from(index).expect("at most 256 rings")
     }
 
-    /// Starts the ring if all that it needs was told and can be reached. An area behind the IOMMU that is not known yet is asked
-    /// for; the ring then starts with the answer.
+    /// Starts the ring if all that it needs was told and can be reached. An area behind the IOMMU that is not
+    /// known yet is asked for; the ring then starts with the answer.
     pub(super) fn try_start(&mut self, index: u32, device: &mut dyn Device) -> Handled {
         let ring = self.ring(index)?;
         if ring.is_started() || !ring.is_told() {
@@ -299,9 +301,10 @@ impl Session {
         Ok(Some(cfg))
     }
 
-    /// Where a split ring goes on: behind what it says was used last. All of this back end's queues use chains in order, so that what
-    /// was taken but not used before a crash of either side is taken again. What another one had taken out of order is in the
-    /// front end's area. A front end's number that differs is stale.
+    /// Where a split ring goes on: behind what it says was used last. All of this back end's queues use
+    /// chains in order, so that what was taken but not used before a crash of either side is taken again.
+    /// What another one had taken out of order is in the front end's area. A front end's number that differs
+    /// is stale.
     fn split_start(
         &mut self,
         index: u32,
@@ -318,8 +321,9 @@ impl Session {
         Ok((start, resubmit))
     }
 
-    /// Where a packed ring goes on: where the front end's inflight area, or this process's journal, says that it was left, if the ring
-    /// agrees; else where the front end says. `None`: the ring contradicts what is kept of it, and is to be looked at again.
+    /// Where a packed ring goes on: where the front end's inflight area, or this process's journal, says that
+    /// it was left, if the ring agrees; else where the front end says. `None`: the ring contradicts what is
+    /// kept of it, and is to be looked at again.
     fn packed_start(
         &mut self,
         index: u32,
@@ -382,8 +386,8 @@ impl Session {
     ) -> Result<RingSetup, Refusal> {
         let addr = self.ring(index)?.addr;
         let tracking = Tracking {
-            // Behind an IOMMU the table's own log addresses count, as they do for Linux's back end: what is told is an I/O virtual
-            // address.
+            // Behind an IOMMU the table's own log addresses count, as they do for Linux's back end: what is
+            // told is an I/O virtual address.
             log_device: addr.filter(|a| a.log_used && !self.has_iommu()).map(|a| a.log),
             record,
             resubmit,
@@ -431,8 +435,8 @@ impl Session {
         self.try_start(index, device)
     }
 
-    /// After the memory changed: rings whose areas lie elsewhere now are started again, rings that waited are started. All of them,
-    /// also when one cannot be.
+    /// After the memory changed: rings whose areas lie elsewhere now are started again, rings that waited are
+    /// started. All of them, also when one cannot be.
     pub(super) fn follow_memory(&mut self, device: &mut dyn Device) -> Result<(), Refusal> {
         let rings = (0..).take(self.rings.len());
         let followed: Vec<_> = rings.map(|index| self.follow(index, device)).collect();

@@ -150,7 +150,8 @@ fn plausible() -> impl Strategy<Value = Request> {
 /// What a front end does.
 #[derive(Clone, Debug)]
 enum Act {
-    /// A request with the descriptors that it should have, or with one more or less; asking for an answer or not.
+    /// A request with the descriptors that it should have, or with one more or less; asking for an answer or
+    /// not.
     Send(Request, i8, bool),
     /// Bytes of any kind.
     Raw(Vec<u8>),

@@ -236,7 +236,8 @@ fn memory_comes_and_goes_region_by_region() {
     assert_eq!(rig.ended, None);
 }
 
-/// CVE-2018-1059's kind, at the table: regions that overlap, wrap, or are longer than their file (which would be SIGBUS in a worker).
+/// CVE-2018-1059's kind, at the table: regions that overlap, wrap, or are longer than their file (which would
+/// be SIGBUS in a worker).
 #[test]
 fn regions_that_make_no_sense_are_refused() {
     let good = Rig::new().region();

@@ -1,4 +1,5 @@
-//! Either side dies, in either order, with packets on the way: rings go on where they were, each packet is given back once.
+//! Either side dies, in either order, with packets on the way: rings go on where they were, each packet is
+//! given back once.
 
 use super::*;
 use proptest::prelude::*;
@@ -125,7 +126,8 @@ proptest! {
     }
 }
 
-/// A guest that was reset while the switch was away: the new ring begins at its beginning, wherever the old one was.
+/// A guest that was reset while the switch was away: the new ring begins at its beginning, wherever the old
+/// one was.
 #[test]
 fn a_reset_guest_begins_anew() {
     for (features, sent) in [(PACKED, 5), (PACKED, 31), (PACKED, 45), (Features::VERSION_1, 40)] {
@@ -192,8 +194,8 @@ fn a_told_base_counts() {
     assert_eq!(rig.ack(&Request::SetVringKick(kick), &[]), 1);
 }
 
-/// A back end that gives chains back in any order was here before: of four, two are done, and the others are in flight, the
-/// later one taken first.
+/// A back end that gives chains back in any order was here before: of four, two are done, and the others are
+/// in flight, the later one taken first.
 #[test]
 fn what_another_back_end_left_in_flight_is_taken_again_in_its_order() {
     use core::sync::atomic::Ordering::Relaxed;
@@ -234,7 +236,8 @@ fn what_another_back_end_left_in_flight_is_taken_again_in_its_order() {
     assert_eq!(done(&mut driver).len(), 3);
 }
 
-/// A ring that contradicts its record, set up again and again: nobody sleeps for it, and each message takes no time.
+/// A ring that contradicts its record, set up again and again: nobody sleeps for it, and each message takes
+/// no time.
 #[test]
 fn rings_that_contradict_their_record_hold_nobody() {
     let journal = Journal::new(None, 4);

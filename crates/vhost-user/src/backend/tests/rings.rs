@@ -240,8 +240,8 @@ fn a_reset_stops_all_rings() {
     }
 }
 
-/// "Use after unmap on SET_MEM_TABLE while workers run": the answer waits until nobody uses the old table, and the old mapping lives
-/// until then.
+/// "Use after unmap on SET_MEM_TABLE while workers run": the answer waits until nobody uses the old table,
+/// and the old mapping lives until then.
 #[test]
 fn memory_is_not_given_back_before_workers_let_go() {
     let mut rig = Rig::new();
@@ -382,7 +382,8 @@ fn memory_is_bounded_per_session() {
     assert_eq!(rig.ended, None);
 }
 
-/// Migration: what the device writes is marked from the answer to SET_LOG_BASE and SET_FEATURES on, the used ring at the address told.
+/// Migration: what the device writes is marked from the answer to SET_LOG_BASE and SET_FEATURES on, the used
+/// ring at the address told.
 #[test]
 fn written_pages_are_logged() {
     for features in layouts() {
@@ -498,8 +499,9 @@ fn a_log_that_is_cut_ends_the_session() {
     assert!(rig.ended.unwrap().contains("cut the file"));
 }
 
-/// "Control-queue double fetch": a back end that serves the control queue reads a command twice, once to check it. This one serves
-/// none: front ends answer the control queue themselves, and the ring behind the data rings does not exist here.
+/// "Control-queue double fetch": a back end that serves the control queue reads a command twice, once to
+/// check it. This one serves none: front ends answer the control queue themselves, and the ring behind the
+/// data rings does not exist here.
 #[test]
 fn control_queue_double_fetch() {
     let mut rig = Rig::new();
@@ -546,7 +548,8 @@ fn postcopy_is_refused_cleanly() {
     );
 }
 
-/// Memory that is not a file in memory: its pages may come from a server that does not answer. Refused, also where it could be mapped.
+/// Memory that is not a file in memory: its pages may come from a server that does not answer. Refused, also
+/// where it could be mapped.
 #[test]
 fn memory_has_to_be_a_file_in_memory() {
     let mut rig = Rig::new();
@@ -566,7 +569,8 @@ fn memory_has_to_be_a_file_in_memory() {
     assert!(rig.ended.unwrap().contains("no file in memory"));
 }
 
-/// A descriptor that makes notifications wait ends its session, since each that replaced it could do the same.
+/// A descriptor that makes notifications wait ends its session, since each that replaced it could do the
+/// same.
 #[test]
 fn a_stuck_descriptor_ends_the_session() {
     let mut rig = Rig::new();

@@ -230,7 +230,8 @@ fn a_socket_file_that_vanishes_is_made_again() {
     control.remove(id, "the port was removed");
 }
 
-/// A front end that comes and goes as fast as it can: it gets some sessions, not thousands, and others are served meanwhile.
+/// A front end that comes and goes as fast as it can: it gets some sessions, not thousands, and others are
+/// served meanwhile.
 #[test]
 fn a_front_end_that_comes_and_goes_has_to_wait() {
     let dir = tempfile::tempdir().unwrap();
@@ -277,7 +278,8 @@ fn a_front_end_that_comes_and_goes_has_to_wait() {
     });
 }
 
-/// Whoever may read the directory may lock it: sockets are made nevertheless. The file that is locked belongs to who makes sockets.
+/// Whoever may read the directory may lock it: sockets are made nevertheless. The file that is locked belongs
+/// to who makes sockets.
 #[test]
 fn a_lock_of_the_directory_holds_nobody_up() {
     use rustix::fs::{FlockOperation, flock};

@@ -1,18 +1,22 @@
 //! A queue whose buffers stay where they are: the driver of a load generator.
 //!
-//! **Problem.** A generator shares its machine with the switch that it measures. Each line of memory that travels between the two
-//! limits both, so a generator must touch few of them, and must not spend more cycles per packet than the switch does.
+//! **Problem.** A generator shares its machine with the switch that it measures. Each line of memory that
+//! travels between the two limits both, so a generator must touch few of them, and must not spend more cycles
+//! per packet than the switch does.
 //!
-//! **Shape.** As many buffers as the ring has entries, each one descriptor long. Buffer `i` starts in entry `i`; a buffer that the device
-//! gives back goes into the entry behind the last one, so a device that works in order never makes the driver rewrite an address. In
-//! the split layout steady state then writes the available index once per burst and nothing else; in the packed layout it writes
-//! half a descriptor per packet, because the device overwrites that half.
+//! **Shape.** As many buffers as the ring has entries, each one descriptor long. Buffer `i` starts in entry
+//! `i`; a buffer that the device gives back goes into the entry behind the last one, so a device that works
+//! in order never makes the driver rewrite an address. In the split layout steady state then writes the
+//! available index once per burst and nothing else; in the packed layout it writes half a descriptor per
+//! packet, because the device overwrites that half.
 //!
-//! **Invariants.** Out-of-order completion is served (a little slower). A device that completes what it does not have, or more than it has,
-//! is a [`DriverError::Device`]. What the device writes into buffers is read by value only.
+//! **Invariants.** Out-of-order completion is served (a little slower). A device that completes what it does
+//! not have, or more than it has, is a [`DriverError::Device`]. What the device writes into buffers is read
+//! by value only.
 //!
-//! **Costs.** Per packet: split 8 bytes of the used ring read; with IN_ORDER and nothing written by the device not even that. Packed: one
-//! descriptor. Per call of [`Stream::post`]: a full barrier and one look at the device's wish for kicks.
+//! **Costs.** Per packet: split 8 bytes of the used ring read; with IN_ORDER and nothing written by the
+//! device not even that. Packed: one descriptor. Per call of [`Stream::post`]: a full barrier and one look at
+//! the device's wish for kicks.
 //!
 //! One thread per stream.
 
@@ -63,7 +67,8 @@ enum Layout {
     Packed(Packed),
 }
 
-/// The bytes of a stream's buffers; clones see the same ones, so that they can be read while buffers are being taken.
+/// The bytes of a stream's buffers; clones see the same ones, so that they can be read while buffers are
+/// being taken.
 #[derive(Clone, Debug)]
 pub struct View {
     data: HostRange,
@@ -127,7 +132,8 @@ impl Stream {
     /// Sets a queue up in zeroed memory, at the position that `cfg` names. Nothing is posted yet.
     ///
     /// # Errors
-    /// [`RingError::Size`]; [`RingError::Area`] for a ring, [`RingError::Buffer`] for buffers that are not in one region of `mem`.
+    /// [`RingError::Size`]; [`RingError::Area`] for a ring, [`RingError::Buffer`] for buffers that are not in
+    /// one region of `mem`.
     pub fn new(
         cfg: &QueueConfig,
         mem: &GuestMemory,
@@ -168,8 +174,8 @@ impl Stream {
         let n = n.min(self.free());
         n > 0 && each!(&mut self.layout, l => l.post(n))
     }
-    /// Takes up to `max` buffers back; calls `each` with the buffer's number and the bytes that the device says it wrote (0 for a
-    /// transmit queue). Returns how many.
+    /// Takes up to `max` buffers back; calls `each` with the buffer's number and the bytes that the device
+    /// says it wrote (0 for a transmit queue). Returns how many.
     ///
     /// # Errors
     /// [`DriverError::Device`].
@@ -185,8 +191,8 @@ impl Stream {
     pub fn disarm(&mut self) {
         each!(&mut self.layout, l => l.disarm());
     }
-    /// Where a device has to go on that knows nothing but the ring: behind the last buffer that was used. What was posted and not
-    /// used is in flight and will be used by the next device.
+    /// Where a device has to go on that knows nothing but the ring: behind the last buffer that was used.
+    /// What was posted and not used is in flight and will be used by the next device.
     pub fn position(&self) -> Position {
         each!(&self.layout, l => l.position())
     }

@@ -1,7 +1,8 @@
 //! The packed layout (virtio 1.2 §2.8) of a stream.
 //!
-//! `order` is the buffer that each slot has, or had last. The device writes a used descriptor over the slot of the oldest chain; the
-//! buffer that it names will be posted from that slot next. Only when that is another one is the address written again.
+//! `order` is the buffer that each slot has, or had last. The device writes a used descriptor over the slot
+//! of the oldest chain; the buffer that it names will be posted from that slot next. Only when that is
+//! another one is the address written again.
 
 use super::{Buffers, Flow};
 use crate::driver::DriverError;
@@ -129,12 +130,14 @@ impl Packed {
         if self.held.is_some() {
             self.hold(n);
         }
-        // Release pairs with the device's acquire of the first slot's flags: all that was posted comes first (§2.8.21).
+        // Release pairs with the device's acquire of the first slot's flags: all that was posted comes first
+        // (§2.8.21).
         self.ring
             .store64_release(usize::from(first) * 16 + REST, self.rest(first, first_wrap));
         (self.post, self.post_wrap) = (slot, wrap);
         self.free -= n as u16;
-        // SeqCst pairs with the device's barrier between its event area and its look at the flags (§2.8.21.3.1).
+        // SeqCst pairs with the device's barrier between its event area and its look at the flags
+        // (§2.8.21.3.1).
         fence(Ordering::SeqCst);
         let area = self.device.load32(0, Ordering::Relaxed);
         match (area >> 16) as u16 & 3 {
@@ -201,7 +204,8 @@ impl Packed {
         Ok(n)
     }
 
-    /// With IN_ORDER: how many buffers behind the one at `take` a used descriptor with `id` covers. Slots keep their buffers then.
+    /// With IN_ORDER: how many buffers behind the one at `take` a used descriptor with `id` covers. Slots
+    /// keep their buffers then.
     fn covered(&self, id: u16) -> Result<u16, DriverError> {
         let behind = self.distance(self.take, id);
         if id < self.size && behind < self.size - self.free {
@@ -251,7 +255,8 @@ impl Packed {
             u32::from(AREA_ENABLE) << 16
         };
         self.driver.store32(0, area, Ordering::Relaxed);
-        // SeqCst pairs with the device's barrier between its used flags and its look at this area (§2.8.21.3.1).
+        // SeqCst pairs with the device's barrier between its used flags and its look at this area
+        // (§2.8.21.3.1).
         fence(Ordering::SeqCst);
         self.free < self.size && (self.batch > 0 || self.used(self.take, self.take_wrap))
     }

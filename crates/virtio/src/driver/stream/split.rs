@@ -1,8 +1,9 @@
 //! The split layout (virtio 1.2 §2.7) of a stream.
 //!
-//! `order` is what the available ring holds: entry `k` (modulo the size) is the buffer of the `k`th post. When entry `u` of the used ring
-//! is taken, its buffer will be posted as number `u + size`, which is the same place: a device that works in order finds its identifier
-//! there already, and nothing is written. The device has read that place before, because it used at least that many buffers.
+//! `order` is what the available ring holds: entry `k` (modulo the size) is the buffer of the `k`th post.
+//! When entry `u` of the used ring is taken, its buffer will be posted as number `u + size`, which is the
+//! same place: a device that works in order finds its identifier there already, and nothing is written. The
+//! device has read that place before, because it used at least that many buffers.
 
 use super::{Buffers, Flow};
 use crate::driver::DriverError;
@@ -97,10 +98,12 @@ impl Split {
         if self.held.is_some() {
             self.hold(n);
         }
-        // Release pairs with the device's acquire of `avail.idx`: entries, descriptors and buffers come first (§2.7.13.3).
+        // Release pairs with the device's acquire of `avail.idx`: entries, descriptors and buffers come first
+        // (§2.7.13.3).
         self.avail.store16(IDX, new, Ordering::Release);
         self.posted = new;
-        // SeqCst pairs with the device's barrier between its wish for kicks and its look at the index (§2.7.13.4.1).
+        // SeqCst pairs with the device's barrier between its wish for kicks and its look at the index
+        // (§2.7.13.4.1).
         fence(Ordering::SeqCst);
         if self.event_idx {
             let event = self

@@ -44,7 +44,8 @@ fn layouts() -> impl Strategy<Value = Features> {
 }
 
 proptest! {
-    /// What is posted arrives, in order, with its bytes; what is used comes back once; from any start, over many rounds.
+    /// What is posted arrives, in order, with its bytes; what is used comes back once; from any start, over
+    /// many rounds.
     #[test]
     fn transmit(features in layouts(), log in 0_u32..6, start in any::<u16>(), wrap: bool, steps in prop::collection::vec((0_usize..40, 0_usize..40, 0_usize..40), 1..60)) {
         let size = 1 << log;
@@ -124,7 +125,8 @@ proptest! {
         }
     }
 
-    /// A device that works out of order: each buffer comes back as often as it was posted, and the ring names the right addresses.
+    /// A device that works out of order: each buffer comes back as often as it was posted, and the ring names
+    /// the right addresses.
     #[test]
     fn out_of_order(packed: bool, picks in prop::collection::vec((0_usize..9, 0_usize..9, any::<u16>()), 1..200)) {
         let mut features = Features::empty();

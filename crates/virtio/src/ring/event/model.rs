@@ -2,11 +2,12 @@
 //!
 //! Run by `make models`.
 //!
-//! The rings are not run themselves (their fields lie in raw memory); the model has their accesses in their order and with their
-//! orderings, and decides with their functions. One side gives (publishes an index or flags, barrier, reads the wish, notifies), the
-//! other takes (expresses a wish, barrier, looks again, sleeps). Kicks and calls are this with the roles exchanged: `Kick` begins with
-//! an index that was already decided on, `Call` may know nothing of what was signalled. A lost wake-up is a thread that waits for
-//! ever, which loom reports as a deadlock.
+//! The rings are not run themselves (their fields lie in raw memory); the model has their accesses in their
+//! order and with their orderings, and decides with their functions. One side gives (publishes an index or
+//! flags, barrier, reads the wish, notifies), the other takes (expresses a wish, barrier, looks again,
+//! sleeps). Kicks and calls are this with the roles exchanged: `Kick` begins with an index that was already
+//! decided on, `Call` may know nothing of what was signalled. A lost wake-up is a thread that waits for ever,
+//! which loom reports as a deadlock.
 
 use super::{packed_event_passed, split_event_passed};
 use loom::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
@@ -101,7 +102,8 @@ fn visible(s: &Shared, shape: Shape, n: u16) -> bool {
 }
 
 fn give(s: &Shared, shape: Shape, way: Way, barrier: bool) {
-    // What the giving side knows of what it has signalled: the device knows nothing at its start, and notifies then.
+    // What the giving side knows of what it has signalled: the device knows nothing at its start, and
+    // notifies then.
     let mut signalled = (way == Way::Kick).then_some(0_u16);
     for n in 0..GIVEN {
         s.data[usize::from(n)].store(n + 1, Ordering::Relaxed);

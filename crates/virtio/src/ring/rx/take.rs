@@ -1,5 +1,5 @@
-//! Makes a packet of a chain: the header to private memory and decoded there, then the first bytes to the head, the rest by
-//! reference. Exits: a packet, or a name for why not.
+//! Makes a packet of a chain: the header to private memory and decoded there, then the first bytes to the
+//! head, the rest by reference. Exits: a packet, or a name for why not.
 
 use crate::mem::Piece;
 use crate::net_hdr::{self, NetHdrError};
@@ -75,8 +75,8 @@ fn finish(mut packet: Packet, hdr: &[u8; net_hdr::LEN], pool: &mut Pool) -> Resu
     }
 }
 
-/// Checks the header. Offsets are checked against what can be rewritten: the head. A checksum field behind it is rare enough to
-/// lengthen the head for.
+/// Checks the header. Offsets are checked against what can be rewritten: the head. A checksum field behind it
+/// is rare enough to lengthen the head for.
 fn metadata(packet: &mut Packet, hdr: &[u8; net_hdr::LEN]) -> Result<Offload, NetHdrError> {
     let mut decoded = net_hdr::decode(hdr, packet.head().len());
     if decoded == Err(NetHdrError::CsumRange) && packet.pull_tail(HEAD_SPACE) {
@@ -89,7 +89,8 @@ fn metadata(packet: &mut Packet, hdr: &[u8; net_hdr::LEN]) -> Result<Offload, Ne
     decoded
 }
 
-/// As [`take`], of any pieces: header and packet may be spread over the buffers in any way (virtio 1.2 §2.7.4.1).
+/// As [`take`], of any pieces: header and packet may be spread over the buffers in any way (virtio 1.2
+/// §2.7.4.1).
 #[inline(never)]
 fn gather(
     mut packet: Packet,

@@ -1,10 +1,12 @@
-//! A fuzzer for rings from the driver's side: bytes are a script of what a hostile driver writes and when the device looks.
+//! A fuzzer for rings from the driver's side: bytes are a script of what a hostile driver writes and when the
+//! device looks.
 //!
-//! A script is worth keeping when it had an outcome (which errors, which drops, how much was moved and whether chains of several
-//! pieces were among it) that none before it had.
+//! A script is worth keeping when it had an outcome (which errors, which drops, how much was moved and
+//! whether chains of several pieces were among it) that none before it had.
 //!
 //! * `cargo test` replays the corpus, `corpus/rings` of this crate, and a fixed number of mutants of it.
-//! * `make fuzz [SECONDS=180] [KEEP=1]` goes on for half of that (the other half is for sessions), as `heddle-fuzz` says.
+//! * `make fuzz [SECONDS=180] [KEEP=1]` goes on for half of that (the other half is for sessions), as
+//!   `heddle-fuzz` says.
 
 use super::random::{Act, Desc, Offer, Seen, run};
 use super::*;

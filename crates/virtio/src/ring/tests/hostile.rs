@@ -1,9 +1,10 @@
-//! Drivers that break the protocol: what has bitten other back ends, each by name. The queue stops or drops by name; nothing
-//! outside the guest's memory is read, nothing panics, and another queue goes on. Tables that are replaced under a worker are in
-//! `ahead` and `memory`.
+//! Drivers that break the protocol: what has bitten other back ends, each by name. The queue stops or drops
+//! by name; nothing outside the guest's memory is read, nothing panics, and another queue goes on. Tables
+//! that are replaced under a worker are in `ahead` and `memory`.
 //!
-//! A control queue's double fetch has no counterpart: this crate has no control queue. With vhost-user the front end serves it, and the
-//! session refuses to set up any ring beyond the pairs ("there is no ring N of M").
+//! A control queue's double fetch has no counterpart: this crate has no control queue. With vhost-user the
+//! front end serves it, and the session refuses to set up any ring beyond the pairs ("there is no ring N of
+//! M").
 
 use super::*;
 use crate::mem::MemError;
@@ -223,7 +224,8 @@ fn buffers_outside_the_guest_or_of_the_wrong_direction() {
     assert_eq!(e, Some(RingError::Direction));
 }
 
-/// The length of an indirect table changes while the device reads it (TOCTOU): whatever it saw is what it checks.
+/// The length of an indirect table changes while the device reads it (TOCTOU): whatever it saw is what it
+/// checks.
 #[test]
 #[cfg_attr(miri, ignore = "a race on purpose: the guest's side writes without atomics")]
 fn indirect_table_length_is_read_once() {
@@ -491,8 +493,8 @@ fn ring_sizes_and_areas_are_checked() {
     assert_eq!(open(&packed), Some(RingError::Head(8)));
 }
 
-/// Chains of nothing but empty buffers, up to the ring's size: their descriptors are bounded as those of any others, per chain and
-/// per call.
+/// Chains of nothing but empty buffers, up to the ring's size: their descriptors are bounded as those of any
+/// others, per chain and per call.
 #[test]
 fn empty_buffers_are_bounded_too() {
     use crate::ring::limits::{DESCS, MAX_INDIRECT};
@@ -515,7 +517,8 @@ fn empty_buffers_are_bounded_too() {
         assert!(receive(&mut dev).is_empty());
         assert_eq!(dev.error(), Some(RingError::ChainTooLong), "{features:?}");
     }
-    // As long as a chain may be, the same one again and again: a call takes few of them, and the next goes on.
+    // As long as a chain may be, the same one again and again: a call takes few of them, and the next goes
+    // on.
     let rig = Rig::new(Features::empty(), BIG);
     let chain = MAX_INDIRECT as u16;
     for i in 0..chain {

@@ -12,8 +12,8 @@ fn mapped(fd: &std::os::fd::OwnedFd) -> GuestMemory {
     GuestMemory::new(vec![Region::new(BASE, 0, map).unwrap()]).unwrap()
 }
 
-/// SET_MEM_TABLE while a worker holds packets: what they point into stays mapped until they are gone, then is unmapped, and the
-/// queue goes on in the new table.
+/// SET_MEM_TABLE while a worker holds packets: what they point into stays mapped until they are gone, then is
+/// unmapped, and the queue goes on in the new table.
 #[test]
 #[cfg_attr(miri, ignore = "needs memfd")]
 fn no_use_after_unmap_when_the_table_is_replaced() {
@@ -128,7 +128,8 @@ fn a_ring_without_memory_waits_for_a_table() {
     assert_eq!(rx.error(), None);
 }
 
-/// IOTLB: a buffer that is not mapped yet is asked for, and taken when it is there; what came before it is not lost.
+/// IOTLB: a buffer that is not mapped yet is asked for, and taken when it is there; what came before it is
+/// not lost.
 #[test]
 fn a_missing_address_is_a_miss_not_an_error_behind_an_iommu() {
     for features in [Features::empty(), Features::RING_PACKED] {

@@ -1,7 +1,8 @@
 //! Device against driver.
 //!
-//! Under miri, which knows anonymous memory but no memfd: `MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly miri test -p
-//! heddle-virtio --lib -- ring::tests::hostile ring::tests::memory ring::tests::notify mem::tests`.
+//! Under miri, which knows anonymous memory but no memfd: `MIRIFLAGS=-Zmiri-disable-isolation cargo +nightly
+//! miri test -p heddle-virtio --lib -- ring::tests::hostile ring::tests::memory ring::tests::notify
+//! mem::tests`.
 
 mod ahead;
 mod fuzz;
@@ -112,8 +113,8 @@ impl Rig {
     }
 }
 
-/// Memory that is contiguous for the guest only: rings fit into the first region, the others are small and lie in reverse order, so that
-/// buffers and tables cross borders.
+/// Memory that is contiguous for the guest only: rings fit into the first region, the others are small and
+/// lie in reverse order, so that buffers and tables cross borders.
 fn patchwork() -> GuestMemory {
     const FIRST: usize = 128 << 10;
     const PART: usize = 8 << 10;

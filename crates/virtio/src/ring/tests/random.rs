@@ -1,5 +1,5 @@
-//! Random ring memory: a driver that writes anything anywhere, with a bias to what is almost right. The device may stop or drop; it
-//! must not panic, must not loop, and gives out only bytes of the guest's memory.
+//! Random ring memory: a driver that writes anything anywhere, with a bias to what is almost right. The
+//! device may stop or drop; it must not panic, must not loop, and gives out only bytes of the guest's memory.
 
 use super::*;
 use proptest::prelude::*;

@@ -25,8 +25,8 @@ fn ring_bytes(rig: &Rig) -> Vec<u8> {
 }
 
 proptest! {
-    /// Chains of several descriptors, any position, killed after any number of descriptors were given back, with the driver going on
-    /// meanwhile where it can: the ring ends as if nothing had happened.
+    /// Chains of several descriptors, any position, killed after any number of descriptors were given back,
+    /// with the driver going on meanwhile where it can: the ring ends as if nothing had happened.
     #[test]
     fn a_batch_is_finished_by_the_next_device(
         chains in proptest::collection::vec(1_usize..4, 1..60),
@@ -64,7 +64,8 @@ proptest! {
             let after = ring_bytes(&rig);
             let new = record.noted().new;
 
-            // The end came when `cut` of the slots that change were written; the first one's flags are the last store.
+            // The end came when `cut` of the slots that change were written; the first one's flags are the
+            // last store.
             let mut ring = before.clone();
             let changed: Vec<usize> = (0..usize::from(SIZE)).filter(|s| before[16 * s..16 * s + 16] != after[16 * s..16 * s + 16]).collect();
             let first = usize::from(old.index);
@@ -105,7 +106,8 @@ proptest! {
         prop_assert_eq!(sent, chains.len());
     }
 
-    /// A guest that was reset has a new ring in the same place: however far it has filled it, the old position is not taken.
+    /// A guest that was reset has a new ring in the same place: however far it has filled it, the old
+    /// position is not taken.
     #[test]
     fn a_record_of_another_ring_is_not_believed(used in 1_u16..200, filled in 0_u16..=SIZE) {
         let mut rig = Rig::new(Features::RING_PACKED, SIZE);

@@ -1,4 +1,5 @@
-//! A split ring after another back end, which gave chains back in any order, died: what was in flight comes once, in order.
+//! A split ring after another back end, which gave chains back in any order, died: what was in flight comes
+//! once, in order.
 
 use super::*;
 use crate::mem::HostRange;
@@ -159,7 +160,8 @@ proptest! {
         }
         other.give(&rig, &last, death);
         seen.extend(rig.done().into_iter().map(|d| d.token));
-        // What is in flight, oldest first, then what nobody took: by token, as the driver numbers its chains in order.
+        // What is in flight, oldest first, then what nobody took: by token, as the driver numbers its chains
+        // in order.
         let rest: Vec<u32> = (0..sent).filter(|t| !seen.contains(t)).collect();
         let mut rx = start(&rig, &other);
         if killed && !rest.is_empty() {

@@ -1,11 +1,14 @@
-//! A fuzzer for sessions from the front end's side: bytes are a script of messages, descriptors and ring memory ([`script`]).
+//! A fuzzer for sessions from the front end's side: bytes are a script of messages, descriptors and ring
+//! memory ([`script`]).
 //!
-//! The session is the real one, with real rings in the guest's memory and a device that moves packets through them. As for rings
-//! (`heddle-virtio`), an input is worth keeping when something happened that none before it made happen: which request, in which
-//! state of the session, was taken, refused with which text, or ended the session; which events the device saw; which way rings broke.
+//! The session is the real one, with real rings in the guest's memory and a device that moves packets through
+//! them. As for rings (`heddle-virtio`), an input is worth keeping when something happened that none before
+//! it made happen: which request, in which state of the session, was taken, refused with which text, or ended
+//! the session; which events the device saw; which way rings broke.
 //!
 //! * `cargo test` replays the corpus, `corpus/sessions` of this crate, and a fixed number of mutants of it.
-//! * `make fuzz [SECONDS=180] [KEEP=1]` goes on for half of that (the other half is for rings), as `heddle-fuzz` says.
+//! * `make fuzz [SECONDS=180] [KEEP=1]` goes on for half of that (the other half is for rings), as
+//!   `heddle-fuzz` says.
 
 mod play;
 mod script;

@@ -1,0 +1,220 @@
+//! Iterations that took too long, told in the log with those around them (`dpif-netdev/pmd-perf-log-set`).
+//!
+//! The worker itself writes the log, as in Open vSwitch, so that its name stands on the lines. That takes
+//! time, which the caller counts to no iteration, else each telling would be the next thing to be told of.
+//! For debugging: off unless somebody asks.
+
+use super::history::{self, LEN, Ring};
+use heddle_sys::Tsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Ranges above this are told once.
+const LONG_RANGE: u64 = 100;
+/// Iterations that are told before and after.
+const AROUND: u64 = 5;
+
+/// What is told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SuspectLog {
+    /// Anything at all.
+    pub on: bool,
+    /// Another one soon after lengthens what is told, rather than being part of it.
+    pub extend: bool,
+    /// Iterations before.
+    pub before: u64,
+    /// Iterations after.
+    pub after: u64,
+    /// Microseconds from which on an iteration is suspicious.
+    pub us: u64,
+    /// Packets in a guest's queue from which on it would be; not measured here.
+    pub qlen: u64,
+}
+
+impl Default for SuspectLog {
+    fn default() -> Self {
+        Self {
+            on: false,
+            extend: false,
+            before: AROUND,
+            after: AROUND,
+            us: 250,
+            qlen: 128,
+        }
+    }
+}
+
+impl SuspectLog {
+    /// With ranges that the history has.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        const MOST: u64 = LEN as u64 - 2;
+        self.before = self.before.min(MOST);
+        self.after = self.after.min(MOST - self.before);
+        self
+    }
+}
+
+/// The setting, as workers read it.
+#[derive(Debug, Default)]
+pub(crate) struct Setting {
+    on: AtomicBool,
+    extend: AtomicBool,
+    before: AtomicU64,
+    after: AtomicU64,
+    us: AtomicU64,
+}
+
+impl Setting {
+    pub(crate) fn set(&self, log: &SuspectLog) {
+        self.extend.store(log.extend, Relaxed);
+        self.before.store(log.before, Relaxed);
+        self.after.store(log.after, Relaxed);
+        self.us.store(log.us, Relaxed);
+        self.on.store(log.on, Relaxed);
+    }
+}
+
+/// An iteration that is to be told of.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    at: u64,
+    cycles: u64,
+    /// Rows that are told, and rows that are still to come.
+    range: u64,
+    left: u64,
+}
+
+/// A worker's part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watch(Option<Suspect>);
+
+impl Watch {
+    /// Iteration `at` took `cycles`, and is the last in `rows`. Returns whether anything was written.
+    pub(super) fn iteration(&mut self, setting: &Setting, rows: &Ring, at: u64, cycles: u64) -> bool {
+        if !setting.on.load(Relaxed) {
+            self.0 = None;
+            return false;
+        }
+        let mut told = false;
+        let (before, after) = (setting.before.load(Relaxed), setting.after.load(Relaxed));
+        if let Some(s) = &mut self.0 {
+            (s.range, s.left) = (s.range + 1, s.left.saturating_sub(1));
+        }
+        if cycles > Tsc::from_us(setting.us.load(Relaxed)) {
+            match &mut self.0 {
+                None => {
+                    self.0 = Some(Suspect {
+                        at,
+                        cycles,
+                        range: before + 1,
+                        left: after,
+                    });
+                }
+                Some(s) if setting.extend.load(Relaxed) => {
+                    tell(s);
+                    told = true;
+                    // As far as the history reaches.
+                    let room = (LEN as u64 - 2).saturating_sub(s.range);
+                    (s.at, s.cycles, s.left) = (at, cycles, after.min(room));
+                }
+                Some(_) => {}
+            }
+        }
+        if let Some(s) = self.0.filter(|s| s.left == 0) {
+            self.0 = None;
+            told = true;
+            tell(&s);
+            let mut text = String::new();
+            let n = usize::try_from(s.range).unwrap_or(LEN);
+            history::show_iterations(&mut text, &rows.last(n));
+            log::warn!(target: "pmd_perf", per_min = 600, burst = 600; "Neighborhood of suspicious iteration:\n{}", text.trim_end());
+            if s.range > LONG_RANGE {
+                // Once is enough of so much.
+                setting.before.store(AROUND, Relaxed);
+                setting.after.store(AROUND, Relaxed);
+                setting.extend.store(false, Relaxed);
+            }
+        }
+        told
+    }
+}
+
+fn tell(s: &Suspect) {
+    let us = s.cycles / Tsc::from_us(1).max(1);
+    log::warn!(target: "pmd_perf", per_min = 600, burst = 600;
+        "Suspicious iteration (Excessive total cycles): iter={} duration={us} us", s.at);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::history::Row;
+    use super::*;
+
+    /// The iterations after which something was written.
+    fn told(log: SuspectLog, suspicious: &[u64]) -> Vec<u64> {
+        let (setting, rows, mut watch) = (Setting::default(), Ring::default(), Watch::default());
+        setting.set(&log.bounded());
+        let long = Tsc::from_us(log.us) + 1;
+        let iteration = |at: &u64| {
+            rows.push(&Row::default());
+            watch.iteration(
+                &setting,
+                &rows,
+                *at,
+                if suspicious.contains(at) { long } else { 1 },
+            )
+        };
+        (0..2000).filter(iteration).collect()
+    }
+
+    #[test]
+    fn what_follows_is_waited_for() {
+        let off = SuspectLog::default();
+        let on = SuspectLog {
+            on: true,
+            before: 3,
+            after: 2,
+            ..off
+        };
+        assert_eq!(told(off, &[10]), []);
+        assert_eq!(
+            told(on, &[10, 11]),
+            [12],
+            "the second one is among those around the first"
+        );
+        assert_eq!(told(on, &[10, 20]), [12, 22]);
+        let extend = SuspectLog { extend: true, ..on };
+        assert_eq!(told(extend, &[10, 11, 13]), [11, 13, 15]);
+        let none = SuspectLog { after: 0, ..on };
+        assert_eq!(told(none, &[10, 11]), [10, 11]);
+    }
+
+    #[test]
+    fn ranges_are_no_longer_than_the_history_and_long_ones_are_told_once() {
+        let huge = SuspectLog {
+            on: true,
+            before: u64::MAX,
+            after: u64::MAX,
+            ..SuspectLog::default()
+        };
+        assert_eq!((huge.bounded().before, huge.bounded().after), (998, 0));
+        let long = SuspectLog {
+            before: 0,
+            after: 150,
+            ..huge
+        };
+        assert_eq!(told(long, &[10, 500]), [160, 505]);
+        let all: Vec<u64> = (0..2000).collect();
+        let extend = SuspectLog {
+            extend: true,
+            before: 10,
+            after: 10,
+            ..huge
+        };
+        // Each lengthens it up to the history's end, and from then on only those five before and after are
+        // told.
+        let told = told(extend, &all);
+        assert!(told.iter().take(980).copied().eq(1..=980));
+        assert_eq!(told.last_chunk().map(|[a, b]| b - a), Some(6));
+    }
+}

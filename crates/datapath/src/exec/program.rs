@@ -1,0 +1,453 @@
+//! Actions compiled for execution.
+//!
+//! The compiler decides what the executor would otherwise have to ask per packet: where a packet that was
+//! already handed to an output must be copied before it changes ([`Op::Copy`]), which output a truncation
+//! belongs to, and which clones need no saved state (the last action of a list).
+//!
+//! **Invariant.** A packet that an [`Op::Output`] took is not written any more: every write is preceded by an
+//! [`Op::Copy`] since the last output of the same packet. One copy too many is the safe error.
+
+use crate::action::{Action, DropReason, Upcall};
+use crate::drops::DropKind;
+use crate::exec::encap;
+use crate::exec::meter::Meter;
+use std::sync::Arc;
+
+/// Deepest nesting of clones that keep state.
+pub(crate) const MAX_NESTING: usize = 16;
+
+/// One step.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Op {
+    /// Send on a port.
+    Output(u32),
+    /// Send the first bytes on a port.
+    OutputTrunc(u32, u32),
+    /// Hand a copy to the control plane, cut to this length.
+    Userspace(Arc<Upcall>, u32),
+    /// Go on with a private copy.
+    Copy,
+    /// Remember the packet as it is now. What ends the packet from here on goes on at the matching
+    /// [`Op::Restore`], which is this one.
+    Save(usize),
+    /// Go back to what the matching [`Op::Save`] remembered.
+    Restore,
+    /// Rewrite headers or metadata.
+    Apply(Action),
+    /// End, unless the meter admits the packet.
+    Meter(Arc<Meter>),
+    /// Look the packet up again; a copy of it, if what follows needs it as it is.
+    Recirc {
+        /// Under this id.
+        id: u32,
+        /// A copy.
+        copy: bool,
+    },
+    /// Unless the packet is longer than `len`, go on at `at`.
+    Shorter {
+        /// Bytes.
+        len: u16,
+        /// Which step.
+        at: usize,
+    },
+    /// Unless a draw says yes, go on at `at`.
+    Unless {
+        /// Of 2³²−1 draws so many do.
+        probability: u32,
+        /// Which step.
+        at: usize,
+    },
+    /// Go on at this step.
+    Jump(usize),
+    /// End, counting a drop.
+    Drop(DropKind),
+}
+
+/// What a program as a whole amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// One output of the packet as it is.
+    Output(u32),
+    /// Rewrites and outputs of the same packet, and at the end perhaps a recirculation: run over all packets
+    /// of a group at once.
+    Line,
+    /// Anything else.
+    Any,
+}
+
+/// A compiled list of actions.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Program {
+    pub(crate) ops: Box<[Op]>,
+    pub(crate) shape: Shape,
+    /// Hands packets to the control plane, which wants the key.
+    pub(crate) needs_key: bool,
+    /// Hands packets back to a lookup.
+    pub(crate) recirculates: bool,
+    /// Of a line: the recirculation at its end.
+    pub(crate) tail: Option<Tail>,
+}
+
+/// The recirculation at the end of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tail {
+    pub(crate) id: u32,
+    /// Of a copy: the packet itself was sent before.
+    pub(crate) copy: bool,
+    /// The line has written headers before: they have to be read again.
+    pub(crate) rewritten: bool,
+    /// There is nothing before it.
+    pub(crate) alone: bool,
+}
+
+impl Program {
+    pub(crate) fn compile(actions: &[Action]) -> Self {
+        let mut c = Compiler {
+            ops: Vec::with_capacity(actions.len() + 1),
+            depth: 0,
+        };
+        let mut shared = false;
+        if c.list(actions, &mut shared, true, u32::MAX).is_none() {
+            c.ops.clear();
+            c.ops.push(Op::Drop(DropKind::Nesting));
+        } else if c.ops.is_empty() {
+            c.ops.push(Op::Drop(DropReason::Policy.into()));
+        }
+        let steps = |ops: &[Op]| ops.iter().all(|op| matches!(op, Op::Output(_) | Op::Apply(_)));
+        let (shape, tail) = match &c.ops[..] {
+            [Op::Output(port)] => (Shape::Output(*port), None),
+            [ops @ .., Op::Recirc { id, copy }] if steps(ops) => {
+                let tail = Tail {
+                    id: *id,
+                    copy: *copy,
+                    rewritten: ops.iter().any(writes_headers),
+                    alone: ops.is_empty() && !*copy,
+                };
+                (Shape::Line, Some(tail))
+            }
+            ops if steps(ops) => (Shape::Line, None),
+            _ => (Shape::Any, None),
+        };
+        Self {
+            shape,
+            tail,
+            needs_key: c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
+            recirculates: c.ops.iter().any(|op| matches!(op, Op::Recirc { .. })),
+            ops: c.ops.into(),
+        }
+    }
+    /// Whether it needs to know nothing of a packet.
+    #[inline]
+    pub(crate) fn does_the_same_to_all(&self) -> bool {
+        matches!(self.shape, Shape::Output(_)) || self.tail.is_some_and(|t| t.alone)
+    }
+}
+
+fn writes_headers(op: &Op) -> bool {
+    match op {
+        Op::Apply(action) => !matches!(
+            action,
+            Action::SetPriority(_) | Action::SetMark(_) | Action::Hash { .. }
+        ),
+        _ => false,
+    }
+}
+
+struct Compiler {
+    ops: Vec<Op>,
+    depth: usize,
+}
+
+impl Compiler {
+    /// Compiles a list. `shared`: an output may hold the packet. `tail`: nothing runs after the list. `cut`:
+    /// the truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
+    fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool, mut cut: u32) -> Option<()> {
+        for (i, action) in actions.iter().enumerate() {
+            if cut != u32::MAX {
+                cut = cut.saturating_add_signed(growth(action));
+            }
+            match action {
+                Action::Output(port) if cut == u32::MAX => {
+                    self.ops.push(Op::Output(port.0));
+                    *shared = true;
+                }
+                Action::Output(port) => {
+                    // A packet that is not longer than the cut leaves itself, not as a copy.
+                    self.ops
+                        .push(Op::OutputTrunc(port.0, std::mem::replace(&mut cut, u32::MAX)));
+                    *shared = true;
+                }
+                Action::Userspace(up) => {
+                    let cut = std::mem::replace(&mut cut, u32::MAX);
+                    self.ops.push(Op::Userspace(Arc::clone(up), cut));
+                }
+                Action::Trunc(n) => cut = *n,
+                Action::Clone(inner) if tail && i + 1 == actions.len() => {
+                    self.nested(inner, shared, true, cut)?;
+                }
+                Action::Clone(inner) => {
+                    let save = self.save();
+                    // What follows needs the packet as it is, so the clone copies before its first write.
+                    self.nested(inner, &mut true, false, cut)?;
+                    self.restore(save);
+                    *shared |= has_output(inner);
+                }
+                Action::Sample { probability, actions } => {
+                    let save = self.save();
+                    let chance = (*probability != u32::MAX).then(|| {
+                        self.ops.push(Op::Jump(0));
+                        self.ops.len() - 1
+                    });
+                    self.nested(actions, &mut true, false, cut)?;
+                    if let Some(at) = chance {
+                        self.ops[at] = Op::Unless {
+                            probability: *probability,
+                            at: self.ops.len(),
+                        };
+                    }
+                    self.restore(save);
+                    *shared |= has_output(actions);
+                }
+                Action::CheckPktLen {
+                    len,
+                    greater,
+                    less_equal,
+                } => {
+                    let tail = tail && i + 1 == actions.len();
+                    self.check_len(*len, [greater, less_equal], shared, tail, cut)?;
+                }
+                Action::Meter(meter) => {
+                    // It may remark what it lets through.
+                    self.unshare(shared);
+                    self.ops.push(Op::Meter(Arc::clone(meter)));
+                }
+                Action::Recirc(id) => {
+                    let copy = *shared || !tail || i + 1 != actions.len();
+                    self.ops.push(Op::Recirc { id: *id, copy });
+                }
+                Action::Drop(reason) => {
+                    self.ops.push(Op::Drop((*reason).into()));
+                    return Some(());
+                }
+                Action::SetPriority(_) | Action::SetMark(_) | Action::Hash { .. } => {
+                    self.ops.push(Op::Apply(action.clone()));
+                }
+                Action::SetEth { .. }
+                | Action::SetIpv4 { .. }
+                | Action::SetIpv6 { .. }
+                | Action::SetL4 { .. }
+                | Action::SetIcmp { .. }
+                | Action::SetArp { .. }
+                | Action::SetNd { .. }
+                | Action::PushVlan { .. }
+                | Action::PopVlan
+                | Action::PushMpls { .. }
+                | Action::PopMpls { .. }
+                | Action::SetMpls(_)
+                | Action::AddMpls { .. }
+                | Action::PushEth { .. }
+                | Action::PopEth
+                | Action::PushNsh(_)
+                | Action::PopNsh
+                | Action::SetNsh(_) => {
+                    self.unshare(shared);
+                    self.ops.push(Op::Apply(action.clone()));
+                }
+            }
+        }
+        Some(())
+    }
+    /// What comes next writes the packet.
+    fn unshare(&mut self, shared: &mut bool) {
+        if std::mem::take(shared) {
+            self.ops.push(Op::Copy);
+        }
+    }
+    fn save(&mut self) -> usize {
+        self.ops.push(Op::Save(usize::MAX));
+        self.ops.len() - 1
+    }
+    fn restore(&mut self, save: usize) {
+        let at = self.ops.len();
+        self.ops.push(Op::Restore);
+        self.ops[save] = Op::Save(at);
+    }
+    /// Two lists, one of which runs; on the packet itself if nothing follows.
+    fn check_len(
+        &mut self,
+        len: u16,
+        [greater, less_equal]: [&[Action]; 2],
+        shared: &mut bool,
+        tail: bool,
+        cut: u32,
+    ) -> Option<()> {
+        let save = (!tail).then(|| self.save());
+        let (mut a, mut b) = if tail { (*shared, *shared) } else { (true, true) };
+        let branch = self.ops.len();
+        self.ops.push(Op::Shorter { len, at: 0 });
+        self.branch(greater, &mut a, tail, cut)?;
+        let jump = self.ops.len();
+        self.ops.push(Op::Jump(0));
+        self.ops[branch] = Op::Shorter { len, at: jump + 1 };
+        self.branch(less_equal, &mut b, tail, cut)?;
+        self.ops[jump] = Op::Jump(self.ops.len());
+        if let Some(save) = save {
+            self.restore(save);
+        }
+        *shared |= has_output(greater) || has_output(less_equal);
+        Some(())
+    }
+    /// A list that drops the packet if it is empty.
+    fn branch(&mut self, list: &[Action], shared: &mut bool, tail: bool, cut: u32) -> Option<()> {
+        if list.is_empty() && tail {
+            self.ops.push(Op::Drop(DropReason::Policy.into()));
+        }
+        self.nested(list, shared, tail, cut)
+    }
+    fn nested(&mut self, inner: &[Action], shared: &mut bool, tail: bool, cut: u32) -> Option<()> {
+        if self.depth == MAX_NESTING {
+            return None;
+        }
+        self.depth += 1;
+        let done = self.list(inner, shared, tail, cut);
+        self.depth -= 1;
+        done
+    }
+}
+
+/// Bytes by which an action makes the packet longer. A truncation says how much is cut off the packet as it
+/// was then, so what is pushed afterwards comes on top.
+pub(crate) fn growth(action: &Action) -> i32 {
+    match action {
+        Action::PushVlan { .. } | Action::PushMpls { .. } | Action::AddMpls { .. } => 4,
+        Action::PopVlan | Action::PopMpls { .. } => -4,
+        Action::PushEth { .. } => encap::ETHERNET.into(),
+        Action::PopEth => (-encap::ETHERNET).into(),
+        Action::PushNsh(header) => i32::try_from(encap::nsh_len(header)).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn has_output(actions: &[Action]) -> bool {
+    actions.iter().any(|a| match a {
+        Action::Output(_) => true,
+        Action::Clone(inner) | Action::Sample { actions: inner, .. } => has_output(inner),
+        Action::CheckPktLen {
+            greater, less_equal, ..
+        } => has_output(greater) || has_output(less_equal),
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::PortNo;
+
+    /// A truncation waits for the output behind a rewrite, less what was popped meanwhile; and a packet that
+    /// was shorter than the cut is shared with that output, so that a later rewrite copies it first.
+    #[test]
+    fn truncation_outlives_rewrites_and_shares_what_is_short() {
+        let p = Program::compile(&[
+            Action::Trunc(40),
+            Action::PopVlan,
+            Action::Output(PortNo(1)),
+            Action::PopVlan,
+            Action::Output(PortNo(2)),
+        ]);
+        let pop = || Op::Apply(Action::PopVlan);
+        assert_eq!(
+            *p.ops,
+            [pop(), Op::OutputTrunc(1, 36), Op::Copy, pop(), Op::Output(2)]
+        );
+    }
+
+    #[test]
+    fn copies_only_between_output_and_write() {
+        let p = Program::compile(&[
+            Action::PopVlan,
+            Action::Output(PortNo(1)),
+            Action::Output(PortNo(2)),
+            Action::PopVlan,
+            Action::PopVlan,
+            Action::Output(PortNo(3)),
+        ]);
+        let pop = || Op::Apply(Action::PopVlan);
+        assert_eq!(
+            *p.ops,
+            [
+                pop(),
+                Op::Output(1),
+                Op::Output(2),
+                Op::Copy,
+                pop(),
+                pop(),
+                Op::Output(3)
+            ]
+        );
+    }
+
+    #[test]
+    fn clone_at_the_end_is_inline_and_truncation_binds_to_the_next_output() {
+        let out = |n| Action::Output(PortNo(n));
+        let p = Program::compile(&[
+            Action::Trunc(64),
+            out(1),
+            Action::Clone(vec![Action::PopVlan, out(2)]),
+            Action::Clone(vec![out(3)]),
+        ]);
+        let want = [
+            Op::OutputTrunc(1, 64),
+            Op::Save(5),
+            Op::Copy,
+            Op::Apply(Action::PopVlan),
+            Op::Output(2),
+            Op::Restore,
+            Op::Output(3),
+        ];
+        assert_eq!(*p.ops, want);
+    }
+
+    /// Both branches end at the same step; what follows a branch gets the packet as it was before.
+    #[test]
+    fn branches_by_length() {
+        let check = Action::CheckPktLen {
+            len: 100,
+            greater: vec![Action::PopVlan, Action::Output(PortNo(1))],
+            less_equal: vec![],
+        };
+        let p = Program::compile(std::slice::from_ref(&check));
+        let want = [
+            Op::Shorter { len: 100, at: 4 },
+            Op::Apply(Action::PopVlan),
+            Op::Output(1),
+            Op::Jump(5),
+            Op::Drop(DropKind::Policy),
+        ];
+        assert_eq!(*p.ops, want);
+        let p = Program::compile(&[check, Action::PopVlan, Action::Recirc(7)]);
+        let want = [
+            Op::Save(6),
+            Op::Shorter { len: 100, at: 6 },
+            Op::Copy,
+            Op::Apply(Action::PopVlan),
+            Op::Output(1),
+            Op::Jump(6),
+            Op::Restore,
+            Op::Copy,
+            Op::Apply(Action::PopVlan),
+            Op::Recirc { id: 7, copy: false },
+        ];
+        assert_eq!(*p.ops, want);
+    }
+
+    #[test]
+    fn nothing_is_a_policy_drop_and_depth_is_bounded() {
+        assert_eq!(*Program::compile(&[]).ops, [Op::Drop(DropKind::Policy)]);
+        let mut list = vec![Action::Output(PortNo(1))];
+        for _ in 0..40 {
+            list = vec![Action::Clone(list), Action::Output(PortNo(2))];
+        }
+        assert_eq!(*Program::compile(&list).ops, [Op::Drop(DropKind::Nesting)]);
+    }
+}

@@ -1,0 +1,293 @@
+//! Transmit side of one worker: per-port batches, sent at the end of the burst or when full.
+//!
+//! Queues borrow the packets that they send. One that wants to keep packets ([`TxQueue::wants_ownership`])
+//! gets its own, all of whose bytes are private: at the end of the burst the burst's packets themselves, as
+//! far as they are private and no other such queue gets them too, otherwise copies. Other queues pay nothing
+//! for that.
+
+use crate::counters::PortCounters;
+use crate::drops::{DropKind, Drops};
+use crate::exec::{Live, LiveId};
+use arrayvec::ArrayVec;
+use heddle_packet::{BURST, Packet, Pool};
+use heddle_port::{TxCounts, TxQueue};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Most packets handed to a transmit queue at once.
+pub(crate) const TX_BATCH: usize = 64;
+/// Bytes of the L2 header, one VLAN tag included, that the MTU does not count.
+const L2_LEN: usize = 18;
+
+/// Packets that wait for a port's queue: neighbours together, since all packets of a burst mostly leave by
+/// one port.
+#[derive(Default)]
+struct Batch {
+    ranges: ArrayVec<Range<LiveId>, TX_BATCH>,
+    len: usize,
+}
+
+impl Batch {
+    fn room(&self) -> usize {
+        TX_BATCH - self.len
+    }
+    /// Adds packets, for which there is room.
+    #[inline]
+    fn push(&mut self, ids: Range<LiveId>) {
+        if ids.is_empty() {
+            return;
+        }
+        self.len += ids.len();
+        match self.ranges.last_mut() {
+            // Copies are no neighbours of the burst's packets.
+            Some(last) if last.end == ids.start && usize::from(ids.start) != BURST => last.end = ids.end,
+            _ => self.ranges.push(ids),
+        }
+    }
+    fn clear(&mut self) {
+        self.ranges.clear();
+        self.len = 0;
+    }
+}
+
+/// A port as a worker sends on it.
+pub(crate) struct TxPort {
+    pub(crate) queue: Box<dyn TxQueue>,
+    /// Largest IP packet; 0: no limit. Written by the control side.
+    pub(crate) mtu: Arc<AtomicU32>,
+    pub(crate) counters: Arc<PortCounters>,
+    /// [`TxQueue::wants_ownership`].
+    owns: bool,
+    batch: Batch,
+}
+
+impl TxPort {
+    pub(crate) fn new(queue: Box<dyn TxQueue>, mtu: Arc<AtomicU32>, counters: Arc<PortCounters>) -> Self {
+        Self {
+            owns: queue.wants_ownership(),
+            queue,
+            mtu,
+            counters,
+            batch: Batch::default(),
+        }
+    }
+    /// Queues one by one, until the batch is full.
+    #[cold]
+    fn push_those_that_fit(&mut self, ids: &mut Range<LiveId>, mtu: usize, live: &Live<'_>, drops: &Drops) {
+        while self.batch.room() > 0 {
+            let Some(id) = ids.next() else { return };
+            let packet = live.get(id);
+            if packet.len() > mtu + L2_LEN && packet.offload.gso.is_none() {
+                self.counters.tx_dropped.add(1);
+                drops.add(DropKind::TxTooLong, 1);
+            } else {
+                self.batch.push(id..id + 1);
+            }
+        }
+    }
+}
+
+/// All ports of one worker, by number.
+#[derive(Default)]
+pub(crate) struct TxTable {
+    ports: Vec<Option<TxPort>>,
+    /// Ports with a batch that is not empty.
+    active: Vec<u32>,
+    /// Ports whose queues take packets over.
+    owners: usize,
+    given: Given,
+    /// Batches and packets sent since the worker last took the numbers.
+    pub(crate) batches: u64,
+    pub(crate) sent: u64,
+}
+
+impl TxTable {
+    /// Adds or replaces a port; its batch must be empty, that is, call this between bursts.
+    pub(crate) fn insert(&mut self, no: u32, port: TxPort) -> Option<TxPort> {
+        let at = no as usize;
+        if self.ports.len() <= at {
+            self.ports.resize_with(at + 1, || None);
+        }
+        self.owners += usize::from(port.owns);
+        let before = self.ports[at].replace(port);
+        self.owners -= usize::from(before.as_ref().is_some_and(|p| p.owns));
+        before
+    }
+    /// Removes a port, between bursts.
+    pub(crate) fn remove(&mut self, no: u32) -> Option<TxPort> {
+        let port = self.ports.get_mut(no as usize)?.take()?;
+        self.owners -= usize::from(port.owns);
+        Some(port)
+    }
+    /// A port's counters.
+    pub(crate) fn counters(&self, no: u32) -> Option<&Arc<PortCounters>> {
+        Some(&self.ports.get(no as usize)?.as_ref()?.counters)
+    }
+    /// Queues packets `ids` on a port, taking out of the range what was queued (or was too long); `longest`
+    /// is the longest one's length. `Ok(true)`: the batch is full now.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        no: u32,
+        ids: &mut Range<LiveId>,
+        longest: u32,
+        live: &Live<'_>,
+        drops: &Drops,
+    ) -> Result<bool, DropKind> {
+        let Some(Some(port)) = self.ports.get_mut(no as usize) else {
+            return Err(DropKind::InvalidPort);
+        };
+        let was_empty = port.batch.len == 0;
+        let mtu = port.mtu.load(Relaxed) as usize;
+        if mtu != 0 && longest as usize > mtu + L2_LEN {
+            port.push_those_that_fit(ids, mtu, live, drops);
+        } else {
+            let n = ids.len().min(port.batch.room());
+            // `n` is at most the range's length.
+            #[allow(clippy::cast_possible_truncation)]
+            let end = ids.start + n as LiveId;
+            port.batch.push(ids.start..end);
+            ids.start = end;
+        }
+        if was_empty && port.batch.len > 0 {
+            self.active.push(no);
+        }
+        Ok(port.batch.room() == 0)
+    }
+    /// Sends one port's batch.
+    pub(crate) fn flush_port(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+        self.active.retain(|a| *a != no);
+        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+            self.batches += 1;
+            self.sent += send(port, live, &mut self.given, pool, drops);
+        }
+    }
+    /// Sends all batches. The packets may be used again.
+    pub(crate) fn flush(&mut self, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+        while let Some(no) = self.active.pop() {
+            if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+                self.batches += 1;
+                self.sent += send(port, live, &mut self.given, pool, drops);
+            }
+        }
+    }
+    /// Sends all batches at the end of a burst. Other packets may stand in the place of the burst's
+    /// afterwards.
+    #[inline]
+    pub(crate) fn finish(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+        if self.owners == 0 {
+            self.flush(live, pool, drops);
+        } else {
+            self.hand_over(live, pool, drops);
+        }
+    }
+    /// Sends by the queues that borrow first, then gives the others what they want.
+    #[inline(never)]
+    fn hand_over(&mut self, live: &mut Live<'_>, pool: &mut Pool, drops: &Drops) {
+        let mut owners = std::mem::take(&mut self.given.ports);
+        self.active.retain(|&no| {
+            let owns = matches!(self.ports.get(no as usize), Some(Some(port)) if port.owns);
+            if owns {
+                owners.push(no);
+            }
+            !owns
+        });
+        self.flush(live, pool, drops);
+        self.given.want.clear();
+        self.given.want.resize(BURST + live.copies.len(), 0);
+        for no in &owners {
+            if let Some(Some(port)) = self.ports.get(*no as usize) {
+                let ids = port.batch.ranges.iter().flat_map(Clone::clone);
+                ids.for_each(|id| self.given.want[usize::from(id)] += 1);
+            }
+        }
+        for no in owners.drain(..) {
+            if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+                for id in port.batch.ranges.iter().flat_map(Clone::clone) {
+                    self.given.give(live.get_mut(id), id, pool);
+                }
+                self.batches += 1;
+                self.sent += send_given(port, &mut self.given, pool, drops);
+            }
+        }
+        self.given.ports = owners;
+    }
+}
+
+/// Packets on their way to queues that take them over. Lists that are used again.
+#[derive(Default)]
+struct Given {
+    /// Such ports with a batch.
+    ports: Vec<u32>,
+    /// What the next of them gets.
+    packets: Vec<Packet>,
+    /// How many such queues want each packet of the burst, by its number.
+    want: Vec<u16>,
+}
+
+impl Given {
+    fn copy(&mut self, packet: &Packet, pool: &mut Pool) {
+        let mut copy = pool.get_for(packet.len());
+        packet.copy_into(&mut copy);
+        self.packets.push(copy);
+    }
+    /// Packet `id`, or a copy where its bytes are not all private or it is wanted once more.
+    fn give(&mut self, packet: &mut Packet, id: LiveId, pool: &mut Pool) {
+        let want = &mut self.want[usize::from(id)];
+        *want -= 1;
+        if *want == 0 && packet.segs().is_empty() {
+            self.packets.push(std::mem::replace(packet, pool.get()));
+        } else {
+            self.copy(packet, pool);
+        }
+    }
+}
+
+/// Sends a port's batch, whose packets may be used again.
+#[inline]
+fn send(port: &mut TxPort, live: &Live<'_>, given: &mut Given, pool: &mut Pool, drops: &Drops) -> u64 {
+    let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
+    for ids in &port.batch.ranges {
+        refs.extend(live.all(ids));
+    }
+    if port.owns {
+        refs.iter().for_each(|p| given.copy(p, pool));
+        return send_given(port, given, pool, drops);
+    }
+    let n = port.queue.tx(pool, &refs);
+    count(port, n, drops)
+}
+
+/// Gives a port its packets.
+#[inline(never)]
+fn send_given(port: &mut TxPort, given: &mut Given, pool: &mut Pool, drops: &Drops) -> u64 {
+    let n = port.queue.tx_owned(pool, &mut given.packets);
+    pool.put_all(given.packets.drain(..));
+    count(port, n, drops)
+}
+
+/// Counts what became of a port's batch, which is over.
+#[inline]
+fn count(port: &mut TxPort, n: TxCounts, drops: &Drops) -> u64 {
+    port.batch.clear();
+    let c = &port.counters;
+    c.tx_packets.add(n.sent);
+    c.tx_bytes.add(n.bytes);
+    let lost = [
+        (n.full, DropKind::TxFull, &c.tx_dropped),
+        (n.too_long, DropKind::TxTooLong, &c.tx_dropped),
+        (n.down, DropKind::TxDown, &c.tx_dropped),
+        (n.error, DropKind::TxError, &c.tx_errors),
+    ];
+    for (n, kind, counter) in lost {
+        if n != 0 {
+            counter.add(n);
+            drops.add(kind, n);
+        }
+    }
+    n.sent
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,477 @@
+//! From packets' bytes to runs of equal keys, and to the offsets that actions need.
+//!
+//! Ordinary packets get their compact key straight from their bytes; a full key is made for the others, and
+//! later for those that somebody wants to know all about. Neighbours with equal keys are one [`Run`] from
+//! here on: looked up, counted and acted on once. Where a run has two packets, the next one is first compared
+//! with them as it is ([`Again`]), which is cheaper than to make its key. What actions need to know of an
+//! ordinary packet follows from its key, so it is the same for a whole run.
+
+use crate::exec::Meta;
+use crate::flow_cache::cache::Sought;
+use crate::flow_cache::compact::{Again, CompactKey, Frame, VIEW};
+use crate::flow_cache::subtable::{MAX_LISTED, NOWHERE};
+use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
+use heddle_flow::key::frag;
+use heddle_flow::{FlowKey, packet_type};
+use heddle_packet::{HEAD_SPACE, Packet};
+use heddle_wire::ip::{Ipv6, Ipv6Ext, proto};
+use heddle_wire::split;
+
+/// Shortest frame that is looked at: an Ethernet header.
+pub(crate) const MIN_FRAME: usize = 14;
+
+/// Which of its keys a run has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    /// The compact one says all.
+    Ordinary,
+    /// The compact one, and the full one in this place, of which what is outside counts too.
+    Full(u8),
+    /// None: shorter than a frame's header.
+    Runt,
+}
+
+/// Neighbours in a burst with equal keys: packets `first..end`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) first: u16,
+    pub(crate) end: u16,
+    pub(crate) kind: Kind,
+    /// Where an ordinary run's full key is, once it was needed; [`NO_KEY`] until then.
+    pub(crate) full: u8,
+    /// Length of all together, and of the longest.
+    pub(crate) bytes: u64,
+    pub(crate) longest: u32,
+}
+
+impl Run {
+    /// How many packets it has.
+    #[inline]
+    pub(crate) fn packets(&self) -> u64 {
+        u64::from(self.end - self.first)
+    }
+    /// Packet `i`, the next one, of `total` bytes, is one of it.
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    fn extend(&mut self, i: u16, total: usize) {
+        self.end = i + 1;
+        self.bytes += total as u64;
+        self.longest = self.longest.max(total as u32);
+    }
+}
+
+/// No place.
+const NO_KEY: u8 = u8::MAX;
+
+/// Full keys of a burst with what goes with them.
+type Keys = Vec<(FlowKey, Meta)>;
+
+/// The keys and runs of one burst, or of one part of it that was recirculated.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) runs: Vec<Run>,
+    /// Of each run that is no runt, in its place.
+    pub(crate) compact: Vec<CompactKey>,
+    /// Of the runs that refer to them; places are used again.
+    full: Keys,
+    n_full: usize,
+    /// The recirculation id that packets are looked up under.
+    pub(crate) recirc_id: u32,
+    /// The last packet, if the last run has several.
+    again: Option<Again>,
+}
+
+/// How packets are to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// What they begin with.
+    pub(crate) packet_type: u32,
+    pub(crate) vlan_limit: u8,
+}
+
+impl Parsed {
+    /// For bursts of up to `burst` packets.
+    pub(crate) fn new(burst: usize) -> Self {
+        Self {
+            runs: Vec::with_capacity(burst),
+            compact: vec![CompactKey::default(); burst],
+            full: Vec::new(),
+            n_full: 0,
+            recirc_id: 0,
+            again: None,
+        }
+    }
+    /// One packet of each key, with the origin that is given for it.
+    #[cfg(test)]
+    pub(crate) fn of_keys(keys: &[FlowKey], mut origin: impl FnMut(u32, u32) -> u32) -> Self {
+        let mut p = Self::new(keys.len());
+        for (i, key) in (0..).zip(keys) {
+            let compact = CompactKey::of(key, origin(key.in_port, key.recirc_id));
+            let outside = crate::flow_cache::compact::outside(compact.family());
+            let carries = key.words().iter().zip(outside.words()).any(|(w, o)| w & o != 0);
+            let n = p.runs.len();
+            p.compact[n] = compact;
+            let mut kind = Kind::Ordinary;
+            if carries {
+                let at = p.take_full();
+                p.full[at] = (*key, Meta::default());
+                kind = Kind::Full(u8::try_from(at).unwrap());
+            }
+            p.start(i, kind, 60);
+        }
+        p
+    }
+    /// Of packets that are looked up under this recirculation id; there are none yet.
+    pub(crate) fn begin(&mut self, recirc_id: u32) {
+        self.runs.clear();
+        self.n_full = 0;
+        self.recirc_id = recirc_id;
+        self.again = None;
+    }
+    /// Reads packet `i`, which is the next one, and fresh from a port.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, i: u16, p: &mut Packet, how: How) {
+        let origin = if p.in_port <= MAX_LISTED {
+            p.in_port
+        } else {
+            NOWHERE
+        };
+        self.push_from(i, p, how, origin);
+    }
+    /// Reads packet `i`, which is the next one, an Ethernet frame of this origin that carries nothing.
+    #[inline(always)]
+    pub(crate) fn push_from(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {
+        let total = p.len();
+        let frame = Frame {
+            head: p.head_len(),
+            total,
+            origin,
+            vlan: how.vlan_limit > 0,
+        };
+        let Some(bytes) = p.window::<VIEW>() else {
+            return self.odd(i, p, how, origin);
+        };
+        if let Some(again) = &self.again {
+            if again.is(bytes, frame)
+                && let Some(run) = self.runs.last_mut()
+            {
+                return run.extend(i, total);
+            }
+            self.again = None;
+        }
+        match CompactKey::read(bytes, frame) {
+            Some(key) => self.ordinary(i, key, bytes, frame),
+            None => self.odd(i, p, how, origin),
+        }
+    }
+    #[inline(always)]
+    fn ordinary(&mut self, i: u16, key: CompactKey, bytes: &[u8; VIEW], frame: Frame) {
+        let n = self.runs.len();
+        if let Some(run) = self.runs.last_mut()
+            && run.kind == Kind::Ordinary
+            && self.compact[n - 1] == key
+        {
+            run.extend(i, frame.total);
+            // Where there are two, there may be more.
+            self.again = Again::of(bytes, frame);
+        } else {
+            self.compact[n] = key;
+            self.start(i, Kind::Ordinary, frame.total);
+        }
+    }
+    #[inline(always)]
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    fn start(&mut self, i: u16, kind: Kind, total: usize) {
+        self.runs.push(Run {
+            first: i,
+            end: i + 1,
+            kind,
+            full: NO_KEY,
+            bytes: total as u64,
+            longest: total as u32,
+        });
+    }
+    /// As [`Self::push`], a packet of any type.
+    pub(crate) fn push_odd(&mut self, i: u16, p: &mut Packet, how: How) {
+        let origin = if p.in_port <= MAX_LISTED {
+            p.in_port
+        } else {
+            NOWHERE
+        };
+        self.push_full(i, p, how, origin, |_, _| {});
+    }
+    #[cold]
+    fn odd(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {
+        if p.len() < MIN_FRAME {
+            self.again = None;
+            return self.start(i, Kind::Runt, p.len());
+        }
+        self.push_full(i, p, how, origin, |_, _| {});
+    }
+    /// As [`Self::push_from`], a packet of any type, by its full key; `carry` adds what it carries.
+    pub(crate) fn push_full(
+        &mut self,
+        i: u16,
+        p: &mut Packet,
+        how: How,
+        origin: u32,
+        carry: impl FnOnce(&mut FlowKey, &mut Meta),
+    ) {
+        let recirc_id = self.recirc_id;
+        let at = self.take_full();
+        let (key, meta) = &mut self.full[at];
+        parse(p, how, (key, meta));
+        key.recirc_id = recirc_id;
+        carry(key, meta);
+        let compact = CompactKey::of(key, origin);
+        self.add_full(i..i + 1, at, compact, (p.len() as u64, p.len()));
+    }
+    /// Adds a run of packets that have not changed since they were looked up last, and are now of another
+    /// origin: what was `run` of `before`, or packets of it. `meta`: what goes with them now.
+    pub(crate) fn push_run(
+        &mut self,
+        packets: std::ops::Range<u16>,
+        (bytes, longest): (u64, usize),
+        key: CompactKey,
+        carried: Option<impl FnOnce(&mut FlowKey, &mut Meta)>,
+    ) {
+        self.again = None;
+        let Some(carry) = carried else {
+            let n = self.runs.len();
+            self.compact[n] = key;
+            self.start(packets.start, Kind::Ordinary, longest);
+            if let Some(run) = self.runs.last_mut() {
+                (run.end, run.bytes) = (packets.end, bytes);
+            }
+            return;
+        };
+        let recirc_id = self.recirc_id;
+        let at = self.take_full();
+        let (full, meta) = &mut self.full[at];
+        (*full, *meta) = Default::default();
+        carry(full, meta);
+        full.recirc_id = recirc_id;
+        self.add_full(packets, at, key, (bytes, longest));
+    }
+    /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with
+    /// this origin.
+    #[inline]
+    pub(crate) fn push_same(&mut self, from: &Self, runs: std::ops::Range<usize>, first: u16, origin: u32) {
+        self.again = None;
+        let n = self.runs.len();
+        let (keys, all) = (&from.compact[runs.clone()], &from.runs[runs]);
+        for (to, key) in self.compact[n..].iter_mut().zip(keys) {
+            *to = key.with_context(origin);
+        }
+        let before = all.first().map_or(0, |run| run.first);
+        self.runs.extend(all.iter().map(|run| Run {
+            first: run.first - before + first,
+            end: run.end - before + first,
+            full: NO_KEY,
+            ..*run
+        }));
+    }
+    /// A place for a full key, the last one, with what was there.
+    fn take_full(&mut self) -> usize {
+        // The last run is no ordinary one from now on.
+        self.again = None;
+        let at = self.n_full;
+        if at == self.full.len() {
+            self.full.push(Default::default());
+        }
+        self.n_full += 1;
+        at
+    }
+    /// Packets with the full key in the last place: the last run's, or a new one's.
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    fn add_full(
+        &mut self,
+        packets: std::ops::Range<u16>,
+        at: usize,
+        key: CompactKey,
+        (bytes, longest): (u64, usize),
+    ) {
+        let n = self.runs.len();
+        let place = u8::try_from(at).expect("a burst has fewer packets");
+        if let (Some(run), Some((before, [new, ..]))) = (self.runs.last_mut(), self.full.split_at_checked(at))
+            && run.kind == Kind::Full(place.wrapping_sub(1))
+            && self.compact[n - 1] == key
+            && before.last() == Some(new)
+        {
+            self.n_full -= 1;
+            run.end = packets.end;
+            run.bytes += bytes;
+            run.longest = run.longest.max(longest as u32);
+            return;
+        }
+        self.compact[n] = key;
+        self.start(packets.start, Kind::Full(place), longest);
+        if let Some(run) = self.runs.last_mut() {
+            (run.end, run.bytes) = (packets.end, bytes);
+        }
+    }
+    /// The compact key of run `r`, if it is no runt.
+    #[inline]
+    pub(crate) fn key(&self, r: usize) -> Option<&CompactKey> {
+        (self.runs[r].kind != Kind::Runt).then(|| &self.compact[r])
+    }
+    /// The full key whose outside counts for this run, if any does.
+    #[inline]
+    pub(crate) fn outside(&self, run: &Run) -> Option<&FlowKey> {
+        match run.kind {
+            Kind::Full(at) => Some(&self.full.get(usize::from(at))?.0),
+            Kind::Ordinary | Kind::Runt => None,
+        }
+    }
+    /// Run `r` as it is looked up, if it is no runt.
+    #[inline]
+    pub(crate) fn sought(&self, r: usize) -> Option<Sought<'_>> {
+        let run = self.runs.get(r)?;
+        Some(Sought {
+            key: self.compact.get(r).filter(|_| run.kind != Kind::Runt)?,
+            outside: self.outside(run),
+        })
+    }
+    /// The full key of run `r`, made of its compact one unless there is one already; `p` is one of its
+    /// packets, as it was looked up.
+    pub(crate) fn full(&mut self, r: usize, p: &mut Packet) -> &FlowKey {
+        let at = match self.runs[r] {
+            Run {
+                kind: Kind::Full(at), ..
+            } => usize::from(at),
+            Run { full: NO_KEY, .. } => {
+                let again = self.again.take();
+                let at = self.take_full();
+                self.again = again;
+                let (key, meta) = &mut self.full[at];
+                if self.runs[r].kind == Kind::Runt {
+                    parse(p, How::ETHERNET, (key, meta));
+                } else {
+                    *key = FlowKey::default();
+                    self.compact[r].write_to(key);
+                    (key.in_port, key.recirc_id) = (p.in_port, self.recirc_id);
+                }
+                self.runs[r].full = u8::try_from(at).expect("a burst has fewer packets");
+                at
+            }
+            Run { full, .. } => usize::from(full),
+        };
+        &self.full[at].0
+    }
+    /// The full key of run `r`, if it was made.
+    pub(crate) fn known(&self, r: usize) -> Option<&FlowKey> {
+        let run = self.runs.get(r)?;
+        let at = match run.kind {
+            Kind::Full(at) => at,
+            _ => run.full,
+        };
+        let keys = self.full.get(..self.n_full)?;
+        keys.get(usize::from(at)).map(|(key, _)| key)
+    }
+    /// The TCP flags of run `r`.
+    #[inline]
+    pub(crate) fn tcp_flags(&self, r: usize) -> u16 {
+        self.key(r).map_or(0, CompactKey::tcp_flags)
+    }
+    /// Whether actions lay all packets of run `r` out alike.
+    #[inline]
+    pub(crate) fn is_regular(&self, r: usize) -> bool {
+        self.key(r).is_some_and(|key| !key.family().is_odd())
+    }
+    /// What actions need to know of the packets of run `r`.
+    pub(crate) fn meta(&self, r: usize) -> Meta {
+        match self.runs[r].kind {
+            Kind::Full(at) => self.full[usize::from(at)].1,
+            Kind::Ordinary => {
+                let key = &self.compact[r];
+                Meta {
+                    l2_5: NO_OFFSET,
+                    l3: key.l3(),
+                    l4: key.l4(),
+                    // The protocols that need the true end are read the long way.
+                    l4_end: usize::MAX,
+                    proto: key.proto(),
+                    ..Meta::default()
+                }
+            }
+            Kind::Runt => Meta::default(),
+        }
+    }
+}
+
+impl How {
+    /// Frames, without looking behind tags.
+    const ETHERNET: Self = Self {
+        packet_type: packet_type::ETHERNET,
+        vlan_limit: 0,
+    };
+}
+
+/// Makes the full key of `p` (`in_port` from the packet), and says where its layers are. A packet whose
+/// headers go on in its foreign tail gets a longer head, or is made private, for that.
+pub(crate) fn parse(p: &mut Packet, how: How, (key, meta): (&mut FlowKey, &mut Meta)) {
+    let hint = Hint {
+        total_len: p.len(),
+        packet_type: how.packet_type,
+        vlan_limit: how.vlan_limit,
+    };
+    let mut layers = extract(p.head(), &hint, key);
+    if layers.oddity == Some(Oddity::BeyondView) && p.pull_tail(HEAD_SPACE) {
+        layers = extract(p.head(), &hint, key);
+    }
+    if layers.oddity == Some(Oddity::BeyondView) && !p.segs().is_empty() {
+        p.make_private();
+        layers = extract(p.head(), &hint, key);
+    }
+    key.in_port = p.in_port;
+    *meta = Meta {
+        l2_5: layers.l2_5,
+        l3: layers.l3,
+        l4: layers.l4,
+        l4_end: p.len().saturating_sub(layers.l2_pad.into()),
+        proto: key.nw_proto,
+        later_fragment: key.nw_frag & frag::LATER != 0,
+        packet_type: how.packet_type,
+        ..Meta::default()
+    };
+    if key.dl_type == 0x86dd && layers.l3 != NO_OFFSET {
+        meta.routing_header = has_routing_header(p.head(), layers.l3.into(), layers.l4.into());
+    }
+}
+
+/// As [`parse`], by value.
+#[cfg(test)]
+pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowKey, Meta) {
+    let (mut key, mut meta) = Default::default();
+    let how = How {
+        packet_type,
+        vlan_limit,
+    };
+    parse(p, how, (&mut key, &mut meta));
+    (key, meta)
+}
+
+/// Whether a routing header with segments left stands between the IPv6 header and L4 (RFC 8200, 8.1: then the
+/// pseudo header has the final destination, not the one in the header).
+fn has_routing_header(head: &[u8], l3: usize, l4: usize) -> bool {
+    let Some((ip, _)) = head.get(l3..).and_then(split::<Ipv6>) else {
+        return false;
+    };
+    let (mut next, mut at) = (ip.next, l3 + 40);
+    while at < l4.min(head.len()) {
+        let Some((ext, _)) = head.get(at..).and_then(split::<Ipv6Ext>) else {
+            return false;
+        };
+        if next == proto::ROUTING && ext.data[1] != 0 {
+            return true;
+        }
+        at += match next {
+            proto::HOPOPTS | proto::ROUTING | proto::DSTOPTS => (usize::from(ext.len) + 1) * 8,
+            proto::FRAGMENT => 8,
+            proto::AH => (usize::from(ext.len) + 2) * 4,
+            _ => return false,
+        };
+        next = ext.next;
+    }
+    false
+}

@@ -1,0 +1,139 @@
+//! Programs by number: what a worker's entries do, each list of actions once.
+//!
+//! A hundred thousand flows that each have a rule of their own have as many cached translations (they are
+//! credited differently), and mostly one list of actions. A packet that is forwarded reads its entry and the
+//! program, and the programs of all entries are few lines of memory.
+
+use crate::action::Action;
+use crate::flow_cache::cached_translation::Body;
+use crate::flow_cache::hash::Mixer;
+use hashbrown::HashTable;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+#[derive(Debug)]
+struct Held {
+    body: Arc<Body>,
+    /// CachedTranslations that have it.
+    users: u32,
+    fingerprint: u64,
+}
+
+/// A worker's programs.
+#[derive(Debug, Default)]
+pub(crate) struct ProgramTable {
+    held: Vec<Option<Held>>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+}
+
+fn fingerprint(actions: &[Action]) -> u64 {
+    let mut h = Mixer::new(actions.len() as u64);
+    actions.hash(&mut h);
+    h.finish()
+}
+
+impl ProgramTable {
+    #[inline]
+    pub(crate) fn get(&self, n: u32) -> Option<&Arc<Body>> {
+        Some(&self.held.get(n as usize)?.as_ref()?.body)
+    }
+    /// The number of these actions' program, which has one user more; `made` gives it where it is not there
+    /// yet.
+    pub(crate) fn retain(&mut self, actions: &[Action], made: impl FnOnce() -> Arc<Body>) -> u32 {
+        let print = fingerprint(actions);
+        let all = &self.held;
+        let same = |n: &u32| {
+            all[*n as usize]
+                .as_ref()
+                .is_some_and(|h| h.fingerprint == print && *h.body.actions == *actions)
+        };
+        if let Some(&n) = self.index.find(print, same) {
+            if let Some(h) = &mut self.held[n as usize] {
+                h.users += 1;
+            }
+            return n;
+        }
+        let held = Some(Held {
+            body: made(),
+            users: 1,
+            fingerprint: print,
+        });
+        let n = match self.free.pop() {
+            Some(n) => {
+                self.held[n as usize] = held;
+                n
+            }
+            None => {
+                self.held.push(held);
+                u32::try_from(self.held.len() - 1).expect("there are fewer than translations")
+            }
+        };
+        let all = &self.held;
+        self.index.insert_unique(print, n, |n| {
+            all[*n as usize].as_ref().map_or(0, |h| h.fingerprint)
+        });
+        n
+    }
+    /// A cached translation that has it is gone.
+    pub(crate) fn release(&mut self, n: u32) {
+        let Some(slot) = self.held.get_mut(n as usize) else {
+            return;
+        };
+        let Some(h) = slot else { return };
+        h.users -= 1;
+        if h.users == 0 {
+            if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
+                found.remove();
+            }
+            *slot = None;
+            self.free.push(n);
+        }
+    }
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::action::PortNo;
+    use crate::exec::program::Program;
+    use proptest::prelude::*;
+
+    fn body(actions: &[Action]) -> Arc<Body> {
+        Arc::new(Body {
+            program: Program::compile(actions),
+            actions: actions.into(),
+        })
+    }
+
+    proptest! {
+        /// Against a list: equal actions have one number, other actions another one, as long as somebody has
+        /// them.
+        #[test]
+        fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
+            let (mut bodies, mut list) = (ProgramTable::default(), Vec::<(u32, Vec<Action>)>::new());
+            for (port, n, goes) in ops {
+                if goes && !list.is_empty() {
+                    let (number, _) = list.swap_remove(port as usize % list.len());
+                    bodies.release(number);
+                } else {
+                    let actions: Vec<Action> = (0..n).map(|i| Action::Output(PortNo(port + u32::try_from(i).unwrap()))).collect();
+                    let number = bodies.retain(&actions, || body(&actions));
+                    list.push((number, actions));
+                }
+                for (number, actions) in &list {
+                    prop_assert_eq!(&*bodies.get(*number).expect("somebody has it").actions, &actions[..]);
+                    for (other, theirs) in &list {
+                        prop_assert_eq!(number == other, actions == theirs);
+                    }
+                }
+            }
+            list.drain(..).for_each(|(n, _)| bodies.release(n));
+            prop_assert_eq!(bodies.len(), 0);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Watches against a list of all changes, each compared with each entry.
+
+use super::*;
+use crate::changes::{Changes, outlasts};
+use heddle_classifier::MiniMatch;
+use heddle_flow::{FlowKey, Match};
+use proptest::prelude::*;
+use std::sync::LazyLock;
+
+/// A rule about some fields that packets bring, and some that translations set.
+fn matches() -> impl Strategy<Value = Match> {
+    (0_u8..64, 0_u32..4, 0_u16..4, 0_u32..3, any::<bool>()).prop_map(|(which, nw, tp, reg, v6)| {
+        let mut m = Match::any();
+        let (k, mask) = (&mut m.key, &mut m.mask.0);
+        if which & 1 != 0 {
+            (k.nw_dst, mask.nw_dst) = (nw, 3);
+        }
+        if which & 2 != 0 {
+            (k.tp_dst, mask.tp_dst) = (tp, 0xffff);
+        }
+        if which & 4 != 0 {
+            (k.dl_type, mask.dl_type) = (if v6 { 0x86dd } else { 0x0800 }, 0xffff);
+        }
+        if which & 8 != 0 {
+            (k.regs[2], mask.regs[2]) = (reg, u32::MAX);
+        }
+        if which & 16 != 0 {
+            (k.nw_frag, mask.nw_frag) = (1, 1);
+        }
+        if which & 32 != 0 {
+            (k.in_port, mask.in_port) = (reg, u32::MAX);
+        }
+        m.normalize();
+        m
+    })
+}
+
+/// Bits that entries of a watch have values for.
+fn masks() -> impl Strategy<Value = FlowMask> {
+    (0_u8..16).prop_map(|which| {
+        let mut mask = FlowMask::default();
+        let m = &mut mask.0;
+        m.in_port = u32::MAX;
+        m.dl_type = 0xffff;
+        if which & 1 != 0 {
+            m.nw_dst = 3;
+        }
+        if which & 2 != 0 {
+            m.tp_dst = 0xffff;
+        }
+        if which & 4 != 0 {
+            m.nw_frag = 3;
+        }
+        if which & 8 != 0 {
+            m.nw_src = 1;
+        }
+        mask
+    })
+}
+
+/// An entry, and what a list knows of it.
+struct Plain {
+    key: FlowKey,
+    compact: CompactKey,
+    stamp: u32,
+    /// The generation of the table up to which it is known to be right.
+    right_at: Dep,
+}
+
+/// The table of these tests.
+fn slot() -> u16 {
+    Generations::logged_slot_of(7)
+}
+
+fn tell(generations: &Generations, changed: &[MiniMatch]) {
+    let mut changes = Changes::default();
+    changed.iter().for_each(|m| changes.add(m));
+    generations.bump_changed(slot(), changes);
+}
+
+fn under(subtable: u32, mask: &FlowMask) -> Under<'_> {
+    static NOTHING: LazyLock<FlowMask> = LazyLock::new(FlowMask::default);
+    Under {
+        subtable,
+        mask,
+        v6: false,
+        outside: &NOTHING,
+    }
+}
+
+/// As if compact keys had room for no addresses and fragments.
+static OUTSIDE_OF_SOME: LazyLock<FlowMask> = LazyLock::new(|| {
+    FlowMask(FlowKey {
+        nw_dst: u32::MAX,
+        nw_frag: u8::MAX,
+        dl_type: u16::MAX,
+        ..FlowKey::default()
+    })
+});
+
+proptest! {
+    /// An entry goes on as long as none of the changes since is about it, as far as that can be known; be
+    /// its key a compact one, or partly outside of it.
+    #[test]
+    fn goes_on_what_no_change_is_about(
+        steps in prop::collection::vec(
+            (prop::collection::vec(matches(), 1..3), any::<prop::sample::Index>(), any::<bool>()),
+            1..80,
+        ),
+        mask in masks(),
+        reg in 0_u32..3,
+        port in 0_u32..3,
+        rewritten in any::<bool>(),
+        some_outside in any::<bool>(),
+    ) {
+        let generations = Generations::default();
+        let word = |f: &dyn Fn(&mut FlowKey)| {
+            let mut k = FlowKey::default();
+            f(&mut k);
+            let at = k.words().iter().position(|w| *w != 0).expect("a field was set");
+            (u8::try_from(at).unwrap(), k.words()[at])
+        };
+        let said = |(word, value): (u8, u64), changed| Override { from: 0, word, changed, value };
+        let mut overrides = vec![said(word(&|k| k.in_port = port + 8), false)];
+        overrides[0].value = word(&|k| k.in_port = 1).1 * u64::from(port);
+        if reg != 0 {
+            overrides.push(said(word(&|k| k.regs[2] = reg), false));
+        }
+        if rewritten {
+            // The ports share a word: the translation has changed one of them before it looked.
+            overrides.push(said((word(&|k| k.tp_dst = 1).0, 0), true));
+        }
+        let mut watches = Watches::new();
+        let mut under = under(3, &mask);
+        if some_outside {
+            under.outside = &OUTSIDE_OF_SOME;
+        }
+        let mut number = NONE;
+        let mut list: Vec<Plain> = (0..24_u32).map(|n| {
+            let key = FlowKey {
+                in_port: 1,
+                dl_type: 0x0800,
+                nw_proto: 17,
+                nw_ttl: 9,
+                nw_dst: n & 3,
+                tp_dst: u16::try_from(n >> 2 & 3).unwrap(),
+                nw_src: n >> 4,
+                ..FlowKey::default()
+            };
+            let right_at = generations.read(slot());
+            let (n, stamp) = watches.enter(&[right_at], &overrides, under).expect("it is new");
+            number = n;
+            Plain { compact: CompactKey::of(&key, key.in_port), key: key.masked(&mask), stamp, right_at }
+        }).collect();
+        for (changes, which, all) in steps {
+            watches.begin();
+            tell(&generations, &changes.iter().map(MiniMatch::new).collect::<Vec<_>>());
+            let any = generations.any();
+            let now = generations.read(slot());
+            let few = vec![which.index(list.len())];
+            for at in if all { (0..list.len()).collect() } else { few } {
+                let p = &mut list[at];
+                let full = |i: usize| Some(p.key.words()[i.checked_sub(OUTSIDE.into())?]);
+                let key = |i: usize| full(i).unwrap_or_else(|| p.compact.words()[i]);
+                let stamp = watches.look(number, p.stamp, any, &generations, key);
+                let known = Known::new(&p.key, &mask);
+                let outlasts = outlasts(&[p.right_at], &overrides, known, &generations, usize::MAX);
+                prop_assert_eq!(stamp.is_some(), outlasts);
+                p.right_at = now;
+                p.stamp = match stamp {
+                    Some(stamp) => stamp,
+                    None => {
+                        let again = watches.enter(&[now], &overrides, under).expect("it is new");
+                        watches.leave(number);
+                        again.1
+                    }
+                };
+                prop_assert!(watches.holds(number, p.stamp, any));
+            }
+        }
+        for _ in &list {
+            watches.leave(number);
+        }
+        prop_assert_eq!((watches.n_notes, watches.index.len()), (0, 0));
+    }
+}
+
+fn about(dst: u32) -> MiniMatch {
+    let mut m = Match::any();
+    (m.key.nw_dst, m.mask.0.nw_dst) = (dst, u32::MAX);
+    MiniMatch::new(&m)
+}
+
+/// The mask of entries that are told apart by what [`about`] asks for.
+fn by_address() -> FlowMask {
+    let mut mask = FlowMask::default();
+    mask.0.nw_dst = u32::MAX;
+    mask
+}
+
+/// The words of the key of a packet without an address.
+fn key(at: usize) -> u64 {
+    CompactKey::of_family(false).words()[at]
+}
+
+/// An answer that is older than what is known of changes is refused; one under another mask has a watch of
+/// its own; what is not told any more makes all stale.
+#[test]
+fn what_is_not_known_is_not_right() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let old = generations.read(slot());
+    let (n, stamp) = watches.enter(&[old], &[], under(1, &mask)).unwrap();
+    let (other, _) = watches.enter(&[old], &[], under(2, &mask)).unwrap();
+    assert_ne!(n, other);
+    tell(&generations, &[about(5)]);
+    let stamp = watches
+        .look(n, stamp, generations.any(), &generations, key)
+        .unwrap();
+    assert!(watches.enter(&[old], &[], under(1, &mask)).is_none());
+    // As many notes as are kept, and one more.
+    for dst in (1..).take(KEPT + 1) {
+        let kept = watches.look(n, stamp, generations.any(), &generations, key);
+        assert!(kept.is_some(), "{dst}");
+        tell(&generations, &[about(dst)]);
+    }
+    assert_eq!(watches.look(n, stamp, generations.any(), &generations, key), None);
+    let now = || [generations.read(slot())];
+    let (_, stamp) = watches.enter(&now(), &[], under(1, &mask)).unwrap();
+    let any = generations.any();
+    assert_eq!(watches.look(n, stamp, any, &generations, key), Some(stamp));
+    (1..2_000).for_each(|dst| tell(&generations, &[about(dst)]));
+    let forgotten = watches.look(n, stamp, generations.any(), &generations, key);
+    assert_eq!(forgotten, None, "the log has forgotten some");
+    // A change of something without a log.
+    let dep = [generations.read(9)];
+    let (n, stamp) = watches.enter(&dep, &[], under(1, &mask)).unwrap();
+    generations.bump(9);
+    assert_eq!(watches.look(n, stamp, generations.any(), &generations, key), None);
+}
+
+/// There are only so many watches; the numbers of those that nobody has any more are given again.
+#[test]
+fn watches_are_bounded() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let enter = |watches: &mut Watches, subtable: usize| {
+        let under = under(u32::try_from(subtable).unwrap(), &mask);
+        watches.enter(&[generations.read(1)], &[], under).unwrap().0
+    };
+    let all: Vec<u16> = (0..2 * MOST)
+        .map(|subtable| enter(&mut watches, subtable))
+        .collect();
+    assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST);
+    all.iter().for_each(|n| watches.leave(*n));
+    assert_ne!(enter(&mut watches, 0), NONE);
+}
+
+/// There are only so many notes in all watches; entries that one of the changes was about are not right in
+/// any of them.
+#[test]
+fn notes_are_bounded() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let dep = [generations.read(slot())];
+    let all: Vec<(u16, u32)> = (0..300)
+        .map(|subtable| watches.enter(&dep, &[], under(subtable, &mask)).unwrap())
+        .collect();
+    let most = u32::try_from(KEPT).unwrap();
+    (1..=most).for_each(|dst| tell(&generations, &[about(dst)]));
+    let right = |watches: &mut Watches, (n, stamp), dst: u32| {
+        watches.begin();
+        let fields = FlowMask(FlowKey {
+            nw_dst: dst,
+            ..FlowKey::default()
+        });
+        let key = |i: usize| CompactMask::of_fields(&fields, false).words()[i];
+        watches.look(n, stamp, generations.any(), &generations, key)
+    };
+    let go_on = all
+        .iter()
+        .filter(|w| right(&mut watches, **w, 0).is_some())
+        .count();
+    assert_eq!(go_on, MOST_NOTES / KEPT);
+    assert_eq!(watches.n_notes, MOST_NOTES);
+    for watch in &all {
+        assert!(
+            [1, 7, most]
+                .iter()
+                .all(|dst| right(&mut watches, *watch, *dst).is_none())
+        );
+    }
+}
+
+/// When numbers of notes run out, entries are translated again and get another watch.
+#[test]
+fn a_worn_watch_is_given_up() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let enter = |watches: &mut Watches| {
+        let entered = watches.enter(&[generations.read(slot())], &[], under(1, &mask));
+        entered.unwrap().0
+    };
+    let n = enter(&mut watches);
+    watches.all[usize::from(n)].notes.last = WORN - 3;
+    let mut stamp = Some(WORN - 3);
+    for dst in 1..5 {
+        assert_eq!(stamp.is_some(), dst < 4);
+        tell(&generations, &[about(dst)]);
+        let any = generations.any();
+        stamp = watches.look(n, WORN - 1, any, &generations, key);
+        assert!(dst < 3 || !watches.holds(n, WORN - 1, any));
+    }
+    assert_eq!(stamp, None);
+    assert_ne!(enter(&mut watches), n);
+}
+
+/// Bundles of many rules, and a worker that has looked after something else meanwhile: what it takes in is
+/// bounded, and the rest is not taken for right.
+#[test]
+fn a_burst_takes_in_so_many_changes() {
+    let (generations, mask, mut watches) = (Generations::default(), by_address(), Watches::new());
+    let dep = [generations.read(slot())];
+    let all: Vec<(u16, u32)> = (0..8)
+        .map(|subtable| watches.enter(&dep, &[], under(subtable, &mask)).unwrap())
+        .collect();
+    for bundle in 0..50 {
+        let changed: Vec<_> = (0..60).map(|n| about(1000 + bundle * 60 + n)).collect();
+        tell(&generations, &changed);
+    }
+    let last = |w: &Watches, n: u16| w.all[usize::from(n)].notes.last;
+    let any = generations.any();
+    watches.begin();
+    for (n, stamp) in &all {
+        assert_eq!(watches.look(*n, *stamp, any, &generations, key), None);
+    }
+    // One more for each watch: that its entries are stale.
+    let taken = all.iter().map(|(n, stamp)| last(&watches, *n) - stamp);
+    assert_eq!(taken.sum::<u32>() as usize, TAKEN_IN + all.len());
+    // They are right from there on.
+    tell(&generations, &[about(7)]);
+    watches.begin();
+    for (n, _) in &all {
+        let stamp = last(&watches, *n);
+        let now = watches.look(*n, stamp, generations.any(), &generations, key);
+        assert_eq!(now, Some(stamp + 1));
+    }
+}

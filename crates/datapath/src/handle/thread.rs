@@ -1,0 +1,61 @@
+//! The revalidator's thread.
+
+use crate::config::DatapathError;
+use crate::revalidator::Revalidator;
+use crate::shared::Shared;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Rests between two pieces of the revalidator's work, in multiples of what a piece took.
+const RESTS: u32 = 3;
+
+/// Works piece by piece, so that others get the lock, and the processor, in between; until `piece` says that
+/// there is no more. Returns the time worked.
+fn in_slices(shared: &Shared, mut piece: impl FnMut() -> bool) -> Duration {
+    let mut worked = Duration::ZERO;
+    loop {
+        let begin = Instant::now();
+        let more = piece();
+        let took = begin.elapsed();
+        worked += took;
+        if !more || shared.stop.load(Relaxed) {
+            return worked;
+        }
+        std::thread::sleep(took * RESTS);
+    }
+}
+
+/// Starts it; it ends with [`Shared::stop`].
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    revalidator: &Arc<Mutex<Revalidator>>,
+    interval: Duration,
+) -> Result<JoinHandle<()>, DatapathError> {
+    let (shared2, revalidator) = (Arc::clone(shared), Arc::clone(revalidator));
+    let thread = std::thread::Builder::new()
+        .name("revalidator".into())
+        .spawn(move || {
+            let mut next = Instant::now() + interval;
+            while !shared2.stop.load(Relaxed) {
+                std::thread::park_timeout(next.saturating_duration_since(Instant::now()));
+                let started = Instant::now();
+                if started < next {
+                    // Woken because a worker's ring fills up.
+                    in_slices(&shared2, || revalidator.lock().drain());
+                    continue;
+                }
+                in_slices(&shared2, || revalidator.lock().drain());
+                let worked = in_slices(&shared2, || {
+                    !shared2.paused.load(Relaxed) && revalidator.lock().step()
+                });
+                // At most a twentieth of a processor, however many flows there are.
+                next = started + interval.max(worked * 20);
+            }
+        })?;
+    // Set once, here.
+    let _ = shared.revalidator_thread.set(thread.thread().clone());
+    Ok(thread)
+}

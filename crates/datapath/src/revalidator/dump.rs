@@ -1,0 +1,77 @@
+//! Entries as the control plane is shown them.
+//!
+//! **Bounds.** There may be a million, each of which takes a kilobyte to show. So first it is noted where
+//! they are, and then they are read some at a time: whoever shows them holds no more of them than that, and
+//! keeps the revalidator's lock no longer. An entry that goes meanwhile is not shown, one that is new in its
+//! place is.
+
+use super::{Records, Revalidator, Seen};
+use crate::view::FlowDump;
+use std::sync::Arc;
+
+/// Where a live entry was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    /// Its id then: the order in which a worker's entries were made.
+    id: u64,
+    worker: u32,
+    slot: u32,
+}
+
+impl Revalidator {
+    /// Where all live entries are, the oldest of each worker first.
+    pub(crate) fn places(&mut self) -> Vec<Place> {
+        let mut all = Vec::new();
+        for w in &mut self.workers {
+            let horizon = w.records.drain();
+            let worker = u32::try_from(w.index).unwrap_or(u32::MAX);
+            for chunk in 0..w.records.n_chunks() {
+                w.records.scan_all(chunk, horizon, |_, seen| {
+                    let (id, slot) = (seen.now.id, seen.slot);
+                    let live = (!seen.now.dead).then_some(Place { id, worker, slot });
+                    all.extend(live);
+                });
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+    /// What is there now.
+    pub(crate) fn dump(&mut self, places: &[Place]) -> Vec<FlowDump> {
+        let horizons: Vec<u64> = self.workers.iter_mut().map(|w| w.records.drain()).collect();
+        let one = |place: &Place| {
+            let at = self
+                .workers
+                .iter()
+                .position(|w| w.index == place.worker as usize)?;
+            let (w, horizon) = (self.workers.get_mut(at)?, *horizons.get(at)?);
+            let (core, worker) = (w.core, w.index);
+            let found = w.records.look(place.slot, horizon, |r, seen| {
+                dump_of(r, seen).filter(|_| !seen.now.dead)
+            })?;
+            Some(FlowDump {
+                core,
+                worker,
+                ..found?
+            })
+        };
+        places.iter().filter_map(one).collect()
+    }
+}
+
+/// What is shown of an entry, whosever it is.
+pub(super) fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
+    let s = &seen.now;
+    let (key, subtable) = r.whole_key(seen)?;
+    Some(FlowDump {
+        key,
+        mask: subtable.mask,
+        packets: s.packets,
+        bytes: s.bytes,
+        used_ms: if s.packets > 0 { s.used_ms } else { 0 },
+        tcp_flags: s.tcp_flags,
+        actions: Arc::clone(&r.held(s.cached)?.cached.body.actions),
+        core: 0,
+        worker: 0,
+    })
+}

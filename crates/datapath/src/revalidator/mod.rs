@@ -1,0 +1,405 @@
+//! The control side of the caches: crediting, re-checking, evicting.
+//!
+//! The revalidator reads workers' entries where they lie. A pass credits what was counted since the last one,
+//! condemns entries that are idle or whose fresh translation differs, gives those whose translation agrees a
+//! cached translation that holds again, and tells the workers.
+//!
+//! **Cost.** A pass reads one cache line per entry. It goes in steps of about [`SLICE`] and lets go of its
+//! lock in between; workers never take the lock. The revalidator's thread rests between steps: it may have
+//! the processor of a worker, or of one that sends to it, and a thread that works on would keep it for
+//! milliseconds, in which rings run over. While rules change all the time, a pass does not look at all
+//! entries that are in use again: their worker does, with each packet. `Credit::credit` and
+//! `Translate::translate` are called under it, so they must not call the datapath.
+
+mod dump;
+mod records;
+
+use crate::changes::Known;
+use crate::counters::WorkerCounters;
+use crate::flow_cache::cache::Makers;
+use crate::flow_cache::cached_translation::{Body, CachedTranslation, fingerprint};
+use crate::flow_cache::note::{Findings, Horizon, Note};
+use crate::shared::Shared;
+use crate::translate::{Purpose, Request, Translation};
+use crate::worker::{Command, CommandTx};
+use dump::dump_of;
+use heddle_sync::ring::Consumer;
+pub(crate) use records::Records;
+use records::Seen;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Stale entries that a pass looks at although their worker does so with each packet: beyond that it trusts
+/// the worker with those that were used in the last [`HOT_MS`].
+const LOOKS: u64 = 1024;
+const HOT_MS: u64 = 1000;
+/// Idle time allowed while the entries reach the limit, milliseconds.
+const HURRIED_IDLE_MS: u64 = 100;
+
+/// How long a step takes, if nothing in it takes longer.
+const SLICE: Duration = Duration::from_micros(100);
+/// Entries between two looks at the clock.
+const GLANCE: usize = 16;
+/// The log's module for the datapath as the control plane sees it.
+const DPIF: &str = "dpif";
+/// Entries that one pass writes into the log, at most.
+const MOST_TOLD: u32 = 600;
+
+/// Notes taken in by one step.
+const NOTES: usize = 1024;
+
+/// One worker's entries.
+pub(crate) struct WorkerRecords {
+    pub(crate) index: usize,
+    pub(crate) core: usize,
+    counters: Arc<WorkerCounters>,
+    /// What it had counted of answers that the limit kept out, at the last look.
+    limit_hits: u64,
+    records: Records,
+    commands: Arc<CommandTx>,
+}
+
+impl WorkerRecords {
+    pub(crate) fn new(
+        (index, core): (usize, usize),
+        counters: Arc<WorkerCounters>,
+        notes: Consumer<Note>,
+        horizon: Arc<Horizon>,
+        makers: Makers,
+        commands: Arc<CommandTx>,
+    ) -> Self {
+        Self {
+            index,
+            core,
+            counters,
+            limit_hits: 0,
+            records: Records::new(notes, horizon, makers),
+            commands,
+        }
+    }
+    fn credit(&mut self) {
+        let horizon = self.records.drain();
+        for chunk in 0..self.records.n_chunks() {
+            self.records
+                .scan_all(chunk, horizon, |r, seen| r.credit(seen.slot, &seen.now));
+        }
+        // Of entries that went meanwhile nothing was seen, but their worker has told what they had counted.
+        self.records.drain();
+        self.records.give();
+    }
+}
+
+/// What a pass did, for `upcall/show` and the tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RevalidatorCounts {
+    pub(crate) passes: u64,
+    pub(crate) idle: u64,
+    pub(crate) rechecked: u64,
+    pub(crate) changed: u64,
+    pub(crate) max_flows: u64,
+    /// Sum over passes, for the average.
+    pub(crate) sum_flows: u64,
+    pub(crate) last_pass_ms: u64,
+}
+
+/// Where a pass is.
+struct Pass {
+    started: Instant,
+    now_ms: u64,
+    max_idle: u64,
+    worker: usize,
+    chunk: usize,
+    /// The next entry of the chunk.
+    at: usize,
+    /// Stale entries looked at.
+    looked: u64,
+    /// Entries that are still to be told of in the log.
+    tells: u32,
+    /// CachedTranslations made in this pass, by fingerprint.
+    made: HashMap<u64, Arc<CachedTranslation>>,
+}
+
+/// All workers' entries.
+pub(crate) struct Revalidator {
+    shared: Arc<Shared>,
+    pub(crate) workers: Vec<WorkerRecords>,
+    scratch: Translation,
+    pass: Option<Pass>,
+    pub(crate) counts: RevalidatorCounts,
+}
+
+impl Revalidator {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            workers: Vec::new(),
+            scratch: Translation::default(),
+            pass: None,
+            counts: RevalidatorCounts::default(),
+        }
+    }
+    /// Takes some notes in, so that the rings have room; `false`: no more wait.
+    pub(crate) fn drain(&mut self) -> bool {
+        let all = self.workers.iter_mut();
+        all.fold(false, |more, w| w.records.drain_some(NOTES) | more)
+    }
+    /// Credits everything counted so far.
+    pub(crate) fn credit(&mut self) {
+        for w in &mut self.workers {
+            w.credit();
+        }
+    }
+    /// One full pass.
+    pub(crate) fn pass(&mut self) {
+        self.pass = None;
+        while self.step() {}
+    }
+    /// One piece of a pass; `false`: that was the last one.
+    pub(crate) fn step(&mut self) -> bool {
+        let end = Instant::now() + SLICE;
+        let mut pass = match self.pass.take() {
+            Some(p) => p,
+            None => self.begin(),
+        };
+        let Some(w) = self.workers.get_mut(pass.worker) else {
+            let c = &mut self.counts;
+            c.passes += 1;
+            c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+            return false;
+        };
+        let horizon = w.records.drain();
+        let mut findings = Findings::new();
+        let mut look = Look {
+            shared: &self.shared,
+            scratch: &mut self.scratch,
+            counts: &mut self.counts,
+            pass: &mut pass,
+            findings: &mut findings,
+        };
+        let (chunk, at) = (look.pass.chunk, look.pass.at);
+        let next = w.records.scan(chunk, at, horizon, |r, seen| {
+            look.at(r, seen);
+            !(seen.slot as usize).is_multiple_of(GLANCE) || Instant::now() < end
+        });
+        w.records.give();
+        if !findings.is_empty() {
+            // A worker that takes no commands is stopping, and lets go of all its entries.
+            let _ = w.commands.send(Command::Findings(findings));
+        }
+        match next {
+            Some(next) => pass.at = next,
+            None => (pass.chunk, pass.at) = (pass.chunk + 1, 0),
+        }
+        if pass.chunk >= w.records.n_chunks() {
+            (pass.worker, pass.chunk) = (pass.worker + 1, 0);
+            // A cached translation is one worker's.
+            pass.made.clear();
+        }
+        self.pass = Some(pass);
+        true
+    }
+    fn begin(&mut self) -> Pass {
+        let n = self.shared.n_flows.load(Relaxed);
+        let limit = self.shared.flow_limit.load(Relaxed);
+        self.counts.max_flows = self.counts.max_flows.max(n as u64);
+        self.counts.sum_flows += n as u64;
+        self.tell_limit(limit);
+        Pass {
+            started: Instant::now(),
+            now_ms: self.shared.clock.now_ms(),
+            max_idle: match n {
+                _ if n > limit.saturating_mul(2) => 0,
+                // Newcomers are, or will soon be, turned away.
+                _ if n >= limit - limit / 16 => HURRIED_IDLE_MS,
+                _ => u64::MAX,
+            }
+            .min(self.shared.max_idle_ms.load(Relaxed)),
+            worker: 0,
+            chunk: 0,
+            at: 0,
+            looked: 0,
+            tells: if log::log_enabled!(target: DPIF, log::Level::Debug) {
+                MOST_TOLD
+            } else {
+                0
+            },
+            made: HashMap::new(),
+        }
+    }
+    /// Says that the limit has kept answers out since the last pass: their packets are translated one by one.
+    fn tell_limit(&mut self, limit: usize) {
+        let mut kept_out = 0;
+        for w in &mut self.workers {
+            let n = w.counters.limit_hits.get();
+            kept_out += n - std::mem::replace(&mut w.limit_hits, n);
+        }
+        if kept_out > 0 {
+            log::warn!(target: "ofproto_dpif_upcall", per_min = 1, burst = 5;
+                "upcall: datapath reached the limit of {limit} flows: {kept_out} answers were not cached");
+        }
+    }
+    /// Removes all entries, crediting them.
+    pub(crate) fn purge(&mut self) {
+        for w in &mut self.workers {
+            let horizon = w.records.drain();
+            for chunk in 0..w.records.n_chunks() {
+                let mut findings = Findings::new();
+                w.records.scan_all(chunk, horizon, |r, seen| {
+                    r.credit(seen.slot, &seen.now);
+                    if !seen.now.dead {
+                        seen.entry.condemn(seen.now.id);
+                        findings.push((seen.slot, seen.now.id, None));
+                    }
+                });
+                let _ = w.commands.send(Command::Findings(findings));
+            }
+            w.records.give();
+        }
+    }
+    /// Credits and drops all of a worker that has ended.
+    pub(crate) fn retire(&mut self, index: usize) {
+        self.pass = None;
+        self.workers.retain_mut(|w| {
+            if w.index == index {
+                w.credit();
+            }
+            w.index != index
+        });
+    }
+}
+
+/// One look at entries.
+struct Look<'a> {
+    shared: &'a Shared,
+    scratch: &'a mut Translation,
+    counts: &'a mut RevalidatorCounts,
+    pass: &'a mut Pass,
+    findings: &'a mut Findings,
+}
+
+impl Look<'_> {
+    fn at(&mut self, r: &mut Records, seen: &Seen<'_>) {
+        let now = &seen.now;
+        r.credit(seen.slot, now);
+        if now.dead {
+            return;
+        }
+        if self.pass.tells > 0 {
+            self.tell(r, seen);
+        }
+        let useless = if self.pass.now_ms.saturating_sub(now.used_ms) >= self.pass.max_idle {
+            self.counts.idle += 1;
+            true
+        } else if !self.still_right(r, seen) {
+            self.counts.changed += 1;
+            true
+        } else {
+            false
+        };
+        if useless {
+            seen.entry.condemn(now.id);
+            self.findings.push((seen.slot, now.id, None));
+        }
+    }
+
+    /// A line for who wants to see what a pass sees.
+    #[cold]
+    fn tell(&mut self, r: &mut Records, seen: &Seen<'_>) {
+        if let Some(flow) = dump_of(r, seen) {
+            self.pass.tells -= 1;
+            let ufid = crate::format::ufid(&flow.key, &flow.mask);
+            let text = flow.text_verbose(self.pass.now_ms, None);
+            log::debug!(target: DPIF, "{}: flow_dump {ufid} {text}", self.shared.name);
+        }
+    }
+    /// A line about an entry of which the translation at hand says something new.
+    #[cold]
+    fn tell_changed(&mut self, r: &Records, seen: &Seen<'_>) {
+        if let Some((key, subtable)) = r.whole_key(seen) {
+            self.pass.tells = self.pass.tells.saturating_sub(1);
+            let key_text = crate::format::format_key(&key, &subtable.mask, true, None);
+            log::debug!(
+                target: DPIF,
+                "{}: put[modify] {} {key_text}, actions:{}",
+                self.shared.name,
+                crate::format::ufid(&key, &subtable.mask),
+                crate::format::format_actions(&self.scratch.actions, None),
+            );
+        }
+    }
+
+    /// Whether the entry says what a fresh translation says; if that took one, the worker is given its cached
+    /// translation.
+    fn still_right(&mut self, r: &mut Records, seen: &Seen<'_>) -> bool {
+        let generations = self.shared.translate.generations();
+        // Before anything that the translation reads.
+        let any = generations.any();
+        let Some(held) = r.held(seen.now.cached) else {
+            // Told of by the time of the next pass.
+            return true;
+        };
+        if held.cached.valid_at(any) {
+            return true;
+        }
+        if held.cached.recheck(any, generations) {
+            return true;
+        }
+        let hot = seen.now.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.used_ms) < HOT_MS;
+        if hot && self.pass.looked >= LOOKS {
+            return true;
+        }
+        self.pass.looked += 1;
+        let cached = Arc::clone(&held.cached);
+        let body = Arc::clone(&cached.body);
+        // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag
+        // without its type).
+        let Some((whole, subtable)) = r.whole_key(seen) else {
+            return true;
+        };
+        let known = Known::new(&whole.masked(&subtable.mask), &subtable.mask);
+        if cached.outlasts(known, generations) {
+            return true;
+        }
+        self.counts.rechecked += 1;
+        let t = &mut *self.scratch;
+        t.clear();
+        let request = Request {
+            key: &whole,
+            packet: None,
+            now_ms: self.pass.now_ms,
+            purpose: Purpose::Revalidate,
+        };
+        self.shared.ask(&request, t);
+        // Masks are per origin.
+        (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
+        if t.uncacheable || !subtable.mask.contains(&t.mask) {
+            return false;
+        }
+        // An entry whose packets go elsewhere now is the same flow, and counts on.
+        let same = *body.actions == *t.actions;
+        if !same {
+            self.counts.changed += 1;
+            if self.pass.tells > 0 {
+                self.tell_changed(r, seen);
+            }
+        }
+        let t = &mut *self.scratch;
+        let print = fingerprint(&t.actions, &t.deps, &t.credits);
+        let made = match self.pass.made.get(&print) {
+            Some(v) if v.says(t) => {
+                v.confirm(any);
+                Arc::clone(v)
+            }
+            _ => {
+                let body = if same { body } else { Body::of(&t.actions) };
+                let v = CachedTranslation::renewed(t, body, any);
+                self.pass.made.insert(print, Arc::clone(&v));
+                v
+            }
+        };
+        self.findings.push((seen.slot, seen.now.id, Some(made)));
+        true
+    }
+}

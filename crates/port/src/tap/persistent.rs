@@ -1,0 +1,207 @@
+//! Tap devices that outlive the daemon, and how the next one finds them.
+//!
+//! **Problem.** Whoever configured an internal port (addresses, routes, the namespace of a pod) expects all
+//! that to be there after the switch was restarted, upgraded or killed. A tap device can be persistent, but a
+//! process joins it by name, in one namespace, and meanwhile it may have been moved and renamed.
+//!
+//! **How.** Each device carries a mark: its alias (`ip link` shows it) is `heddle:OWNER:PORT`. OWNER is a
+//! random text that belongs to one run directory, so daemons that share a kernel do not take each other's
+//! devices. The kernel keeps the alias with the device wherever it goes, so there is no record that a crash
+//! could leave behind wrong. At its start the daemon [looks](KeptTaps::look) for marks in all namespaces that
+//! can be found ([`heddle_sys::netns::all`]), joins the devices whose ports it still has, and
+//! [removes](KeptTaps::remove_others) the others. Without a mark, a tap device of the port's name in the
+//! daemon's own namespace is taken over, if it is one that nobody holds: Open vSwitch leaves such devices.
+//!
+//! **Limit.** A queue that joins a device in another namespace keeps that namespace alive until the port is
+//! deleted (the kernel ties the queue to the namespace that it was opened in). A device that was made at home
+//! and moved away does not.
+//!
+//! **Safe side.** Nothing but a persistent tap device with this owner's mark is ever removed, and only if no
+//! process holds it.
+
+use super::TapPort;
+use crate::PortError;
+use heddle_sys::tap_links::Link;
+use heddle_sys::{LinkCtl, TapLinks, TapOpen, TapQueue, netns};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::os::fd::OwnedFd;
+
+// Error numbers of Linux.
+const ENODEV: i32 = 19;
+const EBUSY: i32 = 16;
+const EINVAL: i32 = 22;
+
+/// The persistent tap devices of one owner.
+#[derive(Debug)]
+pub struct KeptTaps {
+    prefix: String,
+    found: Mutex<Found>,
+}
+
+/// What the last look has found. The descriptors keep namespaces alive, so they are let go of soon
+/// ([`KeptTaps::settle`]).
+#[derive(Debug, Default)]
+struct Found {
+    /// By port.
+    places: BTreeMap<String, Place>,
+    /// Further devices of such ports.
+    spare: Vec<(String, Place)>,
+    /// A device that was found could not be joined.
+    failed: bool,
+}
+
+/// Where a device is.
+#[derive(Debug)]
+struct Place {
+    namespace: OwnedFd,
+    link: Link,
+}
+
+impl KeptTaps {
+    /// Those that carry the mark of `owner`, a text without colons.
+    pub fn new(owner: &str) -> Self {
+        Self {
+            prefix: format!("heddle:{owner}:"),
+            found: Mutex::default(),
+        }
+    }
+
+    /// Looks for devices with the mark. Takes some microseconds per process and some hundred per namespace.
+    pub fn look(&self) {
+        let mut found = Found::default();
+        for namespace in netns::all() {
+            let links = TapLinks::new(Some(&namespace)).and_then(|links| links.all());
+            let links = links.unwrap_or_else(|error| {
+                log::debug!(target: "netdev_linux", "a network namespace cannot be searched for tap devices ({error})");
+                Vec::new()
+            });
+            for link in links {
+                let Some(port) = self.port_of(&link) else { continue };
+                let Ok(namespace) = namespace.try_clone() else {
+                    continue;
+                };
+                let port = port.to_owned();
+                let place = Place { namespace, link };
+                match found.places.entry(port) {
+                    Entry::Vacant(vacant) => drop(vacant.insert(place)),
+                    Entry::Occupied(first) => {
+                        let port = first.key().clone();
+                        found.spare.push((port, place));
+                    }
+                }
+            }
+        }
+        *self.found.lock() = found;
+    }
+
+    /// The port whose mark a device carries.
+    fn port_of<'a>(&self, link: &'a Link) -> Option<&'a str> {
+        link.tap.filter(|tap| tap.persistent)?;
+        link.alias.strip_prefix(self.prefix.as_str())
+    }
+
+    /// Removes the devices that the last look has found and whose ports are not wanted any more.
+    pub fn remove_others(&self, wanted: impl Fn(&str) -> bool) {
+        let mut found = self.found.lock();
+        let mut others = std::mem::take(&mut found.spare);
+        let unwanted: Vec<String> = found.places.keys().filter(|p| !wanted(p)).cloned().collect();
+        for port in unwanted {
+            others.extend(found.places.remove(&port).map(|place| (port, place)));
+        }
+        drop(found);
+        for (port, place) in others {
+            match join(&place).and_then(|queue| queue.set_persistent(false)) {
+                Ok(()) => {
+                    log::info!(target: "netdev_linux", "{port}: removed the tap device {} of a port that is gone", place.link.name);
+                }
+                Err(error) => {
+                    log::info!(target: "netdev_linux", "{port}: left the tap device {} of a port that is gone ({error})", place.link.name);
+                }
+            }
+        }
+    }
+
+    /// Forgets what the last look has found. True: look again, something could not be joined.
+    pub fn settle(&self) -> bool {
+        std::mem::take(&mut *self.found.lock()).failed
+    }
+
+    /// Opens port `name` for `n_rxq` receive queues: with the device that carries its mark, or one of that
+    /// name, or a new one.
+    ///
+    /// # Errors
+    /// [`PortError::Sys`]: a device of that name is no tap (`EINVAL`) or is held by another process
+    /// (`EBUSY`); the name is not legal; no `/dev/net/tun`; no permission.
+    pub fn open(&self, name: &str, n_rxq: usize) -> Result<TapPort, PortError> {
+        let opened = self.queue(name, n_rxq > 1);
+        let (queue, multi_queue) = opened.map_err(|e| PortError::open(name, e))?;
+        let port = TapPort::with(name, queue, multi_queue).map_err(|e| PortError::open(name, e))?;
+        port.warn_of_queues(n_rxq);
+        port.keep(&format!("{}{name}", self.prefix));
+        Ok(port)
+    }
+
+    /// The first queue of the port's device, and whether the device can have several.
+    fn queue(&self, name: &str, multi_queue: bool) -> io::Result<(TapQueue, bool)> {
+        let mut found = self.found.lock();
+        if let Some(place) = found.places.get(name) {
+            match join(place) {
+                Ok(queue) => {
+                    let multi_queue = place.link.tap.is_some_and(|tap| tap.multi_queue);
+                    found.places.remove(name);
+                    return Ok((queue, multi_queue));
+                }
+                // It went between the look and now.
+                Err(e) if e.raw_os_error() == Some(ENODEV) => {}
+                Err(e) => {
+                    found.failed = true;
+                    return Err(e);
+                }
+            }
+        }
+        drop(found);
+        let Some(link) = TapLinks::new(None)?.named(name)? else {
+            let queue = TapOpen::new(name)
+                .multi_queue(multi_queue)
+                .new_only(true)
+                .open()?;
+            return Ok((queue, multi_queue));
+        };
+        let Some(tap) = link.tap else {
+            log::warn!(target: "netdev_linux", "{name}: there is a network device of this name that is not a tap device");
+            return Err(io::Error::from_raw_os_error(EINVAL));
+        };
+        let place = Place {
+            namespace: netns::own()?,
+            link,
+        };
+        let queue = join(&place).inspect_err(|error| {
+            if error.raw_os_error() == Some(EBUSY) {
+                log::warn!(target: "netdev_linux", "{name}: another process holds the tap device of this name");
+            }
+        })?;
+        log::info!(target: "netdev_linux", "{name}: took over a tap device that was there");
+        Ok((queue, tap.multi_queue))
+    }
+}
+
+/// Joins a device that nobody holds.
+fn join(place: &Place) -> io::Result<TapQueue> {
+    let tap = place.link.tap.unwrap_or_default();
+    if tap.queues > 0 {
+        return Err(io::Error::from_raw_os_error(EBUSY));
+    }
+    let queue = TapOpen::new(&place.link.name)
+        .namespace(Some(&place.namespace))
+        .multi_queue(tap.multi_queue)
+        .open()?;
+    // The kernel makes a device that is not there; then it goes with the queue.
+    let now = LinkCtl::in_namespace(&place.namespace)?.ifindex(&queue.ifname()?)?;
+    if now != place.link.ifindex {
+        return Err(io::Error::from_raw_os_error(ENODEV));
+    }
+    Ok(queue)
+}

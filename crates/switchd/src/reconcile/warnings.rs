@@ -1,0 +1,161 @@
+//! Settings of the whole switch that make no sense: said in the log when they are set. What they would set
+//! stays at its default, or at the nearest sensible value; everything else holds.
+//!
+//! A value is told of once, when it is set: not when something else changes.
+
+use super::desired::Smap;
+use super::{globals, pmd};
+
+/// Numbers: the largest that makes sense, and what is used instead of anything else.
+const NUMBERS: [(&str, u64, &str); 12] = [
+    ("flow-limit", u64::MAX, "200000"),
+    ("max-idle", u64::MAX, "10000"),
+    ("vlan-limit", u64::MAX, "1"),
+    ("bundle-idle-timeout", u64::MAX, "10"),
+    ("stats-update-interval", u64::MAX, "5000"),
+    ("emc-insert-inv-prob", u32::MAX as u64, "what holds without it"),
+    ("pmd-auto-lb-rebal-interval", super::pmd::MOST_INTERVAL, "1"),
+    ("pmd-auto-lb-load-threshold", 100, "95"),
+    ("pmd-auto-lb-improvement-threshold", 100, "25"),
+    ("n-handler-threads", u64::MAX, "nothing"),
+    ("n-revalidator-threads", u64::MAX, "nothing"),
+    ("tx-flush-interval", 1_000_000, "nothing"),
+];
+/// Switches, and what they are where they are neither.
+const SWITCHES: [(&str, bool); 8] = [
+    ("pmd-auto-lb", false),
+    ("pmd-rxq-isolate", true),
+    ("pmd-perf-metrics", false),
+    ("flow-restore-wait", false),
+    ("enable-statistics", false),
+    ("vhost-iommu-support", false),
+    ("smc-enable", false),
+    ("heddle-light-sleep", false),
+];
+
+/// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.
+const TESTED: &str = "other_config:pmd-auto-lb";
+
+/// A setting that makes no sense.
+#[derive(Debug)]
+pub(super) struct ConfigWarning {
+    /// The settings that it comes from.
+    pub(super) keys: Vec<&'static str>,
+    /// Module of the log.
+    pub(super) module: &'static str,
+    pub(super) text: String,
+}
+
+/// Tells of those in `config` that were not in `before`.
+pub(super) fn tell(before: &Smap, config: &Smap) {
+    for ConfigWarning { module, text, .. } in new(before, config) {
+        let level = match text.starts_with(TESTED) {
+            true => log::Level::Info,
+            false => log::Level::Warn,
+        };
+        log::log!(target: module, level, "{text}");
+    }
+}
+
+fn new(before: &Smap, config: &Smap) -> Vec<ConfigWarning> {
+    let mut all = all(config);
+    all.extend(
+        globals::mask_warnings(config)
+            .into_iter()
+            .chain(pmd::warnings(config)),
+    );
+    all.retain(|d| d.keys.iter().any(|key| before.get(key) != config.get(key)));
+    all
+}
+
+fn all(config: &Smap) -> Vec<ConfigWarning> {
+    let number = |(key, most, used): &(&'static str, u64, &str)| {
+        let value = config.get(key)?;
+        if value.trim().parse::<u64>().is_ok_and(|n| n <= *most) {
+            return None;
+        }
+        let range = match *most {
+            u64::MAX => "a number".to_owned(),
+            most => format!("a number from 0 to {most}"),
+        };
+        let text = format!("other_config:{key}={value} is not {range}: {used} is used");
+        Some((*key, text))
+    };
+    let switch = |(key, used): &(&'static str, bool)| {
+        let value = config.get(key)?;
+        let known = value.eq_ignore_ascii_case("true") || value.eq_ignore_ascii_case("false");
+        let text = || format!("other_config:{key}={value} is neither true nor false: {used} is used");
+        (!known).then(|| (*key, text()))
+    };
+    let numbers = NUMBERS.iter().filter_map(number);
+    numbers
+        .chain(SWITCHES.iter().filter_map(switch))
+        .map(|(key, text)| ConfigWarning {
+            keys: vec![key],
+            module: "bridge",
+            text,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warnings(pairs: &[(&str, &str)]) -> Vec<String> {
+        let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let warnings = new(&Smap::default(), &Smap(map.collect()));
+        warnings.into_iter().map(|d| d.text).collect()
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_with_what_is_used() {
+        assert_eq!(
+            warnings(&[
+                ("max-idle", "-1"),
+                ("pmd-auto-lb-load-threshold", "101"),
+                ("pmd-auto-lb", "yes")
+            ]),
+            [
+                "other_config:max-idle=-1 is not a number: 10000 is used",
+                "other_config:pmd-auto-lb-load-threshold=101 is not a number from 0 to 100: 95 is used",
+                "other_config:pmd-auto-lb=yes is neither true nor false: false is used",
+            ]
+        );
+        assert_eq!(
+            warnings(&[
+                ("max-idle", " 5 "),
+                ("pmd-auto-lb", "TRUE"),
+                ("unknown", "x"),
+                ("flow-limit", "0")
+            ]),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn a_value_is_told_of_when_it_is_set() {
+        let smap = |pairs: &[(&str, &str)]| {
+            let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            Smap(map.collect())
+        };
+        let rubbish = [
+            ("max-idle", "x"),
+            ("pmd-cpu-mask", "3g"),
+            ("pmd-rxq-assign", "best"),
+            ("pmd-sleep-max", "1:x,y"),
+        ];
+        let before = smap(&rubbish);
+        assert_eq!(new(&Smap::default(), &before).len(), 5);
+        assert_eq!(new(&before, &smap(&rubbish[..2])).len(), 0);
+        let more = [&rubbish[..], &[("flow-limit", "7")]].concat();
+        assert_eq!(new(&before, &smap(&more)).len(), 0);
+        let other = [&rubbish[1..], &[("max-idle", "y")]].concat();
+        let told: Vec<String> = new(&before, &smap(&other)).into_iter().map(|d| d.text).collect();
+        assert_eq!(told, ["other_config:max-idle=y is not a number: 10000 is used"]);
+        // What makes no sense beside another setting is told of when either changes.
+        let only = |assign| smap(&[("pmd-rxq-isolate", "false"), ("pmd-rxq-assign", assign)]);
+        assert_eq!(new(&only("group"), &only("cycles")).len(), 1);
+        assert_eq!(new(&only("cycles"), &only("group")).len(), 0);
+    }
+}
