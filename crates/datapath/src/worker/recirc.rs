@@ -236,7 +236,10 @@ impl Worker {
         if !recirculates {
             return self.execute(st, group, depth == 0 && next.is_none(), now_ms);
         }
+        let mut r = r;
         for place in group.first..group.end {
+            // A group may have packets of several runs, which carry different things.
+            r += usize::from(st.parsed.runs[r].end <= place);
             self.walk(st, group.choice, (place, r), depth, now_ms);
             if depth == 0 {
                 let s = &mut self.scratch;
