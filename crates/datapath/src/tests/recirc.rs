@@ -316,3 +316,22 @@ fn odd_packets_of_one_burst_keep_what_they_carry() {
         assert_eq!(sent, (1, 2), "round {round}");
     }
 }
+
+/// A whole burst that is looked up again may be copied as often as one that is not.
+#[test]
+fn copies_behind_a_recirculation_are_enough_for_a_burst() {
+    let copies = || vec![Action::Clone(vec![set_src(7), Action::Output(PortNo(2))]); 200];
+    for rules in [
+        vec![ToyRule::new(under(0), copies())],
+        vec![
+            ToyRule::new(under(0), vec![Action::Recirc(1)]),
+            ToyRule::new(under(1), copies()),
+        ],
+    ] {
+        let s = setup(rules);
+        s.a.send((0..32).map(|_| udp(1, 2, 3, 4)));
+        s.a.drained();
+        s.dp.flush_stats();
+        assert_eq!(s.b.take().len(), 32 * 200);
+    }
+}
