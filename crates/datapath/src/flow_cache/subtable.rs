@@ -87,6 +87,8 @@ pub(crate) struct Subtables {
     by_source: HashTable<u32>,
     /// Others without entries, which may be freed; and origins with hits.
     empty: Vec<u32>,
+    /// The place that was looked at last.
+    looked: usize,
     hit: Vec<u32>,
     /// Entries by port.
     entries: Vec<u32>,
@@ -131,6 +133,7 @@ impl Subtables {
             free_others: Vec::new(),
             by_source: HashTable::new(),
             empty: Vec::new(),
+            looked: 0,
             hit: Vec::new(),
             entries: Vec::new(),
             last: 0,
@@ -210,7 +213,11 @@ impl Subtables {
     /// Frees origins that have no entries and no packets lately, a bounded number; `told` is asked about each
     /// first.
     fn free_origins(&mut self, mut told: impl FnMut(u32) -> bool) {
-        for at in (0..self.empty.len().min(LOOKS)).rev() {
+        // Each is looked at some three times before it goes: the more wait, the more are looked at.
+        for _ in 0..LOOKS.max(self.empty.len() / 4).min(self.empty.len()) {
+            let at = self.looked.min(self.empty.len()).checked_sub(1);
+            let at = at.unwrap_or(self.empty.len() - 1);
+            self.looked = at;
             let n = self.empty[at];
             let Some(o) = self.origin_mut(n) else {
                 self.empty.swap_remove(at);
@@ -520,4 +527,50 @@ fn fold(mask: &FlowMask) -> u64 {
     lanes.iter().fold(0, |h: u64, l| {
         (h.rotate_left(9) ^ l).wrapping_mul(0x517c_c1b7_2722_0a95)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recirculation ids that packets make up, some thousands a second, each with an entry for ten seconds, do not use up
+    /// the numbers.
+    #[test]
+    fn origins_that_come_and_go_do_not_run_out() {
+        let mut s = Subtables::new(128);
+        let family = CompactKey::default().family();
+        let mut held = std::collections::VecDeque::new();
+        for second in 0..120_u32 {
+            let mut own = Vec::new();
+            for n in 0..2000 {
+                let origin = s.origin_of(1, 1 + second * 2000 + n);
+                assert_ne!(origin, NOWHERE, "after {second} seconds");
+                let (at, _) = s.mask_for(&FlowMask::default(), origin, family);
+                s.add(at, origin);
+                own.push((at, origin));
+            }
+            held.push_back(own);
+            if held.len() > 10 {
+                for (at, origin) in held.pop_front().unwrap() {
+                    s.remove(at, origin);
+                }
+            }
+            s.tidy(|_| true);
+        }
+    }
+
+    /// Origins that are used all the time and never have an entry do not keep others from being freed.
+    #[test]
+    fn origins_without_entries_do_not_hold_others_up() {
+        let mut s = Subtables::new(128);
+        for second in 0..200_u32 {
+            for n in 0..2000 {
+                assert_ne!(s.origin_of(1, 1 + n), NOWHERE, "after {second} seconds");
+            }
+            for n in 0..400 {
+                assert_ne!(s.origin_of(1, 3000 + second * 400 + n), NOWHERE, "after {second} seconds");
+            }
+            s.tidy(|_| true);
+        }
+    }
 }

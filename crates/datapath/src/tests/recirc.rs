@@ -274,3 +274,64 @@ fn stages_are_entries_of_their_own() {
     s.dp.purge();
     assert!(s.dp.flows().is_empty());
 }
+
+/// Packets whose headers do not lie in the usual places carry each their own.
+#[test]
+fn odd_packets_of_one_burst_keep_what_they_carry() {
+    let port = |v: u16| {
+        let mut m = under(0);
+        (m.key.tp_dst, m.mask.0.tp_dst) = (v, u16::MAX);
+        let mark = Action::SetMark(Masked {
+            value: v.into(),
+            mask: u32::MAX,
+        });
+        let push = Action::PushMpls {
+            lse: 0x100,
+            ethertype: 0x8847,
+        };
+        ToyRule::new(m, vec![mark, push, Action::Recirc(1)])
+    };
+    let marked = |v: u32| {
+        let mut m = under(2);
+        (m.key.pkt_mark, m.mask.0.pkt_mark) = (v, u32::MAX);
+        ToyRule::new(m, vec![Action::Output(PortNo(2 + v))])
+    };
+    let toy = Toy::new(vec![
+        port(0),
+        port(1),
+        ToyRule::new(under(1), vec![Action::Recirc(2)]),
+        marked(0),
+        marked(1),
+    ]);
+    let dp = Datapath::new(Config::default(), Arc::clone(&toy) as _).unwrap();
+    let ports: Vec<_> = (1..=3).map(|no| FakePort::new(&format!("p{no}"))).collect();
+    for (no, p) in (1..).zip(&ports) {
+        dp.add_port(Arc::clone(p) as _, Some(PortNo(no))).unwrap();
+    }
+    for round in 0..3 {
+        ports[0].send([udp(1, 2, 3, 1), udp(1, 2, 3, 0), udp(1, 2, 3, 1)]);
+        ports[0].drained();
+        dp.flush_stats();
+        let sent = (ports[1].take().len(), ports[2].take().len());
+        assert_eq!(sent, (1, 2), "round {round}");
+    }
+}
+
+/// A whole burst that is looked up again may be copied as often as one that is not.
+#[test]
+fn copies_behind_a_recirculation_are_enough_for_a_burst() {
+    let copies = || vec![Action::Clone(vec![set_src(7), Action::Output(PortNo(2))]); 200];
+    for rules in [
+        vec![ToyRule::new(under(0), copies())],
+        vec![
+            ToyRule::new(under(0), vec![Action::Recirc(1)]),
+            ToyRule::new(under(1), copies()),
+        ],
+    ] {
+        let s = setup(rules);
+        s.a.send((0..32).map(|_| udp(1, 2, 3, 4)));
+        s.a.drained();
+        s.dp.flush_stats();
+        assert_eq!(s.b.take().len(), 32 * 200);
+    }
+}

@@ -306,7 +306,7 @@ impl Worker {
             if program.recirculates || next.is_some() {
                 self.execute_beside(st, g, &mut next, depth, now_ms);
             } else {
-                self.execute(st, &group, depth == 0, now_ms);
+                self.execute(st, &group, st.top, now_ms);
             }
         }
         if let Some(next) = next {

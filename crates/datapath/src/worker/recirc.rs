@@ -130,6 +130,8 @@ pub(super) struct Stage {
     /// before, from the one that came first up to this one.
     flows: u64,
     known: usize,
+    /// None of its packets is a copy, nor are packets that wait elsewhere: between two of them copies may be given back.
+    pub(super) top: bool,
     /// The last origin of the stage before that was asked for, and what it is here.
     origin: (u32, u32),
 }
@@ -142,6 +144,7 @@ impl Stage {
             groups: Vec::with_capacity(BURST),
             flows: 0,
             known: 0,
+            top: true,
             origin: (u32::MAX, 0),
         })
     }
@@ -154,7 +157,7 @@ impl Scratch {
         st.ids.clear();
         st.parsed.begin(recirc_id);
         st.groups.clear();
-        (st.flows, st.known, st.origin) = (0, 0, (u32::MAX, 0));
+        (st.flows, st.known, st.top, st.origin) = (0, 0, true, (u32::MAX, 0));
         st
     }
     pub(super) fn live(&mut self) -> Live<'_> {
@@ -229,17 +232,21 @@ impl Worker {
         if let Some(tail) = tail {
             let to = next.get_or_insert_with(|| {
                 let mut to = self.scratch.stage(tail.id);
-                to.known = g;
+                (to.known, to.top) = (g, st.top);
                 to
             });
+            to.top &= !tail.copy;
             return self.gather(st, group, tail, to, now_ms);
         }
         if !recirculates {
-            return self.execute(st, group, depth == 0 && next.is_none(), now_ms);
+            return self.execute(st, group, st.top && next.is_none(), now_ms);
         }
+        let mut r = r;
         for place in group.first..group.end {
+            // A group may have packets of several runs, which carry different things.
+            r += usize::from(st.parsed.runs[r].end <= place);
             self.walk(st, group.choice, (place, r), depth, now_ms);
-            if depth == 0 {
+            if st.top {
                 let s = &mut self.scratch;
                 super::exec!(self, s, None, now_ms).make_room();
             }
@@ -344,6 +351,7 @@ impl Worker {
                 continue;
             };
             let mut next = s.stage(recirc);
+            next.top = false;
             let how = self.how(meta.packet_type);
             let before = st.parsed.outside(&st.parsed.runs[r]);
             let origin = self.origin(st, &mut next, st.parsed.compact[r].context());

@@ -156,13 +156,14 @@ impl<'w> Ctx<'w> {
         let (orig, now) = (self.orig, &self.flow);
         let overrides = &mut self.out.overrides;
         let told = overrides.len();
+        // What packets bring themselves is left out: it differs, and what is the same for all is shared.
+        let of_packet = |key: &FlowKey, at: usize| key.words()[at] & !constants.words()[at];
         let say = |overrides: &mut Vec<_>, at: usize| {
-            let value = now.words()[at];
             overrides.push(Override {
                 from,
                 word: u8::try_from(at).unwrap_or(u8::MAX),
-                changed: (value ^ orig.words()[at]) & !constants.words()[at] != 0,
-                value,
+                changed: of_packet(now, at) != of_packet(orig, at),
+                value: now.words()[at] & constants.words()[at],
             });
         };
         if !self.has_looked {
@@ -179,14 +180,17 @@ impl<'w> Ctx<'w> {
         let seen = self.seen.get_or_insert_with(|| {
             let mut first = *orig;
             changes::clear_constants(&mut first);
-            overrides
-                .iter()
-                .for_each(|o| first.words_mut()[usize::from(o.word)] = o.value);
+            for o in overrides.iter() {
+                let at = usize::from(o.word);
+                // Once changed, nothing is known of them.
+                first.words_mut()[at] = o.value | of_packet(if o.changed { now } else { orig }, at);
+            }
             first
         });
         each_difference(seen, None, now, |at| say(overrides, at));
         for o in overrides.iter().skip(told) {
-            seen.words_mut()[usize::from(o.word)] = o.value;
+            let at = usize::from(o.word);
+            seen.words_mut()[at] = now.words()[at];
         }
     }
 

@@ -446,3 +446,20 @@ fn a_tag_that_is_not_there_counts_where_it_is_taken_away() {
     assert_eq!(lab.actions("in_port=1"), "2");
     assert_ne!(lab.actions("in_port=1,dl_vlan=5"), "2");
 }
+
+/// What later lookups see is told as far as it is the same for all packets: what packets bring beside it in a word is not.
+#[test]
+fn what_lookups_see_is_the_same_for_all_packets_of_an_answer() {
+    let lab = Lab::new(&[2]);
+    lab.rule((0, 0), "ip", vec![Action::SetIpv4Dst(7), resubmit(1)]);
+    lab.rule((0, 1), "ip", vec![Action::SetIpv4Dst(8), resubmit(2)]);
+    lab.rule((0, 2), "ip,dl_src=00:00:00:00:00:01", vec![out(2)]);
+    let seen = |nw_src, dp_hash| {
+        let mut key = Lab::key(TCP);
+        (key.nw_src, key.dp_hash) = (nw_src, dp_hash);
+        lab.translate(&key, Purpose::Miss).overrides
+    };
+    assert!(!seen(1, 0).is_empty());
+    assert_eq!(seen(1, 0), seen(2, 0));
+    assert_eq!(seen(1, 0), seen(1, 5));
+}
