@@ -8,10 +8,12 @@
 //! lock in between; workers never take the lock. The revalidator's thread rests between steps: it may have
 //! the processor of a worker, or of one that sends to it, and a thread that works on would keep it for
 //! milliseconds, in which rings run over. While rules change all the time, a pass does not look at all
-//! entries that are in use again: their worker does, with each packet. `Credit::credit` and
-//! `Translate::translate` are called under it, so they must not call the datapath.
+//! entries that are in use again: their worker does, with each packet. `Credit::credit`,
+//! `Translate::translate` and the observer of flows ([`observed`]) are called under it, so they must not call
+//! the datapath.
 
 mod dump;
+mod observed;
 mod records;
 
 use crate::changes::Known;
@@ -19,11 +21,13 @@ use crate::counters::WorkerCounters;
 use crate::flow_cache::cache::Makers;
 use crate::flow_cache::cached_translation::{Body, CachedTranslation, fingerprint};
 use crate::flow_cache::note::{Findings, Horizon, Note};
+use crate::observer::FlowObserver;
 use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
 use crate::worker::{Command, CommandTx};
 use dump::dump_of;
 use heddle_sync::ring::Consumer;
+use observed::Observed;
 pub(crate) use records::Records;
 use records::Seen;
 use std::collections::HashMap;
@@ -127,6 +131,7 @@ pub(crate) struct Revalidator {
     pub(crate) workers: Vec<WorkerRecords>,
     scratch: Translation,
     pass: Option<Pass>,
+    observed: Option<Observed>,
     pub(crate) counts: RevalidatorCounts,
 }
 
@@ -137,7 +142,23 @@ impl Revalidator {
             workers: Vec::new(),
             scratch: Translation::default(),
             pass: None,
+            observed: None,
             counts: RevalidatorCounts::default(),
+        }
+    }
+    /// Tells this observer of flows from now on, and the one before that all are gone.
+    pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn FlowObserver>>) {
+        if let Some(mut before) = self.observed.take() {
+            before.all_gone();
+        }
+        self.workers.iter_mut().for_each(|w| w.records.forget_flows());
+        self.pass = None;
+        self.observed = observer.map(|o| Observed::new(o, self.shared.hash_key));
+    }
+    /// One full pass, if there is an observer.
+    pub(crate) fn observe(&mut self) {
+        if self.observed.is_some() {
+            self.pass();
         }
     }
     /// Takes some notes in, so that the rings have room; `false`: no more wait.
@@ -150,6 +171,7 @@ impl Revalidator {
         for w in &mut self.workers {
             w.credit();
         }
+        self.observed.iter_mut().for_each(Observed::collect);
     }
     /// One full pass.
     pub(crate) fn pass(&mut self) {
@@ -164,6 +186,7 @@ impl Revalidator {
             None => self.begin(),
         };
         let Some(w) = self.workers.get_mut(pass.worker) else {
+            self.observed.iter_mut().for_each(Observed::end);
             let c = &mut self.counts;
             c.passes += 1;
             c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -176,6 +199,8 @@ impl Revalidator {
             scratch: &mut self.scratch,
             counts: &mut self.counts,
             pass: &mut pass,
+            worker: w.index,
+            observed: self.observed.as_mut(),
             findings: &mut findings,
         };
         let (chunk, at) = (look.pass.chunk, look.pass.at);
@@ -206,6 +231,7 @@ impl Revalidator {
         self.counts.max_flows = self.counts.max_flows.max(n as u64);
         self.counts.sum_flows += n as u64;
         self.tell_limit(limit);
+        self.observed.iter_mut().for_each(Observed::begin);
         Pass {
             started: Instant::now(),
             now_ms: self.shared.clock.now_ms(),
@@ -257,6 +283,7 @@ impl Revalidator {
             }
             w.records.give();
         }
+        self.observed.iter_mut().for_each(Observed::all_gone);
     }
     /// Credits and drops all of a worker that has ended.
     pub(crate) fn retire(&mut self, index: usize) {
@@ -270,12 +297,26 @@ impl Revalidator {
     }
 }
 
+/// What a look at an entry says of its translation.
+enum Verdict {
+    /// It holds.
+    Holds,
+    /// This one holds instead; the worker is told.
+    Renewed(Arc<CachedTranslation>),
+    /// Not looked at.
+    Unknown,
+    /// None holds under the entry's mask.
+    Wrong,
+}
+
 /// One look at entries.
 struct Look<'a> {
     shared: &'a Shared,
     scratch: &'a mut Translation,
     counts: &'a mut RevalidatorCounts,
     pass: &'a mut Pass,
+    worker: usize,
+    observed: Option<&'a mut Observed>,
     findings: &'a mut Findings,
 }
 
@@ -289,14 +330,31 @@ impl Look<'_> {
         if self.pass.tells > 0 {
             self.tell(r, seen);
         }
-        let useless = if self.pass.now_ms.saturating_sub(now.used_ms) >= self.pass.max_idle {
+        let (mut flow, mut used_ms) = (None, now.used_ms);
+        if let Some(o) = &mut self.observed {
+            flow = o.find(r, seen);
+            used_ms = used_ms.max(flow.map_or(0, |id| o.counts(id).used_ms));
+        }
+        let useless = if self.pass.now_ms.saturating_sub(used_ms) >= self.pass.max_idle {
             self.counts.idle += 1;
             true
-        } else if !self.still_right(r, seen) {
-            self.counts.changed += 1;
-            true
         } else {
-            false
+            let verdict = self.verdict(r, seen);
+            let wrong = matches!(verdict, Verdict::Wrong);
+            self.counts.changed += u64::from(wrong);
+            if let Some(o) = &mut self.observed {
+                let said = match verdict {
+                    Verdict::Holds => r.held(now.cached).map(|h| Arc::clone(&h.cached)),
+                    Verdict::Renewed(made) => Some(made),
+                    Verdict::Unknown | Verdict::Wrong => None,
+                };
+                match (said, flow) {
+                    (Some(said), _) => o.right(flow, (r, seen), self.worker, said),
+                    (None, Some(id)) if wrong => o.gone(id),
+                    _ => {}
+                }
+            }
+            wrong
         };
         if useless {
             seen.entry.condemn(now.id);
@@ -332,23 +390,21 @@ impl Look<'_> {
 
     /// Whether the entry says what a fresh translation says; if that took one, the worker is given its cached
     /// translation.
-    fn still_right(&mut self, r: &mut Records, seen: &Seen<'_>) -> bool {
+    fn verdict(&mut self, r: &mut Records, seen: &Seen<'_>) -> Verdict {
         let generations = self.shared.translate.generations();
         // Before anything that the translation reads.
         let any = generations.any();
         let Some(held) = r.held(seen.now.cached) else {
             // Told of by the time of the next pass.
-            return true;
+            return Verdict::Unknown;
         };
-        if held.cached.valid_at(any) {
-            return true;
-        }
-        if held.cached.recheck(any, generations) {
-            return true;
+        if held.cached.valid_at(any) || held.cached.recheck(any, generations) {
+            return Verdict::Holds;
         }
         let hot = seen.now.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.used_ms) < HOT_MS;
-        if hot && self.pass.looked >= LOOKS {
-            return true;
+        // What an observer forwards, no worker looks at.
+        if hot && self.pass.looked >= LOOKS && self.observed.is_none() {
+            return Verdict::Unknown;
         }
         self.pass.looked += 1;
         let cached = Arc::clone(&held.cached);
@@ -356,11 +412,11 @@ impl Look<'_> {
         // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag
         // without its type).
         let Some((whole, subtable)) = r.whole_key(seen) else {
-            return true;
+            return Verdict::Unknown;
         };
         let known = Known::new(&whole.masked(&subtable.mask), &subtable.mask);
         if cached.outlasts(known, generations) {
-            return true;
+            return Verdict::Holds;
         }
         self.counts.rechecked += 1;
         let t = &mut *self.scratch;
@@ -375,7 +431,7 @@ impl Look<'_> {
         // Masks are per origin.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
         if t.uncacheable || !subtable.mask.contains(&t.mask) {
-            return false;
+            return Verdict::Wrong;
         }
         // An entry whose packets go elsewhere now is the same flow, and counts on.
         let same = *body.actions == *t.actions;
@@ -399,7 +455,8 @@ impl Look<'_> {
                 v
             }
         };
-        self.findings.push((seen.slot, seen.now.id, Some(made)));
-        true
+        self.findings
+            .push((seen.slot, seen.now.id, Some(Arc::clone(&made))));
+        Verdict::Renewed(made)
     }
 }
