@@ -9,8 +9,8 @@
 //!
 //! **When it is told.** The revalidator tells, in its passes: workers pay nothing. At the end of a pass the
 //! observer knows exactly the flows that the pass found in a worker's cache and found right. A flow that the
-//! pass could not look at, because its worker was just rewriting it, is told as gone, and as added by a later
-//! pass: the safe error is a flow too few, whose packets a worker forwards.
+//! pass could not look at, because its worker was rewriting it each time, is told as gone, and as added by a
+//! later pass: the safe error is a flow too few, whose packets a worker forwards.
 //!
 //! **When rules change.** A flow that goes on with other actions or other creditors is told as changed, at
 //! once when the revalidator finds that out. It is not gone and added: its packets need not come up between

@@ -185,44 +185,80 @@ impl Revalidator {
             Some(p) => p,
             None => self.begin(),
         };
-        let Some(w) = self.workers.get_mut(pass.worker) else {
-            self.observed.iter_mut().for_each(Observed::end);
+        let (chunk, at) = (pass.chunk, pass.at);
+        let next = self.look_at(pass.worker, &mut pass, |r, horizon, look| {
+            let next = r.scan(chunk, at, horizon, |r, seen| {
+                look.at(r, seen);
+                !(seen.slot as usize).is_multiple_of(GLANCE) || Instant::now() < end
+            });
+            (next, r.n_chunks())
+        });
+        let Some((next, n_chunks)) = next else {
+            if !self.look_again(&mut pass, end) {
+                self.pass = Some(pass);
+                return true;
+            }
             let c = &mut self.counts;
             c.passes += 1;
             c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
             return false;
         };
+        match next {
+            Some(next) => pass.at = next,
+            None => (pass.chunk, pass.at) = (pass.chunk + 1, 0),
+        }
+        if pass.chunk >= n_chunks {
+            (pass.worker, pass.chunk) = (pass.worker + 1, 0);
+            // A cached translation is one worker's.
+            pass.made.clear();
+        }
+        self.pass = Some(pass);
+        true
+    }
+    /// Lets `f` look at entries of one worker, with ids below the one that it is given, and tells the worker
+    /// what was found. `None`: there is no such worker.
+    fn look_at<T>(
+        &mut self,
+        worker: usize,
+        pass: &mut Pass,
+        f: impl FnOnce(&mut Records, u64, &mut Look<'_>) -> T,
+    ) -> Option<T> {
+        let w = self.workers.get_mut(worker)?;
         let horizon = w.records.drain();
         let mut findings = Findings::new();
         let mut look = Look {
             shared: &self.shared,
             scratch: &mut self.scratch,
             counts: &mut self.counts,
-            pass: &mut pass,
+            pass,
             worker: w.index,
             observed: self.observed.as_mut(),
             findings: &mut findings,
         };
-        let (chunk, at) = (look.pass.chunk, look.pass.at);
-        let next = w.records.scan(chunk, at, horizon, |r, seen| {
-            look.at(r, seen);
-            !(seen.slot as usize).is_multiple_of(GLANCE) || Instant::now() < end
-        });
+        let seen = f(&mut w.records, horizon, &mut look);
         w.records.give();
         if !findings.is_empty() {
             // A worker that takes no commands is stopping, and lets go of all its entries.
             let _ = w.commands.send(Command::Findings(findings));
         }
-        match next {
-            Some(next) => pass.at = next,
-            None => (pass.chunk, pass.at) = (pass.chunk + 1, 0),
+        Some(seen)
+    }
+    /// The end of a pass: flows that it has not found right are gone, for the observer. Their workers may have
+    /// been rewriting them, mostly as the pass before had told them to: so they are looked at once more.
+    /// `false`: not all by that time.
+    fn look_again(&mut self, pass: &mut Pass, end: Instant) -> bool {
+        while let Some((id, (worker, slot))) = self.observed.as_ref().and_then(|o| o.missed(&mut pass.at)) {
+            if let Some(at) = self.workers.iter().position(|w| w.index == worker) {
+                pass.made.clear();
+                self.look_at(at, pass, |r, horizon, look| {
+                    r.look(slot, horizon, |r, seen| look.at(r, seen))
+                });
+            }
+            self.observed.iter_mut().for_each(|o| o.gone_if_missed(id));
+            if Instant::now() >= end {
+                return false;
+            }
         }
-        if pass.chunk >= w.records.n_chunks() {
-            (pass.worker, pass.chunk) = (pass.worker + 1, 0);
-            // A cached translation is one worker's.
-            pass.made.clear();
-        }
-        self.pass = Some(pass);
         true
     }
     fn begin(&mut self) -> Pass {

@@ -189,7 +189,7 @@ fn a_change_is_told_before_it_is_confirmed_and_counts_stay_with_their_rule() {
         s.dp.tick();
         assert_eq!(double.told().1 + 1, u32::try_from(i).unwrap(), "it is paused");
         s.dp.observe_now();
-        assert_eq!(double.actions(), [rule.actions.clone()]);
+        assert_eq!(double.actions(), std::slice::from_ref(&rule.actions));
     }
     // The same rule again is no change.
     s.toy.set(vec![rules[3].clone()]);
@@ -355,7 +355,8 @@ proptest! {
             settle(&dp);
             dp.observe_now();
             settle(&dp);
-            let shown = |key: &FlowKey, mask: &FlowMask| (key.masked(mask).words().to_vec(), mask.words().to_vec());
+            let words = |m: &FlowMask| m.words().to_vec();
+            let shown = |key: &FlowKey, mask: &FlowMask| (key.masked(mask).words().to_vec(), words(mask));
             let mut live: Vec<_> = dp.flows().iter().map(|f| shown(&f.key, &f.mask)).collect();
             live.sort();
             live.dedup();
@@ -365,7 +366,8 @@ proptest! {
             prop_assert_eq!(told, live);
             for (key, _, actions) in card.flows.values() {
                 let mut fresh = Translation::default();
-                toy.translate(&Request { key, packet: None, now_ms: 0, purpose: Purpose::Revalidate }, &mut fresh);
+                let purpose = Purpose::Revalidate;
+                toy.translate(&Request { key, packet: None, now_ms: 0, purpose }, &mut fresh);
                 prop_assert_eq!(&**actions, &*fresh.actions);
             }
         }
