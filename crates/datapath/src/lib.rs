@@ -20,6 +20,7 @@ mod flow_cache;
 pub mod format;
 mod generations;
 pub mod handle;
+pub mod observer;
 mod revalidator;
 mod shared;
 pub mod translate;
@@ -39,6 +40,7 @@ pub use drops::DropKind;
 pub use exec::meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
 pub use format::format_actions;
 pub use handle::Datapath;
+pub use observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow};
 pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{
     FlowDump, Merged, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,

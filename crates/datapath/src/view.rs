@@ -125,7 +125,7 @@ impl Merged {
                 .hash_one((f.key.masked(&f.mask).words(), f.mask.words()))
         };
         let (hash, all) = (hash_of(&flow), &mut self.flows);
-        let same = |at: &usize| all[*at].worker != flow.worker && all[*at].same_flow(&flow);
+        let same = |at: &usize| all[*at].same_flow(&flow);
         if let Some(&at) = self.index.find(hash, same) {
             let m = &mut all[at];
             m.packets += flow.packets;

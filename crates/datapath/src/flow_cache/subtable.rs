@@ -90,8 +90,9 @@ pub(crate) struct Subtables {
     /// The place that was looked at last.
     looked: usize,
     hit: Vec<u32>,
-    /// Entries by port.
+    /// Entries by port, and origins that are no mere ports.
     entries: Vec<u32>,
+    of_port: Vec<usize>,
     /// The last mask that was asked for and was there.
     last: u32,
     max_masks: usize,
@@ -103,8 +104,8 @@ pub(crate) struct Subtables {
 pub(crate) const MAX_LISTED: u32 = 65_535;
 /// The first origin that is no mere port.
 const FIRST: u32 = MAX_LISTED + 1;
-/// Most of those.
-const MOST_ORIGINS: usize = 1 << 16;
+/// Most of those; one port has a quarter at most.
+const MOST_ORIGINS: usize = 1 << 18;
 /// The origin of packets that are not cached: it has no list.
 pub(crate) const NOWHERE: u32 = u32::MAX >> 1;
 /// Origins without entries that are looked at at once.
@@ -136,6 +137,7 @@ impl Subtables {
             looked: 0,
             hit: Vec::new(),
             entries: Vec::new(),
+            of_port: Vec::new(),
             last: 0,
             max_masks,
         }
@@ -187,6 +189,13 @@ impl Subtables {
             }
             return n + FIRST;
         }
+        let port = in_port as usize;
+        if self.of_port.len() <= port {
+            self.of_port.resize(port + 1, 0);
+        }
+        if self.of_port[port] >= MOST_ORIGINS / 4 {
+            return NOWHERE;
+        }
         let n = match self.free_others.pop() {
             Some(n) => n,
             None if self.others.len() >= MOST_ORIGINS => return NOWHERE,
@@ -195,6 +204,7 @@ impl Subtables {
                 u32::try_from(self.others.len() - 1).expect("MOST_ORIGINS is less")
             }
         };
+        self.of_port[port] += 1;
         self.others[n as usize] = Some(Box::new(Origin {
             in_port,
             recirc_id,
@@ -235,6 +245,7 @@ impl Subtables {
                     found.remove();
                 }
                 self.others[n as usize] = None;
+                self.of_port[in_port as usize] -= 1;
                 self.free_others.push(n);
             }
         }
@@ -568,7 +579,11 @@ mod tests {
                 assert_ne!(s.origin_of(1, 1 + n), NOWHERE, "after {second} seconds");
             }
             for n in 0..400 {
-                assert_ne!(s.origin_of(1, 3000 + second * 400 + n), NOWHERE, "after {second} seconds");
+                assert_ne!(
+                    s.origin_of(1, 3000 + second * 400 + n),
+                    NOWHERE,
+                    "after {second} seconds"
+                );
             }
             s.tidy(|_| true);
         }

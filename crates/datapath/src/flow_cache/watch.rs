@@ -41,6 +41,8 @@ use std::hash::Hasher;
 pub(crate) const NONE: u16 = 0;
 /// Watches of a worker, at most.
 const MOST: usize = 2048;
+/// One port's entries may begin so large a part of them: who sends packets makes up registers, and so watches.
+const PORTS: usize = 4;
 /// Notes that a watch keeps, and with how many an entry is compared at most.
 const KEPT: usize = 256;
 /// Notes in all watches, at most: some 8 MiB.
@@ -109,6 +111,8 @@ pub(crate) struct Under<'a> {
     /// Their mask, with its number.
     pub(crate) subtable: u32,
     pub(crate) mask: &'a FlowMask,
+    /// Where packets of the entry at hand come in.
+    pub(crate) in_port: u32,
     /// Whether their compact keys are IPv6's.
     pub(crate) v6: bool,
     /// The bits outside of their compact keys that each entry has values of its own for. Of other bits that
@@ -122,6 +126,8 @@ struct Watch {
     any: u64,
     notes: Notes,
     subtable: u32,
+    /// Port of the first entry.
+    in_port: u32,
     slots: Box<[u16]>,
     /// The generation of each slot up to which changes are known.
     seen: Box<[u64]>,
@@ -142,6 +148,7 @@ impl Watch {
                 forgotten: NEVER + 1,
             },
             subtable: under.subtable,
+            in_port: under.in_port,
             slots: deps.iter().map(|d| d.slot).collect(),
             seen: deps.iter().map(|d| d.generation).collect(),
             overrides: overrides.into(),
@@ -196,6 +203,8 @@ pub(crate) struct Watches {
     /// The last one that was entered; listed.
     last: u16,
     n_notes: usize,
+    /// Watches by port of their first entries.
+    of_port: Vec<usize>,
     /// Changes that may still be taken in.
     takes_in: usize,
 }
@@ -208,11 +217,13 @@ impl Watches {
             index: HashTable::new(),
             last: NONE,
             n_notes: 0,
+            of_port: Vec::new(),
             takes_in: TAKEN_IN,
         };
         // Nothing is watched by number 0.
         let nothing = Under {
             subtable: 0,
+            in_port: 0,
             mask: &FlowMask::default(),
             v6: false,
             outside: constants(),
@@ -255,6 +266,13 @@ impl Watches {
             w.users += 1;
             return Some((n, w.notes.last));
         }
+        let port = under.in_port as usize;
+        if self.of_port.len() <= port {
+            self.of_port.resize(port + 1, 0);
+        }
+        if self.of_port[port] >= MOST / PORTS {
+            return Some((NONE, NEVER));
+        }
         let watch = Watch::new(deps, overrides, under, print);
         let stamp = watch.notes.last;
         let n = match self.free.pop() {
@@ -268,6 +286,7 @@ impl Watches {
                 u16::try_from(self.all.len() - 1).expect("MOST is less than 2^16")
             }
         };
+        self.of_port[port] += 1;
         let all = &self.all;
         self.index
             .insert_unique(print, n, |n| all[usize::from(*n)].fingerprint);
@@ -282,6 +301,7 @@ impl Watches {
         w.users -= 1;
         if w.users == 0 {
             self.n_notes -= std::mem::take(&mut w.notes.kept).len();
+            self.of_port[w.in_port as usize] -= 1;
             self.unlist(n);
             self.free.push(n);
         }

@@ -2,6 +2,7 @@
 
 use super::Datapath;
 use crate::control::perf::SuspectLog;
+use crate::observer::FlowObserver;
 use crate::view::FlowDump;
 use heddle_sys::Tsc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,6 +28,18 @@ impl Datapath {
         if !self.shared.paused.load(Relaxed) {
             self.revalidator.lock().pass();
         }
+    }
+    /// Tells this observer of cached flows from now on, those that are there with the next pass; the one
+    /// before is told that all are gone. When the datapath ends, an observer is dropped and not told: what it
+    /// leaves running is its own matter.
+    pub fn set_observer(&self, observer: Option<Box<dyn FlowObserver>>) {
+        self.revalidator.lock().set_observer(observer);
+    }
+    /// After it, every change that was said ([`crate::Generations::bump`]) before the call is in force for
+    /// the observer, if there is one: to be called before the change is confirmed. A full pass, also while
+    /// the revalidator is paused.
+    pub fn observe_now(&self) {
+        self.revalidator.lock().observe();
     }
     /// Has the revalidator leave entries alone, or look at them again (`revalidator/pause`,
     /// `revalidator/resume`). A pass that is under way ends first. Workers look at what they use all the

@@ -22,6 +22,7 @@ impl Revalidator {
     /// Where all live entries are, the oldest of each worker first.
     pub(crate) fn places(&mut self) -> Vec<Place> {
         let mut all = Vec::new();
+        self.observed.iter_mut().for_each(super::Observed::collect);
         for w in &mut self.workers {
             let horizon = w.records.drain();
             let worker = u32::try_from(w.index).unwrap_or(u32::MAX);
@@ -38,8 +39,9 @@ impl Revalidator {
     }
     /// What is there now.
     pub(crate) fn dump(&mut self, places: &[Place]) -> Vec<FlowDump> {
+        let observed = &mut self.observed;
         let horizons: Vec<u64> = self.workers.iter_mut().map(|w| w.records.drain()).collect();
-        let one = |place: &Place| {
+        let mut one = |place: &Place| {
             let at = self
                 .workers
                 .iter()
@@ -47,7 +49,14 @@ impl Revalidator {
             let (w, horizon) = (self.workers.get_mut(at)?, *horizons.get(at)?);
             let (core, worker) = (w.core, w.index);
             let found = w.records.look(place.slot, horizon, |r, seen| {
-                dump_of(r, seen).filter(|_| !seen.now.dead)
+                let mut flow = dump_of(r, seen).filter(|_| !seen.now.dead)?;
+                if let Some(n) = observed.as_mut().and_then(|o| o.shown(r, seen, worker)) {
+                    flow.packets += n.packets;
+                    flow.bytes += n.bytes;
+                    flow.used_ms = flow.used_ms.max(n.used_ms);
+                    flow.tcp_flags |= n.tcp_flags;
+                }
+                Some(flow)
             })?;
             Some(FlowDump {
                 core,
@@ -55,7 +64,7 @@ impl Revalidator {
                 ..found?
             })
         };
-        places.iter().filter_map(one).collect()
+        places.iter().filter_map(&mut one).collect()
     }
 }
 

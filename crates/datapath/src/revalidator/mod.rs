@@ -8,10 +8,12 @@
 //! lock in between; workers never take the lock. The revalidator's thread rests between steps: it may have
 //! the processor of a worker, or of one that sends to it, and a thread that works on would keep it for
 //! milliseconds, in which rings run over. While rules change all the time, a pass does not look at all
-//! entries that are in use again: their worker does, with each packet. `Credit::credit` and
-//! `Translate::translate` are called under it, so they must not call the datapath.
+//! entries that are in use again: their worker does, with each packet. `Credit::credit`,
+//! `Translate::translate` and the observer of flows ([`observed`]) are called under it, so they must not call
+//! the datapath.
 
 mod dump;
+mod observed;
 mod records;
 
 use crate::changes::Known;
@@ -19,11 +21,13 @@ use crate::counters::WorkerCounters;
 use crate::flow_cache::cache::Makers;
 use crate::flow_cache::cached_translation::{Body, CachedTranslation, fingerprint};
 use crate::flow_cache::note::{Findings, Horizon, Note};
+use crate::observer::FlowObserver;
 use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
 use crate::worker::{Command, CommandTx};
 use dump::dump_of;
 use heddle_sync::ring::Consumer;
+use observed::Observed;
 pub(crate) use records::Records;
 use records::Seen;
 use std::collections::HashMap;
@@ -127,6 +131,7 @@ pub(crate) struct Revalidator {
     pub(crate) workers: Vec<WorkerRecords>,
     scratch: Translation,
     pass: Option<Pass>,
+    observed: Option<Observed>,
     pub(crate) counts: RevalidatorCounts,
 }
 
@@ -137,7 +142,23 @@ impl Revalidator {
             workers: Vec::new(),
             scratch: Translation::default(),
             pass: None,
+            observed: None,
             counts: RevalidatorCounts::default(),
+        }
+    }
+    /// Tells this observer of flows from now on, and the one before that all are gone.
+    pub(crate) fn set_observer(&mut self, observer: Option<Box<dyn FlowObserver>>) {
+        if let Some(mut before) = self.observed.take() {
+            before.all_gone();
+        }
+        self.workers.iter_mut().for_each(|w| w.records.forget_flows());
+        self.pass = None;
+        self.observed = observer.map(|o| Observed::new(o, self.shared.hash_key));
+    }
+    /// One full pass, if there is an observer.
+    pub(crate) fn observe(&mut self) {
+        if self.observed.is_some() {
+            self.pass();
         }
     }
     /// Takes some notes in, so that the rings have room; `false`: no more wait.
@@ -150,6 +171,7 @@ impl Revalidator {
         for w in &mut self.workers {
             w.credit();
         }
+        self.observed.iter_mut().for_each(Observed::collect);
     }
     /// One full pass.
     pub(crate) fn pass(&mut self) {
@@ -163,41 +185,80 @@ impl Revalidator {
             Some(p) => p,
             None => self.begin(),
         };
-        let Some(w) = self.workers.get_mut(pass.worker) else {
+        let (chunk, at) = (pass.chunk, pass.at);
+        let next = self.look_at(pass.worker, &mut pass, |r, horizon, look| {
+            let next = r.scan(chunk, at, horizon, |r, seen| {
+                look.at(r, seen);
+                !(seen.slot as usize).is_multiple_of(GLANCE) || Instant::now() < end
+            });
+            (next, r.n_chunks())
+        });
+        let Some((next, n_chunks)) = next else {
+            if !self.look_again(&mut pass, end) {
+                self.pass = Some(pass);
+                return true;
+            }
             let c = &mut self.counts;
             c.passes += 1;
             c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
             return false;
         };
+        match next {
+            Some(next) => pass.at = next,
+            None => (pass.chunk, pass.at) = (pass.chunk + 1, 0),
+        }
+        if pass.chunk >= n_chunks {
+            (pass.worker, pass.chunk) = (pass.worker + 1, 0);
+            // A cached translation is one worker's.
+            pass.made.clear();
+        }
+        self.pass = Some(pass);
+        true
+    }
+    /// Lets `f` look at entries of one worker, with ids below the one that it is given, and tells the worker
+    /// what was found. `None`: there is no such worker.
+    fn look_at<T>(
+        &mut self,
+        worker: usize,
+        pass: &mut Pass,
+        f: impl FnOnce(&mut Records, u64, &mut Look<'_>) -> T,
+    ) -> Option<T> {
+        let w = self.workers.get_mut(worker)?;
         let horizon = w.records.drain();
         let mut findings = Findings::new();
         let mut look = Look {
             shared: &self.shared,
             scratch: &mut self.scratch,
             counts: &mut self.counts,
-            pass: &mut pass,
+            pass,
+            worker: w.index,
+            observed: self.observed.as_mut(),
             findings: &mut findings,
         };
-        let (chunk, at) = (look.pass.chunk, look.pass.at);
-        let next = w.records.scan(chunk, at, horizon, |r, seen| {
-            look.at(r, seen);
-            !(seen.slot as usize).is_multiple_of(GLANCE) || Instant::now() < end
-        });
+        let seen = f(&mut w.records, horizon, &mut look);
         w.records.give();
         if !findings.is_empty() {
             // A worker that takes no commands is stopping, and lets go of all its entries.
             let _ = w.commands.send(Command::Findings(findings));
         }
-        match next {
-            Some(next) => pass.at = next,
-            None => (pass.chunk, pass.at) = (pass.chunk + 1, 0),
+        Some(seen)
+    }
+    /// The end of a pass: flows that it has not found right are gone, for the observer. Their workers may have
+    /// been rewriting them, mostly as the pass before had told them to: so they are looked at once more.
+    /// `false`: not all by that time.
+    fn look_again(&mut self, pass: &mut Pass, end: Instant) -> bool {
+        while let Some((id, (worker, slot))) = self.observed.as_ref().and_then(|o| o.missed(&mut pass.at)) {
+            if let Some(at) = self.workers.iter().position(|w| w.index == worker) {
+                pass.made.clear();
+                self.look_at(at, pass, |r, horizon, look| {
+                    r.look(slot, horizon, |r, seen| look.at(r, seen))
+                });
+            }
+            self.observed.iter_mut().for_each(|o| o.gone_if_missed(id));
+            if Instant::now() >= end {
+                return false;
+            }
         }
-        if pass.chunk >= w.records.n_chunks() {
-            (pass.worker, pass.chunk) = (pass.worker + 1, 0);
-            // A cached translation is one worker's.
-            pass.made.clear();
-        }
-        self.pass = Some(pass);
         true
     }
     fn begin(&mut self) -> Pass {
@@ -206,6 +267,7 @@ impl Revalidator {
         self.counts.max_flows = self.counts.max_flows.max(n as u64);
         self.counts.sum_flows += n as u64;
         self.tell_limit(limit);
+        self.observed.iter_mut().for_each(Observed::begin);
         Pass {
             started: Instant::now(),
             now_ms: self.shared.clock.now_ms(),
@@ -257,6 +319,7 @@ impl Revalidator {
             }
             w.records.give();
         }
+        self.observed.iter_mut().for_each(Observed::all_gone);
     }
     /// Credits and drops all of a worker that has ended.
     pub(crate) fn retire(&mut self, index: usize) {
@@ -270,12 +333,26 @@ impl Revalidator {
     }
 }
 
+/// What a look at an entry says of its translation.
+enum Verdict {
+    /// It holds.
+    Holds,
+    /// This one holds instead; the worker is told.
+    Renewed(Arc<CachedTranslation>),
+    /// Not looked at.
+    Unknown,
+    /// None holds under the entry's mask.
+    Wrong,
+}
+
 /// One look at entries.
 struct Look<'a> {
     shared: &'a Shared,
     scratch: &'a mut Translation,
     counts: &'a mut RevalidatorCounts,
     pass: &'a mut Pass,
+    worker: usize,
+    observed: Option<&'a mut Observed>,
     findings: &'a mut Findings,
 }
 
@@ -289,14 +366,31 @@ impl Look<'_> {
         if self.pass.tells > 0 {
             self.tell(r, seen);
         }
-        let useless = if self.pass.now_ms.saturating_sub(now.used_ms) >= self.pass.max_idle {
+        let (mut flow, mut used_ms) = (None, now.used_ms);
+        if let Some(o) = &mut self.observed {
+            flow = o.find(r, seen);
+            used_ms = used_ms.max(flow.map_or(0, |id| o.counts(id).used_ms));
+        }
+        let useless = if self.pass.now_ms.saturating_sub(used_ms) >= self.pass.max_idle {
             self.counts.idle += 1;
             true
-        } else if !self.still_right(r, seen) {
-            self.counts.changed += 1;
-            true
         } else {
-            false
+            let verdict = self.verdict(r, seen);
+            let wrong = matches!(verdict, Verdict::Wrong);
+            self.counts.changed += u64::from(wrong);
+            if let Some(o) = &mut self.observed {
+                let said = match verdict {
+                    Verdict::Holds => r.held(now.cached).map(|h| Arc::clone(&h.cached)),
+                    Verdict::Renewed(made) => Some(made),
+                    Verdict::Unknown | Verdict::Wrong => None,
+                };
+                match (said, flow) {
+                    (Some(said), _) => o.right(flow, (r, seen), self.worker, said),
+                    (None, Some(id)) if wrong => o.gone(id),
+                    _ => {}
+                }
+            }
+            wrong
         };
         if useless {
             seen.entry.condemn(now.id);
@@ -332,23 +426,21 @@ impl Look<'_> {
 
     /// Whether the entry says what a fresh translation says; if that took one, the worker is given its cached
     /// translation.
-    fn still_right(&mut self, r: &mut Records, seen: &Seen<'_>) -> bool {
+    fn verdict(&mut self, r: &mut Records, seen: &Seen<'_>) -> Verdict {
         let generations = self.shared.translate.generations();
         // Before anything that the translation reads.
         let any = generations.any();
         let Some(held) = r.held(seen.now.cached) else {
             // Told of by the time of the next pass.
-            return true;
+            return Verdict::Unknown;
         };
-        if held.cached.valid_at(any) {
-            return true;
-        }
-        if held.cached.recheck(any, generations) {
-            return true;
+        if held.cached.valid_at(any) || held.cached.recheck(any, generations) {
+            return Verdict::Holds;
         }
         let hot = seen.now.packets > 0 && self.pass.now_ms.saturating_sub(seen.now.used_ms) < HOT_MS;
-        if hot && self.pass.looked >= LOOKS {
-            return true;
+        // What an observer forwards, no worker looks at.
+        if hot && self.pass.looked >= LOOKS && self.observed.is_none() {
+            return Verdict::Unknown;
         }
         self.pass.looked += 1;
         let cached = Arc::clone(&held.cached);
@@ -356,11 +448,11 @@ impl Look<'_> {
         // Of the packet as it was: a key without what the mask leaves open need not be any packet's (a tag
         // without its type).
         let Some((whole, subtable)) = r.whole_key(seen) else {
-            return true;
+            return Verdict::Unknown;
         };
         let known = Known::new(&whole.masked(&subtable.mask), &subtable.mask);
         if cached.outlasts(known, generations) {
-            return true;
+            return Verdict::Holds;
         }
         self.counts.rechecked += 1;
         let t = &mut *self.scratch;
@@ -375,7 +467,7 @@ impl Look<'_> {
         // Masks are per origin.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
         if t.uncacheable || !subtable.mask.contains(&t.mask) {
-            return false;
+            return Verdict::Wrong;
         }
         // An entry whose packets go elsewhere now is the same flow, and counts on.
         let same = *body.actions == *t.actions;
@@ -399,7 +491,8 @@ impl Look<'_> {
                 v
             }
         };
-        self.findings.push((seen.slot, seen.now.id, Some(made)));
-        true
+        self.findings
+            .push((seen.slot, seen.now.id, Some(Arc::clone(&made))));
+        Verdict::Renewed(made)
     }
 }

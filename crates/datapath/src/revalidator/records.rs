@@ -15,6 +15,7 @@ use crate::flow_cache::entry::{Entry, Snapshot};
 use crate::flow_cache::note::{Counted, Horizon, Note};
 use crate::flow_cache::store::{CHUNK, ChunkMem};
 use crate::flow_cache::subtable::{MAX_LISTED, Subtable};
+use crate::observer::FlowId;
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Consumer;
 use std::collections::HashMap;
@@ -28,6 +29,8 @@ struct Chunk {
     ids: Vec<u64>,
     packets: Vec<u64>,
     bytes: Vec<u64>,
+    /// The flow that an entry (its id) is to an observer. Empty without one.
+    flows: Vec<(u64, FlowId)>,
 }
 
 /// A cached translation with what is still to be credited to it.
@@ -106,6 +109,7 @@ impl Records {
                     ids: zeros(),
                     packets: zeros(),
                     bytes: zeros(),
+                    flows: Vec::new(),
                 };
                 put(&mut self.chunks, n, Some(chunk));
                 // Flows that fill one chunk may stay within it.
@@ -249,6 +253,28 @@ impl Records {
         let entry = mem.entries.get(at)?;
         let now = entry.read().filter(|s| s.id < horizon)?;
         Some(f(self, &Seen { slot, entry, now }))
+    }
+    /// What an entry was said to be with [`Records::set_flow`].
+    pub(crate) fn flow_of(&self, seen: &Seen<'_>) -> Option<FlowId> {
+        let (c, i) = Self::split(seen.slot);
+        let (id, flow) = self.chunks.get(c)?.as_ref()?.flows.get(i)?;
+        (*id == seen.now.id).then_some(*flow)
+    }
+    pub(crate) fn set_flow(&mut self, seen: &Seen<'_>, flow: FlowId) {
+        let (c, i) = Self::split(seen.slot);
+        if let Some(Some(chunk)) = self.chunks.get_mut(c) {
+            if chunk.flows.is_empty() {
+                chunk.flows = vec![(0, FlowId(0)); CHUNK];
+            }
+            chunk.flows[i] = (seen.now.id, flow);
+        }
+    }
+    /// No entry is any flow to an observer.
+    pub(crate) fn forget_flows(&mut self) {
+        self.chunks
+            .iter_mut()
+            .flatten()
+            .for_each(|c| c.flows = Vec::new());
     }
     pub(crate) fn held(&mut self, cached: u32) -> Option<&mut Held> {
         self.translations.get_mut(cached as usize)?.as_mut()

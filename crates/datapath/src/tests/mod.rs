@@ -7,6 +7,7 @@ mod guess;
 mod hierarchy;
 mod limits;
 mod moves;
+mod observer;
 mod ports;
 mod raced;
 mod recirc;

@@ -16,7 +16,7 @@ const IDS: u32 = 5;
 /// Where a frame has its number.
 const NUMBER: usize = 42;
 
-fn under(recirc_id: u32) -> Match {
+pub(super) fn under(recirc_id: u32) -> Match {
     let mut m = Match::any();
     (m.key.recirc_id, m.mask.0.recirc_id) = (recirc_id, u32::MAX);
     m

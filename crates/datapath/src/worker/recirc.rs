@@ -224,7 +224,9 @@ impl Worker {
         let tail = tail.filter(|_| st.parsed.is_regular(r));
         if let Some(waiting) = next {
             let goes_on = tail.is_some_and(|t| t.id == waiting.parsed.recirc_id);
-            if !goes_on && (recirculates || st.overtakes(g, waiting)) {
+            // A group that goes on under another id, or in another way, waits; any other only if it may overtake.
+            let sends = tail.is_none_or(|t| t.copy);
+            if !goes_on && recirculates || sends && st.overtakes(g, waiting) {
                 let waiting = next.take().expect("it is there");
                 self.run_stage(waiting, depth + 1, now_ms);
             }

@@ -7,7 +7,7 @@ use crate::flow_cache::compact::{Family, outside};
 use crate::flow_cache::context::Context;
 use crate::flow_cache::entry::NewEntry;
 use crate::flow_cache::note::{Note, RESERVE, ROOM};
-use crate::flow_cache::subtable::NOWHERE;
+use crate::flow_cache::subtable::{MAX_LISTED, NOWHERE};
 use crate::flow_cache::watch::Under;
 use crate::translate::{Dep, Translation};
 use heddle_flow::FlowKey;
@@ -48,12 +48,18 @@ impl Cache {
         if !self.table.insert(hash, slot) {
             self.contexts.release(context);
             self.subtables.remove(subtable, origin);
-            // The chunk, if it is new, is the last one and stays with nothing in it until it is used.
-            self.store.free(slot);
+            // The first chunk stays.
+            if self.store.free(slot).is_none()
+                && let Some((n, mem)) = taken.chunk
+            {
+                self.push(Note::Chunk(n, mem));
+            }
             return None;
         }
         self.subtables.entered(subtable, sought.key);
-        let (watch, stamp) = self.enter(subtable, &t.deps, &t.overrides).unwrap_or_default();
+        let (watch, stamp) = self
+            .enter((subtable, context), &t.deps, &t.overrides)
+            .unwrap_or_default();
         let (cached, translation_is_new) = self.translations.intern(t, any);
         let body = self.translations.body_of(cached)?;
         let key = sought.key.with_context(context);
@@ -118,17 +124,25 @@ impl Cache {
         if !self.notes.has_room(ROOM) {
             return None;
         }
-        let subtable = self.store.get(slot)?.subtable();
-        let entered = self.enter(subtable, &t.deps, &t.overrides).unwrap_or_default();
+        let e = self.store.get(slot)?;
+        let under = (e.subtable(), e.key().context());
+        let entered = self.enter(under, &t.deps, &t.overrides).unwrap_or_default();
         let interned = self.translations.intern(t, any);
         self.rename(slot, interned, entered);
         self.translations.body_of(interned.0)
     }
     /// The watch of an entry under this mask with an answer that depends on this, and its stamp there.
-    fn enter(&mut self, subtable: u32, deps: &[Dep], overrides: &[Override]) -> Option<(u16, u32)> {
+    fn enter(
+        &mut self,
+        (subtable, context): (u32, u32),
+        deps: &[Dep],
+        overrides: &[Override],
+    ) -> Option<(u16, u32)> {
         let held = self.subtables.get(subtable)?;
+        let (origin, _) = self.contexts.origin(context);
         let under = Under {
             subtable,
+            in_port: self.subtables.source(origin).0.min(MAX_LISTED),
             mask: &held.mask,
             v6: held.family.is_v6(),
             outside: outside(held.family),
@@ -140,12 +154,12 @@ impl Cache {
         let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
             return;
         };
-        let subtable = e.subtable();
+        let under = (e.subtable(), e.key().context());
         if !self.notes.has_room(RESERVE) {
             return;
         }
         // Where more is known here than was when the revalidator translated, this side finds out by itself.
-        let Some(entered) = self.enter(subtable, cached.deps(), cached.overrides()) else {
+        let Some(entered) = self.enter(under, cached.deps(), cached.overrides()) else {
             return;
         };
         let interned = self.translations.adopt(cached);

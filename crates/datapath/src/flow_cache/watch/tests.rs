@@ -81,6 +81,7 @@ fn tell(generations: &Generations, changed: &[MiniMatch]) {
 fn under(subtable: u32, mask: &FlowMask) -> Under<'_> {
     static NOTHING: LazyLock<FlowMask> = LazyLock::new(FlowMask::default);
     Under {
+        in_port: 0,
         subtable,
         mask,
         v6: false,
@@ -249,7 +250,14 @@ fn watches_are_bounded() {
     let all: Vec<u16> = (0..2 * MOST)
         .map(|subtable| enter(&mut watches, subtable))
         .collect();
-    assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST);
+    // One port leaves others theirs.
+    assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST / PORTS);
+    let elsewhere = Under {
+        in_port: 1,
+        ..under(0, &mask)
+    };
+    let other = watches.enter(&[generations.read(2)], &[], elsewhere).unwrap().0;
+    assert_ne!(other, NONE);
     all.iter().for_each(|n| watches.leave(*n));
     assert_ne!(enter(&mut watches, 0), NONE);
 }
