@@ -31,6 +31,7 @@ impl Ctx<'_> {
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
             mirrored: self.mirrored,
+            hash: None,
             steps: Vec::new(),
             action_set: Vec::new(),
             userdata: action.userdata.clone(),

@@ -115,6 +115,8 @@ impl Ctx<'_> {
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
         let pause = self.pause.take();
+        // Without it, what comes back with a hash would have the id of what is yet to be hashed, and be taken for it.
+        let hash = self.recirc_hash.take();
         let frozen = Frozen {
             bridge: self.bridge.id,
             table: 0,
@@ -122,11 +124,11 @@ impl Ctx<'_> {
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
             mirrored: self.mirrored,
+            hash,
             steps: std::mem::take(&mut self.left),
             action_set: self.action_set.clone(),
             userdata: pause.as_ref().map_or_else(Vec::new, |c| c.userdata.clone()),
         };
-        let hash = self.recirc_hash.take();
         self.freezing = false;
         let Some(held) = self.recircs.take(frozen, self.reading) else {
             self.report_error(|| "Failed to allocate recirculation id".to_owned());

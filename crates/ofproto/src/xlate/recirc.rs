@@ -22,6 +22,7 @@
 //! places; it has a mutex, for control threads among themselves.
 
 use heddle_datapath::Credit;
+use heddle_datapath::action::HashAlg;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::StackValue;
 use heddle_openflow::text::{ActionsText, InstructionsText};
@@ -57,6 +58,8 @@ pub(crate) struct Frozen {
     pub(crate) was_mpls: bool,
     /// Mirrors that have had the packet.
     pub(crate) mirrored: u32,
+    /// The packet comes back with this hash, or with what it had.
+    pub(crate) hash: Option<(HashAlg, u32)>,
     pub(crate) steps: Vec<Left>,
     pub(crate) action_set: Vec<Action>,
     /// Of the controller action that froze it: packet-ins that differ in it have different ids.
@@ -72,6 +75,7 @@ impl Frozen {
             stack,
             was_mpls,
             mirrored,
+            hash,
             steps,
             action_set,
             userdata,
@@ -82,7 +86,7 @@ impl Frozen {
             h.write_usize(i);
             h.write_u64(*word);
         }
-        (bridge, table, was_mpls, mirrored).hash(&mut h);
+        (bridge, table, was_mpls, mirrored, hash).hash(&mut h);
         (stack, steps, action_set, userdata).hash(&mut h);
         h.finish()
     }
@@ -375,6 +379,7 @@ mod tests {
             stack: Vec::new(),
             was_mpls: false,
             mirrored: 0,
+            hash: None,
             steps: vec![Left::Action(Action::Exit)],
             action_set: Vec::new(),
             userdata: Vec::new(),

@@ -81,6 +81,7 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
         stack: c.stack,
         was_mpls: false,
         mirrored: c.mirrors,
+        hash: None,
         steps: left,
         action_set: c.action_set,
         userdata: Vec::new(),
@@ -148,6 +149,7 @@ mod tests {
             ],
             was_mpls: false,
             mirrored: 5,
+            hash: None,
             steps: vec![
                 Left::Unroll { table: 3, cookie: 9 },
                 output(2),
