@@ -1,7 +1,8 @@
 //! Where others are told of cached flows: each flow once, however many workers cache it.
 //!
-//! An observer may carry flows out somewhere else (a program in the kernel, a network card). What it forwards
-//! there, no worker sees; it gives the counts back, and they reach rules, the ages of cached flows, and dumps.
+//! An observer may carry flows out somewhere else (a program in the kernel, a network card). What it
+//! forwards there, no worker sees; it gives the counts back, and they reach rules, the ages of cached flows,
+//! and dumps.
 //!
 //! **What a flow is.** A mask, and a key in the bits of that mask; input port and recirculation id always
 //! count. A stage behind a recirculation is a flow of its own. Flows of different masks may overlap; then

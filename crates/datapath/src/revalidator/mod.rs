@@ -243,8 +243,8 @@ impl Revalidator {
         }
         Some(seen)
     }
-    /// The end of a pass: flows that it has not found right are gone, for the observer. Their workers may have
-    /// been rewriting them, mostly as the pass before had told them to: so they are looked at once more.
+    /// The end of a pass: flows that it has not found right are gone, for the observer. Their workers may
+    /// have been rewriting them, mostly as the pass before had told them to: so they are looked at once more.
     /// `false`: not all by that time.
     fn look_again(&mut self, pass: &mut Pass, end: Instant) -> bool {
         while let Some((id, (worker, slot))) = self.observed.as_ref().and_then(|o| o.missed(&mut pass.at)) {

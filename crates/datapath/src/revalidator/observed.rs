@@ -3,8 +3,8 @@
 //! A pass marks the flow of each entry that it finds right. Whatever has no mark at its end is gone, whether
 //! it was evicted, replaced or lost its worker. Nobody counts which workers have a flow.
 //!
-//! **Cost**, with an observer: about 800 bytes for each flow, 16 for each entry; a lookup by key when an entry
-//! is seen for the first time, and after that a few reads per entry and pass.
+//! **Cost**, with an observer: about 800 bytes for each flow, 16 for each entry; a lookup by key when an
+//! entry is seen for the first time, and after that a few reads per entry and pass.
 
 use super::{Records, Seen};
 use crate::flow_cache::cached_translation::{CachedTranslation, same_credits};
