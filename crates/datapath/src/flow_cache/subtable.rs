@@ -544,8 +544,8 @@ fn fold(mask: &FlowMask) -> u64 {
 mod tests {
     use super::*;
 
-    /// Recirculation ids that packets make up, some thousands a second, each with an entry for ten seconds, do not use up
-    /// the numbers.
+    /// Recirculation ids that packets make up, some thousands a second, each with an entry for ten seconds,
+    /// do not use up the numbers.
     #[test]
     fn origins_that_come_and_go_do_not_run_out() {
         let mut s = Subtables::new(128);

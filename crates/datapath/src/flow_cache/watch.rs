@@ -41,7 +41,8 @@ use std::hash::Hasher;
 pub(crate) const NONE: u16 = 0;
 /// Watches of a worker, at most.
 const MOST: usize = 2048;
-/// One port's entries may begin so large a part of them: who sends packets makes up registers, and so watches.
+/// One port's entries may begin so large a part of them: who sends packets makes up registers, and so
+/// watches.
 const PORTS: usize = 4;
 /// Notes that a watch keeps, and with how many an entry is compared at most.
 const KEPT: usize = 256;

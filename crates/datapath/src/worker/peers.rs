@@ -1,11 +1,14 @@
-//! Who of those behind one queue has misses translated: so that one tunnel peer's new flows leave others theirs.
+//! Who of those behind one queue has misses translated: so that one tunnel peer's new flows leave others
+//! theirs.
 //!
-//! **Problem.** Many senders may be behind one queue: what comes by an uplink came through tunnels of many peers and
-//! networks. The queue's miss budget ([`super::turn`]) is one, and one hostile sender would use it up.
+//! **Problem.** Many senders may be behind one queue: what comes by an uplink came through tunnels of many
+//! peers and networks. The queue's miss budget ([`super::turn`]) is one, and one hostile sender would use it
+//! up.
 //!
-//! **Shape.** A sender is its tunnel's outer source and key, hashed into one of [`PEERS`] accounts: fixed memory, whatever
-//! is made up. In a window each account may take as much of the budget as is left to it if all that asked for some, in
-//! this window or the one before, take the same; one alone, all. Packets without a tunnel are one sender.
+//! **Shape.** A sender is its tunnel's outer source and key, hashed into one of [`PEERS`] accounts: fixed
+//! memory, whatever is made up. In a window each account may take as much of the budget as is left to it if
+//! all that asked for some, in this window or the one before, take the same; one alone, all. Packets without
+//! a tunnel are one sender.
 //!
 //! Pure: who calls says when a window ends.
 
@@ -73,7 +76,7 @@ mod tests {
             let (mut credit, mut got) = (BUDGET, [0; 4]);
             // Of twenty packets three are of others.
             for i in 0..2_000 {
-                let peer = if i % 20 < 17 { 0 } else { 1 + (i % 20 - 17) as u8 };
+                let peer = [0, 1, 2, 3][usize::try_from((i % 20_i32 - 16).max(0)).unwrap()];
                 let wants = peer == 0 || got[usize::from(peer)] < 5;
                 if wants && peers.admits(peer, BUDGET) && credit >= MISS {
                     credit -= MISS;

@@ -130,7 +130,8 @@ pub(super) struct Stage {
     /// before, from the one that came first up to this one.
     flows: u64,
     known: usize,
-    /// None of its packets is a copy, nor are packets that wait elsewhere: between two of them copies may be given back.
+    /// None of its packets is a copy, nor are packets that wait elsewhere: between two of them copies may be
+    /// given back.
     pub(super) top: bool,
     /// The last origin of the stage before that was asked for, and what it is here.
     origin: (u32, u32),
@@ -224,7 +225,8 @@ impl Worker {
         let tail = tail.filter(|_| st.parsed.is_regular(r));
         if let Some(waiting) = next {
             let goes_on = tail.is_some_and(|t| t.id == waiting.parsed.recirc_id);
-            // A group that goes on under another id, or in another way, waits; any other only if it may overtake.
+            // A group that goes on under another id, or in another way, waits; any other only if it may
+            // overtake.
             let sends = tail.is_none_or(|t| t.copy);
             if !goes_on && recirculates || sends && st.overtakes(g, waiting) {
                 let waiting = next.take().expect("it is there");

@@ -115,7 +115,8 @@ impl Ctx<'_> {
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
         let pause = self.pause.take();
-        // Without it, what comes back with a hash would have the id of what is yet to be hashed, and be taken for it.
+        // Without it, what comes back with a hash would have the id of what is yet to be hashed, and be taken
+        // for it.
         let hash = self.recirc_hash.take();
         let frozen = Frozen {
             bridge: self.bridge.id,

@@ -208,8 +208,8 @@ impl Ctx<'_> {
         basis: u32,
         map: &[u16],
     ) -> Option<&'g GroupBucket> {
-        // No hash is zero, and ids of packets that come back with one are not those of others: the test needs no bits of
-        // the mask.
+        // No hash is zero, and ids of packets that come back with one are not those of others: the test needs
+        // no bits of the mask.
         if self.flow.dp_hash == 0 {
             let alg = match self.bridge.features.number(Feature::MaxHashAlg) {
                 0 => HashAlg::L4,

@@ -447,7 +447,8 @@ fn a_tag_that_is_not_there_counts_where_it_is_taken_away() {
     assert_ne!(lab.actions("in_port=1,dl_vlan=5"), "2");
 }
 
-/// What later lookups see is told as far as it is the same for all packets: what packets bring beside it in a word is not.
+/// What later lookups see is told as far as it is the same for all packets: what packets bring beside it in a
+/// word is not.
 #[test]
 fn what_lookups_see_is_the_same_for_all_packets_of_an_answer() {
     let lab = Lab::new(&[2]);
