@@ -315,6 +315,11 @@ impl Parsed {
     pub(crate) fn key(&self, r: usize) -> Option<&CompactKey> {
         (self.runs[r].kind != Kind::Runt).then(|| &self.compact[r])
     }
+    /// Whether any packet has a full key. If not, all are ordinary ones or runts.
+    #[inline]
+    pub(crate) fn has_full(&self) -> bool {
+        self.n_full > 0
+    }
     /// The full key whose outside counts for this run, if any does.
     #[inline]
     pub(crate) fn outside(&self, run: &Run) -> Option<&FlowKey> {

@@ -230,7 +230,7 @@ impl Cache {
             .and_then(|r| r.guess.slot())
             .and_then(|slot| self.guessed(slot));
         let mut guessed = 0;
-        let far = self.table.is_far();
+        let (far, full) = (self.table.is_far(), parsed.has_full());
         let mut way = Way {
             class: u64::MAX,
             how: How::Done,
@@ -252,7 +252,7 @@ impl Cache {
                 if run.kind == Kind::Runt {
                     return f;
                 }
-                let outside = parsed.outside(run);
+                let outside = if full { parsed.outside(run) } else { None };
                 if let Some(g) = &guess
                     && g.mask.same(|i| g.key.words()[i], key)
                     && self.is_guess(g, key, outside)
@@ -412,10 +412,14 @@ impl Cache {
     }
     /// Compares the candidates with the runs' keys. Entries that are right count the runs.
     fn compare(&mut self, parsed: &Parsed, s: &mut Scratch, moment: &Moment<'_>) {
-        for (r, f) in s.found.iter_mut().enumerate() {
-            let (Some(sought), Some(run)) = (parsed.sought(r), parsed.runs.get(r)) else {
+        let full = parsed.has_full();
+        let runs = parsed.runs.iter().zip(&parsed.compact);
+        for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
+            if run.kind == Kind::Runt {
                 continue;
-            };
+            }
+            let outside = if full { parsed.outside(run) } else { None };
+            let sought = Sought { key, outside };
             let e = if f.how == How::Done {
                 self.store.get(f.slot)
             } else if let Some(e) = meant(&self.store, &self.subtables, &self.contexts, f.slot, sought) {
@@ -431,7 +435,6 @@ impl Cache {
             // Found without going through masks, and yet wildcarded: under the only one, or the one that was
             // guessed.
             self.probes += u64::from(f.level == Level::L2);
-            let key = sought.key;
             let asked = Asked {
                 subtables: &self.subtables,
                 contexts: &self.contexts,
