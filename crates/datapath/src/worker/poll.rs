@@ -13,7 +13,7 @@ use std::collections::HashMap;
 impl Worker {
     /// One turn of each queue that need not wait for others ([`turn`]); returns the number of packets. Queues
     /// with few packets share a burst: it is forwarded when it is half full, so that the next queue always
-    /// finds room, or when all queues have been asked. One whose packets are dear budgets none.
+    /// finds room, or when all queues have been asked. One whose packets are dear shares none.
     pub(super) fn poll_all(&mut self, t0: u64) -> usize {
         let (mut total, waited) = self.poll_each(t0, true);
         if total == 0 && waited {

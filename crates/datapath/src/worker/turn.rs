@@ -27,7 +27,7 @@
 //! **Who is charged.** All of this holds only as long as nobody pays for others' packets, although queues
 //! with few packets share a burst. What is not answered by an entry that is known to be right is measured one
 //! by one, and charged to its own queue. A queue whose packets are dear all the same ([`DEAR`]; they are
-//! looked up under many masks) has its bursts for itself. Otherwise a cheap queue that budgets bursts with a
+//! looked up under many masks) has its bursts for itself. Otherwise a cheap queue that shares bursts with a
 //! dear one would look dear too, and be given turns of a few packets.
 //!
 //! Cost: a few additions per turn, two reads of the cycle counter per packet that no entry answers. Pure: the
@@ -52,7 +52,7 @@ const TURNS: u32 = 16;
 /// Windows that a queue has to keep up in before its share is doubled.
 const CALM: u8 = 16;
 
-/// A packet that costs more does so for what it is, not because there were few of them: its queue budgets no
+/// A packet that costs more does so for what it is, not because there were few of them: its queue shares no
 /// bursts.
 const DEAR: u64 = QUANTUM / 8;
 
@@ -442,7 +442,7 @@ mod tests {
     }
 
     /// One ring with `hits` of 16 packets established (250 cycles), the others new (2,500; 400 when dropped),
-    /// offered at `rate` per million cycles. Returns the budgets of established and of new packets that got
+    /// offered at `rate` per million cycles. Returns the shares of established and of new packets that got
     /// through, per mille.
     fn mixed(hits: u64, rate: u64) -> (u64, u64) {
         let mut turn = Turn::default();
