@@ -5,7 +5,7 @@
 //! stands outside ([`outside`]): what the packet carries (recirculation, tunnel, connection state, mark), and
 //! headers that most packets do not have (fragments, a second tag, labels, neighbour discovery, ...). A
 //! packet with such headers is *odd*, and its kind says so. In the place of the input port stands a number
-//! for port and recirculation id together, the packet's *origin* ([`crate::subtable`]); in an entry's key
+//! for port and recirculation id together, the packet's *origin* ([`super::subtable`]); in an entry's key
 //! also for what of the outside the entry's mask looks at, its *context* ([`crate::flow_cache::context`]).
 //!
 //! **Invariant.** Two full keys are equal exactly when their compact keys and what is outside of both are

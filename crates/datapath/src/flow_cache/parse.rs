@@ -131,12 +131,7 @@ impl Parsed {
     /// Reads packet `i`, which is the next one, and fresh from a port.
     #[inline(always)]
     pub(crate) fn push(&mut self, i: u16, p: &mut Packet, how: How) {
-        let origin = if p.in_port <= MAX_LISTED {
-            p.in_port
-        } else {
-            NOWHERE
-        };
-        self.push_from(i, p, how, origin);
+        self.push_from(i, p, how, fresh_origin(p));
     }
     /// Reads packet `i`, which is the next one, an Ethernet frame of this origin that carries nothing.
     #[inline(always)]
@@ -193,12 +188,7 @@ impl Parsed {
     }
     /// As [`Self::push`], a packet of any type.
     pub(crate) fn push_odd(&mut self, i: u16, p: &mut Packet, how: How) {
-        let origin = if p.in_port <= MAX_LISTED {
-            p.in_port
-        } else {
-            NOWHERE
-        };
-        self.push_full(i, p, how, origin, |_, _| {});
+        self.push_full(i, p, how, fresh_origin(p), |_, _| {});
     }
     #[cold]
     fn odd(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {
@@ -226,8 +216,8 @@ impl Parsed {
         let compact = CompactKey::of(key, origin);
         self.add_full(i..i + 1, at, compact, (p.len() as u64, p.len()));
     }
-    /// Adds a run of packets that have not changed since they were looked up last, and are now of another
-    /// origin: what was `run` of `before`, or packets of it. `meta`: what goes with them now.
+    /// Adds packets that are as they were looked up last, with this compact key. Where they carry something,
+    /// `carried` writes their full key and what goes with it, into empty ones.
     pub(crate) fn push_run(
         &mut self,
         packets: std::ops::Range<u16>,
@@ -401,6 +391,16 @@ impl Parsed {
             }
             Kind::Runt => Meta::default(),
         }
+    }
+}
+
+/// The origin of a packet that was not recirculated.
+#[inline(always)]
+fn fresh_origin(p: &Packet) -> u32 {
+    if p.in_port <= MAX_LISTED {
+        p.in_port
+    } else {
+        NOWHERE
     }
 }
 
