@@ -3,7 +3,9 @@
 //! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
 
 use crate::exec::meter::Meter;
-use heddle_flow::Nsh;
+use heddle_conntrack::CtAction;
+use heddle_flow::{FlowKey, Nsh};
+use heddle_tunnel::TunnelPush;
 use std::sync::Arc;
 
 /// A datapath port number. [`PortNo::NONE`] is no port.
@@ -182,6 +184,16 @@ pub enum Action {
         /// For the others.
         less_equal: Vec<Action>,
     },
+    /// Track the packet's connection; what is looked up next knows its state.
+    Ct(Arc<CtAction>),
+    /// Forget the packet's connection.
+    CtClear,
+    /// Put the packet into a tunnel: write the outer headers before it.
+    TunnelPush(Arc<TunnelPush>),
+    /// The packet comes out of a tunnel by this port: take the outer headers off, and look it up again.
+    TunnelPop(PortNo),
+    /// Remember which tunnel the packet is to go into, for an output to a tunnel's port.
+    SetTunnel(Arc<FlowKey>),
     /// Drop here, explicitly.
     Drop(DropReason),
 }

@@ -3,7 +3,9 @@
 //! The text is an interface: scripts and Open vSwitch's own tests parse it. Masked set actions print only the
 //! fields that are written, with `/mask` where not all bits are.
 
+mod ct;
 mod encap;
+mod tunnel;
 
 use crate::action::{Action, HashAlg, Masked, PortNo};
 use crate::view::FlowDump;
@@ -370,6 +372,8 @@ fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
             s.push_str(&format_actions(less_equal, names));
             s.push_str("))");
         }
+        Action::Ct(_) | Action::CtClear => ct::action(s, a),
+        Action::TunnelPush(_) | Action::TunnelPop(_) | Action::SetTunnel(_) => tunnel::action(s, a, names),
         Action::Drop(_) => s.push_str("drop"),
     }
 }

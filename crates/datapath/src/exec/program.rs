@@ -225,6 +225,14 @@ impl Compiler {
                     let copy = *shared || !tail || i + 1 != actions.len();
                     self.ops.push(Op::Recirc { id: *id, copy });
                 }
+                Action::Ct(_)
+                | Action::CtClear
+                | Action::TunnelPush(_)
+                | Action::TunnelPop(_)
+                | Action::SetTunnel(_) => {
+                    self.ops.push(Op::Drop(DropKind::Conntrack));
+                    return Some(());
+                }
                 Action::Drop(reason) => {
                     self.ops.push(Op::Drop((*reason).into()));
                     return Some(());
