@@ -307,6 +307,18 @@ impl FlowKey {
         self.words_mut()[..HEADER_WORD].copy_from_slice(&from.words()[..HEADER_WORD]);
         (self.in_port, self.recirc_id, self.packet_type) = own;
     }
+    /// Forgets all that a packet carries besides its headers, and where it came from.
+    #[inline]
+    pub fn clear_carried(&mut self) {
+        let first = self.first_used();
+        self.words_mut()[first..HEADER_WORD].fill(0);
+    }
+    /// Whether all that a packet carries besides its headers, and where it came from, is the same.
+    #[inline]
+    pub fn carries_same(&self, other: &FlowKey) -> bool {
+        let first = self.first_used();
+        first == other.first_used() && self.words()[first..HEADER_WORD] == other.words()[first..HEADER_WORD]
+    }
     /// Forgets the VLAN tags behind the first `limit`, and what is behind those: the EtherType is then
     /// theirs, as it is in a key from a packet that was parsed with this limit.
     pub fn limit_vlans(&mut self, limit: usize) {

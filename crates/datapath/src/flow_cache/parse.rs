@@ -25,6 +25,8 @@ pub(crate) const MIN_FRAME: usize = 14;
 pub(crate) enum Kind {
     /// The compact one says all.
     Ordinary,
+    /// The compact one says all of the headers; what the packet carries stands in this place.
+    Carrying(u8),
     /// The compact one, and the full one in this place, of which what is outside counts too.
     Full(u8),
     /// None: shorter than a frame's header.
@@ -75,6 +77,9 @@ pub(crate) struct Parsed {
     /// Of the runs that refer to them; places are used again.
     full: Keys,
     n_full: usize,
+    /// What packets with ordinary headers carry: keys whose headers, input port and recirculation id are zero.
+    carried: Vec<FlowKey>,
+    n_carried: usize,
     /// The recirculation id that packets are looked up under.
     pub(crate) recirc_id: u32,
     /// The last packet, if the last run has several.
@@ -97,6 +102,8 @@ impl Parsed {
             compact: vec![CompactKey::default(); burst],
             full: Vec::new(),
             n_full: 0,
+            carried: Vec::new(),
+            n_carried: 0,
             recirc_id: 0,
             again: None,
         }
@@ -124,7 +131,7 @@ impl Parsed {
     /// Of packets that are looked up under this recirculation id; there are none yet.
     pub(crate) fn begin(&mut self, recirc_id: u32) {
         self.runs.clear();
-        self.n_full = 0;
+        (self.n_full, self.n_carried) = (0, 0);
         self.recirc_id = recirc_id;
         self.again = None;
     }
@@ -188,7 +195,7 @@ impl Parsed {
     }
     /// As [`Self::push`], a packet of any type.
     pub(crate) fn push_odd(&mut self, i: u16, p: &mut Packet, how: How) {
-        self.push_full(i, p, how, fresh_origin(p), |_, _| {});
+        self.push_full(i, p, how, fresh_origin(p), |_| {});
     }
     #[cold]
     fn odd(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {
@@ -196,52 +203,129 @@ impl Parsed {
             self.again = None;
             return self.start(i, Kind::Runt, p.len());
         }
-        self.push_full(i, p, how, origin, |_, _| {});
+        self.push_full(i, p, how, origin, |_| {});
     }
-    /// As [`Self::push_from`], a packet of any type, by its full key; `carry` adds what it carries.
-    pub(crate) fn push_full(
+    /// As [`Self::push_from`], a packet of any type that carries what `carry` writes into a key that is empty,
+    /// with the headers beside it, or has them.
+    #[inline]
+    pub(crate) fn push_carrying(
         &mut self,
         i: u16,
         p: &mut Packet,
         how: How,
         origin: u32,
-        carry: impl FnOnce(&mut FlowKey, &mut Meta),
+        carry: impl FnOnce(&mut FlowKey, Option<&CompactKey>),
     ) {
+        let total = p.len();
+        let frame = Frame {
+            head: p.head_len(),
+            total,
+            origin,
+            vlan: how.vlan_limit > 0,
+        };
+        let key = match how.packet_type {
+            packet_type::ETHERNET => p.window::<VIEW>().and_then(|b| CompactKey::read(b, frame)),
+            _ => None,
+        };
+        match key {
+            Some(key) => self.add_carrying(i..i + 1, (total as u64, total), key, |c| carry(c, Some(&key))),
+            None if p.len() < MIN_FRAME && how.packet_type == packet_type::ETHERNET => {
+                self.again = None;
+                self.start(i, Kind::Runt, total);
+            }
+            None => self.push_full(i, p, how, origin, |key| carry(key, None)),
+        }
+    }
+    /// A packet of any type, by its full key; `carry` adds what it carries.
+    fn push_full(&mut self, i: u16, p: &mut Packet, how: How, origin: u32, carry: impl FnOnce(&mut FlowKey)) {
         let recirc_id = self.recirc_id;
         let at = self.take_full();
         let (key, meta) = &mut self.full[at];
         parse(p, how, (key, meta));
+        carry(key);
         key.recirc_id = recirc_id;
-        carry(key, meta);
+        (meta.priority, meta.mark) = (key.skb_priority, key.pkt_mark);
         let compact = CompactKey::of(key, origin);
         self.add_full(i..i + 1, at, compact, (p.len() as u64, p.len()));
     }
-    /// Adds packets that are as they were looked up last, with this compact key. Where they carry something,
-    /// `carried` writes their full key and what goes with it, into empty ones.
+    /// Adds packets that are as they were looked up last, with this compact key, and carry nothing.
     pub(crate) fn push_run(
         &mut self,
         packets: std::ops::Range<u16>,
         (bytes, longest): (u64, usize),
         key: CompactKey,
-        carried: Option<impl FnOnce(&mut FlowKey, &mut Meta)>,
     ) {
         self.again = None;
-        let Some(carry) = carried else {
-            let n = self.runs.len();
-            self.compact[n] = key;
-            self.start(packets.start, Kind::Ordinary, longest);
-            if let Some(run) = self.runs.last_mut() {
-                (run.end, run.bytes) = (packets.end, bytes);
-            }
-            return;
-        };
+        let n = self.runs.len();
+        self.compact[n] = key;
+        self.start(packets.start, Kind::Ordinary, longest);
+        if let Some(run) = self.runs.last_mut() {
+            (run.end, run.bytes) = (packets.end, bytes);
+        }
+    }
+    /// Adds packets that are as they were looked up last, with this compact key, with headers that stand
+    /// outside of it, and these offsets; `carry` writes their full key over `before`.
+    pub(crate) fn push_odd_run(
+        &mut self,
+        packets: std::ops::Range<u16>,
+        bytes: (u64, usize),
+        key: CompactKey,
+        (before, meta): (&FlowKey, Meta),
+        carry: impl FnOnce(&mut FlowKey),
+    ) {
         let recirc_id = self.recirc_id;
         let at = self.take_full();
-        let (full, meta) = &mut self.full[at];
-        (*full, *meta) = Default::default();
-        carry(full, meta);
+        let (full, m) = &mut self.full[at];
+        (*full, *m) = (*before, meta);
+        full.clear_carried();
+        full.packet_type = before.packet_type;
+        full.in_port = before.in_port;
+        carry(full);
         full.recirc_id = recirc_id;
-        self.add_full(packets, at, key, (bytes, longest));
+        m.hash = None;
+        (m.priority, m.mark) = (full.skb_priority, full.pkt_mark);
+        self.add_full(packets, at, key, bytes);
+    }
+    /// Adds packets with ordinary headers, which this compact key says, that carry what `carry` writes: to the
+    /// last run, if it is the same there.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    pub(crate) fn add_carrying(
+        &mut self,
+        packets: std::ops::Range<u16>,
+        (bytes, longest): (u64, usize),
+        key: CompactKey,
+        carry: impl FnOnce(&mut FlowKey),
+    ) {
+        self.again = None;
+        let at = self.n_carried;
+        if at == self.carried.len() {
+            self.carried.push(FlowKey::default());
+        }
+        if let Some(new) = self.carried.get_mut(at) {
+            new.clear_carried();
+            carry(new);
+            (new.in_port, new.recirc_id, new.packet_type) = (0, 0, 0);
+        }
+        let place = u8::try_from(at).expect("a burst has fewer packets");
+        let n = self.runs.len();
+        if let (Some(run), Some((before, [new, ..]))) =
+            (self.runs.last_mut(), self.carried.split_at_checked(at))
+            && run.kind == Kind::Carrying(place.wrapping_sub(1))
+            && self.compact[n - 1] == key
+            && before.last().is_some_and(|b| b.carries_same(new))
+        {
+            run.end = packets.end;
+            run.bytes += bytes;
+            run.longest = run.longest.max(longest as u32);
+            return;
+        }
+        self.n_carried += 1;
+        self.compact[n] = key;
+        self.start(packets.start, Kind::Carrying(place), longest);
+        if let Some(run) = self.runs.last_mut() {
+            (run.end, run.bytes) = (packets.end, bytes);
+        }
     }
     /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with
     /// this origin.
@@ -305,15 +389,16 @@ impl Parsed {
     pub(crate) fn key(&self, r: usize) -> Option<&CompactKey> {
         (self.runs[r].kind != Kind::Runt).then(|| &self.compact[r])
     }
-    /// Whether any packet has a full key. If not, all are ordinary ones or runts.
+    /// Whether anything of any packet stands outside of its compact key.
     #[inline]
-    pub(crate) fn has_full(&self) -> bool {
-        self.n_full > 0
+    pub(crate) fn has_outside(&self) -> bool {
+        self.n_full + self.n_carried > 0
     }
-    /// The full key whose outside counts for this run, if any does.
+    /// The key whose outside counts for this run, if any does.
     #[inline]
     pub(crate) fn outside(&self, run: &Run) -> Option<&FlowKey> {
         match run.kind {
+            Kind::Carrying(at) => self.carried.get(usize::from(at)),
             Kind::Full(at) => Some(&self.full.get(usize::from(at))?.0),
             Kind::Ordinary | Kind::Runt => None,
         }
@@ -342,7 +427,10 @@ impl Parsed {
                 if self.runs[r].kind == Kind::Runt {
                     parse(p, How::ETHERNET, (key, meta));
                 } else {
-                    *key = FlowKey::default();
+                    *key = match self.runs[r].kind {
+                        Kind::Carrying(at) => self.carried[usize::from(at)],
+                        _ => FlowKey::default(),
+                    };
                     self.compact[r].write_to(key);
                     (key.in_port, key.recirc_id) = (p.in_port, self.recirc_id);
                 }
@@ -377,20 +465,30 @@ impl Parsed {
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].kind {
             Kind::Full(at) => self.full[usize::from(at)].1,
-            Kind::Ordinary => {
-                let key = &self.compact[r];
+            Kind::Ordinary => ordinary_meta(&self.compact[r]),
+            Kind::Carrying(at) => {
+                let carried = &self.carried[usize::from(at)];
                 Meta {
-                    l2_5: NO_OFFSET,
-                    l3: key.l3(),
-                    l4: key.l4(),
-                    // The protocols that need the true end are read the long way.
-                    l4_end: usize::MAX,
-                    proto: key.proto(),
-                    ..Meta::default()
+                    priority: carried.skb_priority,
+                    mark: carried.pkt_mark,
+                    ..ordinary_meta(&self.compact[r])
                 }
             }
             Kind::Runt => Meta::default(),
         }
+    }
+}
+
+/// What actions need to know of a packet with ordinary headers.
+fn ordinary_meta(key: &CompactKey) -> Meta {
+    Meta {
+        l2_5: NO_OFFSET,
+        l3: key.l3(),
+        l4: key.l4(),
+        // The protocols that need the true end are read the long way.
+        l4_end: usize::MAX,
+        proto: key.proto(),
+        ..Meta::default()
     }
 }
 

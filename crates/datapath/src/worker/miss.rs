@@ -94,9 +94,9 @@ impl Worker {
         let sought = st.parsed.sought(r).expect("runts are not looked up");
         let key = match (st.parsed.runs[r].kind, sought.outside) {
             (Kind::Full(_), Some(key)) => key,
-            _ => {
+            (_, carried) => {
                 let in_port = self.scratch.live().get(id).in_port;
-                room.whole(sought.key, (in_port, st.parsed.recirc_id))
+                room.whole(sought.key, (in_port, st.parsed.recirc_id), carried)
             }
         };
         let done = f(self, &Subject { key, sought, id });

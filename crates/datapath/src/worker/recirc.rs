@@ -179,28 +179,30 @@ fn flow_bit(key: &CompactKey) -> u64 {
 /// What goes along with a packet.
 #[derive(Clone, Copy)]
 struct Carried<'a> {
-    /// Its full key when it was looked up last, where that had something outside of the compact one.
+    /// What it carried when it was looked up last, where that was something.
     before: Option<&'a FlowKey>,
     meta: Meta,
 }
 
 impl Carried<'_> {
+    #[inline]
     fn nothing(&self) -> bool {
         let m = &self.meta;
         self.before.is_none() && (m.priority, m.mark, m.hash.is_none()) == (0, 0, true)
     }
-    /// Adds it to a key that has the packet's headers.
-    fn add(&self, key: &mut FlowKey, meta: &mut Meta) {
+    /// Adds it to a key. Where that has no headers, `headers` says them.
+    fn add(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
         if let Some(before) = self.before {
             key.copy_carried(before);
         }
         (key.skb_priority, key.pkt_mark) = (self.meta.priority, self.meta.mark);
-        (meta.priority, meta.mark, meta.hash) = (self.meta.priority, self.meta.mark, None);
-        // Zero means that there is none.
-        match self.meta.hash {
-            None => {}
-            Some((HashAlg::L4, basis)) => key.dp_hash = hash::five_tuple(key, basis).max(1),
-            Some((HashAlg::SymL4, basis)) => key.dp_hash = hash::symmetric_l3l4(key, basis, false).max(1),
+        if let Some((alg, basis)) = self.meta.hash {
+            let of = |key: &FlowKey| match alg {
+                HashAlg::L4 => hash::five_tuple(key, basis),
+                HashAlg::SymL4 => hash::symmetric_l3l4(key, basis, false),
+            };
+            // Zero means that there is none.
+            key.dp_hash = headers.map_or_else(|| of(key), |h| of(&h.whole())).max(1);
         }
     }
 }
@@ -376,25 +378,24 @@ impl Worker {
     fn go_on(&mut self, to: &mut Stage, ids: Range<LiveId>, key: CompactKey, carried: Carried<'_>) {
         let live = self.scratch.live();
         let (first, mut bytes, mut longest) = (to.ids.len(), 0, 0);
-        let in_port = live.get(ids.start).in_port;
         for id in ids {
             let n = live.get(id).len();
             (bytes, longest) = (bytes + n as u64, longest.max(n));
             to.ids.push(id);
         }
         let places = first..to.ids.len();
-        let carry = (!carried.nothing()).then_some(|full: &mut FlowKey, meta: &mut Meta| {
-            match carried.before {
-                Some(before) => *full = *before,
-                None => {
-                    key.write_to(full);
-                    full.in_port = in_port;
-                }
+        let bytes = (bytes, longest);
+        match carried.before {
+            Some(before) if key.family().is_odd() => {
+                let before = (before, carried.meta);
+                to.parsed
+                    .push_odd_run(places, bytes, key, before, |full| carried.add(full, None));
             }
-            *meta = carried.meta;
-            carried.add(full, meta);
-        });
-        to.parsed.push_run(places, (bytes, longest), key, carry);
+            None if carried.nothing() => to.parsed.push_run(places, bytes, key),
+            _ => to
+                .parsed
+                .add_carrying(places, bytes, key, |c| carried.add(c, Some(&key))),
+        }
     }
 
     /// A packet that may have changed.
@@ -407,7 +408,7 @@ impl Worker {
             to.parsed.push_from(place, p, how, origin);
         } else {
             to.parsed
-                .push_full(place, p, how, origin, |key, meta| carried.add(key, meta));
+                .push_carrying(place, p, how, origin, |key, headers| carried.add(key, headers));
         }
     }
 

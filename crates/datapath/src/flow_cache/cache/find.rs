@@ -230,7 +230,7 @@ impl Cache {
             .and_then(|r| r.guess.slot())
             .and_then(|slot| self.guessed(slot));
         let mut guessed = 0;
-        let (far, full) = (self.table.is_far(), parsed.has_full());
+        let (far, full) = (self.table.is_far(), parsed.has_outside());
         let mut way = Way {
             class: u64::MAX,
             how: How::Done,
@@ -412,7 +412,7 @@ impl Cache {
     }
     /// Compares the candidates with the runs' keys. Entries that are right count the runs.
     fn compare(&mut self, parsed: &Parsed, s: &mut Scratch, moment: &Moment<'_>) {
-        let full = parsed.has_full();
+        let full = parsed.has_outside();
         let runs = parsed.runs.iter().zip(&parsed.compact);
         for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
             if run.kind == Kind::Runt {

@@ -168,13 +168,29 @@ impl CompactMask {
 /// Room for one full key after the other. Of what no ordinary packet has it stays empty, so a new key costs
 /// what it writes.
 #[derive(Debug, Default)]
-pub(crate) struct Room(FlowKey);
+pub(crate) struct Room {
+    key: FlowKey,
+    /// It has something of a packet that carried something.
+    carries: bool,
+}
 
 impl Room {
-    /// The full key of an ordinary packet that carries nothing, of which this is the compact one.
-    pub(crate) fn whole(&mut self, key: &CompactKey, (in_port, recirc_id): (u32, u32)) -> &FlowKey {
-        key.write_to(&mut self.0);
-        (self.0.in_port, self.0.recirc_id) = (in_port, recirc_id);
-        &self.0
+    /// The full key of a packet with ordinary headers, of which this is the compact one, and what it carries.
+    pub(crate) fn whole(
+        &mut self,
+        key: &CompactKey,
+        (in_port, recirc_id): (u32, u32),
+        carried: Option<&FlowKey>,
+    ) -> &FlowKey {
+        if self.carries || carried.is_some() {
+            self.key.clear_carried();
+        }
+        self.carries = carried.is_some();
+        if let Some(carried) = carried {
+            self.key.copy_carried(carried);
+        }
+        key.write_to(&mut self.key);
+        (self.key.in_port, self.key.recirc_id) = (in_port, recirc_id);
+        &self.key
     }
 }
