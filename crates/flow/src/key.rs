@@ -298,13 +298,15 @@ impl FlowKey {
     /// Takes the tunnel that the packet arrived in from another key (for masks: what was looked at of it);
     /// all zero: none.
     pub fn copy_tunnel(&mut self, from: &FlowKey) {
-        self.words_mut()[..TUNNEL_WORDS].copy_from_slice(&from.words()[..TUNNEL_WORDS]);
+        let first = self.first_used().min(from.first_used());
+        self.words_mut()[first..TUNNEL_WORDS].copy_from_slice(&from.words()[first..TUNNEL_WORDS]);
     }
     /// Takes what a packet carries besides its headers from another key, but for where it came from and its
     /// type.
     pub fn copy_carried(&mut self, from: &FlowKey) {
         let own = (self.in_port, self.recirc_id, self.packet_type);
-        self.words_mut()[..HEADER_WORD].copy_from_slice(&from.words()[..HEADER_WORD]);
+        let first = self.first_used().min(from.first_used());
+        self.words_mut()[first..HEADER_WORD].copy_from_slice(&from.words()[first..HEADER_WORD]);
         (self.in_port, self.recirc_id, self.packet_type) = own;
     }
     /// Forgets all that a packet carries besides its headers, and where it came from.

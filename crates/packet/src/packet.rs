@@ -397,6 +397,25 @@ impl Packet {
             unsafe { Iov::from_raw(s.as_ptr(), s.len()) }
         }))
     }
+    /// Copies bytes from `at` on, of head and tail, as many as there are and fit; returns how many.
+    pub fn copy_from(&self, at: usize, dst: &mut [u8]) -> usize {
+        let mut done = 0;
+        if let Some(head) = self.head().get(at..) {
+            done = head.len().min(dst.len());
+            dst[..done].copy_from_slice(&head[..done]);
+        }
+        let mut skip = at.saturating_sub(self.head_len());
+        for seg in self.segs() {
+            if done == dst.len() {
+                break;
+            }
+            if skip < seg.len() {
+                done += seg.copy_from(skip, &mut dst[done..]);
+            }
+            skip = skip.saturating_sub(seg.len());
+        }
+        done
+    }
     /// All bytes, copied; for the slow path and tests.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut v = self.head().to_vec();

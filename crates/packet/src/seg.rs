@@ -89,11 +89,16 @@ impl Seg {
     }
     /// Copies as many bytes as fit in `dst`, returns how many.
     pub fn copy_to(&self, dst: &mut [u8]) -> usize {
-        let n = dst.len().min(self.len());
-        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`) and
-        // `dst` is a distinct private buffer. The source may change during the copy, which yields some
-        // mixture of bytes: nothing is decided on them.
-        unsafe { core::ptr::copy_nonoverlapping(self.as_ptr(), dst.as_mut_ptr(), n) };
+        self.copy_from(0, dst)
+    }
+    /// Copies as many bytes from byte `at` on (at most the length) as fit in `dst`, returns how many.
+    pub fn copy_from(&self, at: usize, dst: &mut [u8]) -> usize {
+        let at = at.min(self.len());
+        let n = dst.len().min(self.len() - at);
+        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`), `at + n`
+        // is at most that, and `dst` is a distinct private buffer. The source may change during the copy,
+        // which yields some mixture of bytes: nothing is decided on them.
+        unsafe { core::ptr::copy_nonoverlapping(self.as_ptr().add(at), dst.as_mut_ptr(), n) };
         n
     }
 }

@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 pub(crate) mod csum;
+pub(crate) mod ct;
 pub(crate) mod encap;
 pub(crate) mod meter;
 pub(crate) mod program;
@@ -17,13 +18,15 @@ mod set;
 mod tags;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tunnel;
 pub(crate) mod tx;
 pub(crate) mod upcalls;
 
 use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
+use crate::exec::ct::{CtFields, Tracked};
 use crate::exec::meter::{Meter, Verdict};
-use crate::exec::program::{MAX_NESTING, Op, Program, Shape, growth};
+use crate::exec::program::{Goes, MAX_NESTING, Op, Program, Shape, growth};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
@@ -67,10 +70,12 @@ pub(crate) struct Meta {
 pub(crate) struct Going {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
+    /// What is known of the packet's connection that it did not come with.
+    ct: Option<CtFields>,
     /// The next step.
     at: usize,
     /// What copies are gone back to when they have ended, and where.
-    saved: ArrayVec<(LiveId, Meta, usize), MAX_NESTING>,
+    saved: ArrayVec<(LiveId, Meta, Option<CtFields>, usize), MAX_NESTING>,
 }
 
 impl Going {
@@ -79,6 +84,7 @@ impl Going {
         Self {
             id,
             meta,
+            ct: None,
             at: 0,
             saved: ArrayVec::new(),
         }
@@ -89,8 +95,10 @@ impl Going {
 #[derive(Clone, Copy)]
 pub(crate) struct Recirculated {
     pub(crate) id: LiveId,
-    pub(crate) recirc: u32,
+    pub(crate) goes: Goes,
     pub(crate) meta: Meta,
+    /// What is known of its connection that it did not come with.
+    pub(crate) ct: Option<CtFields>,
 }
 
 /// The packets of one burst and their copies.
@@ -134,6 +142,10 @@ pub(crate) struct Exec<'a> {
     pub(crate) live: Live<'a>,
     /// The key of the packets at hand as they were received, where the program needs it.
     pub(crate) key: Option<&'a FlowKey>,
+    /// What they carried when they were looked up, if anything.
+    pub(crate) carried: Option<&'a FlowKey>,
+    /// Of the packets of the last line.
+    pub(crate) tracked: &'a mut Tracked,
     pub(crate) pool: &'a mut Pool,
     pub(crate) tx: &'a mut TxTable,
     pub(crate) upcalls: &'a mut UpcallTx,
@@ -221,6 +233,9 @@ impl Exec<'_> {
     ) -> (u64, Meta) {
         // Packets that failed are left out from then on.
         let mut failed = 0_u64;
+        if program.tracks {
+            self.tracked.begin();
+        }
         let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
         for op in &*program.ops {
             match op {
@@ -247,7 +262,13 @@ impl Exec<'_> {
                         self.output_all(*port, id..id + 1, longest);
                     }
                 }
-                Op::Recirc { .. } => break,
+                Op::Ct(action) => {
+                    _ = action;
+                    self.drops.add(DropKind::Conntrack, ids.len() as u64);
+                    failed = u64::MAX;
+                }
+                Op::CtClear => (0..ids.len()).for_each(|i| self.tracked.set(i, CtFields::default())),
+                Op::Recirc { .. } | Op::Pop { .. } => break,
                 _ => debug_assert!(false, "not part of this shape"),
             }
         }
@@ -262,7 +283,13 @@ impl Exec<'_> {
     /// Goes on with `program` where it stands. `true`: a packet of it is to be looked up again
     /// ([`Exec::recirc`]) before it goes on; `false`: it has come to its end.
     pub(crate) fn go_on(&mut self, program: &Program, going: &mut Going) -> bool {
-        let Going { id, meta, saved, at } = going;
+        let Going {
+            id,
+            meta,
+            ct,
+            saved,
+            at,
+        } = going;
         while let Some(op) = program.ops.get(*at) {
             *at += 1;
             let done = match op {
@@ -281,21 +308,35 @@ impl Exec<'_> {
                 Op::Copy => self.copy(*id).map(|new| *id = new).ok_or(DropKind::Copies),
                 Op::Save(end) => {
                     // The compiler bounds the nesting by the same constant.
-                    let _ = saved.try_push((*id, *meta, *end));
+                    let _ = saved.try_push((*id, *meta, *ct, *end));
                     Ok(())
                 }
                 Op::Restore => {
                     if let Some(s) = saved.pop() {
-                        (*id, *meta, _) = s;
+                        (*id, *meta, *ct, _) = s;
                     }
                     Ok(())
                 }
                 Op::Apply(action) => apply(self.live.get_mut(*id), meta, action),
                 Op::Meter(meter) => self.meter(meter, *id, meta),
-                Op::Recirc { id: recirc, copy } => match self.recirculate(*recirc, *copy, *id, meta) {
+                Op::Recirc { id: recirc, copy } => {
+                    match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, *ct) {
+                        Ok(()) => return true,
+                        Err(kind) => Err(kind),
+                    }
+                }
+                Op::Pop { port, copy } => match self.recirculate(Goes::Pop(*port), *copy, *id, meta, None) {
                     Ok(()) => return true,
                     Err(kind) => Err(kind),
                 },
+                Op::Ct(action) => {
+                    _ = action;
+                    Err(DropKind::Conntrack)
+                }
+                Op::CtClear => {
+                    *ct = Some(CtFields::default());
+                    Ok(())
+                }
                 Op::Shorter { len, at: other } => {
                     if wire_len(self.live.get(*id), meta) <= usize::from(*len) {
                         *at = *other;
@@ -340,7 +381,14 @@ impl Exec<'_> {
         }
     }
 
-    fn recirculate(&mut self, recirc: u32, copy: bool, id: LiveId, meta: &Meta) -> Result<(), DropKind> {
+    fn recirculate(
+        &mut self,
+        goes: Goes,
+        copy: bool,
+        id: LiveId,
+        meta: &Meta,
+        ct: Option<CtFields>,
+    ) -> Result<(), DropKind> {
         let id = if copy {
             self.copy(id).ok_or(DropKind::Copies)?
         } else {
@@ -348,8 +396,9 @@ impl Exec<'_> {
         };
         *self.recirc = Some(Recirculated {
             id,
-            recirc,
+            goes,
             meta: *meta,
+            ct,
         });
         Ok(())
     }

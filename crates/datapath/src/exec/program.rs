@@ -11,6 +11,7 @@ use crate::action::{Action, DropReason, Upcall};
 use crate::drops::DropKind;
 use crate::exec::encap;
 use crate::exec::meter::Meter;
+use heddle_conntrack::CtAction;
 use std::sync::Arc;
 
 /// Deepest nesting of clones that keep state.
@@ -40,6 +41,18 @@ pub(crate) enum Op {
     Recirc {
         /// Under this id.
         id: u32,
+        /// A copy.
+        copy: bool,
+    },
+    /// Track the packet's connection.
+    Ct(Arc<CtAction>),
+    /// Forget the packet's connection.
+    CtClear,
+    /// Take a tunnel's headers off the packet, or off a copy if what follows needs it as it is, and look it up
+    /// as one that came by this port.
+    Pop {
+        /// The tunnel's port.
+        port: u32,
         /// A copy.
         copy: bool,
     },
@@ -86,17 +99,39 @@ pub(crate) struct Program {
     pub(crate) recirculates: bool,
     /// Of a line: the recirculation at its end.
     pub(crate) tail: Option<Tail>,
+    /// Tracks connections.
+    pub(crate) tracks: bool,
+}
+
+/// How a packet is looked up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goes {
+    /// Under this recirculation id.
+    Recirc(u32),
+    /// As one out of a tunnel, by this port.
+    Pop(u32),
+}
+
+impl Goes {
+    /// The recirculation id.
+    #[inline]
+    pub(crate) fn id(self) -> u32 {
+        match self {
+            Self::Recirc(id) => id,
+            Self::Pop(_) => 0,
+        }
+    }
 }
 
 /// The recirculation at the end of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tail {
-    pub(crate) id: u32,
+    pub(crate) goes: Goes,
     /// Of a copy: the packet itself was sent before.
     pub(crate) copy: bool,
     /// The line has written headers before: they have to be read again.
     pub(crate) rewritten: bool,
-    /// There is nothing before it.
+    /// There is nothing before it, but that packets are tracked.
     pub(crate) alone: bool,
 }
 
@@ -113,34 +148,57 @@ impl Program {
         } else if c.ops.is_empty() {
             c.ops.push(Op::Drop(DropReason::Policy.into()));
         }
-        let steps = |ops: &[Op]| ops.iter().all(|op| matches!(op, Op::Output(_) | Op::Apply(_)));
-        let (shape, tail) = match &c.ops[..] {
-            [Op::Output(port)] => (Shape::Output(*port), None),
-            [ops @ .., Op::Recirc { id, copy }] if steps(ops) => {
-                let tail = Tail {
-                    id: *id,
-                    copy: *copy,
-                    rewritten: ops.iter().any(writes_headers),
-                    alone: ops.is_empty() && !*copy,
-                };
-                (Shape::Line, Some(tail))
-            }
-            ops if steps(ops) => (Shape::Line, None),
-            _ => (Shape::Any, None),
-        };
+        let (shape, tail) = shape_of(&c.ops);
         Self {
             shape,
             tail,
             needs_key: c.ops.iter().any(|op| matches!(op, Op::Userspace(..))),
-            recirculates: c.ops.iter().any(|op| matches!(op, Op::Recirc { .. })),
+            recirculates: c
+                .ops
+                .iter()
+                .any(|op| matches!(op, Op::Recirc { .. } | Op::Pop { .. })),
+            tracks: c.ops.iter().any(|op| matches!(op, Op::Ct(_) | Op::CtClear)),
             ops: c.ops.into(),
         }
     }
-    /// Whether it needs to know nothing of a packet.
+    /// Whether runs may be taken together: what it needs to know of a packet is asked run by run, if anything.
     #[inline]
     pub(crate) fn does_the_same_to_all(&self) -> bool {
         matches!(self.shape, Shape::Output(_)) || self.tail.is_some_and(|t| t.alone)
     }
+    /// What each packet is tracked by, if that is all that is done to it before it is looked up again.
+    #[inline]
+    pub(crate) fn only_tracks(&self) -> Option<&CtAction> {
+        match &*self.ops {
+            [Op::Ct(action), Op::Recirc { copy: false, .. }] => Some(action),
+            _ => None,
+        }
+    }
+}
+
+/// What a program of these steps amounts to, and the recirculation at its end.
+fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
+    let steps = |ops: &[Op]| {
+        ops.iter()
+            .all(|op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Ct(_) | Op::CtClear))
+    };
+    let (before, goes, copy) = match ops {
+        [Op::Output(port)] => return (Shape::Output(*port), None),
+        [before @ .., Op::Recirc { id, copy }] => (before, Goes::Recirc(*id), *copy),
+        [before @ .., Op::Pop { port, copy }] => (before, Goes::Pop(*port), *copy),
+        ops if steps(ops) => return (Shape::Line, None),
+        _ => return (Shape::Any, None),
+    };
+    if !steps(before) {
+        return (Shape::Any, None);
+    }
+    let tail = Tail {
+        goes,
+        copy,
+        rewritten: before.iter().any(writes_headers) || matches!(goes, Goes::Pop(_)),
+        alone: !copy && matches!(before, [] | [Op::Ct(_)]) && matches!(goes, Goes::Recirc(_)),
+    };
+    (Shape::Line, Some(tail))
 }
 
 fn writes_headers(op: &Op) -> bool {
@@ -225,12 +283,20 @@ impl Compiler {
                     let copy = *shared || !tail || i + 1 != actions.len();
                     self.ops.push(Op::Recirc { id: *id, copy });
                 }
-                Action::Ct(_)
-                | Action::CtClear
-                | Action::TunnelPush(_)
-                | Action::TunnelPop(_)
-                | Action::SetTunnel(_) => {
-                    self.ops.push(Op::Drop(DropKind::Conntrack));
+                Action::Ct(ct) => {
+                    // It may translate addresses.
+                    if ct.nat.is_some() {
+                        self.unshare(shared);
+                    }
+                    self.ops.push(Op::Ct(Arc::clone(ct)));
+                }
+                Action::CtClear => self.ops.push(Op::CtClear),
+                Action::TunnelPop(port) => {
+                    let copy = *shared || !tail || i + 1 != actions.len();
+                    self.ops.push(Op::Pop { port: port.0, copy });
+                }
+                Action::TunnelPush(_) | Action::SetTunnel(_) => {
+                    self.ops.push(Op::Drop(DropKind::InvalidPort));
                     return Some(());
                 }
                 Action::Drop(reason) => {

@@ -403,6 +403,11 @@ impl Parsed {
             Kind::Ordinary | Kind::Runt => None,
         }
     }
+    /// As [`Self::outside`], of run `r`.
+    #[inline]
+    pub(crate) fn outside_of(&self, r: usize) -> Option<&FlowKey> {
+        self.runs.get(r).and_then(|run| self.outside(run))
+    }
     /// Run `r` as it is looked up, if it is no runt.
     #[inline]
     pub(crate) fn sought(&self, r: usize) -> Option<Sought<'_>> {
@@ -494,7 +499,7 @@ fn ordinary_meta(key: &CompactKey) -> Meta {
 
 /// The origin of a packet that was not recirculated.
 #[inline(always)]
-fn fresh_origin(p: &Packet) -> u32 {
+pub(crate) fn fresh_origin(p: &Packet) -> u32 {
     if p.in_port <= MAX_LISTED {
         p.in_port
     } else {

@@ -330,7 +330,7 @@ impl Worker {
             };
             st.parsed.full(r, live.get_mut(st.ids.at(group.first)));
         }
-        let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
+        let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
         let regular = st.parsed.is_regular(r);
         for ids in st.ids.ranges(group.first..group.end) {
             exec.group(program, ids, (group.longest, regular, top), || st.parsed.meta(r));

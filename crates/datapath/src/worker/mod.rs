@@ -27,6 +27,7 @@ pub(crate) use command::{Binding, Command, CommandTx, Reply, WORKER_TIMEOUT, com
 use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
+use crate::exec::ct::Tracked;
 use crate::exec::program::Program;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
@@ -36,6 +37,7 @@ use crate::flow_cache::compact::Room;
 use crate::flow_cache::parse::Run;
 use crate::shared::Shared;
 use crate::translate::Translation;
+use heddle_flow::FlowKey;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::ring::Consumer;
@@ -172,13 +174,15 @@ impl Choice {
 /// What programs are run with: by a worker, on packets of its scratch space, with this key. A macro, because
 /// it borrows single fields.
 macro_rules! exec {
-    ($worker:ident, $scratch:ident, $key:expr, $now_ms:expr) => {
+    ($worker:ident, $scratch:ident, ($key:expr, $carried:expr), $now_ms:expr) => {
         $crate::exec::Exec {
             live: $crate::exec::Live {
                 burst: &mut $scratch.burst,
                 copies: &mut $scratch.copies,
             },
             key: $key,
+            carried: $carried,
+            tracked: &mut $scratch.tracked,
             pool: &mut $worker.pool,
             tx: &mut $worker.tx,
             upcalls: &mut $worker.upcalls,
@@ -239,6 +243,9 @@ struct Scratch {
     sources: Vec<Source>,
     copies: Vec<Packet>,
     recirc: Option<Recirculated>,
+    tracked: Box<Tracked>,
+    /// The tunnel that the packet at hand came out of.
+    popped: Box<FlowKey>,
     /// Stages that are in no use.
     #[expect(clippy::vec_box, reason = "they are moved in and out")]
     spare_stages: Vec<Box<Stage>>,
@@ -334,6 +341,8 @@ impl Worker {
                 sources: Vec::new(),
                 copies: Vec::new(),
                 recirc: None,
+                tracked: Tracked::new(),
+                popped: Box::default(),
                 spare_stages: Vec::new(),
                 lookups: 0,
                 translated: 0,

@@ -22,10 +22,11 @@ use super::peers::peer_of;
 use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
 use crate::drops::DropKind;
-use crate::exec::program::Tail;
-use crate::exec::{Going, Live, LiveId, Meta, Recirculated};
+use crate::exec::ct::CtFields;
+use crate::exec::program::{Goes, Tail};
+use crate::exec::{Going, Live, LiveId, Meta, Recirculated, tunnel};
 use crate::flow_cache::compact::CompactKey;
-use crate::flow_cache::parse::{How, Kind, Parsed, Run};
+use crate::flow_cache::parse::{How, Kind, Parsed, Run, fresh_origin};
 use crate::flow_cache::subtable::MAX_LISTED;
 use arrayvec::ArrayVec;
 use heddle_flow::{FlowKey, hash, packet_type};
@@ -182,18 +183,24 @@ struct Carried<'a> {
     /// What it carried when it was looked up last, where that was something.
     before: Option<&'a FlowKey>,
     meta: Meta,
+    /// What is known of its connection that it did not come with.
+    ct: Option<CtFields>,
 }
 
 impl Carried<'_> {
     #[inline]
     fn nothing(&self) -> bool {
         let m = &self.meta;
-        self.before.is_none() && (m.priority, m.mark, m.hash.is_none()) == (0, 0, true)
+        self.before.is_none() && self.ct.is_none() && (m.priority, m.mark, m.hash.is_none()) == (0, 0, true)
     }
     /// Adds it to a key. Where that has no headers, `headers` says them.
+    #[inline]
     fn add(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
         if let Some(before) = self.before {
             key.copy_carried(before);
+        }
+        if let Some(ct) = &self.ct {
+            ct.write_to(key);
         }
         (key.skb_priority, key.pkt_mark) = (self.meta.priority, self.meta.mark);
         if let Some((alg, basis)) = self.meta.hash {
@@ -226,7 +233,7 @@ impl Worker {
         };
         let tail = tail.filter(|_| st.parsed.is_regular(r));
         if let Some(waiting) = next {
-            let goes_on = tail.is_some_and(|t| t.id == waiting.parsed.recirc_id);
+            let goes_on = tail.is_some_and(|t| t.goes.id() == waiting.parsed.recirc_id);
             // A group that goes on under another id, or in another way, waits; any other only if it may
             // overtake.
             let sends = tail.is_none_or(|t| t.copy);
@@ -237,7 +244,7 @@ impl Worker {
         }
         if let Some(tail) = tail {
             let to = next.get_or_insert_with(|| {
-                let mut to = self.scratch.stage(tail.id);
+                let mut to = self.scratch.stage(tail.goes.id());
                 (to.known, to.top) = (g, st.top);
                 to
             });
@@ -254,7 +261,7 @@ impl Worker {
             self.walk(st, group.choice, (place, r), depth, now_ms);
             if st.top {
                 let s = &mut self.scratch;
-                super::exec!(self, s, None, now_ms).make_room();
+                super::exec!(self, s, (None, None), now_ms).make_room();
             }
         }
     }
@@ -308,25 +315,36 @@ impl Worker {
         let Some(program) = group.choice.program(&self.cache, &s.once) else {
             return;
         };
-        let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
+        let tracks = program.tracks;
+        let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
         let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.parsed.meta(r));
         let ids = if tail.copy {
             exec.copy_all(ids, &mut failed)
         } else {
             ids
         };
-        let carried = Carried {
+        let mut carried = Carried {
             before: st.parsed.outside(&st.parsed.runs[r]),
             meta,
+            ct: None,
         };
         let key = st.parsed.compact[r];
         let origin = self.origin(st, to, key.context());
-        if failed == 0 && !tail.rewritten {
+        if failed == 0 && !tail.rewritten && !tracks {
             return self.go_on(to, ids, key.with_context(origin), carried);
         }
         let how = self.how(meta.packet_type);
-        for (id, _) in ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0) {
-            self.read_again(to, (id, origin), how, carried);
+        for (id, i) in ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0) {
+            if tracks {
+                carried.ct = self.scratch.tracked.get(i).copied();
+            }
+            if let Goes::Pop(port) = tail.goes {
+                self.pop(to, id, port, &meta);
+            } else if tail.rewritten || tracks && self.scratch.tracked.is_translated(i) {
+                self.read_again(to, (id, origin), how, carried);
+            } else {
+                self.go_on(to, id..id + 1, key.with_context(origin), carried);
+            }
         }
     }
 
@@ -349,19 +367,23 @@ impl Worker {
                 };
                 st.parsed.full(r, live.get_mut(id));
             }
-            let mut exec = super::exec!(self, s, st.parsed.known(r), now_ms);
+            let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
             if !exec.go_on(program, &mut going) {
                 return;
             }
-            let Some(Recirculated { id, recirc, meta }) = s.recirc.take() else {
+            let Some(Recirculated { id, goes, meta, ct }) = s.recirc.take() else {
                 continue;
             };
-            let mut next = s.stage(recirc);
+            let mut next = s.stage(goes.id());
             next.top = false;
-            let how = self.how(meta.packet_type);
-            let before = st.parsed.outside(&st.parsed.runs[r]);
-            let origin = self.origin(st, &mut next, st.parsed.compact[r].context());
-            self.read_again(&mut next, (id, origin), how, Carried { before, meta });
+            if let Goes::Pop(port) = goes {
+                self.pop(&mut next, id, port, &meta);
+            } else {
+                let how = self.how(meta.packet_type);
+                let before = st.parsed.outside(&st.parsed.runs[r]);
+                let origin = self.origin(st, &mut next, st.parsed.compact[r].context());
+                self.read_again(&mut next, (id, origin), how, Carried { before, meta, ct });
+            }
             let left = self.scratch.lookups;
             self.run_stage_within(next, depth + 1, left, now_ms);
         }
@@ -410,6 +432,30 @@ impl Worker {
             to.parsed
                 .push_carrying(place, p, how, origin, |key, headers| carried.add(key, headers));
         }
+    }
+
+    /// A packet that comes out of a tunnel: it is one that was received by the tunnel's port.
+    fn pop(&mut self, to: &mut Stage, id: LiveId, port: u32, meta: &Meta) {
+        let s = &mut self.scratch;
+        let mut live = Live {
+            burst: &mut s.burst,
+            copies: &mut s.copies,
+        };
+        let p = live.get_mut(id);
+        let packet_type = match tunnel::pop(p, meta, port, &mut s.popped) {
+            Ok(packet_type) => packet_type,
+            Err(kind) => return self.counters.drops.add(kind, 1),
+        };
+        p.in_port = port;
+        let how = How {
+            packet_type,
+            vlan_limit: self.shared.vlan_limit.load(Relaxed),
+        };
+        let place = to.ids.len();
+        to.ids.push(id);
+        let (origin, popped) = (fresh_origin(p), &s.popped);
+        to.parsed
+            .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(popped));
     }
 
     /// What the packets of an origin of a stage have for one in the next stage.
