@@ -33,6 +33,16 @@ pub enum CtHelper {
     Tftp,
 }
 
+impl CtHelper {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ftp => "ftp",
+            Self::Tftp => "tftp",
+        }
+    }
+}
+
 /// Address translation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct CtNat {

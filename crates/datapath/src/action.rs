@@ -239,8 +239,6 @@ pub enum DropReason {
     NoPort,
     /// Reserved multicast, spanning tree or another bridging rule.
     Bridging,
-    /// Connection tracking, which this switch does not have yet.
-    Conntrack,
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation,
     /// The pipeline itself failed, by a mistake of its own.

@@ -97,7 +97,6 @@ impl From<DropReason> for DropKind {
             DropReason::TooManyMplsLabels => DropKind::TooManyMplsLabels,
             DropReason::NoPort => DropKind::NoPort,
             DropReason::Bridging => DropKind::Bridging,
-            DropReason::Conntrack => DropKind::Conntrack,
             DropReason::NoRecirculation => DropKind::NoRecirculation,
             DropReason::Fault => DropKind::Fault,
         }

@@ -2,8 +2,9 @@
 
 use crate::xlate::{PacketInMeta, continuation_of};
 use heddle_datapath::{PortNo, UpcallPacket};
-use heddle_flow::{FlowKey, Match};
+use heddle_flow::{FieldId, FlowKey, Match};
 use heddle_openflow::message::{Continuation, PacketIn, PacketInFormat, PacketInReason};
+use heddle_wire::eth::ethertype;
 
 /// One packet for controllers, before the connection's own wishes (format, length) are applied.
 #[derive(Clone, Debug)]
@@ -33,11 +34,14 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
         },
         ..continuation_of(meta.frozen())
     });
-    let fields = FlowKey {
+    let mut fields = FlowKey {
         pkt_mark: upcall.key.pkt_mark,
         packet_type: upcall.packet_type,
         ..*meta.metadata()
     };
+    if meta.frozen().conntracked {
+        copy_connection(&upcall.key, &mut fields);
+    }
     let event = PacketInEvent {
         message: PacketIn {
             format: PacketInFormat::Standard,
@@ -56,6 +60,27 @@ pub(crate) fn packet_in(upcall: UpcallPacket) -> Option<(u64, PacketInEvent)> {
         continuation,
     };
     Some((meta.bridge(), event))
+}
+
+/// Copies what is known of the packet's connection, with the EtherType that says what its addresses are.
+fn copy_connection(from: &FlowKey, to: &mut FlowKey) {
+    to.ct_state = from.ct_state;
+    to.ct_zone = from.ct_zone;
+    to.ct_mark = from.ct_mark;
+    to.ct_label = from.ct_label;
+    if from.ct_state == 0 {
+        return;
+    }
+    to.dl_type = from.dl_type;
+    if FieldId::CtNwProto.prereqs_ok(from) && from.ct_nw_proto != 0 {
+        to.ct_nw_proto = from.ct_nw_proto;
+        to.ct_tp_src = from.ct_tp_src;
+        to.ct_tp_dst = from.ct_tp_dst;
+        to.ct_nw_src = from.ct_nw_src;
+        to.ct_nw_dst = from.ct_nw_dst;
+        to.ct_ipv6_src = from.ct_ipv6_src;
+        to.ct_ipv6_dst = from.ct_ipv6_dst;
+    }
 }
 
 /// The mask of a field that counts as a whole, if it is not zero.
@@ -94,6 +119,21 @@ fn pipeline_fields(key: &FlowKey) -> Match {
     k.ct_mark = full(key.ct_mark);
     k.ct_zone = whole(key.ct_zone, u16::MAX);
     k.ct_label = whole(key.ct_label, [0xff; 16]);
+    if key.ct_state != 0 {
+        k.dl_type = u16::MAX;
+    }
+    if key.ct_nw_proto != 0 {
+        k.ct_nw_proto = u8::MAX;
+        k.ct_tp_src = u16::MAX;
+        k.ct_tp_dst = u16::MAX;
+        if key.dl_type == ethertype::IP {
+            k.ct_nw_src = u32::MAX;
+            k.ct_nw_dst = u32::MAX;
+        } else {
+            k.ct_ipv6_src = [0xff; 16];
+            k.ct_ipv6_dst = [0xff; 16];
+        }
+    }
     m.normalize();
     m
 }

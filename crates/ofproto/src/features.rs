@@ -53,25 +53,25 @@ features! {
     Trunc, "trunc", "Truncate action", flag, 1;
     Clone, "clone", "Clone action", flag, 1;
     SampleNesting, "sample_nesting", "Sample nesting", number, 10;
-    CtEventmask, "ct_eventmask", "Conntrack eventmask", flag, 0;
-    CtClear, "ct_clear", "Conntrack clear", flag, 0;
+    CtEventmask, "ct_eventmask", "Conntrack eventmask", flag, 1;
+    CtClear, "ct_clear", "Conntrack clear", flag, 1;
     MaxHashAlg, "max_hash_alg", "Max dp_hash algorithm", number, 1;
     CheckPktLen, "check_pkt_len", "Check pkt length action", flag, 1;
-    CtTimeout, "ct_timeout", "Conntrack timeout policy", flag, 0;
+    CtTimeout, "ct_timeout", "Conntrack timeout policy", flag, 1;
     ExplicitDropAction, "explicit_drop_action", "Explicit Drop action", flag, 1;
     LbOutputAction, "lb_output_action", "Optimized Balance TCP mode", flag, 0;
-    CtZeroSnat, "ct_zero_snat", "Conntrack all-zero IP SNAT", flag, 0;
+    CtZeroSnat, "ct_zero_snat", "Conntrack all-zero IP SNAT", flag, 1;
     AddMpls, "add_mpls", "MPLS Label add", flag, 1;
     MaxVlanHeaders, "max_vlan_headers", "Max VLAN headers", number, heddle_flow::N_VLANS;
     MaxMplsDepth, "max_mpls_depth", "Max MPLS depth", number, heddle_flow::key::N_MPLS;
     Recirc, "recirc", "Recirc", flag, 1;
-    CtState, "ct_state", "CT state", flag, 0;
-    CtZone, "ct_zone", "CT zone", flag, 0;
-    CtMark, "ct_mark", "CT mark", flag, 0;
-    CtLabel, "ct_label", "CT label", flag, 0;
-    CtStateNat, "ct_state_nat", "CT state NAT", flag, 0;
-    CtOrigTuple, "ct_orig_tuple", "CT orig tuple", flag, 0;
-    CtOrigTuple6, "ct_orig_tuple6", "CT orig tuple for IPv6", flag, 0;
+    CtState, "ct_state", "CT state", flag, 1;
+    CtZone, "ct_zone", "CT zone", flag, 1;
+    CtMark, "ct_mark", "CT mark", flag, 1;
+    CtLabel, "ct_label", "CT label", flag, 1;
+    CtStateNat, "ct_state_nat", "CT state NAT", flag, 1;
+    CtOrigTuple, "ct_orig_tuple", "CT orig tuple", flag, 1;
+    CtOrigTuple6, "ct_orig_tuple6", "CT orig tuple for IPv6", flag, 1;
     NdExt, "nd_ext", "IPv6 ND Extension", flag, 0;
 }
 
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn what_is_there_can_be_given_up_and_taken_back() {
         let mut f = Features::default();
-        assert!(f.has(Feature::Clone) && !f.has(Feature::CtClear));
+        assert!(f.has(Feature::Clone) && !f.has(Feature::LbOutputAction));
         f.set("clone", "FALSE").unwrap();
         assert!(!f.has(Feature::Clone));
         assert_eq!(
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(said("no_such", "1"), "Unexpected support field");
         assert_eq!(said("clone", "1"), "Boolean value expected");
         assert_eq!(
-            said("ct_clear", "true"),
+            said("lb_output_action", "true"),
             "Can not enable features not supported by the datapth"
         );
         assert_eq!(

@@ -17,7 +17,7 @@ use heddle_flow::Match;
 use heddle_flow::tlv::{Scope, TlvMap};
 use heddle_openflow::{InstructionSet, Port as OfPort};
 use heddle_sync::OnceArc;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
@@ -479,7 +479,12 @@ pub struct Snapshot {
     pub bridges: ByNumber<u64, Arc<BridgeView>>,
     /// Which bridge and OpenFlow port a datapath port belongs to.
     pub by_dp_port: SharedMap<PortNo, (u64, OfPort)>,
+    /// Names of timeout policies by connection tracking zone.
+    pub ct_timeouts: CtTimeouts,
 }
+
+/// Names of timeout policies by connection tracking zone.
+pub type CtTimeouts = Arc<BTreeMap<u16, Arc<str>>>;
 
 impl Snapshot {
     /// Generation slot of the snapshot itself, which moves with each. Answers do not depend on it but on

@@ -6,6 +6,7 @@
 use crate::aside::SlowMutex;
 use crate::bridge::{Bridge, BridgeConfig, Event};
 use crate::mac::MacTable;
+use crate::model::{CtTimeouts, Snapshot};
 use crate::xlate::Pipeline;
 use heddle_datapath::{Datapath, Generations};
 use heddle_openflow::Port as OfPort;
@@ -179,6 +180,19 @@ impl Ofproto {
             .map(|b| (b.id, Arc::new(b.view(&ends))))
             .collect();
         self.pipeline.publish(self.pipeline.world().followed_by(views));
+    }
+
+    /// Replaces the timeout policies of connection tracking zones, by the names that the datapath knows them
+    /// under.
+    pub fn set_ct_timeouts(&self, timeouts: CtTimeouts) {
+        let _publishing = self.publishing.lock();
+        let world = self.pipeline.world();
+        if world.ct_timeouts != timeouts {
+            self.pipeline.publish(Snapshot {
+                ct_timeouts: timeouts,
+                ..Snapshot::clone(&world)
+            });
+        }
     }
 
     /// Time passes: expires rules and addresses of all bridges.

@@ -36,6 +36,8 @@ pub(crate) enum Part {
     Ports(u64),
     /// Whether a port of a bridge may forward.
     Link(u64, OfPort),
+    /// Settings of connection tracking zones.
+    CtZones,
 }
 
 impl Part {
@@ -46,6 +48,7 @@ impl Part {
             Self::Bridge(id) => 2 << 60 | id,
             Self::Port(id, no) => 3 << 60 | id << 32 ^ u64::from(no.0),
             Self::Ports(id) => 4 << 60 | id,
+            Self::CtZones => 6 << 60,
             Self::Link(id, no) => {
                 return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
             }
@@ -81,7 +84,11 @@ impl Snapshot {
         for (dp, at) in came {
             by_dp_port.insert(dp, at);
         }
-        Snapshot { bridges, by_dp_port }
+        Snapshot {
+            bridges,
+            by_dp_port,
+            ct_timeouts: self.ct_timeouts.clone(),
+        }
     }
 
     /// The parts in which this one differs from `before`.
@@ -135,8 +142,11 @@ impl Snapshot {
                     inputs.extend(bridge(id).flat_map(|b| b.ports.values()).filter_map(|p| in_of(p)))
                 }
                 Part::Port(id, no) => inputs.extend(bridge(id).filter_map(|b| in_of(b.ports.get(no)?))),
-                Part::Input(_) | Part::Ports(_) | Part::Link(..) => {}
+                Part::Input(_) | Part::Ports(_) | Part::Link(..) | Part::CtZones => {}
             }
+        }
+        if self.ct_timeouts != before.ct_timeouts {
+            parts.insert(Part::CtZones);
         }
         parts.extend(inputs.into_iter().map(Part::Input));
         parts

@@ -5,7 +5,9 @@ use crate::model::{BridgeView, Snapshot};
 use crate::xlate::{Pipeline, key_port};
 use heddle_datapath::PortNo;
 use heddle_flow::extract::{Hint, extract};
+use heddle_flow::text::CT_STATE;
 use heddle_flow::{FlowKey, compose, odp};
+use std::collections::VecDeque;
 
 /// Bytes of payload in a generated packet, unless told otherwise.
 const DEFAULT_PAYLOAD: usize = 64;
@@ -22,6 +24,8 @@ pub(super) struct Request<'w> {
     pub(super) names: bool,
     /// Actions that do not fit the packet are an error.
     pub(super) consistent: bool,
+    /// Connection states (`ct_state`) that packets come back with from `ct`, the first one first.
+    pub(super) ct_next: VecDeque<u32>,
 }
 
 struct Options {
@@ -29,6 +33,7 @@ struct Options {
     generate: bool,
     names: bool,
     payload: usize,
+    ct_next: VecDeque<u32>,
 }
 
 /// Reads arguments.
@@ -66,6 +71,7 @@ pub(super) fn parse<'w>(
         packet,
         names: options.names,
         consistent: options.consistent,
+        ct_next: options.ct_next,
     })
 }
 
@@ -75,6 +81,7 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
         generate: false,
         names: false,
         payload: DEFAULT_PAYLOAD,
+        ct_next: VecDeque::new(),
     };
     let mut words = Vec::new();
     let mut args = args.iter();
@@ -87,11 +94,7 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
             "-generate" | "--generate" => options.generate = true,
             "-names" | "--names" => options.names = true,
             "-consistent" | "--consistent" => options.consistent = true,
-            // Scripts give it. It says how packets come back from `ct`, which none does as long as nothing is
-            // tracked.
-            "--ct-next" => {
-                of_option(args.next())?;
-            }
+            "--ct-next" => options.ct_next.push_back(ct_state(of_option(args.next())?)?),
             "--l7-len" => {
                 let n = of_option(args.next())?;
                 options.payload = n.parse().unwrap_or(0);
@@ -105,6 +108,36 @@ fn options<'a>(args: &[&'a str]) -> Result<(Options, Vec<&'a str>), String> {
         }
     }
     Ok((options, words))
+}
+
+/// Reads flags of `ct_state` by name, and checks that a packet can have them together.
+fn ct_state(text: &str) -> Result<u32, String> {
+    let flag = |name: &str| {
+        CT_STATE
+            .iter()
+            .find(|(_, n)| *n == name)
+            .map(|(bit, _)| 1_u32 << bit)
+    };
+    let mut state = 0;
+    for name in text.split([',', ' ']).filter(|n| !n.is_empty()) {
+        state |= flag(name).ok_or_else(|| format!("{name}: unknown connection tracking state flag"))?;
+    }
+    let [new, est, rpl, inv, trk] =
+        ["new", "est", "rpl", "inv", "trk"].map(|n| flag(n).is_some_and(|flag| state & flag != 0));
+    let others = state & !0x30 != 0;
+    let faults = [
+        (state != 0 && !trk, "If \"trk\" is unset, no other flags are set"),
+        (inv && others, "when \"inv\" is set, only \"trk\" may also be set"),
+        (new && est, "\"new\" and \"est\" are mutually exclusive"),
+        (new && rpl, "\"new\" and \"rpy\" are mutually exclusive"),
+    ];
+    let shown = super::fork::state_text(state);
+    let said: String = faults
+        .iter()
+        .filter(|(wrong, _)| *wrong)
+        .map(|(_, why)| format!("{shown}: invalid connection state: {why}\n"))
+        .collect();
+    if said.is_empty() { Ok(state) } else { Err(said) }
 }
 
 /// Bytes of a packet in hexadecimal; blanks may stand between them.

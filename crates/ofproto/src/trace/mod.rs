@@ -6,11 +6,12 @@
 //! packet-ins.
 
 mod args;
+mod fork;
 #[cfg(test)]
 mod tests;
 
 use crate::model::{BridgeView, Snapshot};
-use crate::xlate::report::Report;
+use crate::xlate::report::{Fork, Report};
 use crate::xlate::run::{Input, Start, run};
 use crate::xlate::{Outcome, Pipeline};
 use heddle_datapath::{PortNo, Translation, format_actions};
@@ -19,6 +20,7 @@ use heddle_flow::{FlowKey, Match};
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Version};
 use heddle_sync::ReadGuard;
+use std::collections::VecDeque;
 
 /// What a trace needs to know of the datapath.
 pub struct TraceEnv<'a> {
@@ -92,9 +94,6 @@ fn trace_request(
 ) -> Traced {
     let bridge = request.bridge;
     let _scope = bridge.tlv_scope();
-    let mut report = Report::default();
-    report.names = request.names;
-    let mut translation = Translation::default();
     let frozen = pipeline.frozen(request.key.recirc_id);
     let frozen = frozen
         .as_ref()
@@ -108,6 +107,29 @@ fn trace_request(
         },
         (None, None) => Start::Tables,
     };
+    let (mut text, translation, forks) = one(pipeline, world, &request, start, env);
+    fork::trace_all(pipeline, world, &request, forks, env, &mut text);
+    Traced {
+        text,
+        translation,
+        packet: request.packet,
+        bridge: bridge.id,
+        key: request.key,
+    }
+}
+
+/// Traces one translation: what to print, the answer, and copies that come back from the tracker.
+fn one(
+    pipeline: &Pipeline,
+    world: &Snapshot,
+    request: &args::Request<'_>,
+    start: Start<'_>,
+    env: &TraceEnv<'_>,
+) -> (String, Translation, Vec<Fork>) {
+    let bridge = request.bridge;
+    let mut report = Report::default();
+    report.names = request.names;
+    let mut translation = Translation::default();
     let reading = ReadGuard::begin();
     let input = Input {
         key: &request.key,
@@ -118,7 +140,7 @@ fn trace_request(
         now_ms: env.now_ms,
         reading: &reading,
         start,
-        packet_out: actions.is_some(),
+        packet_out: matches!(start, Start::Actions(_)),
         version: None,
     };
     let outcome = run(
@@ -141,14 +163,8 @@ fn trace_request(
             if request.names { Some(&port_name) } else { None };
         m.text(names, DEFAULT_PRIORITY).to_string()
     };
-    let text = text(&request, &outcome, &report, &translation, env, &show);
-    Traced {
-        text,
-        translation,
-        packet: request.packet,
-        bridge: bridge.id,
-        key: request.key,
-    }
+    let text = text(request, &outcome, &report, &translation, env, &show);
+    (text, translation, report.forks)
 }
 
 /// The trace of a translation that has failed just now: it is run again, without its effects.
@@ -184,6 +200,7 @@ pub(crate) fn explain(
         packet: None,
         names: false,
         consistent: false,
+        ct_next: VecDeque::new(),
     };
     let show = |m: &Match| m.text(None, DEFAULT_PRIORITY).to_string();
     text(&request, &outcome, &report, &translation, &env, &show)

@@ -1,7 +1,6 @@
 //! Running a list of actions, one after the other.
 
 use super::ctx::{Ctx, key_port, of_port};
-use super::limits::XlateError;
 use super::mpls::lse;
 use super::report::{Kind, hex};
 use super::resubmit::{Lookup, Run};
@@ -11,6 +10,7 @@ use crate::versioned::LATEST;
 use heddle_datapath::action::DropReason;
 use heddle_flow::Vlan;
 use heddle_flow::text::PortNames;
+use heddle_openflow::action::Nat;
 use heddle_openflow::message::PacketInReason;
 use heddle_openflow::text::{ActionsText, InstructionsText};
 use heddle_openflow::{Action, Instruction, InstructionSet, Port};
@@ -255,9 +255,10 @@ impl Ctx<'_> {
                 }
             }
             Action::DecNshTtl => return Go::on(self.dec_nsh_ttl()),
-            Action::Ct(_) | Action::Nat(_) => self.no_conntrack(),
-            // No packet is tracked.
-            Action::CtClear => {}
+            Action::Ct(ct) => self.ct(ct, last),
+            Action::CtClear => self.ct_clear(),
+            // Within `ct`, which emits it.
+            Action::Nat(nat) => self.ct_nat = Some(Nat::clone(nat)),
             Action::DebugRecirc => {
                 self.freeze();
                 return Go::Done;
@@ -265,17 +266,6 @@ impl Ctx<'_> {
             Action::DebugSlow => self.slow(),
         }
         Go::On
-    }
-
-    /// Connection tracking is not there yet: the packet is dropped under a name that says so, rather than
-    /// forwarded without it.
-    fn no_conntrack(&mut self) {
-        static SAID: std::sync::Once = std::sync::Once::new();
-        SAID.call_once(|| {
-            log::warn!(target: "ofproto_dpif_xlate", "connection tracking (ct) is not supported yet, dropping");
-        });
-        self.warn("connection tracking is not supported yet, dropping");
-        self.error = Some(XlateError::Conntrack);
     }
 
     /// Other datapaths could not do it, and the answer is for this packet alone.

@@ -23,7 +23,7 @@ impl Ctx<'_> {
         self.commit();
         let (stack, set) = (self.stack.clone(), self.action_set.clone());
         let (flow, base, was_mpls) = (self.flow, self.base.clone(), self.was_mpls);
-        let exit = self.exit;
+        let (exit, conntracked) = (self.exit, self.conntracked);
         let [greater, less_equal] = [1, 0].map(|larger| {
             self.exit = exit;
             let at = self.out.actions.len();
@@ -38,6 +38,7 @@ impl Ctx<'_> {
             self.stack.clone_from(&stack);
             self.action_set.clone_from(&set);
             (self.flow, self.base, self.was_mpls) = (flow, base.clone(), was_mpls);
+            self.conntracked = conntracked;
             self.pending = None;
             self.out.actions.drain(at..).collect()
         });

@@ -10,7 +10,7 @@ use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
 use heddle_flow::field::{port_from_32, port_to_32};
 use heddle_flow::{FlowKey, FlowMask};
-use heddle_openflow::action::ControllerAction;
+use heddle_openflow::action::{ControllerAction, Nat};
 use heddle_openflow::message::StackValue;
 use heddle_openflow::{Action, Port};
 use heddle_sync::ReadGuard;
@@ -112,6 +112,12 @@ pub(crate) struct Ctx<'w> {
     pub(super) pending: Option<Pending>,
     /// How many such changes were emitted.
     pub(super) restacked: u32,
+    /// The packet is one whose connection the datapath knows, and the pipeline may look at it.
+    pub(super) conntracked: bool,
+    /// The `nat` of the `ct` whose nested actions run.
+    pub(super) ct_nat: Option<Nat>,
+    /// The translation began where a pipeline was frozen.
+    pub(super) thawed: bool,
     /// The last MPLS label is gone: what is behind it was not parsed.
     pub(super) was_mpls: bool,
     pub(super) stack: Vec<StackValue>,
@@ -186,6 +192,10 @@ impl<'w> Ctx<'w> {
             self.depend_on(Part::Bridge(id));
         }
         self.world.bridges.get(&id)
+    }
+    /// Says that the settings of connection tracking zones are looked at.
+    pub(super) fn depend_on_ct_zones(&mut self) {
+        self.depend_on(Part::CtZones);
     }
     /// Has the answer depend on a part of the configuration. The configuration was read before: see
     /// [`super::Pipeline::publish`].

@@ -1,7 +1,9 @@
 //! Emitting datapath actions, and how large they would be for a kernel (which bounds a translation's output).
 
 use super::ctx::Ctx;
+use heddle_conntrack::{CtAction, NatHow, NatRange};
 use heddle_datapath::action::Action;
+use std::net::IpAddr;
 
 /// Bytes of a netlink attribute with `payload` bytes.
 const fn attr(payload: usize) -> usize {
@@ -32,10 +34,50 @@ fn size(action: &Action) -> usize {
         Action::PushNsh(header) => attr(attr(attr(8) + attr(header.options.len().max(16)))),
         Action::SetNsh(_) => attr(attr(attr(2 * 8) + attr(2 * 16))),
         Action::Trunc(_) | Action::Drop(_) => attr(4),
+        Action::CtClear => attr(0),
+        Action::Ct(ct) => attr(ct_size(ct)),
         Action::Clone(list) => attr(list.iter().map(size).sum()),
         #[allow(unreachable_patterns)] // actions that the datapath has learned since
         _ => attr(64),
     }
+}
+
+/// Bytes of what an action `ct` says.
+fn ct_size(ct: &CtAction) -> usize {
+    let CtAction {
+        commit,
+        force: _,
+        zone: _,
+        mark,
+        label,
+        helper,
+        timeout,
+        nat,
+    } = ct;
+    let text = |len: usize| attr(len + 1);
+    attr(2)
+        + if *commit { attr(0) } else { 0 }
+        + mark.map_or(0, |_| attr(8))
+        + label.map_or(0, |_| attr(32))
+        + helper.map_or(0, |h| text(h.name().len()))
+        + timeout.as_ref().map_or(0, |t| text(t.len()))
+        + nat.map_or(0, |n| attr(n.new.map_or(0, |r| nat_size(&r))))
+}
+
+fn nat_size(range: &NatRange) -> usize {
+    let NatRange {
+        end: _,
+        addresses,
+        ports,
+        how,
+        persistent,
+    } = range;
+    let address = |a: IpAddr| attr(if a.is_ipv4() { 4 } else { 16 });
+    attr(0)
+        + addresses.map_or(0, |(a, b)| address(a) + if a == b { 0 } else { address(b) })
+        + ports.map_or(0, |(a, b)| attr(2) + if a == b { 0 } else { attr(2) })
+        + if *how == NatHow::Any { 0 } else { attr(0) }
+        + if *persistent { attr(0) } else { 0 }
 }
 
 impl Ctx<'_> {

@@ -7,12 +7,13 @@
 use super::actions::Step;
 use super::ctx::Ctx;
 use super::limits::XlateError;
-use super::recirc::{Frozen, Left, steps_text};
+use super::recirc::{Frozen, Held, Left, steps_text};
 use super::report::Kind;
 use heddle_datapath::action::{Action as DpAction, HashAlg};
 use heddle_flow::{FieldId, FieldValue, FlowKey};
 use heddle_openflow::text::ActionsText;
 use heddle_openflow::{Action, Instruction, Port};
+use std::sync::Arc;
 
 /// The pipeline's fields of a key that outlive a recirculation.
 pub(super) fn metadata_of(key: &FlowKey) -> FlowKey {
@@ -114,16 +115,23 @@ impl Ctx<'_> {
     /// where a copy was frozen.
     pub(super) fn finish_freezing(&mut self) {
         self.commit();
+        self.freeze_at(0);
+    }
+
+    /// As [`Ctx::finish_freezing`], with all that the packet should be emitted already: the pipeline goes on
+    /// with what was left to do, or else in a table. `None`: there is no room for another pipeline.
+    pub(super) fn freeze_at(&mut self, table: u8) -> Option<Arc<Held>> {
         let pause = self.pause.take();
         // Without it, what comes back with a hash would have the id of what is yet to be hashed, and be taken
         // for it.
         let hash = self.recirc_hash.take();
         let frozen = Frozen {
             bridge: self.bridge.id,
-            table: 0,
+            table,
             metadata: self.kept_metadata(),
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
+            conntracked: self.conntracked,
             mirrored: self.mirrored,
             hash,
             steps: std::mem::take(&mut self.left),
@@ -134,18 +142,19 @@ impl Ctx<'_> {
         let Some(held) = self.recircs.take(frozen, self.reading) else {
             self.report_error(|| "Failed to allocate recirculation id".to_owned());
             self.error = Some(XlateError::NoRecirculationContext);
-            return;
+            return None;
         };
         match pause {
-            Some(action) => self.continue_at_controller(&action, held),
+            Some(action) => self.continue_at_controller(&action, held.clone()),
             None => {
                 if let Some((alg, basis)) = hash {
                     self.emit(DpAction::Hash { alg, basis });
                 }
                 self.emit(DpAction::Recirc(held.id));
-                self.out.credits.push(held);
+                self.out.credits.push(held.clone());
             }
         }
+        Some(held)
     }
 
     /// Puts the pipeline into the state that it was frozen in, and runs what was left to do; a lookup, if
@@ -164,6 +173,10 @@ impl Ctx<'_> {
         }
         self.table = frozen.table;
         self.report(Kind::Thaw, || format!("Resuming from table {}", frozen.table));
+        self.conntracked = frozen.conntracked;
+        if !frozen.conntracked {
+            self.forget_connection();
+        }
         copy_metadata(&frozen.metadata, &mut self.flow);
         self.stack.clone_from(&frozen.stack);
         self.mirrored = frozen.mirrored;

@@ -38,8 +38,6 @@ pub enum XlateError {
     BridgeNotFound,
     /// A header was to be pushed or popped on a packet that is not of the right kind.
     UnsupportedPacketType,
-    /// Connection tracking, whose datapath is not there.
-    Conntrack,
 }
 
 impl XlateError {
@@ -54,7 +52,6 @@ impl XlateError {
             Self::NoRecirculationContext => "No recirculation context",
             Self::BridgeNotFound => "Bridge not found",
             Self::UnsupportedPacketType => "Unsupported packet type",
-            Self::Conntrack => "Connection tracking is not supported yet",
         }
     }
     /// As the datapath counts the packets that it costs.
@@ -68,7 +65,6 @@ impl XlateError {
             Self::UnsupportedPacketType => DropReason::UnsupportedPacketType,
             Self::NoRecirculationContext => DropReason::NoRecirculation,
             Self::BridgeNotFound => DropReason::NoPort,
-            Self::Conntrack => DropReason::Conntrack,
         }
     }
 }

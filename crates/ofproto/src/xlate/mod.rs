@@ -24,6 +24,7 @@ mod choose;
 mod commit;
 mod conjunction;
 mod controller;
+mod ct;
 mod ctx;
 mod emit;
 mod encap;

@@ -23,7 +23,7 @@ impl Ctx<'_> {
         let old_bridge = (self.bridge, self.version);
         let old_stack = std::mem::take(&mut self.stack);
         let old_set = std::mem::take(&mut self.action_set);
-        let old_was_mpls = self.was_mpls;
+        let (old_was_mpls, old_conntracked) = (self.was_mpls, self.conntracked);
         // Each bridge has its own mirrors.
         let old_mirrored = self.mirrored;
         if bridge.id != self.bridge.id {
@@ -58,7 +58,8 @@ impl Ctx<'_> {
         (self.bridge, self.version) = old_bridge;
         self.stack = old_stack;
         self.action_set = old_set;
-        self.was_mpls = old_was_mpls;
+        // The tracking of the other bridge is not known here.
+        (self.was_mpls, self.conntracked) = (old_was_mpls, old_conntracked);
         if bridge.id != self.bridge.id {
             self.mirrored = old_mirrored;
         }
@@ -77,17 +78,7 @@ impl Ctx<'_> {
         f.regs = [0; 16];
         f.actset_output = key_port(Port::UNSET);
         f.copy_tunnel(&FlowKey::default());
-        f.ct_state = 0;
-        f.ct_zone = 0;
-        f.ct_mark = 0;
-        f.ct_label = [0; 16];
-        f.ct_nw_proto = 0;
-        f.ct_nw_src = 0;
-        f.ct_nw_dst = 0;
-        f.ct_ipv6_src = [0; 16];
-        f.ct_ipv6_dst = [0; 16];
-        f.ct_tp_src = 0;
-        f.ct_tp_dst = 0;
+        self.forget_connection();
     }
 
     /// The other bridge looked at a tunnel that it had made up: the packet's own does not matter for that.

@@ -56,6 +56,8 @@ pub(crate) struct Frozen {
     pub(crate) metadata: FlowKey,
     pub(crate) stack: Vec<StackValue>,
     pub(crate) was_mpls: bool,
+    /// The packet comes back with what is known of its connection; else that is nothing to the pipeline.
+    pub(crate) conntracked: bool,
     /// Mirrors that have had the packet.
     pub(crate) mirrored: u32,
     /// The packet comes back with this hash, or with what it had.
@@ -74,6 +76,7 @@ impl Frozen {
             metadata,
             stack,
             was_mpls,
+            conntracked,
             mirrored,
             hash,
             steps,
@@ -86,7 +89,7 @@ impl Frozen {
             h.write_usize(i);
             h.write_u64(*word);
         }
-        (bridge, table, was_mpls, mirrored, hash).hash(&mut h);
+        (bridge, table, was_mpls, conntracked, mirrored, hash).hash(&mut h);
         (stack, steps, action_set, userdata).hash(&mut h);
         h.finish()
     }
@@ -378,6 +381,7 @@ mod tests {
             metadata: FlowKey::default(),
             stack: Vec::new(),
             was_mpls: false,
+            conntracked: false,
             mirrored: 0,
             hash: None,
             steps: vec![Left::Action(Action::Exit)],

@@ -1,5 +1,10 @@
 //! What `ofproto/trace` shows of a translation: lines, some of them under others.
 
+use super::recirc::Held;
+use heddle_flow::FlowKey;
+use heddle_openflow::action::Nat;
+use std::sync::Arc;
+
 /// What a line is, which decides how it is printed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -32,10 +37,22 @@ struct Node {
     subs: Vec<usize>,
 }
 
+/// A copy of the packet that a connection tracker hands back, to be traced after the packet itself.
+pub(crate) struct Fork {
+    /// The packet as the pipeline had made it, with the id that it comes back under.
+    pub(crate) key: FlowKey,
+    /// How its addresses are translated on the way.
+    pub(crate) nat: Option<Nat>,
+    /// Where it goes on.
+    pub(crate) held: Arc<Held>,
+}
+
 /// The lines of one translation. Line 0 is the root, which is not printed.
 pub(crate) struct Report {
     nodes: Vec<Node>,
     parent: usize,
+    /// Copies that are yet to be traced.
+    pub(crate) forks: Vec<Fork>,
     /// Rules and actions are printed with names of ports.
     pub(crate) names: bool,
 }
@@ -50,6 +67,7 @@ impl Default for Report {
         Self {
             nodes: vec![root],
             parent: 0,
+            forks: Vec::new(),
             names: false,
         }
     }

@@ -118,6 +118,7 @@ impl<'w> Ctx<'w> {
             }
         }
         let (base, at) = (self.base.clone(), self.out.actions.len());
+        let conntracked = self.conntracked;
         let (stack, set, flow) = (self.stack.clone(), self.action_set.clone(), self.flow);
         let was_mpls = self.was_mpls;
         let mark = self.mark();
@@ -136,6 +137,8 @@ impl<'w> Ctx<'w> {
         self.flow = flow;
         if in_clone {
             self.base = base;
+            // The copy's tracking is not the packet's.
+            self.conntracked = conntracked;
             let inner: Vec<_> = self.out.actions.drain(at..).collect();
             if !inner.is_empty() {
                 self.emit(if self.has_clone() {

@@ -49,6 +49,7 @@ pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
         steps,
         action_set: frozen.action_set.clone(),
         mirrors: frozen.mirrored,
+        conntracked: frozen.conntracked,
         odp_port: 0,
     }
 }
@@ -80,6 +81,7 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
         metadata: metadata_of(key),
         stack: c.stack,
         was_mpls: false,
+        conntracked: c.conntracked,
         mirrored: c.mirrors,
         hash: None,
         steps: left,
@@ -148,6 +150,7 @@ mod tests {
                 StackValue::from_bytes(&[5; 124]),
             ],
             was_mpls: false,
+            conntracked: true,
             mirrored: 5,
             hash: None,
             steps: vec![

@@ -4,6 +4,7 @@ pub(crate) use super::ctx::key_port;
 
 use super::Pipeline;
 use super::actions::Step;
+use super::ct;
 use super::ctx::{Ctx, OnWrite};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, XlateError};
 use super::mask;
@@ -207,6 +208,9 @@ fn once<'w, R>(
         drop_hint: None,
         pending: None,
         restacked: 0,
+        conntracked: false,
+        ct_nat: None,
+        thawed: matches!(input.start, Start::Thaw { .. }),
         was_mpls: false,
         stack: Vec::new(),
         action_set: Vec::new(),
@@ -224,6 +228,7 @@ fn once<'w, R>(
         report,
     };
     see_as_tables_do(&mut c.flow, input.in_port);
+    c.conntracked = !c.thawed && c.flow.ct_state & ct::TRACKED != 0;
     c.enter(bridge);
     if let Some(version) = input.version {
         c.version = version;

@@ -51,6 +51,9 @@ pub fn encode_continuation(version: Version, c: &Continuation) -> Result<Vec<u8>
     if c.mirrors != 0 {
         property::put(&mut out, MIRRORS, &c.mirrors.to_be_bytes());
     }
+    if c.conntracked {
+        property::put(&mut out, CONNTRACKED, &[]);
+    }
     let (mut table, mut cookie) = (0, 0);
     for step in &c.steps {
         match step {
@@ -151,8 +154,7 @@ pub fn decode_continuation(version: Version, bytes: &[u8]) -> Result<Continuatio
                 c.stack.insert(0, StackValue::from_bytes(p.body));
             }
             MIRRORS => c.mirrors = p.u32()?,
-            // No connection is tracked.
-            CONNTRACKED => {}
+            CONNTRACKED => c.conntracked = true,
             TABLE_ID => table = p.u8()?,
             COOKIE => cookie = p.u64()?,
             ACTIONS => own(version, p.nested()?)?,

@@ -97,6 +97,8 @@ pub struct Continuation {
     pub action_set: Vec<Action>,
     /// Mirrors that have had the packet, a bit each.
     pub mirrors: u32,
+    /// What is known of the packet's connection counts.
+    pub conntracked: bool,
     /// The datapath's number of the input port, 0: none.
     pub odp_port: u32,
 }

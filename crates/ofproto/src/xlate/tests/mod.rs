@@ -1,6 +1,7 @@
 //! Tests of translation as a whole: bridges of a few ports, random rules, random packets.
 
 mod bounds;
+mod ct;
 mod encap;
 pub(crate) mod lab;
 mod lesser;

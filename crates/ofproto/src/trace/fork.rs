@@ -1,0 +1,125 @@
+//! What comes back from a connection tracker: traced after the packet itself, one translation per copy.
+//!
+//! A trace tracks nothing. The user says in which states packets come back (`--ct-next`), else they are new;
+//! addresses are translated to the first ones of their ranges.
+
+use super::TraceEnv;
+use super::args::Request;
+use crate::model::Snapshot;
+use crate::xlate::Pipeline;
+use crate::xlate::report::Fork;
+use crate::xlate::run::Start;
+use heddle_flow::FlowKey;
+use heddle_flow::text::{CT_STATE, format_flags};
+use heddle_openflow::action::{Nat, NatAddresses, NatDirection};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Most copies of a trace. Rules may send a packet to the tracker again and again.
+const MAX_FORKS: usize = 512;
+
+/// State of a packet that nobody said anything of: tracked, new.
+const DEFAULT_STATE: u32 = 0x21;
+
+/// Traces copies, and theirs.
+pub(super) fn trace_all(
+    pipeline: &Pipeline,
+    world: &Snapshot,
+    request: &Request<'_>,
+    forks: Vec<Fork>,
+    env: &TraceEnv<'_>,
+    text: &mut String,
+) {
+    let mut states = request.ct_next.clone();
+    let mut queue = VecDeque::from(forks);
+    for _ in 0..MAX_FORKS {
+        let Some(mut fork) = queue.pop_front() else { return };
+        text.push_str(&head(&mut fork, &mut states));
+        let again = Request {
+            bridge: request.bridge,
+            key: fork.key,
+            packet: request.packet.clone(),
+            names: request.names,
+            consistent: request.consistent,
+            ct_next: VecDeque::new(),
+        };
+        let start = Start::Thaw {
+            frozen: &fork.held.frozen,
+            resumed: false,
+        };
+        let (more, _, forks) = super::one(pipeline, world, &again, start, env);
+        text.push_str(&more);
+        queue.extend(forks);
+    }
+    if !queue.is_empty() {
+        text.push_str(&format!("\n\nTrace ends here: over {MAX_FORKS} recirculations\n"));
+    }
+}
+
+/// What stands above a copy's trace; gives it its state and translates its addresses.
+fn head(fork: &mut Fork, states: &mut VecDeque<u32>) -> String {
+    let line = "=".repeat(79);
+    let (state, how) = match states.pop_front() {
+        None => (
+            DEFAULT_STATE,
+            "default ct_state=trk|new (use --ct-next to customize)".to_owned(),
+        ),
+        Some(state) => (state, format!("ct_state={}", state_text(state))),
+    };
+    fork.key.ct_state = state;
+    let mut text = format!(
+        "\n\n{line}\nrecirc({:#x}) - resume conntrack with {how}\n",
+        fork.held.id
+    );
+    if let Some(nat) = fork.nat.take() {
+        let before = tuple(&fork.key, nat.addresses);
+        translate(&mut fork.key, &nat);
+        let after = tuple(&fork.key, nat.addresses);
+        text.push_str(&format!(
+            "Replacing src/dst IP/ports to simulate NAT:\n Initial flow: {before}\n Modified flow: {after}\n"
+        ));
+    }
+    text + &format!("{line}\n\n")
+}
+
+/// The names of a state's flags, `|` between them.
+pub(super) fn state_text(state: u32) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = format_flags(&mut text, CT_STATE, state, u32::MAX, u32::MAX);
+    text
+}
+
+/// A key's addresses and ports, of the kind that is translated.
+fn tuple(k: &FlowKey, of: NatAddresses) -> String {
+    let (sport, dport) = (k.tp_src, k.tp_dst);
+    match of {
+        NatAddresses::None => String::new(),
+        NatAddresses::V4(..) => format!(
+            "nw_src={},tp_src={sport},nw_dst={},tp_dst={dport}",
+            Ipv4Addr::from(k.nw_src),
+            Ipv4Addr::from(k.nw_dst)
+        ),
+        NatAddresses::V6(..) => format!(
+            "ipv6_src=[{}],tp_src={sport},ipv6_dst=[{}],tp_dst={dport}",
+            Ipv6Addr::from(k.ipv6_src),
+            Ipv6Addr::from(k.ipv6_dst)
+        ),
+    }
+}
+
+/// Writes the first address and port of the ranges.
+fn translate(k: &mut FlowKey, nat: &Nat) {
+    let Some(direction) = nat.direction else { return };
+    let source = direction == NatDirection::Src;
+    match nat.addresses {
+        NatAddresses::None => return,
+        NatAddresses::V4(first, _) => *(if source { &mut k.nw_src } else { &mut k.nw_dst }) = first.into(),
+        NatAddresses::V6(first, _) => {
+            *(if source { &mut k.ipv6_src } else { &mut k.ipv6_dst }) = first.octets();
+        }
+    }
+    if let Some((first, _)) = nat.ports.filter(|(first, _)| *first != 0) {
+        *(if source { &mut k.tp_src } else { &mut k.tp_dst }) = first;
+    }
+}

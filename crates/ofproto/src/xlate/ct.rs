@@ -1,0 +1,224 @@
+//! `ct` and `ct_clear`: having the datapath track the packet's connection.
+//!
+//! **What goes on.** The datapath tracks the packet where the action stands, and the list goes on with a
+//! packet of which nothing is known. What the tracker found is seen by a copy that comes back from the
+//! datapath, in the table that the action names: the pipeline is frozen for it.
+//!
+//! **Who knows the state.** The datapath keeps it with the packet for as long as that lives, also where the
+//! pipeline has forgotten it: behind a patch port, or after a `ct` whose packet goes on. So a frozen pipeline
+//! says whether the state that a packet comes back with counts ([`super::recirc::Frozen::conntracked`]);
+//! else it is cleared, without an action.
+//!
+//! **Mask.** Marks and labels are written bit by bit, and what is not written is the connection's own: the
+//! bits that the nested actions write are no bits of the packet that matter, and leave the mask as it was.
+//! Bits that they read matter.
+
+use super::actions::Step;
+use super::ctx::Ctx;
+use super::mask::proto;
+use super::report::{Fork, Kind};
+use crate::features::Feature;
+use heddle_conntrack::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
+use heddle_datapath::Action as DpAction;
+use heddle_flow::{FieldId, FlowKey};
+use heddle_openflow::Action;
+use heddle_openflow::action::{Ct, CtZone, Nat, NatAddresses, NatDirection};
+use smallvec::SmallVec;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Bit of `ct_state` of a packet that went through the tracker.
+pub(super) const TRACKED: u32 = 0x20;
+
+/// Ports of the protocols that have helpers.
+const FTP: u16 = 21;
+const TFTP: u16 = 69;
+
+/// Makes the packet one of which the tracker knows nothing.
+pub(crate) fn clear(f: &mut FlowKey) {
+    f.ct_state = 0;
+    f.ct_zone = 0;
+    f.ct_mark = 0;
+    f.ct_label = [0; 16];
+    f.ct_nw_proto = 0;
+    f.ct_tp_src = 0;
+    f.ct_tp_dst = 0;
+    f.ct_nw_src = 0;
+    f.ct_nw_dst = 0;
+    f.ct_ipv6_src = [0; 16];
+    f.ct_ipv6_dst = [0; 16];
+}
+
+/// Whether a frozen pipeline has the field: its value then follows from the recirculation id.
+fn is_kept(field: FieldId) -> bool {
+    use FieldId as F;
+    matches!(field, F::TunMetadata(_))
+        || (F::TunId..=F::InPortOxm).contains(&field)
+        || (F::Reg0..F::EthSrc).contains(&field)
+}
+
+impl Ctx<'_> {
+    pub(super) fn ct(&mut self, ct: &Ct, last: bool) {
+        let zone = self.ct_zone(ct.zone);
+        self.commit();
+
+        let m = &mut self.out.mask.0;
+        let own = (std::mem::take(&mut m.ct_mark), std::mem::take(&mut m.ct_label));
+        self.ct_nat = None;
+        let steps: SmallVec<[Step<'_>; 8]> = ct.actions.iter().map(Step::Action).collect();
+        self.run_list(&steps, last);
+        let m = &mut self.out.mask.0;
+        let written = (
+            std::mem::replace(&mut m.ct_mark, own.0),
+            std::mem::replace(&mut m.ct_label, own.1),
+        );
+        self.mask_ct_reads(&ct.actions);
+
+        let (mark, label) = (self.flow.ct_mark, u128::from_be_bytes(self.flow.ct_label));
+        let label_mask = u128::from_be_bytes(written.1);
+        let timeout = if ct.commit { self.ct_timeout(zone) } else { None };
+        let nat = self.ct_nat.take();
+        let helper = match ct.alg {
+            FTP => Some(CtHelper::Ftp),
+            TFTP => Some(CtHelper::Tftp),
+            0 => None,
+            alg => {
+                self.report_error(|| format!("cannot serialize ct_helper {alg}"));
+                None
+            }
+        };
+        self.emit(DpAction::Ct(Arc::new(CtAction {
+            commit: ct.commit,
+            force: ct.commit && ct.force,
+            zone,
+            mark: (written.0 != 0).then_some((mark & written.0, written.0)),
+            label: (label_mask != 0).then_some((label & label_mask, label_mask)),
+            helper,
+            timeout,
+            nat: nat.as_ref().map(nat_of),
+        })));
+        if let Some(table) = ct.table {
+            self.fork(table, zone, nat);
+        }
+        self.forget_connection();
+        self.detail("Sets the packet to an untracked state, and clears all the conntrack fields.");
+    }
+
+    /// `ct_clear`. A packet that is not tracked needs no action.
+    pub(super) fn ct_clear(&mut self) {
+        if self.conntracked {
+            self.forget_connection();
+            if self.bridge.features.has(Feature::CtClear) {
+                self.emit(DpAction::CtClear);
+            }
+        }
+    }
+
+    /// From here on, the packet is not tracked; that needs no action.
+    pub(super) fn forget_connection(&mut self) {
+        self.conntracked = false;
+        clear(&mut self.flow);
+    }
+
+    fn ct_zone(&mut self, zone: CtZone) -> u16 {
+        match zone {
+            CtZone::Number(n) => n,
+            CtZone::Field(src) => {
+                if !(self.thawed && is_kept(src.field)) {
+                    src.pieces().for_each(|piece| piece.add_mask(&mut self.out.mask));
+                }
+                #[allow(clippy::cast_possible_truncation)] // 16 bits of a field
+                let zone = src.get(&self.flow).as_u64() as u16;
+                zone
+            }
+        }
+    }
+
+    /// What nested actions copy out of the connection's mark and label depends on the packet. In Open vSwitch
+    /// it does not.
+    fn mask_ct_reads(&mut self, actions: &[Action]) {
+        for action in actions {
+            if let Action::Move { src, .. } = action
+                && matches!(src.field, FieldId::CtMark | FieldId::CtLabel)
+            {
+                let mask = self.extra();
+                src.pieces().for_each(|piece| piece.add_mask(mask));
+            }
+        }
+    }
+
+    /// The name of the zone's timeout policy, for packets of protocols that have timeouts there.
+    fn ct_timeout(&mut self, zone: u16) -> Option<Arc<str>> {
+        if !self.bridge.features.has(Feature::CtTimeout) {
+            return None;
+        }
+        self.depend_on_ct_zones();
+        let policy = self.world.ct_timeouts.get(&zone)?;
+        // Open vSwitch leaves it out, so that a packet of another protocol may be treated alike.
+        self.extra().0.nw_proto = u8::MAX;
+        let has_timeouts = matches!(
+            self.flow.nw_proto,
+            proto::ICMP | proto::TCP | proto::UDP | proto::ICMPV6
+        );
+        has_timeouts.then(|| policy.clone())
+    }
+
+    /// A copy of the packet comes back and goes on in a table, with what the tracker found.
+    fn fork(&mut self, table: u8, zone: u16, nat: Option<Nat>) {
+        self.conntracked = true;
+        let Some(held) = self.freeze_at(table) else { return };
+        let (id, key) = (held.id, self.flow);
+        let Some(report) = &mut self.report else { return };
+        report.forks.push(Fork {
+            key: FlowKey {
+                recirc_id: id,
+                ct_zone: zone,
+                ..key
+            },
+            nat,
+            held,
+        });
+        self.report(Kind::Detail, || {
+            format!(
+                "A clone of the packet is forked to recirculate. The forked pipeline will be resumed at table {table}."
+            )
+        });
+    }
+}
+
+/// An end of a range that is above its start.
+fn end<T: Ord + Copy>(first: T, last: Option<T>) -> T {
+    last.filter(|last| *last > first).unwrap_or(first)
+}
+
+/// The form of the datapath.
+fn nat_of(nat: &Nat) -> CtNat {
+    let Some(direction) = nat.direction else {
+        return CtNat { new: None };
+    };
+    let addresses = match nat.addresses {
+        NatAddresses::None => None,
+        NatAddresses::V4(first, last) => Some((IpAddr::V4(first), IpAddr::V4(end(first, last)))),
+        NatAddresses::V6(first, last) => Some((IpAddr::V6(first), IpAddr::V6(end(first, last)))),
+    };
+    // Port 0 is none.
+    let ports = nat.ports.filter(|(first, _)| *first != 0);
+    CtNat {
+        new: Some(NatRange {
+            end: match direction {
+                NatDirection::Src => NatEnd::Src,
+                NatDirection::Dst => NatEnd::Dst,
+            },
+            addresses,
+            ports: addresses
+                .and(ports)
+                .map(|(first, last)| (first, end(first, last))),
+            how: match (nat.hash, nat.random) {
+                (true, _) => NatHow::Hash,
+                (false, true) => NatHow::Random,
+                (false, false) => NatHow::Any,
+            },
+            persistent: nat.persistent,
+        }),
+    }
+}
