@@ -1,5 +1,9 @@
 //! Tunnels: encapsulation and decapsulation; routes and neighbours as data.
 
 pub mod action;
+pub mod neigh;
+pub mod routes;
 
 pub use action::{TunnelKind, TunnelPush};
+pub use neigh::Neighbours;
+pub use routes::Routes;

@@ -62,6 +62,7 @@ pub use run::{Outcome, PacketOut};
 
 use crate::model::Snapshot;
 use crate::parts::Part;
+use crate::underlay::Underlay;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
@@ -75,6 +76,7 @@ pub struct Pipeline {
     world: RcuCell<Snapshot>,
     generations: Arc<Generations>,
     recircs: Recircs,
+    underlay: Underlay,
     /// Answers are for packets that are equal in every bit: for tests that want to see each of them.
     exact: AtomicBool,
 }
@@ -84,6 +86,7 @@ impl Pipeline {
     pub fn new(generations: Arc<Generations>) -> Self {
         Self {
             world: RcuCell::new(Snapshot::default()),
+            underlay: Underlay::new(&generations),
             generations,
             recircs: Recircs::default(),
             exact: AtomicBool::new(false),
@@ -116,6 +119,10 @@ impl Pipeline {
     /// The counters that translations depend on, to share with MAC tables and rule changes.
     pub fn shared_generations(&self) -> Arc<Generations> {
         self.generations.clone()
+    }
+    /// Routes and neighbours of the host, to look at and to keep up to date.
+    pub fn underlay(&self) -> &Underlay {
+        &self.underlay
     }
     /// The pipeline that was frozen under a recirculation id.
     pub(crate) fn frozen(&self, id: u32) -> Option<Arc<recirc::Held>> {

@@ -1,0 +1,82 @@
+//! The order of use, behind the lock of writers: who makes room.
+//!
+//! Lookups note their time in the entry alone, so an entry may have been used since it was put in order.
+//! [`Order::victim`] then puts it where it belongs and looks again.
+
+use super::{Entry, NeighKey, Origin};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+struct Node {
+    entry: Arc<Entry>,
+    /// Its place: time of use, then a running number that tells uses at one time apart.
+    place: (u64, u64),
+}
+
+/// Entries by key, and by use within each origin.
+#[derive(Default)]
+pub(super) struct Order {
+    nodes: HashMap<NeighKey, Node>,
+    by_use: BTreeMap<(Origin, (u64, u64)), NeighKey>,
+    /// Origins by number of entries.
+    crowds: BTreeSet<(usize, Origin)>,
+    counts: HashMap<Origin, usize>,
+    uses: u64,
+}
+
+impl Order {
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+    pub(super) fn get(&self, key: &NeighKey) -> Option<&Arc<Entry>> {
+        self.nodes.get(key).map(|n| &n.entry)
+    }
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Arc<Entry>> {
+        self.nodes.values().map(|n| &n.entry)
+    }
+
+    fn count(&mut self, origin: Origin, more: bool) {
+        let before = self.counts.remove(&origin).unwrap_or(0);
+        self.crowds.remove(&(before, origin));
+        let now = if more {
+            before + 1
+        } else {
+            before.saturating_sub(1)
+        };
+        if now > 0 {
+            self.counts.insert(origin, now);
+            self.crowds.insert((now, origin));
+        }
+    }
+
+    /// Adds an entry, in place of that of the same key.
+    pub(super) fn put(&mut self, entry: Arc<Entry>) {
+        self.remove(&entry.key);
+        self.uses += 1;
+        let place = (entry.used_ms(), self.uses);
+        self.by_use.insert((entry.origin, place), entry.key.clone());
+        self.count(entry.origin, true);
+        self.nodes.insert(entry.key.clone(), Node { entry, place });
+    }
+    pub(super) fn remove(&mut self, key: &NeighKey) -> Option<Arc<Entry>> {
+        let node = self.nodes.remove(key)?;
+        self.by_use.remove(&(node.entry.origin, node.place));
+        self.count(node.entry.origin, false);
+        Some(node.entry)
+    }
+
+    /// Who makes room: the least recently used entry of the origin with the most entries.
+    pub(super) fn victim(&mut self) -> Option<NeighKey> {
+        let origin = self.crowds.last()?.1;
+        loop {
+            let all = (origin, (0, 0))..=(origin, (u64::MAX, u64::MAX));
+            let ((_, place), key) = self.by_use.range(all).next()?;
+            let (place, key) = (*place, key.clone());
+            let entry = self.nodes.get(&key)?.entry.clone();
+            if entry.used_ms() <= place.0 {
+                return Some(key);
+            }
+            self.put(entry);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+use super::*;
+use heddle_flow::{FlowKey, FlowMask};
+use heddle_wire::eth::ethertype;
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+const MAC_A: Mac = [0xaa, 0, 0, 0, 0, 1];
+const MAC_B: Mac = [0xaa, 0, 0, 0, 0, 2];
+const MINUTE_MS: u64 = 60_000;
+
+fn ip(n: u32) -> IpAddr {
+    std::net::Ipv4Addr::from_bits(n).into()
+}
+
+fn port(port: u32) -> Origin {
+    Origin::Port { bridge: 1, port }
+}
+
+type Told = Arc<Mutex<Vec<u64>>>;
+
+fn table() -> (Neighbours, Told) {
+    let told = Told::default();
+    let list = told.clone();
+    (
+        Neighbours::new(Box::new(move |thing| list.lock().push(thing))),
+        told,
+    )
+}
+
+fn take(told: &Told) -> Vec<u64> {
+    std::mem::take(&mut told.lock())
+}
+
+#[test]
+fn only_what_changes_is_told() {
+    let (n, told) = table();
+    assert_eq!(n.lookup("br0", ip(1), 0), None);
+    assert_eq!(n.learn("br0", (ip(1), MAC_A), port(1), 0), Learned::New);
+    assert_eq!(take(&told), [n.thing("br0", ip(1))]);
+    assert_eq!(n.learn("br0", (ip(1), MAC_A), port(1), 1), Learned::Same);
+    n.set("br0", ip(1), MAC_A, 2);
+    assert_eq!(take(&told), []);
+    assert_eq!(n.lookup("br0", ip(1), 3), Some(MAC_A));
+    assert_eq!(n.lookup("br1", ip(1), 3), None);
+    assert_eq!(n.learn("br0", (ip(2), MAC_A), port(1), 4), Learned::New);
+    assert_eq!(take(&told), [n.thing("br0", ip(2))]);
+    assert_eq!(n.learn("br0", (ip(1), MAC_B), port(2), 5), Learned::New);
+    assert_eq!(take(&told), [n.thing("br0", ip(1))]);
+    n.flush(Some("br1"));
+    assert_eq!(take(&told), []);
+    n.flush(Some("br0"));
+    let gone: HashSet<u64> = take(&told).into_iter().collect();
+    assert_eq!(gone, HashSet::from([1, 2].map(|i| n.thing("br0", ip(i)))));
+    assert_eq!(n.lookup("br0", ip(1), 6), None);
+}
+
+#[test]
+fn who_is_used_stays() {
+    let (n, told) = table();
+    n.set("br0", ip(1), MAC_A, 0);
+    n.set("br0", ip(2), MAC_A, 0);
+    take(&told);
+    let entry = n.find("br0", ip(1), 14 * MINUTE_MS).expect("it is there");
+    n.expire(15 * MINUTE_MS);
+    assert_eq!(take(&told), [n.thing("br0", ip(2))]);
+    entry.used(16 * MINUTE_MS);
+    n.expire(30 * MINUTE_MS);
+    assert_eq!(take(&told), []);
+    // Over, though nobody has swept yet.
+    assert_eq!(n.lookup("br0", ip(1), 31 * MINUTE_MS), None);
+    assert!(n.entries(31 * MINUTE_MS)[0].stale);
+    n.learn("br0", (ip(1), MAC_A), port(1), 31 * MINUTE_MS);
+    assert_eq!(take(&told), [n.thing("br0", ip(1))], "the answer was none");
+    assert!(n.set_aging_s(10) && !n.set_aging_s(0) && !n.set_aging_s(3601));
+    n.expire(31 * MINUTE_MS + 9_999);
+    assert_eq!(take(&told), []);
+    n.expire(31 * MINUTE_MS + 10_000);
+    assert_eq!(take(&told), [n.thing("br0", ip(1))]);
+}
+
+#[test]
+fn who_makes_neighbours_up_evicts_their_own() {
+    let (n, _) = table();
+    n.set("br0", ip(1), MAC_A, 0);
+    n.learn("br0", (ip(2), MAC_A), port(2), 0);
+    for i in 0..3 * MAX_ENTRIES {
+        let i = u32::try_from(i).expect("few");
+        n.learn("br0", (ip(100 + i), MAC_B), port(7), u64::from(i) / 1000);
+        // Used all the time, so others of the port go first.
+        assert_eq!(n.lookup("br0", ip(100), u64::from(i) / 1000), Some(MAC_B));
+    }
+    assert_eq!(n.entries(0).len(), MAX_ENTRIES);
+    assert_eq!(n.lookup("br0", ip(1), 20), Some(MAC_A));
+    assert_eq!(n.lookup("br0", ip(2), 20), Some(MAC_A));
+    let last = u32::try_from(3 * MAX_ENTRIES).expect("few") + 99;
+    assert_eq!(n.lookup("br0", ip(last), 20), Some(MAC_B));
+    assert_eq!(n.lookup("br0", ip(101), 20), None);
+}
+
+#[test]
+fn the_kernel_knows_some() {
+    let (n, told) = table();
+    let key = |i| NeighKey {
+        bridge: "br0".into(),
+        ip: ip(i),
+    };
+    n.set_system([(key(1), MAC_A), (key(2), MAC_A)].into());
+    take(&told);
+    assert_eq!(n.lookup("br0", ip(1), 0), Some(MAC_A));
+    n.set("br0", ip(1), MAC_B, 0);
+    assert_eq!(n.lookup("br0", ip(1), 0), Some(MAC_B));
+    take(&told);
+    n.set_system([(key(1), MAC_A), (key(3), MAC_A)].into());
+    let changed: HashSet<u64> = take(&told).into_iter().collect();
+    assert_eq!(changed, HashSet::from([2, 3].map(|i| n.thing("br0", ip(i)))));
+    assert_eq!(n.lookup("br0", ip(2), 0), None);
+}
+
+#[test]
+fn packets_tell() {
+    let told = |key: &FlowKey| told_by(key, &mut FlowMask::default());
+    let arp = |op, from, to| FlowKey {
+        dl_type: ethertype::ARP,
+        nw_proto: op,
+        nw_src: from,
+        nw_dst: to,
+        arp_sha: MAC_A,
+        ..FlowKey::default()
+    };
+    assert_eq!(told(&arp(2, 1, 2)), Some((ip(1), MAC_A)));
+    assert_eq!(told(&arp(1, 1, 1)), Some((ip(1), MAC_A)));
+    assert_eq!(told(&arp(1, 1, 2)), None);
+    assert_eq!(told(&arp(2, 0, 2)), None);
+    let nobody = FlowKey {
+        arp_sha: [0; 6],
+        ..arp(2, 1, 2)
+    };
+    assert_eq!(told(&nobody), None);
+    let nd = FlowKey {
+        dl_type: ethertype::IPV6,
+        nw_proto: 58,
+        tp_src: 136,
+        nd_target: [0x20; 16],
+        arp_tha: MAC_B,
+        ..FlowKey::default()
+    };
+    assert_eq!(told(&nd), Some((IpAddr::from([0x20; 16]), MAC_B)));
+    for other in [
+        FlowKey { tp_src: 135, ..nd },
+        FlowKey { tp_dst: 1, ..nd },
+        FlowKey { nw_frag: 3, ..nd },
+        FlowKey { nw_proto: 17, ..nd },
+        FlowKey {
+            arp_tha: [0; 6],
+            ..nd
+        },
+    ] {
+        assert_eq!(told(&other), None);
+    }
+}
+
+proptest! {
+    /// A packet that agrees with one in the bits of its mask tells the same.
+    #[test]
+    fn masks_say_what_was_looked_at(words in prop::collection::vec(any::<u8>(), 8), other in prop::collection::vec(any::<u8>(), 8)) {
+        let key = |b: &[u8]| FlowKey {
+            dl_type: [ethertype::ARP, ethertype::IPV6, ethertype::IP][usize::from(b[0] % 3)],
+            nw_proto: [1, 2, 58][usize::from(b[1] % 3)],
+            nw_src: (b[2] % 3).into(),
+            nw_dst: (b[3] % 3).into(),
+            tp_src: [135, 136][usize::from(b[4] % 2)],
+            tp_dst: (b[5] % 2).into(),
+            arp_sha: [b[6] % 2; 6],
+            arp_tha: [b[7] % 2; 6],
+            nd_target: [b[2] % 3; 16],
+            nw_frag: [0, 1, 3][usize::from(b[3] % 3)],
+            ..FlowKey::default()
+        };
+        let (one, other) = (key(&words), key(&other));
+        let mut mask = FlowMask::default();
+        let told = told_by(&one, &mut mask);
+        let mut twin = other;
+        for ((t, o), m) in twin.words_mut().iter_mut().zip(one.words()).zip(mask.0.words()) {
+            *t = *t & !m | o & m;
+        }
+        prop_assert_eq!(told_by(&twin, &mut FlowMask::default()), told);
+    }
+
+    /// The table beside a plain map, as long as there is room.
+    #[test]
+    fn beside_a_map(steps in prop::collection::vec((0_u8..6, 0_u32..4, 0_u8..3, 0_u64..200_000), 1..200)) {
+        let (n, told) = table();
+        let mut plain: HashMap<u32, (Mac, u64)> = HashMap::new();
+        let mut now_ms = 0;
+        prop_assert!(n.set_aging_s(300));
+        for (what, i, mac, later_ms) in steps {
+            now_ms += later_ms;
+            let mac = [2, 0, 0, 0, 0, mac];
+            // What has a time to go has gone, with or without a sweep.
+            plain.retain(|_, (_, used)| *used + 300_000 > now_ms);
+            match what {
+                0 | 1 => {
+                    n.learn("br0", (ip(i), mac), port(u32::from(what)), now_ms);
+                    plain.insert(i, (mac, now_ms));
+                }
+                2 => {
+                    n.set("br0", ip(i), mac, now_ms);
+                    plain.insert(i, (mac, now_ms));
+                }
+                3 => n.expire(now_ms),
+                4 if later_ms < 10_000 => {
+                    n.flush(None);
+                    plain.clear();
+                }
+                _ => {
+                    let known = plain.get_mut(&i);
+                    let mac = known.map(|(mac, used)| {
+                        *used = now_ms;
+                        *mac
+                    });
+                    prop_assert_eq!(n.lookup("br0", ip(i), now_ms), mac);
+                }
+            }
+        }
+        let listed: HashMap<u32, Mac> = n
+            .entries(now_ms)
+            .into_iter()
+            .filter(|s| !s.stale)
+            .map(|s| match s.key.ip {
+                IpAddr::V4(a) => (a.to_bits(), s.mac),
+                IpAddr::V6(_) => unreachable!("there are none"),
+            })
+            .collect();
+        prop_assert_eq!(listed, plain.into_iter().map(|(i, (mac, _))| (i, mac)).collect::<HashMap<_, _>>());
+        drop(told);
+    }
+}

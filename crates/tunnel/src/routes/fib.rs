@@ -1,0 +1,95 @@
+//! One table of routes: the longest prefix of an address.
+//!
+//! A map for each length of prefixes that there is. A lookup asks all of them, some ten in practice; it is
+//! made when a packet is translated, not for each packet. Routes that share a prefix stand together.
+
+use super::entry::Entry;
+use super::prefix::Prefix;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+
+type OfLength = HashMap<u128, Vec<Entry>>;
+
+/// See the module's text.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Fib {
+    v4: BTreeMap<u8, OfLength>,
+    v6: BTreeMap<u8, OfLength>,
+}
+
+impl Fib {
+    fn family(&self, addr: IpAddr) -> &BTreeMap<u8, OfLength> {
+        if addr.is_ipv4() { &self.v4 } else { &self.v6 }
+    }
+    fn family_mut(&mut self, addr: IpAddr) -> &mut BTreeMap<u8, OfLength> {
+        if addr.is_ipv4() {
+            &mut self.v4
+        } else {
+            &mut self.v6
+        }
+    }
+
+    /// Adds a route beside what is there.
+    pub(super) fn add(&mut self, entry: Entry) {
+        let prefix = entry.prefix;
+        let lengths = self.family_mut(prefix.addr());
+        let routes = lengths.entry(prefix.len()).or_default();
+        routes.entry(prefix.key()).or_default().push(entry);
+    }
+    /// Adds a route in place of one for the same packets of the same origin.
+    pub(super) fn replace(&mut self, entry: Entry) {
+        self.remove(entry.prefix, entry.mark, entry.user);
+        self.add(entry);
+    }
+    /// Takes routes out. Whether there were any.
+    pub(super) fn remove(&mut self, prefix: Prefix, mark: u32, user: bool) -> bool {
+        let lengths = self.family_mut(prefix.addr());
+        let Some(of_length) = lengths.get_mut(&prefix.len()) else {
+            return false;
+        };
+        let Some(same) = of_length.get_mut(&prefix.key()) else {
+            return false;
+        };
+        let before = same.len();
+        same.retain(|e| e.mark != mark || e.user != user);
+        let found = same.len() < before;
+        if same.is_empty() {
+            of_length.remove(&prefix.key());
+        }
+        if of_length.is_empty() {
+            lengths.remove(&prefix.len());
+        }
+        found
+    }
+
+    /// The route that counts for `dst` among those with exactly this mark.
+    pub(super) fn best(&self, dst: IpAddr, mark: u32) -> Option<&Entry> {
+        let matching = self
+            .family(dst)
+            .iter()
+            .filter_map(|(len, routes)| routes.get(&Prefix::key_of(dst, *len)));
+        let mut best: Option<&Entry> = None;
+        for entry in matching.flatten().filter(|e| e.mark == mark) {
+            if best.is_none_or(|b| entry.beats(b)) {
+                best = Some(entry);
+            }
+        }
+        best
+    }
+
+    /// All routes, IPv4 first, longest prefixes first, by address within a length.
+    pub(super) fn entries(&self) -> Vec<&Entry> {
+        let mut all: Vec<&Entry> = Vec::new();
+        for lengths in [&self.v4, &self.v6] {
+            for routes in lengths.values().rev() {
+                let from = all.len();
+                all.extend(routes.values().flatten());
+                all[from..].sort_by_key(|e| (e.prefix, e.mark, e.metric));
+            }
+        }
+        all
+    }
+    pub(super) fn is_empty(&self) -> bool {
+        self.v4.is_empty() && self.v6.is_empty()
+    }
+}

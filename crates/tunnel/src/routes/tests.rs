@@ -1,0 +1,387 @@
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+fn at(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn prefix(text: &str) -> Prefix {
+    let (addr, len) = text.split_once('/').expect("a prefix");
+    Prefix::new(at(addr), len.parse().expect("a length")).expect("a prefix")
+}
+
+fn address(device: &str, text: &str) -> Address {
+    let (addr, len) = text.split_once('/').expect("a prefix");
+    Address::new(device.into(), at(addr), len.parse().expect("a length"))
+}
+
+fn system_route(table: u32, to: &str, device: &str, gateway: Option<&str>) -> SystemRoute {
+    SystemRoute {
+        table,
+        prefix: prefix(to),
+        kind: Kind::Unicast,
+        metric: 0,
+        prefsrc: None,
+        scope: if gateway.is_some() { 0 } else { 253 },
+        mtu_bytes: None,
+        hops: vec![SystemHop {
+            device: device.into(),
+            device_mtu_bytes: Some(1500),
+            gateway: gateway.map(at),
+            weight: 1,
+        }],
+    }
+}
+
+type Told = Arc<Mutex<Vec<u64>>>;
+
+fn routes() -> (Routes, Told) {
+    let told = Told::default();
+    let list = told.clone();
+    (Routes::new(Box::new(move |thing| list.lock().push(thing))), told)
+}
+
+fn user(to: &str, device: &str, gateway: Option<&str>, mark: u32) -> UserRoute {
+    let (addr, len) = to.split_once('/').expect("a prefix");
+    UserRoute {
+        table: MAIN,
+        addr: at(addr),
+        len: len.parse().expect("a length"),
+        mark,
+        device: device.into(),
+        gateway: gateway.map(at),
+        source: None,
+    }
+}
+
+/// Device, gateway and source for a destination.
+fn way(r: &Routes, q: &Query) -> Option<(String, Option<IpAddr>, IpAddr)> {
+    r.lookup(q).map(|r| (r.device.to_string(), r.gateway, r.source))
+}
+
+#[test]
+fn pretended_devices_have_routes() {
+    let (r, _) = routes();
+    assert!(
+        !r.add_user(&user("198.51.100.0/24", "br0", Some("192.0.2.254"), 0)),
+        "no address"
+    );
+    r.add_address(address("br0", "192.0.2.1/24"));
+    assert!(r.add_user(&user("198.51.100.0/24", "br0", Some("192.0.2.254"), 0)));
+    assert!(r.add_user(&user("198.51.100.200/24", "br0", Some("192.0.2.250"), 1234)));
+    let to = Query::to(at("198.51.100.1"));
+    let by = |gateway| Some(("br0".to_owned(), Some(at(gateway)), at("192.0.2.1")));
+    assert_eq!(way(&r, &to), by("192.0.2.254"));
+    assert_eq!(way(&r, &Query { mark: 1234, ..to }), by("192.0.2.250"));
+    assert_eq!(
+        way(&r, &Query { mark: 5, ..to }),
+        by("192.0.2.254"),
+        "no route has this mark"
+    );
+    let neighbour = Query::to(at("192.0.2.9"));
+    assert_eq!(
+        way(&r, &neighbour),
+        Some(("br0".to_owned(), None, at("192.0.2.1")))
+    );
+    assert!(r.lookup(&Query::to(at("192.0.2.1"))).expect("own").local);
+    let src = |text| Query {
+        src: Some(at(text)),
+        ..to
+    };
+    assert_eq!(way(&r, &src("192.0.2.1")), by("192.0.2.254"));
+    assert_eq!(way(&r, &src("192.0.2.2")), None, "not this host's");
+    assert!(r.del_user(MAIN, prefix("198.51.100.0/24"), 1234));
+    assert!(!r.del_user(MAIN, prefix("198.51.100.0/24"), 1234));
+    assert_eq!(way(&r, &Query { mark: 1234, ..to }), by("192.0.2.254"));
+    r.remove_addresses("br0");
+    assert_eq!(way(&r, &neighbour), None);
+}
+
+#[test]
+fn only_answers_that_change_are_told() {
+    let (r, told) = routes();
+    let mut system = System {
+        addresses: vec![address("eth0", "10.0.0.1/8"), address("eth1", "20.0.0.1/8")],
+        rules: Vec::new(),
+        routes: vec![
+            system_route(MAIN, "10.0.0.0/8", "eth0", None),
+            system_route(MAIN, "0.0.0.0/0", "eth0", Some("10.0.0.254")),
+        ],
+    };
+    r.set_system(&system);
+    let near = r.thing(&Query::to(at("10.1.1.1")));
+    let far = r.thing(&Query::to(at("30.1.1.1")));
+    let farther = r.thing(&Query::to(at("40.1.1.1")));
+    let take = || -> HashSet<u64> { std::mem::take(&mut *told.lock()).into_iter().collect() };
+    take();
+    system
+        .routes
+        .push(system_route(MAIN, "30.0.0.0/8", "eth1", Some("20.0.0.9")));
+    r.set_system(&system);
+    assert_eq!(take(), HashSet::from([far, r.any_thing()]));
+    assert_eq!(r.thing(&Query::to(at("30.1.1.1"))), far);
+    system.routes.remove(1);
+    r.set_system(&system);
+    assert_eq!(take(), HashSet::from([farther, r.any_thing()]));
+    assert!(r.lookup(&Query::to(at("40.1.1.1"))).is_none());
+    system.addresses.remove(1);
+    r.set_system(&system);
+    assert_eq!(
+        take(),
+        HashSet::from([far, r.any_thing(), r.addresses_thing()]),
+        "{near}"
+    );
+}
+
+#[test]
+fn rules_choose_tables() {
+    let (r, _) = routes();
+    let rule = |priority, action| Rule {
+        action,
+        ..Rule::any(false, priority, 0)
+    };
+    let mut rules = Rule::standard();
+    rules.extend([
+        // Marked packets have a table of their own, but not for the default route.
+        Rule {
+            mark: 0x10,
+            mark_mask: 0xf0,
+            action: Action::Table {
+                table: 100,
+                suppress_len: Some(0),
+            },
+            ..Rule::any(false, 10, 0)
+        },
+        Rule {
+            from: Some(prefix("10.0.0.7/32")),
+            ..Rule::any(false, 20, 200)
+        },
+        Rule {
+            to: Some(prefix("66.0.0.0/8")),
+            ..rule(30, Action::Goto(50))
+        },
+        rule(40, Action::Nop),
+        Rule {
+            to: Some(prefix("66.6.0.0/16")),
+            ..rule(45, Action::Refuse)
+        },
+        Rule {
+            to: Some(prefix("77.0.0.0/8")),
+            ..rule(50, Action::Refuse)
+        },
+        Rule {
+            elsewhere: true,
+            ..rule(60, Action::Refuse)
+        },
+    ]);
+    let mut throw = system_route(200, "88.0.0.0/8", "eth0", None);
+    (throw.kind, throw.hops) = (Kind::Throw, Vec::new());
+    r.set_system(&System {
+        addresses: vec![
+            address("eth0", "10.0.0.1/24"),
+            address("eth0", "10.0.0.7/24"),
+            address("eth1", "20.0.0.1/24"),
+        ],
+        rules,
+        routes: vec![
+            system_route(MAIN, "0.0.0.0/0", "eth0", Some("10.0.0.254")),
+            system_route(100, "0.0.0.0/0", "eth1", Some("20.0.0.100")),
+            system_route(100, "50.0.0.0/8", "eth1", Some("20.0.0.50")),
+            system_route(200, "0.0.0.0/0", "eth1", Some("20.0.0.200")),
+            throw,
+        ],
+    });
+    let gateway = |q: Query| r.lookup(&q).map(|r| r.gateway.expect("all have one").to_string());
+    let to = |text: &str| Query::to(at(text));
+    let default = Some("10.0.0.254".to_owned());
+    assert_eq!(gateway(to("50.1.1.1")), default);
+    assert_eq!(
+        gateway(Query {
+            mark: 0x1f,
+            ..to("50.1.1.1")
+        }),
+        Some("20.0.0.50".into())
+    );
+    assert_eq!(
+        gateway(Query {
+            mark: 0x1f,
+            ..to("51.1.1.1")
+        }),
+        default,
+        "suppressed"
+    );
+    let own = Some(at("10.0.0.7"));
+    assert_eq!(
+        gateway(Query {
+            src: own,
+            ..to("51.1.1.1")
+        }),
+        Some("20.0.0.200".into())
+    );
+    assert_eq!(
+        gateway(Query {
+            src: own,
+            ..to("88.1.1.1")
+        }),
+        default,
+        "thrown"
+    );
+    assert_eq!(gateway(to("66.6.6.6")), default, "went over the refusal");
+    assert_eq!(gateway(to("77.7.7.7")), None);
+    assert_eq!(gateway(to("99.9.9.9")), default);
+}
+
+#[test]
+fn several_ways_share_destinations() {
+    let (r, _) = routes();
+    let mut route = system_route(MAIN, "0.0.0.0/0", "eth0", Some("10.0.0.2"));
+    route.hops.push(SystemHop {
+        gateway: Some(at("10.0.0.3")),
+        weight: 3,
+        ..route.hops[0].clone()
+    });
+    r.set_system(&System {
+        addresses: vec![address("eth0", "10.0.0.1/24")],
+        rules: Vec::new(),
+        routes: vec![route],
+    });
+    let to_second = (0..4000_u32)
+        .filter(|i| {
+            let q = Query::to(std::net::Ipv4Addr::from_bits(0x3000_0000 + i).into());
+            let (first, again) = (r.lookup(&q), r.lookup(&q));
+            assert_eq!(first, again);
+            first.expect("a way").gateway == Some(at("10.0.0.3"))
+        })
+        .count();
+    assert!((2800..3200).contains(&to_second), "{to_second} of 4000");
+}
+
+/// The order of preferences in RFC 6724, and that of the kernel for IPv4.
+#[test]
+fn sources_are_those_of_linux() {
+    let addresses = vec![
+        Address {
+            scope: source::scope::HOST,
+            ..address("lo", "127.0.0.1/8")
+        },
+        address("eth0", "10.0.0.1/24"),
+        Address {
+            secondary: true,
+            ..address("eth0", "10.0.0.2/24")
+        },
+        address("eth0", "10.9.0.1/24"),
+        address("eth0", "2001:db8:1::1/64"),
+        address("eth0", "fe80::1/64"),
+        address("eth0", "fd00::1/64"),
+        address("eth1", "2001:db8:2::1/64"),
+        address("eth1", "fe80::2/64"),
+    ];
+    let linux = |device: &str, to: &str, gateway: Option<&str>, reach| {
+        source::as_linux(&addresses, device, at(to), gateway.map(at), reach).map(|a| a.to_string())
+    };
+    let said = |text: &str| Some(text.to_owned());
+    assert_eq!(linux("eth0", "10.0.0.9", None, 253), said("10.0.0.1"));
+    assert_eq!(linux("eth0", "30.0.0.9", Some("10.9.0.9"), 0), said("10.9.0.1"));
+    assert_eq!(linux("eth0", "30.0.0.9", Some("10.8.0.9"), 0), said("10.0.0.1"));
+    assert_eq!(
+        linux("eth1", "30.0.0.9", None, 253),
+        said("10.0.0.1"),
+        "of another device"
+    );
+    assert_eq!(
+        linux("eth0", "2001:db8:2::9", None, 0),
+        said("2001:db8:1::1"),
+        "the device's own"
+    );
+    assert_eq!(linux("eth1", "2001:db8:1::9", None, 0), said("2001:db8:2::1"));
+    assert_eq!(linux("eth0", "fd00::9", None, 0), said("fd00::1"));
+    assert_eq!(linux("eth1", "fe80::9", None, 0), said("fe80::2"));
+    assert_eq!(linux("eth0", "3000::9", None, 0), said("2001:db8:1::1"));
+}
+
+/// Routes of few bits, so that they overlap.
+fn some_prefix() -> impl Strategy<Value = Prefix> {
+    let v4 = (any::<u8>(), 0_u8..=8).prop_map(|(b, len)| Prefix::new([b, 0, 0, 0].into(), len));
+    let v6 = (any::<u8>(), 0_u8..=8).prop_map(|(b, len)| {
+        let mut addr = [0; 16];
+        addr[0] = b;
+        Prefix::new(addr.into(), len)
+    });
+    prop_oneof![v4, v6].prop_map(|p| p.expect("short enough"))
+}
+
+fn some_entry() -> impl Strategy<Value = (u32, Entry)> {
+    (some_prefix(), any::<bool>(), 0_u32..3, 0_u32..3, 1_u32..4).prop_map(
+        |(prefix, user, mark, metric, table)| {
+            let entry = Entry {
+                prefix,
+                user,
+                mark: if user { mark } else { 0 },
+                metric,
+                kind: Kind::Unicast,
+                hops: vec![Hop {
+                    device: "eth0".into(),
+                    gateway: None,
+                    source: at("1.1.1.1"),
+                    mtu_bytes: None,
+                    weight: 1,
+                }],
+            };
+            (table, entry)
+        },
+    )
+}
+
+proptest! {
+    /// Lookups beside a walk through a list.
+    #[test]
+    fn beside_a_list(
+        entries in prop::collection::vec(some_entry(), 0..40),
+        removed in prop::collection::vec(any::<prop::sample::Index>(), 0..10),
+        order in prop::collection::vec((0_u32..3, 1_u32..4), 0..4),
+        asked in prop::collection::vec((any::<u8>(), any::<bool>(), 0_u32..4), 1..20),
+    ) {
+        let mut list: Vec<(u32, Entry)> = Vec::new();
+        let mut own: HashMap<u32, Fib> = HashMap::new();
+        for (table, e) in entries {
+            list.retain(|(t, o)| (*t, o.prefix, o.mark, o.user) != (table, e.prefix, e.mark, e.user));
+            own.entry(table).or_default().replace(e.clone());
+            list.push((table, e));
+        }
+        for index in removed {
+            if !list.is_empty() {
+                let (table, e) = list.remove(index.index(list.len()));
+                prop_assert!(own.get_mut(&table).expect("it is there").remove(e.prefix, e.mark, e.user));
+            }
+        }
+        let mut listed: Vec<Prefix> = own.values().flat_map(Fib::entries).map(|e| e.prefix).collect();
+        let mut expected: Vec<Prefix> = list.iter().map(|(_, e)| e.prefix).collect();
+        listed.sort();
+        expected.sort();
+        prop_assert_eq!(listed, expected);
+        let mut rules: Vec<Rule> = order
+            .iter()
+            .flat_map(|(priority, table)| [false, true].map(|v6| Rule::any(v6, *priority, *table)))
+            .collect();
+        rules.sort_by_key(|r| r.priority);
+        let table = Table { own, rules: rules.clone(), ..Table::default() };
+        for (byte, v6, mark) in asked {
+            let mut six = [0; 16];
+            six[0] = byte;
+            let dst: IpAddr = if v6 { six.into() } else { [byte, 0, 0, 0].into() };
+            let q = Query { mark, ..Query::to(dst) };
+            let in_table = |wanted: u32, mark: u32| {
+                let matching = list.iter().filter(|(t, e)| *t == wanted && e.mark == mark && e.prefix.contains(dst));
+                matching.map(|(_, e)| e).max_by_key(|e| {
+                    (e.prefix.len() + if e.user { 32 } else { 0 }, e.user, std::cmp::Reverse(e.metric))
+                })
+            };
+            let expected = rules.iter().filter(|r| r.v6 == v6).find_map(|r| {
+                let table = r.table().expect("all have one");
+                in_table(table, mark).or_else(|| in_table(table, 0))
+            });
+            prop_assert_eq!(table.lookup(&q).map(|(e, ..)| e), expected);
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Routes and rules that are given by hand (`ovs/route/add`, `ovs/route/rule/add`), and addresses that are
+//! given to pretended devices.
+
+use super::entry::{Entry, Hop, Kind, LOCAL, MAIN};
+use super::fib::Fib;
+use super::prefix::Prefix;
+use super::rule::Rule;
+use super::source::{Address, on_network_of};
+use super::system::Cached;
+use super::{Action, Routes, Table};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A route to be given by hand.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UserRoute {
+    /// The table that it is for.
+    pub table: u32,
+    /// An address of the network that it leads to, as it was written.
+    pub addr: IpAddr,
+    /// How many bits of it count.
+    pub len: u8,
+    /// The mark of its packets; 0: any that no other route is for.
+    pub mark: u32,
+    /// The device.
+    pub device: Arc<str>,
+    /// Who gets packets there.
+    pub gateway: Option<IpAddr>,
+    /// Where they come from; `None`: the device's address on the destination's or the gateway's network.
+    pub source: Option<IpAddr>,
+}
+
+/// What was given by hand so far.
+#[derive(Default)]
+pub(super) struct Given {
+    routes: HashMap<u32, Fib>,
+    rules: Vec<Rule>,
+    addresses: Vec<Address>,
+}
+
+impl Given {
+    /// A table of this and what the system says.
+    pub(super) fn table(&self, system: Arc<Cached>) -> Table {
+        let mut own = self.routes.clone();
+        for a in &self.addresses {
+            let hop = Hop {
+                device: a.device.clone(),
+                gateway: None,
+                source: a.addr,
+                mtu_bytes: None,
+                weight: 1,
+            };
+            let mut give = |table: u32, prefix: Option<Prefix>, kind: Kind| {
+                if let Some(prefix) = prefix {
+                    own.entry(table).or_default().replace(Entry {
+                        prefix,
+                        user: false,
+                        mark: 0,
+                        metric: 0,
+                        kind,
+                        hops: vec![hop.clone()],
+                    });
+                }
+            };
+            give(LOCAL, Some(Prefix::host(a.addr)), Kind::Local);
+            give(MAIN, a.network(), Kind::Unicast);
+        }
+        let mut rules = match system.rules.as_slice() {
+            [] => Rule::standard(),
+            rules => rules.to_vec(),
+        };
+        rules.extend(self.rules.iter().cloned());
+        rules.sort_by_key(|r| r.priority);
+        Table {
+            system,
+            addresses: self.addresses.clone(),
+            own,
+            rules,
+        }
+    }
+}
+
+impl Routes {
+    /// Adds a route, in place of one for the same packets. `false`: the device has no address that its
+    /// packets could come from.
+    pub fn add_user(&self, r: &UserRoute) -> bool {
+        let Some(prefix) = Prefix::new(r.addr, r.len) else {
+            return false;
+        };
+        let now = self.now.get();
+        let source = [Some(r.addr), r.gateway].into_iter().flatten().find_map(|to| {
+            let Some(source) = r.source else {
+                return on_network_of(now.addresses(), &r.device, to);
+            };
+            let own = now.addresses().any(|a| {
+                a.addr == source && a.device == r.device && a.network().is_some_and(|n| n.contains(to))
+            });
+            own.then_some(source)
+        });
+        drop(now);
+        let Some(source) = source else { return false };
+        let hop = Hop {
+            device: r.device.clone(),
+            gateway: r.gateway,
+            source,
+            mtu_bytes: None,
+            weight: 1,
+        };
+        self.change(|given, _| {
+            given.routes.entry(r.table).or_default().replace(Entry {
+                prefix,
+                user: true,
+                mark: r.mark,
+                metric: 0,
+                kind: Kind::Unicast,
+                hops: vec![hop],
+            });
+        });
+        true
+    }
+
+    /// Takes a route away that was given by hand. Whether there was one.
+    pub fn del_user(&self, table: u32, prefix: Prefix, mark: u32) -> bool {
+        self.change(|given, _| {
+            let Some(fib) = given.routes.get_mut(&table) else {
+                return false;
+            };
+            let found = fib.remove(prefix, mark, true);
+            if fib.is_empty() {
+                given.routes.remove(&table);
+            }
+            found
+        })
+    }
+
+    /// Adds a rule. Without a priority it comes before all others, but for those of priority 0.
+    pub fn add_rule(&self, mut rule: Rule, priority: Option<u32>) {
+        self.change(|given, now| {
+            rule.priority = priority.unwrap_or_else(|| free_priority(&now.rules));
+            given.rules.push(rule);
+        });
+    }
+
+    /// Takes a rule away that was given by hand: the first that says the same. Whether there was one.
+    pub fn del_rule(&self, rule: &Rule, priority: Option<u32>) -> bool {
+        self.change(|given, _| {
+            let same = |r: &&Rule| {
+                let wanted = Rule {
+                    priority: priority.unwrap_or(r.priority),
+                    ..rule.clone()
+                };
+                **r == wanted
+            };
+            let first = given
+                .rules
+                .iter()
+                .filter(same)
+                .min_by_key(|r| r.priority)
+                .cloned();
+            let at = first.and_then(|first| given.rules.iter().position(|r| *r == first));
+            at.map(|at| given.rules.remove(at)).is_some()
+        })
+    }
+
+    /// Gives a pretended device an address: with it come routes as the kernel would make them.
+    pub fn add_address(&self, address: Address) {
+        self.change(|given, _| {
+            given
+                .addresses
+                .retain(|a| a.device != address.device || a.addr != address.addr);
+            given.addresses.push(address);
+        });
+    }
+
+    /// Takes all addresses of a pretended device away.
+    pub fn remove_addresses(&self, device: &str) {
+        if self.writer.lock().addresses.iter().any(|a| &*a.device == device) {
+            self.change(|given, _| given.addresses.retain(|a| &*a.device != device));
+        }
+    }
+
+    /// All rules in order.
+    pub fn rules(&self) -> Vec<Rule> {
+        self.now.get().rules.clone()
+    }
+
+    /// The numbers of tables that have routes.
+    pub fn tables(&self) -> Vec<u32> {
+        let now = self.now.get();
+        let mut numbers: Vec<u32> = now.system.tables.keys().chain(now.own.keys()).copied().collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+    }
+
+    /// The routes of a table.
+    pub fn entries(&self, table: u32) -> Vec<Entry> {
+        let now = self.now.get();
+        let of = |tables: &HashMap<u32, Fib>| {
+            let fib = tables.get(&table);
+            fib.map(|f| f.entries().into_iter().cloned().collect::<Vec<_>>())
+                .unwrap_or_default()
+        };
+        [of(&now.system.tables), of(&now.own)].concat()
+    }
+}
+
+/// The priority before the first rule that has room before it, but for those of priority 0: as Open vSwitch
+/// chooses it.
+fn free_priority(rules: &[Rule]) -> u32 {
+    let mut found = 0;
+    let mut previous = 0;
+    for rule in rules {
+        if rule.priority > 0 && (found == 0 || rule.priority - previous > 1) {
+            found = rule.priority - 1;
+        }
+        previous = rule.priority;
+    }
+    found
+}
+
+/// Whether a rule asks a table.
+impl Rule {
+    /// The table that it asks, if it does.
+    pub fn table(&self) -> Option<u32> {
+        match self.action {
+            Action::Table { table, .. } => Some(table),
+            _ => None,
+        }
+    }
+}

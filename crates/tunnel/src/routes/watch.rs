@@ -1,0 +1,75 @@
+//! Whose answers a change of routes changes.
+//!
+//! Who keeps the answer to a question registers the question first, and gets a number: the answer holds until
+//! that number is said. After each change all questions are asked again, and the numbers of those with
+//! another answer are said. So a change of a route makes nothing stale but what goes by it.
+//!
+//! Registering waits for nobody. Who finds the list taken or full gets a number that is said at any change.
+
+use super::{Query, Route, Table};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+/// Questions kept; there are as many as tunnels have remote hosts.
+const MAX_QUESTIONS: usize = 16 * 1024;
+
+pub(super) struct Watch {
+    asked: Mutex<HashMap<Query, u64>>,
+    seed: RandomState,
+    any: u64,
+    addresses: u64,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        let seed = RandomState::new();
+        Self {
+            asked: Mutex::default(),
+            any: seed.hash_one("any route"),
+            addresses: seed.hash_one("addresses"),
+            seed,
+        }
+    }
+}
+
+impl Watch {
+    /// The number of whatever changes at all.
+    pub(super) fn any(&self) -> u64 {
+        self.any
+    }
+    /// The number of this host's addresses.
+    pub(super) fn addresses(&self) -> u64 {
+        self.addresses
+    }
+    pub(super) fn register(&self, q: &Query) -> u64 {
+        let Some(mut asked) = self.asked.try_lock() else {
+            return self.any;
+        };
+        if let Some(number) = asked.get(q) {
+            return *number;
+        }
+        if asked.len() >= MAX_QUESTIONS {
+            return self.any;
+        }
+        let number = self.seed.hash_one(q);
+        asked.insert(*q, number);
+        number
+    }
+    /// To be called after the change has been published.
+    pub(super) fn changed(&self, before: &Table, now: &Table, tell: &dyn Fn(u64)) {
+        let differs = |q: &Query| before.lookup(q).map(Route::new) != now.lookup(q).map(Route::new);
+        self.asked.lock().retain(|q, number| {
+            let same = !differs(q);
+            if !same {
+                tell(*number);
+            }
+            same
+        });
+        tell(self.any);
+        if before.addresses().ne(now.addresses()) {
+            tell(self.addresses);
+        }
+    }
+}
