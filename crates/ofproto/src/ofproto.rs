@@ -201,6 +201,7 @@ impl Ofproto {
         if now_ms.saturating_sub(self.expired_ms.load(Ordering::Relaxed)) >= EXPIRE_MS {
             self.expired_ms.store(now_ms, Ordering::Relaxed);
             self.pipeline.expire();
+            self.pipeline.underlay().neighbours.expire(now_ms);
         }
         for b in self.bridges() {
             b.tick();

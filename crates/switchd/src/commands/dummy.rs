@@ -1,11 +1,13 @@
 //! `netdev-dummy/*`: packets and states of pretended devices.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use heddle_flow::{compose, odp};
 use heddle_port::dummy::{ConnState, frame_from_hex, parse_ip4, parse_ip6};
 use heddle_port::{DummyPort, Port};
+use heddle_tunnel::routes::Address;
 
 use super::Commands;
 use crate::switch::Switch;
@@ -35,6 +37,7 @@ pub(super) fn register(c: &Commands<'_>) {
             let (port, text) = port_and_text(s, args)?;
             let (addr, mask) = parse_ip4(text)?;
             with_dummy(&port, |d| d.set_ip4(addr, mask));
+            own_address(s, args, addr.into(), mask.to_bits().count_ones());
             Ok("OK".into())
         },
     );
@@ -42,8 +45,17 @@ pub(super) fn register(c: &Commands<'_>) {
         let (port, text) = port_and_text(s, args)?;
         let (addr, prefix) = parse_ip6(text)?;
         with_dummy(&port, |d| d.set_ip6(addr, prefix));
+        own_address(s, args, addr.into(), prefix.into());
         Ok("OK".into())
     });
+}
+
+/// An address of a pretended device is one of the host's, with the routes that come with it.
+fn own_address(switch: &Switch, args: &[&str], addr: IpAddr, len: u32) {
+    if let (Some(name), Ok(len)) = (args.first(), u8::try_from(len)) {
+        let address = Address::new((*name).into(), addr, len);
+        switch.ofproto.pipeline().underlay().routes.add_address(address);
+    }
 }
 
 /// The pretended device of that name.

@@ -9,7 +9,9 @@ mod dummy;
 mod fdb;
 mod flows;
 mod memory;
+mod neigh;
 mod pmd;
+mod route;
 mod time;
 mod trace;
 mod upcall;
@@ -33,7 +35,9 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     dpctl::register(&commands);
     dpif::register(&commands);
     fdb::register(&commands);
+    neigh::register(&commands);
     pmd::register(&commands);
+    route::register(&commands);
     trace::register(&commands);
     upcall::register(&commands);
     if ctx.options.dummy.is_some() {

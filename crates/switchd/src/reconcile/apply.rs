@@ -119,6 +119,8 @@ impl Reconciler {
     fn take_down(&self, state: &mut BridgeState, iface: Iface) {
         // The device ends with its last handle, and commands may hold one.
         self.switch.inventory.write().interfaces.remove(&iface.name);
+        let underlay = self.switch.ofproto.pipeline().underlay();
+        underlay.routes.remove_addresses(&iface.name);
         if let Some((_, no)) = iface.device()
             && let Err(error) = self.switch.datapath.del_port(no)
         {

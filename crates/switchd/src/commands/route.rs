@@ -1,0 +1,190 @@
+//! `ovs/route/*`: routes of the host and by hand.
+
+use std::fmt::Write as _;
+use std::net::{IpAddr, Ipv6Addr};
+
+use heddle_tunnel::Routes;
+use heddle_tunnel::routes::{DEFAULT, Kind, LOCAL, MAIN, Prefix, Query, UserRoute};
+
+use super::Commands;
+use crate::switch::Switch;
+use crate::unixctl::Reply;
+
+pub(super) fn register(c: &Commands<'_>) {
+    let usage = "ip/plen dev [gw] [pkt_mark=mark] [src=src_ip] [table=id]";
+    c.add("ovs/route/add", usage, (2, 6), |s, args| add(routes(s), args));
+    c.add("ovs/route/show", "[table=all|id]", (0, 1), |s, args| {
+        show(routes(s), args)
+    });
+    c.add(
+        "ovs/route/del",
+        "ip/plen [pkt_mark=mark] [table=id]",
+        (1, 3),
+        |s, args| del(routes(s), args),
+    );
+    let usage = "ip_addr [pkt_mark=mark] [src=src_ip]";
+    c.add("ovs/route/lookup", usage, (1, 3), |s, args| {
+        lookup(routes(s), args)
+    });
+}
+
+fn routes(switch: &Switch) -> &Routes {
+    &switch.ofproto.pipeline().underlay().routes
+}
+
+/// `address/length`, or an address alone.
+fn network(text: &str) -> Option<(IpAddr, u8)> {
+    let (addr, len) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
+    let addr: IpAddr = addr.parse().ok()?;
+    let all = Prefix::host(addr).len();
+    let len = len.map_or(Some(all), |l| l.parse().ok().filter(|l| *l <= all))?;
+    Some((addr, len))
+}
+
+/// The value of `key=value`.
+fn value<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+    text.strip_prefix(key)?.strip_prefix('=')
+}
+
+/// An address of the same family as `like`.
+fn address(text: &str, like: IpAddr) -> Option<IpAddr> {
+    text.parse()
+        .ok()
+        .filter(|a: &IpAddr| a.is_ipv4() == like.is_ipv4())
+}
+
+fn add(routes: &Routes, args: &[&str]) -> Reply {
+    let [to, device, more @ ..] = args else {
+        return Err("Invalid 'ip/plen' parameter".into());
+    };
+    let (addr, len) = network(to).ok_or("Invalid 'ip/plen' parameter")?;
+    let mut route = UserRoute {
+        table: MAIN,
+        addr,
+        len,
+        mark: 0,
+        device: (*device).into(),
+        gateway: None,
+        source: None,
+    };
+    for arg in more {
+        if let Some(mark) = value(arg, "pkt_mark").and_then(|v| v.parse().ok()) {
+            route.mark = mark;
+        } else if let Some(source) = value(arg, "src").and_then(|v| address(v, addr)) {
+            route.source = Some(source);
+        } else if let Some(gateway) = address(arg, addr) {
+            route.gateway = Some(gateway).filter(|g| !g.is_unspecified());
+        } else if let Some(table) = value(arg, "table") {
+            route.table = table.parse().map_err(|_| "Invalid table format")?;
+        } else {
+            return Err("Invalid pkt_mark, IP gateway or src_ip".into());
+        }
+    }
+    if routes.add_user(&route) {
+        Ok("OK".into())
+    } else {
+        Err("Error while inserting route.".into())
+    }
+}
+
+fn del(routes: &Routes, args: &[&str]) -> Reply {
+    let (to, more) = args.split_first().ok_or("Invalid parameters")?;
+    let prefix = network(to).and_then(|(addr, len)| Prefix::new(addr, len));
+    let prefix = prefix.ok_or("Invalid parameters")?;
+    let (mut mark, mut table) = (0, MAIN);
+    for arg in more {
+        if let Some(m) = value(arg, "pkt_mark").and_then(|v| v.parse().ok()) {
+            mark = m;
+        } else if let Some(t) = value(arg, "table") {
+            table = t.parse().map_err(|_| "Invalid table format")?;
+            if !routes.tables().contains(&table) {
+                return Err(format!("Table {arg} not found"));
+            }
+        } else {
+            return Err("Invalid pkt_mark or table".into());
+        }
+    }
+    if routes.del_user(table, prefix, mark) {
+        Ok("OK".into())
+    } else {
+        Err("Not found".into())
+    }
+}
+
+fn lookup(routes: &Routes, args: &[&str]) -> Reply {
+    let (to, more) = args.split_first().ok_or("Invalid 'ip/plen' parameter")?;
+    let dst = network(to).filter(|(addr, len)| *len == Prefix::host(*addr).len());
+    let (dst, _) = dst.ok_or("Invalid 'ip/plen' parameter")?;
+    let mut query = Query::to(dst);
+    for arg in more {
+        if let Some(mark) = value(arg, "pkt_mark").and_then(|v| v.parse().ok()) {
+            query.mark = mark;
+        } else if let Some(src) = value(arg, "src").and_then(|v| address(v, dst)) {
+            query.src = Some(src);
+        } else {
+            return Err("Invalid pkt_mark or src".into());
+        }
+    }
+    let route = routes.lookup(&query).ok_or("Not found")?;
+    let gateway = route.gateway.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
+    Ok(format!(
+        "src {}\ngateway {gateway}\ndev {}\n",
+        route.source, route.device
+    ))
+}
+
+fn show(routes: &Routes, args: &[&str]) -> Reply {
+    let standard = [LOCAL, MAIN, DEFAULT];
+    let mut out = String::new();
+    match args.first() {
+        None => {
+            out.push_str("Route Table:\n");
+            standard.iter().for_each(|t| list(routes, *t, false, &mut out));
+        }
+        Some(&"table=all") => {
+            routes
+                .tables()
+                .iter()
+                .for_each(|t| list(routes, *t, !standard.contains(t), &mut out));
+        }
+        Some(arg) => {
+            let table = value(arg, "table").and_then(|t| t.parse().ok());
+            let table = table.ok_or("Invalid table format")?;
+            if !routes.tables().contains(&table) {
+                return Err(format!("Table '{arg}' not found"));
+            }
+            // Writing to a string cannot fail.
+            let _ = match standard.contains(&table) {
+                true => writeln!(out, "Route Table:"),
+                false => writeln!(out, "Route Table #{table}:"),
+            };
+            list(routes, table, false, &mut out);
+        }
+    }
+    Ok(out)
+}
+
+/// A line for each way of each route.
+fn list(routes: &Routes, table: u32, with_table: bool, out: &mut String) {
+    for entry in routes.entries(table) {
+        for hop in &entry.hops {
+            let who = if entry.user { "User" } else { "Cached" };
+            let _ = write!(out, "{who}: {}", entry.prefix);
+            if entry.mark != 0 {
+                let _ = write!(out, " MARK {}", entry.mark);
+            }
+            let _ = write!(out, " dev {}", hop.device);
+            if let Some(gateway) = hop.gateway {
+                let _ = write!(out, " GW {gateway}");
+            }
+            let _ = write!(out, " SRC {}", hop.source);
+            if entry.kind == Kind::Local {
+                out.push_str(" local");
+            }
+            if with_table {
+                let _ = write!(out, " table {table}");
+            }
+            out.push('\n');
+        }
+    }
+}
