@@ -1,5 +1,52 @@
 //! Connection tracking: zones, states, address translation, limits, expiry.
+//!
+//! **Problem.** All workers see packets of all connections, some in one direction on one worker and back on
+//! another. An established packet must cost one lookup and write nothing that others read, connections come
+//! by the million a second, and whatever fills the tables must not stop those who are there.
+//!
+//! **Use.** A worker reads a packet ([`Packet::read`]), hashes its tuple ([`Conntrack::hash`]), prefetches
+//! for the whole burst ([`Conntrack::prefetch`], [`Conntrack::prefetch_record`]), and tracks each
+//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The [`Verdict`] says what the packet carries
+//! from then on, and how it is to be rewritten ([`Rewrite::apply`]). A control thread calls
+//! [`Conntrack::sweep`].
+//!
+//! **Parts.** What is read of a packet: `packet`, `tuple`. Where connections are: `index` (from hashes to
+//! numbers), `slots` (who has which number), `record` (what a number stands for). How they move: `track`,
+//! `tcp`, `timeouts`, `zones`, `nat`. What others see: `dump`, `format`.
+//!
+//! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: zero). A limit of 0 is none.
 
 pub mod action;
+mod conntrack;
+pub mod dump;
+mod events;
+pub mod format;
+mod free_list;
+mod hash;
+mod index;
+mod nat;
+mod packet;
+mod record;
+mod rewrite;
+mod slots;
+mod sweep;
+pub mod tcp;
+mod timeouts;
+mod track;
+mod tuple;
+mod zones;
 
 pub use action::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
+pub use conntrack::{Config, Conntrack, DEFAULT_MAX_CONNS};
+pub use events::{Event, Events};
+pub use hash::Hash;
+pub use heddle_sync::ReadGuard;
+pub use packet::{Checked, Invalid, Packet, Segment, Subject};
+pub use rewrite::{At, Ends, Rewrite};
+pub use timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
+pub use track::{Found, Prior, Verdict, state};
+pub use tuple::{Endpoint, Tuple, bits, ip};
+pub use zones::ZoneLimit;
+
+#[cfg(test)]
+mod tests;

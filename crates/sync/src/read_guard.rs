@@ -138,6 +138,16 @@ impl ReadGuard {
         });
         Self { _here: PhantomData }
     }
+    /// For values that are known by other means than pointers, such as places of a table. To be called after
+    /// a value has become unreachable: it is read by nobody any more when [`ReadGuard::over`] has reached the
+    /// number that this gives.
+    pub fn replaced() -> u64 {
+        replaced()
+    }
+    /// See [`ReadGuard::replaced`]. Takes a look at each thread.
+    pub fn over() -> u64 {
+        over()
+    }
 }
 
 impl Drop for ReadGuard {

@@ -1,0 +1,172 @@
+//! The tracker of one datapath: what its parts share, and its settings.
+
+use crate::events::Event;
+use crate::hash::{Hash, Keys};
+use crate::index::Index;
+use crate::slots::Slots;
+use crate::timeouts::{Policy, PolicyError, Timeouts};
+use crate::tuple::{Endpoint, Tuple};
+use crate::zones::{ZoneLimit, Zones};
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+
+/// Connections by default (`dpctl/ct-set-maxconns`), as in Open vSwitch.
+pub const DEFAULT_MAX_CONNS: u32 = 3_000_000;
+
+/// How large a tracker may become.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Records for which there is address space. Memory is used as they are. More than connections, since a
+    /// record is used again a little after its connection is gone.
+    pub capacity: usize,
+    /// Connections at one time, at first.
+    pub max_conns: u32,
+    /// For hashes: a random number, which nobody outside may know.
+    pub seed: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        use std::hash::{BuildHasher, Hasher};
+        Self {
+            capacity: 1 << 24,
+            max_conns: DEFAULT_MAX_CONNS,
+            // The standard library's keys are random.
+            seed: std::collections::hash_map::RandomState::new()
+                .build_hasher()
+                .finish(),
+        }
+    }
+}
+
+/// See the crate's text.
+#[derive(Debug)]
+pub struct Conntrack {
+    pub(crate) slots: Slots,
+    pub(crate) index: Index,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) zones: Zones,
+    keys: Keys,
+    seq_chk: AtomicBool,
+    dice: AtomicU64,
+    pub(crate) sweep_at: AtomicU32,
+}
+
+impl Conntrack {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// What mmap(2) says where there is not so much address space.
+    pub fn new(config: Config) -> io::Result<Self> {
+        let slots = Slots::new(config.capacity, config.max_conns)?;
+        Ok(Self {
+            index: Index::new(slots.capacity())?,
+            slots,
+            timeouts: Timeouts::new(),
+            zones: Zones::new()?,
+            keys: Keys::new(config.seed),
+            seq_chk: AtomicBool::new(true),
+            dice: AtomicU64::new(config.seed),
+            sweep_at: AtomicU32::new(0),
+        })
+    }
+    /// Where a packet of this tuple is looked for. Both directions have the same.
+    #[inline]
+    pub fn hash(&self, tuple: &Tuple, zone: u16) -> Hash {
+        self.keys.hash(tuple, zone)
+    }
+    /// Fetches what [`Conntrack::track`] reads first: call it for all packets of a burst, then
+    /// [`Conntrack::prefetch_record`] for all, then track them.
+    #[inline]
+    pub fn prefetch(&self, hash: Hash) {
+        self.index.prefetch(hash);
+    }
+    /// Fetches what it reads then.
+    #[inline]
+    pub fn prefetch_record(&self, hash: Hash) {
+        if let Some(record) = self.index.guess(hash).and_then(|e| self.slots.get(e.number)) {
+            record.prefetch();
+        }
+    }
+    /// A hash of who opens connections, whatever they are.
+    pub(crate) fn hash_client(&self, t: &Tuple, zone: u16) -> u32 {
+        let client = Tuple {
+            src: Endpoint {
+                addr: t.src.addr,
+                l4: 0,
+            },
+            dst: Endpoint::default(),
+            proto: 0,
+            ipv6: t.ipv6,
+        };
+        self.hash(&client, zone).0
+    }
+    /// A random number to begin with.
+    pub(crate) fn random(&self) -> u64 {
+        self.dice.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed)
+    }
+
+    /// Connections that are there, with those that have expired and are not swept yet.
+    pub fn n_conns(&self) -> u32 {
+        self.slots.count()
+    }
+    /// Connections that may be there.
+    pub fn max_conns(&self) -> u32 {
+        self.slots.limit()
+    }
+    /// Sets that. More than there is room for gives [`Event::NoRoom`] when it is reached.
+    pub fn set_max_conns(&self, n: u32) {
+        self.slots.set_limit(n);
+    }
+    /// Whether TCP segments must lie in their windows.
+    #[inline]
+    pub fn tcp_seq_chk(&self) -> bool {
+        self.seq_chk.load(Relaxed)
+    }
+    /// Sets that.
+    pub fn set_tcp_seq_chk(&self, on: bool) {
+        self.seq_chk.store(on, Relaxed);
+    }
+
+    /// The limit of zones that have none of their own; 0: none.
+    pub fn default_limit(&self) -> u32 {
+        self.zones.default()
+    }
+    /// Sets the default limit; `None`: there is none.
+    pub fn set_default_limit(&self, limit: Option<u32>) {
+        self.zones.set(None, limit);
+    }
+    /// Sets or removes a zone's limit.
+    pub fn set_zone_limit(&self, zone: u16, limit: Option<u32>) {
+        self.zones.set(Some(zone), limit);
+    }
+    /// What holds for a zone.
+    pub fn zone_limit(&self, zone: u16) -> ZoneLimit {
+        self.zones.get(zone)
+    }
+    /// All zones with limits of their own.
+    pub fn zone_limits(&self) -> Vec<ZoneLimit> {
+        self.zones.all()
+    }
+
+    /// Makes or replaces a timeout policy; settings as the database names them, in seconds.
+    ///
+    /// # Errors
+    /// An unknown setting, or too many policies.
+    pub fn set_timeout_policy(&self, name: &str, settings: &[(&str, u32)]) -> Result<(), PolicyError> {
+        self.timeouts.set(name, settings)
+    }
+    /// Removes one; its connections live by the default from then on. `false`: there is none.
+    pub fn remove_timeout_policy(&self, name: &str) -> bool {
+        self.timeouts.remove(name)
+    }
+    /// All policies by name, with their settings in seconds.
+    pub fn timeout_policies(&self) -> Vec<Policy> {
+        self.timeouts.list()
+    }
+    /// Names of all that packets can meet here, for `coverage/show`.
+    pub fn events() -> impl Iterator<Item = (Event, &'static str)> {
+        Event::ALL.into_iter().map(|e| (e, e.name()))
+    }
+}

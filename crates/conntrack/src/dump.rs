@@ -1,0 +1,177 @@
+//! Connections for those who look at them, and for those who want them gone.
+
+use crate::conntrack::Conntrack;
+use crate::record::{RELATED, Record};
+use crate::tcp::Peer;
+use crate::tuple::Tuple;
+use heddle_sync::ReadGuard;
+use heddle_wire::ip::proto;
+
+/// A connection as it was when it was looked at.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Conn {
+    /// Zone.
+    pub zone: u16,
+    /// The direction in which it began.
+    pub orig: Tuple,
+    /// Its answers.
+    pub reply: Tuple,
+    /// The connection that announced it.
+    pub parent: Option<Tuple>,
+    /// Mark.
+    pub mark: u32,
+    /// Label.
+    pub label: u128,
+    /// Until it expires without packets.
+    pub left_ms: u64,
+    /// Both ends of TCP.
+    pub tcp: Option<[Peer; 2]>,
+    /// Where the index has it.
+    pub bucket: u32,
+}
+
+/// Which connections are meant. What is `None` does not matter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Filter {
+    /// Zone.
+    pub zone: Option<u16>,
+    /// Mark: value and mask.
+    pub mark: Option<(u32, u32)>,
+    /// Label: value and mask.
+    pub label: Option<(u128, u128)>,
+    /// Tuples in both directions, of which some parts count.
+    pub orig: PartialTuple,
+    /// As above.
+    pub reply: PartialTuple,
+    /// Protocol.
+    pub proto: Option<u8>,
+    /// IPv6 (`true`) or IPv4.
+    pub ipv6: Option<bool>,
+}
+
+/// Parts of a tuple.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PartialTuple {
+    /// Source address, as in [`crate::Endpoint`].
+    pub src: Option<u128>,
+    /// Destination address.
+    pub dst: Option<u128>,
+    /// Source port.
+    pub src_port: Option<u16>,
+    /// Destination port.
+    pub dst_port: Option<u16>,
+    /// ICMP identifier.
+    pub icmp_id: Option<u16>,
+    /// ICMP type.
+    pub icmp_type: Option<u8>,
+    /// ICMP code.
+    pub icmp_code: Option<u8>,
+}
+
+fn is<T: PartialEq>(wanted: Option<T>, is: T) -> bool {
+    wanted.is_none_or(|w| w == is)
+}
+
+impl PartialTuple {
+    /// Whether a tuple has all of them.
+    #[allow(clippy::cast_possible_truncation)] // parts of a word
+    pub fn matches(&self, t: &Tuple) -> bool {
+        let (src, dst) = (t.src.l4, t.dst.l4);
+        let l4 = if t.is_icmp() {
+            is(self.icmp_id, (src >> 16) as u16)
+                && is(self.icmp_type, (src >> 8) as u8)
+                && is(self.icmp_code, src as u8)
+        } else {
+            is(self.src_port, src as u16) && is(self.dst_port, dst as u16)
+        };
+        is(self.src, t.src.addr) && is(self.dst, t.dst.addr) && l4
+    }
+}
+
+impl Filter {
+    /// Whether a connection is meant.
+    pub fn matches(&self, c: &Conn) -> bool {
+        is(self.zone, c.zone)
+            && is(self.proto, c.orig.proto)
+            && is(self.ipv6, c.orig.ipv6)
+            && self.mark.is_none_or(|(v, m)| c.mark & m == v & m)
+            && self.label.is_none_or(|(v, m)| c.label & m == v & m)
+            && self.orig.matches(&c.orig)
+            && self.reply.matches(&c.reply)
+    }
+}
+
+impl Conntrack {
+    /// Shows connections of the next `budget` records from `at`, which begins at 0, to `show`. `None`: that
+    /// were all; else where to go on. What comes and goes meanwhile is shown or not.
+    pub fn dump(&self, now_ms: u64, at: u32, budget: u32, mut show: impl FnMut(Conn)) -> Option<u32> {
+        self.walk(now_ms, at, budget, |_, r| show(self.conn(now_ms, r)))
+    }
+    /// Ends connections of the next records, as [`Conntrack::dump`] shows them. How many, and where to go on.
+    pub fn flush(&self, now_ms: u64, at: u32, budget: u32, filter: &Filter) -> (usize, Option<u32>) {
+        let mut n = 0;
+        let next = self.walk(now_ms, at, budget, |_, r| {
+            if is(filter.zone, r.zone()) && filter.matches(&self.conn(now_ms, r)) {
+                n += usize::from(r.kill());
+            }
+        });
+        (n, next)
+    }
+    /// Ends all that are meant, and sweeps them. How many there were.
+    pub fn flush_all(&self, now_ms: u64, filter: &Filter) -> usize {
+        const BATCH: u32 = 4096;
+        let (mut n, mut at) = (0, Some(0));
+        while let Some(from) = at {
+            let (some, next) = self.flush(now_ms, from, BATCH, filter);
+            n += some;
+            at = next;
+        }
+        n
+    }
+    /// Ends the connection whose original tuple this is. `false`: there is none.
+    pub fn flush_tuple(&self, now_ms: u64, tuple: &Tuple, zone: u16) -> bool {
+        let _reading = ReadGuard::begin();
+        let key = crate::record::Key::new(tuple, zone);
+        let found = self.index.find(self.hash(tuple, zone), |e| {
+            let r = self.slots.get(e.number)?;
+            (r.direction(&key) == Some(false) && r.is_alive(now_ms)).then_some(r)
+        });
+        found.is_some_and(Record::kill)
+    }
+    /// Buckets of the index.
+    pub fn buckets(&self) -> u32 {
+        self.index.len()
+    }
+
+    fn walk(&self, now_ms: u64, at: u32, budget: u32, mut see: impl FnMut(u32, &Record)) -> Option<u32> {
+        let _reading = ReadGuard::begin();
+        let used = self.slots.used();
+        let to = at.saturating_add(budget).min(used);
+        for number in at..to {
+            if let Some(r) = self.slots.get(number)
+                && r.is_alive(now_ms)
+            {
+                see(number, r);
+            }
+        }
+        (to < used).then_some(to)
+    }
+    fn conn(&self, now_ms: u64, r: &Record) -> Conn {
+        let orig = r.orig();
+        Conn {
+            zone: r.zone(),
+            orig,
+            reply: if r.flags() & (crate::record::SNAT | crate::record::DNAT) == 0 {
+                orig.reversed()
+            } else {
+                r.reply()
+            },
+            parent: r.parent().filter(|_| r.flags() & RELATED != 0),
+            mark: r.mark(),
+            label: r.label(),
+            left_ms: r.expires_ms().saturating_sub(now_ms),
+            tcp: (orig.proto == proto::TCP).then(|| r.peers()),
+            bucket: self.index.bucket_of(self.hash(&orig, r.zone())),
+        }
+    }
+}

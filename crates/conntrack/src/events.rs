@@ -1,0 +1,109 @@
+//! What may happen to a packet in the tracker that somebody may ask about: each has a name for
+//! `coverage/show`.
+//!
+//! The tracker counts nothing itself, so that sixteen workers which refuse a flood share no line: a verdict
+//! says what happened, and the worker counts it.
+
+/// One of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Event {
+    /// A new connection was not kept: as many as `dpctl/ct-set-maxconns` allows are there.
+    Full,
+    /// A new connection was not kept: its zone has as many as its limit allows.
+    ZoneLimit,
+    /// A new connection was not kept: all addresses and ports that it could be translated to are taken.
+    NatExhausted,
+    /// A new connection was not kept: the table of connections has no room.
+    NoRoom,
+    /// A new connection was not kept, or a TCP segment not followed, because a thread was put aside by the
+    /// system while it held what this needed.
+    Busy,
+    /// The IPv4 header's checksum is wrong.
+    L3Checksum,
+    /// The checksum of TCP, UDP or ICMP is wrong.
+    L4Checksum,
+    /// Headers are cut off or contradict themselves.
+    Malformed,
+    /// A fragment that was not put together.
+    Fragment,
+    /// TCP flags that contradict each other.
+    TcpFlags,
+    /// A TCP segment outside of its connection's windows.
+    TcpOutOfWindow,
+    /// A TCP segment outside of its connection's windows, which are not checked.
+    TcpUnchecked,
+    /// A translated packet came back, and its connection was gone.
+    NatLost,
+    /// A message of FTP that announces a connection and makes no sense.
+    FtpMalformed,
+}
+
+impl Event {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 14] = [
+        Self::Full,
+        Self::ZoneLimit,
+        Self::NatExhausted,
+        Self::NoRoom,
+        Self::Busy,
+        Self::L3Checksum,
+        Self::L4Checksum,
+        Self::Malformed,
+        Self::Fragment,
+        Self::TcpFlags,
+        Self::TcpOutOfWindow,
+        Self::TcpUnchecked,
+        Self::NatLost,
+        Self::FtpMalformed,
+    ];
+    /// Its name in `coverage/show`: Open vSwitch's, where it has one.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "conntrack_full",
+            Self::ZoneLimit => "conntrack_zone_full",
+            Self::NatExhausted => "conntrack_nat_exhausted",
+            Self::NoRoom => "conntrack_no_room",
+            Self::Busy => "conntrack_busy",
+            Self::L3Checksum => "conntrack_l3csum_err",
+            Self::L4Checksum => "conntrack_l4csum_err",
+            Self::Malformed => "conntrack_malformed",
+            Self::Fragment => "conntrack_fragment",
+            Self::TcpFlags => "conntrack_invalid_tcp_flags",
+            Self::TcpOutOfWindow => "conntrack_tcp_seq_chk_failed",
+            Self::TcpUnchecked => "conntrack_tcp_seq_chk_bypass",
+            Self::NatLost => "conntrack_lookup_natted_miss",
+            Self::FtpMalformed => "conntrack_ftp_malformed",
+        }
+    }
+}
+
+/// Some of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Events(u32);
+
+impl Events {
+    /// Whether nothing happened, as with nearly all packets.
+    #[inline]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+    /// One more.
+    pub fn add(&mut self, e: Event) {
+        self.0 |= 1 << e as u8;
+    }
+    /// Whether this one is among them.
+    pub const fn has(self, e: Event) -> bool {
+        self.0 & (1 << e as u8) != 0
+    }
+    /// Each.
+    pub fn iter(self) -> impl Iterator<Item = Event> {
+        Event::ALL.into_iter().filter(move |e| self.has(*e))
+    }
+}
+
+impl From<Event> for Events {
+    fn from(e: Event) -> Self {
+        Self(1 << e as u8)
+    }
+}

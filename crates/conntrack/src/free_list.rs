@@ -1,0 +1,134 @@
+//! Numbers of places that are free, taken and given back by any thread without a lock.
+//!
+//! A stack (Treiber 1986) of numbers below a bound: places that were never used come in order, so that memory
+//! behind them is touched in order; places that were given back come first. The head carries a count of its
+//! changes, against a head that is taken off, used and put back while somebody looks (ABA).
+//!
+//! Whoever takes a place sees what was done to it before it was given back.
+
+use heddle_sync::CachePadded;
+use heddle_sys::Zeroed;
+use std::io;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+#[derive(Debug)]
+pub(crate) struct FreeList {
+    /// Changes (32 bits), the number on top and one (32 bits; 0: none).
+    head: CachePadded<AtomicU64>,
+    /// Places from here on were never used.
+    fresh: CachePadded<AtomicU32>,
+    /// What lies under each number on the stack, and one.
+    next: Zeroed<AtomicU32>,
+}
+
+impl FreeList {
+    /// Of the places 0 to `n`.
+    pub(crate) fn new(n: usize) -> io::Result<Self> {
+        Ok(Self {
+            head: CachePadded::new(AtomicU64::new(0)),
+            fresh: CachePadded::new(AtomicU32::new(0)),
+            next: Zeroed::new(n, false)?,
+        })
+    }
+    /// Places that were ever used: all numbers in use are below.
+    pub(crate) fn used(&self) -> u32 {
+        let most = u32::try_from(self.next.len()).unwrap_or(u32::MAX);
+        self.fresh.load(Relaxed).min(most)
+    }
+    /// A free place.
+    #[allow(clippy::cast_possible_truncation)] // halves
+    pub(crate) fn take(&self) -> Option<u32> {
+        let mut head = self.head.load(Acquire);
+        loop {
+            let Some(top) = (head as u32).checked_sub(1) else {
+                return self.take_fresh();
+            };
+            // It may have been taken meanwhile, and this be anything: then the count has changed.
+            let under = self.next.get(top as usize)?.load(Relaxed);
+            match self
+                .head
+                .compare_exchange_weak(head, changed(head, under), AcqRel, Acquire)
+            {
+                Ok(_) => return Some(top),
+                Err(now) => head = now,
+            }
+        }
+    }
+    fn take_fresh(&self) -> Option<u32> {
+        let n = u32::try_from(self.next.len()).unwrap_or(u32::MAX);
+        let one_more = |f: u32| (f < n).then_some(f + 1);
+        self.fresh.fetch_update(Relaxed, Relaxed, one_more).ok()
+    }
+    /// Gives a place back.
+    #[allow(clippy::cast_possible_truncation)] // halves
+    pub(crate) fn give(&self, place: u32) {
+        let Some(next) = self.next.get(place as usize) else {
+            return;
+        };
+        let mut head = self.head.load(Relaxed);
+        loop {
+            next.store(head as u32, Relaxed);
+            // Release pairs with the Acquire in `take`: who takes the place sees what was done to it.
+            match self
+                .head
+                .compare_exchange_weak(head, changed(head, place + 1), Release, Relaxed)
+            {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+}
+
+fn changed(head: u64, top: u32) -> u64 {
+    ((head >> 32).wrapping_add(1)) << 32 | u64::from(top)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn all_places_once_in_order() {
+        let list = FreeList::new(3).unwrap();
+        assert_eq!([list.take(), list.take()], [Some(0), Some(1)]);
+        list.give(0);
+        assert_eq!(list.used(), 2);
+        assert_eq!([list.take(), list.take(), list.take()], [Some(0), Some(2), None]);
+        assert_eq!(list.used(), 3);
+    }
+
+    #[test]
+    fn no_place_has_two_users() {
+        let list = FreeList::new(64).unwrap();
+        let used: Vec<_> = (0..64).map(|_| AtomicBool::new(false)).collect();
+        std::thread::scope(|s| {
+            for _ in 0..8 {
+                s.spawn(|| {
+                    let mut mine = Vec::new();
+                    for n in 0..20_000 {
+                        if n % 3 != 0
+                            && let Some(p) = list.take()
+                        {
+                            assert!(!used[p as usize].swap(true, Relaxed));
+                            mine.push(p);
+                        } else if let Some(p) = mine.pop() {
+                            assert!(used[p as usize].swap(false, Relaxed));
+                            list.give(p);
+                        }
+                    }
+                    for p in mine {
+                        used[p as usize].store(false, Relaxed);
+                        list.give(p);
+                    }
+                });
+            }
+        });
+        let mut all: Vec<_> = std::iter::from_fn(|| list.take()).collect();
+        all.sort_unstable();
+        assert_eq!(all, (0..64).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,132 @@
+//! The keyed hash of tuples: one for both directions, so that one entry finds a connection from both sides.
+//!
+//! A sender who knows the addresses but not the key cannot aim at one bucket. Two folded multiplications of
+//! IPv4, four of IPv6; no table.
+
+use crate::tuple::{Endpoint, Tuple};
+
+/// Where a tuple is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Hash(pub(crate) u32);
+
+/// Random numbers of one tracker.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys([u64; 6]);
+
+impl Keys {
+    pub(crate) fn new(seed: u64) -> Self {
+        let mut s = seed;
+        Self([(); 6].map(|()| next(&mut s) | 1))
+    }
+    #[inline]
+    pub(crate) fn hash(&self, t: &Tuple, zone: u16) -> Hash {
+        // Both directions give the same pair.
+        let (a, b) = if less(&t.src, &t.dst) {
+            (&t.src, &t.dst)
+        } else {
+            (&t.dst, &t.src)
+        };
+        let [k0, k1, k2, k3, k4, k5] = self.0;
+        let rest = u64::from(zone) << 16 | u64::from(t.proto) << 8 | u64::from(t.ipv6);
+        let pair = if t.ipv6 {
+            let [a_hi, a_lo] = halves(a.addr);
+            let [b_hi, b_lo] = halves(b.addr);
+            fold(a_hi ^ k0, a_lo ^ k1).wrapping_add(fold(b_hi ^ k2, b_lo ^ k3))
+                ^ fold(u64::from(a.l4) << 32 | u64::from(b.l4), k4)
+        } else {
+            fold(word(a) ^ k0, word(b) ^ k1)
+        };
+        Hash((fold(pair ^ k5, rest ^ k2) >> 32) as u32)
+    }
+}
+
+#[inline]
+fn less(a: &Endpoint, b: &Endpoint) -> bool {
+    (a.addr, a.l4) < (b.addr, b.l4)
+}
+
+/// An end of IPv4, whose port or identifier is in other bits than the address.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // IPv4
+fn word(e: &Endpoint) -> u64 {
+    u64::from(e.addr as u32) << 32 | u64::from(e.l4)
+}
+
+#[allow(clippy::cast_possible_truncation)] // halves
+pub(crate) const fn halves(a: u128) -> [u64; 2] {
+    [(a >> 64) as u64, a as u64]
+}
+
+/// Both halves of a product: each bit of it depends on all bits of the factors.
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // halves
+fn fold(a: u64, b: u64) -> u64 {
+    let p = u128::from(a) * u128::from(b);
+    (p >> 64) as u64 ^ p as u64
+}
+
+/// The next number of a sequence (splitmix64, Steele, Lea and Flood 2014).
+pub(crate) fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_directions_have_one_hash_and_everything_counts() {
+        let keys = Keys::new(7);
+        let t = |v6| {
+            let end = |addr, l4| Endpoint { addr, l4 };
+            Tuple {
+                src: end(1, 1000),
+                dst: end(2, 53),
+                proto: 17,
+                ipv6: v6,
+            }
+        };
+        for v6 in [false, true] {
+            let (t, h) = (t(v6), keys.hash(&t(v6), 5));
+            assert_eq!(h, keys.hash(&t.reversed(), 5));
+            assert_ne!(h, keys.hash(&t, 6));
+            assert_ne!(h, keys.hash(&Tuple { proto: 6, ..t }, 5));
+            assert_ne!(h, Keys::new(8).hash(&t, 5));
+            let mut other = t;
+            other.src.l4 = 1001;
+            assert_ne!(h, keys.hash(&other, 5));
+            let mut other = t;
+            std::mem::swap(&mut other.src.l4, &mut other.dst.l4);
+            assert_ne!(h, keys.hash(&other, 5));
+        }
+    }
+
+    /// Neighbouring ports and addresses spread over buckets as random numbers do.
+    #[test]
+    fn neighbours_spread() {
+        let keys = Keys::new(3);
+        let mut buckets = vec![0u32; 4096];
+        for n in 0..4096 * 4 {
+            let t = Tuple {
+                src: Endpoint {
+                    addr: 0x0a00_0001 + n / 256,
+                    l4: u32::try_from(n % 256).unwrap() + 1024,
+                },
+                dst: Endpoint {
+                    addr: 0x0a01_0001,
+                    l4: 80,
+                },
+                proto: 6,
+                ipv6: false,
+            };
+            buckets[keys.hash(&t, 0).0 as usize % 4096] += 1;
+        }
+        let most = buckets.iter().max().unwrap();
+        let empty = buckets.iter().filter(|n| **n == 0).count();
+        // Poisson with mean 4: 75 empty ones, and hardly one with more than 16.
+        assert!(*most <= 18 && (30..150).contains(&empty), "{most} {empty}");
+    }
+}

@@ -1,0 +1,341 @@
+//! What the tracker reads of a packet: its tuple and, of TCP, what moves windows.
+//!
+//! All lengths are checked here against the bytes that are at hand and against the end that the IP header
+//! says. What is not well formed is [`Invalid`], which is `+inv` for the pipeline. Rules as in Open vSwitch:
+//! ports of TCP and UDP are not zero; an ICMP error is read for the packet that it is about, whose source
+//! must be the error's destination; checksums are read only where nobody has done so.
+
+use crate::tuple::{Endpoint, Tuple};
+use heddle_wire::checksum::checksum;
+use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Ext, Ipv6Frag, proto};
+use heddle_wire::l4::{Tcp, Udp};
+use heddle_wire::{Be16, split};
+
+/// What is known about a checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Checked {
+    /// Right, or left to a device to fill in.
+    Good,
+    /// Wrong.
+    Bad,
+    /// Not looked at yet.
+    Unknown,
+}
+
+/// A packet as the datapath holds it.
+#[derive(Clone, Copy)]
+pub struct Packet<'a> {
+    /// The packet from some byte before `l3` on; all headers lie within, payload may lie elsewhere.
+    pub head: &'a [u8],
+    /// Where in `head` the IP header begins.
+    pub l3: usize,
+    /// Where in `head` the header after IP and its extensions begins.
+    pub l4: usize,
+    /// Where the payload ends that the IP header speaks of, counted from the first byte of `head`. It may lie
+    /// beyond its last.
+    pub end: usize,
+    /// IPv6 rather than IPv4.
+    pub ipv6: bool,
+    /// The protocol at `l4`.
+    pub proto: u8,
+    /// Part of a larger packet, first or later.
+    pub fragment: bool,
+    /// The IPv4 header's checksum.
+    pub l3_sum: Checked,
+    /// The checksum of TCP, UDP or ICMP.
+    pub l4_sum: Checked,
+    /// Whether that checksum is right. Called only where it is unknown and counts.
+    pub verify: &'a dyn Fn() -> bool,
+}
+
+impl std::fmt::Debug for Packet<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Packet")
+            .field("l3", &self.l3)
+            .field("l4", &self.l4)
+            .field("end", &self.end)
+            .field("proto", &self.proto)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a packet cannot belong to a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Invalid {
+    /// Headers that are cut off or contradict themselves, a port of zero, an ICMP type that has no meaning.
+    Malformed,
+    /// A fragment that was not put together.
+    Fragment,
+    /// The IPv4 header's checksum is wrong.
+    L3Checksum,
+    /// The checksum of TCP, UDP or ICMP is wrong.
+    L4Checksum,
+}
+
+/// What the tracker knows of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Subject {
+    /// Whose packet it is; of an ICMP error, as one in the error's direction of the connection it is about.
+    pub tuple: Tuple,
+    /// An ICMP error.
+    pub related: bool,
+    /// Of TCP, unless it stands in an ICMP error.
+    pub tcp: Option<Segment>,
+}
+
+/// What of a TCP segment moves a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Segment {
+    /// Flags, FIN lowest.
+    pub flags: u16,
+    /// Sequence number.
+    pub seq: u32,
+    /// Acknowledgement number.
+    pub ack: u32,
+    /// Window as it stands there.
+    pub window: u16,
+    /// Bytes of payload, however many segments a train holds.
+    pub len: u32,
+    /// The option of a SYN that scales windows.
+    pub scale: Option<u8>,
+}
+
+impl Packet<'_> {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Why it is invalid.
+    #[inline]
+    pub fn read(&self) -> Result<Subject, Invalid> {
+        use Invalid::Malformed;
+        if self.fragment {
+            return Err(Invalid::Fragment);
+        }
+        let l3 = self.head.get(self.l3..).ok_or(Malformed)?;
+        let l4 = self.head.get(self.l4..).ok_or(Malformed)?;
+        let size = self.end.checked_sub(self.l4).ok_or(Malformed)?;
+        // What lies behind the IP packet (padding) is not its payload.
+        let l4 = l4.get(..size).unwrap_or(l4);
+        let tuple = if self.ipv6 {
+            let (ip, _) = split::<Ipv6>(l3).ok_or(Malformed)?;
+            tuple6(ip, self.proto)
+        } else {
+            let (ip, _) = split::<Ipv4>(l3).ok_or(Malformed)?;
+            if ip.header_len() < Ipv4::LEN || self.l3 + ip.header_len() > self.l4 {
+                return Err(Malformed);
+            }
+            let good = match self.l3_sum {
+                Checked::Good => true,
+                Checked::Bad => false,
+                Checked::Unknown => checksum(l3.get(..ip.header_len()).ok_or(Malformed)?) == 0,
+            };
+            if !good {
+                return Err(Invalid::L3Checksum);
+            }
+            tuple4(ip)
+        };
+        self.read_l4(tuple, l4, size)
+    }
+
+    #[inline]
+    fn read_l4(&self, mut tuple: Tuple, l4: &[u8], size: usize) -> Result<Subject, Invalid> {
+        use Invalid::Malformed;
+        let (mut related, mut tcp) = (false, None);
+        match (tuple.proto, tuple.ipv6) {
+            (proto::TCP, _) => {
+                let (h, rest) = split::<Tcp>(l4).ok_or(Malformed)?;
+                let len = h.header_len();
+                if len < Tcp::LEN || len > size {
+                    return Err(Malformed);
+                }
+                self.check_l4(false)?;
+                tuple = with_ports(tuple, h.src, h.dst).ok_or(Malformed)?;
+                let options = rest.get(..len - Tcp::LEN).unwrap_or(rest);
+                tcp = Some(segment(h, options, size - len));
+            }
+            (proto::UDP, v6) => {
+                let (h, _) = split::<Udp>(l4).ok_or(Malformed)?;
+                if !(Udp::LEN..=size).contains(&usize::from(h.len.get())) {
+                    return Err(Malformed);
+                }
+                self.check_l4(h.csum.get() == 0 && !v6)?;
+                tuple = with_ports(tuple, h.src, h.dst).ok_or(Malformed)?;
+            }
+            (proto::ICMP, false) | (proto::ICMPV6, true) => {
+                let (h, inner) = l4.split_first_chunk::<8>().ok_or(Malformed)?;
+                self.check_l4(false)?;
+                let [kind, code, _, _, id @ .., _, _] = *h;
+                if is_error(kind, tuple.ipv6) {
+                    tuple = about(tuple, inner).ok_or(Malformed)?;
+                    related = true;
+                } else {
+                    tuple = echo(tuple, u16::from_be_bytes(id), kind, code).ok_or(Malformed)?;
+                }
+            }
+            (proto::SCTP, _) => {
+                let (ports, _) = l4.split_first_chunk::<12>().ok_or(Malformed)?;
+                let [s0, s1, d0, d1, ..] = *ports;
+                tuple.src.l4 = u16::from_be_bytes([s0, s1]).into();
+                tuple.dst.l4 = u16::from_be_bytes([d0, d1]).into();
+            }
+            _ => {}
+        }
+        Ok(Subject { tuple, related, tcp })
+    }
+
+    #[inline]
+    fn check_l4(&self, none: bool) -> Result<(), Invalid> {
+        let good = match self.l4_sum {
+            Checked::Good => true,
+            Checked::Bad => false,
+            Checked::Unknown => none || (self.verify)(),
+        };
+        if good { Ok(()) } else { Err(Invalid::L4Checksum) }
+    }
+}
+
+fn tuple4(ip: &Ipv4) -> Tuple {
+    let end = |a: u32| Endpoint {
+        addr: a.into(),
+        l4: 0,
+    };
+    Tuple {
+        src: end(ip.src.get()),
+        dst: end(ip.dst.get()),
+        proto: ip.proto,
+        ipv6: false,
+    }
+}
+
+fn tuple6(ip: &Ipv6, proto: u8) -> Tuple {
+    let end = |a: [u8; 16]| Endpoint {
+        addr: u128::from_be_bytes(a),
+        l4: 0,
+    };
+    Tuple {
+        src: end(ip.src),
+        dst: end(ip.dst),
+        proto,
+        ipv6: true,
+    }
+}
+
+#[inline]
+fn with_ports(mut tuple: Tuple, src: Be16, dst: Be16) -> Option<Tuple> {
+    tuple.src.l4 = src.get().into();
+    tuple.dst.l4 = dst.get().into();
+    (src.get() != 0 && dst.get() != 0).then_some(tuple)
+}
+
+fn echo(tuple: Tuple, id: u16, kind: u8, code: u8) -> Option<Tuple> {
+    tuple.with_icmp(id, kind, code).filter(|_| code == 0)
+}
+
+/// Whether an ICMP message of this type quotes the packet that it is about.
+pub(crate) fn is_error(kind: u8, ipv6: bool) -> bool {
+    if ipv6 {
+        matches!(kind, 1..=4)
+    } else {
+        matches!(kind, 3 | 4 | 5 | 11 | 12)
+    }
+}
+
+/// A quoted packet: where its transport header begins, and its tuple.
+pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
+    let (at, tuple) = if ipv6 {
+        let (ip, _) = split::<Ipv6>(bytes)?;
+        let (at, proto) = behind_extensions(bytes, ip.next)?;
+        (at, tuple6(ip, proto))
+    } else {
+        let (ip, _) = split::<Ipv4>(bytes)?;
+        if ip.header_len() < Ipv4::LEN || ip.is_fragment() {
+            return None;
+        }
+        (ip.header_len(), tuple4(ip))
+    };
+    let l4 = bytes.get(at..)?;
+    let tuple = match (tuple.proto, ipv6) {
+        (proto::TCP | proto::UDP | proto::SCTP, _) => {
+            // RFC 792: of the quoted packet's payload, eight bytes are there.
+            let [s0, s1, d0, d1, ..] = *l4.first_chunk::<8>()?;
+            with_ports(tuple, Be16::from_bytes([s0, s1]), Be16::from_bytes([d0, d1]))?
+        }
+        (proto::ICMP, false) | (proto::ICMPV6, true) => {
+            let [kind, code, _, _, id @ .., _, _] = *l4.first_chunk::<8>()?;
+            echo(tuple, u16::from_be_bytes(id), kind, code)?
+        }
+        _ => tuple,
+    };
+    Some((at, tuple))
+}
+
+/// The tuple of the connection that an error is about, in the error's direction.
+fn about(outer: Tuple, bytes: &[u8]) -> Option<Tuple> {
+    let (_, tuple) = quoted(outer.ipv6, bytes)?;
+    (tuple.src.addr == outer.dst.addr).then(|| tuple.reversed())
+}
+
+/// Extension headers that a packet may have at most.
+const MAX_EXTENSIONS: usize = 8;
+
+/// Where the transport header begins behind an IPv6 header, and its protocol. `None`: cut off, or a fragment.
+fn behind_extensions(bytes: &[u8], mut next: u8) -> Option<(usize, u8)> {
+    let mut at = Ipv6::LEN;
+    for _ in 0..MAX_EXTENSIONS {
+        let rest = bytes.get(at..)?;
+        match next {
+            proto::HOPOPTS | proto::ROUTING | proto::DSTOPTS | proto::AH => {
+                let (ext, _) = split::<Ipv6Ext>(rest)?;
+                let units = usize::from(ext.len);
+                at += if next == proto::AH {
+                    (units + 2) * 4
+                } else {
+                    (units + 1) * 8
+                };
+                next = ext.next;
+            }
+            proto::FRAGMENT => {
+                let (frag, _) = split::<Ipv6Frag>(rest)?;
+                if frag.offset.get() & (Ipv6Frag::OFFSET | 1) != 0 {
+                    return None;
+                }
+                at += Ipv6Frag::LEN;
+                next = frag.next;
+            }
+            _ => return Some((at, next)),
+        }
+    }
+    None
+}
+
+#[inline]
+#[allow(clippy::cast_possible_truncation)] // an IP packet is shorter than 4 GiB
+fn segment(h: &Tcp, options: &[u8], len: usize) -> Segment {
+    let flags = h.flags();
+    Segment {
+        flags,
+        seq: h.seq.get(),
+        ack: h.ack.get(),
+        window: h.window.get(),
+        len: len as u32,
+        scale: if flags & crate::tcp::SYN != 0 {
+            scale(options)
+        } else {
+            None
+        },
+    }
+}
+
+/// The window scale option (RFC 7323, 2.2).
+fn scale(mut options: &[u8]) -> Option<u8> {
+    while let [kind, rest @ ..] = options {
+        options = match (kind, rest) {
+            (0, _) => return None,
+            (1, _) => rest,
+            (3, [_, shift, ..]) => return Some((*shift).min(crate::tcp::MAX_SCALE)),
+            (_, [len, ..]) => options.get(usize::from(*len).max(2)..)?,
+            _ => return None,
+        };
+    }
+    None
+}

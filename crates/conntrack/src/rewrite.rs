@@ -1,0 +1,189 @@
+//! Translated addresses and ports are written into a packet here, with checksums that stay as right as they
+//! were.
+//!
+//! Checksums change by what changes (RFC 1624), so a wrong one stays wrong. One that is partial, left to a
+//! device, is the pseudo header's sum: addresses count in it, ports do not. UDP's zero stays zero. An ICMP
+//! error has the translated packet in its payload; there the quoted headers change, and the error's checksum
+//! by all of it.
+
+use crate::packet::quoted;
+use crate::tuple::is_icmp;
+use heddle_wire::ip::proto;
+
+/// New addresses and ports of one header pair; what is `None` stays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ends {
+    /// Source address, as in [`crate::Endpoint`].
+    pub src: Option<u128>,
+    /// Destination address.
+    pub dst: Option<u128>,
+    /// Source and destination port.
+    pub ports: Option<(u16, u16)>,
+}
+
+/// What a connection's translation makes of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Rewrite {
+    /// Of the packet itself.
+    pub outer: Ends,
+    /// Of the packet that an ICMP error quotes.
+    pub inner: Option<Ends>,
+}
+
+/// Where the headers of a packet are.
+#[derive(Clone, Copy, Debug)]
+pub struct At {
+    /// The IP header.
+    pub l3: usize,
+    /// What follows it.
+    pub l4: usize,
+    /// IPv6 rather than IPv4.
+    pub ipv6: bool,
+    /// Protocol at `l4`.
+    pub proto: u8,
+    /// The checksum at `l4` is the pseudo header's sum.
+    pub partial: bool,
+}
+
+/// How a checksum follows changes.
+#[derive(Clone, Copy)]
+struct Change(u64);
+
+impl Change {
+    fn bytes(&mut self, from: &[u8], to: &[u8]) {
+        for (f, t) in from.chunks_exact(2).zip(to.chunks_exact(2)) {
+            if let (&[a, b], &[c, d]) = (f, t) {
+                self.0 += u64::from(!u16::from_be_bytes([a, b])) + u64::from(u16::from_be_bytes([c, d]));
+            }
+        }
+    }
+    #[allow(clippy::cast_possible_truncation)] // folded
+    fn fold(mut v: u64) -> u16 {
+        while v > 0xffff {
+            v = (v & 0xffff) + (v >> 16);
+        }
+        v as u16
+    }
+    /// A complete checksum.
+    fn complete(self, old: u16) -> u16 {
+        !Self::fold(u64::from(!old) + self.0)
+    }
+    /// A sum that somebody completes.
+    fn sum(self, old: u16) -> u16 {
+        Self::fold(u64::from(old) + self.0)
+    }
+}
+
+/// Replaces bytes; says so to the sums that cover them.
+fn put(head: &mut [u8], at: usize, to: &[u8], sums: &mut [&mut Change]) {
+    let Some(place) = head.get_mut(at..at + to.len()) else {
+        return;
+    };
+    for s in sums {
+        s.bytes(place, to);
+    }
+    place.copy_from_slice(to);
+}
+
+fn word(head: &[u8], at: usize) -> Option<u16> {
+    let b = head.get(at..)?.first_chunk::<2>()?;
+    Some(u16::from_be_bytes(*b))
+}
+
+/// Where a transport header has its checksum.
+fn checksum_at(proto: u8, ipv6: bool) -> Option<usize> {
+    match (proto, ipv6) {
+        (proto::TCP, _) => Some(16),
+        (proto::UDP, _) => Some(6),
+        (proto::ICMP, false) | (proto::ICMPV6, true) => Some(2),
+        _ => None,
+    }
+}
+
+impl Ends {
+    /// Rewrites one pair of headers. `all` follows every byte that changes, for what encloses them.
+    #[allow(clippy::cast_possible_truncation)] // IPv4
+    fn apply(&self, head: &mut [u8], at: At, all: &mut Change) {
+        let (mut ip_sum, mut pseudo, mut l4_sum) = (Change(0), Change(0), Change(0));
+        for (addr, v4, v6) in [(self.src, 12, 8), (self.dst, 16, 24)] {
+            let Some(a) = addr else { continue };
+            if at.ipv6 {
+                put(head, at.l3 + v6, &a.to_be_bytes(), &mut [&mut pseudo, all]);
+            } else {
+                put(
+                    head,
+                    at.l3 + v4,
+                    &(a as u32).to_be_bytes(),
+                    &mut [&mut ip_sum, &mut pseudo, all],
+                );
+            }
+        }
+        if !at.ipv6
+            && let Some(old) = word(head, at.l3 + 10)
+        {
+            put(head, at.l3 + 10, &ip_sum.complete(old).to_be_bytes(), &mut [all]);
+        }
+        if let Some((src, dst)) = self.ports {
+            put(head, at.l4, &src.to_be_bytes(), &mut [&mut l4_sum, all]);
+            put(head, at.l4 + 2, &dst.to_be_bytes(), &mut [&mut l4_sum, all]);
+        }
+        let Some(place) = checksum_at(at.proto, at.ipv6) else {
+            return;
+        };
+        // A quoted packet may be cut off before it.
+        let Some(old) = word(head, at.l4 + place) else {
+            return;
+        };
+        let udp = at.proto == proto::UDP;
+        if udp && old == 0 && !at.partial {
+            return;
+        }
+        // ICMP over IPv4 has no pseudo header.
+        let pseudo = if at.proto == proto::ICMP {
+            Change(0)
+        } else {
+            pseudo
+        };
+        let new = if at.partial {
+            pseudo.sum(old)
+        } else {
+            match Change(pseudo.0 + l4_sum.0).complete(old) {
+                0 if udp => 0xffff,
+                new => new,
+            }
+        };
+        put(head, at.l4 + place, &new.to_be_bytes(), &mut [all]);
+    }
+}
+
+impl Rewrite {
+    /// Rewrites a packet. `head` begins where the offsets of `at` are counted from; bytes that it has not are
+    /// left out.
+    pub fn apply(&self, head: &mut [u8], at: At) {
+        self.outer.apply(head, at, &mut Change(0));
+        let Some(inner) = self.inner.filter(|_| is_icmp(at.proto, at.ipv6)) else {
+            return;
+        };
+        let l3 = at.l4 + 8;
+        let Some((offset, tuple)) = head.get(l3..).and_then(|b| quoted(at.ipv6, b)) else {
+            return;
+        };
+        let mut all = Change(0);
+        let quote = At {
+            l3,
+            l4: l3 + offset,
+            ipv6: at.ipv6,
+            proto: tuple.proto,
+            partial: false,
+        };
+        inner.apply(head, quote, &mut all);
+        if let Some(old) = word(head, at.l4 + 2)
+            && !at.partial
+        {
+            put(head, at.l4 + 2, &all.complete(old).to_be_bytes(), &mut []);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,349 @@
+//! The states and windows of TCP connections, seen from between the ends.
+//!
+//! The rules are Open vSwitch's, which has them from OpenBSD's pf: Guido van Rooij, *Real Stateful TCP Packet
+//! Filtering in IP Filter* (2001). Each end has the highest sequence number that it has sent (`lo`), the
+//! highest that it may send (`hi`: what the other has acknowledged, and its window), and its largest window.
+//! A connection that is picked up in its midst knows no scale, and is judged with the largest one.
+//!
+//! Pure: from two ends and a segment, the two ends afterwards. `dpctl/dump-conntrack` shows [`State`].
+
+use crate::packet::Segment;
+use crate::timeouts::Class;
+
+/// Flag of a segment.
+pub const FIN: u16 = 0x01;
+/// Flag of a segment.
+pub const SYN: u16 = 0x02;
+/// Flag of a segment.
+pub const RST: u16 = 0x04;
+/// Flag of a segment.
+pub const PSH: u16 = 0x08;
+/// Flag of a segment.
+pub const ACK: u16 = 0x10;
+/// Flag of a segment.
+pub const URG: u16 = 0x20;
+
+/// The largest shift of windows (RFC 7323, 2.3).
+pub(crate) const MAX_SCALE: u8 = 14;
+/// How far off an acknowledgement may be, and a segment of a connection that opens or closes: the largest
+/// unscaled window and one packet.
+const MAX_SKEW: u32 = 0xffff + 1500;
+
+/// The state of one end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[repr(u8)]
+pub enum State {
+    /// It has sent nothing.
+    #[default]
+    Closed = 0,
+    /// It has sent its first packet.
+    SynSent = 2,
+    /// Its first packet was acknowledged.
+    Established = 4,
+    /// It has sent FIN.
+    Closing = 7,
+    /// Its FIN was acknowledged.
+    FinWait2 = 9,
+    /// The connection was reset.
+    TimeWait = 10,
+}
+
+impl State {
+    pub(crate) const fn from_bits(b: u64) -> Self {
+        match b & 0xf {
+            2 => Self::SynSent,
+            4 => Self::Established,
+            7 => Self::Closing,
+            9 => Self::FinWait2,
+            10 => Self::TimeWait,
+            _ => Self::Closed,
+        }
+    }
+}
+
+/// What is known of an end's window scale.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Scale {
+    /// It gave none.
+    #[default]
+    None,
+    /// As its SYN said.
+    Known(u8),
+    /// Its SYN was not seen.
+    Unknown,
+}
+
+impl Scale {
+    /// The shift, where one is known.
+    pub const fn shift(self) -> u8 {
+        match self {
+            Self::Known(s) => s,
+            Self::None | Self::Unknown => 0,
+        }
+    }
+}
+
+/// One end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Peer {
+    /// The highest sequence number that it has sent.
+    pub lo: u32,
+    /// The highest that it may send.
+    pub hi: u32,
+    /// Its largest window, unscaled.
+    pub window: u16,
+    /// What its windows are shifted by.
+    pub scale: Scale,
+    /// State.
+    pub state: State,
+}
+
+/// What a segment means for its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Update {
+    /// Part of it.
+    Valid,
+    /// Part of it, which has not begun yet.
+    New,
+    /// No part of it: flags that contradict each other.
+    BadFlags,
+    /// No part of it: outside of its windows.
+    OutOfWindow,
+    /// The connection is over; this begins another one between the same ends.
+    Again,
+}
+
+/// See [`update`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// What the segment means.
+    pub update: Update,
+    /// By which timeout the connection lives from now on; `None`: as long as it had.
+    pub class: Option<Class>,
+    /// It passed only because sequence numbers are not checked.
+    pub bypassed: bool,
+}
+
+impl Outcome {
+    const fn new(update: Update, class: Option<Class>) -> Self {
+        Self {
+            update,
+            class,
+            bypassed: false,
+        }
+    }
+}
+
+/// Serial number arithmetic (RFC 1982): whether `a` is not before `b`.
+const fn geq(a: u32, b: u32) -> bool {
+    a.wrapping_sub(b) < 1 << 31
+}
+
+/// Whether no sender that obeys RFC 9293 sends these flags.
+pub(crate) const fn contradict(flags: u16) -> bool {
+    if flags & SYN != 0 {
+        if flags & (RST | FIN) != 0 {
+            return true;
+        }
+    } else if flags & (ACK | RST) == 0 {
+        return true;
+    }
+    flags & ACK == 0 && flags & (FIN | PSH | URG) != 0
+}
+
+/// Whether a segment that belongs to no connection may begin one: the first of a handshake, or one of a
+/// connection that began unseen, but not the second of a handshake.
+pub fn begins(s: &Segment) -> bool {
+    !contradict(s.flags) && s.flags & (SYN | ACK) != SYN | ACK
+}
+
+/// The window as the scale would have it said, rounded up.
+fn unscaled(window: u16, shift: u8) -> u16 {
+    let w = u32::from(window).div_ceil(1 << shift);
+    u16::try_from(w).unwrap_or(u16::MAX)
+}
+
+/// The two ends after the first segment: who sent it, and the other.
+#[allow(clippy::cast_possible_truncation)] // serial numbers wrap
+pub fn first(s: &Segment) -> [Peer; 2] {
+    let is = |f: u16| u32::from(s.flags & f != 0);
+    let syn = s.flags & SYN != 0;
+    let scale = match s.scale {
+        _ if !syn => Scale::Unknown,
+        Some(shift) => Scale::Known(shift),
+        None => Scale::None,
+    };
+    let src = Peer {
+        lo: s.seq,
+        hi: s.seq.wrapping_add(s.len).wrapping_add(1 + is(SYN) + is(FIN)),
+        window: unscaled(s.window.max(1), scale.shift()),
+        scale,
+        state: State::SynSent,
+    };
+    let dst = Peer {
+        lo: 0,
+        hi: 1,
+        window: 1,
+        scale: if syn { Scale::None } else { Scale::Unknown },
+        state: State::Closed,
+    };
+    [src, dst]
+}
+
+/// Moves the ends by a segment that the first (`reply`: the second) has sent. `check`: segments must lie in
+/// the windows.
+pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> Outcome {
+    let [a, b] = peers;
+    let (src, dst) = if reply { (b, a) } else { (a, b) };
+    if contradict(s.flags) {
+        return Outcome::new(Update::BadFlags, None);
+    }
+    let is = |f: u16| s.flags & f != 0;
+    if is(SYN) && !is(ACK) {
+        if dst.state >= State::FinWait2 && src.state >= State::FinWait2 {
+            src.state = State::Closed;
+            dst.state = State::Closed;
+            return Outcome::new(Update::Again, None);
+        }
+        if src.state <= State::SynSent {
+            src.state = State::SynSent;
+            return Outcome::new(Update::New, Some(Class::TcpSynSent));
+        }
+    }
+    // How the windows of both are shifted: never that of a SYN (RFC 7323, 2.2).
+    let (mut src_shift, mut dst_shift) = match (src.scale, dst.scale) {
+        _ if is(SYN) => (0, 0),
+        (Scale::Known(s), Scale::Known(d)) => (s, d),
+        (Scale::Unknown, Scale::Unknown) => (MAX_SCALE, MAX_SCALE),
+        _ => (0, 0),
+    };
+    let mut window = s.window;
+    let mut seq = s.seq;
+    let mut end = seq
+        .wrapping_add(s.len)
+        .wrapping_add(u32::from(is(SYN)) + u32::from(is(FIN)));
+    let mut check_skew = true;
+    if src.state < State::SynSent {
+        // The first from this end.
+        if is(SYN)
+            && let Scale::Known(theirs) = dst.scale
+        {
+            if let Some(shift) = s.scale {
+                src.scale = Scale::Known(shift);
+                src_shift = shift;
+                window = unscaled(window, shift);
+                dst_shift = theirs;
+            } else {
+                // Without both options nothing is scaled.
+                dst.window = unshifted(dst.window, theirs);
+                dst.scale = Scale::None;
+            }
+        }
+        src.lo = seq;
+        src.state = State::SynSent;
+        let hi = end.wrapping_add(wide(dst.window, dst_shift).max(1));
+        if src.hi == 1 || geq(hi, src.hi) {
+            src.hi = hi;
+            check_skew = false;
+        }
+        src.window = src.window.max(window);
+    }
+    // Without ACK there is nothing to compare; some send RST and ACK with an acknowledgement of zero.
+    let ack = if !is(ACK) || (s.ack == 0 && is(RST)) {
+        dst.lo
+    } else {
+        s.ack
+    };
+    if seq == end {
+        // Nothing in it that could lie outside.
+        seq = src.lo;
+        end = seq;
+    }
+    let skew = if check_skew {
+        dst.lo.wrapping_sub(ack).cast_signed()
+    } else {
+        0
+    };
+    let within = geq(src.hi, end)
+        && geq(seq, src.lo.wrapping_sub(wide(dst.window, dst_shift)))
+        && i64::from(skew) >= -i64::from(MAX_SKEW)
+        && i64::from(skew) <= i64::from(MAX_SKEW) << src_shift
+        && (!is(RST) || s.seq.wrapping_sub(src.lo).wrapping_add(1) <= 2);
+    let scaled = wide(window, src_shift);
+    if within || !check {
+        slide(src, dst, window, scaled, end, ack);
+        if is(FIN) && src.state < State::Closing {
+            src.state = State::Closing;
+        }
+        if is(ACK) {
+            dst.state = match dst.state {
+                State::SynSent => State::Established,
+                State::Closing => State::FinWait2,
+                other => other,
+            };
+        }
+        if is(RST) {
+            src.state = State::TimeWait;
+            dst.state = State::TimeWait;
+        }
+        return Outcome {
+            update: Update::Valid,
+            class: Some(class(src.state, dst.state)),
+            bypassed: !within,
+        };
+    }
+    // While a connection opens and after it has closed, segments need only be near: an end may repeat its SYN
+    // before it hears the other, a connection may have begun unseen, and some stacks send more after the end.
+    // Their connection lives no longer for it.
+    let loose = dst.state < State::SynSent || dst.state >= State::FinWait2 || src.state >= State::FinWait2;
+    if loose && geq(src.hi.wrapping_add(MAX_SKEW), end) && geq(seq, src.lo.wrapping_sub(MAX_SKEW)) {
+        slide(src, dst, window, scaled, end, ack);
+        if is(FIN) && src.state < State::Closing {
+            src.state = State::Closing;
+        }
+        if is(RST) {
+            src.state = State::TimeWait;
+            dst.state = State::TimeWait;
+        }
+        return Outcome::new(Update::Valid, None);
+    }
+    Outcome::new(Update::OutOfWindow, None)
+}
+
+/// A window in bytes.
+fn wide(window: u16, shift: u8) -> u32 {
+    u32::from(window) << shift
+}
+
+/// A window in bytes, in 16 bits.
+#[allow(clippy::cast_possible_truncation)] // as far as 16 bits say it
+fn unshifted(window: u16, shift: u8) -> u16 {
+    wide(window, shift).min(u32::from(u16::MAX)) as u16
+}
+
+/// Both ends' windows move: `src` has sent up to `end`, and lets `dst` send up to a window after `ack`.
+fn slide(src: &mut Peer, dst: &mut Peer, window: u16, scaled: u32, end: u32, ack: u32) {
+    src.window = src.window.max(window);
+    if !geq(src.lo, end) {
+        src.lo = end;
+    }
+    if geq(ack.wrapping_add(scaled), dst.hi) {
+        dst.hi = ack.wrapping_add(scaled.max(1));
+    }
+}
+
+/// By which timeout a connection lives whose ends have these states.
+pub(crate) fn class(a: State, b: State) -> Class {
+    let (least, most) = (a.min(b), a.max(b));
+    if least >= State::FinWait2 {
+        Class::TcpClose
+    } else if least >= State::Closing {
+        Class::TcpTimeWait
+    } else if least < State::Established {
+        Class::TcpSynRecv
+    } else if most >= State::Closing {
+        Class::TcpFinWait
+    } else {
+        Class::TcpEstablished
+    }
+}

@@ -1,0 +1,266 @@
+use super::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
+use super::*;
+use crate::tcp::{ACK, FIN, RST, SYN};
+use std::net::IpAddr;
+use std::sync::Mutex;
+
+fn tracker() -> Conntrack {
+    Conntrack::new(Config {
+        capacity: 1 << 16,
+        max_conns: 50_000,
+        seed: 5,
+    })
+    .unwrap()
+}
+
+fn tuple(proto: u8, src: (u32, u16), dst: (u32, u16)) -> Tuple {
+    let end = |(addr, port): (u32, u16)| Endpoint {
+        addr: addr.into(),
+        l4: port.into(),
+    };
+    Tuple {
+        src: end(src),
+        dst: end(dst),
+        proto,
+        ipv6: false,
+    }
+}
+
+const A: u32 = 0x0a00_0001;
+const B: u32 = 0x0a00_0002;
+
+fn udp(src: (u32, u16), dst: (u32, u16)) -> Subject {
+    Subject {
+        tuple: tuple(17, src, dst),
+        related: false,
+        tcp: None,
+    }
+}
+
+fn tcp(src: (u32, u16), dst: (u32, u16), flags: u16, seq: u32, ack: u32, len: u32) -> Subject {
+    Subject {
+        tuple: tuple(6, src, dst),
+        related: false,
+        tcp: Some(Segment {
+            flags,
+            seq,
+            ack,
+            window: 1000,
+            len,
+            scale: None,
+        }),
+    }
+}
+
+fn commit(zone: u16) -> CtAction {
+    CtAction {
+        commit: true,
+        zone,
+        ..CtAction::default()
+    }
+}
+
+fn snat(min: &str, max: &str, ports: Option<(u16, u16)>) -> CtAction {
+    let addr = |a: &str| a.parse::<IpAddr>().unwrap();
+    CtAction {
+        nat: Some(CtNat {
+            new: Some(NatRange {
+                end: NatEnd::Src,
+                addresses: Some((addr(min), addr(max))),
+                ports,
+                how: NatHow::Any,
+                persistent: false,
+            }),
+        }),
+        ..commit(0)
+    }
+}
+
+fn run(ct: &Conntrack, now: u64, s: &Subject, action: &CtAction) -> Verdict {
+    let reading = ReadGuard::begin();
+    let hash = ct.hash(&s.tuple, action.zone);
+    ct.track(now, &reading, s, hash, &Prior::default(), action)
+}
+
+#[test]
+fn udp_is_new_until_it_is_answered_and_expires() {
+    let ct = tracker();
+    let (there, back) = (udp((A, 1), (B, 2)), udp((B, 2), (A, 1)));
+    let look = CtAction::default();
+    assert_eq!(run(&ct, 1000, &there, &look).state, NEW | TRK);
+    assert_eq!(run(&ct, 1000, &there, &look).state, NEW | TRK, "not kept");
+    let v = run(&ct, 1000, &there, &commit(0));
+    assert_eq!((v.state, v.orig), (NEW | TRK, Some(there.tuple)));
+    assert_eq!(run(&ct, 1000, &there, &look).state, NEW | TRK);
+    assert_eq!(run(&ct, 1000, &back, &commit(1)).state, NEW | TRK, "another zone");
+    let v = run(&ct, 1000, &back, &look);
+    assert_eq!((v.state, v.orig), (EST | RPL | TRK, Some(there.tuple)));
+    assert_eq!(run(&ct, 1000, &there, &look).state, EST | TRK);
+    assert_eq!(run(&ct, 30_900, &there, &look).state, EST | TRK);
+    assert_eq!(run(&ct, 60_899, &there, &look).state, EST | TRK);
+    assert_eq!(run(&ct, 90_900, &there, &look).state, NEW | TRK, "expired");
+    assert_eq!(ct.n_conns(), 2);
+    while !ct.sweep(90_900, 1) {}
+    assert_eq!(ct.n_conns(), 0);
+    let v = run(&ct, 91_000, &there, &commit(0));
+    assert_eq!((v.state, ct.n_conns()), (NEW | TRK, 1));
+}
+
+#[test]
+fn tcp_opens_transfers_closes_and_opens_again() {
+    let ct = tracker();
+    let (a, b) = ((A, 1000), (B, 80));
+    let step = |s: &Subject, action: &CtAction| run(&ct, 1000, s, action).state;
+    let look = CtAction::default();
+    assert_eq!(step(&tcp(b, a, SYN | ACK, 500, 101, 0), &look), INV | TRK);
+    assert_eq!(step(&tcp(a, b, SYN, 100, 0, 0), &commit(0)), NEW | TRK);
+    assert_eq!(step(&tcp(a, b, SYN, 100, 0, 0), &look), NEW | TRK, "repeated");
+    assert_eq!(step(&tcp(b, a, SYN | ACK, 500, 101, 0), &look), EST | RPL | TRK);
+    assert_eq!(step(&tcp(a, b, ACK, 101, 501, 0), &look), EST | TRK);
+    assert_eq!(step(&tcp(a, b, ACK, 101, 501, 900), &look), EST | TRK);
+    assert_eq!(
+        step(&tcp(a, b, ACK, 9_001_001, 501, 900), &look),
+        INV | TRK,
+        "outside"
+    );
+    let mut shown = Vec::new();
+    ct.dump(1000, 0, 100, |c| shown.push(format::conn(&c, false, true)));
+    assert_eq!(
+        shown,
+        ["tcp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=1000,dport=80),\
+          reply=(src=10.0.0.2,dst=10.0.0.1,sport=80,dport=1000),timeout=86400,protoinfo=(state=ESTABLISHED)"]
+    );
+    assert_eq!(step(&tcp(a, b, FIN | ACK, 1001, 501, 0), &look), EST | TRK);
+    assert_eq!(step(&tcp(b, a, FIN | ACK, 501, 1002, 0), &look), EST | RPL | TRK);
+    assert_eq!(step(&tcp(a, b, ACK, 1002, 502, 0), &look), EST | TRK);
+    assert_eq!(step(&tcp(a, b, SYN, 70_000, 0, 0), &commit(0)), NEW | TRK);
+    assert_eq!(step(&tcp(b, a, SYN | ACK, 1, 70_001, 0), &look), EST | RPL | TRK);
+    assert_eq!(step(&tcp(a, b, RST, 70_001, 0, 0), &look), EST | TRK);
+    while !ct.sweep(1000, 100) {}
+    assert_eq!(ct.n_conns(), 1);
+}
+
+#[test]
+fn sources_are_translated_and_back() {
+    let ct = tracker();
+    let action = snat("1.1.1.1", "1.1.1.1", Some((100, 101)));
+    let there = udp((A, 1), (B, 2));
+    let v = run(&ct, 1000, &there, &action);
+    assert_eq!(v.state, NEW | TRK | SNAT);
+    let ends = v.rewrite.unwrap().outer;
+    assert_eq!(ends.src, Some(0x0101_0101));
+    let port = ends.ports.unwrap().0;
+    assert!((100..=101).contains(&port));
+    let back = udp((B, 2), (0x0101_0101, port));
+    let nat = CtAction {
+        nat: Some(CtNat { new: None }),
+        ..CtAction::default()
+    };
+    let v = run(&ct, 1000, &back, &nat);
+    assert_eq!(v.state, EST | RPL | TRK | DNAT);
+    let ends = v.rewrite.unwrap().outer;
+    assert_eq!((ends.dst, ends.ports), (Some(A.into()), Some((2, 1))));
+    // After its translation, in the same zone again.
+    let v = run(&ct, 1000, &there, &nat);
+    let prior = Prior {
+        state: v.state,
+        zone: 0,
+        orig: v.orig,
+        found: None,
+    };
+    let translated = udp((0x0101_0101, port), (B, 2));
+    let reading = ReadGuard::begin();
+    let hash = ct.hash(&translated.tuple, 0);
+    let v = ct.track(1000, &reading, &translated, hash, &prior, &CtAction::default());
+    assert_eq!((v.state, v.orig), (EST | TRK | SNAT, Some(there.tuple)));
+    // The other port, and then none.
+    let v = run(&ct, 1000, &udp((A, 7), (B, 2)), &action);
+    assert_ne!(v.rewrite.unwrap().outer.ports.unwrap().0, port);
+    let v = run(&ct, 1000, &udp((A, 8), (B, 2)), &action);
+    assert!(v.events.has(Event::NatExhausted) && v.rewrite.is_none() && v.state == NEW | TRK);
+    assert_eq!(ct.n_conns(), 2);
+}
+
+#[test]
+fn errors_are_related_and_marks_are_kept() {
+    let ct = tracker();
+    let action = CtAction {
+        mark: Some((5, 7)),
+        label: Some((1 << 100, 1 << 100)),
+        ..commit(3)
+    };
+    let v = run(&ct, 1000, &udp((A, 1), (B, 2)), &action);
+    assert_eq!((v.mark, v.label, v.zone), (5, 1 << 100, 3));
+    let error = Subject {
+        related: true,
+        ..udp((B, 2), (A, 1))
+    };
+    let look = CtAction {
+        zone: 3,
+        ..CtAction::default()
+    };
+    let v = run(&ct, 1000, &error, &look);
+    assert_eq!((v.state, v.mark), (REL | RPL | TRK, 5));
+    assert_eq!(run(&ct, 1000, &error, &CtAction::default()).state, INV | TRK);
+    let filter = |mark| dump::Filter {
+        mark: Some(mark),
+        ..dump::Filter::default()
+    };
+    assert_eq!(ct.flush_all(1000, &filter((4, 5))), 0);
+    assert_eq!(ct.flush_all(1000, &filter((5, 5))), 1);
+    assert_eq!(run(&ct, 1000, &error, &look).state, INV | TRK);
+}
+
+#[test]
+fn limits_refuse_new_ones_only() {
+    let ct = tracker();
+    ct.set_zone_limit(1, Some(1));
+    ct.set_max_conns(2);
+    assert!(run(&ct, 1, &udp((A, 1), (B, 1)), &commit(1)).events.is_empty());
+    let v = run(&ct, 1, &udp((A, 2), (B, 1)), &commit(1));
+    assert!(v.events.has(Event::ZoneLimit) && v.state == NEW | TRK);
+    assert!(run(&ct, 1, &udp((A, 2), (B, 1)), &commit(2)).events.is_empty());
+    assert!(
+        run(&ct, 1, &udp((A, 3), (B, 1)), &commit(2))
+            .events
+            .has(Event::Full)
+    );
+    assert_eq!(
+        run(&ct, 1, &udp((B, 1), (A, 1)), &commit(1)).state,
+        EST | RPL | TRK
+    );
+    assert_eq!((ct.n_conns(), ct.zone_limit(1).count), (2, 1));
+}
+
+/// Sixteen threads begin, answer and end the same connections: nobody gets a port that another has, and in
+/// the end nothing is left.
+#[test]
+fn threads_share_ports_and_connections() {
+    let ct = tracker();
+    let action = snat("1.1.1.1", "1.1.1.1", Some((1, 2000)));
+    let given = Mutex::new(std::collections::BTreeSet::new());
+    std::thread::scope(|s| {
+        for t in 0..16u16 {
+            let (ct, action, given) = (&ct, &action, &given);
+            s.spawn(move || {
+                for n in 0..100 {
+                    let v = run(ct, 1000, &udp((A + u32::from(t), n + 1), (B, 53)), action);
+                    let Some(r) = v.rewrite else {
+                        assert!(v.events.has(Event::Busy), "{v:?}");
+                        continue;
+                    };
+                    let port = r.outer.ports.unwrap().0;
+                    assert!(given.lock().unwrap().insert(port), "{port} twice");
+                    // All threads begin this one.
+                    let both = udp((A, 9), (B + u32::from(n), 9));
+                    run(ct, 1000, &both, &commit(7));
+                }
+            });
+        }
+    });
+    let mut shared = 0;
+    ct.dump(1000, 0, u32::MAX, |c| shared += u32::from(c.zone == 7));
+    assert_eq!(shared, 100);
+    while !ct.sweep(1_000_000, 1000) {}
+    assert_eq!(ct.n_conns(), 0);
+}

@@ -1,0 +1,588 @@
+//! A packet meets the action `ct`.
+//!
+//! The steps, and what each says of the packet, are those of Open vSwitch's userspace datapath: forget what
+//! another zone said; look the packet up (a translated one by its answers' tuple); let its connection move;
+//! translate it; or begin a connection. A lookup takes no lock; an established packet of UDP or ICMP writes
+//! nothing, but the time once a second.
+
+use crate::action::{CtAction, NatEnd};
+use crate::conntrack::Conntrack;
+use crate::events::{Event, Events};
+use crate::hash::Hash;
+use crate::index::{Entry, Judgement, NotInserted};
+use crate::nat;
+use crate::packet::{Invalid, Segment, Subject};
+use crate::record::{DNAT, Key, New, Phase, RELATED, Record, SNAT};
+use crate::rewrite::{Ends, Rewrite};
+use crate::tcp::{self, Update};
+use crate::timeouts::Class;
+use crate::tuple::{Tuple, asks};
+use heddle_sync::ReadGuard;
+use heddle_wire::ip::proto;
+
+/// Bits of `ct_state`.
+pub mod state {
+    /// A connection that is about to begin.
+    pub const NEW: u8 = 0x01;
+    /// One that both ends know of.
+    pub const EST: u8 = 0x02;
+    /// Announced by another connection, or an error about one.
+    pub const REL: u8 = 0x04;
+    /// In the direction of answers.
+    pub const RPL: u8 = 0x08;
+    /// Part of no connection and no beginning of one.
+    pub const INV: u8 = 0x10;
+    /// It was tracked.
+    pub const TRK: u8 = 0x20;
+    /// Its source was translated.
+    pub const SNAT: u8 = 0x40;
+    /// Its destination was translated.
+    pub const DNAT: u8 = 0x80;
+}
+use state::{EST, INV, NEW, REL, RPL, TRK};
+
+const NATTED: u8 = state::SNAT | state::DNAT;
+
+/// Which connection a packet belongs to, so that a second `ct` in the same zone need not look for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Found {
+    number: u32,
+    generation: u32,
+    reply: bool,
+    related: bool,
+}
+
+/// What an earlier `ct` of the same pipeline said of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Prior {
+    /// Bits of [`state`]; 0: there was none, or `ct_clear` came after it.
+    pub state: u8,
+    /// Its zone.
+    pub zone: u16,
+    /// The original direction's tuple that it gave.
+    pub orig: Option<Tuple>,
+    /// The connection that it gave.
+    pub found: Option<Found>,
+}
+
+/// What `ct` says of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
+    /// Bits of [`state`].
+    pub state: u8,
+    /// Zone.
+    pub zone: u16,
+    /// Mark.
+    pub mark: u32,
+    /// Label.
+    pub label: u128,
+    /// The original direction's addresses and ports; `None`: all zero.
+    pub orig: Option<Tuple>,
+    /// For a second `ct`.
+    pub found: Option<Found>,
+    /// How the packet changes.
+    pub rewrite: Option<Rewrite>,
+    /// What is worth counting. [`Event::NatExhausted`] and the other refusals of new connections: the
+    /// connection was not kept, and the packet goes on as `+new`, not translated.
+    pub events: Events,
+}
+
+/// A connection for which a packet was found to be its own.
+#[derive(Clone, Copy)]
+struct Hit<'a> {
+    record: &'a Record,
+    number: u32,
+    reply: bool,
+}
+
+/// What became of a packet's connection.
+enum Moved {
+    Stays,
+    /// The connection is over; the packet may begin another.
+    Again,
+}
+
+/// How often a packet that begins a connection is looked up anew, because another worker was faster.
+const TRIES: usize = 4;
+
+impl Conntrack {
+    /// A packet that cannot belong to a connection.
+    pub fn invalid(&self, zone: u16, why: Invalid) -> Verdict {
+        let event = match why {
+            Invalid::Malformed => Event::Malformed,
+            Invalid::Fragment => Event::Fragment,
+            Invalid::L3Checksum => Event::L3Checksum,
+            Invalid::L4Checksum => Event::L4Checksum,
+        };
+        Verdict {
+            state: INV | TRK,
+            zone,
+            events: event.into(),
+            ..Verdict::default()
+        }
+    }
+
+    /// Tracks a packet. `hash` is [`Conntrack::hash`] of its tuple and the action's zone. `reading` spans the
+    /// burst. Workers call this; nothing in it waits longer than some microseconds.
+    #[inline]
+    pub fn track(
+        &self,
+        now_ms: u64,
+        reading: &ReadGuard,
+        subject: &Subject,
+        hash: Hash,
+        prior: &Prior,
+        action: &CtAction,
+    ) -> Verdict {
+        let _ = reading;
+        if let Some(v) = self.track_again(now_ms, prior, action) {
+            return v;
+        }
+        let zone = action.zone;
+        let state = if prior.zone == zone { prior.state } else { 0 };
+        let mut v = Verdict {
+            state,
+            zone,
+            ..Verdict::default()
+        };
+        let natted = state & NATTED != 0;
+        let mut subject = *subject;
+        let mut hit = self.lookup(now_ms, &subject.tuple, zone, hash, natted);
+        let mut reply = hit.is_some_and(|h| h.reply);
+        if natted {
+            match hit {
+                Some(h) => {
+                    subject.tuple = if h.reply {
+                        h.record.reply()
+                    } else {
+                        h.record.orig()
+                    }
+                }
+                None => v.events.add(Event::NatLost),
+            }
+        }
+        if action.force
+            && let Some(h) = hit.filter(|h| h.reply)
+        {
+            h.record.kill();
+            hit = None;
+        }
+        if hit.is_none() && natted && action.nat.is_none() {
+            hit = self.by_orig(now_ms, &subject.tuple, prior);
+            // As Open vSwitch: the direction is the packet's own, which is not known.
+            reply = false;
+        }
+        let mut begins = false;
+        match hit {
+            Some(h) => match self.advance(now_ms, h, reply, &subject, &mut v) {
+                Moved::Stays => {}
+                Moved::Again => {
+                    h.record.kill();
+                    hit = None;
+                    begins = true;
+                }
+            },
+            None if subject.related => v.state = INV,
+            None => begins = true,
+        }
+        let mut tries = 0;
+        while begins && tries < TRIES {
+            tries += 1;
+            let hash = if natted {
+                self.hash(&subject.tuple, zone)
+            } else {
+                hash
+            };
+            match self.begin(now_ms, &subject, hash, action, &mut v) {
+                Begun::Not => begins = false,
+                Begun::Is(h) => {
+                    hit = Some(h);
+                    begins = false;
+                }
+                Begun::Taken => {
+                    // Another worker was faster.
+                    if let Some(h) = self.lookup(now_ms, &subject.tuple, zone, hash, false) {
+                        v.state &= !NEW;
+                        reply = h.reply;
+                        self.advance(now_ms, h, reply, &subject, &mut v);
+                        hit = Some(h);
+                        begins = false;
+                    }
+                }
+            }
+        }
+        self.finish(&mut v, hit, reply, &subject, action);
+        v
+    }
+
+    /// A second `ct` in the zone of the first: its connection has moved already.
+    fn track_again(&self, now_ms: u64, prior: &Prior, action: &CtAction) -> Option<Verdict> {
+        let f = prior
+            .found
+            .filter(|_| !action.force && action.zone == prior.zone)?;
+        let record = self.slots.get(f.number)?;
+        if record.generation() != f.generation || !record.is_alive(now_ms) {
+            return None;
+        }
+        let mut v = Verdict {
+            state: prior.state,
+            zone: action.zone,
+            ..Verdict::default()
+        };
+        let hit = Hit {
+            record,
+            number: f.number,
+            reply: f.reply,
+        };
+        // Only the relation to the connection counts from here on.
+        let subject = Subject {
+            tuple: record.orig(),
+            related: f.related,
+            tcp: None,
+        };
+        self.finish(&mut v, Some(hit), f.reply, &subject, action);
+        Some(v)
+    }
+
+    #[inline]
+    fn lookup(&self, now_ms: u64, tuple: &Tuple, zone: u16, hash: Hash, natted: bool) -> Option<Hit<'_>> {
+        let tuple = if natted { tuple.reversed() } else { *tuple };
+        let key = Key::new(&tuple, zone);
+        self.index.find(hash, |e| {
+            let record = self.slots.get(e.number)?;
+            let reply = record.direction(&key)?;
+            (e.is_of(record.generation()) && record.is_alive(now_ms)).then_some(Hit {
+                record,
+                number: e.number,
+                // A translated packet was found by the tuple of the other direction.
+                reply: reply != natted,
+            })
+        })
+    }
+
+    /// The connection of a translated packet by the original tuple that it carries.
+    fn by_orig(&self, now_ms: u64, tuple: &Tuple, prior: &Prior) -> Option<Hit<'_>> {
+        let mut orig = prior.orig.filter(|o| o.proto != 0 && o.ipv6 == tuple.ipv6)?;
+        if orig.is_icmp() {
+            orig.src.l4 = tuple.src.l4 & 0xffff_0000 | orig.src.l4 & 0xffff;
+            orig.dst.l4 = tuple.dst.l4 & 0xffff_0000 | orig.dst.l4 & 0xffff;
+        }
+        self.lookup(now_ms, &orig, prior.zone, self.hash(&orig, prior.zone), false)
+    }
+
+    #[inline]
+    fn advance(&self, now_ms: u64, h: Hit<'_>, reply: bool, s: &Subject, v: &mut Verdict) -> Moved {
+        let rpl = if reply { RPL } else { 0 };
+        if s.related {
+            v.state |= REL | rpl;
+            return Moved::Stays;
+        }
+        let r = h.record;
+        if r.flags() & RELATED != 0 {
+            v.state |= REL;
+        }
+        let established = if let Some(segment) = &s.tcp {
+            match self.advance_tcp(now_ms, r, reply, segment, v) {
+                Some(established) => established,
+                None => return Moved::Again,
+            }
+        } else {
+            let class = if s.tuple.is_icmp() {
+                let (_, now) = r.advance(|p| if reply { Phase::Both } else { p });
+                match now {
+                    Phase::Both => Class::IcmpReply,
+                    Phase::First | Phase::Single => Class::IcmpFirst,
+                }
+            } else {
+                let (_, now) = r.advance(|p| match p {
+                    _ if reply => Phase::Both,
+                    Phase::First => Phase::Single,
+                    other => other,
+                });
+                if now == Phase::Both {
+                    Class::UdpMultiple
+                } else {
+                    Class::UdpSingle
+                }
+            };
+            r.touch(now_ms + self.timeouts.ms(r.policy(), class));
+            Some(matches!(class, Class::IcmpReply | Class::UdpMultiple))
+        };
+        match established {
+            Some(true) => v.state = v.state & !NEW | EST | rpl,
+            Some(false) => v.state |= NEW,
+            None => v.state = INV,
+        }
+        Moved::Stays
+    }
+
+    /// Whether the connection is established; `Some(None)`: the segment is invalid; `None`: it is over, and
+    /// this begins another.
+    #[inline]
+    #[allow(clippy::option_option)] // see above
+    fn advance_tcp(
+        &self,
+        now_ms: u64,
+        r: &Record,
+        reply: bool,
+        segment: &Segment,
+        v: &mut Verdict,
+    ) -> Option<Option<bool>> {
+        let check = self.tcp_seq_chk();
+        let Some(out) = r.with_peers(|peers| tcp::update(peers, reply, segment, check)) else {
+            // The connection goes on; its windows are wide enough for a segment that was not seen.
+            v.events.add(Event::Busy);
+            return Some(Some(true));
+        };
+        if let Some(class) = out.class {
+            r.touch(now_ms + self.timeouts.ms(r.policy(), class));
+        }
+        if out.bypassed {
+            v.events.add(Event::TcpUnchecked);
+        }
+        Some(match out.update {
+            Update::Valid => Some(true),
+            Update::New => Some(false),
+            Update::BadFlags => {
+                v.events.add(Event::TcpFlags);
+                None
+            }
+            Update::OutOfWindow => {
+                v.events.add(Event::TcpOutOfWindow);
+                None
+            }
+            Update::Again => return None,
+        })
+    }
+
+    /// A packet of no connection.
+    fn begin(&self, now_ms: u64, s: &Subject, hash: Hash, action: &CtAction, v: &mut Verdict) -> Begun<'_> {
+        let valid = match &s.tcp {
+            Some(segment) => tcp::begins(segment),
+            None if s.tuple.is_icmp() => asks((s.tuple.src.l4 >> 8 & 0xff) as u8, s.tuple.ipv6),
+            None => true,
+        };
+        if !valid {
+            v.state = INV;
+            return Begun::Not;
+        }
+        v.state = NEW;
+        if !action.commit && !action.force {
+            return Begun::Not;
+        }
+        match self.commit(now_ms, s, hash, action) {
+            Ok(h) => Begun::Is(h),
+            Err(Refused::Taken) => Begun::Taken,
+            Err(Refused::Why(event)) => {
+                v.events.add(event);
+                Begun::Not
+            }
+        }
+    }
+
+    fn commit(&self, now_ms: u64, s: &Subject, hash: Hash, action: &CtAction) -> Result<Hit<'_>, Refused> {
+        let admission = self.zones.admit(action.zone)?;
+        let leave = |e: Event| {
+            self.zones.leave(action.zone, admission);
+            Refused::Why(e)
+        };
+        let (number, record) = self.slots.take().map_err(leave)?;
+        let result = self.enter(now_ms, s, hash, action, admission, number, record);
+        if let Err(e) = result {
+            self.slots.give(number);
+            self.zones.leave(action.zone, admission);
+            return Err(e);
+        }
+        Ok(Hit {
+            record,
+            number,
+            reply: false,
+        })
+    }
+
+    #[allow(clippy::too_many_arguments)] // what a connection is made of
+    fn enter(
+        &self,
+        now_ms: u64,
+        s: &Subject,
+        hash: Hash,
+        action: &CtAction,
+        admission: u64,
+        number: u32,
+        record: &Record,
+    ) -> Result<(), Refused> {
+        let policy = self.timeouts.find(action.timeout.as_deref());
+        let class = match s.tuple.proto {
+            proto::TCP => Class::TcpSynSent,
+            _ if s.tuple.is_icmp() => Class::IcmpFirst,
+            _ => Class::UdpFirst,
+        };
+        let range = action.nat.as_ref().and_then(|n| n.new.as_ref());
+        let mut new = New {
+            zone: action.zone,
+            orig: s.tuple,
+            reply: s.tuple.reversed(),
+            flags: match range.map(|r| r.end) {
+                None => 0,
+                Some(NatEnd::Src) => SNAT,
+                Some(NatEnd::Dst) => DNAT,
+            },
+            expires_ms: now_ms + self.timeouts.ms(policy, class),
+            policy,
+            mark: action.mark.map_or(0, |(v, m)| v & m),
+            label: action.label.map_or(0, |(v, m)| v & m),
+            tcp: s.tcp.as_ref().map(tcp::first).unwrap_or_default(),
+            admission,
+            parent: None,
+        };
+        let Some(range) = range else {
+            return self.insert(now_ms, &new, number, record, [hash; 2]);
+        };
+        // A tuple that was free when it was chosen may be taken when it is entered.
+        for _ in 0..TRIES {
+            let hashes = [hash.0, self.hash_client(&s.tuple, action.zone)];
+            let mut random = self.random();
+            let free = |t: &Tuple| {
+                let hash = self.hash(t, action.zone);
+                self.lookup(now_ms, t, action.zone, hash, false).is_none()
+            };
+            let reply = nat::reply(&s.tuple, range, hashes, &mut random, free);
+            new.reply = reply.ok_or(Refused::Why(Event::NatExhausted))?;
+            let hashes = [hash, self.hash(&new.reply, action.zone)];
+            match self.insert(now_ms, &new, number, record, hashes) {
+                Err(Refused::Why(Event::NatExhausted)) => {}
+                other => return other,
+            }
+        }
+        Err(Refused::Why(Event::NatExhausted))
+    }
+
+    fn insert(
+        &self,
+        now_ms: u64,
+        new: &New,
+        number: u32,
+        record: &Record,
+        hashes: [Hash; 2],
+    ) -> Result<(), Refused> {
+        let generation = record.fill(new);
+        let keys = [Key::new(&new.orig, new.zone), Key::new(&new.reply, new.zone)];
+        let both = hashes[0] == hashes[1];
+        let is_same = |r: &Record, first: bool| {
+            let [orig, reply] = &keys;
+            let (a, b) = if first {
+                (Some(orig), both.then_some(reply))
+            } else {
+                (Some(reply), None)
+            };
+            [a, b].into_iter().flatten().any(|k| r.direction(k).is_some())
+        };
+        let judge = |e: Entry, first: bool| {
+            let Some(r) = self.slots.get(e.number) else {
+                return Judgement::Dead;
+            };
+            if !e.is_of(r.generation()) {
+                return Judgement::Dead;
+            }
+            if !is_same(r, first) {
+                return Judgement::Other;
+            }
+            if r.is_alive(now_ms) {
+                return Judgement::Taken;
+            }
+            r.kill();
+            Judgement::Dead
+        };
+        let entry = Entry { number, generation };
+        let publish = || record.publish(new.label != 0);
+        self.index
+            .insert(entry, hashes, judge, publish)
+            .map_err(|e| match e {
+                NotInserted::Taken(true) => Refused::Taken,
+                NotInserted::Taken(false) => Refused::Why(Event::NatExhausted),
+                NotInserted::Full => Refused::Why(Event::NoRoom),
+                NotInserted::Busy => Refused::Why(Event::Busy),
+            })
+    }
+
+    /// What the packet carries from here on.
+    #[inline]
+    fn finish(&self, v: &mut Verdict, hit: Option<Hit<'_>>, reply: bool, s: &Subject, action: &CtAction) {
+        v.state |= TRK;
+        let Some(h) = hit else {
+            v.orig = Some(s.tuple);
+            return;
+        };
+        let r = h.record;
+        if action.nat.is_some() && r.flags() & (SNAT | DNAT) != 0 && v.state & NATTED == 0 {
+            v.rewrite = Some(translate(r, reply, s.related, &mut v.state));
+        }
+        v.mark = r.mark();
+        v.label = r.label();
+        v.orig = Some(r.parent().unwrap_or_else(|| r.orig()));
+        if r.flags() & RELATED == 0 {
+            if let Some((value, mask)) = action.mark {
+                v.mark = r.set_mark(value, mask);
+            }
+            if let Some((value, mask)) = action.label {
+                v.label = r.set_label(value, mask);
+            }
+        }
+        if action.nat.is_none() {
+            v.found = Some(Found {
+                number: h.number,
+                generation: r.generation(),
+                reply,
+                related: s.related,
+            });
+        }
+    }
+}
+
+/// See [`Conntrack::begin`].
+enum Begun<'a> {
+    Not,
+    Is(Hit<'a>),
+    Taken,
+}
+
+/// Why a connection was not kept.
+enum Refused {
+    /// It is there already.
+    Taken,
+    Why(Event),
+}
+
+impl From<Event> for Refused {
+    fn from(e: Event) -> Self {
+        Self::Why(e)
+    }
+}
+
+/// How a packet of a translated connection changes: it becomes the reverse of what comes back.
+#[allow(clippy::cast_possible_truncation)] // ports
+fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite {
+    let back = if reply { r.orig() } else { r.reply() };
+    let source = (r.flags() & SNAT != 0) != reply;
+    *state |= if source { state::SNAT } else { state::DNAT };
+    let has_ports = matches!(back.proto, proto::TCP | proto::UDP);
+    let mut outer = Ends {
+        src: source.then_some(back.dst.addr),
+        dst: (!source).then_some(back.src.addr),
+        ports: None,
+    };
+    if !related {
+        outer.ports = has_ports.then_some((back.dst.l4 as u16, back.src.l4 as u16));
+        return Rewrite { outer, inner: None };
+    }
+    // What is quoted went the other way.
+    let inner = Ends {
+        src: (!source).then_some(back.src.addr),
+        dst: source.then_some(back.dst.addr),
+        ports: has_ports.then_some((back.src.l4 as u16, back.dst.l4 as u16)),
+    };
+    Rewrite {
+        outer,
+        inner: Some(inner),
+    }
+}
