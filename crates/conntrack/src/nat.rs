@@ -1,8 +1,8 @@
 //! Which addresses and ports a new connection is translated to.
 //!
 //! As in Open vSwitch: an address of the range by a hash of the connection; then, of protocols with ports,
-//! one port after the other from where the hash, or the packet's own port, says. A range of ports is tried up to
-//! 128 times in order, then from random places, half as often each time; so a nearly empty range of 64
+//! one port after the other from where the hash, or the packet's own port, says. A range of ports is tried
+//! up to 128 times in order, then from random places, half as often each time; so a nearly full range of 64
 //! thousand costs a bounded number of lookups. Destination ports that are all taken leave the source port to
 //! be changed.
 
