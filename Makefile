@@ -44,7 +44,7 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes do
 	@bench/report $(if $(QUICK),--into $(RESULTS)) $(BENCH:%=$(RESULTS)/%.json)
 
 conformance: build ## Open vSwitch's own test suite against heddled; writes docs/conformance.md (ARGS="--files ofproto.at")
-	@scripts/setup conformance
+	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(ARGS)
 
 controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open vSwitch (ARGS="--versions 13 --part match")

@@ -66,12 +66,9 @@ class Executor:
         self.configure(directory)
         began = time.monotonic()
         env = dict(os.environ, LC_ALL="C", OVS_CTL_TIMEOUT="30")
-        process = subprocess.Popen(
-            # Behind the tools come the suite's own helpers that need no building.
-            [self.suite.script, "-C", directory,
-             f"AUTOTEST_PATH={self.tools}:{os.path.join(self.suite.directory, 'tests')}", str(test.number)],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-            env=env, start_new_session=True)
+        process = subprocess.Popen(self.command(directory, test), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace", env=env,
+                                   start_new_session=True)
         with self.lock:
             self.running[directory] = process
         try:
@@ -92,6 +89,11 @@ class Executor:
             log = self.preserve(test, directory, output)
         shutil.rmtree(directory, ignore_errors=True)
         return Result(test, verdict, detail, seconds, log)
+
+    def command(self, directory, test):
+        """What runs a test. Behind the tools come the suite's own helpers that need no building."""
+        return [self.suite.script, "-C", directory,
+                f"AUTOTEST_PATH={self.tools}:{os.path.join(self.suite.directory, 'tests')}", str(test.number)]
 
     def configure(self, directory):
         """The suite reads its settings from the directory that it runs in: the source tree's, with absolute paths."""

@@ -1,6 +1,7 @@
 """What a run says: a table by file, and docs/conformance.md."""
 
 import collections
+import os
 
 HEAD = """# Conformance
 
@@ -14,6 +15,9 @@ fail the same without `heddled`.
 Only a whole run writes this page; `make conformance ARGS="--files learn.at"` prints what it found. Most of what fails
 needs what the [README](../README.md#what-does-not-work-yet) lists as missing: the names of the tests tell.
 """
+
+# The page has two parts, each of which its own run writes.
+SYSTEM = "## System tests"
 
 
 def counts(results):
@@ -77,5 +81,20 @@ def write(path, suite, lists, results):
                 lines += ["", f"### {file}", ""]
                 last = file
             lines.append(f"* {title}")
+    put(path, "\n".join(lines), parts(path)[1])
+
+
+def parts(path):
+    """What of the page the run of the suite wrote, and what that of the system tests."""
+    if not os.path.exists(path):
+        return "", ""
+    with open(path) as file:
+        main, mark, system = file.read().partition(SYSTEM)
+    return main, mark + system
+
+
+def put(path, main, system):
+    """Writes both parts."""
+    both = [part.replace("\n\n\n", "\n\n").strip() for part in (main, system)]
     with open(path, "w") as file:
-        file.write("\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n")
+        file.write("\n\n".join(filter(None, both)) + "\n")

@@ -36,11 +36,11 @@ class Test:
 
 
 class Suite:
-    """An unpacked, configured source tree."""
+    """An unpacked, configured source tree, and one of the suites in it."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, name="testsuite"):
         self.directory = directory
-        self.script = os.path.join(directory, "tests", "testsuite")
+        self.script = os.path.join(directory, "tests", name)
         with open(self.script, errors="replace") as file:
             text = file.read()
         self.version = re.search(r"\[openvswitch ([0-9.]+)\]", text).group(1)
@@ -62,8 +62,8 @@ class Suite:
             yield test
 
 
-def prepare(root):
-    """The suite, unpacked and configured if it is not there yet."""
+def prepare(root, name="testsuite"):
+    """The suite of this name, unpacked and configured if it is not there yet."""
     if not os.path.exists(TARBALL):
         raise Unavailable(f"{TARBALL} is missing: apt-get install {PACKAGE}")
     home = os.path.join(root, "target", "conformance")
@@ -83,7 +83,7 @@ def prepare(root):
                               capture_output=True, text=True, timeout=600)
         if done.returncode:
             raise Unavailable(f"configuring the suite failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    return Suite(directory)
+    return Suite(directory, name)
 
 
 def tool_path(directory, daemon):

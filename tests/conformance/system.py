@@ -1,0 +1,139 @@
+"""The system tests: Open vSwitch's suite `system-userspace-testsuite`, with real devices, stacks and programs.
+
+Each test runs in namespaces of its own (network, mounts, processes): tests run side by side, nothing of the machine is
+touched, and what a test leaves behind goes with its namespaces. The same tests are run with Debian's ovs-vswitchd, once
+per machine: what fails or skips there, too, says nothing about heddled (this kernel may lack devices, say).
+"""
+
+import collections
+import os
+import subprocess
+import sys
+
+import report
+from execute import Executor
+from suite import Unavailable
+
+NAME = "system-userspace-testsuite"
+REFERENCE = "/usr/lib/openvswitch-switch/ovs-vswitchd"
+# Debian's packages of Python programs are this one's.
+PYTHON = "/usr/bin/python3"
+# Not packaged by Debian; what the suite's TFTP server is made of.
+TFTP = "tftpy==0.8.2"
+
+# Tests that concern each other, by their titles: the first that fits.
+GROUPS = (
+    ("ct with NAT", ("conntrack - SNAT", "conntrack - DNAT", "conntrack - all-zero", "conntrack - more", "NAT")),
+    ("ct with FTP and TFTP", ("FTP",)),
+    ("ct with fragments", ("fragment", "Fragment", "IPv4 frag", "IPv6 frag")),
+    ("ct, other", ("conntrack",)),
+    ("tunnels", ("over", "tunnel", "gre", "GRE", "erspan", "VXLAN", "vxlan", "Geneve", "geneve", "ptap", "layer3")),
+    ("MPLS", ("mpls", "MPLS")),
+    ("NSH", ("nsh", "NSH")),
+    ("datapath", ("datapath", "truncate")),
+)
+OTHER = "other"
+
+HEAD = """## System tests
+
+Open vSwitch's `system-userspace-testsuite` on kernel {kernel}: real devices, stacks and programs, in network namespaces.
+Written by `make conformance ARGS=--system`. The tests are judged beside Debian's own `ovs-vswitchd` on the same machine:
+what it does not pass there (most of that needs devices that this kernel does not have) says nothing about `heddled`.
+"""
+
+
+class SystemExecutor(Executor):
+    """Runs system tests, each in namespaces of its own."""
+
+    def __init__(self, *args, python):
+        super().__init__(*args)
+        self.python = python
+
+    def command(self, directory, test):
+        script = super().command(directory, test)
+        prepare = ("mkdir -p /run/netns && mount -t tmpfs none /run/netns && ip link set lo up && "
+                   'ulimit -c 0 && exec "$@"')
+        return ["unshare", "-n", "-m", "-p", "--fork", "--mount-proc", "--kill-child",
+                "env", f"PYTHONPATH={self.python}", "bash", "-c", prepare, "bash", *script]
+
+    def configure(self, directory):
+        super().configure(directory)
+        settings = os.path.join(directory, "atlocal")
+        with open(settings) as file:
+            lines = [f"PYTHON3={PYTHON}\n" if line.startswith("PYTHON3=") else line for line in file]
+        os.unlink(settings)
+        with open(settings, "w") as file:
+            file.writelines(lines)
+
+
+def python_path(root):
+    """Where Python finds the suite's TFTP server; fetches that if need be."""
+    home = os.path.join(root, "target", "conformance", "python")
+    if not os.path.isdir(os.path.join(home, "tftpy")):
+        done = subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", home, TFTP],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+        if done.returncode:
+            print(f"no {TFTP}, tests of TFTP will be skipped: {done.stderr.strip()[-300:]}", flush=True)
+    return home
+
+
+class Reference:
+    """How Debian's daemon fared on this machine: verdicts by tests' keys, kept until the suite or the kernel changes."""
+
+    def __init__(self, root, suite):
+        self.path = os.path.join(root, "target", "conformance", f"reference-{suite.version}-{os.uname().release}.txt")
+        self.verdicts = {}
+        if os.path.exists(self.path):
+            with open(self.path) as file:
+                for line in file.read().splitlines():
+                    verdict, file_name, title = line.split("\t", 2)
+                    self.verdicts[(file_name, title)] = verdict
+
+    def missing(self, tests):
+        return [t for t in tests if t.key not in self.verdicts]
+
+    def add(self, results):
+        self.verdicts.update((r.test.key, r.verdict) for r in results)
+        with open(self.path, "w") as file:
+            file.writelines(f"{verdict}\t{name}\t{title}\n" for (name, title), verdict in sorted(self.verdicts.items()))
+
+    @staticmethod
+    def daemon():
+        if not os.access(REFERENCE, os.X_OK):
+            raise Unavailable(f"{REFERENCE} is missing: run scripts/setup system")
+        return REFERENCE
+
+
+def group(test):
+    for name, words in GROUPS:
+        if any(word in test.title for word in words):
+            return name
+    return OTHER
+
+
+def rows(tests, reference, results):
+    """Lines of a Markdown table by group."""
+    verdicts = {r.test.key: r.verdict for r in results}
+    counts = collections.defaultdict(collections.Counter)
+    for test in tests:
+        if test.key not in verdicts:
+            continue
+        theirs, ours = reference.verdicts.get(test.key) == "passed", verdicts[test.key] == "passed"
+        for name in (group(test), "**all**"):
+            counts[name].update({"tests": 1, "theirs": theirs, "both": theirs and ours, "ours": ours})
+    yield "| group | tests | Open vSwitch passes | of these, heddled | | heddled in all |"
+    yield "| --- | ---: | ---: | ---: | ---: | ---: |"
+    for name in [*(n for n, _ in GROUPS), OTHER, "**all**"]:
+        if n := counts.get(name):
+            share = f"{100 * n['both'] // n['theirs']} %" if n["theirs"] else "–"
+            yield f"| {name} | {n['tests']} | {n['theirs']} | {n['both']} | {share} | {n['ours']} |"
+
+
+def write(path, tests, reference, results):
+    """Writes the report of a whole run into its part of the page."""
+    lines = [HEAD.format(kernel=os.uname().release), *rows(tests, reference, results), ""]
+    lost = [r.test.title for r in results
+            if r.verdict != "passed" and reference.verdicts.get(r.test.key) == "passed"]
+    if lost:
+        lines += ["Open vSwitch passes these, and `heddled` does not:", "", *(f"* {t}" for t in sorted(lost)), ""]
+    report.put(path, report.parts(path)[0], "\n".join(lines))
