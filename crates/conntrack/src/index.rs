@@ -235,13 +235,18 @@ impl Index {
                 b = hash.0 & ((1 << bits) - 1);
                 continue;
             }
-            let found = self.chain(home, before).find_map(|place| {
-                // Acquire pairs with the Release of `insert`: who sees an entry sees its record. And with
-                // that of whoever removed one to put it elsewhere: then the head below has changed.
-                Entry::of_word(place.load(Acquire), hash).and_then(&mut ask)
-            });
-            if found.is_some() {
-                return found;
+            // Acquire pairs with the Release of `insert`: who sees an entry sees its record. And with that of
+            // whoever removed one to put it elsewhere: then the head below has changed.
+            let mut look = |place: &AtomicU64| Entry::of_word(place.load(Acquire), hash).and_then(&mut ask);
+            for place in &home.entries {
+                if let Some(found) = look(place) {
+                    return Some(found);
+                }
+            }
+            if over(before).is_some()
+                && let Some(found) = self.chain(home, before).skip(WAYS).find_map(look)
+            {
+                return Some(found);
             }
             fence(Acquire);
             if (home.head.load(Relaxed) ^ before) & !LOCK == 0 {

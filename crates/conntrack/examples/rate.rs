@@ -1,0 +1,125 @@
+//! What an established packet costs in the tracker, and how fast connections come: one thread, bursts of 32.
+//! Times are the thread's own on its processor, so that a busy machine does not count. What makes and hashes
+//! the packets is in them.
+//!
+//! `cargo run --release -p heddle-conntrack --example rate`
+
+use heddle_conntrack::{
+    Config, Conntrack, CtAction, CtNat, Endpoint, NatEnd, NatHow, NatRange, Prior, ReadGuard, Segment,
+    Subject, Tuple,
+};
+
+const BURST: u32 = 32;
+
+/// Nanoseconds that this thread has run.
+fn ran_ns() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says");
+    let first = text.split(' ').next().and_then(|n| n.parse().ok());
+    first.expect("a number")
+}
+
+fn subject(n: u32, proto: u8, seq: u32) -> Subject {
+    let tuple = Tuple {
+        src: Endpoint {
+            addr: u128::from(0x0a00_0000 + n / 50_000),
+            l4: 1024 + n % 50_000,
+        },
+        dst: Endpoint {
+            addr: 0x0b00_0001,
+            l4: 80,
+        },
+        proto,
+        ipv6: false,
+    };
+    let tcp = (proto == 6).then_some(Segment {
+        flags: 0x10,
+        seq,
+        ack: 1,
+        window: 0xffff,
+        len: 0,
+        scale: None,
+    });
+    Subject {
+        tuple,
+        related: false,
+        tcp,
+    }
+}
+
+/// Tracks `packets` packets of connections in a scattered order, each `n` of them; ns a packet.
+fn run(
+    ct: &Conntrack,
+    n: u32,
+    packets: u32,
+    action: &CtAction,
+    scatter: bool,
+    proto: u8,
+    reply: bool,
+) -> f64 {
+    let start = ran_ns();
+    let mut at = 0u32;
+    for _ in 0..packets / BURST {
+        let reading = ReadGuard::begin();
+        let burst: [_; BURST as usize] = std::array::from_fn(|_| {
+            at = at.wrapping_add(if scatter { 0x9e37_79b1 } else { 1 });
+            let mut s = subject(at % n, proto, 1);
+            if reply {
+                s.tuple = s.tuple.reversed();
+            }
+            (s, ct.hash(&s.tuple, action.zone))
+        });
+        burst.iter().for_each(|(_, h)| ct.prefetch(*h));
+        burst.iter().for_each(|(_, h)| ct.prefetch_record(*h));
+        for (s, h) in &burst {
+            std::hint::black_box(ct.track(1000, &reading, s, *h, &Prior::default(), action));
+        }
+    }
+    (ran_ns() - start) / f64::from(packets)
+}
+
+fn main() {
+    let look = CtAction::default();
+    let commit = CtAction {
+        commit: true,
+        ..CtAction::default()
+    };
+    let addr = |a: [u8; 4]| a.into();
+    let snat = CtAction {
+        nat: Some(CtNat {
+            new: Some(NatRange {
+                end: NatEnd::Src,
+                addresses: Some((addr([192, 0, 2, 1]), addr([192, 0, 2, 100]))),
+                ports: None,
+                how: NatHow::Any,
+                persistent: false,
+            }),
+        }),
+        ..commit.clone()
+    };
+    for (proto, name) in [(17, "UDP"), (6, "TCP")] {
+        for n in [1u32, 1000, 100_000, 1_000_000] {
+            let ct = Conntrack::new(Config::default()).expect("address space");
+            let made = n.next_multiple_of(BURST);
+            run(&ct, n, made, &commit, false, proto, false);
+            run(&ct, n, made, &look, false, proto, true);
+            let ns = run(&ct, n, 4_000_000, &look, true, proto, false);
+            println!(
+                "{name}: {n} established connections ({} there): {ns:.1} ns a packet",
+                ct.n_conns()
+            );
+        }
+    }
+    for (action, name) in [(&commit, "without NAT"), (&snat, "with SNAT")] {
+        let ct = Conntrack::new(Config::default()).expect("address space");
+        let ns = run(&ct, 1_000_000, 1_000_000, action, false, 17, false);
+        let there = ct.n_conns();
+        println!(
+            "new connections {name}: {:.0} thousand a second ({there} made)",
+            1e6 / ns
+        );
+        let start = ran_ns();
+        while !ct.sweep(10_000_000, 4096) {}
+        let ms = (ran_ns() - start) / 1e6;
+        println!("  {} swept in {ms:.0} ms", there - ct.n_conns());
+    }
+}
