@@ -30,7 +30,7 @@ impl Ctx<'_> {
             metadata: self.kept_metadata(),
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
-            conntracked: self.conntracked,
+            conntracked: self.is_tracked(),
             mirrored: self.mirrored,
             hash: None,
             steps: Vec::new(),

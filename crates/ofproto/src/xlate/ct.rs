@@ -14,7 +14,7 @@
 //! Bits that they read matter.
 
 use super::actions::Step;
-use super::ctx::Ctx;
+use super::ctx::{Ctx, Tracked};
 use super::mask::proto;
 use super::report::{Fork, Kind};
 use crate::features::Feature;
@@ -28,7 +28,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Bit of `ct_state` of a packet that went through the tracker.
-pub(super) const TRACKED: u32 = 0x20;
+const TRACKED: u32 = 0x20;
 
 /// Ports of the protocols that have helpers.
 const FTP: u16 = 21;
@@ -106,7 +106,7 @@ impl Ctx<'_> {
 
     /// `ct_clear`. A packet that is not tracked needs no action.
     pub(super) fn ct_clear(&mut self) {
-        if self.conntracked {
+        if self.is_tracked() {
             self.forget_connection();
             if self.bridge.features.has(Feature::CtClear) {
                 self.emit(DpAction::CtClear);
@@ -114,9 +114,21 @@ impl Ctx<'_> {
         }
     }
 
+    /// Whether the packet is tracked. Where it came so, its bit matters, which Open vSwitch leaves out.
+    pub(super) fn is_tracked(&mut self) -> bool {
+        match self.conntracked {
+            Tracked::Yes => true,
+            Tracked::No => false,
+            Tracked::AsItCame => {
+                self.extra().0.ct_state |= TRACKED;
+                self.orig.ct_state & TRACKED != 0
+            }
+        }
+    }
+
     /// From here on, the packet is not tracked; that needs no action.
     pub(super) fn forget_connection(&mut self) {
-        self.conntracked = false;
+        self.conntracked = Tracked::No;
         clear(&mut self.flow);
     }
 
@@ -165,7 +177,7 @@ impl Ctx<'_> {
 
     /// A copy of the packet comes back and goes on in a table, with what the tracker found.
     fn fork(&mut self, table: u8, zone: u16, nat: Option<Nat>) {
-        self.conntracked = true;
+        self.conntracked = Tracked::Yes;
         let Some(held) = self.freeze_at(table) else { return };
         let (id, key) = (held.id, self.flow);
         let Some(report) = &mut self.report else { return };

@@ -113,7 +113,7 @@ pub(crate) struct Ctx<'w> {
     /// How many such changes were emitted.
     pub(super) restacked: u32,
     /// The packet is one whose connection the datapath knows, and the pipeline may look at it.
-    pub(super) conntracked: bool,
+    pub(super) conntracked: Tracked,
     /// The `nat` of the `ct` whose nested actions run.
     pub(super) ct_nat: Option<Nat>,
     /// The translation began where a pipeline was frozen.
@@ -141,6 +141,15 @@ pub(crate) struct Ctx<'w> {
     pub(super) sources: SmallVec<[Source<'w>; 2]>,
     pub(super) now_ms: u64,
     pub(super) report: Option<&'w mut Report>,
+}
+
+/// Whether the pipeline may look at what the datapath knows of the packet's connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tracked {
+    Yes,
+    No,
+    /// As the packet came.
+    AsItCame,
 }
 
 /// A change of what the packet begins with, that is still to be emitted.

@@ -5,7 +5,7 @@
 //! left runs, in that order, when the pipeline goes on.
 
 use super::actions::Step;
-use super::ctx::Ctx;
+use super::ctx::{Ctx, Tracked};
 use super::limits::XlateError;
 use super::recirc::{Frozen, Held, Left, steps_text};
 use super::report::Kind;
@@ -131,7 +131,7 @@ impl Ctx<'_> {
             metadata: self.kept_metadata(),
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
-            conntracked: self.conntracked,
+            conntracked: self.is_tracked(),
             mirrored: self.mirrored,
             hash,
             steps: std::mem::take(&mut self.left),
@@ -173,8 +173,9 @@ impl Ctx<'_> {
         }
         self.table = frozen.table;
         self.report(Kind::Thaw, || format!("Resuming from table {}", frozen.table));
-        self.conntracked = frozen.conntracked;
-        if !frozen.conntracked {
+        if frozen.conntracked {
+            self.conntracked = Tracked::Yes;
+        } else {
             self.forget_connection();
         }
         copy_metadata(&frozen.metadata, &mut self.flow);

@@ -4,8 +4,7 @@ pub(crate) use super::ctx::key_port;
 
 use super::Pipeline;
 use super::actions::Step;
-use super::ct;
-use super::ctx::{Ctx, OnWrite};
+use super::ctx::{Ctx, OnWrite, Tracked};
 use super::limits::{MAX_ACTION_BYTES, MAX_DEPTH, XlateError};
 use super::mask;
 use super::recirc::Frozen;
@@ -208,7 +207,7 @@ fn once<'w, R>(
         drop_hint: None,
         pending: None,
         restacked: 0,
-        conntracked: false,
+        conntracked: Tracked::AsItCame,
         ct_nat: None,
         thawed: matches!(input.start, Start::Thaw { .. }),
         was_mpls: false,
@@ -228,7 +227,6 @@ fn once<'w, R>(
         report,
     };
     see_as_tables_do(&mut c.flow, input.in_port);
-    c.conntracked = !c.thawed && c.flow.ct_state & ct::TRACKED != 0;
     c.enter(bridge);
     if let Some(version) = input.version {
         c.version = version;
