@@ -23,6 +23,7 @@ use crate::shared::Shared;
 use crate::translate::Translate;
 use crate::view::{PortInfo, PortStats, UpcallPacket};
 use crate::worker::{Command, WORKER_TIMEOUT};
+use heddle_conntrack::Conntrack;
 use heddle_packet::Packet;
 use heddle_port::Port;
 use heddle_sys::Tsc;
@@ -62,6 +63,7 @@ impl Datapath {
             clock: Arc::clone(&config.clock),
             bell: Arc::new(Bell::new()?),
             hash_key: HashKey::random(),
+            conntrack: Arc::new(Conntrack::new(heddle_conntrack::Config::default())?),
             n_flows: 0.into(),
             flow_limit: config.flow_limit.into(),
             max_idle_ms: config.max_idle_ms.into(),
@@ -246,6 +248,11 @@ impl Datapath {
         self.shared
             .vlan_limit
             .store(if n == 0 { most } else { n.min(most) }, Relaxed);
+    }
+
+    /// The connection tracker of all workers.
+    pub fn conntrack(&self) -> &Arc<Conntrack> {
+        &self.shared.conntrack
     }
 
     // -- packets from the control plane

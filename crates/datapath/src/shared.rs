@@ -6,6 +6,7 @@ use crate::exec::upcalls::Bell;
 use crate::flow_cache::cache::Moment;
 use crate::flow_cache::hash::HashKey;
 use crate::translate::{Request, Translate, Translation};
+use heddle_conntrack::Conntrack;
 use heddle_sync::Clock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<Clock>,
     pub(crate) bell: Arc<Bell>,
     pub(crate) hash_key: HashKey,
+    pub(crate) conntrack: Arc<Conntrack>,
     /// Entries held by all workers. Changed on insertion and removal only.
     pub(crate) n_flows: AtomicUsize,
     pub(crate) flow_limit: AtomicUsize,

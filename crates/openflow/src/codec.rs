@@ -7,6 +7,7 @@
 mod bundle;
 mod continuation;
 mod counters;
+mod ct_flush;
 pub(crate) mod cursor;
 mod flow_mod;
 mod flow_removed;
@@ -35,6 +36,7 @@ use crate::header::{HEADER_LEN, Header};
 use crate::message::{Message, PacketInFormat};
 use crate::version::Version;
 pub use continuation::{decode_continuation, encode_continuation};
+pub use ct_flush::decode_ct_flush;
 use cursor::{Put, Reader};
 pub use multipart::FlowStatsWriter;
 use types::Type;

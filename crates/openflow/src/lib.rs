@@ -22,7 +22,9 @@ mod tests;
 
 pub use action::{Action, Instruction, InstructionSet, Port};
 pub use actions::enable_debug_actions;
-pub use codec::{DecodeContext, FlowStatsWriter, decode, decode_continuation, encode, encode_continuation};
+pub use codec::{
+    DecodeContext, FlowStatsWriter, decode, decode_continuation, decode_ct_flush, encode, encode_continuation,
+};
 pub use error::{DecodeError, EncodeError, ErrorKind, OfError};
 pub use header::{Header, frame_len};
 pub use message::Message;

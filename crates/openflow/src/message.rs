@@ -5,6 +5,7 @@
 //! to move. Numbers are in host order.
 
 mod bundle;
+mod ct_flush;
 mod flow;
 mod group;
 mod meter;
@@ -19,6 +20,7 @@ mod table;
 mod tlv;
 
 pub use bundle::{BUNDLE_ATOMIC, BUNDLE_ORDERED, BundleAdd, BundleCommand, BundleControl};
+pub use ct_flush::{CtFlush, CtTuple};
 pub use flow::{FlowMod, FlowModCommand, FlowModFlags, FlowRemoved, FlowRemovedReason, GROUP_ANY};
 pub use group::{
     BUCKET_ALL, BUCKET_FIRST, BUCKET_LAST, BUCKET_MAX, Bucket, GROUP_ALL, GROUP_MAX, GroupCommand, GroupDesc,

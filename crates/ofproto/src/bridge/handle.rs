@@ -1,9 +1,9 @@
 //! What each message means to the bridge. What belongs to one connection (hello, roles, formats, which events
 //! it wants) is the connection's own business and does not come here.
 
-use super::{Bridge, Origin};
+use super::{Bridge, Origin, ct_flush};
 use heddle_openflow::message::{ConfigFlags, Message, MpReply, MpRequest, QueueConfig};
-use heddle_openflow::{ErrorKind, Version};
+use heddle_openflow::{ErrorKind, Version, decode_ct_flush};
 
 impl Bridge {
     /// Carries out one message and returns what to answer, in order. Messages that are none of the bridge's
@@ -25,8 +25,15 @@ impl Bridge {
             Message::TableMod(tm) => self.table_mod(tm).map(|()| Vec::new()),
             Message::TlvTableMod(m) => self.tlv_table_mod(m).map(|()| Vec::new()),
             Message::TlvTableRequest => Ok(vec![Message::TlvTableReply(self.tlv_table())]),
-            // No connection is tracked, so that there is none to forget.
-            Message::CtFlushZone(_) | Message::CtFlush { .. } => Ok(Vec::new()),
+            Message::CtFlushZone(zone) => {
+                self.forget_connections(&ct_flush::of_zone(*zone));
+                Ok(Vec::new())
+            }
+            Message::CtFlush { ip_proto, properties } => {
+                let wanted = decode_ct_flush(*ip_proto, properties)?;
+                self.forget_connections(&ct_flush::filter_of(&wanted));
+                Ok(Vec::new())
+            }
             Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),
             Message::QueueGetConfigRequest(q) => {
                 let all = self.queue_configs(q)?;

@@ -29,6 +29,7 @@ mod built;
 mod bundle;
 mod change;
 mod config;
+mod ct_flush;
 mod evict;
 mod expire;
 mod flow_mod;
@@ -61,6 +62,11 @@ mod refused;
 mod tests;
 #[cfg(test)]
 mod under_way;
+
+/// Which tracked connections are meant.
+pub mod connections {
+    pub use super::ct_flush::filter_of;
+}
 
 pub use addition::Addition;
 pub(crate) use addition::Shared;

@@ -249,6 +249,8 @@ fn takes_long(m: &Message) -> bool {
         | Message::MeterMod(_)
         | Message::TableMod(_)
         | Message::TlvTableMod(_)
+        | Message::CtFlushZone(_)
+        | Message::CtFlush { .. }
         | Message::MultipartRequest { .. } => true,
         _ => false,
     }

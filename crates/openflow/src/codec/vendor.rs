@@ -1,7 +1,7 @@
 //! Experimenter messages: Nicira's, and ONF's of 1.3.
 
 use super::cursor::{Put, Reader};
-use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, property, role, tlv};
+use super::{DecodeContext, bundle, flow_mod, flow_removed, groups, packet, role, tlv};
 use crate::error::{EncodeError, ErrorKind, NX_VENDOR, ONF_VENDOR};
 use crate::header::Header;
 use crate::message::{Message, PacketInFormat, Unsupported};
@@ -192,9 +192,7 @@ fn nicira(
             let ip_proto = r.u8()?;
             must_be_zero(r.array::<7>()?)?;
             let properties = r.rest().to_vec();
-            while !r.is_empty() {
-                property::pull(&mut r)?;
-            }
+            super::decode_ct_flush(ip_proto, &properties)?;
             Message::CtFlush { ip_proto, properties }
         }
         _ => return Err(ErrorKind::BadRequestBadSubtype),

@@ -16,7 +16,7 @@ use crate::reconcile::{Item, OWN_PORT, datapath_name};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
-const EINVAL: &str = "Invalid argument";
+pub(super) const EINVAL: &str = "Invalid argument";
 const ENODEV: &str = "No such device";
 
 pub(super) fn register(c: &Commands<'_>) {
@@ -40,13 +40,13 @@ pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
     switch.inventory.read().bridges.values().cloned().collect()
 }
 
-fn failed(switch: &Switch, text: &str, why: Option<&str>) -> String {
+pub(super) fn failed(switch: &Switch, text: &str, why: Option<&str>) -> String {
     let why = why.map(|w| format!(" ({w})")).unwrap_or_default();
     format!("{}: {text}{why}\n", switch.options.names.program)
 }
 
 /// The type of datapath that a user means by a name such as `netdev@ovs-netdev`.
-fn named(switch: &Switch, name: &str) -> Option<String> {
+pub(super) fn named(switch: &Switch, name: &str) -> Option<String> {
     let full = if name.contains('@') {
         name.to_owned()
     } else {
@@ -56,7 +56,11 @@ fn named(switch: &Switch, name: &str) -> Option<String> {
 }
 
 /// The datapath that is named first of all arguments, or the only one; and the other arguments.
-fn one<'a, 'b>(switch: &Switch, args: &'a [&'b str], max: usize) -> Result<(String, &'a [&'b str]), String> {
+pub(super) fn one<'a, 'b>(
+    switch: &Switch,
+    args: &'a [&'b str],
+    max: usize,
+) -> Result<(String, &'a [&'b str]), String> {
     if let [first, rest @ ..] = args
         && let Some(found) = named(switch, first)
     {

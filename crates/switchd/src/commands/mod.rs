@@ -3,6 +3,7 @@
 
 mod args;
 mod bridge;
+mod ct;
 mod dpctl;
 mod dpif;
 mod dummy;
@@ -32,6 +33,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
         switch,
     };
     bridge::register(&commands);
+    ct::register(&commands);
     dpctl::register(&commands);
     dpif::register(&commands);
     fdb::register(&commands);

@@ -1,0 +1,137 @@
+//! What `NXT_CT_FLUSH` says: which tracked connections are to be forgotten.
+
+use super::cursor::Reader;
+use super::property;
+use crate::error::ErrorKind;
+use crate::message::{CtFlush, CtTuple};
+use std::net::{IpAddr, Ipv6Addr};
+
+const ORIG_TUPLE: u16 = 0;
+const REPLY_TUPLE: u16 = 1;
+const ZONE_ID: u16 = 2;
+const MARK: u16 = 3;
+const MARK_MASK: u16 = 4;
+const LABELS: u16 = 5;
+const LABELS_MASK: u16 = 6;
+
+const SRC: u16 = 0;
+const DST: u16 = 1;
+const SRC_PORT: u16 = 2;
+const DST_PORT: u16 = 3;
+const ICMP_ID: u16 = 4;
+const ICMP_TYPE: u16 = 5;
+const ICMP_CODE: u16 = 6;
+
+/// Reads the message's protocol and properties. Properties that nobody knows are skipped, as in Open vSwitch.
+///
+/// # Errors
+/// What is wrong with them.
+pub fn decode_ct_flush(ip_proto: u8, properties: &[u8]) -> Result<CtFlush, ErrorKind> {
+    let mut flush = CtFlush {
+        ip_proto,
+        ..CtFlush::default()
+    };
+    let (mut mark_mask, mut label_mask) = (u32::MAX, u128::MAX);
+    let (mut mark, mut label) = (None, None);
+    let mut r = Reader(properties);
+    while !r.is_empty() {
+        let p = property::pull(&mut r)?;
+        match p.standard()? {
+            ORIG_TUPLE => tuple(p.nested()?, &mut flush.orig)?,
+            REPLY_TUPLE => tuple(p.nested()?, &mut flush.reply)?,
+            ZONE_ID => flush.zone = Some(p.u16()?),
+            MARK => mark = Some(p.u32()?),
+            MARK_MASK => mark_mask = p.u32()?,
+            LABELS => label = Some(wide(p.body)?),
+            LABELS_MASK => label_mask = wide(p.body)?,
+            _ => {}
+        }
+    }
+    flush.mark = mark.map(|value| (value, mark_mask));
+    flush.label = label.map(|value| (value, label_mask));
+    let addresses = [flush.orig.src, flush.orig.dst, flush.reply.src, flush.reply.dst];
+    let mut known = addresses.into_iter().flatten();
+    let first = known.next();
+    if first.is_some_and(|first| known.any(|other| other.is_ipv4() != first.is_ipv4())) {
+        return Err(ErrorKind::BadPropertyBadValue);
+    }
+    Ok(flush)
+}
+
+/// The last 16 bytes, behind padding where there is some.
+fn wide(body: &[u8]) -> Result<u128, ErrorKind> {
+    let last = body.last_chunk::<16>().filter(|_| matches!(body.len(), 16 | 20));
+    last.map(|b| u128::from_be_bytes(*b))
+        .ok_or(ErrorKind::BadPropertyBadLen)
+}
+
+fn tuple(bytes: &[u8], t: &mut CtTuple) -> Result<(), ErrorKind> {
+    let mut r = Reader(bytes);
+    while !r.is_empty() {
+        let p = property::pull(&mut r)?;
+        match p.standard()? {
+            SRC => t.src = address(p.body)?,
+            DST => t.dst = address(p.body)?,
+            SRC_PORT => t.src_port = Some(p.u16()?).filter(|n| *n != 0),
+            DST_PORT => t.dst_port = Some(p.u16()?).filter(|n| *n != 0),
+            ICMP_ID => t.icmp_id = Some(p.u16()?),
+            ICMP_TYPE => t.icmp_type = Some(p.u8()?),
+            ICMP_CODE => t.icmp_code = Some(p.u8()?),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// An address of IPv6, or one of IPv4 within it; `None`: zero, which is any.
+fn address(body: &[u8]) -> Result<Option<IpAddr>, ErrorKind> {
+    let bytes = body.first_chunk::<16>().ok_or(ErrorKind::BadPropertyBadLen)?;
+    let wide = Ipv6Addr::from(*bytes);
+    let narrow = wide.to_ipv4_mapped().map_or(IpAddr::V6(wide), IpAddr::V4);
+    Ok((!wide.is_unspecified()).then_some(narrow))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(out: &mut Vec<u8>, ty: u16, body: &[u8]) {
+        property::put(out, ty, body);
+    }
+    fn nested(ty: u16, parts: &[(u16, &[u8])]) -> Vec<u8> {
+        let (mut inner, mut out) = (vec![0; 4], Vec::new());
+        let mut list = Vec::new();
+        parts.iter().for_each(|(ty, body)| put(&mut list, *ty, body));
+        inner.extend(list);
+        put(&mut out, ty, &inner);
+        out
+    }
+
+    #[test]
+    fn all_of_it() {
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+        let mut bytes = nested(
+            ORIG_TUPLE,
+            &[(SRC, &mapped), (DST, &[0; 16]), (SRC_PORT, &[0, 80])],
+        );
+        put(&mut bytes, ZONE_ID, &[0, 5]);
+        put(&mut bytes, MARK, &[0, 0, 0, 1]);
+        put(&mut bytes, MARK_MASK, &[0, 0, 0, 3]);
+        put(&mut bytes, LABELS, &[1; 16]);
+        let f = decode_ct_flush(6, &bytes).unwrap();
+        assert_eq!(f.orig.src, Some([10, 0, 0, 1].into()));
+        assert_eq!((f.orig.dst, f.orig.src_port), (None, Some(80)));
+        assert_eq!((f.zone, f.mark), (Some(5), Some((1, 3))));
+        assert_eq!(f.label, Some((u128::from_be_bytes([1; 16]), u128::MAX)));
+    }
+
+    #[test]
+    fn addresses_of_two_kinds_do_not_go_together() {
+        let mapped = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1];
+        let mut bytes = nested(ORIG_TUPLE, &[(SRC, &mapped)]);
+        bytes.extend(nested(REPLY_TUPLE, &[(DST, &[7; 16])]));
+        assert_eq!(decode_ct_flush(0, &bytes), Err(ErrorKind::BadPropertyBadValue));
+        let short = nested(ORIG_TUPLE, &[(SRC, &[1; 4])]);
+        assert_eq!(decode_ct_flush(0, &short), Err(ErrorKind::BadPropertyBadLen));
+    }
+}

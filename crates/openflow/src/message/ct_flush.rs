@@ -1,0 +1,39 @@
+//! Which tracked connections `NXT_CT_FLUSH` means.
+
+use std::net::IpAddr;
+
+/// Connections to be forgotten; what is `None` does not matter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CtFlush {
+    /// Protocol; 0: any.
+    pub ip_proto: u8,
+    /// Zone.
+    pub zone: Option<u16>,
+    /// Parts of the tuple of the first packet.
+    pub orig: CtTuple,
+    /// ... and of its answers.
+    pub reply: CtTuple,
+    /// Mark: value and mask.
+    pub mark: Option<(u32, u32)>,
+    /// Label: value and mask.
+    pub label: Option<(u128, u128)>,
+}
+
+/// Parts of a tuple.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CtTuple {
+    /// Source.
+    pub src: Option<IpAddr>,
+    /// Destination.
+    pub dst: Option<IpAddr>,
+    /// Source port.
+    pub src_port: Option<u16>,
+    /// Destination port.
+    pub dst_port: Option<u16>,
+    /// ICMP identifier.
+    pub icmp_id: Option<u16>,
+    /// ICMP type.
+    pub icmp_type: Option<u8>,
+    /// ICMP code.
+    pub icmp_code: Option<u8>,
+}
