@@ -21,6 +21,7 @@ class Case:
     changes: int = 0        # rules that change per second, none of which is about the traffic
     where: str = ""         # "elsewhere": in a table that no packet looks at; "nowhere": the switch is not told
     recirc: int = 0         # so many recirculations before the rules
+    ct: str = ""            # the rules stand behind `ct`: "track", or "snat" with translated sources
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
@@ -37,6 +38,7 @@ class Case:
         words += [] if self.huge else ["4k"]
         words += [self.rules + (str(self.count) if self.count > 1 else "")] if self.rules != "in-port" else []
         words += [f"recirc{self.recirc}"] if self.recirc else []
+        words += [f"ct_{self.ct}"] if self.ct else []
         words += [f"{self.flows}flows"] if self.flows != 1 else []
         words += ["new"] if self.new else []
         words += [f"storm_{self.storm}"] if self.storm else []
@@ -50,8 +52,8 @@ class Case:
         return "-".join(words)
 
     def plain(self):
-        """The same case without recirculation."""
-        return dataclasses.replace(self, recirc=0)
+        """The same case without recirculation and connection tracking."""
+        return dataclasses.replace(self, recirc=0, ct="")
 
     def calm(self):
         """The same case without changes of rules."""
@@ -98,8 +100,21 @@ class Case:
         """The rules as text, in the table after the recirculations. The rules that recirculate look at more than
         the port, since Open vSwitch has a short cut for rules that do not."""
         stages = [f"table={n},udp,actions=debug_recirc,resubmit(,{n + 1})" for n in range(self.recirc)]
-        rules = [f"table={self.recirc},{rule}" for rule in rules.splitlines()] if stages else [rules]
+        at = self.recirc
+        if self.ct:
+            nat = {"track": "", "snat": ",nat(src=10.255.0.1-10.255.0.250)"}[self.ct]
+            known = ",nat" if nat else ""
+            stages += [f"table={at},udp,actions=ct(table={at + 1}{known})",
+                       f"table={at + 1},udp,ct_state=+trk+new,actions=ct(commit{nat}),resubmit(,{at + 2})",
+                       f"table={at + 1},udp,ct_state=+trk+est,actions=resubmit(,{at + 2})"]
+            at += 2
+        rules = [f"table={at},{rule}" for rule in rules.splitlines()] if stages else [rules]
         return "\n".join(stages + rules)
+
+
+def tracked(**case):
+    """A case without connection tracking and with it."""
+    return [Case(ct=ct, **case) for ct in ("", "track")]
 
 
 def recirculated(stages=(0, 1), **case):
@@ -143,6 +158,8 @@ SWITCH = {
                *recirculated(rules="exact", count=50_000, flows=50_000, changes=1_000),
                *recirculated(rules="tuple", storm="new-flows", ports=4),
                *recirculated(rules="tuple", storm="explosion", ports=4)],
+    "ct": [*(case for flows in (1, 1_000, 100_000, 1_000_000) for case in tracked(rules="normal", flows=flows)),
+           Case(rules="normal", ct="track", new=True), Case(rules="normal", ct="snat", new=True)],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50), Case(rules="normal", idle=True, light=True)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],

@@ -257,7 +257,7 @@ class Vhost:
             self.switch.vsctl("set", "open_vswitch", ".", f"other_config:heddle-light-sleep={str(case.light).lower()}")
             self.light = case.light
         self.unixctl.call("upcall/set-flow-limit", "2000000")
-        wanted = case.recirc, case.rule_sets()
+        wanted = case.recirc, case.ct, case.rule_sets()
         if wanted != self.rules:
             rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True)
                      for words in case.rule_sets()]
