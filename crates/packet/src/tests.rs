@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // segments point to bytes of the test
 
 use crate::{
-    BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, Lender, MAX_SEGS, Offload, Packet, Pool, Seg,
+    BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, Lender, MAX_SEGS, Offload, Packet, Pool, Seg, Wraps,
 };
 use core::ptr::NonNull;
 use proptest::prelude::*;
@@ -138,6 +138,7 @@ fn offsets_move_with_the_front() {
         ecn: false,
         size: 1448,
         hdr_len: 66,
+        wraps: Wraps::default(),
     };
     p.offload = Offload {
         csum: Csum::Partial {

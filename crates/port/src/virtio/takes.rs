@@ -1,7 +1,7 @@
 //! Which unfinished packets a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in
 //! software.
 
-use heddle_packet::{Csum, Gso, GsoKind, Offload};
+use heddle_packet::{Csum, Gso, GsoKind, Offload, Wraps};
 use heddle_virtio::ring::Features;
 
 /// What a guest has negotiated for packets that it receives.
@@ -62,6 +62,7 @@ mod tests {
                 ecn,
                 size: 1400,
                 hdr_len: 54,
+                wraps: Wraps::default(),
             }),
         };
         let partial = Offload {
