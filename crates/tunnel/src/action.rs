@@ -31,9 +31,9 @@ pub enum TunnelKind {
 pub struct TunnelPush {
     /// Which encapsulation.
     pub kind: TunnelKind,
-    /// All outer headers from Ethernet on, with zero in the fields that depend on the packet (lengths, UDP and
-    /// GRE checksums, UDP source port, IP identification, sequence numbers). An IPv4 header's checksum is that
-    /// of the header as it stands here.
+    /// All outer headers from Ethernet on, with zero in what depends on the packet (lengths, UDP and
+    /// GRE checksums, UDP source port, IP identification, sequence numbers). An IPv4 header's checksum is
+    /// that of the header as it stands here.
     pub header: Vec<u8>,
     /// An outer UDP or GRE checksum is wanted.
     pub csum: bool,
@@ -60,8 +60,8 @@ pub struct TunnelPop {
     pub options: OptionTable,
 }
 
-/// Numbers that packets are given one by one: the sequence of a tunnel, shared by all templates of it. No part
-/// of what an action is.
+/// Numbers that packets are given one by one: the sequence of a tunnel, shared by all templates of it. No
+/// part of what an action is.
 #[derive(Clone, Debug, Default)]
 pub struct Numbers(Arc<AtomicU32>);
 

@@ -1,8 +1,8 @@
 //! Tunnels: encapsulation and decapsulation; routes and neighbours as data.
 //!
-//! [`Outer`] says what goes before a packet and becomes a [`TunnelPush`], whose template is written before each
-//! packet with a few fields filled in ([`push`]). [`TunnelPop`] takes the headers off again and says what they
-//! told ([`pop`]). Both work on a packet's private bytes alone.
+//! [`Outer`] says what goes before a packet and becomes a [`TunnelPush`], whose template is written before
+//! each packet with a few fields filled in ([`push`]). [`TunnelPop`] takes the headers off and says what
+//! they told ([`pop`]). Both work on a packet's private bytes alone.
 
 pub mod action;
 pub mod neigh;

@@ -49,7 +49,7 @@ impl OptionTable {
         let at = self.names.iter().position(|n| *n == name)?;
         self.fields.get(at).copied()
     }
-    /// Sets the fields of these options in a key that has none. Of options that come twice the last one counts.
+    /// Sets the fields of these options in a key that has none. The last one counts of those that come twice.
     ///
     /// # Errors
     /// [`OptionError`]; some fields may have been set then.

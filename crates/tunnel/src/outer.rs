@@ -5,9 +5,7 @@ use crate::push::{Fill, Plan};
 use heddle_wire::eth::{Ethernet, ethertype};
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::l4::{Tcp, Udp};
-use heddle_wire::tunnel::{
-    Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Stt, Vxlan, gre_proto,
-};
+use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Stt, Vxlan, gre_proto};
 use heddle_wire::{Be16, Be32, Be64, IntoBytes, checksum::checksum};
 use std::net::IpAddr;
 
@@ -38,7 +36,7 @@ pub enum Encap {
         oam: bool,
         /// One of the options is critical.
         critical: bool,
-        /// The options, at most [`Geneve::MAX_OPTIONS`] bytes, a multiple of four ([`crate::options::write`]).
+        /// At most [`Geneve::MAX_OPTIONS`] bytes, a multiple of 4 (see [`crate::options::write`]).
         options: Vec<u8>,
     },
     /// VXLAN.

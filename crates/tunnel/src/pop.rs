@@ -19,9 +19,7 @@ use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::eth::ethertype;
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::l4::Udp;
-use heddle_wire::tunnel::{
-    Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Vxlan, gre_proto,
-};
+use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Vxlan, gre_proto};
 use heddle_wire::{Be32, split};
 
 /// Why a packet does not come out of a tunnel.
@@ -64,8 +62,8 @@ pub struct Popped {
     pub packet_type: u32,
 }
 
-/// Bytes that a look at all outer headers takes at most: Ethernet with two tags, IPv6, UDP, Geneve with all its
-/// options.
+/// Bytes that a look at all outer headers takes at most: Ethernet with two tags, IPv6, UDP, Geneve with
+/// all its options.
 pub const VIEW: usize = 14 + 8 + Ipv6::LEN + Udp::LEN + Geneve::LEN + Geneve::MAX_OPTIONS;
 
 /// What the outer IP header said.
@@ -87,8 +85,8 @@ struct Shim {
 }
 
 impl TunnelPop {
-    /// Takes the packet, whose IP header is at `l3`, out of the tunnel: its outer headers are gone then, and the
-    /// members of the key that tell of the tunnel say what they were. They have to be empty before. Metadata
+    /// Takes the packet, whose IP header is at `l3`, out of the tunnel: its outer headers are gone then, and
+    /// the members of the key that tell of the tunnel say what they were. They have to be empty before. Metadata
     /// moves along.
     ///
     /// # Errors
@@ -189,7 +187,11 @@ impl TunnelPop {
     #[inline]
     fn geneve(&self, p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<Shim, PopError> {
         let (at, end) = udp(p, ip, key)?;
-        let (g, rest) = p.head().get(at..).and_then(split::<Geneve>).ok_or(PopError::Truncated)?;
+        let (g, rest) = p
+            .head()
+            .get(at..)
+            .and_then(split::<Geneve>)
+            .ok_or(PopError::Truncated)?;
         if g.ver_len >> 6 != 0 {
             return Err(PopError::Version);
         }
@@ -218,7 +220,11 @@ impl TunnelPop {
     #[inline]
     fn vxlan(p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<Shim, PopError> {
         let (at, end) = udp(p, ip, key)?;
-        let (v, _) = p.head().get(at..).and_then(split::<Vxlan>).ok_or(PopError::Truncated)?;
+        let (v, _) = p
+            .head()
+            .get(at..)
+            .and_then(split::<Vxlan>)
+            .ok_or(PopError::Truncated)?;
         let (mut flags, mut packet_type) = (v.flags.get(), packet_type::ETHERNET);
         if flags & Vxlan::GPE != 0 {
             if flags & Vxlan::GPE_OAM != 0 {
@@ -249,7 +255,11 @@ impl TunnelPop {
     }
 
     fn gre(p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<Shim, PopError> {
-        let (g, rest) = p.head().get(ip.l4..).and_then(split::<Gre>).ok_or(PopError::Truncated)?;
+        let (g, rest) = p
+            .head()
+            .get(ip.l4..)
+            .and_then(split::<Gre>)
+            .ok_or(PopError::Truncated)?;
         let (flags, proto) = (g.flags.get(), g.proto.get());
         if flags & 7 != 0 {
             return Err(PopError::Version);
@@ -258,7 +268,12 @@ impl TunnelPop {
             return Err(PopError::Flags);
         }
         let len = Gre::len_of(flags);
-        let mut words = rest.get(..len - Gre::LEN).ok_or(PopError::Truncated)?.as_chunks::<4>().0.iter();
+        let mut words = rest
+            .get(..len - Gre::LEN)
+            .ok_or(PopError::Truncated)?
+            .as_chunks::<4>()
+            .0
+            .iter();
         if flags & Gre::CSUM != 0 {
             if !is_known(p, ip.l4) && sum_of(p, ip.l4, ip.end).checksum() != 0 {
                 return Err(PopError::Csum);
@@ -285,7 +300,10 @@ impl TunnelPop {
 
     fn erspan(p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<Shim, PopError> {
         let head = p.head();
-        let (g, _) = head.get(ip.l4..).and_then(split::<Gre>).ok_or(PopError::Truncated)?;
+        let (g, _) = head
+            .get(ip.l4..)
+            .and_then(split::<Gre>)
+            .ok_or(PopError::Truncated)?;
         if !matches!(g.proto.get(), gre_proto::ERSPAN1 | gre_proto::ERSPAN2) {
             return Err(PopError::Protocol);
         }
@@ -293,7 +311,10 @@ impl TunnelPop {
             return Err(PopError::Flags);
         }
         let at = ip.l4 + Gre::len_of(Gre::SEQ);
-        let (e, rest) = head.get(at..).and_then(split::<Erspan>).ok_or(PopError::Truncated)?;
+        let (e, rest) = head
+            .get(at..)
+            .and_then(split::<Erspan>)
+            .ok_or(PopError::Truncated)?;
         let version = (e.ver_vlan.get() >> 12) as u8;
         let len = match version {
             1 => {
@@ -323,7 +344,10 @@ impl TunnelPop {
     fn gtpu(p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<Shim, PopError> {
         let (at, end) = udp(p, ip, key)?;
         let head = p.head();
-        let (g, rest) = head.get(at..).and_then(split::<Gtpu>).ok_or(PopError::Truncated)?;
+        let (g, rest) = head
+            .get(at..)
+            .and_then(split::<Gtpu>)
+            .ok_or(PopError::Truncated)?;
         if g.flags >> 5 != 1 {
             return Err(PopError::Version);
         }
@@ -359,7 +383,11 @@ impl TunnelPop {
     }
 
     fn srv6(p: &Packet, ip: &Ip) -> Result<Shim, PopError> {
-        let (h, _) = p.head().get(ip.l4..).and_then(split::<Srh>).ok_or(PopError::Truncated)?;
+        let (h, _) = p
+            .head()
+            .get(ip.l4..)
+            .and_then(split::<Srh>)
+            .ok_or(PopError::Truncated)?;
         if h.ty != Srh::TYPE {
             return Err(PopError::Version);
         }
@@ -403,7 +431,11 @@ impl TunnelPop {
         if p.head_len() < shim.at {
             p.pull_tail(shim.at);
         }
-        if p.pull_front(shim.at) { Ok(()) } else { Err(PopError::Truncated) }
+        if p.pull_front(shim.at) {
+            Ok(())
+        } else {
+            Err(PopError::Truncated)
+        }
     }
 }
 
@@ -452,9 +484,17 @@ fn sum_of(p: &Packet, from: usize, to: usize) -> Sum {
 /// Checks a UDP header. Where what it carries begins, and ends.
 #[inline]
 fn udp(p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<(usize, usize), PopError> {
-    let (udp, _) = p.head().get(ip.l4..).and_then(split::<Udp>).ok_or(PopError::Truncated)?;
+    let (udp, _) = p
+        .head()
+        .get(ip.l4..)
+        .and_then(split::<Udp>)
+        .ok_or(PopError::Truncated)?;
     let (len, there) = (usize::from(udp.len.get()), ip.end.saturating_sub(ip.l4));
-    let len = if len == 0 && p.offload.gso.is_some() { there } else { len };
+    let len = if len == 0 && p.offload.gso.is_some() {
+        there
+    } else {
+        len
+    };
     if len < Udp::LEN || len > there {
         return Err(PopError::Length);
     }

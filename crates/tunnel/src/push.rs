@@ -3,14 +3,14 @@
 //! **Costs.** One copy of the template into the headroom. Which field is where, and the sums over what is the
 //! same for all packets, were found out when the template was made ([`Plan`]).
 //!
-//! **Checksums.** That of IPv4 is the template's, updated by the length. An outer UDP or GRE checksum goes over
+//! **Checksums.** That of IPv4 is the template's, updated by the length. An outer UDP or GRE checksum covers
 //! all of the packet. Where the inner checksum is still to be filled in, its L4 part will sum up to the
 //! complement of what its field holds now (the pseudo header's sum), whatever the payload is: only headers
-//! have to be summed. What the bytes of other packets claim of themselves is not relied upon: they are summed.
+//! have to be summed. What the bytes of other packets claim of themselves is not relied upon.
 //!
 //! **Trains** stay trains: which tunnel they are in is noted in their metadata ([`Wraps`]), and each segment
-//! gets lengths, checksums and numbers of its own when it is cut. One that is longer than an IP header can say
-//! has a length of zero there until then.
+//! gets lengths, checksums and numbers of its own when it is cut. One that is longer than an IP header can
+//! say has a length of zero there until then.
 
 #![deny(clippy::indexing_slicing)] // whatever a packet holds
 
@@ -130,14 +130,14 @@ impl Plan {
     fn port(&self, hash: u32) -> u16 {
         let (low, span) = self.ports;
         // Less than the span.
-        low.wrapping_add((u64::from(hash) * u64::from(span) >> 32) as u16)
+        let chosen = (u64::from(hash) * u64::from(span)) >> 32;
+        low.wrapping_add(u16::try_from(chosen).unwrap_or(0))
     }
     #[inline]
     fn chooses_port(&self) -> bool {
         matches!(self.fill, Fill::Udp | Fill::Gtpu { .. } | Fill::Stt)
     }
 }
-
 
 /// A hash of addresses, protocol and ports: that by which Open vSwitch chooses source ports.
 #[inline]
@@ -169,18 +169,23 @@ pub fn flow_hash(head: &[u8], inner: Inner) -> u32 {
 }
 
 fn put16(header: &mut [u8], at: u16, v: u16) {
-    if let Some(b) = header.get_mut(usize::from(at)..).and_then(|h| h.first_chunk_mut()) {
+    if let Some(b) = header
+        .get_mut(usize::from(at)..)
+        .and_then(|h| h.first_chunk_mut())
+    {
         *b = v.to_be_bytes();
     }
 }
 fn put32(header: &mut [u8], at: u16, v: u32) {
-    if let Some(b) = header.get_mut(usize::from(at)..).and_then(|h| h.first_chunk_mut()) {
+    if let Some(b) = header
+        .get_mut(usize::from(at)..)
+        .and_then(|h| h.first_chunk_mut())
+    {
         *b = v.to_be_bytes();
     }
 }
 
-/// The sum of all that is behind a header of `n` bytes: of a packet with the metadata of before `n` bytes were
-/// pushed, that is with offsets from there.
+/// The sum of all that is behind a header of `n` bytes: offsets in its metadata count those.
 fn sum_behind(p: &Packet, n: usize) -> Sum {
     // Offsets have moved along with the headers.
     if let Csum::Partial { start, offset } = p.offload.csum {
@@ -255,15 +260,16 @@ impl TunnelPush {
             }
             sum = (sum & 0xffff) + (sum >> 16);
             sum = (sum & 0xffff) + (sum >> 16);
-            ip.csum = (!(sum & 0xffff) as u16).into();
+            ip.csum = ((!sum & 0xffff) as u16).into();
         }
     }
 
     /// Bytes from the outer L4 header on, as the IP header's length has it; zero if that has zero.
     #[inline]
     fn l4_len(&self, len: u16) -> u16 {
-        let ip = if self.plan.v6 { 0 } else { Ipv4::LEN as u16 };
-        len.saturating_sub(ip)
+        const V4: u16 = 20;
+        const _: () = assert!(Ipv4::LEN == V4 as usize);
+        len.saturating_sub(if self.plan.v6 { 0 } else { V4 })
     }
 
     #[inline]
@@ -336,7 +342,10 @@ impl TunnelPush {
         if p.offload.gso.is_some() {
             return;
         }
-        let l4 = p.head_mut().get_mut(usize::from(self.plan.l4)..).unwrap_or_default();
+        let l4 = p
+            .head_mut()
+            .get_mut(usize::from(self.plan.l4)..)
+            .unwrap_or_default();
         if let Some((udp, _)) = split_mut::<Udp>(l4) {
             udp.csum = extra.word(!udp.csum.get()).checksum_nonzero().into();
         }
@@ -378,7 +387,7 @@ impl TunnelPush {
         Ok(())
     }
 
-    /// Bytes of payload with which segments are not longer than the way takes; TCP does not mind smaller ones,
+    /// Bytes of payload with which segments are not longer than the way takes; TCP takes smaller ones,
     /// datagrams have to stay what they are.
     fn size_that_fits(&self, p: &Packet, gso: Gso) -> u16 {
         let Csum::Partial { start, .. } = p.offload.csum else {
@@ -390,7 +399,9 @@ impl TunnelPush {
         let tcp = p.head().get(usize::from(start)..).and_then(split::<Tcp>);
         let tcp = tcp.map_or(Tcp::LEN, |(tcp, _)| tcp.header_len());
         let before = self.header.len() - usize::from(self.plan.l3) + usize::from(start) + tcp;
-        let room = usize::try_from(self.mtu).unwrap_or(usize::MAX).saturating_sub(before);
+        let room = usize::try_from(self.mtu)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(before);
         match u16::try_from(room) {
             // A way that takes next to nothing: left for the port to drop.
             Ok(room) if room >= LEAST_SIZE => gso.size.min(room),
@@ -412,7 +423,10 @@ const LEAST_SIZE: u16 = 256;
 fn fill_in(p: &mut Packet, start: usize, offset: usize) {
     let mut sum = Sum::ZERO;
     p.pieces(start, &mut |piece| sum = sum.bytes(piece));
-    let field = p.head_mut().get_mut(start + offset..).and_then(|h| h.first_chunk_mut());
+    let field = p
+        .head_mut()
+        .get_mut(start + offset..)
+        .and_then(|h| h.first_chunk_mut());
     if let Some(field) = field {
         *field = sum.checksum_nonzero().to_be_bytes();
     }

@@ -15,7 +15,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Outer headers around `encap`.
 fn outer(v6: bool, encap: Encap) -> Outer {
     let (src, dst) = match v6 {
-        false => (IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), Ipv4Addr::new(10, 0, 0, 2).into()),
+        false => (
+            IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)),
+            Ipv4Addr::new(10, 0, 0, 2).into(),
+        ),
         true => {
             let to = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
             (Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).into(), to.into())
@@ -54,7 +57,12 @@ fn geneve(options: Vec<u8>) -> Encap {
 fn map() -> TlvMap {
     let mut map = TlvMap::default();
     for (class, ty, len, index) in [(0x0102, 0x80, 4, 0), (0xffff, 1, 8, 3)] {
-        let m = TlvMapping { class, ty, len, index };
+        let m = TlvMapping {
+            class,
+            ty,
+            len,
+            index,
+        };
         map.add(m, |_| false).unwrap();
     }
     map
@@ -85,7 +93,9 @@ fn push(push: &TunnelPush, p: &mut Packet) {
 fn frame(payload: &[u8]) -> Vec<u8> {
     let mut f = vec![2, 0, 0, 0, 1, 1, 2, 0, 0, 0, 1, 2, 8, 0];
     let len = u16::try_from(28 + payload.len()).unwrap();
-    let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 192, 168, 0, 1, 192, 168, 0, 2];
+    let mut ip = vec![
+        0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 192, 168, 0, 1, 192, 168, 0, 2,
+    ];
     ip[2..4].copy_from_slice(&len.to_be_bytes());
     let csum = heddle_wire::checksum::checksum(&ip);
     ip[10..12].copy_from_slice(&csum.to_be_bytes());
@@ -103,10 +113,33 @@ fn frame(payload: &[u8]) -> Vec<u8> {
 /// The bytes of headers are those of the standards, and what translation prints from.
 #[test]
 fn templates_are_what_the_standards_say() {
-    let t = outer(false, geneve(vec![1, 2, 0x80, 1, 9, 9, 9, 9])).build().unwrap();
+    let t = outer(false, geneve(vec![1, 2, 0x80, 1, 9, 9, 9, 9]))
+        .build()
+        .unwrap();
     let want = [
         &[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0][..],
-        &[0x45, 0x28, 0, 0, 0, 0, 0x40, 0, 64, 17, 0x26, 0x99 + 0x0a, 10, 0, 0, 1, 10, 0, 0, 2],
+        &[
+            0x45,
+            0x28,
+            0,
+            0,
+            0,
+            0,
+            0x40,
+            0,
+            64,
+            17,
+            0x26,
+            0x99 + 0x0a,
+            10,
+            0,
+            0,
+            1,
+            10,
+            0,
+            0,
+            2,
+        ],
         &[0, 0, 0x17, 0xc1, 0, 0, 0, 0],
         &[2, 0, 0x65, 0x58, 0x12, 0x34, 0x56, 0],
         &[1, 2, 0x80, 1, 9, 9, 9, 9],
@@ -114,7 +147,10 @@ fn templates_are_what_the_standards_say() {
     .concat();
     assert_eq!(heddle_wire::checksum::checksum(&t.header[14..34]), 0);
     assert_eq!([&t.header[..24], &t.header[26..]], [&want[..24], &want[26..]]);
-    let gbp = Some(Gbp { id: 0x1234, flags: 0x48 });
+    let gbp = Some(Gbp {
+        id: 0x1234,
+        flags: 0x48,
+    });
     let vxlan = Encap::Vxlan {
         port: 4789,
         vni: 7,
@@ -122,7 +158,10 @@ fn templates_are_what_the_standards_say() {
         gpe: None,
     };
     let t = outer(true, vxlan).build().unwrap();
-    assert_eq!(t.header[54..], [0, 0, 0x12, 0xb5, 0, 0, 0, 0, 0x88, 0x48, 0x12, 0x34, 0, 0, 7, 0]);
+    assert_eq!(
+        t.header[54..],
+        [0, 0, 0x12, 0xb5, 0, 0, 0, 0, 0x88, 0x48, 0x12, 0x34, 0, 0, 7, 0]
+    );
     let gre = Encap::Gre {
         proto: 0x6558,
         key: Some(0x01c8),
@@ -141,7 +180,9 @@ fn templates_are_what_the_standards_say() {
         hwid: 0x2a,
     };
     let t = outer(false, erspan).build().unwrap();
-    let want = [0x10, 0, 0x22, 0xeb, 0, 0, 0, 0, 0x20, 0, 3, 0xff, 0, 0, 0, 0, 0, 0, 2, 0xa8];
+    let want = [
+        0x10, 0, 0x22, 0xeb, 0, 0, 0, 0, 0x20, 0, 3, 0xff, 0, 0, 0, 0, 0, 0, 2, 0xa8,
+    ];
     assert_eq!(t.header[34..], want);
     let segments = vec![[1; 16], [2; 16]];
     let t = outer(true, Encap::Srv6 { segments, next: 4 }).build().unwrap();
@@ -157,8 +198,21 @@ fn what_no_header_can_say_is_refused() {
     assert_eq!((erspan(1024, 0), erspan(0, 1 << 20)), (Some(Range), Some(Range)));
     let too_long = outer(false, geneve(vec![0; 256])).build();
     assert_eq!(too_long.err(), Some(TooLong));
-    let srv6 = |n, v6| outer(v6, Encap::Srv6 { segments: vec![[1; 16]; n], next: 41 }).build().err();
-    assert_eq!((srv6(0, true), srv6(6, true), srv6(7, true)), (Some(TooLong), None, Some(TooLong)));
+    let srv6 = |n, v6| {
+        outer(
+            v6,
+            Encap::Srv6 {
+                segments: vec![[1; 16]; n],
+                next: 41,
+            },
+        )
+        .build()
+        .err()
+    };
+    assert_eq!(
+        (srv6(0, true), srv6(6, true), srv6(7, true)),
+        (Some(TooLong), None, Some(TooLong))
+    );
     assert_eq!(srv6(1, false), Some(Family));
 }
 
@@ -172,5 +226,5 @@ fn source_ports_are_chosen_as_by_the_reference() {
     let hash = u64::from(heddle_flow::hash::five_tuple(&key, 0));
     push(&t, &mut p);
     let port = u16::from_be_bytes([p.head()[34], p.head()[35]]);
-    assert_eq!(u64::from(port), (hash * (61000 - 32768) >> 32) + 32768);
+    assert_eq!(u64::from(port), ((hash * (61000 - 32768)) >> 32) + 32768);
 }

@@ -60,7 +60,7 @@ views! {
         timestamp: Be32,
         /// Security group.
         group: Be16,
-        /// Protocol and frame type (6 bits), hardware id (6), direction (1), granularity (2), further word (1).
+        /// Protocol and frame type (6 bits), hardware id (6), direction (1), granularity (2), more (1).
         flags: Be16,
     }
     /// What STT has behind the header that looks like TCP's.
@@ -131,9 +131,10 @@ impl Gre {
 
     /// Bytes of the header with these flags.
     pub const fn len_of(flags: u16) -> usize {
-        4 + 4 * ((flags & Self::CSUM != 0) as usize
-            + (flags & Self::KEY != 0) as usize
-            + (flags & Self::SEQ != 0) as usize)
+        4 + 4
+            * ((flags & Self::CSUM != 0) as usize
+                + (flags & Self::KEY != 0) as usize
+                + (flags & Self::SEQ != 0) as usize)
     }
 }
 

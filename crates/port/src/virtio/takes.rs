@@ -42,7 +42,8 @@ impl Takes {
             GsoKind::Tcp6 => self.tso6,
             GsoKind::Udp => self.uso,
         };
-        kind && (self.ecn || !gso.ecn)
+        // Trains in tunnels are not negotiated.
+        kind && (self.ecn || !gso.ecn) && gso.wraps.is_empty()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Almost good packets: whatever they are, decapsulation answers, and what it lets through lies within them.
 //!
-//! No corpus is kept: packets that went into a tunnel are the seeds, and their mutants are made anew in each run.
+//! Packets that went into tunnels are the seeds; there is no corpus, mutants are made anew in each run.
 
 use super::*;
 use crate::{OptionTable, TunnelKind, TunnelPop, options};
@@ -65,7 +65,11 @@ fn seeds() -> Vec<(TunnelKind, Vec<u8>)> {
             let Ok(template) = outer.build() else { continue };
             let whole = frame(&[3; 90]);
             let mut p = Packet::from_bytes(if layer3 { &whole[14..] } else { &whole });
-            let ty = if layer3 { packet_type::IPV4 } else { packet_type::ETHERNET };
+            let ty = if layer3 {
+                packet_type::IPV4
+            } else {
+                packet_type::ETHERNET
+            };
             let inner = inner(&p, ty);
             template.apply(&mut p, inner, 1).unwrap();
             seeds.push((kind, p.to_vec()));

@@ -26,10 +26,22 @@ fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
             }
             let (options, critical) = options::write(&key, &map).unwrap();
             let port = 6081;
-            (Encap::Geneve { port, vni, oam, critical, options }, key)
+            (
+                Encap::Geneve {
+                    port,
+                    vni,
+                    oam,
+                    critical,
+                    options,
+                },
+                key,
+            )
         }),
         (vni, any::<Option<(u16, u8)>>()).prop_map(|(vni, gbp)| {
-            let gbp = gbp.map(|(id, flags)| Gbp { id, flags: flags & 0x48 });
+            let gbp = gbp.map(|(id, flags)| Gbp {
+                id,
+                flags: flags & 0x48,
+            });
             let key = FlowKey {
                 tun_id: vni.into(),
                 tun_flags: tun_flag::KEY,
@@ -37,7 +49,15 @@ fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
                 tun_gbp_flags: gbp.map_or(0, |g| g.flags),
                 ..FlowKey::default()
             };
-            (Encap::Vxlan { port: 4789, vni, gbp, gpe: None }, key)
+            (
+                Encap::Vxlan {
+                    port: 4789,
+                    vni,
+                    gbp,
+                    gpe: None,
+                },
+                key,
+            )
         }),
         (any::<Option<u32>>(), any::<bool>()).prop_map(|(id, seq)| {
             let key = FlowKey {
@@ -45,7 +65,14 @@ fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
                 tun_flags: id.map_or(0, |_| tun_flag::KEY),
                 ..FlowKey::default()
             };
-            (Encap::Gre { proto: 0x6558, key: id, seq }, key)
+            (
+                Encap::Gre {
+                    proto: 0x6558,
+                    key: id,
+                    seq,
+                },
+                key,
+            )
         }),
         (0_u16..1024, 0_u32..1 << 20).prop_map(|(session, index)| {
             let key = FlowKey {
@@ -66,7 +93,14 @@ fn any_encap() -> impl Strategy<Value = (Encap, FlowKey)> {
                 tun_erspan_hwid: hwid,
                 ..FlowKey::default()
             };
-            (Encap::Erspan2 { session, egress, hwid }, key)
+            (
+                Encap::Erspan2 {
+                    session,
+                    egress,
+                    hwid,
+                },
+                key,
+            )
         }),
     ]
 }
@@ -78,12 +112,20 @@ fn verify(f: &[u8], csum: bool) {
         assert_eq!(usize::from(u16::from_be_bytes([f[16], f[17]])), f.len() - 14);
         let addr = |at: usize| u32::from_be_bytes([f[at], f[at + 1], f[at + 2], f[at + 3]]);
         let len = f.len() - 34;
-        (34, len, Sum::ZERO.pseudo_v4(addr(26), addr(30), f[23], u32::try_from(len).unwrap()))
+        (
+            34,
+            len,
+            Sum::ZERO.pseudo_v4(addr(26), addr(30), f[23], u32::try_from(len).unwrap()),
+        )
     } else {
         let len = f.len() - 54;
         assert_eq!(usize::from(u16::from_be_bytes([f[18], f[19]])), len);
         let (src, dst) = (f[22..38].try_into().unwrap(), f[38..54].try_into().unwrap());
-        (54, len, Sum::ZERO.pseudo_v6(src, dst, f[20], u32::try_from(len).unwrap()))
+        (
+            54,
+            len,
+            Sum::ZERO.pseudo_v6(src, dst, f[20], u32::try_from(len).unwrap()),
+        )
     };
     let proto = f[if l4 == 34 { 23 } else { 20 }];
     match proto {
@@ -192,7 +234,10 @@ fn trains_stay_trains() {
     bytes[46] = 5 << 4;
     let mut p = Packet::new();
     p.set_bytes(&bytes);
-    p.offload.csum = Csum::Partial { start: 34, offset: 16 };
+    p.offload.csum = Csum::Partial {
+        start: 34,
+        offset: 16,
+    };
     let gso = Gso {
         kind: GsoKind::Tcp4,
         ecn: false,
@@ -202,7 +247,11 @@ fn trains_stay_trains() {
     };
     p.offload.gso = Some(gso);
     let before = (p.offload, p.to_vec());
-    let outer = Outer { csum: true, mtu: 1600, ..outer(false, geneve(vec![0; 252])) };
+    let outer = Outer {
+        csum: true,
+        mtu: 1600,
+        ..outer(false, geneve(vec![0; 252]))
+    };
     let template = outer.build().unwrap();
     for i in 1..=Wraps::MOST {
         push(&template, &mut p);
@@ -211,14 +260,21 @@ fn trains_stay_trains() {
         assert_eq!(usize::from(gso.size), 1600 - i * (288 + 14) + 14 - 54, "{i}");
         assert_eq!(gso.wraps.split().unwrap().0, Wrap::Geneve);
         let len = u16::from_be_bytes([p.head()[16], p.head()[17]]);
-        assert_eq!(usize::from(len), if p.len() - 14 > 65535 { 0 } else { p.len() - 14 });
+        assert_eq!(
+            usize::from(len),
+            if p.len() - 14 > 65535 { 0 } else { p.len() - 14 }
+        );
         if i == Wraps::MOST {
             let mut key = inner(&p, 0);
             key.l3 = 14;
             assert_eq!(template.apply(&mut p, key, 0), Err(crate::PushError::Train));
         }
     }
-    let pop = TunnelPop { kind: TunnelKind::Geneve, port: 5, options: OptionTable::default() };
+    let pop = TunnelPop {
+        kind: TunnelKind::Geneve,
+        port: 5,
+        options: OptionTable::default(),
+    };
     for _ in 0..Wraps::MOST {
         pop.apply(&mut p, 14, &mut FlowKey::default()).unwrap();
     }
