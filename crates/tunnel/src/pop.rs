@@ -86,11 +86,11 @@ struct Shim {
 
 impl TunnelPop {
     /// Takes the packet, whose IP header is at `l3`, out of the tunnel: its outer headers are gone then, and
-    /// the members of the key that tell of the tunnel say what they were. They have to be empty before. Metadata
-    /// moves along.
+    /// the members of the key that tell of the tunnel say what they were. They have to be empty before.
+    /// Metadata moves along.
     ///
     /// # Errors
-    /// [`PopError`]; the packet is as it was, the key may not be.
+    /// [`PopError`]; neither packet nor key may be as they were.
     #[inline]
     pub fn apply(&self, p: &mut Packet, l3: u16, key: &mut FlowKey) -> Result<Popped, PopError> {
         if p.head_len() < VIEW && !p.segs().is_empty() && !self.in_view(p, l3) {

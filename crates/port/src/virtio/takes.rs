@@ -1,7 +1,7 @@
 //! Which unfinished packets a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in
 //! software.
 
-use heddle_packet::{Csum, Gso, GsoKind, Offload, Wraps};
+use heddle_packet::{Csum, Gso, GsoKind, Offload};
 use heddle_virtio::ring::Features;
 
 /// What a guest has negotiated for packets that it receives.
@@ -50,6 +50,7 @@ impl Takes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heddle_packet::Wraps;
 
     #[test]
     fn each_feature_is_for_its_kind() {
