@@ -1,7 +1,7 @@
 //! The frames: templates that are written once, and the places in them that change.
 
 use crate::flows::Tuple;
-use heddle_packet::{Csum, Gso, GsoKind, Offload};
+use heddle_packet::{Csum, Gso, GsoKind, Offload, Wraps};
 use heddle_virtio::net_hdr;
 use heddle_wire::checksum::Sum;
 use heddle_wire::eth::{Ethernet, ethertype};
@@ -232,6 +232,7 @@ fn offload(shape: Shape) -> Offload {
             ecn: false,
             size: mss,
             hdr_len: 54,
+            wraps: Wraps::default(),
         }),
     }
 }

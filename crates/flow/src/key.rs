@@ -84,6 +84,18 @@ pub mod packet_type {
     }
 }
 
+/// Values of `tun_flags` (bits).
+pub mod tun_flag {
+    /// A control packet of the tunnel itself.
+    pub const OAM: u16 = 1;
+    /// Not to be fragmented.
+    pub const DF: u16 = 1 << 1;
+    /// The outer header has a checksum.
+    pub const CSUM: u16 = 1 << 2;
+    /// There is a tunnel key.
+    pub const KEY: u16 = 1 << 3;
+}
+
 /// Values of `nw_frag` (bits).
 pub mod frag {
     /// The packet is a fragment.

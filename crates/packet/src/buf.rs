@@ -11,8 +11,10 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
 /// Capacity of a big buffer: a 64 KiB segment train, Ethernet and tunnel headers, room in front.
 pub const BUF_SIZE: usize = 68 * 1024;
-/// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later.
-pub const HEADROOM: usize = 192;
+/// Bytes kept free in front of a received packet, for tags and tunnel headers that are pushed later: the
+/// longest ones, of Geneve over IPv4 with all its options, fit, or several shorter ones within each other.
+/// Whoever needs more pays for a big buffer.
+pub const HEADROOM: usize = 320;
 /// Bytes from the headroom on that every packet has room for.
 pub const HEAD_SPACE: usize = 256;
 

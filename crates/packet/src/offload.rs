@@ -29,6 +29,58 @@ pub enum GsoKind {
     Udp,
 }
 
+/// Headers of a tunnel around a train, as far as they differ from segment to segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Wrap {
+    /// UDP and a VXLAN header.
+    Vxlan = 1,
+    /// UDP and a Geneve header with options.
+    Geneve,
+    /// GRE, around a frame or a packet.
+    Gre,
+    /// GRE and an ERSPAN header.
+    Erspan,
+    /// UDP and a GTP-U header.
+    Gtpu,
+    /// A segment routing header.
+    Srv6,
+}
+
+/// The tunnels that a train is in. What is written before its headers says where each ends: an IP header, and
+/// what [`Wrap`] says.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Wraps(u16);
+
+impl Wraps {
+    /// Most of them.
+    pub const MOST: usize = 4;
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+    /// With one more around; `None` if there are too many.
+    #[must_use]
+    pub fn with(self, outer: Wrap) -> Option<Self> {
+        (self.0 >> 12 == 0).then_some(Self(self.0 << 4 | outer as u16))
+    }
+    /// The outermost one, and those within.
+    pub fn split(self) -> Option<(Wrap, Self)> {
+        const ALL: [Wrap; 6] = [
+            Wrap::Vxlan,
+            Wrap::Geneve,
+            Wrap::Gre,
+            Wrap::Erspan,
+            Wrap::Gtpu,
+            Wrap::Srv6,
+        ];
+        let outer = ALL.into_iter().find(|w| *w as u16 == self.0 & 0xf)?;
+        Some((outer, Self(self.0 >> 4)))
+    }
+}
+
 /// A packet that stands for a train of segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
@@ -40,6 +92,8 @@ pub struct Gso {
     pub size: u16,
     /// Bytes of headers that each segment repeats, as the sender claims; a hint only.
     pub hdr_len: u16,
+    /// Tunnels that it is in.
+    pub wraps: Wraps,
 }
 
 /// Offload metadata of one packet.

@@ -1,6 +1,6 @@
 //! One packet: a private head, an optional foreign tail, offload metadata.
 //!
-//! Costs: a packet is 13 cache lines, of which one (its fields and the first segment) and those of its head's
+//! Costs: a packet is 15 cache lines, of which one (its fields and the first segment) and those of its head's
 //! bytes are touched; a tail of more than one segment touches another line per four.
 
 #![allow(unsafe_code)] // segments of foreign memory
@@ -37,7 +37,7 @@ pub struct State {
     /// Checksum and segmentation metadata.
     pub offload: Offload,
     /// How many of `segs` there are, at most all.
-    n_segs: u32,
+    n_segs: u16,
     /// There is one exactly while there are segments.
     loan: Option<Loan>,
     segs: [Seg; MAX_SEGS],
@@ -213,7 +213,7 @@ impl Packet {
     #[inline]
     pub fn segs(&self) -> &[Seg] {
         // SAFETY: `n_segs` is at most the length of the array.
-        unsafe { self.segs.get_unchecked(..self.n_segs as usize) }
+        unsafe { self.segs.get_unchecked(..usize::from(self.n_segs)) }
     }
     /// Appends `len` bytes at `ptr`, which are foreign; `false` if there are too many segments already
     /// ([`Packet::make_private`] makes room).
@@ -227,7 +227,7 @@ impl Packet {
     #[inline]
     pub unsafe fn push_seg(&mut self, ptr: NonNull<u8>, len: u32, lender: &mut Lender) -> bool {
         let s = &mut *self.0;
-        let Some(place) = s.segs.get_mut(s.n_segs as usize) else {
+        let Some(place) = s.segs.get_mut(usize::from(s.n_segs)) else {
             return false;
         };
         match &s.loan {
@@ -265,8 +265,9 @@ impl Packet {
     }
     /// Grows the head by `n` bytes at the front (their content is unspecified); `false` without room. Offsets
     /// in the metadata move along.
+    #[inline]
     pub fn push_front(&mut self, n: usize) -> bool {
-        if n > self.start as usize {
+        if n > self.start as usize && !self.move_back(n) {
             return false;
         }
         self.start -= n as u32;
@@ -274,7 +275,28 @@ impl Packet {
         self.shift_offsets(n as i32);
         true
     }
+    /// Has the head begin further behind, so that there is room for `n` bytes in front of it, and for as many
+    /// more as in a fresh packet; `false` if it would not fit.
+    #[cold]
+    fn move_back(&mut self, n: usize) -> bool {
+        let s = &mut *self.0;
+        let (from, len, to) = (s.start as usize, s.head_len as usize, n + HEADROOM);
+        if to + len > BUF_SIZE {
+            return false;
+        }
+        match &mut s.big {
+            Some(big) => big.0.copy_within(from..from + len, to),
+            big => {
+                let mut new = Big::new();
+                new.0[to..to + len].copy_from_slice(&s.small.0[from..from + len]);
+                *big = Some(new);
+            }
+        }
+        s.start = to as u32;
+        true
+    }
     /// Removes `n` bytes at the front of the head; `false` if it has fewer.
+    #[inline]
     pub fn pull_front(&mut self, n: usize) -> bool {
         if n > self.head_len as usize {
             return false;
@@ -307,7 +329,7 @@ impl Packet {
                 left -= self.segs[n].len();
                 n += 1;
             }
-            self.n_segs = n as u32;
+            self.n_segs = n as u16;
         }
     }
     /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits
@@ -331,7 +353,7 @@ impl Packet {
             None => &mut s.small.0[from..from + n.max(before as usize)],
             Some(b) => &mut b.0[from..from + n.max(before as usize)],
         };
-        let (mut gone, n_segs) = (0, s.n_segs as usize);
+        let (mut gone, n_segs) = (0, usize::from(s.n_segs));
         for seg in &mut s.segs[..n_segs] {
             let got = seg.copy_to(&mut space[s.head_len as usize..]);
             seg.advance(got);
@@ -343,7 +365,7 @@ impl Packet {
             gone += 1;
         }
         s.segs[..n_segs].rotate_left(gone);
-        s.n_segs -= gone as u32;
+        s.n_segs -= gone as u16;
         if s.n_segs == 0 {
             s.loan = None;
         }
@@ -415,6 +437,23 @@ impl Packet {
             skip = skip.saturating_sub(seg.len());
         }
         done
+    }
+    /// Calls `each` with private copies of the bytes from `from` on, in order: in pieces of an even number of
+    /// bytes, but the last. (A piece of the head is no copy.)
+    pub fn pieces(&self, from: usize, each: &mut dyn FnMut(&[u8])) {
+        let head = self.head().get(from..).unwrap_or_default();
+        if self.segs().is_empty() {
+            return each(head);
+        }
+        let even = &head[..head.len() & !1];
+        each(even);
+        let mut at = from + even.len();
+        let mut piece = [0; 1024];
+        while at < self.len() {
+            let n = self.copy_from(at, &mut piece);
+            each(&piece[..n]);
+            at += n.max(1);
+        }
     }
     /// All bytes, copied; for the slow path and tests.
     pub fn to_vec(&self) -> Vec<u8> {

@@ -4,6 +4,7 @@
 
 use crate::{
     BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, Lender, MAX_SEGS, Offload, Packet, Pool, Seg,
+    Wraps,
 };
 use core::ptr::NonNull;
 use proptest::prelude::*;
@@ -138,6 +139,7 @@ fn offsets_move_with_the_front() {
         ecn: false,
         size: 1448,
         hdr_len: 66,
+        wraps: Wraps::default(),
     };
     p.offload = Offload {
         csum: Csum::Partial {
@@ -172,9 +174,9 @@ fn limits_hold() {
     let p = Packet::from_bytes(&big);
     assert_eq!(p.len(), BUF_SIZE - HEADROOM);
     let mut p = Packet::new();
-    assert!(!p.push_front(HEADROOM + 1));
+    assert!(!p.push_front(BUF_SIZE));
     assert!(p.push_front(HEADROOM));
-    assert!(!p.push_front(1));
+    assert!(p.push_front(1) && p.is_big());
     let bytes = [0; 4];
     let (mut p, mut lender) = (Packet::new(), Lender::new());
     for _ in 0..MAX_SEGS {
@@ -310,4 +312,32 @@ fn pool_keeps_big_buffers_for_those_who_need_them() {
     assert!(!small.iter().any(Packet::is_big));
     assert!(pool.get().is_big(), "better than allocating");
     assert_eq!(pool.grown(), 0);
+}
+
+proptest! {
+    /// Pieces from anywhere, one after the other, are the packet's bytes from there; a header longer than the
+    /// headroom moves the head and nothing else.
+    #[test]
+    fn pieces_are_the_bytes(
+        (head, tail, cut) in (prop::collection::vec(any::<u8>(), 0..HEAD_SPACE), prop::collection::vec(any::<u8>(), 0..5000), any::<u16>()),
+        (from, more) in (0_usize..6000, 0_usize..2000),
+    ) {
+        let mut lender = Lender::new();
+        let mut p = Packet::from_bytes(&head);
+        let (a, b) = tail.split_at(usize::from(cut) % (tail.len() + 1));
+        prop_assert!(push(&mut p, a, &mut lender) && push(&mut p, b, &mut lender));
+        let all = p.to_vec();
+        let (mut seen, mut odd) = (Vec::new(), false);
+        p.pieces(from, &mut |piece| {
+            assert!(!odd || piece.is_empty(), "only the last one may be odd");
+            odd = piece.len() % 2 != 0;
+            seen.extend_from_slice(piece);
+        });
+        prop_assert_eq!(&seen[..], all.get(from..).unwrap_or_default());
+        prop_assert!(p.push_front(more));
+        prop_assert_eq!(&p.to_vec()[more..], &all[..]);
+        prop_assert!(p.pull_front(more));
+        prop_assert_eq!(p.to_vec(), all);
+        drop(p);
+    }
 }

@@ -7,7 +7,7 @@
 mod common;
 
 use common::{Netns, ip, unique, wait_for};
-use heddle_packet::{Burst, Csum, Gso, GsoKind, Packet, Pool};
+use heddle_packet::{Burst, Csum, Gso, GsoKind, Packet, Pool, Wraps};
 use heddle_port::{KeptTaps, Port, RxQueue, SystemPort, TapPort};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -70,6 +70,7 @@ fn tcp_frame(tags: &[u16], payload: usize) -> Packet {
             ecn: false,
             size: 1000,
             hdr_len: start + 20,
+            wraps: Wraps::default(),
         });
     }
     p

@@ -8,7 +8,7 @@
 
 #![deny(clippy::indexing_slicing)] // whatever a guest writes
 
-use heddle_packet::{Csum, Gso, GsoKind, Offload};
+use heddle_packet::{Csum, Gso, GsoKind, Offload, Wraps};
 
 /// Header length without `num_buffers`: packet sockets.
 pub const LEN_LEGACY: usize = 10;
@@ -120,6 +120,7 @@ pub fn decode(hdr: &[u8], head_len: usize) -> Result<Offload, NetHdrError> {
             ecn,
             size,
             hdr_len: le(h0, h1),
+            wraps: Wraps::default(),
         }),
     })
 }

@@ -17,6 +17,7 @@ pub mod icmp;
 pub mod ip;
 pub mod l4;
 pub mod nsh;
+pub mod tunnel;
 
 pub use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,

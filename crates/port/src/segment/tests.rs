@@ -3,7 +3,7 @@
 #![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
 
 use super::*;
-use heddle_packet::{Gso, HEADROOM};
+use heddle_packet::{Gso, HEADROOM, Wraps};
 use heddle_wire::checksum::checksum;
 use proptest::prelude::*;
 
@@ -95,6 +95,7 @@ impl Train {
                 ecn: self.flags & 0x80 != 0,
                 size: self.size,
                 hdr_len: 0,
+                wraps: Wraps::default(),
             }),
         };
         p

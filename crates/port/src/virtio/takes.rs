@@ -42,13 +42,15 @@ impl Takes {
             GsoKind::Tcp6 => self.tso6,
             GsoKind::Udp => self.uso,
         };
-        kind && (self.ecn || !gso.ecn)
+        // Trains in tunnels are not negotiated.
+        kind && (self.ecn || !gso.ecn) && gso.wraps.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heddle_packet::Wraps;
 
     #[test]
     fn each_feature_is_for_its_kind() {
@@ -62,6 +64,7 @@ mod tests {
                 ecn,
                 size: 1400,
                 hdr_len: 54,
+                wraps: Wraps::default(),
             }),
         };
         let partial = Offload {

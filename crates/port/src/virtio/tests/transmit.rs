@@ -2,7 +2,7 @@
 //! does not fit.
 
 use super::*;
-use heddle_packet::{Csum, Gso, GsoKind, Offload};
+use heddle_packet::{Csum, Gso, GsoKind, Offload, Wraps};
 
 #[test]
 fn workers_spread_over_the_rings_that_there_are() {
@@ -58,6 +58,7 @@ fn train(n: usize, size: u16) -> Packet {
             ecn: false,
             size,
             hdr_len: 54,
+            wraps: Wraps::default(),
         }),
     };
     p

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)] // segments of packets point to bytes of the test
 
 use super::*;
-use heddle_packet::{Csum, Gso, GsoKind, Lender, Offload};
+use heddle_packet::{Csum, Gso, GsoKind, Lender, Offload, Wraps};
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -51,6 +51,7 @@ fn some_offload() -> Offload {
             ecn: false,
             size: 1448,
             hdr_len: 54,
+            wraps: Wraps::default(),
         }),
     }
 }

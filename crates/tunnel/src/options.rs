@@ -1,0 +1,91 @@
+//! Options of Geneve (RFC 8926, 3.5): which are fields, written from a key and read into one.
+//!
+//! Costs: an option that is read is looked for in a list of what is mapped, which is short; what is mapped is
+//! packed, so that sixteen fit a cache line.
+
+#![deny(clippy::indexing_slicing)] // whatever a packet holds
+
+use heddle_flow::FlowKey;
+use heddle_flow::tlv::{MAX_TLV_LEN, TlvField, TlvMap};
+use heddle_wire::tunnel::{Geneve, GeneveOption};
+use heddle_wire::{Be16, IntoBytes, split};
+
+/// Which options are which fields, as reading a packet wants to know it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct OptionTable {
+    /// Class and type of each.
+    names: Box<[u32]>,
+    /// In the same order: length in bytes, and the field.
+    fields: Box<[(u8, TlvField)]>,
+}
+
+/// Why options are refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OptionError {
+    /// An option goes on behind the end of all, or is not as long as its field.
+    Length,
+    /// One that is not a field has to be understood.
+    Critical,
+}
+
+fn name(class: u16, ty: u8) -> u32 {
+    u32::from(class) << 8 | u32::from(ty)
+}
+
+impl OptionTable {
+    /// The table of a bridge's map.
+    pub fn of(map: &TlvMap) -> Self {
+        let all: Vec<_> = map
+            .mappings()
+            .filter_map(|m| Some((name(m.class, m.ty), (m.len, map.field(m.index)?))))
+            .collect();
+        Self {
+            names: all.iter().map(|(name, _)| *name).collect(),
+            fields: all.iter().map(|(_, field)| *field).collect(),
+        }
+    }
+    fn find(&self, class: u16, ty: u8) -> Option<(u8, TlvField)> {
+        let name = name(class, ty);
+        let at = self.names.iter().position(|n| *n == name)?;
+        self.fields.get(at).copied()
+    }
+    /// Sets the fields of these options in a key that has none. The last one counts of those that come twice.
+    ///
+    /// # Errors
+    /// [`OptionError`]; some fields may have been set then.
+    pub fn read(&self, mut bytes: &[u8], key: &mut FlowKey) -> Result<(), OptionError> {
+        while !bytes.is_empty() {
+            let (option, rest) = split::<GeneveOption>(bytes).ok_or(OptionError::Length)?;
+            let len = usize::from(option.len & 0x1f) * 4;
+            let (value, rest) = rest.split_at_checked(len).ok_or(OptionError::Length)?;
+            match self.find(option.class.get(), option.ty) {
+                Some((want, field)) if usize::from(want) == len => field.put(key, value),
+                Some(_) => return Err(OptionError::Length),
+                None if option.ty & GeneveOption::CRITICAL != 0 => return Err(OptionError::Critical),
+                None => {}
+            }
+            bytes = rest;
+        }
+        Ok(())
+    }
+}
+
+/// The options that a key has, in the order of the fields' numbers, and whether one is critical. Beyond
+/// [`Geneve::MAX_OPTIONS`] bytes none fits: `None`.
+pub fn write(key: &FlowKey, map: &TlvMap) -> Option<(Vec<u8>, bool)> {
+    let (mut bytes, mut critical) = (Vec::new(), false);
+    let mapped = map.mappings().filter(|m| key.tun_present >> m.index & 1 != 0);
+    for m in mapped {
+        let field = map.field(m.index)?;
+        debug_assert!(m.len <= MAX_TLV_LEN);
+        let option = GeneveOption {
+            class: Be16::new(m.class),
+            ty: m.ty,
+            len: m.len / 4,
+        };
+        bytes.extend_from_slice(option.as_bytes());
+        bytes.extend_from_slice(field.bytes(key));
+        critical |= m.ty & GeneveOption::CRITICAL != 0;
+    }
+    (bytes.len() <= Geneve::MAX_OPTIONS).then_some((bytes, critical))
+}

@@ -1,0 +1,434 @@
+//! Encapsulation: a template of bytes is written before the packet, and what depends on the packet filled in.
+//!
+//! **Costs.** One copy of the template into the headroom. Which field is where, and the sums over what is the
+//! same for all packets, were found out when the template was made ([`Plan`]).
+//!
+//! **Checksums.** That of IPv4 is the template's, updated by the length. An outer UDP or GRE checksum covers
+//! all of the packet. Where the inner checksum is still to be filled in, its L4 part will sum up to the
+//! complement of what its field holds now (the pseudo header's sum), whatever the payload is: only headers
+//! have to be summed. What the bytes of other packets claim of themselves is not relied upon.
+//!
+//! **Trains** stay trains: which tunnel they are in is noted in their metadata ([`Wraps`]), and each segment
+//! gets lengths, checksums and numbers of its own when it is cut. One that is longer than an IP header can
+//! say has a length of zero there until then.
+
+#![deny(clippy::indexing_slicing)] // whatever a packet holds
+
+use crate::action::{TunnelKind, TunnelPush};
+use heddle_flow::hash;
+use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap};
+use heddle_wire::checksum::Sum;
+use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::l4::{Tcp, Udp};
+use heddle_wire::{split, split_mut};
+
+/// Where the headers of the packet are that goes into the tunnel, from its start; `u16::MAX`: there is none.
+#[derive(Clone, Copy, Debug)]
+pub struct Inner {
+    /// IP header.
+    pub l3: u16,
+    /// L4 header, of packets that have one.
+    pub l4: u16,
+    /// Protocol of the L4 header.
+    pub proto: u8,
+}
+
+/// Why a packet cannot go into a tunnel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum PushError {
+    /// No room in front of it.
+    Headroom,
+    /// The outer headers would make it longer than their lengths can say.
+    TooLong,
+    /// A train that is in too many tunnels already, or that this one does not take.
+    Train,
+}
+
+/// What is to be filled in behind the IP header. Offsets are from the template's start.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Fill {
+    /// UDP source port, length, checksum.
+    Udp,
+    /// As UDP, and a length and a sequence number of two bytes behind it.
+    Gtpu {
+        len: u16,
+        seq: Option<u16>,
+    },
+    /// Checksum, sequence number.
+    Gre {
+        seq: Option<u16>,
+    },
+    /// Sequence number, time.
+    Erspan {
+        seq: u16,
+        timestamp: Option<u16>,
+    },
+    /// The header that looks like TCP's, and STT's.
+    Stt,
+    Nothing,
+}
+
+/// What was found out of a template once.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Plan {
+    /// Where IP and what is behind it begin.
+    l3: u16,
+    l4: u16,
+    v6: bool,
+    /// IPv4: gets an identification of its own.
+    numbered: bool,
+    csum: bool,
+    fill: Fill,
+    /// IPv4: sum of the header without length, identification and checksum.
+    ip_sum: u16,
+    /// Sum of the template from `l4` on, and for UDP of the pseudo header without its length.
+    rest_sum: u16,
+    /// First source port, and how many there are less one.
+    ports: (u16, u16),
+}
+
+impl Plan {
+    pub(crate) fn new(
+        header: &[u8],
+        l3: usize,
+        l4: usize,
+        fill: Fill,
+        csum: bool,
+        (low, high): (u16, u16),
+    ) -> Self {
+        let at = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
+        let ip = header.get(l3..l4).unwrap_or_default();
+        let rest = Sum::ZERO.bytes(header.get(l4..).unwrap_or_default());
+        let v6 = l4 - l3 != Ipv4::LEN;
+        let (mut pseudo, mut ip_sum, mut numbered) = (Sum::ZERO, 0, false);
+        if v6 {
+            if let Some((ip, _)) = split::<Ipv6>(ip) {
+                pseudo = pseudo.pseudo_v6(&ip.src, &ip.dst, proto::UDP, 0);
+            }
+        } else if let Some((ip, _)) = split::<Ipv4>(ip) {
+            pseudo = pseudo.pseudo_v4(ip.src.get(), ip.dst.get(), proto::UDP, 0);
+            ip_sum = !ip.csum.get();
+            numbered = ip.frag.get() & Ipv4::DONT == 0;
+        }
+        let udp = matches!(fill, Fill::Udp | Fill::Gtpu { .. });
+        Self {
+            l3: at(l3),
+            l4: at(l4),
+            v6,
+            numbered,
+            // GTP-U has always had one in Open vSwitch.
+            csum: csum || matches!(fill, Fill::Gtpu { .. }),
+            fill,
+            ip_sum,
+            rest_sum: if udp { pseudo.sum(rest) } else { rest }.folded(),
+            ports: (low, high.saturating_sub(low)),
+        }
+    }
+
+    /// One of the source ports.
+    #[inline]
+    fn port(&self, hash: u32) -> u16 {
+        let (low, span) = self.ports;
+        // Less than the span.
+        let chosen = (u64::from(hash) * u64::from(span)) >> 32;
+        low.wrapping_add(u16::try_from(chosen).unwrap_or(0))
+    }
+    #[inline]
+    fn chooses_port(&self) -> bool {
+        matches!(self.fill, Fill::Udp | Fill::Gtpu { .. } | Fill::Stt)
+    }
+}
+
+/// A hash of addresses, protocol and ports: that by which Open vSwitch chooses source ports.
+#[inline]
+pub fn flow_hash(head: &[u8], inner: Inner) -> u32 {
+    /// Stands where Open vSwitch has it.
+    const LAST: u32 = 42;
+    let word = |at: usize| {
+        let bytes = head.get(at..).and_then(|h| h.first_chunk::<4>());
+        u32::from_le_bytes(bytes.copied().unwrap_or_default())
+    };
+    let l3 = usize::from(inner.l3);
+    let mut h = match head.get(l3).map(|b| b >> 4) {
+        Some(4) => hash::add(hash::add(0, word(l3 + 12)), word(l3 + 16)),
+        Some(6) => (0..8).fold(0, |h, i| hash::add(h, word(l3 + 8 + 4 * i))),
+        _ => return hash::finish(0, LAST),
+    };
+    h = hash::add(h, inner.proto.into());
+    let l4 = usize::from(inner.l4);
+    h = match inner.proto {
+        proto::TCP | proto::UDP | proto::SCTP => hash::add(h, word(l4)),
+        proto::ICMP | proto::ICMPV6 => {
+            // Type and code stand in the place of ports.
+            let w = word(l4);
+            hash::add(h, (w & 0xff) << 8 | (w & 0xff00) << 16)
+        }
+        _ => h,
+    };
+    hash::finish(h, LAST)
+}
+
+fn put16(header: &mut [u8], at: u16, v: u16) {
+    if let Some(b) = header
+        .get_mut(usize::from(at)..)
+        .and_then(|h| h.first_chunk_mut())
+    {
+        *b = v.to_be_bytes();
+    }
+}
+fn put32(header: &mut [u8], at: u16, v: u32) {
+    if let Some(b) = header
+        .get_mut(usize::from(at)..)
+        .and_then(|h| h.first_chunk_mut())
+    {
+        *b = v.to_be_bytes();
+    }
+}
+
+/// The sum of all that is behind a header of `n` bytes: offsets in its metadata count those.
+fn sum_behind(p: &Packet, n: usize) -> Sum {
+    // Offsets have moved along with the headers.
+    if let Csum::Partial { start, offset } = p.offload.csum {
+        let head = p.head();
+        let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
+        let field = head.get(at..).and_then(|h| h.first_chunk::<2>());
+        if let (Some(headers), Some(field)) = (head.get(n..start), field)
+            && headers.len() % 2 == 0
+        {
+            return Sum::ZERO.bytes(headers).word(!u16::from_be_bytes(*field));
+        }
+    }
+    let mut sum = Sum::ZERO;
+    p.pieces(n, &mut |piece| sum = sum.bytes(piece));
+    sum
+}
+
+impl TunnelPush {
+    /// Puts the packet into the tunnel; `now_ms` is any clock. Metadata moves along.
+    ///
+    /// # Errors
+    /// [`PushError`]; the packet is as it was then, but perhaps for its metadata.
+    #[inline]
+    pub fn apply(&self, p: &mut Packet, inner: Inner, now_ms: u64) -> Result<(), PushError> {
+        let (plan, n) = (&self.plan, self.header.len());
+        let src = match plan.chooses_port() {
+            true => plan.port(flow_hash(p.head(), inner)),
+            false => 0,
+        };
+        let train = p.offload.gso.is_some();
+        // An odd place of a checksum: rather filled in now.
+        let odd = matches!(p.offload.csum, Csum::Partial { start, .. } if start % 2 != 0);
+        if train || odd || plan.fill == Fill::Stt {
+            self.prepare(p, inner, odd)?;
+        }
+        let len = p.len() + n - usize::from(plan.l3);
+        let len = len - if plan.v6 { Ipv6::LEN } else { 0 };
+        let len = match u16::try_from(len) {
+            Ok(len) => len,
+            Err(_) if train && plan.fill != Fill::Stt => 0,
+            Err(_) => return Err(PushError::TooLong),
+        };
+        if !p.push_front(n) {
+            return Err(PushError::Headroom);
+        }
+        let header = p.head_mut().get_mut(..n).ok_or(PushError::Headroom)?;
+        header.copy_from_slice(&self.header);
+        self.fill_ip(header, len);
+        match plan.fill {
+            Fill::Udp => self.fill_udp(p, n, len, src),
+            Fill::Nothing => {}
+            _ => self.fill_other(p, n, len, src, now_ms),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn fill_ip(&self, header: &mut [u8], len: u16) {
+        let plan = &self.plan;
+        let l3 = header.get_mut(usize::from(plan.l3)..).unwrap_or_default();
+        if plan.v6 {
+            if let Some((ip, _)) = split_mut::<Ipv6>(l3) {
+                ip.payload_len = len.into();
+            }
+        } else if let Some((ip, _)) = split_mut::<Ipv4>(l3) {
+            ip.total_len = len.into();
+            let mut sum = u32::from(plan.ip_sum) + u32::from(len);
+            if plan.numbered {
+                let id = (self.numbers.next() & 0xffff) as u16;
+                ip.id = id.into();
+                sum += u32::from(id);
+            }
+            sum = (sum & 0xffff) + (sum >> 16);
+            sum = (sum & 0xffff) + (sum >> 16);
+            ip.csum = ((!sum & 0xffff) as u16).into();
+        }
+    }
+
+    /// Bytes from the outer L4 header on, as the IP header's length has it; zero if that has zero.
+    #[inline]
+    fn l4_len(&self, len: u16) -> u16 {
+        const V4: u16 = 20;
+        const _: () = assert!(Ipv4::LEN == V4 as usize);
+        len.saturating_sub(if self.plan.v6 { 0 } else { V4 })
+    }
+
+    #[inline]
+    fn fill_udp(&self, p: &mut Packet, n: usize, len: u16, src: u16) {
+        let plan = &self.plan;
+        let len = self.l4_len(len);
+        let csum = match plan.csum {
+            true => self.udp_csum(p, n, len, src),
+            false => 0,
+        };
+        let l4 = p.head_mut().get_mut(usize::from(plan.l4)..).unwrap_or_default();
+        if let Some((udp, _)) = split_mut::<Udp>(l4) {
+            (udp.src, udp.len, udp.csum) = (src.into(), len.into(), csum.into());
+        }
+    }
+    #[inline(never)]
+    fn udp_csum(&self, p: &Packet, n: usize, len: u16, src: u16) -> u16 {
+        let fixed = Sum::ZERO.word(self.plan.rest_sum).word(len).word(len).word(src);
+        if p.offload.gso.is_some() {
+            // That it is not zero says that there shall be one.
+            return 0xffff;
+        }
+        fixed.sum(sum_behind(p, n)).checksum_nonzero()
+    }
+
+    #[inline(never)]
+    fn fill_other(&self, p: &mut Packet, n: usize, len: u16, src: u16, now_ms: u64) {
+        match self.plan.fill {
+            Fill::Udp | Fill::Nothing => {}
+            Fill::Gtpu { len: len_at, seq } => {
+                let header = p.head_mut();
+                let behind = (usize::from(len_at) + 6).saturating_sub(usize::from(self.plan.l4));
+                let behind = u16::try_from(behind).unwrap_or(0);
+                put16(header, len_at, self.l4_len(len).saturating_sub(behind));
+                let mut extra = Sum::ZERO.word(self.l4_len(len).saturating_sub(behind));
+                if let Some(at) = seq {
+                    let seq = (self.take_numbers(p) & 0xffff) as u16;
+                    put16(p.head_mut(), at, seq);
+                    extra = extra.word(seq);
+                }
+                self.fill_udp(p, n, len, src);
+                self.add_to_csum(p, extra);
+            }
+            Fill::Gre { seq } => {
+                if let Some(at) = seq {
+                    let seq = self.take_numbers(p);
+                    put32(p.head_mut(), at, seq);
+                }
+                if self.plan.csum && p.offload.gso.is_none() {
+                    let l4 = usize::from(self.plan.l4);
+                    let header = Sum::ZERO.bytes(p.head().get(l4..n).unwrap_or_default());
+                    let csum = header.sum(sum_behind(p, n)).checksum();
+                    put16(p.head_mut(), self.plan.l4 + 4, csum);
+                }
+            }
+            Fill::Erspan { seq, timestamp } => {
+                let number = self.take_numbers(p);
+                put32(p.head_mut(), seq, number);
+                if let Some(at) = timestamp {
+                    // Units of 100 microseconds; it wraps.
+                    put32(p.head_mut(), at, (now_ms.wrapping_mul(10) & 0xffff_ffff) as u32);
+                }
+            }
+            Fill::Stt => self.fill_stt(p, n, len, src),
+        }
+    }
+
+    /// A checksum that was computed before `extra` was added to what it covers.
+    fn add_to_csum(&self, p: &mut Packet, extra: Sum) {
+        if p.offload.gso.is_some() {
+            return;
+        }
+        let l4 = p
+            .head_mut()
+            .get_mut(usize::from(self.plan.l4)..)
+            .unwrap_or_default();
+        if let Some((udp, _)) = split_mut::<Udp>(l4) {
+            udp.csum = extra.word(!udp.csum.get()).checksum_nonzero().into();
+        }
+    }
+
+    /// The first of as many numbers as there are segments.
+    fn take_numbers(&self, p: &Packet) -> u32 {
+        match p.offload.gso {
+            None => self.numbers.next(),
+            Some(gso) => {
+                let segments = p.len().div_ceil(usize::from(gso.size).max(1));
+                self.numbers.take(u32::try_from(segments).unwrap_or(u32::MAX))
+            }
+        }
+    }
+
+    /// What is to be done before headers are written, where something is.
+    #[cold]
+    fn prepare(&self, p: &mut Packet, inner: Inner, odd: bool) -> Result<(), PushError> {
+        if self.plan.fill == Fill::Stt {
+            return self.prepare_stt(p, inner);
+        }
+        if let Some(mut gso) = p.offload.gso {
+            let wrap = match self.kind {
+                TunnelKind::Geneve => Wrap::Geneve,
+                TunnelKind::Vxlan => Wrap::Vxlan,
+                TunnelKind::Gre => Wrap::Gre,
+                TunnelKind::Erspan => Wrap::Erspan,
+                TunnelKind::Gtpu => Wrap::Gtpu,
+                TunnelKind::Srv6 => Wrap::Srv6,
+                TunnelKind::Stt => return Err(PushError::Train),
+            };
+            gso.wraps = gso.wraps.with(wrap).ok_or(PushError::Train)?;
+            gso.size = self.size_that_fits(p, gso);
+            p.offload.gso = Some(gso);
+        } else if odd && let Csum::Partial { start, offset } = p.offload.csum {
+            fill_in(p, start.into(), offset.into());
+        }
+        Ok(())
+    }
+
+    /// Bytes of payload with which segments are not longer than the way takes; TCP takes smaller ones,
+    /// datagrams have to stay what they are.
+    fn size_that_fits(&self, p: &Packet, gso: Gso) -> u16 {
+        let Csum::Partial { start, .. } = p.offload.csum else {
+            return gso.size;
+        };
+        if self.mtu == 0 || gso.kind == GsoKind::Udp {
+            return gso.size;
+        }
+        let tcp = p.head().get(usize::from(start)..).and_then(split::<Tcp>);
+        let tcp = tcp.map_or(Tcp::LEN, |(tcp, _)| tcp.header_len());
+        let before = self.header.len() - usize::from(self.plan.l3) + usize::from(start) + tcp;
+        let room = usize::try_from(self.mtu)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(before);
+        match u16::try_from(room) {
+            // A way that takes next to nothing: left for the port to drop.
+            Ok(room) if room >= LEAST_SIZE => gso.size.min(room),
+            _ => gso.size,
+        }
+    }
+
+    /// The segment's frame is the payload of what looks like TCP, which the metadata speaks of from now on.
+    fn prepare_stt(&self, _p: &mut Packet, _inner: Inner) -> Result<(), PushError> {
+        Err(PushError::Train)
+    }
+    fn fill_stt(&self, _p: &mut Packet, _n: usize, _len: u16, _src: u16) {}
+}
+
+/// Smallest segments that trains are cut into for the sake of a way's MTU.
+const LEAST_SIZE: u16 = 256;
+
+/// Fills a partial checksum in.
+fn fill_in(p: &mut Packet, start: usize, offset: usize) {
+    let mut sum = Sum::ZERO;
+    p.pieces(start, &mut |piece| sum = sum.bytes(piece));
+    let field = p
+        .head_mut()
+        .get_mut(start + offset..)
+        .and_then(|h| h.first_chunk_mut());
+    if let Some(field) = field {
+        *field = sum.checksum_nonzero().to_be_bytes();
+    }
+    p.offload.csum = Csum::Unknown;
+}
