@@ -51,6 +51,7 @@ mod set_field;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tunnel;
 mod vlan;
 
 pub(crate) use action_set::as_list;
@@ -62,10 +63,11 @@ pub use run::{Outcome, PacketOut};
 
 use crate::model::Snapshot;
 use crate::parts::Part;
+use crate::tunnels;
 use crate::underlay::Underlay;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
-use heddle_flow::FlowMask;
+use heddle_flow::{FlowKey, FlowMask};
 use heddle_sync::{RcuCell, ReadGuard};
 use recirc::Recircs;
 use std::sync::Arc;
@@ -174,16 +176,39 @@ impl Pipeline {
     fn translate_in(&self, reading: &ReadGuard, request: &Request<'_>, out: &mut Translation) {
         let world = self.world.load(reading);
         let port = heddle_datapath::PortNo(request.key.in_port);
-        out.deps.push(self.generations.read(Part::Input(port).slot()));
-        let known = world.by_dp_port.get(&port);
-        let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(b)?, p))) else {
-            return drop_for(DropReason::NoPort, out);
+        let peer = tunnels::source(request.key);
+        match peer {
+            Some(peer) => {
+                let parts = [Part::Tunnels(port), Part::Peer(port, peer)];
+                out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
+            }
+            None => out.deps.push(self.generations.read(Part::Input(port).slot())),
+        }
+        let known = match peer {
+            Some(_) => world.tunnels.receive(request.key),
+            None => world.by_dp_port.get(&port).copied(),
         };
+        let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(&b)?, p))) else {
+            if peer.is_some() {
+                log::UNKNOWN_TUNNEL.log_to("tunnel", ::log::Level::Warn, request.now_ms, || {
+                    format!("receive tunnel port not found ({})", request.key)
+                });
+            }
+            let why = match peer {
+                Some(_) => DropReason::NoTunnel,
+                None => DropReason::NoPort,
+            };
+            return drop_for(why, request.key, out);
+        };
+        if peer.is_some() {
+            let parts = [Part::Bridge(bridge.id), Part::Port(bridge.id, of_port)];
+            out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
+        }
         let mut go = |start: run::Start<'_>| {
             let input = run::Input {
                 key: request.key,
-                in_port: run::key_port(*of_port),
-                from: Some((bridge.id, *of_port)),
+                in_port: run::key_port(of_port),
+                from: Some((bridge.id, of_port)),
                 packet_len: request.packet.map(heddle_packet::Packet::len),
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
@@ -221,7 +246,7 @@ impl Pipeline {
                 out.credits.push(held);
             }
             None => {
-                drop_for(DropReason::NoRecirculation, out);
+                drop_for(DropReason::NoRecirculation, request.key, out);
                 out.uncacheable = true;
             }
         }
@@ -232,8 +257,11 @@ impl Pipeline {
 }
 
 /// The answer for a packet of which nothing is known but where it came from.
-fn drop_for(reason: DropReason, out: &mut Translation) {
+fn drop_for(reason: DropReason, key: &FlowKey, out: &mut Translation) {
     out.mask = FlowMask::default();
+    if tunnels::is_tunnelled(key) {
+        mask::of_tunnel(&mut out.mask);
+    }
     out.mask.0.in_port = u32::MAX;
     out.mask.0.recirc_id = u32::MAX;
     out.actions.push(Action::Drop(reason));
