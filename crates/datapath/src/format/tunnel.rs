@@ -49,7 +49,11 @@ fn set_tunnel(s: &mut String, t: &TunnelKey) {
         all.push(format!("tp_dst={}", t.tp_dst));
     }
     if k.tun_gbp_id != 0 || k.tun_gbp_flags != 0 {
-        all.push(format!("vxlan(gbp(id={},flags={}))", k.tun_gbp_id, hex(k.tun_gbp_flags)));
+        all.push(format!(
+            "vxlan(gbp(id={},flags={}))",
+            k.tun_gbp_id,
+            hex(k.tun_gbp_flags)
+        ));
     }
     if !t.options.is_empty() {
         all.push(format!("geneve({})", geneve_options(&t.options)));
@@ -71,7 +75,11 @@ fn set_tunnel(s: &mut String, t: &TunnelKey) {
         ));
     }
     let flags = [(DF, "df"), (CSUM, "csum"), (KEY, "key")];
-    let set: Vec<&str> = flags.iter().filter(|(bit, _)| k.tun_flags & bit != 0).map(|(_, n)| *n).collect();
+    let set: Vec<&str> = flags
+        .iter()
+        .filter(|(bit, _)| k.tun_flags & bit != 0)
+        .map(|(_, n)| *n)
+        .collect();
     all.push(format!("flags({})", set.join("|")));
     let _ = write!(s, "set(tunnel({}))", all.join(","));
 }

@@ -367,6 +367,15 @@ pub fn mapped_option(class: u16, ty: u8) -> Option<TlvField> {
     })
 }
 
+/// Class, type and field of the mapped options of these bits of `tun_present`.
+pub fn mapped_options(present: u64) -> Vec<(u16, u8, TlvField)> {
+    CURRENT.with_borrow(|map| {
+        let all = map.iter().flat_map(|m| m.0.iter().flatten());
+        let wanted = all.filter(|(_, f)| present & f.bit() != 0);
+        wanted.map(|(m, f)| (m.class, m.ty, *f)).collect()
+    })
+}
+
 /// The mapped fields of these bits of `tun_present`.
 pub fn fields_of(present: u64) -> impl Iterator<Item = TlvField> {
     (0u8..64)
