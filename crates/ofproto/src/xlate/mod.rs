@@ -67,7 +67,7 @@ use crate::tunnels;
 use crate::underlay::Underlay;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
-use heddle_flow::{FlowKey, FlowMask};
+use heddle_flow::FlowMask;
 use heddle_sync::{RcuCell, ReadGuard};
 use recirc::Recircs;
 use std::sync::Arc;
@@ -176,17 +176,20 @@ impl Pipeline {
     fn translate_in(&self, reading: &ReadGuard, request: &Request<'_>, out: &mut Translation) {
         let world = self.world.load(reading);
         let port = heddle_datapath::PortNo(request.key.in_port);
-        let peer = tunnels::source(request.key);
+        // Which ports are tunnels' is known by their numbers, which are in every mask.
+        let own = world.by_dp_port.get(&port).copied();
+        let peer = tunnels::source(request.key).filter(|_| own.is_none());
         match peer {
             Some(peer) => {
                 let parts = [Part::Tunnels(port), Part::Peer(port, peer)];
                 out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
+                out.deps.push(self.generations.read(Part::Input(port).slot()));
             }
             None => out.deps.push(self.generations.read(Part::Input(port).slot())),
         }
         let known = match peer {
             Some(_) => world.tunnels.receive(request.key),
-            None => world.by_dp_port.get(&port).copied(),
+            None => own,
         };
         let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(&b)?, p))) else {
             if peer.is_some() {
@@ -198,7 +201,7 @@ impl Pipeline {
                 Some(_) => DropReason::NoTunnel,
                 None => DropReason::NoPort,
             };
-            return drop_for(why, request.key, out);
+            return drop_for(why, out);
         };
         if peer.is_some() {
             let parts = [Part::Bridge(bridge.id), Part::Port(bridge.id, of_port)];
@@ -246,7 +249,7 @@ impl Pipeline {
                 out.credits.push(held);
             }
             None => {
-                drop_for(DropReason::NoRecirculation, request.key, out);
+                drop_for(DropReason::NoRecirculation, out);
                 out.uncacheable = true;
             }
         }
@@ -257,11 +260,9 @@ impl Pipeline {
 }
 
 /// The answer for a packet of which nothing is known but where it came from.
-fn drop_for(reason: DropReason, key: &FlowKey, out: &mut Translation) {
+fn drop_for(reason: DropReason, out: &mut Translation) {
     out.mask = FlowMask::default();
-    if tunnels::is_tunnelled(key) {
-        mask::of_tunnel(&mut out.mask);
-    }
+    mask::of_tunnel(&mut out.mask);
     out.mask.0.in_port = u32::MAX;
     out.mask.0.recirc_id = u32::MAX;
     out.actions.push(Action::Drop(reason));

@@ -269,7 +269,10 @@ impl<'w> Ctx<'w> {
         if is_fresh && let Some(port) = port.filter(|p| tunnel_of(p).is_some()) {
             self.credit(&port.patch_rx);
         }
-        if self.came_from_mirror() || !self.take_over_ecn() || port.is_some_and(|p| !self.may_receive(p)) {
+        if self.came_from_mirror()
+            || (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())
+            || port.is_some_and(|p| !self.may_receive(p))
+        {
             return;
         }
         // A frozen one has been mirrored when it came.

@@ -15,7 +15,7 @@ use crate::parts::Part;
 use crate::tunnels::{Tunnel, is_tunnelled};
 use heddle_datapath::action::{Action as DpAction, DropReason, TunnelKey};
 use heddle_flow::{FlowKey, packet_type};
-use heddle_tunnel::config::{Key, Local, PacketMode};
+use heddle_tunnel::config::{DEFAULT_TTL, Key, Local, PacketMode};
 use heddle_tunnel::{TunnelConfig, TunnelType};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl Ctx<'_> {
                 m.nw_ttl = u8::MAX;
                 f.nw_ttl
             }
-            None => 0,
+            None => DEFAULT_TTL,
         };
         f.tun_tos = match config.tos {
             Some(tos) => tos,
