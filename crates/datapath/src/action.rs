@@ -193,9 +193,20 @@ pub enum Action {
     /// The packet comes out of a tunnel by this port: take the outer headers off, and look it up again.
     TunnelPop(PortNo),
     /// Remember which tunnel the packet is to go into, for an output to a tunnel's port.
-    SetTunnel(Arc<FlowKey>),
+    SetTunnel(Arc<TunnelKey>),
     /// Drop here, explicitly.
     Drop(DropReason),
+}
+
+/// Which tunnel a packet is to go into.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct TunnelKey {
+    /// The tunnel's fields; all else is zero, and its options too.
+    pub key: FlowKey,
+    /// Outer destination port, 0 for types without.
+    pub tp_dst: u16,
+    /// Options of Geneve, as they are sent.
+    pub options: Vec<u8>,
 }
 
 /// A network service header to be pushed.
@@ -239,6 +250,22 @@ pub enum DropReason {
     NoPort,
     /// Reserved multicast, spanning tree or another bridging rule.
     Bridging,
+    /// A packet from a tunnel met congestion outside and cannot show it inside (RFC 6040).
+    TunnelEcn,
+    /// No tunnel port asks for a packet from a tunnel.
+    NoTunnel,
+    /// A packet is to go into a tunnel to nowhere, or back to where it came from.
+    TunnelAddress,
+    /// There is no route to a tunnel's other end.
+    TunnelRoute,
+    /// The route to a tunnel's other end leads by a device that no bridge has.
+    TunnelDevice,
+    /// The neighbour that a tunnel's packets go by is not known yet; it was asked for.
+    TunnelNeighbour,
+    /// A tunnel's outer headers cannot be made.
+    TunnelHeader,
+    /// A tunnel within a tunnel, more often than is allowed.
+    TunnelNesting,
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation,
     /// The pipeline itself failed, by a mistake of its own.

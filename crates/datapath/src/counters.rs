@@ -3,6 +3,7 @@
 
 use crate::control::perf::Perf;
 use crate::drops::Drops;
+use crate::exec::ct::CtCounts;
 use heddle_sync::Counter;
 
 /// One worker's counters of one port.
@@ -75,7 +76,7 @@ macro_rules! worker_counters {
         /// One worker's counters.
         #[derive(Debug, Default)]
         #[repr(align(64))]
-        pub(crate) struct WorkerCounters { $($(#[$doc])* pub(crate) $name: Counter,)* pub(crate) drops: Drops, pub(crate) usage: Window, pub(crate) perf: Perf }
+        pub(crate) struct WorkerCounters { $($(#[$doc])* pub(crate) $name: Counter,)* pub(crate) drops: Drops, pub(crate) ct: CtCounts, pub(crate) usage: Window, pub(crate) perf: Perf }
 
         /// A copy of them.
         #[derive(Clone, Copy, Debug, Default)]

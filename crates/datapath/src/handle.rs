@@ -43,6 +43,7 @@ pub struct Datapath {
     revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
     revalidator_thread: Mutex<Option<JoinHandle<()>>>,
+    sweeper: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl std::fmt::Debug for Datapath {
@@ -91,6 +92,10 @@ impl Datapath {
             0 => None,
             ms => Some(thread::start(&shared, &revalidator, Duration::from_millis(ms))?),
         };
+        let sweeper = match interval {
+            0 => None,
+            _ => Some(thread::start_sweeper(&shared)?),
+        };
         let (control, revalidator_thread) = (Mutex::new(control), Mutex::new(revalidator_thread));
         Ok(Arc::new(Self {
             shared,
@@ -98,6 +103,7 @@ impl Datapath {
             revalidator,
             upcalls,
             revalidator_thread,
+            sweeper: Mutex::new(sweeper),
         }))
     }
 
@@ -116,6 +122,12 @@ impl Datapath {
             .is_some_and(|t| t.join().is_err())
         {
             log::error!("the revalidator_thread ended by a panic");
+        }
+        if let Some(sweeper) = self.sweeper.lock().take() {
+            sweeper.thread().unpark();
+            if sweeper.join().is_err() {
+                log::error!("the sweeper of connections ended by a panic");
+            }
         }
     }
 

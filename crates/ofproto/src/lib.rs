@@ -18,6 +18,7 @@ pub mod ofproto;
 mod parts;
 pub mod shared_map;
 pub mod trace;
+pub mod tunnels;
 pub mod underlay;
 mod versioned;
 pub mod xlate;

@@ -11,6 +11,7 @@
 
 use crate::features::Features;
 use crate::shared_map::SharedMap;
+use crate::tunnels::{Tunnel, TunnelMap};
 use heddle_classifier::Classifier;
 use heddle_datapath::{Credit, Generations, PortNo};
 use heddle_flow::Match;
@@ -328,6 +329,8 @@ pub enum Binding {
     Datapath(PortNo),
     /// The other end of a patch: bridge id and OpenFlow port there. `None`: the peer is not there.
     Patch(Option<(u64, OfPort)>),
+    /// The other end of a tunnel.
+    Tunnel(Arc<Tunnel>),
     /// Nowhere (the device could not be opened).
     Unbound,
 }
@@ -367,7 +370,8 @@ pub struct PortView {
     pub up: bool,
     /// Its place in [`BridgeView::bundles`].
     pub bundle: usize,
-    /// Packets through a patch port: received, sent (unused for datapath ports: the datapath counts those).
+    /// Packets through a patch or tunnel port: received, sent (unused for datapath ports: the datapath counts
+    /// those).
     pub patch_rx: Arc<Stats>,
     /// See `patch_rx`.
     pub patch_tx: Arc<Stats>,
@@ -481,6 +485,8 @@ pub struct Snapshot {
     pub by_dp_port: SharedMap<PortNo, (u64, OfPort)>,
     /// Names of timeout policies by connection tracking zone.
     pub ct_timeouts: CtTimeouts,
+    /// Which tunnel port a packet from a tunnel belongs to.
+    pub tunnels: Arc<TunnelMap>,
 }
 
 /// Names of timeout policies by connection tracking zone.

@@ -18,9 +18,11 @@
 
 use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
 use crate::shared_map::SharedMap;
+use crate::tunnels::{TunnelMap, tunnel_of};
 use heddle_datapath::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
 /// What an answer may depend on.
@@ -38,6 +40,21 @@ pub(crate) enum Part {
     Link(u64, OfPort),
     /// Settings of connection tracking zones.
     CtZones,
+    /// The tunnel ports of a datapath port that have no fixed other end.
+    Tunnels(PortNo),
+    /// Those with this other end.
+    Peer(PortNo, IpAddr),
+}
+
+/// An address in 60 bits.
+fn short(ip: IpAddr) -> u64 {
+    let all = match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    #[allow(clippy::cast_possible_truncation)] // the low half
+    let low = all as u64;
+    ((all >> 64) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ low
 }
 
 impl Part {
@@ -52,6 +69,11 @@ impl Part {
             Self::Link(id, no) => {
                 return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
             }
+            Self::Tunnels(dp) => 6 << 60 | u64::from(dp.0),
+            Self::Peer(dp, ip) => {
+                let peer = short(ip).rotate_left(16) ^ u64::from(dp.0);
+                return Generations::learned_slot_of(7 << 60 ^ peer);
+            }
         })
     }
 }
@@ -61,12 +83,16 @@ impl Snapshot {
     pub(crate) fn followed_by(&self, bridges: ByNumber<u64, Arc<BridgeView>>) -> Snapshot {
         let mut by_dp_port = self.by_dp_port.clone();
         let (mut left, mut came) = (Vec::new(), Vec::new());
+        let mut tunnels_moved = false;
         let none = SharedMap::default();
         let ids: BTreeSet<u64> = self.bridges.keys().chain(bridges.keys()).copied().collect();
         for id in ids {
             let old = self.bridges.get(&id).map_or(&none, |b| &b.ports);
             let new = bridges.get(&id).map_or(&none, |b| &b.ports);
             for no in new.differences(old) {
+                let tunnel =
+                    |ports: &SharedMap<OfPort, Arc<PortView>>| Some(tunnel_of(ports.get(&no)?)?.asks());
+                tunnels_moved |= tunnel(old) != tunnel(new);
                 let at = |ports: &SharedMap<OfPort, Arc<PortView>>| ports.get(&no).and_then(|p| in_of(p));
                 let (was, is) = (at(old), at(new));
                 if was != is {
@@ -84,9 +110,14 @@ impl Snapshot {
         for (dp, at) in came {
             by_dp_port.insert(dp, at);
         }
+        let tunnels = match tunnels_moved {
+            true => Arc::new(TunnelMap::of(&bridges, &self.tunnels)),
+            false => self.tunnels.clone(),
+        };
         Snapshot {
             bridges,
             by_dp_port,
+            tunnels,
             ct_timeouts: self.ct_timeouts.clone(),
         }
     }
@@ -103,7 +134,10 @@ impl Snapshot {
                 (one, other) => {
                     parts.insert(Part::Bridge(*id));
                     let ports = one.or(other).into_iter().flat_map(|b| b.ports.iter());
-                    parts.extend(ports.flat_map(|(no, _)| [Part::Port(*id, no), Part::Link(*id, no)]));
+                    for (no, port) in ports {
+                        parts.extend([Part::Port(*id, no), Part::Link(*id, no)]);
+                        parts.extend(of_tunnel(port));
+                    }
                     parts.insert(Part::Ports(*id));
                     continue;
                 }
@@ -122,6 +156,11 @@ impl Snapshot {
             for no in all {
                 if !same_port(old, new, no) {
                     parts.extend([Part::Port(*id, no), Part::Ports(*id)]);
+                }
+                let (was, is) = (old.ports.get(&no), new.ports.get(&no));
+                let asks = |p: Option<&Arc<PortView>>| Some(tunnel_of(p?)?.asks());
+                if asks(was) != asks(is) {
+                    parts.extend(was.into_iter().chain(is).filter_map(|p| of_tunnel(p)));
                 }
                 let up = |b: &BridgeView| b.ports.get(&no).is_some_and(|p| p.up);
                 if up(old) != up(new) {
@@ -142,7 +181,12 @@ impl Snapshot {
                     inputs.extend(bridge(id).flat_map(|b| b.ports.values()).filter_map(|p| in_of(p)))
                 }
                 Part::Port(id, no) => inputs.extend(bridge(id).filter_map(|b| in_of(b.ports.get(no)?))),
-                Part::Input(_) | Part::Ports(_) | Part::Link(..) | Part::CtZones => {}
+                Part::Input(_)
+                | Part::Ports(_)
+                | Part::Link(..)
+                | Part::CtZones
+                | Part::Tunnels(_)
+                | Part::Peer(..) => {}
             }
         }
         if self.ct_timeouts != before.ct_timeouts {
@@ -157,8 +201,17 @@ impl Snapshot {
 fn in_of(port: &PortView) -> Option<PortNo> {
     match port.binding {
         Binding::Datapath(no) => Some(no),
-        Binding::Patch(_) | Binding::Unbound => None,
+        Binding::Patch(_) | Binding::Tunnel(_) | Binding::Unbound => None,
     }
+}
+
+/// The parts that packets of a tunnel port depend on, to be told that they are this port's.
+fn of_tunnel(port: &PortView) -> Option<Part> {
+    let t = tunnel_of(port)?;
+    Some(match t.config.remote {
+        Some(remote) => Part::Peer(t.dp, remote),
+        None => Part::Tunnels(t.dp),
+    })
 }
 
 /// Two bridges, without their ports and bundles.

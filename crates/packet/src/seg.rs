@@ -95,8 +95,8 @@ impl Seg {
     pub fn copy_from(&self, at: usize, dst: &mut [u8]) -> usize {
         let at = at.min(self.len());
         let n = dst.len().min(self.len() - at);
-        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`), `at + n`
-        // is at most that, and `dst` is a distinct private buffer. The source may change during the copy,
+        // SAFETY: the source is readable for `len` bytes while its packet has it (`Packet::push_seg`), `at +
+        // n` is at most that, and `dst` is a distinct private buffer. The source may change during the copy,
         // which yields some mixture of bytes: nothing is decided on them.
         unsafe { core::ptr::copy_nonoverlapping(self.as_ptr().add(at), dst.as_mut_ptr(), n) };
         n

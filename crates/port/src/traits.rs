@@ -85,6 +85,10 @@ pub trait Port: Send + Sync {
     fn port_type(&self) -> &'static crate::PortType {
         crate::PortType::of(self.kind())
     }
+    /// The type of tunnel that it stands for, if it does: see [`crate::TunnelPort`].
+    fn tunnel(&self) -> Option<heddle_tunnel::TunnelType> {
+        None
+    }
     /// Opens `n` receive queues (fewer if the type has fewer). The port's earlier queues have been dropped.
     fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError>;
     /// Opens a transmit queue for worker `worker` of `n`.

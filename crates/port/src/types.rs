@@ -4,6 +4,7 @@
 //! what may be asked of an `Interface` of the type, and who polls it follow from the entry.
 
 use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
+use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -41,6 +42,8 @@ pub struct PortType {
 pub enum Make {
     /// Of nothing: it exists in translation only.
     Nothing,
+    /// Of a place in the datapath that it shares with its like ([`crate::TunnelPort`]).
+    Tunnel(TunnelType),
     /// Of what a port of that type is made of: this is another name for it.
     As(&'static str),
     /// Of a device.
@@ -123,21 +126,41 @@ const VHOST: PortType = PortType {
     ..PLAIN
 };
 
+/// A tunnel.
+const fn tunnel(name: &'static str, ty: TunnelType) -> PortType {
+    PortType {
+        name,
+        make: Make::Tunnel(ty),
+        pmd: false,
+        ..PLAIN
+    }
+}
+
 /// All types, in order of their names.
 #[rustfmt::skip]
-pub static TYPES: [PortType; 9] = [
+pub static TYPES: [PortType; 20] = [
+    tunnel("bareudp", TunnelType::Bareudp),
     PortType { name: "dpdkvhostuser", ..VHOST },
     PortType { name: "dpdkvhostuserclient", ..VHOST },
     PortType { name: "dummy", ..DUMMY },
     PortType { name: "dummy-internal", follows_mtu: true, ..DUMMY },
     PortType { name: "dummy-pmd", pmd: true, ..DUMMY },
+    tunnel("erspan", TunnelType::Erspan),
+    tunnel("geneve", TunnelType::Geneve),
+    tunnel("gre", TunnelType::Gre),
+    tunnel("gtpu", TunnelType::Gtpu),
     // A tap device: the host's own end of a bridge.
     PortType {
         name: "internal", make: Make::Device(tap::open),
         instead: Some((Pretend::InDatapath, "dummy-internal")), kernel: true, persists: true, takes_mac: true, follows_mtu: true, ..PLAIN
     },
+    tunnel("ip6erspan", TunnelType::Ip6erspan),
+    tunnel("ip6gre", TunnelType::Ip6gre),
+    tunnel("lisp", TunnelType::Lisp),
     // One end of a cable between two bridges.
     PortType { name: "patch", shown_options: &["peer"], ..PLAIN },
+    tunnel("srv6", TunnelType::Srv6),
+    tunnel("stt", TunnelType::Stt),
     // A network device of the host.
     PortType {
         name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?))),
@@ -146,6 +169,7 @@ pub static TYPES: [PortType; 9] = [
     PortType {
         name: "tap", make: Make::As("internal"), instead: Some((Pretend::Override, "dummy")), ..PLAIN
     },
+    tunnel("vxlan", TunnelType::Vxlan),
 ];
 
 impl PortType {
@@ -187,7 +211,7 @@ impl PortType {
                 options,
                 host,
             }),
-            Make::Nothing | Make::As(_) => Err(PortError::Unsupported(self.name)),
+            Make::Nothing | Make::As(_) | Make::Tunnel(_) => Err(PortError::Unsupported(self.name)),
         }
     }
 }
@@ -213,6 +237,9 @@ mod tests {
         for t in &TYPES {
             assert!(std::ptr::eq(PortType::named(t.name).unwrap(), t));
             assert!(!matches!(t.real().make, Make::As(_)), "{}", t.name);
+            if let Make::Tunnel(ty) = t.make {
+                assert_eq!(ty.name(), t.name);
+            }
             if let Some((_, name)) = t.instead {
                 assert!(PortType::named(name).unwrap().pretended, "{}", t.name);
             }

@@ -5,6 +5,8 @@
 //! they told ([`pop`]). Both work on a packet's private bytes alone.
 
 pub mod action;
+pub mod config;
+mod kind;
 pub mod neigh;
 pub mod options;
 pub mod outer;
@@ -15,6 +17,8 @@ pub mod routes;
 mod tests;
 
 pub use action::{TunnelKind, TunnelPop, TunnelPush};
+pub use config::TunnelConfig;
+pub use kind::{TunnelType, proto};
 pub use neigh::Neighbours;
 pub use options::OptionTable;
 pub use outer::{Encap, Gbp, Outer, OuterError};

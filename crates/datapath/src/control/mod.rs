@@ -20,6 +20,7 @@ use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
 use crate::control::perf::PerfNumbers;
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
+use crate::exec::ct::Tally;
 use crate::exec::tx::TxPort;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
@@ -118,6 +119,8 @@ pub(crate) struct Control {
     pub(crate) max_sleep: MaxSleep,
     /// Counters of ended workers that are not shown per worker: drops.
     pub(crate) past_drops: Vec<u64>,
+    /// ... and what was met while connections were tracked.
+    pub(crate) past_tracked: Tally,
     pub(crate) past: WorkerNumbers,
 }
 
@@ -140,6 +143,7 @@ impl Control {
             dirty: Dirty::default(),
             auto: AutoState::default(),
             max_sleep: MaxSleep::default(),
+            past_tracked: Tally::default(),
             past_drops: vec![0; crate::drops::DropKind::ALL.len()],
             past: WorkerNumbers::default(),
         }

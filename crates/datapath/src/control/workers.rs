@@ -243,6 +243,7 @@ impl Control {
         for (past, kind) in self.past_drops.iter_mut().zip(crate::drops::DropKind::ALL) {
             *past += w.counters.drops.get(*kind);
         }
+        crate::exec::ct::add_all(&mut self.past_tracked, w.counters.ct.get());
         let n = w.counters.read();
         self.past.packets += n.packets;
         self.past.l0_hits += n.l0_hits;

@@ -24,13 +24,14 @@ pub(crate) mod upcalls;
 
 use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
-use crate::exec::ct::{CtFields, Tracked};
+use crate::exec::ct::{CtCounts, CtFields, Tracked};
 use crate::exec::meter::{Meter, Verdict};
 use crate::exec::program::{Goes, MAX_NESTING, Op, Program, Shape, growth};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
 use arrayvec::ArrayVec;
+use heddle_conntrack::{Conntrack, Found};
 use heddle_flow::FlowKey;
 use heddle_packet::{BURST, GsoKind, Packet, Pool};
 use std::ops::Range;
@@ -66,16 +67,19 @@ pub(crate) struct Meta {
     pub(crate) hash: Option<(HashAlg, u32)>,
 }
 
+/// A packet to be gone back to, and the step to go on at if what comes before ends early.
+type Saved = (LiveId, Meta, Option<(CtFields, Option<Found>)>, usize);
+
 /// A packet on its way through a program.
 pub(crate) struct Going {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
     /// What is known of the packet's connection that it did not come with.
-    ct: Option<CtFields>,
+    ct: Option<(CtFields, Option<Found>)>,
     /// The next step.
     at: usize,
     /// What copies are gone back to when they have ended, and where.
-    saved: ArrayVec<(LiveId, Meta, Option<CtFields>, usize), MAX_NESTING>,
+    saved: ArrayVec<Saved, MAX_NESTING>,
 }
 
 impl Going {
@@ -144,6 +148,8 @@ pub(crate) struct Exec<'a> {
     pub(crate) key: Option<&'a FlowKey>,
     /// What they carried when they were looked up, if anything.
     pub(crate) carried: Option<&'a FlowKey>,
+    pub(crate) tracker: &'a Conntrack,
+    pub(crate) ct_counts: &'a CtCounts,
     /// Of the packets of the last line.
     pub(crate) tracked: &'a mut Tracked,
     pub(crate) pool: &'a mut Pool,
@@ -263,11 +269,9 @@ impl Exec<'_> {
                     }
                 }
                 Op::Ct(action) => {
-                    _ = action;
-                    self.drops.add(DropKind::Conntrack, ids.len() as u64);
-                    failed = u64::MAX;
+                    self.track_all(action, ids.clone(), failed, &meta);
                 }
-                Op::CtClear => (0..ids.len()).for_each(|i| self.tracked.set(i, CtFields::default())),
+                Op::CtClear => (0..ids.len()).for_each(|i| self.tracked.set(i, (CtFields::default(), None))),
                 Op::Recirc { .. } | Op::Pop { .. } => break,
                 _ => debug_assert!(false, "not part of this shape"),
             }
@@ -320,7 +324,7 @@ impl Exec<'_> {
                 Op::Apply(action) => apply(self.live.get_mut(*id), meta, action),
                 Op::Meter(meter) => self.meter(meter, *id, meta),
                 Op::Recirc { id: recirc, copy } => {
-                    match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, *ct) {
+                    match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, ct.map(|(f, _)| f)) {
                         Ok(()) => return true,
                         Err(kind) => Err(kind),
                     }
@@ -330,11 +334,11 @@ impl Exec<'_> {
                     Err(kind) => Err(kind),
                 },
                 Op::Ct(action) => {
-                    _ = action;
-                    Err(DropKind::Conntrack)
+                    *ct = Some(self.track_one(action, *id, meta, *ct));
+                    Ok(())
                 }
                 Op::CtClear => {
-                    *ct = Some(CtFields::default());
+                    *ct = Some((CtFields::default(), None));
                     Ok(())
                 }
                 Op::Shorter { len, at: other } => {

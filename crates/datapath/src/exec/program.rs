@@ -48,8 +48,8 @@ pub(crate) enum Op {
     Ct(Arc<CtAction>),
     /// Forget the packet's connection.
     CtClear,
-    /// Take a tunnel's headers off the packet, or off a copy if what follows needs it as it is, and look it up
-    /// as one that came by this port.
+    /// Take a tunnel's headers off the packet, or off a copy if what follows needs it as it is, and look it
+    /// up as one that came by this port.
     Pop {
         /// The tunnel's port.
         port: u32,
@@ -131,7 +131,7 @@ pub(crate) struct Tail {
     pub(crate) copy: bool,
     /// The line has written headers before: they have to be read again.
     pub(crate) rewritten: bool,
-    /// There is nothing before it, but that packets are tracked.
+    /// There is nothing before it.
     pub(crate) alone: bool,
 }
 
@@ -161,18 +161,13 @@ impl Program {
             ops: c.ops.into(),
         }
     }
-    /// Whether runs may be taken together: what it needs to know of a packet is asked run by run, if anything.
+    /// Whether runs may be taken together: what it needs to know of a packet is asked run by run, if
+    /// anything.
     #[inline]
     pub(crate) fn does_the_same_to_all(&self) -> bool {
-        matches!(self.shape, Shape::Output(_)) || self.tail.is_some_and(|t| t.alone)
-    }
-    /// What each packet is tracked by, if that is all that is done to it before it is looked up again.
-    #[inline]
-    pub(crate) fn only_tracks(&self) -> Option<&CtAction> {
-        match &*self.ops {
-            [Op::Ct(action), Op::Recirc { copy: false, .. }] => Some(action),
-            _ => None,
-        }
+        matches!(self.shape, Shape::Output(_))
+            || self.tail.is_some_and(|t| t.alone)
+            || matches!(&*self.ops, [Op::Ct(_), Op::Recirc { copy: false, .. }])
     }
 }
 
@@ -196,7 +191,7 @@ fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
         goes,
         copy,
         rewritten: before.iter().any(writes_headers) || matches!(goes, Goes::Pop(_)),
-        alone: !copy && matches!(before, [] | [Op::Ct(_)]) && matches!(goes, Goes::Recirc(_)),
+        alone: !copy && before.is_empty() && matches!(goes, Goes::Recirc(_)),
     };
     (Shape::Line, Some(tail))
 }

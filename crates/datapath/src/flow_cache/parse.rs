@@ -77,7 +77,8 @@ pub(crate) struct Parsed {
     /// Of the runs that refer to them; places are used again.
     full: Keys,
     n_full: usize,
-    /// What packets with ordinary headers carry: keys whose headers, input port and recirculation id are zero.
+    /// What packets with ordinary headers carry: keys whose headers, input port and recirculation id are
+    /// zero.
     carried: Vec<FlowKey>,
     n_carried: usize,
     /// The recirculation id that packets are looked up under.
@@ -205,8 +206,8 @@ impl Parsed {
         }
         self.push_full(i, p, how, origin, |_| {});
     }
-    /// As [`Self::push_from`], a packet of any type that carries what `carry` writes into a key that is empty,
-    /// with the headers beside it, or has them.
+    /// As [`Self::push_from`], a packet of any type that carries what `carry` writes into a key that is
+    /// empty, with the headers beside it, or has them.
     #[inline]
     pub(crate) fn push_carrying(
         &mut self,
@@ -286,8 +287,8 @@ impl Parsed {
         (m.priority, m.mark) = (full.skb_priority, full.pkt_mark);
         self.add_full(packets, at, key, bytes);
     }
-    /// Adds packets with ordinary headers, which this compact key says, that carry what `carry` writes: to the
-    /// last run, if it is the same there.
+    /// Adds packets with ordinary headers, which this compact key says, that carry what `carry` writes: to
+    /// the last run, if it is the same there.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
     pub(crate) fn add_carrying(

@@ -28,6 +28,9 @@ impl Datapath {
         if !self.shared.paused.load(Relaxed) {
             self.revalidator.lock().pass();
         }
+        // Without a thread of its own, of which there may be one at a time.
+        let sweeper = self.sweeper.lock();
+        while sweeper.is_none() && !self.shared.conntrack.sweep(self.shared.clock.now_ms(), u32::MAX) {}
     }
     /// Tells this observer of cached flows from now on, those that are there with the next pass; the one
     /// before is told that all are gone. When the datapath ends, an observer is dropped and not told: what it

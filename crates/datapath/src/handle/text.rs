@@ -5,8 +5,10 @@ use crate::control::WorkerHandle;
 use crate::control::perf::PerfWanted;
 use crate::control::show;
 use crate::drops::DropKind;
+use crate::exec::ct::add_all;
 use crate::format;
 use crate::view::{FlowDump, Merged, Snapshot, Totals};
+use heddle_conntrack::Event;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Datapath {
@@ -65,16 +67,21 @@ impl Datapath {
         let counts = self.revalidator.lock().counts;
         show::upcalls(&self.control.lock(), &counts)
     }
-    /// Named drops since the start, as `coverage/show` and `coverage/read-counter` name them.
+    /// Named drops, and what was met while connections were tracked, since the start, as `coverage/show` and
+    /// `coverage/read-counter` name them.
     pub fn coverage(&self) -> Vec<(&'static str, u64)> {
         let control = self.control.lock();
         let kinds = DropKind::ALL.iter().zip(&control.past_drops);
-        kinds
-            .map(|(kind, past)| {
-                let now: u64 = control.workers.iter().map(|w| w.counters.drops.get(*kind)).sum();
-                (kind.name(), past + now)
-            })
-            .collect()
+        let drops = kinds.map(|(kind, past)| {
+            let now: u64 = control.workers.iter().map(|w| w.counters.drops.get(*kind)).sum();
+            (kind.name(), past + now)
+        });
+        let mut tracked = control.past_tracked;
+        for w in &control.workers {
+            add_all(&mut tracked, w.counters.ct.get());
+        }
+        let events = Event::ALL.iter().zip(tracked).map(|(event, n)| (event.name(), n));
+        drops.chain(events).collect()
     }
     /// Totals over all workers since the start.
     pub fn totals(&self) -> Totals {

@@ -1,4 +1,4 @@
-//! The revalidator's thread.
+//! The threads of the revalidator and of the sweeper of connections.
 
 use crate::config::DatapathError;
 use crate::revalidator::Revalidator;
@@ -57,5 +57,25 @@ pub(super) fn start(
         })?;
     // Set once, here.
     let _ = shared.revalidator_thread.set(thread.thread().clone());
+    Ok(thread)
+}
+
+/// How often the sweeper looks for connections that are over, and how many records it looks at in a row.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+const SWEEP_STEP: u32 = 4096;
+
+/// Starts the sweeper, which frees connections that are over; it ends with [`Shared::stop`].
+pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathError> {
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new()
+        .name("ct_clean".into())
+        .spawn(move || {
+            while !shared.stop.load(Relaxed) {
+                std::thread::park_timeout(SWEEP_INTERVAL);
+                in_slices(&shared, || {
+                    !shared.conntrack.sweep(shared.clock.now_ms(), SWEEP_STEP)
+                });
+            }
+        })?;
     Ok(thread)
 }

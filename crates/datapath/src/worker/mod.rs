@@ -182,6 +182,8 @@ macro_rules! exec {
             },
             key: $key,
             carried: $carried,
+            tracker: &$worker.shared.conntrack,
+            ct_counts: &$worker.counters.ct,
             tracked: &mut $scratch.tracked,
             pool: &mut $worker.pool,
             tx: &mut $worker.tx,

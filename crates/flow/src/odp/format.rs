@@ -262,6 +262,48 @@ fn tunnel(w: &mut Writer<'_>, k: &FlowKey, m: &FlowKey) -> fmt::Result {
         inner.hex8("flags", k.tun_gbp_flags, m.tun_gbp_flags)?;
         w.f.write_str("))")?;
     }
+    if k.tun_present != 0 {
+        w.comma()?;
+        w.f.write_str("geneve(")?;
+        for (class, ty, field) in crate::tlv::mapped_options(k.tun_present) {
+            let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+            let short = |bytes: &[u8]| match hex(bytes).trim_start_matches('0') {
+                "" => "0x0".to_owned(),
+                digits => format!("0x{digits}"),
+            };
+            let (value, mask) = (field.bytes(k), field.bytes(m));
+            let (class, ty) = (AltHex(class.into()), AltHex(ty.into()));
+            write!(w.f, "{{class={class},type={ty},len={}", value.len())?;
+            if w.verbose && !value.is_empty() || mask.iter().any(|b| *b != 0) {
+                write!(w.f, ",{}", short(value))?;
+                if mask.iter().any(|b| *b != u8::MAX) {
+                    write!(w.f, "/{}", short(mask))?;
+                }
+            }
+            w.f.write_char('}')?;
+        }
+        w.f.write_char(')')?;
+    }
+    match k.tun_erspan_ver {
+        1 => w.attr("erspan", true, |w| {
+            w.dec8("ver", k.tun_erspan_ver, m.tun_erspan_ver)?;
+            w.comma()?;
+            let (idx, mask) = (AltHex(k.tun_erspan_idx.into()), AltHex(m.tun_erspan_idx.into()));
+            write!(w.f, "idx={idx}/{mask}")
+        })?,
+        2 => w.attr("erspan", true, |w| {
+            w.dec8("ver", k.tun_erspan_ver, m.tun_erspan_ver)?;
+            w.dec8("dir", k.tun_erspan_dir, m.tun_erspan_dir)?;
+            w.hex8("hwid", k.tun_erspan_hwid, m.tun_erspan_hwid)
+        })?,
+        _ => {}
+    }
+    if k.tun_gtpu_flags != 0 || k.tun_gtpu_msgtype != 0 {
+        w.attr("gtpu", true, |w| {
+            w.hex8("flags", k.tun_gtpu_flags, m.tun_gtpu_flags)?;
+            w.dec8("msgtype", k.tun_gtpu_msgtype, m.tun_gtpu_msgtype)
+        })?;
+    }
     let key_bit = if has_key { KEY } else { 0 };
     let mask = (m.tun_flags & 0x7) | key_bit;
     let full = m.tun_flags == u16::MAX;

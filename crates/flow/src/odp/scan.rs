@@ -234,6 +234,21 @@ fn tunnel(n: &str, v: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
             })?;
             rest.is_empty().then_some(())
         }
+        "erspan" => fields(v, |n, v| match n {
+            "ver" => u8_(v, &mut k.tun_erspan_ver, &mut m.tun_erspan_ver),
+            "idx" => u32_(v, &mut k.tun_erspan_idx, &mut m.tun_erspan_idx),
+            "dir" => u8_(v, &mut k.tun_erspan_dir, &mut m.tun_erspan_dir),
+            "hwid" => u8_(v, &mut k.tun_erspan_hwid, &mut m.tun_erspan_hwid),
+            _ => None,
+        }),
+        "gtpu" => fields(v, |n, v| match n {
+            "flags" => u8_(v, &mut k.tun_gtpu_flags, &mut m.tun_gtpu_flags),
+            "msgtype" => u8_(v, &mut k.tun_gtpu_msgtype, &mut m.tun_gtpu_msgtype),
+            _ => None,
+        }),
+        "geneve" => geneve(v, k, m),
+        // Read, and then ignored: keys have no such field.
+        "tp_src" | "tp_dst" => u16_(v, &mut 0, &mut 0),
         "flags" => {
             let (f, fm) = flags(v, TUNNEL, 0xf)?;
             k.tun_flags |= (f & 0xf) as u16;
@@ -242,6 +257,31 @@ fn tunnel(n: &str, v: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
         }
         _ => None,
     }
+}
+
+/// Options in braces. Those that the thread's map has set their fields, the others are read and ignored.
+fn geneve(s: &str, k: &mut FlowKey, m: &mut FlowKey) -> Option<()> {
+    let mut rest = s;
+    while let Some(inner) = rest.strip_prefix('{') {
+        let (body, next) = inner.split_once('}')?;
+        let (mut class, mut ty, mut len) = (0_u16, 0_u8, 0_u8);
+        let (mut value, mut mask) = (0_u128, u128::MAX);
+        for part in body.split(',') {
+            match part.trim().split_once('=') {
+                Some(("class", v)) => u16_(v, &mut class, &mut 0)?,
+                Some(("type", v)) => u8_(v, &mut ty, &mut 0)?,
+                Some(("len", v)) => u8_(v, &mut len, &mut 0)?,
+                Some(_) => return None,
+                None => (value, mask) = int(part.trim(), 16, u128::MAX)?,
+            }
+        }
+        if let Some(field) = crate::tlv::mapped_option(class, ty).filter(|f| f.bytes(k).len() == len.into()) {
+            field.set(k, value);
+            field.set(m, mask);
+        }
+        rest = next;
+    }
+    rest.is_empty().then_some(())
 }
 
 /// Label stack entries one after the other: a field that comes again starts the next.

@@ -245,6 +245,16 @@ impl TlvMap {
     pub fn mappings(&self) -> impl Iterator<Item = TlvMapping> + '_ {
         self.0.iter().flatten().map(|(m, _)| *m)
     }
+    /// The options that a key has, as Geneve's header has them (RFC 8926, 3.5), in the order of the fields.
+    pub fn options_of(&self, key: &FlowKey) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (m, field) in self.0.iter().flatten().filter(|(_, f)| f.is_present(key)) {
+            bytes.extend_from_slice(&m.class.to_be_bytes());
+            bytes.extend_from_slice(&[m.ty, m.len / 4]);
+            bytes.extend_from_slice(field.bytes(key));
+        }
+        bytes
+    }
     /// The map with one more mapping. `is_used`: fields that must stay where they are.
     ///
     /// # Errors
@@ -347,6 +357,23 @@ pub fn is_current(map: &Arc<TlvMap>) -> bool {
 /// The field with this number, as the thread's map has it.
 pub fn mapped(index: u8) -> Option<TlvField> {
     CURRENT.with_borrow(|map| map.as_ref()?.field(index))
+}
+
+/// The field of an option of this class and type, as the thread's map has it.
+pub fn mapped_option(class: u16, ty: u8) -> Option<TlvField> {
+    CURRENT.with_borrow(|map| {
+        let mut all = map.as_ref()?.0.iter().flatten();
+        all.find(|(m, _)| (m.class, m.ty) == (class, ty)).map(|(_, f)| *f)
+    })
+}
+
+/// Class, type and field of the mapped options of these bits of `tun_present`.
+pub fn mapped_options(present: u64) -> Vec<(u16, u8, TlvField)> {
+    CURRENT.with_borrow(|map| {
+        let all = map.iter().flat_map(|m| m.0.iter().flatten());
+        let wanted = all.filter(|(_, f)| present & f.bit() != 0);
+        wanted.map(|(m, f)| (m.class, m.ty, *f)).collect()
+    })
 }
 
 /// The mapped fields of these bits of `tun_present`.

@@ -1,10 +1,12 @@
 //! What the database says of a bridge, its ports and its tables, as plain values.
 
 use crate::model::{PriorityTags, VlanMode};
+use crate::tunnels::Tunnel;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath::PortNo;
 use heddle_flow::field::Subfield;
 use heddle_openflow::{Port as OfPort, Version};
+use std::sync::Arc;
 
 /// `Bridge.fail_mode`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -129,6 +131,8 @@ pub enum PortTarget {
     Datapath(PortNo),
     /// A patch port, with the name of its peer.
     Patch(String),
+    /// A tunnel.
+    Tunnel(Arc<Tunnel>),
     /// The device could not be opened.
     Unbound,
 }

@@ -47,7 +47,9 @@ impl PortState {
         let no = self.config.no;
         match &self.config.target {
             PortTarget::Patch(_) => built.patches.insert(no),
-            PortTarget::Datapath(_) | PortTarget::Unbound => built.patches.remove(&no),
+            PortTarget::Datapath(_) | PortTarget::Tunnel(_) | PortTarget::Unbound => {
+                built.patches.remove(&no)
+            }
         };
         built.touch_port(no);
     }
@@ -319,6 +321,7 @@ pub(super) fn port_view(p: &PortState, bundle: usize, ends: &PatchEnds) -> PortV
     let binding = match &p.config.target {
         PortTarget::Datapath(no) => Binding::Datapath(*no),
         PortTarget::Patch(peer) => Binding::Patch(ends.peer_of(&p.config.name, peer)),
+        PortTarget::Tunnel(tunnel) => Binding::Tunnel(tunnel.clone()),
         PortTarget::Unbound => Binding::Unbound,
     };
     PortView {

@@ -180,15 +180,15 @@ impl Bridge {
             duration_nsec,
             ..PortStats::unknown(p.config.no)
         };
-        match p.config.target {
-            PortTarget::Patch(_) => {
+        match &p.config.target {
+            PortTarget::Patch(_) | PortTarget::Tunnel(_) => {
                 (out.rx_packets, out.rx_bytes) = counts(&p.patch_rx);
                 (out.tx_packets, out.tx_bytes) = counts(&p.patch_tx);
             }
             PortTarget::Datapath(no) => {
                 let dp = self.of.upgrade().and_then(|of| of.datapath());
-                let device = dp.as_ref().and_then(|dp| dp.port(no));
-                if let Some(s) = dp.and_then(|dp| dp.port_stats(no)) {
+                let device = dp.as_ref().and_then(|dp| dp.port(*no));
+                if let Some(s) = dp.and_then(|dp| dp.port_stats(*no)) {
                     out.rx_packets = s.rx_packets;
                     out.rx_bytes = s.rx_bytes;
                     out.tx_packets = s.tx_packets;
@@ -213,7 +213,7 @@ impl Bridge {
         out
     }
 
-    /// Packets and bytes of a patch port: received, sent.
+    /// Packets and bytes of a patch or tunnel port: received, sent.
     pub fn patch_stats(&self, no: OfPort) -> Option<((u64, u64), (u64, u64))> {
         let state = self.state.lock();
         let p = state.ports.get(&no)?;

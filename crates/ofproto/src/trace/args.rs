@@ -2,6 +2,7 @@
 
 use super::TraceEnv;
 use crate::model::{BridgeView, Snapshot};
+use crate::tunnels;
 use crate::xlate::{Pipeline, key_port};
 use heddle_datapath::PortNo;
 use heddle_flow::extract::{Hint, extract};
@@ -182,10 +183,24 @@ fn flow_of_datapath<'w>(
                 key.in_port = held.frozen.metadata.in_port;
                 return Ok((bridge, key));
             }
-            let found = world.by_dp_port.get(&PortNo(key.in_port));
+            let is_tunnelled = tunnels::is_tunnelled(&key);
+            let found = match is_tunnelled {
+                true => world.tunnels.receive(&key),
+                false => world.by_dp_port.get(&PortNo(key.in_port)).copied(),
+            };
             let (bridge, port) = found
-                .and_then(|(b, p)| Some((world.bridges.get(b)?, *p)))
-                .ok_or_else(|| format!("no OpenFlow port for datapath port {}", key.in_port))?;
+                .and_then(|(b, p)| Some((world.bridges.get(&b)?, p)))
+                .ok_or_else(|| match is_tunnelled {
+                    true => "no OpenFlow tunnel port for this packet".to_owned(),
+                    false => format!("no OpenFlow port for datapath port {}", key.in_port),
+                })?;
+            if is_tunnelled {
+                // Now that the bridge is known, it is known which options are fields.
+                let _scope = bridge.tlv_scope();
+                if let Ok(again) = odp::parse_key(flow, Some(env.port_numbers)) {
+                    key = again;
+                }
+            }
             key.in_port = key_port(port);
             key.limit_vlans(bridge.vlan_limit);
             Ok((bridge, key))

@@ -28,11 +28,17 @@ const STACK_PIECE: usize = 1024 * 1024;
 pub(super) struct OnWrite<'w> {
     came: &'w FlowKey,
     own: Option<FlowKey>,
+    /// Outer destination port of the tunnel that it has; keys have no such field.
+    pub(super) tunnel_port: u16,
 }
 
 impl<'w> OnWrite<'w> {
     pub(super) fn new(came: &'w FlowKey) -> Self {
-        Self { came, own: None }
+        Self {
+            came,
+            own: None,
+            tunnel_port: 0,
+        }
     }
 }
 
@@ -208,7 +214,7 @@ impl<'w> Ctx<'w> {
     }
     /// Has the answer depend on a part of the configuration. The configuration was read before: see
     /// [`super::Pipeline::publish`].
-    fn depend_on(&mut self, part: Part) {
+    pub(super) fn depend_on(&mut self, part: Part) {
         let slot = part.slot();
         if !self.out.deps.iter().any(|d| d.slot == slot) {
             self.depend(slot);

@@ -12,6 +12,10 @@ pub(super) struct Limit {
 pub(super) static ERRORS: Limit = Limit::new(60_000, 5);
 /// Remarks: the same, apart.
 pub(super) static INFOS: Limit = Limit::new(60_000, 5);
+/// Packets from tunnels that no port asks for: one a second, five at once.
+pub(super) static UNKNOWN_TUNNEL: Limit = Limit::new(1_000, 5);
+/// Packets that were marked on their way though they may not be: the same.
+pub(super) static BAD_ECN: Limit = Limit::new(1_000, 5);
 /// The whole trace of translations that failed, which is long: one a minute.
 pub(super) static FAILED: Limit = Limit::new(60_000, 1);
 /// What was learned: thirty a minute, three hundred at once.

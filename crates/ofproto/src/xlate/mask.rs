@@ -1,6 +1,7 @@
 //! Which bits of the key matter always, and what is left of the mask at the end.
 
 use super::ctx::Ctx;
+use crate::tunnels::is_tunnelled;
 use heddle_flow::{FlowKey, FlowMask, Vlan, key::frag};
 
 /// EtherTypes that translation decides by.
@@ -46,18 +47,45 @@ impl Ctx<'_> {
         if is_ip_any(&self.flow) {
             m.nw_frag = frag::MASK;
         }
-        if self.orig.tun_dst != 0 || self.orig.tun_ipv6_dst != [0; 16] {
-            // A tunnel's fields are read and rewritten together.
-            m.tun_id = u64::MAX;
-            m.tun_src = u32::MAX;
-            m.tun_dst = u32::MAX;
-            m.tun_ipv6_src = [0xff; 16];
-            m.tun_ipv6_dst = [0xff; 16];
-            m.tun_flags = u16::MAX;
-            m.tun_tos = u8::MAX;
-            m.tun_ttl = u8::MAX;
+        if is_tunnelled(self.orig) {
+            let m = &mut self.out.mask;
+            if self.orig.tun_dst != 0 {
+                (m.0.tun_src, m.0.tun_dst) = (u32::MAX, u32::MAX);
+            } else {
+                (m.0.tun_ipv6_src, m.0.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
+            }
+            m.0.tun_id = u64::MAX;
+            m.0.tun_flags = tun_flags::DATAPATH;
+            m.0.tun_tos = u8::MAX;
+            if is_ip_any(&self.flow) && self.orig.tun_tos & ECN_MASK == ECN_MASK {
+                m.0.nw_tos |= ECN_MASK;
+            }
+            of_tunnel(self.extra());
         }
     }
+}
+
+/// Bits of a key's `tun_flags`.
+pub(super) mod tun_flags {
+    /// Not to be fragmented.
+    pub(in crate::xlate) const DF: u16 = 1 << 1;
+    /// With a checksum.
+    pub(in crate::xlate) const CSUM: u16 = 1 << 2;
+    /// With a key.
+    pub(in crate::xlate) const KEY: u16 = 1 << 3;
+    /// Those that a tunnel's configuration decides.
+    pub(in crate::xlate) const DATAPATH: u16 = DF | CSUM | KEY;
+}
+
+/// The bits of an IP header's second byte that are ECN (RFC 3168); all set: congestion was met.
+pub(super) const ECN_MASK: u8 = 3;
+
+/// Adds what says that a packet came from a tunnel, and from which.
+pub(super) fn of_tunnel(mask: &mut FlowMask) {
+    let m = &mut mask.0;
+    m.tun_id = u64::MAX;
+    (m.tun_src, m.tun_dst) = (u32::MAX, u32::MAX);
+    (m.tun_ipv6_src, m.tun_ipv6_dst) = ([0xff; 16], [0xff; 16]);
 }
 
 /// The mask as a trace shows it: without bits of headers that the packet does not have.
@@ -73,7 +101,7 @@ pub(crate) fn shown(wc: &FlowMask, orig: &FlowKey) -> FlowMask {
             *mask = Vlan::default();
         }
     }
-    if orig.tun_dst == 0 && orig.tun_ipv6_dst == [0; 16] {
+    if !is_tunnelled(orig) {
         m.copy_tunnel(&FlowKey::default());
     }
     wc

@@ -51,6 +51,7 @@ mod set_field;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;
+mod tunnel;
 mod vlan;
 
 pub(crate) use action_set::as_list;
@@ -62,6 +63,7 @@ pub use run::{Outcome, PacketOut};
 
 use crate::model::Snapshot;
 use crate::parts::Part;
+use crate::tunnels;
 use crate::underlay::Underlay;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
@@ -174,16 +176,42 @@ impl Pipeline {
     fn translate_in(&self, reading: &ReadGuard, request: &Request<'_>, out: &mut Translation) {
         let world = self.world.load(reading);
         let port = heddle_datapath::PortNo(request.key.in_port);
-        out.deps.push(self.generations.read(Part::Input(port).slot()));
-        let known = world.by_dp_port.get(&port);
-        let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(b)?, p))) else {
-            return drop_for(DropReason::NoPort, out);
+        // Which ports are tunnels' is known by their numbers, which are in every mask.
+        let own = world.by_dp_port.get(&port).copied();
+        let peer = tunnels::source(request.key).filter(|_| own.is_none());
+        match peer {
+            Some(peer) => {
+                let parts = [Part::Tunnels(port), Part::Peer(port, peer)];
+                out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
+                out.deps.push(self.generations.read(Part::Input(port).slot()));
+            }
+            None => out.deps.push(self.generations.read(Part::Input(port).slot())),
+        }
+        let known = match peer {
+            Some(_) => world.tunnels.receive(request.key),
+            None => own,
         };
+        let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(&b)?, p))) else {
+            if peer.is_some() {
+                log::UNKNOWN_TUNNEL.log_to("tunnel", ::log::Level::Warn, request.now_ms, || {
+                    format!("receive tunnel port not found ({})", request.key)
+                });
+            }
+            let why = match peer {
+                Some(_) => DropReason::NoTunnel,
+                None => DropReason::NoPort,
+            };
+            return drop_for(why, out);
+        };
+        if peer.is_some() {
+            let parts = [Part::Bridge(bridge.id), Part::Port(bridge.id, of_port)];
+            out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
+        }
         let mut go = |start: run::Start<'_>| {
             let input = run::Input {
                 key: request.key,
-                in_port: run::key_port(*of_port),
-                from: Some((bridge.id, *of_port)),
+                in_port: run::key_port(of_port),
+                from: Some((bridge.id, of_port)),
                 packet_len: request.packet.map(heddle_packet::Packet::len),
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
@@ -234,6 +262,7 @@ impl Pipeline {
 /// The answer for a packet of which nothing is known but where it came from.
 fn drop_for(reason: DropReason, out: &mut Translation) {
     out.mask = FlowMask::default();
+    mask::of_tunnel(&mut out.mask);
     out.mask.0.in_port = u32::MAX;
     out.mask.0.recirc_id = u32::MAX;
     out.actions.push(Action::Drop(reason));

@@ -7,10 +7,12 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
+use crate::tunnels::tunnel_of;
 use heddle_datapath::action::Action as DpAction;
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
+use heddle_tunnel::config::PacketMode;
 
 /// The bits of an IP header's second byte that are DSCP (RFC 2474).
 const DSCP_MASK: u8 = 0xfc;
@@ -129,10 +131,21 @@ impl Ctx<'_> {
             self.warn("Flow is between protected ports, skipping output.");
             return;
         }
+        let mode = tunnel_of(port).map(|t| t.config.mode);
         match &port.binding {
             // Devices take frames only; other bridges take anything.
-            Binding::Datapath(_) if self.flow.packet_type != packet_type::ETHERNET => {
+            Binding::Datapath(_) | Binding::Tunnel(_)
+                if self.flow.packet_type != packet_type::ETHERNET
+                    && !matches!(mode, Some(PacketMode::Aware | PacketMode::LegacyL3)) =>
+            {
                 self.warn("Trying to send non-Ethernet packet through legacy L2 port. Dropping packet.");
+            }
+            Binding::Tunnel(tunnel) => {
+                let tos = self.flow.nw_tos;
+                self.mark_for_queue(port);
+                self.tunnel_output(port, tunnel, last);
+                self.flow.nw_tos = tos;
+                self.mirror_egress(port.bundle);
             }
             Binding::Datapath(no) => {
                 let tos = self.flow.nw_tos;

@@ -12,8 +12,9 @@ use super::report::{Kind, Report};
 use super::resubmit::Run;
 use super::table::{Found, OnMiss};
 use crate::model::{BridgeView, Snapshot};
-use heddle_datapath::Translation;
+use crate::tunnels::{is_tunnelled, tunnel_of};
 use heddle_datapath::action::DropReason;
+use heddle_datapath::{Dep, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
 use heddle_sync::ReadGuard;
@@ -93,7 +94,7 @@ pub(crate) enum Start<'a> {
     },
 }
 
-/// Translates. `out` is empty but for the dependency on `from`.
+/// Translates. `out` is empty but for what the answer depends on by `from`.
 pub(crate) fn run(
     world: &Snapshot,
     pipeline: &Pipeline,
@@ -135,7 +136,7 @@ fn translate<R>(
     out: &mut Translation,
     tell: impl Fn(&Ctx<'_>) -> R,
 ) -> R {
-    let from = out.deps.first().copied();
+    let from: SmallVec<[Dep; 4]> = out.deps.as_slice().into();
     for _ in 1..TRIES {
         match once(world, pipeline, bridge, input, report.as_deref_mut(), out, &tell) {
             (told, false) => return told,
@@ -143,7 +144,7 @@ fn translate<R>(
             (told, true) if report.is_some() => return told,
             (_, true) => {
                 out.clear();
-                out.deps.extend(from);
+                out.deps.extend_from_slice(&from);
             }
         }
     }
@@ -227,6 +228,10 @@ fn once<'w, R>(
         report,
     };
     see_as_tables_do(&mut c.flow, input.in_port);
+    if is_tunnelled(input.key) {
+        // What it came from is not what it goes into: that is said anew.
+        c.base.copy_tunnel(&FlowKey::default());
+    }
     c.enter(bridge);
     if let Some(version) = input.version {
         c.version = version;
@@ -245,6 +250,9 @@ fn once<'w, R>(
 impl<'w> Ctx<'w> {
     fn pipeline(&mut self, start: &Start<'_>) {
         let port = self.in_port();
+        if let Some(tunnel) = port.and_then(|p| tunnel_of(p)) {
+            self.come_from_tunnel(tunnel, start);
+        }
         let found = match start {
             Start::Tables if self.flow.recirc_id != 0 => {
                 let id = self.flow.recirc_id;
@@ -255,11 +263,18 @@ impl<'w> Ctx<'w> {
             Start::Tables => Some(self.first_lookup()),
             _ => None,
         };
-        if self.came_from_mirror() || port.is_some_and(|p| !self.may_receive(p)) {
+        let is_fresh = !matches!(start, Start::Thaw { .. });
+        if is_fresh && let Some(port) = port.filter(|p| tunnel_of(p).is_some()) {
+            self.credit(&port.patch_rx);
+        }
+        if self.came_from_mirror()
+            || (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())
+            || port.is_some_and(|p| !self.may_receive(p))
+        {
             return;
         }
         // A frozen one has been mirrored when it came.
-        if !matches!(start, Start::Thaw { .. }) {
+        if is_fresh {
             self.mirror_ingress();
         }
         match (start, found) {

@@ -20,8 +20,10 @@ pub(super) fn register(c: &Commands<'_>) {
             .map(|b| format!("{}\n", b.name))
             .collect())
     });
-    // No tunnels yet: none to list.
-    c.add("ofproto/list-tunnels", "", (0, 0), |_, _| Ok(String::new()));
+    c.add("ofproto/list-tunnels", "", (0, 0), |s, _| {
+        let world = s.ofproto.pipeline().world();
+        Ok(world.tunnels.list(&world.bridges))
+    });
     c.add(
         "bridge/dump-flows",
         "[--offload-stats] bridge",

@@ -87,7 +87,8 @@ pub(super) fn ports_of(switch: &Switch, datapath_type: &str) -> BTreeMap<u32, (S
             .get(&item.bridge)
             .is_some_and(|t| t == datapath_type)
     };
-    let all = inventory.interfaces.iter().filter(|(_, item)| of_type(item));
+    let own = inventory.interfaces.iter().filter(|(_, item)| !item.shares);
+    let all = own.chain(&inventory.shared).filter(|(_, item)| of_type(item));
     all.filter_map(|(name, item)| Some((item.dp_no?.0, (name.clone(), item.clone()))))
         .collect()
 }

@@ -16,7 +16,7 @@ use heddle_ovsdb::Db;
 use super::desired::{BridgeRow, Desired};
 use super::kinds;
 use super::numbers::Numbers;
-use super::state::{BridgeState, Iface, Inventory};
+use super::state::{Body, BridgeState, Iface, Inventory};
 use super::{Reconciler, mac};
 
 /// The number of a datapath's own port.
@@ -126,6 +126,9 @@ impl Reconciler {
         {
             log::warn!(target: "bridge", "bridge {}: interface {}: {error}", state.row.name, iface.name);
         }
+        if let Body::Tunnel(_) = iface.body {
+            self.remove_tunnel(&iface.name);
+        }
         state.numbers.give_back(iface.no, self.switch.clock.now_ms());
         log::info!(
             target: "bridge",
@@ -206,7 +209,10 @@ impl Reconciler {
     }
 
     fn update_inventory(&self) {
-        let mut inventory = Inventory::default();
+        let mut inventory = Inventory {
+            shared: self.tunnels.items(),
+            ..Inventory::default()
+        };
         let n_txq = self.switch.datapath.n_workers();
         for (name, state) in &self.bridges {
             inventory

@@ -95,6 +95,7 @@ impl<'a> Driver<'a> {
             bridges: BTreeMap::new(),
             globals: Globals::new(),
             vhost: Vhost::default(),
+            tunnels: Default::default(),
             taps: Taps::default(),
             said: crate::vlog::Rounds::default(),
             applied: None,

@@ -2,6 +2,7 @@
 
 use heddle_port::PortType;
 use heddle_port::types::{Make, Pretend, TYPES};
+use heddle_tunnel::TunnelType;
 
 use crate::cli::{Dummy, Options};
 
@@ -20,6 +21,13 @@ impl Kind {
     /// Whether it is a patch port: no device.
     pub(super) fn is_patch(&self) -> bool {
         matches!(self.open.make, Make::Nothing)
+    }
+    /// The type of tunnel that it is.
+    pub(super) fn tunnel(&self) -> Option<TunnelType> {
+        match self.open.make {
+            Make::Tunnel(ty) => Some(ty),
+            Make::Nothing | Make::As(_) | Make::Device(_) => None,
+        }
     }
 }
 
@@ -135,15 +143,26 @@ mod tests {
     #[test]
     fn types_are_listed_as_open_vswitch_lists_them() {
         let plain = [
+            "bareudp",
             "dpdkvhostuser",
             "dpdkvhostuserclient",
+            "erspan",
+            "geneve",
+            "gre",
+            "gtpu",
             "internal",
+            "ip6erspan",
+            "ip6gre",
+            "lisp",
             "patch",
+            "srv6",
+            "stt",
             "system",
             "tap",
+            "vxlan",
         ];
         assert!(interface_types(&options(&[])).eq(plain));
-        assert_eq!(interface_types(&options(&["--enable-dummy"])).count(), 9);
+        assert_eq!(interface_types(&options(&["--enable-dummy"])).count(), 20);
     }
 
     #[test]

@@ -60,7 +60,13 @@ impl Reconciler {
             log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
             return Err(cannot_open("Address family not supported by protocol"));
         };
-        let (body, status, mtu_refused) = if kind.is_patch() {
+        let (body, status, mtu_refused) = if let Some(ty) = kind.tunnel() {
+            (
+                Body::Tunnel(self.add_tunnel(bridge, row, ty)?),
+                patch_status(),
+                None,
+            )
+        } else if kind.is_patch() {
             let peer = patch_peer(row).inspect_err(|why| {
                 log::error!(target: "netdev_vport", "{why}");
                 log::warn!(target: "netdev", "{name}: could not set configuration (Invalid argument)");
@@ -135,7 +141,7 @@ impl Reconciler {
 
     /// In a pretended datapath a port's number is the first number in its name, plus 100 for a bridge, if
     /// that is free: tests are easier to write so.
-    fn easy_number(&self, name: &str) -> Option<PortNo> {
+    pub(super) fn easy_number(&self, name: &str) -> Option<PortNo> {
         let digits: String = name
             .chars()
             .skip_while(|c| !c.is_ascii_digit())

@@ -24,6 +24,7 @@ mod refresh;
 mod remotes;
 mod state;
 mod taps;
+mod tunnels;
 mod vhost;
 mod warnings;
 mod writeback;
@@ -52,6 +53,7 @@ pub(crate) struct Reconciler {
     globals: Globals,
     vhost: vhost::Vhost,
     taps: taps::Taps,
+    tunnels: tunnels::Tunnels,
     /// Warnings about the configuration.
     said: crate::vlog::Rounds,
     /// `next_cfg` of the configuration that is in force.

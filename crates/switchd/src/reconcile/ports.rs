@@ -71,7 +71,10 @@ impl Reconciler {
                 }
                 stays
             }
-            Body::Patch(_) => false,
+            Body::Tunnel(tunnel) if kind.tunnel() == Some(tunnel.config.ty) => {
+                row.options == iface.options || self.change_tunnel(&state.row, row, tunnel).is_ok()
+            }
+            Body::Patch(_) | Body::Tunnel(_) => false,
         };
         if !same {
             return Fate::Remove;

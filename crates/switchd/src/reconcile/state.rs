@@ -6,6 +6,7 @@ use std::sync::Arc;
 use heddle_datapath::{PortNo, PortStats};
 use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, PortTarget, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener};
+use heddle_ofproto::tunnels::Tunnel;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{DummyPort, Port, PortStatus, PortType};
@@ -47,6 +48,8 @@ pub(super) enum Body {
     Device(Arc<dyn Port>, PortNo),
     /// One end of a patch, with the name of the other.
     Patch(String),
+    /// A tunnel.
+    Tunnel(Arc<Tunnel>),
 }
 
 impl Iface {
@@ -58,7 +61,7 @@ impl Iface {
     pub(super) fn device(&self) -> Option<(&Arc<dyn Port>, PortNo)> {
         match &self.body {
             Body::Device(device, no) => Some((device, *no)),
-            Body::Patch(_) => None,
+            Body::Patch(_) | Body::Tunnel(_) => None,
         }
     }
 
@@ -76,6 +79,7 @@ impl Iface {
             target: match &self.body {
                 Body::Device(_, no) => PortTarget::Datapath(*no),
                 Body::Patch(peer) => PortTarget::Patch(peer.clone()),
+                Body::Tunnel(tunnel) => PortTarget::Tunnel(tunnel.clone()),
             },
             mac: self.status.mac,
             mtu: self.status.mtu,
@@ -181,6 +185,8 @@ pub struct Inventory {
     pub bridges: BTreeMap<String, String>,
     /// Interfaces by name.
     pub interfaces: BTreeMap<String, Item>,
+    /// Datapath ports that several interfaces share, by their names.
+    pub shared: BTreeMap<String, Item>,
 }
 
 /// One interface.
@@ -194,6 +200,8 @@ pub struct Item {
     pub no: OfPort,
     /// Number in the datapath, none for patch ports.
     pub dp_no: Option<PortNo>,
+    /// It shares that with others ([`Inventory::shared`]).
+    pub shares: bool,
     /// The device.
     pub device: Option<Arc<dyn Port>>,
     /// Settings to show, by key.
@@ -208,8 +216,18 @@ impl Item {
             shown: device.kind(),
             no: OfPort::NONE,
             dp_no: Some(OWN_PORT),
+            shares: false,
             device: Some(device),
             settings: BTreeMap::new(),
+        }
+    }
+
+    /// A datapath port that interfaces share, one of them of this bridge.
+    pub(super) fn of_shared(bridge: &str, device: Arc<dyn Port>, no: PortNo) -> Item {
+        Item {
+            bridge: bridge.to_owned(),
+            dp_no: Some(no),
+            ..Self::of_datapath(device)
         }
     }
 }
@@ -219,7 +237,10 @@ impl Iface {
     pub(super) fn item(&self, bridge: &str, n_txq: usize) -> Item {
         let device = self.device();
         let made_as = device.map_or(self.kind, |(d, _)| d.port_type());
-        let mut settings = BTreeMap::new();
+        let (mut settings, shared_no) = match &self.body {
+            Body::Tunnel(tunnel) => (tunnel.config.shown_options(), Some(tunnel.dp)),
+            Body::Device(..) | Body::Patch(_) => (BTreeMap::new(), None),
+        };
         for key in made_as.shown_options {
             if let Some(v) = self.options.get(key) {
                 settings.insert((*key).to_owned(), v.to_owned());
@@ -240,7 +261,8 @@ impl Iface {
             bridge: bridge.to_owned(),
             shown: self.shown,
             no: self.no,
-            dp_no: device.map(|(_, no)| no),
+            dp_no: device.map(|(_, no)| no).or(shared_no),
+            shares: shared_no.is_some(),
             device: device.map(|(d, _)| d.clone()),
             settings,
         }

@@ -106,7 +106,7 @@ impl Reconciler {
                 let all = common.into_iter().chain(device.statistics());
                 Datum::map(all.map(|(name, n)| (name, int(n))))
             }
-            Body::Patch(_) => {
+            Body::Patch(_) | Body::Tunnel(_) => {
                 let ((rx, rx_bytes), (tx, tx_bytes)) =
                     bridge.bridge.patch_stats(iface.no).unwrap_or_default();
                 let all = [

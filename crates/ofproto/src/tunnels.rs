@@ -1,0 +1,264 @@
+//! Tunnel ports, and which of them a packet from a tunnel belongs to.
+//!
+//! **Problem.** All tunnels of one type share a datapath port. What tells them apart are the outer addresses
+//! and the key, and each port says which of these it asks for: both ends and the key, or leaves some of them
+//! to flows. As in Open vSwitch there are twelve ways to ask, and they are tried in a fixed order: ports that
+//! name a key before those that leave it to flows, then those that name the other end, then those that name
+//! this end before those that take any, and those last that leave it to flows.
+//!
+//! **Invariants.** No two ports of the map ask for the same; the second to come is left out until the first
+//! one goes. Ports that are left out neither send nor receive.
+//!
+//! **Costs.** A lookup is a hash and a comparison for each way that some port asks in. A change of any
+//! tunnel port makes the map anew.
+
+use crate::model::{Binding, BridgeView, ByNumber, PortView};
+use heddle_datapath::PortNo;
+use heddle_flow::{FlowKey, packet_type};
+use heddle_openflow::Port as OfPort;
+use heddle_tunnel::TunnelConfig;
+use heddle_tunnel::config::{Key, Local, PacketMode};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// A tunnel port: what is configured, and the datapath port that it shares with its like.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tunnel {
+    /// Its configuration.
+    pub config: TunnelConfig,
+    /// The datapath port.
+    pub dp: PortNo,
+}
+
+/// What a port asks of packets.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Asks {
+    dp: PortNo,
+    /// `None`: left to flows.
+    key: Option<u64>,
+    /// `None`: left to flows.
+    remote: Option<IpAddr>,
+    local: Local,
+    mode: PacketMode,
+}
+
+/// How many ways there are to ask.
+const N_WAYS: usize = 12;
+
+impl Asks {
+    fn way(&self) -> usize {
+        let local = match self.local {
+            Local::Is(_) => 0,
+            Local::Any => 1,
+            Local::Flow => 2,
+        };
+        6 * usize::from(self.key.is_none()) + 3 * usize::from(self.remote.is_none()) + local
+    }
+}
+
+/// As C's `%#x` prints it: zero has no prefix.
+fn hex(v: u64) -> String {
+    match v {
+        0 => "0".to_owned(),
+        v => format!("{v:#x}"),
+    }
+}
+
+impl Tunnel {
+    pub(crate) fn asks(&self) -> Asks {
+        Asks {
+            dp: self.dp,
+            key: match self.config.in_key {
+                Key::Flow => None,
+                key => Some(key.value()),
+            },
+            remote: self.config.remote,
+            local: self.config.local,
+            mode: self.config.mode,
+        }
+    }
+    /// Whether it asks for the packets that another one asks for.
+    pub fn asks_alike(&self, other: &Tunnel) -> bool {
+        self.asks() == other.asks()
+    }
+    /// What it asks for, in words.
+    pub fn asks_text(&self) -> String {
+        // An address that is not there is shown as IPv6's.
+        let local = match self.config.local {
+            Local::Is(local) => local.to_string(),
+            Local::Any => "::".to_owned(),
+            Local::Flow => "flow".to_owned(),
+        };
+        let remote = self
+            .config
+            .remote
+            .map_or_else(|| "flow".to_owned(), |r| r.to_string());
+        let key = match self.config.in_key {
+            Key::Flow => "flow".to_owned(),
+            key => hex(key.value()),
+        };
+        let mode = self.config.mode.text();
+        format!("{local}->{remote}, key={key}, {mode}, dp port={}", self.dp.0)
+    }
+    /// The line of `ofproto/list-tunnels`.
+    fn line(&self, name: &str) -> String {
+        let c = &self.config;
+        let mut s = format!(
+            "port {}: {name} ({}: {}",
+            self.dp.0,
+            c.ty.name(),
+            self.asks_text()
+        );
+        if c.out_key != c.in_key {
+            match c.out_key {
+                Key::Absent => s.push_str(", out_key=none"),
+                Key::Flow => s.push_str(", out_key=flow"),
+                Key::Is(key) => _ = write!(s, ", out_key={}", hex(key)),
+            }
+        }
+        match c.ttl {
+            None => s.push_str(", ttl=inherit"),
+            Some(ttl) => _ = write!(s, ", ttl={ttl}"),
+        }
+        match c.tos {
+            None => s.push_str(", tos=inherit"),
+            Some(0) => {}
+            Some(tos) => _ = write!(s, ", tos={tos:#x}"),
+        }
+        if !c.df {
+            s.push_str(", df=false");
+        }
+        if c.csum {
+            s.push_str(", csum=true");
+        }
+        s + ")\n"
+    }
+}
+
+/// The address that a tunnel's packets come from; `None`: the packet came from no tunnel.
+pub(crate) fn source(key: &FlowKey) -> Option<IpAddr> {
+    is_tunnelled(key).then(|| address(key.tun_src, key.tun_ipv6_src))
+}
+
+/// Whether a packet came from a tunnel.
+pub(crate) fn is_tunnelled(key: &FlowKey) -> bool {
+    key.tun_dst != 0 || key.tun_ipv6_dst != [0; 16]
+}
+
+/// The one of two addresses that is not zero.
+fn address(v4: u32, v6: [u8; 16]) -> IpAddr {
+    match v4 {
+        0 => IpAddr::V6(v6.into()),
+        v4 => IpAddr::V4(v4.into()),
+    }
+}
+
+/// Where a tunnel port is: bridge and number.
+pub(crate) type Place = (u64, OfPort);
+
+/// See the module's text.
+#[derive(Default, Debug)]
+pub struct TunnelMap {
+    ports: HashMap<Asks, Place>,
+    /// Ports by the way in which they ask.
+    n_of_way: [usize; N_WAYS],
+}
+
+impl TunnelMap {
+    fn add(&mut self, asks: Asks, place: Place) {
+        if let std::collections::hash_map::Entry::Vacant(free) = self.ports.entry(asks) {
+            free.insert(place);
+            self.n_of_way[asks.way()] += 1;
+        }
+    }
+
+    /// The map of these bridges. Who is in `before` and asks for the same stays.
+    pub(crate) fn of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> Self {
+        let tunnel = |(id, no): Place| tunnel_of(bridges.get(&id)?.ports.get(&no)?);
+        let mut map = Self::default();
+        for (asks, place) in &before.ports {
+            if tunnel(*place).is_some_and(|t| t.asks() == *asks) {
+                map.add(*asks, *place);
+            }
+        }
+        let mut ids: Vec<u64> = bridges.keys().copied().collect();
+        ids.sort_unstable();
+        for bridge in ids.iter().filter_map(|id| bridges.get(id)) {
+            for (no, port) in bridge.ports.iter() {
+                if let Some(t) = tunnel_of(port) {
+                    map.add(t.asks(), (bridge.id, no));
+                }
+            }
+        }
+        map
+    }
+
+    /// Whether there is no tunnel at all.
+    pub fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// Where the port is that asks for this.
+    pub(crate) fn get(&self, asks: &Asks) -> Option<Place> {
+        self.ports.get(asks).copied()
+    }
+
+    /// The port that a packet from a tunnel belongs to; `in_port` of its key is the datapath's.
+    pub(crate) fn receive(&self, key: &FlowKey) -> Option<Place> {
+        let here = address(key.tun_dst, key.tun_ipv6_dst);
+        let there = source(key)?;
+        let legacy = match key.packet_type >> 16 {
+            packet_type::NS_ETHERTYPE => PacketMode::LegacyL3,
+            _ => PacketMode::LegacyL2,
+        };
+        for of_key in [Some(key.tun_id), None] {
+            for remote in [Some(there), None] {
+                for local in [Local::Is(here), Local::Any, Local::Flow] {
+                    let mut asks = Asks {
+                        dp: PortNo(key.in_port),
+                        key: of_key,
+                        remote,
+                        local,
+                        mode: legacy,
+                    };
+                    if self.n_of_way[asks.way()] == 0 {
+                        continue;
+                    }
+                    let found = self.ports.get(&asks).or_else(|| {
+                        asks.mode = PacketMode::Aware;
+                        self.ports.get(&asks)
+                    });
+                    if let Some(place) = found {
+                        return Some(*place);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The text of `ofproto/list-tunnels`.
+    pub fn list(&self, bridges: &ByNumber<u64, Arc<BridgeView>>) -> String {
+        let port = |(id, no): &Place| bridges.get(id)?.ports.get(no);
+        let mut lines: Vec<(usize, String)> = self
+            .ports
+            .iter()
+            .filter_map(|(asks, place)| {
+                let port = port(place)?;
+                Some((asks.way(), tunnel_of(port)?.line(&port.name)))
+            })
+            .collect();
+        lines.sort();
+        lines.into_iter().map(|(_, line)| line).collect()
+    }
+}
+
+/// The tunnel that a port is.
+pub(crate) fn tunnel_of(port: &PortView) -> Option<&Arc<Tunnel>> {
+    match &port.binding {
+        Binding::Tunnel(t) => Some(t),
+        Binding::Datapath(_) | Binding::Patch(_) | Binding::Unbound => None,
+    }
+}

@@ -1,0 +1,249 @@
+//! Packets that come from tunnels, and outputs to tunnels.
+//!
+//! A tunnel's configuration decides most of the outer headers; what it leaves to flows is taken from the
+//! tunnel fields of `flow`. What is decided for one output is not seen by what comes after it.
+//!
+//! ECN goes in and out as in RFC 6040: a packet that met congestion outside shows that inside, and one that
+//! cannot show it is dropped.
+
+use super::ctx::{Ctx, Pending};
+use super::log;
+use super::mask::{ECN_MASK, is_ip_any, tun_flags};
+use super::run::Start;
+use crate::model::PortView;
+use crate::parts::Part;
+use crate::tunnels::{Tunnel, is_tunnelled};
+use heddle_datapath::action::{Action as DpAction, DropReason, TunnelKey};
+use heddle_flow::{FlowKey, packet_type};
+use heddle_tunnel::config::{DEFAULT_TTL, Key, Local, PacketMode};
+use heddle_tunnel::{TunnelConfig, TunnelType};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The bits of an IP header's second byte that are DSCP (RFC 2474).
+const DSCP_MASK: u8 = 0xfc;
+/// ECN: capable, the first of two ways (RFC 3168).
+const ECT_0: u8 = 2;
+
+impl Ctx<'_> {
+    /// What is done with a packet from a tunnel before tables see it.
+    pub(super) fn come_from_tunnel(&mut self, tunnel: &Tunnel, start: &Start<'_>) {
+        let table = match start {
+            Start::Thaw { frozen, .. } => frozen.table,
+            Start::Tables | Start::Actions(_) => 0,
+        };
+        let is_bare = self.flow.packet_type != packet_type::ETHERNET;
+        if is_bare && tunnel.config.mode == PacketMode::LegacyL3 && table == 0 {
+            // Tables see frames only. The header is pushed if somebody asks for a frame.
+            self.flow.packet_type = packet_type::ETHERNET;
+            (self.flow.dl_src, self.flow.dl_dst) = ([0; 6], [0; 6]);
+            self.pending = Some(Pending::Encap(Vec::new()));
+        }
+    }
+
+    /// Has the packet inside show that it met congestion outside. `false`: it cannot show it, and is to be
+    /// dropped.
+    pub(super) fn take_over_ecn(&mut self) -> bool {
+        let met = is_tunnelled(&self.flow) && self.flow.tun_tos & ECN_MASK == ECN_MASK;
+        if !met || !is_ip_any(&self.flow) {
+            return true;
+        }
+        if self.flow.nw_tos & ECN_MASK == 0 {
+            log::BAD_ECN.log_to("tunnel", ::log::Level::Warn, self.now_ms, || {
+                "dropping tunnel packet marked ECN CE but is not ECN capable".to_owned()
+            });
+            self.drop_hint = Some(DropReason::TunnelEcn);
+            return false;
+        }
+        self.flow.nw_tos |= ECN_MASK;
+        true
+    }
+
+    /// Outputs the packet to a tunnel port.
+    pub(super) fn tunnel_output(&mut self, port: &PortView, tunnel: &Tunnel, last: bool) {
+        let before = self.flow;
+        let mark = self.mark();
+        if is_tunnelled(self.orig) {
+            // What is left as it came is part of what is sent.
+            let all = all_of_tunnel(&self.flow);
+            self.extra().0.copy_tunnel(&all);
+        }
+        if self.flow.packet_type == packet_type::ETHERNET && tunnel.config.mode == PacketMode::LegacyL3 {
+            self.flow.packet_type = packet_type::of_ethertype(self.flow.dl_type);
+            // A header that was not pushed yet need not be.
+            self.pending = None;
+        }
+        if self.is_in_use(port, tunnel) {
+            self.outer_fields(&tunnel.config);
+            if is_own_address(&self.flow, self.orig) {
+                self.warn("Not tunneling to our own address");
+                self.drop_hint.get_or_insert(DropReason::TunnelAddress);
+            } else {
+                self.credit(&port.patch_tx);
+                self.send_into(port, tunnel, &before, last);
+            }
+        } else {
+            self.warn("Tunneling decided against output");
+        }
+        self.flow.copy_tunnel(&before);
+        (self.flow.packet_type, self.flow.dl_type) = (before.packet_type, before.dl_type);
+        (self.flow.dl_src, self.flow.dl_dst) = (before.dl_src, before.dl_dst);
+        self.settle(mark, last);
+    }
+
+    /// Whether the port is not left out for another that asks for the same.
+    fn is_in_use(&mut self, port: &PortView, tunnel: &Tunnel) -> bool {
+        self.depend_on(match tunnel.config.remote {
+            Some(remote) => Part::Peer(tunnel.dp, remote),
+            None => Part::Tunnels(tunnel.dp),
+        });
+        self.world.tunnels.get(&tunnel.asks()) == Some((self.bridge.id, port.no))
+    }
+
+    /// Sets the tunnel's fields to those of the outer headers.
+    fn outer_fields(&mut self, config: &TunnelConfig) {
+        let is_ip = is_ip_any(&self.flow);
+        let (f, m) = (&mut self.flow, &mut self.out.mask.0);
+        match config.local {
+            Local::Flow => {}
+            Local::Any => (f.tun_src, f.tun_ipv6_src) = (0, [0; 16]),
+            Local::Is(ip) => (f.tun_src, f.tun_ipv6_src) = fields(ip),
+        }
+        if let Some(remote) = config.remote {
+            (f.tun_dst, f.tun_ipv6_dst) = fields(remote);
+        }
+        if !config.out_key.is_flow() {
+            f.tun_id = config.out_key.value();
+        }
+        f.tun_ttl = match config.ttl {
+            Some(ttl) => ttl,
+            None if is_ip => {
+                m.nw_ttl = u8::MAX;
+                f.nw_ttl
+            }
+            None => DEFAULT_TTL,
+        };
+        f.tun_tos = match config.tos {
+            Some(tos) => tos,
+            None if is_ip => {
+                m.nw_tos |= DSCP_MASK;
+                f.nw_tos & DSCP_MASK
+            }
+            None => 0,
+        };
+        if is_ip {
+            m.nw_tos |= ECN_MASK;
+            f.tun_tos |= match f.nw_tos & ECN_MASK {
+                // Who meets congestion inside has met it: outside it is only said that it could be.
+                ECN_MASK => ECT_0,
+                ecn => ecn,
+            };
+        }
+        let set = |bit: u16, on: bool| if on { bit } else { 0 };
+        f.tun_flags = f.tun_flags & !tun_flags::DATAPATH
+            | set(tun_flags::DF, config.df)
+            | set(tun_flags::CSUM, config.csum)
+            | set(tun_flags::KEY, config.out_key != Key::Absent);
+        if let Some(mark) = config.egress_pkt_mark {
+            f.pkt_mark = mark;
+            m.pkt_mark = u32::MAX;
+        }
+        let e = config.erspan;
+        f.tun_erspan_ver = e.ver.unwrap_or(f.tun_erspan_ver);
+        f.tun_erspan_idx = e.idx.unwrap_or(f.tun_erspan_idx);
+        f.tun_erspan_dir = e.dir.unwrap_or(f.tun_erspan_dir);
+        f.tun_erspan_hwid = e.hwid.unwrap_or(f.tun_erspan_hwid);
+    }
+
+    /// Emits what sends the packet by the tunnel, whose fields are in `flow`; `before`: as the pipeline had
+    /// it.
+    fn send_into(&mut self, _port: &PortView, tunnel: &Tunnel, before: &FlowKey, _last: bool) {
+        self.detail("output to kernel tunnel");
+        self.set_tunnel(&tunnel.config);
+        self.flow.copy_tunnel(before);
+        self.commit();
+        self.emit(DpAction::Output(tunnel.dp));
+    }
+
+    /// Emits that the packet is to go into this tunnel, unless it was the last that was said.
+    fn set_tunnel(&mut self, config: &TunnelConfig) {
+        if !is_tunnelled(&self.flow) {
+            return;
+        }
+        let mut key = FlowKey::default();
+        key.copy_tunnel(&self.flow);
+        let mut said = FlowKey::default();
+        said.copy_tunnel(&self.base);
+        said.tp_dst = self.base.tunnel_port;
+        key.tp_dst = config.dst_port;
+        if key == said {
+            return;
+        }
+        self.base.copy_tunnel(&self.flow);
+        self.base.tunnel_port = config.dst_port;
+        key.tp_dst = 0;
+        only_fields_of(config.ty, &mut key);
+        let options = match config.ty {
+            TunnelType::Geneve => self
+                .bridge
+                .tlv
+                .as_ref()
+                .map_or_else(Vec::new, |map| map.options_of(&key)),
+            _ => Vec::new(),
+        };
+        key.tun_present = 0;
+        key.tun_metadata.fill(0);
+        self.emit(DpAction::SetTunnel(Arc::new(TunnelKey {
+            key,
+            tp_dst: config.dst_port,
+            options,
+        })));
+    }
+}
+
+/// All bits of a key's tunnel: what is sent of it is of this packet alone.
+fn all_of_tunnel(key: &FlowKey) -> FlowKey {
+    let mut all = FlowKey::default();
+    all.words_mut().fill(u64::MAX);
+    if key.tun_present == 0 {
+        // Options that are not there have no values.
+        all.tun_metadata.fill(0);
+    }
+    all
+}
+
+/// An address as a key's two fields.
+pub(super) fn fields(ip: IpAddr) -> (u32, [u8; 16]) {
+    match ip {
+        IpAddr::V4(ip) => (ip.to_bits(), [0; 16]),
+        IpAddr::V6(ip) => (0, ip.octets()),
+    }
+}
+
+/// Whether a packet would go back to where it came out of its tunnel; or nowhere.
+fn is_own_address(flow: &FlowKey, orig: &FlowKey) -> bool {
+    (flow.tun_dst, flow.tun_ipv6_dst) == (orig.tun_dst, orig.tun_ipv6_dst)
+}
+
+/// Leaves those of a tunnel's fields that its type has.
+fn only_fields_of(ty: TunnelType, key: &mut FlowKey) {
+    if ty != TunnelType::Geneve {
+        key.tun_present = 0;
+        key.tun_metadata.fill(0);
+    }
+    if ty != TunnelType::Vxlan {
+        (key.tun_gbp_id, key.tun_gbp_flags) = (0, 0);
+    }
+    if ty != TunnelType::Gtpu {
+        (key.tun_gtpu_flags, key.tun_gtpu_msgtype) = (0, 0);
+    }
+    if !ty.is_erspan() {
+        key.tun_erspan_ver = 0;
+    }
+    if key.tun_erspan_ver != 1 {
+        key.tun_erspan_idx = 0;
+    }
+    if key.tun_erspan_ver != 2 {
+        (key.tun_erspan_dir, key.tun_erspan_hwid) = (0, 0);
+    }
+}

@@ -1,0 +1,221 @@
+//! Tunnel interfaces: which there are, and the datapath ports that they share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use heddle_datapath::PortNo;
+use heddle_ofproto::tunnels::Tunnel;
+use heddle_port::TunnelPort;
+use heddle_tunnel::config::{parse, show_datapath_port};
+use heddle_tunnel::{TunnelConfig, TunnelType};
+use parking_lot::Mutex;
+
+use super::Reconciler;
+use super::desired::{BridgeRow, InterfaceRow};
+use super::kinds;
+use super::state::Item;
+
+/// A datapath port that tunnels share.
+struct Shared {
+    device: Arc<TunnelPort>,
+    no: PortNo,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Tunnels(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    /// By name of the interface: its bridge, and the tunnel.
+    tunnels: BTreeMap<String, (String, Arc<Tunnel>)>,
+    /// By name of the datapath port.
+    shared: BTreeMap<String, Shared>,
+}
+
+impl Known {
+    /// The tunnel that asks for the same packets as this one would, if it is not `name` itself.
+    fn alike(&self, name: &str, tunnel: &Tunnel) -> Option<&String> {
+        let mut others = self.tunnels.iter().filter(|(other, _)| *other != name);
+        others
+            .find(|(_, (_, t))| t.asks_alike(tunnel))
+            .map(|(other, _)| other)
+    }
+
+    /// Whether other tunnels on the same UDP port understand group policies where this one does not, or the
+    /// other way round: what arrives there can be read in one way only.
+    fn disagrees(&self, name: &str, config: &TunnelConfig) -> bool {
+        let of_port = |t: &Tunnel| t.config.ty == TunnelType::Vxlan && t.config.dst_port == config.dst_port;
+        let mut others = self.tunnels.iter().filter(|(other, _)| *other != name);
+        config.ty == TunnelType::Vxlan && others.any(|(_, (_, t))| of_port(t) && t.config.gbp != config.gbp)
+    }
+
+    /// Whether some tunnel is left that uses a datapath port.
+    fn is_used(&self, no: PortNo) -> bool {
+        self.bridge_of(no).is_some()
+    }
+
+    /// A bridge that has a tunnel that uses a datapath port.
+    fn bridge_of(&self, no: PortNo) -> Option<&str> {
+        let mut users = self.tunnels.values().filter(|(_, t)| t.dp == no);
+        users.next().map(|(bridge, _)| bridge.as_str())
+    }
+}
+
+impl Tunnels {
+    /// The datapath ports, by their names, as commands show them.
+    pub(super) fn items(&self) -> BTreeMap<String, Item> {
+        let known = self.0.lock();
+        let item = |(name, shared): (&String, &Shared)| {
+            let ty = heddle_port::Port::tunnel(&*shared.device)?;
+            let bridge = known.bridge_of(shared.no)?;
+            let item = Item {
+                settings: show_datapath_port(ty, shared.device.dst_port()),
+                ..Item::of_shared(bridge, shared.device.clone(), shared.no)
+            };
+            Some((name.clone(), item))
+        };
+        known.shared.iter().filter_map(item).collect()
+    }
+}
+
+/// Logs what is odd about options, all of it at once.
+fn say(lines: &[String]) {
+    if !lines.is_empty() {
+        log::warn!(target: "netdev_vport", "{}", lines.join("\n"));
+    }
+}
+
+impl Reconciler {
+    /// Reads a tunnel's options. What is refused is returned for `Interface.error`.
+    fn tunnel_config(&self, row: &InterfaceRow, ty: TunnelType) -> Result<TunnelConfig, String> {
+        let name = &row.name;
+        let refuse = |lines: &[String], why: &str| {
+            say(lines);
+            log::warn!(target: "netdev", "{name}: could not set configuration ({why})");
+            lines.join("\n")
+        };
+        let (config, lines) =
+            parse(name, ty, &row.options.0).map_err(|e| refuse(&[e.text], "Invalid argument"))?;
+        if self.tunnels.0.lock().disagrees(name, &config) {
+            let line = format!(
+                "{name}: VXLAN-GBP, and non-VXLAN-GBP tunnels can't be configured on the same dst_port"
+            );
+            return Err(refuse(&[&lines[..], &[line]].concat(), "File exists"));
+        }
+        say(&lines);
+        Ok(config)
+    }
+
+    /// Makes a tunnel, with the datapath port that it needs.
+    pub(super) fn add_tunnel(
+        &self,
+        bridge: &BridgeRow,
+        row: &InterfaceRow,
+        ty: TunnelType,
+    ) -> Result<Arc<Tunnel>, Option<String>> {
+        let config = self.tunnel_config(row, ty)?;
+        let dp = self.share(bridge, &config)?;
+        let tunnel = Arc::new(Tunnel { config, dp });
+        let mut known = self.tunnels.0.lock();
+        if let Some(other) = known.alike(&row.name, &tunnel) {
+            log::warn!(
+                target: "tunnel",
+                "{}: attempting to add tunnel port with same config as port '{other}' ({})",
+                row.name,
+                tunnel.asks_text()
+            );
+            let text = format!(
+                "could not add network device {} to ofproto (File exists)",
+                row.name
+            );
+            log::warn!(target: "bridge", "{text}");
+            drop(known);
+            self.let_go_of_unused();
+            return Err(Some(text));
+        }
+        known
+            .tunnels
+            .insert(row.name.clone(), (bridge.name.clone(), tunnel.clone()));
+        Ok(tunnel)
+    }
+
+    /// Gives a tunnel the options of its row. What is refused leaves it as it was.
+    pub(super) fn change_tunnel(
+        &self,
+        bridge: &BridgeRow,
+        row: &InterfaceRow,
+        tunnel: &mut Arc<Tunnel>,
+    ) -> Result<(), Option<String>> {
+        let config = self.tunnel_config(row, tunnel.config.ty)?;
+        if config == tunnel.config {
+            return Ok(());
+        }
+        let dp = self.share(bridge, &config)?;
+        let new = Arc::new(Tunnel { config, dp });
+        let mut known = self.tunnels.0.lock();
+        if let Some(other) = known.alike(&row.name, &new) {
+            log::warn!(
+                target: "tunnel",
+                "{}: attempting to add tunnel port with same config as port '{other}' ({})",
+                row.name,
+                new.asks_text()
+            );
+        }
+        known
+            .tunnels
+            .insert(row.name.clone(), (bridge.name.clone(), new.clone()));
+        drop(known);
+        *tunnel = new;
+        self.let_go_of_unused();
+        Ok(())
+    }
+
+    /// Forgets a tunnel, and the datapath port that it was the last one to use.
+    pub(super) fn remove_tunnel(&self, name: &str) {
+        self.tunnels.0.lock().tunnels.remove(name);
+        self.let_go_of_unused();
+    }
+
+    /// The datapath port of tunnels like this one.
+    fn share(&self, bridge: &BridgeRow, config: &TunnelConfig) -> Result<PortNo, String> {
+        let name = config.port_name();
+        let mut known = self.tunnels.0.lock();
+        if let Some(shared) = known.shared.get(&name) {
+            return Ok(shared.no);
+        }
+        let device = TunnelPort::open(config.ty, config.dst_port);
+        let wish = match kinds::is_dummy_datapath(&self.switch.options, &bridge.datapath_type) {
+            true => self.easy_number(&name),
+            false => None,
+        };
+        let no = self
+            .switch
+            .datapath
+            .add_port(device.clone(), wish)
+            .map_err(|error| {
+                let text = format!("could not add network device {name} to ofproto ({error})");
+                log::warn!(target: "bridge", "{text}");
+                text
+            })?;
+        known.shared.insert(name, Shared { device, no });
+        Ok(no)
+    }
+
+    fn let_go_of_unused(&self) {
+        let mut known = self.tunnels.0.lock();
+        let unused: Vec<String> = known
+            .shared
+            .iter()
+            .filter(|(_, s)| !known.is_used(s.no))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in unused {
+            if let Some(shared) = known.shared.remove(&name)
+                && let Err(error) = self.switch.datapath.del_port(shared.no)
+            {
+                log::warn!(target: "dpif", "{name}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Connections: who may begin one, which addresses it has outside, and what the switch says of it."""
+
+import json
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import limit, main
+from lab.shell import wait_for
+
+BYTES = 20_000_000
+
+
+def iperf(lab, server, client, address):
+    """Bytes that iperf3 knows of as received over one TCP connection; None: it could not be made."""
+    daemon = subprocess.Popen(["ip", "netns", "exec", server, "iperf3", "-s", "-1", "-p", "5202"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("iperf3 to listen", lambda: ":5202" in lab.net.run(server, "ss", "-Hltn", quiet=True))
+        out = lab.net.run(client, "iperf3", "-J", "-c", address, "-p", "5202", "--connect-timeout", "3000",
+                          "-n", str(BYTES), check=False, timeout=120, quiet=True)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    end = json.loads(out).get("end", {})
+    return end.get("sum_received", {}).get("bytes")
+
+
+def pods(lab, rules):
+    """Two pods on ports 1 and 2, behind rules."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    a = lab.veth_pod(sw, "a", "10.1.0.1/24", column=["--", "set", "interface", "va", "ofport_request=1"])
+    b = lab.veth_pod(sw, "b", "10.1.0.2/24", column=["--", "set", "interface", "vb", "ofport_request=2"])
+    sw.ofctl("del-flows", "br0")
+    for rule in rules:
+        sw.ofctl("add-flow", "br0", rule)
+    return sw, a, b
+
+
+@limit(200)
+def scenario_stateful_firewall(lab):
+    """The first pod may begin connections; the second may only answer."""
+    sw, a, b = pods(lab, [
+        "priority=10,arp,actions=NORMAL",
+        "priority=20,ip,ct_state=-trk,actions=ct(table=1,zone=5)",
+        "table=1,in_port=1,ct_state=+trk+new,ip,actions=ct(commit,zone=5,exec(set_field:7->ct_mark)),2",
+        "table=1,in_port=1,ct_state=+trk+est,ip,actions=2",
+        "table=1,in_port=2,ct_state=+trk+est+rpl,ct_mark=7,ip,actions=1",
+    ])
+    lab.net.ping(a, "10.1.0.2")
+    lab.net.no_ping(b, "10.1.0.1")
+    assert iperf(lab, b, a, "10.1.0.2") >= BYTES // 2
+    assert iperf(lab, a, b, "10.1.0.1") is None
+    shown = sw.appctl("dpctl/dump-conntrack")
+    tcp = [line for line in shown.splitlines() if line.startswith("tcp") and "dport=5202" in line]
+    assert tcp and all("src=10.1.0.1,dst=10.1.0.2" in line and "zone=5" in line and "mark=7" in line for line in tcp), shown
+    assert "icmp,orig=(src=10.1.0.1,dst=10.1.0.2" in shown, shown
+    sw.appctl("dpctl/flush-conntrack")
+    assert sw.appctl("dpctl/dump-conntrack").strip() == ""
+
+
+@limit(200)
+def scenario_translated_sources(lab):
+    """The first pod is seen by another address, which only its connections make known."""
+    sw, a, b = pods(lab, [
+        "priority=10,arp,actions=NORMAL",
+        "priority=20,in_port=1,ip,actions=ct(commit,zone=1,nat(src=10.1.0.240-10.1.0.250)),2",
+        "priority=20,in_port=2,ip,ct_state=-trk,actions=ct(table=1,zone=1,nat)",
+        "table=1,in_port=2,ct_state=+trk+est,ip,actions=1",
+    ])
+    mac = lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip()
+    for last in range(240, 251):
+        lab.net.ip(b, "neigh", "add", f"10.1.0.{last}", "lladdr", mac, "dev", "eth0", "nud", "permanent")
+    lab.net.ping(a, "10.1.0.2")
+    assert iperf(lab, b, a, "10.1.0.2") >= BYTES // 2
+    lab.net.no_ping(b, "10.1.0.240")
+    shown = sw.appctl("dpctl/dump-conntrack")
+    tcp = [line for line in shown.splitlines() if line.startswith("tcp") and "dport=5202" in line]
+    assert tcp and all("reply=(src=10.1.0.2,dst=10.1.0.2" in line for line in tcp), shown
+
+
+if __name__ == "__main__":
+    main()
