@@ -290,7 +290,9 @@ impl Compiler {
                     let copy = *shared || !tail || i + 1 != actions.len();
                     self.ops.push(Op::Pop { port: port.0, copy });
                 }
-                Action::TunnelPush(_) | Action::SetTunnel(_) => {
+                // For a tunnel's port, whose device is none: it counts what comes as dropped.
+                Action::SetTunnel(_) => {}
+                Action::TunnelPush(_) => {
                     self.ops.push(Op::Drop(DropKind::InvalidPort));
                     return Some(());
                 }
@@ -475,6 +477,35 @@ mod tests {
             Op::Output(3),
         ];
         assert_eq!(*p.ops, want);
+    }
+
+    /// An output into a tunnel that leads nowhere takes nothing from those that follow.
+    #[test]
+    fn outputs_after_one_into_a_tunnel_are_done() {
+        let out = |n| Action::Output(PortNo(n));
+        let tunnel = Action::SetTunnel(Arc::default());
+        let p = Program::compile(&[out(1), tunnel, out(5), out(2)]);
+        assert_eq!(*p.ops, [Op::Output(1), Op::Output(5), Op::Output(2)]);
+    }
+
+    /// Tracked packets may be translated, so one that was sent is copied first; what is tracked and looked up
+    /// again is a line.
+    #[test]
+    fn tracking_copies_only_where_it_may_rewrite() {
+        let ct = |nat: bool| {
+            let nat = nat.then(heddle_conntrack::CtNat::default);
+            Action::Ct(Arc::new(CtAction {
+                nat,
+                ..CtAction::default()
+            }))
+        };
+        let p = Program::compile(&[Action::Output(PortNo(1)), ct(false), Action::Output(PortNo(2))]);
+        assert!(!p.ops.contains(&Op::Copy) && p.tracks && p.shape == Shape::Line);
+        let p = Program::compile(&[Action::Output(PortNo(1)), ct(true), Action::Output(PortNo(2))]);
+        assert!(p.ops.contains(&Op::Copy));
+        let p = Program::compile(&[ct(true), Action::Recirc(3)]);
+        let tail = p.tail.unwrap();
+        assert!(p.does_the_same_to_all() && !tail.alone && !tail.rewritten && p.recirculates);
     }
 
     /// Both branches end at the same step; what follows a branch gets the packet as it was before.
