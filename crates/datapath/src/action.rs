@@ -256,16 +256,6 @@ pub enum DropReason {
     NoTunnel,
     /// A packet is to go into a tunnel to nowhere, or back to where it came from.
     TunnelAddress,
-    /// There is no route to a tunnel's other end.
-    TunnelRoute,
-    /// The route to a tunnel's other end leads by a device that no bridge has.
-    TunnelDevice,
-    /// The neighbour that a tunnel's packets go by is not known yet; it was asked for.
-    TunnelNeighbour,
-    /// A tunnel's outer headers cannot be made.
-    TunnelHeader,
-    /// A tunnel within a tunnel, more often than is allowed.
-    TunnelNesting,
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation,
     /// The pipeline itself failed, by a mistake of its own.

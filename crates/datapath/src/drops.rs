@@ -80,16 +80,6 @@ kinds! {
     NoTunnel = "drop_action_no_tunnel_port",
     /// Into a tunnel to nowhere, or back to where the packet came from.
     TunnelAddress = "drop_action_tunnel_own_address",
-    /// No route to a tunnel's other end.
-    TunnelRoute = "drop_action_tunnel_routing_failed",
-    /// The route to a tunnel's other end leads by a device that no bridge has.
-    TunnelDevice = "drop_action_tunnel_no_device",
-    /// A tunnel's next hop is not known yet.
-    TunnelNeighbour = "drop_action_tunnel_neigh_cache_miss",
-    /// A tunnel's outer headers cannot be made.
-    TunnelHeader = "drop_action_tunnel_header_build_failed",
-    /// Tunnels within tunnels, more often than is allowed.
-    TunnelNesting = "drop_action_tunnel_nesting",
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation = "drop_action_no_recirculation_context",
     /// The translation panicked: a fault of this program, which is in the log.
@@ -114,11 +104,6 @@ impl From<DropReason> for DropKind {
             DropReason::TunnelEcn => DropKind::TunnelEcn,
             DropReason::NoTunnel => DropKind::NoTunnel,
             DropReason::TunnelAddress => DropKind::TunnelAddress,
-            DropReason::TunnelRoute => DropKind::TunnelRoute,
-            DropReason::TunnelDevice => DropKind::TunnelDevice,
-            DropReason::TunnelNeighbour => DropKind::TunnelNeighbour,
-            DropReason::TunnelHeader => DropKind::TunnelHeader,
-            DropReason::TunnelNesting => DropKind::TunnelNesting,
             DropReason::NoRecirculation => DropKind::NoRecirculation,
             DropReason::Fault => DropKind::Fault,
         }
