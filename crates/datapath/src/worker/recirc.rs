@@ -182,6 +182,9 @@ fn flow_bit(key: &CompactKey) -> u64 {
 struct Carried<'a> {
     /// What it carried when it was looked up last, where that was something.
     before: Option<&'a FlowKey>,
+    /// Its headers are not laid out as its compact key says, even where that says all that is in them (IP
+    /// options, an IP packet that ends early): `before` is the full key.
+    full: bool,
     meta: Meta,
     /// What is known of its connection that it did not come with.
     ct: Option<CtFields>,
@@ -325,6 +328,7 @@ impl Worker {
         };
         let mut carried = Carried {
             before: st.parsed.outside(&st.parsed.runs[r]),
+            full: matches!(st.parsed.runs[r].kind, Kind::Full(_)),
             meta,
             ct: None,
         };
@@ -382,7 +386,17 @@ impl Worker {
                 let how = self.how(meta.packet_type);
                 let before = st.parsed.outside(&st.parsed.runs[r]);
                 let origin = self.origin(st, &mut next, st.parsed.compact[r].context());
-                self.read_again(&mut next, (id, origin), how, Carried { before, meta, ct });
+                self.read_again(
+                    &mut next,
+                    (id, origin),
+                    how,
+                    Carried {
+                        before,
+                        full: false,
+                        meta,
+                        ct,
+                    },
+                );
             }
             let left = self.scratch.lookups;
             self.run_stage_within(next, depth + 1, left, now_ms);
@@ -408,7 +422,7 @@ impl Worker {
         let places = first..to.ids.len();
         let bytes = (bytes, longest);
         match carried.before {
-            Some(before) if key.family().is_odd() => {
+            Some(before) if carried.full => {
                 let before = (before, carried.meta);
                 to.parsed
                     .push_odd_run(places, bytes, key, before, |full| carried.add(full, None));
