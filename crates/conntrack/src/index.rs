@@ -192,16 +192,24 @@ impl Index {
     }
     /// Where a hash belongs now.
     fn home(&self, hash: Hash) -> Option<u32> {
-        // Pairs with the Release in `grow`.
-        let (mut b, mut bits) = Self::place(hash, self.n.load(Acquire));
+        self.home_from(hash, self.n.load(Acquire)) // pairs with the Release in `grow`
+    }
+    /// As [`Index::home`], for who read the number of buckets before.
+    fn home_from(&self, hash: Hash, n: u32) -> Option<u32> {
+        let (mut b, mut bits) = Self::place(hash, n);
         for _ in 0..32 {
-            let d = depth(self.bucket(b)?.head.load(Acquire));
-            if d <= bits {
+            if depth(self.bucket(b)?.head.load(Acquire)) <= bits {
                 return Some(b);
             }
-            (b, bits) = (hash.0 & ((1 << d) - 1), d);
+            (b, bits) = Self::step(hash, bits);
         }
         None
+    }
+    /// Where to look instead of a bucket that was split since. One bit at a time: that it was split twice
+    /// does not say that the bucket which it was first split into was, too.
+    #[inline]
+    fn step(hash: Hash, bits: u32) -> (u32, u32) {
+        (hash.0 & ((2 << bits) - 1), bits + 1)
     }
     /// The bucket that a hash belongs to, for those who print.
     pub(crate) fn bucket_of(&self, hash: Hash) -> u32 {
@@ -231,8 +239,7 @@ impl Index {
             // Acquire pairs with the Release of `grow`: who sees that a bucket was split sees where to.
             let before = home.head.load(Acquire);
             if depth(before) > bits {
-                bits = depth(before);
-                b = hash.0 & ((1 << bits) - 1);
+                (b, bits) = Self::step(hash, bits);
                 continue;
             }
             // Acquire pairs with the Release of `insert`: who sees an entry sees its record. And with that of
@@ -384,7 +391,9 @@ impl Index {
         }
         let number = self.free_over.take()?;
         let more = self.over.get(number as usize)?;
-        more.entries.iter().for_each(|e| e.store(0, Relaxed));
+        // Release pairs with the loads in `find`: who was in it when it was given back sees the head that has
+        // changed for that.
+        more.entries.iter().for_each(|e| e.store(0, Release));
         more.head.store(0, Relaxed);
         // Release pairs with the loads in `chain`.
         last.head

@@ -92,3 +92,19 @@ fn both_entries_or_none() {
         .unwrap();
     assert_eq!(index.find(Hash(2), Some), Some(entry(2)));
 }
+
+/// Who read the number of buckets long ago goes where the hash belongs now. Bucket 0 was split twice here,
+/// and the bucket that it was first split into was not: what is no bucket yet holds nothing.
+#[test]
+fn an_old_number_of_buckets_leads_to_the_same_place() {
+    let index = Index::new(1 << 12).unwrap();
+    while index.len() < 130 {
+        index.grow();
+    }
+    for h in (0..1000).map(Hash) {
+        let now = Index::place(h, index.len()).0;
+        for n in 1 << START_BITS..=index.len() {
+            assert_eq!(index.home_from(h, n), Some(now), "{h:?} {n}");
+        }
+    }
+}
