@@ -5,7 +5,7 @@
 use crate::exec::meter::Meter;
 use heddle_conntrack::CtAction;
 use heddle_flow::{FlowKey, Nsh};
-use heddle_tunnel::TunnelPush;
+use heddle_tunnel::{TunnelPop, TunnelPush};
 use std::sync::Arc;
 
 /// A datapath port number. [`PortNo::NONE`] is no port.
@@ -190,8 +190,9 @@ pub enum Action {
     CtClear,
     /// Put the packet into a tunnel: write the outer headers before it.
     TunnelPush(Arc<TunnelPush>),
-    /// The packet comes out of a tunnel by this port: take the outer headers off, and look it up again.
-    TunnelPop(PortNo),
+    /// The packet comes out of a tunnel: take the outer headers off, and look it up again as one that came by
+    /// the tunnel's port.
+    TunnelPop(Arc<TunnelPop>),
     /// Remember which tunnel the packet is to go into, for an output to a tunnel's port.
     SetTunnel(Arc<TunnelKey>),
     /// Drop here, explicitly.
@@ -256,6 +257,10 @@ pub enum DropReason {
     NoTunnel,
     /// A packet is to go into a tunnel to nowhere, or back to where it came from.
     TunnelAddress,
+    /// There is no route to a tunnel's other end, or it leads by a device that no bridge has.
+    TunnelRoute,
+    /// The next host on the way to a tunnel's other end is not known yet.
+    TunnelNeighbour,
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation,
     /// The pipeline itself failed, by a mistake of its own.

@@ -48,6 +48,20 @@ kinds! {
     Header = "datapath_drop_header_missing",
     /// A network service header to be popped says wrong lengths, or that it hides something unknown.
     NshDecap = "datapath_drop_nsh_decap_error",
+    /// Into a tunnel, which cannot take it.
+    TunnelPush = "datapath_drop_tunnel_push_error",
+    /// The outer headers would make it longer than their lengths can say.
+    TunnelTooLong = "datapath_drop_tunnel_too_long",
+    /// Outer headers that are not what the tunnel's are, or lie.
+    TunnelPop = "datapath_drop_tunnel_pop_error",
+    /// A wrong outer checksum.
+    TunnelCsum = "datapath_drop_tunnel_bad_csum",
+    /// A fragment of an outer packet.
+    TunnelFragment = "datapath_drop_tunnel_fragment",
+    /// An outer time to live of zero.
+    TunnelTtl = "datapath_drop_tunnel_ttl",
+    /// Options of a tunnel that are cut off, or have to be understood and are not.
+    TunnelOption = "datapath_drop_tunnel_option",
     /// Actions nested too deeply.
     Nesting = "datapath_drop_action_nesting",
     /// More copies of packets than a worker may hold at a time.
@@ -80,6 +94,10 @@ kinds! {
     NoTunnel = "drop_action_no_tunnel_port",
     /// Into a tunnel to nowhere, or back to where the packet came from.
     TunnelAddress = "drop_action_tunnel_own_address",
+    /// No route to a tunnel's other end.
+    TunnelRoute = "drop_action_tunnel_route",
+    /// The next host on the way to a tunnel's other end is not known yet.
+    TunnelNeighbour = "drop_action_tunnel_neighbour",
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation = "drop_action_no_recirculation_context",
     /// The translation panicked: a fault of this program, which is in the log.
@@ -104,6 +122,8 @@ impl From<DropReason> for DropKind {
             DropReason::TunnelEcn => DropKind::TunnelEcn,
             DropReason::NoTunnel => DropKind::NoTunnel,
             DropReason::TunnelAddress => DropKind::TunnelAddress,
+            DropReason::TunnelRoute => DropKind::TunnelRoute,
+            DropReason::TunnelNeighbour => DropKind::TunnelNeighbour,
             DropReason::NoRecirculation => DropKind::NoRecirculation,
             DropReason::Fault => DropKind::Fault,
         }

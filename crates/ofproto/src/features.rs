@@ -48,7 +48,7 @@ macro_rules! is_flag {
 
 features! {
     MaskedSetAction, "masked_set_action", "Masked set action", flag, 1;
-    TnlPushPop, "tnl_push_pop", "Tunnel push pop", flag, 0;
+    TnlPushPop, "tnl_push_pop", "Tunnel push pop", flag, 1;
     Ufid, "ufid", "Ufid", flag, 0;
     Trunc, "trunc", "Truncate action", flag, 1;
     Clone, "clone", "Clone action", flag, 1;

@@ -44,6 +44,8 @@ pub(crate) enum Part {
     Tunnels(PortNo),
     /// Those with this other end.
     Peer(PortNo, IpAddr),
+    /// What packets to this host have that come out of tunnels.
+    TunnelEnds,
 }
 
 /// An address in 60 bits.
@@ -66,6 +68,7 @@ impl Part {
             Self::Port(id, no) => 3 << 60 | id << 32 ^ u64::from(no.0),
             Self::Ports(id) => 4 << 60 | id,
             Self::CtZones => 6 << 60,
+            Self::TunnelEnds => 7 << 60,
             Self::Link(id, no) => {
                 return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
             }
@@ -85,8 +88,10 @@ impl Snapshot {
         let (mut left, mut came) = (Vec::new(), Vec::new());
         let mut tunnels_moved = false;
         let none = SharedMap::default();
+        let tlv = |b: Option<&Arc<BridgeView>>| b.and_then(|b| b.tlv.clone());
         let ids: BTreeSet<u64> = self.bridges.keys().chain(bridges.keys()).copied().collect();
         for id in ids {
+            tunnels_moved |= tlv(self.bridges.get(&id)) != tlv(bridges.get(&id));
             let old = self.bridges.get(&id).map_or(&none, |b| &b.ports);
             let new = bridges.get(&id).map_or(&none, |b| &b.ports);
             for no in new.differences(old) {
@@ -186,8 +191,12 @@ impl Snapshot {
                 | Part::Link(..)
                 | Part::CtZones
                 | Part::Tunnels(_)
-                | Part::Peer(..) => {}
+                | Part::Peer(..)
+                | Part::TunnelEnds => {}
             }
+        }
+        if self.tunnels.ends() != before.tunnels.ends() {
+            parts.insert(Part::TunnelEnds);
         }
         if self.ct_timeouts != before.ct_timeouts {
             parts.insert(Part::CtZones);

@@ -9,16 +9,22 @@
 //! **Invariants.** No two ports of the map ask for the same; the second to come is left out until the first
 //! one goes. Ports that are left out neither send nor receive.
 //!
+//! Where tunnels end ([`TunnelMap::ends`]): what packets to this host have that come out of one. All tunnels
+//! of a datapath port have one table of options there, which is that of their bridges; of two bridges that
+//! read one option in two ways, the one that was there first is right.
+//!
 //! **Costs.** A lookup is a hash and a comparison for each way that some port asks in. A change of any
 //! tunnel port makes the map anew.
 
 use crate::model::{Binding, BridgeView, ByNumber, PortView};
 use heddle_datapath::PortNo;
+use heddle_flow::tlv::TlvMap;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_openflow::Port as OfPort;
-use heddle_tunnel::TunnelConfig;
+use heddle_tunnel::action::Numbers;
 use heddle_tunnel::config::{Key, Local, PacketMode};
-use std::collections::HashMap;
+use heddle_tunnel::{OptionTable, TunnelConfig, TunnelPop, TunnelType};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,6 +36,53 @@ pub struct Tunnel {
     pub config: TunnelConfig,
     /// The datapath port.
     pub dp: PortNo,
+    /// Of its packets.
+    pub numbers: Numbers,
+}
+
+/// Where tunnels of one datapath port end.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct End {
+    /// What is done with their packets.
+    pub pop: Arc<TunnelPop>,
+    ty: TunnelType,
+    /// Destination port; 0: any, as there are none.
+    pub port: u16,
+    /// Outer packets are rather IPv6's.
+    pub(crate) is_for_ipv6: bool,
+}
+
+impl End {
+    /// Whether packets of this IP protocol come out there.
+    pub(crate) fn has_protocol(&self, proto: u8) -> bool {
+        self.ty.protocols().contains(&proto)
+    }
+}
+
+/// The ends of these tunnels, each with the options that its bridge reads.
+fn ends_of<'a>(tunnels: impl Iterator<Item = (&'a Tunnel, Option<&'a TlvMap>)>) -> Vec<End> {
+    let mut by_port: BTreeMap<PortNo, (&TunnelConfig, OptionTable)> = BTreeMap::new();
+    for (tunnel, map) in tunnels {
+        let (_, options) = by_port
+            .entry(tunnel.dp)
+            .or_insert((&tunnel.config, OptionTable::default()));
+        if let Some(map) = map {
+            options.add(map);
+        }
+    }
+    let end = |(dp, (config, options)): (PortNo, (&TunnelConfig, OptionTable))| {
+        Some(End {
+            pop: Arc::new(TunnelPop {
+                kind: config.ty.kind().filter(|_| !config.ty.protocols().is_empty())?,
+                port: dp.0,
+                options,
+            }),
+            ty: config.ty,
+            port: config.dst_port,
+            is_for_ipv6: matches!(config.ty, TunnelType::Ip6gre | TunnelType::Ip6erspan),
+        })
+    };
+    by_port.into_iter().filter_map(end).collect()
 }
 
 /// What a port asks of packets.
@@ -67,6 +120,14 @@ fn hex(v: u64) -> String {
 }
 
 impl Tunnel {
+    /// A tunnel of which nothing was sent yet.
+    pub fn new(config: TunnelConfig, dp: PortNo) -> Self {
+        Self {
+            config,
+            dp,
+            numbers: Numbers::default(),
+        }
+    }
     pub(crate) fn asks(&self) -> Asks {
         Asks {
             dp: self.dp,
@@ -148,7 +209,7 @@ pub(crate) fn is_tunnelled(key: &FlowKey) -> bool {
 }
 
 /// The one of two addresses that is not zero.
-fn address(v4: u32, v6: [u8; 16]) -> IpAddr {
+pub(crate) fn address(v4: u32, v6: [u8; 16]) -> IpAddr {
     match v4 {
         0 => IpAddr::V6(v6.into()),
         v4 => IpAddr::V4(v4.into()),
@@ -164,6 +225,7 @@ pub struct TunnelMap {
     ports: HashMap<Asks, Place>,
     /// Ports by the way in which they ask.
     n_of_way: [usize; N_WAYS],
+    ends: Vec<End>,
 }
 
 impl TunnelMap {
@@ -185,14 +247,22 @@ impl TunnelMap {
         }
         let mut ids: Vec<u64> = bridges.keys().copied().collect();
         ids.sort_unstable();
+        let mut tunnels = Vec::new();
         for bridge in ids.iter().filter_map(|id| bridges.get(id)) {
             for (no, port) in bridge.ports.iter() {
                 if let Some(t) = tunnel_of(port) {
                     map.add(t.asks(), (bridge.id, no));
+                    tunnels.push((&**t, bridge.tlv.as_deref()));
                 }
             }
         }
+        map.ends = ends_of(tunnels.into_iter());
         map
+    }
+
+    /// Where tunnels end, by datapath port.
+    pub fn ends(&self) -> &[End] {
+        &self.ends
     }
 
     /// Whether there is no tunnel at all.

@@ -3,6 +3,7 @@
 
 use crate::options::OptionTable;
 use crate::push::Plan;
+use heddle_wire::ip::proto;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -24,6 +25,18 @@ pub enum TunnelKind {
     Gtpu,
     /// Segment routing over IPv6.
     Srv6,
+}
+
+impl TunnelKind {
+    /// The protocol behind the outer IP header.
+    pub fn ip_proto(self) -> u8 {
+        match self {
+            Self::Geneve | Self::Vxlan | Self::Gtpu => proto::UDP,
+            Self::Gre | Self::Erspan => proto::GRE,
+            Self::Stt => proto::TCP,
+            Self::Srv6 => proto::ROUTING,
+        }
+    }
 }
 
 /// The action `tnl_push`: headers to be written before a packet. [`crate::Outer::build`] makes it.

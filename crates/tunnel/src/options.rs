@@ -14,9 +14,9 @@ use heddle_wire::{Be16, IntoBytes, split};
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct OptionTable {
     /// Class and type of each.
-    names: Box<[u32]>,
+    names: Vec<u32>,
     /// In the same order: length in bytes, and the field.
-    fields: Box<[(u8, TlvField)]>,
+    fields: Vec<(u8, TlvField)>,
 }
 
 /// Why options are refused.
@@ -35,13 +35,19 @@ fn name(class: u16, ty: u8) -> u32 {
 impl OptionTable {
     /// The table of a bridge's map.
     pub fn of(map: &TlvMap) -> Self {
-        let all: Vec<_> = map
-            .mappings()
-            .filter_map(|m| Some((name(m.class, m.ty), (m.len, map.field(m.index)?))))
-            .collect();
-        Self {
-            names: all.iter().map(|(name, _)| *name).collect(),
-            fields: all.iter().map(|(_, field)| *field).collect(),
+        let mut table = Self::default();
+        table.add(map);
+        table
+    }
+    /// Adds those options of another map that are not there yet.
+    pub fn add(&mut self, map: &TlvMap) {
+        for m in map.mappings() {
+            if let Some(field) = map.field(m.index)
+                && self.find(m.class, m.ty).is_none()
+            {
+                self.names.push(name(m.class, m.ty));
+                self.fields.push((m.len, field));
+            }
         }
     }
     fn find(&self, class: u16, ty: u8) -> Option<(u8, TlvField)> {

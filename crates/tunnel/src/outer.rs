@@ -3,7 +3,7 @@
 use crate::action::{Numbers, TunnelKind, TunnelPush};
 use crate::push::{Fill, Plan};
 use heddle_wire::eth::{Ethernet, ethertype};
-use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::ip::{Ipv4, Ipv6};
 use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Stt, Vxlan, gre_proto};
 use heddle_wire::{Be16, Be32, Be64, IntoBytes, checksum::checksum};
@@ -167,14 +167,6 @@ impl Encap {
             Self::Srv6 { .. } => TunnelKind::Srv6,
         }
     }
-    fn ip_proto(&self) -> u8 {
-        match self {
-            Self::Geneve { .. } | Self::Vxlan { .. } | Self::Gtpu { .. } => proto::UDP,
-            Self::Gre { .. } | Self::Erspan1 { .. } | Self::Erspan2 { .. } => proto::GRE,
-            Self::Stt { .. } => proto::TCP,
-            Self::Srv6 { .. } => proto::ROUTING,
-        }
-    }
 }
 
 impl Outer {
@@ -221,7 +213,7 @@ impl Outer {
                     tos: self.tos,
                     frag: Be16::new(if self.df { Ipv4::DONT } else { 0 }),
                     ttl: self.ttl,
-                    proto: self.encap.ip_proto(),
+                    proto: self.encap.kind().ip_proto(),
                     src: Be32::new(src.to_bits()),
                     dst: Be32::new(dst.to_bits()),
                     ..Ipv4::default()
@@ -232,7 +224,7 @@ impl Outer {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let ip = Ipv6 {
                     flow: Be32::new(6 << 28 | u32::from(self.tos) << 20 | self.label & Ipv6::LABEL),
-                    next: self.encap.ip_proto(),
+                    next: self.encap.kind().ip_proto(),
                     hop_limit: self.ttl,
                     src: src.octets(),
                     dst: dst.octets(),

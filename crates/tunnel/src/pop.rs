@@ -169,13 +169,7 @@ impl TunnelPop {
 
     #[inline]
     fn check(&self, proto: u8, ttl: u8) -> Result<(), PopError> {
-        let want = match self.kind {
-            TunnelKind::Geneve | TunnelKind::Vxlan | TunnelKind::Gtpu => proto::UDP,
-            TunnelKind::Gre | TunnelKind::Erspan => proto::GRE,
-            TunnelKind::Srv6 => proto::ROUTING,
-            TunnelKind::Stt => proto::TCP,
-        };
-        if proto != want {
+        if proto != self.kind.ip_proto() {
             return Err(PopError::Header);
         }
         if ttl == 0 {

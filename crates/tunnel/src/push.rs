@@ -204,6 +204,12 @@ fn sum_behind(p: &Packet, n: usize) -> Sum {
 }
 
 impl TunnelPush {
+    /// Where the outer IP header is, and what is behind it.
+    #[inline]
+    pub fn offsets(&self) -> (u16, u16) {
+        (self.plan.l3, self.plan.l4)
+    }
+
     /// Puts the packet into the tunnel; `now_ms` is any clock. Metadata moves along.
     ///
     /// # Errors

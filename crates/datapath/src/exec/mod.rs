@@ -252,7 +252,7 @@ impl Exec<'_> {
                             continue;
                         }
                         let mut m = before;
-                        match apply(self.live.get_mut(id), &mut m, action) {
+                        match apply(self.live.get_mut(id), &mut m, action, self.now_ms) {
                             Ok(()) => meta = m,
                             Err(kind) => {
                                 failed |= 1 << (id - ids.start);
@@ -321,7 +321,11 @@ impl Exec<'_> {
                     }
                     Ok(())
                 }
-                Op::Apply(action) => apply(self.live.get_mut(*id), meta, action),
+                Op::Cut(n) => {
+                    cut(self.live.get_mut(*id), *n);
+                    Ok(())
+                }
+                Op::Apply(action) => apply(self.live.get_mut(*id), meta, action, self.now_ms),
                 Op::Meter(meter) => self.meter(meter, *id, meta),
                 Op::Recirc { id: recirc, copy } => {
                     match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, ct.map(|(f, _)| f)) {
@@ -329,10 +333,12 @@ impl Exec<'_> {
                         Err(kind) => Err(kind),
                     }
                 }
-                Op::Pop { port, copy } => match self.recirculate(Goes::Pop(*port), *copy, *id, meta, None) {
-                    Ok(()) => return true,
-                    Err(kind) => Err(kind),
-                },
+                Op::Pop { copy, .. } => {
+                    match self.recirculate(Goes::pop_at(*at - 1), *copy, *id, meta, None) {
+                        Ok(()) => return true,
+                        Err(kind) => Err(kind),
+                    }
+                }
                 Op::Ct(action) => {
                     *ct = Some(self.track_one(action, *id, meta, *ct));
                     Ok(())
@@ -432,11 +438,7 @@ impl Exec<'_> {
         let Some(copy) = self.copy(id) else {
             return self.drops.add(DropKind::Copies, 1);
         };
-        let p = self.live.get_mut(copy);
-        // What is cut off would be missing from a checksum that is filled in later.
-        csum::fill_in(p);
-        p.offload.gso = None;
-        p.truncate(n);
+        cut(self.live.get_mut(copy), u32::try_from(n).unwrap_or(u32::MAX));
         self.output(port, copy);
     }
 
@@ -495,8 +497,20 @@ fn wire_len(p: &Packet, meta: &Meta) -> usize {
     p.len().min(l4 + header + usize::from(gso.size))
 }
 
-/// Applies an action that changes the packet or its metadata.
-fn apply(p: &mut Packet, meta: &mut Meta, action: &Action) -> Result<(), DropKind> {
+/// Cuts a packet to `n` bytes.
+fn cut(p: &mut Packet, n: u32) {
+    let n = usize::try_from(n).unwrap_or(usize::MAX);
+    if n < p.len() {
+        // What is cut off would be missing from a checksum that is filled in later.
+        p.make_private();
+        csum::fill_in(p);
+        p.offload.gso = None;
+        p.truncate(n);
+    }
+}
+
+/// Applies an action that changes the packet or its metadata; `now_ms` is any clock.
+fn apply(p: &mut Packet, meta: &mut Meta, action: &Action, now_ms: u64) -> Result<(), DropKind> {
     let tagged = match action {
         Action::PushVlan { tpid, tci } => tags::push_vlan(p, meta, *tpid, *tci),
         Action::PopVlan => tags::pop_vlan(p, meta),
@@ -509,6 +523,7 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action) -> Result<(), DropKin
         Action::PushNsh(header) => encap::push_nsh(p, meta, header),
         Action::PopNsh => return encap::pop_nsh(p, meta).ok_or(DropKind::NshDecap),
         Action::SetNsh(m) => encap::set_nsh(p, meta, m),
+        Action::TunnelPush(push) => return tunnel::push(p, meta, push, now_ms),
         Action::SetPriority(m) => {
             meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);
             Ok(())

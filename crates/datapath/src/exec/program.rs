@@ -12,6 +12,7 @@ use crate::drops::DropKind;
 use crate::exec::encap;
 use crate::exec::meter::Meter;
 use heddle_conntrack::CtAction;
+use heddle_tunnel::TunnelPop;
 use std::sync::Arc;
 
 /// Deepest nesting of clones that keep state.
@@ -33,6 +34,8 @@ pub(crate) enum Op {
     Save(usize),
     /// Go back to what the matching [`Op::Save`] remembered.
     Restore,
+    /// Cut the packet to this many bytes.
+    Cut(u32),
     /// Rewrite headers or metadata.
     Apply(Action),
     /// End, unless the meter admits the packet.
@@ -51,8 +54,8 @@ pub(crate) enum Op {
     /// Take a tunnel's headers off the packet, or off a copy if what follows needs it as it is, and look it
     /// up as one that came by this port.
     Pop {
-        /// The tunnel's port.
-        port: u32,
+        /// Which tunnel.
+        pop: Arc<TunnelPop>,
         /// A copy.
         copy: bool,
     },
@@ -108,8 +111,8 @@ pub(crate) struct Program {
 pub(crate) enum Goes {
     /// Under this recirculation id.
     Recirc(u32),
-    /// As one out of a tunnel, by this port.
-    Pop(u32),
+    /// As one out of a tunnel; this step of the program says which.
+    Pop(u16),
 }
 
 impl Goes {
@@ -120,6 +123,11 @@ impl Goes {
             Self::Recirc(id) => id,
             Self::Pop(_) => 0,
         }
+    }
+    /// A [`Goes::Pop`] of this step.
+    pub(crate) fn pop_at(step: usize) -> Self {
+        // Programs are bounded by the size of their actions; a step that is none drops the packet.
+        Self::Pop(u16::try_from(step).unwrap_or(u16::MAX))
     }
 }
 
@@ -161,6 +169,14 @@ impl Program {
             ops: c.ops.into(),
         }
     }
+    /// The tunnel of a [`Goes::Pop`].
+    #[inline]
+    pub(crate) fn pop_of(&self, step: u16) -> Option<&Arc<TunnelPop>> {
+        match self.ops.get(usize::from(step)) {
+            Some(Op::Pop { pop, .. }) => Some(pop),
+            _ => None,
+        }
+    }
     /// Whether runs may be taken together: what it needs to know of a packet is asked run by run, if
     /// anything.
     #[inline]
@@ -180,7 +196,7 @@ fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
     let (before, goes, copy) = match ops {
         [Op::Output(port)] => return (Shape::Output(*port), None),
         [before @ .., Op::Recirc { id, copy }] => (before, Goes::Recirc(*id), *copy),
-        [before @ .., Op::Pop { port, copy }] => (before, Goes::Pop(*port), *copy),
+        [before @ .., Op::Pop { copy, .. }] => (before, Goes::pop_at(before.len()), *copy),
         ops if steps(ops) => return (Shape::Line, None),
         _ => return (Shape::Any, None),
     };
@@ -216,7 +232,7 @@ impl Compiler {
     /// the truncation that waits for an output (it outlives rewrites in between). `None`: too deep.
     fn list(&mut self, actions: &[Action], shared: &mut bool, tail: bool, mut cut: u32) -> Option<()> {
         for (i, action) in actions.iter().enumerate() {
-            if cut != u32::MAX {
+            if cut != u32::MAX && !matches!(action, Action::TunnelPush(_)) {
                 cut = cut.saturating_add_signed(growth(action));
             }
             match action {
@@ -286,15 +302,20 @@ impl Compiler {
                     self.ops.push(Op::Ct(Arc::clone(ct)));
                 }
                 Action::CtClear => self.ops.push(Op::CtClear),
-                Action::TunnelPop(port) => {
+                Action::TunnelPop(pop) => {
                     let copy = *shared || !tail || i + 1 != actions.len();
-                    self.ops.push(Op::Pop { port: port.0, copy });
+                    let pop = Arc::clone(pop);
+                    self.ops.push(Op::Pop { pop, copy });
                 }
                 // For a tunnel's port, whose device is none: it counts what comes as dropped.
                 Action::SetTunnel(_) => {}
                 Action::TunnelPush(_) => {
-                    self.ops.push(Op::Drop(DropKind::InvalidPort));
-                    return Some(());
+                    self.unshare(shared);
+                    if cut != u32::MAX {
+                        // The outer headers say the length: what is cut off goes before.
+                        self.ops.push(Op::Cut(std::mem::replace(&mut cut, u32::MAX)));
+                    }
+                    self.ops.push(Op::Apply(action.clone()));
                 }
                 Action::Drop(reason) => {
                     self.ops.push(Op::Drop((*reason).into()));
@@ -395,6 +416,7 @@ pub(crate) fn growth(action: &Action) -> i32 {
         Action::PushEth { .. } => encap::ETHERNET.into(),
         Action::PopEth => (-encap::ETHERNET).into(),
         Action::PushNsh(header) => i32::try_from(encap::nsh_len(header)).unwrap_or(0),
+        Action::TunnelPush(push) => i32::try_from(push.header.len()).unwrap_or(0),
         _ => 0,
     }
 }

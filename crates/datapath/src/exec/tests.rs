@@ -277,7 +277,7 @@ proptest! {
         let (key, mut meta) = parsed(&mut p, packet_type::ETHERNET, 2);
         let mut want = key;
         for a in &actions {
-            prop_assert_eq!(apply(&mut p, &mut meta, a), Ok(()));
+            prop_assert_eq!(apply(&mut p, &mut meta, a, 0), Ok(()));
             apply_to_key(&mut want, a);
         }
         fill_in(&mut p);
@@ -298,17 +298,17 @@ proptest! {
                 _ if tags == 2 => continue,
                 _ => Action::PushVlan { tpid: 0x8100, tci: 0x1000 | u16::from(op) },
             };
-            prop_assert_eq!(apply(&mut p, &mut meta, &a), Ok(()));
+            prop_assert_eq!(apply(&mut p, &mut meta, &a, 0), Ok(()));
             tags = if op == 0 { tags.saturating_sub(1) } else { tags + 1 };
         }
         // Through a label and back.
-        prop_assert_eq!(apply(&mut p, &mut meta, &Action::PushMpls { lse: 0x0001_0140, ethertype: 0x8847 }), Ok(()));
-        prop_assert_eq!(apply(&mut p, &mut meta, &Action::SetMpls(m(0x0002_0000, 0xffff_f000))), Ok(()));
+        prop_assert_eq!(apply(&mut p, &mut meta, &Action::PushMpls { lse: 0x0001_0140, ethertype: 0x8847 }, 0), Ok(()));
+        prop_assert_eq!(apply(&mut p, &mut meta, &Action::SetMpls(m(0x0002_0000, 0xffff_f000)), 0), Ok(()));
         let (inside, _) = parsed(&mut p, packet_type::ETHERNET, 2);
         prop_assert_eq!((inside.dl_type, inside.mpls_lse[0]), (0x8847, 0x0002_0140));
-        prop_assert_eq!(apply(&mut p, &mut meta, &Action::PopMpls { ethertype: key.dl_type }), Ok(()));
+        prop_assert_eq!(apply(&mut p, &mut meta, &Action::PopMpls { ethertype: key.dl_type }, 0), Ok(()));
         let port = Action::SetL4 { proto: 6, src: m(1, 0xffff), dst: m(2, 0xffff) };
-        prop_assert_eq!(apply(&mut p, &mut meta, &port), Ok(()));
+        prop_assert_eq!(apply(&mut p, &mut meta, &port, 0), Ok(()));
         fill_in(&mut p);
         let (got, again) = parsed(&mut p, packet_type::ETHERNET, 2);
         prop_assert_eq!((got.tp_src, got.tp_dst, got.nw_src, got.ipv6_dst), (1, 2, key.nw_src, key.ipv6_dst));
@@ -348,7 +348,7 @@ proptest! {
             list.push(Action::PopMpls { ethertype: if s.v6 { 0x86dd } else { 0x0800 } });
         }
         for a in &list {
-            prop_assert_eq!(apply(&mut p, &mut meta, a), Ok(()));
+            prop_assert_eq!(apply(&mut p, &mut meta, a, 0), Ok(()));
         }
         let same = p.to_vec()[l4..] == before[l4..];
         // A datagram without checksum has none afterwards; a sum may come out as it was.
@@ -376,7 +376,7 @@ proptest! {
         for a in &list {
             let mut p = Packet::from_bytes(&bytes);
             let mut meta = Meta { l2_5: v[0], l3: v[1], l4: v[2], l4_end: usize::from(v[0]), proto, ..Meta::default() };
-            let _ = apply(&mut p, &mut meta, a);
+            let _ = apply(&mut p, &mut meta, a, 0);
         }
     }
 }

@@ -2,17 +2,60 @@
 
 use super::Meta;
 use crate::drops::DropKind;
-use heddle_flow::FlowKey;
+use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
+use heddle_tunnel::{Inner, PopError, PushError, TunnelPop, TunnelPush};
 
-/// Takes the headers of the tunnel of this port off a packet, and writes what they said into `tunnel`
-/// (members of the tunnel; the others are not looked at). Returns what the packet begins with now
-/// ([`heddle_flow::packet_type`]).
+/// Writes the outer headers before a packet, which is an Ethernet frame with an IP header then.
+pub(super) fn push(p: &mut Packet, meta: &mut Meta, push: &TunnelPush, now_ms: u64) -> Result<(), DropKind> {
+    let inner = Inner {
+        l3: meta.l3,
+        l4: meta.l4,
+        proto: if meta.later_fragment { 0 } else { meta.proto },
+    };
+    push.apply(p, inner, now_ms).map_err(|e| match e {
+        PushError::Headroom => DropKind::Headroom,
+        PushError::TooLong => DropKind::TunnelTooLong,
+        PushError::Train => DropKind::TunnelPush,
+    })?;
+    let (l3, l4) = push.offsets();
+    *meta = Meta {
+        l2_5: u16::MAX,
+        l3,
+        l4,
+        l4_end: usize::MAX,
+        proto: push.kind.ip_proto(),
+        later_fragment: false,
+        routing_header: false,
+        packet_type: packet_type::ETHERNET,
+        ..*meta
+    };
+    Ok(())
+}
+
+/// Takes the outer headers off a packet, and writes what they said into `tunnel` (members of the tunnel; the
+/// others are not looked at). Returns what the packet begins with now ([`packet_type`]).
 pub(crate) fn pop(
-    _packet: &mut Packet,
-    _meta: &Meta,
-    _port: u32,
-    _tunnel: &mut FlowKey,
+    p: &mut Packet,
+    meta: &Meta,
+    pop: &TunnelPop,
+    tunnel: &mut FlowKey,
 ) -> Result<u32, DropKind> {
-    Err(DropKind::InvalidPort)
+    tunnel.clear_carried();
+    let popped = pop.apply(p, meta.l3, tunnel).map_err(|e| match e {
+        PopError::Csum => DropKind::TunnelCsum,
+        PopError::Fragment => DropKind::TunnelFragment,
+        PopError::Ttl => DropKind::TunnelTtl,
+        PopError::Options | PopError::Critical => DropKind::TunnelOption,
+        PopError::Header
+        | PopError::Truncated
+        | PopError::Length
+        | PopError::IpOptions
+        | PopError::Version
+        | PopError::Flags
+        | PopError::Protocol
+        | PopError::Train
+        | PopError::Part => DropKind::TunnelPop,
+    })?;
+    Ok(popped.packet_type)
 }

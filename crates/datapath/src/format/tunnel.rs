@@ -1,16 +1,174 @@
 //! Actions that put packets into tunnels and take them out.
 
 use super::PortNames;
-use crate::action::{Action, TunnelKey};
+use crate::action::{Action, PortNo, TunnelKey};
+use heddle_tunnel::{TunnelKind, TunnelPush};
+use heddle_wire::eth::Ethernet;
+use heddle_wire::ip::{Ipv4, Ipv6};
+use heddle_wire::l4::Udp;
+use heddle_wire::split;
+use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, Srh, Vxlan};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub(super) fn action(s: &mut String, a: &Action, _names: PortNames<'_>) {
+pub(super) fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
     match a {
-        Action::TunnelPop(port) => _ = write!(s, "tnl_pop({})", port.0),
-        Action::TunnelPush(_) => s.push_str("tnl_push"),
+        Action::TunnelPop(pop) => _ = write!(s, "tnl_pop({})", name(pop.port, names)),
+        Action::TunnelPush(push) => tnl_push(s, push, names),
         Action::SetTunnel(key) => set_tunnel(s, key),
         _ => {}
+    }
+}
+
+fn name(port: u32, names: PortNames<'_>) -> String {
+    names
+        .and_then(|f| f(PortNo(port)))
+        .unwrap_or_else(|| port.to_string())
+}
+
+fn tnl_push(s: &mut String, push: &TunnelPush, names: PortNames<'_>) {
+    let _ = write!(s, "tnl_push(tnl_port({}),", name(push.tunnel_port, names));
+    // A template has all the headers of its kind.
+    let headers = headers(push).unwrap_or_default();
+    let _ = write!(s, "{headers},out_port({}))", name(push.out_port, names));
+}
+
+/// Numbers of tunnel types as a kernel's interface has them (`OVS_VPORT_TYPE_*`).
+fn kind_number(kind: TunnelKind, v6: bool) -> u32 {
+    match (kind, v6) {
+        (TunnelKind::Gre, false) => 3,
+        (TunnelKind::Vxlan, _) => 4,
+        (TunnelKind::Geneve, _) => 5,
+        (TunnelKind::Stt, _) => 106,
+        (TunnelKind::Erspan, false) => 107,
+        (TunnelKind::Erspan, true) => 108,
+        (TunnelKind::Gre, true) => 109,
+        (TunnelKind::Gtpu, _) => 110,
+        (TunnelKind::Srv6, _) => 112,
+    }
+}
+
+fn headers(push: &TunnelPush) -> Option<String> {
+    let (eth, _) = split::<Ethernet>(&push.header)?;
+    let (l3, l4) = push.offsets();
+    let (l3, l4) = (push.header.get(l3.into()..)?, push.header.get(l4.into()..)?);
+    let v6 = l3.first()? >> 4 == 6;
+    let mac = |m: [u8; 6]| m.map(|b| format!("{b:02x}")).join(":");
+    let ethernet = format!(
+        "header(size={},type={},eth(dst={},src={},dl_type={:#06x}),",
+        push.header.len(),
+        kind_number(push.kind, v6),
+        mac(eth.dst),
+        mac(eth.src),
+        eth.ethertype.get()
+    );
+    let ip = if v6 {
+        let (ip, _) = split::<Ipv6>(l3)?;
+        format!(
+            "ipv6(src={},dst={},label={},proto={},tclass={:#x},hlimit={}),",
+            Ipv6Addr::from(ip.src),
+            Ipv6Addr::from(ip.dst),
+            ip.label(),
+            ip.next,
+            ip.traffic_class(),
+            ip.hop_limit
+        )
+    } else {
+        let (ip, _) = split::<Ipv4>(l3)?;
+        format!(
+            "ipv4(src={},dst={},proto={},tos={},ttl={},frag={:#x}),",
+            Ipv4Addr::from(ip.src.get()),
+            Ipv4Addr::from(ip.dst.get()),
+            ip.proto,
+            hex(ip.tos),
+            ip.ttl,
+            ip.frag.get()
+        )
+    };
+    Some(ethernet + &ip + &shim(push, l4)? + ")")
+}
+
+/// What is behind the IP header.
+fn shim(push: &TunnelPush, l4: &[u8]) -> Option<String> {
+    let udp = |behind: &dyn Fn(&[u8]) -> Option<String>| {
+        let (udp, rest) = split::<Udp>(l4)?;
+        // Zero says that there is none.
+        let csum = if push.csum { 0xffff } else { 0 };
+        let behind = behind(rest)?;
+        Some(format!(
+            "udp(src=0,dst={},csum={csum:#x}),{behind}",
+            udp.dst.get()
+        ))
+    };
+    match push.kind {
+        TunnelKind::Vxlan => udp(&|rest| {
+            let (v, _) = split::<Vxlan>(rest)?;
+            Some(format!(
+                "vxlan(flags={:#x},vni={:#x})",
+                v.flags.get(),
+                v.vni.get() >> 8
+            ))
+        }),
+        TunnelKind::Geneve => udp(&|rest| {
+            let (g, options) = split::<Geneve>(rest)?;
+            let flag = |bit, text| if g.flags & bit != 0 { text } else { "" };
+            let oam = flag(Geneve::OAM, "oam,");
+            let critical = flag(Geneve::CRITICAL, "crit,");
+            let options = match options {
+                [] => String::new(),
+                options => format!(",options({})", geneve_options(options)),
+            };
+            Some(format!(
+                "geneve({oam}{critical}vni={:#x}{options})",
+                g.vni.get() >> 8
+            ))
+        }),
+        TunnelKind::Gtpu => udp(&|rest| {
+            let (g, _) = split::<Gtpu>(rest)?;
+            let teid = g.teid.get();
+            Some(format!(
+                "gtpu(flags={:#x},msgtype={},teid={teid:#x})",
+                g.flags, g.message
+            ))
+        }),
+        TunnelKind::Gre => {
+            let (g, rest) = split::<Gre>(l4)?;
+            let (flags, mut words) = (g.flags.get(), rest.as_chunks::<4>().0.iter());
+            let mut s = format!("gre((flags={flags:#x},proto={:#x})", g.proto.get());
+            for (bit, name) in [(Gre::CSUM, "csum"), (Gre::KEY, "key"), (Gre::SEQ, "seq")] {
+                if flags & bit != 0 {
+                    let _ = write!(s, ",{name}={:#x}", u32::from_be_bytes(*words.next()?));
+                }
+            }
+            Some(s + ")")
+        }
+        TunnelKind::Erspan => {
+            let (e, rest) = split::<Erspan>(l4.get(Gre::len_of(Gre::SEQ)..)?)?;
+            let sid = e.session.get() & 0x3ff;
+            Some(match e.ver_vlan.get() >> 12 {
+                1 => {
+                    let index = u32::from_be_bytes(*rest.first_chunk()?);
+                    format!("erspan(ver=1,sid={sid:#x},idx={index:#x})")
+                }
+                _ => {
+                    let flags = split::<Erspan2>(rest)?.0.flags.get();
+                    let (dir, hwid) = (flags >> 3 & 1, flags >> 4 & 0x3f);
+                    format!("erspan(ver=2,sid={sid:#x},dir={dir},hwid={hwid:#x})")
+                }
+            })
+        }
+        TunnelKind::Stt => Some("stt()".to_owned()),
+        TunnelKind::Srv6 => {
+            let (h, rest) = split::<Srh>(l4)?;
+            let segments: Vec<String> = rest
+                .as_chunks::<16>()
+                .0
+                .iter()
+                .map(|s| Ipv6Addr::from(*s).to_string())
+                .collect();
+            let segments = segments.join(",");
+            Some(format!("srv6(segments_left={},segs({segments}))", h.left))
+        }
     }
 }
 

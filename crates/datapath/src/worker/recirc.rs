@@ -338,13 +338,18 @@ impl Worker {
             return self.go_on(to, ids, key.with_context(origin), carried);
         }
         let how = self.how(meta.packet_type);
+        if let Goes::Pop(step) = tail.goes {
+            let ids = ids
+                .zip(0..)
+                .filter(|(_, i)| failed >> i & 1 == 0)
+                .map(|(id, _)| id);
+            return self.pop_all(to, group.choice, step, ids, (how, &meta));
+        }
         for (id, i) in ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0) {
             if tracks {
                 carried.ct = self.scratch.tracked.get(i).copied();
             }
-            if let Goes::Pop(port) = tail.goes {
-                self.pop(to, id, port, &meta);
-            } else if tail.rewritten || tracks && self.scratch.tracked.is_translated(i) {
+            if tail.rewritten || tracks && self.scratch.tracked.is_translated(i) {
                 self.read_again(to, (id, origin), how, carried);
             } else {
                 self.go_on(to, id..id + 1, key.with_context(origin), carried);
@@ -380,10 +385,10 @@ impl Worker {
             };
             let mut next = s.stage(goes.id());
             next.top = false;
-            if let Goes::Pop(port) = goes {
-                self.pop(&mut next, id, port, &meta);
+            let how = self.how(meta.packet_type);
+            if let Goes::Pop(step) = goes {
+                self.pop_all(&mut next, choice, step, [id].into_iter(), (how, &meta));
             } else {
-                let how = self.how(meta.packet_type);
                 let before = st.parsed.outside(&st.parsed.runs[r]);
                 let origin = self.origin(st, &mut next, st.parsed.compact[r].context());
                 self.read_again(
@@ -448,28 +453,38 @@ impl Worker {
         }
     }
 
-    /// A packet that comes out of a tunnel: it is one that was received by the tunnel's port.
-    fn pop(&mut self, to: &mut Stage, id: LiveId, port: u32, meta: &Meta) {
+    /// Packets that come out of the tunnel of this step: they are as if the tunnel's port had received them.
+    fn pop_all(
+        &mut self,
+        to: &mut Stage,
+        choice: Choice,
+        step: u16,
+        ids: impl Iterator<Item = LiveId>,
+        (how, meta): (How, &Meta),
+    ) {
         let s = &mut self.scratch;
+        let program = choice.program(&self.cache, &s.once);
+        let Some(tunnel) = program.and_then(|p| p.pop_of(step)) else {
+            return self.counters.drops.add(DropKind::InvalidPort, ids.count() as u64);
+        };
         let mut live = Live {
             burst: &mut s.burst,
             copies: &mut s.copies,
         };
-        let p = live.get_mut(id);
-        let packet_type = match tunnel::pop(p, meta, port, &mut s.popped) {
-            Ok(packet_type) => packet_type,
-            Err(kind) => return self.counters.drops.add(kind, 1),
-        };
-        p.in_port = port;
-        let how = How {
-            packet_type,
-            vlan_limit: self.shared.vlan_limit.load(Relaxed),
-        };
-        let place = to.ids.len();
-        to.ids.push(id);
-        let (origin, popped) = (fresh_origin(p), &s.popped);
-        to.parsed
-            .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(popped));
+        for id in ids {
+            let p = live.get_mut(id);
+            match tunnel::pop(p, meta, tunnel, &mut s.popped) {
+                Ok(packet_type) => {
+                    p.in_port = tunnel.port;
+                    let (place, origin, popped) = (to.ids.len(), fresh_origin(p), &s.popped);
+                    to.ids.push(id);
+                    let how = How { packet_type, ..how };
+                    to.parsed
+                        .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(popped));
+                }
+                Err(kind) => self.counters.drops.add(kind, 1),
+            }
+        }
     }
 
     /// What the packets of an origin of a stage have for one in the next stage.

@@ -6,6 +6,7 @@ use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
 use crate::model::{BridgeView, PortView, Rule, Snapshot};
 use crate::parts::Part;
+use crate::underlay::Underlay;
 use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
 use heddle_flow::field::{port_from_32, port_to_32};
@@ -62,6 +63,7 @@ pub(crate) struct Ctx<'w> {
     pub(super) world: &'w Snapshot,
     pub(super) generations: &'w Generations,
     pub(super) recircs: &'w Recircs,
+    pub(super) underlay: &'w Underlay,
     pub(super) reading: &'w ReadGuard,
     /// The bridge whose pipeline runs now.
     pub(super) bridge: &'w BridgeView,

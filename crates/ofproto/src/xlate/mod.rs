@@ -38,6 +38,7 @@ mod mask;
 mod meta;
 mod mirror;
 mod mpls;
+mod native;
 mod normal;
 mod output;
 mod patch;

@@ -156,7 +156,10 @@ impl Ctx<'_> {
                     self.emit(DpAction::Trunc(self.mirror_snaplen.into()));
                     self.slow_without_trunc();
                 }
-                self.emit(DpAction::Output(*no));
+                match self.ends_tunnel(port) {
+                    Some(pop) => self.emit(DpAction::TunnelPop(pop)),
+                    None => self.emit(DpAction::Output(*no)),
+                }
                 self.mirror_egress(port.bundle);
             }
             Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),

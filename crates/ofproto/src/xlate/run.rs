@@ -178,6 +178,7 @@ fn once<'w, R>(
         world,
         generations: &pipeline.generations,
         recircs: &pipeline.recircs,
+        underlay: &pipeline.underlay,
         reading: input.reading,
         bridge,
         version: 0,

@@ -157,7 +157,12 @@ impl Ctx<'_> {
 
     /// Emits what sends the packet by the tunnel, whose fields are in `flow`; `before`: as the pipeline had
     /// it.
-    fn send_into(&mut self, _port: &PortView, tunnel: &Tunnel, before: &FlowKey, _last: bool) {
+    fn send_into(&mut self, port: &PortView, tunnel: &Tunnel, before: &FlowKey, last: bool) {
+        if self.is_native() {
+            self.detail("output to native tunnel");
+            self.commit();
+            return self.native_output(port, tunnel, last);
+        }
         self.detail("output to kernel tunnel");
         self.set_tunnel(&tunnel.config);
         self.flow.copy_tunnel(before);

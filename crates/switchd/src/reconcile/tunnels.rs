@@ -116,7 +116,7 @@ impl Reconciler {
     ) -> Result<Arc<Tunnel>, Option<String>> {
         let config = self.tunnel_config(row, ty)?;
         let dp = self.share(bridge, &config)?;
-        let tunnel = Arc::new(Tunnel { config, dp });
+        let tunnel = Arc::new(Tunnel::new(config, dp));
         let mut known = self.tunnels.0.lock();
         if let Some(other) = known.alike(&row.name, &tunnel) {
             log::warn!(
@@ -152,7 +152,7 @@ impl Reconciler {
             return Ok(());
         }
         let dp = self.share(bridge, &config)?;
-        let new = Arc::new(Tunnel { config, dp });
+        let new = Arc::new(Tunnel::new(config, dp));
         let mut known = self.tunnels.0.lock();
         if let Some(other) = known.alike(&row.name, &new) {
             log::warn!(

@@ -210,6 +210,12 @@ impl Routes {
             .any(|a| a.addr == addr && &*a.device == device)
     }
 
+    /// Whether `device` has an address. Waits for nobody.
+    pub fn has_address(&self, device: &str) -> bool {
+        let reading = ReadGuard::begin();
+        self.now.load(&reading).addresses().any(|a| &*a.device == device)
+    }
+
     /// This host's addresses, the system's first.
     pub fn addresses(&self) -> Vec<Address> {
         self.now.get().addresses().cloned().collect()

@@ -182,7 +182,7 @@ proptest! {
             let before = type_of(&layers);
             let Some(action) = model(&mut layers, s) else { continue };
             let forgetful = matches!(action, Action::PopNsh | Action::PopMpls { .. });
-            match apply(&mut p, &mut meta, &action) {
+            match apply(&mut p, &mut meta, &action, 0) {
                 Ok(()) => {}
                 Err(DropKind::Headroom) => return Ok(()),
                 Err(e) => prop_assert!(false, "{e:?} of {action:?} on {before:#x}"),
@@ -223,7 +223,7 @@ proptest! {
             let mut p = Packet::from_bytes(&b);
             let [l2_5, l3, l4] = offsets.map(|o| if o % 3 == 0 { u16::MAX } else { o % 80 });
             let mut meta = Meta { l2_5, l3, l4, packet_type: ty, ..Meta::default() };
-            let _ = apply(&mut p, &mut meta, a);
+            let _ = apply(&mut p, &mut meta, a, 0);
         }
     }
 }
@@ -234,7 +234,7 @@ fn headers_go_on_what_they_can_go_on() {
     let on = |ty: u32, a: Action| {
         let mut p = Packet::from_bytes(&[0; 60]);
         let (_, mut meta) = parsed(&mut p, ty, 2);
-        apply(&mut p, &mut meta, &a)
+        apply(&mut p, &mut meta, &a, 0)
     };
     let eth = || Action::PushEth {
         src: [1; 6],

@@ -1,0 +1,384 @@
+//! Tunnels whose headers this switch writes and takes off itself.
+//!
+//! **Output.** The route to the tunnel's other end leads to a device, which is a port of some bridge: its
+//! internal one as a rule. From there the packet, with its outer headers, goes through that bridge's
+//! pipeline, in this same translation: what is emitted is the template of the headers, and what the pipeline
+//! does to the packet then. Whoever matches there sees the outer headers.
+//!
+//! **Input.** What is sent to a port that has an address, and is for this address and a tunnel's protocol,
+//! comes out of the tunnel instead: it is looked up again, as received by the tunnel's port.
+//!
+//! **What an answer depends on.** The route, the neighbour, the addresses of this host, and where tunnels end
+//! ([`Part::TunnelEnds`]).
+
+use super::ctx::Ctx;
+use super::report::Kind;
+use super::tunnel::fields;
+use crate::features::Feature;
+use crate::model::{Binding, BridgeView, PortView};
+use crate::parts::Part;
+use crate::tunnels::{Tunnel, address};
+use crate::underlay::Underlay;
+use heddle_datapath::action::{Action as DpAction, DropReason};
+use heddle_datapath::{Credit, PortNo};
+use heddle_flow::key::{frag, tun_flag};
+use heddle_flow::{FlowKey, packet_type};
+use heddle_openflow::Port;
+use heddle_tunnel::config::Key;
+use heddle_tunnel::neigh::Entry;
+use heddle_tunnel::routes::{Query, Route};
+use heddle_tunnel::{Encap, Gbp, Outer, TunnelConfig, TunnelPop, TunnelType, outer};
+use heddle_wire::eth::ethertype;
+use heddle_wire::tunnel::Gtpu;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+/// The lower bits of a tunnel's key that are an identifier of VXLAN and Geneve.
+const VNI_BITS: u64 = 0xff_ffff;
+
+/// Keeps a neighbour known while there are packets for it.
+struct Used(Arc<Entry>);
+
+impl Credit for Used {
+    fn credit(&self, _packets: u64, _bytes: u64, used_ms: u64, _tcp_flags: u16) {
+        self.0.used(used_ms);
+    }
+}
+
+/// The way to a tunnel's other end.
+struct Way<'w> {
+    bridge: &'w BridgeView,
+    port: &'w PortView,
+    dp: PortNo,
+    route: Route,
+    /// The next host on the way.
+    next: IpAddr,
+}
+
+impl<'w> Ctx<'w> {
+    /// Whether outer headers are for this switch, and not for a datapath that has devices for tunnels.
+    pub(super) fn is_native(&self) -> bool {
+        self.bridge.features.has(Feature::TnlPushPop)
+    }
+
+    /// Outputs the packet, whose tunnel is in `flow`, with outer headers.
+    pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) {
+        let (old_flow, old_base) = (self.flow, self.base.clone());
+        let (old_mask, old_extra) = (self.out.mask, self.extra);
+        let at = self.out.actions.len();
+        let Some(way) = self.way_out() else { return };
+        let Some(mac) = self.next_mac(&way) else { return };
+        let text = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
+        self.report(Kind::Detail, || {
+            let (from, to) = (text(way.port.mac), text(mac));
+            format!("tunneling from {from} {} to {to} {}", way.route.source, way.next)
+        });
+        let Some(outer) = self.outer(tunnel, &way, mac) else {
+            self.warn("native tunnel header build failed");
+            self.drop_hint.get_or_insert(DropReason::TunnelAddress);
+            return;
+        };
+        let Ok(push) = outer.build() else {
+            self.warn("native tunnel header build failed");
+            self.drop_hint.get_or_insert(DropReason::TunnelAddress);
+            return;
+        };
+        self.flow = of_outer(&self.flow, &outer);
+        *self.base = of_outer(&self.base, &outer);
+        self.emit(DpAction::TunnelPush(Arc::new(push)));
+        // The outer headers are not the packet's own: only what goes along with it counts.
+        let wanted = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
+        self.patch_output(from, way.bridge.id, way.port.no, last);
+        let marks = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
+        (self.out.mask, self.extra) = (old_mask, old_extra);
+        self.out.mask.0.pkt_mark |= wanted.0 | marks.0;
+        self.out.mask.0.skb_priority |= wanted.1 | marks.1;
+
+        let emitted = self.out.actions.len() - at;
+        if emitted <= 1 {
+            self.out.actions.truncate(at);
+        } else if !last {
+            let inner: Vec<_> = self.out.actions.drain(at..).collect();
+            self.emit(DpAction::Clone(inner));
+        }
+        (self.flow, self.base) = (old_flow, old_base);
+    }
+
+    /// The way to the other end, of which there is perhaps none.
+    fn way_out(&mut self) -> Option<Way<'w>> {
+        let dst = address(self.flow.tun_dst, self.flow.tun_ipv6_dst);
+        let src = address(self.flow.tun_src, self.flow.tun_ipv6_src);
+        let q = Query {
+            mark: self.flow.pkt_mark,
+            dst,
+            src: (!src.is_unspecified()).then_some(src),
+        };
+        self.extra().0.pkt_mark = u32::MAX;
+        let routes = &self.underlay.routes;
+        self.depend(Underlay::slot(routes.thing(&q)));
+        let way = routes.lookup(&q).and_then(|route| {
+            let (bridge, port, dp) = self.device(&route.device)?;
+            let next = route.gateway.unwrap_or(dst);
+            Some(Way {
+                bridge,
+                port,
+                dp,
+                route,
+                next,
+            })
+        });
+        let Some(way) = way else {
+            self.warn("native tunnel routing failed");
+            self.drop_hint.get_or_insert(DropReason::TunnelRoute);
+            return None;
+        };
+        self.report(Kind::Detail, || {
+            format!("tunneling to {} via {}", way.next, way.route.device)
+        });
+        Some(way)
+    }
+
+    /// The port that a device is: a bridge's internal one, or else any other of the datapath's.
+    fn device(&mut self, name: &str) -> Option<(&'w BridgeView, &'w PortView, PortNo)> {
+        let world = self.world;
+        let own = world.bridges.values().find(|b| b.name == name);
+        if let Some(bridge) = own {
+            self.other_bridge(bridge.id);
+            let port = self.port_of(bridge, Port::LOCAL)?;
+            if let Binding::Datapath(no) = port.binding {
+                return Some((bridge, port, no));
+            }
+        }
+        // Who it is may change with any port of any bridge.
+        self.depend(crate::model::Snapshot::CONFIG_SLOT);
+        world.bridges.values().find_map(|bridge| {
+            let port = bridge.ports.values().find(|p| p.name == name)?;
+            match port.binding {
+                Binding::Datapath(no) => Some((&**bridge, &**port, no)),
+                _ => None,
+            }
+        })
+    }
+
+    /// The Ethernet address of the next host.
+    fn next_mac(&mut self, way: &Way<'_>) -> Option<[u8; 6]> {
+        let (bridge, next) = (&way.bridge.name, way.next);
+        let neighbours = &self.underlay.neighbours;
+        self.depend(Underlay::slot(neighbours.thing(bridge, next)));
+        if let Some(entry) = neighbours.find(bridge, next, self.now_ms) {
+            let mac = entry.mac;
+            self.out.credits.push(Arc::new(Used(entry)));
+            return Some(mac);
+        }
+        let known = neighbours.lookup(bridge, next, self.now_ms);
+        if known.is_none() {
+            self.report(Kind::Detail, || {
+                let request = if next.is_ipv4() { "ARP" } else { "ND" };
+                format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
+            });
+            self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
+        }
+        known
+    }
+
+    /// The headers that the tunnel's fields ask for; `None`: there are none such.
+    fn outer(&self, tunnel: &Tunnel, way: &Way<'_>, mac: [u8; 6]) -> Option<Outer> {
+        let f = &self.flow;
+        let dst = address(f.tun_dst, f.tun_ipv6_dst);
+        let flag = |bit: u16| f.tun_flags & bit != 0;
+        let mtu = way.route.mtu_bytes.unwrap_or(way.port.mtu);
+        Some(Outer {
+            eth_src: way.port.mac,
+            eth_dst: mac,
+            src: way.route.source,
+            dst,
+            tos: f.tun_tos,
+            ttl: f.tun_ttl,
+            df: flag(tun_flag::DF),
+            label: 0,
+            // UDP over IPv6 has one by its standard; Open vSwitch always gives it one.
+            csum: flag(tun_flag::CSUM) || dst.is_ipv6() && tunnel.config.ty.has_dst_port(),
+            source_ports: outer::SOURCE_PORTS,
+            encap: self.encapsulation(&tunnel.config)?,
+            tunnel_port: tunnel.dp.0,
+            out_port: way.dp.0,
+            mtu,
+            numbers: tunnel.numbers.clone(),
+        })
+    }
+
+    fn encapsulation(&self, config: &TunnelConfig) -> Option<Encap> {
+        let f = &self.flow;
+        let port = config.dst_port;
+        let vni = u32::try_from(f.tun_id & VNI_BITS).ok()?;
+        let word = u32::try_from(f.tun_id & u64::from(u32::MAX)).ok()?;
+        let ethertype = match f.packet_type {
+            packet_type::ETHERNET => Some(ethertype::TEB),
+            ty if ty >> 16 == packet_type::NS_ETHERTYPE => u16::try_from(ty & 0xffff).ok(),
+            _ => None,
+        };
+        Some(match config.ty {
+            TunnelType::Geneve => {
+                let map = self.bridge.tlv.as_ref();
+                let written = map.map_or(Some((Vec::new(), false)), |m| heddle_tunnel::options::write(f, m));
+                let (options, critical) = written?;
+                let oam = f.tun_flags & tun_flag::OAM != 0;
+                Encap::Geneve {
+                    port,
+                    vni,
+                    oam,
+                    critical,
+                    options,
+                }
+            }
+            TunnelType::Vxlan => Encap::Vxlan {
+                port,
+                vni,
+                gbp: config.gbp.then_some(Gbp {
+                    id: f.tun_gbp_id,
+                    flags: f.tun_gbp_flags,
+                }),
+                gpe: match config.gpe {
+                    true => Some(next_protocol(ethertype?)?),
+                    false => None,
+                },
+            },
+            TunnelType::Gre | TunnelType::Ip6gre => Encap::Gre {
+                proto: ethertype?,
+                key: (config.out_key != Key::Absent).then_some(word),
+                seq: config.seq,
+            },
+            TunnelType::Erspan | TunnelType::Ip6erspan => {
+                let session = u16::try_from(f.tun_id).ok()?;
+                match f.tun_erspan_ver {
+                    1 => Encap::Erspan1 {
+                        session,
+                        index: f.tun_erspan_idx,
+                    },
+                    2 => Encap::Erspan2 {
+                        session,
+                        egress: f.tun_erspan_dir != 0,
+                        hwid: f.tun_erspan_hwid,
+                    },
+                    _ => return None,
+                }
+            }
+            TunnelType::Gtpu => Encap::Gtpu {
+                port,
+                flags: if f.tun_gtpu_flags == 0 {
+                    GTPU_FLAGS
+                } else {
+                    f.tun_gtpu_flags
+                },
+                message: if f.tun_gtpu_msgtype == 0 {
+                    Gtpu::GPDU
+                } else {
+                    f.tun_gtpu_msgtype
+                },
+                teid: word,
+                seq: config.seq,
+            },
+            TunnelType::Srv6 => Encap::Srv6 {
+                segments: segments(config, f),
+                next: match ethertype? {
+                    ethertype::IP => 4,
+                    ethertype::IPV6 => 41,
+                    _ => return None,
+                },
+            },
+            TunnelType::Stt | TunnelType::Bareudp | TunnelType::Lisp => return None,
+        })
+    }
+
+    /// Whether a packet that is sent to this port ends a tunnel there.
+    pub(super) fn ends_tunnel(&mut self, port: &PortView) -> Option<Arc<TunnelPop>> {
+        self.depend_on(Part::TunnelEnds);
+        let world = self.world;
+        let ends = world.tunnels.ends();
+        if ends.is_empty() || !self.is_native() {
+            return None;
+        }
+        let routes = &self.underlay.routes;
+        self.depend(Underlay::slot(routes.addresses_thing()));
+        if !routes.has_address(&port.name) {
+            return None;
+        }
+        let (f, m) = (&self.flow, &mut self.out.mask.0);
+        m.dl_type = u16::MAX;
+        let dst = match f.dl_type {
+            ethertype::IP => {
+                m.nw_dst = u32::MAX;
+                address(f.nw_dst, [0; 16])
+            }
+            ethertype::IPV6 => {
+                m.ipv6_dst = [u8::MAX; 16];
+                address(0, f.ipv6_dst)
+            }
+            _ => return None,
+        };
+        if !routes.is_address(&port.name, dst) {
+            return None;
+        }
+        m.dl_dst = [u8::MAX; 6];
+        m.vlans[0].tci = u16::MAX;
+        (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
+        if f.dl_dst != port.mac || f.vlans[0].tci != 0 || f.nw_frag != 0 {
+            return None;
+        }
+        let mut of_proto = ends.iter().filter(|e| e.has_protocol(f.nw_proto)).peekable();
+        if of_proto.peek().is_some_and(|e| e.port != 0) {
+            m.tp_dst = u16::MAX;
+        }
+        let end = of_proto
+            .filter(|e| e.port == 0 || e.port == f.tp_dst)
+            .min_by_key(|e| e.is_for_ipv6 != dst.is_ipv6())?;
+        Some(end.pop.clone())
+    }
+}
+
+/// GTP-U's first byte: version 1, GTP.
+const GTPU_FLAGS: u8 = 0x30;
+
+/// What follows a VXLAN header with generic protocols.
+fn next_protocol(ty: u16) -> Option<u8> {
+    Some(match ty {
+        ethertype::IP => 1,
+        ethertype::IPV6 => 2,
+        ethertype::TEB => 3,
+        ethertype::NSH => 4,
+        _ => return None,
+    })
+}
+
+/// Where segment routing goes: what is configured, or the other end alone.
+fn segments(config: &TunnelConfig, f: &FlowKey) -> Vec<[u8; 16]> {
+    match config.segments.is_empty() {
+        true => vec![f.tun_ipv6_dst],
+        false => config.segments.iter().map(Ipv6Addr::octets).collect(),
+    }
+}
+
+/// The key of a packet with these outer headers: what it carries is that of `inner`.
+fn of_outer(inner: &FlowKey, outer: &Outer) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.copy_carried(inner);
+    (key.in_port, key.recirc_id) = (inner.in_port, inner.recirc_id);
+    (key.dl_src, key.dl_dst) = (outer.eth_src, outer.eth_dst);
+    (key.nw_src, key.ipv6_src) = fields(outer.src);
+    (key.nw_dst, key.ipv6_dst) = fields(outer.dst);
+    key.dl_type = if outer.dst.is_ipv4() {
+        ethertype::IP
+    } else {
+        ethertype::IPV6
+    };
+    (key.nw_tos, key.nw_ttl) = (outer.tos, outer.ttl);
+    key.nw_proto = outer.encap.kind().ip_proto();
+    key.tp_dst = match outer.encap {
+        Encap::Geneve { port, .. }
+        | Encap::Vxlan { port, .. }
+        | Encap::Stt { port, .. }
+        | Encap::Gtpu { port, .. } => port,
+        Encap::Gre { .. } | Encap::Erspan1 { .. } | Encap::Erspan2 { .. } | Encap::Srv6 { .. } => 0,
+    };
+    key
+}
