@@ -279,14 +279,21 @@ impl TunnelMap {
     pub(crate) fn receive(&self, key: &FlowKey) -> Option<Place> {
         let here = address(key.tun_dst, key.tun_ipv6_dst);
         let there = source(key)?;
-        let legacy = match key.packet_type >> 16 {
-            packet_type::NS_ETHERTYPE => PacketMode::LegacyL3,
-            _ => PacketMode::LegacyL2,
+        let (legacy, other) = match key.packet_type >> 16 {
+            packet_type::NS_ETHERTYPE => (PacketMode::LegacyL3, PacketMode::LegacyL2),
+            _ => (PacketMode::LegacyL2, PacketMode::LegacyL3),
+        };
+        // What comes back may begin with something else than it did in the tunnel.
+        let modes = [legacy, PacketMode::Aware, other];
+        let modes = if key.recirc_id == 0 {
+            &modes[..2]
+        } else {
+            &modes[..]
         };
         for of_key in [Some(key.tun_id), None] {
             for remote in [Some(there), None] {
                 for local in [Local::Is(here), Local::Any, Local::Flow] {
-                    let mut asks = Asks {
+                    let asks = Asks {
                         dp: PortNo(key.in_port),
                         key: of_key,
                         remote,
@@ -296,10 +303,9 @@ impl TunnelMap {
                     if self.n_of_way[asks.way()] == 0 {
                         continue;
                     }
-                    let found = self.ports.get(&asks).or_else(|| {
-                        asks.mode = PacketMode::Aware;
-                        self.ports.get(&asks)
-                    });
+                    let found = modes
+                        .iter()
+                        .find_map(|mode| self.ports.get(&Asks { mode: *mode, ..asks }));
                     if let Some(place) = found {
                         return Some(*place);
                     }

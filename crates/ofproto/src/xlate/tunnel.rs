@@ -14,6 +14,7 @@ use crate::model::PortView;
 use crate::parts::Part;
 use crate::tunnels::{Tunnel, is_tunnelled};
 use heddle_datapath::action::{Action as DpAction, DropReason, TunnelKey};
+use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_tunnel::config::{DEFAULT_TTL, Key, Local, PacketMode};
 use heddle_tunnel::{TunnelConfig, TunnelType};
@@ -65,8 +66,17 @@ impl Ctx<'_> {
         let mark = self.mark();
         if is_tunnelled(self.orig) {
             // What is left as it came is part of what is sent.
-            let all = all_of_tunnel(&self.flow);
-            self.extra().0.copy_tunnel(&all);
+            let sent = match self.is_native() {
+                true => left_to_flow(&tunnel.config, &self.flow),
+                false => all_of_tunnel(&self.flow),
+            };
+            let wanted = &mut self.extra().0;
+            let mut both = *wanted;
+            both.words_mut()
+                .iter_mut()
+                .zip(sent.words())
+                .for_each(|(b, s)| *b |= s);
+            wanted.copy_tunnel(&both);
         }
         if self.flow.packet_type == packet_type::ETHERNET && tunnel.config.mode == PacketMode::LegacyL3 {
             self.flow.packet_type = packet_type::of_ethertype(self.flow.dl_type);
@@ -215,6 +225,35 @@ fn all_of_tunnel(key: &FlowKey) -> FlowKey {
         all.tun_metadata.fill(0);
     }
     all
+}
+
+/// The bits of a packet's tunnel that become part of the outer headers of another one.
+fn left_to_flow(config: &TunnelConfig, key: &FlowKey) -> FlowKey {
+    let mut m = FlowKey::default();
+    if config.remote.is_none() {
+        (m.tun_dst, m.tun_ipv6_dst) = (u32::MAX, [u8::MAX; 16]);
+    }
+    if config.local == Local::Flow {
+        (m.tun_src, m.tun_ipv6_src) = (u32::MAX, [u8::MAX; 16]);
+    }
+    if config.out_key.is_flow() {
+        m.tun_id = u64::MAX;
+    }
+    match config.ty {
+        TunnelType::Geneve => {
+            let all = all_of_tunnel(key);
+            (m.tun_present, m.tun_metadata) = (all.tun_present, all.tun_metadata);
+            m.tun_flags = tun_flag::OAM;
+        }
+        TunnelType::Vxlan if config.gbp => (m.tun_gbp_id, m.tun_gbp_flags) = (u16::MAX, u8::MAX),
+        TunnelType::Gtpu => (m.tun_gtpu_flags, m.tun_gtpu_msgtype) = (u8::MAX, u8::MAX),
+        TunnelType::Erspan | TunnelType::Ip6erspan => {
+            (m.tun_erspan_ver, m.tun_erspan_idx) = (u8::MAX, u32::MAX);
+            (m.tun_erspan_dir, m.tun_erspan_hwid) = (u8::MAX, u8::MAX);
+        }
+        _ => {}
+    }
+    m
 }
 
 /// An address as a key's two fields.
