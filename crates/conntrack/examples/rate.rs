@@ -5,7 +5,7 @@
 //! `cargo run --release -p heddle-conntrack --example rate`
 
 use heddle_conntrack::{
-    Config, Conntrack, CtAction, CtNat, Endpoint, NatEnd, NatHow, NatRange, Prior, ReadGuard, Segment,
+    Config, Conntrack, CtAction, CtNat, Endpoint, Known, NatEnd, NatHow, NatRange, ReadGuard, Segment,
     Subject, Tuple,
 };
 
@@ -69,9 +69,10 @@ fn run(
             (s, ct.hash(&s.tuple, action.zone))
         });
         burst.iter().for_each(|(_, h)| ct.prefetch(*h));
-        burst.iter().for_each(|(_, h)| ct.prefetch_record(*h));
-        for (s, h) in &burst {
-            std::hint::black_box(ct.track(1000, &reading, s, *h, &Prior::default(), action));
+        let guesses = burst.map(|(s, h)| (s, (h, ct.guess(h))));
+        for (s, place) in &guesses {
+            let mut known = Known::default();
+            std::hint::black_box(ct.track(1000, &reading, s, *place, &mut known, action));
         }
     }
     (ran_ns() - start) / f64::from(packets)

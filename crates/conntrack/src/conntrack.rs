@@ -2,7 +2,7 @@
 
 use crate::events::Event;
 use crate::hash::{Hash, Keys};
-use crate::index::Index;
+use crate::index::{Entry, Index};
 use crate::slots::Slots;
 use crate::timeouts::{Policy, PolicyError, Timeouts};
 use crate::tuple::{Endpoint, Tuple};
@@ -39,6 +39,10 @@ impl Default for Config {
         }
     }
 }
+
+/// A connection that was seen where one is looked for; by default none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Guess(pub(crate) Option<Entry>);
 
 /// See the crate's text.
 #[derive(Debug)]
@@ -77,17 +81,19 @@ impl Conntrack {
         self.keys.hash(tuple, zone)
     }
     /// Fetches what [`Conntrack::track`] reads first: call it for all packets of a burst, then
-    /// [`Conntrack::prefetch_record`] for all, then track them.
+    /// [`Conntrack::guess`] for all, then track them.
     #[inline]
     pub fn prefetch(&self, hash: Hash) {
         self.index.prefetch(hash);
     }
-    /// Fetches what it reads then.
+    /// Which connection it will probably be; fetches what is read of that.
     #[inline]
-    pub fn prefetch_record(&self, hash: Hash) {
-        if let Some(record) = self.index.guess(hash).and_then(|e| self.slots.get(e.number)) {
+    pub fn guess(&self, hash: Hash) -> Guess {
+        let entry = self.index.guess(hash);
+        if let Some(record) = entry.and_then(|e| self.slots.get(e.number)) {
             record.prefetch();
         }
+        Guess(entry)
     }
     /// A hash of who opens connections, whatever they are.
     pub(crate) fn hash_client(&self, t: &Tuple, zone: u16) -> u32 {

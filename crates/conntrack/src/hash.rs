@@ -20,21 +20,22 @@ impl Keys {
     }
     #[inline]
     pub(crate) fn hash(&self, t: &Tuple, zone: u16) -> Hash {
-        // Both directions give the same pair.
-        let (a, b) = if less(&t.src, &t.dst) {
-            (&t.src, &t.dst)
-        } else {
-            (&t.dst, &t.src)
-        };
         let [k0, k1, k2, k3, k4, k5] = self.0;
         let rest = u64::from(zone) << 16 | u64::from(t.proto) << 8 | u64::from(t.ipv6);
+        // Both directions give the same pair.
         let pair = if t.ipv6 {
+            let (a, b) = if less(&t.src, &t.dst) {
+                (&t.src, &t.dst)
+            } else {
+                (&t.dst, &t.src)
+            };
             let [a_hi, a_lo] = halves(a.addr);
             let [b_hi, b_lo] = halves(b.addr);
             fold(a_hi ^ k0, a_lo ^ k1).wrapping_add(fold(b_hi ^ k2, b_lo ^ k3))
                 ^ fold(u64::from(a.l4) << 32 | u64::from(b.l4), k4)
         } else {
-            fold(word(a) ^ k0, word(b) ^ k1)
+            let (a, b) = (word(&t.src), word(&t.dst));
+            fold(a.min(b) ^ k0, a.max(b) ^ k1)
         };
         Hash((fold(pair ^ k5, rest ^ k2) >> 32) as u32)
     }

@@ -223,12 +223,13 @@ impl Index {
             simd::prefetch(bucket);
         }
     }
-    /// An entry that a lookup will probably find: to fetch its record.
+    /// An entry that a lookup will probably find.
     #[inline]
     pub(crate) fn guess(&self, hash: Hash) -> Option<Entry> {
         let (b, _) = Self::place(hash, self.n.load(Relaxed));
         let entries = &self.bucket(b)?.entries;
-        entries.iter().find_map(|e| Entry::of_word(e.load(Relaxed), hash))
+        // Acquire as in `find`: its record may be read.
+        entries.iter().find_map(|e| Entry::of_word(e.load(Acquire), hash))
     }
     /// What `ask` says of the first entry that it knows, of those with this hash.
     #[inline]

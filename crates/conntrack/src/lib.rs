@@ -5,9 +5,9 @@
 //! by the million a second, and whatever fills the tables must not stop those who are there.
 //!
 //! **Use.** A worker reads a packet ([`Packet::read`]), hashes its tuple ([`Conntrack::hash`]), prefetches
-//! for the whole burst ([`Conntrack::prefetch`], [`Conntrack::prefetch_record`]), and tracks each
-//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The [`Verdict`] says what the packet carries
-//! from then on, and how it is to be rewritten ([`Rewrite::apply`]). A control thread calls
+//! for the whole burst ([`Conntrack::prefetch`], [`Conntrack::guess`]), and tracks each
+//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet carries what is [`Known`] from
+//! then on; the [`Verdict`] says how it is to be rewritten ([`Rewrite::apply`]). A control thread calls
 //! [`Conntrack::sweep`].
 //!
 //! **Parts.** What is read of a packet: `packet`, `tuple`. Where connections are: `index` (from hashes to
@@ -37,14 +37,14 @@ mod tuple;
 mod zones;
 
 pub use action::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
-pub use conntrack::{Config, Conntrack, DEFAULT_MAX_CONNS};
+pub use conntrack::{Config, Conntrack, DEFAULT_MAX_CONNS, Guess};
 pub use events::{Event, Events};
 pub use hash::Hash;
 pub use heddle_sync::ReadGuard;
 pub use packet::{Checked, Invalid, Packet, Segment, Subject};
 pub use rewrite::{At, Ends, Rewrite};
 pub use timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
-pub use track::{Found, Prior, Verdict, state};
+pub use track::{Found, Known, Verdict, state};
 pub use tuple::{Endpoint, Tuple, bits, ip};
 pub use zones::ZoneLimit;
 

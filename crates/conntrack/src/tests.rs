@@ -76,10 +76,28 @@ fn snat(min: &str, max: &str, ports: Option<(u16, u16)>) -> CtAction {
     }
 }
 
-fn run(ct: &Conntrack, now: u64, s: &Subject, action: &CtAction) -> Verdict {
+/// What is known of a packet afterwards, and what else was said.
+struct Said {
+    known: Known,
+    verdict: Verdict,
+}
+
+impl std::ops::Deref for Said {
+    type Target = Known;
+    fn deref(&self) -> &Known {
+        &self.known
+    }
+}
+
+fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: Known, action: &CtAction) -> Said {
     let reading = ReadGuard::begin();
     let hash = ct.hash(&s.tuple, action.zone);
-    ct.track(now, &reading, s, hash, &Prior::default(), action)
+    let verdict = ct.track(now, &reading, s, (hash, ct.guess(hash)), &mut known, action);
+    Said { known, verdict }
+}
+
+fn run(ct: &Conntrack, now: u64, s: &Subject, action: &CtAction) -> Said {
+    run_after(ct, now, s, Known::default(), action)
 }
 
 #[test]
@@ -147,7 +165,7 @@ fn sources_are_translated_and_back() {
     let there = udp((A, 1), (B, 2));
     let v = run(&ct, 1000, &there, &action);
     assert_eq!(v.state, NEW | TRK | SNAT);
-    let ends = v.rewrite.unwrap().outer;
+    let ends = v.verdict.rewrite.unwrap().outer;
     assert_eq!(ends.src, Some(0x0101_0101));
     let port = ends.ports.unwrap().0;
     assert!((100..=101).contains(&port));
@@ -158,26 +176,18 @@ fn sources_are_translated_and_back() {
     };
     let v = run(&ct, 1000, &back, &nat);
     assert_eq!(v.state, EST | RPL | TRK | DNAT);
-    let ends = v.rewrite.unwrap().outer;
+    let ends = v.verdict.rewrite.unwrap().outer;
     assert_eq!((ends.dst, ends.ports), (Some(A.into()), Some((2, 1))));
     // After its translation, in the same zone again.
     let v = run(&ct, 1000, &there, &nat);
-    let prior = Prior {
-        state: v.state,
-        zone: 0,
-        orig: v.orig,
-        found: None,
-    };
     let translated = udp((0x0101_0101, port), (B, 2));
-    let reading = ReadGuard::begin();
-    let hash = ct.hash(&translated.tuple, 0);
-    let v = ct.track(1000, &reading, &translated, hash, &prior, &CtAction::default());
+    let v = run_after(&ct, 1000, &translated, v.known, &CtAction::default());
     assert_eq!((v.state, v.orig), (EST | TRK | SNAT, Some(there.tuple)));
     // The other port, and then none.
     let v = run(&ct, 1000, &udp((A, 7), (B, 2)), &action);
-    assert_ne!(v.rewrite.unwrap().outer.ports.unwrap().0, port);
+    assert_ne!(v.verdict.rewrite.unwrap().outer.ports.unwrap().0, port);
     let v = run(&ct, 1000, &udp((A, 8), (B, 2)), &action);
-    assert!(v.events.has(Event::NatExhausted) && v.rewrite.is_none() && v.state == NEW | TRK);
+    assert!(v.verdict.events.has(Event::NatExhausted) && v.verdict.rewrite.is_none() && v.state == NEW | TRK);
     assert_eq!(ct.n_conns(), 2);
 }
 
@@ -216,12 +226,23 @@ fn limits_refuse_new_ones_only() {
     let ct = tracker();
     ct.set_zone_limit(1, Some(1));
     ct.set_max_conns(2);
-    assert!(run(&ct, 1, &udp((A, 1), (B, 1)), &commit(1)).events.is_empty());
+    assert!(
+        run(&ct, 1, &udp((A, 1), (B, 1)), &commit(1))
+            .verdict
+            .events
+            .is_empty()
+    );
     let v = run(&ct, 1, &udp((A, 2), (B, 1)), &commit(1));
-    assert!(v.events.has(Event::ZoneLimit) && v.state == NEW | TRK);
-    assert!(run(&ct, 1, &udp((A, 2), (B, 1)), &commit(2)).events.is_empty());
+    assert!(v.verdict.events.has(Event::ZoneLimit) && v.state == NEW | TRK);
+    assert!(
+        run(&ct, 1, &udp((A, 2), (B, 1)), &commit(2))
+            .verdict
+            .events
+            .is_empty()
+    );
     assert!(
         run(&ct, 1, &udp((A, 3), (B, 1)), &commit(2))
+            .verdict
             .events
             .has(Event::Full)
     );
@@ -245,8 +266,8 @@ fn threads_share_ports_and_connections() {
             s.spawn(move || {
                 for n in 0..100 {
                     let v = run(ct, 1000, &udp((A + u32::from(t), n + 1), (B, 53)), action);
-                    let Some(r) = v.rewrite else {
-                        assert!(v.events.has(Event::Busy), "{v:?}");
+                    let Some(r) = v.verdict.rewrite else {
+                        assert!(v.verdict.events.has(Event::Busy), "{:?}", v.verdict);
                         continue;
                     };
                     let port = r.outer.ports.unwrap().0;

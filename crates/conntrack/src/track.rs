@@ -6,7 +6,7 @@
 //! nothing, but the time once a second.
 
 use crate::action::{CtAction, NatEnd};
-use crate::conntrack::Conntrack;
+use crate::conntrack::{Conntrack, Guess};
 use crate::events::{Event, Events};
 use crate::hash::Hash;
 use crate::index::{Entry, Judgement, NotInserted};
@@ -52,23 +52,10 @@ pub struct Found {
     related: bool,
 }
 
-/// What an earlier `ct` of the same pipeline said of a packet.
+/// What `ct` has said of a packet, and what a later one wants to know of that; all zero: nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Prior {
+pub struct Known {
     /// Bits of [`state`]; 0: there was none, or `ct_clear` came after it.
-    pub state: u8,
-    /// Its zone.
-    pub zone: u16,
-    /// The original direction's tuple that it gave.
-    pub orig: Option<Tuple>,
-    /// The connection that it gave.
-    pub found: Option<Found>,
-}
-
-/// What `ct` says of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Verdict {
-    /// Bits of [`state`].
     pub state: u8,
     /// Zone.
     pub zone: u16,
@@ -78,8 +65,13 @@ pub struct Verdict {
     pub label: u128,
     /// The original direction's addresses and ports; `None`: all zero.
     pub orig: Option<Tuple>,
-    /// For a second `ct`.
+    /// The connection.
     pub found: Option<Found>,
+}
+
+/// What `ct` does besides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Verdict {
     /// How the packet changes.
     pub rewrite: Option<Rewrite>,
     /// What is worth counting. [`Event::NatExhausted`] and the other refusals of new connections: the
@@ -107,7 +99,12 @@ const TRIES: usize = 4;
 
 impl Conntrack {
     /// A packet that cannot belong to a connection.
-    pub fn invalid(&self, zone: u16, why: Invalid) -> Verdict {
+    pub fn invalid(&self, zone: u16, why: Invalid, known: &mut Known) -> Verdict {
+        *known = Known {
+            state: INV | TRK,
+            zone,
+            ..Known::default()
+        };
         let event = match why {
             Invalid::Malformed => Event::Malformed,
             Invalid::Fragment => Event::Fragment,
@@ -115,39 +112,71 @@ impl Conntrack {
             Invalid::L4Checksum => Event::L4Checksum,
         };
         Verdict {
-            state: INV | TRK,
-            zone,
+            rewrite: None,
             events: event.into(),
-            ..Verdict::default()
         }
     }
 
-    /// Tracks a packet. `hash` is [`Conntrack::hash`] of its tuple and the action's zone. `reading` spans the
-    /// burst. Workers call this; nothing in it waits longer than some microseconds.
+    /// Tracks a packet. `hash` is [`Conntrack::hash`] of its tuple and the action's zone, `guess` what
+    /// [`Conntrack::guess`] said of it; `known` is what an earlier `ct` of the same pipeline said, and then
+    /// what this one says. `reading` spans the burst. Workers call this; nothing in it waits longer than some
+    /// microseconds.
     #[inline]
     pub fn track(
         &self,
         now_ms: u64,
         reading: &ReadGuard,
         subject: &Subject,
-        hash: Hash,
-        prior: &Prior,
+        (hash, guess): (Hash, Guess),
+        known: &mut Known,
         action: &CtAction,
     ) -> Verdict {
         let _ = reading;
-        if let Some(v) = self.track_again(now_ms, prior, action) {
+        // The usual case: the first `ct` in its zone, and a connection that is there.
+        if !action.force && (known.state == 0 || known.zone != action.zone) {
+            let key = Key::new(&subject.tuple, action.zone);
+            let hit = guess.0.and_then(|e| self.is_meant(now_ms, e, &key, false));
+            if let Some(h) = hit.or_else(|| self.lookup(now_ms, &key, hash, false)) {
+                let mut v = Verdict::default();
+                known.state = 0;
+                if matches!(
+                    self.advance(now_ms, h, h.reply, subject, known, &mut v),
+                    Moved::Stays
+                ) {
+                    self.finish(known, &mut v, Some(h), h.reply, subject, action);
+                    return v;
+                }
+                h.record.kill();
+            }
+        }
+        self.track_slowly(now_ms, subject, hash, known, action)
+    }
+
+    #[inline(never)]
+    fn track_slowly(
+        &self,
+        now_ms: u64,
+        subject: &Subject,
+        hash: Hash,
+        known: &mut Known,
+        action: &CtAction,
+    ) -> Verdict {
+        let mut v = Verdict::default();
+        if self.track_again(now_ms, known, action, &mut v) {
             return v;
         }
         let zone = action.zone;
-        let state = if prior.zone == zone { prior.state } else { 0 };
-        let mut v = Verdict {
-            state,
-            zone,
-            ..Verdict::default()
-        };
-        let natted = state & NATTED != 0;
+        let prior = std::mem::take(known);
+        if prior.zone == zone {
+            known.state = prior.state;
+        }
+        let natted = known.state & NATTED != 0;
         let mut subject = *subject;
-        let mut hit = self.lookup(now_ms, &subject.tuple, zone, hash, natted);
+        let find = |tuple: &Tuple, hash, natted: bool| {
+            let tuple = if natted { tuple.reversed() } else { *tuple };
+            self.lookup(now_ms, &Key::new(&tuple, zone), hash, natted)
+        };
+        let mut hit = find(&subject.tuple, hash, natted);
         let mut reply = hit.is_some_and(|h| h.reply);
         if natted {
             match hit {
@@ -168,13 +197,13 @@ impl Conntrack {
             hit = None;
         }
         if hit.is_none() && natted && action.nat.is_none() {
-            hit = self.by_orig(now_ms, &subject.tuple, prior);
+            hit = self.by_orig(now_ms, &subject.tuple, &prior);
             // As Open vSwitch: the direction is the packet's own, which is not known.
             reply = false;
         }
         let mut begins = false;
         match hit {
-            Some(h) => match self.advance(now_ms, h, reply, &subject, &mut v) {
+            Some(h) => match self.advance(now_ms, h, reply, &subject, known, &mut v) {
                 Moved::Stays => {}
                 Moved::Again => {
                     h.record.kill();
@@ -182,7 +211,7 @@ impl Conntrack {
                     begins = true;
                 }
             },
-            None if subject.related => v.state = INV,
+            None if subject.related => known.state = INV,
             None => begins = true,
         }
         let mut tries = 0;
@@ -193,7 +222,7 @@ impl Conntrack {
             } else {
                 hash
             };
-            match self.begin(now_ms, &subject, hash, action, &mut v) {
+            match self.begin(now_ms, &subject, hash, action, known, &mut v.events) {
                 Begun::Not => begins = false,
                 Begun::Is(h) => {
                     hit = Some(h);
@@ -201,34 +230,32 @@ impl Conntrack {
                 }
                 Begun::Taken => {
                     // Another worker was faster.
-                    if let Some(h) = self.lookup(now_ms, &subject.tuple, zone, hash, false) {
-                        v.state &= !NEW;
+                    if let Some(h) = find(&subject.tuple, hash, false) {
+                        known.state &= !NEW;
                         reply = h.reply;
-                        self.advance(now_ms, h, reply, &subject, &mut v);
+                        self.advance(now_ms, h, reply, &subject, known, &mut v);
                         hit = Some(h);
                         begins = false;
                     }
                 }
             }
         }
-        self.finish(&mut v, hit, reply, &subject, action);
+        self.finish(known, &mut v, hit, reply, &subject, action);
         v
     }
 
-    /// A second `ct` in the zone of the first: its connection has moved already.
-    fn track_again(&self, now_ms: u64, prior: &Prior, action: &CtAction) -> Option<Verdict> {
-        let f = prior
-            .found
-            .filter(|_| !action.force && action.zone == prior.zone)?;
-        let record = self.slots.get(f.number)?;
-        if record.generation() != f.generation || !record.is_alive(now_ms) {
-            return None;
-        }
-        let mut v = Verdict {
-            state: prior.state,
-            zone: action.zone,
-            ..Verdict::default()
+    /// A second `ct` in the zone of the first: its connection has moved already. `false`: it is none.
+    fn track_again(&self, now_ms: u64, known: &mut Known, action: &CtAction, v: &mut Verdict) -> bool {
+        let same = !action.force && action.zone == known.zone;
+        let Some(f) = known.found.filter(|_| same) else {
+            return false;
         };
+        let Some(record) = self.slots.get(f.number) else {
+            return false;
+        };
+        if record.generation() != f.generation || !record.is_alive(now_ms) {
+            return false;
+        }
         let hit = Hit {
             record,
             number: f.number,
@@ -240,46 +267,56 @@ impl Conntrack {
             related: f.related,
             tcp: None,
         };
-        self.finish(&mut v, Some(hit), f.reply, &subject, action);
-        Some(v)
+        self.finish(known, v, Some(hit), f.reply, &subject, action);
+        true
     }
 
     #[inline]
-    fn lookup(&self, now_ms: u64, tuple: &Tuple, zone: u16, hash: Hash, natted: bool) -> Option<Hit<'_>> {
-        let tuple = if natted { tuple.reversed() } else { *tuple };
-        let key = Key::new(&tuple, zone);
-        self.index.find(hash, |e| {
-            let record = self.slots.get(e.number)?;
-            let reply = record.direction(&key)?;
-            (e.is_of(record.generation()) && record.is_alive(now_ms)).then_some(Hit {
-                record,
-                number: e.number,
-                // A translated packet was found by the tuple of the other direction.
-                reply: reply != natted,
-            })
+    fn lookup(&self, now_ms: u64, key: &Key, hash: Hash, natted: bool) -> Option<Hit<'_>> {
+        self.index.find(hash, |e| self.is_meant(now_ms, e, key, natted))
+    }
+    /// The connection that an entry leads to, if packets with this key are its own.
+    #[inline]
+    fn is_meant(&self, now_ms: u64, e: Entry, key: &Key, natted: bool) -> Option<Hit<'_>> {
+        let record = self.slots.get(e.number)?;
+        let reply = record.direction(key)?;
+        (e.is_of(record.generation()) && record.is_alive(now_ms)).then_some(Hit {
+            record,
+            number: e.number,
+            // A translated packet was found by the tuple of the other direction.
+            reply: reply != natted,
         })
     }
 
     /// The connection of a translated packet by the original tuple that it carries.
-    fn by_orig(&self, now_ms: u64, tuple: &Tuple, prior: &Prior) -> Option<Hit<'_>> {
+    fn by_orig(&self, now_ms: u64, tuple: &Tuple, prior: &Known) -> Option<Hit<'_>> {
         let mut orig = prior.orig.filter(|o| o.proto != 0 && o.ipv6 == tuple.ipv6)?;
         if orig.is_icmp() {
-            orig.src.l4 = tuple.src.l4 & 0xffff_0000 | orig.src.l4 & 0xffff;
-            orig.dst.l4 = tuple.dst.l4 & 0xffff_0000 | orig.dst.l4 & 0xffff;
+            // What a packet carries has the type only.
+            orig = orig.with_icmp((tuple.src.l4 >> 16) as u16, (orig.src.l4 >> 8 & 0xff) as u8, 0)?;
         }
-        self.lookup(now_ms, &orig, prior.zone, self.hash(&orig, prior.zone), false)
+        let hash = self.hash(&orig, prior.zone);
+        self.lookup(now_ms, &Key::new(&orig, prior.zone), hash, false)
     }
 
     #[inline]
-    fn advance(&self, now_ms: u64, h: Hit<'_>, reply: bool, s: &Subject, v: &mut Verdict) -> Moved {
+    fn advance(
+        &self,
+        now_ms: u64,
+        h: Hit<'_>,
+        reply: bool,
+        s: &Subject,
+        known: &mut Known,
+        v: &mut Verdict,
+    ) -> Moved {
         let rpl = if reply { RPL } else { 0 };
         if s.related {
-            v.state |= REL | rpl;
+            known.state |= REL | rpl;
             return Moved::Stays;
         }
         let r = h.record;
         if r.flags() & RELATED != 0 {
-            v.state |= REL;
+            known.state |= REL;
         }
         let established = if let Some(segment) = &s.tcp {
             match self.advance_tcp(now_ms, r, reply, segment, v) {
@@ -309,9 +346,9 @@ impl Conntrack {
             Some(matches!(class, Class::IcmpReply | Class::UdpMultiple))
         };
         match established {
-            Some(true) => v.state = v.state & !NEW | EST | rpl,
-            Some(false) => v.state |= NEW,
-            None => v.state = INV,
+            Some(true) => known.state = known.state & !NEW | EST | rpl,
+            Some(false) => known.state |= NEW,
+            None => known.state = INV,
         }
         Moved::Stays
     }
@@ -356,17 +393,25 @@ impl Conntrack {
     }
 
     /// A packet of no connection.
-    fn begin(&self, now_ms: u64, s: &Subject, hash: Hash, action: &CtAction, v: &mut Verdict) -> Begun<'_> {
+    fn begin(
+        &self,
+        now_ms: u64,
+        s: &Subject,
+        hash: Hash,
+        action: &CtAction,
+        known: &mut Known,
+        events: &mut Events,
+    ) -> Begun<'_> {
         let valid = match &s.tcp {
             Some(segment) => tcp::begins(segment),
             None if s.tuple.is_icmp() => asks((s.tuple.src.l4 >> 8 & 0xff) as u8, s.tuple.ipv6),
             None => true,
         };
         if !valid {
-            v.state = INV;
+            known.state = INV;
             return Begun::Not;
         }
-        v.state = NEW;
+        known.state = NEW;
         if !action.commit && !action.force {
             return Begun::Not;
         }
@@ -374,7 +419,7 @@ impl Conntrack {
             Ok(h) => Begun::Is(h),
             Err(Refused::Taken) => Begun::Taken,
             Err(Refused::Why(event)) => {
-                v.events.add(event);
+                events.add(event);
                 Begun::Not
             }
         }
@@ -444,7 +489,8 @@ impl Conntrack {
             let mut random = self.random();
             let free = |t: &Tuple| {
                 let hash = self.hash(t, action.zone);
-                self.lookup(now_ms, t, action.zone, hash, false).is_none()
+                let key = Key::new(t, action.zone);
+                self.lookup(now_ms, &key, hash, false).is_none()
             };
             let reply = nat::reply(&s.tuple, range, hashes, &mut random, free);
             new.reply = reply.ok_or(Refused::Why(Event::NatExhausted))?;
@@ -507,34 +553,45 @@ impl Conntrack {
 
     /// What the packet carries from here on.
     #[inline]
-    fn finish(&self, v: &mut Verdict, hit: Option<Hit<'_>>, reply: bool, s: &Subject, action: &CtAction) {
-        v.state |= TRK;
+    fn finish(
+        &self,
+        known: &mut Known,
+        v: &mut Verdict,
+        hit: Option<Hit<'_>>,
+        reply: bool,
+        s: &Subject,
+        action: &CtAction,
+    ) {
+        known.state |= TRK;
+        known.zone = action.zone;
+        known.found = None;
         let Some(h) = hit else {
-            v.orig = Some(s.tuple);
+            (known.mark, known.label) = (0, 0);
+            known.orig = Some(s.tuple);
             return;
         };
         let r = h.record;
-        if action.nat.is_some() && r.flags() & (SNAT | DNAT) != 0 && v.state & NATTED == 0 {
-            v.rewrite = Some(translate(r, reply, s.related, &mut v.state));
-        }
-        v.mark = r.mark();
-        v.label = r.label();
-        v.orig = Some(r.parent().unwrap_or_else(|| r.orig()));
-        if r.flags() & RELATED == 0 {
-            if let Some((value, mask)) = action.mark {
-                v.mark = r.set_mark(value, mask);
-            }
-            if let Some((value, mask)) = action.label {
-                v.label = r.set_label(value, mask);
-            }
-        }
+        let flags = r.flags();
         if action.nat.is_none() {
-            v.found = Some(Found {
+            known.found = Some(Found {
                 number: h.number,
                 generation: r.generation(),
                 reply,
                 related: s.related,
             });
+        } else if flags & (SNAT | DNAT) != 0 && known.state & NATTED == 0 {
+            v.rewrite = Some(translate(r, reply, s.related, &mut known.state));
+        }
+        known.mark = r.mark();
+        known.label = r.label();
+        known.orig = Some(r.parent().unwrap_or_else(|| r.orig()));
+        if flags & RELATED == 0 {
+            if let Some((value, mask)) = action.mark {
+                known.mark = r.set_mark(value, mask);
+            }
+            if let Some((value, mask)) = action.label {
+                known.label = r.set_label(value, mask);
+            }
         }
     }
 }

@@ -10,9 +10,11 @@ mod memory;
 #[path = "memory/steady.rs"]
 mod steady;
 
+use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange};
 use heddle_datapath::action::Masked;
 use heddle_datapath::{Action, Generations, PortNo, Request, Translate, Translation};
-use memory::Traffic;
+use heddle_packet::Csum;
+use memory::{Connections, Traffic};
 use std::sync::Arc;
 use steady::{Length, steady};
 
@@ -25,7 +27,15 @@ enum Rules {
     Any,
     /// Each kind of packet has a mask of its own, which does not look at what tells flows apart.
     Masks,
+    /// Behind a tracker: new connections are kept, and all packets go on.
+    Tracked {
+        /// New ones get a source of their own.
+        snat: bool,
+    },
 }
+
+/// Of [`heddle_flow::FlowKey::ct_state`].
+const NEW: u32 = heddle_conntrack::state::NEW as u32;
 
 struct Pipeline {
     generations: Generations,
@@ -39,12 +49,43 @@ impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         let m = &mut out.mask.0;
         (m.in_port, m.dl_type, m.nw_frag) = (u32::MAX, u16::MAX, 3);
+        if let Rules::Tracked { snat } = self.rules {
+            let nat = |new: bool| {
+                let source = NatRange {
+                    end: NatEnd::Src,
+                    addresses: Some(([10, 255, 0, 1].into(), [10, 255, 0, 250].into())),
+                    ports: None,
+                    how: NatHow::Any,
+                    persistent: false,
+                };
+                snat.then_some(CtNat {
+                    new: new.then_some(source),
+                })
+            };
+            let ct = |commit: bool| {
+                Action::Ct(Arc::new(CtAction {
+                    commit,
+                    nat: nat(commit),
+                    ..CtAction::default()
+                }))
+            };
+            if request.key.recirc_id == 0 {
+                out.actions.extend([ct(false), Action::Recirc(1)]);
+                return;
+            }
+            m.ct_state = NEW | u32::from(heddle_conntrack::state::EST);
+            if request.key.ct_state & NEW != 0 {
+                out.actions.push(ct(true));
+            }
+            out.actions.extend_from_slice(&self.actions);
+            return;
+        }
         if request.key.recirc_id < self.recirculated {
             out.actions.push(Action::Recirc(request.key.recirc_id + 1));
             return;
         }
         match self.rules {
-            Rules::Any => {}
+            Rules::Any | Rules::Tracked { .. } => {}
             Rules::Exact => {
                 (m.nw_src, m.nw_dst, m.nw_proto) = (u32::MAX, u32::MAX, 0xff);
                 (m.tp_src, m.tp_dst) = (0xffff, 0xffff);
@@ -111,8 +152,44 @@ fn main() {
         );
         all.push(masks);
     }
-    let exact = all.iter().any(|c| c.0 == only);
-    for (name, flows, run_len, rules, masks, actions, recirculated) in all {
+    let mut all: Vec<_> = all.into_iter().map(|c| (c, None)).collect();
+    // Connections, without a tracker and with one.
+    let (any, tracked) = (Rules::Any, Rules::Tracked { snat: false });
+    let of = |tcp, csum| Connections { tcp, csum };
+    let (udp, tcp) = (of(false, Csum::Valid), of(true, Csum::Valid));
+    for (name, n, rules, connections) in [
+        ("1 connection", 1, any, udp),
+        ("1 connection, ct", 1, tracked, udp),
+        ("1k connections", 1000, any, udp),
+        ("1k connections, ct", 1000, tracked, udp),
+        (
+            "1k connections, ct, unknown checksums",
+            1000,
+            tracked,
+            of(false, Csum::Unknown),
+        ),
+        ("1k connections, ct, TCP", 1000, tracked, tcp),
+        (
+            "1k connections, ct, SNAT",
+            1000,
+            Rules::Tracked { snat: true },
+            udp,
+        ),
+        ("100k connections", 100_000, any, udp),
+        ("100k connections, ct", 100_000, tracked, udp),
+        ("100k connections, ct, TCP", 100_000, tracked, tcp),
+        ("new connections", 16_000_000, tracked, udp),
+        (
+            "new connections, SNAT",
+            16_000_000,
+            Rules::Tracked { snat: true },
+            udp,
+        ),
+    ] {
+        all.push(((name.to_owned(), n, 1, rules, 1, out(), 0), Some(connections)));
+    }
+    let exact = all.iter().any(|(c, _)| c.0 == only);
+    for ((name, flows, run_len, rules, masks, actions, recirculated), connections) in all {
         if name == only || !exact && name.contains(&only) {
             let name = name.as_str();
             let traffic = Traffic {
@@ -120,6 +197,7 @@ fn main() {
                 run: run_len,
                 masks,
                 once: false,
+                connections,
             };
             let pipeline = Arc::new(Pipeline {
                 generations: Generations::default(),
@@ -131,6 +209,7 @@ fn main() {
                 + match rules {
                     Rules::Exact => u64::from(flows) * 99 / 100,
                     Rules::Any => 1,
+                    Rules::Tracked { .. } => 2,
                     Rules::Masks => masks.into(),
                 };
             steady(name, pipeline, traffic, entries, length);

@@ -80,6 +80,7 @@ fn main() {
                     run: 1,
                     masks: 1,
                     once: false,
+                    connections: None,
                 },
             );
             dp.add_port(Arc::new(Memory { traffic, on }), Some(PortNo(no)))

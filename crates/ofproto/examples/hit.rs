@@ -52,6 +52,7 @@ fn main() {
             run: 1,
             masks,
             once: false,
+            connections: None,
         };
         steady(&name, of.pipeline().clone(), traffic, entries * 99 / 100, length);
     }

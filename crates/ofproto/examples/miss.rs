@@ -73,6 +73,7 @@ fn forward_all(of: &Ofproto, packets: u32) {
             run: 1,
             masks: 1,
             once: true,
+            connections: None,
         };
         dp.add_port(Arc::new(Memory { traffic, on }), Some(PortNo(no)))
             .expect("a port of memory opens");

@@ -1,7 +1,8 @@
 //! A port of memory: receives copies of a frame as fast as it is asked, and throws away what is sent.
 
-use heddle_packet::{Burst, Packet, Pool};
+use heddle_packet::{Burst, Csum, Packet, Pool};
 use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
+use heddle_wire::checksum::{Sum, checksum};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -14,6 +15,17 @@ pub(crate) struct Traffic {
     pub(crate) masks: u16,
     /// Each flow once, one after the other.
     pub(crate) once: bool,
+    /// As connections.
+    pub(crate) connections: Option<Connections>,
+}
+
+/// The packets of a flow go both ways at random, and have right checksums.
+#[derive(Clone, Copy)]
+pub(crate) struct Connections {
+    /// TCP rather than UDP.
+    pub(crate) tcp: bool,
+    /// What the port says of their checksums.
+    pub(crate) csum: Csum,
 }
 
 /// A port that receives while it is switched on.
@@ -50,7 +62,12 @@ impl MemoryRx {
                 let r = self.random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32;
                 u32::try_from((r * u64::from(self.traffic.flows)) >> 32).unwrap_or(0)
             };
-            self.frame[26..30].copy_from_slice(&(0x0a00_0000 + flow).to_be_bytes());
+            let client = (0x0a00_0000 + flow).to_be_bytes();
+            self.frame[26..30].copy_from_slice(&client);
+            if let Some(c) = self.traffic.connections {
+                let answers = self.random >> 20 & 1 != 0;
+                connection(&mut self.frame, client, c.tcp, answers);
+            }
             if self.traffic.masks > 1 {
                 let kind = u16::try_from(flow % u32::from(self.traffic.masks)).unwrap_or(0);
                 self.frame[36..38].copy_from_slice(&kind.to_be_bytes());
@@ -73,6 +90,9 @@ impl RxQueue for MemoryRx {
         while !burst.is_full() && self.next() {
             let mut p = pool.get();
             p.set_bytes(&self.frame);
+            if let Some(c) = self.traffic.connections {
+                p.offload.csum = c.csum;
+            }
             burst.push(p);
         }
         burst.len() - before
@@ -144,4 +164,28 @@ fn frame() -> Vec<u8> {
     p[24..26].copy_from_slice(&c.to_be_bytes());
     p[34..40].copy_from_slice(&[0, 7, 0x13, 0x89, 0, 26]);
     p
+}
+
+/// Makes the frame one of a connection, from its client to its server or back.
+fn connection(f: &mut [u8], client: [u8; 4], tcp: bool, answers: bool) {
+    let (server, ports) = ([10, 1, 0, 1], [[0x9c, 0x40], [0x13, 0x89]]);
+    let at = |answers: bool| if answers { (30, 36) } else { (26, 34) };
+    for (addr, port, (l3, l4)) in [(client, ports[0], at(answers)), (server, ports[1], at(!answers))] {
+        f[l3..l3 + 4].copy_from_slice(&addr);
+        f[l4..l4 + 2].copy_from_slice(&port);
+    }
+    // TCP: sequence number, acknowledgement, a header of 20 bytes, ACK, a window.
+    let segment = [0, 0, 0, 1, 0, 0, 0, 7, 0x50, 0x10, 0xff, 0xff];
+    let (proto, sum) = if tcp { (6, 50) } else { (17, 40) };
+    if tcp {
+        f[38..50].copy_from_slice(&segment);
+    }
+    f[23] = proto;
+    f[24..26].fill(0);
+    let c = checksum(&f[14..34]);
+    f[24..26].copy_from_slice(&c.to_be_bytes());
+    f[sum..sum + 2].fill(0);
+    let pseudo = Sum::ZERO.bytes(&f[26..34]).word(proto.into()).word(26);
+    let c = pseudo.bytes(&f[34..60]).checksum_nonzero();
+    f[sum..sum + 2].copy_from_slice(&c.to_be_bytes());
 }

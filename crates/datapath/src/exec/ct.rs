@@ -1,12 +1,14 @@
 //! What programs know of packets' connections.
 //!
-//! A packet that is tracked and looked up again carries the connection's state, mark, label, zone and
-//! original addresses ([`CtFields`]). Within a program each packet has its own, also where the other steps
-//! are taken for all packets of a run at once ([`Tracked`]).
+//! A packet that is tracked and looked up again carries what is known of its connection ([`Known`]): state,
+//! mark, label, zone and original addresses. Within a program each packet has its own, also where the other
+//! steps are taken for all packets of a run at once ([`Tracked`]). Packets that are tracked together are all
+//! read first, then all their connections are fetched, then these move: cache misses overlap.
 
-use super::{Exec, LiveId, Meta};
+use super::{Exec, Live, LiveId, Meta};
 use heddle_conntrack::{
-    At, Checked, CtAction, Endpoint, Event, Events, Found, Packet as View, Prior, ReadGuard, Tuple, Verdict,
+    At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
+    ReadGuard, Subject, Tuple,
 };
 use heddle_flow::FlowKey;
 use heddle_flow::extract::NO_OFFSET;
@@ -16,116 +18,64 @@ use heddle_wire::checksum::Sum;
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::split;
 
-/// What is known of a packet's connection; all zero: nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct CtFields {
-    pub(crate) state: u32,
-    pub(crate) mark: u32,
-    /// Network order.
-    pub(crate) label: [u8; 16],
-    pub(crate) zone: u16,
-    /// Protocol and ports in the original direction.
-    pub(crate) proto: u8,
-    pub(crate) v6: bool,
-    pub(crate) ports: (u16, u16),
-    /// Source and destination in the original direction; of IPv4 the first four bytes.
-    pub(crate) addrs: [[u8; 16]; 2],
-}
-
-/// As [`CtFields::addrs`].
+/// Writes what is known of a connection into a key.
 #[inline]
-fn addr(e: &Endpoint, v6: bool) -> [u8; 16] {
-    if v6 { e.addr } else { e.addr << 96 }.to_be_bytes()
-}
-
-fn v4(a: [u8; 16]) -> u32 {
-    u32::from_be_bytes([a[0], a[1], a[2], a[3]])
-}
-
-impl CtFields {
-    /// What the tracker said.
-    #[inline]
-    fn of(v: &Verdict) -> Self {
-        let orig = v.orig.unwrap_or_default();
-        Self {
-            state: v.state.into(),
-            mark: v.mark,
-            label: v.label.to_be_bytes(),
-            zone: v.zone,
-            proto: orig.proto,
-            v6: orig.ipv6,
-            ports: orig.tp(),
-            addrs: [addr(&orig.src, orig.ipv6), addr(&orig.dst, orig.ipv6)],
-        }
-    }
-    /// Writes them into a key.
-    #[inline]
-    pub(crate) fn write_to(&self, key: &mut FlowKey) {
-        key.ct_state = self.state;
-        key.ct_mark = self.mark;
-        key.ct_label = self.label;
-        key.ct_zone = self.zone;
-        key.ct_nw_proto = self.proto;
-        (key.ct_tp_src, key.ct_tp_dst) = self.ports;
-        let [src, dst] = self.addrs;
-        if self.v6 {
-            (key.ct_ipv6_src, key.ct_ipv6_dst) = (src, dst);
-            (key.ct_nw_src, key.ct_nw_dst) = (0, 0);
-        } else {
-            (key.ct_nw_src, key.ct_nw_dst) = (v4(src), v4(dst));
-            (key.ct_ipv6_src, key.ct_ipv6_dst) = ([0; 16], [0; 16]);
-        }
+#[allow(clippy::cast_possible_truncation)] // addresses of IPv4
+pub(crate) fn write_known(known: &Known, key: &mut FlowKey) {
+    let orig = known.orig.unwrap_or_default();
+    key.ct_state = known.state.into();
+    key.ct_mark = known.mark;
+    key.ct_label = known.label.to_be_bytes();
+    key.ct_zone = known.zone;
+    key.ct_nw_proto = orig.proto;
+    (key.ct_tp_src, key.ct_tp_dst) = orig.tp();
+    let (src, dst) = (orig.src.addr, orig.dst.addr);
+    if orig.ipv6 {
+        (key.ct_ipv6_src, key.ct_ipv6_dst) = (src.to_be_bytes(), dst.to_be_bytes());
+        (key.ct_nw_src, key.ct_nw_dst) = (0, 0);
+    } else {
+        (key.ct_nw_src, key.ct_nw_dst) = (src as u32, dst as u32);
+        (key.ct_ipv6_src, key.ct_ipv6_dst) = ([0; 16], [0; 16]);
     }
 }
 
-impl CtFields {
-    /// As the tracker wants to know it.
-    pub(crate) fn prior(&self, found: Option<Found>) -> Prior {
-        let end = |a: [u8; 16], l4: u16| Endpoint {
-            addr: if self.v6 {
-                u128::from_be_bytes(a)
-            } else {
-                v4(a).into()
-            },
-            l4: l4.into(),
-        };
-        let [src, dst] = self.addrs;
-        let orig = Tuple {
-            src: end(src, self.ports.0),
-            dst: end(dst, self.ports.1),
-            proto: self.proto,
-            ipv6: self.v6,
-        };
-        Prior {
-            state: u8::try_from(self.state & 0xff).unwrap_or(0),
-            zone: self.zone,
-            orig: (self.proto != 0).then_some(orig),
-            found,
-        }
-    }
-}
-
-/// What a packet carried when it was looked up, as the tracker wants to know it.
+/// What a packet carried when it was looked up. A key has no ICMP identifiers: they are zero.
 #[inline]
-fn carried_prior(carried: Option<&FlowKey>) -> Prior {
-    let Some(key) = carried.filter(|k| k.ct_state != 0) else {
-        return Prior::default();
+fn known_of(key: Option<&FlowKey>) -> Known {
+    let Some(key) = key.filter(|k| k.ct_state != 0) else {
+        return Known::default();
     };
-    let wide = |a: u32| (u128::from(a) << 96).to_be_bytes();
-    let v6 = key.ct_ipv6_src != [0; 16] || key.ct_ipv6_dst != [0; 16];
-    let fields = CtFields {
-        state: key.ct_state,
-        zone: key.ct_zone,
+    let addrs = [key.ct_ipv6_src, key.ct_ipv6_dst].map(u128::from_be_bytes);
+    let ipv6 = addrs != [0; 2];
+    let [src, dst] = if ipv6 {
+        addrs
+    } else {
+        [key.ct_nw_src.into(), key.ct_nw_dst.into()]
+    };
+    let end = |addr, port: u16| Endpoint {
+        addr,
+        l4: port.into(),
+    };
+    let tuple = Tuple {
+        src: end(src, key.ct_tp_src),
+        dst: end(dst, key.ct_tp_dst),
         proto: key.ct_nw_proto,
-        v6,
-        ports: (key.ct_tp_src, key.ct_tp_dst),
-        addrs: match v6 {
-            true => [key.ct_ipv6_src, key.ct_ipv6_dst],
-            false => [wide(key.ct_nw_src), wide(key.ct_nw_dst)],
-        },
-        ..CtFields::default()
+        ipv6,
     };
-    fields.prior(None)
+    let [kind, code] = [key.ct_tp_src, key.ct_tp_dst].map(|p| p.to_be_bytes()[1]);
+    let icmp = if tuple.is_icmp() {
+        tuple.with_icmp(0, kind, code)
+    } else {
+        None
+    };
+    Known {
+        state: key.ct_state.to_be_bytes()[3],
+        zone: key.ct_zone,
+        mark: key.ct_mark,
+        label: u128::from_be_bytes(key.ct_label),
+        orig: (key.ct_nw_proto != 0).then_some(icmp.unwrap_or(tuple)),
+        found: None,
+    }
 }
 
 /// How often each of [`Event::ALL`] was met, in that order.
@@ -163,6 +113,79 @@ impl CtCounts {
     }
 }
 
+/// A packet that was read for the tracker.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    subject: Result<Subject, Invalid>,
+    hash: Hash,
+    guess: Guess,
+}
+
+/// The tracker, as programs use it.
+#[derive(Clone, Copy)]
+pub(crate) struct Ct<'a> {
+    pub(crate) tracker: &'a Conntrack,
+    pub(crate) counts: &'a CtCounts,
+    /// The burst's clock.
+    pub(crate) now_ms: u64,
+}
+
+impl Ct<'_> {
+    /// Reads a packet; fetches where its connection is looked for.
+    #[inline]
+    fn read(&self, zone: u16, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) -> Read {
+        let verify = || l4_is_right(p, meta);
+        let mut read = Read {
+            subject: view(p, meta, carried, &verify).map_or(Err(Invalid::Malformed), |v| v.read()),
+            hash: Hash::default(),
+            guess: Guess::default(),
+        };
+        if let Ok(subject) = &read.subject {
+            read.hash = self.tracker.hash(&subject.tuple, zone);
+            self.tracker.prefetch(read.hash);
+        }
+        read
+    }
+    /// Tracks a packet that was read. `known` is what was known before, and then what is. Returns whether its
+    /// headers were translated.
+    #[inline]
+    fn track(
+        &self,
+        reading: &ReadGuard,
+        action: &CtAction,
+        read: &Read,
+        known: &mut Known,
+        (live, id, meta): (&mut Live<'_>, LiveId, impl Fn() -> Meta),
+    ) -> bool {
+        let verdict = match &read.subject {
+            Ok(subject) => {
+                let place = (read.hash, read.guess);
+                self.tracker
+                    .track(self.now_ms, reading, subject, place, known, action)
+            }
+            Err(why) => self.tracker.invalid(action.zone, *why, known),
+        };
+        if !verdict.events.is_empty() {
+            self.counts.add(verdict.events);
+        }
+        let Some(rewrite) = &verdict.rewrite else {
+            return false;
+        };
+        let p = live.get_mut(id);
+        if let Some(v) = view(p, &meta(), None, &|| true) {
+            let at = At {
+                l3: v.l3,
+                l4: v.l4,
+                ipv6: v.ipv6,
+                proto: v.proto,
+                partial: matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == v.l4),
+            };
+            rewrite.apply(p.head_mut(), at);
+        }
+        true
+    }
+}
+
 impl Exec<'_> {
     /// Tracks packets of a run; a bit in `failed` leaves one out.
     pub(crate) fn track_all(
@@ -172,89 +195,99 @@ impl Exec<'_> {
         failed: u64,
         meta: &Meta,
     ) {
+        let ids = || ids.clone().enumerate().filter(|(i, _)| failed >> i & 1 == 0);
+        for (i, id) in ids() {
+            self.read_ahead(action.zone, i, id, meta);
+        }
+        self.guess_all(ids().map(|(i, _)| i));
         let reading = ReadGuard::begin();
-        for (i, id) in ids.enumerate().filter(|(i, _)| failed >> i & 1 == 0) {
-            let prior = self
-                .tracked
-                .prior(i)
-                .unwrap_or_else(|| carried_prior(self.carried));
-            let (fields, found, translated) = self.track(&reading, action, id, meta, &prior);
-            self.tracked.set(i, (fields, found));
-            self.tracked.translated |= u64::from(translated) << i;
+        for (i, id) in ids() {
+            self.track_read(&reading, action, i, id, || *meta);
         }
     }
-    /// Tracks one packet; `before` is what an earlier action of the same program said.
+    /// Reads packet `i`, before [`Exec::guess_all`].
+    #[inline]
+    pub(crate) fn read_ahead(&mut self, zone: u16, i: usize, id: LiveId, meta: &Meta) {
+        if let Some(place) = self.tracked.read.get_mut(i) {
+            *place = self.ct.read(zone, self.live.get(id), meta, self.carried);
+        }
+    }
+    /// Fetches the connections of all that were read.
+    #[inline]
+    pub(crate) fn guess_all(&mut self, packets: impl Iterator<Item = usize>) {
+        for i in packets {
+            if let Some(read) = self.tracked.read.get_mut(i) {
+                read.guess = self.ct.tracker.guess(read.hash);
+            }
+        }
+    }
+    /// Tracks packet `i`, which was read.
+    #[inline]
+    pub(crate) fn track_read(
+        &mut self,
+        reading: &ReadGuard,
+        action: &CtAction,
+        i: usize,
+        id: LiveId,
+        meta: impl Fn() -> Meta,
+    ) {
+        let Tracked {
+            known,
+            read,
+            changed,
+            translated,
+        } = &mut *self.tracked;
+        let (Some(known), Some(read)) = (known.get_mut(i), read.get(i)) else {
+            return;
+        };
+        if *changed >> i & 1 == 0 {
+            *known = known_of(self.carried);
+            *changed |= 1 << i;
+        }
+        let done = self
+            .ct
+            .track(reading, action, read, known, (&mut self.live, id, meta));
+        *translated |= u64::from(done) << i;
+    }
+    /// Tracks one packet. `before` is what an earlier action of the same program said.
     pub(crate) fn track_one(
         &mut self,
         action: &CtAction,
         id: LiveId,
         meta: &Meta,
-        before: Option<(CtFields, Option<Found>)>,
-    ) -> (CtFields, Option<Found>) {
-        let prior = match before {
-            Some((fields, found)) => fields.prior(found),
-            None => carried_prior(self.carried),
-        };
-        let (fields, found, _) = self.track(&ReadGuard::begin(), action, id, meta, &prior);
-        (fields, found)
-    }
-    #[inline]
-    fn track(
-        &mut self,
-        reading: &ReadGuard,
-        action: &CtAction,
-        id: LiveId,
-        meta: &Meta,
-        prior: &Prior,
-    ) -> (CtFields, Option<Found>, bool) {
-        let p = self.live.get(id);
-        let verify = || l4_is_right(p, meta);
-        let view = view(p, meta, self.carried, &verify);
-        let verdict = match view.as_ref().map(View::read) {
-            Some(Ok(subject)) => {
-                let hash = self.tracker.hash(&subject.tuple, action.zone);
-                self.tracker
-                    .track(self.now_ms, reading, &subject, hash, prior, action)
-            }
-            Some(Err(why)) => self.tracker.invalid(action.zone, why),
-            None => self
-                .tracker
-                .invalid(action.zone, heddle_conntrack::Invalid::Malformed),
-        };
-        if !verdict.events.is_empty() {
-            self.ct_counts.add(verdict.events);
-        }
-        if let (Some(rewrite), Some(v)) = (verdict.rewrite, view) {
-            let at = At {
-                l3: v.l3,
-                l4: v.l4,
-                ipv6: v.ipv6,
-                proto: v.proto,
-                partial: matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == v.l4),
-            };
-            rewrite.apply(self.live.get_mut(id).head_mut(), at);
-        }
-        (CtFields::of(&verdict), verdict.found, verdict.rewrite.is_some())
+        before: Option<Known>,
+    ) -> Known {
+        let mut known = before.unwrap_or_else(|| known_of(self.carried));
+        let read = self.ct.read(action.zone, self.live.get(id), meta, self.carried);
+        let live = (&mut self.live, id, || *meta);
+        self.ct
+            .track(&ReadGuard::begin(), action, &read, &mut known, live);
+        known
     }
 }
 
-/// What a program has made of its packets' connections.
+/// What a program has made of its packets' connections, by their number in the run.
 #[derive(Debug)]
 pub(crate) struct Tracked {
-    fields: [CtFields; BURST],
-    /// The connections that were found, for packets that are tracked twice.
-    found: [Option<Found>; BURST],
-    /// Packets that have other fields than they came with, and packets whose headers were translated: a bit
-    /// each, by their number in the run.
+    known: [Known; BURST],
+    /// Packets that are about to be tracked.
+    read: [Read; BURST],
+    /// Packets of which something else is known than they came with, and packets whose headers were
+    /// translated: a bit each.
     changed: u64,
-    pub(crate) translated: u64,
+    translated: u64,
 }
 
 impl Tracked {
     pub(crate) fn new() -> Box<Self> {
+        let read = Read {
+            subject: Err(Invalid::Malformed),
+            hash: Hash::default(),
+            guess: Guess::default(),
+        };
         Box::new(Self {
-            fields: [CtFields::default(); BURST],
-            found: [None; BURST],
+            known: [Known::default(); BURST],
+            read: [read; BURST],
             changed: 0,
             translated: 0,
         })
@@ -263,28 +296,23 @@ impl Tracked {
     pub(crate) fn begin(&mut self) {
         (self.changed, self.translated) = (0, 0);
     }
-    /// What packet `i` has that it did not come with.
+    /// What is known of packet `i`, if that is not what it came with.
     #[inline]
-    pub(crate) fn get(&self, i: usize) -> Option<&CtFields> {
-        (self.changed >> i & 1 != 0).then(|| self.fields.get(i))?
+    pub(crate) fn get(&self, i: usize) -> Option<&Known> {
+        (self.changed >> i & 1 != 0).then(|| self.known.get(i))?
     }
     /// Whether packet `i`'s headers were translated.
     #[inline]
     pub(crate) fn is_translated(&self, i: usize) -> bool {
         self.translated >> i & 1 != 0
     }
+    /// Nothing is known of packet `i`.
     #[inline]
-    pub(crate) fn set(&mut self, i: usize, (fields, found): (CtFields, Option<Found>)) {
-        if let (Some(place), Some(of)) = (self.fields.get_mut(i), self.found.get_mut(i)) {
-            (*place, *of) = (fields, found);
+    pub(crate) fn clear(&mut self, i: usize) {
+        if let Some(known) = self.known.get_mut(i) {
+            *known = Known::default();
             self.changed |= 1 << i;
         }
-    }
-    /// What an earlier action of the same program said.
-    #[inline]
-    fn prior(&self, i: usize) -> Option<Prior> {
-        let fields = self.get(i)?;
-        Some(fields.prior(self.found.get(i).copied().flatten()))
     }
 }
 

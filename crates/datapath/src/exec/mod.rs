@@ -24,14 +24,14 @@ pub(crate) mod upcalls;
 
 use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
-use crate::exec::ct::{CtCounts, CtFields, Tracked};
+use crate::exec::ct::{Ct, Tracked};
 use crate::exec::meter::{Meter, Verdict};
 use crate::exec::program::{Goes, MAX_NESTING, Op, Program, Shape, growth};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
 use arrayvec::ArrayVec;
-use heddle_conntrack::{Conntrack, Found};
+use heddle_conntrack::Known;
 use heddle_flow::FlowKey;
 use heddle_packet::{BURST, GsoKind, Packet, Pool};
 use std::ops::Range;
@@ -68,14 +68,14 @@ pub(crate) struct Meta {
 }
 
 /// A packet to be gone back to, and the step to go on at if what comes before ends early.
-type Saved = (LiveId, Meta, Option<(CtFields, Option<Found>)>, usize);
+type Saved = (LiveId, Meta, Option<Known>, usize);
 
 /// A packet on its way through a program.
 pub(crate) struct Going {
     pub(crate) id: LiveId,
     pub(crate) meta: Meta,
     /// What is known of the packet's connection that it did not come with.
-    ct: Option<(CtFields, Option<Found>)>,
+    ct: Option<Known>,
     /// The next step.
     at: usize,
     /// What copies are gone back to when they have ended, and where.
@@ -102,7 +102,7 @@ pub(crate) struct Recirculated {
     pub(crate) goes: Goes,
     pub(crate) meta: Meta,
     /// What is known of its connection that it did not come with.
-    pub(crate) ct: Option<CtFields>,
+    pub(crate) ct: Option<Known>,
 }
 
 /// The packets of one burst and their copies.
@@ -148,8 +148,7 @@ pub(crate) struct Exec<'a> {
     pub(crate) key: Option<&'a FlowKey>,
     /// What they carried when they were looked up, if anything.
     pub(crate) carried: Option<&'a FlowKey>,
-    pub(crate) tracker: &'a Conntrack,
-    pub(crate) ct_counts: &'a CtCounts,
+    pub(crate) ct: Ct<'a>,
     /// Of the packets of the last line.
     pub(crate) tracked: &'a mut Tracked,
     pub(crate) pool: &'a mut Pool,
@@ -271,7 +270,7 @@ impl Exec<'_> {
                 Op::Ct(action) => {
                     self.track_all(action, ids.clone(), failed, &meta);
                 }
-                Op::CtClear => (0..ids.len()).for_each(|i| self.tracked.set(i, (CtFields::default(), None))),
+                Op::CtClear => (0..ids.len()).for_each(|i| self.tracked.clear(i)),
                 Op::Recirc { .. } | Op::Pop { .. } => break,
                 _ => debug_assert!(false, "not part of this shape"),
             }
@@ -328,7 +327,7 @@ impl Exec<'_> {
                 Op::Apply(action) => apply(self.live.get_mut(*id), meta, action, self.now_ms),
                 Op::Meter(meter) => self.meter(meter, *id, meta),
                 Op::Recirc { id: recirc, copy } => {
-                    match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, ct.map(|(f, _)| f)) {
+                    match self.recirculate(Goes::Recirc(*recirc), *copy, *id, meta, *ct) {
                         Ok(()) => return true,
                         Err(kind) => Err(kind),
                     }
@@ -344,7 +343,7 @@ impl Exec<'_> {
                     Ok(())
                 }
                 Op::CtClear => {
-                    *ct = Some((CtFields::default(), None));
+                    *ct = Some(Known::default());
                     Ok(())
                 }
                 Op::Shorter { len, at: other } => {
@@ -397,7 +396,7 @@ impl Exec<'_> {
         copy: bool,
         id: LiveId,
         meta: &Meta,
-        ct: Option<CtFields>,
+        ct: Option<Known>,
     ) -> Result<(), DropKind> {
         let id = if copy {
             self.copy(id).ok_or(DropKind::Copies)?

@@ -183,7 +183,15 @@ impl Program {
     pub(crate) fn does_the_same_to_all(&self) -> bool {
         matches!(self.shape, Shape::Output(_))
             || self.tail.is_some_and(|t| t.alone)
-            || matches!(&*self.ops, [Op::Ct(_), Op::Recirc { copy: false, .. }])
+            || self.only_tracks().is_some()
+    }
+    /// How it tracks packets, if it does nothing else and has them looked up again.
+    #[inline]
+    pub(crate) fn only_tracks(&self) -> Option<&CtAction> {
+        match &*self.ops {
+            [Op::Ct(action), Op::Recirc { copy: false, .. }] => Some(action),
+            _ => None,
+        }
     }
 }
 

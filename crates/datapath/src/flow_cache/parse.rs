@@ -16,6 +16,7 @@ use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{HEAD_SPACE, Packet};
 use heddle_wire::ip::{Ipv6, Ipv6Ext, proto};
 use heddle_wire::split;
+use std::ops::Range;
 
 /// Shortest frame that is looked at: an Ethernet header.
 pub(crate) const MIN_FRAME: usize = 14;
@@ -144,13 +145,8 @@ impl Parsed {
     /// Reads packet `i`, which is the next one, an Ethernet frame of this origin that carries nothing.
     #[inline(always)]
     pub(crate) fn push_from(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {
-        let total = p.len();
-        let frame = Frame {
-            head: p.head_len(),
-            total,
-            origin,
-            vlan: how.vlan_limit > 0,
-        };
+        let frame = how.frame(p, origin);
+        let total = frame.total;
         let Some(bytes) = p.window::<VIEW>() else {
             return self.odd(i, p, how, origin);
         };
@@ -217,13 +213,8 @@ impl Parsed {
         origin: u32,
         carry: impl FnOnce(&mut FlowKey, Option<&CompactKey>),
     ) {
-        let total = p.len();
-        let frame = Frame {
-            head: p.head_len(),
-            total,
-            origin,
-            vlan: how.vlan_limit > 0,
-        };
+        let frame = how.frame(p, origin);
+        let total = frame.total;
         let key = match how.packet_type {
             packet_type::ETHERNET => p.window::<VIEW>().and_then(|b| CompactKey::read(b, frame)),
             _ => None,
@@ -250,25 +241,47 @@ impl Parsed {
         self.add_full(i..i + 1, at, compact, (p.len() as u64, p.len()));
     }
     /// Adds packets that are as they were looked up last, with this compact key, and carry nothing.
-    pub(crate) fn push_run(
-        &mut self,
-        packets: std::ops::Range<u16>,
-        (bytes, longest): (u64, usize),
-        key: CompactKey,
-    ) {
+    pub(crate) fn push_run(&mut self, packets: Range<u16>, bytes: (u64, usize), key: CompactKey) {
         self.again = None;
+        self.add_run(packets, bytes, key, Kind::Ordinary);
+    }
+    /// A run of its own.
+    #[inline]
+    fn add_run(&mut self, packets: Range<u16>, (bytes, longest): (u64, usize), key: CompactKey, kind: Kind) {
         let n = self.runs.len();
         self.compact[n] = key;
-        self.start(packets.start, Kind::Ordinary, longest);
+        self.start(packets.start, kind, longest);
         if let Some(run) = self.runs.last_mut() {
             (run.end, run.bytes) = (packets.end, bytes);
         }
+    }
+    /// Adds packets to the last run, if that is of this kind and has this key, and `same` says so.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    fn extend_last(
+        &mut self,
+        end: u16,
+        (bytes, longest): (u64, usize),
+        key: &CompactKey,
+        kind: Kind,
+        same: impl FnOnce(&Self) -> bool,
+    ) -> bool {
+        let n = self.runs.len();
+        if self.runs.last().is_none_or(|run| run.kind != kind) || self.compact[n - 1] != *key || !same(self) {
+            return false;
+        }
+        if let Some(run) = self.runs.last_mut() {
+            run.end = end;
+            run.bytes += bytes;
+            run.longest = run.longest.max(longest as u32);
+        }
+        true
     }
     /// Adds packets that are as they were looked up last, with this compact key, with headers that stand
     /// outside of it, and these offsets; `carry` writes their full key over `before`.
     pub(crate) fn push_odd_run(
         &mut self,
-        packets: std::ops::Range<u16>,
+        packets: Range<u16>,
         bytes: (u64, usize),
         key: CompactKey,
         (before, meta): (&FlowKey, Meta),
@@ -290,11 +303,10 @@ impl Parsed {
     /// Adds packets with ordinary headers, which this compact key says, that carry what `carry` writes: to
     /// the last run, if it is the same there.
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
     pub(crate) fn add_carrying(
         &mut self,
-        packets: std::ops::Range<u16>,
-        (bytes, longest): (u64, usize),
+        packets: Range<u16>,
+        bytes: (u64, usize),
         key: CompactKey,
         carry: impl FnOnce(&mut FlowKey),
     ) {
@@ -309,29 +321,17 @@ impl Parsed {
             (new.in_port, new.recirc_id, new.packet_type) = (0, 0, 0);
         }
         let place = u8::try_from(at).expect("a burst has fewer packets");
-        let n = self.runs.len();
-        if let (Some(run), Some((before, [new, ..]))) =
-            (self.runs.last_mut(), self.carried.split_at_checked(at))
-            && run.kind == Kind::Carrying(place.wrapping_sub(1))
-            && self.compact[n - 1] == key
-            && before.last().is_some_and(|b| b.carries_same(new))
-        {
-            run.end = packets.end;
-            run.bytes += bytes;
-            run.longest = run.longest.max(longest as u32);
-            return;
-        }
-        self.n_carried += 1;
-        self.compact[n] = key;
-        self.start(packets.start, Kind::Carrying(place), longest);
-        if let Some(run) = self.runs.last_mut() {
-            (run.end, run.bytes) = (packets.end, bytes);
+        let same = |p: &Self| matches!(p.carried.get(..=at), Some([.., a, b]) if a.carries_same(b));
+        let last = Kind::Carrying(place.wrapping_sub(1));
+        if !self.extend_last(packets.end, bytes, &key, last, same) {
+            self.n_carried += 1;
+            self.add_run(packets, bytes, key, Kind::Carrying(place));
         }
     }
     /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with
     /// this origin.
     #[inline]
-    pub(crate) fn push_same(&mut self, from: &Self, runs: std::ops::Range<usize>, first: u16, origin: u32) {
+    pub(crate) fn push_same(&mut self, from: &Self, runs: Range<usize>, first: u16, origin: u32) {
         self.again = None;
         let n = self.runs.len();
         let (keys, all) = (&from.compact[runs.clone()], &from.runs[runs]);
@@ -358,31 +358,13 @@ impl Parsed {
         at
     }
     /// Packets with the full key in the last place: the last run's, or a new one's.
-    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
-    fn add_full(
-        &mut self,
-        packets: std::ops::Range<u16>,
-        at: usize,
-        key: CompactKey,
-        (bytes, longest): (u64, usize),
-    ) {
-        let n = self.runs.len();
+    fn add_full(&mut self, packets: Range<u16>, at: usize, key: CompactKey, bytes: (u64, usize)) {
         let place = u8::try_from(at).expect("a burst has fewer packets");
-        if let (Some(run), Some((before, [new, ..]))) = (self.runs.last_mut(), self.full.split_at_checked(at))
-            && run.kind == Kind::Full(place.wrapping_sub(1))
-            && self.compact[n - 1] == key
-            && before.last() == Some(new)
-        {
+        let same = |p: &Self| matches!(p.full.get(..=at), Some([.., a, b]) if a == b);
+        if self.extend_last(packets.end, bytes, &key, Kind::Full(place.wrapping_sub(1)), same) {
             self.n_full -= 1;
-            run.end = packets.end;
-            run.bytes += bytes;
-            run.longest = run.longest.max(longest as u32);
-            return;
-        }
-        self.compact[n] = key;
-        self.start(packets.start, Kind::Full(place), longest);
-        if let Some(run) = self.runs.last_mut() {
-            (run.end, run.bytes) = (packets.end, bytes);
+        } else {
+            self.add_run(packets, bytes, key, Kind::Full(place));
         }
     }
     /// The compact key of run `r`, if it is no runt.
@@ -514,6 +496,15 @@ impl How {
         packet_type: packet_type::ETHERNET,
         vlan_limit: 0,
     };
+    #[inline(always)]
+    fn frame(self, p: &Packet, origin: u32) -> Frame {
+        Frame {
+            head: p.head_len(),
+            total: p.len(),
+            origin,
+            vlan: self.vlan_limit > 0,
+        }
+    }
 }
 
 /// Makes the full key of `p` (`in_port` from the packet), and says where its layers are. A packet whose

@@ -182,8 +182,11 @@ macro_rules! exec {
             },
             key: $key,
             carried: $carried,
-            tracker: &$worker.shared.conntrack,
-            ct_counts: &$worker.counters.ct,
+            ct: $crate::exec::ct::Ct {
+                tracker: &$worker.shared.conntrack,
+                counts: &$worker.counters.ct,
+                now_ms: $now_ms,
+            },
             tracked: &mut $scratch.tracked,
             pool: &mut $worker.pool,
             tx: &mut $worker.tx,

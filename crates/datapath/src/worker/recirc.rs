@@ -22,15 +22,16 @@ use super::peers::peer_of;
 use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
 use crate::drops::DropKind;
-use crate::exec::ct::CtFields;
-use crate::exec::program::{Goes, Tail};
+use crate::exec::ct;
+use crate::exec::program::{Goes, Program, Tail};
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated, tunnel};
 use crate::flow_cache::compact::CompactKey;
 use crate::flow_cache::parse::{How, Kind, Parsed, Run, fresh_origin};
 use crate::flow_cache::subtable::MAX_LISTED;
 use arrayvec::ArrayVec;
+use heddle_conntrack::{Known, ReadGuard};
 use heddle_flow::{FlowKey, hash, packet_type};
-use heddle_packet::BURST;
+use heddle_packet::{BURST, Packet};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -39,6 +40,16 @@ const MAX_DEPTH: usize = 32;
 /// Most lookups of a packet and its copies: a program that recirculates ten copies would look a million
 /// times.
 const MAX_LOOKUPS: usize = 1024;
+
+/// The packets at hand, where the rest of the scratch space is used beside them.
+macro_rules! live {
+    ($scratch:expr) => {
+        Live {
+            burst: &mut $scratch.burst,
+            copies: &mut $scratch.copies,
+        }
+    };
+}
 
 /// Packets by their place in a stage.
 #[derive(Debug, Default)]
@@ -163,10 +174,7 @@ impl Scratch {
         st
     }
     pub(super) fn live(&mut self) -> Live<'_> {
-        Live {
-            burst: &mut self.burst,
-            copies: &mut self.copies,
-        }
+        live!(self)
     }
 }
 
@@ -187,7 +195,7 @@ struct Carried<'a> {
     full: bool,
     meta: Meta,
     /// What is known of its connection that it did not come with.
-    ct: Option<CtFields>,
+    ct: Option<&'a Known>,
 }
 
 impl Carried<'_> {
@@ -202,8 +210,8 @@ impl Carried<'_> {
         if let Some(before) = self.before {
             key.copy_carried(before);
         }
-        if let Some(ct) = &self.ct {
-            ct.write_to(key);
+        if let Some(known) = self.ct {
+            ct::write_known(known, key);
         }
         (key.skb_priority, key.pkt_mark) = (self.meta.priority, self.meta.mark);
         if let Some((alg, basis)) = self.meta.hash {
@@ -271,6 +279,10 @@ impl Worker {
 
     /// Runs what comes before the recirculation at the end, and puts the packets into the next stage.
     fn gather(&mut self, st: &Stage, group: &Group, tail: Tail, to: &mut Stage, now_ms: u64) {
+        let program = group.choice.program(&self.cache, &self.scratch.once);
+        if program.is_some_and(|p| p.only_tracks().is_some()) {
+            return self.gather_tracked(st, group, to, now_ms);
+        }
         let (runs, keys) = (&st.parsed.runs, &st.parsed.compact);
         let mut r = usize::from(group.run);
         while let Some(run) = runs.get(r).filter(|run| run.first < group.end) {
@@ -334,25 +346,64 @@ impl Worker {
         };
         let key = st.parsed.compact[r];
         let origin = self.origin(st, to, key.context());
-        if failed == 0 && !tail.rewritten && !tracks {
-            return self.go_on(to, ids, key.with_context(origin), carried);
-        }
         let how = self.how(meta.packet_type);
+        let going = ids.clone().zip(0..).filter(|(_, i)| failed >> i & 1 == 0);
         if let Goes::Pop(step) = tail.goes {
-            let ids = ids
-                .zip(0..)
-                .filter(|(_, i)| failed >> i & 1 == 0)
-                .map(|(id, _)| id);
+            let ids = going.map(|(id, _)| id);
             return self.pop_all(to, group.choice, step, ids, (how, &meta));
         }
-        for (id, i) in ids.zip(0..).filter(|(_, i)| failed >> i & 1 == 0) {
-            if tracks {
-                carried.ct = self.scratch.tracked.get(i).copied();
-            }
-            if tail.rewritten || tracks && self.scratch.tracked.is_translated(i) {
-                self.read_again(to, (id, origin), how, carried);
+        let tracked = &self.scratch.tracked;
+        let mut live = live!(self.scratch);
+        if failed == 0 && !tail.rewritten && !tracks {
+            return to.go_on(&live, ids, key.with_context(origin), carried);
+        }
+        for (id, i) in going {
+            carried.ct = tracked.get(i).filter(|_| tracks);
+            if tail.rewritten || tracks && tracked.is_translated(i) {
+                to.read_again(live.get_mut(id), (id, origin), how, carried);
             } else {
-                self.go_on(to, id..id + 1, key.with_context(origin), carried);
+                to.go_on(&live, id..id + 1, key.with_context(origin), carried);
+            }
+        }
+    }
+
+    /// Has all packets of a group tracked, whose program does nothing else, and puts them into the next
+    /// stage.
+    fn gather_tracked(&mut self, st: &Stage, group: &Group, to: &mut Stage, now_ms: u64) {
+        let s = &mut self.scratch;
+        let program = group.choice.program(&self.cache, &s.once);
+        let Some(action) = program.and_then(Program::only_tracks) else {
+            return;
+        };
+        let parsed = &st.parsed;
+        let mut exec = super::exec!(self, s, (None, None), now_ms);
+        exec.tracked.begin();
+        for (i, r, id) in st.packets(group) {
+            exec.carried = parsed.outside_of(r);
+            exec.read_ahead(action.zone, i, id, &parsed.meta(r));
+        }
+        exec.guess_all(0..usize::from(group.end - group.first));
+        let reading = ReadGuard::begin();
+        for (i, r, id) in st.packets(group) {
+            exec.carried = parsed.outside_of(r);
+            exec.track_read(&reading, action, i, id, || parsed.meta(r));
+        }
+        for (i, r, id) in st.packets(group) {
+            let (key, meta) = (parsed.compact[r], parsed.meta(r));
+            let origin = self.origin(st, to, key.context());
+            let how = self.how(meta.packet_type);
+            let tracked = &self.scratch.tracked;
+            let mut live = live!(self.scratch);
+            let carried = Carried {
+                before: parsed.outside_of(r),
+                full: matches!(parsed.runs[r].kind, Kind::Full(_)),
+                meta,
+                ct: tracked.get(i),
+            };
+            if tracked.is_translated(i) {
+                to.read_again(live.get_mut(id), (id, origin), how, carried);
+            } else {
+                to.go_on(&live, id..id + 1, key.with_context(origin), carried);
             }
         }
     }
@@ -370,10 +421,7 @@ impl Worker {
                 return;
             };
             if program.needs_key {
-                let mut live = Live {
-                    burst: &mut s.burst,
-                    copies: &mut s.copies,
-                };
+                let mut live = live!(s);
                 st.parsed.full(r, live.get_mut(id));
             }
             let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
@@ -391,17 +439,14 @@ impl Worker {
             } else {
                 let before = st.parsed.outside(&st.parsed.runs[r]);
                 let origin = self.origin(st, &mut next, st.parsed.compact[r].context());
-                self.read_again(
-                    &mut next,
-                    (id, origin),
-                    how,
-                    Carried {
-                        before,
-                        full: false,
-                        meta,
-                        ct,
-                    },
-                );
+                let carried = Carried {
+                    before,
+                    full: false,
+                    meta,
+                    ct: ct.as_ref(),
+                };
+                let mut live = live!(self.scratch);
+                next.read_again(live.get_mut(id), (id, origin), how, carried);
             }
             let left = self.scratch.lookups;
             self.run_stage_within(next, depth + 1, left, now_ms);
@@ -412,44 +457,6 @@ impl Worker {
         How {
             packet_type,
             vlan_limit: self.shared.vlan_limit.load(Relaxed),
-        }
-    }
-
-    /// Packets that are as they were looked up last, with this key: now of another origin.
-    fn go_on(&mut self, to: &mut Stage, ids: Range<LiveId>, key: CompactKey, carried: Carried<'_>) {
-        let live = self.scratch.live();
-        let (first, mut bytes, mut longest) = (to.ids.len(), 0, 0);
-        for id in ids {
-            let n = live.get(id).len();
-            (bytes, longest) = (bytes + n as u64, longest.max(n));
-            to.ids.push(id);
-        }
-        let places = first..to.ids.len();
-        let bytes = (bytes, longest);
-        match carried.before {
-            Some(before) if carried.full => {
-                let before = (before, carried.meta);
-                to.parsed
-                    .push_odd_run(places, bytes, key, before, |full| carried.add(full, None));
-            }
-            None if carried.nothing() => to.parsed.push_run(places, bytes, key),
-            _ => to
-                .parsed
-                .add_carrying(places, bytes, key, |c| carried.add(c, Some(&key))),
-        }
-    }
-
-    /// A packet that may have changed.
-    fn read_again(&mut self, to: &mut Stage, (id, origin): (LiveId, u32), how: How, carried: Carried<'_>) {
-        let place = to.ids.len();
-        to.ids.push(id);
-        let mut live = self.scratch.live();
-        let p = live.get_mut(id);
-        if carried.nothing() && how.packet_type == packet_type::ETHERNET {
-            to.parsed.push_from(place, p, how, origin);
-        } else {
-            to.parsed
-                .push_carrying(place, p, how, origin, |key, headers| carried.add(key, headers));
         }
     }
 
@@ -467,10 +474,7 @@ impl Worker {
         let Some(tunnel) = program.and_then(|p| p.pop_of(step)) else {
             return self.counters.drops.add(DropKind::InvalidPort, ids.count() as u64);
         };
-        let mut live = Live {
-            burst: &mut s.burst,
-            copies: &mut s.copies,
-        };
+        let mut live = live!(s);
         for id in ids {
             let p = live.get_mut(id);
             match tunnel::pop(p, meta, tunnel, &mut s.popped) {
@@ -523,9 +527,53 @@ impl Worker {
 }
 
 impl Stage {
+    /// Packets that are as they were looked up last, with this key: now of another origin.
+    #[inline]
+    fn go_on(&mut self, live: &Live<'_>, ids: Range<LiveId>, key: CompactKey, carried: Carried<'_>) {
+        let (first, mut bytes, mut longest) = (self.ids.len(), 0, 0);
+        for id in ids.clone() {
+            let n = live.get(id).len();
+            (bytes, longest) = (bytes + n as u64, longest.max(n));
+        }
+        self.ids.push_all(ids);
+        let places = first..self.ids.len();
+        let bytes = (bytes, longest);
+        match carried.before {
+            Some(before) if carried.full => {
+                let before = (before, carried.meta);
+                self.parsed
+                    .push_odd_run(places, bytes, key, before, |full| carried.add(full, None));
+            }
+            None if carried.nothing() => self.parsed.push_run(places, bytes, key),
+            _ => self
+                .parsed
+                .add_carrying(places, bytes, key, |c| carried.add(c, Some(&key))),
+        }
+    }
+
+    /// A packet that may have changed.
+    fn read_again(&mut self, p: &mut Packet, (id, origin): (LiveId, u32), how: How, carried: Carried<'_>) {
+        let place = self.ids.len();
+        self.ids.push(id);
+        if carried.nothing() && how.packet_type == packet_type::ETHERNET {
+            self.parsed.push_from(place, p, how, origin);
+        } else {
+            self.parsed
+                .push_carrying(place, p, how, origin, |key, headers| carried.add(key, headers));
+        }
+    }
     /// Who sent the packets of run `r`, among those behind their queue.
     pub(super) fn peer(&self, r: usize) -> u8 {
         peer_of(self.parsed.runs.get(r).and_then(|run| self.parsed.outside(run)))
+    }
+    /// The packets of a group: its number there, its run, itself.
+    #[inline]
+    fn packets(&self, group: &Group) -> impl Iterator<Item = (usize, usize, LiveId)> {
+        let mut r = usize::from(group.run);
+        (0..).zip(group.first..group.end).map(move |(i, place)| {
+            r += usize::from(self.parsed.runs[r].end <= place);
+            (i, r, self.ids.at(place))
+        })
     }
     /// Whether group `g` of this stage may have packets of flows of which some wait.
     fn overtakes(&self, g: usize, waiting: &mut Stage) -> bool {
