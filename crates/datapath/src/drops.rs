@@ -60,6 +60,8 @@ kinds! {
     TunnelFragment = "datapath_drop_tunnel_fragment",
     /// An outer time to live of zero.
     TunnelTtl = "datapath_drop_tunnel_ttl",
+    /// A train of outer packets that hold something else than the segments of one train.
+    TunnelTrain = "datapath_drop_tunnel_train",
     /// Options of a tunnel that are cut off, or have to be understood and are not.
     TunnelOption = "datapath_drop_tunnel_option",
     /// Actions nested too deeply.

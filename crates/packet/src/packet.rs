@@ -410,6 +410,11 @@ impl Packet {
         self.head_mut().copy_within(0..ADDRS, 4);
         self.pull_front(4)
     }
+    /// Whether it is a train that is in tunnels.
+    #[inline]
+    pub fn is_wrapped(&self) -> bool {
+        self.offload.gso.is_some_and(|gso| !gso.wraps.is_empty())
+    }
     /// The pieces of the packet in order, for a gather list. A packet without bytes has none.
     pub fn iovs(&self) -> impl Iterator<Item = Iov<'_>> {
         let head = (!self.head().is_empty()).then(|| Iov::new(self.head()));

@@ -1,4 +1,5 @@
-//! Finishing packets in software: segment trains cut into segments, checksums filled in.
+//! Finishing packets in software: segment trains cut into segments, checksums filled in. A train that is in
+//! tunnels is cut after it went into them: each segment gets its outer headers.
 //!
 //! Used for destinations without these offloads. The packet's metadata says what to do, its bytes say where:
 //! both come from a sender that may lie, so each offset is checked against the bytes and a train that does
@@ -7,16 +8,26 @@
 //! Cost: one copy of the packet, one pass over it for the checksum; no allocation beyond the pool's.
 
 mod frame;
+mod outer;
 #[cfg(test)]
 mod tests;
 
 use frame::{L3, Layout};
-use heddle_packet::{Csum, GsoKind, Offload, Packet, Pool};
+use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Pool, Wrap, Wraps};
 use heddle_wire::checksum::Sum;
+use heddle_wire::l4::Udp;
+use outer::Outers;
 
 /// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused: each
 /// costs about as much as a packet. The longest train may have segments of 128 bytes.
 pub const MAX_SEGMENTS: usize = 512;
+
+/// Most datagrams of one train that Linux takes (`UDP_MAX_SEGMENTS` of its older versions).
+const MAX_DATAGRAMS: usize = 64;
+/// Bytes up to the end of an outer UDP header at most: tags, IPv6.
+const MOST_OUTER: usize = 14 + 4 * 4 + 40 + 8;
+/// Where UDP's checksum is in its header.
+const UDP_CSUM_AT: u16 = 6;
 
 /// Why a packet cannot be finished.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -86,77 +97,215 @@ pub fn finish_while(
         each(packet);
         return Ok(1);
     }
-    let mut whole = pool.get_for(packet.len());
-    packet.copy_into(&mut whole);
-    let done = if packet.offload.gso.is_none() {
-        complete_csum(&mut whole).map(|()| {
+    if packet.offload.gso.is_none() {
+        let mut whole = private(pool, packet);
+        let done = complete_csum(&mut whole).map(|()| {
             each(&whole);
             1
-        })
-    } else {
+        });
+        pool.put(whole);
+        return done;
+    }
+    with_headers(pool, packet, &mut |pool, packet| {
+        let cut = Cut::of(packet)?;
         let mut piece = pool.get_big();
-        let done = cut(&whole, &mut piece, each);
+        let done = cut.all(packet, &mut piece, each);
         pool.put(piece);
         done
-    };
-    pool.put(whole);
-    done
+    })
 }
 
-/// Cuts the train `whole` (all head) into segments, each built in `piece`.
-fn cut(
-    whole: &Packet,
-    piece: &mut Packet,
-    each: &mut dyn FnMut(&Packet) -> bool,
-) -> Result<usize, SegmentError> {
-    let frame = whole.head();
-    let Offload {
-        csum: Csum::Partial { start, .. },
-        gso: Some(gso),
-    } = whole.offload
-    else {
-        return Err(SegmentError::Malformed);
+fn private(pool: &mut Pool, packet: &Packet) -> Packet {
+    let mut whole = pool.get_for(packet.len());
+    packet.copy_into(&mut whole);
+    whole
+}
+
+/// Runs `f` on a train whose headers are in its head: itself, as a rule, or a copy.
+fn with_headers<T>(
+    pool: &mut Pool,
+    packet: &Packet,
+    f: &mut dyn FnMut(&mut Pool, &Packet) -> Result<T, SegmentError>,
+) -> Result<T, SegmentError> {
+    match f(pool, packet) {
+        Err(SegmentError::Malformed) if !packet.segs().is_empty() => {
+            let whole = private(pool, packet);
+            let done = f(pool, &whole);
+            pool.put(whole);
+            done
+        }
+        done => done,
+    }
+}
+
+/// Puts a train that is in one tunnel of UDP into one train of outer datagrams, each with a segment in it, for
+/// devices that cut datagrams and know nothing of tunnels. All outer datagrams have a checksum then. `None`:
+/// it is no such train, or there are more segments than devices take.
+///
+/// # Errors
+/// As [`SegmentError`] says.
+pub fn as_datagrams(pool: &mut Pool, packet: &Packet) -> Result<Option<Packet>, SegmentError> {
+    let one_of_udp = |wraps: Wraps| match wraps.split() {
+        Some((Wrap::Vxlan | Wrap::Geneve, inner)) => inner.is_empty(),
+        _ => false,
     };
-    if !gso.wraps.is_empty() {
-        // Headers of tunnels are not cut yet.
-        return Err(SegmentError::Mismatch);
+    if !packet.offload.gso.is_some_and(|g| one_of_udp(g.wraps)) {
+        return Ok(None);
     }
-    let layout = Layout::of(frame, usize::from(start), gso.kind)?;
-    let (headers, payload) = frame
-        .split_at_checked(layout.payload)
-        .ok_or(SegmentError::Malformed)?;
-    let size = usize::from(gso.size).max(1);
-    let count = payload.len().div_ceil(size).max(1);
-    if count > MAX_SEGMENTS {
-        return Err(SegmentError::TooMany);
+    with_headers(pool, packet, &mut |pool, packet| {
+        let cut = Cut::of(packet)?;
+        let mut train = pool.get_big();
+        let done = cut.into_datagrams(packet, &mut train);
+        match done {
+            Ok(true) => Ok(Some(train)),
+            Ok(false) => {
+                pool.put(train);
+                Ok(None)
+            }
+            Err(e) => {
+                pool.put(train);
+                Err(e)
+            }
+        }
+    })
+}
+
+/// How a train is cut.
+struct Cut {
+    outers: Outers,
+    layout: Layout,
+    gso: Gso,
+    count: usize,
+}
+
+impl Cut {
+    fn of(packet: &Packet) -> Result<Self, SegmentError> {
+        let frame = packet.head();
+        let Offload {
+            csum: Csum::Partial { start, .. },
+            gso: Some(gso),
+        } = packet.offload
+        else {
+            return Err(SegmentError::Malformed);
+        };
+        let (outers, at, begins) = outer::outers(frame, gso.wraps)?;
+        let layout = Layout::of(frame, (at, begins), usize::from(start), gso.kind)?;
+        let count = (packet.len() - layout.payload)
+            .div_ceil(usize::from(gso.size).max(1))
+            .max(1);
+        if count > MAX_SEGMENTS {
+            return Err(SegmentError::TooMany);
+        }
+        Ok(Self {
+            outers,
+            layout,
+            gso,
+            count,
+        })
     }
-    for i in 0..count {
+
+    /// Writes segment `i` of `whole` into `space`, but for the tunnels' headers, which are copied. Returns its
+    /// length.
+    fn segment(&self, whole: &Packet, i: usize, space: &mut [u8]) -> Result<usize, SegmentError> {
+        let headers = whole
+            .head()
+            .get(..self.layout.payload)
+            .ok_or(SegmentError::Malformed)?;
+        let size = usize::from(self.gso.size).max(1);
         let from = i * size;
-        let part = payload
-            .get(from..payload.len().min(from + size))
-            .unwrap_or_default();
-        piece.reset();
-        piece.in_port = whole.in_port;
-        let len = headers.len() + part.len();
-        let space = piece.space_mut().get_mut(..len).ok_or(SegmentError::Malformed)?;
+        let len = headers.len() + size.min((whole.len() - headers.len()).saturating_sub(from));
+        let space = space.get_mut(..len).ok_or(SegmentError::Malformed)?;
         let (h, p) = space.split_at_mut(headers.len());
         h.copy_from_slice(headers);
-        p.copy_from_slice(part);
-        layout.fix_ip(space, i)?;
-        match gso.kind {
-            GsoKind::Tcp4 | GsoKind::Tcp6 => layout.fix_tcp(space, from, i == 0, i + 1 == count)?,
-            GsoKind::Udp => layout.fix_udp(space)?,
+        whole.copy_from(headers.len() + from, p);
+        self.layout.fix_ip(space, i)?;
+        match self.gso.kind {
+            GsoKind::Tcp4 | GsoKind::Tcp6 => {
+                self.layout.fix_tcp(space, from, i == 0, i + 1 == self.count)?;
+            }
+            GsoKind::Udp => self.layout.fix_udp(space)?,
         }
-        piece.set_head_len(len);
-        piece.offload = Offload {
-            csum: Csum::Valid,
-            gso: None,
-        };
-        if !each(piece) {
-            return Ok(i + 1);
-        }
+        Ok(len)
     }
-    Ok(count)
+
+    /// Segments, each built in `piece`.
+    fn all(
+        &self,
+        whole: &Packet,
+        piece: &mut Packet,
+        each: &mut dyn FnMut(&Packet) -> bool,
+    ) -> Result<usize, SegmentError> {
+        for i in 0..self.count {
+            piece.reset();
+            piece.in_port = whole.in_port;
+            let len = self.segment(whole, i, piece.space_mut())?;
+            piece.set_head_len(len);
+            let space = piece.head_mut();
+            let mut behind = self.layout.sum_behind(space)?;
+            for outer in self.outers.iter().rev() {
+                behind = outer.fix(space, i, behind)?;
+            }
+            piece.offload = Offload {
+                csum: Csum::Valid,
+                gso: None,
+            };
+            if !each(piece) {
+                return Ok(i + 1);
+            }
+        }
+        Ok(self.count)
+    }
+
+    /// All segments behind one outer header. `false`: there are too many, or but one.
+    fn into_datagrams(&self, whole: &Packet, train: &mut Packet) -> Result<bool, SegmentError> {
+        let Some(outer) = self.outers.first() else {
+            return Ok(false);
+        };
+        let inside = outer.l4_at + Udp::LEN;
+        let per_segment = self.layout.payload - inside;
+        let bytes = whole.len() - self.layout.payload + self.count * per_segment;
+        // What an IP header's length can say.
+        if self.count < 2
+            || self.count > MAX_DATAGRAMS
+            || outer.l4_at - outer.l3_at + Udp::LEN + bytes > usize::from(u16::MAX)
+        {
+            return Ok(false);
+        }
+        // Each segment is written with its outer headers, of which the one before has the last bytes' place.
+        let mut end = inside;
+        let space = train.space_mut();
+        for i in 0..self.count {
+            let at = end - inside;
+            let space = space.get_mut(at..).ok_or(SegmentError::Malformed)?;
+            let mut before = [0; MOST_OUTER];
+            let before = before.get_mut(..inside).ok_or(SegmentError::Mismatch)?;
+            before.copy_from_slice(space.get(..inside).ok_or(SegmentError::Malformed)?);
+            end = at + self.segment(whole, i, space)?;
+            let own = space.get_mut(..inside).ok_or(SegmentError::Malformed)?;
+            if i > 0 {
+                own.copy_from_slice(before);
+            }
+        }
+        train.set_head_len(end);
+        train.in_port = whole.in_port;
+        let frame = train.head_mut();
+        outer.begin_datagrams(frame)?;
+        let at = |n: usize| u16::try_from(n).map_err(|_| SegmentError::Malformed);
+        train.offload = Offload {
+            csum: Csum::Partial {
+                start: at(outer.l4_at)?,
+                offset: UDP_CSUM_AT,
+            },
+            gso: Some(Gso {
+                kind: GsoKind::Udp,
+                ecn: false,
+                size: at(per_segment + usize::from(self.gso.size))?,
+                hdr_len: at(inside)?,
+                wraps: Wraps::default(),
+            }),
+        };
+        Ok(true)
+    }
 }
 
 /// Whether the train's network protocol is IPv4.

@@ -6,6 +6,7 @@
 
 pub mod action;
 pub mod config;
+pub mod join;
 mod kind;
 pub mod neigh;
 pub mod options;

@@ -4,6 +4,7 @@ use super::Meta;
 use crate::drops::DropKind;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
+use heddle_tunnel::join;
 use heddle_tunnel::{Inner, PopError, PushError, TunnelPop, TunnelPush};
 
 /// Writes the outer headers before a packet, which is an Ethernet frame with an IP header then.
@@ -42,6 +43,9 @@ pub(crate) fn pop(
     tunnel: &mut FlowKey,
 ) -> Result<u32, DropKind> {
     tunnel.clear_carried();
+    if join::is_datagrams(p, meta.l4) && !join::join(p, pop.kind, (meta.l3, meta.l4)) {
+        return Err(DropKind::TunnelTrain);
+    }
     let popped = pop.apply(p, meta.l3, tunnel).map_err(|e| match e {
         PopError::Csum => DropKind::TunnelCsum,
         PopError::Fragment => DropKind::TunnelFragment,
@@ -54,8 +58,8 @@ pub(crate) fn pop(
         | PopError::Version
         | PopError::Flags
         | PopError::Protocol
-        | PopError::Train
         | PopError::Part => DropKind::TunnelPop,
+        PopError::Train => DropKind::TunnelTrain,
     })?;
     Ok(popped.packet_type)
 }

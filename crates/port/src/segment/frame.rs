@@ -1,5 +1,6 @@
 //! Where the headers of a train are, and how each segment's differ.
 
+use super::outer::pseudo_sum;
 use super::{SegmentError, is_v4};
 use heddle_packet::GsoKind;
 use heddle_wire::checksum::{Sum, checksum};
@@ -28,26 +29,79 @@ pub(super) struct Layout {
 /// Most tags that are stepped over.
 const MAX_TAGS: usize = 4;
 
-impl Layout {
-    /// Finds the headers; `l4_at` is where the checksum starts, that is the L4 header.
-    pub(super) fn of(frame: &[u8], l4_at: usize, kind: GsoKind) -> Result<Self, SegmentError> {
-        let be16 = |at: usize| {
-            let b = frame.get(at..at + 2).ok_or(SegmentError::Malformed)?;
-            Ok(u16::from_be_bytes([b[0], b[1]]))
-        };
-        let mut at = 12;
-        let mut kind_of_frame = be16(at)?;
-        for _ in 0..MAX_TAGS {
-            if !heddle_wire::eth::is_vlan(kind_of_frame) {
-                break;
-            }
-            at += 4;
-            kind_of_frame = be16(at)?;
+/// What a packet, or a part of it, begins with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Begins {
+    /// An Ethernet header.
+    Frame,
+    /// An IP header.
+    Ip(L3),
+}
+
+/// The IP header of what begins at `at`.
+pub(super) fn network(frame: &[u8], at: usize, begins: Begins) -> Result<(L3, usize), SegmentError> {
+    if let Begins::Ip(l3) = begins {
+        return Ok((l3, at));
+    }
+    let be16 = |at: usize| {
+        let b = frame.get(at..at + 2).ok_or(SegmentError::Malformed)?;
+        Ok(u16::from_be_bytes([b[0], b[1]]))
+    };
+    let mut at = at + 12;
+    let mut kind_of_frame = be16(at)?;
+    for _ in 0..MAX_TAGS {
+        if !heddle_wire::eth::is_vlan(kind_of_frame) {
+            break;
         }
-        let l3_at = at + 2;
+        at += 4;
+        kind_of_frame = be16(at)?;
+    }
+    match kind_of_frame {
+        ethertype::IP => Ok((L3::V4, at + 2)),
+        ethertype::IPV6 => Ok((L3::V6, at + 2)),
+        _ => Err(SegmentError::Mismatch),
+    }
+}
+
+/// Lengths and identification of an IP header of segment `index`, whose bytes are `segment`: an IP header at
+/// `l3_at` that ends at `l4_at`, if it is IPv4's.
+pub(super) fn fix_ip(
+    segment: &mut [u8],
+    (l3_kind, l3_at, l4_at): (L3, usize, usize),
+    index: usize,
+) -> Result<(), SegmentError> {
+    let l3 = segment.get_mut(l3_at..).ok_or(SegmentError::Malformed)?;
+    let len = l3.len();
+    if is_v4(l3_kind) {
+        let (ip, _) = split_mut::<Ipv4>(l3).ok_or(SegmentError::Malformed)?;
+        ip.total_len = be16(len)?;
+        // Each datagram has its own identification (RFC 6864: it matters only where fragments may arise).
+        let step = u16::try_from(index).map_err(|_| SegmentError::TooMany)?;
+        ip.id = Be16::new(ip.id.get().wrapping_add(step));
+        ip.csum = Be16::new(0);
+        let header = l3.get(..l4_at - l3_at).ok_or(SegmentError::Malformed)?;
+        let sum = checksum(header);
+        let (ip, _) = split_mut::<Ipv4>(l3).ok_or(SegmentError::Malformed)?;
+        ip.csum = Be16::new(sum);
+    } else {
+        let (ip, _) = split_mut::<Ipv6>(l3).ok_or(SegmentError::Malformed)?;
+        ip.payload_len = be16(len.checked_sub(Ipv6::LEN).ok_or(SegmentError::Malformed)?)?;
+    }
+    Ok(())
+}
+
+impl Layout {
+    /// Finds the headers of what begins at `at`; `l4_at` is where the checksum starts, that is the L4 header.
+    pub(super) fn of(
+        frame: &[u8],
+        (at, begins): (usize, Begins),
+        l4_at: usize,
+        kind: GsoKind,
+    ) -> Result<Self, SegmentError> {
+        let (l3, l3_at) = network(frame, at, begins)?;
         let rest = frame.get(l3_at..).ok_or(SegmentError::Malformed)?;
-        let (l3, min) = match kind_of_frame {
-            ethertype::IP => {
+        let min = match l3 {
+            L3::V4 => {
                 let (ip, _) = split::<Ipv4>(rest).ok_or(SegmentError::Malformed)?;
                 let want = if kind == GsoKind::Udp {
                     proto::UDP
@@ -57,10 +111,9 @@ impl Layout {
                 if ip.proto != want || ip.header_len() < Ipv4::LEN || l3_at + ip.header_len() != l4_at {
                     return Err(SegmentError::Mismatch);
                 }
-                (L3::V4, Ipv4::LEN)
+                Ipv4::LEN
             }
-            ethertype::IPV6 => (L3::V6, Ipv6::LEN),
-            _ => return Err(SegmentError::Mismatch),
+            L3::V6 => Ipv6::LEN,
         };
         let proto = match (kind, l3) {
             (GsoKind::Tcp4, L3::V4) | (GsoKind::Tcp6, L3::V6) => proto::TCP,
@@ -96,24 +149,14 @@ impl Layout {
 
     /// Lengths and identification of segment `index`, whose bytes are `frame`.
     pub(super) fn fix_ip(&self, frame: &mut [u8], index: usize) -> Result<(), SegmentError> {
-        let l3 = frame.get_mut(self.l3_at..).ok_or(SegmentError::Malformed)?;
-        let len = l3.len();
-        if is_v4(self.l3) {
-            let (ip, _) = split_mut::<Ipv4>(l3).ok_or(SegmentError::Malformed)?;
-            ip.total_len = be16(len)?;
-            // Each datagram has its own identification (RFC 6864: it matters only where fragments may arise).
-            let step = u16::try_from(index).map_err(|_| SegmentError::TooMany)?;
-            ip.id = Be16::new(ip.id.get().wrapping_add(step));
-            ip.csum = Be16::new(0);
-            let header = l3.get(..self.l4_at - self.l3_at).ok_or(SegmentError::Malformed)?;
-            let sum = checksum(header);
-            let (ip, _) = split_mut::<Ipv4>(l3).ok_or(SegmentError::Malformed)?;
-            ip.csum = Be16::new(sum);
-        } else {
-            let (ip, _) = split_mut::<Ipv6>(l3).ok_or(SegmentError::Malformed)?;
-            ip.payload_len = be16(len - Ipv6::LEN)?;
-        }
-        Ok(())
+        fix_ip(frame, (self.l3, self.l3_at, self.l4_at), index)
+    }
+
+    /// The L4 header's place in a finished segment, and the sum of all bytes from there on: its checksum has
+    /// it be the complement of what the pseudo header adds.
+    pub(super) fn sum_behind(&self, segment: &[u8]) -> Result<(usize, Sum), SegmentError> {
+        let pseudo = self.pseudo(segment)?;
+        Ok((self.l4_at, Sum::ZERO.word(!pseudo.folded())))
     }
 
     /// Sequence number, flags and checksum of the segment whose payload starts `from` bytes into the train's.
@@ -163,21 +206,21 @@ impl Layout {
 
     /// Sum of pseudo header and L4 bytes.
     fn l4_sum(&self, frame: &[u8]) -> Result<Sum, SegmentError> {
-        let l3 = frame.get(self.l3_at..).ok_or(SegmentError::Malformed)?;
         let l4 = frame.get(self.l4_at..).ok_or(SegmentError::Malformed)?;
-        let len = u32::try_from(l4.len()).map_err(|_| SegmentError::Malformed)?;
-        let pseudo = if is_v4(self.l3) {
-            let (ip, _) = split::<Ipv4>(l3).ok_or(SegmentError::Malformed)?;
-            Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), self.proto, len)
-        } else {
-            let (ip, _) = split::<Ipv6>(l3).ok_or(SegmentError::Malformed)?;
-            Sum::ZERO.pseudo_v6(&ip.src, &ip.dst, self.proto, len)
-        };
-        Ok(pseudo.bytes(l4))
+        Ok(self.pseudo(frame)?.bytes(l4))
+    }
+    fn pseudo(&self, frame: &[u8]) -> Result<Sum, SegmentError> {
+        let l3 = frame.get(self.l3_at..).ok_or(SegmentError::Malformed)?;
+        let len = frame
+            .len()
+            .checked_sub(self.l4_at)
+            .ok_or(SegmentError::Malformed)?;
+        let len = u32::try_from(len).map_err(|_| SegmentError::Malformed)?;
+        pseudo_sum(l3, self.l3, self.proto, len)
     }
 }
 
-fn be16(n: usize) -> Result<Be16, SegmentError> {
+pub(super) fn be16(n: usize) -> Result<Be16, SegmentError> {
     u16::try_from(n)
         .map(Be16::new)
         .map_err(|_| SegmentError::Malformed)

@@ -2,6 +2,8 @@
 
 #![allow(clippy::cast_possible_truncation)] // small numbers of the tests' own
 
+mod tunnels;
+
 use super::*;
 use heddle_packet::{Gso, HEADROOM, Wraps};
 use heddle_wire::checksum::checksum;
@@ -25,6 +27,10 @@ struct Train {
 }
 
 impl Train {
+    /// Something that a switch that puts trains together does not look behind.
+    fn has_options(&self) -> bool {
+        self.tags > 0 || self.ip_options > 0 && !self.v6 || self.tcp() && self.flags & 0x10 == 0
+    }
     fn tcp(&self) -> bool {
         self.kind != GsoKind::Udp
     }

@@ -87,6 +87,44 @@ impl SystemTx {
         }
     }
 
+    /// Sends one packet as it has to be.
+    fn send_one(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
+        if packet.is_wrapped() {
+            return self.send_wrapped(pool, packet);
+        }
+        if !self.vnet {
+            return self.send_finished(pool, packet);
+        }
+        let mut errno = 0;
+        self.send(&[packet], &mut |_, e| errno = e);
+        self.try_again(pool, packet, errno)
+    }
+
+    /// After the system has said `errno` of a packet; 0: it took it.
+    fn try_again(&mut self, pool: &mut Pool, packet: &Packet, errno: i32) -> Result<(), i32> {
+        match errno {
+            0 => Ok(()),
+            // The device or kernel does not know this kind of segment train.
+            EINVAL if packet.offload.gso.is_some() => self.send_finished(pool, packet),
+            errno => Err(errno),
+        }
+    }
+
+    /// Sends a train that is in tunnels: as datagrams in a train, or as segments.
+    fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
+        if self.vnet
+            && let Ok(Some(train)) = segment::as_datagrams(pool, packet)
+        {
+            let mut done = Ok(());
+            self.send(&[&train], &mut |_, errno| done = Err(errno));
+            pool.put(train);
+            if done != Err(EINVAL) {
+                return done;
+            }
+        }
+        self.send_finished(pool, packet)
+    }
+
     /// Cuts and finishes one packet in software, and sends the pieces.
     fn send_finished(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
         let mut worst = Ok(());
@@ -112,9 +150,10 @@ impl TxQueue for SystemTx {
         for chunk in packets.chunks(BURST) {
             let plain =
                 |p: &Packet| p.offload.gso.is_none() && !matches!(p.offload.csum, Csum::Partial { .. });
-            if !self.vnet && !chunk.iter().all(|p| plain(p)) {
+            let whole = |p: &Packet| if self.vnet { !p.is_wrapped() } else { plain(p) };
+            if !chunk.iter().all(|p| whole(p)) {
                 for p in chunk {
-                    match self.send_finished(pool, p) {
+                    match self.send_one(pool, p) {
                         Ok(()) => {
                             counts.sent += 1;
                             counts.bytes += p.len() as u64;
@@ -131,13 +170,7 @@ impl TxQueue for SystemTx {
                 }
             });
             for (p, &errno) in chunk.iter().zip(&refused) {
-                let finished = match errno {
-                    0 => Ok(()),
-                    // The device or kernel does not know this kind of segment train.
-                    EINVAL if p.offload.gso.is_some() => self.send_finished(pool, p),
-                    errno => Err(errno),
-                };
-                match finished {
+                match self.try_again(pool, p, errno) {
                     Ok(()) => {
                         counts.sent += 1;
                         counts.bytes += p.len() as u64;

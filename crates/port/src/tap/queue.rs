@@ -21,6 +21,7 @@ const EIO: i32 = 5;
 const EAGAIN: i32 = 11;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
+const EPROTO: i32 = 71;
 const EBADFD: i32 = 77;
 const ENOBUFS: i32 = 105;
 
@@ -142,8 +143,31 @@ impl TapTx {
         }
     }
 
+    /// Sends a train that is in tunnels: as datagrams in a train, or as segments.
+    fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
+        if let Ok(Some(train)) = segment::as_datagrams(pool, packet) {
+            let done = self.write(&train);
+            pool.put(train);
+            if done != Err(EINVAL) {
+                return done;
+            }
+        }
+        self.send_segments(pool, packet)
+    }
+    fn send_segments(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
+        let mut all = Ok(());
+        let cut = segment::finish(pool, packet, &mut |p| all = all.and(self.write(p)));
+        cut.map_err(|_| EINVAL).and(all)
+    }
+
     fn send(&mut self, pool: &mut Pool, packet: &Packet, counts: &mut TxCounts) {
-        let errno = match self.write(packet) {
+        let sent = match packet.is_wrapped() {
+            true => self
+                .send_wrapped(pool, packet)
+                .map_err(|e| if e == EINVAL { EPROTO } else { e }),
+            false => self.write(packet),
+        };
+        let errno = match sent {
             Ok(()) => {
                 counts.sent += 1;
                 counts.bytes += packet.len() as u64;
@@ -156,9 +180,7 @@ impl TapTx {
             EIO => counts.down += 1,
             EINVAL if packet.offload.gso.is_some() => {
                 // A kernel that does not know this kind of segment train: send the segments.
-                let mut all = Ok(());
-                let cut = segment::finish(pool, packet, &mut |p| all = all.and(self.write(p)));
-                if cut.is_ok() && all.is_ok() {
+                if self.send_segments(pool, packet).is_ok() {
                     counts.sent += 1;
                     counts.bytes += packet.len() as u64;
                 } else {

@@ -1,0 +1,158 @@
+//! A train that went into a tunnel is cut into the segments that would have gone into it one by one.
+
+use super::*;
+use heddle_flow::FlowKey;
+use heddle_tunnel::join;
+use heddle_tunnel::outer::SOURCE_PORTS;
+use heddle_tunnel::{Encap, Inner, OptionTable, Outer, TunnelKind, TunnelPop};
+use heddle_wire::eth::ethertype;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+fn encap() -> impl Strategy<Value = Encap> {
+    let options = prop::collection::vec(any::<u8>(), 0..8).prop_map(|values| {
+        values
+            .iter()
+            .flat_map(|v| [1, 2, 0x10, 1, 0, 0, 0, *v])
+            .collect::<Vec<u8>>()
+    });
+    prop_oneof![
+        options.prop_map(|options| Encap::Geneve {
+            port: 6081,
+            vni: 7,
+            oam: false,
+            critical: false,
+            options,
+        }),
+        Just(Encap::Vxlan {
+            port: 4789,
+            vni: 0xff_ffff,
+            gbp: None,
+            gpe: None,
+        }),
+        (any::<Option<u32>>(), any::<bool>()).prop_map(|(key, seq)| Encap::Gre {
+            proto: ethertype::TEB,
+            key,
+            seq,
+        }),
+        Just(Encap::Erspan1 { session: 9, index: 3 }),
+        Just(Encap::Erspan2 {
+            session: 9,
+            egress: true,
+            hwid: 5,
+        }),
+    ]
+}
+
+fn outer(encap: Encap, v6: bool, csum: bool) -> Outer {
+    let (src, dst): (IpAddr, IpAddr) = match v6 {
+        false => (
+            Ipv4Addr::new(10, 1, 0, 1).into(),
+            Ipv4Addr::new(10, 1, 0, 2).into(),
+        ),
+        true => (
+            Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 1).into(),
+            Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 2).into(),
+        ),
+    };
+    Outer {
+        eth_src: [2, 0, 0, 0, 0, 3],
+        eth_dst: [2, 0, 0, 0, 0, 4],
+        src,
+        dst,
+        tos: 0,
+        ttl: 64,
+        df: true,
+        label: 0,
+        csum,
+        source_ports: SOURCE_PORTS,
+        encap,
+        tunnel_port: 1,
+        out_port: 2,
+        mtu: 0,
+        numbers: Default::default(),
+    }
+}
+
+/// Puts a packet into a tunnel.
+fn push(outer: &Outer, t: &Train, p: &mut Packet) {
+    let inner = Inner {
+        l3: t.l3() as u16,
+        l4: t.l4() as u16,
+        proto: if t.tcp() { 6 } else { 17 },
+    };
+    outer.build().unwrap().apply(p, inner, 0).unwrap();
+}
+
+/// What comes out of the tunnel: each length and checksum is looked at.
+fn pop(kind: TunnelKind, bytes: &[u8]) -> Vec<u8> {
+    let pop = TunnelPop {
+        kind,
+        port: 1,
+        options: OptionTable::default(),
+    };
+    let mut p = Packet::from_bytes(bytes);
+    pop.apply(&mut p, 14, &mut FlowKey::default()).unwrap();
+    p.to_vec()
+}
+
+/// What comes out of the tunnel, all of it at once; `None`: it cannot.
+fn joined(mut train: Packet, kind: TunnelKind, v6: bool, odd: bool) -> Option<Packet> {
+    let l4 = 14 + if v6 { 40 } else { 20 };
+    assert!(join::is_datagrams(&train, l4));
+    let before = train.to_vec();
+    if !join::join(&mut train, kind, (14, l4)) {
+        assert!(odd && train.to_vec() == before);
+        return None;
+    }
+    let pop = TunnelPop {
+        kind,
+        port: 1,
+        options: OptionTable::default(),
+    };
+    pop.apply(&mut train, 14, &mut FlowKey::default()).unwrap();
+    Some(train)
+}
+
+proptest! {
+    #[test]
+    fn segments_come_out_as_they_would_have_gone_in(
+        t in train(), encap in encap(), v6: bool, csum: bool, second in prop::option::of(encap()),
+    ) {
+        let plain = pieces(&t.build()).unwrap();
+        let mut whole = t.build();
+        push(&outer(encap.clone(), v6, csum), &t, &mut whole);
+        let mut kinds = vec![encap.kind()];
+        if let Some(second) = &second {
+            // A tunnel in a tunnel: there is no flow to choose a port by.
+            let none = Inner { l3: u16::MAX, l4: u16::MAX, proto: 0 };
+            outer(second.clone(), !v6, csum).build().unwrap().apply(&mut whole, none, 0).unwrap();
+            kinds.insert(0, second.kind());
+        }
+        let cut = pieces(&whole).unwrap();
+        prop_assert_eq!(cut.len(), plain.len());
+        for (cut, plain) in cut.iter().zip(&plain) {
+            let out = kinds.iter().fold(cut.clone(), |bytes, kind| pop(*kind, &bytes));
+            prop_assert_eq!(&out, plain);
+        }
+    }
+
+    #[test]
+    fn datagrams_hold_the_segments(t in train(), encap in encap(), v6: bool) {
+        let plain = pieces(&t.build()).unwrap();
+        let mut whole = t.build();
+        push(&outer(encap.clone(), v6, true), &t, &mut whole);
+        let mut pool = Pool::new(4);
+        let train = as_datagrams(&mut pool, &whole).unwrap();
+        let of_udp = matches!(encap.kind(), TunnelKind::Geneve | TunnelKind::Vxlan);
+        prop_assert_eq!(train.is_some(), of_udp && (2..=MAX_DATAGRAMS).contains(&plain.len()));
+        if let Some(train) = train {
+            let cut = pieces(&train).unwrap();
+            let out: Vec<_> = cut.iter().map(|bytes| pop(encap.kind(), bytes)).collect();
+            prop_assert_eq!(&out, &plain);
+            joined(train, encap.kind(), v6, t.has_options()).map_or(Ok(()), |joined| {
+                prop_assert_eq!(pieces(&joined).unwrap(), plain);
+                Ok(())
+            })?;
+        }
+    }
+}
