@@ -155,7 +155,7 @@ pub fn as_datagrams(pool: &mut Pool, packet: &Packet) -> Result<Option<Packet>, 
     with_headers(pool, packet, &mut |pool, packet| {
         let cut = Cut::of(packet)?;
         let mut train = pool.get_big();
-        let done = cut.into_datagrams(packet, &mut train);
+        let done = cut.build_datagrams(packet, &mut train);
         match done {
             Ok(true) => Ok(Some(train)),
             Ok(false) => {
@@ -257,7 +257,7 @@ impl Cut {
     }
 
     /// All segments behind one outer header. `false`: there are too many, or but one.
-    fn into_datagrams(&self, whole: &Packet, train: &mut Packet) -> Result<bool, SegmentError> {
+    fn build_datagrams(&self, whole: &Packet, train: &mut Packet) -> Result<bool, SegmentError> {
         let Some(outer) = self.outers.first() else {
             return Ok(false);
         };

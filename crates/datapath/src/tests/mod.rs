@@ -11,6 +11,7 @@ mod observer;
 mod ports;
 mod raced;
 mod recirc;
+mod tunnels;
 mod twins;
 
 pub(crate) use fake::{FakePort, Tally, Toy, ToyRule, udp};
