@@ -143,6 +143,7 @@ impl Ofproto {
         if let Some(gone) = gone {
             gone.count_freed();
             self.publish();
+            self.pipeline.underlay().neighbours.flush(Some(name));
         }
     }
 
@@ -212,7 +213,19 @@ impl Ofproto {
     /// unparked when there is more.
     pub fn settle(&self) {
         self.settler.get_or_init(std::thread::current);
+        self.pipeline.underlay().set_asker();
         self.bridges().iter().for_each(|b| b.settle());
+        self.ask_neighbours();
+    }
+
+    /// Sends requests for the neighbours that workers miss.
+    fn ask_neighbours(&self) {
+        let underlay = self.pipeline.underlay();
+        for question in underlay.neighbours.questions() {
+            if let Some(bridge) = self.bridge_by_id(question.bridge) {
+                bridge.ask_neighbour(&question, &underlay.routes);
+            }
+        }
     }
 
     /// Has the settler look. Waits for nobody.

@@ -53,6 +53,10 @@ pub struct End {
 }
 
 impl End {
+    /// IP protocols of packets that come out there.
+    pub fn protocols(&self) -> &'static [u8] {
+        self.ty.protocols()
+    }
     /// Whether packets of this IP protocol come out there.
     pub(crate) fn has_protocol(&self, proto: u8) -> bool {
         self.ty.protocols().contains(&proto)

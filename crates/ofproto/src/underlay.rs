@@ -4,9 +4,16 @@
 //! Who asks within a translation reads the generation first, as of all that changes:
 //! `read(Underlay::slot(routes.thing(&q)))`, then `routes.lookup(&q)`.
 
+use crate::model::BridgeView;
 use heddle_datapath::Generations;
+use heddle_openflow::Port as OfPort;
+use heddle_tunnel::neigh::{Asked, Question};
+use heddle_tunnel::outer::SOURCE_PORTS;
 use heddle_tunnel::{Neighbours, Routes};
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 
 /// See the module's text.
 #[derive(Debug)]
@@ -15,6 +22,10 @@ pub struct Underlay {
     pub routes: Routes,
     /// Ethernet addresses of those to whom they go.
     pub neighbours: Neighbours,
+    /// Who sends what is asked.
+    asker: OnceLock<Thread>,
+    /// UDP source ports of outer packets: the least in the upper half, the greatest in the lower.
+    source_ports: AtomicU32,
 }
 
 impl Underlay {
@@ -27,13 +38,63 @@ impl Underlay {
         Self {
             routes: Routes::new(hook()),
             neighbours: Neighbours::new(hook()),
+            asker: OnceLock::new(),
+            source_ports: both(SOURCE_PORTS).into(),
         }
+    }
+
+    /// Has a control thread ask who `target` is: from a port of a bridge, in the name of `source`. `false`:
+    /// nobody was asked, the next packet has to ask, so the translation must not be cached. Otherwise the
+    /// slot of the neighbour moves as soon as it is known, and also in a second or two if it is not, so that
+    /// the next packet asks again. Never waits.
+    pub fn ask(
+        &self,
+        bridge: &BridgeView,
+        port: OfPort,
+        source: IpAddr,
+        target: IpAddr,
+        now_ms: u64,
+    ) -> bool {
+        let question = Question {
+            bridge: bridge.id,
+            port: port.0,
+            source,
+            target,
+        };
+        let asked = self.neighbours.ask(&bridge.name, &question, now_ms);
+        if asked == Asked::New
+            && let Some(asker) = self.asker.get()
+        {
+            asker.unpark();
+        }
+        asked != Asked::Busy
+    }
+
+    /// The calling thread is the one to be woken when there is something to ask, unless there is one.
+    pub(crate) fn set_asker(&self) {
+        self.asker.get_or_init(std::thread::current);
+    }
+
+    /// UDP source ports that outer packets have, both ends included.
+    pub fn source_ports(&self) -> (u16, u16) {
+        let both = self.source_ports.load(Relaxed);
+        #[allow(clippy::cast_possible_truncation)] // halves
+        ((both >> 16) as u16, both as u16)
+    }
+
+    /// Sets them. Whoever does empties the caches.
+    pub fn set_source_ports(&self, min: u16, max: u16) {
+        self.source_ports.store(both((min, max)), Relaxed);
     }
 
     /// The slot of a thing of [`Routes`] or [`Neighbours`]. Packets make neighbours.
     pub fn slot(thing: u64) -> u16 {
         Generations::learned_slot_of(thing)
     }
+}
+
+fn both((min, max): (u16, u16)) -> u32 {
+    u32::from(min) << 16 | u32::from(max)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! - frozen pipelines and their ids (`xlate::recirc`): lists and places that are filled by compare and
 //!   exchange;
 //! - the MAC table: its mutex is tried once, and where somebody has it the next packet learns;
+//! - neighbours on tunnels' ways, and those that are asked for: as the MAC table;
 //! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. Who has all three
 //!   adds the flow, which takes a few tree operations and, in the tables' logs of changes, a mutex that
 //!   others hold for as many; otherwise a queue of bounded length takes it;
@@ -25,6 +26,7 @@
 //! overlaps, of those that ask for something else).
 
 mod addition;
+mod ask;
 mod built;
 mod bundle;
 mod change;

@@ -140,6 +140,7 @@ impl Bridge {
         // What was translated meanwhile, with the port still there, may have learned it again.
         for port in left {
             self.mac.flush_port(port);
+            self.forget_neighbours(port);
         }
         self.emit(&events);
     }

@@ -63,6 +63,7 @@ pub(crate) struct Ctx<'w> {
     pub(super) world: &'w Snapshot,
     pub(super) generations: &'w Generations,
     pub(super) recircs: &'w Recircs,
+    /// The way of tunnels' packets.
     pub(super) underlay: &'w Underlay,
     pub(super) reading: &'w ReadGuard,
     /// The bridge whose pipeline runs now.
@@ -217,7 +218,10 @@ impl<'w> Ctx<'w> {
     /// Has the answer depend on a part of the configuration. The configuration was read before: see
     /// [`super::Pipeline::publish`].
     pub(super) fn depend_on(&mut self, part: Part) {
-        let slot = part.slot();
+        self.depend_once(part.slot());
+    }
+    /// As [`Ctx::depend`], of what is read once, or was read before.
+    pub(super) fn depend_once(&mut self, slot: u16) {
         if !self.out.deps.iter().any(|d| d.slot == slot) {
             self.depend(slot);
         }

@@ -49,6 +49,7 @@ mod resubmit;
 mod resume;
 pub(crate) mod run;
 mod set_field;
+mod snoop;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;

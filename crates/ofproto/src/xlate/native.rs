@@ -27,7 +27,7 @@ use heddle_openflow::Port;
 use heddle_tunnel::config::Key;
 use heddle_tunnel::neigh::Entry;
 use heddle_tunnel::routes::{Query, Route};
-use heddle_tunnel::{Encap, Gbp, Outer, TunnelConfig, TunnelPop, TunnelType, outer};
+use heddle_tunnel::{Encap, Gbp, Outer, TunnelConfig, TunnelPop, TunnelType};
 use heddle_wire::eth::ethertype;
 use heddle_wire::tunnel::Gtpu;
 use std::net::{IpAddr, Ipv6Addr};
@@ -177,6 +177,13 @@ impl<'w> Ctx<'w> {
                 format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
             });
             self.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
+            // Where nothing is to be done, the next packet is to ask.
+            let asked = self.learn && {
+                let source = way.route.source;
+                let port = way.port.no;
+                self.underlay.ask(way.bridge, port, source, next, self.now_ms)
+            };
+            self.out.uncacheable |= !asked;
         }
         known
     }
@@ -198,7 +205,7 @@ impl<'w> Ctx<'w> {
             label: 0,
             // UDP over IPv6 has one by its standard; Open vSwitch always gives it one.
             csum: flag(tun_flag::CSUM) || dst.is_ipv6() && tunnel.config.ty.has_dst_port(),
-            source_ports: outer::SOURCE_PORTS,
+            source_ports: self.underlay.source_ports(),
             encap: self.encapsulation(&tunnel.config)?,
             tunnel_port: tunnel.dp.0,
             out_port: way.dp.0,
@@ -298,11 +305,10 @@ impl<'w> Ctx<'w> {
         if ends.is_empty() || !self.is_native() {
             return None;
         }
-        let routes = &self.underlay.routes;
-        self.depend(Underlay::slot(routes.addresses_thing()));
-        if !routes.has_address(&port.name) {
+        if !self.has_address(port) {
             return None;
         }
+        let routes = &self.underlay.routes;
         let (f, m) = (&self.flow, &mut self.out.mask.0);
         m.dl_type = u16::MAX;
         let dst = match f.dl_type {

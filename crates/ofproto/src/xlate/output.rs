@@ -156,9 +156,12 @@ impl Ctx<'_> {
                     self.emit(DpAction::Trunc(self.mirror_snaplen.into()));
                     self.slow_without_trunc();
                 }
-                match self.ends_tunnel(port) {
-                    Some(pop) => self.emit(DpAction::TunnelPop(pop)),
-                    None => self.emit(DpAction::Output(*no)),
+                if let Some(pop) = self.ends_tunnel(port) {
+                    self.meet_sender();
+                    self.emit(DpAction::TunnelPop(pop));
+                } else {
+                    self.snoop(port);
+                    self.emit(DpAction::Output(*no));
                 }
                 self.mirror_egress(port.bundle);
             }

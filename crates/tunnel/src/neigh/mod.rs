@@ -17,10 +17,14 @@
 
 mod index;
 mod order;
+mod questions;
+mod request;
 mod snoop;
 #[cfg(test)]
 mod tests;
 
+pub use questions::{Asked, MAX_OPEN, OPEN_MS, Question};
+pub use request::{request, solicited_node};
 pub use snoop::{Mac, told_by};
 
 use heddle_sync::Published;
@@ -116,6 +120,7 @@ pub struct Neighbours {
     inner: Mutex<order::Order>,
     /// What the kernel knows of the neighbours of devices, by the name of the device.
     system: Published<SystemNeighbours>,
+    questions: questions::Questions,
     aging_s: AtomicU32,
     seed: RandomState,
     tell: Box<dyn Fn(u64) + Send + Sync>,
@@ -134,6 +139,7 @@ impl Neighbours {
             index: index::Index::default(),
             inner: Mutex::default(),
             system: Published::default(),
+            questions: questions::Questions::default(),
             aging_s: DEFAULT_AGING_S.into(),
             seed: RandomState::new(),
             tell,
@@ -258,9 +264,15 @@ impl Neighbours {
         keys.iter().for_each(|key| self.drop_entry(&mut inner, key));
     }
 
-    /// Drops those that were not used for long. To be called now and then.
+    /// Drops those that were not used for long, and ends questions. To be called once a second.
     pub fn expire(&self, now_ms: u64) {
         self.drop_if(|e| self.over(e, now_ms));
+        self.end_questions(now_ms);
+    }
+
+    /// Drops what packets have told that came in by a port.
+    pub fn forget(&self, origin: Origin) {
+        self.drop_if(|e| e.origin == origin);
     }
 
     /// Drops all entries, or those of a bridge. What the kernel knows stays known.

@@ -235,3 +235,97 @@ proptest! {
         drop(told);
     }
 }
+
+fn key_of(frame: &[u8]) -> FlowKey {
+    let mut key = FlowKey::default();
+    heddle_flow::extract::extract(
+        frame,
+        &heddle_flow::extract::Hint::ethernet(frame.len()),
+        &mut key,
+    );
+    key
+}
+
+#[test]
+fn requests_are_what_others_read() {
+    let at = |text: &str| -> IpAddr { text.parse().expect("an address") };
+    let arp = request(MAC_A, at("10.0.0.1"), at("10.0.0.2")).expect("of one family");
+    let key = key_of(&arp);
+    assert_eq!(
+        (key.dl_type, key.dl_dst, key.dl_src),
+        (ethertype::ARP, [0xff; 6], MAC_A)
+    );
+    assert_eq!(
+        (key.nw_proto, key.nw_src, key.nw_dst),
+        (1, 0x0a00_0001, 0x0a00_0002)
+    );
+    assert_eq!((key.arp_sha, key.arp_tha), (MAC_A, [0; 6]));
+    assert_eq!(arp.len(), 42);
+    let (source, target) = (at("fe80::1"), at("2001:db8::12:3456"));
+    let nd = request(MAC_A, source, target).expect("of one family");
+    let key = key_of(&nd);
+    let bytes = |ip| match ip {
+        IpAddr::V6(a) => std::net::Ipv6Addr::octets(&a),
+        IpAddr::V4(_) => [0; 16],
+    };
+    assert_eq!(key.dl_dst, [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]);
+    assert_eq!(
+        (key.nw_proto, key.tp_src, key.tp_dst, key.nw_ttl),
+        (58, 135, 0, 255)
+    );
+    assert_eq!(
+        (key.nd_target, key.ipv6_src, key.arp_sha),
+        (bytes(target), bytes(source), MAC_A)
+    );
+    assert_eq!(key.ipv6_dst, bytes(at("ff02::1:ff12:3456")));
+    let message = &nd[54..];
+    let sum = heddle_wire::checksum::Sum::ZERO.pseudo_v6(&key.ipv6_src, &key.ipv6_dst, 58, 32);
+    assert_eq!(
+        (message.len(), sum.bytes(message).checksum()),
+        (32, 0),
+        "its checksum is right"
+    );
+    assert_eq!(request(MAC_A, at("10.0.0.1"), target), None);
+}
+
+#[test]
+fn questions_are_asked_once_a_second() {
+    let (n, told) = table();
+    let question = |i| Question {
+        bridge: 1,
+        port: 2,
+        source: ip(99),
+        target: ip(i),
+    };
+    assert_eq!(n.ask("br0", &question(1), 0), Asked::New);
+    assert_eq!(n.ask("br0", &question(1), 500), Asked::Open);
+    assert_eq!(n.ask("br0", &question(2), 500), Asked::New);
+    assert_eq!(n.questions(), [question(1), question(2)]);
+    assert_eq!(n.questions(), []);
+    n.expire(OPEN_MS);
+    assert_eq!(take(&told), [n.thing("br0", ip(1))], "nobody answered");
+    assert_eq!(n.ask("br0", &question(1), OPEN_MS), Asked::New);
+    n.learn("br0", (ip(1), MAC_A), port(1), OPEN_MS);
+    n.learn("br0", (ip(2), MAC_A), port(1), OPEN_MS);
+    take(&told);
+    n.expire(3 * OPEN_MS);
+    assert_eq!(take(&told), [], "they are known");
+    for i in 0..u32::try_from(MAX_OPEN).expect("few") {
+        assert_eq!(n.ask("br1", &question(i), 0), Asked::New);
+    }
+    assert_eq!(n.ask("br0", &question(5), 0), Asked::Busy);
+    assert_eq!(n.questions().len(), MAX_OPEN + 1);
+}
+
+#[test]
+fn what_a_port_told_goes_with_it() {
+    let (n, told) = table();
+    n.learn("br0", (ip(1), MAC_A), port(1), 0);
+    n.learn("br0", (ip(2), MAC_A), port(2), 0);
+    n.set("br0", ip(3), MAC_A, 0);
+    take(&told);
+    n.forget(port(1));
+    assert_eq!(take(&told), [n.thing("br0", ip(1))]);
+    let left: Vec<IpAddr> = n.entries(0).into_iter().map(|s| s.key.ip).collect();
+    assert_eq!(left, [ip(2), ip(3)]);
+}

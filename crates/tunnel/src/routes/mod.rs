@@ -216,6 +216,17 @@ impl Routes {
         self.now.load(&reading).addresses().any(|a| &*a.device == device)
     }
 
+    /// The address of `device` on the smallest network that `to` is on.
+    pub fn source_near(&self, device: &str, to: IpAddr) -> Option<IpAddr> {
+        source::on_network_of(self.now.get().addresses(), device, to)
+    }
+
+    /// Whether this host has such an address. Waits for nobody.
+    pub fn any_address(&self, mut is: impl FnMut(&Address) -> bool) -> bool {
+        let reading = ReadGuard::begin();
+        self.now.load(&reading).addresses().any(&mut is)
+    }
+
     /// This host's addresses, the system's first.
     pub fn addresses(&self) -> Vec<Address> {
         self.now.get().addresses().cloned().collect()
@@ -224,6 +235,11 @@ impl Routes {
     /// What [`Routes::addresses`] and [`Routes::is_address`] depend on.
     pub fn addresses_thing(&self) -> u64 {
         self.watch.addresses()
+    }
+
+    /// What depends on the addresses of one device.
+    pub fn device_thing(&self, device: &str) -> u64 {
+        self.watch.device(device)
     }
 
     /// What depends on any route at all.

@@ -129,7 +129,7 @@ fn only_answers_that_change_are_told() {
     r.set_system(&system);
     assert_eq!(
         take(),
-        HashSet::from([far, r.any_thing(), r.addresses_thing()]),
+        HashSet::from([far, r.any_thing(), r.addresses_thing(), r.device_thing("eth1")]),
         "{near}"
     );
 }

@@ -6,11 +6,12 @@
 //!
 //! Registering waits for nobody. Who finds the list taken or full gets a number that is said at any change.
 
-use super::{Query, Route, Table};
+use super::{Address, Query, Route, Table};
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
+use std::sync::Arc;
 
 /// Questions kept; there are as many as tunnels have remote hosts.
 const MAX_QUESTIONS: usize = 16 * 1024;
@@ -43,6 +44,10 @@ impl Watch {
     pub(super) fn addresses(&self) -> u64 {
         self.addresses
     }
+    /// The number of the addresses of a device.
+    pub(super) fn device(&self, device: &str) -> u64 {
+        self.seed.hash_one(("addresses", device))
+    }
     pub(super) fn register(&self, q: &Query) -> u64 {
         let Some(mut asked) = self.asked.try_lock() else {
             return self.any;
@@ -70,6 +75,20 @@ impl Watch {
         tell(self.any);
         if before.addresses().ne(now.addresses()) {
             tell(self.addresses);
+            let devices = |table: &Table| {
+                let mut all: HashMap<Arc<str>, Vec<Address>> = HashMap::new();
+                for a in table.addresses() {
+                    all.entry(a.device.clone()).or_default().push(a.clone());
+                }
+                all
+            };
+            let (before, now) = (devices(before), devices(now));
+            let all: HashSet<&Arc<str>> = before.keys().chain(now.keys()).collect();
+            for device in all {
+                if before.get(device) != now.get(device) {
+                    tell(self.device(device));
+                }
+            }
         }
     }
 }

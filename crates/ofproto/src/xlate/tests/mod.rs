@@ -10,3 +10,4 @@ mod parts;
 mod peer;
 mod pipeline;
 mod props;
+mod snoop;

@@ -1,0 +1,54 @@
+//! Requests for neighbours on the way of tunnels' packets.
+
+use super::Bridge;
+use crate::xlate::key_port;
+use heddle_flow::Match;
+use heddle_openflow::message::PacketOut;
+use heddle_openflow::{Action, Port as OfPort, Version};
+use heddle_tunnel::Routes;
+use heddle_tunnel::neigh::{Origin, Question, request};
+
+impl Bridge {
+    /// Sends a request as if it had come in by the port that asks: it goes through the bridge's tables.
+    pub(crate) fn ask_neighbour(&self, question: &Question, routes: &Routes) {
+        let port = OfPort(question.port);
+        let known = {
+            let state = self.state.lock();
+            let config = state.ports.get(&port).map(|p| &p.config);
+            config.map(|c| (c.name.clone(), c.mac))
+        };
+        let Some((name, mac)) = known else {
+            return;
+        };
+        let near = routes.source_near(&name, question.target);
+        let source = near.unwrap_or(question.source);
+        let Some(data) = request(mac, source, question.target) else {
+            return;
+        };
+        let mut metadata = Match::any();
+        metadata.key.in_port = key_port(port);
+        metadata.mask.0.in_port = u32::MAX;
+        let out = PacketOut {
+            metadata,
+            buffer_id: None,
+            actions: vec![Action::Output {
+                port: OfPort::TABLE,
+                max_len: 0,
+            }],
+            data,
+        };
+        if let Err(error) = self.packet_out(Version::V13, &out) {
+            log::debug!(target: "tunnel", "{}: no request for {}: {error:?}", self.name, question.target);
+        }
+    }
+
+    /// Forgets what packets that came in by a port have told of neighbours.
+    pub(super) fn forget_neighbours(&self, port: OfPort) {
+        if let Some(of) = self.of.upgrade() {
+            of.pipeline().underlay().neighbours.forget(Origin::Port {
+                bridge: self.id,
+                port: port.0,
+            });
+        }
+    }
+}

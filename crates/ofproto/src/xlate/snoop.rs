@@ -1,0 +1,130 @@
+//! Neighbours that packets tell of on their way to this host.
+//!
+//! A packet that is output to a port with an address of this host may tell who a neighbour is: an answer to
+//! one of the bridge's addresses, or an ARP packet in which somebody speaks of themselves. Tunnels' packets
+//! that leave by that bridge are sent to these addresses.
+//!
+//! The answer depends on the neighbour that was told of: when another packet tells something else, a cached
+//! answer is translated again, and its next packet tells its own again.
+
+use super::ctx::Ctx;
+use crate::model::{BridgeView, PortView};
+use crate::underlay::Underlay;
+use heddle_flow::FlowKey;
+use heddle_flow::key::frag;
+use heddle_tunnel::neigh::{Learned, Mac, Origin, solicited_node, told_by};
+use heddle_tunnel::routes::Address;
+use heddle_wire::eth::ethertype;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// The protocol of ICMPv6 messages.
+const ICMPV6: u8 = 58;
+
+impl Ctx<'_> {
+    /// Learns from a packet that is output to `port`.
+    pub(super) fn snoop(&mut self, port: &PortView) {
+        let is_arp = self.flow.dl_type == ethertype::ARP;
+        if !is_arp && (self.flow.dl_type, self.flow.nw_proto) != (ethertype::IPV6, ICMPV6) {
+            // What decides this is in all masks, and in those of IPv6 what came by this port.
+            if self.flow.dl_type == ethertype::IPV6 && self.has_address(port) {
+                self.extra().0.nw_proto = u8::MAX;
+            }
+            return;
+        }
+        if !self.is_native() || !self.has_address(port) {
+            return;
+        }
+        let speaks_of_itself = is_arp && {
+            let m = &mut self.out.mask.0;
+            (m.nw_src, m.nw_dst) = (u32::MAX, u32::MAX);
+            self.flow.nw_src == self.flow.nw_dst
+        };
+        if !speaks_of_itself && !self.is_for_us() {
+            return;
+        }
+        let Some(told) = told_by(&self.flow, &mut self.out.mask) else {
+            return;
+        };
+        if !is_arp {
+            let m = &mut self.out.mask.0;
+            (m.ipv6_src, m.ipv6_dst) = ([u8::MAX; 16], [u8::MAX; 16]);
+        }
+        self.learn_neighbour(told);
+    }
+
+    /// Learns from a packet that comes out of a tunnel: who has sent it to this switch can be sent to there.
+    /// Only of those that are known or asked for: most senders are behind others.
+    pub(super) fn meet_sender(&mut self) {
+        let (f, now_ms) = (&self.flow, self.now_ms);
+        let ip = match f.dl_type {
+            ethertype::IP => IpAddr::from(Ipv4Addr::from_bits(f.nw_src)),
+            _ => IpAddr::from(Ipv6Addr::from(f.ipv6_src)),
+        };
+        let mac = f.dl_src;
+        // Bits of others than this packet may not be known here.
+        if mac != [0; 6] && self.underlay.neighbours.wants(&self.bridge.name, ip, now_ms) {
+            self.learn_neighbour((ip, mac));
+        }
+    }
+
+    /// Whether a port's device has an address of this host. What is done depends on that.
+    pub(super) fn has_address(&mut self, port: &PortView) -> bool {
+        let routes = &self.underlay.routes;
+        self.depend_once(Underlay::slot(routes.device_thing(&port.name)));
+        routes.has_address(&port.name)
+    }
+
+    /// Whether the packet goes to an address of one of the bridge's ports.
+    fn is_for_us(&mut self) -> bool {
+        let bridge = self.bridge;
+        let is_arp = self.flow.dl_type == ethertype::ARP;
+        if !is_arp {
+            self.extra().0.ipv6_dst = [u8::MAX; 16];
+        }
+        self.look_at_all_ports();
+        self.depend_once(Underlay::slot(self.underlay.routes.addresses_thing()));
+        let flow = &self.flow;
+        self.underlay
+            .routes
+            .any_address(|a| is_meant(flow, a) && is_on(bridge, &a.device))
+    }
+
+    /// Notes a neighbour on the current bridge.
+    fn learn_neighbour(&mut self, (ip, mac): (IpAddr, Mac)) {
+        let neighbours = &self.underlay.neighbours;
+        let bridge = &self.bridge.name;
+        if self.learn {
+            let origin = Origin::Port {
+                bridge: self.bridge.id,
+                port: super::of_port(self.flow.in_port).0,
+            };
+            match neighbours.learn(bridge, (ip, mac), origin, self.now_ms) {
+                Learned::Same | Learned::New => {}
+                Learned::Busy => self.out.uncacheable = true,
+            }
+        }
+        self.depend(Underlay::slot(neighbours.thing(bridge, ip)));
+        // Somebody may have told something else before that; or the answer is only looked at, and the packet
+        // has something new to tell.
+        if neighbours.lookup(bridge, ip, self.now_ms) != Some(mac) {
+            self.out.uncacheable = true;
+        }
+    }
+}
+
+/// Whether an answer goes to this address: an ARP packet for it, or IPv6 to it or to the group that asks for
+/// it.
+fn is_meant(flow: &FlowKey, address: &Address) -> bool {
+    match address.addr {
+        IpAddr::V4(own) => flow.dl_type == ethertype::ARP && Ipv4Addr::from_bits(flow.nw_dst) == own,
+        IpAddr::V6(own) => {
+            let dst = Ipv6Addr::from(flow.ipv6_dst);
+            let whole = flow.nw_frag & frag::LATER == 0;
+            flow.dl_type == ethertype::IPV6 && whole && (dst == own || dst == solicited_node(own))
+        }
+    }
+}
+
+fn is_on(bridge: &BridgeView, device: &str) -> bool {
+    bridge.ports.iter().any(|(_, port)| port.name == device)
+}

@@ -1,0 +1,112 @@
+//! Neighbours that are asked for.
+//!
+//! **Problem.** A packet for a neighbour that nobody knows is dropped, and somebody has to ask. Workers see
+//! the packet and must not wait; a control thread sends the request.
+//!
+//! **Shape.** A worker says what it misses ([`Neighbours::ask`]). The question is open from then on: who
+//! misses the same meanwhile says nothing new, so that one request goes out in [`OPEN_MS`]. A question that
+//! is still without an answer at its end is told as changed: cached drops are translated again by their next
+//! packet, which asks again. So requests go on as long as packets do, and no longer.
+//!
+//! **Limits.** [`MAX_OPEN`] questions are open at a time; then, and where somebody else holds the list, the
+//! answer is that nobody was asked, and the translation must not be cached.
+
+use super::Neighbours;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// How long a question is open, ms.
+pub const OPEN_MS: u64 = 1000;
+/// Questions open at a time.
+pub const MAX_OPEN: usize = 1024;
+
+/// A question.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Question {
+    /// Number of the bridge, apart from all other bridges'.
+    pub bridge: u64,
+    /// Its port that asks.
+    pub port: u32,
+    /// The address that asks.
+    pub source: IpAddr,
+    /// The address that is asked for.
+    pub target: IpAddr,
+}
+
+#[derive(Default)]
+struct State {
+    /// By [`Neighbours::thing`]: when it was asked, and what to look up at its end.
+    open: HashMap<u64, (u64, Box<str>, IpAddr)>,
+    /// Not sent yet.
+    waiting: Vec<Question>,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Questions(Mutex<State>);
+
+/// What became of a question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Asked {
+    /// It waits for a control thread to send it.
+    New,
+    /// It was asked a moment ago.
+    Open,
+    /// Too many are open, or somebody holds the list: ask with the next packet.
+    Busy,
+}
+
+impl Neighbours {
+    /// Asks for a neighbour on the bridge of that name. Never waits.
+    pub fn ask(&self, bridge: &str, question: &Question, now_ms: u64) -> Asked {
+        let thing = self.thing(bridge, question.target);
+        let Some(mut state) = self.questions.0.try_lock() else {
+            return Asked::Busy;
+        };
+        if state.open.contains_key(&thing) {
+            return Asked::Open;
+        }
+        if state.open.len() >= MAX_OPEN {
+            return Asked::Busy;
+        }
+        state.open.insert(thing, (now_ms, bridge.into(), question.target));
+        state.waiting.push(question.clone());
+        Asked::New
+    }
+
+    /// Whether a neighbour is known or asked for. Never waits; where somebody holds the questions, it is not.
+    pub fn wants(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> bool {
+        let is_open = || {
+            let state = self.questions.0.try_lock();
+            state.is_some_and(|s| s.open.contains_key(&self.thing(bridge, ip)))
+        };
+        self.find(bridge, ip, now_ms).is_some() || is_open()
+    }
+
+    /// The questions that are to be sent now.
+    pub fn questions(&self) -> Vec<Question> {
+        std::mem::take(&mut self.questions.0.lock().waiting)
+    }
+
+    /// Ends questions that were open for long enough, and tells of those that have no answer.
+    pub(super) fn end_questions(&self, now_ms: u64) {
+        let mut ended = Vec::new();
+        self.questions
+            .0
+            .lock()
+            .open
+            .retain(|thing, (asked_ms, bridge, ip)| {
+                let stays = now_ms < asked_ms.saturating_add(OPEN_MS);
+                if !stays {
+                    ended.push((*thing, std::mem::take(bridge), *ip));
+                }
+                stays
+            });
+        for (thing, bridge, ip) in ended {
+            if self.lookup(&bridge, ip, now_ms).is_none() {
+                (self.tell)(thing);
+            }
+        }
+    }
+}
