@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Routes and neighbours for tunnels, as commands show and change them."""
+"""Routes and neighbours for tunnels: given by hand, followed from the kernel, learned from packets."""
 
 import os
+import re
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab.runner import main
+from lab.runner import Skip, main
+from lab.shell import wait_for
 
 HEAD = "IP" + " " * 44 + "MAC" + " " * 17 + "Bridge\n" + "=" * 74 + "\n"
 
@@ -46,6 +49,200 @@ def scenario_routes_by_hand(lab):
     assert sw.appctl("ovs/route/show") == cached
     sw.vsctl("del-port", "br0", "vtep0")
     assert sw.appctl("ovs/route/show") == "Route Table:\n"
+
+
+def found(sw, *query):
+    """(source, gateway, device) of a lookup, None without a route."""
+    out = sw.appctl("ovs/route/lookup", *query, check=False)
+    match = re.fullmatch(r"src (\S+)\ngateway (\S+)\ndev (\S+)\n", out)
+    return match.groups() if match else None
+
+
+def until(sw, want, *query):
+    """Waits for the answer of a lookup."""
+    wait_for(f"the way of {query} to be {want}", lambda: found(sw, *query) == want)
+
+
+def host(lab):
+    """A switch whose bridge br0 has the address 10.1.0.1, with a neighbour `peer` at 10.1.0.2 behind it."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    lab.net.address(sw.netns, "br0", "10.1.0.1/24")
+    peer = lab.veth_pod(sw, "peer", "10.1.0.2/24", mac="02:00:00:00:00:02")
+    return sw, peer
+
+
+def scenario_routes_of_the_kernel(lab):
+    sw, _ = host(lab)
+    ip = lambda *args, **kw: lab.net.ip(sw.netns, *args, **kw)
+    until(sw, ("10.1.0.1", "::", "br0"), "10.1.0.9")
+    ip("route", "add", "10.9.0.0/16", "via", "10.1.0.2")
+    until(sw, ("10.1.0.1", "10.1.0.2", "br0"), "10.9.1.1")
+    shown = sw.appctl("ovs/route/show")
+    assert "Cached: 10.9.0.0/16 dev br0 GW 10.1.0.2 SRC 10.1.0.1\n" in shown, shown
+    assert "Cached: 10.1.0.1/32 dev br0 SRC 10.1.0.1 local\n" in shown, shown
+    # Another address to come from, other tables by destination and by mark.
+    ip("addr", "add", "10.1.0.7/24", "dev", "br0")
+    ip("route", "replace", "10.9.0.0/16", "via", "10.1.0.3", "src", "10.1.0.7")
+    until(sw, ("10.1.0.7", "10.1.0.3", "br0"), "10.9.1.1")
+    ip("route", "add", "default", "via", "10.1.0.4", "table", "100")
+    ip("rule", "add", "to", "10.8.0.0/16", "lookup", "100")
+    ip("rule", "add", "fwmark", "5", "lookup", "100")
+    until(sw, ("10.1.0.1", "10.1.0.4", "br0"), "10.8.1.1")
+    until(sw, ("10.1.0.1", "10.1.0.4", "br0"), "10.9.1.1", "pkt_mark=5")
+    assert "Cached: 0.0.0.0/0 dev br0 GW 10.1.0.4 SRC 10.1.0.1\n" in sw.appctl("ovs/route/show", "table=100")
+    ip("rule", "del", "to", "10.8.0.0/16", "lookup", "100")
+    until(sw, None, "10.8.1.1")
+    # By hand, before the kernel's.
+    sw.appctl("ovs/route/add", "10.9.0.0/16", "br0", "10.1.0.5")
+    assert found(sw, "10.9.1.1") == ("10.1.0.1", "10.1.0.5", "br0")
+    sw.appctl("ovs/route/del", "10.9.0.0/16")
+    assert found(sw, "10.9.1.1") == ("10.1.0.7", "10.1.0.3", "br0")
+    ip("route", "add", "unreachable", "10.9.1.0/24")
+    until(sw, None, "10.9.1.1")
+    ip("link", "set", "br0", "down")
+    until(sw, None, "10.9.2.1")
+    ip("link", "set", "br0", "up")
+    until(sw, ("10.1.0.1", "::", "br0"), "10.1.0.9")
+    ip("addr", "del", "10.1.0.1/24", "dev", "br0")
+    ip("addr", "flush", "dev", "br0")
+    until(sw, None, "10.1.0.9")
+
+
+def scenario_answers_are_the_kernels(lab):
+    """Whatever `ip route get` says, for addresses of all kinds."""
+    ns = lab.net.namespace("sw", ipv6=True)
+    sw = lab.switch(netns=False, start=False)
+    sw.netns = ns
+    sw.start()
+    lab.bridge(sw)
+    lab.bridge(sw, "br1")
+    ip = lambda *args, **kw: lab.net.ip(ns, *args, **kw)
+    for dev, addresses in (("br0", ("10.1.0.1/24", "10.1.0.3/24", "10.2.0.1/16", "2001:db8:1::1/64", "fd00::1/64")),
+                           ("br1", ("10.3.0.1/30", "2001:db8:2::1/64"))):
+        for address in addresses:
+            ip("addr", "add", address, "dev", dev, *(("nodad",) if ":" in address else ()))
+        ip("link", "set", dev, "up")
+    for route in ("10.20.0.0/16 via 10.1.0.9", "10.20.5.0/24 via 10.2.0.9", "10.20.5.128/25 dev br1", "10.20.6.0/24 via 10.3.0.2 src 10.1.0.3",
+                  "blackhole 10.20.7.0/24", "10.20.7.64/26 via 10.3.0.2", "10.21.0.0/16 via 10.1.0.9 metric 20", "10.21.0.0/16 via 10.3.0.2 metric 10",
+                  "default via 10.3.0.2", "throw 10.30.0.0/16 table 7", "10.0.0.0/8 via 10.2.0.7 table 7",
+                  "10.40.0.0/16 nexthop via 10.1.0.9 nexthop via 10.1.0.9"):
+        ip("route", "add", *route.split())
+    for route in ("2001:db8:10::/48 via 2001:db8:1::9", "2001:db8:11::/48 via 2001:db8:2::9", "default via 2001:db8:2::9", "unreachable 2001:db8:12::/48"):
+        ip("-6", "route", "add", *route.split())
+    for rule in ("from 10.2.0.1 lookup 7 pref 100", "to 10.31.0.0/16 lookup 7 pref 200", "not to 10.0.0.0/8 prohibit pref 300", "iif br1 lookup 7 pref 50",
+                 "to 10.32.0.0/16 goto 5000 pref 400", "to 10.0.0.0/8 lookup 7 suppress_prefixlength 8 pref 500"):
+        ip("rule", "add", *rule.split())
+    asked = ["10.1.0.77", "10.2.3.4", "10.3.0.2", "10.20.0.1", "10.20.5.1", "10.20.5.200", "10.20.6.1", "10.20.7.1", "10.20.7.65", "10.21.0.1", "10.30.0.1",
+             "10.31.0.1", "10.32.0.1", "10.40.0.1", "10.50.0.1", "192.0.2.1", "2001:db8:1::77", "2001:db8:2::77", "2001:db8:10::1", "2001:db8:11::1",
+             "2001:db8:12::1", "2001:db8:99::1", "fd00::9", "fd01::9"]
+    asked = [(to, None) for to in asked] + [(to, "10.2.0.1") for to in asked if ":" not in to]
+    differ = []
+
+    def kernel(to, source):
+        out = ip("route", "get", to, *(("from", source) if source else ()), check=False)
+        if re.search(r"^(blackhole|unreachable|prohibit|RTNETLINK)", out) or not out.strip():
+            return None
+        pick = lambda word: (re.search(rf" {word} (\S+)", out) or [None, None])[1]
+        return source or pick("src"), pick("via") or "::", pick("dev")
+
+    def same():
+        differ[:] = [(q, mine, theirs) for q in asked
+                     if (mine := found(sw, q[0], *([f"src={q[1]}"] if q[1] else []))) != (theirs := kernel(*q))]
+        return not differ
+    try:
+        wait_for("", same, 20, 0.5)
+    except AssertionError:
+        raise AssertionError("\n".join(f"{q}: switch {mine}, kernel {theirs}" for q, mine, theirs in differ)) from None
+
+
+def scenario_many_routes_at_once(lab):
+    """More notices than the socket holds: some are lost, no change is."""
+    sw, _ = host(lab)
+    nets = [f"10.{64 + n // 256}.{n % 256}.0/24" for n in range(20000)]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as batch:
+        for verb, want in (("add", ("10.1.0.1", "10.1.0.2", "br0")), ("del", None)):
+            batch.seek(0)
+            batch.truncate()
+            batch.writelines(f"route {verb} {net} via 10.1.0.2\n" for net in nets)
+            batch.flush()
+            lab.net.ip(sw.netns, "-batch", batch.name)
+            for net in (nets[0], nets[-1]):
+                until(sw, want, net.split("/")[0])
+
+
+def scenario_by_hand_alone(lab):
+    """--disable-system-route: the kernel's addresses count, its routes and neighbours do not."""
+    sw = lab.switch("--disable-system-route")
+    lab.bridge(sw)
+    lab.net.address(sw.netns, "br0", "10.1.0.1/24")
+    wait_for("the address", lambda: "OK" in sw.appctl("ovs/route/add", "10.9.0.0/16", "br0", "10.1.0.2", check=False))
+    assert found(sw, "10.9.0.1") == ("10.1.0.1", "10.1.0.2", "br0")
+    assert found(sw, "10.1.0.2") is None
+    assert sw.appctl("ovs/route/show") == "Route Table:\nUser: 10.9.0.0/16 dev br0 GW 10.1.0.2 SRC 10.1.0.1\n"
+
+
+def tunnel(sw, remote, kind="vxlan", **options):
+    """A bridge br-int with a tunnel t1."""
+    sw.vsctl("add-br", "br-int", "--", "set", "bridge", "br-int", "datapath_type=netdev", "--", "add-port", "br-int", "t1", "--", "set", "interface", "t1",
+             f"type={kind}", f"options:remote_ip={remote}", "options:key=7", *(f"options:{k}={v}" for k, v in options.items()))
+
+
+def pushed(sw):
+    """The destination and source addresses of the frames that t1 makes."""
+    out = sw.appctl("ofproto/trace", "br-int", "in_port=LOCAL,dl_dst=ff:ff:ff:ff:ff:ff,ip")
+    match = re.search(r"tnl_push.*?eth\(dst=([0-9a-f:]+),src=([0-9a-f:]+)", out)
+    return match.groups() if match else None
+
+
+def scenario_neighbours_of_the_kernel(lab):
+    sw, _ = host(lab)
+    tunnel(sw, "10.1.0.5")
+    own = sw.get("interface", "br0", "mac_in_use")
+    assert pushed(sw) is None
+    for mac in ("02:00:00:00:00:05", "02:00:00:00:00:06"):
+        lab.net.ip(sw.netns, "neigh", "replace", "10.1.0.5", "lladdr", mac, "dev", "br0")
+        wait_for(f"frames to {mac}", lambda: pushed(sw) == (mac, own))
+    lab.net.ip(sw.netns, "neigh", "del", "10.1.0.5", "dev", "br0")
+    wait_for("nobody", lambda: pushed(sw) is None)
+
+
+def scenario_status_of_a_tunnel(lab):
+    sw, _ = host(lab)
+    tunnel(sw, "10.9.1.1")
+    status = lambda: sw.get("interface", "t1", "status")
+    wait_for("no route", lambda: status() == '{tunnel_egress_error="no route to 10.9.1.1"}', 20)
+    assert "t1: no route to 10.9.1.1, packets into it are dropped" in sw.log()
+    lab.net.ip(sw.netns, "route", "add", "10.9.0.0/16", "via", "10.1.0.2")
+    wait_for("a route", lambda: status() == "{tunnel_egress_iface=br0, tunnel_egress_iface_carrier=up}", 20)
+    lab.net.ip(sw.netns, "route", "del", "10.9.0.0/16")
+    wait_for("no route", lambda: "no route" in status(), 20)
+
+
+def scenario_neighbours_are_asked_for(lab):
+    """A real VXLAN device on the other side; nobody on this host has ever spoken to it."""
+    sw, peer = host(lab)
+    if "dstport" not in lab.net.ip(peer, "link", "add", "vx0", "type", "vxlan", "help", check=False):
+        raise Skip("no vxlan here")
+    lab.net.ip(peer, "link", "add", "vx0", "type", "vxlan", "id", "7", "remote", "10.1.0.1", "dstport", "4789")
+    lab.net.address(peer, "vx0", "192.168.0.2/24")
+    tunnel(sw, "10.1.0.2")
+    pod = lab.internal_pod(sw, "pod", "192.168.0.1/24", bridge="br-int")
+    assert sw.appctl("tnl/ports/show") == "Listening ports:\nvxlan_sys_4789 (%s) ref_cnt=1\n" % re.search(
+        r"t1 \d+/(\d+)", sw.appctl("dpif/show"))[1]
+    assert "nw_dst=10.1.0.1" in sw.appctl("tnl/ports/show", "-v") or "dst=10.1.0.1" in sw.appctl("tnl/ports/show", "-v")
+    # Neither side knows the other's address: first packets are lost.
+    wait_for("an answer", lambda: lab.net.ping(pod, "192.168.0.2", count=1, lossless=False) == 1)
+    lab.net.ping(pod, "192.168.0.2")
+    shown = sw.appctl("tnl/neigh/show")
+    assert re.search(r"^10.1.0.2 +02:00:00:00:00:02   br0$", shown, re.M), shown
+    # It gets another address, and tells so.
+    lab.net.ip(peer, "link", "set", "eth0", "address", "02:00:00:00:00:0c")
+    wait_for("an answer", lambda: lab.net.ping(pod, "192.168.0.2", count=1, lossless=False) == 1)
+    lab.net.ping(pod, "192.168.0.2")
+    # What the port told goes with it.
+    sw.vsctl("del-port", "br0", "vpeer")
+    assert "10.1.0.2 " not in sw.appctl("tnl/neigh/show")
 
 
 if __name__ == "__main__":

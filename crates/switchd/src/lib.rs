@@ -12,6 +12,7 @@ pub mod reconcile;
 pub mod run;
 pub mod shell;
 pub mod switch;
+mod underlay;
 pub mod unixctl;
 pub mod user;
 pub mod vlog;

@@ -3,13 +3,15 @@
 //! * Packets for controllers: a thread waits for the datapath's bell and hands them to the bridges.
 //! * Time: a thread of its own expires rules and addresses, since crediting cached packets first may take
 //!   some milliseconds.
+//! * Routes and neighbours: a thread follows the kernel ([`crate::underlay`]).
 //! * [`Switch::warp`] moves the clock and does that thread's work at every step, before it returns.
 //!
 //! The reconciler ([`crate::reconcile`]) gives it bridges and ports, the commands ([`crate::commands`]) look
 //! at it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -53,6 +55,10 @@ pub struct Switch {
     pub tls: Arc<Tls>,
     /// What the database has made of interfaces, for commands that name them.
     pub inventory: RwLock<Inventory>,
+    /// The carrier of the kernel's devices.
+    pub(crate) carriers: RwLock<HashMap<Arc<str>, bool>>,
+    /// Counts changes of the inventory.
+    pub(crate) inventory_changes: AtomicU64,
     /// Raised by ports whose state changes by itself (a virtual machine came or went).
     pub(crate) ports_changed: Arc<tokio::sync::Notify>,
     /// Wishes that devices be looked at now; whoever carries one out answers it.
@@ -106,6 +112,8 @@ impl Switch {
             datapath,
             tls,
             inventory: RwLock::default(),
+            carriers: RwLock::default(),
+            inventory_changes: AtomicU64::default(),
             ports_changed: Arc::default(),
             wishes,
             wished: Mutex::new(Some(wished)),
@@ -126,6 +134,7 @@ impl Switch {
             spawn("ticker", Switch::tick_on)?,
             spawn("upcalls", Switch::deliver_on)?,
             spawn("settler", Switch::settle_on)?,
+            spawn("routes", Switch::follow_kernel)?,
         ];
         *switch.threads.lock() = threads;
         Ok(switch)
@@ -181,6 +190,11 @@ impl Switch {
         if self.give_back.lock().tick(sizes) {
             heddle_sys::memory::trim();
         }
+    }
+
+    /// Whether threads are to end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.stop.load(Relaxed)
     }
 
     /// Does what is due at this time.

@@ -3,7 +3,6 @@
 mod changing;
 mod fake;
 mod flows;
-mod fragments;
 mod guess;
 mod hierarchy;
 mod limits;

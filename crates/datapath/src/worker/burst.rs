@@ -54,22 +54,15 @@ fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, n: u32, cache: &Cach
         && before.choice == choice
         && before.end == run.first
         && before.whole
-        && !may_wait(run, cache, n)
     {
         before.end = run.end;
         before.longest = before.longest.max(run.longest);
         return;
     }
     groups.push(Group {
-        whole: does_the_same_to_all(cache, n) && !may_wait(run, cache, n),
+        whole: does_the_same_to_all(cache, n),
         ..Group::of(run, r, choice)
     });
-}
-
-/// Whether the program may keep packets of a run: fragments wait for others where they are tracked.
-#[inline]
-fn may_wait(run: &Run, cache: &Cache, body: u32) -> bool {
-    matches!(run.kind, Kind::Full(_)) && cache.program(body).is_some_and(|p| p.tracks)
 }
 
 #[inline]
@@ -217,9 +210,7 @@ impl Worker {
 
     /// Makes the whole burst one group, if its program does the same to all packets.
     fn take_common(&mut self, st: &mut Stage, common: &Common) -> bool {
-        if !does_the_same_to_all(&self.cache, common.body)
-            || st.parsed.has_full() && self.cache.program(common.body).is_some_and(|p| p.tracks)
-        {
+        if !does_the_same_to_all(&self.cache, common.body) {
             return false;
         }
         let end = st.ids.len();

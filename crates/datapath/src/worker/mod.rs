@@ -28,7 +28,6 @@ use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
 use crate::exec::ct::Tracked;
-use crate::exec::fragments::Resumed;
 use crate::exec::program::Program;
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
@@ -188,8 +187,6 @@ macro_rules! exec {
                 counts: &$worker.counters.ct,
                 now_ms: $now_ms,
             },
-            fragments: &$worker.shared.fragments,
-            resumed: &mut $scratch.resumed,
             tracked: &mut $scratch.tracked,
             pool: &mut $worker.pool,
             tx: &mut $worker.tx,
@@ -252,8 +249,6 @@ struct Scratch {
     copies: Vec<Packet>,
     recirc: Option<Recirculated>,
     tracked: Box<Tracked>,
-    /// Fragments that go on when the packet at hand has gone its way.
-    resumed: Vec<Resumed>,
     /// The tunnel that the packet at hand came out of.
     popped: Box<FlowKey>,
     /// Stages that are in no use.
@@ -352,7 +347,6 @@ impl Worker {
                 copies: Vec::new(),
                 recirc: None,
                 tracked: Tracked::new(),
-                resumed: Vec::new(),
                 popped: Box::default(),
                 spare_stages: Vec::new(),
                 lookups: 0,

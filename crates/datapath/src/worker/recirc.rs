@@ -415,11 +415,10 @@ impl Worker {
             self.scratch.lookups = MAX_LOOKUPS;
         }
         let mut going = Going::new(id, st.parsed.meta(r));
-        let resumed = self.scratch.resumed.len();
         loop {
             let s = &mut self.scratch;
             let Some(program) = choice.program(&self.cache, &s.once) else {
-                return s.resumed.truncate(resumed);
+                return;
             };
             if program.needs_key {
                 let mut live = live!(s);
@@ -427,12 +426,7 @@ impl Worker {
             }
             let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
             if !exec.go_on(program, &mut going) {
-                if s.resumed.len() <= resumed {
-                    return;
-                }
-                let Some(next) = s.resumed.pop() else { return };
-                going = next.going();
-                continue;
+                return;
             }
             let Some(Recirculated { id, goes, meta, ct }) = s.recirc.take() else {
                 continue;

@@ -9,13 +9,13 @@ mod dpif;
 mod dummy;
 mod fdb;
 mod flows;
-mod ipf;
 mod memory;
 mod neigh;
 mod pmd;
 mod route;
 mod time;
 mod trace;
+mod tunnels;
 mod upcall;
 
 use std::sync::Arc;
@@ -38,11 +38,11 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     dpctl::register(&commands);
     dpif::register(&commands);
     fdb::register(&commands);
-    ipf::register(&commands);
     neigh::register(&commands);
     pmd::register(&commands);
     route::register(&commands);
     trace::register(&commands);
+    tunnels::register(&commands);
     upcall::register(&commands);
     if ctx.options.dummy.is_some() {
         dummy::register(&commands);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use heddle_datapath::{DatapathError, PortNo};
 use heddle_ofproto::bridge::Bridge;
@@ -225,6 +226,8 @@ impl Reconciler {
             inventory.interfaces.extend(items);
         }
         *self.switch.inventory.write() = inventory;
+        // After the change: who sees the number sees the change, by the lock above.
+        self.switch.inventory_changes.fetch_add(1, Relaxed);
     }
 }
 

@@ -6,6 +6,7 @@ use heddle_port::PortStatus;
 use super::Reconciler;
 use super::ports::is_gone;
 use super::state::{BridgeState, Iface};
+use super::tunnels::say_lost_route;
 
 /// What was found.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -46,6 +47,7 @@ impl Reconciler {
                 None => match state.bridge.is_admin_up(iface.no) {
                     Some(admin_up) => PortStatus {
                         admin_up,
+                        extra: self.tunnel_status(iface),
                         ..iface.status.clone()
                     },
                     None => continue,
@@ -55,6 +57,7 @@ impl Reconciler {
             if now == iface.status {
                 continue;
             }
+            say_lost_route(iface, &now);
             if let Some((device, no)) = iface.device() {
                 found.reconfigure |= is_gone(device.as_ref(), &now);
                 if now.mtu != iface.status.mtu {

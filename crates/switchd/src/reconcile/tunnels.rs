@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use heddle_datapath::PortNo;
 use heddle_ofproto::tunnels::Tunnel;
-use heddle_port::TunnelPort;
-use heddle_tunnel::config::{parse, show_datapath_port};
+use heddle_port::{PortStatus, TunnelPort};
+use heddle_tunnel::config::{Local, parse, show_datapath_port};
+use heddle_tunnel::routes::Query;
 use heddle_tunnel::{TunnelConfig, TunnelType};
 use parking_lot::Mutex;
 
 use super::Reconciler;
 use super::desired::{BridgeRow, InterfaceRow};
 use super::kinds;
-use super::state::Item;
+use super::state::{Body, Iface, Item};
 
 /// A datapath port that tunnels share.
 struct Shared {
@@ -76,6 +77,74 @@ impl Tunnels {
             Some((name.clone(), item))
         };
         known.shared.iter().filter_map(item).collect()
+    }
+}
+
+/// Why a tunnel's packets cannot leave, in `Interface.status`.
+const NO_EGRESS: &str = "tunnel_egress_error";
+
+impl Reconciler {
+    /// What `Interface.status` says of a tunnel: the device that its packets leave by. Nothing where that is
+    /// left to flows.
+    pub(super) fn tunnel_status(&self, iface: &Iface) -> Vec<(String, String)> {
+        let Body::Tunnel(tunnel) = &iface.body else {
+            return Vec::new();
+        };
+        let config = &tunnel.config;
+        let Some(dst) = config.remote else {
+            return Vec::new();
+        };
+        let query = Query {
+            mark: config.egress_pkt_mark.unwrap_or(0),
+            dst,
+            src: match config.local {
+                Local::Is(src) => Some(src),
+                Local::Any | Local::Flow => None,
+            },
+        };
+        let route = self.switch.ofproto.pipeline().underlay().routes.lookup(&query);
+        let all = match &route {
+            Some(route) => {
+                let carrier = if self.has_carrier(&route.device) {
+                    "up"
+                } else {
+                    "down"
+                };
+                vec![
+                    ("tunnel_egress_iface", route.device.to_string()),
+                    ("tunnel_egress_iface_carrier", carrier.to_owned()),
+                ]
+            }
+            None => {
+                let from = query.src.map_or_else(String::new, |src| format!(" from {src}"));
+                vec![(NO_EGRESS, format!("no route to {dst}{from}"))]
+            }
+        };
+        all.into_iter()
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
+    }
+
+    /// Whether a device has a carrier: one of the kernel's, or of the switch alone.
+    fn has_carrier(&self, device: &str) -> bool {
+        if let Some(carrier) = self.switch.carriers.read().get(device) {
+            return *carrier;
+        }
+        let own = {
+            let inventory = self.switch.inventory.read();
+            inventory.interfaces.get(device).and_then(|i| i.device.clone())
+        };
+        own.is_some_and(|device| device.status().link_up)
+    }
+}
+
+/// Logs that a tunnel has lost its route, or never had one.
+pub(super) fn say_lost_route(iface: &Iface, now: &PortStatus) {
+    let lost = |status: &PortStatus| status.extra.iter().find(|(key, _)| key == NO_EGRESS).cloned();
+    if let Some((_, why)) = lost(now)
+        && lost(&iface.status).is_none()
+    {
+        log::info!(target: "tunnel", "{}: {why}, packets into it are dropped", iface.name);
     }
 }
 

@@ -1,0 +1,207 @@
+//! Follows the kernel: its routes, addresses and neighbours become the switch's.
+//!
+//! **Problem.** Tunnels' outer packets go where the host's own would go, and the host changes its mind at
+//! any time, at times thousands of times a second.
+//!
+//! **Shape.** A thread waits for the kernel's notices, reads anew what they are about, and hands it
+//! over; what depends on something that is now another is translated again, and nothing else. After each
+//! reading the thread rests for several times as long as that took, so that a routing daemon that loads a
+//! million routes costs a part of a core and no more. Notices that were lost are as good as any.
+//!
+//! With `--disable-system-route` only addresses are followed, as routes that are given by hand need them.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use heddle_sys::host_net::{
+    Changed, HostAddress, HostHop, HostLinks, HostRoute, HostRouteKind, HostRoutes, HostRule, HostRuleAction,
+};
+use heddle_sys::{Epoll, HostEvents, HostNet};
+use heddle_tunnel::neigh::{NeighKey, SystemNeighbours};
+use heddle_tunnel::routes::{Action, Address, Kind, Prefix, Rule, System, SystemHop, SystemRoute};
+
+use crate::switch::Switch;
+use crate::vlog::errno_text;
+
+/// After this time without a notice, the thread looks whether it is time to end.
+const WAIT_MS: i32 = 200;
+/// The least rest after a reading: notices mostly come several at a time.
+const REST: Duration = Duration::from_millis(20);
+/// The longest rest.
+const MAX_REST: Duration = Duration::from_secs(5);
+/// The rest after a reading, in times of what it took.
+const REST_TIMES: u32 = 4;
+/// The rest after one that failed.
+const RETRY: Duration = Duration::from_secs(1);
+/// Notices that are looked at in one go, datagrams.
+const BATCH: usize = 256;
+
+impl Switch {
+    /// Follows the kernel until the switch ends.
+    pub(crate) fn follow_kernel(&self) {
+        if let Err(error) = self.follow() {
+            log::error!(
+                target: "route_table",
+                "the kernel's routes are not followed: no notices of changes ({})",
+                errno_text(&error)
+            );
+        }
+    }
+
+    fn follow(&self) -> io::Result<()> {
+        // Before the first reading.
+        let mut events = HostEvents::new()?;
+        let mut epoll = Epoll::new(1)?;
+        epoll.add(events.as_raw_fd(), 0)?;
+        let net = HostNet::new()?;
+        let mut due = Changed::ALL;
+        let mut ports = 0;
+        while !self.is_ending() {
+            if due.is_nothing() {
+                let ready = epoll.wait(WAIT_MS)?.next().is_some();
+                if ready {
+                    due = events.read(BATCH)?;
+                }
+                // Whose neighbours count is a matter of which ports there are.
+                let now = self.inventory_changes.load(Relaxed);
+                due.neighbours |= std::mem::replace(&mut ports, now) != now;
+                continue;
+            }
+            let began = Instant::now();
+            // What comes from here on is for the next reading.
+            let rest = match self.read_kernel(&net, due) {
+                Ok(()) => {
+                    due = Changed::default();
+                    (began.elapsed() * REST_TIMES).clamp(REST, MAX_REST)
+                }
+                Err(error) => {
+                    log::warn!(target: "route_table", "cannot read the kernel's routes ({})", errno_text(&error));
+                    RETRY
+                }
+            };
+            self.rest(rest);
+        }
+        Ok(())
+    }
+
+    /// Sleeps, unless it is time to end.
+    fn rest(&self, time: Duration) {
+        let until = Instant::now() + time;
+        while let Some(left) = until.checked_duration_since(Instant::now())
+            && !self.is_ending()
+        {
+            std::thread::park_timeout(left);
+        }
+    }
+
+    fn read_kernel(&self, net: &HostNet, due: Changed) -> io::Result<()> {
+        let underlay = self.ofproto.pipeline().underlay();
+        let links = net.links()?;
+        if due.routes {
+            *self.carriers.write() = links.values().map(|l| (l.name.clone(), l.lower_up)).collect();
+            let routes = match self.options.disable_system_route {
+                true => HostRoutes {
+                    addresses: net.addresses(&links)?,
+                    ..HostRoutes::default()
+                },
+                false => net.routes(&links)?,
+            };
+            underlay.routes.set_system(&system(routes));
+        }
+        if due.neighbours && !self.options.disable_system_route {
+            underlay
+                .neighbours
+                .set_system(self.kernel_neighbours(net, &links)?);
+        }
+        Ok(())
+    }
+
+    /// Neighbours behind ports of bridges, by the bridge.
+    fn kernel_neighbours(&self, net: &HostNet, links: &HostLinks) -> io::Result<SystemNeighbours> {
+        let bridges: HashMap<String, String> = {
+            let inventory = self.inventory.read();
+            let all = inventory.interfaces.iter();
+            all.map(|(name, item)| (name.clone(), item.bridge.clone()))
+                .collect()
+        };
+        let known = net.neighbours(links, |device| bridges.contains_key(device))?;
+        let by_bridge = known.into_iter().filter_map(|n| {
+            let key = NeighKey {
+                bridge: bridges.get(&*n.device)?.as_str().into(),
+                ip: n.addr,
+            };
+            Some((key, n.mac))
+        });
+        Ok(by_bridge.collect())
+    }
+}
+
+/// The same in the words of [`heddle_tunnel`].
+fn system(host: HostRoutes) -> System {
+    System {
+        addresses: host.addresses.into_iter().map(address).collect(),
+        rules: host.rules.iter().map(rule).collect(),
+        routes: host.routes.into_iter().filter_map(route).collect(),
+    }
+}
+
+fn address(a: HostAddress) -> Address {
+    Address {
+        device: a.device,
+        addr: a.addr,
+        prefix_len: a.prefix_len,
+        scope: a.scope,
+        secondary: a.secondary,
+        temporary: a.temporary,
+        deprecated: a.deprecated,
+        tentative: a.tentative,
+    }
+}
+
+fn rule(r: &HostRule) -> Rule {
+    let prefix = |p: Option<_>| p.and_then(|(addr, len)| Prefix::new(addr, len));
+    Rule {
+        priority: r.priority,
+        v6: r.v6,
+        invert: r.invert,
+        user: false,
+        from: prefix(r.from),
+        to: prefix(r.to),
+        mark: r.mark,
+        mark_mask: r.mark_mask,
+        elsewhere: r.elsewhere,
+        action: match r.action {
+            HostRuleAction::Table(table, suppress_len) => Action::Table { table, suppress_len },
+            HostRuleAction::Goto(priority) => Action::Goto(priority),
+            HostRuleAction::Nop => Action::Nop,
+            HostRuleAction::Refuse => Action::Refuse,
+        },
+    }
+}
+
+fn route(r: HostRoute) -> Option<SystemRoute> {
+    let hop = |h: HostHop| SystemHop {
+        device: h.device,
+        device_mtu_bytes: h.device_mtu_bytes,
+        gateway: h.gateway,
+        weight: h.weight,
+    };
+    Some(SystemRoute {
+        table: r.table,
+        prefix: Prefix::new(r.dst, r.dst_len)?,
+        kind: match r.kind {
+            HostRouteKind::Unicast => Kind::Unicast,
+            HostRouteKind::Local => Kind::Local,
+            HostRouteKind::Refused => Kind::Refused,
+            HostRouteKind::Throw => Kind::Throw,
+        },
+        metric: r.metric,
+        prefsrc: r.prefsrc,
+        scope: r.scope,
+        mtu_bytes: r.mtu_bytes,
+        hops: r.hops.into_iter().map(hop).collect(),
+    })
+}
