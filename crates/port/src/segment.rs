@@ -138,9 +138,9 @@ fn with_headers<T>(
     }
 }
 
-/// Puts a train that is in one tunnel of UDP into one train of outer datagrams, each with a segment in it, for
-/// devices that cut datagrams and know nothing of tunnels. All outer datagrams have a checksum then. `None`:
-/// it is no such train, or there are more segments than devices take.
+/// Puts a train that is in one tunnel of UDP into one train of outer datagrams, each with a segment in it:
+/// for devices that cut datagrams and know nothing of tunnels. All outer datagrams have a checksum then.
+/// `None`: it is no such train, or there are more segments than devices take.
 ///
 /// # Errors
 /// As [`SegmentError`] says.
@@ -204,7 +204,7 @@ impl Cut {
         })
     }
 
-    /// Writes segment `i` of `whole` into `space`, but for the tunnels' headers, which are copied. Returns its
+    /// Writes segment `i` of `whole` into `space`; the tunnels' headers are copied as they are. Returns its
     /// length.
     fn segment(&self, whole: &Packet, i: usize, space: &mut [u8]) -> Result<usize, SegmentError> {
         let headers = whole

@@ -1,13 +1,13 @@
 //! A train of outer datagrams becomes a train inside of one outer datagram.
 //!
 //! **Problem.** A device that cuts datagrams, and knows nothing of tunnels, is given a train of outer
-//! datagrams, each with a segment of an inner train in it. What arrives is that. Taken apart, a train of 64 KiB
-//! would be some 45 packets; put together again it is one.
+//! datagrams, each with a segment of an inner train in it. What arrives is that. Taken apart, a train of
+//! 64 KiB would be some 45 packets; put together again it is one.
 //!
 //! **What is required.** All that is behind the outer UDP header is the same in all datagrams but for what
-//! differs between segments of one train: lengths, IP identification, checksums, TCP's sequence numbers, flags
-//! of the first and the last one. Any other train is left as it is. Inner checksums are not looked at: those
-//! of such a train's outer datagrams are right, or still to be made in this machine, and they cover them.
+//! differs between segments of one train: lengths, IP identification, checksums, TCP's sequence numbers,
+//! flags of the first and the last one. Any other train is left as it is. Inner checksums are not looked at:
+//! the outer ones are right, or still to be made in this machine, and cover them.
 
 #![deny(clippy::indexing_slicing)] // whatever a packet holds
 
@@ -48,8 +48,8 @@ struct Layout {
     ends_with: u16,
 }
 
-/// Joins such a train, of outer headers at `l3` and `l4`. `false`: it is none that can be joined, and is as it
-/// was.
+/// Joins such a train, of outer headers at `l3` and `l4`. `false`: it is none that can be joined, and is as
+/// it was.
 pub fn join(p: &mut Packet, kind: TunnelKind, (l3, l4): (u16, u16)) -> bool {
     p.make_private();
     let Some((layout, csum, gso)) = check(p, kind, l4) else {
