@@ -14,7 +14,11 @@ use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange};
 use heddle_datapath::action::Masked;
 use heddle_datapath::{Action, Generations, PortNo, Request, Translate, Translation};
 use heddle_packet::Csum;
+use heddle_tunnel::action::Numbers;
+use heddle_tunnel::outer::SOURCE_PORTS;
+use heddle_tunnel::{Encap, OptionTable, Outer, TunnelKind, TunnelPop};
 use memory::{Connections, Traffic};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use steady::{Length, steady};
 
@@ -32,6 +36,43 @@ enum Rules {
         /// New ones get a source of their own.
         snat: bool,
     },
+    /// Into a tunnel, and what comes out of one is for the actions.
+    Tunnel {
+        /// The outer checksum too.
+        csum: bool,
+        /// Out of it again.
+        pop: bool,
+    },
+}
+
+/// The datapath port of tunnels.
+const TUNNEL: u32 = 77;
+
+fn push(csum: bool) -> Action {
+    let outer = Outer {
+        eth_src: [2, 0, 0, 0, 0, 1],
+        eth_dst: [2, 0, 0, 0, 0, 2],
+        src: Ipv4Addr::new(10, 9, 0, 1).into(),
+        dst: Ipv4Addr::new(10, 9, 0, 2).into(),
+        tos: 0,
+        ttl: 64,
+        df: true,
+        label: 0,
+        csum,
+        source_ports: SOURCE_PORTS,
+        encap: Encap::Geneve {
+            port: 6081,
+            vni: 5,
+            oam: false,
+            critical: false,
+            options: Vec::new(),
+        },
+        tunnel_port: TUNNEL,
+        out_port: 1,
+        mtu: 0,
+        numbers: Numbers::default(),
+    };
+    Action::TunnelPush(Arc::new(outer.build().expect("headers of one family")))
 }
 
 /// Of [`heddle_flow::FlowKey::ct_state`].
@@ -49,6 +90,24 @@ impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
         let m = &mut out.mask.0;
         (m.in_port, m.dl_type, m.nw_frag) = (u32::MAX, u16::MAX, 3);
+        if let Rules::Tunnel { csum, pop } = self.rules {
+            if request.key.in_port == TUNNEL {
+                (m.tun_id, m.tun_src) = (u64::MAX, u32::MAX);
+                out.actions.extend_from_slice(&self.actions);
+                return;
+            }
+            out.actions.push(push(csum));
+            if pop {
+                out.actions.push(Action::TunnelPop(Arc::new(TunnelPop {
+                    kind: TunnelKind::Geneve,
+                    port: TUNNEL,
+                    options: OptionTable::default(),
+                })));
+            } else {
+                out.actions.extend_from_slice(&self.actions);
+            }
+            return;
+        }
         if let Rules::Tracked { snat } = self.rules {
             let nat = |new: bool| {
                 let source = NatRange {
@@ -85,7 +144,7 @@ impl Translate for Pipeline {
             return;
         }
         match self.rules {
-            Rules::Any | Rules::Tracked { .. } => {}
+            Rules::Any | Rules::Tracked { .. } | Rules::Tunnel { .. } => {}
             Rules::Exact => {
                 (m.nw_src, m.nw_dst, m.nw_proto) = (u32::MAX, u32::MAX, 0xff);
                 (m.tp_src, m.tp_dst) = (0xffff, 0xffff);
@@ -188,6 +247,21 @@ fn main() {
     ] {
         all.push(((name.to_owned(), n, 1, rules, 1, out(), 0), Some(connections)));
     }
+    let udp = of(false, Csum::Unknown);
+    for (name, csum, pop) in [
+        ("into a tunnel", false, false),
+        ("into a tunnel, checksum", true, false),
+        ("into a tunnel and out", false, true),
+        ("into a tunnel and out, checksum", true, true),
+    ] {
+        for flows in [1, 10_000] {
+            let rules = Rules::Tunnel { csum, pop };
+            all.push((
+                (format!("{flows} flows {name}"), flows, 1, rules, 1, out(), 0),
+                Some(udp),
+            ));
+        }
+    }
     let exact = all.iter().any(|(c, _)| c.0 == only);
     for ((name, flows, run_len, rules, masks, actions, recirculated), connections) in all {
         if name == only || !exact && name.contains(&only) {
@@ -210,6 +284,7 @@ fn main() {
                     Rules::Exact => u64::from(flows) * 99 / 100,
                     Rules::Any => 1,
                     Rules::Tracked { .. } => 2,
+                    Rules::Tunnel { pop, .. } => 1 + u64::from(pop),
                     Rules::Masks => masks.into(),
                 };
             steady(name, pipeline, traffic, entries, length);

@@ -100,8 +100,8 @@ impl Outer {
         Ok((self.l4_at + len, begins))
     }
 
-    /// Lengths, numbers and checksums of segment `index`. `place` is at an even distance behind these headers,
-    /// and `sum` is that of all bytes from there on. Returns the same of this tunnel's L4 header.
+    /// Lengths, numbers and checksums of segment `index`. `place` is at an even distance behind these
+    /// headers, and `sum` is that of all bytes from there on. Returns the same of this tunnel's L4 header.
     pub(super) fn fix(
         &self,
         segment: &mut [u8],
