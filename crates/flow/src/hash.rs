@@ -21,6 +21,7 @@ const ICMPV6: u8 = 58;
 const SCTP: u8 = 132;
 
 /// Adds a word (MurmurHash3's body).
+#[inline]
 pub fn add(hash: u32, word: u32) -> u32 {
     let word = word
         .wrapping_mul(0xcc9e_2d51)
@@ -39,6 +40,7 @@ pub fn add64(hash: u32, words: u64) -> u32 {
 }
 
 /// Mixes all bits (MurmurHash3's end).
+#[inline]
 pub fn finish(hash: u32, last: u32) -> u32 {
     let mut h = hash ^ last;
     h = (h ^ h >> 16).wrapping_mul(0x85eb_ca6b);

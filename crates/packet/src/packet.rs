@@ -275,6 +275,22 @@ impl Packet {
         self.shift_offsets(n as i32);
         true
     }
+    /// As [`Packet::push_front`], with the last `n` bytes of `block` as content; the bytes in front of those
+    /// are written, too, and mean nothing. Returns the place that the block has now: a copy of a fixed length
+    /// costs less than one of `n` bytes. `None`: there is no room for all of the block.
+    #[inline]
+    pub fn push_block<const N: usize>(&mut self, block: &[u8; N], n: usize) -> Option<&mut [u8; N]> {
+        let end = self.start as usize;
+        let at = end.checked_sub(N).filter(|_| n <= N)?;
+        self.start -= n as u32;
+        self.head_len += n as u32;
+        if !self.offload.is_plain() {
+            self.shift_offsets(n as i32);
+        }
+        let place = self.buf_mut().get_mut(at..end)?.first_chunk_mut::<N>()?;
+        *place = *block;
+        Some(place)
+    }
     /// Has the head begin further behind, so that there is room for `n` bytes in front of it, and for as many
     /// more as in a fresh packet; `false` if it would not fit.
     #[cold]

@@ -244,6 +244,18 @@ impl Exec<'_> {
         let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
         for op in &*program.ops {
             match op {
+                Op::Apply(Action::TunnelPush(push)) => {
+                    let inner = tunnel::inner(&meta);
+                    let before = failed;
+                    for id in ids.clone().filter(|id| !lost(before, *id)) {
+                        if let Err(kind) = tunnel::push_one(self.live.get_mut(id), inner, push, self.now_ms) {
+                            failed |= 1 << (id - ids.start);
+                            self.drops.add(kind, 1);
+                        }
+                    }
+                    meta = tunnel::outside(&meta, push);
+                    longest = longest.saturating_add(u32::try_from(push.header.len()).unwrap_or(0));
+                }
                 Op::Apply(action) => {
                     let before = meta;
                     for id in ids.clone() {

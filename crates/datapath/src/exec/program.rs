@@ -91,6 +91,17 @@ pub(crate) enum Shape {
     Any,
 }
 
+/// Which runs a program may be run on as if they were one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Merges {
+    /// None.
+    No,
+    /// Those whose headers are at the same places: it rewrites some.
+    Alike,
+    /// All: what it needs to know of a packet is asked run by run, if anything.
+    All,
+}
+
 /// A compiled list of actions.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Program {
@@ -177,13 +188,19 @@ impl Program {
             _ => None,
         }
     }
-    /// Whether runs may be taken together: what it needs to know of a packet is asked run by run, if
-    /// anything.
+    /// Which runs may be taken together.
     #[inline]
-    pub(crate) fn does_the_same_to_all(&self) -> bool {
-        matches!(self.shape, Shape::Output(_))
+    pub(crate) fn merges(&self) -> Merges {
+        if matches!(self.shape, Shape::Output(_))
             || self.tail.is_some_and(|t| t.alone)
             || self.only_tracks().is_some()
+        {
+            Merges::All
+        } else if self.shape == Shape::Line && self.tail.is_none() && !self.tracks {
+            Merges::Alike
+        } else {
+            Merges::No
+        }
     }
     /// How it tracks packets, if it does nothing else and has them looked up again.
     #[inline]
@@ -535,7 +552,7 @@ mod tests {
         assert!(p.ops.contains(&Op::Copy));
         let p = Program::compile(&[ct(true), Action::Recirc(3)]);
         let tail = p.tail.unwrap();
-        assert!(p.does_the_same_to_all() && !tail.alone && !tail.rewritten && p.recirculates);
+        assert!(p.merges() == Merges::All && !tail.alone && !tail.rewritten && p.recirculates);
     }
 
     /// Both branches end at the same step; what follows a branch gets the packet as it was before.

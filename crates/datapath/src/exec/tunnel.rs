@@ -9,18 +9,34 @@ use heddle_tunnel::{Inner, PopError, PushError, TunnelPop, TunnelPush};
 
 /// Writes the outer headers before a packet, which is an Ethernet frame with an IP header then.
 pub(super) fn push(p: &mut Packet, meta: &mut Meta, push: &TunnelPush, now_ms: u64) -> Result<(), DropKind> {
-    let inner = Inner {
-        l3: meta.l3,
-        l4: meta.l4,
-        proto: if meta.later_fragment { 0 } else { meta.proto },
-    };
+    push_one(p, inner(meta), push, now_ms)?;
+    *meta = outside(meta, push);
+    Ok(())
+}
+
+/// As [`push`], with what is known of the packet said otherwise.
+#[inline]
+pub(super) fn push_one(p: &mut Packet, inner: Inner, push: &TunnelPush, now_ms: u64) -> Result<(), DropKind> {
     push.apply(p, inner, now_ms).map_err(|e| match e {
         PushError::Headroom => DropKind::Headroom,
         PushError::TooLong => DropKind::TunnelTooLong,
         PushError::Train => DropKind::TunnelPush,
-    })?;
+    })
+}
+
+/// Where the headers are of a packet that goes into a tunnel.
+pub(super) fn inner(meta: &Meta) -> Inner {
+    Inner {
+        l3: meta.l3,
+        l4: meta.l4,
+        proto: if meta.later_fragment { 0 } else { meta.proto },
+    }
+}
+
+/// What is known of it then.
+pub(super) fn outside(meta: &Meta, push: &TunnelPush) -> Meta {
     let (l3, l4) = push.offsets();
-    *meta = Meta {
+    Meta {
         l2_5: u16::MAX,
         l3,
         l4,
@@ -30,8 +46,7 @@ pub(super) fn push(p: &mut Packet, meta: &mut Meta, push: &TunnelPush, now_ms: u
         routing_header: false,
         packet_type: packet_type::ETHERNET,
         ..*meta
-    };
-    Ok(())
+    }
 }
 
 /// Takes the outer headers off a packet, and writes what they said into `tunnel` (members of the tunnel; the

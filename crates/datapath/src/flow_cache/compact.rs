@@ -199,6 +199,11 @@ impl CompactKey {
     pub(crate) fn tcp_flags(&self) -> u16 {
         u16::from_be((self.0[2] >> 16) as u16)
     }
+    /// Whether the headers are at the same places, and of one protocol.
+    #[inline]
+    pub(crate) fn laid_out_as(&self, other: &Self) -> bool {
+        (self.proto(), self.kind()) == (other.proto(), other.kind())
+    }
     /// Where the IP header is in a packet that [`CompactKey::read`] has read.
     pub(crate) fn l3(&self) -> u16 {
         if self.kind() & KIND_VLAN != 0 { 18 } else { 14 }

@@ -449,6 +449,13 @@ impl Parsed {
     pub(crate) fn is_regular(&self, r: usize) -> bool {
         self.key(r).is_some_and(|key| !key.family().is_odd())
     }
+    /// Whether what actions need to know of two runs' packets is the same.
+    #[inline]
+    pub(crate) fn are_alike(&self, a: usize, b: usize) -> bool {
+        self.runs[a].kind == Kind::Ordinary
+            && self.runs[b].kind == Kind::Ordinary
+            && self.compact[a].laid_out_as(&self.compact[b])
+    }
     /// What actions need to know of the packets of run `r`.
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].kind {

@@ -8,11 +8,11 @@
 use super::recirc::Stage;
 use super::{Choice, Group, Worker};
 use crate::drops::DropKind;
-use crate::exec::program::Program;
+use crate::exec::program::{Merges, Program};
 use crate::exec::{Live, LiveId};
 use crate::flow_cache::cache::{Cache, Common, Level, NO_BODY, NO_SLOT};
 use crate::flow_cache::entry::Entry;
-use crate::flow_cache::parse::{How, Kind, Run};
+use crate::flow_cache::parse::{How, Kind, Parsed, Run};
 use crate::shared::UNSET;
 use heddle_flow::packet_type;
 use heddle_packet::BURST;
@@ -48,26 +48,25 @@ impl Hits {
 /// Adds a group of a program of the cache; to the one before, where both are adjacent and have one program
 /// that does the same to all.
 #[inline]
-fn push_group(groups: &mut Vec<Group>, run: &Run, r: usize, n: u32, cache: &Cache) {
+fn push_group(groups: &mut Vec<Group>, (parsed, r): (&Parsed, usize), run: &Run, n: u32, cache: &Cache) {
     let choice = Choice::Cached(n);
     if let Some(before) = groups.last_mut()
         && before.choice == choice
         && before.end == run.first
-        && before.whole
+        && match before.merges {
+            Merges::All => true,
+            Merges::Alike => parsed.are_alike(before.run.into(), r),
+            Merges::No => false,
+        }
     {
         before.end = run.end;
         before.longest = before.longest.max(run.longest);
         return;
     }
     groups.push(Group {
-        whole: does_the_same_to_all(cache, n),
+        merges: cache.program(n).map_or(Merges::No, Program::merges),
         ..Group::of(run, r, choice)
     });
-}
-
-#[inline]
-fn does_the_same_to_all(cache: &Cache, body: u32) -> bool {
-    cache.program(body).is_some_and(Program::does_the_same_to_all)
 }
 
 impl Worker {
@@ -164,7 +163,7 @@ impl Worker {
             if found.body != NO_BODY {
                 now = None;
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, run, r, found.body, &self.cache);
+                push_group(&mut st.groups, (&st.parsed, r), run, found.body, &self.cache);
                 continue;
             }
             let run = *run;
@@ -175,7 +174,7 @@ impl Worker {
                 now = None;
                 e.count(run.packets(), run.bytes, now_ms, st.parsed.tcp_flags(r));
                 hits.add(found.level, run.packets());
-                push_group(&mut st.groups, &run, r, n, &self.cache);
+                push_group(&mut st.groups, (&st.parsed, r), &run, n, &self.cache);
                 continue;
             }
             if run.kind == Kind::Runt {
@@ -210,7 +209,7 @@ impl Worker {
 
     /// Makes the whole burst one group, if its program does the same to all packets.
     fn take_common(&mut self, st: &mut Stage, common: &Common) -> bool {
-        if !does_the_same_to_all(&self.cache, common.body) {
+        if self.cache.program(common.body).map(Program::merges) != Some(Merges::All) {
             return false;
         }
         let end = st.ids.len();
@@ -220,7 +219,7 @@ impl Worker {
             run: 0,
             longest: common.longest,
             choice: Choice::Cached(common.body),
-            whole: true,
+            merges: Merges::All,
         });
         self.count_hits(&Hits {
             l0: u64::from(end) - common.l1 - common.l2,
@@ -278,7 +277,7 @@ impl Worker {
                 ..run
             };
             match choice {
-                Choice::Cached(n) => push_group(&mut st.groups, &one, r, n, &self.cache),
+                Choice::Cached(n) => push_group(&mut st.groups, (&st.parsed, r), &one, n, &self.cache),
                 _ => st.groups.push(Group::of(&one, r, choice)),
             }
             run.first += 1;

@@ -28,7 +28,7 @@ use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
 use crate::exec::ct::Tracked;
-use crate::exec::program::Program;
+use crate::exec::program::{Merges, Program};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::flow_cache::cache::Cache;
@@ -209,8 +209,8 @@ struct Group {
     run: u16,
     longest: u32,
     choice: Choice,
-    /// Another run may be added to it: the program does the same to all packets.
-    whole: bool,
+    /// Whether another run may be added to it.
+    merges: Merges,
 }
 
 impl Group {
@@ -222,7 +222,7 @@ impl Group {
             run: u16::try_from(r).expect("a burst has fewer packets"),
             longest: run.longest,
             choice,
-            whole: false,
+            merges: Merges::No,
         }
     }
 }
