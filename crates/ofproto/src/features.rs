@@ -31,6 +31,11 @@ macro_rules! features {
             fn is_flag(self) -> bool {
                 match self { $(Feature::$id => is_flag!($kind),)* }
             }
+            /// Whether its value is `true` or `false` in the database.
+            fn in_database(self) -> bool {
+                // There the depth to which samples nest is said to be there, or not.
+                self.is_flag() || self == Feature::SampleNesting
+            }
             const fn boot(self) -> usize {
                 match self { $(Feature::$id => $boot,)* }
             }
@@ -49,7 +54,7 @@ macro_rules! is_flag {
 features! {
     MaskedSetAction, "masked_set_action", "Masked set action", flag, 1;
     TnlPushPop, "tnl_push_pop", "Tunnel push pop", flag, 1;
-    Ufid, "ufid", "Ufid", flag, 0;
+    Ufid, "ufid", "Ufid", flag, 1;
     Trunc, "trunc", "Truncate action", flag, 1;
     Clone, "clone", "Clone action", flag, 1;
     SampleNesting, "sample_nesting", "Sample nesting", number, 10;
@@ -77,23 +82,50 @@ features! {
 
 /// What of the datapath's features a bridge makes use of.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Features([usize; Feature::ALL.len()]);
+pub struct Features {
+    /// In force.
+    now: [usize; Feature::ALL.len()],
+    /// What the datapath had when it was first looked at.
+    boot: [usize; Feature::ALL.len()],
+}
 
 impl Default for Features {
     /// Everything that the datapath has.
     fn default() -> Self {
-        Self(Feature::ALL.map(Feature::boot))
+        let all = Feature::ALL.map(Feature::boot);
+        Self { now: all, boot: all }
     }
 }
 
 impl Features {
+    /// Everything that a datapath has which looks at so many VLAN tags (0: as many as it can).
+    pub fn probed(vlan_limit: usize) -> Self {
+        let mut all = Self::default();
+        if vlan_limit != 0 {
+            let vlans = &mut all.boot[Feature::MaxVlanHeaders as usize];
+            *vlans = vlan_limit.min(*vlans);
+            all.now = all.boot;
+        }
+        all
+    }
+    /// What a bridge begins with that comes to others of the same datapath: what that had when it was first
+    /// looked at.
+    pub fn at_boot(&self) -> Self {
+        Self {
+            now: self.boot,
+            boot: self.boot,
+        }
+    }
     /// Whether there is any of it.
     pub fn has(&self, feature: Feature) -> bool {
         self.number(feature) > 0
     }
     /// How many there are.
     pub fn number(&self, feature: Feature) -> usize {
-        self.0[feature as usize]
+        self.now[feature as usize]
+    }
+    fn at_first(&self, feature: Feature) -> usize {
+        self.boot[feature as usize]
     }
     /// One feature, or all of them, as `dpif/set-dp-features` shows them: in force, and what the datapath
     /// has.
@@ -111,7 +143,7 @@ impl Features {
             (false, n) => n.to_string(),
         };
         let line = |f: Feature| {
-            let (now, boot) = (text(f, self.number(f)), text(f, f.boot()));
+            let (now, boot) = (text(f, self.number(f)), text(f, self.at_first(f)));
             format!(
                 "{} ({}) : [run time]:{now}, [boot time]:{boot}\n",
                 f.name(),
@@ -138,20 +170,20 @@ impl Features {
             let number: i32 = value.parse().map_err(|_| "Integer number expected")?;
             usize::try_from(number).map_err(|_| "Negative number not expected")?
         };
-        if value > feature.boot() {
+        if value > self.at_first(feature) {
             return Err(if feature.is_flag() {
                 "Can not enable features not supported by the datapth".into()
             } else {
                 "Can not set value beyond the datapath capability".into()
             });
         }
-        self.0[feature as usize] = value;
+        self.now[feature as usize] = value;
         Ok(())
     }
     /// What the datapath has, as `dpif/show-dp-features` lists it.
-    pub fn of_datapath() -> String {
+    pub fn of_datapath(&self) -> String {
         let line = |f: Feature| {
-            let n = f.boot();
+            let n = self.at_first(f);
             let text = match (f.is_flag(), n) {
                 (true, 0) => "No".to_owned(),
                 (true, _) => "Yes".to_owned(),
@@ -161,7 +193,95 @@ impl Features {
         };
         Feature::ALL.into_iter().map(line).collect()
     }
+    /// What the datapath has, as `Datapath.capabilities` tells it to clients of the database. Connections can be
+    /// flushed by their tuples (`ct_flush`) in every datapath.
+    pub fn capabilities(&self) -> Vec<(&'static str, String)> {
+        let value = |f: Feature| match (f.in_database(), self.at_first(f)) {
+            (true, 0) => "false".to_owned(),
+            (true, _) => "true".to_owned(),
+            (false, n) => n.to_string(),
+        };
+        let all = Feature::ALL.into_iter().map(|f| (f.name(), value(f)));
+        all.chain([("ct_flush", "true".to_owned())]).collect()
+    }
+    /// What the datapath has, as the log tells it when a datapath is first looked at: programs and tests look
+    /// for these lines.
+    pub fn log_lines(&self) -> Vec<String> {
+        LOGGED
+            .iter()
+            .filter_map(|(f, words)| words.line(self.at_first(*f)))
+            .collect()
+    }
 }
+
+/// How the log tells of a feature.
+enum Words {
+    /// `Datapath supports X`, `Datapath does not support X`.
+    Support(&'static str),
+    /// Nothing where it is there, else these words.
+    Lack(&'static str),
+    /// These words, and a number.
+    Number(&'static str),
+}
+
+impl Words {
+    fn line(&self, n: usize) -> Option<String> {
+        match self {
+            Self::Support(what) if n > 0 => Some(format!("Datapath supports {what}")),
+            Self::Support(what) => Some(format!("Datapath does not support {what}")),
+            Self::Lack(what) => (n == 0).then(|| (*what).to_owned()),
+            Self::Number(what) => Some(format!("{what} {n}")),
+        }
+    }
+}
+
+/// The lines of the log, in Open vSwitch's order. The features that are missing here have none there.
+const LOGGED: [(Feature, Words); 23] = [
+    (Feature::Recirc, Words::Support("recirculation")),
+    (
+        Feature::MaxVlanHeaders,
+        Words::Number("VLAN header stack length probed as"),
+    ),
+    (
+        Feature::MaxMplsDepth,
+        Words::Number("MPLS label stack length probed as"),
+    ),
+    (
+        Feature::MaskedSetAction,
+        Words::Lack("datapath does not support masked set action feature."),
+    ),
+    (Feature::Trunc, Words::Support("truncate action")),
+    (Feature::Ufid, Words::Support("unique flow ids")),
+    (Feature::Clone, Words::Support("clone action")),
+    (
+        Feature::SampleNesting,
+        Words::Number("Max sample nesting level probed as"),
+    ),
+    (
+        Feature::CtEventmask,
+        Words::Support("eventmask in conntrack action"),
+    ),
+    (Feature::CtClear, Words::Support("ct_clear action")),
+    (
+        Feature::MaxHashAlg,
+        Words::Number("Max dp_hash algorithm probed to be"),
+    ),
+    (Feature::CheckPktLen, Words::Support("check_pkt_len action")),
+    (
+        Feature::CtTimeout,
+        Words::Support("timeout policy in conntrack action"),
+    ),
+    (Feature::CtZeroSnat, Words::Support("ct_zero_snat")),
+    (Feature::AddMpls, Words::Support("add_mpls action")),
+    (Feature::CtState, Words::Support("ct_state")),
+    (Feature::CtZone, Words::Support("ct_zone")),
+    (Feature::CtMark, Words::Support("ct_mark")),
+    (Feature::CtLabel, Words::Support("ct_label")),
+    (Feature::CtStateNat, Words::Support("ct_state_nat")),
+    (Feature::CtOrigTuple, Words::Support("ct_orig_tuple")),
+    (Feature::CtOrigTuple6, Words::Support("ct_orig_tuple6")),
+    (Feature::NdExt, Words::Support("IPv6 ND Extensions")),
+];
 
 #[cfg(test)]
 mod tests {
@@ -181,6 +301,37 @@ mod tests {
         f.set("max_hash_alg", "0").unwrap();
         assert_eq!(f.number(Feature::MaxHashAlg), 0);
         assert_eq!(f.shown(None).unwrap().lines().count(), Feature::ALL.len());
+    }
+
+    #[test]
+    fn what_is_there_is_told() {
+        let f = Features::probed(1);
+        let caps = f.capabilities();
+        let value = |name| caps.iter().find(|(n, _)| *n == name).map(|(_, v)| v.as_str());
+        assert_eq!(caps.len(), Feature::ALL.len() + 1);
+        let some = [
+            "ct_flush",
+            "ct_zero_snat",
+            "max_hash_alg",
+            "sample_nesting",
+            "max_vlan_headers",
+        ];
+        assert_eq!(some.map(value), ["true", "true", "1", "true", "1"].map(Some));
+        assert_eq!(
+            Features::probed(0).number(Feature::MaxVlanHeaders),
+            heddle_flow::N_VLANS
+        );
+        let lines = f.log_lines();
+        for line in [
+            "VLAN header stack length probed as 1",
+            "Datapath supports ct_clear action",
+        ] {
+            assert!(lines.iter().any(|l| l == line), "{line}");
+        }
+        assert_eq!(LOGGED.len() - lines.len(), 1, "what is there and is never logged");
+        let mut less = f.clone();
+        less.set("clone", "false").unwrap();
+        assert_eq!(less.at_boot(), f);
     }
 
     #[test]

@@ -219,3 +219,58 @@ fn tags_and_time() {
     lab.wait("interface", "p1", "statistics:rx_packets", "1");
     assert_eq!(lab.appctl("dpif/dump-flows br0"), "", "idle flows are evicted");
 }
+
+#[test]
+fn what_the_datapath_can_do_is_in_the_database() {
+    let Some(lab) = Lab::new("what_the_datapath_can_do_is_in_the_database") else {
+        return;
+    };
+    lab.vsctl("add-br br0 -- set bridge br0 datapath-type=dummy");
+    lab.vsctl(
+        "-- --id=@m create Datapath datapath_version=0 capabilities:own=kept -- set Open_vSwitch . datapaths:dummy=@m",
+    );
+    let row = lab.list("Datapath");
+    for said in [
+        "ct_zero_snat=\"true\"",
+        "max_hash_alg=\"1\"",
+        "max_vlan_headers=\"1\"",
+        "own=kept",
+    ] {
+        assert!(row.contains(said), "{said}: {row}");
+    }
+    let log = lab.log();
+    for line in [
+        "dummy@ovs-dummy: VLAN header stack length probed as 1",
+        "dummy@ovs-dummy: Datapath supports ct_clear action",
+    ] {
+        assert_eq!(log.matches(line).count(), 1, "{line}");
+    }
+}
+
+#[test]
+fn timeouts_of_zones_are_followed() {
+    let Some(lab) = Lab::new("timeouts_of_zones_are_followed") else {
+        return;
+    };
+    lab.vsctl("add-br br0 -- set bridge br0 datapath-type=dummy -- add-port br0 p1 -- set int p1 type=dummy");
+    lab.vsctl("-- --id=@m create Datapath datapath_version=0 -- set Open_vSwitch . datapaths:dummy=@m");
+    lab.ofctl("add-flow br0 udp,actions=ct(commit,zone=5)");
+    let trace = || lab.appctl("ofproto/trace br0 in_port=p1,udp");
+    assert!(
+        trace().contains("Datapath actions: ct(commit,zone=5)\n"),
+        "{}",
+        trace()
+    );
+    lab.vsctl("add-zone-tp dummy zone=5 udp_first=1 udp_single=2");
+    assert!(
+        trace().contains("Datapath actions: ct(commit,zone=5,timeout=1)\n"),
+        "{}",
+        trace()
+    );
+    lab.vsctl("del-zone-tp dummy zone=5");
+    assert!(
+        trace().contains("Datapath actions: ct(commit,zone=5)\n"),
+        "{}",
+        trace()
+    );
+}

@@ -12,7 +12,7 @@ use heddle_openflow::message::{CtFlush, CtTuple};
 
 use super::Commands;
 use super::args;
-use super::dpctl::{EINVAL, failed, named, one};
+use super::dpctl::{EINVAL, EPERM, failed, named, one};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
@@ -62,7 +62,8 @@ pub(super) fn register(c: &Commands<'_>) {
     });
     let usage = "[dp] [default=L] [zone=N,limit=L]...";
     c.add("dpctl/ct-set-limits", usage, (1, ANY), set_limits);
-    c.add("dpctl/ct-del-limits", "[dp] zone=N1[,N2]...", (1, 2), del_limits);
+    let usage = "[dp] [default] [zone=N1[,N2]...]";
+    c.add("dpctl/ct-del-limits", usage, (1, 3), del_limits);
     c.add(
         "dpctl/ct-get-limits",
         "[dp] [zone=N1[,N2]...]",
@@ -274,6 +275,7 @@ fn set_limits(switch: &Switch, args: &[&str]) -> Reply {
     }
     let zones: Result<Vec<_>, String> = rest.iter().map(|text| zone_limit(text)).collect();
     let zones = zones.map_err(bad)?;
+    may_set_limits(switch, "set-zone-limit")?;
     if default.is_some() {
         tracker(switch).set_default_limit(default);
     }
@@ -281,6 +283,18 @@ fn set_limits(switch: &Switch, args: &[&str]) -> Reply {
         tracker(switch).set_zone_limit(zone, Some(limit));
     }
     Ok(String::new())
+}
+
+/// Limits that the database has are changed there.
+fn may_set_limits(switch: &Switch, instead: &str) -> Result<(), String> {
+    match switch.inventory.read().zone_limits {
+        true => {
+            let why =
+                format!("the zone limits are set via database, use 'ovs-vsctl {instead} <...>' instead.");
+            Err(failed(switch, &why, Some(EPERM)))
+        }
+        false => Ok(()),
+    }
 }
 
 /// `zone=N,limit=L`.
@@ -312,9 +326,19 @@ fn zones(text: &str) -> Result<Vec<u16>, String> {
 }
 
 fn del_limits(switch: &Switch, args: &[&str]) -> Reply {
-    let (_, args) = one(switch, args, 2)?;
-    let text = args.first().copied().unwrap_or_default();
-    for zone in zones(text).map_err(|why| failed(switch, &why, Some(EINVAL)))? {
+    let max = 2 + usize::from(args.contains(&"default"));
+    let (_, mut args) = one(switch, args, max)?;
+    let default = args.first() == Some(&"default");
+    if default {
+        args = &args[1..];
+    }
+    let zones = args.first().map_or(Ok(Vec::new()), |text| zones(text));
+    let zones = zones.map_err(|why| failed(switch, &why, Some(EINVAL)))?;
+    may_set_limits(switch, "del-zone-limit")?;
+    if default {
+        tracker(switch).set_default_limit(None);
+    }
+    for zone in zones {
         tracker(switch).set_zone_limit(zone, None);
     }
     Ok(String::new())

@@ -17,6 +17,7 @@ use crate::switch::Switch;
 use crate::unixctl::Reply;
 
 pub(super) const EINVAL: &str = "Invalid argument";
+pub(super) const EPERM: &str = "Operation not permitted";
 const ENODEV: &str = "No such device";
 
 pub(super) fn register(c: &Commands<'_>) {

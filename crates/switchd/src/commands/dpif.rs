@@ -2,8 +2,6 @@
 
 use std::fmt::Write as _;
 
-use heddle_ofproto::features::Features;
-
 use super::flows::{Lines, Style};
 use super::{Commands, bridge_named, dpctl};
 use crate::reconcile::{datapath_name, port_text};
@@ -67,8 +65,8 @@ fn show(switch: &Switch) -> String {
 /// What this datapath can do, in the words of Open vSwitch.
 fn features(switch: &Switch, args: &[&str]) -> Reply {
     let name = args.first().copied().unwrap_or_default();
-    bridge_named(switch, name, "no such bridge")?;
-    Ok(Features::of_datapath())
+    let bridge = bridge_named(switch, name, "no such bridge")?;
+    Ok(bridge.used_features().of_datapath())
 }
 
 /// Has bridges do without a feature of the datapath, or do with it again: those that share a datapath share

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use heddle_datapath::{DatapathError, PortNo};
 use heddle_ofproto::bridge::Bridge;
 use heddle_ofproto::conn::{Controllers, Manager};
+use heddle_ofproto::features::Features;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Db;
 
@@ -55,6 +56,7 @@ impl Reconciler {
             self.add_ports(&name);
         }
         self.taps.settle();
+        self.apply_zones(&desired.datapaths);
         for name in self.names() {
             self.finish(&name);
         }
@@ -154,6 +156,7 @@ impl Reconciler {
             self.globals.bundle_idle_s,
         );
         let bridge: Arc<Bridge> = self.switch.ofproto.add_bridge(&name, config);
+        bridge.use_features(self.features_of(&row.datapath_type));
         let state = BridgeState {
             controllers: Controllers::new(Manager::new(bridge.clone(), self.switch.tls.clone())),
             bridge,
@@ -170,6 +173,23 @@ impl Reconciler {
             listeners: BTreeMap::new(),
         };
         self.bridges.insert(name, state);
+    }
+
+    /// What a datapath of this type has, as its first bridge found it. The log tells of it then.
+    fn features_of(&self, datapath_type: &str) -> Features {
+        if let Some(first) = self
+            .bridges
+            .values()
+            .find(|b| b.row.datapath_type == datapath_type)
+        {
+            return first.bridge.used_features().at_boot();
+        }
+        let features = Features::probed(self.globals.vlan_limit);
+        let name = kinds::datapath_name(datapath_type);
+        for line in features.log_lines() {
+            log::info!(target: "ofproto_dpif", "{name}: {line}");
+        }
+        features
     }
 
     /// A pretended datapath has a port 0 of its own, as Open vSwitch's has: tests look for it.
@@ -212,6 +232,7 @@ impl Reconciler {
     fn update_inventory(&self) {
         let mut inventory = Inventory {
             shared: self.tunnels.items(),
+            zone_limits: self.zones.has_limits(),
             ..Inventory::default()
         };
         let n_txq = self.switch.datapath.n_workers();

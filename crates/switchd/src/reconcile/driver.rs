@@ -66,6 +66,9 @@ fn monitor() -> MonitorSpec {
         "QoS",
         "Queue",
         "SSL",
+        "Datapath",
+        "CT_Zone",
+        "CT_Timeout_Policy",
     ]
     .into_iter()
     .fold(MonitorSpec::new(), MonitorSpec::whole_table)
@@ -96,6 +99,7 @@ impl<'a> Driver<'a> {
             globals: Globals::new(),
             vhost: Vhost::default(),
             tunnels: Default::default(),
+            zones: Default::default(),
             taps: Taps::default(),
             said: crate::vlog::Rounds::default(),
             applied: None,

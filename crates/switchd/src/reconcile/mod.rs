@@ -28,6 +28,7 @@ mod tunnels;
 mod vhost;
 mod warnings;
 mod writeback;
+mod zones;
 
 pub(crate) use apply::{OWN_PORT, port_text};
 pub(crate) use driver::run;
@@ -54,6 +55,7 @@ pub(crate) struct Reconciler {
     vhost: vhost::Vhost,
     taps: taps::Taps,
     tunnels: tunnels::Tunnels,
+    zones: zones::Zones,
     /// Warnings about the configuration.
     said: crate::vlog::Rounds,
     /// `next_cfg` of the configuration that is in force.

@@ -34,6 +34,8 @@ impl Reconciler {
             self.bridges.insert(name, state);
         }
         self.assign_queues();
+        let tracker = self.switch.datapath.conntrack();
+        self.zones.forget_unused(tracker, self.switch.clock.now_ms());
         found
     }
 

@@ -185,6 +185,8 @@ pub struct Inventory {
     pub bridges: BTreeMap<String, String>,
     /// Interfaces by name.
     pub interfaces: BTreeMap<String, Item>,
+    /// Limits of zones are the database's: no command changes them.
+    pub zone_limits: bool,
     /// Datapath ports that several interfaces share, by their names.
     pub shared: BTreeMap<String, Item>,
 }

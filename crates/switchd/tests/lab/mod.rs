@@ -88,6 +88,16 @@ impl Lab {
             .to_owned()
     }
 
+    /// All rows of a table, for people.
+    pub(crate) fn list(&self, table: &str) -> String {
+        self.succeeds("ovs-vsctl", &format!("list {table}"))
+    }
+
+    /// What the daemon has logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).expect("the log")
+    }
+
     pub(crate) fn wait(&self, table: &str, record: &str, column: &str, value: &str) {
         wait_until(&format!("{record} {column}={value}"), || {
             self.get(table, record, column) == value
@@ -112,6 +122,7 @@ fn start(database: &Database, dir: &std::path::Path) -> Child {
     let daemon = Command::new(env!("CARGO_BIN_EXE_heddled"))
         .arg(database.remote())
         .arg(format!("--unixctl={}", dir.join("ctl").display()))
+        .arg(format!("--log-file={}", dir.join("log").display()))
         .args(["--enable-dummy=override", "--disable-system", "-vconsole:off"])
         .env("OVS_RUNDIR", dir)
         .env("OVS_LOGDIR", dir)

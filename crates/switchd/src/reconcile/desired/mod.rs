@@ -6,6 +6,7 @@
 
 mod bridge;
 mod controller;
+mod datapath;
 mod mirror;
 mod port;
 mod smap;
@@ -14,6 +15,7 @@ mod unsupported;
 
 pub(super) use bridge::BridgeRow;
 pub(super) use controller::{ControllerRow, Remote};
+pub(super) use datapath::{DatapathRow, ZoneRow};
 pub(super) use port::{InterfaceRow, PortRow};
 pub(super) use smap::Smap;
 
@@ -32,6 +34,8 @@ pub(super) struct Desired {
     pub(super) other_config: Smap,
     /// The keys that the database names, in place of those of the command line.
     pub(super) ssl: Option<Settings>,
+    /// Datapaths by type.
+    pub(super) datapaths: BTreeMap<String, DatapathRow>,
     /// Bridges by name.
     pub(super) bridges: BTreeMap<String, BridgeRow>,
 }
@@ -46,6 +50,7 @@ impl Desired {
             next_cfg: Some(value(top.int("next_cfg"))),
             other_config: Smap(value(top.map_str("other_config"))),
             ssl: ssl::read(db, top),
+            datapaths: DatapathRow::read_all(db, top),
             bridges: BTreeMap::new(),
         };
         for row in db.referenced(top, "bridges", "Bridge") {

@@ -4,6 +4,7 @@
 //! that has gone in the meantime is passed over.
 
 mod bridge;
+mod datapath;
 mod interface;
 mod machine;
 
@@ -62,6 +63,9 @@ pub(super) const NOT_CONFIG: &[(&str, &[&str])] = &[
     ("QoS", &["external_ids"]),
     ("Queue", &["external_ids"]),
     ("SSL", &["external_ids"]),
+    ("Datapath", &["datapath_version", "capabilities", "external_ids"]),
+    ("CT_Zone", &["external_ids"]),
+    ("CT_Timeout_Policy", &["external_ids"]),
 ];
 
 /// The columns of `table` that are not configuration.
@@ -77,6 +81,7 @@ impl Reconciler {
     pub(super) fn describe(&mut self, db: &Db, counters: bool) -> Txn {
         let mut txn = Txn::new();
         self.describe_switch(db, counters, &mut txn);
+        self.describe_datapaths(db, &mut txn);
         for state in self.bridges.values() {
             self.describe_bridge(db, state, &mut txn);
             if counters {

@@ -1,0 +1,27 @@
+//! `Datapath`: what it can do, for clients that ask before they use it (ovn-controller).
+
+use heddle_ovsdb::{Columns, Datum, Db, Txn};
+
+use super::report;
+use crate::reconcile::Reconciler;
+
+impl Reconciler {
+    /// Whoever makes the row makes it empty; it is filled in while there is a bridge of that type. Keys that
+    /// somebody else has put there stay.
+    pub(super) fn describe_datapaths(&self, db: &Db, txn: &mut Txn) {
+        let Some(top) = db.first("Open_vSwitch") else {
+            return;
+        };
+        for (name, uuid) in top.map_str_uuid("datapaths").unwrap_or_default() {
+            let mut of_type = self.bridges.values().filter(|b| b.row.datapath_type == name);
+            let (Some(bridge), Some(row)) = (of_type.next(), db.row("Datapath", uuid)) else {
+                continue;
+            };
+            let mut all = row.map_str("capabilities").unwrap_or_default();
+            let own = bridge.bridge.used_features().capabilities();
+            all.extend(own.into_iter().map(|(key, value)| (key.to_owned(), value)));
+            let columns = Columns::new().with("capabilities", Datum::map(all));
+            report(txn.update_changed(row, &columns));
+        }
+    }
+}
