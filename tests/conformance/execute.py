@@ -111,7 +111,7 @@ class Executor:
         os.makedirs(to)
         with open(os.path.join(to, "output.txt"), "w") as file:
             file.write(output)
-        for path in glob.glob(os.path.join(directory, "testsuite.dir", "*", "*")):
+        for path in glob.glob(os.path.join(directory, "*testsuite.dir", "*", "*")):
             if os.path.isfile(path) and os.path.getsize(path) < 4 << 20:
                 shutil.copy(path, to)
         return to

@@ -27,13 +27,16 @@ struct View<T> {
 /// A subtable as writers know it.
 struct Known<T> {
     subtable: Arc<Subtable<T>>,
+    /// Grows from one that is made to the next.
+    serial: u64,
     /// How many linked rules have each priority.
     priorities: BTreeMap<i32, usize>,
 }
 
-/// Where a subtable comes in lookups: the highest priority in it first. Of equal priorities any may; by mask,
-/// so that the same rules give the same megaflows.
-type Turn = (Reverse<i32>, Arc<MiniMask>);
+/// Where a subtable comes in lookups: the highest priority in it first, and of equal ones the one that was
+/// made first. OpenFlow leaves open which of two rules of equal priority a packet meets that matches both;
+/// Open vSwitch goes by this order, and there are those who count on it.
+type Turn = (Reverse<i32>, u64);
 
 /// What only writers use; they take turns under its lock.
 struct Writer<T> {
@@ -41,6 +44,8 @@ struct Writer<T> {
     known: HashMap<Arc<MiniMask>, Known<T>>,
     /// Those that have rules.
     turns: BTreeMap<Turn, Arc<Subtable<T>>>,
+    /// Subtables made so far.
+    made: u64,
     /// Removed entries that are still linked, with their masks.
     garbage: Vec<(Arc<MiniMask>, Arc<Entry<T>>)>,
 }
@@ -87,6 +92,7 @@ impl<T> Classifier<T> {
             writer: Mutex::new(Writer {
                 known: HashMap::new(),
                 turns: BTreeMap::new(),
+                made: 0,
                 garbage: Vec::new(),
             }),
             seed: RandomState::new().hash_one(0u8),
@@ -199,14 +205,14 @@ impl<T> Classifier<T> {
     /// more.
     fn moved(&self, writer: &mut Writer<T>, mask: &Arc<MiniMask>, before: Option<i32>) {
         self.stale.store(true, Ordering::Relaxed);
-        if let Some(max) = before {
-            writer.turns.remove(&(Reverse(max), mask.clone()));
-        }
         let Some(known) = writer.known.get(mask) else {
             return;
         };
+        if let Some(max) = before {
+            writer.turns.remove(&(Reverse(max), known.serial));
+        }
         if let Some(max) = known.max() {
-            let turn = (Reverse(max), mask.clone());
+            let turn = (Reverse(max), known.serial);
             writer.turns.insert(turn, known.subtable.clone());
         } else {
             writer.known.remove(mask);
@@ -215,9 +221,14 @@ impl<T> Classifier<T> {
 
     /// What writers know of the rules with this mask, of which there may be none so far.
     fn known<'w>(&self, writer: &'w mut Writer<T>, mask: &Arc<MiniMask>) -> &'w mut Known<T> {
-        writer.known.entry(mask.clone()).or_insert_with(|| Known {
-            subtable: Arc::new(Subtable::new(mask.clone(), self.seed)),
-            priorities: BTreeMap::new(),
+        let made = &mut writer.made;
+        writer.known.entry(mask.clone()).or_insert_with(|| {
+            *made += 1;
+            Known {
+                subtable: Arc::new(Subtable::new(mask.clone(), self.seed)),
+                serial: *made,
+                priorities: BTreeMap::new(),
+            }
         })
     }
 

@@ -428,3 +428,31 @@ fn few_bits_tell_a_port_from_all_ports() {
     let wc = wildcards(&rules, &key);
     assert_eq!((wc.0.nw_dst, wc.0.tp_dst), (0xffff_0000, 0xfff0));
 }
+
+/// Of rules of equal priority that match alike, the one counts whose mask came first.
+#[test]
+fn of_equals_the_first_mask_counts() {
+    let mut wide = Match::any();
+    (wide.key.in_port, wide.mask.0.in_port) = (1, u32::MAX);
+    let mut narrow = wide;
+    (narrow.key.tp_dst, narrow.mask.0.tp_dst) = (7, u16::MAX);
+    for order in [[&wide, &narrow], [&narrow, &wide]] {
+        let cls = Classifier::new();
+        for (n, m) in order.into_iter().enumerate() {
+            cls.insert(&MiniMatch::new(m), 5, 1, n);
+        }
+        cls.publish();
+        let found = || {
+            let reading = ReadGuard::begin();
+            cls.lookup(&reading, 2, &narrow.key, &mut FlowMask::default())
+                .map(|e| e.data)
+        };
+        assert_eq!(found(), Some(0));
+        // One that comes later with a higher priority in it has its turn first.
+        let mut other = *order[1];
+        other.key.in_port = 2;
+        cls.insert(&MiniMatch::new(&other), 6, 2, 2);
+        cls.publish();
+        assert_eq!(found(), Some(1));
+    }
+}

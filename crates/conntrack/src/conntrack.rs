@@ -8,6 +8,7 @@ use crate::timeouts::{Policy, PolicyError, Timeouts};
 use crate::tuple::{Endpoint, Tuple};
 use crate::zones::{ZoneLimit, Zones};
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
@@ -55,6 +56,7 @@ pub struct Conntrack {
     seq_chk: AtomicBool,
     dice: AtomicU64,
     pub(crate) sweep_at: AtomicU32,
+    pub(crate) sweeping: Mutex<()>,
 }
 
 impl Conntrack {
@@ -73,6 +75,7 @@ impl Conntrack {
             seq_chk: AtomicBool::new(true),
             dice: AtomicU64::new(config.seed),
             sweep_at: AtomicU32::new(0),
+            sweeping: Mutex::new(()),
         })
     }
     /// Where a packet of this tuple is looked for. Both directions have the same.

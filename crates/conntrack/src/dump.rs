@@ -117,26 +117,38 @@ impl Conntrack {
         });
         (n, next)
     }
-    /// Ends all that are meant, and sweeps them. How many there were.
+    /// Ends all that are meant, and sweeps them: they are not counted any more. How many there were.
     pub fn flush_all(&self, now_ms: u64, filter: &Filter) -> usize {
         const BATCH: u32 = 4096;
         let (mut n, mut at) = (0, Some(0));
         while let Some(from) = at {
             let (some, next) = self.flush(now_ms, from, BATCH, filter);
+            if some > 0 {
+                self.sweep_from(now_ms, from, BATCH);
+            }
             n += some;
             at = next;
         }
         n
     }
-    /// Ends the connection whose original tuple this is. `false`: there is none.
+    /// Ends the connection whose original tuple this is, or that of its answers if its addresses are not
+    /// translated. `false`: there is none.
     pub fn flush_tuple(&self, now_ms: u64, tuple: &Tuple, zone: u16) -> bool {
         let _reading = ReadGuard::begin();
         let key = crate::record::Key::new(tuple, zone);
         let found = self.index.find(self.hash(tuple, zone), |e| {
             let r = self.slots.get(e.number)?;
-            (r.direction(&key) == Some(false) && r.is_alive(now_ms)).then_some(r)
+            let is = match r.direction(&key) {
+                Some(true) => r.flags() & (crate::record::SNAT | crate::record::DNAT) == 0,
+                found => found == Some(false),
+            };
+            (is && r.is_alive(now_ms)).then_some((e.number, r))
         });
-        found.is_some_and(Record::kill)
+        let ended = found.filter(|(_, r)| r.kill());
+        if let Some((number, _)) = ended {
+            self.sweep_from(now_ms, number, 1);
+        }
+        ended.is_some()
     }
     /// Buckets of the index.
     pub fn buckets(&self) -> u32 {

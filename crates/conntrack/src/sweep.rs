@@ -7,16 +7,26 @@
 use crate::conntrack::Conntrack;
 use crate::index::Entry;
 use crate::record::{DEAD, DNAT, Record, SNAT, USED};
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Conntrack {
     /// Looks at `budget` records from where the last call ended, and frees those that are over. `true`: it
-    /// has come round. One thread at a time.
+    /// has come round.
     pub fn sweep(&self, now_ms: u64, budget: u32) -> bool {
         let used = self.slots.used();
         let from = self.sweep_at.load(Relaxed);
         let from = if from >= used { 0 } else { from };
-        let to = from.saturating_add(budget).min(used);
+        let to = self.sweep_from(now_ms, from, budget);
+        let round = to >= used;
+        self.sweep_at.store(if round { 0 } else { to }, Relaxed);
+        round
+    }
+    /// Looks at `budget` records from this one on, and frees those that are over. Where it ended.
+    pub(crate) fn sweep_from(&self, now_ms: u64, from: u32, budget: u32) -> u32 {
+        // One thread at a time.
+        let _sweeping = self.sweeping.lock().unwrap_or_else(PoisonError::into_inner);
+        let to = from.saturating_add(budget).min(self.slots.used());
         let mut freed = Vec::new();
         for number in from..to {
             let Some(r) = self.slots.get(number) else { break };
@@ -34,9 +44,7 @@ impl Conntrack {
         }
         self.slots.put_aside(freed);
         self.slots.tidy();
-        let round = to >= used;
-        self.sweep_at.store(if round { 0 } else { to }, Relaxed);
-        round
+        to
     }
     /// Takes a dead record out of the index and frees it. `false`: a lock could not be had; later.
     fn unlink(&self, number: u32, r: &Record) -> bool {

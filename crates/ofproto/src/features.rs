@@ -193,8 +193,8 @@ impl Features {
         };
         Feature::ALL.into_iter().map(line).collect()
     }
-    /// What the datapath has, as `Datapath.capabilities` tells it to clients of the database. Connections can be
-    /// flushed by their tuples (`ct_flush`) in every datapath.
+    /// What the datapath has, as `Datapath.capabilities` tells it to clients of the database. Connections can
+    /// be flushed by their tuples (`ct_flush`) in every datapath.
     pub fn capabilities(&self) -> Vec<(&'static str, String)> {
         let value = |f: Feature| match (f.in_database(), self.at_first(f)) {
             (true, 0) => "false".to_owned(),

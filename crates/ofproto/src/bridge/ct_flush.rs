@@ -2,25 +2,82 @@
 
 use super::Bridge;
 use heddle_conntrack::dump::{Filter, PartialTuple};
+use heddle_conntrack::{Conntrack, Endpoint, Tuple, bits};
 use heddle_openflow::message::{CtFlush, CtTuple};
 use std::net::IpAddr;
 
 impl Bridge {
     /// Ends connections. Bridges share one tracker; it may look at all of its connections, while no lock is
     /// held.
-    pub(super) fn forget_connections(&self, filter: &Filter) {
+    pub(super) fn forget_connections(&self, wanted: &CtFlush) {
         let Some(of) = self.of.upgrade() else { return };
         if let Some(dp) = of.datapath() {
-            dp.conntrack().flush_all(of.clock().now_ms(), filter);
+            flush(dp.conntrack(), of.clock().now_ms(), wanted);
         }
     }
 }
 
 /// All connections of a zone.
-pub(super) fn of_zone(zone: u16) -> Filter {
-    Filter {
+pub(super) fn of_zone(zone: u16) -> CtFlush {
+    CtFlush {
         zone: Some(zone),
-        ..Filter::default()
+        ..CtFlush::default()
+    }
+}
+
+/// Ends the connections that are meant. `false`: that is the one of a whole tuple, and there is none; which is
+/// logged, as in Open vSwitch.
+pub fn flush(tracker: &Conntrack, now_ms: u64, wanted: &CtFlush) -> bool {
+    let Some(tuple) = whole(wanted) else {
+        tracker.flush_all(now_ms, &filter_of(wanted));
+        return true;
+    };
+    let found = tracker.flush_tuple(now_ms, &tuple, wanted.zone.unwrap_or(0));
+    if !found {
+        log::warn!(
+            target: "conntrack", per_min = 5, burst = 5;
+            "Must flush tuple using the original pre-NATed tuple"
+        );
+    }
+    found
+}
+
+/// The tuple of the one connection that is meant, which is then found without looking at others: in the zone
+/// that is given, or zone 0 (as in Open vSwitch).
+fn whole(wanted: &CtFlush) -> Option<Tuple> {
+    let CtFlush {
+        ip_proto,
+        zone: _,
+        orig,
+        reply,
+        mark,
+        label,
+    } = wanted;
+    if *reply != CtTuple::default() || mark.is_some() || label.is_some() || !is_whole(orig, *ip_proto) {
+        return None;
+    }
+    let end = |ip: Option<IpAddr>, port: Option<u16>| {
+        Some(Endpoint {
+            addr: bits(ip?),
+            l4: port.unwrap_or(0).into(),
+        })
+    };
+    let tuple = Tuple {
+        src: end(orig.src, orig.src_port)?,
+        dst: end(orig.dst, orig.dst_port)?,
+        proto: *ip_proto,
+        ipv6: orig.src?.is_ipv6(),
+    };
+    match is_icmp(*ip_proto) {
+        true => {
+            let number = |n: Option<u8>| n.unwrap_or(0);
+            tuple.with_icmp(
+                orig.icmp_id.unwrap_or(0),
+                number(orig.icmp_type),
+                number(orig.icmp_code),
+            )
+        }
+        false => Some(tuple),
     }
 }
 
@@ -34,9 +91,9 @@ fn is_icmp(proto: u8) -> bool {
     matches!(proto, 1 | 58)
 }
 
-/// Which connections a message means. As in Open vSwitch, a whole tuple without a zone is one of zone 0, and
-/// ICMP has an identifier, type and code wherever a part of its tuple is given: zero, if they are not.
-pub fn filter_of(wanted: &CtFlush) -> Filter {
+/// Which connections a message means. As in Open vSwitch, ICMP has an identifier, type and code wherever a part
+/// of its tuple is given: zero, if they are not.
+fn filter_of(wanted: &CtFlush) -> Filter {
     let CtFlush {
         ip_proto,
         zone,
@@ -45,10 +102,9 @@ pub fn filter_of(wanted: &CtFlush) -> Filter {
         mark,
         label,
     } = wanted;
-    let whole = is_whole(orig, *ip_proto) && *reply == CtTuple::default();
     let mut addresses = [orig.src, orig.dst, reply.src, reply.dst].into_iter().flatten();
     Filter {
-        zone: zone.or(whole.then_some(0)),
+        zone: *zone,
         mark: *mark,
         label: *label,
         orig: parts(orig, *ip_proto),
@@ -59,14 +115,10 @@ pub fn filter_of(wanted: &CtFlush) -> Filter {
 }
 
 fn parts(t: &CtTuple, proto: u8) -> PartialTuple {
-    let number = |a: IpAddr| match a {
-        IpAddr::V4(a) => u128::from(u32::from(a)),
-        IpAddr::V6(a) => u128::from(a),
-    };
     let is_given = is_icmp(proto) && *t != CtTuple::default();
     PartialTuple {
-        src: t.src.map(number),
-        dst: t.dst.map(number),
+        src: t.src.map(bits),
+        dst: t.dst.map(bits),
         src_port: t.src_port,
         dst_port: t.dst_port,
         icmp_id: is_given.then(|| t.icmp_id.unwrap_or(0)),
@@ -95,8 +147,14 @@ mod tests {
         assert_eq!((f.orig.src, f.orig.icmp_id), (Some(0x0a00_0001), None));
         wanted.orig.dst = wanted.orig.src;
         (wanted.orig.src_port, wanted.orig.dst_port) = (Some(1), Some(2));
-        assert_eq!(filter_of(&wanted).zone, Some(0), "a whole tuple");
+        let tuple = whole(&wanted).expect("a whole tuple");
+        assert_eq!((tuple.src.l4, tuple.dst.l4, tuple.proto), (1, 2, 6));
+        wanted.mark = Some((1, 1));
+        assert_eq!(whole(&wanted), None, "the mark counts, too");
+        wanted.mark = None;
         wanted.ip_proto = 1;
+        wanted.orig.icmp_type = Some(8);
+        assert_eq!(whole(&wanted).map(|t| (t.src.l4, t.dst.l4)), Some((8 << 8, 0)));
         let f = filter_of(&wanted);
         assert_eq!((f.orig.icmp_id, f.reply.icmp_id), (Some(0), None));
     }

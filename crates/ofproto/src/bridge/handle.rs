@@ -31,7 +31,7 @@ impl Bridge {
             }
             Message::CtFlush { ip_proto, properties } => {
                 let wanted = decode_ct_flush(*ip_proto, properties)?;
-                self.forget_connections(&ct_flush::filter_of(&wanted));
+                self.forget_connections(&wanted);
                 Ok(Vec::new())
             }
             Message::MultipartRequest { body, .. } => self.answer_multipart(version, body),

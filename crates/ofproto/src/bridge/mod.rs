@@ -67,7 +67,7 @@ mod under_way;
 
 /// Which tracked connections are meant.
 pub mod connections {
-    pub use super::ct_flush::filter_of;
+    pub use super::ct_flush::flush;
 }
 
 pub use addition::Addition;

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use heddle_conntrack::Conntrack;
-use heddle_conntrack::dump::{Conn, Filter};
+use heddle_conntrack::dump::Conn;
 use heddle_conntrack::format;
 use heddle_ofproto::bridge::connections;
 use heddle_openflow::message::{CtFlush, CtTuple};
 
 use super::Commands;
 use super::args;
-use super::dpctl::{EINVAL, EPERM, failed, named, one};
+use super::dpctl::{EINVAL, ENOENT, EPERM, failed, named, one};
 use crate::switch::Switch;
 use crate::unixctl::Reply;
 
@@ -213,9 +213,10 @@ fn flush(switch: &Switch, args: &[&str]) -> Reply {
             &mut wanted.reply
         }) = t;
     }
-    let filter: Filter = connections::filter_of(&wanted);
-    tracker(switch).flush_all(switch.clock.now_ms(), &filter);
-    Ok(String::new())
+    if connections::flush(tracker(switch), switch.clock.now_ms(), &wanted) {
+        return Ok(String::new());
+    }
+    Err(failed(switch, "failed to flush conntrack", Some(ENOENT)))
 }
 
 /// Reads `ct_nw_src=10.0.0.1,ct_nw_proto=6,...`; `other`: an address whose kind it must have.

@@ -17,6 +17,7 @@ use crate::switch::Switch;
 use crate::unixctl::Reply;
 
 pub(super) const EINVAL: &str = "Invalid argument";
+pub(super) const ENOENT: &str = "No such file or directory";
 pub(super) const EPERM: &str = "Operation not permitted";
 const ENODEV: &str = "No such device";
 
@@ -326,7 +327,7 @@ fn get_flow(switch: &Switch, args: &[&str]) -> Reply {
     };
     let found = Lines::new(switch, style).merged(switch, of_name);
     if found.is_empty() {
-        return Err(failed(switch, "getting flow", Some("No such file or directory")));
+        return Err(failed(switch, "getting flow", Some(ENOENT)));
     }
     Ok(found)
 }

@@ -1,15 +1,15 @@
 //! Zones of connection tracking, as the database has them: timeout policies and limits.
 //!
-//! **Policies.** A policy of the tracker is a number, by which actions name it (`ct(commit,timeout=3)`). Zones
-//! whose settings are the same share one. A policy whose settings change is another one: connections go by the
-//! one that they were made under, until nobody needs it any more and it has been gone for a while (flows that
-//! name it are translated anew meanwhile).
+//! **Policies.** A policy of the tracker is a number, by which actions name it (`ct(commit,timeout=3)`).
+//! Zones whose settings are the same share one. A policy whose settings change is another one: connections go
+//! by the one that they were made under, until nobody needs it any more and it has been gone for a while
+//! (flows that name it are translated anew meanwhile).
 //!
-//! **Limits.** What the database says replaces what `dpctl/ct-set-limits` has set, which is refused from then on.
-//! A limit that leaves the database leaves the zone.
+//! **Limits.** What the database says replaces what `dpctl/ct-set-limits` has set, which is refused from then
+//! on. A limit that leaves the database leaves the zone.
 //!
-//! **Datapaths.** All types of datapaths share one tracker. Zones of all of them are taken together; where two
-//! say different things of one zone, the first by name counts.
+//! **Datapaths.** All types of datapaths share one tracker. Zones of all of them are taken together; where
+//! two say different things of one zone, the first by name counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
