@@ -25,8 +25,8 @@ pub(super) fn of_zone(zone: u16) -> CtFlush {
     }
 }
 
-/// Ends the connections that are meant. `false`: that is the one of a whole tuple, and there is none; which is
-/// logged, as in Open vSwitch.
+/// Ends the connections that are meant. `false`: that is the one of a whole tuple, and there is none; which
+/// is logged, as in Open vSwitch.
 pub fn flush(tracker: &Conntrack, now_ms: u64, wanted: &CtFlush) -> bool {
     let Some(tuple) = whole(wanted) else {
         tracker.flush_all(now_ms, &filter_of(wanted));
@@ -53,7 +53,7 @@ fn whole(wanted: &CtFlush) -> Option<Tuple> {
         mark,
         label,
     } = wanted;
-    if *reply != CtTuple::default() || mark.is_some() || label.is_some() || !is_whole(orig, *ip_proto) {
+    if !is_nothing(reply) || mark.is_some() || label.is_some() || !is_whole(orig, *ip_proto) {
         return None;
     }
     let end = |ip: Option<IpAddr>, port: Option<u16>| {
@@ -87,12 +87,28 @@ fn is_whole(t: &CtTuple, proto: u8) -> bool {
     t.src.is_some() && t.dst.is_some() && (is_icmp(proto) || has_ports)
 }
 
+/// Whether a tuple says nothing: clients send one of ICMP that is all zeros, too.
+fn is_nothing(t: &CtTuple) -> bool {
+    let CtTuple {
+        src,
+        dst,
+        src_port,
+        dst_port,
+        icmp_id,
+        icmp_type,
+        icmp_code,
+    } = t;
+    let numbers = [*icmp_id, icmp_type.map(u16::from), icmp_code.map(u16::from)];
+    let ports = [*src_port, *dst_port];
+    [src, dst].iter().all(|a| a.is_none()) && ports.iter().chain(&numbers).all(|n| n.is_none_or(|n| n == 0))
+}
+
 fn is_icmp(proto: u8) -> bool {
     matches!(proto, 1 | 58)
 }
 
-/// Which connections a message means. As in Open vSwitch, ICMP has an identifier, type and code wherever a part
-/// of its tuple is given: zero, if they are not.
+/// Which connections a message means. As in Open vSwitch, ICMP has an identifier, type and code wherever a
+/// part of its tuple is given: zero, if they are not.
 fn filter_of(wanted: &CtFlush) -> Filter {
     let CtFlush {
         ip_proto,
@@ -115,7 +131,7 @@ fn filter_of(wanted: &CtFlush) -> Filter {
 }
 
 fn parts(t: &CtTuple, proto: u8) -> PartialTuple {
-    let is_given = is_icmp(proto) && *t != CtTuple::default();
+    let is_given = is_icmp(proto) && !is_nothing(t);
     PartialTuple {
         src: t.src.map(bits),
         dst: t.dst.map(bits),
@@ -155,6 +171,14 @@ mod tests {
         wanted.ip_proto = 1;
         wanted.orig.icmp_type = Some(8);
         assert_eq!(whole(&wanted).map(|t| (t.src.l4, t.dst.l4)), Some((8 << 8, 0)));
+        let zeros = CtTuple {
+            icmp_id: Some(0),
+            icmp_type: Some(0),
+            icmp_code: Some(0),
+            ..CtTuple::default()
+        };
+        wanted.reply = zeros;
+        assert!(whole(&wanted).is_some(), "a tuple of zeros is none");
         let f = filter_of(&wanted);
         assert_eq!((f.orig.icmp_id, f.reply.icmp_id), (Some(0), None));
     }

@@ -31,8 +31,7 @@ pub fn decode_ct_flush(ip_proto: u8, properties: &[u8]) -> Result<CtFlush, Error
         ip_proto,
         ..CtFlush::default()
     };
-    let (mut mark_mask, mut label_mask) = (u32::MAX, u128::MAX);
-    let (mut mark, mut label) = (None, None);
+    let (mut mark, mut label) = (Masked::default(), Masked::default());
     let mut r = Reader(properties);
     while !r.is_empty() {
         let p = property::pull(&mut r)?;
@@ -40,15 +39,15 @@ pub fn decode_ct_flush(ip_proto: u8, properties: &[u8]) -> Result<CtFlush, Error
             ORIG_TUPLE => tuple(p.nested()?, &mut flush.orig)?,
             REPLY_TUPLE => tuple(p.nested()?, &mut flush.reply)?,
             ZONE_ID => flush.zone = Some(p.u16()?),
-            MARK => mark = Some(p.u32()?),
-            MARK_MASK => mark_mask = p.u32()?,
-            LABELS => label = Some(wide(p.body)?),
-            LABELS_MASK => label_mask = wide(p.body)?,
+            MARK => mark.value = Some(p.u32()?),
+            MARK_MASK => mark.mask = Some(p.u32()?),
+            LABELS => label.value = Some(wide(p.body)?),
+            LABELS_MASK => label.mask = Some(wide(p.body)?),
             _ => {}
         }
     }
-    flush.mark = mark.map(|value| (value, mark_mask));
-    flush.label = label.map(|value| (value, label_mask));
+    flush.mark = mark.with_default(0, u32::MAX);
+    flush.label = label.with_default(0, u128::MAX);
     let addresses = [flush.orig.src, flush.orig.dst, flush.reply.src, flush.reply.dst];
     let mut known = addresses.into_iter().flatten();
     let first = known.next();
@@ -56,6 +55,21 @@ pub fn decode_ct_flush(ip_proto: u8, properties: &[u8]) -> Result<CtFlush, Error
         return Err(ErrorKind::BadPropertyBadValue);
     }
     Ok(flush)
+}
+
+/// A value and its mask, of which one may be missing.
+#[derive(Default)]
+struct Masked<T> {
+    value: Option<T>,
+    mask: Option<T>,
+}
+
+impl<T> Masked<T> {
+    /// What is missing is zero, or all ones in a mask; `None` where both are.
+    fn with_default(self, zero: T, ones: T) -> Option<(T, T)> {
+        let is_given = self.value.is_some() || self.mask.is_some();
+        is_given.then(|| (self.value.unwrap_or(zero), self.mask.unwrap_or(ones)))
+    }
 }
 
 /// The last 16 bytes, behind padding where there is some.
@@ -123,6 +137,14 @@ mod tests {
         assert_eq!((f.orig.dst, f.orig.src_port), (None, Some(80)));
         assert_eq!((f.zone, f.mark), (Some(5), Some((1, 3))));
         assert_eq!(f.label, Some((u128::from_be_bytes([1; 16]), u128::MAX)));
+    }
+
+    #[test]
+    fn a_mask_alone_is_one_of_zero() {
+        let mut bytes = Vec::new();
+        put(&mut bytes, LABELS_MASK, &[[0; 8], [0xff; 8]].concat());
+        let f = decode_ct_flush(0, &bytes).unwrap();
+        assert_eq!((f.mark, f.label), (None, Some((0, u128::from(u64::MAX)))));
     }
 
     #[test]

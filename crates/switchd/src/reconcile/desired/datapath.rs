@@ -41,7 +41,7 @@ impl DatapathRow {
         });
         DatapathRow {
             uuid: row.uuid(),
-            default_limit: number(value(row.opt_int("ct_zone_default_limit"))),
+            default_limit: optional(row, "ct_zone_default_limit"),
             zones: zones.collect(),
         }
     }
@@ -57,9 +57,14 @@ impl ZoneRow {
                 .into_iter()
                 .filter_map(|(name, seconds)| Some((name, number(Some(seconds))?)))
                 .collect(),
-            limit: number(value(row.opt_int("limit"))),
+            limit: optional(row, "limit"),
         }
     }
+}
+
+/// A number in a column that not all schemas have.
+fn optional(row: &Row, column: &str) -> Option<u32> {
+    number(row.has(column).then(|| value(row.opt_int(column))).flatten())
 }
 
 /// The schema allows 32 bits.
