@@ -82,5 +82,54 @@ def scenario_translated_sources(lab):
     assert tcp and all("reply=(src=10.1.0.2,dst=10.1.0.2" in line for line in tcp), shown
 
 
+def translated_fragments(lab, family, pool, prefix):
+    """Pings in fragments, whose sources are translated."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    v6 = family == "ipv6"
+    ip, icmp, each = ("ipv6", "icmpv6", "64") if v6 else ("ip", "icmp", "24")
+    a = lab.veth_pod(sw, "a", f"{prefix}1/{each}", ipv6=v6, column=["--", "set", "interface", "va", "ofport_request=1"])
+    b = lab.veth_pod(sw, "b", f"{prefix}2/{each}", ipv6=v6, column=["--", "set", "interface", "vb", "ofport_request=2"])
+    sw.ofctl("del-flows", "br0")
+    for rule in ["priority=10,arp,actions=NORMAL",
+                 "priority=30,icmp6,icmp_type=135,actions=NORMAL", "priority=30,icmp6,icmp_type=136,actions=NORMAL",
+                 f"priority=20,in_port=1,{ip},actions=ct(commit,zone=1,nat(src={pool}),table=1)",
+                 f"priority=20,in_port=2,{ip},actions=ct(table=2,zone=1,nat)",
+                 f"table=1,in_port=1,ct_state=+trk-inv,{ip},actions=2",
+                 f"table=2,in_port=2,ct_state=+trk+est-inv,{ip},actions=1"]:
+        sw.ofctl("add-flow", "br0", rule)
+    mac = lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip()
+    lab.net.ip(b, "neigh", "add", pool, "lladdr", mac, "dev", "eth0", "nud", "permanent")
+    if v6:
+        # The kernel's own answers take a moment to be allowed.
+        wait_for("addresses", lambda: "tentative" not in lab.net.run(a, "ip", "-6", "addr") + lab.net.run(b, "ip", "-6", "addr"))
+    lab.net.ping(a, f"{prefix}2")
+    # Three fragments there and three back, each.
+    lab.net.ping(a, f"{prefix}2", count=10, size=3900)
+    name = "v6" if v6 else "v4"
+    shown = sw.appctl("dpctl/ipf-get-status", "-m")
+    assert f"{name} frags accepted: 60" in shown and f"{name} frags completed: 60" in shown, shown
+    assert "num frag: 0" in shown, shown
+    conns = sw.appctl("dpctl/dump-conntrack")
+    assert f"{icmp},orig=(src={prefix}1" in conns and f"dst={pool}" in conns, conns
+    # Without being put together they are invalid, and the rules above let none of those through.
+    sw.appctl("dpctl/ipf-set-disabled", name)
+    assert lab.net.ping(a, f"{prefix}2", size=3900, lossless=False) == 0
+    assert f"{name} enabled: 0" in sw.appctl("dpctl/ipf-get-status")
+    assert int(sw.appctl("coverage/read-counter", "conntrack_fragment")) >= 9
+
+
+@limit(200)
+def scenario_fragments(lab):
+    """Datagrams of IPv4 in fragments are tracked as a whole, translated, and sent on as fragments."""
+    translated_fragments(lab, "ip", "10.1.0.240", "10.1.0.")
+
+
+@limit(200)
+def scenario_fragments_ipv6(lab):
+    """The same with IPv6."""
+    translated_fragments(lab, "ipv6", "fd00::240", "fd00::")
+
+
 if __name__ == "__main__":
     main()

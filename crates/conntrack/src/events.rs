@@ -37,11 +37,21 @@ pub enum Event {
     NatLost,
     /// A message of FTP that announces a connection and makes no sense.
     FtpMalformed,
+    /// A fragment whose headers contradict themselves, or that is of no datagram that can be.
+    FragmentMalformed,
+    /// A fragment with a wrong checksum of its IPv4 header.
+    FragmentChecksum,
+    /// A fragment, not the last, that is smaller than `dpctl/ipf-set-min-frag` allows.
+    FragmentTooSmall,
+    /// A fragment that has bytes which another one has, or lies behind the end.
+    FragmentOverlap,
+    /// A fragment for which there is no room.
+    FragmentsFull,
 }
 
 impl Event {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 19] = [
         Self::Full,
         Self::ZoneLimit,
         Self::NatExhausted,
@@ -56,6 +66,11 @@ impl Event {
         Self::TcpUnchecked,
         Self::NatLost,
         Self::FtpMalformed,
+        Self::FragmentMalformed,
+        Self::FragmentChecksum,
+        Self::FragmentTooSmall,
+        Self::FragmentOverlap,
+        Self::FragmentsFull,
     ];
     /// Its name in `coverage/show`: Open vSwitch's, where it has one.
     pub const fn name(self) -> &'static str {
@@ -74,6 +89,11 @@ impl Event {
             Self::TcpUnchecked => "conntrack_tcp_seq_chk_bypass",
             Self::NatLost => "conntrack_lookup_natted_miss",
             Self::FtpMalformed => "conntrack_ftp_malformed",
+            Self::FragmentMalformed => "ipf_malformed",
+            Self::FragmentChecksum => "ipf_l3csum_err",
+            Self::FragmentTooSmall => "ipf_too_small",
+            Self::FragmentOverlap => "ipf_overlap",
+            Self::FragmentsFull => "ipf_full",
         }
     }
 }

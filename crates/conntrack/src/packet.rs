@@ -279,7 +279,7 @@ fn about(outer: Tuple, bytes: &[u8]) -> Option<Tuple> {
 const MAX_EXTENSIONS: usize = 8;
 
 /// Where the transport header begins behind an IPv6 header, and its protocol. `None`: cut off, or a fragment.
-fn behind_extensions(bytes: &[u8], mut next: u8) -> Option<(usize, u8)> {
+pub(crate) fn behind_extensions(bytes: &[u8], mut next: u8) -> Option<(usize, u8)> {
     let mut at = Ipv6::LEN;
     for _ in 0..MAX_EXTENSIONS {
         let rest = bytes.get(at..)?;

@@ -70,6 +70,10 @@ kinds! {
     Copies = "datapath_drop_too_many_copies",
     /// A meter's rate was exceeded.
     Meter = "datapath_drop_meter",
+    /// A fragment that waited to be tracked until its time was over.
+    FragmentTimeout = "datapath_drop_fragment_timeout",
+    /// A fragment that waited to be tracked and made room for others.
+    FragmentEvicted = "datapath_drop_fragment_evicted",
     /// Recirculated too often.
     Recirc = "datapath_drop_recirc_error",
     /// No rule, or a rule without actions.

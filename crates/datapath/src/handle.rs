@@ -15,6 +15,7 @@ use crate::config::{Config, DatapathError, MaxSleep, PortConfig};
 use crate::control::assign::Spread;
 use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
+use crate::exec::fragments::Waiting;
 use crate::exec::program::Program;
 use crate::exec::upcalls::Bell;
 use crate::flow_cache::hash::HashKey;
@@ -24,6 +25,7 @@ use crate::translate::Translate;
 use crate::view::{PortInfo, PortStats, UpcallPacket};
 use crate::worker::{Command, WORKER_TIMEOUT};
 use heddle_conntrack::Conntrack;
+use heddle_conntrack::ipf::Ipf;
 use heddle_packet::Packet;
 use heddle_port::Port;
 use heddle_sys::Tsc;
@@ -65,6 +67,7 @@ impl Datapath {
             bell: Arc::new(Bell::new()?),
             hash_key: HashKey::random(),
             conntrack: Arc::new(Conntrack::new(heddle_conntrack::Config::default())?),
+            fragments: Ipf::default(),
             n_flows: 0.into(),
             flow_limit: config.flow_limit.into(),
             max_idle_ms: config.max_idle_ms.into(),
@@ -265,6 +268,10 @@ impl Datapath {
     /// The connection tracker of all workers.
     pub fn conntrack(&self) -> &Arc<Conntrack> {
         &self.shared.conntrack
+    }
+    /// Fragments of all workers that wait to be tracked.
+    pub fn fragments(&self) -> &Ipf<Waiting> {
+        &self.shared.fragments
     }
 
     // -- packets from the control plane

@@ -2,11 +2,13 @@
 
 use crate::action::{Action, DropReason};
 use crate::control::perf::SuspectSetting;
+use crate::exec::fragments::Waiting;
 use crate::exec::upcalls::Bell;
 use crate::flow_cache::cache::Moment;
 use crate::flow_cache::hash::HashKey;
 use crate::translate::{Request, Translate, Translation};
 use heddle_conntrack::Conntrack;
+use heddle_conntrack::ipf::Ipf;
 use heddle_sync::Clock;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -22,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) bell: Arc<Bell>,
     pub(crate) hash_key: HashKey,
     pub(crate) conntrack: Arc<Conntrack>,
+    /// Fragments that wait to be tracked.
+    pub(crate) fragments: Ipf<Waiting>,
     /// Entries held by all workers. Changed on insertion and removal only.
     pub(crate) n_flows: AtomicUsize,
     pub(crate) flow_limit: AtomicUsize,

@@ -41,7 +41,7 @@ pub(crate) fn write_known(known: &Known, key: &mut FlowKey) {
 
 /// What a packet carried when it was looked up. A key has no ICMP identifiers: they are zero.
 #[inline]
-fn known_of(key: Option<&FlowKey>) -> Known {
+pub(super) fn known_of(key: Option<&FlowKey>) -> Known {
     let Some(key) = key.filter(|k| k.ct_state != 0) else {
         return Known::default();
     };
@@ -100,7 +100,7 @@ impl Default for CtCounts {
 
 impl CtCounts {
     #[cold]
-    fn add(&self, events: Events) {
+    pub(super) fn add(&self, events: Events) {
         for (event, counter) in Event::ALL.into_iter().zip(&self.0) {
             if events.has(event) {
                 counter.add(1);

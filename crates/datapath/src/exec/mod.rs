@@ -12,6 +12,7 @@
 pub(crate) mod csum;
 pub(crate) mod ct;
 pub(crate) mod encap;
+pub(crate) mod fragments;
 pub(crate) mod meter;
 pub(crate) mod program;
 mod set;
@@ -25,6 +26,7 @@ pub(crate) mod upcalls;
 use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
 use crate::exec::ct::{Ct, Tracked};
+use crate::exec::fragments::{Gathered, Resumed, Waiting};
 use crate::exec::meter::{Meter, Verdict};
 use crate::exec::program::{Goes, MAX_NESTING, Op, Program, Shape, growth};
 use crate::exec::tx::TxTable;
@@ -32,6 +34,7 @@ use crate::exec::upcalls::UpcallTx;
 use crate::view::UpcallPacket;
 use arrayvec::ArrayVec;
 use heddle_conntrack::Known;
+use heddle_conntrack::ipf::Ipf;
 use heddle_flow::FlowKey;
 use heddle_packet::{BURST, GsoKind, Packet, Pool};
 use std::ops::Range;
@@ -149,6 +152,9 @@ pub(crate) struct Exec<'a> {
     /// What they carried when they were looked up, if anything.
     pub(crate) carried: Option<&'a FlowKey>,
     pub(crate) ct: Ct<'a>,
+    pub(crate) fragments: &'a Ipf<Waiting>,
+    /// Fragments that go on when the packet at hand has ended, the next one last.
+    pub(crate) resumed: &'a mut Vec<Resumed>,
     /// Of the packets of the last line.
     pub(crate) tracked: &'a mut Tracked,
     pub(crate) pool: &'a mut Pool,
@@ -292,21 +298,30 @@ impl Exec<'_> {
 
     /// Runs `program`, which looks no packet up again, on packet `id` of the burst.
     fn run(&mut self, program: &Program, id: LiveId, meta: Meta) {
-        self.go_on(program, &mut Going::new(id, meta));
+        let before = self.resumed.len();
+        let mut going = Going::new(id, meta);
+        loop {
+            self.go_on(program, &mut going);
+            if self.resumed.len() <= before {
+                return;
+            }
+            let Some(next) = self.resumed.pop() else { return };
+            going = next.going();
+        }
     }
 
     /// Goes on with `program` where it stands. `true`: a packet of it is to be looked up again
     /// ([`Exec::recirc`]) before it goes on; `false`: it has come to its end.
     pub(crate) fn go_on(&mut self, program: &Program, going: &mut Going) -> bool {
-        let Going {
-            id,
-            meta,
-            ct,
-            saved,
-            at,
-        } = going;
-        while let Some(op) = program.ops.get(*at) {
-            *at += 1;
+        while let Some(op) = program.ops.get(going.at) {
+            going.at += 1;
+            let Going {
+                id,
+                meta,
+                ct,
+                saved,
+                at,
+            } = &mut *going;
             let done = match op {
                 Op::Output(port) => {
                     self.output(*port, *id);
@@ -327,9 +342,9 @@ impl Exec<'_> {
                     Ok(())
                 }
                 Op::Restore => {
-                    if let Some(s) = saved.pop() {
-                        (*id, *meta, *ct, _) = s;
-                    }
+                    // Without it a fragment that went on in a clone has come to that one's end.
+                    let Some(s) = saved.pop() else { return false };
+                    (*id, *meta, *ct, _) = s;
                     Ok(())
                 }
                 Op::Cut(n) => {
@@ -350,6 +365,20 @@ impl Exec<'_> {
                         Err(kind) => Err(kind),
                     }
                 }
+                Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, going) {
+                    Gathered::Alone(known) => {
+                        going.ct = Some(known);
+                        Ok(())
+                    }
+                    Gathered::Waits => match going.saved.last() {
+                        Some((.., end)) => {
+                            going.at = *end;
+                            Ok(())
+                        }
+                        None => return false,
+                    },
+                    Gathered::Whole => return false,
+                },
                 Op::Ct(action) => {
                     *ct = Some(self.track_one(action, *id, meta, *ct));
                     Ok(())
@@ -382,10 +411,10 @@ impl Exec<'_> {
             if let Err(kind) = done {
                 self.drops.add(kind, 1);
                 // Only the copy at hand ends.
-                let Some((.., end)) = saved.last() else {
+                let Some((.., end)) = going.saved.last() else {
                     return false;
                 };
-                *at = *end;
+                going.at = *end;
             }
         }
         false
@@ -460,6 +489,19 @@ impl Exec<'_> {
         }
         let mut p = self.pool.get_for(self.live.get(id).len());
         self.live.get(id).copy_into(&mut p);
+        self.live.copies.push(p);
+        LiveId::try_from(n + BURST).ok()
+    }
+
+    /// A packet of these bytes, among the copies. `None`: there is no room.
+    fn new_packet(&mut self, bytes: &[u8], in_port: u32) -> Option<LiveId> {
+        let n = self.live.copies.len();
+        if n >= MAX_COPIES {
+            return None;
+        }
+        let mut p = self.pool.get_for(bytes.len());
+        p.set_bytes(bytes);
+        p.in_port = in_port;
         self.live.copies.push(p);
         LiveId::try_from(n + BURST).ok()
     }

@@ -377,6 +377,11 @@ impl Parsed {
     pub(crate) fn has_outside(&self) -> bool {
         self.n_full + self.n_carried > 0
     }
+    /// Whether there are full keys, as those of fragments.
+    #[inline]
+    pub(crate) fn has_full(&self) -> bool {
+        self.n_full > 0
+    }
     /// The key whose outside counts for this run, if any does.
     #[inline]
     pub(crate) fn outside(&self, run: &Run) -> Option<&FlowKey> {

@@ -30,6 +30,7 @@ impl Datapath {
         }
         // Without a thread of its own, of which there may be one at a time.
         let sweeper = self.sweeper.lock();
+        while sweeper.is_none() && !self.shared.fragments.sweep(self.shared.clock.now_ms()) {}
         while sweeper.is_none() && !self.shared.conntrack.sweep(self.shared.clock.now_ms(), u32::MAX) {}
     }
     /// Tells this observer of cached flows from now on, those that are there with the next pass; the one

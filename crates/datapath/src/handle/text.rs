@@ -72,7 +72,14 @@ impl Datapath {
     pub fn coverage(&self) -> Vec<(&'static str, u64)> {
         let control = self.control.lock();
         let kinds = DropKind::ALL.iter().zip(&control.past_drops);
+        // The table of fragments, which is nobody's own, counts itself.
+        let (expired, evicted) = self.shared.fragments.dropped();
         let drops = kinds.map(|(kind, past)| {
+            let past = match kind {
+                DropKind::FragmentTimeout => &expired,
+                DropKind::FragmentEvicted => &evicted,
+                _ => past,
+            };
             let now: u64 = control.workers.iter().map(|w| w.counters.drops.get(*kind)).sum();
             (kind.name(), past + now)
         });

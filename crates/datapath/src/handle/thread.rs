@@ -64,7 +64,8 @@ pub(super) fn start(
 const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 const SWEEP_STEP: u32 = 4096;
 
-/// Starts the sweeper, which frees connections that are over; it ends with [`Shared::stop`].
+/// Starts the sweeper, which frees connections and fragments whose time is over; it ends with
+/// [`Shared::stop`].
 pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathError> {
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new()
@@ -72,6 +73,7 @@ pub(super) fn start_sweeper(shared: &Arc<Shared>) -> Result<JoinHandle<()>, Data
         .spawn(move || {
             while !shared.stop.load(Relaxed) {
                 std::thread::park_timeout(SWEEP_INTERVAL);
+                in_slices(&shared, || !shared.fragments.sweep(shared.clock.now_ms()));
                 in_slices(&shared, || {
                     !shared.conntrack.sweep(shared.clock.now_ms(), SWEEP_STEP)
                 });

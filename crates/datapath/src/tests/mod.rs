@@ -3,6 +3,7 @@
 mod changing;
 mod fake;
 mod flows;
+mod fragments;
 mod guess;
 mod hierarchy;
 mod limits;

@@ -58,15 +58,25 @@ fn push_group(groups: &mut Vec<Group>, (parsed, r): (&Parsed, usize), run: &Run,
             Merges::Alike => parsed.are_alike(before.run.into(), r),
             Merges::No => false,
         }
+        && !may_wait(run, cache, n)
     {
         before.end = run.end;
         before.longest = before.longest.max(run.longest);
         return;
     }
     groups.push(Group {
-        merges: cache.program(n).map_or(Merges::No, Program::merges),
+        merges: match may_wait(run, cache, n) {
+            true => Merges::No,
+            false => cache.program(n).map_or(Merges::No, Program::merges),
+        },
         ..Group::of(run, r, choice)
     });
+}
+
+/// Whether the program may keep packets of a run: fragments wait for others where they are tracked.
+#[inline]
+fn may_wait(run: &Run, cache: &Cache, body: u32) -> bool {
+    matches!(run.kind, Kind::Full(_)) && cache.program(body).is_some_and(|p| p.tracks)
 }
 
 impl Worker {
@@ -209,7 +219,10 @@ impl Worker {
 
     /// Makes the whole burst one group, if its program does the same to all packets.
     fn take_common(&mut self, st: &mut Stage, common: &Common) -> bool {
-        if self.cache.program(common.body).map(Program::merges) != Some(Merges::All) {
+        let program = self.cache.program(common.body);
+        if program.map(Program::merges) != Some(Merges::All)
+            || st.parsed.has_full() && program.is_some_and(|p| p.tracks)
+        {
             return false;
         }
         let end = st.ids.len();

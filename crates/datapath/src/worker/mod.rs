@@ -28,6 +28,7 @@ use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
 use crate::exec::ct::Tracked;
+use crate::exec::fragments::Resumed;
 use crate::exec::program::{Merges, Program};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
@@ -187,6 +188,8 @@ macro_rules! exec {
                 counts: &$worker.counters.ct,
                 now_ms: $now_ms,
             },
+            fragments: &$worker.shared.fragments,
+            resumed: &mut $scratch.resumed,
             tracked: &mut $scratch.tracked,
             pool: &mut $worker.pool,
             tx: &mut $worker.tx,
@@ -249,6 +252,8 @@ struct Scratch {
     copies: Vec<Packet>,
     recirc: Option<Recirculated>,
     tracked: Box<Tracked>,
+    /// Fragments that go on when the packet at hand has gone its way.
+    resumed: Vec<Resumed>,
     /// The tunnel that the packet at hand came out of.
     popped: Box<FlowKey>,
     /// Stages that are in no use.
@@ -347,6 +352,7 @@ impl Worker {
                 copies: Vec::new(),
                 recirc: None,
                 tracked: Tracked::new(),
+                resumed: Vec::new(),
                 popped: Box::default(),
                 spare_stages: Vec::new(),
                 lookups: 0,

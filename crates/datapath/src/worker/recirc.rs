@@ -415,10 +415,11 @@ impl Worker {
             self.scratch.lookups = MAX_LOOKUPS;
         }
         let mut going = Going::new(id, st.parsed.meta(r));
+        let resumed = self.scratch.resumed.len();
         loop {
             let s = &mut self.scratch;
             let Some(program) = choice.program(&self.cache, &s.once) else {
-                return;
+                return s.resumed.truncate(resumed);
             };
             if program.needs_key {
                 let mut live = live!(s);
@@ -426,7 +427,12 @@ impl Worker {
             }
             let mut exec = super::exec!(self, s, (st.parsed.known(r), st.parsed.outside_of(r)), now_ms);
             if !exec.go_on(program, &mut going) {
-                return;
+                if s.resumed.len() <= resumed {
+                    return;
+                }
+                let Some(next) = s.resumed.pop() else { return };
+                going = next.going();
+                continue;
             }
             let Some(Recirculated { id, goes, meta, ct }) = s.recirc.take() else {
                 continue;

@@ -9,6 +9,7 @@ mod dpif;
 mod dummy;
 mod fdb;
 mod flows;
+mod ipf;
 mod memory;
 mod neigh;
 mod pmd;
@@ -38,6 +39,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     dpctl::register(&commands);
     dpif::register(&commands);
     fdb::register(&commands);
+    ipf::register(&commands);
     neigh::register(&commands);
     pmd::register(&commands);
     route::register(&commands);

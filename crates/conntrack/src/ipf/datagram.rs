@@ -1,0 +1,248 @@
+//! The fragments of one datagram, and the datagram when it is whole.
+
+use super::piece::Piece;
+use crate::packet::{Checked, Packet, behind_extensions};
+use crate::rewrite::{At, Ends, Rewrite};
+use heddle_wire::checksum::{Sum, checksum};
+use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::split;
+
+/// A fragment that waits.
+#[derive(Debug)]
+pub struct Fragment<T> {
+    pub(crate) piece: Piece,
+    /// The packet, from its first byte on.
+    bytes: Box<[u8]>,
+    l3: usize,
+    /// What whoever handed it over knows of it.
+    pub context: T,
+}
+
+impl<T> Fragment<T> {
+    pub(crate) fn new(piece: Piece, bytes: Box<[u8]>, l3: usize, context: T) -> Self {
+        Self {
+            piece,
+            bytes,
+            l3,
+            context,
+        }
+    }
+    /// The packet.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+    fn payload(&self) -> &[u8] {
+        let from = self.l3 + self.piece.at;
+        self.bytes.get(from..from + self.piece.len).unwrap_or_default()
+    }
+}
+
+/// Fragments of a datagram in order of their places; they do not overlap.
+#[derive(Debug)]
+pub(crate) struct Pieces<T> {
+    list: Vec<Fragment<T>>,
+    /// Where the last one ends, if it is there.
+    end: Option<usize>,
+    /// Payload bytes that are there.
+    have: usize,
+}
+
+impl<T> Default for Pieces<T> {
+    fn default() -> Self {
+        Self {
+            list: Vec::new(),
+            end: None,
+            have: 0,
+        }
+    }
+}
+
+impl<T> Pieces<T> {
+    /// Where the fragment would stand. `None`: it overlaps another one, or contradicts it about the end.
+    pub(crate) fn place(&self, p: &Piece) -> Option<usize> {
+        let at = self.list.partition_point(|f| f.piece.start < p.start);
+        let (before, after) = (at.checked_sub(1), self.list.get(at));
+        let clear = before
+            .and_then(|i| self.list.get(i))
+            .is_none_or(|f| f.piece.end() <= p.start)
+            && after.is_none_or(|f| p.end() <= f.piece.start);
+        let ends = self.end.is_none_or(|end| p.end() <= end && !p.last) && (!p.last || after.is_none());
+        (clear && ends).then_some(at)
+    }
+    /// Puts it there.
+    pub(crate) fn insert(&mut self, at: usize, f: Fragment<T>) {
+        if f.piece.last {
+            self.end = Some(f.piece.end());
+        }
+        self.have += f.piece.len;
+        self.list.insert(at, f);
+    }
+    /// Nothing is missing.
+    pub(crate) fn whole(&self) -> bool {
+        self.end == Some(self.have)
+    }
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+    /// Bytes of memory, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.list.iter().map(|f| cost(f.bytes.len())).sum()
+    }
+    /// What Open vSwitch calls this state.
+    pub(crate) fn state(&self) -> &'static str {
+        let first = self.list.first().is_some_and(|f| f.piece.start == 0);
+        match (first, self.end.is_some()) {
+            (true, true) => "first/last frag",
+            (true, false) => "first frag",
+            (false, true) => "last frag",
+            (false, false) => "other frag",
+        }
+    }
+    /// The datagram of all of them, which are whole.
+    pub(crate) fn join(self, ipv6: bool) -> Datagram<T> {
+        let (bytes, l4, proto) = assemble(&self.list, ipv6).unwrap_or_default();
+        Datagram {
+            fragments: self.list,
+            bytes,
+            l4,
+            proto,
+            ipv6,
+        }
+    }
+}
+
+/// What a fragment of so many bytes counts for in limits of memory.
+pub(crate) fn cost(bytes: usize) -> usize {
+    bytes + 256
+}
+
+/// The packet as it was before it was cut, from its IP header on; where its transport header begins, and the
+/// protocol. Of IPv6 the fragment header stays, and says that there is nothing else. `None`: not one that can
+/// be.
+fn assemble<T>(list: &[Fragment<T>], ipv6: bool) -> Option<(Vec<u8>, usize, u8)> {
+    let first = list.first()?;
+    let headers = first.bytes.get(first.l3..first.l3 + first.piece.at)?;
+    let len: usize = list.iter().map(|f| f.piece.len).sum();
+    let mut bytes = Vec::with_capacity(headers.len() + len);
+    bytes.extend_from_slice(headers);
+    list.iter().for_each(|f| bytes.extend_from_slice(f.payload()));
+    let put = |bytes: &mut Vec<u8>, at: usize, v: u16| {
+        if let Some(place) = bytes.get_mut(at..at + 2) {
+            place.copy_from_slice(&v.to_be_bytes());
+        }
+    };
+    if ipv6 {
+        let payload = u16::try_from(bytes.len() - Ipv6::LEN).unwrap_or(u16::MAX);
+        put(&mut bytes, 4, payload);
+        put(&mut bytes, first.piece.header + 2, 0);
+        let next = split::<Ipv6>(&bytes)?.0.next;
+        let (l4, proto) = behind_extensions(&bytes, next)?;
+        return Some((bytes, l4, proto));
+    }
+    let total = u16::try_from(bytes.len()).ok()?;
+    let (ip, _) = split::<Ipv4>(&bytes)?;
+    let (flags, proto) = (ip.frag.get() & Ipv4::DONT, ip.proto);
+    put(&mut bytes, 2, total);
+    put(&mut bytes, 6, flags);
+    put(&mut bytes, 10, 0);
+    let sum = checksum(bytes.get(..first.piece.at)?);
+    put(&mut bytes, 10, sum);
+    Some((bytes, first.piece.at, proto))
+}
+
+/// A datagram of which all fragments are there.
+#[derive(Debug)]
+pub struct Datagram<T> {
+    fragments: Vec<Fragment<T>>,
+    bytes: Vec<u8>,
+    l4: usize,
+    proto: u8,
+    ipv6: bool,
+}
+
+impl<T> Datagram<T> {
+    /// The packet that was cut into pieces, from its IP header on.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+    /// As the tracker reads it; `verify` is [`Datagram::sum_is_right`].
+    pub fn packet<'a>(&'a self, verify: &'a dyn Fn() -> bool) -> Packet<'a> {
+        Packet {
+            head: &self.bytes,
+            l3: 0,
+            l4: self.l4,
+            end: self.bytes.len(),
+            ipv6: self.ipv6,
+            proto: self.proto,
+            fragment: false,
+            // Made here, of headers that were right.
+            l3_sum: Checked::Good,
+            l4_sum: Checked::Unknown,
+            verify,
+        }
+    }
+    /// Whether the checksum of TCP, UDP or ICMP is right.
+    pub fn sum_is_right(&self) -> bool {
+        let right = || {
+            let l4 = self.bytes.get(self.l4..)?;
+            let len = u32::try_from(l4.len()).ok()?;
+            let sum = if self.ipv6 {
+                let (ip, _) = split::<Ipv6>(&self.bytes)?;
+                Sum::ZERO.pseudo_v6(&ip.src, &ip.dst, self.proto, len)
+            } else if self.proto == proto::ICMP {
+                Sum::ZERO
+            } else {
+                let (ip, _) = split::<Ipv4>(&self.bytes)?;
+                Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), self.proto, len)
+            };
+            Some(sum.bytes(l4).checksum() == 0)
+        };
+        right().unwrap_or(false)
+    }
+    /// Translates addresses and ports: in all fragments' headers, and where the first ones have the transport
+    /// header.
+    pub fn rewrite(&mut self, rewrite: &Rewrite) {
+        let at = At {
+            l3: 0,
+            l4: self.l4,
+            ipv6: self.ipv6,
+            proto: self.proto,
+            partial: false,
+        };
+        rewrite.apply(&mut self.bytes, at);
+        // The addresses alone: what follows is copied.
+        let addresses = Rewrite {
+            outer: Ends {
+                ports: None,
+                ..rewrite.outer
+            },
+            inner: None,
+        };
+        let Some(first) = self.fragments.first().map(|f| f.piece.at) else {
+            return;
+        };
+        for f in &mut self.fragments {
+            let at = At {
+                l3: f.l3,
+                l4: f.l3 + f.piece.at,
+                proto: NO_CHECKSUM,
+                ..at
+            };
+            addresses.apply(&mut f.bytes, at);
+            let (from, to) = (first + f.piece.start, f.l3 + f.piece.at);
+            if let (Some(new), Some(place)) = (
+                self.bytes.get(from..from + f.piece.len),
+                f.bytes.get_mut(to..to + f.piece.len),
+            ) {
+                place.copy_from_slice(new);
+            }
+        }
+    }
+    /// The fragments, in order of their places.
+    pub fn into_fragments(self) -> Vec<Fragment<T>> {
+        self.fragments
+    }
+}
+
+/// A protocol whose header has no checksum over addresses.
+const NO_CHECKSUM: u8 = proto::HOPOPTS;

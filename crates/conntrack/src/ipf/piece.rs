@@ -1,0 +1,125 @@
+//! One fragment, as its headers say where it belongs.
+
+use heddle_wire::checksum::checksum;
+use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Ext, Ipv6Frag, proto};
+use heddle_wire::split;
+
+/// Longest datagram: what 16 bits can say.
+const MAX_BYTES: usize = 0xffff;
+/// Extension headers that are looked at before the one of fragments.
+const MAX_EXTENSIONS: usize = 8;
+/// The bit of [`Ipv6Frag::offset`]: more fragments.
+const MORE: u16 = 1;
+
+/// Why a fragment is none that can be put together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Bad {
+    /// Headers that are cut off or contradict themselves, no payload, a piece that is not the last and no
+    /// multiple of eight bytes, a datagram longer than can be.
+    Malformed,
+    /// The IPv4 header's checksum.
+    Checksum,
+}
+
+/// Where a fragment belongs. Offsets are from the IP header on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) src: u128,
+    pub(crate) dst: u128,
+    /// Identification.
+    pub(crate) id: u32,
+    /// Of IPv4 only: fragments of IPv6 are told apart without it (RFC 8200, 4.5).
+    pub(crate) proto: u8,
+    /// First byte of the datagram's payload that it has, and how many.
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    pub(crate) last: bool,
+    /// Where its payload begins.
+    pub(crate) at: usize,
+    /// Of IPv6: where the fragment header begins.
+    pub(crate) header: usize,
+    /// Bytes of the IP packet.
+    pub(crate) size: usize,
+}
+
+impl Piece {
+    pub(crate) fn end(&self) -> usize {
+        self.start + self.len
+    }
+
+    /// Reads a fragment. `head`: from the IP header on, with all headers; `avail`: bytes from there on that
+    /// the packet has.
+    pub(crate) fn read(head: &[u8], avail: usize, ipv6: bool) -> Result<Self, Bad> {
+        let piece = if ipv6 {
+            Self::read6(head).ok_or(Bad::Malformed)?
+        } else {
+            let (ip, _) = split::<Ipv4>(head).ok_or(Bad::Malformed)?;
+            let header = head.get(..ip.header_len()).ok_or(Bad::Malformed)?;
+            let piece = Self::read4(ip).ok_or(Bad::Malformed)?;
+            if checksum(header) != 0 {
+                return Err(Bad::Checksum);
+            }
+            piece
+        };
+        let whole = piece.size <= avail && piece.len > 0 && (piece.last || piece.len.is_multiple_of(8));
+        // What comes before the payload counts too, but for the fragment header and IPv6's own.
+        let before = if ipv6 { piece.header - Ipv6::LEN } else { piece.at };
+        if whole && before + piece.end() <= MAX_BYTES {
+            Ok(piece)
+        } else {
+            Err(Bad::Malformed)
+        }
+    }
+
+    fn read4(ip: &Ipv4) -> Option<Self> {
+        let at = ip.header_len();
+        let size = usize::from(ip.total_len.get());
+        let frag = ip.frag.get();
+        (ip.version_ihl >> 4 == 4 && at >= Ipv4::LEN && ip.is_fragment()).then_some(())?;
+        Some(Self {
+            src: ip.src.get().into(),
+            dst: ip.dst.get().into(),
+            id: ip.id.get().into(),
+            proto: ip.proto,
+            start: usize::from(frag & Ipv4::OFFSET) * 8,
+            len: size.checked_sub(at)?,
+            last: frag & Ipv4::MORE == 0,
+            at,
+            header: 0,
+            size,
+        })
+    }
+
+    fn read6(head: &[u8]) -> Option<Self> {
+        let (ip, _) = split::<Ipv6>(head)?;
+        let size = Ipv6::LEN + usize::from(ip.payload_len.get());
+        let (mut next, mut header) = (ip.next, Ipv6::LEN);
+        for _ in 0..MAX_EXTENSIONS {
+            let rest = head.get(header..)?;
+            if next == proto::FRAGMENT {
+                let (frag, _) = split::<Ipv6Frag>(rest)?;
+                let at = header + Ipv6Frag::LEN;
+                let offset = frag.offset.get();
+                return Some(Self {
+                    src: u128::from_be_bytes(ip.src),
+                    dst: u128::from_be_bytes(ip.dst),
+                    id: frag.id.get(),
+                    proto: 0,
+                    start: usize::from(offset & Ipv6Frag::OFFSET),
+                    len: size.checked_sub(at)?,
+                    last: offset & MORE == 0,
+                    at,
+                    header,
+                    size,
+                });
+            }
+            if !matches!(next, proto::HOPOPTS | proto::ROUTING | proto::DSTOPTS) {
+                return None;
+            }
+            let (ext, _) = split::<Ipv6Ext>(rest)?;
+            header += (usize::from(ext.len) + 1) * 8;
+            next = ext.next;
+        }
+        None
+    }
+}

@@ -1,0 +1,177 @@
+//! A fragment meets `ct`.
+//!
+//! It is copied and waits ([`Ipf`]); here it ends. The one that makes its datagram whole has that judged, and
+//! all fragments go on with what was said of it, as copies, through what comes after `ct` in its own program:
+//! each with its own headers, in order of their places. As long as one of them goes on, those behind it wait
+//! in [`Exec::resumed`].
+//!
+//! Programs take fragments one by one: their keys are odd, and where packets of several runs are taken
+//! together there are no fragments among them.
+
+use super::ct::known_of;
+use super::{Exec, Going, LiveId, Meta, Saved};
+use crate::drops::DropKind;
+use crate::exec::program::MAX_NESTING;
+use arrayvec::ArrayVec;
+use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
+use heddle_conntrack::{CtAction, Events, Invalid, Known, ReadGuard};
+use heddle_flow::FlowKey;
+use heddle_flow::key::frag;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// What the datapath knows of a fragment that waits.
+#[derive(Debug)]
+pub struct Waiting {
+    in_port: u32,
+    meta: Meta,
+}
+
+/// A packet that goes on in the midst of a program.
+#[derive(Debug)]
+pub(crate) struct Resumed {
+    id: LiveId,
+    meta: Meta,
+    ct: Option<Known>,
+    at: usize,
+    saved: Option<Box<ArrayVec<Saved, MAX_NESTING>>>,
+}
+
+impl Resumed {
+    /// On its way again.
+    pub(crate) fn going(self) -> Going {
+        Going {
+            id: self.id,
+            meta: self.meta,
+            ct: self.ct,
+            at: self.at,
+            saved: self.saved.map_or_else(ArrayVec::new, |s| *s),
+        }
+    }
+}
+
+/// What became of a fragment.
+pub(super) enum Gathered {
+    /// It goes on by itself, as this.
+    Alone(Known),
+    /// It waits.
+    Waits,
+    /// It and the others go on ([`Exec::resumed`]).
+    Whole,
+}
+
+/// Tells tunnels apart, in which the same addresses may be other people's.
+fn source(carried: Option<&FlowKey>) -> u64 {
+    let mut h = DefaultHasher::new();
+    if let Some(k) = carried {
+        (k.tun_id, k.tun_src, k.tun_ipv6_src, k.tun_dst, k.tun_ipv6_dst).hash(&mut h);
+    }
+    h.finish()
+}
+
+impl Exec<'_> {
+    /// Whether the packet at hand is a fragment.
+    pub(super) fn is_fragment(&self, meta: &Meta) -> bool {
+        meta.later_fragment || self.carried.is_some_and(|k| k.nw_frag & frag::ANY != 0)
+    }
+
+    /// Tracks a fragment. `going` stands behind the action; what is to be done after the fragments have gone
+    /// their way is taken from it.
+    pub(super) fn track_fragment(&mut self, action: &CtAction, going: &mut Going) -> Gathered {
+        let (id, meta) = (going.id, going.meta);
+        let p = self.live.get(id);
+        let l3 = usize::from(meta.l3);
+        let ipv6 = match p.head().get(l3).map(|b| b >> 4) {
+            Some(4) => Some(false),
+            Some(6) => Some(true),
+            _ => None,
+        };
+        // What a device is to cut or to sum up is no fragment that IP made.
+        let plain = matches!(
+            p.offload.csum,
+            heddle_packet::Csum::Unknown | heddle_packet::Csum::Valid
+        );
+        let Some(ipv6) = ipv6.filter(|_| plain && p.offload.gso.is_none()) else {
+            let mut known = Known::default();
+            let verdict = self
+                .ct
+                .tracker
+                .invalid(action.zone, Invalid::Malformed, &mut known);
+            return self.alone(known, verdict.events);
+        };
+        let frame = Frame {
+            head: p.head(),
+            l3,
+            len: p.len(),
+            ipv6,
+        };
+        let place = Place {
+            port: p.in_port,
+            source: source(self.carried),
+            recirc_id: self.carried.map_or(0, |k| k.recirc_id),
+            zone: action.zone,
+        };
+        let in_port = p.in_port;
+        let copy = || (p.to_vec().into_boxed_slice(), Waiting { in_port, meta });
+        match self.fragments.offer(self.now_ms, frame, place, copy) {
+            Offered::Waits => Gathered::Waits,
+            Offered::Refused(why) => {
+                let mut known = Known::default();
+                let verdict = self.ct.tracker.refused(action.zone, why, &mut known);
+                self.alone(known, verdict.events)
+            }
+            Offered::Whole(datagram) => {
+                self.track_whole(action, datagram, going);
+                Gathered::Whole
+            }
+        }
+    }
+
+    fn alone(&self, known: Known, events: Events) -> Gathered {
+        self.ct.counts.add(events);
+        Gathered::Alone(known)
+    }
+
+    fn track_whole(&mut self, action: &CtAction, mut datagram: Datagram<Waiting>, going: &mut Going) {
+        let mut known = going.ct.unwrap_or_else(|| known_of(self.carried));
+        let verify = || datagram.sum_is_right();
+        let tracker = self.ct.tracker;
+        let verdict = match datagram.packet(&verify).read() {
+            Ok(subject) => {
+                let hash = tracker.hash(&subject.tuple, action.zone);
+                let (reading, place) = (ReadGuard::begin(), (hash, tracker.guess(hash)));
+                tracker.track(self.now_ms, &reading, &subject, place, &mut known, action)
+            }
+            Err(why) => tracker.invalid(action.zone, why, &mut known),
+        };
+        if !verdict.events.is_empty() {
+            self.ct.counts.add(verdict.events);
+        }
+        if let Some(rewrite) = &verdict.rewrite {
+            datagram.rewrite(rewrite);
+        }
+        // The last one pushed goes on first.
+        if !going.saved.is_empty() {
+            let saved = std::mem::take(&mut going.saved);
+            self.resumed.push(Resumed {
+                id: going.id,
+                meta: going.meta,
+                ct: None,
+                at: saved.last().map_or(usize::MAX, |(.., end)| *end),
+                saved: Some(Box::new(saved)),
+            });
+        }
+        for f in datagram.into_fragments().into_iter().rev() {
+            let Some(id) = self.new_packet(f.bytes(), f.context.in_port) else {
+                self.drops.add(DropKind::Copies, 1);
+                continue;
+            };
+            self.resumed.push(Resumed {
+                id,
+                meta: f.context.meta,
+                ct: Some(known),
+                at: going.at,
+                saved: None,
+            });
+        }
+    }
+}
