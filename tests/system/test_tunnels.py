@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""Pods of two nodes over tunnels: between two switches, and between a switch and the kernel."""
+
+import json
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import limit, main
+from lab.shell import wait_for
+
+BYTES = 30_000_000
+# Outer headers of Geneve and VXLAN over IPv6, with an inner Ethernet header.
+POD_MTU = 1500 - 40 - 8 - 8 - 14
+
+
+def node(lab, number, v6=False):
+    """A switch with br-ex, which has the node's address and the uplink, and br-int."""
+    sw = lab.switch(netns=False, start=False)
+    sw.netns = lab.net.namespace(f"node{number}", ipv6=v6)
+    sw.start()
+    lab.bridge(sw, "br-ex")
+    lab.bridge(sw, "br-int")
+    return sw
+
+
+def link(lab, one, two):
+    """A cable between two namespaces, with a device `up0` at either end."""
+    lab.net.veth(one, "up0", two, "up0")
+
+
+def address(number, v6):
+    return f"fd00::{number}" if v6 else f"172.31.0.{number}"
+
+
+def attach(lab, sw, number, v6):
+    sw.vsctl("add-port", "br-ex", "up0")
+    args = ("addr", "add", address(number, v6) + ("/64" if v6 else "/24"), "dev", "br-ex", *(("nodad",) if v6 else ()))
+    lab.net.ip(sw.netns, *args)
+    lab.net.ip(sw.netns, "link", "set", "br-ex", "up")
+
+
+def tunnel(sw, kind, remote, **options):
+    sw.vsctl("add-port", "br-int", "tun0", "--", "set", "interface", "tun0", f"type={kind}", f"options:remote_ip={remote}",
+             "options:key=77", *(f"options:{k}={v}" for k, v in options.items()))
+
+
+def nodes(lab, kind, v6=False, tap=False, **options):
+    """Two nodes with a pod each; returns switches and pods."""
+    switches = [node(lab, n, v6) for n in (1, 2)]
+    link(lab, *(sw.netns for sw in switches))
+    pods = []
+    for number, sw in zip((1, 2), switches):
+        attach(lab, sw, number, v6)
+        tunnel(sw, kind, address(3 - number, v6), **options)
+        make = lab.internal_pod if tap else lab.veth_pod
+        pod = make(sw, f"pod{number}", f"10.5.0.{number}/24", bridge="br-int")
+        dev = f"pod{number}0" if tap else "eth0"
+        lab.net.ip(pod, "link", "set", dev, "mtu", str(POD_MTU))
+        pods.append(pod)
+    return switches, pods
+
+
+def iperf(lab, server, client, target, *args):
+    """iperf3's summary of one connection."""
+    daemon = subprocess.Popen(["ip", "netns", "exec", server, "iperf3", "-s", "-1", "-p", "5202"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("iperf3 to listen", lambda: ":5202" in lab.net.run(server, "ss", "-Hltn", quiet=True))
+        out = lab.net.run(client, "iperf3", "-J", "-c", target, "-p", "5202", "--connect-timeout", "3000", *args, check=False, timeout=120, quiet=True)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    return json.loads(out).get("end", {})
+
+
+def transfer(lab, server, client, target):
+    got = iperf(lab, server, client, target, "-n", str(BYTES)).get("sum_received", {}).get("bytes")
+    assert got and got >= BYTES // 2, got
+
+
+def reach(lab, pods):
+    """Pings of all sizes and TCP in both directions."""
+    a, b = pods
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    for size in (8, 1000, POD_MTU - 28):
+        lab.net.ping(a, "10.5.0.2", size=size, df=True)
+    transfer(lab, b, a, "10.5.0.2")
+    transfer(lab, a, b, "10.5.0.1")
+
+
+@limit(240)
+def scenario_geneve_between_switches(lab):
+    switches, pods = nodes(lab, "geneve")
+    reach(lab, pods)
+    for sw in switches:
+        flows = sw.appctl("dpctl/dump-flows")
+        assert "tnl_push(" in flows and "tnl_pop(" in flows and "tun_id=0x4d" in flows, flows
+        drops = sw.appctl("coverage/show")
+        assert "tunnel_pop_error" not in drops and "tunnel_bad_csum" not in drops, drops
+
+
+@limit(240)
+def scenario_geneve_with_checksums_over_ipv6(lab):
+    _, pods = nodes(lab, "geneve", v6=True, csum="true")
+    reach(lab, pods)
+
+
+@limit(240)
+def scenario_vxlan_between_taps(lab):
+    _, pods = nodes(lab, "vxlan", tap=True)
+    reach(lab, pods)
+
+
+@limit(240)
+def scenario_gre_with_keys_and_checksums(lab):
+    _, pods = nodes(lab, "gre", csum="true", seq="true")
+    reach(lab, pods)
+
+
+@limit(240)
+def scenario_erspan_carries_frames(lab):
+    _, pods = nodes(lab, "erspan", erspan_ver="2", erspan_dir="1", erspan_hwid="7")
+    reach(lab, pods)
+
+
+def kernel_node(lab, sw, *options):
+    """A node without a switch: a kernel's VXLAN device with the pod's address."""
+    ns = lab.net.namespace("host")
+    link(lab, sw.netns, ns)
+    lab.net.address(ns, "up0", "172.31.0.2/24")
+    lab.net.ip(ns, "link", "add", "vx0", "type", "vxlan", "id", "77", "local", "172.31.0.2", "remote", "172.31.0.1", "dstport", "4789", *options)
+    lab.net.address(ns, "vx0", "10.5.0.2/24")
+    return ns
+
+
+@limit(240)
+def scenario_vxlan_with_the_kernel(lab):
+    """Checksums and trains of both sides are right for the other."""
+    sw = node(lab, 1)
+    host = kernel_node(lab, sw, "udpcsum")
+    attach(lab, sw, 1, False)
+    tunnel(sw, "vxlan", "172.31.0.2", csum="true")
+    pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
+    lab.net.ip(pod, "link", "set", "eth0", "mtu", str(POD_MTU))
+    lab.net.ip(host, "link", "set", "vx0", "mtu", str(POD_MTU))
+    reach(lab, (pod, host))
+    # The same without checksums outside, and with segments that were cut before.
+    lab.net.run(pod, "ethtool", "-K", "eth0", "tso", "off", "gso", "off", "tx", "off")
+    sw.vsctl("remove", "interface", "tun0", "options", "csum")
+    reach(lab, (pod, host))
+    lab.net.run(host, "ethtool", "-K", "vx0", "tso", "off", "gso", "off", "tx", "off")
+    reach(lab, (pod, host))
+    drops = sw.appctl("coverage/show")
+    assert "tunnel_bad_csum" not in drops and "tunnel_pop_error" not in drops, drops
+
+
+@limit(120)
+def scenario_no_route(lab):
+    """Says so where people look, and the packets have a name."""
+    sw = node(lab, 1)
+    tunnel(sw, "geneve", "172.31.0.9")
+    pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
+    sw.ofctl("add-flow", "br-int", "in_port=vpod1,actions=tun0")
+    lab.net.no_ping(pod, "10.5.0.2")
+    wait_for("the drop's name", lambda: "drop_action_tunnel_route" in sw.appctl("coverage/show"))
+    trace = sw.appctl("ofproto/trace", "br-int", "in_port=vpod1,arp")
+    assert "native tunnel routing failed" in trace, trace
+
+
+@limit(240)
+def scenario_neighbour_moves_and_switch_restarts(lab):
+    """Another Ethernet address at the other end, and a switch that was killed: traffic goes on."""
+    (one, two), (a, b) = nodes(lab, "geneve")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    lab.net.ip(two.netns, "link", "set", "br-ex", "address", "02:00:00:00:99:99")
+    lab.net.run(two.netns, "ping", "-c", "1", "-W", "2", "172.31.0.1", check=False)
+    wait_for("the new address", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    lab.net.ping(a, "10.5.0.2")
+    one.stop_daemon(9)
+    one.start_daemon()
+    wait_for("traffic behind a restart", lambda: lab.net.ping(b, "10.5.0.1", count=1, lossless=False), 30)
+    lab.net.ping(a, "10.5.0.2")
+
+
+if __name__ == "__main__":
+    main()
