@@ -23,23 +23,23 @@ GUEST=${GUEST:-}
 run=$(mktemp -d /tmp/heddle-demo-XXXXXX)
 chmod 755 "$run"
 stem=heddle-$$
-sw=$stem-switch red=$stem-red blue=$stem-blue world=$stem-world vm=$stem-vm
+sw=$stem-switch red=$stem-red blue=$stem-blue world=$stem-world vm=$stem-vm sw2=$stem-switch2 green=$stem-green
 export OVS_RUNDIR=$run OVS_LOGDIR=$run OVS_DBDIR=$run OVS_SYSCONFDIR=$run
-steps=10 step=0
+steps=11 step=0
 
 # Teardown lives in a script of its own, so that KEEP=1 can leave it behind as the way to stop.
 cat >"$run/stop" <<STOP
 #!/bin/sh
 cd "$PWD" || exit
-# Ends this demo: its two daemons, its namespaces (with every device in them) and its run directory.
-for name in ovs-vswitchd ovsdb-server; do
+# Ends this demo: its daemons, its namespaces (with every device in them) and its run directory.
+for name in ovs-vswitchd ovsdb-server node2/ovs-vswitchd node2/ovsdb-server; do
     pid=\$(cat "$run/\$name.pid" 2>/dev/null) || continue
     kill "\$pid" 2>/dev/null
     for i in \$(seq 100); do kill -0 "\$pid" 2>/dev/null || break; sleep 0.05; done
     kill -9 "\$pid" 2>/dev/null
 done
 [ -d "$run/guest" ] && tests/lab/guest-ctl stop "$run/guest"
-for ns in $sw $red $blue $world $vm; do
+for ns in $sw $red $blue $world $vm $sw2 $green; do
     for pid in \$(ip netns pids "\$ns" 2>/dev/null); do kill "\$pid" 2>/dev/null; done
     ip netns del "\$ns" 2>/dev/null
 done
@@ -236,6 +236,53 @@ else
     printf '    %s$ heddle bench vhost --port gen0.sock --port gen1.sock --size 64%s\n' "$dim" "$off"
     "$HEDDLE" bench vhost --port "listen:$run/gen0.sock" --port "listen:$run/gen1.sock" --size 64 --seconds 2 2>&1 | sed 's/^/      /'
 fi
+
+title "A second node: pods over Geneve"
+say "Another switch in another namespace, with br-ex for its address and br-int for its pods, as OVN's nodes have them:" "" \
+    "  red, blue ── br-int ── gnv0 ═══ Geneve, network 7 ═══ gnv0 ── br-int ── green 10.0.0.4" \
+    "               br-ex 172.31.0.1 ──────── cable ──────── br-ex 172.31.0.2" ""
+node2() ( # COMMAND...: with the second switch's sockets
+    export OVS_RUNDIR=$run/node2 OVS_LOGDIR=$run/node2 OVS_DBDIR=$run/node2 OVS_DB=unix:$run/node2/db.sock
+    "$@"
+)
+mkdir "$run/node2"
+for ns in "$sw2" "$green"; do
+    ip netns add "$ns"
+    ip -n "$ns" link set lo up
+done
+ip netns exec "$green" sh -c "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6" 2>/dev/null || true
+ip -n "$sw" link add cable type veth peer name cable netns "$sw2"
+ovsdb-tool create "$run/node2/conf.db" /usr/share/openvswitch/vswitch.ovsschema
+node2 ovsdb-server "$run/node2/conf.db" --remote="punix:$run/node2/db.sock" --pidfile="$run/node2/ovsdb-server.pid" --detach --no-chdir \
+    --unixctl="$run/node2/ovsdb-server.ctl" -vconsole:off --log-file="$run/node2/ovsdb-server.log"
+node2 vsctl --no-wait init
+node2 ip netns exec "$sw2" "$HEDDLED" "unix:$run/node2/db.sock" --pidfile="$run/node2/ovs-vswitchd.pid" --detach --no-chdir \
+    -vconsole:off --log-file="$run/node2/ovs-vswitchd.log" --disable-system
+node2 vsctl add-br br-ex -- set bridge br-ex datapath_type=netdev
+node2 vsctl add-br br-int -- set bridge br-int datapath_type=netdev
+node2 vsctl add-port br-int green0 -- set interface green0 type=internal
+ip -n "$sw2" link set green0 netns "$green"
+ip -n "$green" addr add 10.0.0.4/24 dev green0
+ip -n "$green" link set green0 mtu 1442 up # what is left of 1500 bytes inside of Geneve
+for ns in "$sw" "$sw2"; do
+    ip -n "$ns" link set cable up
+    ip -n "$ns" link set br-ex up
+done
+show vsctl add-port br-ex cable
+node2 vsctl add-port br-ex cable
+ip -n "$sw" addr add 172.31.0.1/24 dev br-ex
+ip -n "$sw2" addr add 172.31.0.2/24 dev br-ex
+show vsctl add-port br-int gnv0 -- set interface gnv0 type=geneve options:remote_ip=172.31.0.2 options:key=7
+node2 vsctl add-port br-int gnv0 -- set interface gnv0 type=geneve options:remote_ip=172.31.0.1 options:key=7
+for _ in $(seq 50); do # until the neighbours have been asked for
+    ip netns exec "$red" ping -n -c 1 -W 1 10.0.0.4 >/dev/null && break
+done
+pod red ping -n -c 3 -i 0.2 -W 2 10.0.0.4 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
+iperf green red 10.0.0.4 -t 3
+say "What happens to such a packet, rule by rule:"
+printf '    %s$ ovs-appctl ofproto/trace br-int in_port=%s,icmp,nw_dst=10.0.0.4,...%s\n' "$dim" "$red_port" "$off"
+appctl ofproto/trace br-int "in_port=$red_port,icmp,nw_src=10.0.0.1,nw_dst=10.0.0.4,nw_ttl=64,dl_dst=$(ip -n "$green" -o link show green0 | sed 's/.*ether \([0-9a-f:]*\).*/\1/')" |
+    sed 's/^/      /'
 
 title "What the OpenFlow rules counted"
 show ovs-ofctl -O OpenFlow13 dump-flows br-int
