@@ -16,7 +16,8 @@ use frame::{L3, Layout};
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Pool, Wrap, Wraps};
 use heddle_wire::checksum::Sum;
 use heddle_wire::l4::Udp;
-use outer::Outers;
+use outer::{Outer, Outers};
+use std::ops::Range;
 
 /// Most segments of one train; a sender that asks for more (tiny segments of a huge packet) is refused: each
 /// costs about as much as a packet. The longest train may have segments of 128 bytes.
@@ -138,35 +139,31 @@ fn with_headers<T>(
     }
 }
 
-/// Puts a train that is in one tunnel of UDP into one train of outer datagrams, each with a segment in it:
-/// for devices that cut datagrams and know nothing of tunnels. All outer datagrams have a checksum then.
-/// `None`: it is no such train, or there are more segments than devices take.
+/// Puts a train that is in one tunnel of UDP into trains of outer datagrams, each with a segment in it: for
+/// devices that cut datagrams and know nothing of tunnels. Mostly it is one, or two where the outer headers
+/// lift a long train over what an IP header can say. All outer datagrams have a checksum then. Calls `each`
+/// with them as long as it says to go on. `false`: it is no such train.
 ///
 /// # Errors
 /// As [`SegmentError`] says.
-pub fn as_datagrams(pool: &mut Pool, packet: &Packet) -> Result<Option<Packet>, SegmentError> {
+pub fn as_datagrams(
+    pool: &mut Pool,
+    packet: &Packet,
+    each: &mut dyn FnMut(&Packet) -> bool,
+) -> Result<bool, SegmentError> {
     let one_of_udp = |wraps: Wraps| match wraps.split() {
         Some((Wrap::Vxlan | Wrap::Geneve, inner)) => inner.is_empty(),
         _ => false,
     };
     if !packet.offload.gso.is_some_and(|g| one_of_udp(g.wraps)) {
-        return Ok(None);
+        return Ok(false);
     }
     with_headers(pool, packet, &mut |pool, packet| {
         let cut = Cut::of(packet)?;
         let mut train = pool.get_big();
-        let done = cut.build_datagrams(packet, &mut train);
-        match done {
-            Ok(true) => Ok(Some(train)),
-            Ok(false) => {
-                pool.put(train);
-                Ok(None)
-            }
-            Err(e) => {
-                pool.put(train);
-                Err(e)
-            }
-        }
+        let done = cut.all_datagrams(packet, &mut train, each);
+        pool.put(train);
+        done.map(|()| true)
     })
 }
 
@@ -256,55 +253,73 @@ impl Cut {
         Ok(self.count)
     }
 
-    /// All segments behind one outer header. `false`: there are too many, or but one.
-    fn build_datagrams(&self, whole: &Packet, train: &mut Packet) -> Result<bool, SegmentError> {
-        let Some(outer) = self.outers.first() else {
-            return Ok(false);
-        };
+    /// All segments, as many as possible behind one outer header each time, built in `train`.
+    fn all_datagrams(
+        &self,
+        whole: &Packet,
+        train: &mut Packet,
+        each: &mut dyn FnMut(&Packet) -> bool,
+    ) -> Result<(), SegmentError> {
+        let outer = self.outers.first().ok_or(SegmentError::Mismatch)?;
+        let inside = outer.l4_at + Udp::LEN;
+        let datagram = self.layout.payload - inside + usize::from(self.gso.size);
+        let room = usize::from(u16::MAX).saturating_sub(inside - outer.l3_at);
+        let most = (room / datagram).clamp(1, MAX_DATAGRAMS);
+        for from in (0..self.count).step_by(most) {
+            let upto = self.count.min(from + most);
+            self.datagrams(outer, whole, from..upto, train)?;
+            if !each(train) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// These segments behind one outer header.
+    fn datagrams(
+        &self,
+        outer: &Outer,
+        whole: &Packet,
+        segments: Range<usize>,
+        train: &mut Packet,
+    ) -> Result<(), SegmentError> {
+        train.reset();
         let inside = outer.l4_at + Udp::LEN;
         let per_segment = self.layout.payload - inside;
-        let bytes = whole.len() - self.layout.payload + self.count * per_segment;
-        // What an IP header's length can say.
-        if self.count < 2
-            || self.count > MAX_DATAGRAMS
-            || outer.l4_at - outer.l3_at + Udp::LEN + bytes > usize::from(u16::MAX)
-        {
-            return Ok(false);
-        }
-        // Each segment is written with its outer headers, of which the one before has the last bytes' place.
-        let mut end = inside;
+        // Each segment is written with its outer headers, in the place of the last bytes of the one before.
+        let (mut end, count) = (inside, segments.len());
         let space = train.space_mut();
-        for i in 0..self.count {
+        for i in segments {
             let at = end - inside;
             let space = space.get_mut(at..).ok_or(SegmentError::Malformed)?;
             let mut before = [0; MOST_OUTER];
             let before = before.get_mut(..inside).ok_or(SegmentError::Mismatch)?;
             before.copy_from_slice(space.get(..inside).ok_or(SegmentError::Malformed)?);
             end = at + self.segment(whole, i, space)?;
-            let own = space.get_mut(..inside).ok_or(SegmentError::Malformed)?;
-            if i > 0 {
+            if at > 0 {
+                let own = space.get_mut(..inside).ok_or(SegmentError::Malformed)?;
                 own.copy_from_slice(before);
             }
         }
         train.set_head_len(end);
         train.in_port = whole.in_port;
-        let frame = train.head_mut();
-        outer.begin_datagrams(frame)?;
+        outer.begin_datagrams(train.head_mut())?;
         let at = |n: usize| u16::try_from(n).map_err(|_| SegmentError::Malformed);
+        let gso = Gso {
+            kind: GsoKind::Udp,
+            ecn: false,
+            size: at(per_segment + usize::from(self.gso.size))?,
+            hdr_len: at(inside)?,
+            wraps: Wraps::default(),
+        };
         train.offload = Offload {
             csum: Csum::Partial {
                 start: at(outer.l4_at)?,
                 offset: UDP_CSUM_AT,
             },
-            gso: Some(Gso {
-                kind: GsoKind::Udp,
-                ecn: false,
-                size: at(per_segment + usize::from(self.gso.size))?,
-                hdr_len: at(inside)?,
-                wraps: Wraps::default(),
-            }),
+            gso: (count > 1).then_some(gso),
         };
-        Ok(true)
+        Ok(())
     }
 }
 

@@ -112,17 +112,18 @@ impl SystemTx {
 
     /// Sends a train that is in tunnels: as datagrams in a train, or as segments.
     fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
-        if self.vnet
-            && let Ok(Some(train)) = segment::as_datagrams(pool, packet)
-        {
-            let mut done = Ok(());
-            self.send(&[&train], &mut |_, errno| done = Err(errno));
-            pool.put(train);
-            if done != Err(EINVAL) {
-                return done;
-            }
+        if !self.vnet {
+            return self.send_finished(pool, packet);
         }
-        self.send_finished(pool, packet)
+        let mut done = Ok(());
+        let tried = segment::as_datagrams(pool, packet, &mut |train| {
+            self.send(&[train], &mut |_, errno| done = Err(errno));
+            done.is_ok()
+        });
+        match (tried, done) {
+            (Ok(true), done) if done != Err(EINVAL) => done,
+            _ => self.send_finished(pool, packet),
+        }
     }
 
     /// Cuts and finishes one packet in software, and sends the pieces.

@@ -145,14 +145,15 @@ impl TapTx {
 
     /// Sends a train that is in tunnels: as datagrams in a train, or as segments.
     fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
-        if let Ok(Some(train)) = segment::as_datagrams(pool, packet) {
-            let done = self.write(&train);
-            pool.put(train);
-            if done != Err(EINVAL) {
-                return done;
-            }
+        let mut done = Ok(());
+        let tried = segment::as_datagrams(pool, packet, &mut |train| {
+            done = self.write(train);
+            done.is_ok()
+        });
+        match (tried, done) {
+            (Ok(true), done) if done != Err(EINVAL) => done,
+            _ => self.send_segments(pool, packet),
         }
-        self.send_segments(pool, packet)
     }
     fn send_segments(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
         let mut all = Ok(());
