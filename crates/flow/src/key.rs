@@ -313,6 +313,11 @@ impl FlowKey {
         let first = self.first_used().min(from.first_used());
         self.words_mut()[first..TUNNEL_WORDS].copy_from_slice(&from.words()[first..TUNNEL_WORDS]);
     }
+    /// Whether the members of the tunnel are the same.
+    pub fn has_same_tunnel(&self, other: &FlowKey) -> bool {
+        let first = self.first_used().min(other.first_used()).min(TUNNEL_WORDS);
+        self.words()[first..TUNNEL_WORDS] == other.words()[first..TUNNEL_WORDS]
+    }
     /// Takes what a packet carries besides its headers from another key, but for where it came from and its
     /// type.
     pub fn copy_carried(&mut self, from: &FlowKey) {

@@ -28,6 +28,7 @@ impl Ctx<'_> {
             bridge: self.bridge.id,
             table: self.table,
             metadata: self.kept_metadata(),
+            own_tunnel: false,
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
             conntracked: self.is_tracked(),

@@ -125,10 +125,21 @@ impl Ctx<'_> {
         // Without it, what comes back with a hash would have the id of what is yet to be hashed, and be taken
         // for it.
         let hash = self.recirc_hash.take();
+        // What was written of the tunnel is in the mask, even if it was that before.
+        let own_tunnel = pause.is_none() && self.from.is_some() && self.flow.has_same_tunnel(self.orig);
+        let metadata = match own_tunnel {
+            true => {
+                let mut kept = metadata_of(&self.flow);
+                kept.copy_tunnel(&FlowKey::default());
+                kept
+            }
+            false => self.kept_metadata(),
+        };
         let frozen = Frozen {
             bridge: self.bridge.id,
             table,
-            metadata: self.kept_metadata(),
+            metadata,
+            own_tunnel,
             stack: self.stack.clone(),
             was_mpls: self.was_mpls,
             conntracked: self.is_tracked(),
@@ -178,7 +189,11 @@ impl Ctx<'_> {
         } else {
             self.forget_connection();
         }
+        let came = self.flow;
         copy_metadata(&frozen.metadata, &mut self.flow);
+        if frozen.own_tunnel {
+            self.flow.copy_tunnel(&came);
+        }
         self.stack.clone_from(&frozen.stack);
         self.mirrored = frozen.mirrored;
         if !frozen.action_set.is_empty() {

@@ -54,6 +54,8 @@ pub(crate) struct Frozen {
     pub(crate) table: u8,
     /// Input port (OpenFlow's, in the key's form), metadata, registers, tunnel; all else is zero.
     pub(crate) metadata: FlowKey,
+    /// The tunnel is the one that the packet comes back with, whatever that is; none is kept.
+    pub(crate) own_tunnel: bool,
     pub(crate) stack: Vec<StackValue>,
     pub(crate) was_mpls: bool,
     /// The packet comes back with what is known of its connection; else that is nothing to the pipeline.
@@ -74,6 +76,7 @@ impl Frozen {
             bridge,
             table,
             metadata,
+            own_tunnel,
             stack,
             was_mpls,
             conntracked,
@@ -89,7 +92,7 @@ impl Frozen {
             h.write_usize(i);
             h.write_u64(*word);
         }
-        (bridge, table, was_mpls, conntracked, mirrored, hash).hash(&mut h);
+        (bridge, table, own_tunnel, was_mpls, conntracked, mirrored, hash).hash(&mut h);
         (stack, steps, action_set, userdata).hash(&mut h);
         h.finish()
     }
@@ -379,6 +382,7 @@ mod tests {
             bridge: 1,
             table,
             metadata: FlowKey::default(),
+            own_tunnel: false,
             stack: Vec::new(),
             was_mpls: false,
             conntracked: false,

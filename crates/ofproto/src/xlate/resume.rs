@@ -79,6 +79,7 @@ pub(crate) fn frozen_of(c: Continuation, key: &FlowKey) -> Option<Frozen> {
         bridge: u64::from_be_bytes(id.try_into().ok()?),
         table: 0,
         metadata: metadata_of(key),
+        own_tunnel: false,
         stack: c.stack,
         was_mpls: false,
         conntracked: c.conntracked,
@@ -145,6 +146,7 @@ mod tests {
             bridge: 7,
             table: 0,
             metadata: FlowKey::default(),
+            own_tunnel: false,
             stack: vec![
                 StackValue::from_bytes(&[0xab, 0xcd]),
                 StackValue::from_bytes(&[5; 124]),

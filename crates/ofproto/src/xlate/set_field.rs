@@ -42,6 +42,8 @@ impl Ctx<'_> {
     /// `delete_field`, which only options of tunnels know.
     pub(super) fn delete_field(&mut self, field: FieldId) {
         if let FieldId::TunMetadata(option) = field {
+            // Packets that have it are not those that have not.
+            self.extra().0.tun_present = u64::MAX;
             option.remove(&mut self.flow);
             self.report(Kind::Detail, || format!("delete {}", field.name()));
         }
