@@ -16,6 +16,8 @@ pub enum Event {
     NatExhausted,
     /// A new connection was not kept: the table of connections has no room.
     NoRoom,
+    /// A new connection was not kept: its answers would be packets of another one.
+    Clash,
     /// A new connection was not kept, or a TCP segment not followed, because a thread was put aside by the
     /// system while it held what this needed.
     Busy,
@@ -51,11 +53,12 @@ pub enum Event {
 
 impl Event {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Full,
         Self::ZoneLimit,
         Self::NatExhausted,
         Self::NoRoom,
+        Self::Clash,
         Self::Busy,
         Self::L3Checksum,
         Self::L4Checksum,
@@ -79,6 +82,7 @@ impl Event {
             Self::ZoneLimit => "conntrack_zone_full",
             Self::NatExhausted => "conntrack_nat_exhausted",
             Self::NoRoom => "conntrack_no_room",
+            Self::Clash => "conntrack_clash",
             Self::Busy => "conntrack_busy",
             Self::L3Checksum => "conntrack_l3csum_err",
             Self::L4Checksum => "conntrack_l4csum_err",

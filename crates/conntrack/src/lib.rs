@@ -43,7 +43,7 @@ pub use conntrack::{Config, Conntrack, DEFAULT_MAX_CONNS, Guess};
 pub use events::{Event, Events};
 pub use hash::Hash;
 pub use heddle_sync::ReadGuard;
-pub use packet::{Checked, Invalid, Packet, Segment, Subject};
+pub use packet::{Checked, Invalid, Packet, SHORT, Segment, Subject};
 pub use rewrite::{At, Ends, Rewrite};
 pub use timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
 pub use track::{Found, Known, Verdict, state};

@@ -73,7 +73,7 @@ pub enum Invalid {
 }
 
 /// What the tracker knows of a packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Subject {
     /// Whose packet it is; of an ICMP error, as one in the error's direction of the connection it is about.
     pub tuple: Tuple,
@@ -100,13 +100,85 @@ pub struct Segment {
     pub scale: Option<u8>,
 }
 
+/// The longest headers that [`Subject::read_short`] reads.
+pub const SHORT: usize = 40;
+
+impl Subject {
+    /// Reads a packet of the most common kinds, as [`Packet::read`] would: UDP or TCP over IPv4, no options
+    /// but for those of TCP, no fragment, no SYN. `h` begins at the IP header; so many bytes are there from
+    /// there on; `train`: many segments behind one header; `good`: the checksum of UDP or TCP is right.
+    /// `false`: another kind, or not valid.
+    #[inline]
+    pub fn read_short(&mut self, h: &[u8; SHORT], there: usize, train: bool, good: bool) -> bool {
+        let word = |i: usize| u16::from_be_bytes([h[i], h[i + 1]]);
+        let long = |i: usize| u32::from_be_bytes([h[i], h[i + 1], h[i + 2], h[i + 3]]);
+        let said = usize::from(word(2));
+        let size = if train { there } else { said };
+        let ports = long(20);
+        // "More fragments" and the offset.
+        let whole = h[0] == 0x45 && word(6) & 0x3fff == 0 && size <= there;
+        if !whole || ports & 0xffff == 0 || ports >> 16 == 0 {
+            return false;
+        }
+        let (ip, _) = h.split_first_chunk().expect("a longer array");
+        if !is_right(ip) {
+            return false;
+        }
+        match h[9] {
+            proto::UDP if size >= Ipv4::LEN + Udp::LEN => {
+                let len = usize::from(word(24));
+                if !(Udp::LEN..=size - Ipv4::LEN).contains(&len) || !good && word(26) != 0 {
+                    return false;
+                }
+                self.tcp = None;
+            }
+            proto::TCP if good => {
+                let (flags, header) = (word(32) & 0xfff, usize::from(h[32] >> 4) * 4);
+                let headers = Ipv4::LEN + header;
+                if flags & crate::tcp::SYN != 0 || header < Tcp::LEN || headers > size {
+                    return false;
+                }
+                self.tcp = Some(Segment {
+                    flags,
+                    seq: long(24),
+                    ack: long(28),
+                    window: word(34),
+                    #[allow(clippy::cast_possible_truncation)] // a packet is shorter than 4 GiB
+                    len: (size - headers) as u32,
+                    scale: None,
+                });
+            }
+            _ => return false,
+        }
+        self.related = false;
+        let end = |addr: u32, l4: u32| Endpoint {
+            addr: addr.into(),
+            l4,
+        };
+        self.tuple = Tuple {
+            src: end(long(12), ports >> 16),
+            dst: end(long(16), ports & 0xffff),
+            proto: h[9],
+            ipv6: false,
+        };
+        true
+    }
+}
+
 impl Packet<'_> {
     /// Reads it.
     ///
     /// # Errors
     /// Why it is invalid.
-    #[inline]
     pub fn read(&self) -> Result<Subject, Invalid> {
+        let mut s = Subject::default();
+        self.read_into(&mut s).map(|()| s)
+    }
+    /// As [`Packet::read`], over what is there.
+    ///
+    /// # Errors
+    /// Why it is invalid; then nothing can be said of what is there.
+    pub fn read_into(&self, s: &mut Subject) -> Result<(), Invalid> {
         use Invalid::Malformed;
         if self.fragment {
             return Err(Invalid::Fragment);
@@ -116,32 +188,34 @@ impl Packet<'_> {
         let size = self.end.checked_sub(self.l4).ok_or(Malformed)?;
         // What lies behind the IP packet (padding) is not its payload.
         let l4 = l4.get(..size).unwrap_or(l4);
-        let tuple = if self.ipv6 {
+        if self.ipv6 {
             let (ip, _) = split::<Ipv6>(l3).ok_or(Malformed)?;
-            tuple6(ip, self.proto)
+            s.tuple = tuple6(ip, self.proto);
         } else {
             let (ip, _) = split::<Ipv4>(l3).ok_or(Malformed)?;
-            if ip.header_len() < Ipv4::LEN || self.l3 + ip.header_len() > self.l4 {
+            let len = ip.header_len();
+            if len < Ipv4::LEN || self.l3 + len > self.l4 {
                 return Err(Malformed);
             }
-            let good = match self.l3_sum {
-                Checked::Good => true,
-                Checked::Bad => false,
-                Checked::Unknown => checksum(l3.get(..ip.header_len()).ok_or(Malformed)?) == 0,
+            let good = match (self.l3_sum, l3.first_chunk()) {
+                (Checked::Good, _) => true,
+                (Checked::Bad, _) => false,
+                (Checked::Unknown, Some(h)) if len == Ipv4::LEN => is_right(h),
+                (Checked::Unknown, _) => checksum(l3.get(..len).ok_or(Malformed)?) == 0,
             };
             if !good {
                 return Err(Invalid::L3Checksum);
             }
-            tuple4(ip)
-        };
-        self.read_l4(tuple, l4, size)
+            s.tuple = tuple4(ip);
+        }
+        self.read_l4(s, l4, size)
     }
 
-    #[inline]
-    fn read_l4(&self, mut tuple: Tuple, l4: &[u8], size: usize) -> Result<Subject, Invalid> {
+    fn read_l4(&self, s: &mut Subject, l4: &[u8], size: usize) -> Result<(), Invalid> {
         use Invalid::Malformed;
-        let (mut related, mut tcp) = (false, None);
-        match (tuple.proto, tuple.ipv6) {
+        (s.related, s.tcp) = (false, None);
+        let t = &mut s.tuple;
+        match (t.proto, t.ipv6) {
             (proto::TCP, _) => {
                 let (h, rest) = split::<Tcp>(l4).ok_or(Malformed)?;
                 let len = h.header_len();
@@ -149,9 +223,9 @@ impl Packet<'_> {
                     return Err(Malformed);
                 }
                 self.check_l4(false)?;
-                tuple = with_ports(tuple, h.src, h.dst).ok_or(Malformed)?;
+                set_ports(t, h.src, h.dst).ok_or(Malformed)?;
                 let options = rest.get(..len - Tcp::LEN).unwrap_or(rest);
-                tcp = Some(segment(h, options, size - len));
+                s.tcp = Some(segment(h, options, size - len));
             }
             (proto::UDP, v6) => {
                 let (h, _) = split::<Udp>(l4).ok_or(Malformed)?;
@@ -159,28 +233,28 @@ impl Packet<'_> {
                     return Err(Malformed);
                 }
                 self.check_l4(h.csum.get() == 0 && !v6)?;
-                tuple = with_ports(tuple, h.src, h.dst).ok_or(Malformed)?;
+                set_ports(t, h.src, h.dst).ok_or(Malformed)?;
             }
             (proto::ICMP, false) | (proto::ICMPV6, true) => {
                 let (h, inner) = l4.split_first_chunk::<8>().ok_or(Malformed)?;
                 self.check_l4(false)?;
                 let [kind, code, _, _, id @ .., _, _] = *h;
-                if is_error(kind, tuple.ipv6) {
-                    tuple = about(tuple, inner).ok_or(Malformed)?;
-                    related = true;
+                if is_error(kind, t.ipv6) {
+                    *t = about(*t, inner).ok_or(Malformed)?;
+                    s.related = true;
                 } else {
-                    tuple = echo(tuple, u16::from_be_bytes(id), kind, code).ok_or(Malformed)?;
+                    *t = echo(*t, u16::from_be_bytes(id), kind, code).ok_or(Malformed)?;
                 }
             }
             (proto::SCTP, _) => {
                 let (ports, _) = l4.split_first_chunk::<12>().ok_or(Malformed)?;
                 let [s0, s1, d0, d1, ..] = *ports;
-                tuple.src.l4 = u16::from_be_bytes([s0, s1]).into();
-                tuple.dst.l4 = u16::from_be_bytes([d0, d1]).into();
+                t.src.l4 = u16::from_be_bytes([s0, s1]).into();
+                t.dst.l4 = u16::from_be_bytes([d0, d1]).into();
             }
             _ => {}
         }
-        Ok(Subject { tuple, related, tcp })
+        Ok(())
     }
 
     #[inline]
@@ -194,6 +268,7 @@ impl Packet<'_> {
     }
 }
 
+#[inline]
 fn tuple4(ip: &Ipv4) -> Tuple {
     let end = |a: u32| Endpoint {
         addr: a.into(),
@@ -207,6 +282,7 @@ fn tuple4(ip: &Ipv4) -> Tuple {
     }
 }
 
+#[inline]
 fn tuple6(ip: &Ipv6, proto: u8) -> Tuple {
     let end = |a: [u8; 16]| Endpoint {
         addr: u128::from_be_bytes(a),
@@ -221,10 +297,19 @@ fn tuple6(ip: &Ipv6, proto: u8) -> Tuple {
 }
 
 #[inline]
-fn with_ports(mut tuple: Tuple, src: Be16, dst: Be16) -> Option<Tuple> {
+fn set_ports(tuple: &mut Tuple, src: Be16, dst: Be16) -> Option<()> {
     tuple.src.l4 = src.get().into();
     tuple.dst.l4 = dst.get().into();
-    (src.get() != 0 && dst.get() != 0).then_some(tuple)
+    (src.get() != 0 && dst.get() != 0).then_some(())
+}
+
+/// Whether an IPv4 header without options has a right checksum.
+#[inline]
+fn is_right(h: &[u8; Ipv4::LEN]) -> bool {
+    let (words, _) = h.as_chunks::<4>();
+    let sum: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
+    // Ones' complement: the sum of right words is 0xffff, in any order of bytes, and never zero (RFC 1071).
+    sum != 0 && sum.is_multiple_of(0xffff)
 }
 
 fn echo(tuple: Tuple, id: u16, kind: u8, code: u8) -> Option<Tuple> {
@@ -254,18 +339,19 @@ pub(crate) fn quoted(ipv6: bool, bytes: &[u8]) -> Option<(usize, Tuple)> {
         (ip.header_len(), tuple4(ip))
     };
     let l4 = bytes.get(at..)?;
-    let tuple = match (tuple.proto, ipv6) {
+    let mut tuple = tuple;
+    match (tuple.proto, ipv6) {
         (proto::TCP | proto::UDP | proto::SCTP, _) => {
             // RFC 792: of the quoted packet's payload, eight bytes are there.
             let [s0, s1, d0, d1, ..] = *l4.first_chunk::<8>()?;
-            with_ports(tuple, Be16::from_bytes([s0, s1]), Be16::from_bytes([d0, d1]))?
+            set_ports(&mut tuple, Be16::from_bytes([s0, s1]), Be16::from_bytes([d0, d1]))?;
         }
         (proto::ICMP, false) | (proto::ICMPV6, true) => {
             let [kind, code, _, _, id @ .., _, _] = *l4.first_chunk::<8>()?;
-            echo(tuple, u16::from_be_bytes(id), kind, code)?
+            tuple = echo(tuple, u16::from_be_bytes(id), kind, code)?;
         }
-        _ => tuple,
-    };
+        _ => {}
+    }
     Some((at, tuple))
 }
 
@@ -338,4 +424,69 @@ fn scale(mut options: &[u8]) -> Option<u8> {
         };
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// The short way to check a header says what the long one says.
+        #[test]
+        fn short_headers_are_checked_alike(mut h in any::<[u8; 20]>(), right: bool) {
+            if right {
+                h[10..12].fill(0);
+                let c = checksum(&h);
+                h[10..12].copy_from_slice(&c.to_be_bytes());
+            }
+            prop_assert_eq!(is_right(&h), checksum(&h) == 0);
+            prop_assert!(!right || is_right(&h) || h == [0; 20]);
+        }
+
+        /// What is read the short way is what the long way says.
+        #[test]
+        fn short_packets_are_read_alike(
+            mut h in any::<[u8; SHORT]>(),
+            there in 20_usize..80,
+            said in 20_u16..80,
+            udp_len in 0_u16..60,
+            (tcp, whole, good, train, right) in any::<(bool, bool, bool, bool, bool)>(),
+        ) {
+            h[0] = 0x45;
+            h[2..4].copy_from_slice(&said.to_be_bytes());
+            h[9] = if tcp { proto::TCP } else { proto::UDP };
+            if whole {
+                h[6..8].fill(0);
+            }
+            if tcp {
+                h[32] = h[32] & 0x8f | 0x50;
+            } else {
+                h[24..26].copy_from_slice(&udp_len.to_be_bytes());
+            }
+            if right {
+                h[10..12].fill(0);
+                let c = checksum(&h[..20]);
+                h[10..12].copy_from_slice(&c.to_be_bytes());
+            }
+            let mut short = Subject::default();
+            if short.read_short(&h, there, train, good) {
+                let mut bytes = h.to_vec();
+                bytes.resize(there.max(SHORT), 0);
+                let long = Packet {
+                    head: &bytes,
+                    l3: 0,
+                    l4: 20,
+                    end: if train { there } else { there.min(said.into()) },
+                    ipv6: false,
+                    proto: h[9],
+                    fragment: false,
+                    l3_sum: Checked::Unknown,
+                    l4_sum: if good { Checked::Good } else { Checked::Unknown },
+                    verify: &|| false,
+                };
+                prop_assert_eq!(long.read(), Ok(short));
+            }
+        }
+    }
 }

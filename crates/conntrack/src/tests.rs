@@ -1,3 +1,8 @@
+mod frames;
+mod fuzz;
+mod random;
+mod twin;
+
 use super::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
 use super::*;
 use crate::tcp::{ACK, FIN, RST, SYN};
@@ -92,7 +97,9 @@ impl std::ops::Deref for Said {
 fn run_after(ct: &Conntrack, now: u64, s: &Subject, mut known: Known, action: &CtAction) -> Said {
     let reading = ReadGuard::begin();
     let hash = ct.hash(&s.tuple, action.zone);
-    let verdict = ct.track(now, &reading, s, (hash, ct.guess(hash)), &mut known, action);
+    let mut verdict = Verdict::default();
+    let place = (hash, ct.guess(hash));
+    ct.track(now, &reading, s, place, (&mut known, &mut verdict), action);
     Said { known, verdict }
 }
 

@@ -69,7 +69,15 @@ pub struct Known {
     pub found: Option<Found>,
 }
 
-/// What `ct` does besides.
+impl Known {
+    /// Becomes nothing for the next `ct`, which writes the rest.
+    #[inline]
+    pub fn forget(&mut self) {
+        (self.state, self.found) = (0, None);
+    }
+}
+
+/// What `ct` does besides; by default nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Verdict {
     /// How the packet changes.
@@ -99,28 +107,25 @@ const TRIES: usize = 4;
 
 impl Conntrack {
     /// A packet that cannot belong to a connection.
-    pub fn invalid(&self, zone: u16, why: Invalid, known: &mut Known) -> Verdict {
+    pub fn invalid(&self, zone: u16, why: Invalid, known: &mut Known) -> Events {
         *known = Known {
             state: INV | TRK,
             zone,
             ..Known::default()
         };
-        let event = match why {
+        match why {
             Invalid::Malformed => Event::Malformed,
             Invalid::Fragment => Event::Fragment,
             Invalid::L3Checksum => Event::L3Checksum,
             Invalid::L4Checksum => Event::L4Checksum,
-        };
-        Verdict {
-            rewrite: None,
-            events: event.into(),
         }
+        .into()
     }
 
     /// Tracks a packet. `hash` is [`Conntrack::hash`] of its tuple and the action's zone, `guess` what
     /// [`Conntrack::guess`] said of it; `known` is what an earlier `ct` of the same pipeline said, and then
-    /// what this one says. `reading` spans the burst. Workers call this; nothing in it waits longer than some
-    /// microseconds.
+    /// what this one says; what it does besides is added to the verdict. `reading` spans the burst. Workers
+    /// call this; nothing in it waits longer than some microseconds.
     #[inline]
     pub fn track(
         &self,
@@ -128,28 +133,23 @@ impl Conntrack {
         reading: &ReadGuard,
         subject: &Subject,
         (hash, guess): (Hash, Guess),
-        known: &mut Known,
+        (known, v): (&mut Known, &mut Verdict),
         action: &CtAction,
-    ) -> Verdict {
+    ) {
         let _ = reading;
         // The usual case: the first `ct` in its zone, and a connection that is there.
         if !action.force && (known.state == 0 || known.zone != action.zone) {
             let key = Key::new(&subject.tuple, action.zone);
             let hit = guess.0.and_then(|e| self.is_meant(now_ms, e, &key, false));
             if let Some(h) = hit.or_else(|| self.lookup(now_ms, &key, hash, false)) {
-                let mut v = Verdict::default();
                 known.state = 0;
-                if matches!(
-                    self.advance(now_ms, h, h.reply, subject, known, &mut v),
-                    Moved::Stays
-                ) {
-                    self.finish(known, &mut v, Some(h), h.reply, subject, action);
-                    return v;
+                if matches!(self.advance(now_ms, h, h.reply, subject, known, v), Moved::Stays) {
+                    return self.finish(known, v, Some(h), h.reply, subject, action);
                 }
                 h.record.kill();
             }
         }
-        self.track_slowly(now_ms, subject, hash, known, action)
+        self.track_slowly(now_ms, subject, hash, (known, v), action);
     }
 
     #[inline(never)]
@@ -158,12 +158,11 @@ impl Conntrack {
         now_ms: u64,
         subject: &Subject,
         hash: Hash,
-        known: &mut Known,
+        (known, v): (&mut Known, &mut Verdict),
         action: &CtAction,
-    ) -> Verdict {
-        let mut v = Verdict::default();
-        if self.track_again(now_ms, known, action, &mut v) {
-            return v;
+    ) {
+        if self.track_again(now_ms, known, action, v) {
+            return;
         }
         let zone = action.zone;
         let prior = std::mem::take(known);
@@ -203,7 +202,7 @@ impl Conntrack {
         }
         let mut begins = false;
         match hit {
-            Some(h) => match self.advance(now_ms, h, reply, &subject, known, &mut v) {
+            Some(h) => match self.advance(now_ms, h, reply, &subject, known, v) {
                 Moved::Stays => {}
                 Moved::Again => {
                     h.record.kill();
@@ -225,7 +224,8 @@ impl Conntrack {
             match self.begin(now_ms, &subject, hash, action, known, &mut v.events) {
                 Begun::Not => begins = false,
                 Begun::Is(h) => {
-                    hit = Some(h);
+                    // Whatever the packet was of a connection that is over.
+                    (hit, reply) = (Some(h), false);
                     begins = false;
                 }
                 Begun::Taken => {
@@ -233,15 +233,17 @@ impl Conntrack {
                     if let Some(h) = find(&subject.tuple, hash, false) {
                         known.state &= !NEW;
                         reply = h.reply;
-                        self.advance(now_ms, h, reply, &subject, known, &mut v);
+                        self.advance(now_ms, h, reply, &subject, known, v);
                         hit = Some(h);
                         begins = false;
                     }
                 }
             }
         }
-        self.finish(known, &mut v, hit, reply, &subject, action);
-        v
+        if begins {
+            v.events.add(Event::Clash);
+        }
+        self.finish(known, v, hit, reply, &subject, action);
     }
 
     /// A second `ct` in the zone of the first: its connection has moved already. `false`: it is none.

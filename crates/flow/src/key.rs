@@ -329,8 +329,10 @@ impl FlowKey {
     /// Forgets all that a packet carries besides its headers, and where it came from.
     #[inline]
     pub fn clear_carried(&mut self) {
-        let first = self.first_used();
-        self.words_mut()[first..HEADER_WORD].fill(0);
+        if self.first_used() < FIRST_WORD {
+            self.words_mut()[..FIRST_WORD].fill(0);
+        }
+        self.words_mut()[FIRST_WORD..HEADER_WORD].fill(0);
     }
     /// Whether all that a packet carries besides its headers, and where it came from, is the same.
     #[inline]

@@ -28,9 +28,9 @@ mod tests;
 pub use datagram::{Datagram, Fragment};
 
 use crate::conntrack::Conntrack;
-use crate::events::Event;
+use crate::events::{Event, Events};
 use crate::packet::Invalid;
-use crate::track::{Known, Verdict};
+use crate::track::Known;
 use crate::tuple::ip;
 use piece::{Bad, Piece};
 use std::sync::atomic::Ordering::Relaxed;
@@ -369,10 +369,8 @@ fn text<T>(w: &Waiting<T>) -> String {
 
 impl Conntrack {
     /// Of a fragment that is not put together.
-    pub fn refused(&self, zone: u16, why: Refusal, known: &mut Known) -> Verdict {
-        Verdict {
-            events: Event::from(why).into(),
-            ..self.invalid(zone, Invalid::Fragment, known)
-        }
+    pub fn refused(&self, zone: u16, why: Refusal, known: &mut Known) -> Events {
+        self.invalid(zone, Invalid::Fragment, known);
+        Event::from(why).into()
     }
 }

@@ -8,7 +8,7 @@
 use super::{Exec, Live, LiveId, Meta};
 use heddle_conntrack::{
     At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
-    ReadGuard, Subject, Tuple,
+    ReadGuard, Subject, Tuple, Verdict,
 };
 use heddle_flow::FlowKey;
 use heddle_flow::extract::NO_OFFSET;
@@ -114,9 +114,11 @@ impl CtCounts {
 }
 
 /// A packet that was read for the tracker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Read {
-    subject: Result<Subject, Invalid>,
+    /// Why it is invalid: then the rest says nothing.
+    invalid: Option<Invalid>,
+    subject: Subject,
     hash: Hash,
     guess: Guess,
 }
@@ -133,18 +135,17 @@ pub(crate) struct Ct<'a> {
 impl Ct<'_> {
     /// Reads a packet; fetches where its connection is looked for.
     #[inline]
-    fn read(&self, zone: u16, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) -> Read {
-        let verify = || l4_is_right(p, meta);
-        let mut read = Read {
-            subject: view(p, meta, carried, &verify).map_or(Err(Invalid::Malformed), |v| v.read()),
-            hash: Hash::default(),
-            guess: Guess::default(),
-        };
-        if let Ok(subject) = &read.subject {
-            read.hash = self.tracker.hash(&subject.tuple, zone);
+    fn read(&self, read: &mut Read, zone: u16, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) {
+        read.invalid = None;
+        if !read_short(&mut read.subject, p, meta, carried) {
+            let verify = || l4_is_right(p, meta);
+            let view = view(p, meta, carried, &verify).ok_or(Invalid::Malformed);
+            read.invalid = view.and_then(|v| v.read_into(&mut read.subject)).err();
+        }
+        if read.invalid.is_none() {
+            read.hash = self.tracker.hash(&read.subject.tuple, zone);
             self.tracker.prefetch(read.hash);
         }
-        read
     }
     /// Tracks a packet that was read. `known` is what was known before, and then what is. Returns whether its
     /// headers were translated.
@@ -157,14 +158,14 @@ impl Ct<'_> {
         known: &mut Known,
         (live, id, meta): (&mut Live<'_>, LiveId, impl Fn() -> Meta),
     ) -> bool {
-        let verdict = match &read.subject {
-            Ok(subject) => {
-                let place = (read.hash, read.guess);
-                self.tracker
-                    .track(self.now_ms, reading, subject, place, known, action)
-            }
-            Err(why) => self.tracker.invalid(action.zone, *why, known),
-        };
+        let mut verdict = Verdict::default();
+        if let Some(why) = read.invalid {
+            verdict.events = self.tracker.invalid(action.zone, why, known);
+        } else {
+            let (place, said) = ((read.hash, read.guess), (known, &mut verdict));
+            self.tracker
+                .track(self.now_ms, reading, &read.subject, place, said, action);
+        }
         if !verdict.events.is_empty() {
             self.counts.add(verdict.events);
         }
@@ -209,7 +210,7 @@ impl Exec<'_> {
     #[inline]
     pub(crate) fn read_ahead(&mut self, zone: u16, i: usize, id: LiveId, meta: &Meta) {
         if let Some(place) = self.tracked.read.get_mut(i) {
-            *place = self.ct.read(zone, self.live.get(id), meta, self.carried);
+            self.ct.read(place, zone, self.live.get(id), meta, self.carried);
         }
     }
     /// Fetches the connections of all that were read.
@@ -241,7 +242,10 @@ impl Exec<'_> {
             return;
         };
         if *changed >> i & 1 == 0 {
-            *known = known_of(self.carried);
+            match self.carried {
+                None => known.forget(),
+                carried => *known = known_of(carried),
+            }
             *changed |= 1 << i;
         }
         let done = self
@@ -258,7 +262,9 @@ impl Exec<'_> {
         before: Option<Known>,
     ) -> Known {
         let mut known = before.unwrap_or_else(|| known_of(self.carried));
-        let read = self.ct.read(action.zone, self.live.get(id), meta, self.carried);
+        let mut read = Read::default();
+        self.ct
+            .read(&mut read, action.zone, self.live.get(id), meta, self.carried);
         let live = (&mut self.live, id, || *meta);
         self.ct
             .track(&ReadGuard::begin(), action, &read, &mut known, live);
@@ -280,14 +286,9 @@ pub(crate) struct Tracked {
 
 impl Tracked {
     pub(crate) fn new() -> Box<Self> {
-        let read = Read {
-            subject: Err(Invalid::Malformed),
-            hash: Hash::default(),
-            guess: Guess::default(),
-        };
         Box::new(Self {
             known: [Known::default(); BURST],
-            read: [read; BURST],
+            read: [Read::default(); BURST],
             changed: 0,
             translated: 0,
         })
@@ -314,6 +315,19 @@ impl Tracked {
             self.changed |= 1 << i;
         }
     }
+}
+
+/// Reads packets of the most common kinds; `false`: it is none, or not valid.
+#[inline]
+fn read_short(s: &mut Subject, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) -> bool {
+    let (head, l3) = (p.head(), usize::from(meta.l3));
+    let good = p.offload.csum != Csum::Unknown;
+    // Odd headers have their key there.
+    carried.is_none()
+        && head
+            .get(l3..)
+            .and_then(|h| h.first_chunk())
+            .is_some_and(|h| s.read_short(h, p.len() - l3, p.offload.gso.is_some(), good))
 }
 
 /// A packet as the tracker sees it; `None`: it is not IP. `carried`: its key's part outside of the compact

@@ -14,7 +14,7 @@ use crate::drops::DropKind;
 use crate::exec::program::MAX_NESTING;
 use arrayvec::ArrayVec;
 use heddle_conntrack::ipf::{Datagram, Frame, Offered, Place};
-use heddle_conntrack::{CtAction, Events, Invalid, Known, ReadGuard};
+use heddle_conntrack::{CtAction, Events, Invalid, Known, ReadGuard, Verdict};
 use heddle_flow::FlowKey;
 use heddle_flow::key::frag;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -92,11 +92,11 @@ impl Exec<'_> {
         );
         let Some(ipv6) = ipv6.filter(|_| plain && p.offload.gso.is_none()) else {
             let mut known = Known::default();
-            let verdict = self
+            let events = self
                 .ct
                 .tracker
                 .invalid(action.zone, Invalid::Malformed, &mut known);
-            return self.alone(known, verdict.events);
+            return self.alone(known, events);
         };
         let frame = Frame {
             head: p.head(),
@@ -116,8 +116,8 @@ impl Exec<'_> {
             Offered::Waits => Gathered::Waits,
             Offered::Refused(why) => {
                 let mut known = Known::default();
-                let verdict = self.ct.tracker.refused(action.zone, why, &mut known);
-                self.alone(known, verdict.events)
+                let events = self.ct.tracker.refused(action.zone, why, &mut known);
+                self.alone(known, events)
             }
             Offered::Whole(datagram) => {
                 self.track_whole(action, datagram, going);
@@ -135,14 +135,16 @@ impl Exec<'_> {
         let mut known = going.ct.unwrap_or_else(|| known_of(self.carried));
         let verify = || datagram.sum_is_right();
         let tracker = self.ct.tracker;
-        let verdict = match datagram.packet(&verify).read() {
+        let mut verdict = Verdict::default();
+        match datagram.packet(&verify).read() {
             Ok(subject) => {
                 let hash = tracker.hash(&subject.tuple, action.zone);
                 let (reading, place) = (ReadGuard::begin(), (hash, tracker.guess(hash)));
-                tracker.track(self.now_ms, &reading, &subject, place, &mut known, action)
+                let said = (&mut known, &mut verdict);
+                tracker.track(self.now_ms, &reading, &subject, place, said, action);
             }
-            Err(why) => tracker.invalid(action.zone, why, &mut known),
-        };
+            Err(why) => verdict.events = tracker.invalid(action.zone, why, &mut known),
+        }
         if !verdict.events.is_empty() {
             self.ct.counts.add(verdict.events);
         }

@@ -205,10 +205,12 @@ impl CompactKey {
         (self.proto(), self.kind()) == (other.proto(), other.kind())
     }
     /// Where the IP header is in a packet that [`CompactKey::read`] has read.
+    #[inline]
     pub(crate) fn l3(&self) -> u16 {
         if self.kind() & KIND_VLAN != 0 { 18 } else { 14 }
     }
     /// Where the L4 header is, as above.
+    #[inline]
     pub(crate) fn l4(&self) -> u16 {
         self.l3() + if self.kind() & KIND_V6 != 0 { 40 } else { 20 }
     }

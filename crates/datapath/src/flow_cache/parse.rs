@@ -462,6 +462,7 @@ impl Parsed {
             && self.compact[a].laid_out_as(&self.compact[b])
     }
     /// What actions need to know of the packets of run `r`.
+    #[inline]
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].kind {
             Kind::Full(at) => self.full[usize::from(at)].1,
@@ -480,6 +481,7 @@ impl Parsed {
 }
 
 /// What actions need to know of a packet with ordinary headers.
+#[inline]
 fn ordinary_meta(key: &CompactKey) -> Meta {
     Meta {
         l2_5: NO_OFFSET,

@@ -205,7 +205,7 @@ impl Carried<'_> {
         self.before.is_none() && self.ct.is_none() && (m.priority, m.mark, m.hash.is_none()) == (0, 0, true)
     }
     /// Adds it to a key. Where that has no headers, `headers` says them.
-    #[inline]
+    #[inline(always)]
     fn add(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
         if let Some(before) = self.before {
             key.copy_carried(before);
@@ -388,19 +388,29 @@ impl Worker {
             exec.carried = parsed.outside_of(r);
             exec.track_read(&reading, action, i, id, || parsed.meta(r));
         }
+        drop(reading);
         for (i, r, id) in st.packets(group) {
-            let (key, meta) = (parsed.compact[r], parsed.meta(r));
+            let key = &parsed.compact[r];
             let origin = self.origin(st, to, key.context());
-            let how = self.how(meta.packet_type);
             let tracked = &self.scratch.tracked;
+            let known = tracked.get(i);
+            let kind = parsed.runs[r].kind;
             let mut live = live!(self.scratch);
+            if let (Kind::Ordinary, Some(known), false) = (kind, known, tracked.is_translated(i)) {
+                to.go_on_known(&live, id, key.with_context(origin), known);
+                continue;
+            }
             let carried = Carried {
                 before: parsed.outside_of(r),
-                full: matches!(parsed.runs[r].kind, Kind::Full(_)),
-                meta,
-                ct: tracked.get(i),
+                full: matches!(kind, Kind::Full(_)),
+                meta: parsed.meta(r),
+                ct: known,
             };
             if tracked.is_translated(i) {
+                let how = How {
+                    packet_type: carried.meta.packet_type,
+                    vlan_limit: self.shared.vlan_limit.load(Relaxed),
+                };
                 to.read_again(live.get_mut(id), (id, origin), how, carried);
             } else {
                 to.go_on(&live, id..id + 1, key.with_context(origin), carried);
@@ -555,6 +565,17 @@ impl Stage {
                 .parsed
                 .add_carrying(places, bytes, key, |c| carried.add(c, Some(&key))),
         }
+    }
+
+    /// As [`Stage::go_on`], one packet that came with nothing but its headers.
+    #[inline]
+    fn go_on_known(&mut self, live: &Live<'_>, id: LiveId, key: CompactKey, known: &Known) {
+        let (place, len) = (self.ids.len(), live.get(id).len());
+        self.ids.push_all(id..id + 1);
+        self.parsed
+            .add_carrying(place..place + 1, (len as u64, len), key, |k| {
+                ct::write_known(known, k);
+            });
     }
 
     /// A packet that may have changed.
