@@ -1,0 +1,194 @@
+"""Unmodified OVN on some chassis: a namespace with a switch each, and two networks between them.
+
+`fabric` carries the tunnels: br-ex of each chassis has the address 172.31.0.N there. `phys` is the provider's network, behind br-phys
+(`localnet` ports of network `phys`), where `world` is. The databases and northd run once, for all.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.net import Net
+from lab.shell import Trace, wait_for
+from lab.switch import Switch, end_process, read_pid
+
+SCHEMAS = "/usr/share/ovn"
+# Left of 1500 bytes inside of Geneve with OVN's option.
+POD_MTU = 1442
+
+
+class Chassis:
+    """A node: its switch, its ovn-controller."""
+
+    def __init__(self, cluster, number):
+        self.cluster = cluster
+        self.number = number
+        self.name = f"ch{number}"
+        net = cluster.net
+        self.ns = net.namespace(self.name, ipv6=True)
+        args = ["--disable-system"]
+        self.sw = Switch(cluster.trace, binary=cluster.binary, netns=self.ns, args=args, prefix="ovn")
+        self.sw.start()
+        self.sw.env["OVN_RUNDIR"] = self.sw.env["OVN_LOGDIR"] = self.sw.dir
+        for bridge, dev, network in (("br-ex", "up0", "fabric"), ("br-phys", "ph0", "phys")):
+            net.veth(self.ns, dev, cluster.fabric, f"{dev}-{number}")
+            net.ip(cluster.fabric, "link", "set", f"{dev}-{number}", "master", network)
+            self.sw.vsctl("add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev", "fail_mode=standalone", "--", "add-port", bridge, dev)
+            if self.sw.is_reference:
+                # Its packet sockets neither finish checksums nor take trains.
+                net.run(self.ns, "ethtool", "-K", dev, "tx", "off", check=False)
+        self.ip = f"172.31.0.{number}"
+        net.address(self.ns, "br-ex", f"{self.ip}/24")
+        ids = {"system-id": self.name, "ovn-remote": cluster.sb, "ovn-encap-type": cluster.encap, "ovn-encap-ip": self.ip,
+               "ovn-bridge-datapath-type": "netdev", "ovn-bridge-mappings": "phys:br-phys", "hostname": self.name, "ovn-monitor-all": "true"}
+        self.sw.vsctl("set", "open_vswitch", ".", *(f'external_ids:{key}="{value}"' for key, value in ids.items()))
+        self.pidfile = f"{self.sw.dir}/ovn-controller.pid"
+        self.start_controller()
+
+    def start_controller(self):
+        self.sw.run("ovn-controller", self.sw.db, "--detach", "--no-chdir", f"--pidfile={self.pidfile}", "-vconsole:off",
+                    f"--log-file={self.sw.dir}/ovn-controller.log")
+
+    def log(self):
+        with open(f"{self.sw.dir}/ovn-controller.log", errors="replace") as file:
+            return file.read()
+
+    def close(self, keep=None):
+        end_process(read_pid(self.pidfile), signal.SIGTERM)
+        if keep:
+            os.makedirs(keep, exist_ok=True)
+            shutil.copy(f"{self.sw.dir}/ovn-controller.log", f"{keep}/{self.name}-ovn-controller.log")
+        self.sw.close(keep and f"{keep}/{self.name}")
+
+
+class Cluster:
+    """See the module's text."""
+
+    def __init__(self, binary, chassis=3, encap="geneve"):
+        self.trace = Trace()
+        self.net = Net(self.trace)
+        self.binary = binary
+        self.encap = encap
+        self.dir = tempfile.mkdtemp(prefix="ovn-central-")
+        self.nb, self.sb = (f"unix:{self.dir}/{name}.sock" for name in ("nb", "sb"))
+        self.pods = {}
+        self.chassis = []
+        try:
+            self.start_central()
+            self.fabric = self.net.namespace("fabric")
+            for bridge in ("fabric", "phys"):
+                self.net.ip(self.fabric, "link", "add", bridge, "type", "bridge")
+                self.net.ip(self.fabric, "link", "set", bridge, "up")
+            for number in range(1, chassis + 1):
+                self.chassis.append(Chassis(self, number))
+            self.world = self.net.namespace("world", ipv6=True)
+            self.net.veth(self.world, "eth0", self.fabric, "world")
+            self.net.ip(self.fabric, "link", "set", "world", "master", "phys")
+            if self.chassis[0].sw.is_reference:
+                self.net.run(self.world, "ethtool", "-K", "eth0", "tx", "off", check=False)
+            self.net.address(self.world, "eth0", "192.168.50.10/24")
+            wait_for("all chassis", lambda: self.sbctl("--bare", "--columns=name", "list", "chassis").split().__len__() == chassis, 60)
+        except BaseException:
+            self.close()
+            raise
+
+    def start_central(self):
+        for name in ("nb", "sb"):
+            db = f"{self.dir}/{name}.db"
+            self.trace.run("ovsdb-tool", "create", db, f"{SCHEMAS}/ovn-{name}.ovsschema")
+            self.trace.run("ovsdb-server", db, f"--remote=punix:{self.dir}/{name}.sock", "--detach", "--no-chdir", f"--pidfile={self.dir}/{name}.pid",
+                           f"--unixctl={self.dir}/{name}.ctl", "-vconsole:off", f"--log-file={self.dir}/{name}.log")
+        self.trace.run("ovn-northd", f"--ovnnb-db={self.nb}", f"--ovnsb-db={self.sb}", "--detach", "--no-chdir", f"--pidfile={self.dir}/northd.pid",
+                       f"--unixctl={self.dir}/northd.ctl", "-vconsole:off", f"--log-file={self.dir}/northd.log", env={"OVN_RUNDIR": self.dir})
+        self.nbctl("init")
+        self.sbctl("init")
+
+    def nbctl(self, *args, **kw):
+        return self.trace.run("ovn-nbctl", f"--db={self.nb}", "--timeout=60", *args, **kw)
+
+    def sbctl(self, *args, **kw):
+        return self.trace.run("ovn-sbctl", f"--db={self.sb}", "--timeout=60", *args, **kw)
+
+    def sync(self):
+        """Until all chassis obey what the northbound database says."""
+        self.nbctl("--wait=hv", "sync")
+
+    def pod(self, name, chassis, switch, mac, *addresses, gateway=None, configure=True):
+        """A namespace with a veth on br-int of a chassis (1, ...), as a port of a logical switch."""
+        node = self.chassis[chassis - 1]
+        ns = self.net.namespace(name, ipv6=True)
+        self.net.veth(node.ns, f"v{name}", ns, "eth0")
+        if node.sw.is_reference:
+            self.net.run(ns, "ethtool", "-K", "eth0", "tx", "off", check=False)
+        self.net.ip(ns, "link", "set", "eth0", "address", mac, "mtu", str(POD_MTU))
+        if configure:
+            for address in addresses:
+                self.net.ip(ns, "addr", "add", address, "dev", "eth0", *(("nodad",) if ":" in address else ()))
+            if gateway:
+                self.net.ip(ns, "route", "add", "default", "via", gateway)
+        bare = " ".join([mac, *(a.split("/")[0] for a in addresses)])
+        self.nbctl("lsp-add", switch, name, "--", "lsp-set-addresses", name, bare)
+        node.sw.vsctl("add-port", "br-int", f"v{name}", "--", "set", "interface", f"v{name}", f"external_ids:iface-id={name}")
+        self.pods[name] = ns
+        return ns
+
+    def run(self, pod, *argv, **kw):
+        """A command in a pod or the world."""
+        return self.net.run(self.pods.get(pod) or getattr(self, pod), *argv, **kw)
+
+    def reaches(self, pod, target, size=56, count=2, tries=3, **kw):
+        """Whether pings are answered, all of a try."""
+        for _ in range(tries):
+            out = self.run(pod, "ping", "-n", "-c", str(count), "-i", "0.1", "-W", "1", "-s", str(size), *kw.get("more", ()), target, check=False)
+            if f" {count} received" in out:
+                return True
+        return False
+
+    def tcp(self, pod, target, port, payload=b"x", timeout=3):
+        """What a server answers to one connection; "refused" or "silence" where it does not."""
+        code = ("import socket,sys\n"
+                "try:\n"
+                f"    s=socket.create_connection(({target!r},{port}),timeout={timeout})\n"
+                f"    s.settimeout({timeout}); s.sendall({payload!r}); print(s.recv(100).decode())\n"
+                "except ConnectionRefusedError: print('refused')\n"
+                "except OSError: print('silence')\n")
+        return self.run(pod, "python3", "-c", code, check=False, timeout=30).strip()
+
+    def close(self, keep=None):
+        for chassis in self.chassis:
+            try:
+                chassis.close(keep)
+            except Exception as exc:  # the others still have to be ended
+                self.trace.note(f"cleanup: {exc!r}")
+        for name in ("northd", "sb", "nb"):
+            try:
+                end_process(read_pid(f"{self.dir}/{name}.pid"), signal.SIGTERM)
+            except Exception as exc:
+                self.trace.note(f"cleanup: {exc!r}")
+        if keep:
+            os.makedirs(keep, exist_ok=True)
+            shutil.copy(f"{self.dir}/northd.log", keep)
+        self.net.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def server(cluster, pod, port, udp=False, v6=False):
+    """A process that answers each connection or datagram with the pod's name and its peer's address; to be killed."""
+    import subprocess
+    kind = "DGRAM" if udp else "STREAM"
+    family = "AF_INET6" if v6 else "AF_INET"
+    code = (f"import socket\ns=socket.socket(socket.{family},socket.SOCK_{kind})\ns.setsockopt(socket.SOL_SOCKET,socket.SO_REUSEADDR,1)\ns.bind(('',{port}))\n"
+            + ("while True:\n    d,a=s.recvfrom(2000)\n    s.sendto(('%s %s'%(NAME,a[0])).encode(),a)\n" if udp else
+               "s.listen(50)\nwhile True:\n    c,a=s.accept()\n    try:\n        c.settimeout(3); c.recv(100); c.sendall(('%s %s'%(NAME,a[0])).encode())\n"
+               "    except OSError: pass\n    c.close()\n")).replace("NAME", repr(pod))
+    process = subprocess.Popen(["ip", "netns", "exec", cluster.pods.get(pod) or getattr(cluster, pod), "python3", "-c", code], stdin=subprocess.DEVNULL)
+    flag = "-Hlun" if udp else "-Hltn"
+    wait_for("a server", lambda: f":{port} " in cluster.run(pod, "ss", flag, quiet=True))
+    return process
+
+
+__all__ = ["Cluster", "server", "json"]
