@@ -19,8 +19,6 @@ pub enum TunnelKind {
     Gre,
     /// ERSPAN, version 1 and 2.
     Erspan,
-    /// Stateless transport tunnelling: a header that devices take for TCP's.
-    Stt,
     /// GTP-U.
     Gtpu,
     /// Segment routing over IPv6.
@@ -33,7 +31,6 @@ impl TunnelKind {
         match self {
             Self::Geneve | Self::Vxlan | Self::Gtpu => proto::UDP,
             Self::Gre | Self::Erspan => proto::GRE,
-            Self::Stt => proto::TCP,
             Self::Srv6 => proto::ROUTING,
         }
     }

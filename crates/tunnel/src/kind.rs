@@ -23,7 +23,7 @@ pub enum TunnelType {
     Lisp,
     /// Segment routing over IPv6.
     Srv6,
-    /// Stateless transport tunnelling.
+    /// Stateless transport tunnelling. As LISP.
     Stt,
     /// RFC 7348.
     Vxlan,
@@ -33,8 +33,6 @@ pub enum TunnelType {
 pub mod proto {
     /// IPv4 within IPv6.
     pub const IPIP: u8 = 4;
-    /// TCP.
-    pub const TCP: u8 = 6;
     /// UDP.
     pub const UDP: u8 = 17;
     /// GRE.
@@ -125,10 +123,9 @@ impl TunnelType {
     pub fn protocols(self) -> &'static [u8] {
         match self {
             Self::Geneve | Self::Vxlan | Self::Gtpu => &[proto::UDP],
-            Self::Stt => &[proto::TCP],
             Self::Gre | Self::Erspan | Self::Ip6erspan | Self::Ip6gre => &[proto::GRE],
             Self::Srv6 => &[proto::IPIP, proto::ROUTING],
-            Self::Bareudp | Self::Lisp => &[],
+            Self::Stt | Self::Bareudp | Self::Lisp => &[],
         }
     }
     /// The encapsulation; `None`: the datapath has none for it.
@@ -138,10 +135,9 @@ impl TunnelType {
             Self::Vxlan => TunnelKind::Vxlan,
             Self::Gre | Self::Ip6gre => TunnelKind::Gre,
             Self::Erspan | Self::Ip6erspan => TunnelKind::Erspan,
-            Self::Stt => TunnelKind::Stt,
             Self::Gtpu => TunnelKind::Gtpu,
             Self::Srv6 => TunnelKind::Srv6,
-            Self::Bareudp | Self::Lisp => return None,
+            Self::Stt | Self::Bareudp | Self::Lisp => return None,
         })
     }
     /// Whether `options:csum` says something of it.

@@ -4,9 +4,9 @@ use crate::action::{Numbers, TunnelKind, TunnelPush};
 use crate::push::{Fill, Plan};
 use heddle_wire::eth::{Ethernet, ethertype};
 use heddle_wire::ip::{Ipv4, Ipv6};
-use heddle_wire::l4::{Tcp, Udp};
-use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Stt, Vxlan, gre_proto};
-use heddle_wire::{Be16, Be32, Be64, IntoBytes, checksum::checksum};
+use heddle_wire::l4::Udp;
+use heddle_wire::tunnel::{Erspan, Erspan2, Geneve, Gre, Gtpu, GtpuOptional, Srh, Vxlan, gre_proto};
+use heddle_wire::{Be16, Be32, IntoBytes, checksum::checksum};
 use std::net::IpAddr;
 
 /// UDP source ports that tunnels choose from unless told otherwise, both ends included.
@@ -75,13 +75,6 @@ pub enum Encap {
         /// Hardware id, 6 bits.
         hwid: u8,
     },
-    /// STT.
-    Stt {
-        /// Destination port.
-        port: u16,
-        /// Which network.
-        context: u64,
-    },
     /// GTP-U.
     Gtpu {
         /// UDP destination port.
@@ -140,7 +133,7 @@ pub struct Outer {
     pub label: u32,
     /// A UDP or GRE checksum is wanted.
     pub csum: bool,
-    /// UDP (and STT) source ports are chosen from these, both ends included.
+    /// UDP source ports are chosen from these, both ends included.
     pub source_ports: (u16, u16),
     /// What follows.
     pub encap: Encap,
@@ -162,7 +155,6 @@ impl Encap {
             Self::Vxlan { .. } => TunnelKind::Vxlan,
             Self::Gre { .. } => TunnelKind::Gre,
             Self::Erspan1 { .. } | Self::Erspan2 { .. } => TunnelKind::Erspan,
-            Self::Stt { .. } => TunnelKind::Stt,
             Self::Gtpu { .. } => TunnelKind::Gtpu,
             Self::Srv6 { .. } => TunnelKind::Srv6,
         }
@@ -370,22 +362,6 @@ impl Encap {
                 };
                 to.extend_from_slice(header.as_bytes());
                 Ok(Fill::Erspan { seq, timestamp })
-            }
-            Self::Stt { port, context } => {
-                let tcp = Tcp {
-                    dst: Be16::new(*port),
-                    // A header of five words, ACK.
-                    ctl: Be16::new(5 << 12 | 0x10),
-                    window: Be16::new(u16::MAX),
-                    ..Tcp::default()
-                };
-                let header = Stt {
-                    context: Be64::new(*context),
-                    ..Stt::default()
-                };
-                to.extend_from_slice(tcp.as_bytes());
-                to.extend_from_slice(header.as_bytes());
-                Ok(Fill::Stt)
             }
             Self::Gtpu {
                 port,

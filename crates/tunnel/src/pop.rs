@@ -104,7 +104,6 @@ impl TunnelPop {
             TunnelKind::Erspan => Self::erspan(p, &ip, key),
             TunnelKind::Gtpu => Self::gtpu(p, &ip, key),
             TunnelKind::Srv6 => Self::srv6(p, &ip),
-            TunnelKind::Stt => Err(PopError::Protocol),
         }?;
         self.take_off(p, &shim)?;
         Ok(Popped {

@@ -63,8 +63,6 @@ pub(crate) enum Fill {
         seq: u16,
         timestamp: Option<u16>,
     },
-    /// The header that looks like TCP's, and STT's.
-    Stt,
     Nothing,
 }
 
@@ -144,7 +142,7 @@ impl Plan {
     }
     #[inline]
     fn chooses_port(&self) -> bool {
-        matches!(self.fill, Fill::Udp | Fill::Gtpu { .. } | Fill::Stt)
+        matches!(self.fill, Fill::Udp | Fill::Gtpu { .. })
     }
 }
 
@@ -291,14 +289,14 @@ impl TunnelPush {
         let train = p.offload.gso.is_some();
         // An odd place of a checksum: rather filled in now.
         let odd = matches!(p.offload.csum, Csum::Partial { start, .. } if start % 2 != 0);
-        if train || odd || plan.fill == Fill::Stt {
-            self.prepare(p, inner, odd)?;
+        if train || odd {
+            self.prepare(p, odd)?;
         }
         let len = p.len() + n - usize::from(plan.l3);
         let len = len - if plan.v6 { Ipv6::LEN } else { 0 };
         let len = match u16::try_from(len) {
             Ok(len) => len,
-            Err(_) if train && plan.fill != Fill::Stt => 0,
+            Err(_) if train => 0,
             Err(_) => return Err(PushError::TooLong),
         };
         if !p.push_front(n) {
@@ -406,7 +404,6 @@ impl TunnelPush {
                     put32(p.head_mut(), at, (now_ms.wrapping_mul(10) & 0xffff_ffff) as u32);
                 }
             }
-            Fill::Stt => self.fill_stt(p, n, len, src),
         }
     }
 
@@ -437,10 +434,7 @@ impl TunnelPush {
 
     /// What is to be done before headers are written, where something is.
     #[cold]
-    fn prepare(&self, p: &mut Packet, inner: Inner, odd: bool) -> Result<(), PushError> {
-        if self.plan.fill == Fill::Stt {
-            return self.prepare_stt(p, inner);
-        }
+    fn prepare(&self, p: &mut Packet, odd: bool) -> Result<(), PushError> {
         if let Some(mut gso) = p.offload.gso {
             let wrap = match self.kind {
                 TunnelKind::Geneve => Wrap::Geneve,
@@ -449,7 +443,6 @@ impl TunnelPush {
                 TunnelKind::Erspan => Wrap::Erspan,
                 TunnelKind::Gtpu => Wrap::Gtpu,
                 TunnelKind::Srv6 => Wrap::Srv6,
-                TunnelKind::Stt => return Err(PushError::Train),
             };
             gso.wraps = gso.wraps.with(wrap).ok_or(PushError::Train)?;
             gso.size = self.size_that_fits(p, gso);
@@ -481,12 +474,6 @@ impl TunnelPush {
             _ => gso.size,
         }
     }
-
-    /// The segment's frame is the payload of what looks like TCP, which the metadata speaks of from now on.
-    fn prepare_stt(&self, _p: &mut Packet, _inner: Inner) -> Result<(), PushError> {
-        Err(PushError::Train)
-    }
-    fn fill_stt(&self, _p: &mut Packet, _n: usize, _len: u16, _src: u16) {}
 }
 
 /// Smallest segments that trains are cut into for the sake of a way's MTU.

@@ -1,8 +1,8 @@
 //! Headers of tunnels: GRE (RFC 2784, 2890), VXLAN (RFC 7348) with group policy and generic protocols, Geneve
-//! (RFC 8926), ERSPAN (draft-foschiano-erspan), STT (draft-davie-stt), GTP-U (3GPP TS 29.281), the segment
+//! (RFC 8926), ERSPAN (draft-foschiano-erspan), GTP-U (3GPP TS 29.281), the segment
 //! routing header (RFC 8754).
 
-use crate::{Be16, Be32, Be64, views};
+use crate::{Be16, Be32, views};
 
 /// Protocols of tunnels as GRE has them.
 pub mod gre_proto {
@@ -62,25 +62,6 @@ views! {
         group: Be16,
         /// Protocol and frame type (6 bits), hardware id (6), direction (1), granularity (2), more (1).
         flags: Be16,
-    }
-    /// What STT has behind the header that looks like TCP's.
-    Stt {
-        /// Zero.
-        version: u8,
-        /// Checksum verified (1), partial (2), IPv4 (4), TCP (8).
-        flags: u8,
-        /// Where the inner L4 header is, from the inner frame's start.
-        l4_offset: u8,
-        /// Zero.
-        reserved: u8,
-        /// Payload bytes of each segment of the inner train; zero for none.
-        mss: Be16,
-        /// VLAN tag of the inner frame; zero for none.
-        tci: Be16,
-        /// Which network.
-        context: Be64,
-        /// So that what follows is aligned.
-        padding: Be16,
     }
     /// GTP-U without what may follow.
     Gtpu {

@@ -39,7 +39,6 @@ fn kind_number(kind: TunnelKind, v6: bool) -> u32 {
         (TunnelKind::Gre, false) => 3,
         (TunnelKind::Vxlan, _) => 4,
         (TunnelKind::Geneve, _) => 5,
-        (TunnelKind::Stt, _) => 106,
         (TunnelKind::Erspan, false) => 107,
         (TunnelKind::Erspan, true) => 108,
         (TunnelKind::Gre, true) => 109,
@@ -157,7 +156,6 @@ fn shim(push: &TunnelPush, l4: &[u8]) -> Option<String> {
                 }
             })
         }
-        TunnelKind::Stt => Some("stt()".to_owned()),
         TunnelKind::Srv6 => {
             let (h, rest) = split::<Srh>(l4)?;
             let segments: Vec<String> = rest

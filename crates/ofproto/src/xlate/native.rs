@@ -380,10 +380,7 @@ fn of_outer(inner: &FlowKey, outer: &Outer) -> FlowKey {
     (key.nw_tos, key.nw_ttl) = (outer.tos, outer.ttl);
     key.nw_proto = outer.encap.kind().ip_proto();
     key.tp_dst = match outer.encap {
-        Encap::Geneve { port, .. }
-        | Encap::Vxlan { port, .. }
-        | Encap::Stt { port, .. }
-        | Encap::Gtpu { port, .. } => port,
+        Encap::Geneve { port, .. } | Encap::Vxlan { port, .. } | Encap::Gtpu { port, .. } => port,
         Encap::Gre { .. } | Encap::Erspan1 { .. } | Encap::Erspan2 { .. } | Encap::Srv6 { .. } => 0,
     };
     key
