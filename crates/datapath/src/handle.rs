@@ -23,9 +23,10 @@ use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::translate::Translate;
 use crate::view::{PortInfo, PortStats, UpcallPacket};
-use crate::worker::{Command, WORKER_TIMEOUT};
+use crate::worker::{Command, Injected, WORKER_TIMEOUT};
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
+use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 use heddle_port::Port;
 use heddle_sys::Tsc;
@@ -276,20 +277,27 @@ impl Datapath {
 
     // -- packets from the control plane
 
-    /// Runs `actions` on `packet`, which is of a type ([`heddle_flow::packet_type`]), on a worker; returns
-    /// when they have run and the outputs were handed to the ports.
+    /// Runs `actions` on `packet`, on a worker; returns when they have run and the outputs were handed to the
+    /// ports. Of `key`, the packet has its type ([`heddle_flow::packet_type`]) and what it carries
+    /// ([`FlowKey::carried`]).
     ///
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
     pub fn inject(
         &self,
         packet: Packet,
-        packet_type: u32,
+        key: &FlowKey,
         in_port: PortNo,
         actions: Vec<Action>,
     ) -> Result<(), DatapathError> {
         let program = Arc::new(Program::compile(&actions));
-        self.run(packet, packet_type, in_port, Some(program))
+        let carried = Some(key.carried()).filter(|c| *c != FlowKey::default());
+        let injected = Injected {
+            packet,
+            packet_type: key.packet_type,
+            carried: carried.map(Box::new),
+        };
+        self.run(injected, in_port, Some(program))
     }
     /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is
     /// done.
@@ -297,23 +305,27 @@ impl Datapath {
     /// # Errors
     /// [`DatapathError::Timeout`] when the worker does not answer within seconds.
     pub fn inject_translate(&self, packet: Packet, in_port: PortNo) -> Result<(), DatapathError> {
-        self.run(packet, heddle_flow::packet_type::ETHERNET, in_port, None)
+        let injected = Injected {
+            packet,
+            packet_type: heddle_flow::packet_type::ETHERNET,
+            carried: None,
+        };
+        self.run(injected, in_port, None)
     }
     fn run(
         &self,
-        mut packet: Packet,
-        packet_type: u32,
+        mut injected: Injected,
         in_port: PortNo,
         program: Option<Arc<Program>>,
     ) -> Result<(), DatapathError> {
-        packet.in_port = in_port.0;
-        packet.make_private();
+        injected.packet.in_port = in_port.0;
+        injected.packet.make_private();
         let (tx, rx) = mpsc::channel();
         let commands = {
             let control = self.control.lock();
             Arc::clone(&control.worker_of(in_port).ok_or(DatapathError::Timeout)?.commands)
         };
-        if !commands.send(Command::Run(Box::new(packet), packet_type, program, tx)) {
+        if !commands.send(Command::Run(Box::new(injected), program, tx)) {
             return Err(DatapathError::Timeout);
         }
         rx.recv_timeout(WORKER_TIMEOUT)

@@ -326,6 +326,15 @@ impl FlowKey {
         self.words_mut()[first..HEADER_WORD].copy_from_slice(&from.words()[first..HEADER_WORD]);
         (self.in_port, self.recirc_id, self.packet_type) = own;
     }
+    /// What of it a packet carries through a datapath besides its headers: the tunnel that it came out of, its
+    /// connection, marks. Not what it has in a pipeline alone, and not where it came from.
+    #[must_use]
+    pub fn carried(&self) -> FlowKey {
+        let mut all = FlowKey::default();
+        all.copy_carried(self);
+        (all.metadata, all.regs, all.conj_id) = (0, [0; 16], 0);
+        all
+    }
     /// Forgets all that a packet carries besides its headers, and where it came from.
     #[inline]
     pub fn clear_carried(&mut self) {

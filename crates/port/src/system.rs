@@ -3,7 +3,8 @@
 //! Each receive queue is a packet socket with the virtio-net header and a ring shared with the kernel;
 //! several share the device by flow hash (fanout). Transmission uses sockets of its own that receive nothing.
 //! The device's offloads stay as they are: its segment trains and unfinished checksums are handed on as
-//! metadata. The device's own IP stack sees the packets too.
+//! metadata. The device's own IP stack sees the packets too. What is sent goes through the device's queueing
+//! discipline: `tcpdump` on the device shows it, and what `tc` has set up there holds.
 //!
 //! Queues that are opened while others are open (another number of them is wanted) take over from these: they
 //! are made ready behind a filter that takes nothing in, and then the old ones get such a filter and theirs
@@ -186,8 +187,6 @@ impl Port for SystemPort {
         let index = self.link.ifindex(&self.name).map_err(fail)?;
         let socket = PacketSocket::sender().map_err(fail)?;
         socket.set_sndbuf(SNDBUF);
-        // A device that holds packets back does so in its own queue; the qdisc would only add its lock.
-        let _ = socket.bypass_qdisc();
         socket.bind(index).map_err(fail)?;
         let socket = Arc::new(socket);
         let mut state = self.state.lock();

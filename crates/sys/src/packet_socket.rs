@@ -17,7 +17,6 @@ pub const VNET_HDR_LEN: usize = 10;
 
 const PACKET_IGNORE_OUTGOING: i32 = 23;
 const PACKET_VNET_HDR: i32 = 15;
-const PACKET_QDISC_BYPASS: i32 = 20;
 
 /// A packet socket that sends, and receives if asked to.
 #[derive(Debug)]
@@ -122,13 +121,6 @@ impl PacketSocket {
         // PACKET_FANOUT_HASH | PACKET_FANOUT_FLAG_DEFRAG is not used: defragmenting would change the packets.
         let arg = i32::from(group) | (libc::PACKET_FANOUT_HASH as i32) << 16;
         sock::set(self.as_fd(), libc::SOL_PACKET, libc::PACKET_FANOUT, &arg)
-    }
-    /// Sends past the device's queueing discipline.
-    ///
-    /// # Errors
-    /// `ENOPROTOOPT` on kernels before 3.14.
-    pub fn bypass_qdisc(&self) -> io::Result<()> {
-        sock::set(self.as_fd(), libc::SOL_PACKET, PACKET_QDISC_BYPASS, &1_i32)
     }
     /// Asks for `bytes` of receive buffer; beyond `net.core.rmem_max` only with `CAP_NET_ADMIN`.
     pub fn set_rcvbuf(&self, bytes: usize) {

@@ -190,9 +190,17 @@ impl Parsed {
             longest: total as u32,
         });
     }
-    /// As [`Self::push`], a packet of any type.
-    pub(crate) fn push_odd(&mut self, i: u16, p: &mut Packet, how: How) {
-        self.push_full(i, p, how, fresh_origin(p), |_| {});
+    /// As [`Self::push`], a packet of any type, which may carry something.
+    pub(crate) fn push_odd(&mut self, i: u16, p: &mut Packet, how: How, carried: Option<&FlowKey>) {
+        let origin = fresh_origin(p);
+        if how.packet_type == packet_type::ETHERNET && p.len() < MIN_FRAME {
+            return self.odd(i, p, how, origin);
+        }
+        self.push_full(i, p, how, origin, |key| {
+            if let Some(carried) = carried {
+                key.copy_carried(carried);
+            }
+        });
     }
     #[cold]
     fn odd(&mut self, i: u16, p: &mut Packet, how: How, origin: u32) {

@@ -346,9 +346,41 @@ fn packets_to_and_from_the_control_plane() {
         .unwrap();
     let mut again = None;
     assert_eq!(s.dp.take_upcalls(10, &mut |u| again = u.packet), 1);
-    s.dp.inject(again.unwrap(), 0, PortNo(1), vec![Action::Output(PortNo(2))])
-        .unwrap();
+    s.dp.inject(
+        again.unwrap(),
+        &FlowKey::default(),
+        PortNo(1),
+        vec![Action::Output(PortNo(2))],
+    )
+    .unwrap();
     assert_eq!(s.b.take(), std::slice::from_ref(&frame));
+    // One may carry what it had when it left.
+    let mut known = Match::any();
+    (known.key.recirc_id, known.mask.0.recirc_id) = (9, u32::MAX);
+    (known.key.ct_mark, known.mask.0.ct_mark) = (7, u32::MAX);
+    (known.key.pkt_mark, known.mask.0.pkt_mark) = (3, u32::MAX);
+    s.toy
+        .set(vec![ToyRule::new(known, vec![Action::Output(PortNo(2))])]);
+    for (ct_mark, sent) in [(7, 1), (8, 0)] {
+        let key = FlowKey {
+            ct_mark,
+            pkt_mark: 3,
+            regs: [5; 16],
+            ..FlowKey::default()
+        };
+        s.dp.inject(
+            Packet::from_bytes(&frame),
+            &key,
+            PortNo(1),
+            vec![Action::Recirc(9)],
+        )
+        .unwrap();
+        assert_eq!(s.b.take().len(), sent);
+    }
+    s.toy.set(vec![ToyRule::any(vec![up(
+        UpcallKind::SlowPath("test"),
+        u16::MAX,
+    )])]);
     assert_eq!(
         s.dp.port_stats(PortNo(1)).unwrap().rx_packets,
         2,

@@ -3,6 +3,7 @@
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::action::{Action, Masked, PortNo};
 use crate::{Config, Datapath, DatapathError, PortConfig};
+use heddle_flow::FlowKey;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -136,7 +137,12 @@ fn shutdown_ends_all() {
     dp.shutdown();
     dp.shutdown();
     assert!(matches!(
-        dp.inject(heddle_packet::Packet::new(), 0, PortNo(1), vec![]),
+        dp.inject(
+            heddle_packet::Packet::new(),
+            &FlowKey::default(),
+            PortNo(1),
+            vec![]
+        ),
         Err(DatapathError::Timeout)
     ));
     drop(dp);

@@ -139,9 +139,9 @@ impl Worker {
             packet_type: s.packet_type,
             vlan_limit: self.shared.vlan_limit.load(Relaxed),
         };
-        if s.packet_type != packet_type::ETHERNET {
+        if s.packet_type != packet_type::ETHERNET || s.carried.is_some() {
             for (i, p) in (0..).zip(s.burst.iter_mut()) {
-                st.parsed.push_odd(i, p, how);
+                st.parsed.push_odd(i, p, how, s.carried.as_deref());
             }
             return;
         }

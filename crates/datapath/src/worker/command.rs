@@ -7,6 +7,7 @@ use super::{RxSlot, Worker};
 use crate::exec::program::Program;
 use crate::exec::tx::TxPort;
 use crate::flow_cache::cached_translation::CachedTranslation;
+use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
 use heddle_sync::ring::{Consumer, Producer, ring};
@@ -18,6 +19,15 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+
+/// A packet from the control side.
+pub(crate) struct Injected {
+    pub(crate) packet: Packet,
+    /// What it begins with ([`heddle_flow::packet_type`]).
+    pub(crate) packet_type: u32,
+    /// What it carries, if that is anything ([`FlowKey::carried`]).
+    pub(crate) carried: Option<Box<FlowKey>>,
+}
 
 /// A request to a worker.
 pub(crate) enum Command {
@@ -31,8 +41,8 @@ pub(crate) enum Command {
     DelRx(u32, Sender<Reply>),
     /// Forget this port; its queues come back.
     DelPort(u32, Sender<Reply>),
-    /// Forward one packet of this type: by the program, or as if it had been received.
-    Run(Box<Packet>, u32, Option<Arc<Program>>, Sender<Reply>),
+    /// Forward one packet: by the program, or as if it had been received.
+    Run(Box<Injected>, Option<Arc<Program>>, Sender<Reply>),
     /// These entries (slot, id) are of no use any more, or are right with this cached translation.
     Findings(Vec<(u32, u64, Option<Arc<CachedTranslation>>)>),
     /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
@@ -150,15 +160,21 @@ impl Worker {
                 let tx = self.tx.remove(no).map(|p| p.queue);
                 let _ = reply.send(Reply::Queues(queues, tx));
             }
-            Command::Run(packet, packet_type, program, reply) => {
+            Command::Run(injected, program, reply) => {
+                let Injected {
+                    packet,
+                    packet_type,
+                    carried,
+                } = *injected;
                 if let (None, Some(c)) = (&program, self.tx.counters(packet.in_port)) {
                     c.rx_packets.add(1);
                     c.rx_bytes.add(packet.len() as u64);
                 }
-                self.scratch.burst.push(*packet);
-                self.scratch.packet_type = packet_type;
+                self.scratch.burst.push(packet);
+                (self.scratch.packet_type, self.scratch.carried) = (packet_type, carried);
                 self.burst(program.as_ref(), Tsc::now());
                 self.scratch.packet_type = heddle_flow::packet_type::ETHERNET;
+                self.scratch.carried = None;
                 let _ = reply.send(Reply::Done);
             }
             Command::Findings(mut list) => {

@@ -22,7 +22,7 @@ mod recirc;
 mod turn;
 mod wait;
 
-pub(crate) use command::{Binding, Command, CommandTx, Reply, WORKER_TIMEOUT, command_ring};
+pub(crate) use command::{Binding, Command, CommandTx, Injected, Reply, WORKER_TIMEOUT, command_ring};
 
 use crate::control::perf::{Own, Start};
 use crate::counters::{PortCounters, Window, WorkerCounters};
@@ -246,6 +246,8 @@ struct Scratch {
     burst: Burst,
     /// What its packets begin with. Queues receive Ethernet frames only.
     packet_type: u32,
+    /// What its packets carry; queues receive such as carry nothing.
+    carried: Option<Box<FlowKey>>,
     /// Empty but while a queue is read that is to have a short turn.
     spare: Burst,
     sources: Vec<Source>,
@@ -347,6 +349,7 @@ impl Worker {
             scratch: Scratch {
                 burst: Burst::new(),
                 packet_type: heddle_flow::packet_type::ETHERNET,
+                carried: None,
                 spare: Burst::new(),
                 sources: Vec::new(),
                 copies: Vec::new(),

@@ -6,7 +6,6 @@ use super::{Bridge, PortTarget};
 use crate::versioned::LATEST;
 use crate::xlate;
 use crate::xlate::{key_port, of_port};
-use heddle_datapath::action::{Action as Set, Masked};
 use heddle_datapath::{PortNo, Translation};
 use heddle_flow::extract::{Hint, extract};
 use heddle_flow::{FlowKey, Match};
@@ -132,21 +131,10 @@ impl Bridge {
         for c in translation.credits.iter() {
             c.credit(1, packet.len() as u64, now_ms, key.tcp_flags);
         }
-        let mut actions = translation.actions;
+        let actions = translation.actions;
         if !actions.is_empty() {
-            // The packet comes without them.
-            let whole = |value| Masked {
-                value,
-                mask: u32::MAX,
-            };
-            if key.pkt_mark != 0 {
-                actions.insert(0, Set::SetMark(whole(key.pkt_mark)));
-            }
-            if key.skb_priority != 0 {
-                actions.insert(0, Set::SetPriority(whole(key.skb_priority)));
-            }
             let from = from.or_else(|| self.dp_port(in_port)).unwrap_or(PortNo::NONE);
-            if let Err(e) = dp.inject(packet, key.packet_type, from, actions) {
+            if let Err(e) = dp.inject(packet, &key, from, actions) {
                 log::warn!(target: "ofproto", "{}: packet-out was not carried out: {e}", self.name);
             }
         }

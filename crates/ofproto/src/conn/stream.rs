@@ -28,6 +28,8 @@ const TURNS: u32 = 3;
 /// A peer that takes nothing for so long while we want to write is gone.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How often the switch's clock is looked at while a peer is silent.
+const LOOK: Duration = Duration::from_secs(1);
 /// How long a connection that is to be closed may take to read what was still to be said.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -77,6 +79,22 @@ where
     end
 }
 
+/// Waits for the peer as long as that is by the switch's clock, which tests move.
+async fn within<T>(peer: &Peer, wait: Duration, mut reading: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let bridge = &peer.manager.bridge;
+    let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+    let until_ms = bridge.now_ms().saturating_add(wait_ms);
+    loop {
+        let left = Duration::from_millis(until_ms.saturating_sub(bridge.now_ms()));
+        if left.is_zero() {
+            return None;
+        }
+        if let Ok(got) = timeout(left.min(LOOK), reading.as_mut()).await {
+            return Some(got);
+        }
+    }
+}
+
 /// Marks the peer closed however its task ends.
 struct Closer(Arc<Peer>);
 
@@ -109,7 +127,7 @@ async fn read<R: AsyncRead + Unpin>(
         }
         let got = match (got, probe) {
             (Some(got), _) => Ok(got),
-            (None, Some(wait)) => timeout(wait, reading).await,
+            (None, Some(wait)) => within(peer, wait, reading).await.ok_or(()),
             (None, None) => Ok(reading.await),
         };
         prompt = if asked.elapsed() < PROMPT {

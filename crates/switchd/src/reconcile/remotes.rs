@@ -2,6 +2,7 @@
 //! and other sockets that are configured.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use heddle_ofproto::conn::Listener;
 use heddle_stream::Passive;
@@ -11,12 +12,16 @@ use super::desired::Remote;
 use super::state::BridgeState;
 use crate::cli::dirs;
 
+/// Silence after which a caller at `BRIDGE.mgmt` is asked whether it lives.
+const PROBE: Duration = Duration::from_secs(60);
+
 impl Reconciler {
     /// Opens the bridge's sockets and calls its controllers, where that is not so already.
     pub(super) fn set_remotes(&self, state: &mut BridgeState) {
         let name = &state.row.name;
         let rundir = dirs::rundir();
-        let mut sockets = BTreeMap::from([(Passive::Unix(rundir.join(format!("{name}.mgmt"))), None)]);
+        let management = Passive::Unix(rundir.join(format!("{name}.mgmt")));
+        let mut sockets = BTreeMap::from([(management, Some(PROBE))]);
         let mut wanted = Vec::new();
         let rows = state
             .row
