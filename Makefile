@@ -2,7 +2,8 @@
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
-#   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments"]
+#   make ovn [QUICK=1] [ARGS="--encap vxlan"]
+#   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments headers"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
@@ -10,10 +11,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(abspath $(TARGET)/release/heddled)
 BENCH ?= pods vhost switch rules
 RESULTS := $(TARGET)/bench/last
-FUZZ ?= rings sessions messages connections segments
+FUZZ ?= rings sessions messages connections segments headers
 export KEEP QUICK GUEST
 
-.PHONY: help setup build demo test doors bench conformance controllers lab fuzz models fmt lint clean
+.PHONY: help setup build demo test doors bench conformance controllers ovn lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +48,10 @@ conformance: build ## Open vSwitch's own test suite against heddled; writes docs
 	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(ARGS)
 
+ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, and what pods see (QUICK=1: on Heddle alone, a minute; ARGS="--only snat")
+	@scripts/setup ovn
+	@HEDDLED="$(HEDDLED)" tests/ovn/run $(if $(QUICK),--no-reference) $(ARGS)
+
 controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open vSwitch (ARGS="--versions 13 --part match")
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-faucet
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-tester $(ARGS)
@@ -54,10 +59,11 @@ controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer)
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) --switch $(or $(SWITCH),heddle)
 
-fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking against hostile ends (SECONDS=180; KEEP=1 renews the corpora)
+fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking against hostile ends, headers of tunnels (SECONDS=180; KEEP=1 renews the corpora)
 	@each=$$(( ($(or $(SECONDS),180) + $(words $(FUZZ)) - 1) / $(words $(FUZZ)) )); for part in $(FUZZ); do case $$part in \
 	   rings) where=heddle-virtio:ring::tests::fuzz;; sessions) where=heddle-vhost-user:backend::tests::fuzz;; \
 	   messages) where=heddle-openflow:tests::fuzz;; connections) where=heddle-ofproto:conn::tests::fuzz;; segments) where=heddle-conntrack:tests::fuzz;; \
+	   headers) where=heddle-tunnel:tests::fuzz;; \
 	   *) echo "no such part: $$part"; exit 2;; esac; \
 	   FUZZ_SECONDS=$$each $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::go_on -- --ignored --nocapture || exit 1; done
 

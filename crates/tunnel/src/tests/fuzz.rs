@@ -3,7 +3,9 @@
 //! Packets that went into tunnels are the seeds; there is no corpus, mutants are made anew in each run.
 
 use super::*;
+use crate::join;
 use crate::{OptionTable, TunnelKind, TunnelPop, options};
+use heddle_fuzz::{Dice, rounds};
 use heddle_packet::{Csum, Gso, GsoKind, Wraps};
 use proptest::prelude::*;
 
@@ -107,6 +109,48 @@ fn seeds_come_out() {
     }
 }
 
+/// What a packet claims besides its bytes.
+#[derive(Clone, Copy, Debug)]
+struct Claims {
+    csum: Option<(u16, u16)>,
+    /// A train, with segments of so many bytes.
+    train: Option<u16>,
+    l3: u16,
+}
+
+/// Has bytes come out of a tunnel: joined before, where they claim to be a train. Whatever they are, there is
+/// an answer, and what comes out was inside.
+fn answer(kind: TunnelKind, bytes: &[u8], claims: Claims) {
+    let len = bytes.len();
+    let mut p = Packet::new_big();
+    p.set_bytes(bytes);
+    if let Some((start, offset)) = claims.csum {
+        let (start, offset) = (start % 256, offset % 32);
+        p.offload.csum = Csum::Partial { start, offset };
+        p.offload.gso = claims.train.map(|size| Gso {
+            kind: GsoKind::Udp,
+            ecn: false,
+            size,
+            hdr_len: 0,
+            wraps: Wraps::default(),
+        });
+        if join::is_datagrams(&p, start) && join::join(&mut p, kind, (claims.l3, start)) {
+            assert!(p.len() <= len, "longer than it was");
+        }
+    }
+    let pop = TunnelPop {
+        kind,
+        port: 1,
+        options: OptionTable::of(&map()),
+    };
+    let before = p.to_vec();
+    if pop.apply(&mut p, claims.l3, &mut FlowKey::default()).is_ok() {
+        let after = p.to_vec();
+        assert!(after.len() <= len);
+        assert!(after.is_empty() || before.windows(after.len()).any(|w| w == after));
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
     /// Changed bytes, cut ends, lying metadata.
@@ -115,8 +159,12 @@ proptest! {
         which in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         cut in any::<prop::sample::Index>(),
-        (whole, csum, l3) in (any::<bool>(), any::<Option<(u16, u16)>>(), prop_oneof![9 => Just(14_u16), 1 => any::<u16>()]),
-        train in any::<bool>(),
+        (whole, csum, l3) in (
+            any::<bool>(),
+            prop_oneof![any::<Option<(u16, u16)>>(), Just(Some((34, 6))), Just(Some((54, 6)))],
+            prop_oneof![9 => Just(14_u16), 1 => any::<u16>()],
+        ),
+        train in prop::option::of(prop_oneof![any::<u16>(), 60_u16..140]),
     ) {
         let seeds = seeds();
         let (kind, mut bytes) = seeds[which.index(seeds.len())].clone();
@@ -130,21 +178,29 @@ proptest! {
         if kind != TunnelKind::Srv6 && bytes.get(12) == Some(&8) {
             mend(&mut bytes);
         }
-        let len = bytes.len();
-        let mut p = Packet::from_bytes(&bytes);
-        if let Some((start, offset)) = csum {
-            p.offload.csum = Csum::Partial { start: start % 256, offset: offset % 32 };
-            if train {
-                p.offload.gso = Some(Gso { kind: GsoKind::Udp, ecn: false, size: 1, hdr_len: 0, wraps: Wraps::default() });
-            }
-        }
-        let pop = TunnelPop { kind, port: 1, options: OptionTable::of(&map()) };
-        let mut key = FlowKey::default();
-        let before = p.to_vec();
-        if pop.apply(&mut p, l3, &mut key).is_ok() {
-            let after = p.to_vec();
-            prop_assert!(after.len() <= len);
-            prop_assert!(before.windows(after.len().max(1)).any(|w| w == after) || after.is_empty());
-        }
+        answer(kind, &bytes, Claims { csum, train, l3 });
     }
+}
+
+/// Mutants of packets as long as it is told to.
+#[test]
+#[ignore = "make fuzz"]
+fn go_on() {
+    let seeds = seeds();
+    let packets: Vec<Vec<u8>> = seeds.iter().map(|(_, bytes)| bytes.clone()).collect();
+    let (runs, slowest) = rounds("headers", |dice, script| {
+        *script = dice.mutant(&packets, 2000);
+        let kind = seeds[dice.roll(seeds.len())].0;
+        if dice.roll(4) > 0 {
+            mend(script);
+        }
+        let pick = |dice: &mut Dice, of: [u16; 4]| of[dice.roll(4)];
+        let claims = Claims {
+            csum: (dice.roll(2) > 0).then(|| (pick(dice, [34, 54, 14, 84]), pick(dice, [6, 16, 0, 31]))),
+            train: (dice.roll(2) > 0).then(|| u16::from(dice.byte()) + pick(dice, [0, 60, 1400, 1])),
+            l3: if dice.roll(10) > 0 { 14 } else { dice.byte().into() },
+        };
+        answer(kind, script, claims);
+    });
+    println!("{runs} packets, the slowest took {slowest:?}");
 }
