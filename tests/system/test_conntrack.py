@@ -3,11 +3,13 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab.runner import limit, main
+from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 
 BYTES = 20_000_000
@@ -129,6 +131,101 @@ def scenario_fragments(lab):
 def scenario_fragments_ipv6(lab):
     """The same with IPv6."""
     translated_fragments(lab, "ipv6", "fd00::240", "fd00::")
+
+
+FTP_SERVER = """
+import sys
+from pyftpdlib.authorizers import DummyAuthorizer
+from pyftpdlib.handlers import FTPHandler
+from pyftpdlib.servers import FTPServer
+authorizer = DummyAuthorizer()
+authorizer.add_anonymous(sys.argv[2])
+FTPHandler.authorizer = authorizer
+FTPServer((sys.argv[1], 21), FTPHandler).serve_forever()
+"""
+# Debian's packages of Python programs are this one's.
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+def ftp_session(lab, server, client, address, passive):
+    """Fetches a file four times, each over a connection of its own; returns how often it came whole."""
+    directory = tempfile.mkdtemp(prefix="heddle-ftp-")
+    lab.cleanups.append(lambda: shutil.rmtree(directory))
+    with open(os.path.join(directory, "file"), "wb") as file:
+        file.write(os.urandom(300_000))
+    with open(os.path.join(directory, "file"), "rb") as file:
+        content = file.read()
+    daemon = subprocess.Popen(["ip", "netns", "exec", server, SYSTEM_PYTHON, "-c", FTP_SERVER, address, directory],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("the FTP server to listen", lambda: ":21 " in lab.net.run(server, "ss", "-Hltn", quiet=True))
+        host = f"[{address}]" if ":" in address else address
+        commands = [f"set ftp:passive-mode {'on' if passive else 'off'}", "set net:max-retries 1", "set net:timeout 3",
+                    "set ftp:sync-mode on", "cache off", f"connect ftp://anonymous:@{host}",
+                    *(f"get file -o {directory}/got{n}" for n in range(4))]
+        lab.net.run(client, "lftp", "-c", "; ".join(commands), check=False, timeout=60, quiet=True)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    whole = 0
+    for n in range(4):
+        name = os.path.join(directory, f"got{n}")
+        if os.path.exists(name):
+            with open(name, "rb") as file:
+                whole += file.read() == content
+    return whole
+
+
+def ftp(lab, family, pool, prefix):
+    """The client's address is translated; data connections are let through if the session announced them."""
+    if not shutil.which("lftp") or subprocess.run([SYSTEM_PYTHON, "-c", "import pyftpdlib"], capture_output=True).returncode:
+        raise Skip("needs lftp and python3-pyftpdlib")
+    v6 = family == "ipv6"
+    ip, tcp, each = ("ipv6", "tcp6", "64") if v6 else ("ip", "tcp", "24")
+    sw = lab.switch()
+    lab.bridge(sw)
+    a = lab.veth_pod(sw, "a", f"{prefix}1/{each}", ipv6=v6, column=["--", "set", "interface", "va", "ofport_request=1"])
+    b = lab.veth_pod(sw, "b", f"{prefix}2/{each}", ipv6=v6, column=["--", "set", "interface", "vb", "ofport_request=2"])
+    sw.ofctl("del-flows", "br0")
+
+    def rules(alg):
+        for rule in ["priority=10,arp,actions=NORMAL", "priority=30,icmp6,actions=NORMAL",
+                     f"priority=20,{ip},actions=ct(table=1,zone=3,nat)",
+                     f"table=1,in_port=1,ct_state=+new-rel,{tcp},tp_dst=21,actions=ct(commit,zone=3,{alg}nat(src={pool})),2",
+                     f"table=1,in_port=1,ct_state=+new+rel,{tcp},actions=ct(commit,zone=3,nat),2",
+                     f"table=1,in_port=2,ct_state=+new+rel,{tcp},actions=ct(commit,zone=3,nat),1",
+                     f"table=1,in_port=1,ct_state=+est-inv,{tcp},actions=2",
+                     f"table=1,in_port=2,ct_state=+est-inv,{tcp},actions=1"]:
+            sw.ofctl("add-flow", "br0", rule)
+
+    rules("alg=ftp,")
+    mac = lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip()
+    lab.net.ip(b, "neigh", "add", pool, "lladdr", mac, "dev", "eth0", "nud", "permanent")
+    if v6:
+        wait_for("addresses", lambda: "tentative" not in lab.net.run(a, "ip", "-6", "addr") + lab.net.run(b, "ip", "-6", "addr"))
+    for passive in (False, True):
+        assert ftp_session(lab, b, a, f"{prefix}2", passive) == 4, f"passive {passive}"
+        shown = sw.appctl("dpctl/dump-conntrack", "-m")
+        lines = [line for line in shown.splitlines() if "zone=3" in line]
+        assert sum("helper=ftp" in line and f"dst={pool}" in line for line in lines) >= 1, shown
+        assert sum(f"parent=(src={prefix}1,dst={prefix}2" in line for line in lines) >= 4, shown
+        sw.appctl("dpctl/flush-conntrack")
+    assert int(sw.appctl("coverage/read-counter", "conntrack_l4csum_err")) == 0
+    # Without the helper nobody announces anything.
+    rules("")
+    assert ftp_session(lab, b, a, f"{prefix}2", False) == 0
+
+
+@limit(200)
+def scenario_ftp(lab):
+    """FTP over IPv4, active and passive, behind translation."""
+    ftp(lab, "ip", "10.1.0.240", "10.1.0.")
+
+
+@limit(200)
+def scenario_ftp_ipv6(lab):
+    """The same with IPv6."""
+    ftp(lab, "ipv6", "fd00::1:240", "fd00::")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 use crate::events::Event;
 use crate::hash::{Hash, Keys};
+use crate::helper::Expectations;
 use crate::index::{Entry, Index};
 use crate::slots::Slots;
 use crate::timeouts::{Policy, PolicyError, Timeouts};
@@ -52,6 +53,7 @@ pub struct Conntrack {
     pub(crate) index: Index,
     pub(crate) timeouts: Timeouts,
     pub(crate) zones: Zones,
+    pub(crate) expectations: Expectations,
     keys: Keys,
     seq_chk: AtomicBool,
     dice: AtomicU64,
@@ -71,6 +73,7 @@ impl Conntrack {
             slots,
             timeouts: Timeouts::new(),
             zones: Zones::new()?,
+            expectations: Expectations::new(),
             keys: Keys::new(config.seed),
             seq_chk: AtomicBool::new(true),
             dice: AtomicU64::new(config.seed),

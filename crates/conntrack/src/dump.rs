@@ -1,5 +1,6 @@
 //! Connections for those who look at them, and for those who want them gone.
 
+use crate::action::CtHelper;
 use crate::conntrack::Conntrack;
 use crate::record::{RELATED, Record};
 use crate::tcp::Peer;
@@ -18,6 +19,8 @@ pub struct Conn {
     pub reply: Tuple,
     /// The connection that announced it.
     pub parent: Option<Tuple>,
+    /// The helper that it was committed with.
+    pub helper: Option<CtHelper>,
     /// Mark.
     pub mark: u32,
     /// Label.
@@ -178,6 +181,7 @@ impl Conntrack {
             } else {
                 r.reply()
             },
+            helper: crate::helper::of_flags(r.flags()),
             parent: r.parent().filter(|_| r.flags() & RELATED != 0),
             mark: r.mark(),
             label: r.label(),

@@ -125,6 +125,9 @@ fn write(s: &mut String, c: &Conn, more: bool, stats: bool) -> fmt::Result {
         }
         s.push(')');
     }
+    if let Some(helper) = c.helper {
+        write!(s, ",helper={}", helper.name())?;
+    }
     if let Some(parent) = c.parent.filter(|_| more) {
         write!(s, ",parent=({parent})")?;
     }

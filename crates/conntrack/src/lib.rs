@@ -12,8 +12,8 @@
 //!
 //! **Parts.** What is read of a packet: `packet`, `tuple`. Where connections are: `index` (from hashes to
 //! numbers), `slots` (who has which number), `record` (what a number stands for). How they move: `track`,
-//! `tcp`, `timeouts`, `zones`, `nat`. What others see: `dump`, `format`. Fragments
-//! wait in `ipf`, which the datapath asks before it hands the tracker what they are pieces of.
+//! `tcp`, `timeouts`, `zones`, `nat`. What they announce: `helper`. What others see: `dump`, `format`.
+//! Fragments wait in `ipf`, which the datapath asks before it hands the tracker what they are pieces of.
 //!
 //! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: zero). A limit of 0 is none.
 
@@ -24,6 +24,7 @@ mod events;
 pub mod format;
 mod free_list;
 mod hash;
+pub mod helper;
 mod index;
 pub mod ipf;
 mod nat;

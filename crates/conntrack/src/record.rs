@@ -12,6 +12,7 @@
 //! | | 15 | zone limit that it counts under; helper | its maker, CAS |
 //! | 2 | 16–19 | IPv6 addresses of the answers, where they were translated | its maker |
 //! | | 20–23 | the connection that announced it | its maker |
+//! | | 20–21 | or, of one that announces others: how its directions are shifted | CAS |
 //!
 //! So an established packet of UDP over IPv4 reads one line and writes none, and one of TCP writes line 1.
 //!
@@ -22,6 +23,7 @@
 //! use has a generation of its own, by which those who kept a number know whether it is still the same.
 
 use crate::hash::halves;
+use crate::helper::Skew;
 use crate::tcp::{Peer, Scale, State};
 use crate::tuple::{Endpoint, Tuple};
 use heddle_simd::simd;
@@ -47,6 +49,12 @@ pub(crate) const SNAT: u64 = 1 << 1;
 pub(crate) const DNAT: u64 = 1 << 2;
 /// Flag: another connection announced it.
 pub(crate) const RELATED: u64 = 1 << 3;
+/// Flag: it was committed with this helper.
+pub(crate) const FTP: u64 = 1 << 4;
+/// Flag: it was committed with this helper.
+pub(crate) const TFTP: u64 = 1 << 5;
+/// Flag: its packets are looked at by the helper. It is not [`RELATED`].
+pub(crate) const CONTROL: u64 = 1 << 6;
 const FLAGS: u64 = 0xff;
 /// What of word 0 belongs to the key.
 const KEY: u64 = 0xffff_ffff_0000_0000 & !(0xff << 32) | IPV6 << 32;
@@ -133,7 +141,7 @@ pub(crate) struct New {
     pub(crate) zone: u16,
     pub(crate) orig: Tuple,
     pub(crate) reply: Tuple,
-    /// `SNAT`, `DNAT`, `RELATED`.
+    /// All but that of IPv6.
     pub(crate) flags: u64,
     pub(crate) expires_ms: u64,
     pub(crate) policy: u16,
@@ -189,6 +197,10 @@ impl Record {
         self.put(11, lo);
         self.put_tcp(&n.tcp);
         self.put(15, n.admission);
+        if n.flags & CONTROL != 0 {
+            self.put(20, 0);
+            self.put(21, 0);
+        }
         if let Some(p) = n.parent {
             let [a, b] = halves(p.src.addr);
             let [c, d] = halves(p.dst.addr);
@@ -302,6 +314,19 @@ impl Record {
         let ports = (w >> 16 & 0xffff) << 32 | w & 0xffff;
         let addrs = [20, 21, 22, 23].map(|i| self.get(i));
         (self.flags() & RELATED != 0).then(|| self.tuple_of(ports, addrs))
+    }
+    /// By how much a direction is shifted; only of one that is [`CONTROL`].
+    pub(crate) fn skew(&self, reply: bool) -> Skew {
+        if self.flags() & CONTROL == 0 {
+            return Skew::default();
+        }
+        Skew(self.get(20 + usize::from(reply)))
+    }
+    /// The segment at `seq` of a direction has become longer by `n`. `false`: too much.
+    pub(crate) fn skew_more(&self, reply: bool, seq: u32, n: i32) -> bool {
+        let place = 20 + usize::from(reply);
+        let more = |w: u64| Skew(w).with(seq, n).map(|s| s.0);
+        self.flags() & CONTROL != 0 && self.w[place].fetch_update(Relaxed, Relaxed, more).is_ok()
     }
     pub(crate) fn admission(&self) -> u64 {
         self.get(15)

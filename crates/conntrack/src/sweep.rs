@@ -17,6 +17,9 @@ impl Conntrack {
         let used = self.slots.used();
         let from = self.sweep_at.load(Relaxed);
         let from = if from >= used { 0 } else { from };
+        if from == 0 {
+            self.expectations.sweep(now_ms);
+        }
         let to = self.sweep_from(now_ms, from, budget);
         let round = to >= used;
         self.sweep_at.store(if round { 0 } else { to }, Relaxed);

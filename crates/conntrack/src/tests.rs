@@ -260,6 +260,38 @@ fn limits_refuse_new_ones_only() {
     assert_eq!((ct.n_conns(), ct.zone_limit(1).count), (2, 1));
 }
 
+/// SCTP has no states of its own: it is new until it is answered. Its ports tell associations apart.
+#[test]
+fn sctp_is_as_other_protocols_with_ports() {
+    let ct = tracker();
+    let sctp = |src, dst| Subject {
+        tuple: tuple(132, src, dst),
+        related: false,
+        tcp: None,
+    };
+    run(&ct, 1000, &sctp((A, 5), (B, 6)), &commit(0));
+    assert_eq!(run(&ct, 1000, &sctp((A, 5), (B, 6)), &commit(0)).state, NEW | TRK);
+    assert_eq!(
+        run(&ct, 1000, &sctp((B, 6), (A, 5)), &commit(0)).state,
+        EST | RPL | TRK
+    );
+    assert_eq!(
+        run(&ct, 1000, &sctp((B, 7), (A, 5)), &CtAction::default()).state,
+        NEW | TRK
+    );
+    let mut shown = String::new();
+    ct.dump(1000, 0, 10, |c| shown += &format::conn(&c, true, false));
+    assert!(
+        shown.starts_with("sctp,orig=(src=10.0.0.1,dst=10.0.0.2,sport=5,dport=6),reply=("),
+        "{shown}"
+    );
+    assert!(!shown.contains("protoinfo"), "{shown}");
+    assert_eq!(
+        run(&ct, 40_000, &sctp((A, 5), (B, 6)), &CtAction::default()).state,
+        NEW | TRK
+    );
+}
+
 /// Sixteen threads begin, answer and end the same connections: nobody gets a port that another has, and in
 /// the end nothing is left.
 #[test]

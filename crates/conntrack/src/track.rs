@@ -9,10 +9,11 @@ use crate::action::{CtAction, NatEnd};
 use crate::conntrack::{Conntrack, Guess};
 use crate::events::{Event, Events};
 use crate::hash::Hash;
+use crate::helper::{self, Control, Expectation, Parent};
 use crate::index::{Entry, Judgement, NotInserted};
 use crate::nat;
 use crate::packet::{Invalid, Segment, Subject};
-use crate::record::{DNAT, Key, New, Phase, RELATED, Record, SNAT};
+use crate::record::{CONTROL, DNAT, FTP, Key, New, Phase, RELATED, Record, SNAT};
 use crate::rewrite::{Ends, Rewrite};
 use crate::tcp::{self, Update};
 use crate::timeouts::Class;
@@ -82,6 +83,8 @@ impl Known {
 pub struct Verdict {
     /// How the packet changes.
     pub rewrite: Option<Rewrite>,
+    /// Its connection may announce others: [`Conntrack::control`] is to be asked.
+    pub control: Option<Control>,
     /// What is worth counting. [`Event::NatExhausted`] and the other refusals of new connections: the
     /// connection was not kept, and the packet goes on as `+new`, not translated.
     pub events: Events,
@@ -144,7 +147,7 @@ impl Conntrack {
             if let Some(h) = hit.or_else(|| self.lookup(now_ms, &key, hash, false)) {
                 known.state = 0;
                 if matches!(self.advance(now_ms, h, h.reply, subject, known, v), Moved::Stays) {
-                    return self.finish(known, v, Some(h), h.reply, subject, action);
+                    return self.finish(now_ms, known, v, Some(h), h.reply, subject, action);
                 }
                 h.record.kill();
             }
@@ -213,6 +216,11 @@ impl Conntrack {
             None if subject.related => known.state = INV,
             None => begins = true,
         }
+        let expected = if begins {
+            self.expected(now_ms, &subject.tuple, zone)
+        } else {
+            None
+        };
         let mut tries = 0;
         while begins && tries < TRIES {
             tries += 1;
@@ -221,7 +229,14 @@ impl Conntrack {
             } else {
                 hash
             };
-            match self.begin(now_ms, &subject, hash, action, known, &mut v.events) {
+            match self.begin(
+                now_ms,
+                (&subject, hash),
+                action,
+                expected.as_ref(),
+                known,
+                &mut v.events,
+            ) {
                 Begun::Not => begins = false,
                 Begun::Is(h) => {
                     // Whatever the packet was of a connection that is over.
@@ -243,7 +258,10 @@ impl Conntrack {
         if begins {
             v.events.add(Event::Clash);
         }
-        self.finish(known, v, hit, reply, &subject, action);
+        self.finish(now_ms, known, v, hit, reply, &subject, action);
+        if let Some(e) = expected.filter(|_| hit.is_none() && known.state & INV == 0) {
+            (known.mark, known.label, known.orig) = (e.mark, e.label, Some(e.orig));
+        }
     }
 
     /// A second `ct` in the zone of the first: its connection has moved already. `false`: it is none.
@@ -269,7 +287,7 @@ impl Conntrack {
             related: f.related,
             tcp: None,
         };
-        self.finish(known, v, Some(hit), f.reply, &subject, action);
+        self.finish(now_ms, known, v, Some(hit), f.reply, &subject, action);
         true
     }
 
@@ -321,7 +339,7 @@ impl Conntrack {
             known.state |= REL;
         }
         let established = if let Some(segment) = &s.tcp {
-            match self.advance_tcp(now_ms, r, reply, segment, v) {
+            match self.advance_tcp(now_ms, r, reply, segment, known.state & NATTED != 0, v) {
                 Some(established) => established,
                 None => return Moved::Again,
             }
@@ -365,9 +383,17 @@ impl Conntrack {
         r: &Record,
         reply: bool,
         segment: &Segment,
+        natted: bool,
         v: &mut Verdict,
     ) -> Option<Option<bool>> {
         let check = self.tcp_seq_chk();
+        let counted;
+        let segment = if r.flags() & CONTROL == 0 {
+            segment
+        } else {
+            counted = as_sent(r, reply, segment, natted);
+            &counted
+        };
         let Some(out) = r.with_peers(|peers| tcp::update(peers, reply, segment, check)) else {
             // The connection goes on; its windows are wide enough for a segment that was not seen.
             v.events.add(Event::Busy);
@@ -398,9 +424,9 @@ impl Conntrack {
     fn begin(
         &self,
         now_ms: u64,
-        s: &Subject,
-        hash: Hash,
+        (s, hash): (&Subject, Hash),
         action: &CtAction,
+        expected: Option<&Expectation>,
         known: &mut Known,
         events: &mut Events,
     ) -> Begun<'_> {
@@ -413,11 +439,11 @@ impl Conntrack {
             known.state = INV;
             return Begun::Not;
         }
-        known.state = NEW;
+        known.state = if expected.is_some() { NEW | REL } else { NEW };
         if !action.commit && !action.force {
             return Begun::Not;
         }
-        match self.commit(now_ms, s, hash, action) {
+        match self.commit(now_ms, (s, hash), action, expected) {
             Ok(h) => Begun::Is(h),
             Err(Refused::Taken) => Begun::Taken,
             Err(Refused::Why(event)) => {
@@ -427,14 +453,20 @@ impl Conntrack {
         }
     }
 
-    fn commit(&self, now_ms: u64, s: &Subject, hash: Hash, action: &CtAction) -> Result<Hit<'_>, Refused> {
+    fn commit(
+        &self,
+        now_ms: u64,
+        of: (&Subject, Hash),
+        action: &CtAction,
+        expected: Option<&Expectation>,
+    ) -> Result<Hit<'_>, Refused> {
         let admission = self.zones.admit(action.zone)?;
         let leave = |e: Event| {
             self.zones.leave(action.zone, admission);
             Refused::Why(e)
         };
         let (number, record) = self.slots.take().map_err(leave)?;
-        let result = self.enter(now_ms, s, hash, action, admission, number, record);
+        let result = self.enter(now_ms, of, action, expected, admission, (number, record));
         if let Err(e) = result {
             self.slots.give(number);
             self.zones.leave(action.zone, admission);
@@ -447,16 +479,14 @@ impl Conntrack {
         })
     }
 
-    #[allow(clippy::too_many_arguments)] // what a connection is made of
     fn enter(
         &self,
         now_ms: u64,
-        s: &Subject,
-        hash: Hash,
+        (s, hash): (&Subject, Hash),
         action: &CtAction,
+        expected: Option<&Expectation>,
         admission: u64,
-        number: u32,
-        record: &Record,
+        (number, record): (u32, &Record),
     ) -> Result<(), Refused> {
         let policy = self.timeouts.find(action.timeout.as_deref());
         let class = match s.tuple.proto {
@@ -482,6 +512,11 @@ impl Conntrack {
             admission,
             parent: None,
         };
+        if let Some(e) = expected {
+            return self.enter_expected(now_ms, e, hash, action, new, (number, record));
+        }
+        let asks = |new: &mut New| new.flags |= helper::flags(action.helper, &new.orig, &new.reply, false);
+        asks(&mut new);
         let Some(range) = range else {
             return self.insert(now_ms, &new, number, record, [hash; 2]);
         };
@@ -496,6 +531,7 @@ impl Conntrack {
             };
             let reply = nat::reply(&s.tuple, range, hashes, &mut random, free);
             new.reply = reply.ok_or(Refused::Why(Event::NatExhausted))?;
+            asks(&mut new);
             let hashes = [hash, self.hash(&new.reply, action.zone)];
             match self.insert(now_ms, &new, number, record, hashes) {
                 Err(Refused::Why(Event::NatExhausted)) => {}
@@ -503,6 +539,36 @@ impl Conntrack {
             }
         }
         Err(Refused::Why(Event::NatExhausted))
+    }
+
+    /// A connection that another one has announced: it is translated as that one, if at all.
+    #[cold]
+    fn enter_expected(
+        &self,
+        now_ms: u64,
+        e: &Expectation,
+        hash: Hash,
+        action: &CtAction,
+        mut new: New,
+        (number, record): (u32, &Record),
+    ) -> Result<(), Refused> {
+        (new.mark, new.label, new.parent) = (e.mark, e.label, Some(e.orig));
+        new.flags = RELATED | helper::flags(action.helper, &new.orig, &new.reply, true);
+        if action.nat.is_some() {
+            match e.end {
+                NatEnd::Src => {
+                    new.flags |= SNAT;
+                    new.reply.dst.addr = e.address;
+                }
+                NatEnd::Dst => {
+                    new.flags |= DNAT;
+                    new.reply.src.addr = e.address;
+                    new.reply.src.l4 = e.port.unwrap_or(new.reply.src.l4);
+                }
+            }
+        }
+        let hashes = [hash, self.hash(&new.reply, new.zone)];
+        self.insert(now_ms, &new, number, record, hashes)
     }
 
     fn insert(
@@ -555,8 +621,10 @@ impl Conntrack {
 
     /// What the packet carries from here on.
     #[inline]
+    #[allow(clippy::too_many_arguments)] // what is known of a packet
     fn finish(
         &self,
+        now_ms: u64,
         known: &mut Known,
         v: &mut Verdict,
         hit: Option<Hit<'_>>,
@@ -583,6 +651,23 @@ impl Conntrack {
             });
         } else if flags & (SNAT | DNAT) != 0 && known.state & NATTED == 0 {
             v.rewrite = Some(translate(r, reply, s.related, &mut known.state));
+        }
+        if flags & CONTROL != 0 && !s.related && known.state & INV == 0 {
+            let parent = Parent {
+                number: h.number,
+                generation: r.generation(),
+            };
+            let translated = v.rewrite.is_some();
+            let control = Control {
+                parent,
+                reply,
+                translated,
+            };
+            if flags & FTP != 0 {
+                v.control = Some(control);
+            } else if !reply {
+                self.expect_tftp(now_ms, control, r);
+            }
         }
         known.mark = r.mark();
         known.label = r.label();
@@ -616,6 +701,18 @@ impl From<Event> for Refused {
     fn from(e: Event) -> Self {
         Self::Why(e)
     }
+}
+
+/// A segment of a connection in which text is replaced, with the numbers that the senders of the bytes use.
+#[cold]
+fn as_sent(r: &Record, reply: bool, s: &Segment, natted: bool) -> Segment {
+    let mut s = *s;
+    if natted {
+        s.seq = s.seq.wrapping_add_signed(r.skew(reply).of_received(s.seq));
+    } else if s.flags & tcp::ACK != 0 {
+        s.ack = s.ack.wrapping_add_signed(r.skew(!reply).of_received(s.ack));
+    }
+    s
 }
 
 /// How a packet of a translated connection changes: it becomes the reverse of what comes back.

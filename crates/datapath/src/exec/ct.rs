@@ -5,7 +5,7 @@
 //! steps are taken for all packets of a run at once ([`Tracked`]). Packets that are tracked together are all
 //! read first, then all their connections are fetched, then these move: cache misses overlap.
 
-use super::{Exec, Live, LiveId, Meta};
+use super::{Exec, Live, LiveId, Meta, helper};
 use heddle_conntrack::{
     At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
     ReadGuard, Subject, Tuple, Verdict,
@@ -162,28 +162,31 @@ impl Ct<'_> {
         if let Some(why) = read.invalid {
             verdict.events = self.tracker.invalid(action.zone, why, known);
         } else {
-            let (place, said) = ((read.hash, read.guess), (known, &mut verdict));
+            let (place, said) = ((read.hash, read.guess), (&mut *known, &mut verdict));
             self.tracker
                 .track(self.now_ms, reading, &read.subject, place, said, action);
         }
         if !verdict.events.is_empty() {
             self.counts.add(verdict.events);
         }
-        let Some(rewrite) = &verdict.rewrite else {
-            return false;
-        };
-        let p = live.get_mut(id);
-        if let Some(v) = view(p, &meta(), None, &|| true) {
-            let at = At {
-                l3: v.l3,
-                l4: v.l4,
-                ipv6: v.ipv6,
-                proto: v.proto,
-                partial: matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == v.l4),
-            };
-            rewrite.apply(p.head_mut(), at);
+        let translated = verdict.rewrite.is_some();
+        if let Some(rewrite) = &verdict.rewrite {
+            let p = live.get_mut(id);
+            if let Some(v) = view(p, &meta(), None, &|| true) {
+                let at = At {
+                    l3: v.l3,
+                    l4: v.l4,
+                    ipv6: v.ipv6,
+                    proto: v.proto,
+                    partial: matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == v.l4),
+                };
+                rewrite.apply(p.head_mut(), at);
+            }
         }
-        true
+        if let Some(control) = verdict.control {
+            helper::follow(self, control, live.get_mut(id), &meta(), known);
+        }
+        translated
     }
 }
 

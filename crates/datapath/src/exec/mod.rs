@@ -13,6 +13,7 @@ pub(crate) mod csum;
 pub(crate) mod ct;
 pub(crate) mod encap;
 pub(crate) mod fragments;
+mod helper;
 pub(crate) mod meter;
 pub(crate) mod program;
 mod set;
