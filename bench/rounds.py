@@ -71,6 +71,10 @@ def shown(row):
         parts.append(f"storm {storm['received_pps'] / 1e6:.3f} Mpps")
     if row.get("installed") is not None:
         parts.append(f"{row['installed']} flows in the datapath")
+    if row.get("connections") is not None:
+        parts.append(f"{row['connections']} connections")
+    if row.get("new_connections", 0) > 1:
+        parts.append(f"{row['new_connections'] / 1e3:.0f} thousand new a second")
     if row.get("changes"):
         parts.append(f"{row['changes']:.0f} rules changed a second")
     if "idle_alone" in row:
@@ -159,8 +163,12 @@ def table(case, every):
             print(f"  {name:11} established traffic kept, %: {spread(kept, '6.1f')}")
     plain, calm = every.get(case.plain(), {}), every.get(case.calm(), {})
     for name, rows in results.items():
-        if case.recirc and not case.storm and added(rows, plain.get(name)):
-            print(f"  {name:11} recirculating adds, cycles: {spread(added(rows, plain.get(name)), '6.0f')}")
+        what = "tracking" if case.ct else "recirculating"
+        if (case.recirc or case.ct) and not case.storm and added(rows, plain.get(name)):
+            print(f"  {name:11} {what} adds, cycles: {spread(added(rows, plain.get(name)), '6.0f')}")
+        new = [row["new_connections"] / 1e3 for row in rows if row and case.new and "new_connections" in row]
+        if new:
+            print(f"  {name:11} new connections, thousand a second: {spread(new, '6.0f')}")
         rates = ratios(rows, calm.get(name), "received_pps")
         if case.changes and rates:
             rates = [rate * 100 for rate in rates]

@@ -9,6 +9,7 @@ class Case:
     packed: bool = False
     mergeable: bool = True
     both: bool = False
+    answers: bool = False   # packets go both ways, as those of connections do
     ports: int = 2
     huge: bool = True
     rules: str = "in-port"  # a kind of `heddle bench rules`
@@ -34,6 +35,7 @@ class Case:
         words = [f"{self.size}B", "packed" if self.packed else "split"]
         words += [] if self.mergeable else ["unmerged"]
         words += ["both"] if self.both else []
+        words += ["answers"] if self.answers else []
         words += [f"{self.ports}ports"] if self.ports != 2 and not self.storm else []
         words += [] if self.huge else ["4k"]
         words += [self.rules + (str(self.count) if self.count > 1 else "")] if self.rules != "in-port" else []
@@ -75,7 +77,8 @@ class Case:
                 "--flows", str(self.flows), "--touch", self.touch,
                 "--mergeable", "on" if self.mergeable else "off", "--huge", "try" if self.huge else "no"]
         argv += ["--packed"] if self.packed else []
-        argv += ["--both"] if self.both else []
+        # A connection of UDP is established when it is answered.
+        argv += ["--answers"] if self.answers else ["--both"] if self.both else []
         argv += ["--tso", "1448"] if self.tso else []
         argv += ["--masks", str(self.masks)] if self.masks else []
         argv += ["--new-flows"] if self.new else []
@@ -113,8 +116,8 @@ class Case:
 
 
 def tracked(**case):
-    """A case without connection tracking and with it."""
-    return [Case(ct=ct, **case) for ct in ("", "track")]
+    """Connections, without tracking and with it."""
+    return [Case(ct=ct, answers=True, **case) for ct in ("", "track")]
 
 
 def recirculated(stages=(0, 1), **case):

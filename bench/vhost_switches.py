@@ -56,6 +56,9 @@ def thread_time(pid, forwarding=True):
     return total / 1e9
 
 
+MOST_CONNECTIONS = 20_000_000
+
+
 class Share:
     """What share of a core a process takes between two moments."""
 
@@ -257,6 +260,10 @@ class Vhost:
             self.switch.vsctl("set", "open_vswitch", ".", f"other_config:heddle-light-sleep={str(case.light).lower()}")
             self.light = case.light
         self.unixctl.call("upcall/set-flow-limit", "2000000")
+        if case.ct:
+            # None is there from the turn before, and no limit is in the way of new ones.
+            self.unixctl.call("dpctl/ct-set-maxconns", str(MOST_CONNECTIONS))
+            self.unixctl.call("dpctl/flush-conntrack")
         wanted = case.recirc, case.ct, case.rule_sets()
         if wanted != self.rules:
             rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True)
@@ -270,6 +277,10 @@ class Vhost:
 
     def clear(self):
         self.unixctl.call("dpif-netdev/pmd-stats-clear")
+
+    def connections(self):
+        """How many are tracked."""
+        return int(self.unixctl.call("dpctl/ct-get-nconns"))
 
     def cycles(self):
         """Busy cycles per packet since the last clear, on the switch's core, and which caches answered, in per cent; masks looked up per
@@ -285,9 +296,21 @@ class Vhost:
         seen = {}
         ports = [word for port in range(case.ports) for word in ("--port", f"listen:{self.socket(port)}")]
         changing = self.changing(case)
+
+        def began():
+            if case.ct:
+                seen["had"] = self.connections(), time.monotonic()
+            self.clear()
+
+        def ended():
+            seen.update(self.cycles())
+            if case.ct:
+                seen["connections"] = self.connections()
+                had, since = seen.pop("had")
+                seen["new_connections"] = (seen["connections"] - had) / (time.monotonic() - since)
         try:
             result = generate(self.heddle, [case.command(), *ports, *case.arguments(seconds, rate)],
-                              began=self.clear, ended=lambda: seen.update(self.cycles()), pid=self.switch.pid)
+                              began=began, ended=ended, pid=self.switch.pid)
         finally:
             if changing:
                 changing.terminate()

@@ -79,6 +79,8 @@ pub enum Spread {
     /// Numbers below 2^14 differ in the source port, higher ones in both addresses too.
     #[default]
     Plain,
+    /// As before; but senders with odd numbers send the answers to what the senders before them send.
+    Answered,
     /// Numbers that differ modulo this count (at most [`Spread::MOST`]) hit rules with different masks, see
     /// [`crate::rules`]; the others differ in the addresses.
     Masks(u16),
@@ -105,6 +107,8 @@ impl Spread {
     pub fn tuple(self, sender: u8, n: u32) -> Tuple {
         match self {
             Self::Plain => Tuple::of(sender, n),
+            Self::Answered if sender.is_multiple_of(2) => Tuple::of(sender, n),
+            Self::Answered => Tuple::of(sender - 1, n).reversed(),
             Self::Masks(count) => {
                 let count = count.clamp(1, Self::MOST);
                 let (dport, sport) = one_hot(u16::try_from(n % u32::from(count)).unwrap_or(0));
@@ -163,6 +167,16 @@ impl Tuple {
             dport: 5001,
         }
     }
+    /// That of the answer.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        Self {
+            src: self.dst,
+            dst: self.src,
+            sport: self.dport,
+            dport: self.sport,
+        }
+    }
     /// The sixteen bytes of an IPv4 header and its L4 header from the time to live on: time to live,
     /// protocol, checksum, addresses, ports. `rest` is the sum over the other words of the IPv4 header, time
     /// to live and protocol included.
@@ -186,6 +200,16 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::HashSet;
+
+    #[test]
+    fn odd_senders_answer() {
+        for n in [0, 7, 20_000] {
+            let (asks, answers) = (Spread::Answered.tuple(2, n), Spread::Answered.tuple(3, n));
+            assert_eq!((answers.src, answers.sport), (asks.dst, asks.dport));
+            assert_eq!(answers.reversed(), asks);
+            assert_eq!(asks, Spread::Plain.tuple(2, n));
+        }
+    }
 
     proptest! {
         #[test]

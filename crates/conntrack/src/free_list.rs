@@ -6,11 +6,9 @@
 //!
 //! Whoever takes a place sees what was done to it before it was given back.
 
+use crate::atomic::{AtomicU32, AtomicU64, Zeroed};
 use heddle_sync::CachePadded;
-use heddle_sys::Zeroed;
 use std::io;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 #[derive(Debug)]
@@ -86,7 +84,7 @@ fn changed(head: u64, top: u32) -> u64 {
     ((head >> 32).wrapping_add(1)) << 32 | u64::from(top)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;

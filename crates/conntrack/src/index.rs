@@ -17,26 +17,24 @@
 //! section is short and waits for nothing; a writer that does not get a lock in a bounded number of attempts
 //! (its holder was put aside by the system) gives up: the packet goes on without a connection.
 
+use crate::atomic::{AtomicBool, AtomicU32, AtomicU64, FromZeros, Zeroed, fence, spin_loop};
 use crate::free_list::FreeList;
 use crate::hash::Hash;
 use heddle_simd::simd;
 use heddle_sync::CachePadded;
-use heddle_sys::Zeroed;
 use std::io;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
-use zerocopy::FromZeros;
 
 /// Entries of a bucket.
-const WAYS: usize = 7;
+const WAYS: usize = if cfg!(loom) { 2 } else { 7 };
 /// The first buckets, as a power of two.
-const START_BITS: u32 = 6;
+const START_BITS: u32 = if cfg!(loom) { 1 } else { 6 };
 /// A bucket with so many entries is split, or another in its place: which gives some 3.5 a bucket.
-const CROWDED: usize = 5;
+const CROWDED: usize = if cfg!(loom) { 1 } else { 5 };
 /// Buckets of one chain. Under a keyed hash nobody fills one on purpose.
 const MAX_CHAIN: usize = 32;
 /// Attempts at a lock, a few microseconds.
-const SPINS: u32 = 4096;
+const SPINS: u32 = if cfg!(loom) { 2 } else { 4096 };
 /// How often a lookup or a writer begins anew because a split was in its way.
 const TRIES: u32 = 64;
 
@@ -159,7 +157,7 @@ impl Index {
             .div_ceil(2)
             .next_power_of_two()
             .clamp(1 << START_BITS, 1 << 28);
-        let over = (most / 4).clamp(64, (1 << 24) - 2);
+        let over = (most / 4).clamp(if cfg!(loom) { 2 } else { 64 }, (1 << 24) - 2);
         Ok(Self {
             buckets: Zeroed::new(most, true)?,
             over: Zeroed::new(over, false)?,
@@ -288,7 +286,7 @@ impl Index {
             {
                 return Some(now | LOCK);
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         None
     }
@@ -512,5 +510,5 @@ impl Index {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

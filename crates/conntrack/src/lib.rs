@@ -18,6 +18,13 @@
 //! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: zero). A limit of 0 is none.
 
 pub mod action;
+/// What models replace (`tests/model.rs`).
+mod atomic {
+    pub(crate) use heddle_sys::Zeroed;
+    pub(crate) use std::hint::spin_loop;
+    pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+    pub(crate) use zerocopy::FromZeros;
+}
 mod conntrack;
 pub mod dump;
 mod events;

@@ -8,6 +8,7 @@ use super::*;
 use crate::tcp::{ACK, FIN, RST, SYN};
 use std::net::IpAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 fn tracker() -> Conntrack {
     Conntrack::new(Config {
@@ -322,5 +323,62 @@ fn threads_share_ports_and_connections() {
     ct.dump(1000, 0, u32::MAX, |c| shared += u32::from(c.zone == 7));
     assert_eq!(shared, 100);
     while !ct.sweep(1_000_000, 1000) {}
+    assert_eq!(ct.n_conns(), 0);
+}
+
+/// Sixteen threads begin and end connections of their own, whose records are used again meanwhile: each finds
+/// what it has kept and nothing else.
+#[test]
+fn records_that_are_used_again_are_nobody_elses() {
+    const THREADS: u32 = 16;
+    let ct = Conntrack::new(Config {
+        capacity: 256,
+        max_conns: 200,
+        seed: 9,
+    })
+    .unwrap();
+    let (kept, left) = (AtomicU32::new(0), AtomicU32::new(THREADS));
+    std::thread::scope(|s| {
+        for t in 0..THREADS {
+            let (ct, kept, left) = (&ct, &kept, &left);
+            s.spawn(move || {
+                let mut n = 0;
+                // A bounded number of times: what is refused has no room yet.
+                for _ in 0..1_000_000 {
+                    if n == 100 {
+                        break;
+                    }
+                    let subject = udp((A + t, 1), (B, 2));
+                    let mine = CtAction {
+                        mark: Some((t << 16 | n, u32::MAX)),
+                        ..commit(5)
+                    };
+                    let look = CtAction {
+                        zone: 5,
+                        ..CtAction::default()
+                    };
+                    let v = run(ct, 1000, &subject, &mine);
+                    if v.verdict.events.is_empty() {
+                        kept.fetch_add(1, Relaxed);
+                        assert_eq!(v.mark, t << 16 | n);
+                        assert_eq!(run(ct, 1000, &subject, &look).mark, t << 16 | n);
+                        assert!(ct.flush_tuple(1000, &subject.tuple, 5));
+                        n += 1;
+                    } else {
+                        std::thread::yield_now();
+                    }
+                    let v = run(ct, 1000, &subject, &look);
+                    assert_eq!((v.state, v.mark), (NEW | TRK, 0));
+                }
+                left.fetch_sub(1, Relaxed);
+            });
+        }
+        while left.load(Relaxed) > 0 {
+            ct.sweep(1000, 64);
+        }
+    });
+    // Numbers wait until nobody reads, so some find no room at first.
+    assert_eq!(kept.into_inner(), THREADS * 100);
+    while !ct.sweep(1000, 1000) {}
     assert_eq!(ct.n_conns(), 0);
 }

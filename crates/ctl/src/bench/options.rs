@@ -127,6 +127,9 @@ pub(crate) struct LoadOptions {
     /// Each packet is a flow of its own, for ever (instead of --flows)
     #[arg(long)]
     new_flows: bool,
+    /// Both send: the second port of a pair the answers to what the first sends
+    #[arg(long, conflicts_with_all = ["masks", "tso", "new_flows"])]
+    answers: bool,
     /// Flows hit rules with so many different masks (`heddle bench rules --kind masks`)
     #[arg(long, value_name = "COUNT")]
     masks: Option<u16>,
@@ -169,9 +172,13 @@ impl LoadOptions {
                 Some(mss) => Shape::Tso { size, mss },
                 None => Shape::Udp(size),
             },
-            both_ways: self.both,
+            both_ways: self.both || self.answers,
             flows: if self.new_flows { u32::MAX } else { self.flows },
-            spread: self.masks.map_or(Spread::Plain, Spread::Masks),
+            spread: match self.masks {
+                Some(masks) => Spread::Masks(masks),
+                None if self.answers => Spread::Answered,
+                None => Spread::Plain,
+            },
             order: match self.order {
                 FlowOrder::RoundRobin => Order::RoundRobin,
                 FlowOrder::Random => Order::Random,
