@@ -95,7 +95,7 @@ kinds! {
     /// The bridge or port is gone.
     NoPort = "drop_action_bridge_not_found",
     /// A packet from a tunnel met congestion outside and cannot show it inside.
-    TunnelEcn = "drop_action_tunnel_ecn",
+    TunnelEcn = "drop_action_congestion",
     /// No tunnel port asks for a packet from a tunnel.
     NoTunnel = "drop_action_no_tunnel_port",
     /// Into a tunnel to nowhere, or back to where the packet came from.

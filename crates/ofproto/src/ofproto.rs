@@ -143,7 +143,7 @@ impl Ofproto {
         if let Some(gone) = gone {
             gone.count_freed();
             self.publish();
-            self.pipeline.underlay().neighbours.flush(Some(name));
+            gone.forget_neighbours_on(&[vec![name.to_owned()], gone.port_names()].concat());
         }
     }
 

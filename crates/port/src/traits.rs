@@ -203,6 +203,8 @@ pub struct TxCounts {
     pub too_long: u64,
     /// Dropped: the device is down.
     pub down: u64,
+    /// Dropped: there is no device.
+    pub nowhere: u64,
     /// Dropped: the system refused, or the packet could not be segmented.
     pub error: u64,
 }
@@ -215,8 +217,10 @@ impl std::ops::AddAssign for TxCounts {
             full,
             too_long,
             down,
+            nowhere,
             error,
         } = other;
+        self.nowhere += nowhere;
         self.sent += sent;
         self.bytes += bytes;
         self.full += full;

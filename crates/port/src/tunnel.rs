@@ -3,7 +3,7 @@
 //! It has a number and a name, so that keys and actions can speak of it, and no queues: what goes into a
 //! tunnel leaves by the port of the outer packet, and what comes out of one is taken out of its headers where
 //! the outer packet arrived. A packet that is sent to it all the same has no way to go and is counted as sent
-//! to a port that is down.
+//! to a port that is none.
 
 use crate::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue};
 use heddle_packet::{Packet, Pool};
@@ -75,7 +75,7 @@ struct NoWay;
 impl TxQueue for NoWay {
     fn tx(&mut self, _pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         TxCounts {
-            down: packets.len() as u64,
+            nowhere: packets.len() as u64,
             ..TxCounts::default()
         }
     }

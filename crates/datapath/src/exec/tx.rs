@@ -278,6 +278,7 @@ fn count(port: &mut TxPort, n: TxCounts, drops: &Drops) -> u64 {
         (n.full, DropKind::TxFull, &c.tx_dropped),
         (n.too_long, DropKind::TxTooLong, &c.tx_dropped),
         (n.down, DropKind::TxDown, &c.tx_dropped),
+        (n.nowhere, DropKind::InvalidPort, &c.tx_dropped),
         (n.error, DropKind::TxError, &c.tx_errors),
     ];
     for (n, kind, counter) in lost {

@@ -189,6 +189,12 @@ fn dl_type(b: &mut Both, at: &Level<'_>) -> Result<(), String> {
             b.mask.0.dl_type = a.mask.0.dl_type;
             a.key.dl_type
         }
+        // What the packet begins with says it.
+        None if b.key.packet_type != 0 => match b.key.packet_type & 0xffff {
+            #[allow(clippy::cast_possible_truncation)] // just masked
+            id if id >= u32::from(ethertype::MIN) => id as u16,
+            _ => DL_TYPE_NONE,
+        },
         None if at.find("ipv4").is_some() => ethertype::IP,
         None if at.find("ipv6").is_some() => ethertype::IPV6,
         None if at.find("mpls").is_some() => ethertype::MPLS,

@@ -42,6 +42,20 @@ impl Bridge {
         }
     }
 
+    /// Forgets neighbours that were set by hand on devices of these names.
+    pub(crate) fn forget_neighbours_on(&self, devices: &[String]) {
+        if let Some(of) = self.of.upgrade() {
+            let neighbours = &of.pipeline().underlay().neighbours;
+            devices.iter().for_each(|name| neighbours.flush(Some(name)));
+        }
+    }
+
+    /// The names of its ports.
+    pub(crate) fn port_names(&self) -> Vec<String> {
+        let state = self.state.lock();
+        state.ports.values().map(|p| p.config.name.clone()).collect()
+    }
+
     /// Forgets what packets that came in by a port have told of neighbours.
     pub(super) fn forget_neighbours(&self, port: OfPort) {
         if let Some(of) = self.of.upgrade() {

@@ -81,6 +81,7 @@ impl Bridge {
         let now = self.now_ms();
         let mut events = Vec::new();
         let mut left = Vec::new();
+        let mut names = Vec::new();
         let mut unlearned = Vec::new();
         {
             let mut state = self.state.lock();
@@ -123,6 +124,7 @@ impl Bridge {
                         built.touch_port(*no);
                         unlearned.extend(self.mac.flush_port(*no));
                         left.push(*no);
+                        names.push(gone.config.name.clone());
                         events.push(status(PortReason::Delete, gone));
                     }
                     stays
@@ -142,6 +144,7 @@ impl Bridge {
             self.mac.flush_port(port);
             self.forget_neighbours(port);
         }
+        self.forget_neighbours_on(&names);
         self.emit(&events);
     }
 

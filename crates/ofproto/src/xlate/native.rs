@@ -45,6 +45,19 @@ impl Credit for Used {
     }
 }
 
+/// Who is credited with packets that are longer by their outer headers.
+struct Longer {
+    who: Arc<dyn Credit>,
+    by_bytes: u64,
+}
+
+impl Credit for Longer {
+    fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16) {
+        let bytes = bytes + packets * self.by_bytes;
+        self.who.credit(packets, bytes, used_ms, tcp_flags);
+    }
+}
+
 /// The way to a tunnel's other end.
 struct Way<'w> {
     bridge: &'w BridgeView,
@@ -85,10 +98,17 @@ impl<'w> Ctx<'w> {
         };
         self.flow = of_outer(&self.flow, &outer);
         *self.base = of_outer(&self.base, &outer);
+        let by_bytes = push.header.len() as u64;
         self.emit(DpAction::TunnelPush(Arc::new(push)));
+        let n_credits = self.out.credits.len();
         // The outer headers are not the packet's own: only what goes along with it counts.
         let wanted = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
         self.patch_output(from, way.bridge.id, way.port.no, last);
+        for i in n_credits..self.out.credits.len() {
+            if let Some(who) = self.out.credits.get(i).cloned() {
+                self.out.credits.put(i, Arc::new(Longer { who, by_bytes }));
+            }
+        }
         let marks = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
         (self.out.mask, self.extra) = (old_mask, old_extra);
         self.out.mask.0.pkt_mark |= wanted.0 | marks.0;
