@@ -493,6 +493,13 @@ pub struct Snapshot {
 pub type CtTimeouts = Arc<BTreeMap<u16, Arc<str>>>;
 
 impl Snapshot {
+    /// Makes the tunnel options of the bridge that a packet from a tunnel belongs to those of the thread: its
+    /// key is printed by them.
+    pub fn tlv_scope_of(&self, key: &heddle_flow::FlowKey) -> Option<Scope> {
+        let (bridge, _) = self.tunnels.receive(key)?;
+        Some(self.bridges.get(&bridge)?.tlv_scope())
+    }
+
     /// Generation slot of the snapshot itself, which moves with each. Answers do not depend on it but on
     /// parts of the snapshot (`parts`).
     pub const CONFIG_SLOT: u16 = Generations::ALL;

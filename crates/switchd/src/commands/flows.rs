@@ -1,10 +1,12 @@
 //! Cached flows as text.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use heddle_datapath::format::{format_stats, ufid};
 use heddle_datapath::{FlowDump, Merged, PortNo};
 use heddle_flow::odp::KeyText;
+use heddle_ofproto::model::Snapshot;
 
 use crate::switch::Switch;
 
@@ -34,6 +36,8 @@ pub(super) struct Lines {
     style: Style,
     ports: BTreeMap<u32, String>,
     now_ms: u64,
+    /// Knows the names of tunnels' options.
+    world: Arc<Snapshot>,
 }
 
 impl Lines {
@@ -45,12 +49,14 @@ impl Lines {
                 false => BTreeMap::new(),
             },
             now_ms: switch.clock.now_ms(),
+            world: switch.ofproto.pipeline().world(),
         }
     }
 
     /// The line of a flow.
     pub(super) fn of(&self, flow: &FlowDump) -> String {
         let style = self.style;
+        let _scope = self.world.tlv_scope_of(&flow.key);
         let name = |no: u32| self.ports.get(&no).cloned();
         let dp_name = |no: PortNo| name(no.0);
         let key = KeyText {
