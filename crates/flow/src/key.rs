@@ -326,8 +326,8 @@ impl FlowKey {
         self.words_mut()[first..HEADER_WORD].copy_from_slice(&from.words()[first..HEADER_WORD]);
         (self.in_port, self.recirc_id, self.packet_type) = own;
     }
-    /// What of it a packet carries through a datapath besides its headers: the tunnel that it came out of, its
-    /// connection, marks. Not what it has in a pipeline alone, and not where it came from.
+    /// What of it a packet carries through a datapath besides its headers: the tunnel that it came out of,
+    /// its connection, marks. Not what it has in a pipeline alone, and not where it came from.
     #[must_use]
     pub fn carried(&self) -> FlowKey {
         let mut all = FlowKey::default();

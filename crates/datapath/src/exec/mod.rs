@@ -37,7 +37,7 @@ use arrayvec::ArrayVec;
 use heddle_conntrack::Known;
 use heddle_conntrack::ipf::Ipf;
 use heddle_flow::FlowKey;
-use heddle_packet::{BURST, GsoKind, Packet, Pool};
+use heddle_packet::{BURST, Csum, GsoKind, Packet, Pool};
 use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
@@ -541,7 +541,11 @@ impl Exec<'_> {
 /// Length of the packet, or of the segments that it will be cut into.
 fn wire_len(p: &Packet, meta: &Meta) -> usize {
     let Some(gso) = p.offload.gso else { return p.len() };
-    let l4 = usize::from(meta.l4);
+    // Of the train itself, whatever tunnels it is in.
+    let l4 = usize::from(match p.offload.csum {
+        Csum::Partial { start, .. } => start,
+        Csum::Unknown | Csum::Valid => meta.l4,
+    });
     // Where the payload starts: the data offset of TCP says.
     let header = if gso.kind == GsoKind::Udp {
         8

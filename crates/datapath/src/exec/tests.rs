@@ -2,11 +2,11 @@
 //! from scratch.
 
 use super::csum::fill_in;
-use super::{Meta, apply};
+use super::{Meta, apply, wire_len};
 use crate::action::{Action, Masked};
 use crate::flow_cache::parse::parsed;
 use heddle_flow::{FlowKey, packet_type};
-use heddle_packet::{Csum, Packet};
+use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap, Wraps};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::crc32c::crc32c;
 use proptest::prelude::*;
@@ -379,4 +379,33 @@ proptest! {
             let _ = apply(&mut p, &mut meta, a, 0);
         }
     }
+}
+
+/// The length of a segment of a train that is in a tunnel, and not of what looks like one outside.
+#[test]
+fn segments_in_tunnels_have_all_headers() {
+    const OUTER: usize = 50;
+    let mut bytes = vec![0; OUTER + 54 + 3000];
+    // TCP without options.
+    bytes[OUTER + 34 + 12] = 0x50;
+    let mut p = Packet::new_big();
+    p.set_bytes(&bytes);
+    let at = |n: usize| u16::try_from(n).unwrap();
+    p.offload.csum = Csum::Partial {
+        start: at(OUTER + 34),
+        offset: 16,
+    };
+    p.offload.gso = Some(Gso {
+        kind: GsoKind::Tcp4,
+        ecn: false,
+        size: 1000,
+        hdr_len: 0,
+        wraps: Wraps::default().with(Wrap::Geneve).unwrap(),
+    });
+    let meta = Meta {
+        l3: 14,
+        l4: 34,
+        ..Meta::default()
+    };
+    assert_eq!(wire_len(&p, &meta), OUTER + 54 + 1000);
 }

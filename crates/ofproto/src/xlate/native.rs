@@ -76,8 +76,6 @@ impl<'w> Ctx<'w> {
 
     /// Outputs the packet, whose tunnel is in `flow`, with outer headers.
     pub(super) fn native_output(&mut self, from: &PortView, tunnel: &Tunnel, last: bool) {
-        let (old_flow, old_base) = (self.flow, self.base.clone());
-        let (old_mask, old_extra) = (self.out.mask, self.extra);
         let at = self.out.actions.len();
         let Some(way) = self.way_out() else { return };
         let Some(mac) = self.next_mac(&way) else { return };
@@ -86,33 +84,33 @@ impl<'w> Ctx<'w> {
             let (from, to) = (text(way.port.mac), text(mac));
             format!("tunneling from {from} {} to {to} {}", way.route.source, way.next)
         });
-        let Some(outer) = self.outer(tunnel, &way, mac) else {
+        let outer = self.outer(tunnel, &way, mac);
+        let Some((outer, push)) = outer.and_then(|o| o.build().ok().map(|push| (o, push))) else {
             self.warn("native tunnel header build failed");
             self.drop_hint.get_or_insert(DropReason::TunnelAddress);
             return;
         };
-        let Ok(push) = outer.build() else {
-            self.warn("native tunnel header build failed");
-            self.drop_hint.get_or_insert(DropReason::TunnelAddress);
-            return;
-        };
+        let (old_flow, old_base) = (self.flow, self.base.clone());
+        let (old_mask, old_extra) = (self.out.mask, self.extra);
         self.flow = of_outer(&self.flow, &outer);
         *self.base = of_outer(&self.base, &outer);
         let by_bytes = push.header.len() as u64;
         self.emit(DpAction::TunnelPush(Arc::new(push)));
         let n_credits = self.out.credits.len();
-        // The outer headers are not the packet's own: only what goes along with it counts.
-        let wanted = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
         self.patch_output(from, way.bridge.id, way.port.no, last);
         for i in n_credits..self.out.credits.len() {
             if let Some(who) = self.out.credits.get(i).cloned() {
                 self.out.credits.put(i, Arc::new(Longer { who, by_bytes }));
             }
         }
-        let marks = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
+        // The outer headers are not the packet's own: only what goes along with it counts.
+        let looked = [Some(self.out.mask), self.extra].into_iter().flatten();
+        let marks = looked.fold((0, 0), |(mark, priority), m| {
+            (mark | m.0.pkt_mark, priority | m.0.skb_priority)
+        });
         (self.out.mask, self.extra) = (old_mask, old_extra);
-        self.out.mask.0.pkt_mark |= wanted.0 | marks.0;
-        self.out.mask.0.skb_priority |= wanted.1 | marks.1;
+        self.out.mask.0.pkt_mark |= marks.0;
+        self.out.mask.0.skb_priority |= marks.1;
 
         let emitted = self.out.actions.len() - at;
         if emitted <= 1 {
