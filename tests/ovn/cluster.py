@@ -90,6 +90,8 @@ class Cluster:
             self.net.ip(self.fabric, "link", "set", "world", "master", "phys")
             if self.chassis[0].sw.is_reference:
                 self.net.run(self.world, "ethtool", "-K", "eth0", "tx", "off", check=False)
+            # Its fragments have to fit the tunnels behind the gateway.
+            self.net.ip(self.world, "link", "set", "eth0", "mtu", str(POD_MTU))
             self.net.address(self.world, "eth0", "192.168.50.10/24")
             wait_for("all chassis", lambda: self.sbctl("--bare", "--columns=name", "list", "chassis").split().__len__() == chassis, 60)
         except BaseException:
