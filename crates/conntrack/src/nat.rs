@@ -1,16 +1,19 @@
 //! Which addresses and ports a new connection is translated to.
 //!
 //! As in Open vSwitch: an address of the range by a hash of the connection; then, of protocols with ports,
-//! one port after the other from where the hash, or the packet's own port, says. A range of ports is tried
-//! up to 128 times in order, then from random places, half as often each time; so a nearly full range of 64
-//! thousand costs a bounded number of lookups. Destination ports that are all taken leave the source port to
-//! be changed.
+//! one port after the other from where the hash says. Where no range is asked for, the packet's own port and
+//! a few after it come first (there: all after it), so that many clients with one port do not go through each
+//! other's. A range of ports is tried up to 128 times in order, then from random places, half as often each
+//! time; so a nearly full range of 64 thousand costs a bounded number of lookups. Destination ports that are
+//! all taken leave the source port to be changed.
 
 use crate::action::{NatEnd, NatHow, NatRange};
 use crate::hash;
 use crate::tuple::{Tuple, bits};
 use heddle_wire::ip::proto;
 
+/// Ports tried beside the packet's own.
+const NEAR: u32 = 8;
 /// Ports tried in order, in the first round.
 const ATTEMPTS: u32 = 128;
 /// In the last round.
@@ -47,16 +50,19 @@ pub(crate) fn reply(
     if !matches!(orig.proto, proto::TCP | proto::UDP) {
         return free(&reply).then_some(reply);
     }
+    let somewhere = |min: u32, max: u32| min + by_conn % (max - min + 1);
     let own = |(min, max): (u16, u16)| {
         let (min, max) = (u32::from(min), u32::from(max.max(min)));
-        (min + by_conn % (max - min + 1), min, max)
+        ((somewhere(min, max), None), min, max)
     };
+    // Clients that all have the same port do not go through each other's.
+    let kept = |port: u32, min: u32, max: u32| ((port, Some(somewhere(min, max))), min, max);
     let source_ports = match (range.end, range.ports) {
         (NatEnd::Src, Some(ports)) => own(ports),
         _ => match orig.src.l4 {
-            p @ 0..=511 => (p, 1, 511),
-            p @ 512..=1023 => (p, 600, 1023),
-            p => (p, 1024, 65535),
+            p @ 0..=511 => kept(p, 1, 511),
+            p @ 512..=1023 => kept(p, 600, 1023),
+            p => kept(p, 1024, 65535),
         },
     };
     if let (NatEnd::Dst, Some(ports)) = (range.end, range.ports) {
@@ -68,7 +74,7 @@ pub(crate) fn reply(
         if found.is_some() {
             return found;
         }
-        reply = with_src_port(reply, from);
+        reply = with_src_port(reply, from.0);
     }
     let (from, min, max) = source_ports;
     search(from, min, max, &mut dice, |port| {
@@ -83,29 +89,39 @@ fn with_src_port(mut t: Tuple, port: u32) -> Tuple {
     t
 }
 
-/// Tries `from`, which may lie outside of the range, and the ports of the range after it.
+/// Tries `from`, which may lie outside of the range, and the ports of the range after it; after a few of
+/// them, those from `further` on.
 fn search<R>(
-    from: u32,
+    (from, further): (u32, Option<u32>),
     min: u32,
     max: u32,
     dice: &mut impl FnMut() -> u32,
     mut try_port: impl FnMut(u32) -> Option<R>,
 ) -> Option<R> {
     let range = max - min + 1;
-    let (mut port, mut attempts) = (from, ATTEMPTS.min(range));
-    let outside = u32::from(!(min..=max).contains(&from));
-    let mut extra = outside;
-    loop {
-        for _ in 0..attempts + extra {
+    let mut port = from;
+    let mut run = |mut port: u32, n: u32| {
+        for _ in 0..n {
             if let Some(found) = try_port(port) {
                 return Some(found);
             }
             port = if (min..max).contains(&port) { port + 1 } else { min };
         }
-        if attempts >= range || attempts < LAST_ATTEMPTS {
-            return None;
+        None
+    };
+    if let Some(further) = further {
+        let found = run(port, NEAR);
+        if found.is_some() {
+            return found;
         }
-        extra = 0;
+        port = further;
+    }
+    let mut attempts = ATTEMPTS.min(range);
+    loop {
+        let found = run(port, attempts);
+        if found.is_some() || attempts >= range || attempts < LAST_ATTEMPTS {
+            return found;
+        }
         attempts /= 2;
         port = min + dice() % range;
     }
@@ -193,5 +209,20 @@ mod tests {
         let v6 = range(NatEnd::Src, ["::1", "::1"], None);
         let t = reply(&orig(5000), &v6, [0, 0], &mut 1, |_| true).unwrap();
         assert_eq!(t, orig(5000).reversed(), "addresses of the other family are none");
+    }
+
+    /// A thousand clients with one port to one server.
+    #[test]
+    fn equal_ports_of_many_clients_cost_few_lookups() {
+        let r = range(NatEnd::Src, ["1.1.1.1", "1.1.1.1"], None);
+        let (mut taken, mut tries) = (BTreeSet::new(), 0);
+        for n in 0..1000_u32 {
+            let t = reply(&orig(5000), &r, [n.wrapping_mul(0x9e37_79b1), 0], &mut 1, |t| {
+                tries += 1;
+                !taken.contains(&t.dst.l4)
+            });
+            assert!(taken.insert(t.unwrap().dst.l4));
+        }
+        assert!(taken.contains(&5000) && tries < 10_100, "{tries}");
     }
 }
