@@ -42,8 +42,8 @@ def attach(lab, sw, number, v6):
 
 
 def tunnel(sw, kind, remote, **options):
-    sw.vsctl("add-port", "br-int", "tun0", "--", "set", "interface", "tun0", f"type={kind}", f"options:remote_ip={remote}",
-             "options:key=77", *(f"options:{k}={v}" for k, v in options.items()))
+    key = [] if kind == "srv6" else ["options:key=77"]
+    sw.vsctl("add-port", "br-int", "tun0", "--", "set", "interface", "tun0", f"type={kind}", f"options:remote_ip={remote}", *key, *(f"options:{k}={v}" for k, v in options.items()))
 
 
 def nodes(lab, kind, v6=False, tap=False, **options):
@@ -123,6 +123,35 @@ def scenario_gre_with_keys_and_checksums(lab):
 def scenario_erspan_carries_frames(lab):
     _, pods = nodes(lab, "erspan", erspan_ver="2", erspan_dir="1", erspan_hwid="7")
     reach(lab, pods)
+
+
+def layer_3(lab, kind, v6, **options):
+    """Two nodes whose pods' IP packets go through a tunnel that carries no frames: rules give them addresses again."""
+    switches, pods = nodes(lab, kind, v6=v6, **options)
+    for number, sw, pod in zip((1, 2), switches, pods):
+        mac = lab.net.run(pod, "cat", "/sys/class/net/eth0/address").strip()
+        sw.ofctl("add-flow", "br-int", f"in_port=vpod{number},ip,actions=tun0")
+        sw.ofctl("add-flow", "br-int", f"in_port=tun0,actions=mod_dl_dst:{mac},mod_dl_src:02:00:00:00:00:99,vpod{number}")
+        lab.net.ip(pod, "neigh", "add", f"10.5.0.{3 - number}", "lladdr", "02:00:00:00:00:99", "dev", "eth0", "nud", "permanent")
+    a, b = pods
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    lab.net.ping(a, "10.5.0.2", size=1000)
+    transfer(lab, b, a, "10.5.0.2")
+
+
+@limit(240)
+def scenario_segment_routing(lab):
+    layer_3(lab, "srv6", True)
+
+
+@limit(240)
+def scenario_gtpu(lab):
+    layer_3(lab, "gtpu", False)
+
+
+@limit(240)
+def scenario_layer_3_gre(lab):
+    layer_3(lab, "gre", False, packet_type="legacy_l3")
 
 
 def kernel_node(lab, sw, *options):
