@@ -23,9 +23,9 @@ TFTP = "tftpy==0.8.2"
 
 # Tests that concern each other, by their titles: the first that fits.
 GROUPS = (
-    ("ct with NAT", ("conntrack - SNAT", "conntrack - DNAT", "conntrack - all-zero", "conntrack - more", "NAT")),
     ("ct with FTP and TFTP", ("FTP",)),
     ("ct with fragments", ("fragment", "Fragment", "IPv4 frag", "IPv6 frag")),
+    ("ct with NAT", ("conntrack - SNAT", "conntrack - DNAT", "conntrack - all-zero", "conntrack - more", "NAT")),
     ("ct, other", ("conntrack",)),
     ("tunnels", ("over", "tunnel", "gre", "GRE", "erspan", "VXLAN", "vxlan", "Geneve", "geneve", "ptap", "layer3")),
     ("MPLS", ("mpls", "MPLS")),

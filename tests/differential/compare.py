@@ -35,6 +35,10 @@ def differences(left, right):
         if a != b:
             add("groups", f"{bridge}: groups and meters", "\n         ".join([x for x in a if x not in b] or ["-"]),
                 "\n         ".join([x for x in b if x not in a] or ["-"]))
+    if left["connections"] != right["connections"]:
+        a, b = left["connections"], right["connections"]
+        add("connections", "dpctl/dump-conntrack", "\n         ".join([x for x in a if x not in b] or ["-"]),
+            "\n         ".join([x for x in b if x not in a] or ["-"]))
     for bridge in left["fdb"]:
         if left["fdb"][bridge] != right["fdb"][bridge]:
             add("fdb", f"{bridge}: fdb/show", left["fdb"][bridge], right["fdb"][bridge])

@@ -69,8 +69,11 @@ class Side:
     def _run(self, case):
         self.count += 1
         suffix = "xy"[self.count & 1]
-        seen = {"rejected": {}, "traces": [], "delivered": [], "out": {}, "flows": {}, "groups": {}, "fdb": {}}
+        seen = {"rejected": {}, "traces": [], "delivered": [], "out": {}, "flows": {}, "groups": {}, "fdb": {},
+                "connections": []}
         captures = self._configure(case, suffix)
+        if case.get("connections"):
+            self.control.call("dpctl/flush-conntrack")
         for bridge in case["bridges"]:
             seen["rejected"][bridge["name"]] = self._add_others(case, bridge["name"], suffix) + \
                 self._add_flows(case, bridge["name"], suffix)
@@ -78,10 +81,13 @@ class Side:
         home = {port["name"]: port for port in case["ports"]}
         for packet in case["packets"]:
             port = home[packet["port"]]
-            if not case.get("meters"):
-                # The reference's meters count packets that were only traced.
+            if not case.get("meters") and not case.get("connections"):
+                # The reference's meters count packets that were only traced, and its tracker knows them.
                 seen["traces"].append(self._trace(port, packet, suffix, ports))
             seen["delivered"].append(self._inject(port["name"] + suffix, packet["hex"]))
+            self._settle(case)
+        if case.get("connections"):
+            seen["connections"] = sorted(self.control.call("dpctl/dump-conntrack").splitlines())
         for bridge in case["bridges"]:
             name = bridge["name"]
             dump = self.switch.ofctl("-O", case["protocol"], "dump-flows", name + suffix, quiet=True)
@@ -89,6 +95,8 @@ class Side:
             seen["groups"][name] = self._counted(case, name, suffix)
             seen["fdb"][name] = canonical_fdb(self.control.call("fdb/show", name + suffix))
         seen["out"] = {name: [frame.hex() for frame in read_pcap(path)] for name, path in captures.items()}
+        if case.get("connections"):
+            seen["traces"] = [self._trace(home[p["port"]], p, suffix, ports) for p in case["packets"]]
         self.captures = captures
         for path in captures.values():
             if os.path.exists(path):
@@ -196,16 +204,16 @@ class Side:
         end = time.monotonic() + 0.2
         while self._looked_up() == before and time.monotonic() < end:
             time.sleep(0.0002)
-        self._settle()
         return True
 
-    def _settle(self):
+    def _settle(self, case):
         """What was learned from the last frame applies to the next, also where a cached entry exists.
 
         OVS corrects its caches some time later, so they are emptied and each of its frames is translated afresh: the
         plain reference.  The daemon under test promises that a cached result is right or not used, and keeps them.
         """
-        self.control.call("revalidator/purge" if self.switch.is_reference else "revalidator/wait")
+        purge = self.switch.is_reference and not case.get("connections")
+        self.control.call("revalidator/purge" if purge else "revalidator/wait")
 
     def _looked_up(self):
         found = re.findall(r"hit:(\d+) missed:(\d+)", self.control.call("dpif/show"))

@@ -61,8 +61,8 @@ def pseudo(src, dst, proto, length):
     return socket.inet_aton(src) + socket.inet_aton(dst) + struct.pack("!BBH", 0, proto, length)
 
 
-def tcp(src, dst, sport, dport, flags=2, data=b"", good=True):
-    head = struct.pack("!HHIIHHHH", sport, dport, 1, 2, 5 << 12 | flags, 512, 0, 0)
+def tcp(src, dst, sport, dport, flags=2, data=b"", good=True, seq=1, ack=2):
+    head = struct.pack("!HHIIHHHH", sport, dport, seq & 0xffffffff, ack & 0xffffffff, 5 << 12 | flags, 512, 0, 0)
     csum = checksum(pseudo(src, dst, 6, len(head) + len(data)) + head + data) if good else 0xdead
     return head[:16] + struct.pack("!H", csum) + head[18:] + data
 

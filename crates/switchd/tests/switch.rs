@@ -274,3 +274,20 @@ fn timeouts_of_zones_are_followed() {
         trace()
     );
 }
+
+/// Clients such as ovn-controller connect as soon as `ovs-vsctl` has returned.
+#[test]
+fn a_bridge_is_reachable_when_it_is_there() {
+    let Some(lab) = Lab::new("a_bridge_is_reachable_when_it_is_there") else {
+        return;
+    };
+    for n in 0..8 {
+        lab.vsctl(&format!("add-br br{n}"));
+        assert!(lab.listens(&format!("br{n}.mgmt")), "bridge {n}");
+    }
+    lab.restart();
+    assert!(
+        lab.listens("br0.mgmt") && lab.listens("br7.mgmt"),
+        "after a restart"
+    );
+}

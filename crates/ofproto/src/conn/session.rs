@@ -201,13 +201,7 @@ impl Peer {
         );
     }
 
-    /// Sends a message of our own in the negotiated version.
-    pub(super) fn send(&self, message: &Message) {
-        let xid = self.wishes.lock().next_xid();
-        self.reply(xid, message);
-    }
-
-    /// Answers the message that had this `xid`.
+    /// Answers the message that had this `xid`; a message of our own has 0.
     pub(super) fn reply(&self, xid: u32, message: &Message) {
         if let Some(version) = self.version() {
             self.send_as(version, xid, message, Sort::Answer);

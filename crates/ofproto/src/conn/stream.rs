@@ -142,7 +142,7 @@ async fn read<R: AsyncRead + Unpin>(
             Err(_) if probed.is_some() => return End::Silent,
             Err(_) => {
                 probed = Some(Instant::now());
-                peer.send(&Message::EchoRequest(Vec::new()));
+                peer.reply(0, &Message::EchoRequest(Vec::new()));
                 continue;
             }
         }

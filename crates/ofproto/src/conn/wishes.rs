@@ -20,7 +20,6 @@ pub(super) struct Wishes {
     pub(super) miss_send_len: u16,
     pub(super) controller_id: u16,
     pub(super) decode: DecodeContext,
-    next_xid: u32,
 }
 
 impl Wishes {
@@ -39,7 +38,6 @@ impl Wishes {
             },
             controller_id: 0,
             decode: DecodeContext::default(),
-            next_xid: 1,
         }
     }
 
@@ -69,11 +67,5 @@ impl Wishes {
     pub(super) fn wants(&self, kind: Kind, ty: AsyncType, reason: u8) -> bool {
         let silent = kind == Kind::Service && self.miss_send_len == 0;
         self.version.is_some() && !silent && self.wanted.wants(self.role == Role::Secondary, ty, reason)
-    }
-
-    /// The transaction id of the next message that is no answer.
-    pub(super) fn next_xid(&mut self) -> u32 {
-        self.next_xid = self.next_xid.wrapping_add(1).max(2);
-        self.next_xid
     }
 }

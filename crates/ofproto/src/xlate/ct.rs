@@ -119,6 +119,8 @@ impl Ctx<'_> {
         match self.conntracked {
             Tracked::Yes => true,
             Tracked::No => false,
+            // What comes from a port has no connection: there is no need to look.
+            Tracked::AsItCame if self.orig.recirc_id == 0 && self.orig.ct_state & TRACKED == 0 => false,
             Tracked::AsItCame => {
                 self.extra().0.ct_state |= TRACKED;
                 self.orig.ct_state & TRACKED != 0

@@ -93,6 +93,11 @@ impl Lab {
         self.succeeds("ovs-vsctl", &format!("list {table}"))
     }
 
+    /// Whether somebody takes connections at a socket in the run directory.
+    pub(crate) fn listens(&self, socket: &str) -> bool {
+        listens(&self.dir.path().join(socket))
+    }
+
     /// What the daemon has logged.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).expect("the log")
