@@ -302,6 +302,10 @@ pub struct UpcallCookie(pub Arc<dyn UpcallData>);
 pub trait UpcallData: Send + Sync {
     /// As `dpctl/dump-flows` prints it inside `userspace(...)`.
     fn text(&self) -> String;
+    /// Whether one packet more is wanted now. Called by workers: it does not wait.
+    fn admit(&self) -> bool {
+        true
+    }
     /// To get the issuer's type back.
     fn as_any(&self) -> &dyn std::any::Any;
 }

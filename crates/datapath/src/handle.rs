@@ -17,18 +17,19 @@ use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
 use crate::exec::fragments::Waiting;
 use crate::exec::program::Program;
-use crate::exec::upcalls::Bell;
+use crate::exec::upcalls::{Bell, Lanes};
 use crate::flow_cache::hash::HashKey;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::translate::Translate;
 use crate::view::{PortInfo, PortStats, UpcallPacket};
-use crate::worker::{Command, Injected, WORKER_TIMEOUT};
+use crate::worker::{Command, CommandTx, Injected, WORKER_TIMEOUT};
 use heddle_conntrack::Conntrack;
 use heddle_conntrack::ipf::Ipf;
 use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 use heddle_port::Port;
+use heddle_sync::ring::Consumer;
 use heddle_sys::Tsc;
 use heddle_sys::awake::Awake;
 use parking_lot::Mutex;
@@ -45,6 +46,8 @@ pub struct Datapath {
     control: Mutex<Control>,
     revalidator: Arc<Mutex<Revalidator>>,
     upcalls: Arc<UpcallRings>,
+    /// The worker for [`Datapath::post`], as it was last known.
+    post_box: Mutex<Option<Arc<CommandTx>>>,
     revalidator_thread: Mutex<Option<JoinHandle<()>>>,
     sweeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -65,7 +68,10 @@ impl Datapath {
             name: config.name.clone(),
             translate,
             clock: Arc::clone(&config.clock),
-            bell: Arc::new(Bell::new()?),
+            bells: Lanes {
+                packets: Arc::new(Bell::new()?),
+                control: Arc::new(Bell::new()?),
+            },
             hash_key: HashKey::random(),
             conntrack: Arc::new(Conntrack::new(heddle_conntrack::Config::default())?),
             fragments: Ipf::default(),
@@ -106,6 +112,7 @@ impl Datapath {
             control,
             revalidator,
             upcalls,
+            post_box: Mutex::default(),
             revalidator_thread,
             sweeper: Mutex::new(sweeper),
         }))
@@ -299,6 +306,29 @@ impl Datapath {
         };
         self.run(injected, in_port, Some(program))
     }
+    /// As [`Datapath::inject`] of an Ethernet frame that came from no port, but waits for nobody: not for the
+    /// worker, nor for those who change ports or workers. `false`: it was not sent, since the worker has more
+    /// than enough to do.
+    pub fn post(&self, mut packet: Packet, actions: &[Action]) -> bool {
+        packet.in_port = PortNo::NONE.0;
+        packet.make_private();
+        let injected = Injected {
+            packet,
+            packet_type: heddle_flow::packet_type::ETHERNET,
+            carried: None,
+        };
+        let mut to = self.post_box.lock();
+        // While somebody changes something, the worker that it was before is as good.
+        if let Some(control) = self.control.try_lock()
+            && let Some(worker) = control.worker_of(PortNo::NONE)
+        {
+            *to = Some(Arc::clone(&worker.commands));
+        }
+        let Some(worker) = &*to else { return false };
+        let program = Arc::new(Program::compile(actions));
+        let (nobody, _) = mpsc::channel();
+        worker.try_send(Command::Run(Box::new(injected), Some(program), nobody))
+    }
     /// Treats `packet` as received on `in_port`: counted there, looked up, forwarded. Returns when that is
     /// done.
     ///
@@ -337,33 +367,57 @@ impl Datapath {
 
     /// Readable when packets wait for [`Datapath::take_upcalls`]; poll it, do not read it.
     pub fn upcall_fd(&self) -> RawFd {
-        self.shared.bell.fd.as_raw_fd()
+        self.shared.bells.packets.fd.as_raw_fd()
+    }
+    /// Readable when frames wait for [`Datapath::take_control`], or somebody has called
+    /// [`Datapath::wake_control`]; poll it, do not read it.
+    pub fn control_fd(&self) -> RawFd {
+        self.shared.bells.control.fd.as_raw_fd()
+    }
+    /// Wakes who waits for [`Datapath::control_fd`].
+    pub fn wake_control(&self) {
+        self.shared.bells.control.ring();
     }
     /// Hands over up to `max` waiting packets, returns how many. The callback may call [`Datapath::inject`].
     pub fn take_upcalls(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
-        self.shared.bell.silence();
-        let mut got = Vec::new();
-        let mut rings = self.upcalls.lock();
-        // Round robin, so that one worker's flood leaves room for the others.
-        loop {
-            let before = got.len();
-            for ring in rings.iter_mut() {
-                if got.len() < max {
-                    got.extend(ring.pop());
-                }
-            }
-            if got.len() == before {
-                break;
-            }
-        }
-        if rings.iter_mut().any(|r| !r.is_empty()) {
-            self.shared.bell.ring();
-        }
-        drop(rings);
-        let n = got.len();
-        got.into_iter().for_each(f);
-        n
+        take(&self.shared.bells.packets, &self.upcalls.packets, max, f)
     }
+    /// As [`Datapath::take_upcalls`], of packets that translation has sent to the control plane's own
+    /// protocols ([`crate::action::UpcallKind::SlowPath`]).
+    pub fn take_control(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
+        take(&self.shared.bells.control, &self.upcalls.control, max, f)
+    }
+}
+
+/// Takes up to `max` packets out of rings.
+fn take(
+    bell: &Bell,
+    rings: &Mutex<Vec<Consumer<UpcallPacket>>>,
+    max: usize,
+    f: &mut dyn FnMut(UpcallPacket),
+) -> usize {
+    bell.silence();
+    let mut got = Vec::new();
+    let mut rings = rings.lock();
+    // Round robin, so that one worker's flood leaves room for the others.
+    loop {
+        let before = got.len();
+        for ring in rings.iter_mut() {
+            if got.len() < max {
+                got.extend(ring.pop());
+            }
+        }
+        if got.len() == before {
+            break;
+        }
+    }
+    if rings.iter_mut().any(|r| !r.is_empty()) {
+        bell.ring();
+    }
+    drop(rings);
+    let n = got.len();
+    got.into_iter().for_each(f);
+    n
 }
 
 impl Drop for Datapath {

@@ -3,7 +3,7 @@
 use crate::action::{Action, DropReason};
 use crate::control::perf::SuspectSetting;
 use crate::exec::fragments::Waiting;
-use crate::exec::upcalls::Bell;
+use crate::exec::upcalls::{Bell, Lanes};
 use crate::flow_cache::cache::Moment;
 use crate::flow_cache::hash::HashKey;
 use crate::translate::{Request, Translate, Translation};
@@ -21,7 +21,8 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) translate: Arc<dyn Translate>,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) bell: Arc<Bell>,
+    /// Rung when packets for the control plane wait.
+    pub(crate) bells: Lanes<Arc<Bell>>,
     pub(crate) hash_key: HashKey,
     pub(crate) conntrack: Arc<Conntrack>,
     /// Fragments that wait to be tracked.

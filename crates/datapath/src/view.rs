@@ -23,8 +23,8 @@ pub struct UpcallPacket {
     pub in_port: PortNo,
     /// Its key as it was received, with priority and mark as the actions have set them.
     pub key: FlowKey,
-    /// The whole packet with its offload metadata, where [`crate::action::UpcallKind::SlowPath`] asks for it
-    /// (to be injected again).
+    /// The whole packet with its offload metadata, where an upcall of the kind
+    /// [`crate::action::UpcallKind::SlowPath`] asks for all of it (to be injected again).
     pub packet: Option<Packet>,
 }
 

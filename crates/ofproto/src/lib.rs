@@ -14,6 +14,7 @@ pub mod features;
 pub mod group;
 pub mod mac;
 pub mod model;
+pub mod monitor;
 pub mod ofproto;
 mod parts;
 pub mod shared_map;

@@ -10,6 +10,7 @@
 //! **Threads.** Everything is read by workers without locks.
 
 use crate::features::Features;
+use crate::monitor::Watch;
 use crate::shared_map::SharedMap;
 use crate::tunnels::{Tunnel, TunnelMap};
 use heddle_classifier::Classifier;
@@ -368,6 +369,8 @@ pub struct PortView {
     pub config: u32,
     /// Carrier and admin state together: may it forward?
     pub up: bool,
+    /// The session that watches it.
+    pub watch: Option<Watch>,
     /// Its place in [`BridgeView::bundles`].
     pub bundle: usize,
     /// Packets through a patch or tunnel port: received, sent (unused for datapath ports: the datapath counts
@@ -375,6 +378,13 @@ pub struct PortView {
     pub patch_rx: Arc<Stats>,
     /// See `patch_rx`.
     pub patch_tx: Arc<Stats>,
+}
+
+impl PortView {
+    /// Whether it may forward, by its device and by the session that watches it.
+    pub fn is_live(&self) -> bool {
+        self.up && self.watch.as_ref().is_none_or(Watch::is_forwarding)
+    }
 }
 
 /// What becomes of IP fragments (`OFPT_SET_CONFIG`).

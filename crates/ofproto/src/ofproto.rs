@@ -7,6 +7,7 @@ use crate::aside::SlowMutex;
 use crate::bridge::{Bridge, BridgeConfig, Event};
 use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
+use crate::monitor::Monitor;
 use crate::xlate::Pipeline;
 use heddle_datapath::{Datapath, Generations};
 use heddle_openflow::Port as OfPort;
@@ -43,6 +44,7 @@ pub struct Ofproto {
     meter_numbers: Mutex<MeterNumbers>,
     expired_ms: AtomicU64,
     settler: OnceLock<Thread>,
+    monitor: Monitor,
 }
 
 /// Which patch ports exist, and where.
@@ -78,12 +80,18 @@ impl Ofproto {
             meter_numbers: Mutex::default(),
             expired_ms: AtomicU64::new(0),
             settler: OnceLock::new(),
+            monitor: Monitor::default(),
         })
     }
 
     /// The translation half, for `Datapath::new`.
     pub fn pipeline(&self) -> &Arc<Pipeline> {
         &self.pipeline
+    }
+
+    /// Sessions that watch ports.
+    pub fn monitor(&self) -> &Monitor {
+        &self.monitor
     }
 
     /// Names the datapath that forwards for these bridges. Once.
@@ -204,6 +212,7 @@ impl Ofproto {
             self.pipeline.expire();
             self.pipeline.underlay().neighbours.expire(now_ms);
         }
+        self.monitor.count(self);
         for b in self.bridges() {
             b.tick();
         }
@@ -216,6 +225,16 @@ impl Ofproto {
         self.pipeline.underlay().set_asker();
         self.bridges().iter().for_each(|b| b.settle());
         self.ask_neighbours();
+        self.tell_links();
+    }
+
+    /// Tells controllers which ports forward, or do not, since their sessions say so.
+    pub fn tell_links(&self) {
+        for (bridge, port) in self.monitor.take_moved() {
+            if let Some(bridge) = self.bridge_by_id(bridge) {
+                bridge.tell_link(port);
+            }
+        }
     }
 
     /// Sends requests for the neighbours that workers miss.

@@ -11,12 +11,13 @@
 //!
 //! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state
 //! of: whether a port may forward is [`Part::Link`], so that a link that flaps is nothing to those who only
-//! send there. Such parts have slots among those of what packets make, which are many: they do not meet with
+//! send there. What a session says of that is not even part of the configuration: see [`crate::monitor`]. Such parts have slots among those of what packets make, which are many: they do not meet with
 //! parts of the configuration.
 //!
 //! **Costs.** Parts that two configurations share are not looked at.
 
 use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
+use crate::monitor::Watch;
 use crate::shared_map::SharedMap;
 use crate::tunnels::{TunnelMap, tunnel_of};
 use heddle_datapath::{Generations, PortNo};
@@ -167,7 +168,11 @@ impl Snapshot {
                 if asks(was) != asks(is) {
                     parts.extend(was.into_iter().chain(is).filter_map(|p| of_tunnel(p)));
                 }
-                let up = |b: &BridgeView| b.ports.get(&no).is_some_and(|p| p.up);
+                // What a session says is counted when it changes: here it is whose word counts.
+                let up = |b: &BridgeView| {
+                    let port = b.ports.get(&no)?;
+                    Some((port.up, port.watch.as_ref().map(Watch::id)))
+                };
                 if up(old) != up(new) {
                     parts.insert(Part::Link(*id, no));
                 }
@@ -316,12 +321,13 @@ fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
         mtu,
         config,
         up: _,
+        watch,
         bundle: _,
         patch_rx,
         patch_tx,
     } = old;
     (no, name, binding, mac) == (&new.no, &new.name, &new.binding, &new.mac)
-        && (mtu, config) == (&new.mtu, &new.config)
+        && (mtu, config, watch) == (&new.mtu, &new.config, &new.watch)
         && old_bundle == new_bundle
         && Arc::ptr_eq(patch_rx, &new.patch_rx)
         && Arc::ptr_eq(patch_tx, &new.patch_tx)

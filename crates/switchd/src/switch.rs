@@ -1,6 +1,7 @@
 //! The parts of the switch, put together: clock, bridges, datapath, and the threads between them.
 //!
 //! * Packets for controllers: a thread waits for the datapath's bell and hands them to the bridges.
+//! * Sessions that watch ports: a thread of their own ([`crate::sessions`]).
 //! * Time: a thread of its own expires rules and addresses, since crediting cached packets first may take
 //!   some milliseconds.
 //! * Routes and neighbours: a thread follows the kernel ([`crate::underlay`]).
@@ -61,6 +62,8 @@ pub struct Switch {
     pub(crate) inventory_changes: AtomicU64,
     /// Raised by ports whose state changes by itself (a virtual machine came or went).
     pub(crate) ports_changed: Arc<tokio::sync::Notify>,
+    /// Raised when `Interface.bfd_status` is to be written.
+    pub(crate) sessions_changed: Arc<tokio::sync::Notify>,
     /// Wishes that devices be looked at now; whoever carries one out answers it.
     wishes: mpsc::UnboundedSender<Wish>,
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
@@ -115,6 +118,7 @@ impl Switch {
             carriers: RwLock::default(),
             inventory_changes: AtomicU64::default(),
             ports_changed: Arc::default(),
+            sessions_changed: Arc::default(),
             wishes,
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
@@ -135,6 +139,7 @@ impl Switch {
             spawn("upcalls", Switch::deliver_on)?,
             spawn("settler", Switch::settle_on)?,
             spawn("routes", Switch::follow_kernel)?,
+            spawn("monitor", Switch::run_sessions)?,
         ];
         *switch.threads.lock() = threads;
         Ok(switch)
@@ -192,6 +197,11 @@ impl Switch {
         }
     }
 
+    /// Whether somebody moves the clock now.
+    pub(crate) fn is_warping(&self) -> bool {
+        self.warping.load(Relaxed)
+    }
+
     /// Whether threads are to end.
     pub(crate) fn is_ending(&self) -> bool {
         self.stop.load(Relaxed)
@@ -220,8 +230,10 @@ impl Switch {
                 self.datapath.tick();
                 self.datapath.balance();
                 self.ofproto.tick();
+                self.ofproto.monitor().run(&self.ofproto, true);
                 left -= step;
             }
+            self.ofproto.tell_links();
         }
         self.warping.store(false, Relaxed);
         // Statistics may have become due.

@@ -22,6 +22,7 @@ use crate::control::perf::PerfNumbers;
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
 use crate::exec::ct::Tally;
 use crate::exec::tx::TxPort;
+use crate::exec::upcalls::Lanes;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use crate::view::{PortStats, UpcallPacket};
@@ -98,8 +99,8 @@ impl WorkerHandle {
     }
 }
 
-/// Upcall rings, one per worker; those of ended workers until they are empty.
-pub(crate) type UpcallRings = Mutex<Vec<Consumer<UpcallPacket>>>;
+/// Upcall rings, one of a kind per worker; those of ended workers until they are empty.
+pub(crate) type UpcallRings = Lanes<Mutex<Vec<Consumer<UpcallPacket>>>>;
 
 /// Ports and workers.
 pub(crate) struct Control {

@@ -155,7 +155,7 @@ impl Control {
         let (memory, makers) = Memory::new(one_node());
         let horizon = Arc::new(Horizon::default());
         let worker_horizon = Arc::clone(&horizon);
-        let (upcall_tx, upcall_rx) = upcall_ring(self.config.upcall_ring, Arc::clone(&self.shared.bell));
+        let (upcall_tx, upcall_rx) = upcall_ring(self.config.upcall_ring, &self.shared.bells);
         let counters = Arc::new(WorkerCounters::default());
         let (started_tx, started) = mpsc::channel();
         let (shared, config) = (Arc::clone(&self.shared), self.config.clone());
@@ -214,7 +214,8 @@ impl Control {
             makers,
             Arc::clone(&commands),
         ));
-        self.upcalls.lock().push(upcall_rx);
+        self.upcalls.packets.lock().push(upcall_rx.packets);
+        self.upcalls.control.lock().push(upcall_rx.control);
         log::info!(target: "dpif_netdev", "PMD thread on numa_id: {}, core id: {:2} created.", place.numa, place.core);
         let now_ms = self.shared.clock.now_ms();
         Ok(WorkerHandle {
@@ -262,9 +263,10 @@ impl Control {
                 *id != w.id
             });
         }
-        let mut rings = self.upcalls.lock();
-        // Those of ended workers, once all was taken from them.
-        rings.retain_mut(|r| !r.is_empty() || !r.is_abandoned());
+        for rings in [&self.upcalls.packets, &self.upcalls.control] {
+            // Those of ended workers, once all was taken from them.
+            rings.lock().retain_mut(|r| !r.is_empty() || !r.is_abandoned());
+        }
     }
 
     /// Ends all workers.

@@ -508,7 +508,7 @@ impl Exec<'_> {
     }
 
     fn userspace(&mut self, upcall: &Arc<Upcall>, cut: u32, id: LiveId, meta: &Meta) {
-        if !self.upcalls.has_room() {
+        if !self.upcalls.has_room(upcall.kind) || !upcall.cookie.0.admit() {
             return self.drops.add(DropKind::Upcall, 1);
         }
         let p = self.live.get(id);
@@ -520,7 +520,8 @@ impl Exec<'_> {
         }
         let mut key = self.key.copied().unwrap_or_default();
         (key.skb_priority, key.pkt_mark) = (meta.priority, meta.mark);
-        let packet = matches!(upcall.kind, UpcallKind::SlowPath(_)).then(|| {
+        let wants_all = matches!(upcall.kind, UpcallKind::SlowPath(_)) && upcall.max_len == u16::MAX;
+        let packet = wants_all.then(|| {
             let mut copy = Packet::new();
             p.copy_into(&mut copy);
             copy

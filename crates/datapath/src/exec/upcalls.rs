@@ -1,8 +1,12 @@
-//! Packets for the control plane: one bounded ring per worker, one eventfd for all.
+//! Packets for the control plane: bounded rings, two per worker, each kind with one eventfd for all workers.
+//!
+//! Packets for controllers and frames of protocols that the switch itself speaks have rings of their own, so
+//! that no storm of the former delays the latter.
 //!
 //! The worker never waits: a full ring is a named drop. The eventfd is written once per burst at most, and
 //! only if the control side has not been told since it last looked.
 
+use crate::action::UpcallKind;
 use crate::view::UpcallPacket;
 use heddle_sync::ring::{Consumer, Producer, ring};
 use heddle_sys::EventFd;
@@ -42,38 +46,74 @@ impl Bell {
     }
 }
 
-/// The worker's end.
-pub(crate) struct UpcallTx {
+/// The worker's end of one ring.
+struct Lane {
     ring: Producer<UpcallPacket>,
     bell: Arc<Bell>,
     pushed: bool,
 }
 
-/// A ring for one worker.
-pub(crate) fn upcall_ring(capacity: usize, bell: Arc<Bell>) -> (UpcallTx, Consumer<UpcallPacket>) {
-    let (tx, rx) = ring(capacity);
-    (
-        UpcallTx {
-            ring: tx,
+/// The worker's ends.
+pub(crate) struct UpcallTx {
+    packets: Lane,
+    control: Lane,
+}
+
+/// The control side's ends of one worker's rings, or of all.
+#[derive(Default)]
+pub(crate) struct Lanes<T> {
+    /// Packets for controllers.
+    pub(crate) packets: T,
+    /// Frames of the switch's own protocols.
+    pub(crate) control: T,
+}
+
+/// Rings for one worker.
+pub(crate) fn upcall_ring(
+    capacity: usize,
+    bells: &Lanes<Arc<Bell>>,
+) -> (UpcallTx, Lanes<Consumer<UpcallPacket>>) {
+    let lane = |bell: &Arc<Bell>| {
+        let (ring, rx) = ring(capacity);
+        let bell = Arc::clone(bell);
+        let tx = Lane {
+            ring,
             bell,
             pushed: false,
-        },
-        rx,
-    )
+        };
+        (tx, rx)
+    };
+    let (packets, packets_rx) = lane(&bells.packets);
+    let (control, control_rx) = lane(&bells.control);
+    let rx = Lanes {
+        packets: packets_rx,
+        control: control_rx,
+    };
+    (UpcallTx { packets, control }, rx)
 }
 
 impl UpcallTx {
-    pub(crate) fn has_room(&mut self) -> bool {
-        self.ring.free() > 0
+    fn lane(&mut self, kind: UpcallKind) -> &mut Lane {
+        match kind {
+            UpcallKind::Controller => &mut self.packets,
+            UpcallKind::SlowPath(_) => &mut self.control,
+        }
+    }
+    /// Whether a packet of this kind would be taken.
+    pub(crate) fn has_room(&mut self, kind: UpcallKind) -> bool {
+        self.lane(kind).ring.free() > 0
     }
     /// Queues a packet, if there is room.
     pub(crate) fn push(&mut self, p: UpcallPacket) {
-        self.pushed |= self.ring.push(p).is_ok();
+        let lane = self.lane(p.upcall.kind);
+        lane.pushed |= lane.ring.push(p).is_ok();
     }
     /// At the end of a burst: tells the control side.
     pub(crate) fn announce(&mut self) {
-        if std::mem::take(&mut self.pushed) {
-            self.bell.ring();
+        for lane in [&mut self.packets, &mut self.control] {
+            if std::mem::take(&mut lane.pushed) {
+                lane.bell.ring();
+            }
         }
     }
 }

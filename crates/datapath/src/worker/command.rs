@@ -121,6 +121,12 @@ impl CommandTx {
         self.bell.notify();
         true
     }
+    /// As [`CommandTx::send`], if there is room.
+    pub(crate) fn try_send(&self, command: Command) -> bool {
+        let sent = self.ring.lock().push(command).is_ok();
+        self.bell.notify();
+        sent
+    }
 }
 
 /// A descriptor's token in the epoll set.

@@ -106,6 +106,7 @@ pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
+        watch: None,
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     of.publish();

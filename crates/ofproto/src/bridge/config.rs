@@ -1,6 +1,7 @@
 //! What the database says of a bridge, its ports and its tables, as plain values.
 
 use crate::model::{PriorityTags, VlanMode};
+use crate::monitor::Watch;
 use crate::tunnels::Tunnel;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath::PortNo;
@@ -158,6 +159,8 @@ pub struct PortConfig {
     pub link_up: bool,
     /// Bits per second, 0 if unknown.
     pub speed_bps: u64,
+    /// The session that watches it.
+    pub watch: Option<Watch>,
 }
 
 /// One row of `Flow_Table`.

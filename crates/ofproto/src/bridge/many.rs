@@ -32,6 +32,7 @@ fn port(no: u32) -> PortConfig {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
+        watch: None,
     }
 }
 

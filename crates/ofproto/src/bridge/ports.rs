@@ -3,6 +3,7 @@
 use super::built::Built;
 use super::{Bridge, BundleConfig, Event, PortChanged, PortConfig, PortTarget, State};
 use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, Stats, VlanSet, port_config};
+use crate::monitor::Watch;
 use crate::ofproto::PatchEnds;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
 use heddle_openflow::{ErrorKind, Port as OfPort};
@@ -14,6 +15,8 @@ pub(crate) struct PortState {
     pub(crate) config: PortConfig,
     /// [`port_config`] bits that controllers set (admin state aside, which is the device's).
     bits: u32,
+    /// What the session that watches it has said when controllers were last told.
+    forwards: bool,
     pub(super) patch_rx: Arc<Stats>,
     pub(super) patch_tx: Arc<Stats>,
     pub(super) created_ms: u64,
@@ -24,6 +27,7 @@ impl PortState {
         let mut port = Self {
             config,
             bits: 0,
+            forwards: true,
             patch_rx: Arc::default(),
             patch_tx: Arc::default(),
             created_ms: now_ms,
@@ -42,8 +46,14 @@ impl PortState {
         self.touch(built);
     }
 
+    /// Takes over what its session says now.
+    fn ask_session(&mut self) {
+        self.forwards = self.config.watch.as_ref().is_none_or(Watch::is_forwarding);
+    }
+
     /// It is another now.
     fn touch(&mut self, built: &mut Built) {
+        self.ask_session();
         let no = self.config.no;
         match &self.config.target {
             PortTarget::Patch(_) => built.patches.insert(no),
@@ -188,6 +198,20 @@ impl Bridge {
                 ends.add(&port.config.name, (self.id, *no), peer);
             }
         }
+    }
+
+    /// Tells controllers if the session that watches a port says something else now.
+    pub(crate) fn tell_link(&self, no: OfPort) {
+        let event = {
+            let mut state = self.state.lock();
+            let Some(port) = state.ports.get_mut(&no) else {
+                return;
+            };
+            let before = desc(port);
+            port.ask_session();
+            changed(before, port, None)
+        };
+        self.emit(event.as_slice());
     }
 
     /// Carries out a port mod of the connection `source`. Bits that cannot be changed are ignored, as in Open
@@ -336,6 +360,7 @@ pub(super) fn port_view(p: &PortState, bundle: usize, ends: &PatchEnds) -> PortV
         mtu: p.config.mtu,
         config: bits(p),
         up: p.config.admin_up && p.config.link_up,
+        watch: p.config.watch.clone(),
         bundle,
         patch_rx: p.patch_rx.clone(),
         patch_tx: p.patch_tx.clone(),
@@ -373,7 +398,7 @@ fn desc(p: &PortState) -> PortDesc {
     let c = &p.config;
     let mut state = OfState::empty();
     state.set(OfState::LINK_DOWN, !c.link_up);
-    state.set(OfState::LIVE, c.link_up && c.admin_up);
+    state.set(OfState::LIVE, c.link_up && c.admin_up && p.forwards);
     let kbps = u32::try_from(c.speed_bps / 1000).unwrap_or(u32::MAX);
     PortDesc {
         port: c.no,

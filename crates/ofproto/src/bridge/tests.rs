@@ -390,6 +390,7 @@ pub(super) fn port(no: u32, name: &str) -> PortConfig {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
+        watch: None,
     }
 }
 

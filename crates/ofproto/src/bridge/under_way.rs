@@ -31,6 +31,7 @@ pub(super) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
+        watch: None,
     });
     let bundles = (1..10).map(|n| BundleConfig {
         name: format!("p{n}"),

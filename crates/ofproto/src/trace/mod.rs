@@ -235,11 +235,16 @@ fn text(
         report.text(),
         show(&megaflow),
     );
-    if outcome.is_slow {
-        text.push_str(
-            "\nThis flow is handled by the userspace slow path because it:\n  \
-             - Uses action(s) not supported by datapath.",
-        );
+    let reasons = [
+        (outcome.is_bfd, "Consists of BFD packets"),
+        (outcome.is_slow, "Uses action(s) not supported by datapath"),
+    ];
+    let reasons = reasons.iter().filter(|(is, _)| *is).map(|(_, why)| why);
+    for (i, why) in reasons.enumerate() {
+        if i == 0 {
+            text.push_str("\nThis flow is handled by the userspace slow path because it:");
+        }
+        text.push_str(&format!("\n  - {why}."));
     }
     if let Some(error) = outcome.error {
         text.push_str(&format!(

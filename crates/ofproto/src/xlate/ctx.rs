@@ -114,6 +114,8 @@ pub(crate) struct Ctx<'w> {
     pub(super) recirc_hash: Option<(HashAlg, u32)>,
     /// A datapath with a fixed set of actions would not do it.
     pub(super) is_slow: bool,
+    /// It is a message for a session of this switch.
+    pub(super) is_bfd: bool,
     pub(super) error: Option<XlateError>,
     /// Why nothing was output, where there was a reason.
     pub(super) drop_hint: Option<DropReason>,
@@ -198,7 +200,7 @@ impl<'w> Ctx<'w> {
     /// Whether a port of the current bridge may forward; what is done depends on that, too.
     pub(super) fn is_up(&mut self, port: Port) -> bool {
         self.depend_on(Part::Link(self.bridge.id, port));
-        self.port(port).is_some_and(|p| p.up)
+        self.port(port).is_some_and(|p| p.is_live())
     }
     /// Says that all ports and bundles of the current bridge are looked at.
     pub(super) fn look_at_all_ports(&mut self) {

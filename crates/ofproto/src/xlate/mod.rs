@@ -50,6 +50,7 @@ mod resume;
 pub(crate) mod run;
 mod set_field;
 mod snoop;
+mod special;
 mod table;
 #[cfg(test)]
 pub(crate) mod tests;

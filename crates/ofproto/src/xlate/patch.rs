@@ -35,7 +35,7 @@ impl Ctx<'_> {
         let line = self.report(Kind::Bridge, || format!("bridge(\"{}\")", bridge.name));
         let parent = self.report_under(line);
         self.enter(bridge);
-        if self.may_receive(to) {
+        if !self.is_special(to) && self.may_receive(to) {
             self.table_action(Lookup {
                 in_port: self.flow.in_port,
                 table: 0,

@@ -44,6 +44,8 @@ pub struct PacketOut<'a> {
 pub struct Outcome {
     /// It failed; the packet is dropped.
     pub error: Option<XlateError>,
+    /// It is a message for a session that watches a port.
+    pub is_bfd: bool,
     /// In Open vSwitch, its slow path would handle the packet.
     pub is_slow: bool,
     /// The packet as the pipeline saw it first (OpenFlow input port).
@@ -107,6 +109,7 @@ pub(crate) fn run(
     see_as_tables_do(&mut initial, input.in_port);
     translate(world, pipeline, bridge, input, report, out, |c| Outcome {
         error: c.error,
+        is_bfd: c.is_bfd,
         is_slow: c.is_slow || c.out_bytes > MAX_ACTION_BYTES,
         initial,
         last: c.flow,
@@ -205,6 +208,7 @@ fn once<'w, R>(
         pause: None,
         recirc_hash: None,
         is_slow: false,
+        is_bfd: false,
         error: None,
         drop_hint: None,
         pending: None,
@@ -267,6 +271,9 @@ impl<'w> Ctx<'w> {
         let is_fresh = !matches!(start, Start::Thaw { .. });
         if is_fresh && let Some(port) = port.filter(|p| tunnel_of(p).is_some()) {
             self.credit(&port.patch_rx);
+        }
+        if is_fresh && port.is_some_and(|p| self.is_special(p)) {
+            return self.mirror_ingress();
         }
         if self.came_from_mirror()
             || (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())

@@ -2,6 +2,7 @@
 //! vSwitch: scripts read them.
 
 mod args;
+mod bfd;
 mod bridge;
 mod ct;
 mod dpctl;
@@ -34,6 +35,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
         registry: &ctx.commands,
         switch,
     };
+    bfd::register(&commands);
     bridge::register(&commands);
     ct::register(&commands);
     dpctl::register(&commands);

@@ -122,6 +122,7 @@ impl Reconciler {
     fn take_down(&self, state: &mut BridgeState, iface: Iface) {
         // The device ends with its last handle, and commands may hold one.
         self.switch.inventory.write().interfaces.remove(&iface.name);
+        self.switch.ofproto.monitor().remove(&iface.name);
         let underlay = self.switch.ofproto.pipeline().underlay();
         underlay.routes.remove_addresses(&iface.name);
         if let Some((_, no)) = iface.device()
@@ -224,7 +225,7 @@ impl Reconciler {
             .config(id, state.mac, self.globals.vlan_limit, self.globals.bundle_idle_s);
         config.has_controllers &= !self.globals.restore_wait;
         state.configure(config);
-        state.push_ports();
+        state.push_ports(&self.switch.ofproto);
         self.set_remotes(&mut state);
         self.bridges.insert(name.to_owned(), state);
     }

@@ -133,6 +133,8 @@ impl<'a> Driver<'a> {
                 () = changed(&mut links) => (self.due.refresh, self.due.links) = (true, true),
                 _ = refresh.tick() => self.due.refresh = true,
                 () = switch.ports_changed.notified() => self.due.refresh = true,
+                // What is due is looked up below.
+                () = switch.sessions_changed.notified() => {}
                 Some(wish) = wishes.recv() => {
                     self.due.refresh = true;
                     answer.push(wish);
@@ -194,6 +196,7 @@ impl<'a> Driver<'a> {
         if clock_ms >= self.next_counters_ms {
             self.due.counters = true;
         }
+        self.due.write |= self.switch.ofproto.monitor().take_status_changed();
         let due = self.due;
         if due.reconfigure || due.refresh {
             let db = batch.db;
@@ -212,6 +215,7 @@ impl<'a> Driver<'a> {
                 self.due.counters = true;
             }
             self.due.write |= found.changed;
+            self.due.write |= self.switch.ofproto.monitor().take_status_changed();
         }
         if self.pending.is_some() || now < self.not_before || !(self.due.write || self.due.counters) {
             return Ok(());

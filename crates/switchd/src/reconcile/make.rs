@@ -12,7 +12,7 @@ use heddle_sys::errno_text;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
 use super::kinds::{self, Kind};
-use super::state::{Body, Iface};
+use super::state::{Body, Iface, Session};
 use super::{Reconciler, mac};
 
 /// Names that the datapaths themselves have.
@@ -95,6 +95,7 @@ impl Reconciler {
             mtu_refused,
             mtu_released: false,
             is_new: true,
+            session: Session::default(),
         })
     }
 

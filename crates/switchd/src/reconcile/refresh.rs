@@ -27,7 +27,7 @@ impl Reconciler {
             };
             if self.refresh_bridge(&mut state, &mut found) {
                 self.follow_mtu(&mut state);
-                state.push_ports();
+                state.push_ports(&self.switch.ofproto);
                 found.changed = true;
             }
             state.controllers.tick();

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use heddle_datapath::{PortNo, PortStats};
+use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, PortTarget, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener};
+use heddle_ofproto::monitor::{Place, Watch};
 use heddle_ofproto::tunnels::Tunnel;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
@@ -40,6 +42,17 @@ pub(super) struct Iface {
     pub(super) mtu_released: bool,
     /// Its MTU follows those of the other ports from now on.
     pub(super) is_new: bool,
+    /// What watches it.
+    pub(super) session: Session,
+}
+
+/// What watches an interface, if anything does.
+#[derive(Default)]
+pub(super) struct Session {
+    /// For OpenFlow.
+    watch: Option<Watch>,
+    /// As it was last asked for.
+    wanted: Option<(Smap, Place)>,
 }
 
 /// What an interface is made of.
@@ -70,6 +83,24 @@ impl Iface {
         self.kind.follows_mtu && self.mtu_request.is_none()
     }
 
+    /// Makes, changes or ends its session, if anything about it has changed.
+    fn follow_session(&mut self, settings: &Smap, of: &Ofproto, bridge: u64) {
+        if settings.0.is_empty() && self.session.watch.is_none() {
+            return;
+        }
+        let place = Place {
+            bridge,
+            port: self.no,
+            mac: self.status.mac,
+            dp: self.device().map(|(_, no)| no),
+        };
+        let wanted = Some((settings.clone(), place.clone()));
+        if self.session.wanted != wanted {
+            self.session.watch = of.monitor().configure(of, &self.name, &settings.0, place);
+            self.session.wanted = wanted;
+        }
+    }
+
     /// For OpenFlow.
     pub(super) fn config(&self) -> PortConfig {
         PortConfig {
@@ -86,6 +117,7 @@ impl Iface {
             admin_up: self.status.admin_up,
             link_up: self.status.link_up,
             speed_bps: self.status.speed_bps,
+            watch: self.session.watch.clone(),
         }
     }
 }
@@ -141,7 +173,11 @@ impl BridgeState {
 
     /// Tells OpenFlow the ports and bundles as they are now, if anything about them has changed: it costs
     /// every cached flow a look.
-    pub(super) fn push_ports(&mut self) {
+    pub(super) fn push_ports(&mut self, of: &Ofproto) {
+        for iface in self.ifaces.values_mut() {
+            let settings = self.row.interface(&iface.name).map(|(_, row)| &row.bfd);
+            iface.follow_session(settings.unwrap_or(&Smap::default()), of, self.bridge.id);
+        }
         let with_members: BTreeSet<&str> = self.ifaces.values().map(|i| i.port.as_str()).collect();
         let bundles: Vec<BundleConfig> = self
             .row

@@ -22,6 +22,7 @@ pub(crate) struct LabBridge {
     pub(crate) config: HashMap<Port, u32>,
     pub(crate) patches: HashMap<Port, (u64, Port)>,
     pub(crate) down: HashSet<Port>,
+    pub(crate) watches: HashMap<Port, crate::monitor::Watch>,
     pub(crate) mac: Arc<MacTable>,
     pub(crate) tables: Arc<Vec<Table>>,
     version: Arc<AtomicU64>,
@@ -84,6 +85,7 @@ impl Lab {
             config: HashMap::new(),
             patches: HashMap::new(),
             down: HashSet::new(),
+            watches: HashMap::new(),
             mac: Arc::new(MacTable::new(i as u64, generations.clone())),
             tables: Arc::new(
                 (0..N_TABLES)
@@ -136,6 +138,7 @@ impl Lab {
                     mtu: 1500,
                     config: b.config.get(&p).copied().unwrap_or(0),
                     up: !b.down.contains(&p),
+                    watch: b.watches.get(&p).cloned(),
                     bundle,
                     patch_rx: b.patch_stats.clone(),
                     patch_tx: b.patch_stats.clone(),

@@ -33,6 +33,8 @@ pub(in crate::reconcile) struct InterfaceRow {
     pub(in crate::reconcile) kind: String,
     pub(in crate::reconcile) options: Smap,
     pub(in crate::reconcile) other_config: Smap,
+    /// What is wanted of a BFD session.
+    pub(in crate::reconcile) bfd: Smap,
     /// The number that the user wants.
     pub(in crate::reconcile) ofport_request: Option<OfPort>,
     /// The number that it had, perhaps before this process started.
@@ -69,6 +71,7 @@ impl PortRow {
             kind: "internal".into(),
             options: Smap::default(),
             other_config: Smap::default(),
+            bfd: Smap::default(),
             ofport_request: None,
             ofport: None,
             mac: None,
@@ -160,6 +163,7 @@ impl InterfaceRow {
                 .unwrap_or("system".into()),
             options: Smap(value(row.map_str("options"))),
             other_config: Smap(value(row.map_str("other_config"))),
+            bfd: Smap(value(row.map_str("bfd"))),
             ofport_request: value(row.opt_int("ofport_request")).and_then(ordinary),
             ofport: value(row.opt_int("ofport")).and_then(ordinary),
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),

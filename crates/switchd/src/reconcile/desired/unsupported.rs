@@ -41,9 +41,6 @@ pub(super) fn warn(db: &Db, bridge: &Row) {
             if value(i.int("ingress_policing_rate")) > 0 {
                 say("interface", &name, "ingress_policing_rate");
             }
-            if value(i.map_str("bfd")).get("enable").is_some_and(|v| v == "true") {
-                say("interface", &name, "bfd");
-            }
             if value(i.opt_int("cfm_mpid")).is_some() {
                 say("interface", &name, "cfm_mpid");
             }

@@ -44,6 +44,7 @@ const STATE: &[&str] = &[
     "mtu",
     "mac_in_use",
     "ifindex",
+    "bfd_status",
 ];
 
 fn up_down(up: bool) -> &'static str {
@@ -79,6 +80,8 @@ impl Reconciler {
             .patch_error(bridge, iface)
             .or_else(|| status.error.clone())
             .or_else(|| iface.mtu_refused.clone());
+        let of = &self.switch.ofproto;
+        let session = of.monitor().status(of, &iface.name);
         let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
         let mut columns = Columns::new()
             .with("ofport", i64::from(iface.no.0 & 0xffff))
@@ -91,7 +94,8 @@ impl Reconciler {
             .with("mtu", Datum::optional((status.mtu != 0).then_some(status.mtu)))
             .with("mac_in_use", mac_text(status.mac))
             .with("ifindex", status.ifindex)
-            .with("status", Datum::map(known));
+            .with("status", Datum::map(known))
+            .with("bfd_status", Datum::map(session.into_iter().flatten()));
         if all || row.datum("statistics").is_ok_and(Datum::is_empty) {
             columns.set("statistics", self.statistics(bridge, iface));
         }

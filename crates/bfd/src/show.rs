@@ -1,0 +1,122 @@
+//! What people see of sessions: `bfd/show`, `Interface.bfd_status`, lines of the log. Scripts read them: the
+//! words are Open vSwitch's.
+
+use crate::message::{Diag, Flags, State};
+use crate::session::{Now, Session};
+use std::fmt::{Display, Formatter, Result};
+
+impl Display for State {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(match self {
+            Self::AdminDown => "admin_down",
+            Self::Down => "down",
+            Self::Init => "init",
+            Self::Up => "up",
+        })
+    }
+}
+
+impl Display for Diag {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        f.write_str(match self.0 {
+            0 => "No Diagnostic",
+            1 => "Control Detection Time Expired",
+            2 => "Echo Function Failed",
+            3 => "Neighbor Signaled Session Down",
+            4 => "Forwarding Plane Reset",
+            5 => "Path Down",
+            6 => "Concatenated Path Down",
+            7 => "Administratively Down",
+            8 => "Reverse Concatenated Path Down",
+            _ => "Invalid Diagnostic",
+        })
+    }
+}
+
+impl Display for Flags {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let names = [
+            (Self::MULTIPOINT, "multipoint"),
+            (Self::DEMAND, "demand"),
+            (Self::AUTH, "auth"),
+            (Self::CTL, "ctl"),
+            (Self::FINAL, "final"),
+            (Self::POLL, "poll"),
+        ];
+        let set: Vec<&str> = names
+            .iter()
+            .filter(|(flag, _)| self.has(*flag))
+            .map(|(_, n)| *n)
+            .collect();
+        f.write_str(
+            if set.is_empty() {
+                "none".to_owned()
+            } else {
+                set.join(" ")
+            }
+            .as_str(),
+        )
+    }
+}
+
+/// A discriminator.
+pub(crate) fn disc(number: u32) -> String {
+    format!("0x{number:x}")
+}
+
+/// Milliseconds from now, with their sign.
+fn from_now(at_ms: u64, now: Now) -> String {
+    let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+    format!("now {:+}ms", signed(at_ms).saturating_sub(signed(now.ms)))
+}
+
+impl Session {
+    /// The details that `bfd/show` prints, lines that end.
+    pub fn details(&self, now: Now) -> String {
+        let l = self.local();
+        let r = self.remote();
+        format!(
+            "  Forwarding: {}\n  Detect Multiplier: {}\n  Concatenated Path Down: {}\n  \
+             TX Interval: Approx {}ms\n  RX Interval: Approx {}ms\n  Detect Time: {}\n  Next TX Time: {}\n  \
+             Last TX Time: {}\n\n  Local Flags: {}\n  Local Session State: {}\n  Local Diagnostic: {}\n  \
+             Local Discriminator: {}\n  Local Minimum TX Interval: {}ms\n  Local Minimum RX Interval: {}ms\n\n  \
+             Remote Flags: {}\n  Remote Session State: {}\n  Remote Diagnostic: {}\n  \
+             Remote Discriminator: {}\n  Remote Minimum TX Interval: {}ms\n  \
+             Remote Minimum RX Interval: {}ms\n  Remote Detect Multiplier: {}\n",
+            self.is_forwarding(),
+            l.mult,
+            l.cpath_down,
+            self.tx_interval_ms(),
+            self.rx_interval_ms(),
+            from_now(l.detect_ms, now),
+            from_now(l.next_tx_ms, now),
+            from_now(l.last_tx_ms, now),
+            l.flags,
+            l.state,
+            l.diag,
+            disc(l.disc),
+            self.min_tx_ms(),
+            l.min_rx_ms,
+            r.flags,
+            r.state,
+            r.diag,
+            disc(r.disc),
+            r.min_tx_ms,
+            r.min_rx_ms,
+            r.mult,
+        )
+    }
+
+    /// `Interface.bfd_status`.
+    pub fn status(&self) -> [(&'static str, String); 6] {
+        let (l, r) = (self.local(), self.remote());
+        [
+            ("forwarding", self.is_forwarding().to_string()),
+            ("state", l.state.to_string()),
+            ("diagnostic", l.diag.to_string()),
+            ("flap_count", self.flaps().to_string()),
+            ("remote_state", r.state.to_string()),
+            ("remote_diagnostic", r.diag.to_string()),
+        ]
+    }
+}

@@ -1,0 +1,508 @@
+//! Protocols with timers that watch ports: BFD ([`heddle_bfd`]).
+//!
+//! **Problem.** A peer takes a path for broken when a few messages in a row are missing, after some tens of
+//! milliseconds. Nothing else that the switch does may make it late: not a bundle of a million rules, not a
+//! storm of packets for controllers, not a device that takes long to open.
+//!
+//! **Shape.** One thread calls [`Monitor::run`] whenever something is due: at the time that it returns, and
+//! when messages wait. It takes messages out of rings of their own, which translation sends them to before any rule
+//! sees them ([`Watch::takes`]); it sends frames by translating an output on the port, and posts the result to a
+//! worker without waiting for that. It takes no lock of a bridge and none of the datapath.
+//!
+//! **What a session says** is an atomic flag, read by translations that ask whether a port may forward, and
+//! part of what their answers depend on ([`Part::Link`](crate::parts::Part::Link)). So nothing is published
+//! when it changes, and no flow is stale but those that chose a port because it is up, or would have.
+//! Controllers are told by another thread, since that takes the bridge's lock ([`Monitor::take_moved`]).
+//!
+//! **Floods.** Of each session [`MAX_WAITING`](watch) messages are taken per [`REFILL_MS`]; workers drop the others before they copy
+//! them. So messages that somebody makes up cost a bounded part of a processor, and keep those of other
+//! sessions from nothing.
+//!
+//! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
+
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use watch::Watch;
+
+use crate::ofproto::Ofproto;
+use crate::xlate;
+use heddle_bfd::{Config, Now, Session, udp_of};
+use heddle_datapath::action::{Action as DpAction, PortNo};
+use heddle_datapath::{Generations, Translation, UpcallPacket};
+use heddle_flow::FlowKey;
+use heddle_flow::extract::{Hint, extract};
+use heddle_flow::key::tun_flag;
+use heddle_openflow::{Action, Port as OfPort};
+use heddle_packet::Packet;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use watch::{Cookie, Shared, link_slot};
+
+/// How often a session may have as many messages again.
+const REFILL_MS: u64 = 10;
+/// Messages that are taken before timers are looked at again.
+const BATCH: usize = 64;
+/// Rounds of one [`Monitor::run`] while there is always more to do.
+const ROUNDS: usize = 16;
+/// Source ports of messages (RFC 5881 §4).
+const FIRST_UDP_SRC: u16 = 49152;
+const N_UDP_SRC: u16 = 16384;
+
+/// Where a session's messages go out, and come in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Number of the bridge.
+    pub bridge: u64,
+    /// The port.
+    pub port: OfPort,
+    /// The port's address, which messages come from unless told otherwise.
+    pub mac: [u8; 6],
+    /// The datapath port, if packets are counted there.
+    pub dp: Option<PortNo>,
+}
+
+struct Entry {
+    place: Place,
+    session: Session,
+    shared: Arc<Shared>,
+    /// When it is to run next, as in `Sessions::due`.
+    wake_ms: u64,
+    rx_packets: u64,
+}
+
+#[derive(Default)]
+struct Sessions {
+    by_id: HashMap<u64, Entry>,
+    by_name: BTreeMap<String, u64>,
+    /// By when they want to run.
+    due: BTreeSet<(u64, u64)>,
+    last_id: u64,
+    discs: HashMap<u32, u64>,
+    /// Those that have had messages since the last refill.
+    used: BTreeSet<u64>,
+    refilled_ms: u64,
+    /// What controllers are to be told of.
+    moved: BTreeSet<(u64, OfPort)>,
+}
+
+/// A frame that is to be sent.
+struct Outgoing {
+    place: Place,
+    frame: Vec<u8>,
+    oam: bool,
+}
+
+/// All sessions of the switch.
+#[derive(Default)]
+pub struct Monitor {
+    sessions: Mutex<Sessions>,
+    /// One at a time runs it: the thread, or who moves the clock.
+    running: Mutex<()>,
+    status_changed: AtomicBool,
+    n: AtomicU64,
+}
+
+impl Monitor {
+    /// Makes or changes the session of an interface as `settings` say (`Interface.bfd`), or ends it, if they
+    /// say so. What its port is to be told is returned.
+    pub fn configure(
+        &self,
+        of: &Ofproto,
+        name: &str,
+        settings: &BTreeMap<String, String>,
+        place: Place,
+    ) -> Option<Watch> {
+        let config = Config::read(settings);
+        let now_ms = of.clock().now_ms();
+        let mut all = self.sessions.lock();
+        let watch = match &config {
+            None => {
+                if all.remove(name) {
+                    self.status_changed.store(true, Relaxed);
+                }
+                None
+            }
+            Some(config) => {
+                self.status_changed.store(true, Relaxed);
+                Some(all.configure(name, config, place, now_ms, of.generations()))
+            }
+        };
+        self.n.store(all.by_id.len() as u64, Relaxed);
+        drop(all);
+        if watch.is_some()
+            && let Some(dp) = of.datapath()
+        {
+            dp.wake_control();
+        }
+        watch
+    }
+
+    /// Ends the session of an interface that has gone.
+    pub fn remove(&self, name: &str) {
+        let mut all = self.sessions.lock();
+        all.remove(name);
+        self.n.store(all.by_id.len() as u64, Relaxed);
+    }
+
+    /// Whether there is any session.
+    pub fn is_empty(&self) -> bool {
+        self.n.load(Relaxed) == 0
+    }
+
+    /// Whether the status of any session has changed since the last call.
+    pub fn take_status_changed(&self) -> bool {
+        self.status_changed.swap(false, Relaxed)
+    }
+    /// Whether there is anything for [`Monitor::take_status_changed`].
+    pub fn has_status_changed(&self) -> bool {
+        self.status_changed.load(Relaxed)
+    }
+
+    /// Ports whose sessions have changed their mind since the last call.
+    pub(crate) fn take_moved(&self) -> BTreeSet<(u64, OfPort)> {
+        std::mem::take(&mut self.sessions.lock().moved)
+    }
+
+    /// `Interface.bfd_status` of an interface; `None`: it has no session.
+    pub fn status(&self, of: &Ofproto, name: &str) -> Option<[(&'static str, String); 6]> {
+        if self.is_empty() {
+            return None;
+        }
+        self.with(of, name, |e| e.session.status())
+    }
+
+    /// What `bfd/show` prints of an interface.
+    pub fn details(&self, of: &Ofproto, name: &str) -> Option<String> {
+        let now_ms = of.clock().now_ms();
+        self.with(of, name, |e| e.session.details(e.now(now_ms)))
+    }
+
+    /// Interfaces with a session.
+    pub fn names(&self) -> Vec<String> {
+        self.sessions.lock().by_name.keys().cloned().collect()
+    }
+
+    /// Has a session say that its port forwards or does not; `None`: what it finds. `false`: there is none of
+    /// that name.
+    pub fn force(&self, of: &Ofproto, name: &str, forwarding: Option<bool>) -> bool {
+        let done = self.with(of, name, |e| e.session.force(forwarding)).is_some();
+        // Its next run says what it is now.
+        self.with(of, name, |_| ());
+        if done {
+            of.wake_settler();
+        }
+        done
+    }
+
+    fn with<R>(&self, of: &Ofproto, name: &str, f: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+        let now_ms = of.clock().now_ms();
+        let mut all = self.sessions.lock();
+        let id = *all.by_name.get(name)?;
+        let told = all.settle(id, now_ms, of.generations());
+        let result = all.by_id.get_mut(&id).map(f);
+        let told = all.settle(id, now_ms, of.generations()) | told;
+        drop(all);
+        self.told(of, told);
+        result
+    }
+
+    fn told(&self, of: &Ofproto, told: Told) {
+        if told.status {
+            self.status_changed.store(true, Relaxed);
+        }
+        if told.moved {
+            of.wake_settler();
+        }
+    }
+
+    /// Takes messages, and does what is due. Returns when it wants to be called again, ms, even if no message
+    /// comes before; `None`: not before then. With `wait` it returns when frames have been handed to ports.
+    pub fn run(&self, of: &Ofproto, wait: bool) -> Option<u64> {
+        let _alone = self.running.lock();
+        let dp = of.datapath()?;
+        for _ in 0..ROUNDS {
+            let now_ms = of.clock().now_ms();
+            let mut waiting = Vec::new();
+            let n = dp.take_control(BATCH, &mut |upcall| waiting.push(upcall));
+            let mut told = Told::default();
+            let mut outgoing = Vec::new();
+            {
+                let mut all = self.sessions.lock();
+                for upcall in waiting {
+                    all.receive(&upcall, now_ms);
+                }
+                told = told | all.run(now_ms, of.generations(), &mut outgoing);
+            }
+            self.told(of, told);
+            let idle = n == 0 && outgoing.is_empty();
+            for o in outgoing {
+                send(of, &o, now_ms, wait);
+            }
+            if idle {
+                break;
+            }
+        }
+        self.sessions.lock().due.first().map(|(ms, _)| *ms)
+    }
+
+    /// Looks how many packets ports have received, of those whose sessions want to know. To be called several
+    /// times a second, by a thread that may wait.
+    pub(crate) fn count(&self, of: &Ofproto) {
+        if self.is_empty() {
+            return;
+        }
+        let now_ms = of.clock().now_ms();
+        let wanted: Vec<(u64, Place)> = {
+            let all = self.sessions.lock();
+            let all = all.by_id.iter();
+            all.filter(|(_, e)| e.session.counts_packets())
+                .map(|(id, e)| (*id, e.place.clone()))
+                .collect()
+        };
+        for (id, place) in wanted {
+            let Some(packets) = received(of, &place) else {
+                continue;
+            };
+            let mut all = self.sessions.lock();
+            if let Some(e) = all.by_id.get_mut(&id)
+                && e.rx_packets != packets
+            {
+                e.rx_packets = packets;
+                let now = e.now(now_ms);
+                e.session.packets_came(now);
+            }
+        }
+    }
+}
+
+/// What is to be told to whom.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    status: bool,
+    moved: bool,
+}
+
+impl std::ops::BitOr for Told {
+    type Output = Self;
+    fn bitor(self, other: Self) -> Self {
+        Self {
+            status: self.status | other.status,
+            moved: self.moved | other.moved,
+        }
+    }
+}
+
+impl Entry {
+    fn now(&self, now_ms: u64) -> Now {
+        Now {
+            ms: now_ms,
+            rx_packets: self.rx_packets,
+        }
+    }
+}
+
+impl Sessions {
+    fn configure(
+        &mut self,
+        name: &str,
+        config: &Config,
+        place: Place,
+        now_ms: u64,
+        generations: &Generations,
+    ) -> Watch {
+        let id = match self.by_name.get(name) {
+            Some(id) => *id,
+            None => self.make(name, config, place.clone(), now_ms),
+        };
+        if let Some(e) = self.by_id.get_mut(&id) {
+            e.place = place;
+            if e.session.config() != config {
+                let now = e.now(now_ms);
+                e.session.configure(config, now);
+            }
+        }
+        self.settle(id, now_ms, generations);
+        let shared = self.by_id[&id].shared.clone();
+        Watch {
+            shared,
+            filter: config.filter,
+        }
+    }
+
+    fn make(&mut self, name: &str, config: &Config, place: Place, now_ms: u64) -> u64 {
+        self.last_id += 1;
+        let id = self.last_id;
+        // Of keys of the system's random numbers: nobody else knows it (RFC 5880 §6.8.1).
+        let random = RandomState::new();
+        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
+        let disc = (0_u64..)
+            .map(|n| random.hash_one((id, n)) as u32)
+            .find(|d| *d != 0 && !self.discs.contains_key(d))
+            .unwrap_or(1);
+        self.discs.insert(disc, id);
+        #[expect(clippy::cast_possible_truncation, reason = "of a remainder")]
+        let udp_src = FIRST_UDP_SRC + ((id - 1) % u64::from(N_UDP_SRC)) as u16;
+        let now = Now {
+            ms: now_ms,
+            rx_packets: 0,
+        };
+        let entry = Entry {
+            place,
+            session: Session::new(name, config, (disc, udp_src), random.hash_one(disc), now),
+            shared: Arc::new(Shared {
+                id,
+                forwarding: AtomicBool::new(false),
+                came: 0.into(),
+            }),
+            wake_ms: 0,
+            rx_packets: 0,
+        };
+        self.due.insert((entry.wake_ms, id));
+        self.by_id.insert(id, entry);
+        self.by_name.insert(name.to_owned(), id);
+        id
+    }
+
+    fn remove(&mut self, name: &str) -> bool {
+        let Some(id) = self.by_name.remove(name) else {
+            return false;
+        };
+        if let Some(e) = self.by_id.remove(&id) {
+            self.due.remove(&(e.wake_ms, id));
+        }
+        self.discs.retain(|_, of| *of != id);
+        self.used.remove(&id);
+        true
+    }
+
+    /// Takes over what a session says now: to translations at once.
+    fn settle(&mut self, id: u64, now_ms: u64, generations: &Generations) -> Told {
+        let Some(e) = self.by_id.get_mut(&id) else {
+            return Told::default();
+        };
+        let now = e.now(now_ms);
+        e.session.follow(now);
+        let forwarding = e.session.is_forwarding();
+        let moved = e.shared.forwarding.swap(forwarding, Relaxed) != forwarding;
+        if moved {
+            // After the flag: who has read the flag before has an older generation.
+            generations.bump(link_slot(e.place.bridge, e.place.port));
+            self.moved.insert((e.place.bridge, e.place.port));
+        }
+        let wake_ms = e.session.wake_ms();
+        if wake_ms != e.wake_ms {
+            self.due.remove(&(e.wake_ms, id));
+            e.wake_ms = wake_ms;
+            self.due.insert((wake_ms, id));
+        }
+        Told {
+            status: e.session.take_status_changed(),
+            moved,
+        }
+    }
+
+    fn receive(&mut self, upcall: &UpcallPacket, now_ms: u64) {
+        let Some(Cookie(shared)) = upcall.upcall.cookie.0.as_any().downcast_ref() else {
+            return;
+        };
+        let Some(e) = self.by_id.get_mut(&shared.id) else {
+            return;
+        };
+        self.used.insert(shared.id);
+        let Some(udp) = udp_of(&upcall.bytes) else { return };
+        let now = e.now(now_ms);
+        e.session.receive(udp, now);
+        // It may have to answer at once, and has to be looked at in any case.
+        self.due.remove(&(e.wake_ms, shared.id));
+        e.wake_ms = 0;
+        self.due.insert((0, shared.id));
+    }
+
+    fn run(&mut self, now_ms: u64, generations: &Generations, outgoing: &mut Vec<Outgoing>) -> Told {
+        let mut told = Told::default();
+        if now_ms.saturating_sub(self.refilled_ms) >= REFILL_MS {
+            self.refilled_ms = now_ms;
+            for id in std::mem::take(&mut self.used) {
+                if let Some(e) = self.by_id.get(&id) {
+                    e.shared.came.store(0, Relaxed);
+                }
+            }
+        }
+        let due: Vec<u64> = self.due.range(..=(now_ms, u64::MAX)).map(|(_, id)| *id).collect();
+        for id in due {
+            let Some(e) = self.by_id.get_mut(&id) else {
+                continue;
+            };
+            let now = e.now(now_ms);
+            if e.session.should_send(now) {
+                let (frame, oam) = e.session.frame(e.place.mac, now);
+                outgoing.push(Outgoing {
+                    place: e.place.clone(),
+                    frame,
+                    oam,
+                });
+            }
+            e.session.run(now);
+            told = told | self.settle(id, now_ms, generations);
+        }
+        told
+    }
+}
+
+/// Packets that a port has received so far. `None`: nobody can say it now.
+fn received(of: &Ofproto, place: &Place) -> Option<u64> {
+    match place.dp {
+        Some(no) => Some(of.datapath()?.port_stats(no)?.rx_packets),
+        None => {
+            let world = of.pipeline().world();
+            let port = world.bridges.get(&place.bridge)?.ports.get(&place.port)?;
+            Some(port.patch_rx.packets.load(Relaxed))
+        }
+    }
+}
+
+/// Sends a frame on its port, as a controller would have it sent.
+fn send(of: &Ofproto, o: &Outgoing, now_ms: u64, wait: bool) {
+    let packet = Packet::from_bytes(&o.frame);
+    let mut key = FlowKey::default();
+    extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
+    key.in_port = xlate::key_port(OfPort::NONE);
+    let mut actions = Vec::new();
+    if o.oam {
+        key.tun_flags |= tun_flag::OAM;
+    }
+    actions.push(Action::Output {
+        port: o.place.port,
+        max_len: 0,
+    });
+    let request = xlate::PacketOut {
+        bridge: o.place.bridge,
+        key: &key,
+        actions: &actions,
+        len: packet.len(),
+        now_ms,
+        version: None,
+    };
+    let mut translation = Translation::default();
+    if of.pipeline().packet_out(&request, &mut translation).is_none() {
+        return;
+    }
+    for c in translation.credits.iter() {
+        c.credit(1, packet.len() as u64, now_ms, 0);
+    }
+    let drops = |a: &DpAction| matches!(a, DpAction::Drop(_));
+    let Some(dp) = of.datapath().filter(|_| !translation.actions.iter().all(drops)) else {
+        return;
+    };
+    if wait {
+        // By who moves the clock: what it causes is to be seen.
+        let _ = dp.inject(packet, &key, PortNo::NONE, translation.actions);
+    } else {
+        dp.post(packet, &translation.actions);
+    }
+}

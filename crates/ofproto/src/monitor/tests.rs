@@ -1,0 +1,1 @@
+//! Sessions over patches and tunnels of a pretended switch.

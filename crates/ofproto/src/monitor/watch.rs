@@ -1,0 +1,120 @@
+//! A session as translation sees it.
+
+use crate::parts::Part;
+use heddle_bfd::Filter;
+use heddle_datapath::action::UpcallData;
+use heddle_flow::key::frag;
+use heddle_flow::{FlowKey, FlowMask};
+use heddle_openflow::Port as OfPort;
+use heddle_wire::eth::ethertype;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+/// The protocol number of UDP.
+const UDP: u8 = 17;
+/// Messages of one session that may wait: more are lost, and those of other sessions have room.
+pub(super) const MAX_WAITING: u32 = 16;
+
+/// What translation, workers and the monitor share of one session.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Number of the session, never reused.
+    pub(super) id: u64,
+    /// Whether packets may be sent that way. A generation is counted up after each change
+    /// ([`Part::Link`]).
+    pub(super) forwarding: AtomicBool,
+    /// Messages that came since the monitor has last allowed some.
+    pub(super) came: AtomicU32,
+}
+
+/// A session's part of an OpenFlow port: which packets are for it, and what it says.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    pub(super) shared: Arc<Shared>,
+    pub(super) filter: Filter,
+}
+
+impl PartialEq for Watch {
+    fn eq(&self, other: &Self) -> bool {
+        (self.id(), self.filter) == (other.id(), other.filter)
+    }
+}
+
+impl Eq for Watch {}
+
+impl Watch {
+    /// Number of the session.
+    pub(crate) fn id(&self) -> u64 {
+        self.shared.id
+    }
+    /// Whether packets may be sent that way. Who caches an answer that goes by it reads [`Part::Link`]'s
+    /// generation before.
+    pub(crate) fn is_forwarding(&self) -> bool {
+        self.shared.forwarding.load(Relaxed)
+    }
+    /// Whether a packet is a message for the session. Bits that decide that are added to `mask`; those that
+    /// Open vSwitch leaves out of it, to `extra`.
+    pub(crate) fn takes(&self, flow: &FlowKey, mask: &mut FlowMask, extra: &mut FlowMask) -> bool {
+        let m = &mut mask.0;
+        if let Some(mac) = self.filter.dst_mac {
+            m.dl_dst = [u8::MAX; 6];
+            if flow.dl_dst != mac {
+                return false;
+            }
+        }
+        m.dl_type = u16::MAX;
+        if flow.dl_type != ethertype::IP {
+            return false;
+        }
+        (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
+        if flow.nw_proto != UDP || flow.nw_frag & frag::LATER != 0 {
+            return false;
+        }
+        m.tp_dst = u16::MAX;
+        if flow.tp_dst != heddle_bfd::UDP_PORT {
+            return false;
+        }
+        if let Some(ip) = self.filter.dst_ip {
+            extra.0.nw_dst = u32::MAX;
+            if flow.nw_dst != ip.to_bits() {
+                return false;
+            }
+            m.nw_dst = u32::MAX;
+        }
+        if self.filter.no_tunnel_key {
+            m.tun_id = u64::MAX;
+            return flow.tun_id == 0;
+        }
+        true
+    }
+    /// What an upcall with a message carries.
+    pub(crate) fn cookie(&self) -> Arc<dyn UpcallData> {
+        Arc::new(Cookie(self.shared.clone()))
+    }
+}
+
+/// See [`Watch::cookie`].
+pub(super) struct Cookie(pub(super) Arc<Shared>);
+
+impl UpcallData for Cookie {
+    fn text(&self) -> String {
+        "slow_path(bfd)".to_owned()
+    }
+    fn admit(&self) -> bool {
+        // Who looks and counts at the same time lets some more in, one per worker.
+        let room = self.0.came.load(Relaxed) < MAX_WAITING;
+        if room {
+            self.0.came.fetch_add(1, Relaxed);
+        }
+        room
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// The slot of what others know of a session's port.
+pub(super) fn link_slot(bridge: u64, port: OfPort) -> u16 {
+    Part::Link(bridge, port).slot()
+}

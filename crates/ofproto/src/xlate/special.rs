@@ -1,0 +1,32 @@
+//! Packets of protocols that the switch itself speaks: no rule decides about them.
+
+use super::ctx::Ctx;
+use crate::model::PortView;
+use heddle_datapath::action::{Action, Upcall, UpcallCookie, UpcallKind};
+use std::sync::Arc;
+
+/// Bytes of a packet that are handed over: all headers that can be in front of a message, and the message.
+const MAX_LEN: u16 = 192;
+
+impl Ctx<'_> {
+    /// Whether the packet, which came in by `port`, is for the session that watches this. Then it is handed
+    /// over, and nothing else is to be done with it.
+    pub(super) fn is_special(&mut self, port: &PortView) -> bool {
+        let Some(watch) = &port.watch else { return false };
+        let extra = self.extra.get_or_insert_default();
+        if !watch.takes(&self.flow, &mut self.out.mask, extra) {
+            return false;
+        }
+        self.is_bfd = true;
+        // A trace shows what is left to the datapath.
+        if self.report.is_none() {
+            self.commit();
+            self.emit(Action::Userspace(Arc::new(Upcall {
+                kind: UpcallKind::SlowPath("bfd"),
+                max_len: MAX_LEN,
+                cookie: UpcallCookie(watch.cookie()),
+            })));
+        }
+        true
+    }
+}

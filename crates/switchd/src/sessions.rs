@@ -1,0 +1,62 @@
+//! The thread for protocols that watch ports ([`heddle_ofproto::monitor`]): it wakes when a timer is due, to the
+//! millisecond, and when messages wait.
+//!
+//! It works for nobody else, and waits for nobody.
+
+use std::time::{Duration, Instant};
+
+use heddle_sys::{Epoll, clock};
+
+use crate::switch::Switch;
+use crate::vlog::errno_text;
+
+/// The longest sleep: then it looks whether it is time to end.
+const MAX_WAIT_MS: u64 = 100;
+/// A sleep while somebody moves the clock, who does this thread's work meanwhile.
+const ASIDE: Duration = Duration::from_millis(1);
+/// The least time between two reports to the database, so that a peer that changes its mind all the time
+/// does not keep that busy.
+const REPORT: Duration = Duration::from_millis(100);
+/// How much later than asked for a sleep may end.
+const TIMER_SLACK_NS: u64 = 50_000;
+
+impl Switch {
+    /// Runs sessions until the switch ends.
+    pub(crate) fn run_sessions(&self) {
+        // It only makes sleeps more precise.
+        let _ = clock::set_timer_slack_ns(TIMER_SLACK_NS);
+        let mut bell = match Epoll::new(1).and_then(|e| e.add(self.datapath.control_fd(), 0).map(|()| e)) {
+            Ok(bell) => Some(bell),
+            Err(error) => {
+                let why = errno_text(&error);
+                log::error!(target: "bfd", "cannot wait for messages, looking for them instead ({why})");
+                None
+            }
+        };
+        let monitor = self.ofproto.monitor();
+        let mut reported = Instant::now();
+        while !self.is_ending() {
+            if self.is_warping() {
+                std::thread::park_timeout(ASIDE);
+                continue;
+            }
+            let stopped = self.clock.is_stopped();
+            let next_ms = monitor.run(&self.ofproto, stopped);
+            let mut wait_ms = next_ms.map_or(MAX_WAIT_MS, |at| at.saturating_sub(self.clock.now_ms()));
+            if monitor.has_status_changed() {
+                if reported.elapsed() >= REPORT {
+                    reported = Instant::now();
+                    self.sessions_changed.notify_one();
+                }
+                wait_ms = wait_ms.max(1);
+            }
+            wait_ms = wait_ms.min(MAX_WAIT_MS);
+            match &mut bell {
+                Some(bell) => {
+                    let _ = bell.wait(i32::try_from(wait_ms).unwrap_or(0));
+                }
+                None => std::thread::park_timeout(Duration::from_millis(wait_ms.clamp(1, 2))),
+            }
+        }
+    }
+}
