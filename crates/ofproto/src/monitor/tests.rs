@@ -1,1 +1,138 @@
-//! Sessions over patches and tunnels of a pretended switch.
+//! Which packets are a session's, what becomes of them, and who hears of what it says.
+
+use super::watch::{MAX_WAITING, Shared, Watch};
+use crate::parts::Part;
+use crate::xlate::tests::lab::{Lab, dp, out};
+use heddle_bfd::Filter;
+use heddle_datapath::Purpose;
+use heddle_datapath::action::{Action, UpcallKind};
+use heddle_flow::{FlowKey, FlowMask, Match};
+use heddle_openflow::{Instruction, InstructionSet, Port};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+fn watch(filter: Filter) -> Watch {
+    Watch {
+        shared: Arc::new(Shared {
+            id: 7,
+            forwarding: false.into(),
+            came: 0.into(),
+        }),
+        filter,
+    }
+}
+
+fn message() -> FlowKey {
+    FlowKey {
+        in_port: dp(0, 1).0,
+        dl_type: 0x0800,
+        dl_dst: [0, 0x23, 0x20, 0, 0, 1],
+        nw_proto: 17,
+        nw_dst: 0x0a00_0001,
+        tp_dst: 3784,
+        ..FlowKey::default()
+    }
+}
+
+fn takes(filter: Filter, key: &FlowKey) -> bool {
+    let (mut mask, mut extra) = (FlowMask::default(), FlowMask::default());
+    let taken = watch(filter).takes(key, &mut mask, &mut extra);
+    // Whatever agrees in the bits that are said to count is treated alike.
+    mask.add(&extra);
+    let mut other = *key;
+    let ones = other.words_mut().iter_mut().zip(mask.words());
+    ones.for_each(|(word, mask)| *word = *word & mask | 0x5555_5555_5555_5555 & !mask);
+    let again = watch(filter).takes(&other, &mut FlowMask::default(), &mut FlowMask::default());
+    assert_eq!(taken, again, "{filter:?}: {key}");
+    taken
+}
+
+#[test]
+fn messages_are_told_from_other_packets() {
+    let m = message();
+    let any = Filter::default();
+    assert!(takes(any, &m));
+    assert!(!takes(any, &FlowKey { tp_dst: 3785, ..m }));
+    assert!(!takes(any, &FlowKey { nw_proto: 6, ..m }));
+    assert!(!takes(any, &FlowKey { dl_type: 0x86dd, ..m }));
+    assert!(!takes(any, &FlowKey { nw_frag: 3, ..m }));
+    let ip = |ip: [u8; 4]| Filter {
+        dst_ip: Some(ip.into()),
+        ..any
+    };
+    assert!(takes(ip([10, 0, 0, 1]), &m));
+    assert!(!takes(ip([10, 0, 0, 2]), &m), "some other host's");
+    let mac = |mac| Filter {
+        dst_mac: Some(mac),
+        ..any
+    };
+    assert!(takes(mac(m.dl_dst), &m));
+    assert!(!takes(mac([2; 6]), &m));
+    let keyless = Filter {
+        no_tunnel_key: true,
+        ..any
+    };
+    assert!(takes(keyless, &m));
+    assert!(!takes(keyless, &FlowKey { tun_id: 5, ..m }));
+}
+
+#[test]
+fn no_rule_sees_a_message() {
+    let mut lab = Lab::new(&[4]);
+    let w = watch(Filter::default());
+    lab.bridges[0].watches.insert(Port(1), w);
+    lab.publish();
+    lab.add(
+        (0, 0),
+        10,
+        &Match::default(),
+        InstructionSet(vec![Instruction::Apply(vec![out(2)])]),
+    );
+    let t = lab.translate(&message(), Purpose::Miss);
+    match t.actions.as_slice() {
+        [Action::Userspace(up)] => assert_eq!(up.kind, UpcallKind::SlowPath("bfd")),
+        other => panic!("{other:?}"),
+    }
+    let other = FlowKey {
+        tp_dst: 53,
+        ..message()
+    };
+    assert_eq!(
+        lab.translate(&other, Purpose::Miss).actions,
+        [Action::Output(dp(0, 2))]
+    );
+    // On a port without a session it is a packet like any.
+    let elsewhere = FlowKey {
+        in_port: dp(0, 3).0,
+        ..message()
+    };
+    assert_eq!(
+        lab.translate(&elsewhere, Purpose::Miss).actions,
+        [Action::Output(dp(0, 2))]
+    );
+}
+
+#[test]
+fn a_session_has_its_share_of_the_ring_and_no_more() {
+    let w = watch(Filter::default());
+    let cookie = w.cookie();
+    let admitted = (0..1000).filter(|_| cookie.admit()).count();
+    assert_eq!(admitted, MAX_WAITING as usize);
+    w.shared.came.store(0, Relaxed);
+    assert!(cookie.admit());
+    assert_eq!(cookie.text(), "slow_path(bfd)");
+}
+
+#[test]
+fn who_asks_whether_a_port_may_forward_hears_of_the_session() {
+    let mut lab = Lab::new(&[4]);
+    let w = watch(Filter::default());
+    lab.bridges[0].watches.insert(Port(2), w.clone());
+    lab.publish();
+    let world = lab.pipeline.world();
+    let port = world.bridges[&0].ports.get(&Port(2)).unwrap();
+    assert!(port.up && !port.is_live());
+    w.shared.forwarding.store(true, Relaxed);
+    assert!(port.is_live());
+    assert_eq!(super::watch::link_slot(0, Port(2)), Part::Link(0, Port(2)).slot());
+}
