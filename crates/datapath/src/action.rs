@@ -302,6 +302,11 @@ pub struct UpcallCookie(pub Arc<dyn UpcallData>);
 pub trait UpcallData: Send + Sync {
     /// As `dpctl/dump-flows` prints it inside `userspace(...)`.
     fn text(&self) -> String;
+    /// Tells upcalls of the same text apart, where they are for different receivers: answers with equal actions
+    /// share them.
+    fn receiver(&self) -> u64 {
+        0
+    }
     /// Whether one packet more is wanted now. Called by workers: it does not wait.
     fn admit(&self) -> bool {
         true
@@ -312,7 +317,8 @@ pub trait UpcallData: Send + Sync {
 
 impl PartialEq for UpcallCookie {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0.text() == other.0.text()
+        Arc::ptr_eq(&self.0, &other.0)
+            || self.0.receiver() == other.0.receiver() && self.0.text() == other.0.text()
     }
 }
 

@@ -1,5 +1,5 @@
-//! The thread for protocols that watch ports ([`heddle_ofproto::monitor`]): it wakes when a timer is due, to the
-//! millisecond, and when messages wait.
+//! The thread for protocols that watch ports ([`heddle_ofproto::monitor`]): it wakes when a timer is due, to
+//! the millisecond, and when messages wait.
 //!
 //! It works for nobody else, and waits for nobody.
 

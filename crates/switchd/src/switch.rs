@@ -36,6 +36,9 @@ const WAIT_MS: i32 = 100;
 /// Packets handed to controllers in one go.
 const UPCALL_BATCH: usize = 256;
 
+/// How long devices may take for messages of sessions while the clock is moved.
+const DEVICES: Duration = Duration::from_millis(2);
+
 /// How long a command waits for the reconciler.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -230,7 +233,13 @@ impl Switch {
                 self.datapath.tick();
                 self.datapath.balance();
                 self.ofproto.tick();
-                self.ofproto.monitor().run(&self.ofproto, true);
+                let monitor = self.ofproto.monitor();
+                monitor.run(&self.ofproto, true);
+                if monitor.has_devices() {
+                    // What devices carry arrives in its own time.
+                    std::thread::sleep(DEVICES);
+                    monitor.run(&self.ofproto, true);
+                }
                 left -= step;
             }
             self.ofproto.tell_links();

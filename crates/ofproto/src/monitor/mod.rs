@@ -5,17 +5,17 @@
 //! storm of packets for controllers, not a device that takes long to open.
 //!
 //! **Shape.** One thread calls [`Monitor::run`] whenever something is due: at the time that it returns, and
-//! when messages wait. It takes messages out of rings of their own, which translation sends them to before any rule
-//! sees them ([`Watch::takes`]); it sends frames by translating an output on the port, and posts the result to a
-//! worker without waiting for that. It takes no lock of a bridge and none of the datapath.
+//! when messages wait. It takes messages out of rings of their own, which translation sends them to before
+//! any rule sees them ([`Watch::takes`]); it sends frames by translating an output on the port, and posts the
+//! result to a worker without waiting for that. It takes no lock of a bridge and none of the datapath.
 //!
 //! **What a session says** is an atomic flag, read by translations that ask whether a port may forward, and
 //! part of what their answers depend on ([`Part::Link`](crate::parts::Part::Link)). So nothing is published
 //! when it changes, and no flow is stale but those that chose a port because it is up, or would have.
 //! Controllers are told by another thread, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
-//! **Floods.** Of each session [`MAX_WAITING`](watch) messages are taken per [`REFILL_MS`]; workers drop the others before they copy
-//! them. So messages that somebody makes up cost a bounded part of a processor, and keep those of other
+//! **Floods.** Of each session [`MAX_WAITING`](watch) messages are taken per [`REFILL_MS`]; workers drop the
+//! others before they copy them. So messages that somebody makes up cost a bounded part of a processor, and keep those of other
 //! sessions from nothing.
 //!
 //! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
@@ -118,6 +118,8 @@ impl Monitor {
         place: Place,
     ) -> Option<Watch> {
         let config = Config::read(settings);
+        self.count_in(of, |_| true);
+        let rx_packets = received(of, &place).unwrap_or(0);
         let now_ms = of.clock().now_ms();
         let mut all = self.sessions.lock();
         let watch = match &config {
@@ -129,7 +131,7 @@ impl Monitor {
             }
             Some(config) => {
                 self.status_changed.store(true, Relaxed);
-                Some(all.configure(name, config, place, now_ms, of.generations()))
+                Some(all.configure(name, config, place, (now_ms, rx_packets), of.generations()))
             }
         };
         self.n.store(all.by_id.len() as u64, Relaxed);
@@ -147,6 +149,11 @@ impl Monitor {
         let mut all = self.sessions.lock();
         all.remove(name);
         self.n.store(all.by_id.len() as u64, Relaxed);
+    }
+
+    /// Whether any session's messages go through a device.
+    pub fn has_devices(&self) -> bool {
+        !self.is_empty() && self.sessions.lock().by_id.values().any(|e| e.place.dp.is_some())
     }
 
     /// Whether there is any session.
@@ -227,6 +234,8 @@ impl Monitor {
         let dp = of.datapath()?;
         for _ in 0..ROUNDS {
             let now_ms = of.clock().now_ms();
+            // Others are counted by threads that may wait.
+            self.count_in(of, |place| place.dp.is_none());
             let mut waiting = Vec::new();
             let n = dp.take_control(BATCH, &mut |upcall| waiting.push(upcall));
             let mut told = Told::default();
@@ -253,6 +262,10 @@ impl Monitor {
     /// Looks how many packets ports have received, of those whose sessions want to know. To be called several
     /// times a second, by a thread that may wait.
     pub(crate) fn count(&self, of: &Ofproto) {
+        self.count_in(of, |_| true);
+    }
+
+    fn count_in(&self, of: &Ofproto, places: impl Fn(&Place) -> bool) {
         if self.is_empty() {
             return;
         }
@@ -260,7 +273,7 @@ impl Monitor {
         let wanted: Vec<(u64, Place)> = {
             let all = self.sessions.lock();
             let all = all.by_id.iter();
-            all.filter(|(_, e)| e.session.counts_packets())
+            all.filter(|(_, e)| e.session.counts_packets() && places(&e.place))
                 .map(|(id, e)| (*id, e.place.clone()))
                 .collect()
         };
@@ -312,12 +325,12 @@ impl Sessions {
         name: &str,
         config: &Config,
         place: Place,
-        now_ms: u64,
+        (now_ms, rx_packets): (u64, u64),
         generations: &Generations,
     ) -> Watch {
         let id = match self.by_name.get(name) {
             Some(id) => *id,
-            None => self.make(name, config, place.clone(), now_ms),
+            None => self.make(name, config, place.clone(), (now_ms, rx_packets)),
         };
         if let Some(e) = self.by_id.get_mut(&id) {
             e.place = place;
@@ -334,7 +347,7 @@ impl Sessions {
         }
     }
 
-    fn make(&mut self, name: &str, config: &Config, place: Place, now_ms: u64) -> u64 {
+    fn make(&mut self, name: &str, config: &Config, place: Place, (now_ms, rx_packets): (u64, u64)) -> u64 {
         self.last_id += 1;
         let id = self.last_id;
         // Of keys of the system's random numbers: nobody else knows it (RFC 5880 §6.8.1).
@@ -349,7 +362,7 @@ impl Sessions {
         let udp_src = FIRST_UDP_SRC + ((id - 1) % u64::from(N_UDP_SRC)) as u16;
         let now = Now {
             ms: now_ms,
-            rx_packets: 0,
+            rx_packets,
         };
         let entry = Entry {
             place,
@@ -360,7 +373,7 @@ impl Sessions {
                 came: 0.into(),
             }),
             wake_ms: 0,
-            rx_packets: 0,
+            rx_packets,
         };
         self.due.insert((entry.wake_ms, id));
         self.by_id.insert(id, entry);

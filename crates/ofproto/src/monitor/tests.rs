@@ -113,6 +113,29 @@ fn no_rule_sees_a_message() {
 }
 
 #[test]
+fn messages_of_two_sessions_are_not_mixed_up() {
+    use heddle_datapath::action::UpcallCookie;
+    let of = |id| {
+        let shared = Shared {
+            id,
+            forwarding: false.into(),
+            came: 0.into(),
+        };
+        let filter = Filter::default();
+        UpcallCookie(
+            Watch {
+                shared: Arc::new(shared),
+                filter,
+            }
+            .cookie(),
+        )
+    };
+    // Answers with equal actions share one of these.
+    assert_eq!(of(1), of(1));
+    assert_ne!(of(1), of(2));
+}
+
+#[test]
 fn a_session_has_its_share_of_the_ring_and_no_more() {
     let w = watch(Filter::default());
     let cookie = w.cookie();

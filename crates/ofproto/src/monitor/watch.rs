@@ -101,6 +101,9 @@ impl UpcallData for Cookie {
     fn text(&self) -> String {
         "slow_path(bfd)".to_owned()
     }
+    fn receiver(&self) -> u64 {
+        self.0.id
+    }
     fn admit(&self) -> bool {
         // Who looks and counts at the same time lets some more in, one per worker.
         let room = self.0.came.load(Relaxed) < MAX_WAITING;
