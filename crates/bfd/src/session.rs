@@ -4,8 +4,8 @@
 //!
 //! **Forwarding** is what others want to know: whether packets may be sent that way. It follows the state,
 //! unless a user has overridden it; where it is said so, packets of any kind that come in keep it for some
-//! time. Whenever something that it depends on has changed, [`Session::follow`] looks at it: it counts how often
-//! it changed.
+//! time. Whenever something that it depends on has changed, [`Session::follow`] looks at it, and counts how
+//! often it changed.
 
 use crate::config::Config;
 use crate::frame::{self, Ends, TTL, Udp};
@@ -94,8 +94,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session that begins. `name` is for the log; `disc` is not 0 and no other session's; `udp_src` is from
-    /// 49152 on (RFC 5881 §4); `seed` is any number.
+    /// A session that begins. `name` is for the log; `disc` is not 0 and no other session's; `udp_src` is
+    /// from 49152 on (RFC 5881 §4); `seed` is any number.
     pub fn new(name: &str, config: &Config, (disc, udp_src): (u32, u16), seed: u64, now: Now) -> Self {
         let mut session = Self {
             name: name.to_owned(),

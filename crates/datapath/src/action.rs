@@ -302,8 +302,8 @@ pub struct UpcallCookie(pub Arc<dyn UpcallData>);
 pub trait UpcallData: Send + Sync {
     /// As `dpctl/dump-flows` prints it inside `userspace(...)`.
     fn text(&self) -> String;
-    /// Tells upcalls of the same text apart, where they are for different receivers: answers with equal actions
-    /// share them.
+    /// Tells upcalls of the same text apart, where they are for different receivers: answers with equal
+    /// actions share them.
     fn receiver(&self) -> u64 {
         0
     }

@@ -11,9 +11,9 @@
 //!
 //! **State that moves by itself** has parts of its own, apart from the configuration of what it is the state
 //! of: whether a port may forward is [`Part::Link`], so that a link that flaps is nothing to those who only
-//! send there. What a session says of that is not even part of the configuration: see [`crate::monitor`]. Such
-//! parts have slots among those of what packets make, which are many: they do not meet with parts of the
-//! configuration.
+//! send there. What a session says of that is not even part of the configuration: see [`crate::monitor`].
+//! Such parts have slots among those of what packets make, which are many: they do not meet with parts of
+//! the configuration.
 //!
 //! **Costs.** Parts that two configurations share are not looked at.
 

@@ -15,8 +15,8 @@
 //! Controllers are told by another thread, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
 //! **Floods.** Of each session [`MAX_WAITING`](watch) messages are taken per [`REFILL_MS`]; workers drop the
-//! others before they copy them. So messages that somebody makes up cost a bounded part of a processor, and keep those of other
-//! sessions from nothing.
+//! others before they copy them. So messages that somebody makes up cost a bounded part of a processor, and
+//! those of other sessions are not lost.
 //!
 //! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
 
