@@ -301,6 +301,13 @@ proptest! {
                 if k.tun_present == 0 {
                     k.tun_metadata.fill(0);
                 }
+                if k.recirc_id == 0 {
+                    // What comes from a port has no connection.
+                    (k.ct_state, k.ct_zone, k.ct_mark, k.ct_label) = (0, 0, 0, [0; 16]);
+                    (k.ct_nw_proto, k.ct_tp_src, k.ct_tp_dst) = (0, 0, 0);
+                    (k.ct_nw_src, k.ct_nw_dst) = (0, 0);
+                    (k.ct_ipv6_src, k.ct_ipv6_dst) = ([0; 16], [0; 16]);
+                }
                 if !is_consistent(&k) || !k.equal_under(&key, &t.mask) {
                     continue;
                 }
