@@ -345,7 +345,7 @@ fn packets_to_and_from_the_control_plane() {
     s.dp.inject_translate(Packet::from_bytes(&frame), PortNo(1))
         .unwrap();
     let mut again = None;
-    assert_eq!(s.dp.take_upcalls(10, &mut |u| again = u.packet), 1);
+    assert_eq!(s.dp.take_control(10, &mut |u| again = u.packet), 1);
     s.dp.inject(
         again.unwrap(),
         &FlowKey::default(),
@@ -392,8 +392,8 @@ fn packets_to_and_from_the_control_plane() {
             .unwrap();
     }
     assert_eq!(s.dp.totals().lost, 600 - 512);
-    assert_eq!(s.dp.take_upcalls(usize::MAX, &mut |_| {}), 512);
-    assert_eq!(s.dp.take_upcalls(usize::MAX, &mut |_| {}), 0);
+    assert_eq!(s.dp.take_control(usize::MAX, &mut |_| {}), 512);
+    assert_eq!(s.dp.take_control(usize::MAX, &mut |_| {}), 0);
 }
 
 /// Entries go all the time, also while statistics are asked for: what they had counted is in the answer.
