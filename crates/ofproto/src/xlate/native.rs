@@ -104,10 +104,7 @@ impl<'w> Ctx<'w> {
             }
         }
         // The outer headers are not the packet's own: only what goes along with it counts.
-        let looked = [Some(self.out.mask), self.extra].into_iter().flatten();
-        let marks = looked.fold((0, 0), |(mark, priority), m| {
-            (mark | m.0.pkt_mark, priority | m.0.skb_priority)
-        });
+        let marks = (self.out.mask.0.pkt_mark, self.out.mask.0.skb_priority);
         (self.out.mask, self.extra) = (old_mask, old_extra);
         self.out.mask.0.pkt_mark |= marks.0;
         self.out.mask.0.skb_priority |= marks.1;
@@ -131,7 +128,10 @@ impl<'w> Ctx<'w> {
             dst,
             src: (!src.is_unspecified()).then_some(src),
         };
-        self.extra().0.pkt_mark = u32::MAX;
+        if self.orig.recirc_id != 0 {
+            // What comes from a port has no mark.
+            self.extra().0.pkt_mark = u32::MAX;
+        }
         let routes = &self.underlay.routes;
         self.depend(Underlay::slot(routes.thing(&q)));
         let way = routes.lookup(&q).and_then(|route| {
