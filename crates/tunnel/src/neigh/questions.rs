@@ -8,10 +8,14 @@
 //! is still without an answer at its end is told as changed: cached drops are translated again by their next
 //! packet, which asks again. So requests go on as long as packets do, and no longer.
 //!
+//! The list of what is open has a lock, which workers only try. What is to be sent waits in a queue without
+//! one: the control thread wakes up in the middle of a translation that has more to ask.
+//!
 //! **Limits.** [`MAX_OPEN`] questions are open at a time; then, and where somebody else holds the list, the
 //! answer is that nobody was asked, and the translation must not be cached.
 
 use super::Neighbours;
+use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -34,17 +38,14 @@ pub struct Question {
     pub target: IpAddr,
 }
 
-#[derive(Default)]
-struct State {
-    /// By [`Neighbours::thing`]: when it was asked, and what to look up at its end.
-    open: HashMap<u64, (u64, Box<str>, IpAddr)>,
-    /// Not sent yet.
-    waiting: Vec<Question>,
-}
-
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Questions(Mutex<State>);
+pub(super) struct Questions {
+    /// By [`Neighbours::thing`]: when it was asked, and what to look up at its end.
+    open: Mutex<HashMap<u64, (u64, Box<str>, IpAddr)>>,
+    /// Not sent yet.
+    waiting: SegQueue<Question>,
+}
 
 /// What became of a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,41 +62,41 @@ impl Neighbours {
     /// Asks for a neighbour on the bridge of that name. Never waits.
     pub fn ask(&self, bridge: &str, question: &Question, now_ms: u64) -> Asked {
         let thing = self.thing(bridge, question.target);
-        let Some(mut state) = self.questions.0.try_lock() else {
+        let Some(mut open) = self.questions.open.try_lock() else {
             return Asked::Busy;
         };
-        if state.open.contains_key(&thing) {
+        if open.contains_key(&thing) {
             return Asked::Open;
         }
-        if state.open.len() >= MAX_OPEN {
+        if open.len() >= MAX_OPEN {
             return Asked::Busy;
         }
-        state.open.insert(thing, (now_ms, bridge.into(), question.target));
-        state.waiting.push(question.clone());
+        open.insert(thing, (now_ms, bridge.into(), question.target));
+        self.questions.waiting.push(question.clone());
         Asked::New
     }
 
     /// Whether a neighbour is known or asked for. Never waits; where somebody holds the questions, it is not.
     pub fn wants(&self, bridge: &str, ip: IpAddr, now_ms: u64) -> bool {
         let is_open = || {
-            let state = self.questions.0.try_lock();
-            state.is_some_and(|s| s.open.contains_key(&self.thing(bridge, ip)))
+            let open = self.questions.open.try_lock();
+            open.is_some_and(|o| o.contains_key(&self.thing(bridge, ip)))
         };
         self.find(bridge, ip, now_ms).is_some() || is_open()
     }
 
     /// The questions that are to be sent now.
     pub fn questions(&self) -> Vec<Question> {
-        std::mem::take(&mut self.questions.0.lock().waiting)
+        let n = self.questions.waiting.len();
+        (0..n).map_while(|_| self.questions.waiting.pop()).collect()
     }
 
     /// Ends questions that were open for long enough, and tells of those that have no answer.
     pub(super) fn end_questions(&self, now_ms: u64) {
         let mut ended = Vec::new();
         self.questions
-            .0
-            .lock()
             .open
+            .lock()
             .retain(|thing, (asked_ms, bridge, ip)| {
                 let stays = now_ms < asked_ms.saturating_add(OPEN_MS);
                 if !stays {

@@ -18,6 +18,8 @@ pub const MAX_BUFFERS: usize = WINDOW;
 /// Bytes of a packet that are copied into its private head: headers of a tunnel and of what it carries. What
 /// is longer is taken from the tail when it is needed.
 pub const HEAD: usize = 128;
+/// Bytes of the longest frame that is taken from a guest: what a pool's buffer holds.
+pub const MAX_FRAME: usize = heddle_packet::BUF_SIZE - heddle_packet::HEADROOM;
 /// Chains that a queue reads beyond those that a call needs, so that the lines of their buffers are on the
 /// way.
 pub const AHEAD: usize = heddle_packet::BURST;

@@ -3,14 +3,12 @@
 
 use crate::mem::Piece;
 use crate::net_hdr::{self, NetHdrError};
-use crate::ring::limits::HEAD;
+use crate::ring::limits::{HEAD, MAX_FRAME};
 use crate::ring::window::{Chain, Window};
-use heddle_packet::{BUF_SIZE, HEAD_SPACE, HEADROOM, Lender, Offload, Packet, Pool};
+use heddle_packet::{HEAD_SPACE, Lender, Offload, Packet, Pool};
 
 /// Shortest frame: two addresses and a type.
 const ETH_HEADER: usize = 14;
-/// Longest frame: what a packet holds when it has to be private.
-const MAX_FRAME: usize = BUF_SIZE - HEADROOM;
 
 /// Why a chain made no packet.
 pub(super) enum Dropped {

@@ -18,7 +18,7 @@ struct Sent {
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    let len = prop_oneof![4 => 14_usize..1600, 1 => 60_usize..69_441];
+    let len = prop_oneof![4 => 14_usize..1600, 1 => 60..=limits::MAX_FRAME];
     (
         len,
         proptest::collection::vec(0_usize..1700, 0..5),
