@@ -1,5 +1,6 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
+#   make props [ROUNDS=10]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [ARGS="--encap vxlan"]
@@ -14,7 +15,7 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments headers
 export KEEP QUICK GUEST
 
-.PHONY: help setup build demo test doors bench conformance controllers ovn lab fuzz models fmt lint clean
+.PHONY: help setup build demo test props doors bench conformance controllers ovn lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,10 @@ demo: build ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 lea
 
 test: setup ## Unit, property, system and differential tests, formatting and lints
 	@scripts/test $(PARTS)
+
+props: setup ## Property tests again and again, each time from another seed (ROUNDS=10)
+	@for i in $$(seq $(or $(ROUNDS),10)); do seed=$$RANDOM$$RANDOM; echo "round $$i: PROPTEST_RNG_SEED=$$seed"; \
+	   PROPTEST_RNG_SEED=$$seed cargo test --quiet --workspace --lib || exit 1; done
 
 doors: setup ## Every target above and below in its quick form, in a fresh clone (about an hour; ARGS="demo lab": only these)
 	@scripts/doors $(ARGS)

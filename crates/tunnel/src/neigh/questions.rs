@@ -38,11 +38,14 @@ pub struct Question {
     pub target: IpAddr,
 }
 
+/// When it was asked, and what to look up at its end: bridge and address.
+type Open = (u64, Box<str>, IpAddr);
+
 /// See the module's text.
 #[derive(Default)]
 pub(super) struct Questions {
-    /// By [`Neighbours::thing`]: when it was asked, and what to look up at its end.
-    open: Mutex<HashMap<u64, (u64, Box<str>, IpAddr)>>,
+    /// By [`Neighbours::thing`].
+    open: Mutex<HashMap<u64, Open>>,
     /// Not sent yet.
     waiting: SegQueue<Question>,
 }
