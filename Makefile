@@ -26,7 +26,9 @@ setup: ## Install Debian packages that are missing, check Rust
 build: setup ## Build the daemon and the tool heddle (release)
 	@cargo build --release --package heddle-switchd --bin heddled --package heddle-ctl --bin heddle
 
-demo: build ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
+demo: ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
+	@[ "$$(id -u)" = 0 ] || { echo "make demo: network namespaces need root (sudo make demo)" >&2; exit 1; }
+	@scripts/quietly $(TARGET)/demo-build.log "Building heddled and heddle (2 to 6 minutes the first time)" $(MAKE) build
 	@HEDDLED="$(HEDDLED)" demo/demo.sh
 
 test: setup ## Unit, property, system and differential tests, formatting and lints

@@ -65,7 +65,10 @@ pod() { # NAME COMMAND...
 
 finish() {
     local status=$?
-    trap - EXIT INT TERM
+    # What is left to do takes seconds: neither a second Ctrl-C nor the terminal's end stops it, nor what it starts.
+    trap '' INT TERM HUP PIPE
+    trap - EXIT
+    set +e
     if [ $status -ne 0 ]; then
         printf '\ndemo: ended early (status %d)\n' $status
         if [ -s "$run/ovs-vswitchd.log" ] && [ $status -ne 130 ]; then
@@ -75,13 +78,16 @@ finish() {
     elif [ -n "$KEEP" ]; then
         return
     fi
-    "$run/stop" || true
+    printf '\nRemoving the namespaces and ending the daemons (some seconds) ...\n'
+    "$run/stop" >/dev/null 2>&1
     echo "Everything of the demo has been removed."
     exit $status
 }
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap 'exit 129' HUP
+trap 'exit 141' PIPE
 
 # What iperf3 measured, in one line: who sent, how fast the receiver saw it, and what got lost.
 summary() {

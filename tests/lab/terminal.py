@@ -162,4 +162,6 @@ class Terminal:
             self.proc.send_signal(signal.SIGKILL)
             self.proc.wait(10)
         for fd in (self.master, self.slave):
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
+        self.master = self.slave = None

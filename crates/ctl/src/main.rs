@@ -1,6 +1,7 @@
 //! `heddle`: measure switches, with load that it generates itself, stand in for a guest, and watch the
 //! switch.
 
+mod ask;
 mod bench;
 mod guest;
 mod say;

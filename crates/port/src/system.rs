@@ -59,10 +59,12 @@ impl SystemPort {
     /// Opens device `name`.
     ///
     /// # Errors
-    /// [`PortError::Sys`]: no such device, no permission.
+    /// [`PortError::Sys`]: no such device, no permission. [`PortError::Config`]: it is a loopback device, or
+    /// its frames are not Ethernet's.
     pub fn open(name: &str) -> Result<Self, PortError> {
         let link = LinkCtl::new().map_err(|e| PortError::open(name, e))?;
         let index = link.ifindex(name).map_err(|e| PortError::open(name, e))?;
+        may_be_a_port(&link, name)?;
         // A dry run, so that a missing privilege is told here and not later.
         PacketSocket::sender()
             .and_then(|s| s.bind(index))
@@ -239,6 +241,22 @@ impl Port for SystemPort {
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }
+}
+
+/// Refuses devices that would take in what is sent to them and give nothing sensible back. The words begin as
+/// Open vSwitch's do.
+fn may_be_a_port(link: &LinkCtl, name: &str) -> Result<(), PortError> {
+    let refused = |why| {
+        let text = format!("could not add network device {name} to ofproto (Invalid argument: {why})");
+        Err(PortError::Config(text))
+    };
+    if link.flags(name).is_ok_and(|f| f.loopback) {
+        return refused("a loopback device cannot be a port");
+    }
+    if link.is_ethernet(name).is_ok_and(|yes| !yes) {
+        return refused("its frames have no Ethernet header");
+    }
+    Ok(())
 }
 
 /// A fanout group number that no other port of this process uses. Groups are per network namespace, so the

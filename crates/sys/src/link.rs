@@ -118,6 +118,23 @@ impl LinkCtl {
         // SAFETY: the call has written the address form of the union.
         Ok(mac_of(unsafe { &req.ifr_ifru.ifru_hwaddr }))
     }
+    /// What the device's frames begin with: `ARPHRD_ETHER` of `linux/if_arp.h`, or another of its numbers.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn hardware_type(&self, name: &str) -> io::Result<u16> {
+        let mut req = named(name)?;
+        self.request(libc::SIOCGIFHWADDR, &mut req)?;
+        // SAFETY: the call has written the address form of the union.
+        Ok(unsafe { req.ifr_ifru.ifru_hwaddr }.sa_family)
+    }
+    /// Whether its frames are Ethernet's.
+    ///
+    /// # Errors
+    /// `ENODEV`.
+    pub fn is_ethernet(&self, name: &str) -> io::Result<bool> {
+        Ok(self.hardware_type(name)? == libc::ARPHRD_ETHER)
+    }
     /// Sets the hardware address.
     ///
     /// # Errors

@@ -43,7 +43,7 @@ impl Endpoint {
 
 impl core::str::FromStr for Endpoint {
     type Err = String;
-    /// `listen:PATH`, `connect:PATH`; a path alone is listened at.
+    /// `listen:PATH`, `connect:PATH`; a path alone, which has a slash, is listened at.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             Some(("listen", path)) => Ok(Self::Listen(path.into())),
@@ -52,6 +52,10 @@ impl core::str::FromStr for Endpoint {
             Some((scheme, _)) if !scheme.contains('/') => {
                 Err(format!("'{scheme}:' is neither 'listen:PATH' nor 'connect:PATH'"))
             }
+            // A name of a port of the switch, most likely, at which nobody would ever call.
+            _ if !text.contains('/') => Err(format!(
+                "'{text}' is no socket: give 'listen:PATH', 'connect:PATH', or a path with a slash"
+            )),
             _ => Ok(Self::Listen(text.into())),
         }
     }

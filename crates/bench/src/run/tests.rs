@@ -235,6 +235,9 @@ fn endpoints_are_read() {
     assert_eq!("listen:/a:b".parse(), Ok(Endpoint::Listen(path.clone())));
     assert_eq!("connect:/a:b".parse(), Ok(Endpoint::Connect(path)));
     assert!("".parse::<Endpoint>().is_err());
+    // The name of a port, say, where one would wait for ever.
+    assert!("foo".parse::<Endpoint>().is_err());
+    assert_eq!("./foo".parse(), Ok(Endpoint::Listen("./foo".into())));
 }
 
 #[test]

@@ -4,24 +4,21 @@
 //! that reaches the socket and costs the switch one answer per frame. Rates are differences of two answers. A
 //! switch that goes away is waited for. What is no terminal gets plain text, frame after frame.
 
-mod ask;
 mod cells;
 mod frame;
 mod sample;
 mod screen;
 
+use crate::ask::Target;
 use anyhow::Result;
 use sample::Sample;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The daemon's control socket; without it that of the daemon whose pidfile is in $OVS_RUNDIR or
-    /// /var/run/openvswitch
-    #[arg(short, long, value_name = "SOCKET")]
-    target: Option<PathBuf>,
+    #[command(flatten)]
+    target: Target,
     /// Seconds between frames
     #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
@@ -42,8 +39,7 @@ impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let target = self.target.clone();
         let look = move || -> Result<Sample> {
-            let socket = ask::socket(target.as_deref())?;
-            Sample::read(&ask::stats(&socket)?)
+            Sample::read(&target.ask("heddle/stats", &[])?)
         };
         let dumb = std::env::var_os("TERM").is_none_or(|t| t.is_empty() || t == "dumb");
         if !self.once && io::stdout().is_terminal() && !dumb {

@@ -17,6 +17,12 @@ impl Bridge {
         let stats = state.mirrored.get(id)?;
         Some((stats.packets.load(Relaxed), stats.bytes.load(Relaxed)))
     }
+
+    /// Packets that all mirrors of the bridge have copied; `None` while somebody changes its rules.
+    pub fn mirrored_packets(&self) -> Option<u64> {
+        let state = self.state.try_lock()?;
+        Some(state.mirrored.values().map(|stats| stats.packets.load(Relaxed)).sum())
+    }
 }
 
 impl State {

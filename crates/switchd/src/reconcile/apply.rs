@@ -145,8 +145,7 @@ impl Reconciler {
         if !kinds::datapath_types(&self.switch.options).contains(&row.datapath_type.as_str()) {
             let kind = &row.datapath_type;
             log::warn!(target: "dpif", "could not create datapath {name} of unknown type {kind}");
-            let why = "Address family not supported by protocol";
-            log::error!(target: "bridge", "failed to create bridge {name}: {why}");
+            log::error!(target: "bridge", "failed to create bridge {name}: unknown datapath type {kind}");
             return;
         }
         let mac = row.default_mac();
@@ -171,6 +170,7 @@ impl Reconciler {
             min_mtu: None,
             configured: None,
             pushed: None,
+            mirrored: 0,
             listeners: BTreeMap::new(),
         };
         self.bridges.insert(name, state);

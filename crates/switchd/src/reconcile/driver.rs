@@ -91,8 +91,8 @@ impl<'a> Driver<'a> {
             ..Options::default()
         };
         let remote = database(&ctx.options.database);
-        let client =
-            Client::spawn(&remote, "Open_vSwitch", monitor(), options).with_context(|| remote.clone())?;
+        // What it says names the remote.
+        let client = Client::spawn(&remote, "Open_vSwitch", monitor(), options)?;
         let reconciler = Reconciler {
             switch: switch.clone(),
             bridges: BTreeMap::new(),

@@ -58,7 +58,7 @@ impl Reconciler {
         }
         let Ok(kind) = self.kind_of(bridge, row) else {
             log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
-            return Err(cannot_open("Address family not supported by protocol"));
+            return Err(cannot_open(&kinds::unknown_interface(&row.kind)));
         };
         let (body, status, mtu_refused) = if let Some(ty) = kind.tunnel() {
             (

@@ -30,6 +30,13 @@ impl Reconciler {
                 state.push_ports(&self.switch.ofproto);
                 found.changed = true;
             }
+            // Who looks at a mirror's counters looks at them now, not at the end of an interval.
+            if !state.row.mirrors.is_empty()
+                && let Some(packets) = state.bridge.mirrored_packets()
+                && std::mem::replace(&mut state.mirrored, packets) != packets
+            {
+                found.changed = true;
+            }
             state.controllers.tick();
             self.bridges.insert(name, state);
         }

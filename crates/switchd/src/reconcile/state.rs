@@ -150,6 +150,8 @@ pub(super) struct BridgeState {
     pub(super) configured: Option<(BridgeConfig, BTreeMap<u8, TableConfig>)>,
     /// What OpenFlow was last told.
     pub(super) pushed: Option<(Vec<BundleConfig>, Vec<PortConfig>)>,
+    /// Packets that its mirrors had copied when that was last written.
+    pub(super) mirrored: u64,
     pub(super) controllers: Controllers,
     /// Where `ovs-ofctl` and others call.
     pub(super) listeners: BTreeMap<Passive, Listener>,

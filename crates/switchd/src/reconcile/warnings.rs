@@ -17,9 +17,9 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("pmd-auto-lb-rebal-interval", super::pmd::MOST_INTERVAL, "1"),
     ("pmd-auto-lb-load-threshold", 100, "95"),
     ("pmd-auto-lb-improvement-threshold", 100, "25"),
-    ("n-handler-threads", u64::MAX, "nothing"),
-    ("n-revalidator-threads", u64::MAX, "nothing"),
-    ("tx-flush-interval", 1_000_000, "nothing"),
+    ("n-handler-threads", u64::MAX, "what holds without it"),
+    ("n-revalidator-threads", u64::MAX, "what holds without it"),
+    ("tx-flush-interval", 1_000_000, "what holds without it"),
 ];
 /// Switches, and what they are where they are neither.
 const SWITCHES: [(&str, bool); 8] = [
@@ -114,11 +114,13 @@ mod tests {
             warnings(&[
                 ("max-idle", "-1"),
                 ("pmd-auto-lb-load-threshold", "101"),
-                ("pmd-auto-lb", "yes")
+                ("pmd-auto-lb", "yes"),
+                ("n-handler-threads", "x"),
             ]),
             [
                 "other_config:max-idle=-1 is not a number: 10000 is used",
                 "other_config:pmd-auto-lb-load-threshold=101 is not a number from 0 to 100: 95 is used",
+                "other_config:n-handler-threads=x is not a number: what holds without it is used",
                 "other_config:pmd-auto-lb=yes is neither true nor false: false is used",
             ]
         );

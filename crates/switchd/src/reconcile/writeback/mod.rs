@@ -84,9 +84,7 @@ impl Reconciler {
         self.describe_datapaths(db, &mut txn);
         for state in self.bridges.values() {
             self.describe_bridge(db, state, &mut txn);
-            if counters {
-                describe_mirrors(db, state, &mut txn);
-            }
+            describe_mirrors(db, state, &mut txn);
             self.describe_controllers(db, state, counters, &mut txn);
             for iface in state.ifaces.values() {
                 self.describe_interface(db, state, iface, counters, &mut txn);
@@ -136,6 +134,10 @@ fn describe_mirrors(db: &Db, state: &BridgeState, txn: &mut Txn) {
     let Some(bridge) = db.row("Bridge", state.row.uuid) else {
         return;
     };
+    // Whoever changes the bridge's rules for a while is not waited for: the next look is soon.
+    if state.bridge.mirrored_packets().is_none() {
+        return;
+    }
     for row in db.referenced(bridge, "mirrors", "Mirror") {
         let counted = state.bridge.mirror_statistics(&row.uuid().to_string());
         let pairs = counted.into_iter().flat_map(|(packets, bytes)| {

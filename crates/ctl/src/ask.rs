@@ -1,0 +1,94 @@
+//! One question to the daemon: JSON-RPC over its control socket.
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use std::io::{BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long an answer may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest answer.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Where a command finds its switch.
+#[derive(Clone, clap::Args)]
+pub(crate) struct Target {
+    /// The daemon's control socket [default: that of the daemon whose pidfile is in OVS_RUNDIR]
+    #[arg(short, long, value_name = "SOCKET")]
+    target: Option<PathBuf>,
+}
+
+impl Target {
+    /// The control socket: the one that is named, or that of the daemon whose pidfile lies where they do.
+    pub(crate) fn socket(&self) -> Result<PathBuf> {
+        match &self.target {
+            Some(path) => Ok(path.clone()),
+            None => {
+                let set = std::env::var_os("OVS_RUNDIR").filter(|dir| !dir.is_empty());
+                in_rundir(set.as_deref().map(Path::new))
+            }
+        }
+    }
+
+    /// The answer to a command.
+    pub(crate) fn ask(&self, command: &str, params: &[&str]) -> Result<String> {
+        ask(&self.socket()?, command, params)
+    }
+}
+
+fn in_rundir(set: Option<&Path>) -> Result<PathBuf> {
+    let dir = set.unwrap_or(Path::new("/var/run/openvswitch"));
+    let pidfile = dir.join("ovs-vswitchd.pid");
+    let pid = std::fs::read_to_string(&pidfile).with_context(|| {
+        let how = match set {
+            None => "set OVS_RUNDIR to its run directory",
+            Some(_) => "that is what OVS_RUNDIR says",
+        };
+        format!(
+            "no switch is found: {} cannot be read ({how}, or give --target SOCKET)",
+            pidfile.display()
+        )
+    })?;
+    Ok(dir.join(format!("ovs-vswitchd.{}.ctl", pid.trim())))
+}
+
+/// The answer of the daemon behind a control socket to a command.
+pub(crate) fn ask(socket: &Path, command: &str, params: &[&str]) -> Result<String> {
+    let mut stream = UnixStream::connect(socket)
+        .with_context(|| format!("no switch answers at {}", socket.display()))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+    let question = json!({"method": command, "params": params, "id": 0});
+    stream.write_all(question.to_string().as_bytes())?;
+    // An answer ends with its last brace, the connection goes on.
+    let mut reader = serde_json::Deserializer::from_reader(BufReader::new(stream.take(MOST_BYTES)));
+    text(&Value::deserialize(&mut reader).context("no whole answer")?)
+}
+
+fn text(answer: &Value) -> Result<String> {
+    match (&answer["result"], &answer["error"]) {
+        (Value::String(text), _) => Ok(text.clone()),
+        (_, Value::String(why)) if why.contains("is not a valid command") => {
+            bail!("this daemon is not Heddle's, or an older one: {}", why.trim())
+        }
+        (_, Value::String(why)) => bail!("{}", why.trim()),
+        _ => bail!("an answer that is none: {answer}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_finds_no_switch_is_told_of_the_run_directory() {
+        let none = Path::new("/no/such/directory");
+        let e = crate::say::error(&in_rundir(Some(none)).unwrap_err());
+        assert!(e.contains("/no/such/directory/ovs-vswitchd.pid") && e.contains("OVS_RUNDIR says"), "{e}");
+        let e = ask(&none.join("x.ctl"), "version", &[]).unwrap_err().to_string();
+        assert_eq!(e, "no switch answers at /no/such/directory/x.ctl");
+    }
+}

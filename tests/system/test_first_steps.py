@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""What somebody meets who tries the project for the first time: the demo, the test script, mistakes in names."""
+
+import glob
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import ROOT, daemon_path
+from lab.runner import Skip, main
+from lab.shell import wait_for
+from lab.switch import end_process
+from lab.terminal import Terminal
+from lab.vhost import heddle_path
+
+
+def run(*argv, **env):
+    return subprocess.run(argv, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT,
+                          stdin=subprocess.DEVNULL, env={**os.environ, **env})
+
+
+def scenario_devices_that_cannot_be_ports(lab):
+    """What is sent to the loopback device comes back to nobody, and a tun device has no Ethernet headers."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    lab.net.ip(sw.netns, "tuntap", "add", "dev", "tun9", "mode", "tun")
+    for name, why in (("lo", "a loopback device cannot be a port"), ("tun9", "its frames have no Ethernet header")):
+        if sw.is_reference:
+            continue
+        sw.vsctl("add-port", "br0", name, check=False)
+        error = sw.get("interface", name, "error")
+        assert error == f"could not add network device {name} to ofproto (Invalid argument: {why})", error
+        assert sw.get("interface", name, "ofport") == "-1"
+    sw.vsctl("add-port", "br0", "p0", "--", "set", "interface", "p0", "type=internal")
+    assert int(sw.get("interface", "p0", "ofport")) > 0, "the others work"
+
+
+def scenario_mistakes_get_a_word(lab):
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+    done = run(heddle_path(), "guest", "--port", "foo", "--tap", "t0")
+    assert done.returncode == 2 and "'foo' is no socket" in done.stderr, done
+    done = run(heddle_path(), "top", "--once", OVS_RUNDIR="/no/such/directory")
+    assert done.returncode == 1 and "OVS_RUNDIR" in done.stderr and "/no/such/directory/ovs-vswitchd.pid" in done.stderr, done
+    done = run(daemon_path(), "nonsense", "-vconsole:off", "--unixctl=none")
+    assert done.returncode == 1 and done.stderr.count("nonsense") == 1, done
+
+
+def scenario_the_lint_part_alone(lab):
+    """A part without counted tests passes when all of its checks do, and fails when one does not."""
+    with tempfile.TemporaryDirectory() as tools:
+        for fails, status, last in (("nothing", 0, "4 passed, 0 failed, 0 skipped"), ("clippy", 1, "3 passed, 1 failed, 0 skipped")):
+            with open(f"{tools}/cargo", "w") as file:
+                file.write(f'#!/bin/sh\n[ "$2" = --version ] && exit 0\n[ "$1" != {fails} ]\n')
+            os.chmod(f"{tools}/cargo", 0o755)
+            done = run("scripts/test", "lint", PATH=f"{tools}:{os.environ['PATH']}", HOME="/nonexistent")
+            assert done.returncode == status and done.stdout.splitlines()[-1] == last, done
+
+
+def namespaces():
+    return set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
+
+
+def scenario_the_demo_leaves_nothing_behind(lab):
+    """Interrupted twice, or when its terminal ends: what it has made goes."""
+    for how in ("twice", "terminal"):
+        terminal = Terminal(["demo/demo.sh"], columns=100, rows=50, env={"HEDDLED": os.path.abspath(daemon_path())})
+        lab.cleanups.append(terminal.close)
+        pid = terminal.proc.pid
+        lab.cleanups.append(lambda pid=pid: end_process(pid))
+        own = lambda: {name for name in namespaces() if name.startswith(f"heddle-{pid}-")}
+        rundir = lambda: [d for d in glob.glob("/tmp/heddle-demo-*") if os.path.exists(f"{d}/stop")
+                          and f"heddle-{pid}-" in open(f"{d}/stop").read()]
+        wait_for("the demo's namespaces and bridges", lambda: terminal.read(0.1) and len(own()) >= 4)
+        assert rundir()
+        if how == "twice":
+            terminal.press("\x03")
+            end = time.monotonic() + 60
+            while "Removing" not in terminal.read(0.05).text() and time.monotonic() < end:
+                pass
+            terminal.press("\x03")
+            wait_for("the demo's end", lambda: terminal.read(0.1) and terminal.proc.poll() is not None)
+            assert terminal.proc.returncode == 130, terminal.proc.returncode
+            assert "has been removed" in terminal.text(), terminal.text()
+        else:
+            # The kernel hangs up when the last holder of the other end is gone.
+            os.close(terminal.slave)
+            os.close(terminal.master)
+            terminal.master = terminal.slave = None
+            wait_for("the demo's end", lambda: terminal.proc.poll() is not None)
+        assert not own() and not rundir(), (how, own(), rundir())
+
+
+if __name__ == "__main__":
+    main()
