@@ -57,8 +57,8 @@ fn in_rundir(set: Option<&Path>) -> Result<PathBuf> {
 
 /// The answer of the daemon behind a control socket to a command.
 pub(crate) fn ask(socket: &Path, command: &str, params: &[&str]) -> Result<String> {
-    let mut stream = UnixStream::connect(socket)
-        .with_context(|| format!("no switch answers at {}", socket.display()))?;
+    let mut stream =
+        UnixStream::connect(socket).with_context(|| format!("no switch answers at {}", socket.display()))?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
     let question = json!({"method": command, "params": params, "id": 0});
@@ -87,7 +87,10 @@ mod tests {
     fn who_finds_no_switch_is_told_of_the_run_directory() {
         let none = Path::new("/no/such/directory");
         let e = crate::say::error(&in_rundir(Some(none)).unwrap_err());
-        assert!(e.contains("/no/such/directory/ovs-vswitchd.pid") && e.contains("OVS_RUNDIR says"), "{e}");
+        assert!(
+            e.contains("/no/such/directory/ovs-vswitchd.pid") && e.contains("OVS_RUNDIR says"),
+            "{e}"
+        );
         let e = ask(&none.join("x.ctl"), "version", &[]).unwrap_err().to_string();
         assert_eq!(e, "no switch answers at /no/such/directory/x.ctl");
     }

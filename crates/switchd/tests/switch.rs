@@ -89,10 +89,7 @@ fn bad_rows_are_told_and_the_rest_works() {
     };
     lab.vsctl("add-br br0 -- set bridge br0 datapath-type=dummy");
     let bad = [
-        (
-            "type=foo",
-            "could not open network device x (unknown type foo)",
-        ),
+        ("type=foo", "could not open network device x (unknown type foo)"),
         (
             "type=dpdk options:dpdk-devargs=0000:01:00.0",
             "could not open network device x (unknown type dpdk: leave the type away, and name the kernel's device)",
@@ -305,11 +302,21 @@ fn bad_numbers_are_told_of_once() {
     lab.vsctl("add-br br0 -- add-port br0 p1 -- set int p1 type=dummy-pmd options:n_rxq=foo");
     lab.vsctl("set open . other_config:n-handler-threads=x");
     let log = lab.log();
-    let about = |what: &str| log.lines().filter(|l| l.contains("|WARN|") && l.contains(what)).count();
+    let about = |what: &str| {
+        log.lines()
+            .filter(|l| l.contains("|WARN|") && l.contains(what))
+            .count()
+    };
     assert_eq!(about("n_rxq"), 1, "{log}");
-    assert!(log.contains("options:n_rxq=foo is no number of queues: 1 is used"), "{log}");
+    assert!(
+        log.contains("options:n_rxq=foo is no number of queues: 1 is used"),
+        "{log}"
+    );
     assert_eq!(about("n-handler-threads"), 1, "{log}");
-    assert!(log.contains("n-handler-threads=x is not a number: what holds without it is used"), "{log}");
+    assert!(
+        log.contains("n-handler-threads=x is not a number: what holds without it is used"),
+        "{log}"
+    );
 }
 
 /// Counters of mirrors follow their packets sooner than statistics are due, which is every five seconds.
@@ -318,7 +325,9 @@ fn mirrors_are_counted_soon() {
     let Some(lab) = Lab::new("mirrors_are_counted_soon") else {
         return;
     };
-    lab.vsctl("add-br br0 -- add-port br0 p1 -- set int p1 type=dummy -- add-port br0 p2 -- set int p2 type=dummy");
+    lab.vsctl(
+        "add-br br0 -- add-port br0 p1 -- set int p1 type=dummy -- add-port br0 p2 -- set int p2 type=dummy",
+    );
     lab.vsctl("set open . other_config:stats-update-interval=3600000");
     lab.vsctl(
         "-- --id=@p2 get port p2 -- --id=@m create mirror name=m select_all=true output_port=@p2 \
@@ -330,7 +339,11 @@ fn mirrors_are_counted_soon() {
     let seen = || lab.get("mirror", "m", "statistics").contains("tx_packets=1");
     let began = std::time::Instant::now();
     while !seen() {
-        assert!(began.elapsed().as_secs() < 30, "{}", lab.get("mirror", "m", "statistics"));
+        assert!(
+            began.elapsed().as_secs() < 30,
+            "{}",
+            lab.get("mirror", "m", "statistics")
+        );
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }

@@ -38,9 +38,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let target = self.target.clone();
-        let look = move || -> Result<Sample> {
-            Sample::read(&target.ask("heddle/stats", &[])?)
-        };
+        let look = move || -> Result<Sample> { Sample::read(&target.ask("heddle/stats", &[])?) };
         let dumb = std::env::var_os("TERM").is_none_or(|t| t.is_empty() || t == "dumb");
         if !self.once && io::stdout().is_terminal() && !dumb {
             return screen::run(self.interval, look);

@@ -21,7 +21,13 @@ impl Bridge {
     /// Packets that all mirrors of the bridge have copied; `None` while somebody changes its rules.
     pub fn mirrored_packets(&self) -> Option<u64> {
         let state = self.state.try_lock()?;
-        Some(state.mirrored.values().map(|stats| stats.packets.load(Relaxed)).sum())
+        Some(
+            state
+                .mirrored
+                .values()
+                .map(|stats| stats.packets.load(Relaxed))
+                .sum(),
+        )
     }
 }
 

@@ -21,7 +21,7 @@ const BATCH: u32 = 4096;
 
 pub(super) fn register(c: &Commands<'_>) {
     const ANY: usize = usize::MAX;
-    c.add("dpctl/dump-conntrack", "[dp] [zone=N]", (0, 4), dump);
+    c.add("dpctl/dump-conntrack", "[-m] [-s] [dp] [zone=N]", (0, 4), dump);
     let usage = "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]";
     c.add("dpctl/flush-conntrack", usage, (0, 4), flush);
     c.add("dpctl/ct-stats-show", "[dp] [zone=N]", (0, 5), stats);

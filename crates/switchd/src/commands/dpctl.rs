@@ -19,7 +19,7 @@ use crate::unixctl::Reply;
 pub(super) const EINVAL: &str = "Invalid argument";
 pub(super) const ENOENT: &str = "No such file or directory";
 pub(super) const EPERM: &str = "Operation not permitted";
-const ENODEV: &str = "No such device";
+pub(super) const ENODEV: &str = "No such device";
 
 pub(super) fn register(c: &Commands<'_>) {
     const ANY: usize = usize::MAX;
@@ -40,6 +40,15 @@ pub(super) fn register(c: &Commands<'_>) {
 /// Types of datapath that have bridges.
 pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
     switch.inventory.read().bridges.values().cloned().collect()
+}
+
+pub(super) const UNKNOWN: &str = "please specify an existing datapath";
+
+/// Whether a datapath goes by this name, with its type or without.
+pub(super) fn is_known(switch: &Switch, name: &str) -> bool {
+    types(switch)
+        .iter()
+        .any(|t| name == format!("ovs-{t}") || name == datapath_name(t))
 }
 
 pub(super) fn failed(switch: &Switch, text: &str, why: Option<&str>) -> String {

@@ -6,6 +6,7 @@ mod bfd;
 mod bridge;
 mod ct;
 mod dpctl;
+mod dpctl_change;
 mod dpif;
 mod dummy;
 mod fdb;
@@ -14,11 +15,14 @@ mod ipf;
 mod memory;
 mod neigh;
 mod pmd;
+mod protocols;
+mod qos;
 mod route;
 mod time;
 mod trace;
 mod tunnels;
 mod upcall;
+mod variants;
 
 use std::sync::Arc;
 
@@ -39,15 +43,19 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     bridge::register(&commands);
     ct::register(&commands);
     dpctl::register(&commands);
+    dpctl_change::register(&commands);
     dpif::register(&commands);
     fdb::register(&commands);
     ipf::register(&commands);
     neigh::register(&commands);
     pmd::register(&commands);
+    protocols::register(&commands);
+    qos::register(&commands);
     route::register(&commands);
     trace::register(&commands);
     tunnels::register(&commands);
     upcall::register(&commands);
+    variants::register(&commands);
     if ctx.options.dummy.is_some() {
         dummy::register(&commands);
         time::register(&commands);

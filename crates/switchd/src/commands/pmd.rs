@@ -3,8 +3,8 @@
 use heddle_datapath::{PerfWanted, SuspectLog};
 use parking_lot::Mutex;
 
+use super::dpctl::{UNKNOWN, is_known};
 use super::{Commands, dpctl};
-use crate::reconcile::datapath_name;
 use crate::switch::Switch;
 use serde_json::json;
 
@@ -43,7 +43,7 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("heddle/stats", "", (0, 0), |s, _| Ok(stats(s)));
     c.add("dpif-netdev/pmd-rxq-rebalance", "[dp]", (0, 1), |s, args| {
         // Here a name has to be right.
-        if args.first().is_some_and(|name| !known(s, name)) {
+        if args.first().is_some_and(|name| !is_known(s, name)) {
             return Err(UNKNOWN.into());
         }
         Wanted::parse(s, args)?;
@@ -137,15 +137,6 @@ fn stats(switch: &Switch) -> String {
     format!("{answer}\n")
 }
 
-const UNKNOWN: &str = "please specify an existing datapath";
-
-/// Whether a datapath goes by this name.
-fn known(switch: &Switch, name: &str) -> bool {
-    let all = dpctl::types(switch);
-    all.iter()
-        .any(|t| name == format!("ovs-{t}") || name == datapath_name(t))
-}
-
 /// What is wanted of whom.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted<'a> {
@@ -163,7 +154,7 @@ impl<'a> Wanted<'a> {
     /// A name that is none's counts as not given where there is one datapath, as in Open vSwitch.
     fn parse(switch: &Switch, args: &[&'a str]) -> Result<Wanted<'a>, String> {
         let wanted = Wanted::read(args);
-        match wanted.named.filter(|name| !known(switch, name)) {
+        match wanted.named.filter(|name| !is_known(switch, name)) {
             Some(_) if dpctl::types(switch).len() == 1 => Ok(wanted),
             None if !dpctl::types(switch).is_empty() => Ok(wanted),
             _ => Err(UNKNOWN.into()),

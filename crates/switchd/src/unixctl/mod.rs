@@ -159,6 +159,11 @@ impl Registry {
         done.unwrap_or_else(|_| Err(format!("\"{name}\" command failed: see the log")))
     }
 
+    /// What `list-commands` prints.
+    pub fn list(&self) -> String {
+        list(&self.commands.read())
+    }
+
     fn find(&self, name: &str, n_args: usize) -> Result<Handler, String> {
         let commands = self.commands.read();
         let command = commands.get(name).ok_or_else(|| {

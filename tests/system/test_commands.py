@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Each command of `ovs-appctl` that Open vSwitch's daemon lists is there, with its arguments and its words."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import REFERENCE
+from lab.runner import Skip, main
+
+# Where nothing of the kind is configured, and where what is given is wrong. One line each: a command, its arguments.
+SAME = """
+autoattach/show-isid br0
+autoattach/statistics br0
+autoattach/status
+bond/list
+bond/show
+bond/show p1
+bond/hash 00:00:00:00:00:01
+bond/hash 0a:1b:2c:3d:4e:5f 4095 77
+bond/hash 00:00:00:00:00:01 x
+bond/hash 00:00:00:00:00:01 5 x
+bond/hash zz
+bond/migrate p1 1 p1
+bond/enable-member p1 p1
+bond/disable-member p1 p1
+bond/set-active-member p1 p1
+cfm/show
+cfm/show p1
+cfm/set-fault true
+cfm/set-fault x
+cfm/set-fault p1 true
+lacp/show
+lacp/show p1
+lacp/show-stats
+lacp/show-stats p1
+stp/show
+stp/show br0
+stp/tcn
+stp/tcn br0
+rstp/show
+rstp/show br0
+rstp/tcn
+rstp/tcn br0
+qos/show p1
+qos/show x
+qos/show-types x
+dpctl/list-commands
+dpctl/del-dp netdev@y
+dpctl/add-if netdev@y p9
+dpctl/set-if netdev@y p9
+dpctl/del-if netdev@y p9
+dpctl/cache-get-size
+dpctl/cache-get-size netdev@y
+dpctl/cache-set-size netdev@y cache 100
+dpctl/add-flow garbage 2
+dpctl/add-flow in_port(1),eth(),eth_type(0x1234) garbage
+dpctl/add-flows /no/such/file
+dpctl/mod-flows /no/such/file
+dpctl/parse-actions drop
+dpctl/parse-actions 1,2
+dpctl/parse-actions push_vlan(vid=5,pcp=3),2,pop_vlan
+dpctl/parse-actions garbage
+dpctl/normalize-actions in_port(1),eth() 1
+dpctl/normalize-actions garbage 1
+dpctl/offload-stats-show
+dpif-netdev/bond-show
+dpif-netdev/bond-show x
+dpif-netdev/miniflow-parser-set scalar
+dpif-netdev/miniflow-parser-set foo
+dpif-netdev/miniflow-parser-set -pmd x scalar
+dpif-netdev/miniflow-parser-set -pmd 77 scalar
+dpif-netdev/miniflow-parser-set
+dpif-netdev/subtable-lookup-prio-set generic 4
+dpif-netdev/subtable-lookup-prio-set foo 4
+dpif-netdev/subtable-lookup-prio-set generic 300
+odp-execute/action-impl-set scalar
+odp-execute/action-impl-set foo
+tnl/egress_port_range
+mdb/show br0
+fdb/show br0
+bridge/dump-flows br0
+no/such-command
+"""
+
+
+# Commands that take what newer versions of Open vSwitch do.
+NEWER = {"dpctl/ct-del-limits", "ovs/route/add", "ovs/route/del", "ovs/route/lookup", "ovs/route/show"}
+
+
+def switch(lab, binary=None):
+    sw = lab.switch(binary=binary)
+    lab.bridge(sw)
+    sw.vsctl("add-port", "br0", "p1", "--", "set", "interface", "p1", "type=tap")
+    return sw
+
+
+def answer(sw, line):
+    out = sw.appctl(*line.split(), check=False)
+    for name in (os.path.basename(sw.binary), "heddled"):
+        out = out.replace(name, "DAEMON")
+    return out.replace(sw.dir, "RUNDIR")
+
+
+def scenario_commands_are_those_of_open_vswitch(lab):
+    if not os.access(REFERENCE, os.X_OK):
+        raise Skip("no ovs-vswitchd on this machine")
+    own, reference = switch(lab), switch(lab, REFERENCE)
+    usage = lambda sw: dict(line.split(None, 1) if len(line.split(None, 1)) == 2 else (line.strip(), "")
+                            for line in sw.appctl("list-commands").splitlines()[1:])
+    have, want = usage(own), usage(reference)
+    assert len(want) > 120, want
+    missing = sorted(set(want) - set(have))
+    assert not missing, missing
+    other = {name: (have[name], want[name]) for name in set(want) - NEWER if have[name].strip() != want[name].strip()}
+    assert not other, other
+    wrong = []
+    for line in SAME.strip().splitlines():
+        got, right = answer(own, line), answer(reference, line)
+        if got != right:
+            wrong.append(f"{line}:\n  {got!r}\n  {right!r}")
+    assert not wrong, "\n".join(wrong)
+
+
+if __name__ == "__main__":
+    main()
