@@ -1,8 +1,8 @@
 //! `dpctl/*` that change a datapath past the database, or read what such commands take.
 //!
-//! Here the database alone says which datapaths and ports there are, and cached flows are what the tables say:
-//! an entry that somebody else wrote would be forgotten at the next look of the revalidator. So these commands
-//! check what they are given, as Open vSwitch's do, and then say that it is not supported.
+//! Here the database alone says which datapaths and ports there are, and cached flows are what the tables
+//! say: an entry that somebody else wrote would be forgotten at the next look of the revalidator. So these
+//! commands check what they are given, as Open vSwitch's do, and then say that it is not supported.
 
 use heddle_datapath::format::{format_actions, format_whole};
 use heddle_datapath::{Action, PortNo};

@@ -1,6 +1,6 @@
-//! Commands of protocols that this switch does not speak (bonds by hash, LACP, STP, RSTP, CFM, LLDP): there is
-//! nothing of the kind, and they say so as Open vSwitch does where nothing of the kind is configured. Scripts
-//! that collect a switch's state call all of them.
+//! Commands of protocols that this switch does not speak (bonds by hash, LACP, STP, RSTP, CFM, LLDP): there
+//! is nothing of the kind, and they say so as Open vSwitch does where nothing of the kind is configured.
+//! Scripts that collect a switch's state call all of them.
 
 use super::Commands;
 use crate::reconcile::parse_mac;
