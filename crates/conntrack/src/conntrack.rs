@@ -46,6 +46,14 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Guess(pub(crate) Option<Entry>);
 
+impl Guess {
+    /// Its number.
+    #[inline]
+    pub fn number(&self) -> Option<u32> {
+        self.0.map(|e| e.number)
+    }
+}
+
 /// See the crate's text.
 #[derive(Debug)]
 pub struct Conntrack {
@@ -54,7 +62,7 @@ pub struct Conntrack {
     pub(crate) timeouts: Timeouts,
     pub(crate) zones: Zones,
     pub(crate) expectations: Expectations,
-    keys: Keys,
+    pub(crate) keys: Keys,
     seq_chk: AtomicBool,
     dice: AtomicU64,
     pub(crate) sweep_at: AtomicU32,

@@ -20,10 +20,12 @@ impl Keys {
     }
     #[inline]
     pub(crate) fn hash(&self, t: &Tuple, zone: u16) -> Hash {
+        if !t.ipv6 {
+            return self.hash4(word(&t.src), word(&t.dst), t.proto, zone);
+        }
         let [k0, k1, k2, k3, k4, k5] = self.0;
-        let rest = u64::from(zone) << 16 | u64::from(t.proto) << 8 | u64::from(t.ipv6);
         // Both directions give the same pair.
-        let pair = if t.ipv6 {
+        let pair = {
             let (a, b) = if less(&t.src, &t.dst) {
                 (&t.src, &t.dst)
             } else {
@@ -33,12 +35,21 @@ impl Keys {
             let [b_hi, b_lo] = halves(b.addr);
             fold(a_hi ^ k0, a_lo ^ k1).wrapping_add(fold(b_hi ^ k2, b_lo ^ k3))
                 ^ fold(u64::from(a.l4) << 32 | u64::from(b.l4), k4)
-        } else {
-            let (a, b) = (word(&t.src), word(&t.dst));
-            fold(a.min(b) ^ k0, a.max(b) ^ k1)
         };
-        Hash((fold(pair ^ k5, rest ^ k2) >> 32) as u32)
+        Hash((fold(pair ^ k5, rest(zone, t.proto, true) ^ k2) >> 32) as u32)
     }
+    /// Of IPv4; each end has its address in the high half, and a port or an identifier.
+    #[inline]
+    pub(crate) fn hash4(&self, src: u64, dst: u64, proto: u8, zone: u16) -> Hash {
+        let [k0, k1, k2, _, _, k5] = self.0;
+        let pair = fold(src.min(dst) ^ k0, src.max(dst) ^ k1);
+        Hash((fold(pair ^ k5, rest(zone, proto, false) ^ k2) >> 32) as u32)
+    }
+}
+
+#[inline]
+fn rest(zone: u16, proto: u8, ipv6: bool) -> u64 {
+    u64::from(zone) << 16 | u64::from(proto) << 8 | u64::from(ipv6)
 }
 
 #[inline]

@@ -12,7 +12,8 @@
 //!
 //! **Parts.** What is read of a packet: `packet`, `tuple`. Where connections are: `index` (from hashes to
 //! numbers), `slots` (who has which number), `record` (what a number stands for). How they move: `track`,
-//! `tcp`, `timeouts`, `zones`, `nat`. What they announce: `helper`. What others see: `dump`, `format`.
+//! `short` (the usual ones), `tcp`, `timeouts`, `zones`, `nat`. What they announce: `helper`. What others see:
+//! `dump`, `format`.
 //! Fragments wait in `ipf`, which the datapath asks before it hands the tracker what they are pieces of.
 //!
 //! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: zero). A limit of 0 is none.
@@ -38,6 +39,7 @@ mod nat;
 mod packet;
 mod record;
 mod rewrite;
+mod short;
 mod slots;
 mod sweep;
 pub mod tcp;
@@ -51,8 +53,9 @@ pub use conntrack::{Config, Conntrack, DEFAULT_MAX_CONNS, Guess};
 pub use events::{Event, Events};
 pub use hash::Hash;
 pub use heddle_sync::ReadGuard;
-pub use packet::{Checked, Invalid, Packet, SHORT, Segment, Subject};
+pub use packet::{Checked, Invalid, Packet, Segment, Subject};
 pub use rewrite::{At, Ends, Rewrite};
+pub use short::{Brief, SHORT, Short};
 pub use timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
 pub use track::{Found, Known, Verdict, state};
 pub use tuple::{Endpoint, Tuple, bits, ip};

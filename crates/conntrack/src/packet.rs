@@ -100,71 +100,6 @@ pub struct Segment {
     pub scale: Option<u8>,
 }
 
-/// The longest headers that [`Subject::read_short`] reads.
-pub const SHORT: usize = 40;
-
-impl Subject {
-    /// Reads a packet of the most common kinds, as [`Packet::read`] would: UDP or TCP over IPv4, no options
-    /// but for those of TCP, no fragment, no SYN. `h` begins at the IP header; so many bytes are there from
-    /// there on; `train`: many segments behind one header; `good`: the checksum of UDP or TCP is right.
-    /// `false`: another kind, or not valid.
-    #[inline]
-    pub fn read_short(&mut self, h: &[u8; SHORT], there: usize, train: bool, good: bool) -> bool {
-        let word = |i: usize| u16::from_be_bytes([h[i], h[i + 1]]);
-        let long = |i: usize| u32::from_be_bytes([h[i], h[i + 1], h[i + 2], h[i + 3]]);
-        let said = usize::from(word(2));
-        let size = if train { there } else { said };
-        let ports = long(20);
-        // "More fragments" and the offset.
-        let whole = h[0] == 0x45 && word(6) & 0x3fff == 0 && size <= there;
-        if !whole || ports & 0xffff == 0 || ports >> 16 == 0 {
-            return false;
-        }
-        let (ip, _) = h.split_first_chunk().expect("a longer array");
-        if !is_right(ip) {
-            return false;
-        }
-        match h[9] {
-            proto::UDP if size >= Ipv4::LEN + Udp::LEN => {
-                let len = usize::from(word(24));
-                if !(Udp::LEN..=size - Ipv4::LEN).contains(&len) || !good && word(26) != 0 {
-                    return false;
-                }
-                self.tcp = None;
-            }
-            proto::TCP if good => {
-                let (flags, header) = (word(32) & 0xfff, usize::from(h[32] >> 4) * 4);
-                let headers = Ipv4::LEN + header;
-                if flags & crate::tcp::SYN != 0 || header < Tcp::LEN || headers > size {
-                    return false;
-                }
-                self.tcp = Some(Segment {
-                    flags,
-                    seq: long(24),
-                    ack: long(28),
-                    window: word(34),
-                    #[allow(clippy::cast_possible_truncation)] // a packet is shorter than 4 GiB
-                    len: (size - headers) as u32,
-                    scale: None,
-                });
-            }
-            _ => return false,
-        }
-        self.related = false;
-        let end = |addr: u32, l4: u32| Endpoint {
-            addr: addr.into(),
-            l4,
-        };
-        self.tuple = Tuple {
-            src: end(long(12), ports >> 16),
-            dst: end(long(16), ports & 0xffff),
-            proto: h[9],
-            ipv6: false,
-        };
-        true
-    }
-}
-
 impl Packet<'_> {
     /// Reads it.
     ///
@@ -305,9 +240,9 @@ fn set_ports(tuple: &mut Tuple, src: Be16, dst: Be16) -> Option<()> {
 
 /// Whether an IPv4 header without options has a right checksum.
 #[inline]
-fn is_right(h: &[u8; Ipv4::LEN]) -> bool {
-    let (words, _) = h.as_chunks::<4>();
-    let sum: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
+pub(crate) fn is_right(h: &[u8; Ipv4::LEN]) -> bool {
+    let word = |i: usize| u64::from(u32::from_ne_bytes([h[i], h[i + 1], h[i + 2], h[i + 3]]));
+    let sum = word(0) + word(4) + word(8) + word(12) + word(16);
     // Ones' complement: the sum of right words is 0xffff, in any order of bytes, and never zero (RFC 1071).
     sum != 0 && sum.is_multiple_of(0xffff)
 }
@@ -442,51 +377,6 @@ mod tests {
             }
             prop_assert_eq!(is_right(&h), checksum(&h) == 0);
             prop_assert!(!right || is_right(&h) || h == [0; 20]);
-        }
-
-        /// What is read the short way is what the long way says.
-        #[test]
-        fn short_packets_are_read_alike(
-            mut h in any::<[u8; SHORT]>(),
-            there in 20_usize..80,
-            said in 20_u16..80,
-            udp_len in 0_u16..60,
-            (tcp, whole, good, train, right) in any::<(bool, bool, bool, bool, bool)>(),
-        ) {
-            h[0] = 0x45;
-            h[2..4].copy_from_slice(&said.to_be_bytes());
-            h[9] = if tcp { proto::TCP } else { proto::UDP };
-            if whole {
-                h[6..8].fill(0);
-            }
-            if tcp {
-                h[32] = h[32] & 0x8f | 0x50;
-            } else {
-                h[24..26].copy_from_slice(&udp_len.to_be_bytes());
-            }
-            if right {
-                h[10..12].fill(0);
-                let c = checksum(&h[..20]);
-                h[10..12].copy_from_slice(&c.to_be_bytes());
-            }
-            let mut short = Subject::default();
-            if short.read_short(&h, there, train, good) {
-                let mut bytes = h.to_vec();
-                bytes.resize(there.max(SHORT), 0);
-                let long = Packet {
-                    head: &bytes,
-                    l3: 0,
-                    l4: 20,
-                    end: if train { there } else { there.min(said.into()) },
-                    ipv6: false,
-                    proto: h[9],
-                    fragment: false,
-                    l3_sum: Checked::Unknown,
-                    l4_sum: if good { Checked::Good } else { Checked::Unknown },
-                    verify: &|| false,
-                };
-                prop_assert_eq!(long.read(), Ok(short));
-            }
         }
     }
 }

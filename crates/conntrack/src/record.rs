@@ -121,6 +121,17 @@ impl Key {
             ipv6: t.ipv6,
         }
     }
+    /// Of IPv4; each end has its address in the high half, and a port.
+    #[inline]
+    pub(crate) fn short(src: u64, dst: u64, proto: u8, zone: u16) -> Self {
+        Self {
+            word: u64::from(zone) << 48 | u64::from(proto) << 40,
+            ports: src << 32 | dst & 0xffff_ffff,
+            src: [src & !0xffff_ffff | dst >> 32, 0],
+            dst: [0; 2],
+            ipv6: false,
+        }
+    }
 }
 
 #[inline]
@@ -394,6 +405,13 @@ impl Record {
         };
         let (Ok(w) | Err(w)) = self.w[7].fetch_update(Relaxed, Relaxed, update);
         set(w)
+    }
+    /// Counts the labels that were written. `None`: one is being written.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // 2^32 labels are enough to tell two apart
+    pub(crate) fn label_count(&self) -> Option<u32> {
+        let state = self.state();
+        (state & LABEL_LOCK == 0).then_some((state >> LABEL_COUNT) as u32)
     }
     /// The label.
     #[inline]

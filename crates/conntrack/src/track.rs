@@ -15,6 +15,7 @@ use crate::nat;
 use crate::packet::{Invalid, Segment, Subject};
 use crate::record::{CONTROL, DNAT, FTP, Key, New, Phase, RELATED, Record, SNAT};
 use crate::rewrite::{Ends, Rewrite};
+use crate::short::Brief;
 use crate::tcp::{self, Update};
 use crate::timeouts::Class;
 use crate::tuple::{Tuple, asks};
@@ -70,6 +71,17 @@ pub struct Known {
     pub found: Option<Found>,
 }
 
+impl Found {
+    pub(crate) const fn of(b: &Brief) -> Self {
+        Self {
+            number: b.number,
+            generation: b.generation,
+            reply: b.reply,
+            related: false,
+        }
+    }
+}
+
 impl Known {
     /// Becomes nothing for the next `ct`, which writes the rest.
     #[inline]
@@ -92,14 +104,32 @@ pub struct Verdict {
 
 /// A connection for which a packet was found to be its own.
 #[derive(Clone, Copy)]
-struct Hit<'a> {
-    record: &'a Record,
-    number: u32,
-    reply: bool,
+pub(crate) struct Hit<'a> {
+    pub(crate) record: &'a Record,
+    pub(crate) number: u32,
+    pub(crate) reply: bool,
+}
+
+/// What of a packet moves its connection.
+#[derive(Clone, Copy)]
+pub(crate) struct Moving<'a> {
+    pub(crate) tcp: Option<&'a Segment>,
+    pub(crate) icmp: bool,
+    pub(crate) related: bool,
+}
+
+impl<'a> Moving<'a> {
+    fn of(s: &'a Subject) -> Self {
+        Self {
+            tcp: s.tcp.as_ref(),
+            icmp: s.tuple.is_icmp(),
+            related: s.related,
+        }
+    }
 }
 
 /// What became of a packet's connection.
-enum Moved {
+pub(crate) enum Moved {
     Stays,
     /// The connection is over; the packet may begin another.
     Again,
@@ -146,7 +176,10 @@ impl Conntrack {
             let hit = guess.0.and_then(|e| self.is_meant(now_ms, e, &key, false));
             if let Some(h) = hit.or_else(|| self.lookup(now_ms, &key, hash, false)) {
                 known.state = 0;
-                if matches!(self.advance(now_ms, h, h.reply, subject, known, v), Moved::Stays) {
+                if matches!(
+                    self.advance(now_ms, h, h.reply, Moving::of(subject), &mut known.state, v),
+                    Moved::Stays
+                ) {
                     return self.finish(now_ms, known, v, Some(h), h.reply, subject, action);
                 }
                 h.record.kill();
@@ -205,7 +238,7 @@ impl Conntrack {
         }
         let mut begins = false;
         match hit {
-            Some(h) => match self.advance(now_ms, h, reply, &subject, known, v) {
+            Some(h) => match self.advance(now_ms, h, reply, Moving::of(&subject), &mut known.state, v) {
                 Moved::Stays => {}
                 Moved::Again => {
                     h.record.kill();
@@ -248,7 +281,7 @@ impl Conntrack {
                     if let Some(h) = find(&subject.tuple, hash, false) {
                         known.state &= !NEW;
                         reply = h.reply;
-                        self.advance(now_ms, h, reply, &subject, known, v);
+                        self.advance(now_ms, h, reply, Moving::of(&subject), &mut known.state, v);
                         hit = Some(h);
                         begins = false;
                     }
@@ -297,7 +330,7 @@ impl Conntrack {
     }
     /// The connection that an entry leads to, if packets with this key are its own.
     #[inline]
-    fn is_meant(&self, now_ms: u64, e: Entry, key: &Key, natted: bool) -> Option<Hit<'_>> {
+    pub(crate) fn is_meant(&self, now_ms: u64, e: Entry, key: &Key, natted: bool) -> Option<Hit<'_>> {
         let record = self.slots.get(e.number)?;
         let reply = record.direction(key)?;
         (e.is_of(record.generation()) && record.is_alive(now_ms)).then_some(Hit {
@@ -319,32 +352,33 @@ impl Conntrack {
         self.lookup(now_ms, &Key::new(&orig, prior.zone), hash, false)
     }
 
+    /// Lets a connection move; writes what that says into the bits of `state`.
     #[inline]
-    fn advance(
+    pub(crate) fn advance(
         &self,
         now_ms: u64,
         h: Hit<'_>,
         reply: bool,
-        s: &Subject,
-        known: &mut Known,
+        s: Moving<'_>,
+        state: &mut u8,
         v: &mut Verdict,
     ) -> Moved {
         let rpl = if reply { RPL } else { 0 };
         if s.related {
-            known.state |= REL | rpl;
+            *state |= REL | rpl;
             return Moved::Stays;
         }
         let r = h.record;
         if r.flags() & RELATED != 0 {
-            known.state |= REL;
+            *state |= REL;
         }
-        let established = if let Some(segment) = &s.tcp {
-            match self.advance_tcp(now_ms, r, reply, segment, known.state & NATTED != 0, v) {
+        let established = if let Some(segment) = s.tcp {
+            match self.advance_tcp(now_ms, r, reply, segment, *state & NATTED != 0, v) {
                 Some(established) => established,
                 None => return Moved::Again,
             }
         } else {
-            let class = if s.tuple.is_icmp() {
+            let class = if s.icmp {
                 let (_, now) = r.advance(|p| if reply { Phase::Both } else { p });
                 match now {
                     Phase::Both => Class::IcmpReply,
@@ -366,9 +400,9 @@ impl Conntrack {
             Some(matches!(class, Class::IcmpReply | Class::UdpMultiple))
         };
         match established {
-            Some(true) => known.state = known.state & !NEW | EST | rpl,
-            Some(false) => known.state |= NEW,
-            None => known.state = INV,
+            Some(true) => *state = *state & !NEW | EST | rpl,
+            Some(false) => *state |= NEW,
+            None => *state = INV,
         }
         Moved::Stays
     }

@@ -139,14 +139,14 @@ fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
                 said,
                 &action,
             );
-            let mut short = Subject::default();
+            let mut short = Short::default();
             if !f.v6
                 && let Some(h) = head.first_chunk()
-                && short.read_short(h, head.len(), false, true)
+                && short.read(h, head.len(), false, true)
                 && p.l4 == 20
                 && p.end == usize::from(u16::from_be_bytes([head[2], head[3]]))
             {
-                assert_eq!(s, short);
+                assert_eq!(s, short.subject());
             }
         }
         Err(why) => verdict.events = ct.invalid(action.zone, why, &mut known),

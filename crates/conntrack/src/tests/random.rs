@@ -207,6 +207,26 @@ fn all_like_the_twin(steps: Vec<Step>) {
     }
 }
 
+/// Tracks a packet in the short way, where that is one.
+fn briefly(
+    ct: &Conntrack,
+    (f, bytes): (&Frame, &[u8]),
+    before: &Known,
+    action: &CtAction,
+    now_ms: u64,
+) -> Option<(Known, Events)> {
+    let mut s = Short::default();
+    let head = bytes
+        .first_chunk()
+        .filter(|_| !f.v6 && *before == Known::default())?;
+    if !action.only_looks() || !s.read(head, bytes.len(), false, f.is_right(bytes)) {
+        return None;
+    }
+    let guess = ct.guess(ct.hash_short(&s, action.zone));
+    let (brief, events) = ct.track_short(now_ms, &ReadGuard::begin(), &s, guess, action.zone)?;
+    Some((ct.known(&brief, action), events))
+}
+
 /// Has both track a packet; gives the state and what is counted after the last action.
 pub(super) fn packet(
     ct: &Conntrack,
@@ -220,7 +240,9 @@ pub(super) fn packet(
         let mut bytes = f.bytes();
         let mut verdict = Verdict::default();
         let verify = || f.is_right(&f.bytes());
+        let short = briefly(ct, (&f, &bytes), &known, action, twin.now_s * 1000);
         match f.packet(&bytes, &verify).read() {
+            _ if let Some((now, events)) = short => (known, verdict.events) = (now, events),
             Ok(s) => {
                 let reading = ReadGuard::begin();
                 let hash = ct.hash(&s.tuple, action.zone);

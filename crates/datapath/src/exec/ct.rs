@@ -8,7 +8,7 @@
 use super::{Exec, Live, LiveId, Meta, helper};
 use heddle_conntrack::{
     At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
-    ReadGuard, Subject, Tuple, Verdict,
+    ReadGuard, SHORT, Short, Subject, Tuple, Verdict,
 };
 use heddle_flow::FlowKey;
 use heddle_flow::extract::NO_OFFSET;
@@ -100,7 +100,7 @@ impl Default for CtCounts {
 
 impl CtCounts {
     #[cold]
-    pub(super) fn add(&self, events: Events) {
+    pub(crate) fn add(&self, events: Events) {
         for (event, counter) in Event::ALL.into_iter().zip(&self.0) {
             if events.has(event) {
                 counter.add(1);
@@ -113,11 +113,25 @@ impl CtCounts {
     }
 }
 
+/// Where it stands what was read of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum What {
+    /// In `short`.
+    #[default]
+    Short,
+    /// In `subject`.
+    Subject,
+    /// In `short`; it is UDP between the same ends as the packet before.
+    Again,
+    /// Nothing was, for this reason.
+    Invalid(Invalid),
+}
+
 /// A packet that was read for the tracker.
 #[derive(Clone, Copy, Debug, Default)]
 struct Read {
-    /// Why it is invalid: then the rest says nothing.
-    invalid: Option<Invalid>,
+    what: What,
+    short: Short,
     subject: Subject,
     hash: Hash,
     guess: Guess,
@@ -136,16 +150,21 @@ impl Ct<'_> {
     /// Reads a packet; fetches where its connection is looked for.
     #[inline]
     fn read(&self, read: &mut Read, zone: u16, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) {
-        read.invalid = None;
-        if !read_short(&mut read.subject, p, meta, carried) {
+        if read_short(&mut read.short, p, meta, carried) {
+            read.what = What::Short;
+            read.hash = self.tracker.hash_short(&read.short, zone);
+        } else {
             let verify = || l4_is_right(p, meta);
             let view = view(p, meta, carried, &verify).ok_or(Invalid::Malformed);
-            read.invalid = view.and_then(|v| v.read_into(&mut read.subject)).err();
+            match view.and_then(|v| v.read_into(&mut read.subject)) {
+                Ok(()) => {
+                    read.what = What::Subject;
+                    read.hash = self.tracker.hash(&read.subject.tuple, zone);
+                }
+                Err(why) => return read.what = What::Invalid(why),
+            }
         }
-        if read.invalid.is_none() {
-            read.hash = self.tracker.hash(&read.subject.tuple, zone);
-            self.tracker.prefetch(read.hash);
-        }
+        self.tracker.prefetch(read.hash);
     }
     /// Tracks a packet that was read. `known` is what was known before, and then what is. Returns whether its
     /// headers were translated.
@@ -159,12 +178,22 @@ impl Ct<'_> {
         (live, id, meta): (&mut Live<'_>, LiveId, impl Fn() -> Meta),
     ) -> bool {
         let mut verdict = Verdict::default();
-        if let Some(why) = read.invalid {
-            verdict.events = self.tracker.invalid(action.zone, why, known);
-        } else {
-            let (place, said) = ((read.hash, read.guess), (&mut *known, &mut verdict));
-            self.tracker
-                .track(self.now_ms, reading, &read.subject, place, said, action);
+        let short;
+        let subject = match read.what {
+            What::Invalid(why) => Err(why),
+            What::Subject => Ok(&read.subject),
+            What::Short | What::Again => {
+                short = read.short.subject();
+                Ok(&short)
+            }
+        };
+        match subject {
+            Ok(subject) => {
+                let (place, said) = ((read.hash, read.guess), (&mut *known, &mut verdict));
+                self.tracker
+                    .track(self.now_ms, reading, subject, place, said, action);
+            }
+            Err(why) => verdict.events = self.tracker.invalid(action.zone, why, known),
         }
         if !verdict.events.is_empty() {
             self.counts.add(verdict.events);
@@ -203,7 +232,7 @@ impl Exec<'_> {
         for (i, id) in ids() {
             self.read_ahead(action.zone, i, id, meta);
         }
-        self.guess_all(ids().map(|(i, _)| i));
+        self.guess_all(ids().map(|(i, _)| i), |_| {});
         let reading = ReadGuard::begin();
         for (i, id) in ids() {
             self.track_read(&reading, action, i, id, || *meta);
@@ -216,12 +245,45 @@ impl Exec<'_> {
             self.ct.read(place, zone, self.live.get(id), meta, self.carried);
         }
     }
-    /// Fetches the connections of all that were read.
+    /// Reads packet `i`, which carries nothing and whose IP header is there, if it is of the most common
+    /// kinds. `again`: it is of the run of the one before, which was.
     #[inline]
-    pub(crate) fn guess_all(&mut self, packets: impl Iterator<Item = usize>) {
+    pub(crate) fn read_plain(&mut self, zone: u16, i: usize, id: LiveId, l3: u16, again: bool) -> bool {
+        /// Behind one tag at most.
+        const WINDOW: usize = 18 + SHORT;
+        let p = self.live.get(id);
+        let before = self.tracked.read.get(i.wrapping_sub(1)).map(|r| r.hash);
+        let Some((read, w)) = self.tracked.read.get_mut(i).zip(p.window::<WINDOW>()) else {
+            return false;
+        };
+        let h = if l3 == 14 { &w[14..14 + SHORT] } else { &w[18..] };
+        let Some(h) = h.first_chunk() else { return false };
+        let (there, l3) = (p.len(), usize::from(l3));
+        let good = p.offload.csum != Csum::Unknown;
+        if p.head_len() < l3 + Short::read_bytes(h)
+            || !read.short.read(h, there - l3, p.offload.gso.is_some(), good)
+        {
+            return false;
+        }
+        if let Some(hash) = before.filter(|_| again && read.short.says_all()) {
+            (read.what, read.hash, read.guess) = (What::Again, hash, Guess::default());
+            return true;
+        }
+        read.what = What::Short;
+        read.hash = self.ct.tracker.hash_short(&read.short, zone);
+        self.ct.tracker.prefetch(read.hash);
+        true
+    }
+    /// Fetches the connections of all that were read, whose numbers `also` is told.
+    #[inline]
+    pub(crate) fn guess_all(&mut self, packets: impl Iterator<Item = usize>, also: impl Fn(u32)) {
         for i in packets {
-            if let Some(read) = self.tracked.read.get_mut(i) {
-                read.guess = self.ct.tracker.guess(read.hash);
+            let Some(read) = self.tracked.read.get_mut(i).filter(|r| r.what != What::Again) else {
+                continue;
+            };
+            read.guess = self.ct.tracker.guess(read.hash);
+            if let Some(number) = read.guess.number() {
+                also(number);
             }
         }
     }
@@ -240,6 +302,7 @@ impl Exec<'_> {
             read,
             changed,
             translated,
+            ..
         } = &mut *self.tracked;
         let (Some(known), Some(read)) = (known.get_mut(i), read.get(i)) else {
             return;
@@ -300,6 +363,18 @@ impl Tracked {
     pub(crate) fn begin(&mut self) {
         (self.changed, self.translated) = (0, 0);
     }
+    /// Packet `i`, which was read as one of the usual kind: what was read, its connection as far as that is
+    /// known, and whether it says the same as the one before.
+    #[inline]
+    pub(crate) fn plain(&self, i: usize) -> Option<(&Short, Guess, bool)> {
+        let read = self.read.get(i)?;
+        Some((&read.short, read.guess, read.what == What::Again))
+    }
+    /// The number of the connection that packet `i` is probably of.
+    #[inline]
+    pub(crate) fn guessed(&self, i: usize) -> Option<u32> {
+        self.read.get(i)?.guess.number()
+    }
     /// What is known of packet `i`, if that is not what it came with.
     #[inline]
     pub(crate) fn get(&self, i: usize) -> Option<&Known> {
@@ -322,7 +397,7 @@ impl Tracked {
 
 /// Reads packets of the most common kinds; `false`: it is none, or not valid.
 #[inline]
-fn read_short(s: &mut Subject, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) -> bool {
+fn read_short(s: &mut Short, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) -> bool {
     let (head, l3) = (p.head(), usize::from(meta.l3));
     let good = p.offload.csum != Csum::Unknown;
     // Odd headers have their key there.
@@ -330,7 +405,7 @@ fn read_short(s: &mut Subject, p: &Packet, meta: &Meta, carried: Option<&FlowKey
         && head
             .get(l3..)
             .and_then(|h| h.first_chunk())
-            .is_some_and(|h| s.read_short(h, p.len() - l3, p.offload.gso.is_some(), good))
+            .is_some_and(|h| s.read(h, p.len() - l3, p.offload.gso.is_some(), good))
 }
 
 /// A packet as the tracker sees it; `None`: it is not IP. `carried`: its key's part outside of the compact

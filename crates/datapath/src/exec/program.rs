@@ -202,6 +202,11 @@ impl Program {
             Merges::No
         }
     }
+    /// Whether it does the same whatever packets carry besides their headers.
+    #[inline]
+    pub(crate) fn is_blind(&self) -> bool {
+        self.shape != Shape::Any && self.tail.is_none() && !self.tracks && !self.needs_key
+    }
     /// How it tracks packets, if it does nothing else and has them looked up again.
     #[inline]
     pub(crate) fn only_tracks(&self) -> Option<&CtAction> {

@@ -22,6 +22,7 @@ use crate::flow_cache::context::Contexts;
 use crate::flow_cache::entry::Entry;
 use crate::flow_cache::hash::HashKey;
 use crate::flow_cache::l1::L1;
+use crate::flow_cache::links::Links;
 use crate::flow_cache::note::{Findings, Horizon, Note, RESERVE, RING};
 use crate::flow_cache::sig::Bucket;
 use crate::flow_cache::spares::{Maker, Pace};
@@ -35,6 +36,7 @@ use std::sync::Arc;
 
 mod fill;
 mod find;
+mod follow;
 mod leave;
 mod masks;
 mod recent;
@@ -124,6 +126,7 @@ pub(crate) struct Cache {
     fresh: Vec<u32>,
     /// L1 is used even where a port has one mask.
     always_l1: bool,
+    links: Links,
     scratch: find::Scratch,
 }
 
@@ -188,6 +191,7 @@ impl Cache {
             new_chunk: false,
             fresh: Vec::new(),
             always_l1: false,
+            links: Links::new(),
             scratch: find::Scratch::default(),
         }
     }
@@ -266,6 +270,7 @@ impl Cache {
             .tidy(|n| notes.has_room(RESERVE) && notes.push(Note::ContextGone(n)).is_ok());
         self.store.tidy();
         self.l1.tidy(self.store.len());
+        self.links.tidy();
     }
     /// `emc-insert-inv-prob`, where it was given: how many insertions into a full part of L1 one succeeds of;
     /// 0: L1 is not used.

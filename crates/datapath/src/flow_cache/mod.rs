@@ -7,6 +7,7 @@
 //! | where an entry lies, and what it counts | `entry`, `store`, `spares` |
 //! | which entry is a packet's | `cache` by way of `l1`, `subtable`, `filter`, `table`, `sig`, `hash` |
 //! | what is to be done with the packet | `cached_translation`, `program_table` |
+//! | which entry a connection's packets had next | `links` |
 //! | whether that still holds | `watch` |
 //! | what the revalidator is told | `note` |
 //!
@@ -23,6 +24,7 @@ pub(crate) mod entry;
 mod filter;
 pub(crate) mod hash;
 pub(crate) mod l1;
+pub(crate) mod links;
 pub(crate) mod note;
 pub(crate) mod parse;
 mod program_table;

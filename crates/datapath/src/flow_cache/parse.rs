@@ -7,7 +7,8 @@
 //! ordinary packet follows from its key, so it is the same for a whole run.
 
 use crate::exec::Meta;
-use crate::flow_cache::cache::Sought;
+use crate::exec::program::Merges;
+use crate::flow_cache::cache::{NO_BODY, Sought};
 use crate::flow_cache::compact::{Again, CompactKey, Frame, VIEW};
 use crate::flow_cache::subtable::{MAX_LISTED, NOWHERE};
 use heddle_flow::extract::{Hint, NO_OFFSET, Oddity, extract};
@@ -28,6 +29,9 @@ pub(crate) enum Kind {
     Ordinary,
     /// The compact one says all of the headers; what the packet carries stands in this place.
     Carrying(u8),
+    /// The run has its program, which asks for nothing that its packets carry. The compact one says what the
+    /// program asks for of their headers; they may be of many flows.
+    Linked,
     /// The compact one, and the full one in this place, of which what is outside counts too.
     Full(u8),
     /// None: shorter than a frame's header.
@@ -42,6 +46,9 @@ pub(crate) struct Run {
     pub(crate) kind: Kind,
     /// Where an ordinary run's full key is, once it was needed; [`NO_KEY`] until then.
     pub(crate) full: u8,
+    /// The program of an entry that is known to be right and has counted the run; [`NO_BODY`]: it is to be
+    /// looked up.
+    pub(crate) body: u32,
     /// Length of all together, and of the longest.
     pub(crate) bytes: u64,
     pub(crate) longest: u32,
@@ -186,6 +193,7 @@ impl Parsed {
             end: i + 1,
             kind,
             full: NO_KEY,
+            body: NO_BODY,
             bytes: total as u64,
             longest: total as u32,
         });
@@ -228,7 +236,10 @@ impl Parsed {
             _ => None,
         };
         match key {
-            Some(key) => self.add_carrying(i..i + 1, (total as u64, total), key, |c| carry(c, Some(&key))),
+            Some(key) => {
+                let bytes = (total as u64, total);
+                self.add_carrying(i..i + 1, bytes, (key, NO_BODY), |c| carry(c, Some(&key)));
+            }
             None if p.len() < MIN_FRAME && how.packet_type == packet_type::ETHERNET => {
                 self.again = None;
                 self.start(i, Kind::Runt, total);
@@ -251,16 +262,22 @@ impl Parsed {
     /// Adds packets that are as they were looked up last, with this compact key, and carry nothing.
     pub(crate) fn push_run(&mut self, packets: Range<u16>, bytes: (u64, usize), key: CompactKey) {
         self.again = None;
-        self.add_run(packets, bytes, key, Kind::Ordinary);
+        self.add_run(packets, bytes, (key, NO_BODY), Kind::Ordinary);
     }
     /// A run of its own.
     #[inline]
-    fn add_run(&mut self, packets: Range<u16>, (bytes, longest): (u64, usize), key: CompactKey, kind: Kind) {
+    fn add_run(
+        &mut self,
+        packets: Range<u16>,
+        (bytes, longest): (u64, usize),
+        (key, body): (CompactKey, u32),
+        kind: Kind,
+    ) {
         let n = self.runs.len();
         self.compact[n] = key;
         self.start(packets.start, kind, longest);
         if let Some(run) = self.runs.last_mut() {
-            (run.end, run.bytes) = (packets.end, bytes);
+            (run.end, run.bytes, run.body) = (packets.end, bytes, body);
         }
     }
     /// Adds packets to the last run, if that is of this kind and has this key, and `same` says so.
@@ -309,13 +326,13 @@ impl Parsed {
         self.add_full(packets, at, key, bytes);
     }
     /// Adds packets with ordinary headers, which this compact key says, that carry what `carry` writes: to
-    /// the last run, if it is the same there.
+    /// the last run, if it is the same there. `body`: see [`Run::body`].
     #[inline]
     pub(crate) fn add_carrying(
         &mut self,
         packets: Range<u16>,
         bytes: (u64, usize),
-        key: CompactKey,
+        (key, body): (CompactKey, u32),
         carry: impl FnOnce(&mut FlowKey),
     ) {
         self.again = None;
@@ -329,12 +346,44 @@ impl Parsed {
             (new.in_port, new.recirc_id, new.packet_type) = (0, 0, 0);
         }
         let place = u8::try_from(at).expect("a burst has fewer packets");
-        let same = |p: &Self| matches!(p.carried.get(..=at), Some([.., a, b]) if a.carries_same(b));
+        let same = |p: &Self| {
+            p.runs.last().is_some_and(|run| run.body == body)
+                && matches!(p.carried.get(..=at), Some([.., a, b]) if a.carries_same(b))
+        };
         let last = Kind::Carrying(place.wrapping_sub(1));
         if !self.extend_last(packets.end, bytes, &key, last, same) {
             self.n_carried += 1;
-            self.add_run(packets, bytes, key, Kind::Carrying(place));
+            self.add_run(packets, bytes, (key, body), Kind::Carrying(place));
         }
+    }
+    /// Adds a packet as it was looked up last, with this compact key, for which this program was found: to
+    /// the last run, if the program does the same to both.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
+    pub(crate) fn push_linked(
+        &mut self,
+        i: u16,
+        len: usize,
+        key: &CompactKey,
+        (body, merges): (u32, Merges),
+    ) {
+        let n = self.runs.len();
+        if let Some(run) = self.runs.last_mut()
+            && run.kind == Kind::Linked
+            && run.body == body
+            && match merges {
+                Merges::All => true,
+                Merges::Alike => self.compact[n - 1].laid_out_as(key),
+                Merges::No => false,
+            }
+        {
+            run.end = i + 1;
+            run.bytes += len as u64;
+            run.longest = run.longest.max(len as u32);
+            return;
+        }
+        self.again = None;
+        self.add_run(i..i + 1, (len as u64, len), (*key, body), Kind::Linked);
     }
     /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with
     /// this origin.
@@ -351,6 +400,7 @@ impl Parsed {
             first: run.first - before + first,
             end: run.end - before + first,
             full: NO_KEY,
+            body: NO_BODY,
             ..*run
         }));
     }
@@ -372,7 +422,7 @@ impl Parsed {
         if self.extend_last(packets.end, bytes, &key, Kind::Full(place.wrapping_sub(1)), same) {
             self.n_full -= 1;
         } else {
-            self.add_run(packets, bytes, key, Kind::Full(place));
+            self.add_run(packets, bytes, (key, NO_BODY), Kind::Full(place));
         }
     }
     /// The compact key of run `r`, if it is no runt.
@@ -396,7 +446,7 @@ impl Parsed {
         match run.kind {
             Kind::Carrying(at) => self.carried.get(usize::from(at)),
             Kind::Full(at) => Some(&self.full.get(usize::from(at))?.0),
-            Kind::Ordinary | Kind::Runt => None,
+            Kind::Ordinary | Kind::Linked | Kind::Runt => None,
         }
     }
     /// As [`Self::outside`], of run `r`.
@@ -404,12 +454,15 @@ impl Parsed {
     pub(crate) fn outside_of(&self, r: usize) -> Option<&FlowKey> {
         self.runs.get(r).and_then(|run| self.outside(run))
     }
-    /// Run `r` as it is looked up, if it is no runt.
+    /// Run `r` as it is looked up, if it is.
     #[inline]
     pub(crate) fn sought(&self, r: usize) -> Option<Sought<'_>> {
         let run = self.runs.get(r)?;
         Some(Sought {
-            key: self.compact.get(r).filter(|_| run.kind != Kind::Runt)?,
+            key: self
+                .compact
+                .get(r)
+                .filter(|_| run.kind != Kind::Runt && run.body == NO_BODY)?,
             outside: self.outside(run),
         })
     }
@@ -465,16 +518,15 @@ impl Parsed {
     /// Whether what actions need to know of two runs' packets is the same.
     #[inline]
     pub(crate) fn are_alike(&self, a: usize, b: usize) -> bool {
-        self.runs[a].kind == Kind::Ordinary
-            && self.runs[b].kind == Kind::Ordinary
-            && self.compact[a].laid_out_as(&self.compact[b])
+        let plain = |r: usize| matches!(self.runs[r].kind, Kind::Ordinary | Kind::Linked);
+        plain(a) && plain(b) && self.compact[a].laid_out_as(&self.compact[b])
     }
     /// What actions need to know of the packets of run `r`.
     #[inline]
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].kind {
             Kind::Full(at) => self.full[usize::from(at)].1,
-            Kind::Ordinary => ordinary_meta(&self.compact[r]),
+            Kind::Ordinary | Kind::Linked => ordinary_meta(&self.compact[r]),
             Kind::Carrying(at) => {
                 let carried = &self.carried[usize::from(at)];
                 Meta {

@@ -159,6 +159,14 @@ impl Worker {
             self.cache.set_inv_prob((inv_prob != UNSET).then_some(inv_prob));
         }
         let mut hits = Hits::default();
+        if st.parsed.runs.iter().all(|run| run.body != NO_BODY) {
+            for (r, run) in st.parsed.runs.iter().enumerate() {
+                hits.add(Level::L1, run.packets());
+                push_group(&mut st.groups, (&st.parsed, r), run, run.body, &self.cache);
+            }
+            self.count_hits(&hits);
+            return 0;
+        }
         let (mut translated, mut now, mut reading) = (0, None, None);
         let moment = self.shared.moment(any, now_ms);
         if let Some(common) = self.cache.find(&st.parsed, &moment)

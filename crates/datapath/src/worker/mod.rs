@@ -19,6 +19,7 @@ mod peers;
 mod poll;
 mod polling;
 mod recirc;
+mod tracked;
 mod turn;
 mod wait;
 

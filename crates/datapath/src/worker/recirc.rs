@@ -23,13 +23,14 @@ use super::{Choice, Group, Scratch, Worker};
 use crate::action::HashAlg;
 use crate::drops::DropKind;
 use crate::exec::ct;
-use crate::exec::program::{Goes, Program, Tail};
+use crate::exec::program::{Goes, Tail};
 use crate::exec::{Going, Live, LiveId, Meta, Recirculated, tunnel};
+use crate::flow_cache::cache::NO_BODY;
 use crate::flow_cache::compact::CompactKey;
 use crate::flow_cache::parse::{How, Kind, Parsed, Run, fresh_origin};
 use crate::flow_cache::subtable::MAX_LISTED;
 use arrayvec::ArrayVec;
-use heddle_conntrack::{Known, ReadGuard};
+use heddle_conntrack::{Brief, Known};
 use heddle_flow::{FlowKey, hash, packet_type};
 use heddle_packet::{BURST, Packet};
 use std::ops::Range;
@@ -44,12 +45,14 @@ const MAX_LOOKUPS: usize = 1024;
 /// The packets at hand, where the rest of the scratch space is used beside them.
 macro_rules! live {
     ($scratch:expr) => {
-        Live {
+        $crate::exec::Live {
             burst: &mut $scratch.burst,
             copies: &mut $scratch.copies,
         }
     };
 }
+
+pub(super) use live;
 
 /// Packets by their place in a stage.
 #[derive(Debug, Default)]
@@ -70,8 +73,12 @@ impl Ids {
         self.list.clear();
         self.len = 0;
     }
-    fn push(&mut self, id: LiveId) {
+    #[inline]
+    pub(super) fn push(&mut self, id: LiveId) {
         let next = self.first + self.len;
+        if id == next && self.len > 0 && self.list.is_empty() && usize::from(id) != BURST {
+            return self.len += 1;
+        }
         if self.len == 0 {
             self.first = id;
         } else if self.list.is_empty() && (id != next || usize::from(id) == BURST) {
@@ -145,6 +152,8 @@ pub(super) struct Stage {
     /// None of its packets is a copy, nor are packets that wait elsewhere: between two of them copies may be
     /// given back.
     pub(super) top: bool,
+    /// Runs that are to be looked up, whose connections are to know what was found.
+    pub(super) learners: ArrayVec<(usize, Brief), BURST>,
     /// The last origin of the stage before that was asked for, and what it is here.
     origin: (u32, u32),
 }
@@ -155,6 +164,7 @@ impl Stage {
             ids: Ids::default(),
             parsed: Parsed::new(BURST),
             groups: Vec::with_capacity(BURST),
+            learners: ArrayVec::new(),
             flows: 0,
             known: 0,
             top: true,
@@ -170,6 +180,7 @@ impl Scratch {
         st.ids.clear();
         st.parsed.begin(recirc_id);
         st.groups.clear();
+        st.learners.clear();
         (st.flows, st.known, st.top, st.origin) = (0, 0, true, (u32::MAX, 0));
         st
     }
@@ -187,15 +198,15 @@ fn flow_bit(key: &CompactKey) -> u64 {
 
 /// What goes along with a packet.
 #[derive(Clone, Copy)]
-struct Carried<'a> {
+pub(super) struct Carried<'a> {
     /// What it carried when it was looked up last, where that was something.
-    before: Option<&'a FlowKey>,
+    pub(super) before: Option<&'a FlowKey>,
     /// Its headers are not laid out as its compact key says, even where that says all that is in them (IP
     /// options, an IP packet that ends early): `before` is the full key.
-    full: bool,
-    meta: Meta,
+    pub(super) full: bool,
+    pub(super) meta: Meta,
     /// What is known of its connection that it did not come with.
-    ct: Option<&'a Known>,
+    pub(super) ct: Option<&'a Known>,
 }
 
 impl Carried<'_> {
@@ -367,57 +378,6 @@ impl Worker {
         }
     }
 
-    /// Has all packets of a group tracked, whose program does nothing else, and puts them into the next
-    /// stage.
-    fn gather_tracked(&mut self, st: &Stage, group: &Group, to: &mut Stage, now_ms: u64) {
-        let s = &mut self.scratch;
-        let program = group.choice.program(&self.cache, &s.once);
-        let Some(action) = program.and_then(Program::only_tracks) else {
-            return;
-        };
-        let parsed = &st.parsed;
-        let mut exec = super::exec!(self, s, (None, None), now_ms);
-        exec.tracked.begin();
-        for (i, r, id) in st.packets(group) {
-            exec.carried = parsed.outside_of(r);
-            exec.read_ahead(action.zone, i, id, &parsed.meta(r));
-        }
-        exec.guess_all(0..usize::from(group.end - group.first));
-        let reading = ReadGuard::begin();
-        for (i, r, id) in st.packets(group) {
-            exec.carried = parsed.outside_of(r);
-            exec.track_read(&reading, action, i, id, || parsed.meta(r));
-        }
-        drop(reading);
-        for (i, r, id) in st.packets(group) {
-            let key = &parsed.compact[r];
-            let origin = self.origin(st, to, key.context());
-            let tracked = &self.scratch.tracked;
-            let known = tracked.get(i);
-            let kind = parsed.runs[r].kind;
-            let mut live = live!(self.scratch);
-            if let (Kind::Ordinary, Some(known), false) = (kind, known, tracked.is_translated(i)) {
-                to.go_on_known(&live, id, key.with_context(origin), known);
-                continue;
-            }
-            let carried = Carried {
-                before: parsed.outside_of(r),
-                full: matches!(kind, Kind::Full(_)),
-                meta: parsed.meta(r),
-                ct: known,
-            };
-            if tracked.is_translated(i) {
-                let how = How {
-                    packet_type: carried.meta.packet_type,
-                    vlan_limit: self.shared.vlan_limit.load(Relaxed),
-                };
-                to.read_again(live.get_mut(id), (id, origin), how, carried);
-            } else {
-                to.go_on(&live, id..id + 1, key.with_context(origin), carried);
-            }
-        }
-    }
-
     /// Takes the packet at a place of a stage through a program to its end, with all lookups on its way.
     fn walk(&mut self, st: &mut Stage, choice: Choice, (place, r): (u16, usize), depth: usize, now_ms: u64) {
         let id = st.ids.at(place);
@@ -509,7 +469,7 @@ impl Worker {
 
     /// What the packets of an origin of a stage have for one in the next stage.
     #[inline]
-    fn origin(&mut self, st: &Stage, to: &mut Stage, before: u32) -> u32 {
+    pub(super) fn origin(&mut self, st: &Stage, to: &mut Stage, before: u32) -> u32 {
         if to.origin.0 != before {
             let (in_port, _) = self.cache.source(before);
             debug_assert!(st.parsed.recirc_id == 0 || before > MAX_LISTED);
@@ -536,6 +496,9 @@ impl Worker {
             self.counters.recirculated.add(n as u64);
             let translated = self.lookup_all(&mut st, now_ms);
             self.scratch.translated += translated;
+            for (r, brief) in st.learners.drain(..) {
+                self.cache.link(&brief, &st.parsed.compact[r], r);
+            }
             self.execute_all(&mut st, depth, now_ms);
         }
         self.scratch.spare_stages.push(st);
@@ -545,7 +508,13 @@ impl Worker {
 impl Stage {
     /// Packets that are as they were looked up last, with this key: now of another origin.
     #[inline]
-    fn go_on(&mut self, live: &Live<'_>, ids: Range<LiveId>, key: CompactKey, carried: Carried<'_>) {
+    pub(super) fn go_on(
+        &mut self,
+        live: &Live<'_>,
+        ids: Range<LiveId>,
+        key: CompactKey,
+        carried: Carried<'_>,
+    ) {
         let (first, mut bytes, mut longest) = (self.ids.len(), 0, 0);
         for id in ids.clone() {
             let n = live.get(id).len();
@@ -563,23 +532,35 @@ impl Stage {
             None if carried.nothing() => self.parsed.push_run(places, bytes, key),
             _ => self
                 .parsed
-                .add_carrying(places, bytes, key, |c| carried.add(c, Some(&key))),
+                .add_carrying(places, bytes, (key, NO_BODY), |c| carried.add(c, Some(&key))),
         }
     }
 
-    /// As [`Stage::go_on`], one packet that came with nothing but its headers.
+    /// As [`Stage::go_on`], one packet that came with nothing but its headers. `body`: see [`Run::body`].
     #[inline]
-    fn go_on_known(&mut self, live: &Live<'_>, id: LiveId, key: CompactKey, known: &Known) {
+    pub(super) fn go_on_known(
+        &mut self,
+        live: &Live<'_>,
+        id: LiveId,
+        (key, body): (CompactKey, u32),
+        known: &Known,
+    ) {
         let (place, len) = (self.ids.len(), live.get(id).len());
         self.ids.push_all(id..id + 1);
         self.parsed
-            .add_carrying(place..place + 1, (len as u64, len), key, |k| {
+            .add_carrying(place..place + 1, (len as u64, len), (key, body), |k| {
                 ct::write_known(known, k);
             });
     }
 
     /// A packet that may have changed.
-    fn read_again(&mut self, p: &mut Packet, (id, origin): (LiveId, u32), how: How, carried: Carried<'_>) {
+    pub(super) fn read_again(
+        &mut self,
+        p: &mut Packet,
+        (id, origin): (LiveId, u32),
+        how: How,
+        carried: Carried<'_>,
+    ) {
         let place = self.ids.len();
         self.ids.push(id);
         if carried.nothing() && how.packet_type == packet_type::ETHERNET {
@@ -595,7 +576,7 @@ impl Stage {
     }
     /// The packets of a group: its number there, its run, itself.
     #[inline]
-    fn packets(&self, group: &Group) -> impl Iterator<Item = (usize, usize, LiveId)> {
+    pub(super) fn packets(&self, group: &Group) -> impl Iterator<Item = (usize, usize, LiveId)> {
         let mut r = usize::from(group.run);
         (0..).zip(group.first..group.end).map(move |(i, place)| {
             r += usize::from(self.parsed.runs[r].end <= place);
@@ -616,7 +597,14 @@ impl Stage {
         let runs = self.parsed.runs.iter().zip(&self.parsed.compact);
         runs.skip(group.run.into())
             .take_while(|(run, _)| run.first < group.end)
-            .fold(0, |bits, (_, key)| bits | flow_bit(key))
+            .fold(0, |bits, (run, key)| {
+                // A linked run may be of any flows.
+                bits | if run.kind == Kind::Linked {
+                    u64::MAX
+                } else {
+                    flow_bit(key)
+                }
+            })
     }
 }
 

@@ -249,7 +249,8 @@ impl Cache {
                     place: 0,
                     hash: 0,
                 };
-                if run.kind == Kind::Runt {
+                f.body = run.body;
+                if run.kind == Kind::Runt || run.body != NO_BODY {
                     return f;
                 }
                 let outside = if full { parsed.outside(run) } else { None };
@@ -415,7 +416,7 @@ impl Cache {
         let full = parsed.has_outside();
         let runs = parsed.runs.iter().zip(&parsed.compact);
         for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
-            if run.kind == Kind::Runt {
+            if run.kind == Kind::Runt || run.body != NO_BODY {
                 continue;
             }
             let outside = if full { parsed.outside(run) } else { None };

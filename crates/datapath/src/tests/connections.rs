@@ -1,0 +1,206 @@
+//! Packets behind `ct` get what a datapath gives them that forgets its entries before each burst, and with
+//! them the links from connections to entries, while rules change.
+
+use super::recirc::under;
+use super::{FakePort, Toy, ToyRule, udp};
+use crate::action::{Action, Masked, PortNo};
+use crate::{Config, Datapath};
+use heddle_conntrack::dump::Filter;
+use heddle_conntrack::{CtAction, state};
+use heddle_wire::checksum::checksum;
+use proptest::prelude::*;
+use proptest::test_runner::{Config as TestConfig, TestRunner};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Where a frame has its number.
+const NUMBER: usize = 42;
+const PORTS: u32 = 4;
+
+fn ct(zone: u16, commit: bool, mark: Option<u32>) -> Action {
+    Action::Ct(Arc::new(CtAction {
+        zone,
+        commit: commit || mark.is_some(),
+        mark: mark.map(|m| (m, u32::MAX)),
+        ..CtAction::default()
+    }))
+}
+
+fn set_src(v: u8) -> Action {
+    Action::SetEth {
+        src: Masked {
+            value: [0, 0, 0, 0, 0, v],
+            mask: [0, 0, 0, 0, 0, 0xff],
+        },
+        dst: Masked::default(),
+    }
+}
+
+/// What a rule under this id does; ids of stages that track lead to the next one.
+fn actions(id: u32) -> impl Strategy<Value = Vec<Action>> {
+    // A zone for each stage: so it does not count how packets come together in bursts, of which all are
+    // tracked in one stage before any is in the next.
+    let zone = u16::try_from(id).unwrap();
+    let track = (any::<bool>(), prop::option::weighted(0.2, 1_u32..3))
+        .prop_map(move |(commit, mark)| vec![ct(zone, commit, mark), Action::Recirc(id + 1)]);
+    let output = || (3..=PORTS).prop_map(|no| Action::Output(PortNo(no)));
+    let last = prop_oneof![
+        4 => output().prop_map(|o| vec![o]),
+        2 => (0_u8..3, output()).prop_map(|(v, o)| vec![set_src(v), o]),
+        1 => Just(vec![]),
+        1 => (output(), output()).prop_map(|(a, b)| vec![a, set_src(9), b]),
+    ];
+    let (first, later) = if id == 0 {
+        (9, 1)
+    } else {
+        (u32::from(id < 3) * 2, 4)
+    };
+    prop_oneof![first.max(1) => track, later => last].prop_map(move |list| match list.last() {
+        Some(Action::Recirc(n)) if *n > 3 => vec![Action::Output(PortNo(3))],
+        _ => list,
+    })
+}
+
+fn rule(id: u32) -> impl Strategy<Value = ToyRule> {
+    (0_u8..9, 0_u8..3, actions(id)).prop_map(move |(which, v, actions)| {
+        let mut m = under(id);
+        let (key, mask) = (&mut m.key, &mut m.mask.0);
+        let bit = [state::NEW, state::EST, state::RPL][usize::from(v)];
+        match which {
+            0 | 1 if id > 0 => (key.ct_state, mask.ct_state) = (u32::from(bit), u32::from(bit)),
+            2 if id > 0 => (key.ct_mark, mask.ct_mark) = (v.into(), u32::MAX),
+            3 if id > 0 => (key.ct_zone, mask.ct_zone) = (v.into(), u16::MAX),
+            4 if id > 0 => (key.ct_tp_dst, mask.ct_tp_dst) = (v.into(), u16::MAX),
+            5 => (key.tp_dst, mask.tp_dst) = (v.into(), u16::MAX),
+            6 => (key.nw_tos, mask.nw_tos) = (v << 2, 0xff),
+            _ => {}
+        }
+        ToyRule::new(m, actions)
+    })
+}
+
+fn rules() -> impl Strategy<Value = Vec<ToyRule>> {
+    let some = |id| prop::collection::vec(rule(id), 1..6);
+    (some(0), some(1), some(2), some(3)).prop_map(|(a, b, c, d)| {
+        let track = ToyRule::new(under(0), vec![ct(0, true, None), Action::Recirc(1)]);
+        let all = [a, vec![track], b, c, d, vec![ToyRule::output(3)]];
+        all.into_iter().flatten().collect()
+    })
+}
+
+struct Switch {
+    toy: Arc<Toy>,
+    dp: Arc<Datapath>,
+    ports: Vec<Arc<FakePort>>,
+}
+
+impl Switch {
+    fn new() -> Self {
+        let toy = Toy::new(vec![]);
+        let config = Config {
+            l1_entries: 16,
+            revalidate_interval_ms: 1,
+            ..Config::default()
+        };
+        let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
+        let ports: Vec<_> = (1..=PORTS).map(|no| FakePort::new(&format!("p{no}"))).collect();
+        for (no, p) in (1..).zip(&ports) {
+            dp.add_port(Arc::clone(p) as _, Some(PortNo(no))).unwrap();
+        }
+        Self { toy, dp, ports }
+    }
+    /// Has frames come in by a port; gives what leaves by each: the number and the source of each frame.
+    fn send(&self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<(u8, u8)>)> {
+        self.ports[port].send(frames.to_vec());
+        self.ports[port].drained();
+        self.dp.flush_stats();
+        let seen = |p: &Arc<FakePort>| p.take().iter().map(|f| (f[NUMBER], f[11])).collect();
+        self.ports.iter().map(seen).enumerate().collect()
+    }
+}
+
+/// A packet of a conversation; `back`: in the direction of answers.
+fn frame(flow: u32, back: bool, tos: u8, n: u8) -> Vec<u8> {
+    let ends = (0x0a00_0001 + flow, 0x0a00_0100);
+    let mut f = if back {
+        udp(ends.1, ends.0, 1, 2)
+    } else {
+        udp(ends.0, ends.1, 2, 1)
+    };
+    (f[15], f[NUMBER]) = (tos << 2, n);
+    f[24..26].fill(0);
+    let sum = checksum(&f[14..34]);
+    f[24..26].copy_from_slice(&sum.to_be_bytes());
+    f
+}
+
+#[test]
+fn connections_lead_where_a_fresh_lookup_leads() {
+    let (kept, fresh) = (Switch::new(), Switch::new());
+    let packet = (0_u32..3, prop::bool::weighted(0.1), 0_u8..2);
+    let burst = (
+        any::<bool>(),
+        prop::collection::vec(packet, 1..20),
+        prop::option::weighted(0.2, any::<prop::sample::Index>()),
+    );
+    let strategy = (
+        rules(),
+        prop::collection::vec(rule(1), 4),
+        prop::collection::vec(burst, 1..12),
+    );
+    let mut runner = TestRunner::new(TestConfig {
+        cases: 200,
+        source_file: Some(file!()),
+        ..TestConfig::default()
+    });
+    let outcome = runner.run(&strategy, |(rules, others, bursts)| {
+        for s in [&kept, &fresh] {
+            s.dp.conntrack().flush_all(0, &Filter::default());
+            let own: Vec<_> = rules
+                .iter()
+                .map(|r| ToyRule::new(r.matches, r.actions.clone()))
+                .collect();
+            s.toy.set(own);
+            s.ports.iter().for_each(|p| drop(p.take()));
+        }
+        let mut others = others.into_iter().cycle();
+        for (back, packets, change) in bursts {
+            if let Some(at) = change {
+                let at = at.index(rules.len());
+                let other = others.next().unwrap();
+                for s in [&kept, &fresh] {
+                    s.toy
+                        .replace(at, ToyRule::new(other.matches, other.actions.clone()));
+                }
+            }
+            let frames: Vec<_> = (0..)
+                .zip(packets)
+                .map(|(n, (flow, turned, tos))| frame(flow, back != turned, tos, n))
+                .collect();
+            let port = usize::from(back);
+            let got = kept.send(port, &frames);
+            fresh.dp.purge();
+            let want = fresh.send(port, &frames);
+            // Copies leave after their burst's packets.
+            let sorted = |mut all: Vec<(usize, Vec<(u8, u8)>)>| {
+                all.iter_mut().for_each(|(_, list)| list.sort_unstable());
+                all
+            };
+            prop_assert_eq!(sorted(got), sorted(want));
+        }
+        let counts = |s: &Switch| -> Vec<u64> {
+            s.dp.flush_stats();
+            s.toy
+                .rules()
+                .iter()
+                .map(|r| r.tally.packets.load(Relaxed))
+                .collect()
+        };
+        fresh.dp.purge();
+        prop_assert_eq!(counts(&kept), counts(&fresh));
+        Ok(())
+    });
+    outcome.unwrap();
+    let t = kept.dp.totals();
+    assert!(t.l1_hits > 100, "links were followed: {t:?}");
+}

@@ -1,0 +1,174 @@
+//! Groups of packets that are only tracked, and then looked up again: what established traffic behind rules
+//! with connections does.
+//!
+//! **Shape.** Four passes over the group, so that cache misses overlap: packets are read, their connections
+//! are fetched, then what these had next; then each connection moves, and its packet goes into the next stage
+//! at once. Packets of the usual kind that carried nothing are tracked in a short way, and have the program
+//! that the connection's packets had before, where that is known ([`crate::flow_cache::links`]): then nothing
+//! is written down of what they carry, unless the program asks for it. All others go the general way.
+
+use super::recirc::{Carried, Stage, live};
+use super::{Choice, Group, Worker};
+use crate::exec::LiveId;
+use crate::exec::program::Program;
+use crate::flow_cache::cache::{Moment, NO_BODY};
+use crate::flow_cache::compact::CompactKey;
+use crate::flow_cache::parse::{How, Kind};
+use heddle_conntrack::{Brief, ReadGuard};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// What is the same for a group.
+#[derive(Clone, Copy)]
+struct Of<'a> {
+    st: &'a Stage,
+    choice: Choice,
+    reading: &'a ReadGuard,
+    now_ms: u64,
+}
+
+impl Worker {
+    /// Has all packets of a group tracked, whose program does nothing else, and puts them into the next
+    /// stage.
+    pub(super) fn gather_tracked(&mut self, st: &Stage, group: &Group, to: &mut Stage, now_ms: u64) {
+        let s = &mut self.scratch;
+        let program = group.choice.program(&self.cache, &s.once);
+        let Some(action) = program.and_then(Program::only_tracks) else {
+            return;
+        };
+        let (zone, looks, parsed) = (action.zone, action.only_looks(), &st.parsed);
+        let mut exec = super::exec!(self, s, (None, None), now_ms);
+        exec.tracked.begin();
+        // Those that may be tracked in the short way, and the run of the packet before, if that is one.
+        let (mut plain, mut before) = (0_u64, usize::MAX);
+        for (i, r, id) in st.packets(group) {
+            let usual = looks && parsed.runs[r].kind == Kind::Ordinary;
+            if usual && exec.read_plain(zone, i, id, parsed.compact[r].l3(), before == r) {
+                before = r;
+                plain |= 1 << i;
+                continue;
+            }
+            before = usize::MAX;
+            exec.carried = parsed.outside_of(r);
+            exec.read_ahead(zone, i, id, &parsed.meta(r));
+        }
+        let n = usize::from(group.end - group.first);
+        let cache = &self.cache;
+        exec.guess_all(0..n, |number| cache.fetch_links(number));
+        if cache.has_many() {
+            (0..n)
+                .filter_map(|i| exec.tracked.guessed(i))
+                .for_each(|n| cache.fetch_linked(n));
+        }
+        let of = Of {
+            st,
+            choice: group.choice,
+            reading: &ReadGuard::begin(),
+            now_ms,
+        };
+        let shared = Arc::clone(&self.shared);
+        let moment = shared.moment(shared.translate.generations().any(), now_ms);
+        let mut last = None;
+        for (i, r, id) in st.packets(group) {
+            let key = &parsed.compact[r];
+            let origin = self.origin(st, to, key.context());
+            let brief = if plain >> i & 1 == 0 {
+                None
+            } else {
+                self.track_briefly(i, zone, last, &of)
+            };
+            let Some(brief) = brief else {
+                last = None;
+                self.go_on_tracked((i, r, id), to, &of);
+                continue;
+            };
+            last = Some(brief);
+            self.go_on_brief(brief, (id, key.with_context(origin)), to, &moment, &of);
+        }
+    }
+
+    /// Tracks packet `i`, which was read as one of the usual kind. `last` is what was said of the one before,
+    /// if that was one, too.
+    #[inline]
+    fn track_briefly(&mut self, i: usize, zone: u16, last: Option<Brief>, of: &Of<'_>) -> Option<Brief> {
+        let (short, guess, again) = self.scratch.tracked.plain(i)?;
+        if again && last.is_some() {
+            return last;
+        }
+        let tracker = &self.shared.conntrack;
+        let (brief, events) = tracker.track_short(of.now_ms, of.reading, short, guess, zone)?;
+        if !events.is_empty() {
+            self.counters.ct.add(events);
+        }
+        Some(brief)
+    }
+
+    /// Puts a packet that carried nothing, but is of a connection of which this is known, into the next
+    /// stage, with the program that others of it had there, if that is known.
+    #[inline]
+    fn go_on_brief(
+        &mut self,
+        brief: Brief,
+        (id, key): (LiveId, CompactKey),
+        to: &mut Stage,
+        moment: &Moment<'_>,
+        of: &Of<'_>,
+    ) {
+        let live = live!(self.scratch);
+        let len = live.get(id).len();
+        let body = self.cache.follow(&brief, &key, len as u64, moment);
+        if let Some(body) = body
+            && let Some(program) = self.cache.program(body).filter(|p| p.is_blind())
+        {
+            to.parsed
+                .push_linked(to.ids.len(), len, &key, (body, program.merges()));
+            return to.ids.push(id);
+        }
+        let program = of.choice.program(&self.cache, &self.scratch.once);
+        let Some(action) = program.and_then(Program::only_tracks) else {
+            return;
+        };
+        let known = self.shared.conntrack.known(&brief, action);
+        to.go_on_known(&live, id, (key, body.unwrap_or(NO_BODY)), &known);
+        if body.is_none() {
+            to.learners.push((to.parsed.runs.len() - 1, brief));
+        }
+    }
+
+    /// Tracks packet `i`, of run `r`, in the general way, and puts it into the next stage.
+    #[inline(never)]
+    fn go_on_tracked(&mut self, (i, r, id): (usize, usize, LiveId), to: &mut Stage, of: &Of<'_>) {
+        let parsed = &of.st.parsed;
+        let s = &mut self.scratch;
+        let program = of.choice.program(&self.cache, &s.once);
+        let Some(action) = program.and_then(Program::only_tracks) else {
+            return;
+        };
+        let mut exec = super::exec!(self, s, (None, parsed.outside_of(r)), of.now_ms);
+        exec.track_read(of.reading, action, i, id, || parsed.meta(r));
+        let key = &parsed.compact[r];
+        let origin = self.origin(of.st, to, key.context());
+        let tracked = &self.scratch.tracked;
+        let known = tracked.get(i);
+        let kind = parsed.runs[r].kind;
+        let mut live = live!(self.scratch);
+        if let (Kind::Ordinary, Some(known), false) = (kind, known, tracked.is_translated(i)) {
+            return to.go_on_known(&live, id, (key.with_context(origin), NO_BODY), known);
+        }
+        let carried = Carried {
+            before: parsed.outside_of(r),
+            full: matches!(kind, Kind::Full(_)),
+            meta: parsed.meta(r),
+            ct: known,
+        };
+        if tracked.is_translated(i) {
+            let how = How {
+                packet_type: carried.meta.packet_type,
+                vlan_limit: self.shared.vlan_limit.load(Relaxed),
+            };
+            to.read_again(live.get_mut(id), (id, origin), how, carried);
+        } else {
+            to.go_on(&live, id..id + 1, key.with_context(origin), carried);
+        }
+    }
+}
