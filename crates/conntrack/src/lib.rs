@@ -12,8 +12,8 @@
 //!
 //! **Parts.** What is read of a packet: `packet`, `tuple`. Where connections are: `index` (from hashes to
 //! numbers), `slots` (who has which number), `record` (what a number stands for). How they move: `track`,
-//! `short` (the usual ones), `tcp`, `timeouts`, `zones`, `nat`. What they announce: `helper`. What others see:
-//! `dump`, `format`.
+//! `short` (the usual ones), `tcp`, `timeouts`, `zones`, `nat`. What they announce: `helper`. What others
+//! see: `dump`, `format`.
 //! Fragments wait in `ipf`, which the datapath asks before it hands the tracker what they are pieces of.
 //!
 //! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: zero). A limit of 0 is none.
