@@ -23,8 +23,8 @@ help: ## What can be made
 setup: ## Install Debian packages that are missing, check Rust
 	@scripts/setup
 
-build: setup ## Build the daemon and the tool heddle (release)
-	@cargo build --release --package heddle-switchd --bin heddled --package heddle-ctl --bin heddle
+build: setup ## Build the daemon, the tool heddle and the CNI plug-in (release)
+	@cargo build --release --package heddle-switchd --bin heddled --package heddle-ctl --bin heddle --package heddle-cni --bin heddle-cni
 
 demo: ## Two pods, two bridges, traffic, in private namespaces (KEEP=1 leaves it running)
 	@[ "$$(id -u)" = 0 ] || { echo "make demo: network namespaces need root (sudo make demo)" >&2; exit 1; }

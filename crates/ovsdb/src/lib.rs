@@ -57,6 +57,7 @@
 
 #![deny(clippy::indexing_slicing)] // whatever a server sends
 
+pub mod blocking;
 mod client;
 mod options;
 mod replica;

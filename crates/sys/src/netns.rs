@@ -94,7 +94,10 @@ pub fn all() -> Vec<OwnedFd> {
 }
 
 /// Opens a file that is a network namespace. Does not wait, whatever the file is.
-fn open(path: &Path) -> io::Result<OwnedFd> {
+///
+/// # Errors
+/// What open(2) says; `EINVAL` or `ENOTTY` for another file.
+pub fn open(path: &Path) -> io::Result<OwnedFd> {
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     // SAFETY: this request takes no argument.

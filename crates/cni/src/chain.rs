@@ -1,0 +1,290 @@
+//! ADD after another plug-in that gave the pod a veth: it is exchanged for a device of this switch.
+//!
+//! The device in the pod keeps its name, address, MTU, IP addresses, routes and neighbours. If the veth's other end is
+//! a port of a bridge, its Interface becomes one of another type in its place, by one transaction: `external_ids`,
+//! VLANs, rates, and the port's number stay, so a controller has nothing to do. If it is not (a Linux bridge has it),
+//! a port is added to the bridge that the configuration names.
+//!
+//! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor does not come,
+//! a veth with the same names and settings takes its place again.
+
+use crate::add::{marks, port_name, remove_host_device, switch_device, with_previous};
+use crate::args::Args;
+use crate::conf::Conf;
+use crate::db::{Conversion, Db, Found, NewPort};
+use crate::delegate;
+use crate::error::{Code, Failure, fail, kernel};
+use crate::kind::Kind;
+use crate::pod::Pod;
+use crate::result::{Made, exchanged, previous};
+use heddle_sys::NetConfig;
+use heddle_sys::net_config::{Change, Device, Settings};
+use serde_json::{Map, Value};
+use std::time::{Duration, Instant};
+
+/// Exchanges the veth; the earlier result, with what is another device now.
+pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
+    let kind = match conf.kind.on_this_node()? {
+        Kind::VhostUser => return fail(Code::Conf, "kind vhost-user cannot stand in for a veth"),
+        kind => kind,
+    };
+    let Some(inner) = conf.wrapped() else {
+        return after(args, conf, kind, previous(&conf.raw)?);
+    };
+    let Some(first) = inner.get("type").and_then(Value::as_str).map(str::to_owned) else {
+        return fail(Code::Conf, "delegate.type is missing");
+    };
+    let passed_on = with_previous(inner, conf.raw.get("prevResult").cloned());
+    let done = match delegate::run(args, &first, "ADD", &passed_on)? {
+        Value::Object(result) => after(args, conf, kind, result),
+        _ => fail(Code::Delegate, format!("plug-in {first} has no result")),
+    };
+    if done.is_err() {
+        // What it made is not left behind. Its own failure is not of interest now.
+        let _ = delegate::run(args, &first, "DEL", &passed_on);
+    }
+    done
+}
+
+fn after(
+    args: &Args,
+    conf: &Conf,
+    kind: Kind,
+    result: Map<String, Value>,
+) -> Result<(Option<Value>, String), Failure> {
+    let pod = Pod::open(&args.netns)?;
+    let Some(device) = pod.device(&args.ifname)? else {
+        return fail(
+            Code::Device,
+            format!("the container has no device {} to be exchanged", args.ifname),
+        );
+    };
+    let mut made = Made {
+        port: "",
+        ifname: &args.ifname,
+        netns: &args.netns,
+        mac: device.mac,
+        mtu_bytes: Some(device.mtu_bytes),
+        socket: None,
+        kind: kind.name(),
+    };
+    if kind == Kind::Veth {
+        return Ok((Some(Value::Object(result)), "kind veth, as it was".to_owned()));
+    }
+    let mut db = Db::open(conf)?;
+    if device.kind != "veth" {
+        // Asked again after an attempt that succeeded.
+        return match db.of(args)?.first() {
+            Some(own) => {
+                made.port = &own.name;
+                Ok((
+                    Some(exchanged(result, "", &made)),
+                    "was exchanged before".to_owned(),
+                ))
+            }
+            None => fail(
+                Code::Device,
+                format!("device {} of the container is no veth", args.ifname),
+            ),
+        };
+    }
+    let host = NetConfig::new(None).map_err(|e| kernel("netlink", &e))?;
+    let other = other_end(&host, &device)?;
+    let row = db.named(&other.name)?;
+    if row.is_none() && !db.has_bridge(conf.bridge()?)? {
+        return crate::db::no_bridge(conf.bridge()?);
+    }
+    let settings = pod
+        .net
+        .settings(device.ifindex)
+        .map_err(|e| kernel(&args.ifname, &e))?;
+    let port = if row.is_some() {
+        other.name.clone()
+    } else {
+        port_name(args)
+    };
+    let mut exchange = Exchange {
+        args,
+        conf,
+        kind,
+        pod,
+        host,
+        db,
+        device: &device,
+        other,
+        row,
+        settings,
+        port: &port,
+    };
+    if let Err(e) = exchange.run() {
+        exchange.put_back();
+        return Err(e);
+    }
+    made.port = &port;
+    let result = exchanged(result, &exchange.other.name, &made);
+    Ok((
+        Some(result),
+        format!(
+            "kind {}, in place of the veth {}",
+            kind.name(),
+            exchange.other.name
+        ),
+    ))
+}
+
+/// The end of the veth that is in this namespace.
+fn other_end(host: &NetConfig, device: &Device) -> Result<Device, Failure> {
+    let all = host.devices().map_err(|e| kernel("netlink", &e))?;
+    // Numbers of devices are told apart by namespace only, so both ends must mean each other.
+    let is_it =
+        |d: &Device| Some(d.ifindex) == device.peer && d.peer == Some(device.ifindex) && d.kind == "veth";
+    match all.into_iter().find(is_it) {
+        Some(other) => Ok(other),
+        None => fail(
+            Code::Device,
+            format!(
+                "the other end of the veth {} is not in the host's namespace",
+                device.name
+            ),
+        ),
+    }
+}
+
+struct Exchange<'a> {
+    args: &'a Args,
+    conf: &'a Conf,
+    kind: Kind,
+    pod: Pod,
+    host: NetConfig,
+    db: Db,
+    /// In the pod.
+    device: &'a Device,
+    /// On the host.
+    other: Device,
+    /// The Interface of `other`, if it is a port.
+    row: Option<Found>,
+    settings: Settings,
+    /// Name of the new port.
+    port: &'a str,
+}
+
+impl Exchange<'_> {
+    fn run(&mut self) -> Result<(), Failure> {
+        let gone = self.pod.net.remove(self.device.ifindex);
+        gone.map_err(|e| kernel(&format!("removing the veth {}", self.device.name), &e))?;
+        let mac = self.device.mac.unwrap_or_default();
+        match &self.row {
+            Some(row) => {
+                let to = Conversion {
+                    kind: self.kind.interface_type(),
+                    mac: Some(mac),
+                    mtu_bytes: Some(self.device.mtu_bytes),
+                    ofport: row.ofport_request.or(row.ofport.filter(|n| *n > 0)),
+                    ids: marks(self.args, self.conf, self.kind),
+                    forget: false,
+                };
+                self.db.convert(row, &to)?;
+            }
+            None => self.db.add(&NewPort {
+                name: self.port,
+                bridge: self.conf.bridge()?,
+                kind: self.kind,
+                mac,
+                mtu_bytes: Some(self.device.mtu_bytes),
+                vlan: &self.conf.vlan,
+                bandwidth: self.conf.bandwidth,
+                socket: None,
+                ids: marks(self.args, self.conf, self.kind),
+            })?,
+        }
+        self.wait_for_port()?;
+        let new = switch_device(&self.host, self.kind, self.port)?;
+        let new = self.pod.take(&self.host, &new, &self.like_the_old())?;
+        self.give_settings(&new)
+    }
+
+    /// Waits for the switch. What it says of the veth, which it has seen go, may be written over the first state of
+    /// the converted row; so a refusal counts only when it stays.
+    fn wait_for_port(&mut self) -> Result<(), Failure> {
+        let end = Instant::now() + Duration::from_secs(3);
+        loop {
+            let asked = self.db.ask_for_port(self.port)?;
+            match self.db.wait_for_port(self.port, asked) {
+                Ok(_) => return Ok(()),
+                Err(e) if e.code == Code::Refused as u64 && self.row.is_some() && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Name, address and MTU of the device that is exchanged.
+    fn like_the_old(&self) -> Change<'_> {
+        Change {
+            name: Some(&self.device.name),
+            mac: self.device.mac,
+            mtu_bytes: Some(self.device.mtu_bytes),
+            ..Change::default()
+        }
+    }
+
+    fn give_settings(&self, new: &Device) -> Result<(), Failure> {
+        if self.device.up {
+            self.pod.up(new)?;
+        }
+        let given = self
+            .pod
+            .net
+            .restore(new.ifindex, self.device.ifindex, &self.settings);
+        given.map_err(|e| kernel(&format!("addresses and routes of {}", new.name), &e))
+    }
+
+    /// The veth, and its row, as they were, as far as that can be.
+    fn put_back(&mut self) {
+        // A connection that failed once is of no use.
+        if let Ok(mut db) = Db::open(self.conf) {
+            let _ = match (&self.row, db.named(self.port)) {
+                (Some(old), Ok(Some(now))) if now.kind != old.kind => db.convert(
+                    &now,
+                    &Conversion {
+                        kind: &old.kind,
+                        mac: None,
+                        mtu_bytes: None,
+                        ofport: old.ofport_request.or(old.ofport.filter(|n| *n > 0)),
+                        ids: marks(self.args, self.conf, self.kind),
+                        forget: true,
+                    },
+                ),
+                (None, Ok(Some(now))) => db.remove(&[now]),
+                _ => Ok(()),
+            };
+        }
+        if self.kind == Kind::Internal {
+            // The switch takes its device away when it sees the row; the name is needed now.
+            remove_host_device(&self.other.name);
+        }
+        if let Ok(Some(half)) = self.pod.device(&self.device.name) {
+            let _ = self.pod.net.remove(half.ifindex);
+        }
+        let peer = Change {
+            namespace: Some(&self.pod.ns),
+            ..self.like_the_old()
+        };
+        let made = self
+            .host
+            .add_veth(&self.other.name, Some(self.other.mtu_bytes), &peer);
+        if let (Ok(()), Ok(Some(other))) = (made, self.host.device(&self.other.name)) {
+            let as_it_was = Change {
+                mac: self.other.mac,
+                up: Some(self.other.up),
+                master: self.other.master,
+                ..Change::default()
+            };
+            let _ = self.host.change(other.ifindex, &as_it_was);
+        }
+        if let Ok(Some(again)) = self.pod.device(&self.device.name) {
+            let _ = self.give_settings(&again);
+        }
+    }
+}

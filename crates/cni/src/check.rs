@@ -1,0 +1,93 @@
+//! CHECK: is everything as ADD left it?
+
+use crate::args::Args;
+use crate::conf::{Conf, mac_text};
+use crate::db::{Db, KIND};
+use crate::error::{Code, Failure, fail, kernel};
+use crate::pod::Pod;
+use crate::result::{Addresses, previous};
+use crate::{db, delegate};
+use serde_json::Value;
+
+/// Compares the pod, the database and the switch with the result of its ADD.
+pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
+    let result = previous(&conf.raw)?;
+    let pod = Pod::open(&args.netns)?;
+    let mut db = Db::open(conf)?;
+    let found = db.of(args)?;
+    let Some(interface) = found.first() else {
+        return fail(
+            Code::Differs,
+            format!("the database has no port for {} of this container", args.ifname),
+        );
+    };
+    let name = &interface.name;
+    if let Some(error) = &interface.error {
+        return fail(Code::Differs, format!("the switch says of port {name}: {error}"));
+    }
+    if interface.ofport.is_none_or(|n| n <= 0) {
+        return fail(Code::Differs, format!("the switch has no port {name}"));
+    }
+    if let Some(bridge) = &conf.own.bridge
+        && !db.has_bridge(bridge)?
+    {
+        return db::no_bridge(bridge);
+    }
+    if interface.id(KIND) != "vhost-user" {
+        device(args, conf, &pod, &Value::Object(result))?;
+    }
+    if let Some(ipam) = conf.ipam()? {
+        delegate::run(args, ipam, "CHECK", &Value::Object(conf.raw.clone()))?;
+    }
+    // A wrapped plug-in would look for the device that has been exchanged.
+    Ok(())
+}
+
+/// The device has the address and the addresses that the result says.
+fn device(args: &Args, conf: &Conf, pod: &Pod, result: &Value) -> Result<(), Failure> {
+    let ifname = &args.ifname;
+    let Some(device) = pod.device(ifname)? else {
+        return fail(Code::Differs, format!("the container has no device {ifname}"));
+    };
+    if !device.up {
+        return fail(Code::Differs, format!("device {ifname} is down"));
+    }
+    let interfaces = result.get("interfaces").and_then(Value::as_array);
+    let is_it = |i: &&Value| {
+        let text = |key: &str| i.get(key).and_then(Value::as_str).unwrap_or_default();
+        text("name") == ifname && !text("sandbox").is_empty()
+    };
+    let wanted = interfaces.into_iter().flatten().find(is_it);
+    let mac = device.mac.map(mac_text).unwrap_or_default();
+    if let Some(wanted) = wanted.and_then(|i| i.get("mac")).and_then(Value::as_str)
+        && !wanted.eq_ignore_ascii_case(&mac)
+    {
+        return fail(
+            Code::Differs,
+            format!("device {ifname} has the MAC address {mac}, not {wanted}"),
+        );
+    }
+    if let Some(mtu) = conf.own.mtu.filter(|mtu| *mtu != device.mtu_bytes) {
+        return fail(
+            Code::Differs,
+            format!("device {ifname} has the MTU {}, not {mtu}", device.mtu_bytes),
+        );
+    }
+    let has = pod
+        .net
+        .settings(device.ifindex)
+        .map_err(|e| kernel(ifname, &e))?
+        .addresses();
+    for ip in Addresses::read(result)?.ips {
+        if !has.contains(&(ip.address, ip.prefix_len)) {
+            return fail(
+                Code::Differs,
+                format!(
+                    "device {ifname} has lost the address {}/{}",
+                    ip.address, ip.prefix_len
+                ),
+            );
+        }
+    }
+    Ok(())
+}

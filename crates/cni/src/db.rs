@@ -1,0 +1,437 @@
+//! The transactions: ports that come and go, and what the switch makes of them.
+//!
+//! A row is found by what is in it (`where`), nothing is kept. A transaction that needs something to be there, or not
+//! to be there, says so with a `wait` of no time, so two plug-ins at once cannot both have found it so.
+
+use crate::args::Args;
+use crate::conf::{Bandwidth, Conf, Vlan, mac_text};
+use crate::error::{Code, Failure, fail};
+use crate::kind::Kind;
+use heddle_ovsdb::blocking::{Connection, Error, Sent};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const DATABASE: &str = "Open_vSwitch";
+
+/// Keys of `external_ids` of a pod's Interface.
+pub(crate) const NETWORK: &str = "heddle-cni/network";
+pub(crate) const CONTAINER: &str = "heddle-cni/container";
+pub(crate) const IFNAME: &str = "heddle-cni/ifname";
+pub(crate) const NETNS: &str = "heddle-cni/netns";
+pub(crate) const KIND: &str = "heddle-cni/kind";
+/// Bridge and address, in one value, so that one condition finds who has an address there.
+const ADDRESS: &str = "heddle-cni/mac";
+/// Of QoS and Queue: the port that they are for.
+const PORT: &str = "heddle-cni/port";
+
+/// The database.
+pub(crate) struct Db {
+    connection: Connection,
+    timeout: Duration,
+}
+
+/// An Interface that this plug-in has made or taken over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) name: String,
+    uuid: String,
+    pub(crate) ids: BTreeMap<String, String>,
+    pub(crate) ofport: Option<i64>,
+    pub(crate) error: Option<String>,
+    pub(crate) mac: Option<String>,
+    pub(crate) ofport_request: Option<i64>,
+    pub(crate) kind: String,
+}
+
+impl Found {
+    pub(crate) fn id(&self, key: &str) -> &str {
+        self.ids.get(key).map_or("", String::as_str)
+    }
+}
+
+/// A port to be added.
+pub(crate) struct NewPort<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) bridge: &'a str,
+    pub(crate) kind: Kind,
+    pub(crate) mac: [u8; 6],
+    pub(crate) mtu_bytes: Option<u32>,
+    pub(crate) vlan: &'a Vlan,
+    pub(crate) bandwidth: Bandwidth,
+    pub(crate) socket: Option<&'a str>,
+    pub(crate) ids: BTreeMap<String, String>,
+}
+
+const COLUMNS: [&str; 8] = [
+    "_uuid",
+    "name",
+    "external_ids",
+    "ofport",
+    "error",
+    "mac_in_use",
+    "ofport_request",
+    "type",
+];
+
+impl Db {
+    pub(crate) fn open(conf: &Conf) -> Result<Self, Failure> {
+        Self::at(conf.database(), conf.timeout())
+    }
+
+    pub(crate) fn at(address: &str, timeout: Duration) -> Result<Self, Failure> {
+        // The server answers a transaction that waits after `timeout`; then it is still to be there.
+        match Connection::open(address, timeout + Duration::from_secs(2)) {
+            Ok(connection) => Ok(Self { connection, timeout }),
+            Err(Error::Address(address)) => fail(
+                Code::Conf,
+                format!("database {address:?} is not unix:PATH or tcp:HOST:PORT"),
+            ),
+            Err(e) => fail(
+                Code::Later,
+                format!("the database at {address} does not answer: {}", text(&e)),
+            ),
+        }
+    }
+
+    fn transact(&mut self, operations: &[Value]) -> Result<Vec<Value>, Failure> {
+        self.connection.transact(DATABASE, operations).map_err(away)
+    }
+
+    fn interfaces(&mut self, condition: Value) -> Result<Vec<Found>, Failure> {
+        let rows = self.select("Interface", condition, json!(COLUMNS))?;
+        Ok(rows.iter().filter_map(found).collect())
+    }
+
+    fn select(&mut self, table: &str, condition: Value, columns: Value) -> Result<Vec<Value>, Failure> {
+        let select = json!({"op": "select", "table": table, "where": condition, "columns": columns});
+        let results = self.transact(&[select])?;
+        Ok(rows(results.first()))
+    }
+
+    /// The Interfaces of a container's device; none or one, if nobody else wrote such rows.
+    pub(crate) fn of(&mut self, args: &Args) -> Result<Vec<Found>, Failure> {
+        let ids = map(&[(CONTAINER, &args.container), (IFNAME, &args.ifname)]);
+        self.interfaces(json!([["external_ids", "includes", ids]]))
+    }
+
+    /// The Interfaces of a network.
+    pub(crate) fn of_network(&mut self, network: &str) -> Result<Vec<Found>, Failure> {
+        self.interfaces(json!([["external_ids", "includes", map(&[(NETWORK, network)])]]))
+    }
+
+    /// All Interfaces of this plug-in.
+    pub(crate) fn all(&mut self) -> Result<Vec<Found>, Failure> {
+        let all = self.interfaces(json!([]))?;
+        Ok(all
+            .into_iter()
+            .filter(|i| i.ids.contains_key(CONTAINER))
+            .collect())
+    }
+
+    /// The Interface of that name, whoever made it.
+    pub(crate) fn named(&mut self, name: &str) -> Result<Option<Found>, Failure> {
+        Ok(self.interfaces(json!([["name", "==", name]]))?.into_iter().next())
+    }
+
+    /// Whether there is that bridge.
+    pub(crate) fn has_bridge(&mut self, name: &str) -> Result<bool, Failure> {
+        Ok(!self
+            .select("Bridge", json!([["name", "==", name]]), json!(["name"]))?
+            .is_empty())
+    }
+
+    /// Adds a port.
+    pub(crate) fn add(&mut self, port: &NewPort<'_>) -> Result<(), Failure> {
+        let address = format!("{} {}", port.bridge, mac_text(port.mac));
+        let same = json!([["external_ids", "includes", map(&[(ADDRESS, &address)])]]);
+        let mut operations = vec![
+            wait(
+                "Bridge",
+                json!([["name", "==", port.bridge]]),
+                json!([{"name": port.bridge}]),
+            ),
+            wait("Interface", same, json!([])),
+        ];
+        operations.extend(rows_of(port, &address));
+        match self.connection.transact(DATABASE, &operations) {
+            Ok(_) => Ok(()),
+            Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => no_bridge(port.bridge),
+            Err(Error::Operation { index: 1, error, .. }) if error == "timed out" => fail(
+                Code::DuplicateMac,
+                format!(
+                    "another pod of bridge {} has the MAC address {}",
+                    port.bridge,
+                    mac_text(port.mac)
+                ),
+            ),
+            Err(e) => Err(away(e)),
+        }
+    }
+
+    /// Makes an Interface that is there one of another kind, in its place: its port, its `external_ids` and whoever
+    /// refers to it stay. `ofport` is emptied, so that the switch's answer can be waited for.
+    pub(crate) fn convert(&mut self, old: &Found, to: &Conversion<'_>) -> Result<(), Failure> {
+        let here = json!([["_uuid", "==", ["uuid", old.uuid]], ["type", "==", old.kind]]);
+        let mut row = json!({"type": to.kind, "ofport": ["set", []], "error": ["set", []]});
+        row["mac"] = to.mac.map_or(json!(["set", []]), |mac| json!(mac_text(mac)));
+        row["mtu_request"] = to.mtu_bytes.map_or(json!(["set", []]), |mtu| json!(mtu));
+        // The number stays, unless somebody else is given it.
+        row["ofport_request"] = to.ofport.map_or(json!(["set", []]), |n| json!(n));
+        let keys: Vec<&str> = to.ids.keys().map(String::as_str).collect();
+        let mut mutations = vec![json!(["external_ids", "delete", ["set", keys]])];
+        if !to.forget {
+            mutations.push(json!(["external_ids", "insert", ids(&to.ids)]));
+        }
+        let operations = [
+            wait("Interface", here.clone(), json!([{"name": old.name}])),
+            json!({"op": "update", "table": "Interface", "where": here, "row": row}),
+            json!({"op": "mutate", "table": "Interface", "where": [["_uuid", "==", ["uuid", old.uuid]]],
+                "mutations": mutations}),
+        ];
+        match self.connection.transact(DATABASE, &operations) {
+            Ok(_) => Ok(()),
+            Err(Error::Operation { index: 0, .. }) => fail(
+                Code::Later,
+                format!("interface {} was changed by somebody else meanwhile", old.name),
+            ),
+            Err(e) => Err(away(e)),
+        }
+    }
+
+    /// Asks to be told when the switch has a port for the Interface, or an error.
+    pub(crate) fn ask_for_port(&mut self, name: &str) -> Result<Sent, Failure> {
+        let condition = json!([["name", "==", name]]);
+        let millis = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let operations = [
+            json!({"op": "wait", "timeout": millis, "table": "Interface", "where": condition,
+                "columns": ["ofport"], "until": "!=", "rows": [{"ofport": ["set", []]}]}),
+            json!({"op": "select", "table": "Interface", "where": condition, "columns": COLUMNS}),
+        ];
+        self.connection.send(DATABASE, &operations).map_err(away)
+    }
+
+    /// The Interface with its port.
+    pub(crate) fn wait_for_port(&mut self, name: &str, sent: Sent) -> Result<Found, Failure> {
+        let results = match self.connection.receive(sent) {
+            Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => {
+                let seconds = self.timeout.as_secs();
+                return fail(
+                    Code::Later,
+                    format!("the switch made no port for {name} in {seconds} s; is heddled running?"),
+                );
+            }
+            other => other.map_err(away)?,
+        };
+        let Some(interface) = rows(results.get(1)).first().and_then(found) else {
+            return fail(
+                Code::Later,
+                format!("interface {name} was removed by somebody else"),
+            );
+        };
+        match interface.ofport {
+            Some(1..) => Ok(interface),
+            _ => {
+                let why = interface.error.as_deref().unwrap_or("it does not say why");
+                fail(Code::Refused, format!("the switch refuses port {name}: {why}"))
+            }
+        }
+    }
+
+    /// Removes Interfaces with their ports and what was made for them. Those that are gone are fine.
+    pub(crate) fn remove(&mut self, interfaces: &[Found]) -> Result<(), Failure> {
+        if interfaces.is_empty() {
+            return Ok(());
+        }
+        let ports: Vec<Value> = interfaces
+            .iter()
+            .map(|i| {
+                json!({"op": "select", "table": "Port", "columns": ["_uuid"],
+                "where": [["interfaces", "includes", ["uuid", i.uuid]]]})
+            })
+            .collect();
+        let results = self.transact(&ports)?;
+        let uuids: Vec<Value> = results
+            .iter()
+            .flat_map(|r| rows(Some(r)))
+            .filter_map(|r| r.get("_uuid").cloned())
+            .collect();
+        let mut operations = vec![json!({"op": "mutate", "table": "Bridge", "where": [],
+            "mutations": [["ports", "delete", ["set", uuids]]]})];
+        for i in interfaces {
+            // The row goes with its last reference, but only after the operations; till then it refers to the QoS.
+            operations.push(
+                json!({"op": "update", "table": "Port", "row": {"qos": ["set", []]},
+                "where": [["interfaces", "includes", ["uuid", i.uuid]]]}),
+            );
+            for table in ["QoS", "Queue"] {
+                operations.push(json!({"op": "delete", "table": table,
+                    "where": [["external_ids", "includes", map(&[(PORT, &i.name)])]]}));
+            }
+        }
+        self.transact(&operations).map(drop)
+    }
+
+    /// Waits until the switch has taken in all that the database holds now.
+    pub(crate) fn round_trip(&mut self) -> Result<bool, Failure> {
+        let results = self.transact(&[
+            json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": [["next_cfg", "+=", 1]]}),
+            json!({"op": "select", "table": DATABASE, "where": [], "columns": ["next_cfg"]}),
+        ])?;
+        let Some(mine) = rows(results.get(1))
+            .first()
+            .and_then(|row| row.get("next_cfg")?.as_i64())
+        else {
+            return fail(
+                Code::Unavailable,
+                "the database holds no row in table Open_vSwitch (ovs-vsctl init)",
+            );
+        };
+        let end = std::time::Instant::now() + self.timeout.min(Duration::from_secs(5));
+        loop {
+            let rows = self.select(DATABASE, json!([]), json!(["cur_cfg"]))?;
+            if rows
+                .first()
+                .and_then(|row| row.get("cur_cfg")?.as_i64())
+                .is_some_and(|n| n >= mine)
+            {
+                return Ok(true);
+            }
+            if std::time::Instant::now() >= end {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// What becomes of an Interface in its place.
+pub(crate) struct Conversion<'a> {
+    pub(crate) kind: &'a str,
+    pub(crate) mac: Option<[u8; 6]>,
+    pub(crate) mtu_bytes: Option<u32>,
+    pub(crate) ofport: Option<i64>,
+    pub(crate) ids: BTreeMap<String, String>,
+    /// The keys of `ids` go.
+    pub(crate) forget: bool,
+}
+
+pub(crate) fn no_bridge<T>(name: &str) -> Result<T, Failure> {
+    fail(
+        Code::NoBridge,
+        format!("there is no bridge {name} (ovs-vsctl add-br {name})"),
+    )
+}
+
+fn wait(table: &str, condition: Value, rows: Value) -> Value {
+    json!({"op": "wait", "timeout": 0, "table": table, "where": condition, "columns": ["name"],
+        "until": "==", "rows": rows})
+}
+
+/// The operations that insert a port.
+fn rows_of(port: &NewPort<'_>, address: &str) -> Vec<Value> {
+    let mut marks = port.ids.clone();
+    marks.insert(ADDRESS.to_owned(), address.to_owned());
+    marks.insert("attached-mac".to_owned(), mac_text(port.mac));
+    let mut interface =
+        json!({"name": port.name, "type": port.kind.interface_type(), "external_ids": ids(&marks)});
+    if matches!(port.kind, Kind::Internal | Kind::Vduse) {
+        interface["mac"] = json!(mac_text(port.mac));
+    }
+    if let Some(mtu) = port.mtu_bytes {
+        interface["mtu_request"] = json!(mtu);
+    }
+    if let Some(socket) = port.socket {
+        interface["options"] = map(&[("vhost-server-path", socket)]);
+    }
+    let rate = port.bandwidth;
+    if rate.egress_rate > 0 {
+        // Columns in kbit/s and kbit; a burst of 0 is the switch's default.
+        interface["ingress_policing_rate"] = json!(rate.egress_rate.div_ceil(1000));
+        interface["ingress_policing_burst"] = json!(rate.egress_burst.div_ceil(1000));
+    }
+    let mut row =
+        json!({"name": port.name, "interfaces": ["named-uuid", "interface"], "external_ids": ids(&port.ids)});
+    if let Some(tag) = port.vlan.tag {
+        row["tag"] = json!(tag);
+        row["vlan_mode"] = json!(if port.vlan.trunks.is_empty() {
+            "access"
+        } else {
+            "native-untagged"
+        });
+    }
+    if !port.vlan.trunks.is_empty() {
+        row["trunks"] = json!(["set", port.vlan.trunks]);
+        if port.vlan.tag.is_none() {
+            row["vlan_mode"] = json!("trunk");
+        }
+    }
+    let insert = |table: &str, name: &str, row: &Value| json!({"op": "insert", "table": table, "uuid-name": name, "row": row});
+    let mut operations = vec![insert("Interface", "interface", &interface)];
+    if rate.ingress_rate > 0 {
+        let mut limits = vec![("max-rate", rate.ingress_rate.to_string())];
+        if rate.ingress_burst > 0 {
+            limits.push(("burst", rate.ingress_burst.to_string()));
+        }
+        let limits: Vec<(&str, &str)> = limits.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        let mark = map(&[(PORT, port.name)]);
+        let queue = json!({"other_config": map(&limits), "external_ids": mark});
+        operations.push(insert("Queue", "queue", &queue));
+        let qos = json!({"type": "linux-htb", "other_config": map(&limits[..1]), "external_ids": mark,
+            "queues": ["map", [[0, ["named-uuid", "queue"]]]]});
+        operations.push(insert("QoS", "qos", &qos));
+        row["qos"] = json!(["named-uuid", "qos"]);
+    }
+    operations.push(insert("Port", "port", &row));
+    operations.push(
+        json!({"op": "mutate", "table": "Bridge", "where": [["name", "==", port.bridge]],
+        "mutations": [["ports", "insert", ["named-uuid", "port"]]]}),
+    );
+    operations.push(json!({"op": "comment", "comment": format!("heddle-cni: added {}", port.name)}));
+    operations
+}
+
+fn map(pairs: &[(&str, &str)]) -> Value {
+    json!(["map", pairs])
+}
+fn ids(pairs: &BTreeMap<String, String>) -> Value {
+    json!(["map", pairs.iter().collect::<Vec<_>>()])
+}
+
+fn rows(result: Option<&Value>) -> Vec<Value> {
+    let rows = result.and_then(|r| r.get("rows")).and_then(Value::as_array);
+    rows.cloned().unwrap_or_default()
+}
+
+fn found(row: &Value) -> Option<Found> {
+    let pairs = row.get("external_ids")?.get(1)?.as_array()?;
+    let pair = |p: &Value| Some((p.get(0)?.as_str()?.to_owned(), p.get(1)?.as_str()?.to_owned()));
+    let text = |key: &str| row.get(key).and_then(Value::as_str).map(str::to_owned);
+    Some(Found {
+        name: text("name")?,
+        uuid: row.get("_uuid")?.get(1)?.as_str()?.to_owned(),
+        ids: pairs.iter().filter_map(pair).collect(),
+        ofport: row.get("ofport").and_then(Value::as_i64),
+        error: text("error"),
+        mac: text("mac_in_use"),
+        ofport_request: row.get("ofport_request").and_then(Value::as_i64),
+        kind: text("type")?,
+    })
+}
+
+fn text(e: &Error) -> String {
+    match e {
+        Error::Io(e) => heddle_sys::errno_text(e),
+        other => other.to_string(),
+    }
+}
+
+fn away(e: Error) -> Failure {
+    match e {
+        Error::Operation { .. } | Error::Refused(_) => Failure::new(
+            Code::Refused,
+            format!("the database refuses the change: {}", text(&e)),
+        ),
+        _ => Failure::new(Code::Later, format!("the database does not answer: {}", text(&e))),
+    }
+}

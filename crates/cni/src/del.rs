@@ -1,0 +1,65 @@
+//! DEL: what a pod had goes. A pod that nobody knows has nothing.
+
+use crate::add::{port_name, remove_host_device, with_previous};
+use crate::args::Args;
+use crate::conf::Conf;
+use crate::db::{Db, Found, KIND};
+use crate::delegate;
+use crate::error::Failure;
+use serde_json::Value;
+use std::path::Path;
+
+/// Removes the pod's port and gives its addresses back; what was done, for the log.
+pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
+    let mut db = Db::open(conf)?;
+    let found = db.of(args)?;
+    take_away(args, conf, &mut db, &found)?;
+    if let Some(inner) = conf.wrapped() {
+        let kind = inner
+            .get("type")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        delegate::run(
+            args,
+            &kind,
+            "DEL",
+            &with_previous(inner, conf.raw.get("prevResult").cloned()),
+        )?;
+    }
+    let names: Vec<&str> = found.iter().map(|i| i.name.as_str()).collect();
+    Ok(if names.is_empty() {
+        "nothing was there".to_owned()
+    } else {
+        format!("removed {}", names.join(" "))
+    })
+}
+
+/// Removes Interfaces of a container's device, and gives its addresses back: after the port, or another pod could have
+/// the address while this one still answers to it.
+pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) -> Result<(), Failure> {
+    db.remove(found)?;
+    for interface in found {
+        remains(interface, conf.socket_dir());
+    }
+    // The address plug-in is asked in any case: a failed ADD may have left something there only.
+    if let Some(ipam) = conf.ipam()? {
+        delegate::run(args, ipam, "DEL", &Value::Object(conf.raw.clone()))?;
+    }
+    // A veth whose row is gone or never came.
+    if found.is_empty() {
+        remove_host_device(&port_name(args));
+    }
+    Ok(())
+}
+
+/// Removes what the switch does not remove with a port.
+pub(crate) fn remains(interface: &Found, socket_dir: &str) {
+    match interface.id(KIND) {
+        "veth" => remove_host_device(&interface.name),
+        "vhost-user" => drop(std::fs::remove_dir_all(
+            Path::new(socket_dir).join(&interface.name),
+        )),
+        _ => {}
+    }
+}

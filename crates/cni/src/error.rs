@@ -1,0 +1,81 @@
+//! Failures, with the numbers that the specification gives them (section "Error").
+
+use serde_json::{Value, json};
+
+/// What went wrong. Numbers below 100 are the specification's, the others are listed in `docs/cni.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Code {
+    /// A version of the specification that is not spoken.
+    Version = 1,
+    /// The container's namespace does not exist (any more).
+    Container = 3,
+    /// A variable of the environment is missing or wrong.
+    Environment = 4,
+    /// Reading, writing, or the kernel refused.
+    Io = 5,
+    /// The configuration is no JSON.
+    Decode = 6,
+    /// The configuration says something that cannot be.
+    Conf = 7,
+    /// The database or the switch does not answer; it may later.
+    Later = 11,
+    /// Not ready for any pod.
+    Unavailable = 50,
+    /// The database has no such bridge.
+    NoBridge = 100,
+    /// Another port of the bridge has this MAC address.
+    DuplicateMac = 101,
+    /// This node cannot make a device of this kind.
+    NoKind = 102,
+    /// The switch refused the port.
+    Refused = 103,
+    /// The container has a device of this name, or none that could be replaced.
+    Device = 104,
+    /// What is there is not what was made.
+    Differs = 105,
+    /// Another plug-in could not be run, or said nonsense.
+    Delegate = 106,
+}
+
+/// Why a command has failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// Its number; that of another plug-in is passed on as it is.
+    pub(crate) code: u64,
+    /// One sentence.
+    pub(crate) msg: String,
+    /// What another plug-in said besides.
+    pub(crate) details: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: Code, msg: impl Into<String>) -> Self {
+        Self {
+            code: code as u64,
+            msg: msg.into(),
+            details: String::new(),
+        }
+    }
+
+    pub(crate) fn to_json(&self, version: &str) -> Value {
+        let mut out = json!({"cniVersion": version, "code": self.code, "msg": self.msg});
+        if !self.details.is_empty() {
+            out["details"] = json!(self.details);
+        }
+        out
+    }
+}
+
+/// A failure, as a result.
+pub(crate) fn fail<T>(code: Code, msg: impl Into<String>) -> Result<T, Failure> {
+    Err(Failure::new(code, msg))
+}
+
+/// What the kernel said about something, without Rust's number behind it.
+pub(crate) fn kernel(what: &str, e: &std::io::Error) -> Failure {
+    let hint = match e.kind() {
+        std::io::ErrorKind::PermissionDenied => "; the plug-in needs CAP_NET_ADMIN and CAP_SYS_ADMIN",
+        _ => "",
+    };
+    Failure::new(Code::Io, format!("{what}: {}{hint}", heddle_sys::errno_text(e)))
+}

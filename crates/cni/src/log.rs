@@ -1,0 +1,28 @@
+//! One line for each command, into the file that the configuration names.
+
+use crate::args::Args;
+use crate::conf::Conf;
+use crate::error::Failure;
+use serde_json::Value;
+use std::fs::OpenOptions;
+use std::io::Write;
+
+/// Appends what was done. A log that cannot be written fails nothing.
+pub(crate) fn write(args: &Args, conf: &Conf, done: &Result<(Option<Value>, String), Failure>) {
+    let Some(path) = &conf.own.log_file else { return };
+    let outcome = match done {
+        Ok((_, what)) => what.clone(),
+        Err(e) => format!("error {}: {}", e.code, e.msg),
+    };
+    let now = chrono::Utc::now().format("%Y-%m-%dT%H:%M:%S%.3fZ");
+    let command = format!("{:?}", args.command).to_uppercase();
+    let line = format!(
+        "{now} {command} {} {} {}: {outcome}\n",
+        conf.name, args.container, args.ifname
+    );
+    let _ = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
+}

@@ -1,0 +1,149 @@
+//! The pod's side: its namespace, its device, addresses and routes.
+
+use crate::error::{Code, Failure, fail, kernel};
+use crate::result::Addresses;
+use heddle_sys::net_config::{Change, Device};
+use heddle_sys::{NetConfig, netns};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// A pod's network namespace.
+pub(crate) struct Pod {
+    pub(crate) ns: OwnedFd,
+    pub(crate) net: NetConfig,
+}
+
+/// The namespace, `None` if it is gone.
+fn open(path: &str) -> io::Result<Option<OwnedFd>> {
+    match netns::open(Path::new(path)) {
+        Ok(ns) => Ok(Some(ns)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        // What is left of a namespace that was unmounted is an ordinary, empty file.
+        Err(e) if e.raw_os_error() == Some(25) => Ok(None), // ENOTTY
+        Err(e) => Err(e),
+    }
+}
+
+impl Pod {
+    pub(crate) fn open(path: &str) -> Result<Self, Failure> {
+        let ns = match open(path) {
+            Ok(Some(ns)) => ns,
+            Ok(None) => return fail(Code::Container, format!("there is no network namespace {path}")),
+            Err(e) => return Err(kernel(&format!("network namespace {path}"), &e)),
+        };
+        match NetConfig::new(Some(&ns)) {
+            Ok(net) => Ok(Self { ns, net }),
+            Err(e) => Err(kernel(&format!("network namespace {path}"), &e)),
+        }
+    }
+
+    /// Whether there is a namespace at that path. In doubt there is.
+    pub(crate) fn exists(path: &str) -> bool {
+        !matches!(open(path), Ok(None))
+    }
+
+    pub(crate) fn device(&self, name: &str) -> Result<Option<Device>, Failure> {
+        self.net
+            .device(name)
+            .map_err(|e| kernel(&format!("device {name}"), &e))
+    }
+
+    /// Waits until there is no device of that name, if it is one of `port` that is about to go.
+    pub(crate) fn wait_until_free(&self, ifname: &str, port: &str) -> Result<(), Failure> {
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            match self.device(ifname)? {
+                None => return Ok(()),
+                Some(device) if device.alias.ends_with(&format!(":{port}")) && Instant::now() < end => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                Some(_) => {
+                    return fail(
+                        Code::Device,
+                        format!("the container has a device {ifname} already"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Brings a device in, with its name and settings. It stays down.
+    pub(crate) fn take(
+        &self,
+        host: &NetConfig,
+        device: &Device,
+        change: &Change<'_>,
+    ) -> Result<Device, Failure> {
+        let name = change.name.unwrap_or(&device.name);
+        let change = Change {
+            namespace: Some(&self.ns),
+            ..*change
+        };
+        host.change(device.ifindex, &change).map_err(|e| {
+            kernel(
+                &format!("moving {} into the container as {name}", device.name),
+                &e,
+            )
+        })?;
+        match self.device(name)? {
+            Some(device) => Ok(device),
+            None => fail(Code::Device, format!("device {name} left the container")),
+        }
+    }
+
+    /// Gives a device addresses and routes, and brings it up.
+    pub(crate) fn configure(&self, device: &Device, addresses: &Addresses) -> Result<(), Failure> {
+        let name = &device.name;
+        self.sysctls(name, addresses.ips.iter().any(|ip| ip.address.is_ipv6()))?;
+        for ip in &addresses.ips {
+            self.net
+                .add_address(device.ifindex, ip.address, ip.prefix_len)
+                .map_err(|e| kernel(&format!("address {} of {name}", ip.address), &e))?;
+        }
+        self.up(device)?;
+        for route in addresses.routes() {
+            match self.net.add_route(device.ifindex, &route) {
+                // Another network of the pod leads there already.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                done => {
+                    done.map_err(|e| {
+                        kernel(&format!("route {}/{} of {name}", route.dst, route.dst_len), &e)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn up(&self, device: &Device) -> Result<(), Failure> {
+        let up = Change {
+            up: Some(true),
+            ..Change::default()
+        };
+        self.net
+            .change(device.ifindex, &up)
+            .map_err(|e| kernel(&format!("device {}", device.name), &e))
+    }
+
+    /// Addresses that the pod's earlier holder left in caches are announced anew when the device comes up; and
+    /// IPv6 is on where an address of it is given.
+    fn sysctls(&self, name: &str, with_ipv6: bool) -> Result<(), Failure> {
+        let name = name.to_owned();
+        let set = move || {
+            let set = |family: &str, key: &str, value: &str| {
+                std::fs::write(format!("/proc/sys/net/{family}/conf/{name}/{key}"), value)
+            };
+            // The pod works without these.
+            let _ = set("ipv4", "arp_notify", "1");
+            let _ = set("ipv6", "ndisc_notify", "1");
+            if with_ipv6 {
+                set("ipv6", "disable_ipv6", "0")
+            } else {
+                Ok(())
+            }
+        };
+        netns::inside(&self.ns, set).map_err(|e| kernel("turning IPv6 on in the container", &e))
+    }
+}

@@ -1,0 +1,390 @@
+#!/usr/bin/env python3
+"""The CNI plug-in: alone, as second network, after and around other plug-ins, with bad input, and many at once."""
+
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.cni import Failed, Node, address
+from lab.runner import main
+from lab.shell import wait_for
+
+
+def start(lab):
+    sw = lab.switch()
+    lab.bridge(sw)
+    return sw, Node(lab, sw)
+
+
+def refused(code, words, call, *args, **keys):
+    """The call fails with this number, and with a sentence that has these words."""
+    try:
+        call(*args, **keys)
+    except Failed as failed:
+        assert failed.code == code and words in failed.msg, f"{failed} instead of {code} ... {words} ..."
+        assert "\n" not in failed.msg and len(failed.msg) < 300, failed.msg
+    else:
+        raise AssertionError(f"no failure {code} ... {words} ...")
+
+
+def devices(lab, ns):
+    return set(re.findall(r"^\d+: ([^:@]+)", lab.net.ip(ns, "-o", "link"), re.M)) - {"lo"}
+
+
+def scenario_alone_by_cnitool(lab):
+    """Two pods by cnitool with addresses of host-local: they reach each other, are checked, and go without a trace."""
+    sw, node = start(lab)
+    before, devices_before = node.rows(), devices(lab, sw.netns)
+    node.write("net", node.conf(mtu=1400, vlan=7), version="1.1.0")
+    node.tool("status", "net")
+    pods, results = [node.pod(), node.pod()], []
+    for pod in pods:
+        results.append(json.loads(node.tool("add", "net", pod)))
+    a, b = (address(result) for result in results)
+    lab.net.ping(pods[0], b)
+    lab.net.ping(pods[1], a, size=1300)
+    inside = results[0]["interfaces"][1]
+    assert inside["name"] == "eth0" and inside["sandbox"] == f"/run/netns/{pods[0]}" and inside["mtu"] == 1400, inside
+    assert inside["mac"] in lab.net.ip(pods[0], "link", "show", "eth0")
+    assert "mtu 1400" in lab.net.ip(pods[0], "link", "show", "eth0")
+    assert "10.7.0.0/16 via 10.1.0.1" in lab.net.ip(pods[0], "route")
+    assert sw.get("port", results[0]["interfaces"][0]["name"], "tag") == "7"
+    for pod in pods:
+        node.tool("check", "net", pod)
+    lab.net.ip(pods[0], "addr", "flush", "dev", "eth0")
+    assert "has lost the address" in node.tool("check", "net", pods[0], check=1)
+    for pod in pods:
+        node.tool("del", "net", pod)
+        wait_for("the device to go", lambda: not devices(lab, pod))
+    assert node.rows() == before and not node.leases()
+    assert devices(lab, sw.netns) == devices_before
+    assert "ADD net" in node.log() and "kind internal" in node.log()
+
+
+def scenario_vlans_rates_and_kinds(lab):
+    """Trunks, MAC addresses by all ways, rates, and the kinds veth and vhost-user; nothing of it stays behind."""
+    sw, node = start(lab)
+    before = node.rows()
+    pod, other = node.pod(), node.pod()
+    conf = node.conf(version="1.1.0", kind="veth", vlan=5, trunk=[{"id": 9}, {"minID": 20, "maxID": 22}], mac="02:00:00:00:00:01",
+                     runtimeConfig={"bandwidth": {"ingressRate": 8_000_000, "ingressBurst": 80_000, "egressRate": 4_000_000}})
+    result = node.add(conf, pod, args="IgnoreUnknown=1;MAC=02:00:00:00:00:02;K8S_POD_NAMESPACE=a;K8S_POD_NAME=b")
+    port = result["interfaces"][0]["name"]
+    assert result["heddle"]["kind"] == "veth" and result["interfaces"][1]["mac"] == "02:00:00:00:00:02", result
+    assert sw.get("port", port, "trunks") == "[9, 20, 21, 22]" and sw.get("port", port, "vlan_mode") == "native-untagged"
+    assert sw.get("interface", port, "ingress_policing_rate") == "4000"
+    assert "8000000" in sw.vsctl("list", "qos") and "80000" in sw.vsctl("list", "queue")
+    assert sw.get("interface", port, "external_ids:heddle-cni/pod") == "a/b"
+    untagged = node.add(node.conf(vlan=5), other)
+    lab.net.ping(pod, address(untagged))
+    node.delete(node.conf(vlan=5), other)
+    node.delete(conf, pod)
+    assert port not in devices(lab, sw.netns) and not devices(lab, pod) and node.rows() == before
+
+    sockets = f"{node.dir}/sockets"
+    conf = node.conf(version="1.1.0", kind="vhost-user", socketDir=sockets, runtimeConfig={"mac": "02:00:00:00:00:03"})
+    result = node.add(conf, pod)
+    path = result["interfaces"][1]["socketPath"]
+    assert path.startswith(sockets) and os.path.isdir(os.path.dirname(path)) and result["interfaces"][1]["mac"] == "02:00:00:00:00:03"
+    port = result["interfaces"][0]["name"]
+    assert sw.get("interface", port, "options:vhost-server-path") == path and sw.get("interface", port, "type") == "dpdkvhostuserclient"
+    assert not devices(lab, pod)
+    node.call("CHECK", {**conf, "prevResult": result}, pod)
+    node.delete(conf, pod)
+    assert not os.listdir(sockets) and node.rows() == before and not node.leases()
+    # With old versions addresses have their family beside them.
+    result = node.add(node.conf(version="0.3.1", kind="auto"), pod)
+    assert result["ips"][0]["version"] == "4" and result["heddle"]["kind"] in ("vduse", "internal"), result
+    assert f"kind {result['heddle']['kind']}" in node.log()
+    node.delete(node.conf(version="0.3.1", kind="auto"), pod)
+
+
+def scenario_second_network(lab):
+    """As Multus calls: a second device in a pod, of another network, with an address that its annotation asks for."""
+    sw, node = start(lab)
+    lab.bridge(sw, "br1")
+    first, second = node.conf(), node.conf(
+        name="second", bridge="br1", mac="02:00:00:00:01:01", ipam={"type": "static"}, runtimeConfig={"mac": "02:00:00:00:01:02", "ips": ["10.2.0.5/24"]},
+        capabilities={"mac": True, "ips": True})
+    pod, peer = node.pod(), lab.internal_pod(sw, "peer", "10.2.0.6/24", bridge="br1")
+    node.add(first, pod)
+    result = node.add(second, pod, ifname="net1", args="IgnoreUnknown=1;K8S_POD_NAME=x")
+    assert address(result) == "10.2.0.5" and devices(lab, pod) == {"eth0", "net1"}
+    assert result["interfaces"][1]["mac"] == "02:00:00:00:01:02"
+    lab.net.ping(pod, "10.2.0.6")
+    node.delete(second, pod, ifname="net1")
+    wait_for("the second device to go", lambda: devices(lab, pod) == {"eth0"})
+    lab.net.no_ping(peer, "10.2.0.5")
+    node.delete(first, pod)
+
+
+def scenario_again_and_unknown(lab):
+    """ADD twice leaves one port; DEL twice, of the unknown, without a namespace, or of one that is gone succeeds."""
+    sw, node = start(lab)
+    before, conf, pod = node.rows(), node.conf(), node.pod()
+    node.delete(conf, pod)
+    first = node.add(conf, pod)
+    again = node.add(conf, pod)
+    assert first["interfaces"] == again["interfaces"] and len(node.leases()) == 1
+    assert sw.vsctl("list-ports", "br0").split() == [again["interfaces"][0]["name"]]
+    for _ in range(2):
+        node.delete(conf, pod)
+        assert node.rows() == before and not node.leases()
+    # A new ADD right after: the switch may not have seen the old port go.
+    node.add(conf, pod)
+    lab.net.ip(pod, "link", "show", "eth0")
+    lab.trace.run("ip", "netns", "del", pod)
+    lab.net.names.remove(pod)
+    node.delete(conf, pod)
+    node.delete(conf, pod, netns="")
+    assert node.rows() == before and not node.leases()
+    sw.stop_daemon(signal.SIGKILL)
+    node.delete(conf, pod)
+
+
+def scenario_bad_input(lab):
+    """A number and a sentence for each, and nothing has changed."""
+    sw, node = start(lab)
+    pod, other = node.pod(), node.pod()
+    taken = node.add(node.conf(mac="02:00:00:00:00:07"), other)
+    before, leases, at_home = node.rows(), node.leases(), devices(lab, sw.netns)
+    conf = node.conf
+    for code, words, given, keys in [
+            (6, "not JSON", "{", {}), (6, "not a JSON object", "[]", {}), (1, "0.2.0", conf(version="0.2.0"), {}),
+            (1, "cniVersion is missing", {"name": "net"}, {}), (7, "name is missing", conf(name=None), {}),
+            (7, "name", conf(name="a b"), {}), (7, "VLAN 4095", conf(vlan=4095), {}), (7, "malformed", conf(vlan="x"), {}),
+            (7, "trunk", conf(trunk=[{"minID": 5}]), {}), (7, "mtu 20", conf(mtu=20), {}), (7, "kind", conf(kind="fast"), {}),
+            (7, "mac", conf(mac="01:00:00:00:00:00"), {}), (7, "bridge is missing", conf(bridge=None), {}),
+            (7, "bridge", conf(bridge="no such bridge"), {}), (100, "there is no bridge br9", conf(bridge="br9"), {}),
+            (7, "ipam", conf(ipam={"type": "../x"}), {}), (7, "database", conf(database="file:/x"), {}),
+            (11, "database", conf(database=f"unix:{node.dir}/none"), {}), (106, "not in CNI_PATH", conf(ipam={"type": "none"}), {}),
+            (101, "02:00:00:00:00:07", conf(mac="02:00:00:00:00:07"), {}), (3, "namespace", conf(), {"netns": "/run/netns/none"}),
+            (3, "namespace", conf(), {"netns": "/dev/null"}), (4, "CNI_NETNS", conf(), {"netns": ""}),
+            (4, "CNI_IFNAME", conf(), {"ifname": "a-name-that-is-too-long"}), (4, "CNI_CONTAINERID", conf(), {"container": "/"}),
+            (4, "CNI_ARGS", conf(), {"args": "nonsense"}), (7, "mac", conf(), {"args": "MAC=x"})]:
+        refused(code, words, node.add, given, pod, **keys)
+        assert (node.rows(), node.leases(), devices(lab, sw.netns), devices(lab, pod)) == (before, leases, at_home, set()), words
+    if not os.path.exists("/dev/vduse/control"):
+        refused(102, "no VDUSE", node.add, conf(kind="vduse"), pod)
+        refused(50, "no VDUSE", node.call, "STATUS", conf(version="1.1.0", kind="vduse"), pod)
+    # Without rights.
+    refused(5, "CAP_SYS_ADMIN", node.add, conf(), pod, without_rights=True)
+    # A device of the pod that is somebody else's.
+    lab.net.ip(pod, "link", "add", "eth0", "type", "bridge")
+    refused(104, "has a device eth0", node.add, conf(), pod)
+    lab.net.ip(pod, "link", "del", "eth0")
+    # The pool is empty.
+    small = conf(name="small", ipam={**node.ipam("10.3.0.0/30"), "dataDir": f"{node.dir}/small"})
+    third = node.pod()
+    node.add(small, third)
+    rows = node.rows()
+    refused(999, "no IP addresses available", node.add, small, pod)
+    assert node.rows() == rows and not devices(lab, pod)
+    node.delete(small, third)
+    # The switch refuses: the port's name is that of another device.
+    name = node.add(conf(), pod)["interfaces"][0]["name"]
+    node.delete(conf(), pod)
+    wait_for("the device to go", lambda: not devices(lab, pod))
+    lab.net.ip(sw.netns, "link", "add", name, "type", "bridge")
+    refused(103, f"refuses port {name}", node.add, conf(), pod)
+    assert (node.rows(), node.leases()) == (before, leases)
+    lab.net.ip(sw.netns, "link", "del", name)
+    # CHECK and GC.
+    refused(105, "no port", node.call, "CHECK", {**conf(), "prevResult": taken}, pod)
+    refused(7, "prevResult", node.call, "CHECK", conf(), pod)
+    refused(7, "valid-attachments", node.call, "GC", conf(version="1.1.0"), pod)
+    refused(4, "CNI_COMMAND", node.call, "TAKE", conf(), pod)
+    # Nobody follows the database: the row goes again.
+    sw.stop_daemon()
+    refused(11, "is heddled running", node.add, conf(timeoutSeconds=2), pod)
+    refused(50, "is heddled running", node.call, "STATUS", conf(version="1.1.0", timeoutSeconds=1), pod)
+    assert (node.rows(), node.leases()) == (before, leases)
+    sw.stop_ovsdb()
+    for command in ("ADD", "DEL", "CHECK"):
+        refused(11, "database", node.call, command, {**conf(), "prevResult": taken} if command == "CHECK" else conf(), pod)
+    refused(50, "database", node.call, "STATUS", conf(version="1.1.0"), pod)
+    sw.start_ovsdb()
+    assert (node.rows(), node.leases()) == (before, leases)
+    sw.start_daemon()
+
+
+def scenario_garbage(lab):
+    """GC removes what is not listed, sweep the ports of namespaces that are gone, as after a reboot."""
+    sw, node = start(lab)
+    conf, pods = node.conf(version="1.1.0"), [node.pod() for _ in range(4)]
+    results = [node.add(conf, pod) for pod in pods]
+    other = node.add(node.conf(name="other"), pods[0], ifname="net1")
+    ports = lambda: set(sw.vsctl("list-ports", "br0").split())
+    name = lambda result: result["interfaces"][0]["name"]
+    keep = [{"containerID": f"id-{pod}", "ifname": "eth0"} for pod in pods[:3]]
+    node.call("GC", {**conf, "cni.dev/valid-attachments": keep}, pods[0])
+    assert ports() == {name(r) for r in [*results[:3], other]} and len(node.leases()) == 4, (ports(), node.leases())
+    for pod in pods[1:3]:
+        lab.trace.run("ip", "netns", "del", pod)
+        lab.net.names.remove(pod)
+    out = node.lab.trace.run(f"{node.dir}/bin/heddle-cni", "sweep", sw.db)
+    assert name(results[1]) in out and name(results[2]) in out and ports() == {name(results[0]), name(other)}
+    version = node.call("VERSION", "", pods[0])
+    assert version["supportedVersions"] == ["0.3.1", "0.4.0", "1.0.0", "1.1.0"]
+
+
+def scenario_hundred_at_once(lab):
+    """100 pods at once come, reach each other, and go; the daemon takes their changes in together."""
+    sw, node = start(lab)
+    before, conf = node.rows(), node.conf(ipam=node.ipam("10.1.0.0/16"))
+    pods = [node.pod() for _ in range(100)]
+    with concurrent.futures.ThreadPoolExecutor(100) as pool:
+        results = list(pool.map(lambda pod: node.add(conf, pod), pods))
+    assert len({address(result) for result in results}) == 100 and len(node.leases()) == 100
+    for index in (0, 50, 98):
+        lab.net.ping(pods[index], address(results[index + 1]))
+    with concurrent.futures.ThreadPoolExecutor(100) as pool:
+        list(pool.map(lambda pod: node.delete(conf, pod), pods))
+    assert node.rows() == before and not node.leases()
+    wait_for("the devices to go", lambda: not any(devices(lab, pod) for pod in (pods[0], pods[50], pods[99])))
+
+
+FIRST = """#!/usr/bin/env python3
+# Stands in for a controller's plug-in: a veth of which the host's end is a port of br-int, with the pod's identity.
+import json, os, subprocess, sys
+conf, env = json.load(sys.stdin), os.environ
+run = lambda *words: subprocess.run(words, check=True, capture_output=True)
+ns, host = os.path.basename(env["CNI_NETNS"]), "v" + env["CNI_CONTAINERID"][-8:]
+vsctl = ["ovs-vsctl", "--timeout=30", "--db=" + conf["database"]]
+if env["CNI_COMMAND"] == "DEL":
+    run(*vsctl, "--if-exists", "--with-iface", "del-port", host)
+    subprocess.run(["ip", "-n", ns, "link", "del", env["CNI_IFNAME"]], capture_output=True)
+if env["CNI_COMMAND"] == "ADD":
+    run("ip", "link", "add", host, "up", "mtu", "1342", "type", "veth", "peer", "name", env["CNI_IFNAME"], "netns", ns, "address", conf["mac"], "mtu", "1342")
+    for words in (["addr", "add", conf["address"], "dev", "eth0"], ["link", "set", "eth0", "up"], ["addr", "add", conf["address6"], "dev", "eth0", "nodad"],
+                  ["route", "add", "default", "via", conf["gateway"], "mtu", "1300"], ["route", "add", "10.99.0.0/16", "via", conf["gateway"], "metric", "7"],
+                  ["-6", "route", "add", "fd99::/16", "via", "fd01::1"], ["route", "add", "10.98.0.0/16", "dev", "eth0", "table", "77"],
+                  ["neigh", "add", conf["gateway"], "lladdr", "0a:58:0a:f4:00:01", "dev", "eth0", "nud", "permanent"]):
+        run("ip", "-n", ns, *words)
+    run(*vsctl, "add-port", conf["bridge"], host, "other_config:transient=true", "--", "set", "interface", host, "external_ids:iface-id=ns_pod",
+        "external_ids:attached_mac=\\"" + conf["mac"] + "\\"", "external_ids:sandbox=" + env["CNI_CONTAINERID"])
+    print(json.dumps({"cniVersion": conf["cniVersion"], "interfaces": [{"name": host}, {"name": "eth0", "mac": conf["mac"], "sandbox": env["CNI_NETNS"]}],
+                      "ips": [{"address": conf["address"], "gateway": conf["gateway"], "interface": 1}], "dns": {}}))
+"""
+
+
+def controllers_plugin(node, number):
+    with open(f"{node.dir}/bin/first", "w") as file:
+        file.write(FIRST)
+    os.chmod(f"{node.dir}/bin/first", 0o755)
+    return {"type": "first", "database": node.switch.db, "bridge": "br0", "mac": f"0a:58:0a:f4:00:1{number}", "address": f"10.244.0.1{number}/24",
+            "address6": f"fd01::1{number}/64", "gateway": "10.244.0.1"}
+
+
+def of_pod(lab, pod):
+    """What a pod sees of its device, without the device's index and kind."""
+    text = [lab.net.ip(pod, "-br", "addr", "show", "dev", "eth0").partition(" ")[2], lab.net.ip(pod, "route"), lab.net.ip(pod, "route", "show", "table", "77"), lab.net.ip(pod, "-6", "route", "show", "table", "main"),
+            lab.net.ip(pod, "neigh", "show", "nud", "permanent"), *re.findall(r"mtu \d+|link/ether \S+", lab.net.ip(pod, "link", "show", "eth0"))]
+    return sorted(re.sub(r"eth0@\S+|UNKNOWN|UP", "", " ".join(text)).split())
+
+
+def scenario_chained_after_a_controllers_plugin(lab):
+    """The veth is exchanged; pod and controller see what they saw before: addresses, routes, neighbours, identity, port number."""
+    sw, node = start(lab)
+    before = node.rows()
+    own = {"type": "heddle-cni", "kind": "internal", "database": sw.db, "logFile": f"{node.dir}/log"}
+    plain, pods = [], [node.pod(), node.pod(), node.pod()]
+    for number, pod in enumerate(pods):
+        node.write(f"veth{number}", controllers_plugin(node, number))
+        node.write(f"net{number}", controllers_plugin(node, number), own)
+    node.tool("add", "veth0", pods[0])
+    plain = of_pod(lab, pods[0])
+    node.tool("del", "veth0", pods[0])
+    for number in (0, 1):
+        result = json.loads(node.tool("add", f"net{number}", pods[number]))
+        node.tool("check", f"net{number}", pods[number])
+    assert of_pod(lab, pods[0]) == plain, (of_pod(lab, pods[0]), plain)
+    name = result["interfaces"][0]["name"]
+    assert sw.get("interface", name, "type") == "internal" and sw.get("interface", name, "external_ids:iface-id") == "ns_pod"
+    assert "0a:58:0a:f4:00:11" in sw.get("interface", name, "external_ids:attached_mac").replace("\\", "")
+    assert sw.get("port", name, "other_config:transient") == "true"
+    assert "tun" in lab.net.ip(pods[0], "-d", "link", "show", "eth0") and devices(lab, sw.netns) == {"br0"}
+    lab.net.ping(pods[0], "10.244.0.11", size=1200)
+    lab.net.ping(pods[1], "fd01::10")
+    # The number stays that of the veth: the controller's rules hold.
+    monitor = sw.get("interface", name, "ofport")
+    assert monitor == sw.get("interface", name, "ofport_request"), monitor
+    # A second ADD of the plug-in alone, as after a lost answer, changes nothing.
+    config = {**own, "cniVersion": "1.0.0", "name": "net1", "prevResult": result}
+    container = sw.get("interface", name, "external_ids:heddle-cni/container")
+    rows = node.rows()
+    node.add(config, pods[1], container=container)
+    assert node.rows() == rows
+    # Something goes wrong on the way: the veth is there again, and still works.
+    node.tool("add", "veth2", pods[2])
+    veth = of_pod(lab, pods[2])
+    sw.stop_daemon()
+    rows = node.rows()
+    config = {**own, "cniVersion": "1.0.0", "name": "net2", "timeoutSeconds": 2, "prevResult": {"cniVersion": "1.0.0", "interfaces": []}}
+    refused(11, "is heddled running", node.add, config, pods[2])
+    assert of_pod(lab, pods[2]) == veth, (of_pod(lab, pods[2]), veth)
+    assert re.sub(r"ofport_request.*", "", node.rows()) == re.sub(r"ofport_request.*", "", rows)
+    sw.start_daemon()
+    wait_for("an answer", lambda: lab.net.ping(pods[2], "10.244.0.11", count=1, lossless=False))
+    node.tool("del", "veth2", pods[2])
+    for number in (0, 1):
+        node.tool("del", f"net{number}", pods[number])
+        wait_for("the device to go", lambda: not devices(lab, pods[number]))
+    assert node.rows() == before
+
+
+def scenario_after_and_around_the_bridge_plugin(lab):
+    """The reference bridge plug-in's veth, exchanged for a port of the switch: in a list, and wrapped."""
+    sw, node = start(lab)
+    before = node.rows()
+    first = {"type": "bridge", "bridge": "cni0", "isGateway": False, "mtu": 1400, "ipam": node.ipam()}
+    own = {"type": "heddle-cni", "kind": "internal", "database": sw.db, "bridge": "br0", "vlan": 3}
+    node.write("list", first, own)
+    node.write("wrapped", {**own, "delegate": first}, version="1.1.0")
+    pods = [node.pod(), node.pod()]
+    results = [json.loads(node.tool("add", name, pod)) for name, pod in zip(("list", "wrapped"), pods)]
+    # In the list the bridge plug-in's own CHECK would look for its veth.
+    node.tool("check", "wrapped", pods[1])
+    for pod in pods:
+        assert "tun" in lab.net.ip(pod, "-d", "link", "show", "eth0") and "mtu 1400" in lab.net.ip(pod, "link", "show", "eth0")
+    ports = set(sw.vsctl("list-ports", "br0").split())
+    assert all({i["name"] for i in result["interfaces"]} & ports for result in results) and len(ports) == 2
+    lab.net.ping(pods[0], address(results[1]))
+    # A bridge that is missing: what the wrapped plug-in made is gone, too.
+    leases, rows = node.leases(), node.rows()
+    third = node.pod()
+    refused(100, "no bridge br9", node.add, node.conf(name="wrapped", bridge="br9", ipam=None, delegate=first), third)
+    assert (node.leases(), node.rows(), devices(lab, third)) == (leases, rows, set())
+    for name, pod in zip(("list", "wrapped"), pods):
+        node.tool("del", name, pod)
+    assert node.rows() == before and not node.leases()
+
+
+def scenario_restarts(lab):
+    """Daemon and database come back after a violent end: pods still reach each other, and are as they should be."""
+    sw, node = start(lab)
+    conf, pods = node.conf(), [node.pod(), node.pod()]
+    results = [node.add(conf, pod) for pod in pods]
+    sw.stop_daemon(signal.SIGKILL)
+    sw.start_daemon()
+    wait_for("an answer", lambda: lab.net.ping(pods[0], address(results[1]), count=1, lossless=False))
+    lab.net.ping(pods[0], address(results[1]))
+    sw.stop_ovsdb()
+    sw.start_ovsdb()
+    for pod, result in zip(pods, results):
+        wait_for("the switch to follow", lambda: sw.get("interface", result["interfaces"][0]["name"], "ofport") != "[]")
+        node.call("CHECK", {**conf, "prevResult": result}, pod)
+    third = node.pod()
+    node.add(conf, third)
+    lab.net.ping(third, address(results[0]))
+    for pod in (*pods, third):
+        node.delete(conf, pod)
+    assert not node.leases()
+
+
+if __name__ == "__main__":
+    main()
