@@ -1,7 +1,7 @@
 //! ADD alone: a port of the bridge for the pod.
 //!
-//! The order: the row first, since the switch needs time for it; addresses while it works; the device last. Whatever
-//! fails, [`Undo`] takes back what was done before it.
+//! The order: the row first, since the switch needs time for it; addresses while it works; the device last.
+//! Whatever fails, [`Undo`] takes back what was done before it.
 
 use crate::args::Args;
 use crate::conf::{self, Conf};
@@ -142,7 +142,8 @@ impl Undo<'_> {
         Ok(dir.join("vhost.sock").display().to_string())
     }
 
-    /// As if nothing had been. What cannot be taken back is left to the DEL that runtimes send after a failed ADD.
+    /// As if nothing had been. What cannot be taken back is left to the DEL that runtimes send after a
+    /// failed ADD.
     fn all(&mut self) {
         if let Ok(found) = self.db.of(self.args) {
             let _ = self.db.remove(&found);

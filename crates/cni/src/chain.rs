@@ -1,12 +1,12 @@
 //! ADD after another plug-in that gave the pod a veth: it is exchanged for a device of this switch.
 //!
-//! The device in the pod keeps its name, address, MTU, IP addresses, routes and neighbours. If the veth's other end is
-//! a port of a bridge, its Interface becomes one of another type in its place, by one transaction: `external_ids`,
-//! VLANs, rates, and the port's number stay, so a controller has nothing to do. If it is not (a Linux bridge has it),
-//! a port is added to the bridge that the configuration names.
+//! The device in the pod keeps its name, address, MTU, IP addresses, routes and neighbours. If the veth's
+//! other end is a port of a bridge, its Interface becomes one of another type in its place, by one
+//! transaction: `external_ids`, VLANs, rates, and the port's number stay, so a controller has nothing to
+//! do. If it is not (a Linux bridge has it), a port is added to the bridge that the configuration names.
 //!
-//! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor does not come,
-//! a veth with the same names and settings takes its place again.
+//! A name cannot be taken by two devices, so the veth goes before its successor comes. If the successor
+//! does not come, a veth with the same names and settings takes its place again.
 
 use crate::add::{marks, port_name, remove_host_device, switch_device, with_previous};
 use crate::args::Args;
@@ -203,8 +203,8 @@ impl Exchange<'_> {
         self.give_settings(&new)
     }
 
-    /// Waits for the switch. What it says of the veth, which it has seen go, may be written over the first state of
-    /// the converted row; so a refusal counts only when it stays.
+    /// Waits for the switch. What it says of the veth, which it has seen go, may be written over the first
+    /// state of the converted row; so a refusal counts only when it stays.
     fn wait_for_port(&mut self) -> Result<(), Failure> {
         let end = Instant::now() + Duration::from_secs(3);
         loop {

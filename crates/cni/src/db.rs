@@ -1,7 +1,8 @@
 //! The transactions: ports that come and go, and what the switch makes of them.
 //!
-//! A row is found by what is in it (`where`), nothing is kept. A transaction that needs something to be there, or not
-//! to be there, says so with a `wait` of no time, so two plug-ins at once cannot both have found it so.
+//! A row is found by what is in it (`where`), nothing is kept. A transaction that needs something to be
+//! there, or not to be there, says so with a `wait` of no time, so two plug-ins at once cannot both have
+//! found it so.
 
 use crate::args::Args;
 use crate::conf::{Bandwidth, Conf, Vlan, mac_text};
@@ -169,8 +170,8 @@ impl Db {
         }
     }
 
-    /// Makes an Interface that is there one of another kind, in its place: its port, its `external_ids` and whoever
-    /// refers to it stay. `ofport` is emptied, so that the switch's answer can be waited for.
+    /// Makes an Interface that is there one of another kind, in its place: its port, its `external_ids` and
+    /// whoever refers to it stay. `ofport` is emptied, so that the switch's answer can be waited for.
     pub(crate) fn convert(&mut self, old: &Found, to: &Conversion<'_>) -> Result<(), Failure> {
         let here = json!([["_uuid", "==", ["uuid", old.uuid]], ["type", "==", old.kind]]);
         let mut row = json!({"type": to.kind, "ofport": ["set", []], "error": ["set", []]});
@@ -259,7 +260,8 @@ impl Db {
         let mut operations = vec![json!({"op": "mutate", "table": "Bridge", "where": [],
             "mutations": [["ports", "delete", ["set", uuids]]]})];
         for i in interfaces {
-            // The row goes with its last reference, but only after the operations; till then it refers to the QoS.
+            // The row goes with its last reference, but only after the operations; till then it refers to
+            // the QoS.
             operations.push(
                 json!({"op": "update", "table": "Port", "row": {"qos": ["set", []]},
                 "where": [["interfaces", "includes", ["uuid", i.uuid]]]}),

@@ -35,8 +35,8 @@ pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
     })
 }
 
-/// Removes Interfaces of a container's device, and gives its addresses back: after the port, or another pod could have
-/// the address while this one still answers to it.
+/// Removes Interfaces of a container's device, and gives its addresses back: after the port, or another pod
+/// could have the address while this one still answers to it.
 pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) -> Result<(), Failure> {
     db.remove(found)?;
     for interface in found {

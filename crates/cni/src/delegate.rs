@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Runs plug-in `kind` as this one was run, with another command and configuration; its answer, `Null` if it says
-/// nothing. A failure of it is passed on with its own number.
+/// Runs plug-in `kind` as this one was run, with another command and configuration; its answer, `Null` if
+/// it says nothing. A failure of it is passed on with its own number.
 pub(crate) fn run(args: &Args, kind: &str, command: &str, conf: &Value) -> Result<Value, Failure> {
     let cannot = |e: std::io::Error| {
         let why = heddle_sys::errno_text(&e);
@@ -27,8 +27,8 @@ pub(crate) fn run(args: &Args, kind: &str, command: &str, conf: &Value) -> Resul
         .stderr(Stdio::inherit())
         .spawn()
         .map_err(cannot)?;
-    // Plug-ins read all of their input before they answer. One that does not read ends with a broken pipe here, and
-    // its answer says why.
+    // Plug-ins read all of their input before they answer. One that does not read ends with a broken pipe
+    // here, and its answer says why.
     if let Some(mut stdin) = child.stdin.take() {
         let _ = stdin.write_all(conf.to_string().as_bytes());
     }

@@ -1,15 +1,16 @@
-//! `heddle-cni`: gives pods a port of a Heddle or Open vSwitch bridge (Container Network Interface 0.3.1 to 1.1.0).
+//! `heddle-cni`: gives pods a port of a Heddle or Open vSwitch bridge (Container Network Interface 0.3.1 to
+//! 1.1.0).
 //!
-//! **Problem.** A container runtime calls a program for each pod that comes or goes, many at once, kills it when it
-//! takes long, and calls it again for pods that it has seen before.
+//! **Problem.** A container runtime calls a program for each pod that comes or goes, many at once, kills it
+//! when it takes long, and calls it again for pods that it has seen before.
 //!
 //! **How.** Nothing is remembered but in the configuration database, and there in the rows of the pod's own
-//! interface (`external_ids`, keys `heddle-cni/...`). Each step is one transaction that says what it expects to
-//! find, or one request to the kernel. The switch is never talked to: it follows the database, and what it made of
-//! a row is waited for in the database.
+//! interface (`external_ids`, keys `heddle-cni/...`). Each step is one transaction that says what it
+//! expects to find, or one request to the kernel. The switch is never talked to: it follows the database,
+//! and what it made of a row is waited for in the database.
 //!
-//! **Invariants.** An ADD that fails leaves no row, no device and no address. A DEL can be repeated, and succeeds
-//! for pods that nobody knows. What belongs to another container is never removed.
+//! **Invariants.** An ADD that fails leaves no row, no device and no address. A DEL can be repeated, and
+//! succeeds for pods that nobody knows. What belongs to another container is never removed.
 
 mod add;
 mod args;

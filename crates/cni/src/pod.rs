@@ -127,8 +127,8 @@ impl Pod {
             .map_err(|e| kernel(&format!("device {}", device.name), &e))
     }
 
-    /// Addresses that the pod's earlier holder left in caches are announced anew when the device comes up; and
-    /// IPv6 is on where an address of it is given.
+    /// Addresses that the pod's earlier holder left in caches are announced anew when the device comes up;
+    /// and IPv6 is on where an address of it is given.
     fn sysctls(&self, name: &str, with_ipv6: bool) -> Result<(), Failure> {
         let name = name.to_owned();
         let set = move || {

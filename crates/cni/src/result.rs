@@ -165,8 +165,8 @@ fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     Some((ip, u8::try_from(len).ok().filter(|_| len <= all)?))
 }
 
-/// The earlier result of a chain, whose device in the pod has been exchanged: with the name of the switch's port for
-/// the other end.
+/// The earlier result of a chain, whose device in the pod has been exchanged: with the name of the switch's
+/// port for the other end.
 pub(crate) fn exchanged(mut result: Map<String, Value>, old: &str, made: &Made<'_>) -> Value {
     if let Some(Value::Array(interfaces)) = result.get_mut("interfaces") {
         for interface in interfaces {

@@ -1,8 +1,9 @@
 //! A connection for programs that make a few transactions and end: no replica, no task, one blocking socket.
 //!
-//! The operations and results are JSON as in RFC 7047 section 5.2. Each call waits for its own answer, at most as
-//! long as the connection's limit, but for [`Connection::send`], whose answer [`Connection::receive`] fetches later:
-//! the server holds back the answer to a transaction with a `wait` until the wait is over.
+//! The operations and results are JSON as in RFC 7047 section 5.2. Each call waits for its own answer, at
+//! most as long as the connection's limit, but for [`Connection::send`], whose answer
+//! [`Connection::receive`] fetches later: the server holds back the answer to a transaction with a `wait`
+//! until the wait is over.
 
 use crate::rpc::{FrameError, Framer, Message, MessageError, reply, request};
 use serde_json::{Value, json};
@@ -111,7 +112,8 @@ impl Connection {
     /// The results of a transaction, one for each operation.
     ///
     /// # Errors
-    /// All of [`Error`]. After any but [`Error::Operation`] and [`Error::Refused`] the connection is of no use.
+    /// All of [`Error`]. After any but [`Error::Operation`] and [`Error::Refused`] the connection is of no
+    /// use.
     pub fn receive(&mut self, sent: Sent) -> Result<Vec<Value>, Error> {
         let end = Instant::now() + self.limit;
         loop {

@@ -1,12 +1,12 @@
 //! Changing the network devices of a namespace over rtnetlink(7): moving, naming, addresses, routes.
 //!
-//! **Problem.** Who sets up a pod's or a machine's network has to work in namespaces that are not its own, and
-//! must not run another program for each step.
+//! **Problem.** Who sets up a pod's or a machine's network has to work in namespaces that are not its own,
+//! and must not run another program for each step.
 //!
-//! **How.** A socket stays in the namespace that it was opened in, so one [`NetConfig`] per namespace serves any
-//! thread. Each call is one request that the kernel acknowledges. [`NetConfig::settings`] keeps what a device
-//! has as the kernel's own messages, so that [`NetConfig::restore`] gives it to another device with all its
-//! attributes, also those that this crate does not know.
+//! **How.** A socket stays in the namespace that it was opened in, so one [`NetConfig`] per namespace
+//! serves any thread. Each call is one request that the kernel acknowledges. [`NetConfig::settings`] keeps
+//! what a device has as the kernel's own messages, so that [`NetConfig::restore`] gives it to another
+//! device with all its attributes, also those that this crate does not know.
 
 mod settings;
 #[cfg(test)]

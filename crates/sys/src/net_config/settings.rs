@@ -197,7 +197,8 @@ impl NetConfig {
         Ok(all)
     }
 
-    /// Gives a device, which must be up, what another one had, whose index was `old`. What it has already stays.
+    /// Gives a device, which must be up, what another one had, whose index was `old`. What it has already
+    /// stays.
     ///
     /// # Errors
     /// The first that the kernel refuses; all others were tried.
@@ -271,8 +272,8 @@ fn is_given(header: &RouteHeader) -> bool {
 fn address_for(m: &AddressMessage, ifindex: u32) -> AddressMessage {
     let mut m = m.clone();
     m.header.index = ifindex;
-    // Whether it is secondary, and whether it is still to be tested, the kernel finds out anew; a test would keep
-    // the address from being used for a second.
+    // Whether it is secondary, and whether it is still to be tested, the kernel finds out anew; a test
+    // would keep the address from being used for a second.
     let nodad = m.header.family == AddressFamily::Inet6;
     m.header.flags = if nodad {
         AddressHeaderFlags::Nodad
