@@ -292,6 +292,8 @@ pub enum UpcallKind {
     Controller,
     /// The packet needs the control plane's own handling (named).
     SlowPath(&'static str),
+    /// A sample for whoever counts flows: the first of those that are lost when there are too many.
+    Sample,
 }
 
 /// What the issuer of an upcall attached to it, and how to print it (`userspace(pid=..,controller(...))`).

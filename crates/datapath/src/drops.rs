@@ -39,6 +39,8 @@ kinds! {
     TxError = "datapath_drop_tx_error",
     /// No room in the ring to the control plane.
     Upcall = "datapath_drop_upcall_error",
+    /// A sample that there was no room for in its ring. The packet that it is of goes on.
+    Sample = "datapath_drop_sample_error",
     /// First packets of new flows beyond what their receive queue may have translated while its established
     /// flows wait.
     MissBudget = "datapath_drop_miss_budget",

@@ -71,6 +71,7 @@ impl Datapath {
             bells: Lanes {
                 packets: Arc::new(Bell::new()?),
                 control: Arc::new(Bell::new()?),
+                samples: Arc::new(Bell::new()?),
             },
             hash_key: HashKey::random(),
             conntrack: Arc::new(Conntrack::new(heddle_conntrack::Config::default())?),
@@ -386,6 +387,14 @@ impl Datapath {
     /// protocols ([`crate::action::UpcallKind::SlowPath`]).
     pub fn take_control(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
         take(&self.shared.bells.control, &self.upcalls.control, max, f)
+    }
+    /// Readable when samples wait for [`Datapath::take_samples`]; poll it, do not read it.
+    pub fn sample_fd(&self) -> RawFd {
+        self.shared.bells.samples.fd.as_raw_fd()
+    }
+    /// As [`Datapath::take_upcalls`], of samples ([`crate::action::UpcallKind::Sample`]).
+    pub fn take_samples(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
+        take(&self.shared.bells.samples, &self.upcalls.samples, max, f)
     }
 }
 

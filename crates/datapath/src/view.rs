@@ -19,6 +19,10 @@ pub struct UpcallPacket {
     pub packet_type: u32,
     /// Its whole length before it was cut.
     pub total_len: usize,
+    /// Packets that it will be cut into, if it is a train; else 1.
+    pub segments: u32,
+    /// Bytes that these have, each with its headers.
+    pub wire_bytes: u64,
     /// Port that it came in by.
     pub in_port: PortNo,
     /// Its key as it was received, with priority and mark as the actions have set them.

@@ -17,6 +17,7 @@ pub mod model;
 pub mod monitor;
 pub mod ofproto;
 mod parts;
+pub mod sampling;
 pub mod shared_map;
 pub mod trace;
 pub mod tunnels;

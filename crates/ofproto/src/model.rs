@@ -11,6 +11,7 @@
 
 use crate::features::Features;
 use crate::monitor::Watch;
+use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
 use crate::tunnels::{Tunnel, TunnelMap};
 use heddle_classifier::Classifier;
@@ -460,6 +461,8 @@ pub struct BridgeView {
     pub features: Features,
     /// Controllers are configured: buckets that watch them are live.
     pub has_controllers: bool,
+    /// Whose packets are sampled for whom; `None`: nobody's.
+    pub ipfix: Option<Arc<IpfixConfig>>,
     /// The bridge itself, which learns.
     pub(crate) control: std::sync::Weak<crate::bridge::Bridge>,
 }

@@ -8,6 +8,7 @@ use crate::bridge::{Bridge, BridgeConfig, Event};
 use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
 use crate::monitor::Monitor;
+use crate::sampling::{IpfixConfig, Sampling};
 use crate::xlate::Pipeline;
 use heddle_datapath::{Datapath, Generations};
 use heddle_openflow::Port as OfPort;
@@ -45,6 +46,7 @@ pub struct Ofproto {
     expired_ms: AtomicU64,
     settler: OnceLock<Thread>,
     monitor: Monitor,
+    sampling: Sampling,
 }
 
 /// Which patch ports exist, and where.
@@ -81,6 +83,7 @@ impl Ofproto {
             expired_ms: AtomicU64::new(0),
             settler: OnceLock::new(),
             monitor: Monitor::default(),
+            sampling: Sampling::default(),
         })
     }
 
@@ -92,6 +95,11 @@ impl Ofproto {
     /// Sessions that watch ports.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
+    }
+
+    /// Exporters of samples.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
     }
 
     /// Names the datapath that forwards for these bridges. Once.
@@ -150,6 +158,7 @@ impl Ofproto {
         let gone = self.bridges.lock().remove(name);
         if let Some(gone) = gone {
             gone.count_freed();
+            self.sampling.configure(gone.id, &IpfixConfig::default());
             self.publish();
             gone.forget_neighbours_on(&[vec![name.to_owned()], gone.port_names()].concat());
         }

@@ -252,6 +252,7 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
         frags,
         features,
         has_controllers,
+        ipfix,
         control,
     } = old;
     // Mirrors name bundles by their places.
@@ -264,6 +265,7 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
         && (mirrors.is_empty() || !new.bundles.differences(bundles).iter().any(renamed));
     mirrors_alike
         && features == &new.features
+        && ipfix == &new.ipfix
         && (id, name, tlv, local_mac, flood_vlans)
             == (&new.id, &new.name, &new.tlv, &new.local_mac, &new.flood_vlans)
         && (

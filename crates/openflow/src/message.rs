@@ -39,8 +39,8 @@ pub use port::{
 pub use role::{AsyncConfig, AsyncType, Role, RoleReason, RoleRequest, RoleStatus};
 pub use stack::StackValue;
 pub use stats::{
-    AggregateStats, DescStats, FlowStats, FlowStatsRequest, GroupFeatures, MeterFeatures, MpReply, MpRequest,
-    PortStats, QueueStats, TableStats,
+    AggregateStats, DescStats, FlowStats, FlowStatsRequest, GroupFeatures, IpfixStats, MeterFeatures,
+    MpReply, MpRequest, PortStats, QueueStats, TableStats,
 };
 pub use switch::{Capabilities, ConfigFlags, ErrorMsg, Hello, SwitchConfig, SwitchFeatures, Unsupported};
 pub use table::{

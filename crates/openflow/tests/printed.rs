@@ -36,6 +36,22 @@ fn m(text: &str) -> heddle_flow::Match {
     heddle_flow::Match::parse_text(text, None).expect("match")
 }
 
+fn ipfix(collector_set: u32) -> IpfixStats {
+    IpfixStats {
+        total_flows: 1,
+        current_flows: 2,
+        packets: 3,
+        ipv4_packets: 4,
+        ipv6_packets: 5,
+        error_packets: 6,
+        ipv4_error_packets: 7,
+        ipv6_error_packets: 8,
+        tx_packets: 9,
+        tx_errors: 10,
+        collector_set,
+    }
+}
+
 fn port(n: u32, name: &str) -> PortDesc {
     PortDesc {
         port: Port(n),
@@ -393,6 +409,16 @@ fn cases() -> Vec<Case> {
             }])),
             V14..=V15,
             &["table 2", "eviction=on"],
+        ),
+        case(
+            reply(MpReply::IpfixBridge(ipfix(0))),
+            V10..=V15,
+            &["flows=1, current flows=2, sampled pkts=3", "tx errs=10"],
+        ),
+        case(
+            reply(MpReply::IpfixFlow(vec![ipfix(7), ipfix(8)])),
+            V10..=V15,
+            &["2 ids", "id   7: flows=1", "id   8: flows=1, current flows=2"],
         ),
         case(
             reply(MpReply::QueueDesc(vec![queues])),

@@ -10,6 +10,7 @@ pub mod memory;
 pub mod pidfile;
 pub mod reconcile;
 pub mod run;
+mod samples;
 mod sessions;
 pub mod shell;
 pub mod switch;

@@ -143,6 +143,7 @@ impl Switch {
             spawn("settler", Switch::settle_on)?,
             spawn("routes", Switch::follow_kernel)?,
             spawn("monitor", Switch::run_sessions)?,
+            spawn("samples", Switch::count_samples)?,
         ];
         *switch.threads.lock() = threads;
         Ok(switch)

@@ -216,6 +216,7 @@ impl Control {
         ));
         self.upcalls.packets.lock().push(upcall_rx.packets);
         self.upcalls.control.lock().push(upcall_rx.control);
+        self.upcalls.samples.lock().push(upcall_rx.samples);
         log::info!(target: "dpif_netdev", "PMD thread on numa_id: {}, core id: {:2} created.", place.numa, place.core);
         let now_ms = self.shared.clock.now_ms();
         Ok(WorkerHandle {

@@ -509,11 +509,19 @@ impl Exec<'_> {
 
     fn userspace(&mut self, upcall: &Arc<Upcall>, cut: u32, id: LiveId, meta: &Meta) {
         if !self.upcalls.has_room(upcall.kind) || !upcall.cookie.0.admit() {
-            return self.drops.add(DropKind::Upcall, 1);
+            // A sample is a copy: the packet itself goes on.
+            let lost = match upcall.kind {
+                UpcallKind::Sample => DropKind::Sample,
+                UpcallKind::Controller | UpcallKind::SlowPath(_) => DropKind::Upcall,
+            };
+            return self.drops.add(lost, 1);
         }
         let p = self.live.get(id);
-        let mut bytes = p.to_vec();
-        let total_len = bytes.len();
+        let mut bytes = match upcall.kind {
+            UpcallKind::Sample => headers_of(p),
+            UpcallKind::Controller | UpcallKind::SlowPath(_) => p.to_vec(),
+        };
+        let total_len = p.len();
         bytes.truncate(usize::try_from(cut).unwrap_or(usize::MAX));
         if upcall.max_len != u16::MAX {
             bytes.truncate(upcall.max_len.into());
@@ -527,16 +535,40 @@ impl Exec<'_> {
             copy
         });
         let in_port = PortNo(p.in_port);
+        let (segments, wire_bytes) = on_wire(p, meta);
         self.upcalls.push(UpcallPacket {
             upcall: Arc::clone(upcall),
             bytes,
             packet_type: meta.packet_type,
             total_len,
+            segments,
+            wire_bytes,
             in_port,
             key,
             packet,
         });
     }
+}
+
+/// Bytes of a packet that samples have at most: all headers that count, and no copy of a train.
+const SAMPLED_LEN: usize = 256;
+
+/// The first bytes of a packet, as far as they are its own.
+fn headers_of(p: &Packet) -> Vec<u8> {
+    let head = p.head();
+    head.get(..SAMPLED_LEN).unwrap_or(head).to_vec()
+}
+
+/// How many packets it is cut into, and how many bytes they have with their headers.
+fn on_wire(p: &Packet, meta: &Meta) -> (u32, u64) {
+    let len = p.len() as u64;
+    let Some(gso) = p.offload.gso.filter(|g| g.size != 0) else {
+        return (1, len);
+    };
+    let size = u64::from(gso.size);
+    let header = (wire_len(p, meta) as u64).saturating_sub(size);
+    let n = len.saturating_sub(header).div_ceil(size).max(1);
+    (u32::try_from(n).unwrap_or(u32::MAX), len + (n - 1) * header)
 }
 
 /// Length of the packet, or of the segments that it will be cut into.

@@ -1,7 +1,7 @@
-//! Packets for the control plane: bounded rings, two per worker, each kind with one eventfd for all workers.
+//! Packets for the control plane: bounded rings, three per worker, each kind with one eventfd for all.
 //!
-//! Packets for controllers and frames of protocols that the switch itself speaks have rings of their own, so
-//! that no storm of the former delays the latter.
+//! Packets for controllers, frames of protocols that the switch itself speaks, and samples have rings of
+//! their own, so that no storm of one kind delays another.
 //!
 //! The worker never waits: a full ring is a named drop. The eventfd is written once per burst at most, and
 //! only if the control side has not been told since it last looked.
@@ -57,6 +57,7 @@ struct Lane {
 pub(crate) struct UpcallTx {
     packets: Lane,
     control: Lane,
+    samples: Lane,
 }
 
 /// The control side's ends of one worker's rings, or of all.
@@ -66,6 +67,8 @@ pub(crate) struct Lanes<T> {
     pub(crate) packets: T,
     /// Frames of the switch's own protocols.
     pub(crate) control: T,
+    /// Samples.
+    pub(crate) samples: T,
 }
 
 /// Rings for one worker.
@@ -85,11 +88,18 @@ pub(crate) fn upcall_ring(
     };
     let (packets, packets_rx) = lane(&bells.packets);
     let (control, control_rx) = lane(&bells.control);
+    let (samples, samples_rx) = lane(&bells.samples);
+    let tx = UpcallTx {
+        packets,
+        control,
+        samples,
+    };
     let rx = Lanes {
         packets: packets_rx,
         control: control_rx,
+        samples: samples_rx,
     };
-    (UpcallTx { packets, control }, rx)
+    (tx, rx)
 }
 
 impl UpcallTx {
@@ -97,6 +107,7 @@ impl UpcallTx {
         match kind {
             UpcallKind::Controller => &mut self.packets,
             UpcallKind::SlowPath(_) => &mut self.control,
+            UpcallKind::Sample => &mut self.samples,
         }
     }
     /// Whether a packet of this kind would be taken.
@@ -110,7 +121,7 @@ impl UpcallTx {
     }
     /// At the end of a burst: tells the control side.
     pub(crate) fn announce(&mut self) {
-        for lane in [&mut self.packets, &mut self.control] {
+        for lane in [&mut self.packets, &mut self.control, &mut self.samples] {
             if std::mem::take(&mut lane.pushed) {
                 lane.bell.ring();
             }

@@ -2,6 +2,7 @@
 
 use crate::model::{PriorityTags, VlanMode};
 use crate::monitor::Watch;
+use crate::sampling::IpfixConfig;
 use crate::tunnels::Tunnel;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath::PortNo;
@@ -47,6 +48,8 @@ pub struct BridgeConfig {
     pub bundle_idle_s: u64,
     /// Mirrors; those beyond [`MAX_MIRRORS`](crate::model::MAX_MIRRORS) are left out.
     pub mirrors: Vec<MirrorConfig>,
+    /// Whose packets are sampled for whom.
+    pub ipfix: IpfixConfig,
     /// `other_config:dp-desc`.
     pub dp_desc: Option<String>,
     /// `other_config:dp-sn`.
@@ -68,6 +71,7 @@ impl Default for BridgeConfig {
             vlan_limit: 1,
             bundle_idle_s: 10,
             mirrors: Vec::new(),
+            ipfix: IpfixConfig::default(),
             dp_desc: None,
             dp_sn: None,
         }

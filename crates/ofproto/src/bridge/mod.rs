@@ -89,6 +89,7 @@ use crate::group::Group;
 use crate::mac::{MacConfig, MacTable};
 use crate::model::{N_TABLES, Rule, Table};
 use crate::ofproto::Ofproto;
+use crate::sampling::IpfixConfig;
 use crate::versioned::Versioned;
 use heddle_classifier::Entry;
 use heddle_datapath::Changes;
@@ -203,6 +204,8 @@ pub struct Bridge {
 /// What the mutex guards.
 pub(crate) struct State {
     pub(crate) config: BridgeConfig,
+    /// What of `config.ipfix` there are exporters for.
+    pub(crate) ipfix: Option<Arc<IpfixConfig>>,
     /// In the order of their names.
     pub(crate) bundles: Vec<BundleConfig>,
     pub(crate) ports: BTreeMap<OfPort, ports::PortState>,
@@ -250,6 +253,7 @@ impl Bridge {
             of,
             state: SlowMutex::new(State {
                 config,
+                ipfix: None,
                 bundles: Vec::new(),
                 ports: BTreeMap::new(),
                 built: built::Built::default(),
@@ -311,9 +315,14 @@ impl Bridge {
     /// Takes over a new configuration. As in Open vSwitch, flows are flushed when the fail mode changes while
     /// there are no controllers, and when the first controller comes or the last one goes.
     pub fn configure(&self, config: BridgeConfig) {
+        let ipfix = self
+            .of
+            .upgrade()
+            .and_then(|of| of.sampling().configure(self.id, &config.ipfix));
         let flush = {
             let mut state = self.state.lock();
             let old = std::mem::replace(&mut state.config, config);
+            state.ipfix = ipfix;
             state.count_mirrors();
             let new = &state.config;
             self.mac.configure(MacConfig {

@@ -310,6 +310,7 @@ impl Bridge {
             frags: Fragments::from_flags(state.frag_flags),
             features: state.features.clone(),
             has_controllers: config.has_controllers,
+            ipfix: state.ipfix.clone(),
             control: Arc::downgrade(self),
         }
     }

@@ -87,6 +87,17 @@ impl Bridge {
             MpRequest::MeterStats(id) => MpReply::MeterStats(self.meter_stats(*id)?),
             MpRequest::MeterConfig(id) => MpReply::MeterConfig(self.meter_configs(*id)?),
             MpRequest::MeterFeatures => MpReply::MeterFeatures(Self::meter_features()),
+            MpRequest::IpfixBridge => MpReply::IpfixBridge(
+                self.of
+                    .upgrade()
+                    .and_then(|of| of.sampling().bridge_stats(self.id))
+                    .ok_or(ErrorKind::NxStatsNotConfigured)?,
+            ),
+            MpRequest::IpfixFlow => {
+                let all = self.of.upgrade().map(|of| of.sampling().set_stats(self.id));
+                let all = all.filter(|all| !all.is_empty());
+                MpReply::IpfixFlow(all.ok_or(ErrorKind::NxStatsNotConfigured)?)
+            }
             // The connection's own business, which takes it before it comes here.
             MpRequest::FlowMonitor(_) => return Err(ErrorKind::BadRequestBadStat),
         })

@@ -241,8 +241,7 @@ impl Ctx<'_> {
             Action::Multipath(m) => self.multipath(m),
             Action::Bundle(b) => self.bundle(b, last),
             Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
-            // Samples are for IPFIX exporters, of which none is configured.
-            Action::Sample(_) => {}
+            Action::Sample(s) => self.sample(s),
             // Else it is taken apart before.
             Action::CheckPktLarger(c) => self.check_this_packet(c),
             Action::DeleteField(field) => self.delete_field(*field),

@@ -6,6 +6,7 @@ use super::recirc::{Left, Recircs};
 use super::report::{Kind, Report};
 use crate::model::{BridgeView, PortView, Rule, Snapshot};
 use crate::parts::Part;
+use crate::sampling::SampleMeta;
 use crate::underlay::Underlay;
 use heddle_datapath::action::{DropReason, HashAlg};
 use heddle_datapath::{Generations, Translation};
@@ -138,6 +139,8 @@ pub(crate) struct Ctx<'w> {
     /// The list that runs is a bucket's.
     pub(super) in_bucket: bool,
     pub(super) in_packet_out: bool,
+    /// Samples that were emitted.
+    pub(super) samples: Vec<Arc<SampleMeta>>,
     /// Mirrors that have had the packet, a bit each.
     pub(super) mirrored: u32,
     /// How much of it the mirror at hand gets; 0: all.

@@ -48,6 +48,7 @@ pub(crate) mod report;
 mod resubmit;
 mod resume;
 pub(crate) mod run;
+mod sample;
 mod set_field;
 mod snoop;
 mod special;

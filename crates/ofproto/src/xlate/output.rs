@@ -152,11 +152,15 @@ impl Ctx<'_> {
                 self.mark_for_queue(port);
                 self.commit();
                 self.flow.nw_tos = tos;
+                let pop = self.ends_tunnel(port);
+                if pop.is_none() {
+                    self.sample_egress(port, *no);
+                }
                 if !matches!(self.mirror_snaplen, 0 | u16::MAX) {
                     self.emit(DpAction::Trunc(self.mirror_snaplen.into()));
                     self.slow_without_trunc();
                 }
-                if let Some(pop) = self.ends_tunnel(port) {
+                if let Some(pop) = pop {
                     self.meet_sender();
                     self.emit(DpAction::TunnelPop(pop));
                 } else {

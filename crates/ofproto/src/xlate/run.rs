@@ -223,6 +223,7 @@ fn once<'w, R>(
         in_action_set: false,
         in_bucket: false,
         in_packet_out: input.packet_out,
+        samples: Vec::new(),
         mirrored: 0,
         mirror_snaplen: 0,
         has_packet: input.packet_len.is_some(),
@@ -275,8 +276,14 @@ impl<'w> Ctx<'w> {
         if is_fresh && port.is_some_and(|p| self.is_special(p)) {
             return self.mirror_ingress();
         }
-        if self.came_from_mirror()
-            || (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())
+        if self.came_from_mirror() {
+            return;
+        }
+        // A frozen one was sampled when it came.
+        if is_fresh {
+            self.sample_ingress();
+        }
+        if (port.is_some_and(|p| tunnel_of(p).is_some()) && !self.take_over_ecn())
             || port.is_some_and(|p| !self.may_receive(p))
         {
             return;
@@ -345,6 +352,7 @@ impl<'w> Ctx<'w> {
         if self.error.is_some() {
             self.out.actions.clear();
         }
+        self.tell_samples();
         // Nothing comes after the last action, so it needs no copy.
         if let Some(heddle_datapath::Action::Clone(inner)) = self.out.actions.pop_if(is_clone) {
             self.out.actions.extend(inner);

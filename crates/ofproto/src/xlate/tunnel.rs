@@ -64,20 +64,7 @@ impl Ctx<'_> {
     pub(super) fn tunnel_output(&mut self, port: &PortView, tunnel: &Tunnel, last: bool) {
         let before = self.flow;
         let mark = self.mark();
-        if is_tunnelled(self.orig) {
-            // What is left as it came is part of what is sent.
-            let sent = match self.is_native() {
-                true => left_to_flow(&tunnel.config, &self.flow),
-                false => all_of_tunnel(&self.flow),
-            };
-            let wanted = &mut self.extra().0;
-            let mut both = *wanted;
-            both.words_mut()
-                .iter_mut()
-                .zip(sent.words())
-                .for_each(|(b, s)| *b |= s);
-            wanted.copy_tunnel(&both);
-        }
+        self.look_at_tunnel(&tunnel.config);
         if self.flow.packet_type == packet_type::ETHERNET && tunnel.config.mode == PacketMode::LegacyL3 {
             self.flow.packet_type = packet_type::of_ethertype(self.flow.dl_type);
             // A header that was not pushed yet need not be.
@@ -99,6 +86,34 @@ impl Ctx<'_> {
         (self.flow.packet_type, self.flow.dl_type) = (before.packet_type, before.dl_type);
         (self.flow.dl_src, self.flow.dl_dst) = (before.dl_src, before.dl_dst);
         self.settle(mark, last);
+    }
+
+    /// Sets the tunnel's fields to what an output to such a port would send, for a sample of it; where the
+    /// datapath has tunnels of its own, they are told.
+    pub(super) fn say_tunnel(&mut self, config: &TunnelConfig) {
+        self.look_at_tunnel(config);
+        self.outer_fields(config);
+        if !self.is_native() {
+            self.set_tunnel(config);
+        }
+    }
+
+    /// What is left of the packet's tunnel as it came is part of what is sent by another.
+    fn look_at_tunnel(&mut self, config: &TunnelConfig) {
+        if !is_tunnelled(self.orig) {
+            return;
+        }
+        let sent = match self.is_native() {
+            true => left_to_flow(config, &self.flow),
+            false => all_of_tunnel(&self.flow),
+        };
+        let wanted = &mut self.extra().0;
+        let mut both = *wanted;
+        both.words_mut()
+            .iter_mut()
+            .zip(sent.words())
+            .for_each(|(b, s)| *b |= s);
+        wanted.copy_tunnel(&both);
     }
 
     /// Whether the port is not left out for another that asks for the same.

@@ -5,7 +5,7 @@ use super::port::{port_from_u16, port_from_u32, port_to_u16};
 use super::property;
 use crate::action::Port;
 use crate::error::ErrorKind;
-use crate::message::{DescStats, GroupFeatures, MeterFeatures, PortStats, QueueStats};
+use crate::message::{DescStats, GroupFeatures, IpfixStats, MeterFeatures, PortStats, QueueStats};
 use crate::version::Version;
 
 const DESC_LEN: usize = 256;
@@ -246,6 +246,42 @@ pub(super) fn pull_group_features(r: &mut Reader<'_>) -> Result<GroupFeatures, E
         *v = r.u32()?;
     }
     Ok(f)
+}
+
+pub(super) fn put_ipfix(s: &IpfixStats, out: &mut Vec<u8>) {
+    let counters = [
+        s.total_flows,
+        s.current_flows,
+        s.packets,
+        s.ipv4_packets,
+        s.ipv6_packets,
+        s.error_packets,
+        s.ipv4_error_packets,
+        s.ipv6_error_packets,
+        s.tx_packets,
+        s.tx_errors,
+    ];
+    counters.into_iter().for_each(|n| out.u64(n));
+    out.u32(s.collector_set);
+    out.zeros(4);
+}
+
+pub(super) fn pull_ipfix(r: &mut Reader<'_>) -> Result<IpfixStats, ErrorKind> {
+    let s = IpfixStats {
+        total_flows: r.u64()?,
+        current_flows: r.u64()?,
+        packets: r.u64()?,
+        ipv4_packets: r.u64()?,
+        ipv6_packets: r.u64()?,
+        error_packets: r.u64()?,
+        ipv4_error_packets: r.u64()?,
+        ipv6_error_packets: r.u64()?,
+        tx_packets: r.u64()?,
+        tx_errors: r.u64()?,
+        collector_set: r.u32()?,
+    };
+    r.skip(4)?;
+    Ok(s)
 }
 
 pub(super) fn put_meter_features(f: &MeterFeatures, out: &mut Vec<u8>) {

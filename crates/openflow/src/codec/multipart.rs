@@ -13,7 +13,7 @@ use super::port::{port_from_u16, port_from_u32};
 use super::{counters, flow_stats, groups, meters, monitor, ports, tables, whole_words};
 use crate::action::Port;
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
-use crate::message::{GROUP_ALL, Message, MpReply, MpRequest, QueueGetConfig, Unsupported};
+use crate::message::{GROUP_ALL, Message, MpReply, MpRequest, QueueGetConfig};
 use crate::version::Version;
 
 /// Types.
@@ -224,13 +224,8 @@ pub(super) fn decode_request(version: Version, r: Reader<'_>, whole: &[u8]) -> R
         Kind::Nx(nx::FLOW_MONITOR) if version <= Version::V13 => {
             MpRequest::FlowMonitor(list(&mut r, |r| monitor::pull_request(version, r))?)
         }
-        Kind::Nx(nx::IPFIX_BRIDGE | nx::IPFIX_FLOW) => {
-            let error = ErrorKind::NxStatsNotConfigured.about(whole);
-            return Ok(Message::Unsupported(Unsupported {
-                kind: "NXST_IPFIX",
-                error,
-            }));
-        }
+        Kind::Nx(nx::IPFIX_BRIDGE) => MpRequest::IpfixBridge,
+        Kind::Nx(nx::IPFIX_FLOW) => MpRequest::IpfixFlow,
         Kind::Of(_) => return Err(ErrorKind::BadRequestBadStat),
         Kind::Nx(_) => return Err(ErrorKind::BadRequestBadSubtype),
     };
@@ -324,6 +319,8 @@ pub(super) fn decode_reply(version: Version, r: Reader<'_>) -> Result<Message, E
             MpReply::FlowMonitor(list(r, |r| monitor::pull_update(version, r))?)
         }
         Kind::Of(_) => return Err(ErrorKind::BadRequestBadStat),
+        Kind::Nx(nx::IPFIX_BRIDGE) => MpReply::IpfixBridge(counters::pull_ipfix(r)?),
+        Kind::Nx(nx::IPFIX_FLOW) => MpReply::IpfixFlow(list(r, counters::pull_ipfix)?),
         Kind::Nx(_) => return Err(ErrorKind::BadRequestBadSubtype),
     };
     Ok(Message::MultipartReply { more, body })

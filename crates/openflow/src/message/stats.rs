@@ -49,6 +49,10 @@ pub enum MpRequest {
     MeterFeatures,
     /// Makes (since 1.4 also changes and ends) flow monitors.
     FlowMonitor(Vec<FlowMonitorRequest>),
+    /// Counters of the bridge's own IPFIX exporter.
+    IpfixBridge,
+    /// Counters of the IPFIX exporters that flows name.
+    IpfixFlow,
 }
 
 /// Answers to [`MpRequest`].
@@ -98,6 +102,10 @@ pub enum MpReply {
     MeterFeatures(MeterFeatures),
     /// Flows that are monitored: the answer to a request, and, with transaction id 0, notifications.
     FlowMonitor(Vec<FlowUpdate>),
+    /// Counters of the bridge's own IPFIX exporter.
+    IpfixBridge(IpfixStats),
+    /// Those of the exporters that flows name.
+    IpfixFlow(Vec<IpfixStats>),
 }
 
 /// Which flows.
@@ -257,6 +265,33 @@ impl PortStats {
             custom: Vec::new(),
         }
     }
+}
+
+/// Counters of an IPFIX exporter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct IpfixStats {
+    /// Flows that there ever were.
+    pub total_flows: u64,
+    /// Flows whose records are still to be sent.
+    pub current_flows: u64,
+    /// Sampled packets.
+    pub packets: u64,
+    /// Those of IPv4 that could be read.
+    pub ipv4_packets: u64,
+    /// Those of IPv6.
+    pub ipv6_packets: u64,
+    /// Those that could not.
+    pub error_packets: u64,
+    /// Those of IPv4.
+    pub ipv4_error_packets: u64,
+    /// Those of IPv6.
+    pub ipv6_error_packets: u64,
+    /// Messages sent, counted per collector.
+    pub tx_packets: u64,
+    /// Messages that could not be sent.
+    pub tx_errors: u64,
+    /// Whose they are; 0 for the bridge's own.
+    pub collector_set: u32,
 }
 
 /// One queue's counters.

@@ -235,6 +235,8 @@ fn plain() -> Vec<Message> {
         request(MpRequest::TableFeatures(Vec::new())),
         request(MpRequest::TableDesc),
         request(MpRequest::QueueDesc(queue)),
+        request(MpRequest::IpfixBridge),
+        request(MpRequest::IpfixFlow),
     ]
 }
 

@@ -355,6 +355,8 @@ fn request_name(body: &MpRequest) -> (bool, &'static str) {
         MpRequest::MeterConfig(_) => (false, "METER_CONFIG"),
         MpRequest::MeterFeatures => (false, "METER_FEATURES"),
         MpRequest::FlowMonitor(_) => (false, "FLOW_MONITOR"),
+        MpRequest::IpfixBridge => (true, "IPFIX_BRIDGE"),
+        MpRequest::IpfixFlow => (true, "IPFIX_FLOW"),
     }
 }
 
@@ -377,6 +379,8 @@ fn reply_name(body: &MpReply) -> (bool, &'static str) {
         MpReply::MeterConfig(_) => (false, "METER_CONFIG"),
         MpReply::MeterFeatures(_) => (false, "METER_FEATURES"),
         MpReply::FlowMonitor(_) => (false, "FLOW_MONITOR"),
+        MpReply::IpfixBridge(_) => (true, "IPFIX_BRIDGE"),
+        MpReply::IpfixFlow(_) => (true, "IPFIX_FLOW"),
     }
 }
 

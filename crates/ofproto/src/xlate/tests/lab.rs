@@ -34,6 +34,7 @@ pub(crate) struct LabBridge {
     purged: Arc<AtomicU64>,
     patch_stats: Arc<Stats>,
     pub(crate) features: Features,
+    pub(crate) ipfix: Option<crate::sampling::IpfixConfig>,
 }
 
 /// A pipeline under test. Datapath port numbers are `100 * bridge + port`, 100 for the
@@ -101,6 +102,7 @@ impl Lab {
             purged: Arc::default(),
             patch_stats: Arc::default(),
             features: Features::default(),
+            ipfix: None,
         });
         let bridges = bridges.collect();
         let lab = Self {
@@ -166,6 +168,7 @@ impl Lab {
                 frags: crate::model::Fragments::Normal,
                 features: b.features.clone(),
                 has_controllers: false,
+                ipfix: b.ipfix.clone().map(Arc::new),
                 control: std::sync::Weak::new(),
             };
             world.bridges.insert(i as u64, Arc::new(view));

@@ -226,6 +226,8 @@ pub(in crate::codec) fn encode_request(
         MpRequest::MeterConfig(_) => since(version, Version::V13, ty::METER_CONFIG, "meter description")?,
         MpRequest::MeterFeatures => since(version, Version::V13, ty::METER_FEATURES, "meter features")?,
         MpRequest::FlowMonitor(_) => flow_monitor(version),
+        MpRequest::IpfixBridge => Kind::Nx(nx::IPFIX_BRIDGE),
+        MpRequest::IpfixFlow => Kind::Nx(nx::IPFIX_FLOW),
     };
     let mut p = Parts::new(version, xid, false, kind);
     let port = |port: Port, pad: usize, out: &mut Vec<u8>| {
@@ -287,6 +289,8 @@ pub(in crate::codec) fn encode_request(
         | MpRequest::PortDesc(_)
         | MpRequest::TableDesc
         | MpRequest::GroupFeatures
+        | MpRequest::IpfixBridge
+        | MpRequest::IpfixFlow
         | MpRequest::MeterFeatures => {}
     }
     Ok(p.finish())
@@ -325,6 +329,8 @@ pub(in crate::codec) fn encode_reply(
         MpReply::MeterConfig(_) => since(version, Version::V13, ty::METER_CONFIG, "meter description")?,
         MpReply::MeterFeatures(_) => since(version, Version::V13, ty::METER_FEATURES, "meter features")?,
         MpReply::FlowMonitor(_) => flow_monitor(version),
+        MpReply::IpfixBridge(_) => Kind::Nx(nx::IPFIX_BRIDGE),
+        MpReply::IpfixFlow(_) => Kind::Nx(nx::IPFIX_FLOW),
     };
     let mut p = Parts::new(version, xid, true, kind);
     /// Appends each entry of a list.
@@ -362,6 +368,8 @@ pub(in crate::codec) fn encode_reply(
             }
         }
         MpReply::GroupFeatures(f) => all(&mut p, &[f], |f, out| counters::put_group_features(f, out))?,
+        MpReply::IpfixBridge(s) => all(&mut p, &[s], |s, out| counters::put_ipfix(s, out))?,
+        MpReply::IpfixFlow(list) => all(&mut p, list, counters::put_ipfix)?,
         MpReply::MeterFeatures(f) => all(&mut p, &[f], |f, out| counters::put_meter_features(f, out))?,
         MpReply::FlowMonitor(list) => list
             .iter()

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use heddle_flow::field::{FieldId, Subfield};
 use heddle_ofproto::bridge::{BridgeConfig, FailMode, MAX_TRACKED, MirrorConfig, PrefixField, TableConfig};
+use heddle_ofproto::sampling::IpfixConfig;
 use heddle_openflow::Version;
 use heddle_ovsdb::{Db, Row, Uuid};
 
@@ -27,6 +28,7 @@ pub(in crate::reconcile) struct BridgeRow {
     /// Ports that mirrors send to: their addresses are not the bridge's.
     pub(in crate::reconcile) mirror_outputs: BTreeSet<Uuid>,
     pub(in crate::reconcile) mirrors: Vec<MirrorConfig>,
+    pub(in crate::reconcile) ipfix: IpfixConfig,
 }
 
 impl BridgeRow {
@@ -77,6 +79,7 @@ impl BridgeRow {
                 .iter()
                 .filter_map(|m| super::mirror::read(db, m, &name, &ports))
                 .collect(),
+            ipfix: super::ipfix::read(db, row),
             ports,
             name,
         }
@@ -129,6 +132,7 @@ impl BridgeRow {
             vlan_limit,
             bundle_idle_s,
             mirrors: self.mirrors.clone(),
+            ipfix: self.ipfix.clone(),
             dp_desc: self.other_config.get("dp-desc").map(str::to_owned),
             dp_sn: self.other_config.get("dp-sn").map(str::to_owned),
         }

@@ -7,6 +7,7 @@
 mod bridge;
 mod controller;
 mod datapath;
+mod ipfix;
 mod mirror;
 mod port;
 mod smap;

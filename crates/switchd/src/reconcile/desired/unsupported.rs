@@ -18,7 +18,7 @@ pub(super) fn warn(db: &Db, bridge: &Row) {
             say("bridge", &name, column);
         }
     }
-    for column in ["netflow", "sflow", "ipfix"] {
+    for column in ["netflow", "sflow"] {
         if !value(bridge.uuids(column)).is_empty() {
             say("bridge", &name, column);
         }

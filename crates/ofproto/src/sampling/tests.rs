@@ -1,0 +1,149 @@
+//! Which exporters there are after which configurations, and what translations emit for them.
+
+use super::{BridgeSampling, ExporterConfig, IpfixConfig, Sampling};
+use crate::xlate::tests::lab::{Lab, out};
+use heddle_datapath::Purpose;
+use heddle_datapath::action::Action as Odp;
+use heddle_openflow::action::{Sample, SampleDirection};
+use heddle_openflow::{Action, Port};
+
+fn exporter(target: &str) -> ExporterConfig {
+    ExporterConfig {
+        targets: [target.to_owned()].into(),
+        ..ExporterConfig::default()
+    }
+}
+
+fn bridge(sampling: u32) -> IpfixConfig {
+    IpfixConfig {
+        bridge: Some(BridgeSampling {
+            exporter: exporter("127.0.0.1:4739"),
+            sampling,
+            input: true,
+            output: true,
+            ..BridgeSampling::default()
+        }),
+        ..IpfixConfig::default()
+    }
+}
+
+fn set(id: u32) -> IpfixConfig {
+    IpfixConfig {
+        sets: [(id, exporter("127.0.0.1:4739"))].into(),
+        ..IpfixConfig::default()
+    }
+}
+
+fn sample(probability: u16) -> Action {
+    Action::Sample(Box::new(Sample {
+        probability,
+        collector_set_id: 1,
+        obs_domain_id: 2,
+        obs_point_id: 3,
+        sampling_port: Port::NONE,
+        direction: SampleDirection::Default,
+        form: 1,
+    }))
+}
+
+const IP: &str = "in_port=1,icmp,nw_src=10.0.0.1,nw_dst=10.0.0.2";
+
+/// What a bridge of three ports does with a packet to port 2 under this configuration.
+fn actions(ipfix: IpfixConfig, list: Vec<Action>) -> String {
+    let mut lab = Lab::new(&[3]);
+    lab.rule((0, 0), "", list);
+    lab.bridges[0].ipfix = Some(ipfix);
+    lab.publish();
+    lab.actions(IP)
+}
+
+#[test]
+fn a_bridge_samples_what_comes_and_what_goes() {
+    let all = "userspace(pid=0,ipfix(output_port=4294967295)),userspace(pid=0,ipfix(output_port=2)),2";
+    assert_eq!(actions(bridge(1), vec![out(2)]), all);
+    let half = "sample(sample=50.0%,actions(userspace(pid=0,ipfix(output_port=4294967295))))";
+    assert_eq!(actions(bridge(2), vec![]), half);
+    let mut config = bridge(1);
+    config.bridge.as_mut().unwrap().input = false;
+    assert_eq!(
+        actions(config.clone(), vec![out(2)]),
+        "userspace(pid=0,ipfix(output_port=2)),2"
+    );
+    config.bridge.as_mut().unwrap().output = false;
+    assert_eq!(actions(config, vec![out(2)]), "2");
+}
+
+#[test]
+fn a_rule_samples_for_a_set() {
+    let whole = "userspace(pid=0,flow_sample(probability=65535,collector_set_id=1,obs_domain_id=2,obs_point_id=3,\
+                 output_port=4294967295)),2";
+    assert_eq!(actions(set(1), vec![sample(u16::MAX), out(2)]), whole);
+    let some = actions(set(1), vec![sample(32768), out(2)]);
+    assert!(
+        some.starts_with("sample(sample=50.0%,actions(userspace(pid=0,flow_sample(probability=32768,"),
+        "{some}"
+    );
+    // Nobody is configured at all.
+    let lab = Lab::new(&[3]);
+    lab.rule((0, 0), "", vec![sample(u16::MAX), out(2)]);
+    assert_eq!(lab.actions(IP), "2");
+    // Nothing is known of that port.
+    let Action::Sample(mut unknown) = sample(9) else {
+        panic!()
+    };
+    unknown.sampling_port = Port(99);
+    assert_eq!(actions(set(1), vec![Action::Sample(unknown), out(2)]), "2");
+}
+
+#[test]
+fn samples_know_whether_the_packet_goes_on() {
+    for (list, forwards) in [
+        (vec![sample(u16::MAX)], false),
+        (vec![sample(u16::MAX), out(2)], true),
+    ] {
+        let mut lab = Lab::new(&[3]);
+        lab.rule((0, 0), "", list);
+        lab.bridges[0].ipfix = Some(set(1));
+        lab.publish();
+        let t = lab.translate(&Lab::key(IP), Purpose::Miss);
+        let Some(Odp::Userspace(upcall)) = t.actions.first() else {
+            panic!("{:?}", t.actions)
+        };
+        let meta = upcall
+            .cookie
+            .0
+            .as_any()
+            .downcast_ref::<super::SampleMeta>()
+            .unwrap();
+        assert_eq!(meta.forwards(), forwards);
+        assert_eq!(meta.each(), 1);
+    }
+}
+
+#[test]
+fn exporters_follow_the_configuration() {
+    let s = Sampling::default();
+    assert_eq!(s.configure(1, &IpfixConfig::default()), None);
+    let config = IpfixConfig {
+        sets: [(1, exporter("127.0.0.1:1")), (2, exporter("xyzzy"))].into(),
+        ..bridge(1)
+    };
+    let done = s.configure(1, &config).unwrap();
+    assert_eq!(
+        done.sets.keys().collect::<Vec<_>>(),
+        [&1],
+        "a set without a collector is none"
+    );
+    assert!(s.bridge_stats(1).is_some() && s.bridge_stats(2).is_none());
+    assert_eq!(
+        s.set_stats(1).iter().map(|x| x.collector_set).collect::<Vec<_>>(),
+        [1]
+    );
+    s.configure(2, &set(7));
+    s.configure(1, &set(3));
+    assert!(s.bridge_stats(1).is_none());
+    assert_eq!(s.set_stats(1)[0].collector_set, 3);
+    assert_eq!(s.set_stats(2)[0].collector_set, 7);
+    s.end();
+    assert!(s.set_stats(2).is_empty());
+}

@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Samples of packets reach an IPFIX collector that others wrote (nfcapd), which finds in them what was sent."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import main
+from lab.shell import wait_for
+from lab.switch import end_process
+
+PORT = 9995
+
+
+class Collector:
+    """An nfcapd beside the switch."""
+
+    def __init__(self, lab, sw):
+        self.lab = lab
+        self.dir = tempfile.mkdtemp(prefix="nfcapd-")
+        lab.cleanups.append(lambda: shutil.rmtree(self.dir))
+        self.process = subprocess.Popen(["ip", "netns", "exec", sw.netns, "nfcapd", "-b", "127.0.0.1", "-p", str(PORT), "-l", self.dir],
+                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        lab.cleanups.append(self.close)
+        wait_for("nfcapd", lambda: f":{PORT} " in lab.net.run(sw.netns, "ss", "-Hlun", quiet=True))
+
+    def close(self):
+        if self.process.poll() is None:
+            end_process(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def records(self):
+        """Sums of packets and bytes by protocol, addresses and ports. The collector ends."""
+        self.process.send_signal(signal.SIGTERM)
+        said = self.process.communicate(timeout=20)[0]
+        self.lab.trace.note(said)
+        for bad in ("unknown", "corrupt", "sequence failures: 1", "Skip", "invalid"):
+            assert bad not in said, said
+        out = self.lab.trace.run("nfdump", "-q", "-R", self.dir, "-N", "-o", "fmt:%pr %sa %da %sp %dp %in %out %pkt %byt %flg", merge=False)
+        found = {}
+        for line in out.splitlines():
+            proto, sa, da, sp, dp, _, _, packets, size, flags = line.split(None, 9)
+            key = (proto, sa, da) if proto in ("1", "58") else (proto, sa, da, sp, dp)
+            n = found.setdefault(key, [0, 0])
+            n[0] += int(packets)
+            n[1] += int(size)
+        return found
+
+
+def two_pods(lab):
+    sw = lab.switch()
+    lab.net.ip(sw.netns, "link", "set", "lo", "up")
+    lab.bridge(sw)
+    a = lab.veth_pod(sw, "a", "10.1.0.1/24", ipv6=True)
+    b = lab.veth_pod(sw, "b", "10.1.0.2/24", ipv6=True)
+    return sw, a, b
+
+
+def stats(sw, what, which):
+    """Counters of an exporter by OpenFlow, e.g. {"flows": 2, "tx pkts": 3}."""
+    out = sw.ofctl(f"dump-ipfix-{what}", "br0")
+    text = out.split(which, 1)[1]
+    return {name: int(n) for name, n in re.findall(r"([a-z][a-z0-9 ]*?)=(\d+)", text)}
+
+
+def scenario_all_packets_of_a_bridge(lab):
+    sw, a, _ = two_pods(lab)
+    collector = Collector(lab, sw)
+    sw.vsctl("set", "bridge", "br0", "ipfix=@i", "--", "--id=@i", "create", "ipfix", f'targets="127.0.0.1:{PORT}"', "sampling=1", "obs_domain_id=7",
+             "cache_active_timeout=1", "cache_max_flows=100", "other_config:enable-output-sampling=true")
+    lab.net.ping(a, "10.1.0.2", count=5, size=100)
+    wait_for("records to be sent", lambda: stats(sw, "bridge", "bridge ipfix")["current flows"] == 0)
+    counted = stats(sw, "bridge", "bridge ipfix")
+    assert counted["ipv4 ok"] >= 10 and counted["tx errs"] == 0, counted
+    found = collector.records()
+    # 100 bytes of data, 28 of headers.
+    for pair in (("10.1.0.1", "10.1.0.2"), ("10.1.0.2", "10.1.0.1")):
+        assert found[("1", *pair)] == [5, 5 * 128], found
+    sw.vsctl("clear", "bridge", "br0", "ipfix")
+    assert "NXST_NOT_CONFIGURED" in sw.ofctl("dump-ipfix-bridge", "br0", check=False)
+    lab.net.ping(a, "10.1.0.2")
+
+
+def scenario_what_rules_sample(lab):
+    sw, a, b = two_pods(lab)
+    collector = Collector(lab, sw)
+    sw.vsctl("--id=@b", "get", "bridge", "br0", "--", "--id=@i", "create", "ipfix", f'targets="127.0.0.1:{PORT}"', "cache_active_timeout=1", "cache_max_flows=1000",
+             "--", "create", "Flow_Sample_Collector_Set", "id=9", "bridge=@b", "ipfix=@i")
+    sample = "sample(probability=65535,collector_set_id=9,obs_domain_id=1,obs_point_id=2)"
+    sw.ofctl("add-flow", "br0", f"priority=10,tcp,tp_dst=7777,actions={sample},NORMAL")
+    # Another domain, half of the packets: they count twice.
+    half = sample.replace("65535", "32768").replace("domain_id=1", "domain_id=5")
+    sw.ofctl("add-flow", "br0", f"priority=10,ip,icmp,in_port=va,actions={half},NORMAL")
+    server = subprocess.Popen(["ip", "netns", "exec", b, "python3", "-c", "import socket\ns=socket.create_server(('',7777))\nc,_=s.accept()\nwhile c.recv(65536): pass\n"])
+    try:
+        wait_for("a server", lambda: ":7777 " in lab.net.run(b, "ss", "-Hltn", quiet=True))
+        lab.net.run(a, "python3", "-c", "import socket\nc=socket.create_connection(('10.1.0.2',7777))\nc.sendall(b'x'*1000000)\nc.close()\n")
+        server.wait(timeout=20)
+    finally:
+        server.kill()
+    lab.net.run(a, "ping", "-q", "-c", "200", "-i", "0.002", "10.1.0.2")
+    flows = sw.appctl("dpctl/dump-flows")
+    assert "flow_sample(probability=65535,collector_set_id=9,obs_domain_id=1,obs_point_id=2,output_port=4294967295)" in flows, flows
+    assert "sample(sample=50.0%,actions(userspace(pid=0,flow_sample(probability=32768," in flows, flows
+    wait_for("records to be sent", lambda: stats(sw, "flow", "id   9:")["current flows"] == 0)
+    counted = stats(sw, "flow", "id   9:")
+    found = collector.records()
+    tcp = [n for key, n in found.items() if key[0] == "6" and key[4] == "7777"]
+    assert len(tcp) == 1 and not any(key[0] == "6" and key[3] == "7777" for key in found), found
+    # Segments, whether they came in trains or one by one; each has 40 to 60 bytes of headers.
+    assert 690 <= tcp[0][0] <= 900 and 1_020_000 <= tcp[0][1] <= 1_070_000, tcp
+    pings = found[("1", "10.1.0.1", "10.1.0.2")]
+    assert 120 <= pings[0] <= 280 and pings[0] % 2 == 0, pings
+    assert counted["tx errs"] == 0 and counted["flows"] >= 2, counted
+
+
+def scenario_a_flood_of_samples(lab):
+    """Every packet of a flood is sampled, each is a flow of its own, and nobody listens: others do not notice."""
+    sw, a, b = two_pods(lab)
+    sw.vsctl("set", "bridge", "br0", "ipfix=@i", "--", "--id=@i", "create", "ipfix", 'targets="127.0.0.1:9","[::1]:9"', "sampling=1", "cache_active_timeout=4200",
+             "cache_max_flows=1000")
+    flood = """
+import socket,time
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM)
+end=time.time()+4
+n=0
+while time.time()<end:
+    for p in range(200): s.sendto(b'x',('10.1.0.2',1024+(n+p)%60000))
+    n+=200
+print(n)
+"""
+    process = subprocess.Popen(["ip", "netns", "exec", a, "python3", "-c", flood], stdout=subprocess.PIPE, text=True)
+    try:
+        lab.net.run(b, "ping", "-q", "-c", "20", "-i", "0.1", "10.1.0.1")
+    finally:
+        sent = int(process.communicate(timeout=30)[0])
+    counted = stats(sw, "bridge", "bridge ipfix")
+    lab.trace.note(f"{sent} packets: {counted}")
+    assert counted["sampled pkts"] > 500 and counted["current flows"] <= 1000, counted
+    sw.vsctl("clear", "bridge", "br0", "ipfix")
+    lab.net.ping(a, "10.1.0.2")
+
+
+if __name__ == "__main__":
+    main()
