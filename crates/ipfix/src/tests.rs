@@ -1,5 +1,7 @@
 //! Messages are read back as a collector reads them: by their templates alone.
 
+#![allow(clippy::cast_possible_truncation)] // of what was read from two or four bytes
+
 use crate::template::{Kind, VARIABLE};
 use crate::{CacheConfig, Direction, Exporter, Interface, MAX_FLOWS, Sampled, Tunnel};
 use heddle_flow::{FlowKey, Vlan};
@@ -7,12 +9,16 @@ use proptest::prelude::*;
 use std::collections::HashMap;
 
 /// Values by element (enterprise, id), in the order in which they stand.
-type Record = Vec<((u32, u16), Vec<u8>)>;
+type Record = Vec<(Element, Vec<u8>)>;
+/// Enterprise and id.
+type Element = (u32, u16);
+/// Fields of templates, with their lengths, by domain and template id.
+type Templates = HashMap<(u32, u16), Vec<(u32, u16, u16)>>;
 
 /// Reads messages as RFC 7011 says, and nothing else.
 #[derive(Default)]
 struct Collector {
-    templates: HashMap<(u32, u16), Vec<(u32, u16, u16)>>,
+    templates: Templates,
     records: Vec<(u32, Record)>,
     sequence: HashMap<u32, u32>,
 }
