@@ -4,6 +4,8 @@
 mod ask;
 mod bench;
 mod guest;
+mod measure;
+mod report;
 mod say;
 mod top;
 
@@ -24,6 +26,10 @@ enum Command {
     Bench(bench::Command),
     /// Be a guest: a tap device behind a vhost-user socket
     Guest(guest::Args),
+    /// Measure between end points: namespaces, pods, containers, hosts
+    Measure(Box<measure::Args>),
+    /// Tell what a file of measurements says: tables, a page with plots, who beats whom, what changed
+    Report(report::Args),
     /// Show what the switch's workers do
     Top(top::Args),
 }
@@ -32,6 +38,8 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Bench(command) => command.run(),
         Command::Guest(args) => args.run(),
+        Command::Measure(args) => args.run(),
+        Command::Report(args) => args.run(),
         Command::Top(args) => args.run(),
     };
     match done {

@@ -38,6 +38,7 @@ mod sock;
 pub mod steering;
 pub mod tap;
 pub mod tap_links;
+pub mod tcp;
 pub mod terminal;
 pub mod users;
 pub mod wake;

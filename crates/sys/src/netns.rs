@@ -59,6 +59,19 @@ pub fn inside<T: Send + 'static>(
         .unwrap_or_else(|_| Err(io::Error::other("thread ended early")))
 }
 
+/// Moves this process into the namespace at `path` for good: `/run/netns/NAME`, `/proc/PID/ns/net`.
+///
+/// # Errors
+/// `Unsupported` when other threads run already, which would stay where they are; what open(2) or setns(2)
+/// say.
+pub fn enter(path: &Path) -> io::Result<()> {
+    if fs::read_dir("/proc/self/task")?.count() != 1 {
+        let text = "cannot change the namespace of a process with several threads";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    move_into_link_name_space(open(path)?.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into)
+}
+
 /// The namespaces that can be found, the caller's own first. One that ends meanwhile is left out.
 pub fn all() -> Vec<OwnedFd> {
     let mut found: BTreeMap<Id, OwnedFd> = BTreeMap::new();

@@ -12,7 +12,7 @@ static ENOUGH: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 ///
 /// # Errors
 /// No thread can be started.
-pub(super) fn enough() -> io::Result<Arc<AtomicBool>> {
+pub(crate) fn enough() -> io::Result<Arc<AtomicBool>> {
     let mut made = ENOUGH.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(enough) = &*made {
         return Ok(enough.clone());

@@ -1,7 +1,7 @@
 //! `heddle bench`: the command line of the load generator.
 
 mod floor;
-mod interrupt;
+pub(crate) mod interrupt;
 mod measurement;
 mod options;
 mod output;

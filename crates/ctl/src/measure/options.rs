@@ -1,0 +1,295 @@
+//! What `heddle measure` is asked on its command line.
+
+use anyhow::{Result, bail};
+use heddle_measure::load::{Pattern, Transport};
+use heddle_measure::results::{Case, Plan};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// A list with commas in between, each once.
+pub(super) fn list<T: FromStr + PartialEq>(text: &str, what: &str) -> Result<Vec<T>> {
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        match part.trim().parse::<T>() {
+            Ok(value) if !all.contains(&value) => all.push(value),
+            Ok(_) => {}
+            Err(_) => bail!("{part:?} in {text:?}: not {what}"),
+        }
+    }
+    Ok(all)
+}
+
+/// `90`, `90s`, `10m`, `1h`.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.chars().last() {
+        Some('s') => (&text[..text.len() - 1], 1.0),
+        Some('m') => (&text[..text.len() - 1], 60.0),
+        Some('h') => (&text[..text.len() - 1], 3600.0),
+        _ => (text, 1.0),
+    };
+    match number.parse::<f64>() {
+        Ok(n) if n > 0.0 && n * unit < 1e7 => Ok(Duration::from_secs_f64(n * unit)),
+        _ => Err("not a time: 90s, 10m, 1h".into()),
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if (0.0..=3600.0).contains(&n) => Ok(n),
+        _ => Err("not a number of seconds up to 3600".into()),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(n) if n > 0.0 && n < 100.0 => Ok(n / 100.0),
+        _ => Err("not a percentage between 0 and 100".into()),
+    }
+}
+
+/// Two ends with a name, `NAME=A,B` or `A,B`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Between {
+    pub(super) name: String,
+    pub(super) client: String,
+    pub(super) server: String,
+}
+
+impl FromStr for Between {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, ends) = match text.split_once('=') {
+            Some((name, ends)) if !name.is_empty() => (name, ends),
+            _ => (text, text),
+        };
+        match ends.split(',').collect::<Vec<_>>().as_slice() {
+            [client, server] if !client.is_empty() && !server.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                client: (*client).to_owned(),
+                server: (*server).to_owned(),
+            }),
+            _ => Err("two end points: A,B, or NAME=A,B".into()),
+        }
+    }
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Two end points, the client first (repeated: contenders that take turns). Written as a namespace's
+    /// NAME, here, pid:N, container:ID, pod:[NAMESPACE/]NAME, ssh:HOST, or tcp:ADDRESS:PORT
+    #[arg(long, value_name = "[NAME=]A,B")]
+    pub(super) between: Vec<Between>,
+    /// What connections do: rr (request and response), write, read
+    #[arg(long, value_name = "LIST", default_value = "rr,write,read")]
+    pattern: String,
+    /// Connections at once
+    #[arg(long, value_name = "LIST", default_value = "1,50,250")]
+    connections: String,
+    /// Bytes of requests and responses
+    #[arg(long, value_name = "LIST", default_value = "1x1,200x1000,200x30000")]
+    sizes: String,
+    /// Bytes of a stream's messages
+    #[arg(long, value_name = "LIST", default_value = "30720")]
+    stream_sizes: String,
+    /// tcp, udp, or both
+    #[arg(long, value_name = "LIST", default_value = "tcp")]
+    transport: String,
+    /// 4, 6, or both
+    #[arg(long, value_name = "LIST", default_value = "4")]
+    family: String,
+    /// Messages a second of all connections together, and latency from when each was due (a list: cases of
+    /// their own); without it as fast as it goes
+    #[arg(long, value_name = "LIST")]
+    rate: Option<String>,
+    /// Seconds of a series
+    #[arg(long, default_value = "2", value_parser = seconds)]
+    seconds: f64,
+    /// Seconds before it, which do not count
+    #[arg(long, default_value = "0.3", value_parser = seconds)]
+    warmup: f64,
+    /// Series of each case and contender, at least
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// At most, where the interval is not narrow enough sooner
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    most_rounds: u32,
+    /// A case is repeated until half the confidence interval is at most so many per cent of the mean
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
+    precision: f64,
+    /// Confidence of intervals, per cent
+    #[arg(long, value_name = "PERCENT", default_value = "95", value_parser = percent)]
+    confidence: f64,
+    /// End after this time, whatever is left: 90s, 10m, 1h
+    #[arg(long, value_parser = time)]
+    pub(super) time: Option<Duration>,
+    /// Threads of each end point; without it as many as processors
+    #[arg(long, default_value_t = 0)]
+    pub(super) threads: usize,
+    /// Keep the clients on these processors
+    #[arg(long, value_name = "LIST")]
+    client_processors: Option<String>,
+    /// Keep the servers on these processors
+    #[arg(long, value_name = "LIST")]
+    server_processors: Option<String>,
+    /// The server's address; without it its first one
+    #[arg(long)]
+    pub(super) address: Vec<IpAddr>,
+    /// The server's first port; without it any
+    #[arg(long, default_value_t = 0)]
+    pub(super) port: u16,
+    /// The file of results, JSON Lines
+    #[arg(long, default_value = "measure.jsonl")]
+    pub(super) out: PathBuf,
+    /// Go on with the file of results where it ended
+    #[arg(long)]
+    pub(super) resume: bool,
+    /// What `heddle` is called on hosts that ssh reaches
+    #[arg(long, default_value = "heddle")]
+    pub(super) remote: String,
+}
+
+impl Options {
+    pub(super) fn client_processors(&self) -> Result<Vec<usize>> {
+        self.client_processors
+            .as_deref()
+            .map_or(Ok(Vec::new()), |t| list(t, "a processor"))
+    }
+    pub(super) fn server_processors(&self) -> Result<Vec<usize>> {
+        self.server_processors
+            .as_deref()
+            .map_or(Ok(Vec::new()), |t| list(t, "a processor"))
+    }
+
+    fn patterns(&self) -> Result<Vec<Pattern>> {
+        let mut all = Vec::new();
+        for word in list::<String>(&self.pattern, "a pattern")? {
+            all.push(match word.as_str() {
+                "rr" => Pattern::Rr,
+                "write" => Pattern::Write,
+                "read" => Pattern::Read,
+                _ => bail!("{word:?}: patterns are rr, write and read"),
+            });
+        }
+        Ok(all)
+    }
+
+    fn transports(&self) -> Result<Vec<Transport>> {
+        let mut all = Vec::new();
+        for word in list::<String>(&self.transport, "a transport")? {
+            all.push(match word.as_str() {
+                "tcp" => Transport::Tcp,
+                "udp" => Transport::Udp,
+                _ => bail!("{word:?}: transports are tcp and udp"),
+            });
+        }
+        Ok(all)
+    }
+
+    fn families(&self) -> Result<Vec<u8>> {
+        let all = list::<u8>(&self.family, "4 or 6")?;
+        match all.iter().find(|f| ![4, 6].contains(*f)) {
+            Some(other) => bail!("family {other}: 4 or 6"),
+            None => Ok(all),
+        }
+    }
+
+    /// Request and response of each pattern.
+    fn sizes(&self, pattern: Pattern) -> Result<Vec<(usize, usize)>> {
+        if pattern != Pattern::Rr {
+            let all = list::<usize>(&self.stream_sizes, "a number of bytes")?;
+            return Ok(all.into_iter().map(|s| (s, 0)).collect());
+        }
+        let mut all = Vec::new();
+        for text in list::<String>(&self.sizes, "sizes")? {
+            let pair = text
+                .split_once('x')
+                .and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
+            match pair {
+                Some(pair) => all.push(pair),
+                None => bail!("{text:?}: sizes are bytes of a request and of its response, 200x1000"),
+            }
+        }
+        Ok(all)
+    }
+
+    /// All that is asked for, checked.
+    pub(super) fn cases(&self) -> Result<Vec<Case>> {
+        let rates = match &self.rate {
+            Some(text) => list::<f64>(text, "messages a second")?
+                .into_iter()
+                .map(Some)
+                .collect(),
+            None => vec![None],
+        };
+        let connections = list::<usize>(&self.connections, "a number of connections")?;
+        let mut cases = Vec::new();
+        for family in self.families()? {
+            for transport in self.transports()? {
+                for pattern in self.patterns()? {
+                    for (request, response) in self.sizes(pattern)? {
+                        for &connections in &connections {
+                            for &rate_per_s in &rates {
+                                cases.push(Case {
+                                    pattern,
+                                    transport,
+                                    family,
+                                    connections,
+                                    request,
+                                    response,
+                                    rate_per_s,
+                                });
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        for case in &cases {
+            if let Err(why) = case.load(self.threads).check() {
+                bail!("{}: {why}", case.name());
+            }
+        }
+        Ok(cases)
+    }
+
+    pub(super) fn plan(&self, contenders: Vec<String>, cases: Vec<Case>) -> Result<Plan> {
+        if self.seconds < 0.05 {
+            bail!("--seconds {}: at least 0.05", self.seconds);
+        }
+        Ok(Plan {
+            contenders,
+            cases,
+            seconds: self.seconds,
+            warmup_s: self.warmup,
+            least_rounds: self.rounds,
+            most_rounds: self.most_rounds.max(self.rounds),
+            confidence: self.confidence,
+            precision: self.precision,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_the_command_line() {
+        assert_eq!(list::<u32>("1,50,1", "n").unwrap(), [1, 50]);
+        assert!(list::<u32>("1,,2", "a number").is_err());
+        assert_eq!(time("10m"), Ok(Duration::from_secs(600)));
+        for bad in ["", "m", "-1", "1d", "NaN", "inf", "é"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+        assert_eq!(percent("5%"), Ok(0.05));
+        let b: Between = "x=a,ssh:b".parse().unwrap();
+        assert_eq!(
+            (b.name.as_str(), b.client.as_str(), b.server.as_str()),
+            ("x", "a", "ssh:b")
+        );
+        assert_eq!("a,b".parse::<Between>().unwrap().name, "a,b");
+        assert!("a".parse::<Between>().is_err() && "a,b,c".parse::<Between>().is_err());
+    }
+}

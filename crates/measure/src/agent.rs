@@ -1,0 +1,359 @@
+//! An agent: the process at an end point that opens sockets there and does as it is told.
+//!
+//! One question a line, one answer a line, as JSON, over a stream: a socket pair, the pipes of `ssh`, or TCP
+//! (`heddle measure agent --listen`). An agent ends with its stream, so that nothing is left running wherever
+//! the asker goes. It works with one load at a time; a new one ends the one before.
+
+use crate::load::{Found, Listening, Load, Role, Running, Socket, Totals, connect};
+use crate::usage::{Moment, Usage};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What both sides must agree on; raised when messages change.
+pub const VERSION: u32 = 1;
+/// Longest line.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// What an agent is asked.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ask {
+    /// Who are you?
+    Hello,
+    /// Be the server; from `port` on, or wherever there is room (0).
+    Listen {
+        /// What will be done.
+        load: Load,
+        /// The address that clients know.
+        address: IpAddr,
+        /// The first port, or 0.
+        port: u16,
+    },
+    /// Be the client, and connect.
+    Connect {
+        /// What will be done.
+        load: Load,
+        /// The server.
+        to: IpAddr,
+        /// Its ports.
+        ports: Vec<u16>,
+    },
+    /// Both are connected: begin.
+    Go,
+    /// The measurement begins, or ends, now.
+    Mark {
+        /// It begins.
+        begins: bool,
+    },
+    /// End, and tell.
+    Stop,
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// To [`Ask::Hello`].
+    Hello(Hello),
+    /// To [`Ask::Listen`].
+    Listening(Vec<u16>),
+    /// It is done.
+    Done,
+    /// To [`Ask::Mark`].
+    Mark(Box<Mark>),
+    /// To [`Ask::Stop`].
+    Outcome(Box<Outcome>),
+    /// It is not done, and why.
+    Fault(String),
+}
+
+/// An agent about itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Tells machines apart: two end points with one are on the same.
+    pub boot: String,
+    /// The machine's name.
+    pub host: String,
+    /// Addresses of the end point, those of loopback and of one link left out.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The counters of an end at a moment.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Mark {
+    /// The end's own clock.
+    pub at_ns: u64,
+    /// Counted since it began.
+    pub totals: Totals,
+    /// Nanoseconds that this agent has had a processor.
+    pub own_ns: u64,
+    /// Used since the mark before; nothing at the first.
+    pub usage: Usage,
+    /// Connections broke.
+    pub is_broken: bool,
+}
+
+/// What an end found.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Latency in ns, as pairs of a value and how often it was met.
+    pub latency: Vec<(u64, u64)>,
+    /// How late requests were sent that only the generator held up, likewise.
+    pub lag: Vec<(u64, u64)>,
+    /// What went wrong.
+    pub faults: Vec<String>,
+}
+
+fn pairs(h: Option<Histogram<u64>>) -> Vec<(u64, u64)> {
+    let recorded = |h: Histogram<u64>| {
+        h.iter_recorded()
+            .map(|v| (v.value_iterated_to(), v.count_at_value()))
+            .collect()
+    };
+    h.map(recorded).unwrap_or_default()
+}
+
+impl From<Found> for Outcome {
+    fn from(found: Found) -> Self {
+        Self {
+            latency: pairs(found.latency),
+            lag: pairs(found.lag),
+            faults: found.faults,
+        }
+    }
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Idle,
+    Listening(Load, Listening),
+    Connected(Load, Vec<Arc<Socket>>),
+    Running(Running),
+}
+
+#[derive(Default)]
+struct Agent {
+    state: State,
+    last: Option<Moment>,
+}
+
+/// Works for whoever asks, until the stream ends.
+///
+/// # Errors
+/// The stream breaks.
+pub fn serve(input: impl Read, mut output: impl Write) -> io::Result<()> {
+    let _ = heddle_sys::process::raise_descriptor_limit();
+    let mut input = BufReader::new(input);
+    let mut agent = Agent::default();
+    while let Some(line) = line(&mut input)? {
+        let answer = match serde_json::from_str(&line) {
+            Ok(ask) => agent
+                .answer(ask)
+                .unwrap_or_else(|e| Answer::Fault(heddle_sys::errno_text(&e))),
+            Err(e) => Answer::Fault(format!("this agent does not know the question: {e}")),
+        };
+        send(&mut output, &answer)?;
+    }
+    Ok(())
+}
+
+/// The next line; none at the end.
+pub(crate) fn line(input: &mut impl BufRead) -> io::Result<Option<String>> {
+    let mut line = String::new();
+    let n = input.take(MOST_BYTES).read_line(&mut line)?;
+    if n > 0 && !line.ends_with('\n') {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((n > 0).then_some(line))
+}
+
+pub(crate) fn send(output: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string(message)?;
+    text.push('\n');
+    output.write_all(text.as_bytes())?;
+    output.flush()
+}
+
+impl Agent {
+    fn answer(&mut self, ask: Ask) -> io::Result<Answer> {
+        Ok(match ask {
+            Ask::Hello => Answer::Hello(hello()),
+            Ask::Listen { load, address, port } => {
+                load.check().map_err(io::Error::other)?;
+                self.state = State::Idle;
+                let listening = Listening::open(&load, address, port)?;
+                let ports = listening.ports()?;
+                self.state = State::Listening(load, listening);
+                Answer::Listening(ports)
+            }
+            Ask::Connect { load, to, ports } => {
+                load.check().map_err(io::Error::other)?;
+                self.state = State::Idle;
+                let sockets = connect(&load, to, &ports)?;
+                self.state = State::Connected(load, sockets);
+                Answer::Done
+            }
+            Ask::Go => {
+                self.last = None;
+                let (load, role, sockets) = match std::mem::take(&mut self.state) {
+                    State::Listening(load, l) => {
+                        let sockets = l.accept(&load)?;
+                        (load, Role::Server, sockets)
+                    }
+                    State::Connected(load, sockets) => (load, Role::Client, sockets),
+                    _ => return Err(io::Error::other("nobody is connected")),
+                };
+                self.state = State::Running(Running::start(&load, role, sockets)?);
+                Answer::Done
+            }
+            Ask::Mark { begins } => {
+                let State::Running(running) = &self.state else {
+                    return Err(io::Error::other("nothing is running"));
+                };
+                running.measure(begins);
+                let mut mark = Mark {
+                    at_ns: heddle_sys::monotonic_ns(),
+                    totals: running.totals(),
+                    own_ns: own_ns(),
+                    is_broken: running.is_broken(),
+                    usage: Usage::default(),
+                };
+                let now = Moment::now();
+                if let Some(last) = self.last.replace(now.clone()) {
+                    mark.usage = now.since(&last);
+                }
+                Answer::Mark(Box::new(mark))
+            }
+            Ask::Stop => match std::mem::take(&mut self.state) {
+                State::Running(running) => Answer::Outcome(Box::new(running.stop().into())),
+                _ => Answer::Outcome(Box::default()),
+            },
+        })
+    }
+}
+
+/// How long this process has had a processor, all threads together.
+fn own_ns() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    u64::try_from(t.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(t.tv_nsec).unwrap_or(0)
+}
+
+fn hello() -> Hello {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let mut addresses = local_v4(&read("/proc/thread-self/net/fib_trie"));
+    addresses.extend(local_v6(&read("/proc/thread-self/net/if_inet6")));
+    Hello {
+        version: VERSION,
+        pid: std::process::id(),
+        boot: read("/proc/sys/kernel/random/boot_id").trim().to_owned(),
+        host: read("/proc/sys/kernel/hostname").trim().to_owned(),
+        addresses,
+    }
+}
+
+/// Local addresses in the kernel's picture of its routes: a leaf, and below it `/32 host LOCAL`.
+fn local_v4(fib_trie: &str) -> Vec<IpAddr> {
+    let mut found: Vec<IpAddr> = Vec::new();
+    let mut leaf = None;
+    for line in fib_trie.lines().map(str::trim) {
+        if let Some(address) = line.strip_prefix("|-- ") {
+            leaf = address.parse::<std::net::Ipv4Addr>().ok();
+        } else if line == "/32 host LOCAL"
+            && let Some(address) = leaf.filter(|a| !a.is_loopback())
+            && !found.contains(&address.into())
+        {
+            found.push(address.into());
+        }
+    }
+    found
+}
+
+/// `fd770000000000000000000000000001 02 40 00 80     eth0`, of global scope.
+fn local_v6(if_inet6: &str) -> Vec<IpAddr> {
+    let one = |line: &str| {
+        let mut fields = line.split_whitespace();
+        let bits = u128::from_str_radix(fields.next()?, 16).ok()?;
+        (fields.nth(2)? == "00").then_some(IpAddr::V6(bits.into()))
+    };
+    if_inet6.lines().filter_map(one).collect()
+}
+
+/// How to start an agent of this machine.
+#[derive(Clone, Debug, Default)]
+pub struct AgentOptions {
+    /// The network namespace to enter.
+    pub netns: Option<PathBuf>,
+    /// Processors to stay on.
+    pub processors: Vec<usize>,
+}
+
+impl AgentOptions {
+    /// Settles this process where it belongs. Before any thread is started.
+    ///
+    /// # Errors
+    /// The namespace is gone; it is not ours to enter; no such processor.
+    pub fn settle(&self) -> io::Result<()> {
+        if !self.processors.is_empty() {
+            heddle_sys::cpu::pin(&self.processors)
+                .map_err(|e| io::Error::new(e.kind(), format!("processors {:?}: {e}", self.processors)))?;
+        }
+        match &self.netns {
+            Some(path) => heddle_sys::netns::enter(path).map_err(|e| {
+                io::Error::new(
+                    e.kind(),
+                    format!("{}: {}", path.display(), heddle_sys::errno_text(&e)),
+                )
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_kernel() {
+        let trie = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 10.1.0.0\n        /24 link UNICAST\n\
+                    Local:\n     |-- 10.1.0.1\n        /32 host LOCAL\n     |-- 127.0.0.1\n        /32 host LOCAL\n\
+                    \n     |-- 10.1.0.1\n        /32 host LOCAL\n     |-- 10.1.0.255\n        /32 link BROADCAST\n";
+        assert_eq!(local_v4(trie), ["10.1.0.1".parse::<IpAddr>().unwrap()]);
+        let v6 = "fd770000000000000000000000000001 02 40 00 80 eth0\n\
+                  fe800000000000000000000000000001 02 40 20 80 eth0\n00000000000000000000000000000001 01 80 10 80 lo\nx\n";
+        assert_eq!(local_v6(v6), ["fd77::1".parse::<IpAddr>().unwrap()]);
+    }
+
+    #[test]
+    fn questions_out_of_turn_are_answered() {
+        let asks = "{\"mark\":{\"begins\":true}}\n\"go\"\nrubbish\n\"stop\"\n\"hello\"\n";
+        let mut out = Vec::new();
+        serve(asks.as_bytes(), &mut out).unwrap();
+        let lines: Vec<Answer> = String::from_utf8(out)
+            .unwrap()
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect();
+        assert!(matches!(
+            lines.as_slice(),
+            [
+                Answer::Fault(_),
+                Answer::Fault(_),
+                Answer::Fault(_),
+                Answer::Outcome(_),
+                Answer::Hello(_)
+            ]
+        ));
+        // A question that is cut off.
+        assert!(serve(&b"\"hello\""[..], Vec::new()).is_err());
+    }
+}

@@ -1,0 +1,20 @@
+//! Measurements between two end points: load over sockets, series that alternate between contenders,
+//! statistics, results, reports.
+//!
+//! An end point is a process ([`agent`]) that this program starts where the end point is ([`place`]) and asks
+//! over a stream ([`peer`]). A *series* is one load between two end points for some seconds; a *case* is what
+//! the load does; a *contender* is a pair of end points, with settings. [`runner`] lets contenders take turns
+//! and repeats until the intervals of [`stats`] are narrow enough.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod agent;
+pub mod keeper;
+pub mod load;
+pub mod machine;
+pub mod peer;
+pub mod place;
+pub mod report;
+pub mod results;
+pub mod runner;
+pub mod stats;
+pub mod usage;

@@ -1,0 +1,240 @@
+//! The asker's side of an agent: started where the end point is, asked, and heard no more when it has gone.
+
+use crate::agent::{Answer, Ask, Hello, Mark, Outcome, VERSION, line, send};
+use crate::load::Load;
+use crate::place::Place;
+use anyhow::{Context as _, Result, bail};
+use std::io::{BufReader, Read, Write};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// An agent that says nothing for so long has gone.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// An agent.
+pub struct Peer {
+    name: String,
+    input: BufReader<Box<dyn Read + Send>>,
+    output: Box<dyn Write + Send>,
+    child: Option<Child>,
+    hello: Hello,
+}
+
+impl std::fmt::Debug for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Peer({})", self.name)
+    }
+}
+
+/// The command that is an agent at `place`: none for one that is there already.
+fn command(place: &Place, processors: &[usize], remote: &str) -> Result<Option<Command>> {
+    let mut command = match place {
+        Place::Netns(path) => {
+            let mut c = Command::new(std::env::current_exe().context("where is this program?")?);
+            c.args(["measure", "agent", "--netns"]).arg(path);
+            c
+        }
+        Place::Here => {
+            let mut c = Command::new(std::env::current_exe().context("where is this program?")?);
+            c.args(["measure", "agent"]);
+            c
+        }
+        Place::Ssh(host) => {
+            let mut c = Command::new("ssh");
+            c.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-T"]);
+            for option in std::env::var("HEDDLE_SSH_OPTIONS")
+                .unwrap_or_default()
+                .split_whitespace()
+            {
+                c.arg(option);
+            }
+            c.args([host.as_str(), "--", remote, "measure", "agent"]);
+            c
+        }
+        Place::Tcp(_) => return Ok(None),
+    };
+    if !processors.is_empty() {
+        let list: Vec<_> = processors.iter().map(ToString::to_string).collect();
+        command.args(["--processors", &list.join(",")]);
+    }
+    Ok(Some(command))
+}
+
+impl Peer {
+    /// Starts, or calls, the agent of `place`. `remote`: what `heddle` is called on hosts that ssh reaches.
+    ///
+    /// # Errors
+    /// It cannot be started or reached; it is of another version.
+    pub fn start(name: &str, place: &Place, processors: &[usize], remote: &str) -> Result<Self> {
+        let gone = Hello {
+            version: 0,
+            pid: 0,
+            boot: String::new(),
+            host: String::new(),
+            addresses: Vec::new(),
+        };
+        let (input, output, child): (Box<dyn Read + Send>, Box<dyn Write + Send>, _) =
+            match command(place, processors, remote)? {
+                Some(mut command) => {
+                    let (ours, theirs) = UnixStream::pair()?;
+                    ours.set_read_timeout(Some(ANSWER))?;
+                    let out: OwnedFd = theirs.try_clone()?.into();
+                    let child = command
+                        .stdin(Stdio::from(OwnedFd::from(theirs)))
+                        .stdout(Stdio::from(out))
+                        .stderr(Stdio::piped())
+                        .spawn()
+                        .with_context(|| format!("{name}: {}", command.get_program().to_string_lossy()))?;
+                    (Box::new(ours.try_clone()?), Box::new(ours), Some(child))
+                }
+                None => {
+                    let Place::Tcp(at) = place else {
+                        bail!("{name}: no agent")
+                    };
+                    let address = at.to_socket_addrs().ok().and_then(|mut a| a.next());
+                    let address =
+                        address.with_context(|| format!("{name}: {at} is no address with a port"))?;
+                    let stream = TcpStream::connect_timeout(&address, Duration::from_secs(10))
+                        .map_err(|e| anyhow::anyhow!("{name}: {at}: {}", heddle_sys::errno_text(&e)))?;
+                    stream.set_nodelay(true)?;
+                    stream.set_read_timeout(Some(ANSWER))?;
+                    (Box::new(stream.try_clone()?), Box::new(stream), None)
+                }
+            };
+        let mut peer = Self {
+            name: name.to_owned(),
+            input: BufReader::new(input),
+            output,
+            child,
+            hello: gone,
+        };
+        match peer.ask(&Ask::Hello)? {
+            Answer::Hello(hello) if hello.version == VERSION => peer.hello = hello,
+            Answer::Hello(hello) => bail!(
+                "{name}: its agent speaks version {}, this one {VERSION}: install the same heddle on both",
+                hello.version
+            ),
+            other => bail!("{name}: an answer that is none: {other:?}"),
+        }
+        Ok(peer)
+    }
+
+    /// Who it said it is.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// Its name, for people.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn ask(&mut self, ask: &Ask) -> Result<Answer> {
+        let answer = send(&mut self.output, ask).and_then(|()| line(&mut self.input));
+        match answer {
+            Ok(Some(line)) => match serde_json::from_str(&line) {
+                Ok(Answer::Fault(why)) => bail!("{}: {why}", self.name),
+                Ok(answer) => Ok(answer),
+                Err(_) => bail!("{}: not an agent: {}", self.name, line.trim()),
+            },
+            _ => {
+                let words = self.last_words();
+                bail!("{}: {words}", self.name)
+            }
+        }
+    }
+
+    /// Why an agent has gone, in its own words if it had any.
+    fn last_words(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            if let Some(stderr) = &mut child.stderr {
+                let _ = stderr.take(4096).read_to_string(&mut text);
+            }
+            let _ = child.wait();
+        }
+        let said = text.lines().map(str::trim).rfind(|l| !l.is_empty());
+        match said {
+            Some(said) => said.trim_start_matches("heddle: ").to_owned(),
+            None => "this end point has gone away".to_owned(),
+        }
+    }
+
+    fn done(&mut self, ask: &Ask) -> Result<()> {
+        match self.ask(ask)? {
+            Answer::Done => Ok(()),
+            other => bail!("{}: an answer that is none: {other:?}", self.name),
+        }
+    }
+
+    /// Whether its process has ended. Of an agent that is reached over TCP, the next question tells.
+    pub fn has_ended(&mut self) -> bool {
+        let ended = |child: &mut Child| child.try_wait().is_ok_and(|status| status.is_some());
+        self.child.as_mut().is_some_and(ended)
+    }
+
+    /// It is the server from now on, at these ports.
+    ///
+    /// # Errors
+    /// A port is in use; it has gone.
+    pub fn listen(&mut self, load: &Load, address: IpAddr, port: u16) -> Result<Vec<u16>> {
+        let load = load.clone();
+        match self.ask(&Ask::Listen { load, address, port })? {
+            Answer::Listening(ports) => Ok(ports),
+            other => bail!("{}: an answer that is none: {other:?}", self.name),
+        }
+    }
+
+    /// It is the client from now on, and connected.
+    ///
+    /// # Errors
+    /// The server cannot be reached; it has gone.
+    pub fn connect(&mut self, load: &Load, to: IpAddr, ports: Vec<u16>) -> Result<()> {
+        let load = load.clone();
+        self.done(&Ask::Connect { load, to, ports })
+    }
+
+    /// Begin.
+    ///
+    /// # Errors
+    /// The other one does not come; it has gone.
+    pub fn go(&mut self) -> Result<()> {
+        self.done(&Ask::Go)
+    }
+
+    /// A moment's counters.
+    ///
+    /// # Errors
+    /// It has gone.
+    pub fn mark(&mut self, begins: bool) -> Result<Mark> {
+        match self.ask(&Ask::Mark { begins })? {
+            Answer::Mark(mark) => Ok(*mark),
+            other => bail!("{}: an answer that is none: {other:?}", self.name),
+        }
+    }
+
+    /// End.
+    ///
+    /// # Errors
+    /// It has gone.
+    pub fn stop(&mut self) -> Result<Outcome> {
+        match self.ask(&Ask::Stop)? {
+            Answer::Outcome(outcome) => Ok(*outcome),
+            other => bail!("{}: an answer that is none: {other:?}", self.name),
+        }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It ends with its stream, too; a kill is sooner.
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

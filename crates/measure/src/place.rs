@@ -1,0 +1,203 @@
+//! Where an end point is: a network namespace, a process's, a container's, a pod's, another host, or an agent
+//! that was started by hand, as in a guest.
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where an agent is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where this program runs.
+    Here,
+    /// In the namespace with this file.
+    Netns(PathBuf),
+    /// On the host that `ssh` calls so.
+    Ssh(String),
+    /// An agent that listens at this address and port.
+    Tcp(String),
+}
+
+/// How end points are written, for people.
+pub const FORMS: &str = "here, NAME or netns:NAME (a namespace), pid:N, container:ID, pod:[NAMESPACE/]NAME, \
+                         ssh:HOST, tcp:ADDRESS:PORT (`heddle measure agent --listen`)";
+
+impl Place {
+    /// Finds what `text` names.
+    ///
+    /// # Errors
+    /// There is no such thing, or no way to look for it.
+    pub fn find(text: &str) -> Result<Self> {
+        let (kind, rest) = text.split_once(':').unwrap_or(("netns", text));
+        match kind {
+            "netns" if text == "here" => Ok(Self::Here),
+            "netns" => netns(rest),
+            "pid" => match rest.parse::<u32>() {
+                Ok(pid) => of_process(pid),
+                Err(_) => bail!("{text}: not a process's number"),
+            },
+            "container" => of_process(container(rest)?),
+            "pod" => pod(rest),
+            "ssh" if !rest.is_empty() && !rest.starts_with('-') => Ok(Self::Ssh(rest.to_owned())),
+            "tcp" if rest.contains(':') => Ok(Self::Tcp(rest.to_owned())),
+            _ => bail!("{text}: no end point is written so; there are {FORMS}"),
+        }
+    }
+
+    /// The namespace's file, where commands of this machine can enter it.
+    pub fn netns(&self) -> Option<&Path> {
+        match self {
+            Self::Netns(path) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Whether it is on this machine, so that commands can be run there.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Self::Here | Self::Netns(_))
+    }
+}
+
+fn netns(name: &str) -> Result<Place> {
+    let path = if name.starts_with('/') {
+        PathBuf::from(name)
+    } else {
+        Path::new("/run/netns").join(name)
+    };
+    if name.is_empty() || !path.exists() {
+        bail!("there is no network namespace {name:?}; end points are written {FORMS}");
+    }
+    Ok(Place::Netns(path))
+}
+
+fn of_process(pid: u32) -> Result<Place> {
+    let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
+    if !path.exists() {
+        bail!("there is no process {pid}");
+    }
+    Ok(Place::Netns(path))
+}
+
+/// A process of the container, by its control group, whose path has the container's id with all runtimes.
+fn container(id: &str) -> Result<u32> {
+    if id.len() < 6 || !id.chars().all(|c| c.is_ascii_alphanumeric()) {
+        bail!("{id}: six characters of a container's id, at least");
+    }
+    let mut pids: Vec<u32> = Vec::new();
+    for entry in std::fs::read_dir("/proc").context("/proc")?.flatten() {
+        if let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok())
+            && let Ok(text) = std::fs::read_to_string(entry.path().join("cgroup"))
+            && in_container(&text, id)
+        {
+            pids.push(pid);
+        }
+    }
+    pids.sort_unstable();
+    match pids.first() {
+        Some(pid) => Ok(*pid),
+        None => bail!("no process here is in a container {id}"),
+    }
+}
+
+/// `0::/system.slice/docker-ID.scope`, `0::/kubepods/.../cri-containerd-ID.scope`,
+/// `/kubepods/besteffort/podUID/ID`.
+fn in_container(cgroup: &str, id: &str) -> bool {
+    cgroup
+        .split(['/', '-', '.', ':', '\n'])
+        .any(|part| part.len() >= 12 && part.starts_with(id))
+}
+
+/// The namespace of a pod, from the container runtime, which `crictl` asks.
+fn pod(name: &str) -> Result<Place> {
+    let (namespace, name) = name.split_once('/').unwrap_or(("default", name));
+    let crictl = |args: &[&str]| -> Result<String> {
+        let out = Command::new("crictl")
+            .args(args)
+            .output()
+            .context("crictl, which asks the container runtime for pods")?;
+        if !out.status.success() {
+            let text = String::from_utf8_lossy(&out.stderr).into_owned();
+            bail!("crictl: {}", text.lines().last().unwrap_or("failed"));
+        }
+        Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    };
+    let whole = format!("^{name}$");
+    let ids = crictl(&[
+        "pods",
+        "--name",
+        &whole,
+        "--namespace",
+        namespace,
+        "--state",
+        "ready",
+        "-q",
+    ])?;
+    let Some(id) = ids.lines().map(str::trim).find(|l| !l.is_empty()) else {
+        bail!("no pod {namespace}/{name} is ready on this node");
+    };
+    let text = crictl(&["inspectp", "-o", "json", id])?;
+    let status = serde_json::from_str(&text).context("crictl inspectp")?;
+    match network_namespace(&status) {
+        Some(path) => netns(&path),
+        None => bail!("pod {namespace}/{name} has no network namespace of its own"),
+    }
+}
+
+/// In what `crictl inspectp` says.
+fn network_namespace(status: &Value) -> Option<String> {
+    let all = status["info"]["runtimeSpec"]["linux"]["namespaces"].as_array()?;
+    let network = all.iter().find(|n| n["type"] == "network")?;
+    network["path"].as_str().map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms() {
+        assert_eq!(Place::find("here").unwrap(), Place::Here);
+        assert_eq!(Place::find("ssh:a@b").unwrap(), Place::Ssh("a@b".into()));
+        assert_eq!(Place::find("tcp:[::1]:7").unwrap(), Place::Tcp("[::1]:7".into()));
+        let own = Place::find(&format!("pid:{}", std::process::id())).unwrap();
+        assert!(own.netns().unwrap().starts_with("/proc"));
+        for bad in [
+            "",
+            "no-such-namespace",
+            "pid:x",
+            "pid:4194304",
+            "ssh:",
+            "ssh:-oProxyCommand=x",
+            "tcp:1",
+            "x:y",
+            "container:../..",
+            "container:ffffffffffff",
+        ] {
+            let text = Place::find(bad).unwrap_err().to_string();
+            assert!(!text.contains('\n') && !text.is_empty(), "{bad}: {text}");
+        }
+    }
+
+    #[test]
+    fn control_groups_of_runtimes() {
+        let id = "0123456789abcdef";
+        for line in [
+            "0::/system.slice/docker-0123456789abcdef.scope\n",
+            "0::/kubepods.slice/kubepods-pod1_2.slice/cri-containerd-0123456789abcdef.scope\n",
+            "4:cpu:/kubepods/besteffort/pod1-2/0123456789abcdef\n",
+        ] {
+            assert!(in_container(line, id) && in_container(line, &id[..6]), "{line}");
+            assert!(!in_container(line, "123456"), "{line}");
+        }
+        assert!(!in_container("0::/user.slice/session-1.scope\n", "session"));
+    }
+
+    #[test]
+    fn pods_of_a_runtime() {
+        let text = r#"{"info":{"runtimeSpec":{"linux":{"namespaces":[{"type":"pid"},{"type":"network","path":"/run/netns/cni-1"}]}}}}"#;
+        let status = serde_json::from_str(text).unwrap();
+        assert_eq!(network_namespace(&status).as_deref(), Some("/run/netns/cni-1"));
+        assert_eq!(network_namespace(&Value::Null), None);
+    }
+}

@@ -1,0 +1,145 @@
+//! Reports of made-up results, of which it is known what they have to say.
+
+use super::*;
+use crate::results::tests::{case, series};
+use crate::results::{Plan, Results};
+
+/// Fifteen cases. `fast` is twice `slow` in 13 of them, as good in one, worse in one, while the machine's
+/// speed wanders by a factor of three from round to round.
+fn made_up() -> Results {
+    let mut results = Results {
+        name: "made-up.jsonl".into(),
+        machines: vec![[("kernel".to_owned(), "<6>".to_owned())].into()],
+        ..Results::default()
+    };
+    for c in 1..=15 {
+        for (round, mood) in [(1, 1.0), (2, 3.0), (3, 1.7)] {
+            let times = match c {
+                14 => 1.0,
+                15 => 0.5,
+                _ => 2.0,
+            };
+            let jitter = 1.0 + 0.01 * f64::from(round % 2);
+            results
+                .series
+                .push(series("slow", &case(c), round, 1000.0 * mood));
+            results
+                .series
+                .push(series("fast", &case(c), round, 1000.0 * mood * times * jitter));
+        }
+    }
+    results
+}
+
+#[test]
+fn the_known_winner() {
+    let results = made_up();
+    let all = beats(&results, Metric::Speed, 0.1, 0.95);
+    let expected = Beats {
+        a: "fast".into(),
+        b: "slow".into(),
+        wins: 13,
+        losses: 1,
+        of: 15,
+    };
+    assert_eq!(all, [expected]);
+    let text = text(&results, &[Metric::Speed, Metric::P99], 0.1);
+    assert!(
+        text.contains("fast beats slow in 13 of 15 cases by >= 10 %, and is beaten in 1"),
+        "{text}"
+    );
+    // A larger margin than the difference.
+    assert_eq!(beats(&results, Metric::Speed, 1.5, 0.95)[0].wins, 0);
+    // Latency was made the same.
+    let same = &beats(&results, Metric::P99, 0.1, 0.95)[0];
+    assert_eq!((same.wins, same.losses, same.of), (0, 0, 15));
+    let r = compare(&results, Metric::Speed, &case(1), "slow", "fast", 0.95).unwrap();
+    assert!((r.ratio - 0.497).abs() < 0.01, "{r:?}");
+}
+
+#[test]
+fn a_difference_within_the_noise_is_none() {
+    let mut results = Results::default();
+    for (round, v) in [(1, 150.0), (2, 80.0), (3, 140.0)] {
+        results.series.push(series("a", &case(1), round, v));
+        results.series.push(series("b", &case(1), round, 100.0));
+    }
+    let b = &beats(&results, Metric::Speed, 0.1, 0.95)[0];
+    assert_eq!((b.wins, b.losses, b.of), (0, 0, 1));
+}
+
+#[test]
+fn an_upgrade_is_judged() {
+    let old = made_up();
+    let mut new = old.clone();
+    new.name = "new.jsonl".into();
+    for s in &mut new.series {
+        // Measured at other times, without the moods.
+        let steady = if s.round == 2 { 1.01 } else { 1.0 };
+        s.transactions_per_s = if s.contender == "slow" && s.case.connections == 3 {
+            100.0 * steady
+        } else {
+            2000.0 * steady
+        };
+    }
+    let (text, worse) = against(&new, &old, Metric::Speed, 0.1);
+    assert_eq!(worse, 1, "{text}");
+    assert!(
+        text.contains("slow, rr 200x1000 c3 tcp4") && text.contains("WORSE"),
+        "{text}"
+    );
+    let (text, worse) = against(&new, &Results::default(), Metric::Speed, 0.1);
+    assert!(
+        worse == 0 && text.contains("no contender and case in common"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_page_is_whole_and_alone() {
+    let mut results = made_up();
+    results.unavailable.push(("vduse".into(), "<no module>".into()));
+    let page = page(&results, 0.1);
+    assert!(page.ends_with("</html>\n") && page.contains("&lt;no module&gt;") && page.contains("&lt;6&gt;"));
+    // Nothing is fetched.
+    for word in ["<script", "src=", "href=", "url("] {
+        assert!(!page.contains(word), "{word}");
+    }
+    let plots = plots(&results);
+    for kind in ["latency-p50", "speed", "efficiency-rr", "ecdf"] {
+        assert!(plots.iter().any(|(name, _)| name.starts_with(kind)), "{kind}");
+    }
+    for (name, plot) in &plots {
+        assert!(plot.starts_with("<svg") && plot.ends_with("</svg>\n"), "{name}");
+        assert!(!plot.contains("NaN") && !plot.contains("inf"), "{name}");
+        let (open, close) = (plot.matches("<text").count(), plot.matches("</text>").count());
+        assert_eq!(open, close, "{name}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let mut results = made_up();
+    results.plan = Some(Plan {
+        contenders: vec!["slow".into(), "fast".into(), "never".into()],
+        cases: vec![case(1)],
+        seconds: 1.0,
+        warmup_s: 0.0,
+        least_rounds: 3,
+        most_rounds: 3,
+        confidence: 0.95,
+        precision: 0.05,
+    });
+    for s in &mut results.series {
+        s.others_share = 0.5;
+    }
+    let text = text(&results, &[Metric::Speed], 0.1);
+    assert!(
+        text.contains("too noisy") && text.contains("30 of 30 figures"),
+        "{text}"
+    );
+    assert!(!text.contains("never"), "{text}");
+    // Nothing at all.
+    assert!(!super::text(&Results::default(), &[Metric::Speed], 0.1).contains("NaN"));
+    assert!(!super::page(&Results::default(), 0.1).contains("NaN"));
+}

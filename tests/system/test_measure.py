@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""`heddle measure` between namespaces: results, interruption, going on, end points that go away, bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import Skip, main
+from lab.shell import wait_for
+from lab.vhost import heddle_path
+
+SHORT = ("--seconds", "0.3", "--warmup", "0.1", "--rounds", "2", "--most-rounds", "2")
+
+
+def ends(lab):
+    """Two namespaces joined by a veth pair."""
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+    a, b = lab.net.namespace("a", ipv6=True), lab.net.namespace("b", ipv6=True)
+    lab.net.veth(a, "eth0", b, "eth0")
+    for i, ns in ((1, a), (2, b)):
+        lab.net.address(ns, "eth0", f"10.1.0.{i}/24")
+        lab.net.ip(ns, "addr", "add", f"fd01::{i}/64", "dev", "eth0", "nodad")
+    return a, b
+
+
+def directory(lab):
+    where = tempfile.TemporaryDirectory(prefix="heddle-measure-")
+    lab.cleanups.append(where.cleanup)
+    return where.name
+
+
+def measure(lab, *args, **kw):
+    return lab.trace.run(heddle_path(), "measure", *args, timeout=90, **kw)
+
+
+def records(path, kind):
+    with open(path) as file:
+        return [r for r in map(json.loads, file) if r["record"] == kind]
+
+
+def scenario_results(lab):
+    a, b = ends(lab)
+    out = f"{directory(lab)}/r.jsonl"
+    measure(lab, "--between", f"{a},{b}", "--transport", "tcp,udp", "--family", "4,6", "--connections", "1,9", "--sizes", "1x1000",
+            "--stream-sizes", "1400", "--out", out, "--seconds", "0.2", "--warmup", "0.05", "--rounds", "1", "--most-rounds", "1")
+    series = records(out, "series")
+    assert len(series) == 24, len(series)
+    assert [m["facts"]["kernel"] for m in records(out, "machine")] == [os.uname().release]
+    for s in series:
+        assert s["mib_per_s"] > 0 and s["transactions_per_cpu_s"] > 0 and s["processor"]["system_s"] >= 0, s
+        assert ("latency" in s) == (s["case"]["pattern"] == "rr"), s
+        if "latency" in s:
+            quantiles = [s["latency"][q] for q in ("p50_us", "p90_us", "p99_us", "p999_us", "max_us")]
+            assert quantiles == sorted(quantiles) and quantiles[0] > 1, s
+
+
+def scenario_turns(lab):
+    a, b = ends(lab)
+    out = f"{directory(lab)}/r.jsonl"
+    measure(lab, "--between", f"there={a},{b}", "--between", f"back={b},{a}", "--pattern", "rr,read", "--connections", "1",
+            "--sizes", "1x1", "--out", out, *SHORT)
+    # The order is reversed from round to round.
+    turns = [(s["contender"], s["round"]) for s in records(out, "series")]
+    assert turns == [("there", 1), ("back", 1)] * 2 + [("back", 2), ("there", 2)] * 2, turns
+
+
+def scenario_report(lab):
+    a, b = ends(lab)
+    where = directory(lab)
+    out = f"{where}/r.jsonl"
+    measure(lab, "--between", f"there={a},{b}", "--between", f"back={b},{a}", "--pattern", "rr,write", "--connections", "1,3",
+            "--sizes", "1x1", "--out", out, *SHORT)
+    text = lab.trace.run(heddle_path(), "report", out, "--html", f"{where}/r.html", "--svg", f"{where}/plots")
+    assert "rr 1x1 c3 tcp4" in text and " in " in text and "of 4 cases by >= 10 %" in text, text
+    with open(f"{where}/r.html") as file:
+        page = file.read()
+    assert page.count("<svg") >= 6 and "http" not in page.replace("http://www.w3.org/2000/svg", ""), page[:400]
+    assert any(name.startswith("ecdf") for name in os.listdir(f"{where}/plots"))
+    # A file beside itself has not changed, and one that was made slower has.
+    assert "worse in 0" in lab.trace.run(heddle_path(), "report", out, "--against", out, "--judge", "--metric", "speed")
+    with open(out) as file:
+        slower = [json.loads(line) for line in file]
+    for record in slower:
+        if record["record"] == "series":
+            record["transactions_per_s"] = 10 + record["round"]
+            record["mib_per_s"] = 1 + record["round"] / 100
+    with open(f"{where}/slower.jsonl", "w") as file:
+        file.writelines(json.dumps(record) + "\n" for record in slower)
+    run = subprocess.run([heddle_path(), "report", f"{where}/slower.jsonl", "--against", out, "--judge", "--metric", "speed"],
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "WORSE" in run.stdout, run
+    for path, want in (("/no/such", "No such file"), (heddle_path(), ""), ("/dev/null", "no results")):
+        run = subprocess.run([heddle_path(), "report", path], capture_output=True, text=True, timeout=60)
+        assert run.returncode == 1 and len(run.stderr.strip().splitlines()) == 1 and want in run.stderr, run.stderr
+
+
+def scenario_fixed_rate(lab):
+    a, b = ends(lab)
+    out = f"{directory(lab)}/r.jsonl"
+    measure(lab, "--between", f"{a},{b}", "--pattern", "rr", "--sizes", "100x100", "--connections", "1,7", "--rate", "500",
+            "--out", out, *SHORT)
+    for s in records(out, "series"):
+        assert 350 < s["transactions_per_s"] < 650 and s["lag_p99_us"] > 0, s
+
+
+def scenario_interrupted_and_resumed(lab):
+    a, b = ends(lab)
+    out = f"{directory(lab)}/r.jsonl"
+    args = ("--between", f"{a},{b}", "--pattern", "rr,write", "--connections", "1,4", "--sizes", "1x1", "--out", out, *SHORT)
+    run = subprocess.Popen([heddle_path(), "measure", *args], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for("a series", lambda: os.path.exists(out) and len(records(out, "series")) > 0, 60)
+    run.send_signal(signal.SIGINT)
+    said = run.communicate(timeout=30)[1]
+    assert run.returncode == 0 and "interrupted; --resume goes on" in said, said
+    kept = len(records(out, "series"))
+    assert 1 <= kept < 8, kept
+    # Without the word nothing is overwritten, and other cases are not mixed in.
+    assert "--resume" in measure(lab, *args, check=False)
+    assert "other cases" in measure(lab, *args, "--resume", "--transport", "udp", check=False)
+    with open(out, "a") as file:
+        file.write('{"record":"seri')
+    measure(lab, *args, "--resume")
+    series = [(s["case"]["pattern"], s["case"]["connections"], s["round"]) for s in records(out, "series")]
+    assert len(series) == len(set(series)) == 8, series
+
+
+def scenario_end_point_goes_away(lab):
+    a, b = ends(lab)
+    out = f"{directory(lab)}/r.jsonl"
+    run = subprocess.Popen([heddle_path(), "measure", "--between", f"{a},{b}", "--pattern", "rr", "--seconds", "30", "--out", out],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def agents():
+        with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
+            return [int(pid) for pid in file.read().split()]
+
+    # The one in the second namespace, by its command line.
+    def server():
+        for pid in agents():
+            with open(f"/proc/{pid}/cmdline") as file:
+                if f"/run/netns/{b}" in file.read():
+                    return pid
+        return None
+
+    wait_for("the server's agent", lambda: server() and os.path.exists(out), 30)
+    time.sleep(0.5)
+    os.kill(server(), signal.SIGKILL)
+    said = run.communicate(timeout=20)[1].strip().splitlines()
+    assert run.returncode == 1 and len(said) == 1 and b in said[0] and "gone away" in said[0], said
+
+
+def scenario_agent_over_tcp(lab):
+    """As in a guest: the agent is started there by hand."""
+    a, b = ends(lab)
+    out = f"{directory(lab)}/r.jsonl"
+    agent = subprocess.Popen(["ip", "netns", "exec", b, heddle_path(), "measure", "agent", "--listen", "10.1.0.2:7777"],
+                             stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    lab.cleanups.append(lambda: (agent.kill(), agent.wait()))
+    assert "tcp:10.1.0.2:7777" in agent.stderr.readline()
+    for _ in range(2):
+        lab.net.run(a, heddle_path(), "measure", "--between", "here,tcp:10.1.0.2:7777", "--pattern", "rr,read", "--connections", "2",
+                    "--sizes", "1x1", "--out", out, *SHORT, timeout=60)
+        assert len(records(out, "series")) == 4
+        os.remove(out)
+
+
+def scenario_bad_input(lab):
+    a, b = ends(lab)
+    where = directory(lab)
+    busy = lab.net.socket(b, lambda: __import__("socket").create_server(("10.1.0.2", 5201)))
+    lab.cleanups.append(busy.close)
+    good = ("--between", f"{a},{b}", "--out", f"{where}/r.jsonl")
+    for args, want in (
+            ((), "--between A,B names two end points"),
+            (("--between", f"{a},nowhere"), 'no network namespace "nowhere"'),
+            (("--between", f"{a},pid:4194304"), "there is no process 4194304"),
+            (("--between", f"{a},container:0123456789ab"), "no process here is in a container"),
+            (("--between", f"{a},tcp:10.99.0.1:1", "--out", f"{where}/x.jsonl"), "tcp:10.99.0.1:1"),
+            ((*good, "--port", "5201"), "port 5201 of 10.1.0.2 is in use"),
+            ((*good, "--pattern", "wrong"), "patterns are rr, write and read"),
+            ((*good, "--sizes", "1000"), "200x1000"),
+            ((*good, "--transport", "udp", "--sizes", "1x70000"), "a datagram has 1 to 65507"),
+            ((*good, "--connections", "0"), "0 connections"),
+            (("--between", f"{a},{b}", "--out", "/no/such/directory/r"), "No such file or directory"),
+            ((*good, "--server-processors", "4000"), "processors [4000]")):
+        run = subprocess.run([heddle_path(), "measure", *args, *SHORT], capture_output=True, text=True, timeout=60)
+        said = run.stderr.strip().splitlines()
+        assert run.returncode == 1 and len(said) == 1 and want in said[0], (args, run.stderr)
+        for name in os.listdir(where):
+            os.remove(f"{where}/{name}")
+
+
+if __name__ == "__main__":
+    main()
