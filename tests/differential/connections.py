@@ -211,7 +211,8 @@ def unreachable(rng, family, kind, ends):
     else:
         proto, quoted = echo(family, seen, server, "ask", sport)
     if rng.random() < 0.3:
-        quoted = quoted[:8]
+        # Open vSwitch wants all of a TCP header in an error of ICMPv6.
+        quoted = quoted[:8] if family == 4 or proto != 6 else quoted[:20]
     src = rng.choice([server, server, OTHERS[family][0]])
     if family == 4:
         inner = frames.ipv4(seen, server, proto, quoted)
