@@ -155,6 +155,108 @@ def scenario_end_point_goes_away(lab):
     assert run.returncode == 1 and len(said) == 1 and b in said[0] and "gone away" in said[0], said
 
 
+def left_behind(pid):
+    """What a run should have put away: namespaces, and processes in them."""
+    with os.scandir("/run/netns") as found:
+        return [e.name for e in found if e.name.startswith(f"hm{pid}")]
+
+
+def scenario_attachments_of_this_node(lab):
+    ends(lab)  # for the skip
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("made for Heddle")
+    bridges = sw.vsctl("list-br")
+    out = f"{directory(lab)}/r.jsonl"
+    run = subprocess.Popen([heddle_path(), "measure", "--between", "new", "--deployments", "same,across", "--pattern", "rr",
+                            "--connections", "1", "--sizes", "1x1", "--family", "4,6", "--seconds", "0.2", "--warmup", "0.05",
+                            "--rounds", "1", "--most-rounds", "1", "--rundir", sw.dir, "--out", out],
+                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    said = run.communicate(timeout=150)[1]
+    lab.trace.note(said)
+    assert run.returncode == 0, said
+    measured = {s["contender"] for s in records(out, "series")}
+    not_here = {r["contender"]: r["why"] for r in records(out, "unavailable")}
+    names = [n for a in ("host-device", "veth", "bridge", "macvlan", "ipvlan-l2", "ipvlan-l3", "internal", "vhost-user", "vduse")
+             for n in (a, f"{a} across")]
+    assert measured | set(not_here) == set(names), (measured, not_here)
+    # These any machine that runs these tests has.
+    assert {"host-device", "veth", "veth across", "internal", "internal across", "vhost-user"} <= measured, not_here
+    assert all(not_here.values()), not_here
+    assert not left_behind(run.pid) and sw.vsctl("list-br") == bridges
+
+
+def scenario_no_switch(lab):
+    ends(lab)
+    out = f"{directory(lab)}/r.jsonl"
+    run = subprocess.run([heddle_path(), "measure", "--between", "new", "--attachments", "internal", "--rundir", "/nowhere", "--out", out],
+                         capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "no switch runs in /nowhere" in run.stderr and not os.path.exists(out), run.stderr
+
+
+def scenario_settings_are_put_back_by_whatever_end(lab):
+    a, b = ends(lab)
+    lab.net.run(b, "ethtool", "-K", "eth0", "tso", "off")
+
+    def settings():
+        both = []
+        for ns in (a, b):
+            both.append(lab.net.run(ns, "cat", "/sys/class/net/eth0/mtu", "/sys/class/net/eth0/queues/rx-0/rps_cpus", quiet=True))
+            features = lab.net.run(ns, "ethtool", "-k", "eth0", quiet=True)
+            both.append([line for line in features.splitlines() if line.startswith(("tcp-seg", "generic-receive"))])
+        return both
+
+    before = settings()
+    args = [heddle_path(), "measure", "--between", f"{a},{b}", "--vary", "mtu=1400", "--vary", "rps=on", "--vary", "tso=off,on",
+            "--vary", "gro=off,on", "--pattern", "write", "--connections", "1", "--seconds", "0.3", "--warmup", "0.1", "--rounds", "1",
+            "--most-rounds", "1"]
+    for i, sig in enumerate((None, signal.SIGINT, signal.SIGKILL)):
+        out = f"{directory(lab)}/r{i}.jsonl"
+        run = subprocess.Popen([*args, "--out", out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        wait_for("a series with settings", lambda out=out: os.path.exists(out) and len(records(out, "series")) > 1, 60)
+        if sig:
+            assert settings() != before
+            run.send_signal(sig)
+        said = run.communicate(timeout=60)[1]
+        lab.trace.note(said)
+        wait_for("settings as before", lambda: settings() == before, 10)
+        if not sig:
+            names = {s["contender"] for s in records(out, "series")}
+            assert len(names) == 4 and f"{a},{b} mtu=1400 rps=on tso=off gro=on" in names, names
+    for bad, want in (("mtu=1", "no such value"), ("ring=512", "rings"), ("colour=red", "cannot be varied"), ("mtu", "a factor and its values")):
+        out = f"{directory(lab)}/bad-{bad[:3]}.jsonl"
+        run = subprocess.run([heddle_path(), "measure", "--between", f"{a},{b}", "--vary", bad, "--out", out], capture_output=True,
+                             text=True, timeout=60)
+        assert run.returncode == 1 and want in run.stderr, run.stderr
+    assert settings() == before
+
+
+def scenario_over_ssh(lab):
+    a, b = ends(lab)
+    if not os.access("/usr/sbin/sshd", os.X_OK):
+        raise Skip("no sshd is installed")
+    where = directory(lab)
+    os.makedirs("/run/sshd", exist_ok=True)
+    for key in ("host", "user"):
+        lab.trace.run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{where}/{key}")
+    sshd = subprocess.Popen(["ip", "netns", "exec", b, "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-h", f"{where}/host", "-p", "2222",
+                             "-o", f"AuthorizedKeysFile={where}/user.pub", "-o", "StrictModes=no", "-o", "PermitRootLogin=yes",
+                             "-o", f"PidFile={where}/pid"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    lab.cleanups.append(lambda: (sshd.kill(), sshd.wait()))
+    options = f"-p 2222 -i {where}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR"
+
+    def ask(out, remote):
+        argv = ["ip", "netns", "exec", a, heddle_path(), "measure", "--between", "here,ssh:10.1.0.2", "--remote", remote, "--pattern", "rr",
+                "--connections", "2", "--sizes", "1x1", "--out", f"{where}/{out}", *SHORT]
+        return subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "HEDDLE_SSH_OPTIONS": options})
+
+    wait_for("sshd", lambda: os.path.exists(f"{where}/pid"), 20)
+    run = ask("r.jsonl", heddle_path())
+    assert run.returncode == 0 and len(records(f"{where}/r.jsonl", "series")) == 2, run.stderr
+    run = ask("x.jsonl", "/no/such/heddle")
+    assert run.returncode == 1 and len(run.stderr.strip().splitlines()) == 1 and "/no/such/heddle" in run.stderr, run.stderr
+
+
 def scenario_agent_over_tcp(lab):
     """As in a guest: the agent is started there by hand."""
     a, b = ends(lab)

@@ -8,6 +8,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod agent;
+pub mod attach;
+pub mod factors;
 pub mod keeper;
 pub mod load;
 pub mod machine;

@@ -1,22 +1,24 @@
 //! `heddle measure`: load over sockets between end points of any kind, contenders in turns.
 
 mod options;
+mod pairs;
 
 use crate::bench::interrupt;
 use crate::say;
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
 use heddle_measure::agent::{self, AgentOptions};
-use heddle_measure::keeper;
-use heddle_measure::peer::Peer;
-use heddle_measure::place::Place;
+use heddle_measure::factors::{Device, Settings};
+use heddle_measure::keeper::{self, Keeper};
 use heddle_measure::results::{FORMAT, Record, Results, Sink};
-use heddle_measure::runner::{self, Contender, End, Ends, Outside};
+use heddle_measure::runner::{self, Contender, End, Outside};
 use heddle_measure::{machine, stats};
-use options::Options;
+use options::{Between, Options};
+use pairs::Pairs;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
@@ -86,15 +88,21 @@ fn serve_tcp(at: SocketAddr) -> Result<()> {
     }
 }
 
-/// Progress on standard error: one line that changes on a terminal, a line for each series elsewhere.
-struct Progress {
+/// What a run changes, and its progress on standard error: one line that changes on a terminal, a line for
+/// each series elsewhere.
+struct Progress<'a> {
+    keeper: &'a mut Keeper,
+    settings: Settings,
+    /// Of each pair.
+    devices: Vec<Vec<Device>>,
     total: usize,
     done: usize,
 }
 
-impl Outside for Progress {
-    fn set(&mut self, _: &Contender) -> Result<()> {
-        Ok(())
+impl Outside for Progress<'_> {
+    fn set(&mut self, contender: &Contender) -> Result<()> {
+        let devices = self.devices.get(contender.ends).map_or(&[][..], Vec::as_slice);
+        self.settings.apply(self.keeper, devices, &contender.settings)
     }
     fn progress(&mut self, text: &str, left: usize, each: Duration) {
         self.done += 1;
@@ -170,45 +178,58 @@ fn measure(options: &Options) -> Result<()> {
         );
     }
     let cases = options.cases()?;
-    let (client_processors, server_processors) = (options.client_processors()?, options.server_processors()?);
-    let mut contenders = Vec::new();
-    let mut places = Vec::new();
-    for (i, b) in options.between.iter().enumerate() {
-        if contenders.iter().any(|c: &Contender| c.name == b.name) {
-            bail!("{} is named twice", b.name);
-        }
-        places.push((b, Place::find(&b.client)?, Place::find(&b.server)?));
-        contenders.push(Contender {
-            name: b.name.clone(),
-            ends: i,
-            settings: Vec::new(),
-        });
+    let variations = options.variations()?;
+    let wants_new = options.between.contains(&Between::New);
+    let pairs = options.pairs()?;
+    let given = pairs::given(&options.between)?;
+    if options.out.exists() && !options.resume {
+        // Before anything is made. `Sink` looks again.
+        bail!(
+            "{}: is there already; --resume goes on with it, another --out leaves it alone",
+            options.out.display()
+        );
     }
-    let plan = options.plan(contenders.iter().map(|c| c.name.clone()).collect(), cases)?;
     let enough = interrupt::enough()?;
-    let mut ends = Vec::new();
-    for (b, client, server) in &places {
-        let client = Peer::start(&b.client, client, &client_processors, &options.remote)?;
-        let server = Peer::start(&b.server, server, &server_processors, &options.remote)?;
-        let addresses = if options.address.is_empty() {
-            server.hello().addresses.clone()
-        } else {
-            options.address.clone()
-        };
-        ends.push(Ends {
-            client,
-            server,
-            addresses,
-            port: options.port,
-        });
+    // From here on things are changed. Agents end before what they sit in is put away.
+    let mut keeper = Keeper::start()?;
+    let mut made = Pairs::default();
+    for (name, client, server) in given {
+        made.add(options, &name, client, server, None)?;
     }
+    if wants_new {
+        made.make(options, &mut keeper, &pairs, &enough)?;
+    }
+    let Pairs {
+        mut ends,
+        names,
+        devices,
+        unavailable,
+    } = made;
+    for (name, why) in &unavailable {
+        say::waiting(&format!("{name} cannot be had here: {why}"));
+    }
+    if enough.load(Relaxed) {
+        return Ok(());
+    }
+    if names.is_empty() {
+        bail!("no attachment that was asked for can be had here");
+    }
+    let contenders = pairs::contenders(&names, &variations);
+    let plan = options.plan(contenders.iter().map(|c| c.name.clone()).collect(), cases)?;
     let (mut results, mut sink) = open(options, &plan)?;
     sink.write(&Record::Machine {
         format: FORMAT,
         facts: machine::facts(),
     })?;
     sink.write(&Record::Plan(plan.clone()))?;
+    for (contender, why) in unavailable {
+        results.unavailable.push((contender.clone(), why.clone()));
+        sink.write(&Record::Unavailable { contender, why })?;
+    }
     let mut progress = Progress {
+        keeper: &mut keeper,
+        settings: Settings::default(),
+        devices,
         total: plan.cases.len() * contenders.len() * plan.least_rounds as usize,
         done: results.series.len(),
     };
@@ -261,6 +282,9 @@ fn noisy(results: &Results, plan: &heddle_measure::results::Plan) -> String {
     let share = |f: fn(&heddle_measure::results::Series) -> f64| {
         stats::mean(&results.series.iter().map(f).collect::<Vec<_>>()) * 100.0
     };
+    if worst == 0.0 {
+        return "each measured once, of which nobody knows how sure it is".to_owned();
+    }
     format!(
         "{wide} of {all} figures are not within ±{:.0} % (widest ±{:.0} %): other programs took {:.0} % of the \
          processors, the hypervisor {:.0} %",

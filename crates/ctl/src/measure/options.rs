@@ -1,6 +1,8 @@
 //! What `heddle measure` is asked on its command line.
 
 use anyhow::{Result, bail};
+use heddle_measure::attach::{ATTACHMENTS, Attachment, Deployment};
+use heddle_measure::factors;
 use heddle_measure::load::{Pattern, Transport};
 use heddle_measure::results::{Case, Plan};
 use std::net::IpAddr;
@@ -49,28 +51,34 @@ fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Two ends with a name, `NAME=A,B` or `A,B`.
+/// Two ends with a name, `NAME=A,B` or `A,B`; or pairs that are made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Between {
-    pub(super) name: String,
-    pub(super) client: String,
-    pub(super) server: String,
+pub(super) enum Between {
+    Given {
+        name: String,
+        client: String,
+        server: String,
+    },
+    New,
 }
 
 impl FromStr for Between {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
+        if text == "new" {
+            return Ok(Self::New);
+        }
         let (name, ends) = match text.split_once('=') {
             Some((name, ends)) if !name.is_empty() => (name, ends),
             _ => (text, text),
         };
         match ends.split(',').collect::<Vec<_>>().as_slice() {
-            [client, server] if !client.is_empty() && !server.is_empty() => Ok(Self {
+            [client, server] if !client.is_empty() && !server.is_empty() => Ok(Self::Given {
                 name: name.to_owned(),
                 client: (*client).to_owned(),
                 server: (*server).to_owned(),
             }),
-            _ => Err("two end points: A,B, or NAME=A,B".into()),
+            _ => Err("two end points: A,B, or NAME=A,B, or new".into()),
         }
     }
 }
@@ -78,9 +86,24 @@ impl FromStr for Between {
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Two end points, the client first (repeated: contenders that take turns). Written as a namespace's
-    /// NAME, here, pid:N, container:ID, pod:[NAMESPACE/]NAME, ssh:HOST, or tcp:ADDRESS:PORT
-    #[arg(long, value_name = "[NAME=]A,B")]
+    /// NAME, here, pid:N, container:ID, pod:[NAMESPACE/]NAME, ssh:HOST, or tcp:ADDRESS:PORT. Or `new`: a pair
+    /// of namespaces for each attachment that this node can have, put away afterwards
+    #[arg(long, value_name = "[NAME=]A,B | new")]
     pub(super) between: Vec<Between>,
+    /// With `new`: host-device, veth, bridge, macvlan, ipvlan-l2, ipvlan-l3, internal, vhost-user, vduse
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    attachments: String,
+    /// With `new`: same (one node), across (two nodes, which are namespaces joined by a veth pair)
+    #[arg(long, value_name = "LIST", default_value = "same")]
+    deployments: String,
+    /// A setting of both end points' devices, whose values become contenders; put back afterwards: rfs, rps,
+    /// gro, gso, tso (off, on), mtu, ring
+    #[arg(long, value_name = "FACTOR=VALUES")]
+    vary: Vec<String>,
+    /// The run directory of the switch, for internal and vhost-user; without it $OVS_RUNDIR, or
+    /// /var/run/openvswitch
+    #[arg(long, value_name = "DIRECTORY")]
+    rundir: Option<PathBuf>,
     /// What connections do: rr (request and response), write, read
     #[arg(long, value_name = "LIST", default_value = "rr,write,read")]
     pattern: String,
@@ -160,6 +183,47 @@ impl Options {
         self.server_processors
             .as_deref()
             .map_or(Ok(Vec::new()), |t| list(t, "a processor"))
+    }
+
+    /// What `new` makes.
+    pub(super) fn pairs(&self) -> Result<Vec<(Attachment, Deployment)>> {
+        let attachments = match self.attachments.as_str() {
+            "all" => ATTACHMENTS.iter().map(|(_, a)| *a).collect(),
+            text => list::<Attachment>(text, "an attachment (--help names them)")?,
+        };
+        let mut all = Vec::new();
+        for deployment in list::<Deployment>(&self.deployments, "same or across")? {
+            all.extend(attachments.iter().map(|a| (*a, deployment)));
+        }
+        Ok(all)
+    }
+
+    /// Whether anything is set.
+    pub(super) fn varies(&self) -> bool {
+        !self.vary.is_empty()
+    }
+
+    /// Settings of contenders.
+    pub(super) fn variations(&self) -> Result<Vec<Vec<(String, String)>>> {
+        let factors = self
+            .vary
+            .iter()
+            .map(|t| factors::parse(t))
+            .collect::<Result<Vec<_>>>()?;
+        for (i, (factor, _)) in factors.iter().enumerate() {
+            if factors[..i].iter().any(|(f, _)| f == factor) {
+                bail!("--vary {factor} is given twice: {factor}=A,B names all values");
+            }
+        }
+        Ok(factors::combinations(&factors))
+    }
+
+    pub(super) fn rundir(&self) -> PathBuf {
+        let named = self
+            .rundir
+            .clone()
+            .or_else(|| std::env::var_os("OVS_RUNDIR").map(PathBuf::from));
+        named.unwrap_or_else(|| PathBuf::from("/var/run/openvswitch"))
     }
 
     fn patterns(&self) -> Result<Vec<Pattern>> {
@@ -284,12 +348,14 @@ mod tests {
             assert!(time(bad).is_err(), "{bad}");
         }
         assert_eq!(percent("5%"), Ok(0.05));
-        let b: Between = "x=a,ssh:b".parse().unwrap();
-        assert_eq!(
-            (b.name.as_str(), b.client.as_str(), b.server.as_str()),
-            ("x", "a", "ssh:b")
-        );
-        assert_eq!("a,b".parse::<Between>().unwrap().name, "a,b");
+        let given = |name: &str, client: &str, server: &str| Between::Given {
+            name: name.into(),
+            client: client.into(),
+            server: server.into(),
+        };
+        assert_eq!("x=a,ssh:b".parse(), Ok(given("x", "a", "ssh:b")));
+        assert_eq!("a,b".parse(), Ok(given("a,b", "a", "b")));
+        assert_eq!("new".parse(), Ok(Between::New));
         assert!("a".parse::<Between>().is_err() && "a,b,c".parse::<Between>().is_err());
     }
 }
