@@ -82,6 +82,7 @@ impl Datapath {
             vlan_limit: config.vlan_limit.into(),
             spin_cycles: Tsc::from_us(config.spin_us).into(),
             inv_prob: crate::shared::UNSET.into(),
+            joins: true.into(),
             perf_metrics: false.into(),
             suspects: SuspectSetting::default(),
             revalidator_thread: std::sync::OnceLock::new(),

@@ -37,6 +37,8 @@ pub(crate) struct Shared {
     pub(crate) spin_cycles: AtomicU64,
     /// `emc-insert-inv-prob`; [`UNSET`] where it was not given.
     pub(crate) inv_prob: AtomicU32,
+    /// Whether packets are joined to trains on their way out.
+    pub(crate) joins: AtomicBool,
     /// `pmd-perf-metrics`: iterations are sorted into histograms.
     pub(crate) perf_metrics: AtomicBool,
     /// Workers keep processors from halting while packets come every few milliseconds.

@@ -6,6 +6,7 @@
 
 mod drops;
 pub mod dummy;
+pub mod gro;
 pub mod segment;
 mod system;
 mod tap;

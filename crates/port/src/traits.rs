@@ -1,5 +1,6 @@
 //! What every port type implements.
 
+use crate::gro::Trains;
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_sys::errno_text;
@@ -239,6 +240,10 @@ pub trait TxQueue: Send {
     /// given packets by [`TxQueue::tx_owned`] then. Always the same for a queue.
     fn wants_ownership(&self) -> bool {
         false
+    }
+    /// Which trains of segments its device takes, so that packets are worth being joined for it.
+    fn trains(&self) -> Trains {
+        Trains::default()
     }
     /// As [`TxQueue::tx`], of packets that the queue may keep: all of their bytes are private. What it kept
     /// goes back to the `pool` of a later call; what it leaves in the list goes back at once.

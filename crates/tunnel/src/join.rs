@@ -13,9 +13,9 @@
 
 use crate::TunnelKind;
 use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap, Wraps};
-use heddle_wire::checksum::{Sum, checksum};
+use heddle_wire::checksum::checksum;
 use heddle_wire::eth::{Ethernet, ethertype};
-use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::l4::{Tcp, Udp};
 use heddle_wire::tunnel::{Geneve, Vxlan};
 use heddle_wire::{Be16, IntoBytes, split, split_mut};
@@ -213,17 +213,7 @@ fn finish(bytes: &mut [u8], layout: &Layout, (l3, l4): (usize, usize), first: us
     fix_ip(bytes, inner, !layout.v6)?;
     let (start, total) = (first + layout.l4, bytes.len());
     let n = u32::try_from(total - start).ok()?;
-    let ip = bytes.get(inner..)?;
-    let pseudo = match layout.v6 {
-        true => {
-            let (ip, _) = split::<Ipv6>(ip)?;
-            Sum::ZERO.pseudo_v6(&ip.src, &ip.dst, layout.proto, n)
-        }
-        false => {
-            let (ip, _) = split::<Ipv4>(ip)?;
-            Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), layout.proto, n)
-        }
-    };
+    let pseudo = pseudo(bytes.get(inner..)?, layout.v6, layout.proto, n)?;
     let header = bytes.get_mut(start..)?;
     if layout.proto == proto::TCP {
         let (tcp, _) = split_mut::<Tcp>(header)?;

@@ -1,6 +1,7 @@
 //! IPv4 (RFC 791) and IPv6 with its extension headers (RFC 8200, RFC 4302).
 
-use crate::{Be16, Be32, views};
+use crate::checksum::Sum;
+use crate::{Be16, Be32, split, views};
 
 /// IP protocol numbers.
 pub mod proto {
@@ -127,6 +128,18 @@ impl Ipv6 {
     pub fn label(&self) -> u32 {
         self.flow.get() & Self::LABEL
     }
+}
+
+/// The pseudo header's sum of what is behind an IP header with these addresses (RFC 8200, 8.1), `len` bytes
+/// of this protocol. `None`: the header ends early.
+pub fn pseudo(header: &[u8], v6: bool, proto: u8, len: u32) -> Option<Sum> {
+    Some(if v6 {
+        let (ip, _) = split::<Ipv6>(header)?;
+        Sum::ZERO.pseudo_v6(&ip.src, &ip.dst, proto, len)
+    } else {
+        let (ip, _) = split::<Ipv4>(header)?;
+        Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), proto, len)
+    })
 }
 
 impl Ipv6Frag {

@@ -1,5 +1,8 @@
 //! Transmit side of one worker: per-port batches, sent at the end of the burst or when full.
 //!
+//! Packets that a queue's device takes as trains are joined before, unless that is turned off
+//! ([`heddle_port::gro`]); what is counted is what was joined.
+//!
 //! Queues borrow the packets that they send. One that wants to keep packets ([`TxQueue::wants_ownership`])
 //! gets its own, all of whose bytes are private: at the end of the burst the burst's packets themselves, as
 //! far as they are private and no other such queue gets them too, otherwise copies. Other queues pay nothing
@@ -10,6 +13,7 @@ use crate::drops::{DropKind, Drops};
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Packet, Pool};
+use heddle_port::gro::{self, Gro};
 use heddle_port::{TxCounts, TxQueue};
 use std::ops::Range;
 use std::sync::Arc;
@@ -97,6 +101,9 @@ pub(crate) struct TxTable {
     /// Ports whose queues take packets over.
     owners: usize,
     given: Given,
+    gro: Gro,
+    /// Packets are joined for devices that take trains.
+    pub(crate) joins: bool,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
     pub(crate) sent: u64,
@@ -160,7 +167,8 @@ impl TxTable {
         self.active.retain(|a| *a != no);
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             self.batches += 1;
-            self.sent += send(port, live, &mut self.given, pool, drops);
+            let gro = self.joins.then_some(&mut self.gro);
+            self.sent += send(port, live, (&mut self.given, gro), pool, drops);
         }
     }
     /// Sends all batches. The packets may be used again.
@@ -168,7 +176,8 @@ impl TxTable {
         while let Some(no) = self.active.pop() {
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
                 self.batches += 1;
-                self.sent += send(port, live, &mut self.given, pool, drops);
+                let gro = self.joins.then_some(&mut self.gro);
+                self.sent += send(port, live, (&mut self.given, gro), pool, drops);
             }
         }
     }
@@ -246,7 +255,13 @@ impl Given {
 
 /// Sends a port's batch, whose packets may be used again.
 #[inline]
-fn send(port: &mut TxPort, live: &Live<'_>, given: &mut Given, pool: &mut Pool, drops: &Drops) -> u64 {
+fn send(
+    port: &mut TxPort,
+    live: &Live<'_>,
+    (given, gro): (&mut Given, Option<&mut Gro>),
+    pool: &mut Pool,
+    drops: &Drops,
+) -> u64 {
     let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
     for ids in &port.batch.ranges {
         refs.extend(live.all(ids));
@@ -255,8 +270,68 @@ fn send(port: &mut TxPort, live: &Live<'_>, given: &mut Given, pool: &mut Pool, 
         refs.iter().for_each(|p| given.copy(p, pool));
         return send_given(port, given, pool, drops);
     }
+    if let Some(gro) = gro
+        && refs.len() > 1
+        && port.queue.trains().any()
+        && gro::is_worth_it(&refs)
+    {
+        return send_joined(port, &refs, gro, pool, drops);
+    }
     let n = port.queue.tx(pool, &refs);
     count(port, n, drops)
+}
+
+/// Joins what can be joined, and sends.
+#[inline(never)]
+fn send_joined(port: &mut TxPort, refs: &[&Packet], gro: &mut Gro, pool: &mut Pool, drops: &Drops) -> u64 {
+    let trains = port.queue.trains();
+    let n = if gro.join(pool, refs, trains) {
+        let (joined, order) = gro.result(refs);
+        let sent: ArrayVec<&Packet, TX_BATCH> = joined.iter().map(|(p, _)| *p).collect();
+        let n = port.queue.tx(pool, &sent);
+        as_received(n, joined.iter().map(|(_, range)| range), order, refs)
+    } else {
+        port.queue.tx(pool, refs)
+    };
+    gro.done(pool);
+    count(port, n, drops)
+}
+
+/// What a queue says of joined packets, said of those that they are made of. Which of them were lost it does
+/// not say: those at the end.
+fn as_received<'a>(
+    n: TxCounts,
+    ranges: impl Iterator<Item = &'a Range<usize>>,
+    order: &[u8],
+    refs: &[&Packet],
+) -> TxCounts {
+    let mut all = TxCounts {
+        sent: 0,
+        bytes: 0,
+        ..n
+    };
+    let mut more = 0;
+    for (range, at) in ranges.zip(0_u64..) {
+        let members = order.get(range.clone()).unwrap_or_default();
+        if at < n.sent {
+            all.sent += members.len() as u64;
+            let len = |i: &u8| refs.get(usize::from(*i)).map_or(0, |p| p.len() as u64);
+            all.bytes += members.iter().map(len).sum::<u64>();
+        } else {
+            more += members.len() as u64 - 1;
+        }
+    }
+    let mut lost = [
+        &mut all.full,
+        &mut all.too_long,
+        &mut all.down,
+        &mut all.nowhere,
+        &mut all.error,
+    ];
+    if let Some(lost) = lost.iter_mut().find(|n| ***n > 0) {
+        **lost += more;
+    }
+    all
 }
 
 /// Gives a port its packets.

@@ -91,6 +91,11 @@ impl Datapath {
         let n = n.map_or(crate::shared::UNSET, |n| n.min(crate::shared::UNSET - 1));
         self.shared.inv_prob.store(n, Relaxed);
     }
+    /// `heddle-gro`: whether packets are joined for devices that take trains of segments. By default they
+    /// are.
+    pub fn set_gro(&self, on: bool) {
+        self.shared.joins.store(on, Relaxed);
+    }
     /// Sets which iterations workers tell of in the log, while they keep histograms
     /// (`dpif-netdev/pmd-perf-log-set`).
     pub fn set_suspect_log(&self, log: &SuspectLog) {

@@ -109,6 +109,7 @@ impl Worker {
         let within = std::mem::take(&mut self.scratch.translated);
         self.owed.pay(now_ms);
         let t3 = time();
+        self.tx.joins = self.shared.joins.load(Relaxed);
         self.send_all();
         let t4 = Tsc::now();
         let c = &self.counters;

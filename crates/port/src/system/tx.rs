@@ -1,6 +1,7 @@
 //! Transmit queue of a network device: a burst goes out in one system call. Exits: sent, full, too long,
 //! down, error.
 
+use crate::gro::Trains;
 use crate::segment;
 use crate::{TxCounts, TxQueue};
 use heddle_packet::{BURST, Csum, MAX_SEGS, Packet, Pool};
@@ -146,6 +147,9 @@ fn count(counts: &mut TxCounts, errno: i32) {
 }
 
 impl TxQueue for SystemTx {
+    fn trains(&self) -> Trains {
+        if self.vnet { Trains::ALL } else { Trains::default() }
+    }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();
         for chunk in packets.chunks(BURST) {

@@ -2,6 +2,7 @@
 //! full, down, error.
 
 use crate::drops::Drops;
+use crate::gro::Trains;
 use crate::segment;
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use arrayvec::ArrayVec;
@@ -194,6 +195,9 @@ impl TapTx {
 }
 
 impl TxQueue for TapTx {
+    fn trains(&self) -> Trains {
+        Trains::ALL
+    }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();
         for packet in packets {

@@ -1,6 +1,7 @@
 //! Which unfinished packets a guest takes as they are (virtio 1.2 §5.1.6.4): the others are finished in
 //! software.
 
+use crate::gro::Trains;
 use heddle_packet::{Csum, Gso, GsoKind, Offload};
 use heddle_virtio::ring::Features;
 
@@ -26,6 +27,14 @@ impl Takes {
             ecn: has(Features::GUEST_ECN),
             // A train's IP version is not in the metadata; Linux offers both or none.
             uso: has(Features::GUEST_USO4 | Features::GUEST_USO6),
+        }
+    }
+    /// Which trains it takes.
+    pub(super) fn trains(self) -> Trains {
+        Trains {
+            tcp4: self.tso4,
+            tcp6: self.tso6,
+            udp: self.uso,
         }
     }
     /// Whether the guest takes a packet with this metadata.

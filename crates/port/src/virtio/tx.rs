@@ -6,6 +6,7 @@
 
 use super::txset::{Choice, ToGuest, TxCell, TxSet};
 use super::{Shared, spread};
+use crate::gro::Trains;
 use crate::segment;
 use crate::{TxCounts, TxQueue};
 use arrayvec::ArrayVec;
@@ -52,6 +53,10 @@ impl VirtioTx {
 }
 
 impl TxQueue for VirtioTx {
+    #[inline]
+    fn trains(&self) -> Trains {
+        self.choice.takes.trains()
+    }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         if self.set().turn() != self.seen {
             let mut counts = self.choose();

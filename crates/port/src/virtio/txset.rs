@@ -111,6 +111,8 @@ struct Places {
     down: bool,
     /// A flow decides which ring its packets take, not the worker.
     by_flow: bool,
+    /// What the guest takes by the ring that was started last.
+    takes: Takes,
 }
 
 /// What workers choose from.
@@ -120,6 +122,8 @@ pub(super) struct Choice {
     pub(super) cells: Vec<Arc<TxCell>>,
     /// A flow decides.
     pub(super) by_flow: bool,
+    /// What the guest takes.
+    pub(super) takes: Takes,
 }
 
 impl Choice {
@@ -189,6 +193,7 @@ impl TxSet {
         self.choice.store(Choice {
             cells: running.filter_map(|i| p.cells.get(*i)).cloned().collect(),
             by_flow: p.by_flow,
+            takes: p.takes,
         });
         self.tell();
         value
@@ -226,6 +231,7 @@ impl TxSet {
         // Buffers that the guest adds are found when they are needed.
         ring.ring.disarm();
         let cell = self.cell(index);
+        self.places.lock().takes = ring.takes;
         self.with_place(&cell, |place| *place = Some(ring));
         *cell.failure.lock() = None;
         self.enable(index, enabled);

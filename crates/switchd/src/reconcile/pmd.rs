@@ -30,6 +30,8 @@ pub(super) struct Pmd {
     sleep: MaxSleep,
     /// `heddle-light-sleep`.
     light_sleep: bool,
+    /// `heddle-gro=false`.
+    no_gro: bool,
 }
 
 impl Pmd {
@@ -55,6 +57,7 @@ impl Pmd {
             inv_prob: prob.and_then(|n| n.trim().parse().ok()),
             sleep: sleep(max_sleep(config)).0,
             light_sleep: config.bool("heddle-light-sleep", false),
+            no_gro: !config.bool("heddle-gro", true),
         }
     }
 
@@ -92,6 +95,7 @@ impl Pmd {
         {
             log::warn!(target: "dpif_netdev", "heddle-light-sleep changes nothing, processors cannot be kept from halting: {e}");
         }
+        datapath.set_gro(!self.no_gro);
         datapath.set_spread(self.spread);
         self.apply_auto(before.map(|b| b.auto), datapath);
     }

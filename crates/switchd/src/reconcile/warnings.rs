@@ -22,7 +22,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("tx-flush-interval", 1_000_000, "what holds without it"),
 ];
 /// Switches, and what they are where they are neither.
-const SWITCHES: [(&str, bool); 8] = [
+const SWITCHES: [(&str, bool); 9] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
@@ -31,6 +31,7 @@ const SWITCHES: [(&str, bool); 8] = [
     ("vhost-iommu-support", false),
     ("smc-enable", false),
     ("heddle-light-sleep", false),
+    ("heddle-gro", true),
 ];
 
 /// Settings whose nonsense is no warning: tests of Open vSwitch set it, and look for warnings.

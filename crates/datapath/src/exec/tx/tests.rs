@@ -114,3 +114,71 @@ fn private_packets_move_and_are_copied_for_all_but_the_last_who_want_them() {
     assert_eq!(same, [false, true]);
     assert!(given.packets.iter().all(|p| p.head() == [1; 60]));
 }
+
+/// A queue whose device takes trains, and no more than so many packets.
+struct Few(usize, Arc<std::sync::Mutex<Vec<Packet>>>);
+
+impl TxQueue for Few {
+    fn tx(&mut self, _: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let n = packets.len().min(self.0);
+        for p in &packets[..n] {
+            let mut copy = Packet::from_bytes(&p.to_vec());
+            copy.offload = p.offload;
+            self.1.lock().unwrap().push(copy);
+        }
+        TxCounts {
+            sent: n as u64,
+            bytes: packets[..n].iter().map(|p| p.len() as u64).sum(),
+            full: (packets.len() - n) as u64,
+            ..TxCounts::default()
+        }
+    }
+    fn trains(&self) -> gro::Trains {
+        gro::Trains::ALL
+    }
+}
+
+#[test]
+fn what_is_counted_is_what_was_joined() {
+    // Two datagrams of one flow, something else, three of another flow.
+    let datagram = |port: u16, id: u16| {
+        let mut f = crate::tests::udp(1, 2, port, 9);
+        f.resize(14 + 20 + 8 + 600, 7);
+        f[16..18].copy_from_slice(&628_u16.to_be_bytes());
+        f[18..20].copy_from_slice(&id.to_be_bytes());
+        f[38..40].copy_from_slice(&608_u16.to_be_bytes());
+        // Nobody looks at it: it is said to be right.
+        f[40..42].copy_from_slice(&[1, 1]);
+        f[24..26].fill(0);
+        let sum = heddle_wire::checksum::checksum(&f[14..34]);
+        f[24..26].copy_from_slice(&sum.to_be_bytes());
+        let mut p = Packet::from_bytes(&f);
+        p.offload.csum = heddle_packet::Csum::Valid;
+        p
+    };
+    let frames = [(1, 1), (1, 2), (3, 1), (2, 5), (2, 6), (2, 7)];
+    let sent = |most: usize, joins: bool| {
+        let (mut pool, mut burst) = (Pool::new(64), Burst::new());
+        frames
+            .iter()
+            .for_each(|(port, id)| burst.push(datagram(*port, *id)));
+        let (took, counters) = (Arc::default(), Arc::<PortCounters>::default());
+        let queue = Box::new(Few(most, Arc::clone(&took)));
+        let mut table = TxTable {
+            joins,
+            ..TxTable::default()
+        };
+        table.insert(0, TxPort::new(queue, Arc::default(), Arc::clone(&counters)));
+        send_all(&mut table, &mut pool, &mut burst, [(0, 0..6)]);
+        let lens: Vec<usize> = took.lock().unwrap().iter().map(Packet::len).collect();
+        let c = &counters;
+        (lens, (c.tx_packets.get(), c.tx_bytes.get(), c.tx_dropped.get()))
+    };
+    let one = 642;
+    assert_eq!(
+        sent(9, true),
+        (vec![one + 600, one, one + 1200], (6, 6 * one as u64, 0))
+    );
+    assert_eq!(sent(1, true), (vec![one + 600], (2, 2 * one as u64, 4)));
+    assert_eq!(sent(9, false), (vec![one; 6], (6, 6 * one as u64, 0)));
+}

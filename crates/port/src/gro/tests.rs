@@ -1,0 +1,271 @@
+//! What is joined, and then cut, is what there was: byte by byte, each flow in its order.
+
+use super::*;
+use crate::segment::finish;
+use heddle_wire::checksum::update16;
+use proptest::prelude::*;
+
+/// Part of a stream.
+#[derive(Clone, Debug)]
+struct Part {
+    flow: u8,
+    kind: GsoKind,
+    /// Bytes of payload, which is cut into pieces of `size`.
+    payload: usize,
+    size: u16,
+    flags: u16,
+    /// What is done to one of its packets.
+    fault: Option<(u8, Fault)>,
+    known: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    /// One byte of the packet is another one; checksums are not mended.
+    Byte(u16),
+    /// Another time to live.
+    Ttl,
+    Lost,
+    /// Two packets change their places.
+    Swapped,
+    /// Bytes behind the IP packet.
+    Padded,
+}
+
+fn part() -> impl Strategy<Value = Part> {
+    let kind = prop_oneof![Just(GsoKind::Tcp4), Just(GsoKind::Tcp6), Just(GsoKind::Udp)];
+    let fault = prop_oneof![
+        any::<u16>().prop_map(Fault::Byte),
+        Just(Fault::Ttl),
+        Just(Fault::Lost),
+        Just(Fault::Swapped),
+        Just(Fault::Padded),
+    ];
+    let flags = prop_oneof![6 => Just(ACK), 2 => Just(ACK | PSH), 1 => Just(ACK | FIN), 1 => 0_u16..0x200];
+    (
+        0_u8..3,
+        kind,
+        1_usize..6000,
+        prop_oneof![Just(1448_u16), 300_u16..1460],
+        flags,
+        prop::option::weighted(0.3, (any::<u8>(), fault)),
+        any::<bool>(),
+    )
+        .prop_map(|(flow, kind, payload, size, flags, fault, known)| Part {
+            flow,
+            kind,
+            payload,
+            size,
+            flags,
+            fault,
+            known,
+        })
+}
+
+/// The packets of a part of a stream that has come so far.
+fn packets(part: &Part, sent: &mut usize, id: &mut u16) -> Vec<Packet> {
+    let (v6, tcp) = (part.kind == GsoKind::Tcp6, part.kind != GsoKind::Udp);
+    let mut b = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, part.flow];
+    let l4_len = part.payload + if tcp { 20 } else { 8 };
+    let next = if tcp { 6 } else { 17 };
+    if v6 {
+        b.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        b.extend(u16::try_from(l4_len).unwrap().to_be_bytes());
+        b.extend([next, 64]);
+        b.extend([0xfd; 16]);
+        b.extend([0xfe; 16]);
+    } else {
+        b.extend([8, 0, 0x45, 0]);
+        b.extend(u16::try_from(l4_len + 20).unwrap().to_be_bytes());
+        b.extend(id.to_be_bytes());
+        b.extend([0x40, 0, 64, next, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    }
+    let l4 = b.len();
+    b.extend([0x12, 0x34, 0, part.flow]);
+    if tcp {
+        b.extend(u32::try_from(*sent).unwrap().to_be_bytes());
+        b.extend([0, 0, 0, 9]);
+        b.extend((0x5000 | part.flags).to_be_bytes());
+        b.extend([0xff, 0xff, 0, 0, 0, 0]);
+    } else {
+        b.extend(u16::try_from(l4_len).unwrap().to_be_bytes());
+        b.extend([0, 0]);
+    }
+    b.extend((0..part.payload).map(|i| u8::try_from((i * 7 + *sent) % 251).unwrap()));
+    let mut train = Packet::from_bytes(&b);
+    train.offload = Offload {
+        csum: Csum::Partial {
+            start: u16::try_from(l4).unwrap(),
+            offset: if tcp { 16 } else { 6 },
+        },
+        gso: Some(Gso {
+            kind: part.kind,
+            ecn: false,
+            size: part.size,
+            hdr_len: 0,
+            wraps: Wraps::default(),
+        }),
+    };
+    *sent += part.payload;
+    let mut all = Vec::new();
+    let mut pool = Pool::new(4);
+    finish(&mut pool, &train, &mut |p| {
+        all.push(Packet::from_bytes(&p.to_vec()))
+    })
+    .unwrap();
+    *id = id.wrapping_add(u16::try_from(all.len()).unwrap());
+    for p in &mut all {
+        p.offload.csum = if part.known { Csum::Valid } else { Csum::Unknown };
+    }
+    if let Some((which, fault)) = part.fault {
+        let at = usize::from(which) % all.len();
+        match fault {
+            Fault::Byte(i) => {
+                let bytes = all[at].head_mut();
+                let i = usize::from(i) % bytes.len();
+                bytes[i] ^= 0x55;
+                all[at].offload.csum = Csum::Unknown;
+            }
+            Fault::Ttl if !v6 => {
+                let h = all[at].head_mut();
+                let word = |h: &[u8], i: usize| u16::from_be_bytes([h[i], h[i + 1]]);
+                let before = word(h, 22);
+                h[22] = 63;
+                let sum = update16(word(h, 24), before, word(h, 22));
+                h[24..26].copy_from_slice(&sum.to_be_bytes());
+            }
+            Fault::Ttl => all[at].head_mut()[21] = 63,
+            Fault::Lost => drop(all.remove(at)),
+            Fault::Swapped => {
+                let last = all.len() - 1;
+                all.swap(at, last);
+            }
+            Fault::Padded => {
+                let mut bytes = all[at].to_vec();
+                bytes.extend([0; 3]);
+                let csum = all[at].offload.csum;
+                all[at] = Packet::from_bytes(&bytes);
+                all[at].offload.csum = csum;
+            }
+        }
+    }
+    all
+}
+
+/// Packets of each flow, in their order.
+fn flows(all: impl Iterator<Item = Vec<u8>>) -> Vec<(u8, Vec<Vec<u8>>)> {
+    let mut flows: Vec<(u8, Vec<Vec<u8>>)> = Vec::new();
+    for p in all {
+        match flows.iter_mut().find(|(f, _)| *f == p[11]) {
+            Some((_, list)) => list.push(p),
+            None => flows.push((p[11], vec![p])),
+        }
+    }
+    flows.sort();
+    flows
+}
+
+/// Joins a batch and cuts what came of it; gives that, and how many packets were sent.
+fn there_and_back(gro: &mut Gro, batch: &[Packet], trains: Trains) -> (Vec<Vec<u8>>, usize) {
+    let mut pool = Pool::new(8);
+    let refs: Vec<&Packet> = batch.iter().collect();
+    if !gro.join(&mut pool, &refs, trains) {
+        gro.done(&mut pool);
+        return (batch.iter().map(Packet::to_vec).collect(), batch.len());
+    }
+    let (result, order) = gro.result(&refs);
+    let mut numbers = order.to_vec();
+    numbers.sort_unstable();
+    assert!(numbers.iter().map(|n| usize::from(*n)).eq(0..batch.len()));
+    let (mut all, n) = (Vec::new(), result.len());
+    for (p, range) in result {
+        let before = all.len();
+        if p.offload.gso.is_some() {
+            let mut pool = Pool::new(4);
+            finish(&mut pool, p, &mut |p| all.push(p.to_vec())).unwrap();
+        } else {
+            all.push(p.to_vec());
+        }
+        assert_eq!(all.len() - before, range.len());
+    }
+    gro.done(&mut pool);
+    (all, n)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 256 }, ..ProptestConfig::default() })]
+    #[test]
+    fn what_is_joined_is_cut_to_what_it_was(
+        parts in prop::collection::vec(part(), 1..8),
+        order in prop::collection::vec(any::<prop::sample::Index>(), MAX_BATCH),
+    ) {
+        let (mut sent, mut id) = ([0; 9], [0_u16; 9]);
+        // Parts of one flow come one after the other, those of different flows among each other.
+        let mut queues: Vec<std::collections::VecDeque<Packet>> = (0..9).map(|_| Default::default()).collect();
+        for part in &parts {
+            let kind = match part.kind { GsoKind::Tcp4 => 0, GsoKind::Tcp6 => 1, GsoKind::Udp => 2 };
+            let n = usize::from(part.flow) * 3 + kind;
+            let mut part = part.clone();
+            part.flow = u8::try_from(n).unwrap();
+            queues[n].extend(packets(&part, &mut sent[n], &mut id[n]));
+        }
+        let mut batch = Vec::new();
+        for i in order {
+            let full: Vec<usize> = (0..9).filter(|n| !queues[*n].is_empty()).collect();
+            if !full.is_empty() {
+                batch.extend(queues[full[i.index(full.len())]].pop_front());
+            }
+        }
+        let mut gro = Gro::default();
+        let (all, n) = there_and_back(&mut gro, &batch, Trains::ALL);
+        prop_assert!(n <= batch.len());
+        prop_assert_eq!(flows(all.into_iter()), flows(batch.iter().map(Packet::to_vec)));
+    }
+}
+
+fn stream(kind: GsoKind, payload: usize) -> Vec<Packet> {
+    let part = Part {
+        flow: 1,
+        kind,
+        payload,
+        size: 1448,
+        flags: ACK | PSH,
+        fault: None,
+        known: true,
+    };
+    packets(&part, &mut 0, &mut 7)
+}
+
+#[test]
+fn a_stream_becomes_a_train() {
+    for kind in [GsoKind::Tcp4, GsoKind::Tcp6, GsoKind::Udp] {
+        let batch = stream(kind, 20_000);
+        assert_eq!(batch.len(), 14);
+        let (all, n) = there_and_back(&mut Gro::default(), &batch, Trains::ALL);
+        assert_eq!((all.len(), n), (14, 1), "{kind:?}");
+        let (_, n) = there_and_back(&mut Gro::default(), &batch, Trains::default());
+        assert_eq!(n, 14, "the device takes none");
+    }
+}
+
+#[test]
+fn no_train_is_longer_than_an_ip_packet() {
+    let mut batch = stream(GsoKind::Tcp4, 60_000);
+    let (mut sent, mut id) = (60_000, 7 + u16::try_from(batch.len()).unwrap());
+    let part = Part {
+        flow: 1,
+        kind: GsoKind::Tcp4,
+        payload: 20_000,
+        size: 1448,
+        flags: ACK,
+        fault: None,
+        known: true,
+    };
+    // The last one of the first part ends its train.
+    batch.pop();
+    sent -= 60_000 % 1448;
+    id -= 1;
+    batch.extend(packets(&part, &mut sent, &mut id));
+    let (all, n) = there_and_back(&mut Gro::default(), &batch, Trains::ALL);
+    assert_eq!((all.len(), n), (batch.len(), 2));
+}
