@@ -18,6 +18,7 @@ use crate::control::{AutoLb, Control, UpcallRings};
 use crate::exec::fragments::Waiting;
 use crate::exec::program::Program;
 use crate::exec::upcalls::{Bell, Lanes};
+use crate::exec::watch::{CaptureWish, Captured, DropExample};
 use crate::flow_cache::hash::HashKey;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
@@ -73,6 +74,7 @@ impl Datapath {
                 control: Arc::new(Bell::new()?),
                 samples: Arc::new(Bell::new()?),
             },
+            watched: Arc::default(),
             hash_key: HashKey::random(),
             conntrack: Arc::new(Conntrack::new(heddle_conntrack::Config::default())?),
             fragments: Ipf::default(),
@@ -396,6 +398,34 @@ impl Datapath {
     /// As [`Datapath::take_upcalls`], of samples ([`crate::action::UpcallKind::Sample`]).
     pub fn take_samples(&self, max: usize, f: &mut dyn FnMut(UpcallPacket)) -> usize {
         take(&self.shared.bells.samples, &self.upcalls.samples, max, f)
+    }
+}
+
+/// Packets that somebody looks at.
+impl Datapath {
+    /// Hands over the examples of dropped packets that wait. Without somebody who takes them there are no
+    /// newer ones after a while.
+    pub fn take_drop_examples(&self, f: &mut dyn FnMut(DropExample)) {
+        // Bounded: workers go on.
+        for _ in 0..self.shared.watched.examples.len() {
+            let Some(example) = self.shared.watched.examples.pop() else {
+                return;
+            };
+            f(example);
+        }
+    }
+    /// Has workers capture packets from their next bursts on, or stop that. There is one capture at a time;
+    /// what the one before has left is forgotten.
+    pub fn capture(&self, wish: Option<CaptureWish>) {
+        self.shared.watched.capture(wish);
+    }
+    /// Hands over up to `max` captured packets.
+    pub fn take_captured(&self, max: usize, f: &mut dyn FnMut(Captured)) {
+        self.shared.watched.take(max, f);
+    }
+    /// Packets that the capture should have taken and passed over: there were too many, or nobody took them.
+    pub fn capture_missed(&self) -> u64 {
+        self.shared.watched.missed()
     }
 }
 

@@ -38,6 +38,7 @@ pub use control::assign::{RxqAssign, Spread};
 pub use control::perf::{PerfWanted, SuspectLog};
 pub use drops::DropKind;
 pub use exec::fragments::Waiting;
+pub use exec::watch::{CaptureWish, Captured, DropExample, Way};
 pub use exec::meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
 pub use format::format_actions;
 pub use handle::Datapath;

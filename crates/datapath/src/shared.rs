@@ -4,6 +4,7 @@ use crate::action::{Action, DropReason};
 use crate::control::perf::SuspectSetting;
 use crate::exec::fragments::Waiting;
 use crate::exec::upcalls::{Bell, Lanes};
+use crate::exec::watch::Inbox;
 use crate::flow_cache::cache::Moment;
 use crate::flow_cache::hash::HashKey;
 use crate::translate::{Request, Translate, Translation};
@@ -23,6 +24,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<Clock>,
     /// Rung when packets for the control plane wait.
     pub(crate) bells: Lanes<Arc<Bell>>,
+    /// Packets that somebody looks at.
+    pub(crate) watched: Arc<Inbox>,
     pub(crate) hash_key: HashKey,
     pub(crate) conntrack: Arc<Conntrack>,
     /// Fragments that wait to be tracked.

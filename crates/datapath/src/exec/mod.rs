@@ -23,6 +23,7 @@ mod tests;
 pub(crate) mod tunnel;
 pub(crate) mod tx;
 pub(crate) mod upcalls;
+pub(crate) mod watch;
 
 use crate::action::{Action, HashAlg, PortNo, Upcall, UpcallKind};
 use crate::drops::{DropKind, Drops};
@@ -193,6 +194,8 @@ impl Exec<'_> {
         match program.shape {
             Shape::Output(port) => self.output_all(port, ids, longest),
             Shape::Line if regular => _ = self.line(program, ids, longest, meta()),
+            // A flood that a rule drops.
+            _ if let [Op::Drop(kind)] = *program.ops => self.lost(kind, ids),
             _ => {
                 let meta = meta();
                 for id in ids {
@@ -205,6 +208,16 @@ impl Exec<'_> {
         }
     }
 
+    /// Packets, which are all of the burst or all copies, end here.
+    fn lost(&mut self, kind: DropKind, ids: Range<LiveId>) {
+        let n = ids.len() as u64;
+        self.drops.add(kind, n);
+        if n > 0 {
+            let first = self.live.get(ids.start);
+            self.tx.watch.lost(kind, n, first, self.carried);
+        }
+    }
+
     /// Copies of packets, side by side; those that failed, a bit each, and for which there is no room are
     /// marked as failed.
     pub(crate) fn copy_all(&mut self, ids: Range<LiveId>, failed: &mut u64) -> Range<LiveId> {
@@ -214,7 +227,7 @@ impl Exec<'_> {
             if self.copy(id).is_none() {
                 // The first that finds no room; none behind it does.
                 *failed |= u64::MAX << i;
-                self.drops.add(DropKind::Copies, u64::from(n) - i as u64);
+                self.lost(DropKind::Copies, id..id + n - LiveId::try_from(i).unwrap_or(n));
                 break;
             }
         }
@@ -257,7 +270,7 @@ impl Exec<'_> {
                     for id in ids.clone().filter(|id| !lost(before, *id)) {
                         if let Err(kind) = tunnel::push_one(self.live.get_mut(id), inner, push, self.now_ms) {
                             failed |= 1 << (id - ids.start);
-                            self.drops.add(kind, 1);
+                            self.lost(kind, id..id + 1);
                         }
                     }
                     meta = tunnel::outside(&meta, push);
@@ -274,7 +287,7 @@ impl Exec<'_> {
                             Ok(()) => meta = m,
                             Err(kind) => {
                                 failed |= 1 << (id - ids.start);
-                                self.drops.add(kind, 1);
+                                self.lost(kind, id..id + 1);
                             }
                         }
                     }
@@ -410,7 +423,7 @@ impl Exec<'_> {
                 Op::Drop(kind) => Err(*kind),
             };
             if let Err(kind) = done {
-                self.drops.add(kind, 1);
+                self.lost(kind, going.id..going.id + 1);
                 // Only the copy at hand ends.
                 let Some((.., end)) = going.saved.last() else {
                     return false;
@@ -466,7 +479,7 @@ impl Exec<'_> {
             match self.tx.push(port, &mut ids, longest, &self.live, self.drops) {
                 Ok(false) => {}
                 Ok(true) => self.tx.flush_port(port, &self.live, self.pool, self.drops),
-                Err(kind) => return self.drops.add(kind, ids.len() as u64),
+                Err(kind) => return self.lost(kind, ids),
             }
         }
     }
@@ -477,7 +490,7 @@ impl Exec<'_> {
             return self.output(port, id);
         }
         let Some(copy) = self.copy(id) else {
-            return self.drops.add(DropKind::Copies, 1);
+            return self.lost(DropKind::Copies, id..id + 1);
         };
         cut(self.live.get_mut(copy), u32::try_from(n).unwrap_or(u32::MAX));
         self.output(port, copy);
@@ -514,7 +527,7 @@ impl Exec<'_> {
                 UpcallKind::Sample => DropKind::Sample,
                 UpcallKind::Controller | UpcallKind::SlowPath(_) => DropKind::Upcall,
             };
-            return self.drops.add(lost, 1);
+            return self.lost(lost, id..id + 1);
         }
         let p = self.live.get(id);
         let mut bytes = match upcall.kind {

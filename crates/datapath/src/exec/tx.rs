@@ -10,6 +10,7 @@
 
 use crate::counters::PortCounters;
 use crate::drops::{DropKind, Drops};
+use crate::exec::watch::Watch;
 use crate::exec::{Live, LiveId};
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Packet, Pool};
@@ -78,13 +79,21 @@ impl TxPort {
     }
     /// Queues one by one, until the batch is full.
     #[cold]
-    fn push_those_that_fit(&mut self, ids: &mut Range<LiveId>, mtu: usize, live: &Live<'_>, drops: &Drops) {
+    fn push_those_that_fit(
+        &mut self,
+        ids: &mut Range<LiveId>,
+        mtu: usize,
+        live: &Live<'_>,
+        drops: &Drops,
+        watch: &mut Watch,
+    ) {
         while self.batch.room() > 0 {
             let Some(id) = ids.next() else { return };
             let packet = live.get(id);
             if packet.len() > mtu + L2_LEN && packet.offload.gso.is_none() {
                 self.counters.tx_dropped.add(1);
                 drops.add(DropKind::TxTooLong, 1);
+                watch.lost(DropKind::TxTooLong, 1, packet, None);
             } else {
                 self.batch.push(id..id + 1);
             }
@@ -104,12 +113,21 @@ pub(crate) struct TxTable {
     gro: Gro,
     /// Packets are joined for devices that take trains.
     pub(crate) joins: bool,
+    /// Who looks at packets.
+    pub(crate) watch: Watch,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
     pub(crate) sent: u64,
 }
 
 impl TxTable {
+    /// Without ports; this one looks at packets.
+    pub(crate) fn watched(watch: Watch) -> Self {
+        Self {
+            watch,
+            ..Self::default()
+        }
+    }
     /// Adds or replaces a port; its batch must be empty, that is, call this between bursts.
     pub(crate) fn insert(&mut self, no: u32, port: TxPort) -> Option<TxPort> {
         let at = no as usize;
@@ -148,7 +166,7 @@ impl TxTable {
         let was_empty = port.batch.len == 0;
         let mtu = port.mtu.load(Relaxed) as usize;
         if mtu != 0 && longest as usize > mtu + L2_LEN {
-            port.push_those_that_fit(ids, mtu, live, drops);
+            port.push_those_that_fit(ids, mtu, live, drops, &mut self.watch);
         } else {
             let n = ids.len().min(port.batch.room());
             // `n` is at most the range's length.
@@ -168,7 +186,7 @@ impl TxTable {
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             self.batches += 1;
             let gro = self.joins.then_some(&mut self.gro);
-            self.sent += send(port, live, (&mut self.given, gro), pool, drops);
+            self.sent += send(port, live, (&mut self.given, gro), pool, (drops, &mut self.watch, no));
         }
     }
     /// Sends all batches. The packets may be used again.
@@ -177,7 +195,7 @@ impl TxTable {
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
                 self.batches += 1;
                 let gro = self.joins.then_some(&mut self.gro);
-                self.sent += send(port, live, (&mut self.given, gro), pool, drops);
+                self.sent += send(port, live, (&mut self.given, gro), pool, (drops, &mut self.watch, no));
             }
         }
     }
@@ -213,6 +231,7 @@ impl TxTable {
         }
         for no in owners.drain(..) {
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+                self.watch.sent(no, live, &port.batch.ranges);
                 for id in port.batch.ranges.iter().flat_map(Clone::clone) {
                     self.given.give(live.get_mut(id), id, pool);
                 }
@@ -260,8 +279,9 @@ fn send(
     live: &Live<'_>,
     (given, gro): (&mut Given, Option<&mut Gro>),
     pool: &mut Pool,
-    drops: &Drops,
+    (drops, watch, no): (&Drops, &mut Watch, u32),
 ) -> u64 {
+    watch.sent(no, live, &port.batch.ranges);
     let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
     for ids in &port.batch.ranges {
         refs.extend(live.all(ids));
@@ -275,15 +295,35 @@ fn send(
         && port.queue.trains().any()
         && gro::is_worth_it(&refs)
     {
-        return send_joined(port, &refs, gro, pool, drops);
+        return send_joined(port, &refs, gro, pool, (drops, watch));
     }
     let n = port.queue.tx(pool, &refs);
+    show_lost(&n, &refs, watch);
     count(port, n, drops)
+}
+
+/// Tells who looks at packets of those that a queue did not take. Which ones it does not say; those at the
+/// end, mostly.
+#[inline]
+fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut Watch) {
+    if n.sent != refs.len() as u64
+        && let Some(last) = refs.last()
+    {
+        for (lost, kind) in losses(n).into_iter().filter(|(lost, _)| *lost != 0) {
+            watch.lost(kind, lost, last, None);
+        }
+    }
 }
 
 /// Joins what can be joined, and sends.
 #[inline(never)]
-fn send_joined(port: &mut TxPort, refs: &[&Packet], gro: &mut Gro, pool: &mut Pool, drops: &Drops) -> u64 {
+fn send_joined(
+    port: &mut TxPort,
+    refs: &[&Packet],
+    gro: &mut Gro,
+    pool: &mut Pool,
+    (drops, watch): (&Drops, &mut Watch),
+) -> u64 {
     let trains = port.queue.trains();
     let n = if gro.join(pool, refs, trains) {
         let (joined, order) = gro.result(refs);
@@ -294,6 +334,7 @@ fn send_joined(port: &mut TxPort, refs: &[&Packet], gro: &mut Gro, pool: &mut Po
         port.queue.tx(pool, refs)
     };
     gro.done(pool);
+    show_lost(&n, refs, watch);
     count(port, n, drops)
 }
 
@@ -342,6 +383,17 @@ fn send_given(port: &mut TxPort, given: &mut Given, pool: &mut Pool, drops: &Dro
     count(port, n, drops)
 }
 
+/// Packets that a queue did not send, by reason.
+fn losses(n: &TxCounts) -> [(u64, DropKind); 5] {
+    [
+        (n.full, DropKind::TxFull),
+        (n.too_long, DropKind::TxTooLong),
+        (n.down, DropKind::TxDown),
+        (n.nowhere, DropKind::InvalidPort),
+        (n.error, DropKind::TxError),
+    ]
+}
+
 /// Counts what became of a port's batch, which is over.
 #[inline]
 fn count(port: &mut TxPort, n: TxCounts, drops: &Drops) -> u64 {
@@ -349,15 +401,12 @@ fn count(port: &mut TxPort, n: TxCounts, drops: &Drops) -> u64 {
     let c = &port.counters;
     c.tx_packets.add(n.sent);
     c.tx_bytes.add(n.bytes);
-    let lost = [
-        (n.full, DropKind::TxFull, &c.tx_dropped),
-        (n.too_long, DropKind::TxTooLong, &c.tx_dropped),
-        (n.down, DropKind::TxDown, &c.tx_dropped),
-        (n.nowhere, DropKind::InvalidPort, &c.tx_dropped),
-        (n.error, DropKind::TxError, &c.tx_errors),
-    ];
-    for (n, kind, counter) in lost {
+    for (n, kind) in losses(&n) {
         if n != 0 {
+            let counter = match kind {
+                DropKind::TxError => &c.tx_errors,
+                _ => &c.tx_dropped,
+            };
             counter.add(n);
             drops.add(kind, n);
         }

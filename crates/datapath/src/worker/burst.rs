@@ -85,6 +85,8 @@ impl Worker {
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
         self.now_ms = now_ms;
+        let received = if given.is_none() { &*self.scratch.burst } else { &[] };
+        self.tx.watch.begin(now_ms, received);
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };
         let mut st = self.scratch.stage(0);
@@ -308,8 +310,14 @@ impl Worker {
         missed
     }
 
+    /// A packet ends here.
+    pub(super) fn lost(&mut self, kind: DropKind, id: LiveId) {
+        self.counters.drops.add(kind, 1);
+        self.tx.watch.lost(kind, 1, self.scratch.live().get(id), None);
+    }
+
     fn drop_runt(&mut self, id: LiveId) {
-        self.counters.drops.add(DropKind::RxInvalid, 1);
+        self.lost(DropKind::RxInvalid, id);
         if let Some(c) = self.tx.counters(self.scratch.live().get(id).in_port) {
             c.rx_errors.add(1);
         }

@@ -40,7 +40,7 @@ impl Worker {
         if let Some(slot) = self.source_of(id)
             && !self.rx[slot].turn.may_miss(st.peer(r))
         {
-            self.counters.drops.add(DropKind::MissBudget, 1);
+            self.lost(DropKind::MissBudget, id);
             return Choice::Gone;
         }
         self.with_subject(st, r, id, |w, subject| {

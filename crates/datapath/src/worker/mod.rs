@@ -33,6 +33,7 @@ use crate::exec::fragments::Resumed;
 use crate::exec::program::{Merges, Program};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
+use crate::exec::watch::Watch;
 use crate::flow_cache::cache::Cache;
 use crate::flow_cache::cached_translation::CachedTranslation;
 use crate::flow_cache::compact::Room;
@@ -335,6 +336,7 @@ impl Worker {
         use std::os::fd::AsRawFd;
         let epoll = Epoll::new(16)?;
         epoll.add(p.bell.as_raw_fd(), BELL_TOKEN)?;
+        let watch = Watch::new(Arc::clone(&p.shared.watched));
         Ok(Self {
             shared: p.shared,
             counters: p.counters,
@@ -344,7 +346,7 @@ impl Worker {
             lively: 0,
             full: 0,
             active: 0,
-            tx: TxTable::default(),
+            tx: TxTable::watched(watch),
             pool: p.pool,
             cache: p.cache,
             scratch: Scratch {

@@ -1,0 +1,434 @@
+//! Packets that somebody looks at: examples of those that are dropped, and copies for a capture.
+//!
+//! **Problem.** A counter says that packets are dropped, not which. Copying all of them would make a flood of
+//! drops dearer than forwarding, and a capture must not slow down who is not looked at.
+//!
+//! **Costs.** A drop costs an addition and a comparison with the clock; packets of one run that are all
+//! dropped cost that together. Each pair of a name and a port has a slot, and a slot gives one example in
+//! [`PERIOD_MS`]. A capture copies as many packets and bytes as a worker can in a few percent of its time,
+//! and counts those that it passes over.
+//!
+//! **Bounds.** Queues to the control side hold [`EXAMPLES`] and [`CAPTURED`], the latter not more than
+//! [`CAPTURED_BYTES`]. Nobody waits: what finds no room is lost, with a count where that matters.
+
+use crate::action::PortNo;
+use crate::drops::DropKind;
+use crate::exec::{Live, LiveId};
+use crossbeam_queue::ArrayQueue;
+use heddle_flow::FlowKey;
+use heddle_packet::Packet;
+#[expect(clippy::disallowed_types, reason = "workers only try")]
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Bytes of an example.
+const HEAD: usize = 192;
+/// Slots of a worker, and how often each gives an example.
+const SLOTS: usize = 256;
+const PERIOD_MS: u64 = 100;
+/// Examples that wait for the control side.
+const EXAMPLES: usize = 4096;
+/// Captured packets that wait for the control side, and their bytes.
+const CAPTURED: usize = 16 << 10;
+const CAPTURED_BYTES: usize = 16 << 20;
+/// What a worker copies in a millisecond of a capture: some percent of its time.
+const PACKETS_PER_MS: u32 = 128;
+const BYTES_PER_MS: usize = 128 << 10;
+
+/// A packet that was dropped, of many.
+#[derive(Clone, Debug)]
+pub struct DropExample {
+    /// Why.
+    pub kind: DropKind,
+    /// The port that it came in by.
+    pub in_port: PortNo,
+    /// The datapath's clock then.
+    pub at_ms: u64,
+    /// Packets that were dropped for this reason after they had come in by this port, since the example
+    /// before. Two such pairs may share a slot: then the count is of both.
+    pub seen: u64,
+    /// Length of the whole packet, bytes.
+    pub len: usize,
+    /// What it begins with, as it was when it was dropped.
+    pub head: Vec<u8>,
+    /// What it carried besides its bytes when it was last looked up, where that is known.
+    pub carried: Option<Box<FlowKey>>,
+}
+
+/// What a capture takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureWish {
+    /// Packets that are received or sent by `port`; without one, packets that are received.
+    pub traffic: bool,
+    /// Packets that are dropped; of one reason, if that is given.
+    pub drops: Option<Option<DropKind>>,
+    /// Of one port only.
+    pub port: Option<PortNo>,
+    /// Most bytes of a packet.
+    pub snap_len: usize,
+}
+
+/// On which way a captured packet was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Received.
+    In,
+    /// Sent.
+    Out,
+    /// Dropped.
+    Dropped(DropKind),
+}
+
+/// A captured packet.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// Since 1970, of its burst.
+    pub at: Duration,
+    /// The port that it was received or sent by.
+    pub port: PortNo,
+    /// Which of these.
+    pub way: Way,
+    /// Length of the whole packet, bytes.
+    pub len: usize,
+    /// Its first bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What workers and the control side share.
+#[expect(clippy::disallowed_types, reason = "workers only try")]
+pub(crate) struct Inbox {
+    pub(crate) examples: ArrayQueue<DropExample>,
+    /// Counts wishes.
+    version: AtomicU32,
+    wish: Mutex<Option<CaptureWish>>,
+    captured: ArrayQueue<Captured>,
+    captured_bytes: AtomicUsize,
+    missed: AtomicU64,
+}
+
+#[expect(clippy::disallowed_types, reason = "workers only try")]
+impl Default for Inbox {
+    fn default() -> Self {
+        Self {
+            examples: ArrayQueue::new(EXAMPLES),
+            version: 0.into(),
+            wish: Mutex::default(),
+            captured: ArrayQueue::new(CAPTURED),
+            captured_bytes: 0.into(),
+            missed: 0.into(),
+        }
+    }
+}
+
+impl Inbox {
+    /// Has workers capture this from their next bursts on, or nothing. What was captured before is forgotten.
+    #[expect(clippy::disallowed_methods, reason = "the control side")]
+    pub(crate) fn capture(&self, wish: Option<CaptureWish>) {
+        *self.wish.lock() = wish;
+        self.take(usize::MAX, &mut drop);
+        self.missed.store(0, Relaxed);
+        // After the wish: who sees the number tries the lock.
+        self.version.fetch_add(1, Relaxed);
+    }
+    /// Hands over up to `max` captured packets.
+    pub(crate) fn take(&self, max: usize, f: &mut dyn FnMut(Captured)) {
+        for _ in 0..max {
+            let Some(packet) = self.captured.pop() else { return };
+            self.captured_bytes.fetch_sub(packet.bytes.len(), Relaxed);
+            f(packet);
+        }
+    }
+    /// Packets that were to be captured and were not.
+    pub(crate) fn missed(&self) -> u64 {
+        self.missed.load(Relaxed)
+    }
+    fn push(&self, packet: Captured) {
+        let bytes = packet.bytes.len();
+        let before = self.captured_bytes.fetch_add(bytes, Relaxed);
+        if before + bytes > CAPTURED_BYTES || self.captured.push(packet).is_err() {
+            self.captured_bytes.fetch_sub(bytes, Relaxed);
+            self.missed.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    due_ms: u64,
+    seen: u64,
+}
+
+/// A worker's part of a capture.
+struct Capture {
+    wish: CaptureWish,
+    /// What may still be copied in this millisecond.
+    ms: u64,
+    packets: u32,
+    bytes: usize,
+    at: Duration,
+}
+
+/// A worker's end.
+pub(crate) struct Watch {
+    inbox: Arc<Inbox>,
+    slots: Box<[Slot; SLOTS]>,
+    now_ms: u64,
+    version: u32,
+    capture: Option<Box<Capture>>,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self::new(Arc::default())
+    }
+}
+
+/// First bytes of a packet.
+fn first(p: &Packet, most: usize) -> Vec<u8> {
+    let mut bytes = vec![0; p.len().min(most)];
+    let n = p.copy_from(0, &mut bytes);
+    bytes.truncate(n);
+    bytes
+}
+
+impl Watch {
+    pub(crate) fn new(inbox: Arc<Inbox>) -> Self {
+        Self {
+            inbox,
+            slots: Box::new([Slot::default(); SLOTS]),
+            now_ms: 0,
+            version: 0,
+            capture: None,
+        }
+    }
+
+    /// A burst begins, with these packets if they were received.
+    #[inline]
+    pub(crate) fn begin(&mut self, now_ms: u64, received: &[Packet]) {
+        self.now_ms = now_ms;
+        let version = self.inbox.version.load(Relaxed);
+        if version != self.version || self.capture.is_some() {
+            self.begin_capture(version, received);
+        }
+    }
+
+    #[cold]
+    fn begin_capture(&mut self, version: u32, received: &[Packet]) {
+        if version != self.version
+            && let Some(wish) = self.inbox.wish.try_lock()
+        {
+            self.version = version;
+            self.capture = wish.map(|wish| {
+                Box::new(Capture {
+                    wish,
+                    ms: u64::MAX,
+                    packets: 0,
+                    bytes: 0,
+                    at: Duration::ZERO,
+                })
+            });
+        }
+        let Some(c) = &mut self.capture else { return };
+        if c.ms != self.now_ms {
+            (c.ms, c.packets, c.bytes) = (self.now_ms, PACKETS_PER_MS, BYTES_PER_MS);
+        }
+        #[expect(clippy::disallowed_methods, reason = "once per burst, of a capture")]
+        let now = std::time::SystemTime::now();
+        c.at = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let wish = c.wish;
+        if wish.traffic {
+            for p in received {
+                if wish.port.is_none_or(|port| port.0 == p.in_port) {
+                    c.copy(&self.inbox, p, p.in_port, Way::In);
+                }
+            }
+        }
+    }
+
+    /// Packets leave by a port.
+    #[inline]
+    pub(crate) fn sent(&mut self, no: u32, live: &Live<'_>, ids: &[Range<LiveId>]) {
+        if let Some(c) = &mut self.capture
+            && c.wish.traffic
+            && c.wish.port == Some(PortNo(no))
+        {
+            for p in ids.iter().flat_map(|ids| live.all(ids)) {
+                c.copy(&self.inbox, p, no, Way::Out);
+            }
+        }
+    }
+
+    /// `n` packets like `p` were dropped.
+    #[inline]
+    pub(crate) fn lost(&mut self, kind: DropKind, n: u64, p: &Packet, carried: Option<&FlowKey>) {
+        // Ports and reasons are small numbers: this tells the pairs of some switch apart, or mostly so.
+        let at = (p.in_port as usize).wrapping_mul(59).wrapping_add(kind as usize) % SLOTS;
+        let slot = &mut self.slots[at];
+        slot.seen += n;
+        if self.now_ms >= slot.due_ms {
+            self.example(at, kind, p, carried);
+        }
+        if let Some(c) = &mut self.capture {
+            c.lost(&self.inbox, kind, n, p);
+        }
+    }
+
+    #[cold]
+    fn example(&mut self, at: usize, kind: DropKind, p: &Packet, carried: Option<&FlowKey>) {
+        let slot = &mut self.slots[at];
+        let seen = std::mem::take(&mut slot.seen);
+        slot.due_ms = self.now_ms + PERIOD_MS;
+        let example = DropExample {
+            kind,
+            in_port: PortNo(p.in_port),
+            at_ms: self.now_ms,
+            seen,
+            len: p.len(),
+            head: first(p, HEAD),
+            carried: carried.map(|key| Box::new(*key)),
+        };
+        if self.inbox.examples.push(example).is_err() {
+            // Nobody looks; the count is for the next one.
+            slot.seen = seen;
+        }
+    }
+}
+
+impl Capture {
+    #[cold]
+    fn lost(&mut self, inbox: &Inbox, kind: DropKind, n: u64, p: &Packet) {
+        let wish = self.wish;
+        if wish.drops.is_some_and(|wanted| wanted.is_none_or(|k| k == kind))
+            && wish.port.is_none_or(|port| port.0 == p.in_port)
+        {
+            self.copy(inbox, p, p.in_port, Way::Dropped(kind));
+            inbox.missed.fetch_add(n - 1, Relaxed);
+        }
+    }
+
+    fn copy(&mut self, inbox: &Inbox, p: &Packet, port: u32, way: Way) {
+        let n = p.len().min(self.wish.snap_len);
+        if self.packets == 0 || self.bytes < n {
+            inbox.missed.fetch_add(1, Relaxed);
+            return;
+        }
+        self.packets -= 1;
+        self.bytes -= n;
+        inbox.push(Captured {
+            at: self.at,
+            port: PortNo(port),
+            way,
+            len: p.len(),
+            bytes: first(p, n),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(port: u32, len: usize) -> Packet {
+        let mut p = Packet::new();
+        p.set_bytes(&vec![7; len]);
+        p.in_port = port;
+        p
+    }
+
+    #[test]
+    fn a_flood_gives_few_examples_and_whole_counts() {
+        let inbox = Arc::new(Inbox::default());
+        let mut watch = Watch::new(Arc::clone(&inbox));
+        let (loud, quiet) = (packet(1, 60), packet(2, 1500));
+        for ms in 1000..2000 {
+            watch.begin(ms, &[]);
+            for _ in 0..100 {
+                watch.lost(DropKind::Policy, 32, &loud, None);
+            }
+            if ms == 1500 {
+                watch.lost(DropKind::Policy, 1, &quiet, None);
+            }
+        }
+        let mut all = Vec::new();
+        while let Some(e) = inbox.examples.pop() {
+            all.push(e);
+        }
+        let of = |port| all.iter().filter(move |e| e.in_port == PortNo(port));
+        assert_eq!(of(1).count(), 10, "one in {PERIOD_MS} ms");
+        assert_eq!(of(2).map(|e| (e.seen, e.len, e.head.len())).collect::<Vec<_>>(), [(1, 1500, HEAD)]);
+        let counted: u64 = of(1).map(|e| e.seen).sum();
+        // What came after the last example is with the next.
+        assert_eq!(counted + watch.slots.iter().map(|s| s.seen).sum::<u64>(), 1000 * 100 * 32);
+    }
+
+    #[test]
+    fn examples_that_nobody_takes_are_bounded_and_counts_are_kept() {
+        let inbox = Arc::new(Inbox::default());
+        let mut watch = Watch::new(Arc::clone(&inbox));
+        let p = packet(1, 60);
+        let n = EXAMPLES as u64 + 10;
+        for i in 1..=n {
+            watch.begin(i * PERIOD_MS, &[]);
+            watch.lost(DropKind::Policy, 1, &p, None);
+        }
+        assert_eq!(inbox.examples.len(), EXAMPLES);
+        assert_eq!(watch.slots.iter().map(|s| s.seen).sum::<u64>(), 10);
+    }
+
+    #[test]
+    fn a_capture_takes_what_is_wanted_and_tells_what_it_missed() {
+        let inbox = Arc::new(Inbox::default());
+        let mut watch = Watch::new(Arc::clone(&inbox));
+        let burst = [packet(1, 60), packet(2, 1500)];
+        watch.begin(1, &burst);
+        assert_eq!(inbox.captured.len(), 0, "nobody asked");
+        inbox.capture(Some(CaptureWish {
+            traffic: true,
+            drops: Some(Some(DropKind::TxFull)),
+            port: Some(PortNo(2)),
+            snap_len: 100,
+        }));
+        watch.begin(2, &burst);
+        watch.lost(DropKind::TxFull, 3, &burst[1], None);
+        watch.lost(DropKind::TxFull, 1, &burst[0], None);
+        watch.lost(DropKind::Policy, 1, &burst[1], None);
+        let mut got = Vec::new();
+        inbox.take(9, &mut |c| got.push((c.port, c.way, c.len, c.bytes.len())));
+        let two = PortNo(2);
+        assert_eq!(got, [(two, Way::In, 1500, 100), (two, Way::Dropped(DropKind::TxFull), 1500, 100)]);
+        assert_eq!(inbox.missed(), 2, "of the three that were dropped together");
+        // As much as a millisecond gives, then no more until the next.
+        for ms in [3, 4] {
+            for _ in 0..2 * PACKETS_PER_MS {
+                watch.begin(ms, &burst);
+            }
+        }
+        assert_eq!(inbox.captured.len(), 2 * PACKETS_PER_MS as usize);
+        assert_eq!(inbox.missed(), 2 + 2 * u64::from(PACKETS_PER_MS));
+        inbox.capture(None);
+        assert_eq!((inbox.captured.len(), inbox.missed()), (0, 0));
+        watch.begin(5, &burst);
+        assert!(watch.capture.is_none());
+    }
+
+    #[test]
+    fn captured_bytes_are_bounded() {
+        let inbox = Arc::new(Inbox::default());
+        let mut watch = Watch::new(Arc::clone(&inbox));
+        inbox.capture(Some(CaptureWish {
+            traffic: true,
+            snap_len: 1 << 16,
+            ..CaptureWish::default()
+        }));
+        let burst = [packet(1, 60_000)];
+        let n = 2 * (CAPTURED_BYTES / 60_000) as u64;
+        for ms in 1..=n {
+            watch.begin(ms, &burst);
+        }
+        assert!(inbox.captured_bytes.load(Relaxed) <= CAPTURED_BYTES);
+        assert_eq!(inbox.captured.len() as u64 + inbox.missed(), n);
+    }
+}
