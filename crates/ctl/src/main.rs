@@ -3,6 +3,8 @@
 
 mod ask;
 mod bench;
+mod capture;
+mod drops;
 mod guest;
 mod measure;
 mod report;
@@ -30,6 +32,10 @@ enum Command {
     Measure(Box<measure::Args>),
     /// Tell what a file of measurements says: tables, a page with plots, who beats whom, what changed
     Report(report::Args),
+    /// Which packets are dropped, by which rule, with examples
+    Drops(drops::Args),
+    /// Write packets of a port, or dropped ones, to a file for Wireshark or tcpdump
+    Capture(capture::Args),
     /// Show what the switch's workers do
     Top(top::Args),
 }
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
         Command::Guest(args) => args.run(),
         Command::Measure(args) => args.run(),
         Command::Report(args) => args.run(),
+        Command::Drops(args) => args.run(),
+        Command::Capture(args) => args.run(),
         Command::Top(args) => args.run(),
     };
     match done {

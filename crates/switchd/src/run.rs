@@ -8,6 +8,7 @@ use crate::cli::Options;
 use crate::daemonize::Daemon;
 use crate::exit::Exit;
 use crate::memory;
+use crate::metrics::EndPoints;
 use crate::switch::Switch;
 use crate::unixctl::Registry;
 use crate::{commands, reconcile};
@@ -36,6 +37,14 @@ pub async fn run(ctx: Context) -> anyhow::Result<()> {
         heddle_openflow::enable_debug_actions();
     }
     let switch = Switch::start(ctx.options.clone())?;
+    let metrics = EndPoints::new(&switch);
+    if let Some(place) = &ctx.options.metrics {
+        metrics
+            .open(place)
+            .map_err(|why| anyhow::anyhow!("--metrics: {why}"))?;
+    }
+    // This is the first and only time.
+    let _ = switch.metrics.set(metrics);
     commands::register(&ctx, &switch);
     let result = reconcile::run(&ctx, switch.clone()).await;
     // Workers end and devices close on a thread that may wait for them.

@@ -11,8 +11,8 @@
 //! at it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,7 +27,10 @@ use tokio::sync::mpsc;
 
 use crate::cli::Options;
 use crate::give_back::{GiveBack, Sizes};
+use crate::metrics::EndPoints;
 use crate::reconcile::{Inventory, datapath_name};
+use crate::watch::capture::Captures;
+use crate::watch::drops::Drops;
 
 /// How often time-outs are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -67,6 +70,12 @@ pub struct Switch {
     pub(crate) ports_changed: Arc<tokio::sync::Notify>,
     /// Raised when `Interface.bfd_status` is to be written.
     pub(crate) sessions_changed: Arc<tokio::sync::Notify>,
+    /// Examples of dropped packets.
+    pub(crate) drops: Drops,
+    /// The capture that may be under way.
+    pub(crate) captures: Captures,
+    /// Where metrics are to be had.
+    pub(crate) metrics: OnceLock<EndPoints>,
     /// Wishes that devices be looked at now; whoever carries one out answers it.
     wishes: mpsc::UnboundedSender<Wish>,
     wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
@@ -122,6 +131,9 @@ impl Switch {
             inventory_changes: AtomicU64::default(),
             ports_changed: Arc::default(),
             sessions_changed: Arc::default(),
+            drops: Drops::default(),
+            captures: Captures::default(),
+            metrics: OnceLock::new(),
             wishes,
             wished: Mutex::new(Some(wished)),
             ticking: Mutex::new(()),
@@ -215,6 +227,8 @@ impl Switch {
     pub fn tick(&self) {
         let _alone = self.ticking.lock();
         self.give_back();
+        self.drops.gather(self);
+        self.captures.tick(self);
         self.datapath.balance();
         self.ofproto.tick();
     }
@@ -268,6 +282,9 @@ impl Switch {
     /// Ends all threads and closes all ports. With `cleanup` the devices of internal ports go too.
     pub fn shutdown(&self, cleanup: bool) {
         self.stop.store(true, Relaxed);
+        if let Some(metrics) = self.metrics.get() {
+            metrics.close();
+        }
         for thread in std::mem::take(&mut *self.threads.lock()) {
             thread.thread().unpark();
             if thread.join().is_err() {

@@ -10,6 +10,8 @@ mod rules;
 mod switch;
 mod vhost;
 
+pub(crate) use interrupt::enough;
+
 use clap::Subcommand;
 
 /// What to measure.

@@ -358,10 +358,16 @@ mod tests {
         }
         let of = |port| all.iter().filter(move |e| e.in_port == PortNo(port));
         assert_eq!(of(1).count(), 10, "one in {PERIOD_MS} ms");
-        assert_eq!(of(2).map(|e| (e.seen, e.len, e.head.len())).collect::<Vec<_>>(), [(1, 1500, HEAD)]);
+        assert_eq!(
+            of(2).map(|e| (e.seen, e.len, e.head.len())).collect::<Vec<_>>(),
+            [(1, 1500, HEAD)]
+        );
         let counted: u64 = of(1).map(|e| e.seen).sum();
         // What came after the last example is with the next.
-        assert_eq!(counted + watch.slots.iter().map(|s| s.seen).sum::<u64>(), 1000 * 100 * 32);
+        assert_eq!(
+            counted + watch.slots.iter().map(|s| s.seen).sum::<u64>(),
+            1000 * 100 * 32
+        );
     }
 
     #[test]
@@ -398,7 +404,13 @@ mod tests {
         let mut got = Vec::new();
         inbox.take(9, &mut |c| got.push((c.port, c.way, c.len, c.bytes.len())));
         let two = PortNo(2);
-        assert_eq!(got, [(two, Way::In, 1500, 100), (two, Way::Dropped(DropKind::TxFull), 1500, 100)]);
+        assert_eq!(
+            got,
+            [
+                (two, Way::In, 1500, 100),
+                (two, Way::Dropped(DropKind::TxFull), 1500, 100)
+            ]
+        );
         assert_eq!(inbox.missed(), 2, "of the three that were dropped together");
         // As much as a millisecond gives, then no more until the next.
         for ms in [3, 4] {

@@ -85,7 +85,11 @@ impl Worker {
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
         self.now_ms = now_ms;
-        let received = if given.is_none() { &*self.scratch.burst } else { &[] };
+        let received = if given.is_none() {
+            &*self.scratch.burst
+        } else {
+            &[]
+        };
         self.tx.watch.begin(now_ms, received);
         let sampled = self.counters.bursts.get().is_multiple_of(SAMPLE);
         let time = || if sampled { Tsc::now() } else { 0 };

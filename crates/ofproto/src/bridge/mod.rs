@@ -288,6 +288,11 @@ impl Bridge {
         sinks.push(Arc::downgrade(sink));
     }
 
+    /// How many are told of events: OpenFlow connections, mostly.
+    pub fn n_subscribers(&self) -> usize {
+        self.sinks.lock().iter().filter(|s| s.strong_count() != 0).count()
+    }
+
     /// Tells everybody who subscribed.
     pub fn emit(&self, events: &[Event]) {
         if events.is_empty() {

@@ -19,6 +19,7 @@ use heddle_stream::Settings;
 
 pub use names::{COMPATIBLE_VERSION, Names};
 
+use crate::metrics::Place;
 use crate::vlog::SyslogMethod;
 
 /// What ports and datapaths of type `dummy` replace (`--enable-dummy`).
@@ -119,6 +120,8 @@ pub struct Options {
     pub dummy_numa: Option<Vec<u32>>,
     /// `--mlockall`.
     pub mlockall: bool,
+    /// `--metrics`: where metrics are to be had.
+    pub(crate) metrics: Option<Place>,
     /// Keys and certificates.
     pub ssl: Ssl,
 }
@@ -164,7 +167,17 @@ fn command() -> Command {
         )
         .args(["disable-system", "disable-system-route", "hw-rawio-access"].map(flag))
         .args(["pidfile", "log-file", "verbose", "enable-dummy", "dpdk"].map(optional))
-        .args(["user", "unixctl", "dummy-numa", "syslog-method", "syslog-target"].map(value))
+        .args(
+            [
+                "user",
+                "unixctl",
+                "dummy-numa",
+                "syslog-method",
+                "syslog-target",
+                "metrics",
+            ]
+            .map(value),
+        )
         .args(
             [
                 "peer-ca-cert",
@@ -309,6 +322,10 @@ fn options(names: Names, matches: &ArgMatches) -> Result<Options, String> {
         disable_system_route: matches.get_flag("disable-system-route"),
         dummy_numa: text("dummy-numa").map(|list| numa_nodes(&list)).transpose()?,
         mlockall: matches.get_flag("mlockall"),
+        metrics: text("metrics")
+            .map(|place| Place::parse(&place))
+            .transpose()
+            .map_err(|why| format!("--metrics={why}"))?,
         ssl: Ssl {
             private_key: path("private-key"),
             certificate: path("certificate"),

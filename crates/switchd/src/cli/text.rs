@@ -57,6 +57,8 @@ Options for tests:
 
 Other options:
   --unixctl=SOCKET        name of the control socket
+  --metrics=unix:FILE|tcp:[ADDRESS:]PORT
+                          where metrics are to be had (OpenMetrics over HTTP)
   --hw-rawio-access       accepted for compatibility
   -h, --help              show this help
   -V, --version           show the version

@@ -23,6 +23,7 @@ mod trace;
 mod tunnels;
 mod upcall;
 mod variants;
+mod watch;
 
 use std::sync::Arc;
 
@@ -32,6 +33,9 @@ use crate::coverage;
 use crate::run::Context;
 use crate::switch::Switch;
 use crate::unixctl::{Registry, Reply};
+
+pub(crate) use flows::port_names;
+pub(crate) use trace::traced;
 
 /// Registers all of them.
 pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
@@ -56,6 +60,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     tunnels::register(&commands);
     upcall::register(&commands);
     variants::register(&commands);
+    watch::register(&commands);
     if ctx.options.dummy.is_some() {
         dummy::register(&commands);
         time::register(&commands);

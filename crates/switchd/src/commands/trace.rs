@@ -21,6 +21,11 @@ pub(super) fn register(c: &Commands<'_>) {
 
 type Tracer = fn(&Pipeline, &[&str], &TraceEnv<'_>) -> Result<Traced, String>;
 
+/// The text of a trace with these arguments. It changes nothing unless they hold a packet.
+pub(crate) fn traced(switch: &Switch, args: &[&str]) -> Reply {
+    run(switch, args, trace)
+}
+
 fn run(switch: &Switch, args: &[&str], tracer: Tracer) -> Reply {
     let types = dpctl::types(switch);
     let names: Vec<String> = types

@@ -32,6 +32,9 @@ impl Reconciler {
         let globals = self.globals.renewed(&desired.other_config);
         globals.apply(&self.globals, &self.switch.datapath);
         self.globals = globals;
+        if let Some(metrics) = self.switch.metrics.get() {
+            metrics.configure(desired.other_config.get("heddle-metrics").unwrap_or_default());
+        }
         let keys = desired.ssl.unwrap_or_else(|| self.switch.options.ssl.settings());
         self.switch.tls.configure(keys);
 

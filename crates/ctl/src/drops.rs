@@ -1,0 +1,213 @@
+//! `heddle drops`: which packets were dropped, by which rule, with an example of each kind.
+//!
+//! The switch keeps the last example of each reason and port, of some that it takes each second, and explains
+//! it by a trace when it is asked: the rule is the one that decides now.
+
+use crate::ask::Target;
+use anyhow::Result;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+/// Between two looks of `--follow`.
+const LOOK: Duration = Duration::from_millis(250);
+/// Columns of a line, where there is a choice.
+const COLUMNS: usize = 100;
+
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    /// Of packets that came in by this port only
+    #[arg(short, long, value_name = "PORT")]
+    port: Option<String>,
+    /// Go on, and print each new example
+    #[arg(short, long)]
+    follow: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the switch tells.
+#[derive(Debug, Deserialize)]
+struct Told {
+    number: u64,
+    /// Packets by reason, since the daemon started.
+    totals: BTreeMap<String, u64>,
+    examples: Vec<Example>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Example {
+    reason: String,
+    port: String,
+    packets: u64,
+    /// Seconds since it was dropped.
+    age: f64,
+    length: u64,
+    bytes: String,
+    bridge: Option<String>,
+    table: Option<String>,
+    cookie: Option<String>,
+    rule: Option<String>,
+    packet: Option<String>,
+    trace: Option<String>,
+}
+
+impl Args {
+    pub(crate) fn run(&self) -> Result<()> {
+        match self.print() {
+            // Who reads this has read enough.
+            Err(e)
+                if e.downcast_ref::<io::Error>()
+                    .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) =>
+            {
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn ask(&self, since: u64) -> Result<String> {
+        let port = self.port.as_deref().unwrap_or("-");
+        self.target.ask("heddle/drops", &[port, &since.to_string()])
+    }
+
+    fn print(&self) -> Result<()> {
+        let mut out = io::stdout().lock();
+        let mut text = self.ask(0)?;
+        let mut told: Told = serde_json::from_str(&text)?;
+        if !self.follow {
+            let shown = if self.json { text } else { table(&told) };
+            write!(out, "{shown}")?;
+            return Ok(());
+        }
+        loop {
+            std::thread::sleep(LOOK);
+            text = self.ask(told.number)?;
+            told = serde_json::from_str(&text)?;
+            // The newest one first, as they come.
+            if self.json && !told.examples.is_empty() {
+                write!(out, "{text}")?;
+            } else {
+                for e in told.examples.iter().rev() {
+                    write!(out, "{}", one(e))?;
+                }
+            }
+            out.flush()?;
+        }
+    }
+}
+
+/// Names come from the database and packets from anywhere: nothing of them commands the terminal.
+fn clean(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+/// Text in pieces of at most `width` columns, cut at commas where there are some.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for part in text.split_inclusive(',') {
+        if !line.is_empty() && line.chars().count() + part.chars().count() > width {
+            lines.push(std::mem::take(&mut line));
+        }
+        line.push_str(part);
+    }
+    lines.push(line);
+    lines
+}
+
+fn table(told: &Told) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(out, "{:<40} {:>16}", "DROPPED SINCE THE START", "PACKETS");
+    if told.totals.is_empty() {
+        let _ = writeln!(out, "nothing");
+    }
+    for (reason, n) in &told.totals {
+        let _ = writeln!(out, "{:<40} {n:>16}", clean(reason));
+    }
+    for e in &told.examples {
+        out.push('\n');
+        out += &one(e);
+    }
+    out
+}
+
+/// One example, on several lines.
+fn one(e: &Example) -> String {
+    let ago = match e.age {
+        s if s < 10.0 => format!("{s:.1} s ago"),
+        s => format!("{s:.0} s ago"),
+    };
+    let mut out = format!(
+        "{} at {}: about {} packets, the last one {ago}\n",
+        clean(&e.reason),
+        clean(&e.port),
+        e.packets
+    );
+    let mut put = |name: &str, text: &str| {
+        for (i, line) in wrap(&clean(text), COLUMNS - 10).into_iter().enumerate() {
+            let _ = writeln!(out, "  {:<8}{line}", if i == 0 { name } else { "" });
+        }
+    };
+    if let (Some(bridge), Some(table)) = (&e.bridge, &e.table) {
+        let cookie = e
+            .cookie
+            .as_deref()
+            .map_or(String::new(), |c| format!(", cookie {c}"));
+        put("rule", &format!("bridge {bridge}, table {table}{cookie}"));
+        put("", e.rule.as_deref().unwrap_or_default());
+    }
+    match &e.packet {
+        Some(packet) => put("packet", packet),
+        None => put(
+            "packet",
+            &format!("{} bytes: {}", e.length, e.bytes.get(..64).unwrap_or(&e.bytes)),
+        ),
+    }
+    if let Some(trace) = &e.trace {
+        // In one piece, to be copied.
+        let _ = writeln!(out, "  {:<8}{}", "trace", clean(trace));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_example_says_who_decided() {
+        let told: Told = serde_json::from_str(
+            r#"{"number": 3, "totals": {"drop_action_of_pipeline": 7}, "examples": [{"reason": "drop_action_of_pipeline",
+            "number": 3, "port": "p\u001b1", "packets": 7, "at": 1.0, "age": 0.25, "length": 60, "bytes": "00", "bridge": "br0",
+            "table": "1", "cookie": "0x77", "rule": "tcp,tp_dst=23, priority 200", "packet": "tcp,in_port=1",
+            "trace": "ovs-appctl ofproto/trace 'in_port(1)'"}]}"#,
+        )
+        .unwrap();
+        let text = table(&told);
+        for wanted in [
+            "drop_action_of_pipeline                                 7\n",
+            "drop_action_of_pipeline at p?1: about 7 packets, the last one 0.2 s ago\n",
+            "  rule    bridge br0, table 1, cookie 0x77\n          tcp,tp_dst=23, priority 200\n",
+            "  packet  tcp,in_port=1\n",
+            "  trace   ovs-appctl ofproto/trace 'in_port(1)'\n",
+        ] {
+            assert!(text.contains(wanted), "{wanted}{text}");
+        }
+    }
+
+    #[test]
+    fn long_packets_are_wrapped_at_commas() {
+        assert_eq!(wrap("a,bb,ccc", 4), ["a,", "bb,", "ccc"]);
+        assert_eq!(wrap("abcdefgh", 4), ["abcdefgh"]);
+        assert_eq!(wrap("", 4), [""]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Metrics for Prometheus and its like: OpenMetrics text over HTTP (`--metrics`,
+//! `other_config:heddle-metrics`).
+//!
+//! **Costs.** A scrape reads counters that workers keep anyway, on a thread that may wait; it costs workers
+//! nothing. Scrapes come one after the other, so that many at once cost no more than one.
+//!
+//! **Bounds.** At most [`MOST_CALLERS`] are served at a time, each with a request of at most
+//! [`REQUEST_BYTES`] within [`PATIENCE`]. Labels are names from the configuration and of the program, no
+//! addresses of packets; of things that are many only the first [`collect::MOST`] are shown.
+
+mod collect;
+mod serve;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use crate::cli::dirs;
+use crate::switch::Switch;
+use crate::vlog::errno_text;
+
+/// Callers that are served at a time.
+const MOST_CALLERS: usize = 8;
+/// Longest head of a request.
+const REQUEST_BYTES: usize = 8 << 10;
+/// How long a caller may take for its request, and for taking the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where metrics are to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// A TCP port of an address of this machine.
+    Tcp(SocketAddr),
+}
+
+impl Place {
+    /// Reads `unix:PATH` (a relative one is below the run directory), `tcp:ADDRESS:PORT` or `tcp:PORT`, which
+    /// is of 127.0.0.1.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub(crate) fn parse(text: &str) -> Result<Place, String> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Place::Unix(dirs::inside(&dirs::rundir(), path))),
+            Some(("tcp", place)) => {
+                let local = |port| SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port);
+                let place = place.parse().or_else(|_| place.parse().map(local));
+                place
+                    .map(Place::Tcp)
+                    .map_err(|_| format!("{text}: no address and port"))
+            }
+            _ => Err(format!("{text}: neither unix:PATH nor tcp:ADDRESS:PORT")),
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Unix(path) => write!(f, "unix:{}", path.display()),
+            Place::Tcp(address) => write!(f, "tcp:{address}"),
+        }
+    }
+}
+
+/// The end points: one of the command line, one of the database.
+pub(crate) struct EndPoints {
+    source: Arc<serve::Source>,
+    /// Of the database: what was asked for, and who serves it.
+    configured: Mutex<(String, Option<Serving>)>,
+    /// Of the command line.
+    given: Mutex<Option<Serving>>,
+}
+
+/// Ends with its value.
+struct Serving {
+    task: JoinHandle<()>,
+    file: Option<PathBuf>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Some(file) = &self.file {
+            let _ = std::fs::remove_file(file);
+        }
+    }
+}
+
+impl EndPoints {
+    /// None is open yet.
+    pub(crate) fn new(switch: &Arc<Switch>) -> EndPoints {
+        EndPoints {
+            source: Arc::new(serve::Source::new(switch)),
+            configured: Mutex::default(),
+            given: Mutex::default(),
+        }
+    }
+
+    /// Opens the one of the command line. To be called within the runtime, as are the others.
+    ///
+    /// # Errors
+    /// It cannot be opened; the text says why.
+    pub(crate) fn open(&self, place: &Place) -> Result<(), String> {
+        *self.given.lock() = Some(self.serve(place)?);
+        Ok(())
+    }
+
+    /// Makes the one of the database what it asks for; nothing, if that is empty. What is wrong is logged.
+    pub(crate) fn configure(&self, text: &str) {
+        let mut configured = self.configured.lock();
+        if configured.0 == text {
+            return;
+        }
+        // The old one first: the new one may be at its place.
+        *configured = (text.to_owned(), None);
+        if text.is_empty() {
+            return;
+        }
+        match Place::parse(text).and_then(|place| self.serve(&place)) {
+            Ok(serving) => configured.1 = Some(serving),
+            Err(why) => log::warn!(target: "metrics", "other_config:heddle-metrics: {why}"),
+        }
+    }
+
+    fn serve(&self, place: &Place) -> Result<Serving, String> {
+        let failed = |e: &std::io::Error| format!("{place}: cannot listen ({})", errno_text(e));
+        let door = serve::Door::open(place).map_err(|e| failed(&e))?;
+        log::info!(target: "metrics", "metrics are at {place}");
+        let file = match place {
+            Place::Unix(path) => Some(path.clone()),
+            Place::Tcp(_) => None,
+        };
+        let task = tokio::spawn(serve::serve(door, self.source.clone()));
+        Ok(Serving { task, file })
+    }
+
+    /// Closes all.
+    pub(crate) fn close(&self) {
+        self.given.lock().take();
+        self.configured.lock().1.take();
+    }
+}

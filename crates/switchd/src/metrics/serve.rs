@@ -1,0 +1,158 @@
+//! The little of HTTP/1.1 that a scrape needs: one request, one answer, the end of the connection.
+
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+use super::collect::Collected;
+use super::{MOST_CALLERS, PATIENCE, Place, REQUEST_BYTES};
+use crate::switch::Switch;
+
+const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Where the text comes from.
+pub(super) struct Source {
+    /// Locked while a scrape is made.
+    registry: Mutex<Registry>,
+}
+
+impl Source {
+    pub(super) fn new(switch: &Arc<Switch>) -> Source {
+        let mut registry = Registry::with_prefix("heddle");
+        let of: Weak<Switch> = Arc::downgrade(switch);
+        registry.register_collector(Box::new(Collected { of }));
+        Source {
+            registry: Mutex::new(registry),
+        }
+    }
+
+    /// All metrics now. May wait.
+    pub(super) fn text(&self) -> String {
+        let mut out = String::new();
+        match encode(&mut out, &self.registry.lock()) {
+            Ok(()) => out,
+            // Writing to a string cannot fail.
+            Err(_) => String::from("# EOF\n"),
+        }
+    }
+}
+
+/// A listening socket.
+pub(super) enum Door {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl Door {
+    pub(super) fn open(place: &Place) -> io::Result<Door> {
+        match place {
+            Place::Unix(path) => {
+                // One that a daemon left that was killed. Whoever listens there is not thrown out.
+                let left = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket())
+                    && std::os::unix::net::UnixStream::connect(path).is_err();
+                if left {
+                    std::fs::remove_file(path)?;
+                }
+                Ok(Door::Unix(UnixListener::bind(path)?))
+            }
+            Place::Tcp(address) => {
+                let listener = std::net::TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Ok(Door::Tcp(TcpListener::from_std(listener)?))
+            }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Box<dyn Caller>> {
+        Ok(match self {
+            Door::Unix(listener) => Box::new(listener.accept().await?.0),
+            Door::Tcp(listener) => Box::new(listener.accept().await?.0),
+        })
+    }
+}
+
+trait Caller: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Caller for T {}
+
+/// Serves until it is aborted.
+pub(super) async fn serve(door: Door, source: Arc<Source>) {
+    let free = Arc::new(Semaphore::new(MOST_CALLERS));
+    loop {
+        // Others wait in the kernel's queue.
+        let Ok(place) = free.clone().acquire_owned().await else {
+            return;
+        };
+        match door.accept().await {
+            Ok(caller) => {
+                let source = source.clone();
+                tokio::spawn(async move {
+                    // One that is slow, or goes away, is its own affair.
+                    let _ = timeout(PATIENCE, answer(caller, source)).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                log::warn!(target: "metrics", per_min = 5, burst = 5; "accept failed: {error}");
+                tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+            }
+        }
+    }
+}
+
+async fn answer(mut caller: Box<dyn Caller>, source: Arc<Source>) -> io::Result<()> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|w| w == b"\r\n\r\n") {
+        let mut piece = [0; 1024];
+        let n = caller.read(&mut piece).await?;
+        if n == 0 || head.len() + n > REQUEST_BYTES {
+            return Ok(());
+        }
+        head.extend_from_slice(&piece[..n]);
+    }
+    let line = String::from_utf8_lossy(&head);
+    let (status, kind, body) = match request(&line) {
+        Ok(()) => {
+            let text = tokio::task::spawn_blocking(move || source.text()).await;
+            ("200 OK", CONTENT, text.unwrap_or_default())
+        }
+        Err(status) => (
+            status,
+            "text/plain; charset=utf-8",
+            format!("{status}: metrics are at /metrics\n"),
+        ),
+    };
+    let is_head = line.starts_with("HEAD ");
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    caller.write_all(head.as_bytes()).await?;
+    if !is_head {
+        caller.write_all(body.as_bytes()).await?;
+    }
+    caller.shutdown().await
+}
+
+/// Whether a request is for the metrics; else the status to answer with.
+pub(super) fn request(head: &str) -> Result<(), &'static str> {
+    let mut words = head.lines().next().unwrap_or_default().split(' ');
+    let (method, target, version) = (words.next(), words.next(), words.next());
+    if !version.is_some_and(|v| v.starts_with("HTTP/1.")) {
+        return Err("400 Bad Request");
+    }
+    if !matches!(method, Some("GET" | "HEAD")) {
+        return Err("405 Method Not Allowed");
+    }
+    match target.unwrap_or_default().split('?').next() {
+        Some("/metrics" | "/") => Ok(()),
+        _ => Err("404 Not Found"),
+    }
+}

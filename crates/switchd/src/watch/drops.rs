@@ -1,0 +1,228 @@
+//! The last example of each reason and port, and what a trace says of it.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use heddle_datapath::DropExample;
+use heddle_flow::odp::KeyText;
+use heddle_flow::text::CT_STATE;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::{hex, key_of_example};
+use crate::commands::{port_names, traced};
+use crate::switch::Switch;
+use crate::unixctl::Reply;
+
+/// Most pairs of a reason and a port that are kept.
+pub(super) const MOST: usize = 4096;
+/// Most examples that are explained in one answer.
+const MOST_EXPLAINED: usize = 256;
+
+/// What is known of one reason at one port.
+pub(super) struct Entry {
+    /// Number of the example among all.
+    pub(super) number: u64,
+    /// Packets that were dropped.
+    pub(super) seen: u64,
+    at: SystemTime,
+    last: DropExample,
+}
+
+/// All that is known.
+#[derive(Default)]
+pub(crate) struct Drops(Mutex<Kept>);
+
+#[derive(Default)]
+pub(super) struct Kept {
+    pub(super) entries: BTreeMap<(&'static str, u32), Entry>,
+    number: u64,
+}
+
+impl Kept {
+    pub(super) fn note(&mut self, e: DropExample, at: SystemTime) {
+        self.number += 1;
+        let key = (e.kind.name(), e.in_port.0);
+        let seen = self.entries.get(&key).map_or(0, |old| old.seen) + e.seen;
+        if self.entries.len() >= MOST && !self.entries.contains_key(&key) {
+            // The one that nobody has added to for longest gives way.
+            let oldest = self
+                .entries
+                .iter()
+                .min_by_key(|(_, e)| e.number)
+                .map(|(key, _)| *key);
+            oldest.and_then(|key| self.entries.remove(&key));
+        }
+        let entry = Entry {
+            number: self.number,
+            seen,
+            at,
+            last: e,
+        };
+        self.entries.insert(key, entry);
+    }
+}
+
+impl Drops {
+    /// Takes what workers have given.
+    pub(crate) fn gather(&self, switch: &Switch) {
+        let now = SystemTime::now();
+        let mut kept = self.0.lock();
+        switch.datapath.take_drop_examples(&mut |e| kept.note(e, now));
+    }
+
+    /// JSON: what is known, of one port or all, of examples after number `since`.
+    pub(crate) fn told(&self, switch: &Switch, port: Option<&str>, since: u64) -> Reply {
+        self.gather(switch);
+        let ports = port_names(switch);
+        let wanted = match port {
+            None => None,
+            Some(name) => match ports.iter().find(|(_, n)| *n == name) {
+                Some((no, _)) => Some(*no),
+                None => return Err(format!("{name}: no such port of the datapath")),
+            },
+        };
+        let kept = self.0.lock();
+        let number = kept.number;
+        let mut examples: Vec<_> = kept
+            .entries
+            .iter()
+            .filter(|((_, no), e)| e.number > since && wanted.is_none_or(|w| w == *no))
+            .map(|((reason, _), e)| (*reason, e.number, e.seen, e.at, e.last.clone()))
+            .collect();
+        drop(kept);
+        examples.sort_by_key(|(_, number, ..)| std::cmp::Reverse(*number));
+        let now = SystemTime::now();
+        let told: Vec<Value> = examples
+            .into_iter()
+            .enumerate()
+            .map(|(i, (reason, number, seen, at, e))| {
+                let why = match i < MOST_EXPLAINED {
+                    true => explain(switch, &e),
+                    false => Explained::default(),
+                };
+                json!({
+                    "reason": reason,
+                    "number": number,
+                    "port": ports.get(&e.in_port.0).cloned().unwrap_or_else(|| format!("#{}", e.in_port.0)),
+                    "packets": seen,
+                    "at": at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+                    "age": now.duration_since(at).unwrap_or_default().as_secs_f64(),
+                    "length": e.len,
+                    "bytes": hex(&e.head),
+                    "bridge": why.bridge,
+                    "table": why.table,
+                    "cookie": why.cookie,
+                    "rule": why.rule,
+                    "packet": why.packet,
+                    "trace": why.command,
+                })
+            })
+            .collect();
+        let all: BTreeMap<&str, u64> = switch
+            .datapath
+            .coverage()
+            .into_iter()
+            .filter(|(_, n)| *n > 0)
+            .collect();
+        let totals: BTreeMap<&str, u64> = heddle_datapath::DropKind::ALL
+            .iter()
+            .filter_map(|kind| Some((kind.name(), *all.get(kind.name())?)))
+            .collect();
+        Ok(format!(
+            "{}\n",
+            json!({"number": number, "totals": totals, "examples": told})
+        ))
+    }
+}
+
+/// What a trace says of an example.
+#[derive(Default, Debug, PartialEq, Eq)]
+pub(super) struct Explained {
+    pub(super) bridge: Option<String>,
+    pub(super) table: Option<String>,
+    pub(super) cookie: Option<String>,
+    pub(super) rule: Option<String>,
+    pub(super) packet: Option<String>,
+    pub(super) command: Option<String>,
+}
+
+fn explain(switch: &Switch, e: &DropExample) -> Explained {
+    let key = key_of_example(e);
+    let flow = KeyText {
+        key: &key,
+        mask: None,
+        verbose: false,
+        names: None,
+        vlan_limit: heddle_flow::key::N_VLANS,
+    };
+    let flow = flow.to_string();
+    let mut args = Vec::new();
+    let state = e.carried.as_ref().map_or(0, |c| c.ct_state);
+    let state = ct_state(u32::from(state));
+    if !state.is_empty() {
+        // It comes back from the tracker as it did then, from the first time on.
+        args.extend(["--ct-next", &state, "--ct-next", &state]);
+    }
+    args.push(&flow);
+    let Ok(text) = traced(switch, &args) else {
+        return Explained::default();
+    };
+    let quoted: Vec<String> = args.iter().map(|a| quote(a)).collect();
+    Explained {
+        command: Some(format!("ovs-appctl ofproto/trace {}", quoted.join(" "))),
+        ..read_trace(&text)
+    }
+}
+
+/// Names, with commas between, of the bits of a connection's state, as `--ct-next` takes them.
+fn ct_state(state: u32) -> String {
+    let set = CT_STATE.iter().filter(|(bit, _)| state >> bit & 1 != 0);
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join(",")
+}
+
+fn quote(text: &str) -> String {
+    match text.contains(|c: char| "(), ;|&'\"$".contains(c)) {
+        true => format!("'{}'", text.replace('\'', "'\\''")),
+        false => text.to_owned(),
+    }
+}
+
+/// The packet, and the last rule that it met, of a trace's text.
+pub(super) fn read_trace(text: &str) -> Explained {
+    let mut found = Explained::default();
+    for line in text.lines() {
+        let line = line.trim();
+        if let Some(flow) = line.strip_prefix("Flow: ") {
+            found.packet.get_or_insert_with(|| flow.to_owned());
+        } else if let Some(name) = line.strip_prefix("bridge(\"").and_then(|l| l.strip_suffix("\")")) {
+            found.bridge = Some(name.to_owned());
+        } else if let Some((table, rule)) = line.split_once(". ")
+            && !table.is_empty()
+            && table.bytes().all(|b| b.is_ascii_digit())
+        {
+            let (rule, cookie) = match rule.split_once(", cookie ") {
+                Some((rule, cookie)) => (rule, cookie),
+                None => (rule, "0x0"),
+            };
+            found.table = Some(table.to_owned());
+            found.cookie = (!rule.starts_with("No match")).then(|| cookie.to_owned());
+            found.rule = Some(rule.to_owned());
+        }
+    }
+    found
+}
+
+/// An example, for tests.
+#[cfg(test)]
+pub(super) fn example(kind: heddle_datapath::DropKind, port: u32, seen: u64) -> DropExample {
+    DropExample {
+        kind,
+        in_port: heddle_datapath::PortNo(port),
+        at_ms: 0,
+        seen,
+        len: 60,
+        head: vec![0; 60],
+        carried: None,
+    }
+}

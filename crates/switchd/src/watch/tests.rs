@@ -1,0 +1,76 @@
+//! What is kept of examples, and what a trace's text says.
+
+use std::time::SystemTime;
+
+use heddle_datapath::DropKind;
+
+use super::drops::{Explained, Kept, MOST, example, read_trace};
+use super::hex;
+
+#[test]
+fn counts_add_up_and_the_oldest_gives_way() {
+    let mut kept = Kept::default();
+    let now = SystemTime::UNIX_EPOCH;
+    for port in 0..MOST {
+        kept.note(example(DropKind::Policy, u32::try_from(port).unwrap(), 2), now);
+    }
+    kept.note(example(DropKind::Policy, 0, 5), now);
+    assert_eq!(kept.entries[&(DropKind::Policy.name(), 0)].seen, 7);
+    kept.note(example(DropKind::TxFull, 0, 1), now);
+    assert_eq!(kept.entries.len(), MOST);
+    assert!(
+        !kept.entries.contains_key(&(DropKind::Policy.name(), 1)),
+        "the one that is longest ago"
+    );
+    assert!(kept.entries.contains_key(&(DropKind::Policy.name(), 0)));
+}
+
+#[test]
+fn the_last_rule_of_a_trace_is_the_one_that_decided() {
+    let text = "Flow: tcp,in_port=1,tp_dst=23\n\nbridge(\"br-int\")\n----------------\n 0. ip, priority 100\n    \
+                goto_table:1\n 1. tcp,tp_dst=23, priority 200, cookie 0x77\n    drop\n\nFinal flow: unchanged\n\
+                Megaflow: recirc_id=0,eth,ip\nDatapath actions: drop";
+    let word = |s: &str| Some(s.to_owned());
+    assert_eq!(
+        read_trace(text),
+        Explained {
+            bridge: word("br-int"),
+            table: word("1"),
+            cookie: word("0x77"),
+            rule: word("tcp,tp_dst=23, priority 200"),
+            packet: word("tcp,in_port=1,tp_dst=23"),
+            command: None,
+        }
+    );
+    let none = read_trace("Flow: arp\nbridge(\"br0\")\n 5. No match.\n    drop\n");
+    assert_eq!(
+        (none.table, none.cookie, none.rule),
+        (word("5"), None, word("No match."))
+    );
+    assert_eq!(read_trace("rubbish. here\n. \n"), Explained::default());
+}
+
+#[test]
+fn bytes_as_digits() {
+    assert_eq!(hex(&[0, 0x1f, 0xff]), "001fff");
+}
+
+#[test]
+fn what_a_capture_is_asked_for() {
+    use super::capture::{read_args, reason};
+    assert_eq!(read_args(&["--snaplen", "96"]).unwrap().snap_len, Some(96));
+    for wrong in [
+        &["--snaplen", "0"][..],
+        &["--snaplen", "x"],
+        &["--port"],
+        &["-x", "y"],
+        &["--snaplen", "70000"],
+    ] {
+        assert!(read_args(wrong).is_err(), "{wrong:?}");
+    }
+    assert_eq!(reason("datapath_drop_tx_full"), Ok(Some(DropKind::TxFull)));
+    assert_eq!(reason("tx_full"), Ok(Some(DropKind::TxFull)));
+    assert_eq!(reason("any"), Ok(None));
+    assert!(reason("no_such").is_err());
+    assert!(reason("error").unwrap_err().contains("several"));
+}
