@@ -159,7 +159,7 @@ fn explain(switch: &Switch, e: &DropExample) -> Explained {
     let flow = flow.to_string();
     let mut args = Vec::new();
     let state = e.carried.as_ref().map_or(0, |c| c.ct_state);
-    let state = ct_state(u32::from(state));
+    let state = ct_state(state);
     if !state.is_empty() {
         // It comes back from the tracker as it did then, from the first time on.
         args.extend(["--ct-next", &state, "--ct-next", &state]);
