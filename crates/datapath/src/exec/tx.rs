@@ -186,7 +186,13 @@ impl TxTable {
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             self.batches += 1;
             let gro = self.joins.then_some(&mut self.gro);
-            self.sent += send(port, live, (&mut self.given, gro), pool, (drops, &mut self.watch, no));
+            self.sent += send(
+                port,
+                live,
+                (&mut self.given, gro),
+                pool,
+                (drops, &mut self.watch, no),
+            );
         }
     }
     /// Sends all batches. The packets may be used again.
@@ -195,7 +201,13 @@ impl TxTable {
             if let Some(Some(port)) = self.ports.get_mut(no as usize) {
                 self.batches += 1;
                 let gro = self.joins.then_some(&mut self.gro);
-                self.sent += send(port, live, (&mut self.given, gro), pool, (drops, &mut self.watch, no));
+                self.sent += send(
+                    port,
+                    live,
+                    (&mut self.given, gro),
+                    pool,
+                    (drops, &mut self.watch, no),
+                );
             }
         }
     }
