@@ -29,9 +29,12 @@ pub(crate) enum Kind {
     Ordinary,
     /// The compact one says all of the headers; what the packet carries stands in this place.
     Carrying(u8),
-    /// The run has its program, which asks for nothing that its packets carry. The compact one says what the
-    /// program asks for of their headers; they may be of many flows.
+    /// The compact one says all of the headers. The run has its program, which asks for nothing that its
+    /// packets carry.
     Linked,
+    /// As [`Kind::Linked`], of packets of many flows: the compact one says what the program asks for of their
+    /// headers.
+    Mixed,
     /// The compact one, and the full one in this place, of which what is outside counts too.
     Full(u8),
     /// None: shorter than a frame's header.
@@ -368,13 +371,16 @@ impl Parsed {
         (body, merges): (u32, Merges),
     ) {
         let n = self.runs.len();
+        let kind = match merges {
+            Merges::No => Kind::Linked,
+            Merges::All | Merges::Alike => Kind::Mixed,
+        };
         if let Some(run) = self.runs.last_mut()
-            && run.kind == Kind::Linked
-            && run.body == body
+            && (run.kind, run.body) == (kind, body)
             && match merges {
                 Merges::All => true,
                 Merges::Alike => self.compact[n - 1].laid_out_as(key),
-                Merges::No => false,
+                Merges::No => self.compact[n - 1] == *key,
             }
         {
             run.end = i + 1;
@@ -383,7 +389,7 @@ impl Parsed {
             return;
         }
         self.again = None;
-        self.add_run(i..i + 1, (len as u64, len), (*key, body), Kind::Linked);
+        self.add_run(i..i + 1, (len as u64, len), (*key, body), kind);
     }
     /// Adds the packets of whole ordinary runs of another stage, as they are, from place `first` on, with
     /// this origin.
@@ -446,7 +452,7 @@ impl Parsed {
         match run.kind {
             Kind::Carrying(at) => self.carried.get(usize::from(at)),
             Kind::Full(at) => Some(&self.full.get(usize::from(at))?.0),
-            Kind::Ordinary | Kind::Linked | Kind::Runt => None,
+            Kind::Ordinary | Kind::Linked | Kind::Mixed | Kind::Runt => None,
         }
     }
     /// As [`Self::outside`], of run `r`.
@@ -518,7 +524,7 @@ impl Parsed {
     /// Whether what actions need to know of two runs' packets is the same.
     #[inline]
     pub(crate) fn are_alike(&self, a: usize, b: usize) -> bool {
-        let plain = |r: usize| matches!(self.runs[r].kind, Kind::Ordinary | Kind::Linked);
+        let plain = |r: usize| matches!(self.runs[r].kind, Kind::Ordinary | Kind::Linked | Kind::Mixed);
         plain(a) && plain(b) && self.compact[a].laid_out_as(&self.compact[b])
     }
     /// What actions need to know of the packets of run `r`.
@@ -526,7 +532,7 @@ impl Parsed {
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].kind {
             Kind::Full(at) => self.full[usize::from(at)].1,
-            Kind::Ordinary | Kind::Linked => ordinary_meta(&self.compact[r]),
+            Kind::Ordinary | Kind::Linked | Kind::Mixed => ordinary_meta(&self.compact[r]),
             Kind::Carrying(at) => {
                 let carried = &self.carried[usize::from(at)];
                 Meta {

@@ -598,8 +598,7 @@ impl Stage {
         runs.skip(group.run.into())
             .take_while(|(run, _)| run.first < group.end)
             .fold(0, |bits, (run, key)| {
-                // A linked run may be of any flows.
-                bits | if run.kind == Kind::Linked {
+                bits | if run.kind == Kind::Mixed {
                     u64::MAX
                 } else {
                     flow_bit(key)

@@ -10,7 +10,7 @@
 use super::recirc::{Carried, Stage, live};
 use super::{Choice, Group, Worker};
 use crate::exec::LiveId;
-use crate::exec::program::Program;
+use crate::exec::program::{Merges, Program};
 use crate::flow_cache::cache::{Moment, NO_BODY};
 use crate::flow_cache::compact::CompactKey;
 use crate::flow_cache::parse::{How, Kind};
@@ -23,8 +23,20 @@ use std::sync::atomic::Ordering::Relaxed;
 struct Of<'a> {
     st: &'a Stage,
     choice: Choice,
+    zone: u16,
     reading: &'a ReadGuard,
     now_ms: u64,
+}
+
+/// Which packets a program may be run on together that carry what a zone has said of their connections, if it
+/// does not ask for that: it asks for nothing, or for what another zone says.
+#[inline]
+fn merges(program: &Program, zone: u16) -> Option<Merges> {
+    if program.is_blind() {
+        return Some(program.merges());
+    }
+    let action = program.only_tracks()?;
+    (action.zone != zone && !action.force).then_some(Merges::No)
 }
 
 impl Worker {
@@ -42,7 +54,8 @@ impl Worker {
         // Those that may be tracked in the short way, and the run of the packet before, if that is one.
         let (mut plain, mut before) = (0_u64, usize::MAX);
         for (i, r, id) in st.packets(group) {
-            let usual = looks && parsed.runs[r].kind == Kind::Ordinary;
+            // What another zone has said of a linked run is forgotten here.
+            let usual = looks && matches!(parsed.runs[r].kind, Kind::Ordinary | Kind::Linked);
             if usual && exec.read_plain(zone, i, id, parsed.compact[r].l3(), before == r) {
                 before = r;
                 plain |= 1 << i;
@@ -63,6 +76,7 @@ impl Worker {
         let of = Of {
             st,
             choice: group.choice,
+            zone,
             reading: &ReadGuard::begin(),
             now_ms,
         };
@@ -75,7 +89,7 @@ impl Worker {
             let brief = if plain >> i & 1 == 0 {
                 None
             } else {
-                self.track_briefly(i, zone, last, &of)
+                self.track_briefly(i, last, &of)
             };
             let Some(brief) = brief else {
                 last = None;
@@ -90,13 +104,13 @@ impl Worker {
     /// Tracks packet `i`, which was read as one of the usual kind. `last` is what was said of the one before,
     /// if that was one, too.
     #[inline]
-    fn track_briefly(&mut self, i: usize, zone: u16, last: Option<Brief>, of: &Of<'_>) -> Option<Brief> {
+    fn track_briefly(&mut self, i: usize, last: Option<Brief>, of: &Of<'_>) -> Option<Brief> {
         let (short, guess, again) = self.scratch.tracked.plain(i)?;
         if again && last.is_some() {
             return last;
         }
         let tracker = &self.shared.conntrack;
-        let (brief, events) = tracker.track_short(of.now_ms, of.reading, short, guess, zone)?;
+        let (brief, events) = tracker.track_short(of.now_ms, of.reading, short, guess, of.zone)?;
         if !events.is_empty() {
             self.counters.ct.add(events);
         }
@@ -118,10 +132,9 @@ impl Worker {
         let len = live.get(id).len();
         let body = self.cache.follow(&brief, &key, len as u64, moment);
         if let Some(body) = body
-            && let Some(program) = self.cache.program(body).filter(|p| p.is_blind())
+            && let Some(merges) = self.cache.program(body).and_then(|p| merges(p, of.zone))
         {
-            to.parsed
-                .push_linked(to.ids.len(), len, &key, (body, program.merges()));
+            to.parsed.push_linked(to.ids.len(), len, &key, (body, merges));
             return to.ids.push(id);
         }
         let program = of.choice.program(&self.cache, &self.scratch.once);
@@ -152,7 +165,8 @@ impl Worker {
         let known = tracked.get(i);
         let kind = parsed.runs[r].kind;
         let mut live = live!(self.scratch);
-        if let (Kind::Ordinary, Some(known), false) = (kind, known, tracked.is_translated(i)) {
+        let plain = matches!(kind, Kind::Ordinary | Kind::Linked);
+        if let (true, Some(known), false) = (plain, known, tracked.is_translated(i)) {
             return to.go_on_known(&live, id, (key.with_context(origin), NO_BODY), known);
         }
         let carried = Carried {
