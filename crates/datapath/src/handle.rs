@@ -16,6 +16,7 @@ use crate::control::assign::Spread;
 use crate::control::perf::SuspectSetting;
 use crate::control::{AutoLb, Control, UpcallRings};
 use crate::exec::fragments::Waiting;
+use crate::exec::meter::{Meter, MeterConfig};
 use crate::exec::program::Program;
 use crate::exec::upcalls::{Bell, Lanes};
 use crate::exec::watch::{CaptureWish, Captured, DropExample};
@@ -177,6 +178,15 @@ impl Datapath {
     /// [`DatapathError::NoPort`].
     pub fn set_port_mtu(&self, no: PortNo, mtu: u32) -> Result<(), DatapathError> {
         self.control.lock().set_mtu(no, mtu)
+    }
+    /// Drops what a port receives above these meters' rates; none: nothing. They start full.
+    ///
+    /// # Errors
+    /// [`DatapathError::NoPort`].
+    pub fn set_policing(&self, no: PortNo, limits: &[MeterConfig]) -> Result<(), DatapathError> {
+        let now_ms = self.shared.clock.now_ms();
+        let limits = limits.iter().map(|l| Meter::new(u32::MAX, l, now_ms)).collect();
+        self.control.lock().set_policing(no, limits)
     }
     /// All ports, by number.
     pub fn ports(&self) -> Vec<PortInfo> {

@@ -42,6 +42,7 @@ pub use exec::meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
 pub use exec::watch::{CaptureWish, Captured, DropExample, Way};
 pub use format::format_actions;
 pub use handle::Datapath;
+pub use heddle_port::QueueCounts;
 pub use observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow};
 pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{

@@ -37,10 +37,13 @@ pub struct State {
     /// Checksum and segmentation metadata.
     pub offload: Offload,
     /// How many of `segs` there are, at most all.
-    n_segs: u16,
+    n_segs: u8,
+    /// Whether `queue` says something.
+    has_queue: bool,
     /// There is one exactly while there are segments.
     loan: Option<Loan>,
     segs: [Seg; MAX_SEGS],
+    queue: u32,
     small: Small,
 }
 
@@ -94,6 +97,8 @@ impl Packet {
             in_port: 0,
             offload: Offload::default(),
             n_segs: 0,
+            has_queue: false,
+            queue: 0,
             loan: None,
             segs: [const { Seg::NONE }; MAX_SEGS],
             small: Small([0; HEADROOM + HEAD_SPACE]),
@@ -104,6 +109,18 @@ impl Packet {
         let mut p = Self::new();
         p.0.big = Some(Big::new());
         p
+    }
+    /// The queue of the port that it is to leave by, which devices with queues go by; 0: the first.
+    #[inline]
+    pub fn queue(&self) -> u32 {
+        if self.has_queue { self.queue } else { 0 }
+    }
+    /// Says which queue.
+    pub fn set_queue(&mut self, queue: u32) {
+        self.has_queue = queue != 0;
+        if self.has_queue {
+            self.queue = queue;
+        }
     }
     /// Whether it has a big buffer.
     #[inline]
@@ -167,6 +184,7 @@ impl Packet {
         self.start = HEADROOM as u32;
         self.head_len = n.min(HEAD_SPACE) as u32;
         self.offload = Offload::default();
+        self.has_queue = false;
         self.in_port = 0;
     }
     /// Replaces the whole packet's bytes by a copy of `bytes`, cut to what fits.
@@ -345,7 +363,7 @@ impl Packet {
                 left -= self.segs[n].len();
                 n += 1;
             }
-            self.n_segs = n as u16;
+            self.n_segs = n as u8;
         }
     }
     /// Copies the tail into the head, so that the packet no longer refers to foreign memory. Cut to what fits
@@ -381,7 +399,7 @@ impl Packet {
             gone += 1;
         }
         s.segs[..n_segs].rotate_left(gone);
-        s.n_segs -= gone as u16;
+        s.n_segs -= gone as u8;
         if s.n_segs == 0 {
             s.loan = None;
         }
@@ -402,6 +420,7 @@ impl Packet {
             dst.head_len += n;
         }
         dst.offload = self.offload;
+        dst.set_queue(self.queue());
         dst.in_port = self.in_port;
     }
     /// Pushes a VLAN tag behind the two addresses; `false` without room or addresses. Offsets move along.

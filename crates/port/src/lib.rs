@@ -7,6 +7,7 @@
 mod drops;
 pub mod dummy;
 pub mod gro;
+pub mod qos;
 pub mod segment;
 mod system;
 mod tap;
@@ -17,6 +18,7 @@ mod vhost;
 mod virtio;
 
 pub use dummy::DummyPort;
+pub use qos::{QosConfig, QueueCounts};
 pub use system::SystemPort;
 pub use tap::{KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};

@@ -14,6 +14,7 @@
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
 //! again; members of a fanout group cannot be, so with several queues the port says that it is stale.
 
+mod qos;
 mod rx;
 mod socket;
 mod steer;
@@ -21,7 +22,7 @@ mod steer;
 mod tests;
 mod tx;
 
-use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
+use crate::{Port, PortError, PortStatus, QosConfig, QueueCounts, RxQueue, TxQueue};
 use heddle_sys::{LinkCtl, PacketSocket, RxRing};
 use parking_lot::Mutex;
 use rx::SystemRx;
@@ -44,6 +45,8 @@ pub struct SystemPort {
     name: String,
     link: LinkCtl,
     state: Mutex<State>,
+    /// Locked after `state`, if both are.
+    qos: Mutex<qos::Qos>,
 }
 
 #[derive(Debug, Default)]
@@ -73,6 +76,7 @@ impl SystemPort {
             name: name.to_owned(),
             link,
             state: Mutex::default(),
+            qos: Mutex::default(),
         };
         let first = port.read(&PortStatus::default());
         port.state.lock().last = first;
@@ -194,7 +198,28 @@ impl Port for SystemPort {
         let mut state = self.state.lock();
         state.senders.retain(|s| s.strong_count() > 0);
         state.senders.push(Arc::downgrade(&socket));
-        Ok(Box::new(SystemTx::new(socket)))
+        Ok(Box::new(SystemTx::new(socket, &self.name)))
+    }
+    fn qos_types(&self) -> &'static [&'static str] {
+        qos::TYPES
+    }
+    fn set_qos(&self, wanted: Option<&QosConfig>) -> Result<(), PortError> {
+        let device = {
+            let last = &self.state.lock().last;
+            qos::Device {
+                index: last.ifindex,
+                mtu: last.mtu,
+                speed_bps: last.speed_bps,
+            }
+        };
+        let done = self.qos.lock().set(device, wanted);
+        done.map_err(|e| PortError::sys(format!("could not set QoS of {}", self.name), e))
+    }
+    fn qos(&self) -> Option<QosConfig> {
+        self.qos.lock().shown()
+    }
+    fn queue_counts(&self) -> Vec<QueueCounts> {
+        self.qos.lock().counts()
     }
     fn status(&self) -> PortStatus {
         let mut state = self.state.lock();
@@ -226,6 +251,9 @@ impl Port for SystemPort {
     }
     fn stale(&self) -> bool {
         self.state.lock().stale
+    }
+    fn forget(&self) {
+        self.qos.lock().end();
     }
     fn steer(&self, cpus: &[usize]) {
         let mut state = self.state.lock();

@@ -121,6 +121,31 @@ pub trait Port: Send + Sync {
     fn has_default_queue(&self) -> bool {
         false
     }
+    /// Types of QoS that it has.
+    fn qos_types(&self) -> &'static [&'static str] {
+        &[]
+    }
+    /// Makes its queues what this says; `None`: it has none.
+    ///
+    /// # Errors
+    /// [`PortError::Sys`] where the system refuses, or the type is none of [`Port::qos_types`].
+    fn set_qos(&self, qos: Option<&crate::QosConfig>) -> Result<(), PortError> {
+        match qos.filter(|q| !q.kind.is_empty()) {
+            None => Ok(()),
+            Some(_) => Err(PortError::sys(
+                format!("could not set QoS of {}", self.name()),
+                std::io::ErrorKind::Unsupported.into(),
+            )),
+        }
+    }
+    /// The queues that it has, with what their rates have become.
+    fn qos(&self) -> Option<crate::QosConfig> {
+        None
+    }
+    /// What its queues have sent.
+    fn queue_counts(&self) -> Vec<crate::QueueCounts> {
+        Vec::new()
+    }
     /// Counters of this type alone, for `Interface.statistics`; and those of its counters that workers do not
     /// keep.
     fn statistics(&self) -> Vec<(String, u64)> {

@@ -20,6 +20,7 @@ pub mod cpu;
 pub mod event;
 pub mod foreign;
 pub mod host_net;
+pub mod htb;
 pub mod iov;
 pub mod link;
 pub mod link_events;

@@ -136,6 +136,13 @@ impl PacketSocket {
             let _ = sockopt::set_socket_send_buffer_size(self, bytes);
         }
     }
+    /// The priority of what is sent from now on (`SO_PRIORITY`): the device's queueing discipline goes by it.
+    ///
+    /// # Errors
+    /// `PermissionDenied` without `CAP_NET_ADMIN`, for those beyond 6.
+    pub fn set_priority(&self, priority: u32) -> io::Result<()> {
+        sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_PRIORITY, &priority)
+    }
     /// Forgets a pending error. A device that goes down leaves `ENETDOWN` on its sockets, which keeps them
     /// "readable" until it is asked for.
     pub fn clear_error(&self) {

@@ -21,6 +21,7 @@ use crate::control::assign::Spread;
 use crate::control::perf::PerfNumbers;
 use crate::counters::{PortCounters, WorkerCounters, WorkerNumbers};
 use crate::exec::ct::Tally;
+use crate::exec::meter::Meter;
 use crate::exec::tx::TxPort;
 use crate::exec::upcalls::Lanes;
 use crate::revalidator::Revalidator;
@@ -62,9 +63,14 @@ pub(crate) struct PortState {
     /// One per worker, with the worker's id.
     counters: Vec<(usize, Arc<PortCounters>)>,
     pub(crate) rx: Vec<RxInfo>,
+    /// What it may receive.
+    policing: Vec<Arc<Meter>>,
     /// What workers and queues that are gone have counted.
     past: PortStats,
 }
+
+/// The name of packets above what a port may receive.
+const POLICED: &str = "ingress_policing_drops";
 
 /// A worker thread.
 pub(crate) struct WorkerHandle {
@@ -220,6 +226,7 @@ impl Control {
                 mtu,
                 counters: Vec::new(),
                 rx: Vec::new(),
+                policing: Vec::new(),
                 past,
             },
         );
@@ -303,6 +310,16 @@ impl Control {
         Ok(())
     }
 
+    /// Limits what a port may receive; an empty list: nothing does.
+    pub(crate) fn set_policing(&mut self, no: PortNo, limits: Vec<Arc<Meter>>) -> Result<(), DatapathError> {
+        let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
+        for r in &state.rx {
+            r.shared.policing.set(limits.clone());
+        }
+        state.policing = limits;
+        Ok(())
+    }
+
     /// Every worker can send on the port before any receives from it.
     fn open_tx(&mut self, no: u32) -> Result<(), DatapathError> {
         let ids: Vec<usize> = self.workers.iter().map(|w| w.id).collect();
@@ -340,6 +357,7 @@ impl Control {
         let state = self.ports.get_mut(&no).ok_or(DatapathError::NoPort(PortNo(no)))?;
         for (i, queue) in queues.into_iter().enumerate() {
             let shared = Arc::new(RxShared::default());
+            shared.policing.set(state.policing.clone());
             let slot = RxSlot::new(queue, no, i, Arc::clone(&shared));
             state.rx.push(RxInfo {
                 queue: i,
@@ -392,11 +410,13 @@ fn add(to: &mut PortStats, c: &PortCounters) {
 }
 
 fn add_reasons(to: &mut PortStats, r: &RxShared) {
-    for (name, n) in r.dropped.lock().iter() {
+    let policed = Some((POLICED, r.policing.dropped.load(Relaxed))).filter(|(_, n)| *n != 0);
+    let own = r.dropped.lock().clone();
+    for (name, n) in own.iter().copied().chain(policed) {
         to.rx_dropped += n;
-        match to.rx_reasons.iter_mut().find(|(have, _)| have == name) {
+        match to.rx_reasons.iter_mut().find(|(have, _)| *have == name) {
             Some((_, sum)) => *sum += n,
-            None => to.rx_reasons.push((name, *n)),
+            None => to.rx_reasons.push((name, n)),
         }
     }
 }

@@ -630,6 +630,8 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action, now_ms: u64) -> Resul
         Action::TunnelPush(push) => return tunnel::push(p, meta, push, now_ms),
         Action::SetPriority(m) => {
             meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);
+            // It goes with the packet to whatever port sends it.
+            p.set_queue(meta.priority);
             Ok(())
         }
         Action::Hash { alg, basis } => {

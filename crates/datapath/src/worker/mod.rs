@@ -30,6 +30,7 @@ use crate::counters::{PortCounters, Window, WorkerCounters};
 use crate::exec::Recirculated;
 use crate::exec::ct::Tracked;
 use crate::exec::fragments::Resumed;
+use crate::exec::meter::{Meter, Verdict};
 use crate::exec::program::{Merges, Program};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
@@ -43,6 +44,7 @@ use crate::translate::Translation;
 use heddle_flow::FlowKey;
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
+use heddle_sync::Published;
 use heddle_sync::ring::Consumer;
 use heddle_sys::{Epoll, EventFd, Tsc};
 use look::Look;
@@ -52,7 +54,7 @@ use recirc::Stage;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use turn::{PortBudget, Turn};
 
 /// What the revalidator has found is acted on in steps of this many entries per iteration.
@@ -80,6 +82,47 @@ pub(crate) struct RxShared {
     /// only if free.
     #[expect(clippy::disallowed_types, reason = "the worker only tries")]
     pub(crate) dropped: Mutex<Vec<(&'static str, u64)>>,
+    /// What the port may receive; see [`Policing`].
+    pub(crate) policing: Policing,
+}
+
+/// Limits of what a port may receive (`Interface.ingress_policing_*`): its queues share the buckets.
+#[derive(Debug, Default)]
+pub(crate) struct Policing {
+    /// There are some: all others pay for no more than this.
+    on: AtomicBool,
+    limits: Published<Vec<Arc<Meter>>>,
+    /// Packets that were dropped for them.
+    pub(crate) dropped: AtomicU64,
+}
+
+impl Policing {
+    pub(crate) fn set(&self, limits: Vec<Arc<Meter>>) {
+        let on = !limits.is_empty();
+        self.limits.store(limits);
+        self.on.store(on, Relaxed);
+    }
+    #[inline]
+    fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+    /// Drops what is above the limits, of the packets of `burst` from `from` on. Returns how many.
+    #[cold]
+    fn police(&self, burst: &mut Burst, from: usize, pool: &mut Pool, now_ms: u64) -> usize {
+        let limits = self.limits.load();
+        let mut kept = from;
+        for i in from..burst.len() {
+            let len = burst[i].len();
+            if limits.iter().all(|m| m.police(len, now_ms) == Verdict::Pass) {
+                burst.swap(kept, i);
+                kept += 1;
+            }
+        }
+        let dropped = burst.len() - kept;
+        burst.drain(kept..).for_each(|p| pool.put(p));
+        self.dropped.fetch_add(dropped as u64, Relaxed);
+        dropped
+    }
 }
 
 /// A receive queue as its worker holds it.

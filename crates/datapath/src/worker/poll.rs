@@ -78,6 +78,14 @@ impl Worker {
             });
             let s = &mut self.scratch;
             let (n, full) = slot.take(most, &mut self.pool, &mut s.burst, &mut s.spare);
+            let mut kept = n;
+            if n > 0 && slot.shared.policing.is_on() {
+                let from = s.burst.len() - n;
+                kept -= slot
+                    .shared
+                    .policing
+                    .police(&mut s.burst, from, &mut self.pool, self.now_ms);
+            }
             slot.turn.took(n, full, t);
             self.full += usize::from(full);
             self.active += usize::from(n > 0);
@@ -99,7 +107,7 @@ impl Worker {
                 self.counters.cycles_rx.add(cycles);
                 self.scratch.sources.push(Source {
                     slot: i,
-                    packets: n,
+                    packets: kept,
                     cycles,
                 });
                 total += n;

@@ -1,8 +1,10 @@
 //! Queues of ports, as controllers ask for them.
 //!
-//! Without QoS a port has none, but for devices that have a queue of their own accord.
+//! Devices have those that QoS gives them (`Port.qos`); without it a port has none, but for devices that have
+//! a queue of their own accord.
 
 use super::{Bridge, PortTarget, ports::PortState};
+use heddle_datapath::QueueCounts;
 use heddle_openflow::message::{QueueConfig, QueueGetConfig, QueueStats};
 use heddle_openflow::{ErrorKind, Port as OfPort};
 
@@ -14,17 +16,9 @@ impl Bridge {
     pub(super) fn queue_stats(&self, port: OfPort, queue: u32) -> Result<Vec<QueueStats>, ErrorKind> {
         let mut found = Vec::new();
         self.each_port(port, |p| {
-            for id in self.queue_ids(p).filter(|id| queue == ALL || *id == queue) {
-                found.push(QueueStats {
-                    port: p.config.no,
-                    queue: id,
-                    tx_bytes: u64::MAX,
-                    tx_packets: u64::MAX,
-                    tx_errors: u64::MAX,
-                    duration_sec: u32::MAX,
-                    duration_nsec: u32::MAX,
-                });
-            }
+            let of_port = self.queues(p).into_iter();
+            let wanted = of_port.filter(|q| queue == ALL || q.queue == queue);
+            found.extend(wanted.map(|q| stats(p.config.no, &q)));
         })?;
         if found.is_empty() && queue != ALL {
             return Err(ErrorKind::QueueOpFailedBadQueue);
@@ -37,7 +31,7 @@ impl Bridge {
         let mut found = Vec::new();
         self.each_port(q.port, |p| {
             let wanted = |id: &u32| q.queue.is_none_or(|w| w == *id);
-            let ids = self.queue_ids(p).filter(wanted);
+            let ids = self.queues(p).into_iter().map(|q| q.queue).filter(wanted);
             found.push(QueueConfig {
                 port: p.config.no,
                 queues: ids.map(|id| (id, None, None)).collect(),
@@ -61,15 +55,49 @@ impl Bridge {
         Ok(())
     }
 
-    fn queue_ids(&self, p: &PortState) -> impl Iterator<Item = u32> + use<> {
+    /// The queues of a port, with what is known of them.
+    fn queues(&self, p: &PortState) -> Vec<QueueCounts> {
         let PortTarget::Datapath(no) = p.config.target else {
-            return None.into_iter();
+            return Vec::new();
         };
         let device = self
             .of
             .upgrade()
             .and_then(|of| of.datapath())
             .and_then(|dp| dp.port(no));
-        device.filter(|d| d.has_default_queue()).map(|_| 0).into_iter()
+        let Some(device) = device else { return Vec::new() };
+        let counted = device.queue_counts();
+        if counted.is_empty() && device.has_default_queue() {
+            return vec![UNKNOWN];
+        }
+        counted
+    }
+}
+
+/// A queue 0 of which nothing is counted.
+const UNKNOWN: QueueCounts = QueueCounts {
+    queue: 0,
+    bytes: u64::MAX,
+    packets: u64::MAX,
+    dropped: u64::MAX,
+    age_ms: u64::MAX,
+};
+
+fn stats(port: OfPort, q: &QueueCounts) -> QueueStats {
+    let (sec, nsec) = match q.age_ms {
+        u64::MAX => (u32::MAX, u32::MAX),
+        ms => (
+            u32::try_from(ms / 1000).unwrap_or(u32::MAX),
+            u32::try_from(ms % 1000 * 1_000_000).unwrap_or(0),
+        ),
+    };
+    QueueStats {
+        port,
+        queue: q.queue,
+        tx_bytes: q.bytes,
+        tx_packets: q.packets,
+        tx_errors: q.dropped,
+        duration_sec: sec,
+        duration_nsec: nsec,
     }
 }

@@ -1,13 +1,19 @@
 //! Transmit queue of a network device: a burst goes out in one system call. Exits: sent, full, too long,
 //! down, error.
+//!
+//! Packets for different queues of the device go by sockets of their own: a slow queue fills its own send
+//! buffer, and the others go on. They are opened when the first such packet comes, at most [`MAX_LANES`] of
+//! them; packets of further queues share the first one.
 
 use crate::gro::Trains;
 use crate::segment;
 use crate::{TxCounts, TxQueue};
 use heddle_packet::{BURST, Csum, MAX_SEGS, Packet, Pool};
+use heddle_sys::htb::priority_of;
 use heddle_sys::packet_socket::VNET_HDR_LEN;
-use heddle_sys::{Iov, PacketSocket, SendBatch};
+use heddle_sys::{Iov, LinkCtl, PacketSocket, SendBatch};
 use heddle_virtio::net_hdr;
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -23,21 +29,75 @@ const EMSGSIZE: i32 = 90;
 const ENETDOWN: i32 = 100;
 const ENOBUFS: i32 = 105;
 
+/// Most sockets for queues of one device.
+const MAX_LANES: usize = 64;
+
 #[derive(Debug)]
 pub(super) struct SystemTx {
+    /// That of packets at hand.
     socket: Arc<PacketSocket>,
+    /// The queue that it is for.
+    queue: u32,
+    /// All of them, queue 0 first.
+    lanes: Vec<(u32, Arc<PacketSocket>)>,
+    name: String,
     vnet: bool,
     batch: SendBatch,
 }
 
 impl SystemTx {
-    pub(super) fn new(socket: Arc<PacketSocket>) -> Self {
+    pub(super) fn new(socket: Arc<PacketSocket>, name: &str) -> Self {
         let vnet = socket.has_vnet_hdr();
         Self {
+            lanes: vec![(0, Arc::clone(&socket))],
             socket,
+            queue: 0,
+            name: name.to_owned(),
             vnet,
             batch: SendBatch::new(BURST, 3 * BURST + MAX_SEGS),
         }
+    }
+
+    /// What is sent next is for this queue of the device.
+    #[cold]
+    fn turn_to(&mut self, queue: u32) {
+        let known = self.lanes.iter().position(|(q, _)| *q == queue);
+        let lane = known.or_else(|| {
+            let priority = priority_of(queue).filter(|_| self.lanes.len() < MAX_LANES)?;
+            match self.open_lane(priority) {
+                Ok(socket) => self.lanes.push((queue, Arc::new(socket))),
+                Err(error) => {
+                    log::warn!(target: "netdev_linux", "{}: no socket for queue {queue} ({error})", self.name);
+                    // Not tried again for each packet.
+                    let first = Arc::clone(&self.lanes.first()?.1);
+                    self.lanes.push((queue, first));
+                }
+            }
+            Some(self.lanes.len() - 1)
+        });
+        if let Some((_, socket)) = self.lanes.get(lane.unwrap_or(0)) {
+            self.socket = Arc::clone(socket);
+        }
+        self.queue = queue;
+    }
+
+    fn open_lane(&self, priority: u32) -> io::Result<PacketSocket> {
+        let socket = PacketSocket::sender()?;
+        socket.set_sndbuf(super::SNDBUF);
+        socket.set_priority(priority)?;
+        socket.bind(LinkCtl::new()?.ifindex(&self.name)?)?;
+        if socket.has_vnet_hdr() != self.vnet {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        Ok(socket)
+    }
+
+    /// The device is gone, and perhaps another has its name: sockets for its queues are opened anew. The
+    /// first one is led there by others.
+    #[cold]
+    fn forget_lanes(&mut self) {
+        self.lanes.truncate(1);
+        self.turn_to(0);
     }
 
     /// Sends up to [`BURST`] packets as they are, in as few calls as possible. Calls `refused` with the index
@@ -152,6 +212,23 @@ impl TxQueue for SystemTx {
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();
+        for run in packets.chunk_by(|a, b| a.queue() == b.queue()) {
+            let queue = run.first().map_or(0, |p| p.queue());
+            if queue != self.queue {
+                self.turn_to(queue);
+            }
+            self.tx_run(pool, run, &mut counts);
+        }
+        if counts.down > 0 && self.lanes.len() > 1 {
+            self.forget_lanes();
+        }
+        counts
+    }
+}
+
+impl SystemTx {
+    /// Sends packets of one queue.
+    fn tx_run(&mut self, pool: &mut Pool, packets: &[&Packet], counts: &mut TxCounts) {
         for chunk in packets.chunks(BURST) {
             let plain =
                 |p: &Packet| p.offload.gso.is_none() && !matches!(p.offload.csum, Csum::Partial { .. });
@@ -163,7 +240,7 @@ impl TxQueue for SystemTx {
                             counts.sent += 1;
                             counts.bytes += p.len() as u64;
                         }
-                        Err(errno) => count(&mut counts, errno),
+                        Err(errno) => count(counts, errno),
                     }
                 }
                 continue;
@@ -180,10 +257,9 @@ impl TxQueue for SystemTx {
                         counts.sent += 1;
                         counts.bytes += p.len() as u64;
                     }
-                    Err(errno) => count(&mut counts, errno),
+                    Err(errno) => count(counts, errno),
                 }
             }
         }
-        counts
     }
 }

@@ -218,6 +218,7 @@ impl Reconciler {
         };
         self.set_addresses(&mut state);
         self.follow_mtu(&mut state);
+        self.limit_rates(&mut state);
         let id = mac::datapath_id(&state.row, state.mac);
         if state.datapath_id != Some(id) {
             log::info!(target: "bridge", "bridge {name}: using datapath ID {id:016x}");

@@ -95,6 +95,7 @@ impl Reconciler {
             mtu_refused,
             mtu_released: false,
             is_new: true,
+            policing: Vec::new(),
             session: Session::default(),
         })
     }

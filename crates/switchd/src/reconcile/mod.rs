@@ -20,6 +20,7 @@ mod mtu;
 mod numbers;
 mod pmd;
 mod ports;
+mod qos;
 mod refresh;
 mod remotes;
 mod state;

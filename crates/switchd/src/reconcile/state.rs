@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use heddle_datapath::{PortNo, PortStats};
+use heddle_datapath::{MeterConfig, PortNo, PortStats};
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, PortTarget, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener};
@@ -42,6 +42,8 @@ pub(super) struct Iface {
     pub(super) mtu_released: bool,
     /// Its MTU follows those of the other ports from now on.
     pub(super) is_new: bool,
+    /// What it may receive.
+    pub(super) policing: Vec<MeterConfig>,
     /// What watches it.
     pub(super) session: Session,
 }

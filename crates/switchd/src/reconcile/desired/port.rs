@@ -1,9 +1,11 @@
 //! Rows of `Port` and `Interface`.
 
+use heddle_datapath::{MeterAction, MeterBand, MeterConfig};
 use heddle_ofproto::bridge::BundleConfig;
 use heddle_ofproto::model::{PriorityTags, VlanMode};
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::{Db, Row, Uuid};
+use heddle_port::QosConfig;
 
 use super::bridge::vlans;
 use super::{Smap, opt_text, text, value};
@@ -19,6 +21,8 @@ pub(in crate::reconcile) struct PortRow {
     pub(in crate::reconcile) bundle: BundleConfig,
     /// The address that it lends to the bridge, where that is not an interface's.
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
+    /// What it may send.
+    pub(in crate::reconcile) qos: Option<QosConfig>,
     /// It stands for a VLAN bridge of XenServer's.
     pub(in crate::reconcile) fake_bridge: bool,
 }
@@ -41,6 +45,8 @@ pub(in crate::reconcile) struct InterfaceRow {
     pub(in crate::reconcile) ofport: Option<OfPort>,
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
     pub(in crate::reconcile) mtu_request: Option<u32>,
+    /// What it may receive.
+    pub(in crate::reconcile) policing: Vec<MeterConfig>,
 }
 
 impl PortRow {
@@ -59,6 +65,7 @@ impl PortRow {
             },
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
             fake_bridge: value(row.bool("fake_bridge")),
+            qos: qos(db, row),
             name,
         }
     }
@@ -75,6 +82,7 @@ impl PortRow {
             ofport_request: None,
             ofport: None,
             mac: None,
+            policing: Vec::new(),
             mtu_request: None,
         };
         PortRow {
@@ -86,6 +94,7 @@ impl PortRow {
                 ..BundleConfig::default()
             },
             mac: None,
+            qos: None,
             fake_bridge: false,
         }
     }
@@ -137,6 +146,23 @@ fn bundle(row: &Row, name: &str) -> BundleConfig {
     }
 }
 
+/// What the port may send, and by which queues.
+fn qos(db: &Db, row: &Row) -> Option<QosConfig> {
+    let qos = db.referenced(row, "qos", "QoS").into_iter().next()?;
+    let details = |row: &Row| value(row.map_str("other_config"));
+    let queues = value(qos.map_int_uuid("queues")).into_iter();
+    let queues = queues.filter_map(|(id, uuid)| {
+        let queue = db.row("Queue", uuid)?;
+        Some((u32::try_from(id).ok()?, details(queue)))
+    });
+    Some(QosConfig {
+        kind: text(qos, "type"),
+        details: details(qos),
+        queues: queues.collect(),
+    })
+    .filter(|q| !q.kind.is_empty())
+}
+
 /// What the queues of a port's QoS make of the DSCP of packets.
 fn queue_dscp(db: &Db, row: &Row) -> Vec<(u32, u8)> {
     let qos = db.referenced(row, "qos", "QoS").into_iter();
@@ -167,9 +193,46 @@ impl InterfaceRow {
             ofport_request: value(row.opt_int("ofport_request")).and_then(ordinary),
             ofport: value(row.opt_int("ofport")).and_then(ordinary),
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
+            policing: policing(row),
             mtu_request: value(row.opt_int("mtu_request")).map(|m| u32::try_from(m).unwrap_or(u32::MAX)),
         }
     }
+}
+
+/// The burst of a rate for which the row names none, as in Open vSwitch: kilobits, and packets.
+const POLICING_BURST_KBIT: u32 = 8000;
+const POLICING_BURST_KPKTS: u32 = 16;
+/// A bucket holds a train of segments at least, or none would ever pass: kilobits.
+const TRAIN_KBIT: u32 = 525;
+
+/// What an interface may receive.
+fn policing(row: &Row) -> Vec<MeterConfig> {
+    let number = |column| u32::try_from(value(row.int(column))).unwrap_or(0);
+    let limit = |packets: bool, rate: u32, burst: u32| MeterConfig {
+        packets,
+        bands: vec![MeterBand {
+            action: MeterAction::Drop,
+            rate,
+            burst,
+        }],
+    };
+    let or = |burst: u32, default: u32| if burst == 0 { default } else { burst };
+    let mut limits = Vec::new();
+    let rate = number("ingress_policing_rate");
+    if rate > 0 {
+        let burst = or(number("ingress_policing_burst"), POLICING_BURST_KBIT);
+        limits.push(limit(false, rate, burst.max(TRAIN_KBIT)));
+    }
+    let kpkts = number("ingress_policing_kpkts_rate");
+    if kpkts > 0 {
+        let burst = or(number("ingress_policing_kpkts_burst"), POLICING_BURST_KPKTS);
+        limits.push(limit(
+            true,
+            kpkts.saturating_mul(1000),
+            burst.saturating_mul(1000),
+        ));
+    }
+    limits
 }
 
 /// A number that an ordinary port can have.

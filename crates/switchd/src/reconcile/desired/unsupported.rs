@@ -2,10 +2,7 @@
 //! nobody relies on them in silence. A bridge that is believed to run a spanning tree, and does not, is a
 //! loop.
 
-use std::sync::Arc;
-
 use heddle_ovsdb::{Db, Row};
-use heddle_port::PortType;
 
 use super::{text, value};
 
@@ -30,17 +27,8 @@ pub(super) fn warn(db: &Db, bridge: &Row) {
             log::warn!(target: "bridge", per_min = 1, burst = 10;
                 "port {name}: bonds are not supported yet, all its packets leave by one interface");
         }
-        // Pretended devices have no rates in Open vSwitch either.
-        let is_pretended = |i: &Arc<Row>| PortType::named(&text(i, "type")).is_some_and(|t| t.pretended);
-        if !value(port.uuids("qos")).is_empty() && !interfaces.iter().all(|i| is_pretended(i)) {
-            log::warn!(target: "bridge", per_min = 1, burst = 10;
-                "port {name}: rates of qos are not supported yet, only dscp of its queues");
-        }
         for i in interfaces {
             let name = text(i, "name");
-            if value(i.int("ingress_policing_rate")) > 0 {
-                say("interface", &name, "ingress_policing_rate");
-            }
             if value(i.opt_int("cfm_mpid")).is_some() {
                 say("interface", &name, "cfm_mpid");
             }

@@ -1,0 +1,37 @@
+//! What a port may send, and by which queues (`Port.qos` of the database).
+
+use std::collections::BTreeMap;
+
+/// Keys and values of a row.
+pub type Details = BTreeMap<String, String>;
+
+/// One row of `QoS` with its queues.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct QosConfig {
+    /// `type`, such as `linux-htb`.
+    pub kind: String,
+    /// `other_config`.
+    pub details: Details,
+    /// `other_config` of its queues, by their numbers.
+    pub queues: BTreeMap<u32, Details>,
+}
+
+/// What a queue has sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct QueueCounts {
+    /// Its number.
+    pub queue: u32,
+    /// Bytes.
+    pub bytes: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Packets that it had no room for.
+    pub dropped: u64,
+    /// How long it has been there, milliseconds.
+    pub age_ms: u64,
+}
+
+/// A number of a row; 0: it says none.
+pub(crate) fn number(details: &Details, key: &str) -> u64 {
+    details.get(key).and_then(|v| v.parse().ok()).unwrap_or(0)
+}
