@@ -50,7 +50,8 @@ class Chassis:
         self.start_controller()
 
     def start_controller(self):
-        self.sw.run("ovn-controller", self.sw.db, "--detach", "--no-chdir", f"--pidfile={self.pidfile}", "-vconsole:off",
+        # It sets up queues of devices: it has to see them.
+        self.sw.run("ip", "netns", "exec", self.ns, "ovn-controller", self.sw.db, "--detach", "--no-chdir", f"--pidfile={self.pidfile}", "-vconsole:off",
                     f"--log-file={self.sw.dir}/ovn-controller.log")
 
     def log(self):
@@ -77,6 +78,8 @@ class Cluster:
         self.nb, self.sb = (f"unix:{self.dir}/{name}.sock" for name in ("nb", "sb"))
         self.pods = {}
         self.chassis = []
+        # What checks have measured, by their names.
+        self.notes = {}
         try:
             self.start_central()
             self.fabric = self.net.namespace("fabric")
@@ -100,14 +103,16 @@ class Cluster:
 
     def start_central(self):
         for name in ("nb", "sb"):
-            db = f"{self.dir}/{name}.db"
-            self.trace.run("ovsdb-tool", "create", db, f"{SCHEMAS}/ovn-{name}.ovsschema")
-            self.trace.run("ovsdb-server", db, f"--remote=punix:{self.dir}/{name}.sock", "--detach", "--no-chdir", f"--pidfile={self.dir}/{name}.pid",
-                           f"--unixctl={self.dir}/{name}.ctl", "-vconsole:off", f"--log-file={self.dir}/{name}.log")
+            self.trace.run("ovsdb-tool", "create", f"{self.dir}/{name}.db", f"{SCHEMAS}/ovn-{name}.ovsschema")
+            self.start_database(name)
         self.trace.run("ovn-northd", f"--ovnnb-db={self.nb}", f"--ovnsb-db={self.sb}", "--detach", "--no-chdir", f"--pidfile={self.dir}/northd.pid",
                        f"--unixctl={self.dir}/northd.ctl", "-vconsole:off", f"--log-file={self.dir}/northd.log", env={"OVN_RUNDIR": self.dir})
         self.nbctl("init")
         self.sbctl("init")
+
+    def start_database(self, name):
+        self.trace.run("ovsdb-server", f"{self.dir}/{name}.db", f"--remote=punix:{self.dir}/{name}.sock", "--detach", "--no-chdir",
+                       f"--pidfile={self.dir}/{name}.pid", f"--unixctl={self.dir}/{name}.ctl", "-vconsole:off", f"--log-file={self.dir}/{name}.log")
 
     def nbctl(self, *args, **kw):
         return self.trace.run("ovn-nbctl", f"--db={self.nb}", "--timeout=60", *args, **kw)

@@ -399,7 +399,8 @@ def qos_rate_by_a_queue(c):
             return f"classes: {classes()[:300]!r}"
         c.reaches("q1", "192.168.50.10")
         n = flood(c, "q1", "world", "192.168.50.10")
-        return None if 200 < n < 1500 else f"{n} of 3000 arrive"
+        # 2 Mbit/s during the flood, and then what the kernel has queued, a thousand.
+        return None if 200 < n < 2000 else f"{n} of 3000 arrive"
     finally:
         node.sw.vsctl("remove", "interface", "ph0", "external_ids", "ovn-egress-iface")
         c.nbctl("lsp-del", "q1", "--", "ls-del", "q")

@@ -2,8 +2,8 @@
 //! into classes by its priority, and each class has its rate.
 //!
 //! **Layout.** One qdisc `1:` at the device's root; one class `1:fffe` that all others are in, with the
-//! device's whole rate; class `1:N+1` for queue N. Packets of priority `1:N+1` are queue N's, all others those
-//! of queue 0.
+//! device's whole rate; class `1:N+1` for queue N. Packets of priority `1:N+1` are queue N's, all others
+//! those of queue 0.
 //!
 //! **Which qdisc is ours.** An `htb` with the handle `1:` is taken for one of an earlier daemon, as Open
 //! vSwitch takes it; anything else at the root is left alone until a hierarchy is asked for.

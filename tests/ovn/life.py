@@ -1,0 +1,158 @@
+"""Life: parts of OVN and the switch restart while pods talk. What is lost is counted, and printed for both switches."""
+
+import re
+import signal
+import subprocess
+import time
+
+from checks import check
+from lab.switch import end_process, read_pid
+
+# Pings a second.
+RATE = 100
+
+
+def lost(c, act, source="a1", target="10.0.1.12", rest=3):
+    """How many of the pings that are sent while something happens are not answered."""
+    ping = subprocess.Popen(["ip", "netns", "exec", c.pods[source], "ping", "-q", "-i", str(1 / RATE), target], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        time.sleep(1)
+        act()
+        time.sleep(rest)
+    finally:
+        ping.send_signal(signal.SIGINT)
+        out = ping.communicate(timeout=20)[0]
+    sent, answered = map(int, re.search(r"(\d+) packets transmitted, (\d+) received", out).groups())
+    # The last one may be on its way.
+    return max(0, sent - answered - 1)
+
+
+def within(c, name, n, limit):
+    c.notes[name] = f"{n} pings lost, of {RATE} a second"
+    return None if n <= limit else f"{n} pings lost"
+
+
+@check
+def life_controller_restarts(c):
+    node = c.chassis[0]
+
+    def act():
+        pid = read_pid(node.pidfile)
+        node.sw.run("ovn-appctl", "-t", f"{node.sw.dir}/ovn-controller.{pid}.ctl", "exit", "--restart")
+        time.sleep(1)
+        node.start_controller()
+        c.sync()
+    return within(c, "life_controller_restarts", lost(c, act), 3)
+
+
+@check
+def life_controller_is_killed(c):
+    node = c.chassis[0]
+
+    def act():
+        end_process(read_pid(node.pidfile), signal.SIGKILL)
+        time.sleep(1)
+        node.start_controller()
+        c.sync()
+    return within(c, "life_controller_is_killed", lost(c, act), 3)
+
+
+@check
+def life_controller_says_everything_again(c):
+    """No established flow is another one afterwards: cookies and counters stay."""
+    node = c.chassis[0]
+    if not c.reaches("a1", "10.0.1.12", count=5):
+        return "no answer"
+
+    def flows():
+        out = node.sw.ofctl("dump-flows", "br-int", "table=0")
+        found = re.findall(r"cookie=(0x[0-9a-f]+),.* n_packets=(\d+),.* (priority=\S+)", out)
+        return {match: (cookie, int(n)) for cookie, n, match in found}
+
+    def act():
+        pid = read_pid(node.pidfile)
+        node.sw.run("ovn-appctl", "-t", f"{node.sw.dir}/ovn-controller.{pid}.ctl", "inc-engine/recompute")
+        c.sync()
+    before = flows()
+    n = lost(c, act)
+    after = flows()
+    wrong = [m for m, (cookie, packets) in before.items() if m not in after or after[m][0] != cookie or after[m][1] < packets]
+    return f"{len(wrong)} flows begin anew: {wrong[0]}" if wrong else within(c, "life_controller_says_everything_again", n, 0)
+
+
+@check
+def life_southbound_database_restarts(c):
+    def act():
+        end_process(read_pid(f"{c.dir}/sb.pid"), signal.SIGTERM)
+        time.sleep(1)
+        c.start_database("sb")
+        c.sync()
+    return within(c, "life_southbound_database_restarts", lost(c, act), 3)
+
+
+@check
+def life_database_of_the_switch_restarts(c):
+    node = c.chassis[0]
+
+    def act():
+        node.sw.stop_ovsdb()
+        time.sleep(1)
+        node.sw.start_ovsdb()
+        time.sleep(2)
+        c.sync()
+    return within(c, "life_database_of_the_switch_restarts", lost(c, act), 3)
+
+
+def back_again(c):
+    """Until pods talk again."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if c.reaches("a1", "10.0.1.12", tries=1, count=1):
+            return c.sync()
+    raise AssertionError("no answer after a minute")
+
+
+@check
+def life_switch_is_killed(c):
+    node = c.chassis[0]
+
+    def act():
+        node.sw.stop_daemon(signal.SIGKILL)
+        node.sw.start_daemon()
+        back_again(c)
+    return within(c, "life_switch_is_killed", lost(c, act), 20 * RATE)
+
+
+@check
+def life_switch_restarts_and_keeps_flows(c):
+    """As `ovs-ctl restart` does it: flows are saved, and the switch waits for them before it forwards."""
+    node = c.chassis[0]
+    bridges = node.sw.vsctl("list-br").split()
+
+    def act():
+        script = node.sw.run("/usr/share/openvswitch/scripts/ovs-save", "save-flows", *bridges, merge=False)
+        node.sw.vsctl("set", "open_vswitch", ".", "other_config:flow-restore-wait=true")
+        node.sw.stop_daemon()
+        node.sw.start_daemon()
+        node.sw.run("sh", stdin=script)
+        node.sw.vsctl("remove", "open_vswitch", ".", "other_config", "flow-restore-wait")
+        back_again(c)
+    return within(c, "life_switch_restarts_and_keeps_flows", lost(c, act), 20 * RATE)
+
+
+@check
+def life_chassis_comes_and_goes(c):
+    """Others do not notice."""
+    def act():
+        node = c.chassis[2]
+        pid = read_pid(node.pidfile)
+        node.sw.run("ovn-appctl", "-t", f"{node.sw.dir}/ovn-controller.{pid}.ctl", "exit")
+        c.nbctl("--timeout=20", "--wait=sb", "sync")
+        time.sleep(1)
+        node.start_controller()
+        c.sync()
+    # Between the other two.
+    n = lost(c, act, target="10.0.0.13")
+    if n > 0:
+        return f"{n} pings between the others are lost"
+    return None if c.reaches("a1", "10.0.1.12", tries=10) else "its pods are not reached again"
