@@ -208,7 +208,9 @@ impl Gro {
         };
         let same = |n: &usize| self.trains.get(*n).is_some_and(|t| t.is_of(p, &h, packets));
         let at = open.iter().position(same);
-        let joins = h.payload > 0 && trains.takes(h.kind) && p.offload.gso.is_none();
+        // What is for a queue of its own leaves by itself: queues count frames.
+        let alone = p.queue() != 0 || p.offload.gso.is_some();
+        let joins = h.payload > 0 && trains.takes(h.kind) && !alone;
         if let Some(n) = at.and_then(|at| open.get(at).copied())
             && joins
             && let Some(t) = self.trains.get_mut(n)
