@@ -101,6 +101,59 @@ def scenario_geneve_between_switches(lab):
         assert "tunnel_pop_error" not in drops and "tunnel_bad_csum" not in drops, drops
 
 
+RECEIVE = """
+import hashlib, socket
+s = socket.create_server(("10.5.0.2", 5203))
+c, _ = s.accept()
+h = hashlib.sha256()
+while data := c.recv(1 << 16):
+    h.update(data)
+print(h.hexdigest())
+"""
+SEND = """
+import hashlib, os, socket
+c = socket.create_connection(("10.5.0.2", 5203))
+h = hashlib.sha256()
+for _ in range(256):
+    data = os.urandom(1 << 16)
+    h.update(data)
+    c.sendall(data)
+print(h.hexdigest())
+"""
+
+
+def long_packets(lab, pods):
+    """Sends data from one pod to the other; returns how many packets longer than the MTU came in there."""
+    watch = subprocess.Popen(["ip", "netns", "exec", pods[1], "tcpdump", "-lnqi", "eth0", "-Q", "in", "tcp and greater 3000"],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    watch.stderr.readline()
+    receiver = subprocess.Popen(["ip", "netns", "exec", pods[1], "timeout", "60", "python3", "-c", RECEIVE], stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for("the receiver", lambda: ":5203" in lab.net.run(pods[1], "ss", "-Hltn", quiet=True))
+        sent = lab.net.run(pods[0], "timeout", "60", "python3", "-c", SEND, timeout=70)
+        assert receiver.communicate(timeout=60)[0].strip() == sent.strip(), "the bytes that arrived are others"
+    finally:
+        receiver.kill()
+        watch.terminate()
+    return watch.communicate(timeout=10)[0].count("\n")
+
+
+@limit(240)
+def scenario_packets_are_joined(lab):
+    """The nodes' link takes packets of its MTU only; pods get trains all the same, unless that is turned off."""
+    switches, pods = nodes(lab, "geneve")
+    for sw in switches:
+        lab.net.run(sw.netns, "ethtool", "-K", "up0", "tso", "off", "gso", "off", "tx-udp-segmentation", "off")
+    wait_for("the first answer", lambda: lab.net.ping(pods[0], "10.5.0.2", count=1, lossless=False))
+    many = long_packets(lab, pods)
+    assert many > 50, many
+    for sw in switches:
+        sw.vsctl("set", "open_vswitch", ".", "other_config:heddle-gro=false")
+    # The kernel may have put two together.
+    few = long_packets(lab, pods)
+    assert few <= 5, few
+
+
 @limit(240)
 def scenario_geneve_with_checksums_over_ipv6(lab):
     _, pods = nodes(lab, "geneve", v6=True, csum="true")
