@@ -149,7 +149,7 @@ def scenario_packets_are_joined(lab):
     assert many > 50, many
     for sw in switches:
         sw.vsctl("set", "open_vswitch", ".", "other_config:heddle-gro=false")
-    # The kernel may have put two together.
+    # Trains come by the hundreds.
     few = long_packets(lab, pods)
     assert few <= 5, few
 

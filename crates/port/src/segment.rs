@@ -5,7 +5,8 @@
 //! both come from a sender that may lie, so each offset is checked against the bytes and a train that does
 //! not look like what it claims is refused ([`SegmentError`]), never sent half.
 //!
-//! Cost: one copy of the packet, one pass over it for the checksum; no allocation beyond the pool's.
+//! Cost: each segment is copied once, behind a copy of the headers, and summed once; no allocation beyond the
+//! pool's.
 
 mod frame;
 mod outer;
