@@ -70,13 +70,13 @@ def scenario_vlans_rates_and_kinds(lab):
     sw, node = start(lab)
     before = node.rows()
     pod, other = node.pod(), node.pod()
-    conf = node.conf(version="1.1.0", kind="veth", vlan=5, trunk=[{"id": 9}, {"minID": 20, "maxID": 22}], mac="02:00:00:00:00:01",
+    conf = node.conf(version="1.1.0", kind="veth", options={"n_rxq": "1"}, vlan=5, trunk=[{"id": 9}, {"minID": 20, "maxID": 22}], mac="02:00:00:00:00:01",
                      runtimeConfig={"bandwidth": {"ingressRate": 8_000_000, "ingressBurst": 80_000, "egressRate": 4_000_000}})
     result = node.add(conf, pod, args="IgnoreUnknown=1;MAC=02:00:00:00:00:02;K8S_POD_NAMESPACE=a;K8S_POD_NAME=b")
     port = result["interfaces"][0]["name"]
     assert result["heddle"]["kind"] == "veth" and result["interfaces"][1]["mac"] == "02:00:00:00:00:02", result
     assert sw.get("port", port, "trunks") == "[9, 20, 21, 22]" and sw.get("port", port, "vlan_mode") == "native-untagged"
-    assert sw.get("interface", port, "ingress_policing_rate") == "4000"
+    assert sw.get("interface", port, "ingress_policing_rate") == "4000" and sw.get("interface", port, "options:n_rxq") == "1"
     assert "8000000" in sw.vsctl("list", "qos") and "80000" in sw.vsctl("list", "queue")
     assert sw.get("interface", port, "external_ids:heddle-cni/pod") == "a/b"
     untagged = node.add(node.conf(vlan=5), other)

@@ -92,6 +92,7 @@ impl Undo<'_> {
             vlan: &conf.vlan,
             bandwidth: conf.bandwidth,
             socket: socket.as_deref(),
+            options: &conf.own.options,
             ids: marks(args, conf, kind),
         })?;
         let asked = self.db.ask_for_port(&name)?;
@@ -187,6 +188,13 @@ pub(crate) fn switch_device(host: &NetConfig, kind: Kind, port: &str) -> Result<
         match device {
             Some(device) => return Ok(device),
             None if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+            None if kind == Kind::Vduse => {
+                let hint = format!("ovs-vsctl get interface {port} status error");
+                return fail(
+                    Code::Device,
+                    format!("no netdev of VDUSE device {port} came within 10 s ({hint})"),
+                );
+            }
             None => {
                 return fail(
                     Code::Device,

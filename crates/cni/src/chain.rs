@@ -194,6 +194,7 @@ impl Exchange<'_> {
                 vlan: &self.conf.vlan,
                 bandwidth: self.conf.bandwidth,
                 socket: None,
+                options: &self.conf.own.options,
                 ids: marks(self.args, self.conf, self.kind),
             })?,
         }

@@ -44,6 +44,8 @@ pub(crate) struct Own {
     mac: Option<String>,
     socket_dir: Option<String>,
     pub(crate) external_ids: BTreeMap<String, String>,
+    /// `Interface.options`.
+    pub(crate) options: BTreeMap<String, String>,
     timeout_seconds: Option<u64>,
     pub(crate) log_file: Option<String>,
     bandwidth: Option<Bandwidth>,

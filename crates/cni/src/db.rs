@@ -61,6 +61,7 @@ pub(crate) struct NewPort<'a> {
     pub(crate) vlan: &'a Vlan,
     pub(crate) bandwidth: Bandwidth,
     pub(crate) socket: Option<&'a str>,
+    pub(crate) options: &'a BTreeMap<String, String>,
     pub(crate) ids: BTreeMap<String, String>,
 }
 
@@ -343,9 +344,12 @@ fn rows_of(port: &NewPort<'_>, address: &str) -> Vec<Value> {
     if let Some(mtu) = port.mtu_bytes {
         interface["mtu_request"] = json!(mtu);
     }
-    if let Some(socket) = port.socket {
-        interface["options"] = map(&[("vhost-server-path", socket)]);
-    }
+    let mut options = port.options.clone();
+    options.extend(
+        port.socket
+            .map(|path| ("vhost-server-path".to_owned(), path.to_owned())),
+    );
+    interface["options"] = ids(&options);
     let rate = port.bandwidth;
     if rate.egress_rate > 0 {
         // Columns in kbit/s and kbit; a burst of 0 is the switch's default.

@@ -8,6 +8,7 @@ mod drops;
 mod guest;
 mod measure;
 mod report;
+mod node;
 mod say;
 mod top;
 
@@ -36,6 +37,9 @@ enum Command {
     Drops(drops::Args),
     /// Write packets of a port, or dropped ones, to a file for Wireshark or tcpdump
     Capture(capture::Args),
+    /// Set this machine up for the switch, from one file, and take that back
+    #[command(subcommand)]
+    Node(node::Command),
     /// Show what the switch's workers do
     Top(top::Args),
 }
@@ -48,6 +52,7 @@ fn main() -> ExitCode {
         Command::Report(args) => args.run(),
         Command::Drops(args) => args.run(),
         Command::Capture(args) => args.run(),
+        Command::Node(command) => command.run(),
         Command::Top(args) => args.run(),
     };
     match done {

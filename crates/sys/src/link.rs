@@ -52,6 +52,21 @@ pub struct Speed {
     pub full_duplex: Option<bool>,
 }
 
+/// How many descriptors the rings of a device have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rings {
+    /// Of a receive queue.
+    pub rx: u32,
+    /// Of a transmit queue.
+    pub tx: u32,
+    /// The most that `rx` can be.
+    pub rx_max: u32,
+    /// The most that `tx` can be.
+    pub tx_max: u32,
+}
+
+const ETHTOOL_GRINGPARAM: u32 = 0x10;
+const ETHTOOL_SRINGPARAM: u32 = 0x11;
 const ETHTOOL_GSET: u32 = 1;
 const ETHTOOL_GDRVINFO: u32 = 3;
 const ETHTOOL_GLINK: u32 = 10;
@@ -238,6 +253,37 @@ impl LinkCtl {
             mbps: known.then_some(mbps),
             full_duplex,
         })
+    }
+    /// Sizes of the device's rings, as ethtool shows them.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver has none.
+    pub fn rings(&self, name: &str) -> io::Result<Rings> {
+        let p = self.ring_param(name)?;
+        Ok(Rings {
+            rx: p[5],
+            tx: p[8],
+            rx_max: p[1],
+            tx_max: p[4],
+        })
+    }
+    /// Sets the sizes of the device's rings; the device may be down for a moment.
+    ///
+    /// # Errors
+    /// `EINVAL` beyond the maximum, `EOPNOTSUPP` where the driver has none.
+    pub fn set_rings(&self, name: &str, rx: Option<u32>, tx: Option<u32>) -> io::Result<()> {
+        let mut p = self.ring_param(name)?;
+        p[0] = ETHTOOL_SRINGPARAM;
+        p[5] = rx.unwrap_or(p[5]);
+        p[8] = tx.unwrap_or(p[8]);
+        self.ethtool(name, &mut p)
+    }
+    /// `struct ethtool_ringparam`.
+    fn ring_param(&self, name: &str) -> io::Result<[u32; 9]> {
+        let mut p = [0; 9];
+        p[0] = ETHTOOL_GRINGPARAM;
+        self.ethtool(name, &mut p)?;
+        Ok(p)
     }
     fn ethtool<const N: usize>(&self, name: &str, data: &mut [u32; N]) -> io::Result<()> {
         let mut req = named(name)?;

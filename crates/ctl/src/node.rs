@@ -1,0 +1,39 @@
+//! `heddle node`: what the crate `heddle-node` does, as commands.
+
+use clap::Subcommand;
+use heddle_node::{DEFAULT_FILE, DEFAULT_STATE, Node};
+use std::path::PathBuf;
+
+#[derive(clap::Args)]
+pub(crate) struct Where {
+    /// The machine's description
+    #[arg(default_value = DEFAULT_FILE)]
+    file: PathBuf,
+    /// Where it is kept what was there before
+    #[arg(long, default_value = DEFAULT_STATE)]
+    state: PathBuf,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show what apply would change
+    Plan(Where),
+    /// Make the machine as the file says; take it back if the check address does not answer afterwards
+    Apply(Where),
+    /// Show each setting, and whether it is as the file says (status 1 if not)
+    Status(Where),
+    /// Make everything as it was before the first apply
+    Undo(Where),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> anyhow::Result<()> {
+        let open = |at: &Where| Node::open(&at.file, &at.state);
+        match self {
+            Self::Plan(at) => open(&at)?.plan(),
+            Self::Apply(at) => open(&at)?.apply(),
+            Self::Status(at) => open(&at)?.status(),
+            Self::Undo(at) => Node::undo(&at.file, &at.state),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The machine's description: a TOML file. `docs/node.md` is its schema.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Conf {
+    /// Kernel modules to load.
+    #[serde(default)]
+    pub(crate) modules: Vec<String>,
+    /// `ADDRESS` (a ping) or `HOST:PORT` (a TCP connection): has to answer before and after.
+    pub(crate) check: Option<String>,
+    #[serde(default = "check_seconds")]
+    pub(crate) check_seconds: u64,
+    #[serde(default = "database")]
+    pub(crate) database: String,
+    #[serde(default)]
+    pub(crate) datapath: Datapath,
+    #[serde(default)]
+    pub(crate) bridge: Vec<Bridge>,
+    #[serde(default)]
+    pub(crate) nic: Vec<Nic>,
+    #[serde(default)]
+    pub(crate) vduse: Vduse,
+    pub(crate) hugepages: Option<HugePages>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Datapath {
+    /// Processors of the workers, `"2-3,6"`.
+    pub(crate) cores: Option<String>,
+    /// `pmd-sleep-max`, microseconds.
+    pub(crate) sleep_us: Option<u32>,
+    /// Further keys of `Open_vSwitch.other_config`.
+    #[serde(default)]
+    pub(crate) other_config: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Bridge {
+    pub(crate) name: String,
+    /// The device whose addresses and routes the bridge gets.
+    pub(crate) nic: String,
+    /// `Bridge.datapath_type`, if the bridge has to be made.
+    #[serde(default)]
+    pub(crate) datapath_type: String,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nic {
+    pub(crate) name: String,
+    /// Descriptors of its receive queues.
+    pub(crate) rx_ring: Option<u32>,
+    /// Descriptors of its transmit queues.
+    pub(crate) tx_ring: Option<u32>,
+    /// Processors that handle what it receives.
+    pub(crate) rps_cores: Option<String>,
+    /// Flows whose packets go to the processor of their application, of all queues.
+    pub(crate) rfs_flows: Option<u32>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Vduse {
+    /// Processors that take the interrupts of VDUSE devices.
+    pub(crate) irq_cores: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct HugePages {
+    pub(crate) size_kib: u32,
+    pub(crate) count: u32,
+}
+
+fn check_seconds() -> u64 {
+    30
+}
+fn database() -> String {
+    "unix:/var/run/openvswitch/db.sock".to_owned()
+}
+
+impl Conf {
+    pub(crate) fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        Self::parse(&text).with_context(|| path.display().to_string())
+    }
+
+    fn parse(text: &str) -> Result<Self> {
+        let conf: Self = toml::from_str(text)?;
+        let devices = conf
+            .bridge
+            .iter()
+            .flat_map(|b| [&b.name, &b.nic])
+            .chain(conf.nic.iter().map(|n| &n.name));
+        for name in devices {
+            let fits = |c: char| c.is_ascii_graphic() && c != '/';
+            ensure!(
+                !name.is_empty() && name.len() <= 15 && name.chars().all(fits) && !name.starts_with('.'),
+                "{name:?} is not a name of a device"
+            );
+        }
+        for module in &conf.modules {
+            let fits = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+            ensure!(
+                !module.is_empty() && module.chars().all(fits),
+                "{module:?} is not a name of a module"
+            );
+        }
+        for bridge in &conf.bridge {
+            ensure!(
+                bridge.name != bridge.nic,
+                "bridge {} cannot be its own nic",
+                bridge.name
+            );
+        }
+        if !conf.bridge.is_empty() && conf.check.is_none() {
+            bail!("check is missing: with a bridge, say which address has to answer afterwards");
+        }
+        let cores = [&conf.datapath.cores, &conf.vduse.irq_cores].into_iter();
+        for list in cores.chain(conf.nic.iter().map(|n| &n.rps_cores)).flatten() {
+            self::cores(list)?;
+        }
+        Ok(conf)
+    }
+}
+
+/// The processors of a list such as `2-3,6`, in order, each once.
+pub(crate) fn cores(list: &str) -> Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for part in list.split(',').map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u32>().ok().filter(|n| *n < 4096);
+        match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => all.extend(first..=last),
+            _ => bail!("{list:?} is not a list of processors such as \"2-3,6\""),
+        }
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
+}
+
+/// A list of processors as the kernel and `pmd-cpu-mask` want it: a mask in hexadecimal. The kernel wants a
+/// comma after each 32 processors.
+pub(crate) fn mask(list: &str, with_commas: bool) -> Result<String> {
+    let cores = cores(list)?;
+    let words = cores.last().map_or(1, |last| last / 32 + 1);
+    let word = |w: u32| {
+        cores
+            .iter()
+            .filter(|c| **c / 32 == w)
+            .fold(0_u32, |bits, c| bits | 1 << (c % 32))
+    };
+    let mut text = format!("{:x}", word(words - 1));
+    for w in (0..words - 1).rev() {
+        text += if with_commas { "," } else { "" };
+        text += &format!("{:08x}", word(w));
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processors() {
+        assert_eq!(cores("2-4, 0,3").unwrap(), [0, 2, 3, 4]);
+        assert_eq!(
+            (
+                mask("0-1", true).unwrap().as_str(),
+                mask("33", false).unwrap().as_str()
+            ),
+            ("3", "200000000")
+        );
+        assert_eq!(mask("0,33,64", true).unwrap(), "1,00000002,00000001");
+        for bad in ["", "a", "3-1", "-1", "1-", "99999"] {
+            assert!(cores(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn what_is_read_and_what_is_refused() {
+        let all = "modules = ['vduse']\ncheck = '10.0.0.1'\n[datapath]\ncores = '1'\nother_config = { a = 'b' }\n\
+            [[bridge]]\nname = 'br-ex'\nnic = 'eth0'\n[[nic]]\nname = 'eth0'\nrx_ring = 4096\n[hugepages]\nsize_kib = 2048\ncount = 3\n";
+        let conf = Conf::parse(all).unwrap();
+        assert_eq!((conf.bridge.len(), conf.check_seconds), (1, 30));
+        Conf::parse("").unwrap();
+        for (bad, words) in [
+            ("modules = 'x'", "invalid type"),
+            ("module = ['x']", "unknown field"),
+            ("modules = ['../x']", "module"),
+            ("[[bridge]]\nname = 'b'", "missing field"),
+            ("[[bridge]]\nname = 'b'\nnic = 'eth0'", "check is missing"),
+            (
+                "check = 'a'\n[[bridge]]\nname = 'a/b'\nnic = 'eth0'",
+                "name of a device",
+            ),
+            ("check = 'a'\n[[bridge]]\nname = 'b'\nnic = 'b'", "its own nic"),
+            ("[datapath]\ncores = 'x'", "processors"),
+            ("[", ""),
+        ] {
+            let e = format!("{:#}", Conf::parse(bad).unwrap_err());
+            assert!(e.contains(words), "{bad}: {e}");
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What is read and written in the configuration database.
+
+use anyhow::{Context, Result, bail, ensure};
+use heddle_ovsdb::blocking::{Connection, Error};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+const DATABASE: &str = "Open_vSwitch";
+/// How long the switch may take to make a port.
+const LIMIT: Duration = Duration::from_secs(20);
+/// In `external_ids` of what this crate has made.
+const MARK: &str = "heddle-node";
+
+pub(crate) struct Db(Connection);
+
+impl Db {
+    pub(crate) fn open(address: &str) -> Result<Self> {
+        let connection = Connection::open(address, LIMIT + Duration::from_secs(2));
+        Ok(Self(connection.with_context(|| {
+            format!("the database at {address} does not answer")
+        })?))
+    }
+
+    fn transact(&mut self, operations: &[Value]) -> Result<Vec<Value>> {
+        self.0
+            .transact(DATABASE, operations)
+            .context("the database refuses the change")
+    }
+
+    fn select(&mut self, table: &str, condition: Value, columns: Value) -> Result<Vec<Value>> {
+        let select = json!({"op": "select", "table": table, "where": condition, "columns": columns});
+        let results = self.transact(&[select])?;
+        let rows = results
+            .first()
+            .and_then(|r| r.get("rows"))
+            .and_then(Value::as_array);
+        Ok(rows.cloned().unwrap_or_default())
+    }
+
+    /// A key of `Open_vSwitch.other_config`.
+    pub(crate) fn other_config(&mut self, key: &str) -> Result<Option<String>> {
+        let rows = self.select(DATABASE, json!([]), json!(["other_config"]))?;
+        let row = rows
+            .first()
+            .context("the database holds no row in table Open_vSwitch (ovs-vsctl init)")?;
+        let pairs = row
+            .get("other_config")
+            .and_then(|m| m.get(1))
+            .and_then(Value::as_array);
+        let pair = |p: &Value| (p.get(0)?.as_str()? == key).then(|| p.get(1)?.as_str().map(str::to_owned))?;
+        Ok(pairs.into_iter().flatten().find_map(pair))
+    }
+
+    /// Sets a key of `Open_vSwitch.other_config`, or removes it.
+    pub(crate) fn set_other_config(&mut self, key: &str, value: Option<&str>) -> Result<()> {
+        let mut mutations = vec![json!(["other_config", "delete", ["set", [key]]])];
+        if let Some(value) = value {
+            mutations.push(json!(["other_config", "insert", ["map", [[key, value]]]]));
+        }
+        let mutate = json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": mutations});
+        self.transact(&[mutate]).map(drop)
+    }
+
+    /// Whether the device is a port of the bridge. An error if it is one of another bridge.
+    pub(crate) fn is_port(&mut self, bridge: &str, nic: &str) -> Result<bool> {
+        let ports = self.select("Port", json!([["name", "==", nic]]), json!(["_uuid"]))?;
+        let Some(uuid) = ports.first().and_then(|p| p.get("_uuid")) else {
+            return Ok(false);
+        };
+        let bridges = self.select("Bridge", json!([["ports", "includes", uuid]]), json!(["name"]))?;
+        match bridges
+            .first()
+            .and_then(|b| b.get("name"))
+            .and_then(Value::as_str)
+        {
+            Some(name) if name == bridge => Ok(true),
+            Some(other) => bail!("{nic} is a port of bridge {other}"),
+            None => Ok(false),
+        }
+    }
+
+    /// Makes the device a port of the bridge, which is made if it is not there, and waits for the switch.
+    pub(crate) fn add_bridge(
+        &mut self,
+        bridge: &str,
+        nic: &str,
+        datapath_type: &str,
+        mac: &str,
+    ) -> Result<()> {
+        let mark = json!(["map", [[MARK, "made"]]]);
+        let insert = |table: &str, name: &str, row: Value| json!({"op": "insert", "table": table, "uuid-name": name, "row": row});
+        let mut operations = Vec::new();
+        let mut ports = Vec::new();
+        let there = !self
+            .select("Bridge", json!([["name", "==", bridge]]), json!(["name"]))?
+            .is_empty();
+        if !there {
+            operations.push(insert(
+                "Interface",
+                "own_if",
+                json!({"name": bridge, "type": "internal"}),
+            ));
+            let own = json!({"name": bridge, "interfaces": ["named-uuid", "own_if"]});
+            operations.push(insert("Port", "own", own));
+            ports.push(json!(["named-uuid", "own"]));
+        }
+        if !self.is_port(bridge, nic)? {
+            operations.push(insert("Interface", "nic_if", json!({"name": nic})));
+            let row = json!({"name": nic, "interfaces": ["named-uuid", "nic_if"], "external_ids": mark});
+            operations.push(insert("Port", "nic", row));
+            ports.push(json!(["named-uuid", "nic"]));
+        }
+        // The address of the device stays that of the machine.
+        let address = json!(["map", [["hwaddr", mac]]]);
+        if there {
+            let mutations = json!([
+                ["ports", "insert", ["set", ports]],
+                ["other_config", "delete", ["set", ["hwaddr"]]],
+                ["other_config", "insert", address]
+            ]);
+            operations.push(
+                json!({"op": "mutate", "table": "Bridge", "where": [["name", "==", bridge]],
+                "mutations": mutations}),
+            );
+        } else {
+            let row = json!({"name": bridge, "ports": ["set", ports], "other_config": address, "external_ids": mark,
+                "fail_mode": "standalone", "datapath_type": datapath_type});
+            operations.push(insert("Bridge", "bridge", row));
+            operations.push(json!({"op": "mutate", "table": DATABASE, "where": [],
+                "mutations": [["bridges", "insert", ["named-uuid", "bridge"]]]}));
+        }
+        self.transact(&operations)?;
+        for port in [bridge, nic] {
+            self.wait_for(port)?;
+        }
+        Ok(())
+    }
+
+    fn wait_for(&mut self, name: &str) -> Result<()> {
+        let condition = json!([["name", "==", name]]);
+        let millis = u64::try_from(LIMIT.as_millis()).unwrap_or(u64::MAX);
+        let wait = json!({"op": "wait", "timeout": millis, "table": "Interface", "where": condition,
+            "columns": ["ofport"], "until": "!=", "rows": [{"ofport": ["set", []]}]});
+        let select =
+            json!({"op": "select", "table": "Interface", "where": condition, "columns": ["ofport", "error"]});
+        let results = match self.0.transact(DATABASE, &[wait, select]) {
+            Err(Error::Operation { index: 0, error, .. }) if error == "timed out" => {
+                bail!(
+                    "the switch made no port {name} in {} s; is heddled running?",
+                    LIMIT.as_secs()
+                );
+            }
+            other => other?,
+        };
+        let row = results
+            .get(1)
+            .and_then(|r| r.get("rows")?.get(0))
+            .cloned()
+            .unwrap_or_default();
+        let error = row.get("error").and_then(Value::as_str).unwrap_or("no reason");
+        ensure!(
+            row["ofport"].as_i64().is_some_and(|n| n > 0),
+            "the switch refuses port {name}: {error}"
+        );
+        Ok(())
+    }
+
+    /// Removes the device from the bridge, and the bridge if it was made for it.
+    pub(crate) fn remove_bridge(&mut self, bridge: &str, nic: &str) -> Result<()> {
+        let bridges = self.select(
+            "Bridge",
+            json!([["name", "==", bridge]]),
+            json!(["_uuid", "external_ids"]),
+        )?;
+        let Some(row) = bridges.first() else { return Ok(()) };
+        let marks = row["external_ids"].get(1).and_then(Value::as_array);
+        let made = marks.is_some_and(|pairs| {
+            pairs
+                .iter()
+                .any(|p| p.get(0).and_then(Value::as_str) == Some(MARK))
+        });
+        let operation = if made {
+            json!({"op": "mutate", "table": DATABASE, "where": [], "mutations": [["bridges", "delete", row["_uuid"]]]})
+        } else {
+            let ports = self.select("Port", json!([["name", "==", nic]]), json!(["_uuid"]))?;
+            let uuids: Vec<&Value> = ports.iter().filter_map(|p| p.get("_uuid")).collect();
+            json!({"op": "mutate", "table": "Bridge", "where": [["name", "==", bridge]],
+                "mutations": [["ports", "delete", ["set", uuids]], ["other_config", "delete", ["set", ["hwaddr"]]]]})
+        };
+        self.transact(&[operation]).map(drop)
+    }
+}

@@ -1,0 +1,293 @@
+//! The settings: each can be read, set, and set back to what it was.
+
+use crate::conf::{Conf, mask};
+use crate::db::Db;
+use anyhow::{Context, Result, bail};
+use heddle_sys::LinkCtl;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What is set.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Target {
+    /// A kernel module is loaded. It stays when all else is undone.
+    Module(String),
+    /// A file of `/proc/sys` or `/sys`.
+    File(PathBuf),
+    /// A key of `Open_vSwitch.other_config`.
+    OtherConfig(String),
+    /// Descriptors of a device's receive queues, or of its transmit queues.
+    RxRing(String),
+    /// See `RxRing`.
+    TxRing(String),
+    /// The addresses and routes of the device `nic` are at the bridge's own port. Its value is yes or no.
+    Bridge {
+        /// Name of the bridge.
+        name: String,
+        /// The device.
+        nic: String,
+        /// Its datapath, if it has to be made.
+        #[serde(default)]
+        datapath_type: String,
+    },
+}
+
+/// A target with what it is to be; `None`: not set.
+pub(crate) type Wanted = (Target, Option<String>);
+
+pub(crate) const YES: &str = "yes";
+pub(crate) const NO: &str = "no";
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Module(name) => write!(f, "module {name} loaded"),
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::OtherConfig(key) => write!(f, "other_config:{key}"),
+            Self::RxRing(name) => write!(f, "receive ring of {name}"),
+            Self::TxRing(name) => write!(f, "transmit ring of {name}"),
+            Self::Bridge { name, nic, .. } => write!(f, "addresses and routes of {nic} at bridge {name}"),
+        }
+    }
+}
+
+/// All that a description asks for, in the order in which it is to be set: bridges last, so that what can
+/// fail before fails before.
+pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
+    let mut all: Vec<Wanted> = Vec::new();
+    let mut want = |target: Target, value: String| all.push((target, Some(value)));
+    for module in &conf.modules {
+        want(Target::Module(module.clone()), YES.to_owned());
+    }
+    if let Some(pages) = &conf.hugepages {
+        let path = format!(
+            "/sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages",
+            pages.size_kib
+        );
+        want(Target::File(path.into()), pages.count.to_string());
+    }
+    for nic in &conf.nic {
+        let queues = receive_queues(&nic.name);
+        if let Some(n) = nic.rx_ring {
+            want(Target::RxRing(nic.name.clone()), n.to_string());
+        }
+        if let Some(n) = nic.tx_ring {
+            want(Target::TxRing(nic.name.clone()), n.to_string());
+        }
+        if let Some(cores) = &nic.rps_cores {
+            for queue in &queues {
+                want(Target::File(queue.join("rps_cpus")), mask(cores, true)?);
+            }
+        }
+        if let Some(flows) = nic.rfs_flows {
+            for queue in &queues {
+                let share = flows / u32::try_from(queues.len()).unwrap_or(1);
+                want(Target::File(queue.join("rps_flow_cnt")), share.to_string());
+            }
+        }
+    }
+    let flows: u32 = conf
+        .nic
+        .iter()
+        .filter_map(|n| n.rfs_flows)
+        .fold(0, u32::saturating_add);
+    if flows > 0 {
+        want(
+            Target::File("/proc/sys/net/core/rps_sock_flow_entries".into()),
+            flows.to_string(),
+        );
+    }
+    if let Some(cores) = &conf.vduse.irq_cores {
+        for file in vduse_queues() {
+            want(Target::File(file), mask(cores, true)?);
+        }
+    }
+    let mut keys: BTreeMap<String, String> = conf.datapath.other_config.clone();
+    if let Some(cores) = &conf.datapath.cores {
+        keys.insert("pmd-cpu-mask".to_owned(), mask(cores, false)?);
+    }
+    if let Some(us) = conf.datapath.sleep_us {
+        keys.insert("pmd-sleep-max".to_owned(), us.to_string());
+    }
+    for (key, value) in keys {
+        want(Target::OtherConfig(key), value);
+    }
+    for bridge in &conf.bridge {
+        let target = Target::Bridge {
+            name: bridge.name.clone(),
+            nic: bridge.nic.clone(),
+            datapath_type: bridge.datapath_type.clone(),
+        };
+        want(target, YES.to_owned());
+        // A kernel without IPv6 has nothing to turn off.
+        for (file, value) in crate::bridge::quiet(&bridge.nic).filter(|(file, _)| file.exists()) {
+            want(Target::File(file), value.to_owned());
+        }
+    }
+    Ok(all)
+}
+
+fn entries(dir: &Path) -> Vec<PathBuf> {
+    let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut all: Vec<PathBuf> = found.map(|e| e.path()).collect();
+    all.sort();
+    all
+}
+
+fn receive_queues(nic: &str) -> Vec<PathBuf> {
+    let mut all = entries(Path::new(&format!("/sys/class/net/{nic}/queues")));
+    all.retain(|p| {
+        p.file_name()
+            .is_some_and(|n| n.to_string_lossy().starts_with("rx-"))
+    });
+    all
+}
+
+fn vduse_queues() -> Vec<PathBuf> {
+    let devices = entries(Path::new("/sys/class/vduse"));
+    let queues = devices.iter().flat_map(|device| entries(device));
+    queues
+        .map(|queue| queue.join("irq_cb_affinity"))
+        .filter(|file| file.exists())
+        .collect()
+}
+
+/// Reads and sets targets. The database is called when it is needed for the first time.
+pub(crate) struct Machine {
+    database: String,
+    db: Option<Db>,
+}
+
+impl Machine {
+    pub(crate) fn new(database: &str) -> Self {
+        Self {
+            database: database.to_owned(),
+            db: None,
+        }
+    }
+
+    pub(crate) fn db(&mut self) -> Result<&mut Db> {
+        if self.db.is_none() {
+            self.db = Some(Db::open(&self.database)?);
+        }
+        self.db.as_mut().context("no database")
+    }
+
+    /// What a target is now; `None`: not set, or not there.
+    pub(crate) fn get(&mut self, target: &Target) -> Result<Option<String>> {
+        let yes_or_no = |yes: bool| Some(if yes { YES } else { NO }.to_owned());
+        let rings = |name: &str| {
+            LinkCtl::new()?
+                .rings(name)
+                .with_context(|| format!("rings of {name}"))
+        };
+        Ok(match target {
+            Target::Module(name) => yes_or_no(Path::new("/sys/module").join(name.replace('-', "_")).exists()),
+            Target::File(path) => match std::fs::read_to_string(path) {
+                Ok(text) => Some(plain(&text)),
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
+                Err(e) => return Err(e).with_context(|| path.display().to_string()),
+            },
+            Target::OtherConfig(key) => self.db()?.other_config(key)?,
+            Target::RxRing(name) => Some(rings(name)?.rx.to_string()),
+            Target::TxRing(name) => Some(rings(name)?.tx.to_string()),
+            Target::Bridge { name, nic, .. } => yes_or_no(crate::bridge::is_moved(self.db()?, name, nic)?),
+        })
+    }
+
+    /// Sets a target.
+    pub(crate) fn set(&mut self, target: &Target, value: Option<&str>) -> Result<()> {
+        let number = || value.and_then(|v| v.parse().ok());
+        let rings = |name: &str, rx, tx| LinkCtl::new()?.set_rings(name, rx, tx);
+        match (target, value) {
+            (Target::Module(name), Some(YES)) => load(name),
+            (Target::Module(_), _) => Ok(()),
+            (Target::File(path), Some(value)) => {
+                std::fs::write(path, value).with_context(|| path.display().to_string())?;
+                let now = self.get(target)?.unwrap_or_default();
+                if now != plain(value) {
+                    bail!("{} is {now}, not {value}: the kernel gave less", path.display());
+                }
+                Ok(())
+            }
+            (Target::File(_), None) => Ok(()),
+            (Target::OtherConfig(key), value) => self.db()?.set_other_config(key, value),
+            (Target::RxRing(name), _) => rings(name, number(), None).with_context(|| target.to_string()),
+            (Target::TxRing(name), _) => rings(name, None, number()).with_context(|| target.to_string()),
+            (
+                Target::Bridge {
+                    name,
+                    nic,
+                    datapath_type,
+                },
+                Some(YES),
+            ) => crate::bridge::there(self.db()?, name, nic, datapath_type),
+            (Target::Bridge { name, nic, .. }, _) => crate::bridge::back(self.db()?, name, nic),
+        }
+    }
+}
+
+/// Masks come with leading zeros, and everything with a line's end.
+fn plain(text: &str) -> String {
+    let text = text.trim();
+    let cut = text.trim_start_matches(['0', ',']);
+    if cut.is_empty() && !text.is_empty() {
+        "0".to_owned()
+    } else {
+        cut.to_owned()
+    }
+}
+
+fn load(name: &str) -> Result<()> {
+    let out = Command::new("modprobe")
+        .arg(name)
+        .output()
+        .context("modprobe cannot be run")?;
+    if !out.status.success() {
+        bail!("module {name}: {}", String::from_utf8_lossy(&out.stderr).trim());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_compared_as_people_would() {
+        assert_eq!(
+            [
+                plain("0000,00000003\n"),
+                plain("0\n"),
+                plain("00,000"),
+                plain("100\n")
+            ],
+            ["3", "0", "0", "100"]
+        );
+    }
+
+    #[test]
+    fn a_file_is_set_and_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("setting");
+        let target = Target::File(path.clone());
+        let mut machine = Machine::new("unix:/none");
+        assert_eq!(machine.get(&target).unwrap(), None);
+        std::fs::write(&path, "7\n").unwrap();
+        assert_eq!(machine.get(&target).unwrap().as_deref(), Some("7"));
+        machine.set(&target, Some("9")).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "9");
+        let missing = Target::File(dir.path().join("no/file"));
+        assert!(machine.set(&missing, Some("1")).is_err());
+        assert!(
+            machine
+                .get(&Target::OtherConfig("a".into()))
+                .unwrap_err()
+                .to_string()
+                .contains("unix:/none")
+        );
+    }
+}

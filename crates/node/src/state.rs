@@ -1,0 +1,106 @@
+//! What was there before: a file, written before each change.
+
+use crate::setting::Target;
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A change that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    pub(crate) target: Target,
+    /// What it was before the first change.
+    pub(crate) before: Option<String>,
+}
+
+/// All changes, the first one first.
+#[derive(Debug)]
+pub(crate) struct State {
+    path: PathBuf,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl State {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let entries = match std::fs::read_to_string(path) {
+            Ok(text) => serde_json::from_str(&text).with_context(|| path.display().to_string())?,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(e).with_context(|| path.display().to_string()),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            entries,
+        })
+    }
+
+    /// Notes what a target was. What an earlier change noted stays.
+    pub(crate) fn note(&mut self, target: &Target, before: Option<String>) -> Result<()> {
+        if self.entries.iter().any(|e| e.target == *target) {
+            return Ok(());
+        }
+        self.entries.push(Entry {
+            target: target.clone(),
+            before,
+        });
+        self.save()
+    }
+
+    /// Forgets a change that was undone.
+    pub(crate) fn forget(&mut self, target: &Target) -> Result<()> {
+        self.entries.retain(|e| e.target != *target);
+        self.save()
+    }
+
+    /// In one step: another file takes the place of the old one.
+    fn save(&self) -> Result<()> {
+        let save = || -> std::io::Result<()> {
+            if self.entries.is_empty() {
+                return match std::fs::remove_file(&self.path) {
+                    Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e),
+                    _ => Ok(()),
+                };
+            }
+            if let Some(dir) = self.path.parent() {
+                std::fs::create_dir_all(dir)?;
+            }
+            let new = self.path.with_extension("new");
+            let mut file = std::fs::File::create(&new)?;
+            serde_json::to_writer_pretty(&mut file, &self.entries)?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            std::fs::rename(&new, &self.path)
+        };
+        save().with_context(|| self.path.display().to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_value_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/state.json");
+        let (a, b) = (Target::OtherConfig("a".into()), Target::Module("m".into()));
+        let mut state = State::open(&path).unwrap();
+        state.note(&a, Some("1".into())).unwrap();
+        state.note(&b, None).unwrap();
+        state.note(&a, Some("2".into())).unwrap();
+        let mut again = State::open(&path).unwrap();
+        assert_eq!(again.entries, state.entries);
+        assert_eq!(
+            again.entries[0],
+            Entry {
+                target: a.clone(),
+                before: Some("1".into())
+            }
+        );
+        again.forget(&a).unwrap();
+        again.forget(&b).unwrap();
+        assert!(!path.exists() && State::open(&path).unwrap().entries.is_empty());
+        std::fs::write(&path, "nonsense").unwrap();
+        assert!(State::open(&path).is_err());
+    }
+}
