@@ -7,8 +7,8 @@ mod capture;
 mod drops;
 mod guest;
 mod measure;
-mod report;
 mod node;
+mod report;
 mod say;
 mod top;
 
