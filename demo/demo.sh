@@ -50,16 +50,21 @@ chmod +x "$run/stop"
 if [ -t 1 ]; then bold=$'\e[1m' dim=$'\e[2m' off=$'\e[0m'; else bold='' dim='' off=''; fi
 title() { step=$((step + 1)); printf '\n%s[%d/%d] %s%s\n' "$bold" $step $steps "$1" "$off"; }
 say() { printf '      %s\n' "$@"; }
+fit() { sed 's/[[:space:]]*$//' | fold -s -w 94 | sed 's/^/      /'; } # within 100 columns
+prompt() { # TEXT: a command, on as many lines as it takes, fit to be copied
+    printf '%s' "${1//$run/\$RUN}" | fold -s -w 90 | sed -e '1!s/^/      /' -e '$!s/ *$/ \\/' -e "1s/^/    $dim/"
+    printf '%s\n' "$off"
+}
 show() { # runs a command and shows it; what runs in a namespace is shown with the pod's name
     local words="$*"
-    case $1 in vsctl | appctl) words="ovs-$words" ;; esac
-    printf '    %s$ %s%s\n' "$dim" "$words" "$off"
-    "$@" 2>&1 | sed 's/^/      /'
+    case $1 in vsctl | appctl) words="ovs-$words" ;; "$HEDDLE") words="heddle${words#"$HEDDLE"}" ;; esac
+    prompt "$ $words"
+    "$@" 2>&1 | fit
 }
 pod() { # NAME COMMAND...
     local name=$1
     shift
-    printf '    %s%s$ %s%s\n' "$dim" "$name" "$*" "$off"
+    prompt "$name\$ $*"
     ip netns exec "$stem-$name" "$@" 2>&1
 }
 
@@ -111,15 +116,18 @@ iperf() { # SERVER-POD CLIENT-POD ADDRESS ARGS...
         ip netns exec "$stem-$server" ss -Hltn | grep -q ':5201' && break
         sleep 0.1
     done
-    printf '    %s%s$ iperf3 -c %s %s%s\n' "$dim" "$client" "$address" "$*" "$off"
+    prompt "$client\$ iperf3 -c $address $*"
     ip netns exec "$stem-$client" timeout 30 iperf3 -J -c "$address" "$@" >"$run/iperf.json"
     wait $waiting || true
     summary <"$run/iperf.json"
 }
 
+say "What comes: two pods and an outside host on two bridges; a packet that a rule drops, found by" \
+    "name; a virtual machine; a second node over Geneve; and what the switch tells of itself." \
+    "Lines with \$ are commands, what is below them is what they print; \$RUN is the run directory."
 title "Start the database and the switch"
 say "The configuration lives in the unmodified ovsdb-server; the switch reads it from there." \
-    "Run directory: $run"
+    "Run directory (RUN below): $run"
 ip netns add "$sw"
 ip -n "$sw" link set lo up
 ovsdb-tool create "$run/conf.db" /usr/share/openvswitch/vswitch.ovsschema
@@ -128,7 +136,7 @@ ovsdb-server "$run/conf.db" --remote="punix:$run/db.sock" --pidfile="$run/ovsdb-
 export OVS_DB=unix:$run/db.sock
 vsctl() { ovs-vsctl --timeout=20 --db="$OVS_DB" "$@"; }
 vsctl --no-wait init
-printf '    %s$ %s unix:%s/db.sock --pidfile --detach --log-file --disable-system%s\n' "$dim" "$(basename "$HEDDLED")" "$run" "$off"
+prompt "$ $(basename "$HEDDLED") unix:$run/db.sock --pidfile --detach --log-file --disable-system"
 ip netns exec "$sw" "$HEDDLED" "unix:$run/db.sock" --pidfile="$run/ovs-vswitchd.pid" --detach --no-chdir \
     -vconsole:off --log-file="$run/ovs-vswitchd.log" --disable-system
 daemon=$(cat "$run/ovs-vswitchd.pid")
@@ -167,10 +175,11 @@ ip -n "$blue" link set blue0 up
 ip -n "$world" link set eth0 up
 
 title "Program br-int with OpenFlow"
-say "Table 0 holds the policy, table 1 forwards like a learning switch. br-int is in fail mode 'secure': without" \
-    "rules it forwards nothing. Telnet from red to blue is forbidden."
+say "Table 0 holds the policy, table 1 forwards like a learning switch. br-int is in fail mode" \
+    "'secure': without rules it forwards nothing. Telnet from red to blue is forbidden, by a rule" \
+    "with the cookie 0x7e1."
 red_port=$(vsctl get interface red0 ofport)
-show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=200,in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23,actions=drop"
+show ovs-ofctl -O OpenFlow13 add-flow br-int "cookie=0x7e1,table=0,priority=200,in_port=$red_port,tcp,nw_dst=10.0.0.2,tp_dst=23,actions=drop"
 show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=100,ip,actions=goto_table:1"
 show ovs-ofctl -O OpenFlow13 add-flow br-int "table=0,priority=100,arp,actions=goto_table:1"
 show ovs-ofctl -O OpenFlow13 add-flow br-int "table=1,priority=0,actions=NORMAL"
@@ -195,6 +204,10 @@ for port in (23, 24):
         outcome = "no answer: the rule dropped it"
     print(f"      port {port}: {outcome}")
 PY
+if [ -x "$HEDDLE" ] && [[ $(basename "$HEDDLED") != ovs-vswitchd* ]]; then
+    say "Somebody who does not know the rule asks why:"
+    show "$HEDDLE" drops --port red0
+fi
 
 title "Throughput: TCP and UDP"
 iperf blue red 10.0.0.2 -t 3
@@ -234,17 +247,17 @@ else
     guest ping -n -c 3 -i 0.2 -W 2 10.0.0.1 | sed -E '/^    /b; s/^/      /' | grep -v '^ *$'
     [ -n "$GUEST" ] || iperf red vm 10.0.0.1 -t 3
     show vsctl get interface vm0 status
-    say "Two load generators (drivers of virtio rings, without an IP stack) through two more ports, 64-byte packets:"
+    say "Two load generators (drivers of virtio rings, without an IP stack), 64-byte packets:"
     vsctl add-br br-gen -- set bridge br-gen datapath_type=netdev
     for i in 0 1; do
         vsctl add-port br-gen gen$i -- set interface gen$i type=dpdkvhostuserclient options:vhost-server-path="$run/gen$i.sock"
     done
-    printf '    %s$ heddle bench vhost --port gen0.sock --port gen1.sock --size 64%s\n' "$dim" "$off"
-    "$HEDDLE" bench vhost --port "listen:$run/gen0.sock" --port "listen:$run/gen1.sock" --size 64 --seconds 2 2>&1 | sed 's/^/      /'
+    prompt "$ heddle bench vhost --port listen:$run/gen0.sock --port listen:$run/gen1.sock --size 64 --seconds 2"
+    "$HEDDLE" bench vhost --port "listen:$run/gen0.sock" --port "listen:$run/gen1.sock" --size 64 --seconds 2 2>&1 | fit
 fi
 
 title "A second node: pods over Geneve"
-say "Another switch in another namespace, with br-ex for its address and br-int for its pods, as OVN's nodes have them:" "" \
+say "Another switch in another namespace: br-ex for its address, br-int for its pods, as with OVN:" "" \
     "  red, blue ── br-int ── gnv0 ═══ Geneve, network 7 ═══ gnv0 ── br-int ── green 10.0.0.4" \
     "               br-ex 172.31.0.1 ──────── cable ──────── br-ex 172.31.0.2" ""
 node2() ( # COMMAND...: with the second switch's sockets
@@ -288,13 +301,13 @@ iperf green red 10.0.0.4 -t 3
 say "What happens to such a packet, rule by rule:"
 printf '    %s$ ovs-appctl ofproto/trace br-int in_port=%s,icmp,nw_dst=10.0.0.4,...%s\n' "$dim" "$red_port" "$off"
 appctl ofproto/trace br-int "in_port=$red_port,icmp,nw_src=10.0.0.1,nw_dst=10.0.0.4,nw_ttl=64,dl_dst=$(ip -n "$green" -o link show green0 | sed 's/.*ether \([0-9a-f:]*\).*/\1/')" |
-    sed 's/^/      /'
+    fit
 
 title "What the OpenFlow rules counted"
 show ovs-ofctl -O OpenFlow13 dump-flows br-int
 
 title "What the datapath made of them"
-say "Each line is one cached decision: a wildcarded match, its counters, the ports that it leads to." \
+say "Each line is one cached decision: a wildcarded match, its counters, the ports it leads to." \
     "A packet that hits one of them never meets the OpenFlow tables."
 pod red ping -n -q -c 2 -i 0.2 10.0.0.100 >/dev/null
 show appctl dpif/show
@@ -303,10 +316,17 @@ say "MAC addresses that br-int learned:"
 show appctl fdb/show br-int
 
 title "What each worker thread did"
-say "A worker is a thread that receives, looks up and sends. With segmentation offload one 'packet' is a train of up to" \
-    "64 KiB, so cycles per packet are large here; 'emc hits' were answered by the exact-match cache," \
-    "'megaflow hits' by a wildcarded entry, and a miss was translated from the OpenFlow rules."
-show appctl dpif-netdev/pmd-stats-show
+say "A worker is a thread that receives, looks up and sends. With segmentation offload one 'packet'" \
+    "is a train of up to 64 KiB: look at bytes per packet beside cycles per packet. ? in heddle top" \
+    "explains each column; ovs-appctl dpif-netdev/pmd-stats-show has the counters of Open vSwitch."
+if [ -x "$HEDDLE" ] && [[ $(basename "$HEDDLED") != ovs-vswitchd* ]]; then
+    pod red ping -q -i 0.01 -c 200 10.0.0.2 >/dev/null &
+    pinging=$!
+    show "$HEDDLE" top --once
+    wait $pinging || true
+else
+    show appctl dpif-netdev/pmd-stats-show
+fi
 say "$(awk '/^VmRSS/ {printf "%.0f MiB of memory", $2 / 1024}' "/proc/$daemon/status") now"
 
 if [ -n "$KEEP" ]; then

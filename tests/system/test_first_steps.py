@@ -65,6 +65,17 @@ def namespaces():
     return set(os.listdir("/run/netns")) if os.path.isdir("/run/netns") else set()
 
 
+def scenario_the_demo_fits(lab):
+    """All of it: the steps come to their end within 100 columns, the dropped packet is found by its name."""
+    done = run("demo/demo.sh", HEDDLED=os.path.abspath(daemon_path()), HEDDLE=heddle_path())
+    lab.trace.note(done.stdout + done.stderr)
+    assert done.returncode == 0, done.stdout[-2000:]
+    wide = [line for line in done.stdout.splitlines() if len(line) > 100]
+    assert not wide, wide
+    for words in ("drop_action_of_pipeline at red0", "cookie 0x7e1", "heddle top: ", "[11/11]", "Everything of the demo has been removed."):
+        assert words in done.stdout, words
+
+
 def scenario_the_demo_leaves_nothing_behind(lab):
     """Interrupted twice, or when its terminal ends: what it has made goes."""
     for how in ("twice", "terminal"):
