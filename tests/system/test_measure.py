@@ -109,6 +109,25 @@ def scenario_fixed_rate(lab):
         assert 350 < s["transactions_per_s"] < 650 and s["lag_p99_us"] > 0, s
 
 
+def scenario_profile_of_uperf(lab):
+    a, b = ends(lab)
+    where = directory(lab)
+    with open(f"{where}/p.xml", "w") as file:
+        file.write("""<?xml version="1.0"?><profile name="p"><group nthreads="$nthr">
+            <transaction iterations="1"><flowop type="connect" options="remotehost=$h protocol=tcp"/></transaction>
+            <transaction duration="300ms"><flowop type="write" options="size=90"/><flowop type="read" options="size=2k"/></transaction>
+            <transaction iterations="1"><flowop type="disconnect"/></transaction></group></profile>""")
+    argv = [heddle_path(), "measure", "--between", f"{a},{b}", "--profile", f"{where}/p.xml", "--rounds", "1", "--most-rounds", "1",
+            "--out", f"{where}/r.jsonl"]
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "$nthr" in run.stderr, run.stderr
+    run = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "nthr": "3", "h": "10.1.0.2"})
+    assert run.returncode == 0, run.stderr
+    (s,) = records(f"{where}/r.jsonl", "series")
+    case = s["case"]
+    assert (case["connections"], case["request"], case["response"]) == (3, 90, 2048) and 0.2 < s["seconds"] < 0.9, s
+
+
 def scenario_interrupted_and_resumed(lab):
     a, b = ends(lab)
     out = f"{directory(lab)}/r.jsonl"
@@ -158,7 +177,15 @@ def scenario_end_point_goes_away(lab):
 def left_behind(pid):
     """What a run should have put away: namespaces, and processes in them."""
     with os.scandir("/run/netns") as found:
-        return [e.name for e in found if e.name.startswith(f"hm{pid}")]
+        left = [e.name for e in found if e.name.startswith(f"hm{pid}")]
+    for process in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{process}/cmdline") as file:
+                if f"hm{pid}" in file.read():
+                    left.append(process)
+        except OSError:
+            pass  # it has ended
+    return left
 
 
 def scenario_attachments_of_this_node(lab):
@@ -183,7 +210,8 @@ def scenario_attachments_of_this_node(lab):
     # These any machine that runs these tests has.
     assert {"host-device", "veth", "veth across", "internal", "internal across", "vhost-user"} <= measured, not_here
     assert all(not_here.values()), not_here
-    assert not left_behind(run.pid) and sw.vsctl("list-br") == bridges
+    wait_for("processes to end", lambda: not left_behind(run.pid), 20)
+    assert sw.vsctl("list-br") == bridges
 
 
 def scenario_no_switch(lab):

@@ -1,6 +1,7 @@
 //! `heddle`: measure switches, with load that it generates itself, stand in for a guest, and watch the
 //! switch.
 
+mod advise;
 mod ask;
 mod bench;
 mod capture;
@@ -24,6 +25,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Advise an attachment for a workload, from measurements; say what is wrong with a running switch
+    Advise(Box<advise::Args>),
     /// Generate load and measure
     #[command(subcommand)]
     Bench(bench::Command),
@@ -46,6 +49,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Advise(args) => args.run(),
         Command::Bench(command) => command.run(),
         Command::Guest(args) => args.run(),
         Command::Measure(args) => args.run(),

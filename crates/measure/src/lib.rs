@@ -7,6 +7,7 @@
 //! and repeats until the intervals of [`stats`] are narrow enough.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod advise;
 pub mod agent;
 pub mod attach;
 pub mod factors;
@@ -19,4 +20,5 @@ pub mod report;
 pub mod results;
 pub mod runner;
 pub mod stats;
+pub mod uperf;
 pub mod usage;

@@ -1,10 +1,11 @@
 //! What `heddle measure` is asked on its command line.
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use heddle_measure::attach::{ATTACHMENTS, Attachment, Deployment};
 use heddle_measure::factors;
 use heddle_measure::load::{Pattern, Transport};
 use heddle_measure::results::{Case, Plan};
+use heddle_measure::uperf::Profile;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -126,9 +127,12 @@ pub(crate) struct Options {
     /// their own); without it as fast as it goes
     #[arg(long, value_name = "LIST")]
     rate: Option<String>,
-    /// Seconds of a series
-    #[arg(long, default_value = "2", value_parser = seconds)]
-    seconds: f64,
+    /// Run the loads of a profile of uperf (XML) instead; $name in it is taken from the environment
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pattern", "connections", "sizes", "stream_sizes", "transport", "rate"])]
+    profile: Option<PathBuf>,
+    /// Seconds of a series; without it 2, or as long as the profile says
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<f64>,
     /// Seconds before it, which do not count
     #[arg(long, default_value = "0.3", value_parser = seconds)]
     warmup: f64,
@@ -280,6 +284,9 @@ impl Options {
 
     /// All that is asked for, checked.
     pub(super) fn cases(&self) -> Result<Vec<Case>> {
+        if let Some(profile) = self.profile()? {
+            return self.checked(self.of_profile(&profile)?);
+        }
         let rates = match &self.rate {
             Some(text) => list::<f64>(text, "messages a second")?
                 .into_iter()
@@ -310,6 +317,27 @@ impl Options {
                 }
             }
         }
+        self.checked(cases)
+    }
+
+    /// The profile's loads, over each family.
+    fn of_profile(&self, profile: &Profile) -> Result<Vec<Case>> {
+        let mut cases: Vec<Case> = Vec::new();
+        for family in self.families()? {
+            for case in &profile.cases {
+                let case = Case {
+                    family,
+                    ..case.clone()
+                };
+                if !cases.contains(&case) {
+                    cases.push(case);
+                }
+            }
+        }
+        Ok(cases)
+    }
+
+    fn checked(&self, cases: Vec<Case>) -> Result<Vec<Case>> {
         for case in &cases {
             if let Err(why) = case.load(self.threads).check() {
                 bail!("{}: {why}", case.name());
@@ -318,14 +346,27 @@ impl Options {
         Ok(cases)
     }
 
+    /// The profile of uperf, if one was named.
+    fn profile(&self) -> Result<Option<Profile>> {
+        let Some(path) = &self.profile else {
+            return Ok(None);
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| anyhow::anyhow!("{}: {}", path.display(), heddle_sys::errno_text(&e)))?;
+        let profile = Profile::parse(&text, &|name| std::env::var(name).ok());
+        profile.map(Some).with_context(|| path.display().to_string())
+    }
+
     pub(super) fn plan(&self, contenders: Vec<String>, cases: Vec<Case>) -> Result<Plan> {
-        if self.seconds < 0.05 {
-            bail!("--seconds {}: at least 0.05", self.seconds);
+        let of_profile = self.profile()?.and_then(|p| p.seconds);
+        let seconds = self.seconds.or(of_profile).unwrap_or(2.0);
+        if seconds < 0.05 {
+            bail!("--seconds {seconds}: at least 0.05");
         }
         Ok(Plan {
             contenders,
             cases,
-            seconds: self.seconds,
+            seconds,
             warmup_s: self.warmup,
             least_rounds: self.rounds,
             most_rounds: self.most_rounds.max(self.rounds),

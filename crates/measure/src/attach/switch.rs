@@ -124,9 +124,14 @@ impl Maker<'_> {
                 socket.display()
             )))?;
             let program = std::env::current_exe().context("where is this program?")?;
+            let file = program
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
             let guest = Command::new("ip")
                 .args(["netns", "exec", pod])
-                .arg(program)
+                .arg(&program)
                 .args(["guest", "--tap", DEVICE, "--port"])
                 .arg(format!("listen:{}", socket.display()))
                 .stdin(Stdio::null())
@@ -136,7 +141,8 @@ impl Maker<'_> {
                 .context("heddle guest")?;
             self.keeper.will(&Undo::End {
                 pid: guest.id(),
-                name: "heddle".into(),
+                // As the kernel has it.
+                name: file.chars().take(15).collect(),
             })?;
             let end = Instant::now() + Duration::from_secs(10);
             while inside(pod, &format!("ip link show {DEVICE}")).is_err() {

@@ -93,7 +93,10 @@ impl Listening {
         match load.transport {
             Transport::Tcp => {
                 let at = SocketAddr::new(address, port);
-                TcpListener::bind(at).map(Self::Tcp).map_err(|e| bound(e, at))
+                let listener = TcpListener::bind(at).map_err(|e| bound(e, at))?;
+                // All of them connect before the first is accepted. `net.core.somaxconn` is the limit.
+                rustix::net::listen(&listener, i32::try_from(load.connections).unwrap_or(i32::MAX))?;
+                Ok(Self::Tcp(listener))
             }
             Transport::Udp => (0..load.connections)
                 .map(|i| {

@@ -50,6 +50,9 @@ fn requests_are_answered() {
             assert!(found.lag.is_none());
         }
     }
+    // More than what listeners usually let wait.
+    let many = load(Pattern::Rr, Transport::Tcp, 300, 10);
+    assert!(run(&many, V4, 300).0.transactions > 300);
     let load = load(Pattern::Rr, Transport::Tcp, 3, 10);
     assert!(run(&load, Ipv6Addr::LOCALHOST.into(), 100).0.transactions > 20);
 }

@@ -73,11 +73,16 @@ pub(super) fn notes(results: &Results, confidence: f64) -> Vec<String> {
     for (contender, why) in &results.unavailable {
         notes.push(format!("{contender} was not measured: {why}"));
     }
+    let mut told: Vec<&String> = Vec::new();
     for (contender, case, why) in &results.faults {
-        let note = format!("{contender}, {case}: {why}");
-        if !notes.contains(&note) {
-            notes.push(note);
+        if told.contains(&contender) {
+            continue;
         }
+        told.push(contender);
+        let all = results.faults.iter().filter(|(c, ..)| c == contender).count();
+        notes.push(format!(
+            "{all} series of {contender} came to nothing, the first in {case}: {why}"
+        ));
     }
     let precision = results.plan.as_ref().map_or(0.05, |p| p.precision);
     let (mut wide, mut all) = (0, 0);

@@ -1,0 +1,114 @@
+//! What is wrong with a running switch, and how it is mended.
+//!
+//! [`observe`] looks twice, a second or more apart, and gathers everything in one structure; [`rules`] judge
+//! it. Rules neither ask nor change anything, so each is tested with made-up observations.
+
+mod devices;
+mod observe;
+pub mod rules;
+#[cfg(test)]
+mod tests;
+
+pub use observe::observe;
+pub use rules::{Finding, judge};
+
+/// A worker in the time between two looks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Worker {
+    /// Its processor.
+    pub core: u64,
+    /// Share of the time in which it handled packets.
+    pub busy: f64,
+    /// Share in which it was ready to run, and others had its processor.
+    pub waiting: f64,
+    /// Masks in its cache.
+    pub masks: u64,
+    /// Flows that were not cached, since the limit of flows was reached.
+    pub limit_hits: u64,
+    /// Flows that were not cached for other reasons: masks at their limit.
+    pub not_cached: u64,
+    /// Packets.
+    pub packets: u64,
+    /// Only queues that were assigned to it.
+    pub isolated: bool,
+}
+
+/// A receive queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Queue {
+    /// Its port.
+    pub port: String,
+    /// Its number.
+    pub queue: u64,
+    /// The processor of the worker that polls it.
+    pub core: Option<u64>,
+}
+
+/// A row of the table Interface.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its type.
+    pub kind: String,
+    /// What the switch says of it.
+    pub error: String,
+    /// `other_config:pmd-rxq-affinity`.
+    pub affinity: String,
+}
+
+/// A network device behind a port: its own, or the other end of its veth pair.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Device {
+    /// The port.
+    pub port: String,
+    /// The port's bridge.
+    pub bridge: String,
+    /// Its name where it is.
+    pub name: String,
+    /// Where it is, as `nsenter --net=` takes it; empty: here.
+    pub netns: String,
+    /// Its MTU.
+    pub mtu: u64,
+    /// Offloads that are off and could be on.
+    pub off: Vec<String>,
+    /// Whether RFS has entries for one of its queues.
+    pub rfs: bool,
+}
+
+/// All that is looked at.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// Between the two looks.
+    pub seconds: f64,
+    /// Processors that are on.
+    pub processors: Vec<usize>,
+    /// The switch's workers.
+    pub workers: Vec<Worker>,
+    /// Their queues.
+    pub queues: Vec<Queue>,
+    /// Cached flows.
+    pub flows: u64,
+    /// At most.
+    pub flow_limit: u64,
+    /// The database's interfaces.
+    pub interfaces: Vec<Interface>,
+    /// Devices of ports.
+    pub devices: Vec<Device>,
+    /// Bridge, learned addresses, at most.
+    pub tables: Vec<(String, u64, u64)>,
+    /// Bridge, target, connected, what the switch says.
+    pub controllers: Vec<(String, String, bool, String)>,
+    /// A flow with `ct` of each bridge in which none asks for anything that `ct` finds.
+    pub needless_ct: Vec<(String, String)>,
+    /// Share of the machine's time that the hypervisor gave to others.
+    pub steal: f64,
+    /// Packets received per processor, in soft interrupts: `NET_RX` of /proc/softirqs.
+    pub received: Vec<u64>,
+    /// `net.core.rps_sock_flow_entries`.
+    pub rfs_entries: u64,
+    /// Busy processes with sockets: number, name, processor.
+    pub readers: Vec<(u32, String, usize)>,
+    /// Names of drops that went up, and by how much.
+    pub drops: Vec<(String, u64)>,
+}

@@ -1,0 +1,367 @@
+//! Looks at a switch and its machine, twice.
+
+use super::{Interface, Queue, Seen, Worker, devices};
+use crate::keeper::run;
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A process with sockets that took this share of a processor reads from them.
+const BUSY: f64 = 0.05;
+
+struct Switch {
+    dir: PathBuf,
+    ctl: PathBuf,
+    pid: u32,
+}
+
+impl Switch {
+    fn find(dir: &Path) -> Result<Self> {
+        let pid = fs::read_to_string(dir.join("ovs-vswitchd.pid")).unwrap_or_default();
+        let Ok(pid) = pid.trim().parse::<u32>() else {
+            bail!(
+                "no switch runs in {} (--rundir names another directory)",
+                dir.display()
+            );
+        };
+        let named = dir.join(format!("ovs-vswitchd.{pid}.ctl"));
+        let ctl = if named.exists() {
+            named
+        } else {
+            dir.join("ovs-vswitchd.ctl")
+        };
+        let dir = dir.to_owned();
+        Ok(Self { dir, ctl, pid })
+    }
+    fn appctl(&self, args: &[&str]) -> Result<String> {
+        let mut argv = vec![
+            "ovs-appctl".to_owned(),
+            "--timeout=10".to_owned(),
+            "-t".to_owned(),
+            self.ctl.display().to_string(),
+        ];
+        argv.extend(args.iter().map(|a| (*a).to_owned()));
+        run(&argv)
+    }
+    fn stats(&self) -> Result<Value> {
+        let text = self
+            .appctl(&["heddle/stats"])
+            .context("this daemon is not Heddle's, or does not answer")?;
+        serde_json::from_str(&text).context("heddle/stats")
+    }
+    /// Rows of a table, a map of columns each.
+    fn rows(&self, table: &str, columns: &str) -> Result<Vec<BTreeMap<String, Value>>> {
+        let db = format!("--db=unix:{}", self.dir.join("db.sock").display());
+        let columns_ = format!("--columns={columns}");
+        let argv = [
+            "ovs-vsctl",
+            "--timeout=10",
+            &db,
+            "--format=json",
+            &columns_,
+            "list",
+            table,
+        ];
+        let text = run(&argv.map(str::to_owned))?;
+        let table: Value = serde_json::from_str(&text).context("ovs-vsctl list")?;
+        let names: Vec<String> = table["headings"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|h| h.as_str().map(str::to_owned))
+            .collect();
+        let rows = table["data"].as_array().into_iter().flatten();
+        Ok(rows
+            .map(|r| {
+                names
+                    .iter()
+                    .cloned()
+                    .zip(r.as_array().into_iter().flatten().cloned())
+                    .collect()
+            })
+            .collect())
+    }
+}
+
+/// A string of the database, empty where there is none.
+fn text(v: Option<&Value>) -> String {
+    v.and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
+/// A key of a map of the database.
+fn key(v: Option<&Value>, key: &str) -> String {
+    let pairs = v.and_then(|v| v[1].as_array()).into_iter().flatten();
+    let found = pairs.filter(|p| p[0] == key).map(|p| text(Some(&p[1]))).next();
+    found.unwrap_or_default()
+}
+
+/// Columns of `NET_RX` in /proc/softirqs.
+fn received() -> Vec<u64> {
+    let text = fs::read_to_string("/proc/softirqs").unwrap_or_default();
+    let line = text.lines().find_map(|l| l.trim().strip_prefix("NET_RX:"));
+    line.map_or(Vec::new(), |l| {
+        l.split_whitespace().filter_map(|n| n.parse().ok()).collect()
+    })
+}
+
+/// Name and nanoseconds waited for a processor, of each of the switch's threads.
+fn waited(pid: u32) -> BTreeMap<String, u64> {
+    let mut all = BTreeMap::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let read = |file: &str| fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        let wait = read("schedstat")
+            .split_whitespace()
+            .nth(1)
+            .and_then(|n| n.parse().ok());
+        if let Some(wait) = wait {
+            all.insert(read("comm").trim().to_owned(), wait);
+        }
+    }
+    all
+}
+
+/// Ticks used, name and last processor of processes that have sockets.
+fn processes(switch: u32) -> BTreeMap<u32, (f64, String, usize)> {
+    let mut all = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        // Threads: one of them reads.
+        for task in fs::read_dir(entry.path().join("task"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let text = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let Some((head, rest)) = text.rsplit_once(") ") else {
+                continue;
+            };
+            let fields: Vec<&str> = rest.split(' ').collect();
+            let n = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
+            let name = head.split_once(" (").map_or("", |(_, n)| n).to_owned();
+            let tid = task.file_name().to_str().and_then(|n| n.parse::<u32>().ok());
+            let processor = fields.get(36).and_then(|f| f.parse().ok()).unwrap_or(0);
+            if let Some(tid) = tid.filter(|_| pid != switch && pid != std::process::id()) {
+                all.insert(tid, (n(11) + n(12), name, processor));
+            }
+        }
+    }
+    all
+}
+
+fn has_sockets(pid: u32) -> bool {
+    let mut all = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    all.any(|fd| fs::read_link(fd.path()).is_ok_and(|l| l.to_string_lossy().starts_with("socket:")))
+}
+
+/// A first flow with `ct`, where nothing asks for what it finds.
+pub(super) fn needless_ct(flows: &str) -> Option<String> {
+    const ASKS: [&str; 6] = ["ct_state", "ct_mark", "ct_label", "ct_zone", "ct_nw_", "ct_tp_"];
+    let mut example = None;
+    for line in flows.lines() {
+        let (head, actions) = line.split_once("actions=").unwrap_or((line, ""));
+        // Whatever asks, translates addresses, or reads it elsewhere, has a use for it.
+        if ASKS.iter().any(|a| head.contains(a) || actions.contains(a)) || actions.contains("nat") {
+            return None;
+        }
+        if actions.starts_with("ct(") || actions.contains(",ct(") {
+            let fields: Vec<&str> = head.split(',').map(str::trim).collect();
+            let shown = fields.iter().filter(|f| {
+                !f.is_empty()
+                    && !["duration", "n_packets", "n_bytes", "cookie"]
+                        .iter()
+                        .any(|w| f.starts_with(w))
+            });
+            let shown: Vec<&str> = shown.copied().collect();
+            example.get_or_insert(format!("{},actions={actions}", shown.join(",")));
+        }
+    }
+    example
+}
+
+fn number(v: &Value) -> u64 {
+    v.as_u64().unwrap_or(0)
+}
+
+fn list(v: &Value) -> impl Iterator<Item = &Value> {
+    v.as_array().into_iter().flatten()
+}
+
+/// Looks at the switch whose run directory is `dir`, for `time`.
+///
+/// # Errors
+/// None runs there, or it is not Heddle.
+pub fn observe(dir: &Path, time: Duration) -> Result<Seen> {
+    let switch = Switch::find(dir)?;
+    let first = switch.stats()?;
+    let (waited_before, processes_before, received_before) =
+        (waited(switch.pid), processes(switch.pid), received());
+    let usage_before = crate::usage::Moment::now();
+    let began = Instant::now();
+    std::thread::sleep(time);
+    let second = switch.stats()?;
+    let seconds = began.elapsed().as_secs_f64();
+    let (waited_after, processes_after, received_after) =
+        (waited(switch.pid), processes(switch.pid), received());
+    let usage = crate::usage::Moment::now().since(&usage_before).processor;
+
+    let mut seen = Seen {
+        seconds,
+        processors: heddle_sys::cpu::online().unwrap_or_default(),
+        flows: number(&second["flows"]),
+        flow_limit: number(&second["flow_limit"]),
+        steal: usage.steal_s / usage.all_s().max(0.01),
+        received: received_after
+            .iter()
+            .zip(&received_before)
+            .map(|(a, b)| a.saturating_sub(*b))
+            .collect(),
+        ..Seen::default()
+    };
+    for worker in list(&second["workers"]) {
+        let core = number(&worker["core"]);
+        let before = list(&first["workers"]).find(|w| w["core"] == worker["core"]);
+        let counter = |name: &str| {
+            let now = number(&worker["counters"][name]);
+            now.saturating_sub(before.map_or(now, |b| number(&b["counters"][name])))
+        };
+        let cycles = (counter("cycles_busy") + counter("cycles_idle") + counter("cycles_asleep")).max(1);
+        let clock = number(&second["tsc"])
+            .saturating_sub(number(&first["tsc"]))
+            .max(cycles);
+        // How its thread is called: with a processor for itself, and without.
+        let names = [
+            format!("pmd-c{core:02}"),
+            format!("worker{}", number(&worker["id"])),
+        ];
+        let wait = names
+            .iter()
+            .find_map(|n| waited_after.get(n)?.checked_sub(*waited_before.get(n)?));
+        let wait = wait.unwrap_or(0);
+        seen.workers.push(Worker {
+            core,
+            busy: counter("cycles_busy") as f64 / clock as f64,
+            waiting: wait as f64 / 1e9 / seconds,
+            masks: number(&worker["counters"]["masks"]),
+            limit_hits: counter("limit_hits"),
+            not_cached: counter("not_cached").saturating_sub(counter("limit_hits")),
+            packets: counter("packets"),
+            isolated: worker["isolated"] == true,
+        });
+    }
+    for queue in list(&second["queues"]) {
+        seen.queues.push(Queue {
+            port: text(Some(&queue["port"])),
+            queue: number(&queue["queue"]),
+            core: queue["core"].as_u64(),
+        });
+    }
+    if let (Some(now), Some(before)) = (second["drops"].as_object(), first["drops"].as_object()) {
+        for (name, n) in now {
+            let more = number(n).saturating_sub(before.get(name).map_or(0, number));
+            if more > 0 {
+                seen.drops.push((name.clone(), more));
+            }
+        }
+    }
+    database(&switch, &mut seen)?;
+    for (pid, (ticks, name, processor)) in &processes_after {
+        let before = processes_before.get(pid).map_or(0.0, |(t, ..)| *t);
+        if (ticks - before) / 100.0 / seconds > BUSY && has_sockets(*pid) && name != "nsenter" {
+            seen.readers.push((*pid, name.clone(), *processor));
+        }
+    }
+    let entries = fs::read_to_string("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or_default();
+    seen.rfs_entries = entries.trim().parse().unwrap_or(0);
+    Ok(seen)
+}
+
+/// What the database and the bridges say.
+fn database(switch: &Switch, seen: &mut Seen) -> Result<()> {
+    let uuids = |v: Option<&Value>| -> Vec<String> {
+        let Some(v) = v else { return Vec::new() };
+        if v[0] == "set" {
+            return list(&v[1]).map(|u| text(Some(&u[1]))).collect();
+        }
+        vec![text(Some(&v[1]))]
+    };
+    let bridges = switch.rows("bridge", "name,ports,controller")?;
+    let ports = switch.rows("port", "_uuid,interfaces")?;
+    let interfaces = switch.rows("interface", "_uuid,name,type,error,other_config")?;
+    let controllers = switch.rows("controller", "_uuid,target,is_connected,status")?;
+    let mut port_bridges = BTreeMap::new();
+    for row in &interfaces {
+        let name = text(row.get("name"));
+        let own = uuids(row.get("_uuid"));
+        let port = ports
+            .iter()
+            .find(|p| uuids(p.get("interfaces")).iter().any(|u| own.contains(u)));
+        let port = port.map_or(Vec::new(), |p| uuids(p.get("_uuid")));
+        let bridge = bridges
+            .iter()
+            .find(|b| uuids(b.get("ports")).iter().any(|u| port.contains(u)));
+        if let Some(bridge) = bridge {
+            port_bridges.insert(name.clone(), text(bridge.get("name")));
+        }
+        seen.interfaces.push(Interface {
+            name,
+            kind: text(row.get("type")),
+            error: text(row.get("error")),
+            affinity: key(row.get("other_config"), "pmd-rxq-affinity"),
+        });
+    }
+    for bridge in &bridges {
+        let name = text(bridge.get("name"));
+        for uuid in uuids(bridge.get("controller")) {
+            if let Some(c) = controllers.iter().find(|c| uuids(c.get("_uuid")).contains(&uuid)) {
+                let connected = c.get("is_connected") == Some(&Value::Bool(true));
+                let why = key(c.get("status"), "last_error");
+                seen.controllers
+                    .push((name.clone(), text(c.get("target")), connected, why));
+            }
+        }
+        let fdb = switch.appctl(&["fdb/stats-show", &name]).unwrap_or_default();
+        let line = fdb
+            .lines()
+            .find_map(|l| l.trim().strip_prefix("Current/maximum MAC entries in the table:"));
+        if let Some((n, most)) = line.and_then(|l| l.trim().split_once('/'))
+            && let (Ok(n), Ok(most)) = (n.parse(), most.parse())
+        {
+            seen.tables.push((name.clone(), n, most));
+        }
+        let flows = switch.appctl(&["bridge/dump-flows", &name]).unwrap_or_default();
+        if let Some(flow) = needless_ct(&flows) {
+            seen.needless_ct.push((name, flow));
+        }
+    }
+    // The switch's namespace, as `devices` calls it.
+    let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+    let own = of(&switch.pid.to_string());
+    let mut netns = String::new();
+    if own != of("self") {
+        let mut mounted = fs::read_dir("/run/netns").into_iter().flatten().flatten();
+        let inode = |path: &Path| {
+            use std::os::unix::fs::MetadataExt as _;
+            fs::metadata(path).map(|m| m.ino()).ok()
+        };
+        let wanted = inode(Path::new(&format!("/proc/{}/ns/net", switch.pid)));
+        netns = mounted
+            .find(|e| inode(&e.path()) == wanted)
+            .map_or(format!("/proc/{}/ns/net", switch.pid), |e| {
+                e.path().display().to_string()
+            });
+    }
+    seen.devices = devices::of_ports(&port_bridges, &netns);
+    Ok(())
+}

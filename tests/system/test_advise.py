@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""`heddle advise --live`: faults are planted in a running switch one by one, and each is found, with its evidence."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.runner import Skip, limit, main
+from lab.shell import wait_for
+from lab.vhost import heddle_path
+
+
+def look(lab, sw, seconds=0.3):
+    """Findings by rule."""
+    text = lab.trace.run(heddle_path(), "advise", "--live", "--json", "--seconds", str(seconds), "--rundir", sw.dir, quiet=True)
+    found = {}
+    for line in text.splitlines():
+        finding = json.loads(line)
+        assert all(finding[key] for key in ("rule", "evidence", "mend", "source")), finding
+        found.setdefault(finding["rule"], finding)
+    return found
+
+
+def setup(lab):
+    """A switch, a pod with an internal port, one with a veth."""
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("made for Heddle")
+    lab.bridge(sw)
+    a = lab.internal_pod(sw, "a", "10.1.0.1/24")
+    b = lab.veth_pod(sw, "b", "10.1.0.2/24")
+    lab.net.ping(a, "10.1.0.2")
+    return sw, a, b
+
+
+def planted(lab, sw, rule, words, plant, mend, seconds=0.3, gone=True):
+    """Nothing is said before, the right thing after, and nothing again once it is mended."""
+    if gone:
+        before = look(lab, sw)
+        assert rule not in before, before[rule]
+    plant()
+    found = {}
+
+    def is_found():
+        found.clear()
+        found.update(look(lab, sw, seconds))
+        return rule in found
+
+    wait_for(f"the finding: {rule}", is_found, 40, 0.05)
+    lab.trace.note(json.dumps(found[rule]))
+    assert all(word in found[rule]["evidence"] + found[rule]["mend"] for word in words), found[rule]
+    mend()
+    if gone:
+        wait_for(f"no finding: {rule}", lambda: rule not in look(lab, sw), 40, 0.05)
+
+
+@limit(400)
+def scenario_faults_of_settings(lab):
+    sw, a, b = setup(lab)
+    v = sw.vsctl
+    planted(lab, sw, "interface error", ("nosuch",), lambda: v("--no-wait", "add-port", "br0", "nosuch"), lambda: v("del-port", "nosuch"))
+    planted(lab, sw, "controller unreachable", ("tcp:127.0.0.1:1", "br0"), lambda: v("set-controller", "br0", "tcp:127.0.0.1:1"),
+            lambda: v("del-controller", "br0"))
+    planted(lab, sw, "MTU mismatch", ("9000", "1500", b), lambda: lab.net.ip(b, "link", "set", "eth0", "mtu", "9000"),
+            lambda: lab.net.ip(b, "link", "set", "eth0", "mtu", "1500"))
+    planted(lab, sw, "offload off", ("tso", f"nsenter --net=/run/netns/{b}", "ethtool -K eth0"),
+            lambda: lab.net.run(b, "ethtool", "-K", "eth0", "tso", "off"), lambda: lab.net.run(b, "ethtool", "-K", "eth0", "tso", "on"))
+    planted(lab, sw, "queue without its core", ("vb", "core 5"), lambda: v("set", "interface", "vb", "other_config:pmd-rxq-affinity=0:5"),
+            lambda: v("remove", "interface", "vb", "other_config", "pmd-rxq-affinity"))
+
+    def track():
+        sw.ofctl("add-flow", "br0", "table=0,priority=5,ip,actions=ct(table=1)")
+        sw.ofctl("add-flow", "br0", "table=1,actions=NORMAL")
+
+    planted(lab, sw, "ct that no rule needs", ("br0", "ct(table=1)"), track,
+            lambda: sw.ofctl("add-flow", "br0", "table=1,priority=9,ct_state=+inv+trk,ip,actions=drop"))
+    sw.ofctl("del-flows", "br0", "ip")
+    sw.ofctl("del-flows", "br0", "table=1")
+
+    def addresses():
+        v("set", "bridge", "br0", "other_config:mac-table-size=10")
+        with lab.net.raw(b, "eth0") as sock:
+            for i in range(14):
+                sock.send(bytes.fromhex(f"ffffffffffff0200000000{i:02x}0806") + bytes(46))
+
+    planted(lab, sw, "MAC table full", ("br0", "10"), addresses, lambda: v("remove", "bridge", "br0", "other_config", "mac-table-size"))
+
+    enough = threading.Event()
+
+    def send():
+        sock = lab.net.socket(a, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        while not enough.is_set():
+            for port in range(1000, 4000):
+                sock.sendto(b"x", ("10.1.0.2", port))
+        sock.close()
+
+    sender = threading.Thread(target=send)
+
+    def many():
+        # A flow for each pair of ports.
+        sw.ofctl("add-flow", "br0", "udp,actions=multipath(symmetric_l3l4+udp,0,modulo_n,1,0,NXM_NX_REG0[]),NORMAL")
+        sw.appctl("upcall/set-flow-limit", "1000")
+        sender.start()
+
+    def fewer():
+        enough.set()
+        sender.join(30)
+        sw.appctl("upcall/set-flow-limit", "200000")
+
+    lab.cleanups.append(enough.set)
+    planted(lab, sw, "flow limit reached", ("1000", "flow-limit"), many, fewer)
+
+
+@limit(400)
+def scenario_faults_under_load(lab):
+    sw, a, b = setup(lab)
+    # Four pods, so that a second worker could have something to do, and all of them on the first.
+    sw.vsctl("set", "Open_vSwitch", ".", "other_config:pmd-cpu-mask=0x3", "--", "set", "interface", "a0",
+             "other_config:pmd-rxq-affinity=0:0", "--", "set", "interface", "vb", "other_config:pmd-rxq-affinity=0:0")
+    quiet = look(lab, sw)
+    for rule in ("worker full", "queues on one worker", "RFS off"):
+        assert rule not in quiet, quiet[rule]
+    where = tempfile.TemporaryDirectory(prefix="heddle-advise-")
+    lab.cleanups.append(where.cleanup)
+    running = []
+
+    def start(client, server):
+        """Datagrams from b to a, each end on one processor, whatever ran before ended."""
+        end()
+        running.append(subprocess.Popen(
+            [heddle_path(), "measure", "--between", f"{b},{a}", "--pattern", "write", "--transport", "udp", "--stream-sizes", "200",
+             "--connections", "2", "--client-processors", client, "--server-processors", server, "--seconds", "300", "--out",
+             f"{where.name}/r{client}.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        time.sleep(0.5)
+
+    def end():
+        for proc in running:
+            proc.kill()
+            proc.wait()
+        running.clear()
+
+    lab.cleanups.append(end)
+    nothing = lambda: None  # noqa: E731
+    planted(lab, sw, "worker full", ("core 0",), lambda: start("1", "1"), nothing, 1, gone=False)
+    planted(lab, sw, "queues on one worker", ("core 0", "core 1", "pmd-rxq-affinity"), nothing, nothing, 1, gone=False)
+    # The server is kept on processor 1, and what it reads is received where the worker and the sender are, on 0.
+    planted(lab, sw, "RFS off", ("processor 1", "rps_sock_flow_entries"), lambda: start("0", "1"), nothing, 1, gone=False)
+
+    def crowd():
+        for _ in range(2):
+            running.append(subprocess.Popen(["taskset", "-c", "0", sys.executable, "-c", "while True: pass"]))
+
+    planted(lab, sw, "over-commitment", ("core 0",), crowd, nothing, 1, gone=False)
+
+
+def scenario_words(lab):
+    """Without measurements nothing is advised; mistakes are told in one line."""
+    sw, _, _ = setup(lab)
+    text = lab.trace.run(heddle_path(), "advise", "--live", "--rundir", sw.dir, "--seconds", "0.3")
+    assert "rule from:" in text or "Nothing is wrong" in text, text
+    text = lab.trace.run(heddle_path(), "advise", "--pattern", "rr", "--connections", "50", "--sizes", "200x1000", "--policy")
+    assert "nothing is advised" in text and "heddle measure --between new --attachments veth" in text, text
+    assert "macvlan" not in text, text
+    for args, want in ((("--live", "--rundir", "/nowhere"), "no switch runs in /nowhere"), (("--pattern", "x"), "patterns are"),
+                       (("--results", "/nowhere"), "No such file"), (("--sizes", "0x1"), "a message has 1 to"),
+                       (("--metric", "beauty"), "speed, p50, p99 or efficiency")):
+        run = subprocess.run([heddle_path(), "advise", *args], capture_output=True, text=True, timeout=30)
+        assert run.returncode != 0 and want in run.stderr and not run.stdout, run
+
+
+if __name__ == "__main__":
+    main()
