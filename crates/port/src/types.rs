@@ -3,7 +3,10 @@
 //! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`,
 //! what may be asked of an `Interface` of the type, and who polls it follow from the entry.
 
-use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
+use crate::{
+    DummyPort, KeptTaps, Port, PortError, SystemPort, VduseContext, VdusePort, VhostContext, VhostPort, dummy, tap,
+    vduse,
+};
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,6 +85,13 @@ pub trait Host {
     fn vhost(&self, _name: &str) -> Result<VhostContext, PortError> {
         Err(PortError::Unsupported("vhost-user"))
     }
+    /// What its VDUSE ports share, and what is wished for port `name`.
+    ///
+    /// # Errors
+    /// When it has none, or none can be made.
+    fn vduse(&self, _name: &str) -> Result<VduseContext, PortError> {
+        Err(PortError::Unsupported("vduse"))
+    }
 }
 
 /// A program that offers nothing.
@@ -115,16 +125,33 @@ const DUMMY: PortType = PortType {
 
 /// The virtio-net device of a virtual machine.
 const VHOST: PortType = PortType {
-    make: Make::Device(|r| {
-        Ok(VhostPort::open(
-            r.kind.name,
-            r.name,
-            r.options,
-            r.host.vhost(r.name)?,
-        )?)
-    }),
+    make: Make::Device(open_vhost),
     ..PLAIN
 };
+
+/// The virtio-net device of a pod.
+const VDUSE: PortType = PortType {
+    make: Make::Device(open_vduse),
+    takes_mac: true,
+    ..PLAIN
+};
+
+fn open_vduse(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    Ok(VdusePort::open(r.kind.name, r.name, r.options, r.host.vduse(r.name)?)?)
+}
+
+/// A socket, or a device that stands for one (Open vSwitch 3.5).
+fn open_client(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    if vduse::is_vduse(r.options) {
+        open_vduse(r)
+    } else {
+        open_vhost(r)
+    }
+}
+
+fn open_vhost(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
+    Ok(VhostPort::open(r.kind.name, r.name, r.options, r.host.vhost(r.name)?)?)
+}
 
 /// A tunnel.
 const fn tunnel(name: &'static str, ty: TunnelType) -> PortType {
@@ -138,10 +165,10 @@ const fn tunnel(name: &'static str, ty: TunnelType) -> PortType {
 
 /// All types, in order of their names.
 #[rustfmt::skip]
-pub static TYPES: [PortType; 20] = [
+pub static TYPES: [PortType; 21] = [
     tunnel("bareudp", TunnelType::Bareudp),
     PortType { name: "dpdkvhostuser", ..VHOST },
-    PortType { name: "dpdkvhostuserclient", ..VHOST },
+    PortType { name: "dpdkvhostuserclient", make: Make::Device(open_client), ..VHOST },
     PortType { name: "dummy", ..DUMMY },
     PortType { name: "dummy-internal", follows_mtu: true, ..DUMMY },
     PortType { name: "dummy-pmd", pmd: true, ..DUMMY },
@@ -169,6 +196,7 @@ pub static TYPES: [PortType; 20] = [
     PortType {
         name: "tap", make: Make::As("internal"), instead: Some((Pretend::Override, "dummy")), ..PLAIN
     },
+    PortType { name: "vduse", ..VDUSE },
     tunnel("vxlan", TunnelType::Vxlan),
 ];
 

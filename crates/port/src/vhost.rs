@@ -17,7 +17,7 @@ use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 use heddle_vhost_user::backend::{Role, Socket, SocketId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Who owns the socket.
@@ -154,10 +154,19 @@ impl VhostPort {
     /// Where positions of packed rings outlive this process. A directory of their own: sockets in the run
     /// directory have ports' names, which may be anything.
     fn journal(&self) -> Option<PathBuf> {
-        let name = &self.shared.name;
-        let plain = !name.contains('/') && !matches!(&**name, "." | "..");
-        plain.then(|| self.context.rundir.join(JOURNALS).join(&**name))
+        journal(&self.context.rundir, &self.shared.name)
     }
+}
+
+/// Where positions of port `name`'s packed rings outlive this process.
+pub(crate) fn journal(rundir: &Path, name: &str) -> Option<PathBuf> {
+    let plain = !name.contains('/') && !matches!(name, "." | "..");
+    plain.then(|| rundir.join(JOURNALS).join(name))
+}
+
+/// `options:tx-retries-max`.
+pub(crate) fn tx_retries_max(options: &BTreeMap<String, String>) -> u32 {
+    settings::tx_retries_max(Mode::Client, options)
 }
 
 impl Drop for VhostPort {
@@ -216,6 +225,12 @@ impl Port for VhostPort {
         Ok(())
     }
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
+        if self.mode == Mode::Client && crate::vduse::is_vduse(options) {
+            return Err(PortError::Config(format!(
+                "{}: a port on a socket moves to a VDUSE device when it is deleted and added again",
+                self.shared.name
+            )));
+        }
         let path = settings::path(self.mode, &self.shared.name, options, &self.context)?;
         let retries = settings::tx_retries_max(self.mode, options);
         if self.shared.tx.set_retries_max(retries) {

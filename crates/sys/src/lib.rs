@@ -1,5 +1,5 @@
-//! Operating-system interfaces: tun/tap, packet sockets, eventfd, epoll, links, netlink, affinity, NUMA,
-//! clocks.
+//! Operating-system interfaces: tun/tap, packet sockets, eventfd, epoll, links, netlink, vDPA devices,
+//! affinity, NUMA, clocks.
 //!
 //! Problem: a userspace switch lives on a handful of Linux system calls that have no safe binding. Each
 //! module wraps one of them so that every caller stays in safe Rust.
@@ -42,6 +42,8 @@ pub mod tap_links;
 pub mod tcp;
 pub mod terminal;
 pub mod users;
+pub mod vdpa;
+pub mod vduse;
 pub mod wake;
 mod zeroed;
 

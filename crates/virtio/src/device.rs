@@ -109,6 +109,16 @@ pub trait Device: Send {
     /// this session was refused. It holds until the next front end is there ([`Device::connected`]).
     fn trouble(&mut self, text: &str);
 
+    /// As [`Device::trouble`], and nothing can connect until [`Device::listening`] is called.
+    fn unavailable(&mut self, text: &str) {
+        self.trouble(text);
+    }
+
+    /// Something for `Interface.status`, for as long as the front end is there.
+    fn tell(&mut self, key: &'static str, value: &str) {
+        let _ = (key, value);
+    }
+
     /// Something for the log alone: what is connected goes on.
     fn note(&mut self, text: &str) {
         let _ = text;

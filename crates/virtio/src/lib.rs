@@ -4,6 +4,7 @@
 //! * [`ring`]: the device side of split and packed virtqueues, for the switch.
 //! * [`device`]: what stands between a session, which hands memory and rings over, and the port that uses
 //!   them.
+//! * [`journal`]: where packed rings' positions outlive sessions and processes.
 //! * [`driver`]: the driver side over the same memory, for load generators and tests.
 //! * [`net_hdr`]: the header in front of each packet.
 //!
@@ -14,6 +15,7 @@
 
 pub mod device;
 pub mod driver;
+pub mod journal;
 pub mod mem;
 pub mod net_hdr;
 pub mod ring;

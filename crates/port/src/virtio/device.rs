@@ -32,7 +32,7 @@ const OFFERED: Features = Features::RING
     .union(Features::GUEST_ANNOUNCE);
 
 /// Smallest MTU of IPv4 (virtio 1.2 §5.1.4.1).
-pub(super) const MIN_MTU: u16 = 68;
+pub(crate) const MIN_MTU: u16 = 68;
 
 /// What a session drives. It belongs to the session's thread.
 pub(crate) struct PortDevice {
@@ -142,6 +142,17 @@ impl Device for PortDevice {
         };
         log::log!(target: "netdev_dpdk", level, per_min = 4, burst = 4; "{name}: {text}");
         self.shared.update(|s| s.trouble = Some(text.to_owned()));
+    }
+
+    fn unavailable(&mut self, text: &str) {
+        self.trouble(text);
+        self.shared.update(|s| s.listening = false);
+    }
+
+    fn tell(&mut self, key: &'static str, value: &str) {
+        self.shared.update(|s| {
+            s.session.told.insert(key, value.to_owned());
+        });
     }
 
     fn note(&mut self, text: &str) {

@@ -29,7 +29,7 @@ mod tests;
 mod tx;
 mod txset;
 
-pub(crate) use device::PortDevice;
+pub(crate) use device::{MIN_MTU, PortDevice};
 pub(crate) use rx::Changed;
 pub(crate) use state::{Backing, DEFAULT_MTU};
 
@@ -114,7 +114,7 @@ impl Shared {
     }
     pub(crate) fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
         let name = &self.name;
-        let refused = !(u32::from(device::MIN_MTU)..=MAX_MTU).contains(&mtu);
+        let refused = !(u32::from(MIN_MTU)..=MAX_MTU).contains(&mtu);
         let before = {
             let s = self.state.lock();
             (s.mtu, s.refused_mtu)

@@ -49,6 +49,8 @@ pub(super) struct Session {
     /// The MTU that the front end has told.
     pub(super) mtu: Option<u16>,
     pub(super) numa: Option<u32>,
+    /// What else it has told, for `Interface.status`.
+    pub(super) told: BTreeMap<&'static str, String>,
     /// Started rings by index.
     rings: BTreeMap<u16, Ring>,
     /// Queue pairs: most that were started since the front end came, so that a guest's restart does not move
@@ -224,6 +226,9 @@ impl Shared {
         }
         if let Some(numa) = s.numa() {
             add("numa", numa.to_string());
+        }
+        for (key, value) in &s.session.told {
+            add(key, value.clone());
         }
         // Rings are counted in pairs, up to the last that is started.
         let last = s.session.rings.keys().next_back();

@@ -10,6 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use super::globals::Globals;
 use super::taps::Taps;
+use super::vduse::Vduse;
 use super::vhost::Vhost;
 use super::{Due, Reconciler, links, writeback};
 use crate::cli::dirs;
@@ -99,6 +100,7 @@ impl<'a> Driver<'a> {
             switch: switch.clone(),
             bridges: BTreeMap::new(),
             globals: Globals::new(),
+            vduse: Vduse::default(),
             vhost: Vhost::default(),
             tunnels: Default::default(),
             zones: Default::default(),

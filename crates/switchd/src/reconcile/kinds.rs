@@ -169,10 +169,11 @@ mod tests {
             "stt",
             "system",
             "tap",
+            "vduse",
             "vxlan",
         ];
         assert!(interface_types(&options(&[])).eq(plain));
-        assert_eq!(interface_types(&options(&["--enable-dummy"])).count(), 20);
+        assert_eq!(interface_types(&options(&["--enable-dummy"])).count(), 21);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
 use heddle_openflow::Port as OfPort;
-use heddle_port::{Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};
+use heddle_port::{Host, KeptTaps, Port, PortError, PortStatus, PortType, VduseContext, VhostContext};
 use heddle_sys::errno_text;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
@@ -111,7 +111,7 @@ impl Reconciler {
             Some(text)
         };
         let options = &row.options.0;
-        let made = kind.open(&row.name, options, self);
+        let made = kind.open(&row.name, options, &Opening { of: self, row });
         let device = made.map_err(|e| failed(e.to_string()))?;
         let mtu_refused = request_mtu(device.as_ref(), row);
         steer_tx(device.as_ref(), row);
@@ -193,12 +193,21 @@ impl Reconciler {
     }
 }
 
-impl Host for Reconciler {
+/// The switch, for the port of one row.
+struct Opening<'a> {
+    of: &'a Reconciler,
+    row: &'a InterfaceRow,
+}
+
+impl Host for Opening<'_> {
     fn taps(&self) -> Option<&KeptTaps> {
-        Some(self.taps.kept())
+        Some(self.of.taps.kept())
     }
     fn vhost(&self, name: &str) -> Result<VhostContext, PortError> {
-        self.vhost.context(name, &self.switch, &self.globals)
+        self.of.vhost.context(name, &self.of.switch, &self.of.globals)
+    }
+    fn vduse(&self, name: &str) -> Result<VduseContext, PortError> {
+        self.of.vduse.context(name, &self.of.switch, self.row)
     }
 }
 

@@ -26,6 +26,7 @@ mod remotes;
 mod state;
 mod taps;
 mod tunnels;
+mod vduse;
 mod vhost;
 mod warnings;
 mod writeback;
@@ -53,6 +54,7 @@ pub(crate) struct Reconciler {
     switch: Arc<Switch>,
     bridges: BTreeMap<String, BridgeState>,
     globals: Globals,
+    vduse: vduse::Vduse,
     vhost: vhost::Vhost,
     taps: taps::Taps,
     tunnels: tunnels::Tunnels,

@@ -5,7 +5,7 @@
 //! that comes and goes ([`Backoff`]). Whoever only connects is heard a bounded number of times a second
 //! ([`Gate`]), and whoever talks all the time a part of it ([`Budget`]): all sockets share one thread.
 
-use super::journal::Journal;
+use heddle_virtio::journal::Journal;
 use super::listen::{Listener, dial};
 use super::pace::{Backoff, Budget, Gate, RETRY};
 use super::quota::Quota;

@@ -14,7 +14,6 @@
 
 mod control;
 mod endpoint;
-mod journal;
 mod link;
 mod listen;
 mod pace;

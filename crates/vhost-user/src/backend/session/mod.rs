@@ -21,7 +21,7 @@ mod negotiate;
 mod ring;
 
 use super::PROTOCOL;
-use super::journal::Journal;
+use heddle_virtio::journal::Journal;
 use super::link::Outbox;
 use super::quota::Quota;
 use crate::message::{

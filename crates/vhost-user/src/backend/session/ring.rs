@@ -6,7 +6,7 @@
 //! such.
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
-use crate::backend::journal::Begun;
+use heddle_virtio::journal::Begun;
 use crate::message::{Reply, VringAddr, VringFd, VringState};
 use core::time::Duration;
 use heddle_sys::{Foreign, foreign};

@@ -8,7 +8,7 @@ mod restart;
 mod rings;
 mod sockets;
 
-use super::journal::Journal;
+use heddle_virtio::journal::Journal;
 use super::session::{End, Session};
 use super::*;
 use crate::message::*;

@@ -1,6 +1,6 @@
-//! Packed rings' positions across sessions and processes, where the front end keeps none (QEMU keeps no
+//! Packed rings' positions across sessions and processes, where the other side keeps none (QEMU keeps no
 //! inflight area for network devices, and after a crash of the back end tells the base that it knew at the
-//! start).
+//! start; the kernel knows of a VDUSE device's rings what they were at their start).
 //!
 //! A file (or nameless memory) with a slot for each ring: what the ring was when it started, and its
 //! [`Record`]. A ring is taken to be the same one when size, addresses and the told base are, it was not
@@ -14,9 +14,9 @@
 
 use heddle_sys::Mapping;
 use heddle_sys::mmap::{Pages, memfd};
-use heddle_virtio::mem::{GuestMemory, HostRange};
-use heddle_virtio::ring::limits::MAX_QUEUE;
-use heddle_virtio::ring::{Position, QueueConfig, Record, RecordLayout, Recovery};
+use crate::mem::{GuestMemory, HostRange};
+use crate::ring::limits::MAX_QUEUE;
+use crate::ring::{Position, QueueConfig, Record, RecordLayout, Recovery};
 use rustix::fs::{CWD, Mode, OFlags, ftruncate, openat};
 use std::fs::DirBuilder;
 use std::io;
@@ -32,7 +32,7 @@ const MAGIC: u64 = 0x4845_4444_4c45_0000;
 
 /// What [`Journal::begin`] found.
 #[derive(Debug)]
-pub(super) enum Begun {
+pub enum Begun {
     /// The ring's place, and its record from now on.
     At(Position, Record),
     /// The ring contradicts its record: its driver may just be writing to it.
@@ -41,7 +41,7 @@ pub(super) enum Begun {
 
 /// The slots of one port's rings. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct Journal(Arc<Inner>);
+pub struct Journal(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
@@ -58,7 +58,7 @@ fn slot_len() -> u64 {
 
 impl Journal {
     /// A journal for `rings` rings in the file `path`, or in memory of this process.
-    pub(super) fn new(path: Option<&Path>, rings: u16) -> Self {
+    pub fn new(path: Option<&Path>, rings: u16) -> Self {
         Self(Arc::new(Inner {
             path: path.map(Path::to_owned),
             rings,
@@ -81,7 +81,7 @@ impl Journal {
             .ok()
         });
         let map = map.or_else(|| {
-            let fd = memfd("vhost-user-journal", len, Pages::Normal).ok()?;
+            let fd = memfd("virtio-journal", len, Pages::Normal).ok()?;
             Mapping::of_fd(fd.as_fd(), 0, len).ok()
         })?;
         Some(self.0.map.get_or_init(|| Arc::new(map)))
@@ -100,7 +100,7 @@ impl Journal {
     /// Where ring `index`, which the front end places at `told`, really is, and the record to keep of it from
     /// now on. `known` is its place when this session stopped it itself. A ring that contradicts its record
     /// is to be looked at again, unless this is the `last` look.
-    pub(super) fn begin(
+    pub fn begin(
         &self,
         index: u16,
         cfg: &QueueConfig,
@@ -133,7 +133,7 @@ impl Journal {
     }
 
     /// The front end knows where ring `index` is.
-    pub(super) fn end(&self, index: u16) {
+    pub fn end(&self, index: u16) {
         let kept = self.0.map.get().is_some() || self.0.path.as_ref().is_some_and(|p| p.exists());
         if kept && let Some(slot) = self.slot(index) {
             slot.store64(0, 0);

@@ -1,0 +1,46 @@
+//! VDUSE ports: what they share, and when it is made.
+//!
+//! The thread of all devices starts with the first such port and ends with the last handle.
+
+use std::sync::{Arc, OnceLock};
+
+use heddle_port::{PortError, VduseContext};
+use heddle_vduse::{Control, System};
+
+use super::desired::InterfaceRow;
+use crate::cli::dirs;
+use crate::switch::Switch;
+
+/// What all VDUSE ports share.
+#[derive(Default)]
+pub(super) struct Vduse {
+    control: OnceLock<Arc<Control>>,
+}
+
+impl Vduse {
+    /// What port `name` shares with the others, and what its `row` wishes.
+    pub(super) fn context(
+        &self,
+        name: &str,
+        switch: &Switch,
+        row: &InterfaceRow,
+    ) -> Result<VduseContext, PortError> {
+        let changed = Arc::clone(&switch.ports_changed);
+        Ok(VduseContext {
+            control: self.control(name)?,
+            changed: Arc::new(move || changed.notify_one()),
+            rundir: dirs::rundir(),
+            // One that is none is refused, with a word, when it is set.
+            mac: row.mac.filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0),
+            mtu: row.mtu_request,
+        })
+    }
+
+    fn control(&self, name: &str) -> Result<Arc<Control>, PortError> {
+        if let Some(control) = self.control.get() {
+            return Ok(control.clone());
+        }
+        let made = Control::start(Arc::new(System)).map_err(|e| PortError::open(name, e))?;
+        Ok(self.control.get_or_init(|| Arc::new(made)).clone())
+    }
+}

@@ -1,0 +1,57 @@
+//! From workers to their session: misses of addresses, and interrupts.
+
+use crate::host::DeviceEnd;
+use heddle_sys::EventFd;
+use heddle_virtio::device::{Interrupt, Link};
+use heddle_virtio::ring::Miss;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Most misses that wait. Queues tell a miss again when it was not resolved.
+const MAX_MISSES: usize = 64;
+
+/// What workers have to tell a session.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    misses: Mutex<Vec<Miss>>,
+    wake: Arc<EventFd>,
+}
+
+impl Outbox {
+    pub(crate) fn new(wake: Arc<EventFd>) -> Self {
+        Self {
+            misses: Mutex::default(),
+            wake,
+        }
+    }
+    /// What was told since the last time.
+    pub(crate) fn take(&self) -> Vec<Miss> {
+        core::mem::take(&mut *self.misses.lock())
+    }
+}
+
+impl Link for Outbox {
+    fn miss(&self, miss: Miss) {
+        let Some(mut misses) = self.misses.try_lock() else {
+            return; // the queue tells it again
+        };
+        if misses.len() < MAX_MISSES && !misses.contains(&miss) {
+            misses.push(miss);
+            self.wake.notify();
+        }
+    }
+}
+
+/// The interrupt of one ring.
+#[derive(Debug)]
+pub(crate) struct Irq {
+    pub(crate) end: Arc<dyn DeviceEnd>,
+    pub(crate) index: u16,
+}
+
+impl Interrupt for Irq {
+    fn raise(&self) {
+        // Refused while the driver is not ready; the session makes that good.
+        let _ = self.end.interrupt(self.index);
+    }
+}
