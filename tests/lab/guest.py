@@ -63,9 +63,13 @@ class Guest:
     """One QEMU process.  qemu: qemu10 or qemu7; memory in MiB; incoming: where a migration will come from."""
 
     def __init__(self, trace, name, nics, qemu="qemu10", cpus=1, memory=256, incoming=None, iommu=False, kernel="",
-                 directory=None):
+                 directory=None, host=False):
         self.trace, self.name, self.nics, self.qemu = trace, name, nics, qemu
         self.cpus, self.memory, self.incoming, self.iommu, self.kernel = cpus, memory, incoming, iommu, kernel
+        # host: commands run with this machine's programs (its root, read-only), and what they write goes to memory.
+        self.host = host
+        if host:
+            self.kernel = f"{kernel} lab.host".strip()
         self.dir = os.path.abspath(directory) if directory else tempfile.mkdtemp(prefix=f"heddle-guest-{name}-")
         self.process = None
         self.pid = 0
@@ -86,6 +90,9 @@ class Guest:
                  f"unix:{self.dir}/agent,server=on,wait=off", "-qmp", f"unix:{self.dir}/qmp,server=on,wait=off"]
         if self.iommu:
             words += ["-device", "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on"]
+        if self.host:
+            words += ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
+                      "-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
         for index, nic in enumerate(self.nics):
             words += nic.arguments(index, self.qemu)
         if self.incoming:

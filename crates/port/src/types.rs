@@ -4,8 +4,8 @@
 //! what may be asked of an `Interface` of the type, and who polls it follow from the entry.
 
 use crate::{
-    DummyPort, KeptTaps, Port, PortError, SystemPort, VduseContext, VdusePort, VhostContext, VhostPort, dummy, tap,
-    vduse,
+    DummyPort, KeptTaps, Port, PortError, SystemPort, VduseContext, VdusePort, VhostContext, VhostPort,
+    dummy, tap, vduse,
 };
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
@@ -137,7 +137,12 @@ const VDUSE: PortType = PortType {
 };
 
 fn open_vduse(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
-    Ok(VdusePort::open(r.kind.name, r.name, r.options, r.host.vduse(r.name)?)?)
+    Ok(VdusePort::open(
+        r.kind.name,
+        r.name,
+        r.options,
+        r.host.vduse(r.name)?,
+    )?)
 }
 
 /// A socket, or a device that stands for one (Open vSwitch 3.5).
@@ -150,7 +155,12 @@ fn open_client(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
 }
 
 fn open_vhost(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
-    Ok(VhostPort::open(r.kind.name, r.name, r.options, r.host.vhost(r.name)?)?)
+    Ok(VhostPort::open(
+        r.kind.name,
+        r.name,
+        r.options,
+        r.host.vhost(r.name)?,
+    )?)
 }
 
 /// A tunnel.

@@ -107,7 +107,7 @@ impl VdusePort {
         let name = &self.shared.name;
         let id = self.context.control.add(state.spec.clone(), Box::new(device));
         state.id = Some(id.map_err(|e| PortError::open(name, e))?);
-        log::info!(target: "netdev_dpdk", "VDUSE device {} is made for port {name}", settings::path(&state.spec));
+        log::info!(target: "netdev_dpdk", "port {name} uses VDUSE device {}", settings::path(&state.spec));
         Ok(())
     }
 

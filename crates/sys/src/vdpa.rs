@@ -114,10 +114,17 @@ fn ask(fd: &OwnedFd, request: &[u8], mut each: impl FnMut(&[u8])) -> io::Result<
 fn socket() -> io::Result<OwnedFd> {
     fn make() -> io::Result<OwnedFd> {
         let protocol = Some(netlink::GENERIC);
-        Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?)
+        Ok(socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            protocol,
+        )?)
     }
     let first = fs::File::open("/proc/1/ns/net").map(OwnedFd::from);
-    let fd = first.and_then(|ns| netns::inside(&ns, make)).or_else(|_| make())?;
+    let fd = first
+        .and_then(|ns| netns::inside(&ns, make))
+        .or_else(|_| make())?;
     set_socket_timeout(&fd, Timeout::Recv, Some(ANSWER_LIMIT))?;
     Ok(fd)
 }
@@ -170,8 +177,8 @@ pub fn has_driver(name: &str) -> bool {
     place(name).join("driver").exists()
 }
 
-/// The network device that `virtio_vdpa` made of device `name`, if it is in this process's view of `/sys` (one
-/// in another namespace is not).
+/// The network device that `virtio_vdpa` made of device `name`. One that this process's `/sys` does not show
+/// (in another namespace) is not found.
 pub fn netdev(name: &str) -> Option<String> {
     fs::read_dir(place(name)).ok()?.flatten().find_map(|entry| {
         let net = entry.path().join("net");
@@ -187,7 +194,11 @@ mod tests {
 
     #[test]
     fn messages_have_the_kernels_form() {
-        let m = message(0x21, DEV_NEW, &[(DEVICE_NAME, "pod1"), (MANAGEMENT_NAME, "vduse")]);
+        let m = message(
+            0x21,
+            DEV_NEW,
+            &[(DEVICE_NAME, "pod1"), (MANAGEMENT_NAME, "vduse")],
+        );
         assert_eq!(m.len(), 16 + 4 + 12 + 12);
         assert_eq!(u32_at(&m, 0), Some(44));
         assert_eq!(attribute(&m, MANAGEMENT_NAME), Some(&b"vduse\0"[..]));
@@ -203,7 +214,10 @@ mod tests {
         let fd = socket().unwrap();
         let mut found = None;
         let question = message(CONTROL_FAMILY, GET_FAMILY, &[(FAMILY_NAME, "nlctrl")]);
-        ask(&fd, &question, |m| found = attribute(m, FAMILY_ID).and_then(|v| u16_at(v, 0))).unwrap();
+        ask(&fd, &question, |m| {
+            found = attribute(m, FAMILY_ID).and_then(|v| u16_at(v, 0))
+        })
+        .unwrap();
         assert_eq!(found, Some(CONTROL_FAMILY));
         if !Path::new("/sys/bus/vdpa").exists() {
             let e = add("none").unwrap_err();

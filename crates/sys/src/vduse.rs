@@ -1,8 +1,8 @@
 //! vDPA devices in userspace: the ioctls of `/dev/vduse/control` and `/dev/vduse/NAME` (linux/vduse.h).
 //!
 //! Each call is one ioctl(2) or read(2); what messages mean is the caller's business (`heddle-vduse`). The
-//! structures' layouts are the kernel's (UAPI, version 0); a size that is not right is answered with `ENOTTY`,
-//! since it is part of a request's number.
+//! structures' layouts are the kernel's (UAPI, version 0). A size that is not right is refused with `ENOTTY`:
+//! it is part of a request's number.
 //!
 //! None of the calls waits for a driver. Adding a device to the vDPA bus does ([`crate::vdpa`]).
 
@@ -107,7 +107,13 @@ impl Control {
     pub fn destroy(&self, name: &str) -> io::Result<()> {
         let field = name_field(name)?;
         // SAFETY: the request reads a name's field.
-        cvt(unsafe { libc::ioctl(self.fd.as_raw_fd(), request(WRITE, 3, NAME_MAX + 1), field.as_ptr()) })?;
+        cvt(unsafe {
+            libc::ioctl(
+                self.fd.as_raw_fd(),
+                request(WRITE, 3, NAME_MAX + 1),
+                field.as_ptr(),
+            )
+        })?;
         Ok(())
     }
 }
@@ -346,9 +352,18 @@ mod tests {
     #[test]
     fn requests_have_the_numbers_of_the_kernel() {
         assert_eq!(request(WRITE, 2, CREATE_LEN) as u32, 0x4150_8102);
-        assert_eq!(request(READ | WRITE, 0x10, size_of::<RawEntry>()) as u32, 0xc020_8110);
-        assert_eq!(request(WRITE, 0x14, size_of::<RawQueueConfig>()) as u32, 0x4020_8114);
-        assert_eq!(request(READ | WRITE, 0x15, size_of::<RawQueueInfo>()) as u32, 0xc030_8115);
+        assert_eq!(
+            request(READ | WRITE, 0x10, size_of::<RawEntry>()) as u32,
+            0xc020_8110
+        );
+        assert_eq!(
+            request(WRITE, 0x14, size_of::<RawQueueConfig>()) as u32,
+            0x4020_8114
+        );
+        assert_eq!(
+            request(READ | WRITE, 0x15, size_of::<RawQueueInfo>()) as u32,
+            0xc030_8115
+        );
         assert_eq!(request(0, 0x13, 0) as u32, 0x8113);
     }
 
@@ -358,6 +373,9 @@ mod tests {
             assert!(name_field(bad).is_err(), "{bad:?}");
         }
         assert!(name_field(&"x".repeat(255)).is_ok());
-        assert_eq!(Device::open("../null").unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            Device::open("../null").unwrap_err().kind(),
+            io::ErrorKind::InvalidInput
+        );
     }
 }

@@ -226,7 +226,9 @@ fn serve(endpoints: &mut BTreeMap<u64, Endpoint>, shared: &Shared<'_>) -> Option
     for endpoint in endpoints.values_mut().filter(|e| !e.is_gone()) {
         let taken = holders.get(endpoint.name()).copied();
         let at = endpoint.service(taken, shared);
-        holders.entry(endpoint.name().to_owned()).or_insert(endpoint.is_leaving());
+        holders
+            .entry(endpoint.name().to_owned())
+            .or_insert(endpoint.is_leaving());
         due = [due, at].into_iter().flatten().min();
     }
     due

@@ -50,9 +50,15 @@ enum Stage {
         watched: bool,
     },
     /// It is taken off the bus; the session answers what that causes.
-    Leaving { session: Option<Session>, watched: bool },
+    Leaving {
+        session: Option<Session>,
+        watched: bool,
+    },
     /// Off the bus and closed; to be destroyed at this time, and how often that was tried.
-    Destroying { at: Instant, tries: u32 },
+    Destroying {
+        at: Instant,
+        tries: u32,
+    },
     Gone,
 }
 
@@ -121,7 +127,11 @@ impl Endpoint {
             } => match session.serve(&mut *self.device) {
                 Ok(()) => {
                     let joined = self.join(joined, now, shared);
-                    self.stage = Stage::Open { session, joined, watched };
+                    self.stage = Stage::Open {
+                        session,
+                        joined,
+                        watched,
+                    };
                 }
                 Err(Broken(why)) => self.give_up(Some((session, watched)), &why, shared),
             },
@@ -135,7 +145,10 @@ impl Endpoint {
                     }
                 }
                 let watched = watched && rest.is_some();
-                self.stage = Stage::Leaving { session: rest, watched };
+                self.stage = Stage::Leaving {
+                    session: rest,
+                    watched,
+                };
             }
             Stage::Destroying { at, tries } if now < at => self.stage = Stage::Destroying { at, tries },
             Stage::Destroying { tries, .. } => self.destroy(tries, now, shared),
@@ -203,12 +216,14 @@ impl Endpoint {
             _ => format!("/dev/vduse/{name} cannot be opened: {}", errno_text(&e)),
         })?;
         if !is_new {
-            let given_up = end
-                .features()
-                .is_err_and(|e| e.raw_os_error() == Some(GIVEN_UP));
+            let given_up = end.features().is_err_and(|e| e.raw_os_error() == Some(GIVEN_UP));
             if given_up || !host.is_present(name) {
                 drop(end);
-                let why = if given_up { GAVE_UP } else { "it was not on the vDPA bus" };
+                let why = if given_up {
+                    GAVE_UP
+                } else {
+                    "it was not on the vDPA bus"
+                };
                 self.give_up(None, why, shared);
                 return Ok(());
             }
@@ -252,8 +267,9 @@ impl Endpoint {
         for (attribute, value) in attributes {
             if let Err(e) = shared.host.set_attribute(&self.spec.name, &attribute, &value) {
                 let why = errno_text(&e);
-                self.device
-                    .note(&format!("{attribute} cannot be {value} ({why}): it stays as it is"));
+                self.device.note(&format!(
+                    "{attribute} cannot be {value} ({why}): it stays as it is"
+                ));
             }
         }
         Ok(())
@@ -269,7 +285,7 @@ impl Endpoint {
             Joined::Yes(Some((at, left))) if at <= now => {
                 let name = &self.spec.name;
                 if let Some(netdev) = shared.host.netdev(name) {
-                    self.device.tell("netdev", &netdev);
+                    self.device.show("netdev", &netdev);
                     return Joined::Yes(None);
                 }
                 if !shared.host.has_driver(name) {
@@ -304,7 +320,11 @@ impl Endpoint {
                 if let Stage::Leaving { session, watched } = core::mem::replace(&mut self.stage, Stage::Gone)
                     && let Some(session) = session
                 {
-                    let why = if self.ends { "the port was removed" } else { GAVE_UP };
+                    let why = if self.ends {
+                        "the port was removed"
+                    } else {
+                        GAVE_UP
+                    };
                     self.close(session, watched, why, shared);
                 }
                 self.stage = Stage::Destroying { at: now, tries: 0 };
@@ -348,8 +368,10 @@ impl Endpoint {
                 return;
             }
             Err(e) => {
-                self.device
-                    .note(&format!("/dev/vduse/{name} cannot be destroyed: {}", errno_text(&e)));
+                self.device.note(&format!(
+                    "/dev/vduse/{name} cannot be destroyed: {}",
+                    errno_text(&e)
+                ));
                 self.stage = Stage::Waiting(now + AGAIN);
             }
             Ok(()) => self.stage = Stage::Waiting(now),

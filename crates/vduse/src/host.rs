@@ -1,8 +1,8 @@
 //! The kernel's side, as sessions see it: traits, so that tests play the kernel, and the real one.
 
 use core::fmt::Debug;
-use heddle_sys::vduse::{self, Entry, MESSAGE_LEN, NewDevice, QueueInfo};
 use heddle_sys::vdpa;
+use heddle_sys::vduse::{self, Entry, MESSAGE_LEN, NewDevice, QueueInfo};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

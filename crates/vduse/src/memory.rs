@@ -4,8 +4,8 @@
 //! is there from the first packet on. So a region is asked for when a ring starts in it or a queue misses an
 //! address. A reset takes all regions back.
 //!
-//! The regions' pages are the kernel's: one that no driver has used yet raises SIGBUS, so mappings are guarded
-//! ([`Mapping::guarded`]); with `vhost_vdpa` the files are a guest's.
+//! The regions' pages are the kernel's. One that no driver has used raises SIGBUS, so mappings are guarded
+//! ([`Mapping::guarded`]). With `vhost_vdpa` the files are a guest's.
 
 use crate::host::DeviceEnd;
 use heddle_sys::Mapping;

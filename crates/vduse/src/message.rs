@@ -35,11 +35,15 @@ const BODY: usize = 24;
 
 fn u32_at<const AT: usize>(m: &[u8; MESSAGE_LEN]) -> u32 {
     const { assert!(AT + 4 <= MESSAGE_LEN) };
-    m.get(AT..).and_then(|b| b.first_chunk()).map_or(0, |b| u32::from_ne_bytes(*b))
+    m.get(AT..)
+        .and_then(|b| b.first_chunk())
+        .map_or(0, |b| u32::from_ne_bytes(*b))
 }
 fn u64_at<const AT: usize>(m: &[u8; MESSAGE_LEN]) -> u64 {
     const { assert!(AT + 8 <= MESSAGE_LEN) };
-    m.get(AT..).and_then(|b| b.first_chunk()).map_or(0, |b| u64::from_ne_bytes(*b))
+    m.get(AT..)
+        .and_then(|b| b.first_chunk())
+        .map_or(0, |b| u64::from_ne_bytes(*b))
 }
 
 impl Request {
@@ -67,7 +71,11 @@ pub(crate) enum Answer {
     Done,
     Failed,
     /// Where a ring is.
-    State { index: u32, at: Position, packed: bool },
+    State {
+        index: u32,
+        at: Position,
+        packed: bool,
+    },
 }
 
 impl Answer {

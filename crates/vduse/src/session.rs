@@ -4,8 +4,8 @@
 //! all are stopped and everything that was known is forgotten. A message is answered when that is done: until
 //! then the kernel keeps what it told, so that nothing is used that is gone.
 //!
-//! **Interrupts are refused until the kernel has taken the answer to DRIVER_OK.** Rings run before it, so each
-//! driver is interrupted once after it, tried until it is accepted; one that was lost is made good by that.
+//! **Interrupts are refused until the kernel has taken the answer to DRIVER_OK.** Rings run before that. So
+//! each driver is interrupted once after it, tried until it is accepted; what was lost is made good by that.
 //!
 //! **Who opens the device again** after this process ended finds the features that were negotiated and the
 //! rings that are ready, and goes on from there. A message that was read and not answered comes again.
@@ -191,7 +191,10 @@ impl Session {
     /// When [`Session::serve`] has something to do again at the latest.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let greet = self.greet.map(|(at, _)| at);
-        [self.start_again, self.ask_again, greet].into_iter().flatten().min()
+        [self.start_again, self.ask_again, greet]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The configuration space has changed.
@@ -225,7 +228,10 @@ impl Session {
             Ok(()) => {}
             // The kernel did not wait that long; if it has given the device up, reads say so.
             Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                device.note(&format!("nobody waits for the answer to {:?} any more", request.kind));
+                device.note(&format!(
+                    "nobody waits for the answer to {:?} any more",
+                    request.kind
+                ));
             }
             Err(e) => return Err(Broken(format!("answering a message: {e}"))),
         }
@@ -416,7 +422,10 @@ impl Session {
         // What the driver kicked for while nobody listened.
         kick.notify();
         if let Some(ring) = self.rings.get_mut(usize::from(index)) {
-            *ring = Some(Ring { config: cfg, _kick: kick });
+            *ring = Some(Ring {
+                config: cfg,
+                _kick: kick,
+            });
         }
         Ok(())
     }

@@ -61,7 +61,8 @@ const NOT_HERE: Features = Features::CTRL_VQ
 /// All that a session can serve, of what the port can.
 pub(crate) fn servable(port: Features) -> Features {
     // The kernel demands the first two.
-    let own = Features::VERSION_1 | Features::ACCESS_PLATFORM | Features::MAC | Features::STATUS | Features::MTU;
+    let own =
+        Features::VERSION_1 | Features::ACCESS_PLATFORM | Features::MAC | Features::STATUS | Features::MTU;
     (port | own) - NOT_HERE
 }
 

@@ -115,7 +115,7 @@ pub trait Device: Send {
     }
 
     /// Something for `Interface.status`, for as long as the front end is there.
-    fn tell(&mut self, key: &'static str, value: &str) {
+    fn show(&mut self, key: &'static str, value: &str) {
         let _ = (key, value);
     }
 

@@ -12,11 +12,11 @@
 //! Whoever can write the file can make this port's rings go wrong, nothing more; it is made readable for its
 //! owner only.
 
-use heddle_sys::Mapping;
-use heddle_sys::mmap::{Pages, memfd};
 use crate::mem::{GuestMemory, HostRange};
 use crate::ring::limits::MAX_QUEUE;
 use crate::ring::{Position, QueueConfig, Record, RecordLayout, Recovery};
+use heddle_sys::Mapping;
+use heddle_sys::mmap::{Pages, memfd};
 use rustix::fs::{CWD, Mode, OFlags, ftruncate, openat};
 use std::fs::DirBuilder;
 use std::io;

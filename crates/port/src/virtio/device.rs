@@ -149,7 +149,7 @@ impl Device for PortDevice {
         self.shared.update(|s| s.listening = false);
     }
 
-    fn tell(&mut self, key: &'static str, value: &str) {
+    fn show(&mut self, key: &'static str, value: &str) {
         self.shared.update(|s| {
             s.session.told.insert(key, value.to_owned());
         });

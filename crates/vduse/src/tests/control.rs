@@ -57,7 +57,13 @@ fn a_device_is_made_and_destroyed() {
         ]
     );
     // The driver is told of its link.
-    control.configure(id, Wanted { link_up: false, ..WANTED });
+    control.configure(
+        id,
+        Wanted {
+            link_up: false,
+            ..WANTED
+        },
+    );
     until("the link", || device.state.lock().config[6] == 0);
     until("an interrupt", || device.state.lock().config_interrupts > 0);
     host.log.lock().clear();
@@ -116,7 +122,10 @@ fn a_device_that_was_given_up_is_made_anew() {
     let first = host.device("pod");
     first.give_up();
     until("another one", || {
-        host.devices.lock().get("pod").is_some_and(|d| !Arc::ptr_eq(d, &first))
+        host.devices
+            .lock()
+            .get("pod")
+            .is_some_and(|d| !Arc::ptr_eq(d, &first))
     });
     until("its rings", || dummy.running() == [0, 1]);
     assert!(dummy.has("unavailable: pod is destroyed and made anew: the kernel has given the device up"));
@@ -125,7 +134,9 @@ fn a_device_that_was_given_up_is_made_anew() {
     let other = Dummy::default();
     let others = Control::start(Arc::clone(&host) as Arc<dyn crate::Host>).unwrap();
     others.add(spec("pod"), Box::new(other.clone())).unwrap();
-    until("a word", || other.has("unavailable: another process serves /dev/vduse/pod"));
+    until("a word", || {
+        other.has("unavailable: another process serves /dev/vduse/pod")
+    });
     drop(others);
     // Given up while nobody served it; and one that is not on the bus, which nobody can use.
     control.remove(id, false, "a restart");
@@ -147,11 +158,15 @@ fn without_the_module_it_waits() {
     *host.absent.lock() = true;
     let dummy = Dummy::default();
     control.add(spec("pod"), Box::new(dummy.clone())).unwrap();
-    until("a word", || dummy.has("the kernel's module vduse is not loaded (modprobe vduse)"));
+    until("a word", || {
+        dummy.has("the kernel's module vduse is not loaded (modprobe vduse)")
+    });
     *host.absent.lock() = false;
     until("rings", || dummy.running() == [0, 1]);
     // Two ports, one device: the second says so.
     let second = Dummy::default();
     control.add(spec("pod"), Box::new(second.clone())).unwrap();
-    until("a word", || second.has("unavailable: another port has this device"));
+    until("a word", || {
+        second.has("unavailable: another port has this device")
+    });
 }

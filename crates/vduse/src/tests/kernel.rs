@@ -218,7 +218,10 @@ impl DeviceEnd for FakeEnd {
     }
     fn queue(&self, index: u16) -> io::Result<QueueInfo> {
         let s = self.state()?;
-        s.queues.get(usize::from(index)).copied().ok_or_else(|| errno(EINVAL))
+        s.queues
+            .get(usize::from(index))
+            .copied()
+            .ok_or_else(|| errno(EINVAL))
     }
     fn set_kick(&self, index: u16, kick: BorrowedFd<'_>) -> io::Result<()> {
         let mut s = self.state()?;
@@ -245,7 +248,10 @@ impl DeviceEnd for FakeEnd {
     }
     fn set_config(&self, offset: u32, bytes: &[u8]) -> io::Result<()> {
         let mut s = self.state()?;
-        let place = s.config.get_mut(offset as usize..).and_then(|c| c.get_mut(..bytes.len()));
+        let place = s
+            .config
+            .get_mut(offset as usize..)
+            .and_then(|c| c.get_mut(..bytes.len()));
         place.ok_or_else(|| errno(EINVAL))?.copy_from_slice(bytes);
         Ok(())
     }
@@ -264,9 +270,17 @@ impl DeviceEnd for FakeEnd {
     }
     fn answer(&self, m: &[u8; MESSAGE_LEN]) -> io::Result<()> {
         let mut s = self.0.0.state.lock();
-        assert_eq!(m[8..24], [0; 16], "the kernel refuses answers whose reserved bytes are not zero");
+        assert_eq!(
+            m[8..24],
+            [0; 16],
+            "the kernel refuses answers whose reserved bytes are not zero"
+        );
         let id = u32::from_ne_bytes(m[..4].try_into().unwrap());
-        let at = s.read.iter().position(|(i, _)| *i == id).ok_or_else(|| errno(2))?;
+        let at = s
+            .read
+            .iter()
+            .position(|(i, _)| *i == id)
+            .ok_or_else(|| errno(2))?;
         s.read.remove(at);
         let reply = Reply {
             result: u32::from_ne_bytes(m[4..8].try_into().unwrap()),
@@ -349,7 +363,9 @@ impl Guest {
         let len = u32::try_from(HEADER + frame.len()).unwrap();
         let mem = &self.mem;
         let driver = &mut self.drivers.as_mut().expect("rings")[1];
-        driver.add(mem, &[Buf { addr, len }], &[], Place::Direct, 1).unwrap();
+        driver
+            .add(mem, &[Buf { addr, len }], &[], Place::Direct, 1)
+            .unwrap();
         driver.publish();
     }
     /// What came into the oldest buffer.

@@ -35,7 +35,10 @@ fn memory_appears_when_it_is_used() {
         rig.serve();
         assert!(rig.device.receive().is_empty());
     }
-    assert!(rig.session.as_ref().unwrap().deadline().is_some(), "it is asked for again");
+    assert!(
+        rig.session.as_ref().unwrap().deadline().is_some(),
+        "it is asked for again"
+    );
     rig.kernel.show_bounce();
     rig.until(|rig| rig.device.receive() == [vec![7; 64]]);
 }
@@ -116,10 +119,19 @@ fn what_cannot_be_right_is_refused() {
         (|s| s.queues[0].size = 0, "ring 0 has 0 entries"),
         (|s| s.queues[1].size = 1 << 20, "ring 1 has 1048576 entries"),
         (|s| s.queues[1].size = 63, "63"),
-        (|s| s.queues[0].desc = 0x9_0000_0000, "ring 0 lies where no memory is"),
-        (|s| s.queues[1].device = kernel::RINGS_AT + kernel::RINGS - 2, "memory"),
+        (
+            |s| s.queues[0].desc = 0x9_0000_0000,
+            "ring 0 lies where no memory is",
+        ),
+        (
+            |s| s.queues[1].device = kernel::RINGS_AT + kernel::RINGS - 2,
+            "memory",
+        ),
         (|s| s.regions[0].writable = false, "may not be read and written"),
-        (|s| s.chosen |= 1 << 40, "features that are not served (0x10000000000)"),
+        (
+            |s| s.chosen |= 1 << 40,
+            "features that are not served (0x10000000000)",
+        ),
     ];
     for (wrong, text) in cases {
         let mut rig = Rig::new(Features::empty());

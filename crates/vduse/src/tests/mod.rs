@@ -56,11 +56,17 @@ impl Dummy {
     fn send(&self, frame: &[u8]) -> bool {
         let mut seen = self.0.lock();
         let link = seen.link.clone();
-        let Some(ring) = seen.rings.get_mut(&0) else { return false };
-        let Queue::ToGuest(tx) = &mut ring.queue else { panic!("an even ring is to the guest") };
+        let Some(ring) = seen.rings.get_mut(&0) else {
+            return false;
+        };
+        let Queue::ToGuest(tx) = &mut ring.queue else {
+            panic!("an even ring is to the guest")
+        };
         tx.refresh();
         let out = tx.tx(&[&Packet::from_bytes(frame)]);
-        if out.call && let Some(call) = &ring.call {
+        if out.call
+            && let Some(call) = &ring.call
+        {
             call.raise();
         }
         if let (Some(miss), Some(link)) = (tx.take_miss(), link) {
@@ -72,15 +78,21 @@ impl Dummy {
     fn receive(&self) -> Vec<Vec<u8>> {
         let mut seen = self.0.lock();
         let link = seen.link.clone();
-        let Some(ring) = seen.rings.get_mut(&1) else { return Vec::new() };
-        let Queue::FromGuest(rx) = &mut ring.queue else { panic!("an odd ring is from the guest") };
+        let Some(ring) = seen.rings.get_mut(&1) else {
+            return Vec::new();
+        };
+        let Queue::FromGuest(rx) = &mut ring.queue else {
+            panic!("an odd ring is from the guest")
+        };
         let (mut pool, mut burst) = (Pool::new(64), Burst::new());
         rx.refresh();
         rx.rx(&mut pool, &mut burst);
         let got = burst.iter().map(|p| p.to_vec()).collect();
         burst.drain(..).for_each(|p| pool.put(p));
         rx.complete();
-        if rx.take_call() && let Some(call) = &ring.call {
+        if rx.take_call()
+            && let Some(call) = &ring.call
+        {
             call.raise();
         }
         if let (Some(miss), Some(link)) = (rx.take_miss(), link) {
@@ -112,7 +124,7 @@ impl Device for Dummy {
     fn unavailable(&mut self, text: &str) {
         self.note_down(format!("unavailable: {text}"));
     }
-    fn tell(&mut self, key: &'static str, value: &str) {
+    fn show(&mut self, key: &'static str, value: &str) {
         self.note_down(format!("{key}={value}"));
     }
     fn note(&mut self, text: &str) {
@@ -128,7 +140,10 @@ impl Device for Dummy {
             return Err(StartError("not now".into()));
         }
         assert!(ring.enabled && ring.call.is_some() && ring.kick.is_some());
-        assert!(seen.rings.insert(ring.index, ring).is_none(), "stopped before it is started again");
+        assert!(
+            seen.rings.insert(ring.index, ring).is_none(),
+            "stopped before it is started again"
+        );
         Ok(())
     }
     fn stop(&mut self, index: u16) -> Position {
@@ -157,7 +172,6 @@ impl Device for Dummy {
     }
     fn send_rarp(&mut self, _: [u8; 6]) {}
 }
-
 
 /// A session without a thread, and the driver behind the kernel.
 struct Rig {

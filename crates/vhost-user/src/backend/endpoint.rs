@@ -5,7 +5,6 @@
 //! that comes and goes ([`Backoff`]). Whoever only connects is heard a bounded number of times a second
 //! ([`Gate`]), and whoever talks all the time a part of it ([`Budget`]): all sockets share one thread.
 
-use heddle_virtio::journal::Journal;
 use super::listen::{Listener, dial};
 use super::pace::{Backoff, Budget, Gate, RETRY};
 use super::quota::Quota;
@@ -15,6 +14,7 @@ use crate::message::Connection;
 use core::time::Duration;
 use heddle_sys::{Epoll, EventFd};
 use heddle_virtio::device::{Device, MAX_QUEUE_PAIRS};
+use heddle_virtio::journal::Journal;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;

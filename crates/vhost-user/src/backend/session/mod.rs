@@ -21,7 +21,6 @@ mod negotiate;
 mod ring;
 
 use super::PROTOCOL;
-use heddle_virtio::journal::Journal;
 use super::link::Outbox;
 use super::quota::Quota;
 use crate::message::{
@@ -31,6 +30,7 @@ use crate::message::{
 use core::time::Duration;
 use heddle_sys::{EventFd, Foreign, foreign};
 use heddle_virtio::device::{Device, MAX_QUEUE_PAIRS, Offer};
+use heddle_virtio::journal::Journal;
 use heddle_virtio::mem::{GuestMemory, MAX_REGIONS, SharedMemory};
 use heddle_virtio::ring::Features;
 use rustix::io::Errno;

@@ -6,11 +6,11 @@
 //! such.
 
 use super::{Handled, Outcome, Refusal, Session, refuse};
-use heddle_virtio::journal::Begun;
 use crate::message::{Reply, VringAddr, VringFd, VringState};
 use core::time::Duration;
 use heddle_sys::{Foreign, foreign};
 use heddle_virtio::device::{Call, Device, Queue, RingSetup};
+use heddle_virtio::journal::Begun;
 use heddle_virtio::mem::GuestMemory;
 use heddle_virtio::ring::{Features, Position, QueueConfig, Record, Recovery, Resubmit, Tracking};
 use heddle_virtio::{DeviceRx, DeviceTx};

@@ -8,7 +8,6 @@ mod restart;
 mod rings;
 mod sockets;
 
-use heddle_virtio::journal::Journal;
 use super::session::{End, Session};
 use super::*;
 use crate::message::*;
@@ -17,6 +16,7 @@ use heddle_sys::EventFd;
 use heddle_sys::mmap::{Mapping, Pages, memfd};
 use heddle_virtio::device::{Call, Device, Link, Offer, Queue, RingSetup, StartError};
 use heddle_virtio::driver::{Arena, Buf, Done, Driver, Place};
+use heddle_virtio::journal::Journal;
 use heddle_virtio::mem::{GuestMemory, Region};
 use heddle_virtio::ring::{Features, Position, QueueConfig};
 use parking_lot::Mutex;

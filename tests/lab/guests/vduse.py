@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""Pods on VDUSE devices: the switch, its bridges and its pods inside one emulated machine with Linux 6.12."""
+
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from lab.guestlab import main
+from lab.podlab import RUN, PodLab
+from lab.runner import limit
+
+
+def two_pods(lab, options="", **lab_options):
+    p = PodLab(lab, **lab_options)
+    p.bridge()
+    p.pod("a", "10.9.0.1", options=options)
+    p.pod("b", "10.9.0.2", options=options)
+    p.meet("a", "10.9.0.2")
+    return p
+
+
+@limit(300)
+def scenario_two_pods(lab):
+    """Ping, streams both ways, datagrams; address, MTU and link as the port says; split rings."""
+    p = PodLab(lab)
+    p.bridge()
+    p.pod("a", "10.9.0.1", columns='mac=\\"02:00:00:00:0a:01\\" mtu_request=1400')
+    # As Open vSwitch 3.5 has it.
+    p.pod("b", "10.9.0.2", kind="dpdkvhostuserclient", options="options:vhost-server-path=/dev/vduse/pod-b")
+    p.meet("a", "10.9.0.2")
+    p.pings("a", "10.9.0.2", 20)
+    link = p.run("ip -n a link show eth0")
+    assert "02:00:00:00:0a:01" in link and "mtu 1400" in link, link
+    assert "mtu 1500" in p.run("ip -n b link show eth0")
+    assert p.get("a", "mac_in_use") == "02:00:00:00:0a:01" and p.get("a", "link_state") == "up"
+    features = int(re.search(r'features="?(0x[0-9a-f]+)', p.get("a", "status")).group(1), 16)
+    for bit, name in ((0, "CSUM"), (7, "GUEST_TSO4"), (11, "HOST_TSO4"), (15, "MRG_RXBUF"), (28, "INDIRECT_DESC"), (29, "EVENT_IDX"),
+                      (32, "VERSION_1"), (33, "ACCESS_PLATFORM"), (54, "GUEST_USO4"), (56, "HOST_USO")):
+        assert features >> bit & 1, f"{name} was not negotiated: {features:#x}"
+    p.serve("b")
+    there, back = p.stream("a", "10.9.0.2"), p.stream("a", "10.9.0.2", options="-R")
+    p.tell(f"{there:.0f} Mbit/s there, {back:.0f} back, {p.datagrams('a', '10.9.0.2', size=1300):.0f} of datagrams")
+    # The link follows the port.
+    p.run(f"ovs-ofctl mod-port {RUN}/br-int.mgmt a down")
+    p.wait("no carrier", lambda: p.run("ip netns exec a cat /sys/class/net/eth0/carrier").strip() == "0")
+    p.run(f"ovs-ofctl mod-port {RUN}/br-int.mgmt a up")
+    p.wait("carrier", lambda: p.run("ip netns exec a cat /sys/class/net/eth0/carrier").strip() == "1")
+    p.pings("a", "10.9.0.2", 5)
+    # Without the port no device is left.
+    p.vsctl("del-port a")
+    p.wait("its end", lambda: "No such" in p.run("ls /dev/vduse/a 2>&1", check=False))
+    assert "eth0" not in p.run("ip -n a link")
+
+
+def killed(p):
+    """Kills the daemon under traffic and starts it again; returns pings lost and how long it was away, seconds."""
+    p.run("(ip netns exec a ping -n -q -i 0.1 -c 50 10.9.0.2 >/run/pings 2>&1 &) ; sleep 1")
+    # The address of the network device tells whether it is the same one afterwards.
+    before = p.run("ip netns exec a cat /sys/class/net/eth0/ifindex /sys/class/net/eth0/address")
+    p.run("cat /proc/uptime >/run/t0")
+    p.kill_daemon()
+    p.start_daemon()
+    p.run("cat /proc/uptime >/run/t1")
+    p.wait("the end of pings", lambda: "transmitted" in p.run("cat /run/pings"), 120)
+    assert p.run("ip netns exec a cat /sys/class/net/eth0/ifindex /sys/class/net/eth0/address") == before
+    down = float(p.run("cat /run/t1").split()[0]) - float(p.run("cat /run/t0").split()[0])
+    sent, got = re.search(r"(\d+) packets transmitted, (\d+) received", p.run("cat /run/pings")).groups()
+    return int(sent) - int(got), down
+
+
+def restarts(lab, options):
+    p = two_pods(lab, options)
+    p.run("ip -n a neigh replace 10.9.0.2 lladdr $(ip netns exec b cat /sys/class/net/eth0/address) dev eth0")
+    p.run("ip -n b neigh replace 10.9.0.1 lladdr $(ip netns exec a cat /sys/class/net/eth0/address) dev eth0")
+    devices = p.run("ls -i /dev/vduse")
+    for _ in range(2):
+        lost, down = killed(p)
+        p.tell(f"killed under traffic: away for {down:.1f} s, {lost} of 50 pings lost")
+        # Rings hold what was sent meanwhile: nothing is lost unless they overflow.
+        assert lost == 0
+    assert p.run("ls -i /dev/vduse") == devices, "no device was made anew"
+    p.serve("b")
+    p.run("(ip netns exec a iperf3 -c 10.9.0.2 -t 12 -f m >/run/stream 2>&1 &) ; sleep 2")
+    p.kill_daemon()
+    p.start_daemon()
+    p.wait("the stream's end", lambda: "receiver" in p.run("cat /run/stream"), 60)
+    p.pings("a", "10.9.0.2", 20)
+
+
+@limit(300)
+def scenario_killed_split(lab):
+    """kill -9 under traffic: pods keep their devices, and no ping is lost."""
+    restarts(lab, "")
+
+
+@limit(300)
+def scenario_killed_packed(lab):
+    """The same with packed rings, whose positions are in the journal."""
+    restarts(lab, "options:packed-ring=true")
+
+
+@limit(300)
+def scenario_twenty(lab):
+    """20 pods come and go at once, twice."""
+    p = PodLab(lab)
+    p.bridge()
+    names = [f"p{i}" for i in range(20)]
+    for round_ in range(2):
+        p.run("cat /proc/uptime >/run/t0")
+        p.vsctl(" -- ".join(f"add-port br-int {n} -- set interface {n} type=vduse" for n in names))
+        p.wait("20 devices", lambda: p.run("ls -d /sys/bus/vdpa/devices/p*/virtio*/net/* 2>/dev/null | wc -l", check=False).strip() == "20")
+        p.run("cat /proc/uptime >/run/t1")
+        if round_ == 0:
+            # Those that the first round left in namespaces are none of the second's.
+            p.run("for i in $(seq 0 19); do n=p$i; d=$(ls /sys/bus/vdpa/devices/$n/virtio*/net); ip netns add $n; "
+                  "ip link set $d netns $n; ip -n $n link set $d name eth0; ip -n $n addr add 10.9.0.$((i + 1))/24 dev eth0; "
+                  "ip -n $n link set eth0 up; done", timeout=120)
+            p.meet("p0", "10.9.0.20")
+            p.pings("p7", "10.9.0.13", 5)
+        p.vsctl(" -- ".join(f"del-port {n}" for n in names))
+        p.wait("their end", lambda: p.run("ls /dev/vduse").split() == ["control"])
+        p.run("cat /proc/uptime >/run/t2")
+        t = [float(p.run(f"cat /run/t{i}").split()[0]) for i in range(3)]
+        p.tell(f"20 pods: {t[1] - t[0]:.1f} s to come" + (f", {t[2] - t[1]:.1f} s to go" if round_ else ""))
+    assert "panicked" not in p.run(f"cat {RUN}/heddled.log")
+
+
+@limit(300)
+def scenario_given_up(lab):
+    """A daemon that does not answer in time: its device is broken, destroyed and made anew."""
+    p = two_pods(lab)
+    p.run("echo 1 >/sys/class/vduse/a/msg_timeout")
+    p.run(f"kill -STOP $(cat {RUN}/vswitchd.pid); readlink -f /sys/bus/vdpa/devices/a/driver; echo a >/sys/bus/vdpa/drivers/virtio_vdpa/unbind; "
+          f"kill -CONT $(cat {RUN}/vswitchd.pid)")
+    p.wait("a word in the log", lambda: "destroyed and made anew" in p.run(f"cat {RUN}/heddled.log"))
+    p.run("ip netns del a")
+    p.pod("a", "10.9.0.1", device=p.netdev("a"))
+    p.meet("a", "10.9.0.2")
+
+
+@limit(300)
+def scenario_without_module(lab):
+    """Without the kernel's modules the port says so, and works when they are there."""
+    p = PodLab(lab, modules=())
+    p.bridge()
+    p.vsctl("add-port br-int a -- set interface a type=vduse", check=False)
+    p.wait("a word", lambda: "the kernel's module vduse is not loaded (modprobe vduse)" in p.get("a", "error"))
+    for module in p.MODULES:
+        p.load(module)
+    p.pod("a", "10.9.0.1", device=p.netdev("a"))
+    assert p.get("a", "error") == "[]"
+    p.vsctl("add-port br-int bad -- set interface bad type=vduse options:queue-size=100", check=False)
+    assert "queue-size=100 is no power of two from 64 to 4096" in p.get("bad", "error")
+    # The daemon ends as it should, and the pod keeps its device for the next one.
+    p.pod("b", "10.9.0.2")
+    p.meet("a", "10.9.0.2")
+    p.run(f"kill $(cat {RUN}/vswitchd.pid); while test -e {RUN}/vswitchd.pid; do sleep 0.1; done")
+    p.start_daemon()
+    p.meet("a", "10.9.0.2")
+
+
+@limit(300)
+def scenario_beside(lab):
+    """br-int and br-ex; beside pods on VDUSE one with ipvlan and one with a device of the host."""
+    p = two_pods(lab, modules=(*PodLab.MODULES, "ipvlan", "dummy"))
+    p.bridge("br-ex")
+    p.vsctl("add-port br-int to-ex -- set interface to-ex type=patch options:peer=to-int -- "
+            "add-port br-ex to-int -- set interface to-int type=patch options:peer=to-ex")
+    # The machine's own card is a port of br-ex.
+    p.run("ip link add nic type veth peer name wire && ip link set nic up && ip netns add world && ip link set wire netns world && "
+          "ip -n world addr add 10.9.0.100/24 dev wire && ip -n world link set wire up")
+    p.vsctl("add-port br-ex nic")
+    p.meet("a", "10.9.0.100")
+    # ipvlan on a device of the switch, and a device of the host that is given away whole.
+    p.run("ip link set br-ex up && ip netns add i && ip link add iv link br-ex type ipvlan mode l2 && ip link set iv netns i && "
+          "ip -n i addr add 10.9.0.50/24 dev iv && ip -n i link set iv up")
+    p.run("ip link add card type veth peer name card0 && ip link set card0 up && ip netns add h && ip link set card netns h && "
+          "ip -n h addr add 10.9.0.60/24 dev card && ip -n h link set card up")
+    p.vsctl("add-port br-ex card0")
+    for target in ("10.9.0.50", "10.9.0.60", "10.9.0.100"):
+        p.meet("a", target)
+        p.pings("a", target, 5)
+    p.meet("i", "10.9.0.60")
+    p.pings("h", "10.9.0.2", 5)
+
+
+if __name__ == "__main__":
+    main()
