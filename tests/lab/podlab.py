@@ -17,7 +17,7 @@ RUN = "/run/ovs"
 class PodLab:
     """One scenario's machine: modules, ovsdb-server, heddled, and pods."""
 
-    MODULES = ("vduse", "virtio_vdpa", "vdpa", "veth")
+    MODULES = ("vduse", "virtio_vdpa", "vdpa", "veth", "tun")
 
     def __init__(self, lab, modules=MODULES, start=True, settings=(), memory=1024):
         reason = obtain(fetch=os.environ.get("LAB_FETCH") != "0")

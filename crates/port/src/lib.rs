@@ -14,7 +14,6 @@ mod tap;
 mod traits;
 mod tunnel;
 pub mod types;
-mod vduse;
 mod vhost;
 mod virtio;
 
@@ -25,5 +24,4 @@ pub use tap::{KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
 pub use tunnel::TunnelPort;
 pub use types::{Host, PortType, open};
-pub use vduse::{VduseContext, VdusePort};
 pub use vhost::{VhostContext, VhostPort, socket_dir};

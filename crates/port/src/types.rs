@@ -3,10 +3,12 @@
 //! A new type is one entry of [`TYPES`] and one file that implements [`Port`]. `Open_vSwitch.iface_types`,
 //! what may be asked of an `Interface` of the type, and who polls it follow from the entry.
 
-use crate::{
-    DummyPort, KeptTaps, Port, PortError, SystemPort, VduseContext, VdusePort, VhostContext, VhostPort,
-    dummy, tap, vduse,
-};
+mod vduse;
+
+pub(crate) use vduse::is_vduse;
+pub use vduse::{VduseContext, VdusePort};
+
+use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -147,7 +149,7 @@ fn open_vduse(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
 
 /// A socket, or a device that stands for one (Open vSwitch 3.5).
 fn open_client(r: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
-    if vduse::is_vduse(r.options) {
+    if is_vduse(r.options) {
         open_vduse(r)
     } else {
         open_vhost(r)

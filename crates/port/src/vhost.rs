@@ -225,7 +225,7 @@ impl Port for VhostPort {
         Ok(())
     }
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
-        if self.mode == Mode::Client && crate::vduse::is_vduse(options) {
+        if self.mode == Mode::Client && crate::types::is_vduse(options) {
             return Err(PortError::Config(format!(
                 "{}: a port on a socket moves to a VDUSE device when it is deleted and added again",
                 self.shared.name

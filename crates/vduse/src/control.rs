@@ -8,6 +8,7 @@
 use crate::bus::Bus;
 use crate::endpoint::{Endpoint, Shared};
 use crate::host::Host;
+use crate::session::Rings;
 use crate::spec::{Spec, Wanted};
 use core::time::Duration;
 use heddle_sys::{Epoll, EventFd};
@@ -33,6 +34,8 @@ pub struct DeviceId(u64);
 enum Command {
     Add(DeviceId, Box<Spec>, Box<dyn Device>),
     Configure(DeviceId, Wanted),
+    /// All ports of the configuration are there.
+    Settled,
     /// Whether the device goes for good; the reason, for people; told when workers have no ring any more, or
     /// the device is on its way off the bus.
     Remove(DeviceId, bool, &'static str, SyncSender<()>),
@@ -102,6 +105,12 @@ impl Control {
         Ok(id)
     }
 
+    /// All ports of the configuration are there. Until then, for at most two seconds, rings that an earlier
+    /// process had wait: what one pod sent to another is not dropped because that one's port comes later.
+    pub fn settled(&self) {
+        self.command(Command::Settled);
+    }
+
     /// Changes what the driver reads, and interrupts it.
     pub fn configure(&self, id: DeviceId, wanted: Wanted) {
         self.command(Command::Configure(id, wanted));
@@ -146,8 +155,11 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
     let mut endpoints: BTreeMap<u64, Endpoint> = BTreeMap::new();
     let mut stop: Option<Instant> = None;
     let mut failed: Vec<u64> = Vec::new();
+    let mut settled = false;
     loop {
+        let was_settled = settled;
         let shared = Shared {
+            settled,
             host,
             bus,
             epoll: &epoll,
@@ -164,6 +176,7 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
                         endpoint.configure(wanted);
                     }
                 }
+                Command::Settled => settled = true,
                 Command::Remove(id, for_good, why, done) => {
                     if let Some(endpoint) = endpoints.get_mut(&id.0) {
                         endpoint.end(for_good, why, &shared);
@@ -189,6 +202,13 @@ fn run(inner: &Inner, host: &dyn Host, bus: &Bus, mut epoll: Epoll) {
             }
         }
         let due = serve(&mut endpoints, &shared);
+        if settled && !was_settled {
+            for rings in [Rings::ToDriver, Rings::All] {
+                for endpoint in endpoints.values_mut() {
+                    endpoint.resume(rings, &shared);
+                }
+            }
+        }
         let before = endpoints.len();
         endpoints.retain(|_, e| !e.is_gone());
         inner.count.lock().1 -= before - endpoints.len();

@@ -17,7 +17,7 @@
 use crate::QUEUES;
 use crate::bus::{Bus, Done, Errand};
 use crate::host::Host;
-use crate::session::{Broken, GAVE_UP, Session};
+use crate::session::{Broken, GAVE_UP, Rings, Session};
 use crate::spec::{Spec, Wanted};
 use core::time::Duration;
 use heddle_sys::EventFd;
@@ -38,6 +38,8 @@ const SOON: Duration = Duration::from_millis(20);
 const DESTROY_TRIES: u32 = 50;
 /// `EPERM`: what the kernel answers of a device that it has given up.
 const GIVEN_UP: i32 = 1;
+/// How long rings of an earlier process wait for the other ports of the configuration.
+const SETTLE: Duration = Duration::from_secs(2);
 /// Most looks for the network device of a driver, one each [`AGAIN`].
 const NETDEV_LOOKS: u32 = 5;
 
@@ -74,6 +76,8 @@ enum Joined {
 
 /// What the control thread shares with endpoints.
 pub(crate) struct Shared<'a> {
+    /// All ports of the first configuration are there.
+    pub(crate) settled: bool,
     pub(crate) host: &'a dyn Host,
     pub(crate) bus: &'a Bus,
     pub(crate) epoll: &'a heddle_sys::Epoll,
@@ -88,6 +92,8 @@ pub(crate) struct Endpoint {
     stage: Stage,
     /// It is not made again.
     ends: bool,
+    /// Rings that an earlier process had are started at this time at the latest.
+    held: Option<Instant>,
 }
 
 impl Endpoint {
@@ -99,6 +105,7 @@ impl Endpoint {
             device,
             stage: Stage::Waiting(Instant::now()),
             ends: false,
+            held: None,
         }
     }
     pub(crate) fn name(&self) -> &str {
@@ -154,8 +161,11 @@ impl Endpoint {
             Stage::Destroying { tries, .. } => self.destroy(tries, now, shared),
             Stage::Gone => {}
         }
+        if self.held.is_some_and(|at| at <= Instant::now()) {
+            self.resume(Rings::All, shared);
+        }
         self.watch(shared);
-        self.deadline()
+        [self.deadline(), self.held].into_iter().flatten().min()
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -229,17 +239,15 @@ impl Endpoint {
             }
         }
         let journal = self.journal.clone();
-        let mut session = Session::new(end, journal, Arc::clone(shared.wake), &mut *self.device);
+        let session = Session::new(end, journal, Arc::clone(shared.wake), &mut *self.device);
         let joined = if is_new {
             self.set_up(&session, shared)?;
             shared.bus.ask(self.id, Errand::Add, &self.spec.name);
             Joined::Asked
         } else {
             session.configure(&self.spec.wanted, &mut *self.device);
-            if let Err(Broken(why)) = session.resume(&mut *self.device) {
-                self.give_up(Some((session, false)), &why, shared);
-                return Ok(());
-            }
+            let wait = if shared.settled { Duration::ZERO } else { SETTLE };
+            self.held = Some(Instant::now() + wait);
             self.device.listening();
             Joined::Yes(Some((Instant::now(), NETDEV_LOOKS)))
         };
@@ -273,6 +281,24 @@ impl Endpoint {
             }
         }
         Ok(())
+    }
+
+    /// Starts rings that an earlier process had.
+    pub(crate) fn resume(&mut self, rings: Rings, shared: &Shared<'_>) {
+        if self.held.is_none() {
+            return;
+        }
+        if rings == Rings::All {
+            self.held = None;
+        }
+        let Stage::Open { session, .. } = &mut self.stage else {
+            return;
+        };
+        if let Err(Broken(why)) = session.resume(rings, &mut *self.device)
+            && let Stage::Open { session, watched, .. } = core::mem::replace(&mut self.stage, Stage::Gone)
+        {
+            self.give_up(Some((session, watched)), &why, shared);
+        }
     }
 
     /// Asks the bus again where it refused; looks for the driver's network device.
@@ -348,6 +374,7 @@ impl Endpoint {
     }
 
     fn leave(&mut self, session: Option<Session>, watched: bool, shared: &Shared<'_>) {
+        self.held = None;
         shared.bus.ask(self.id, Errand::Remove, &self.spec.name);
         self.stage = Stage::Leaving { session, watched };
     }

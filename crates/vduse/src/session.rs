@@ -51,6 +51,15 @@ const GREETINGS: u32 = 50;
 /// `EPERM`: what the kernel answers of a device that it has given up.
 const GIVEN_UP: i32 = 1;
 
+/// Which rings are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rings {
+    /// Those that the driver receives by.
+    ToDriver,
+    /// All.
+    All,
+}
+
 /// The device cannot be served any more.
 #[derive(Debug)]
 pub(crate) struct Broken(pub(crate) String);
@@ -142,8 +151,8 @@ impl Session {
     }
 
     /// Goes on where a process before this one was.
-    pub(crate) fn resume(&mut self, device: &mut dyn Device) -> Result<(), Broken> {
-        match self.start_all(device) {
+    pub(crate) fn resume(&mut self, rings: Rings, device: &mut dyn Device) -> Result<(), Broken> {
+        match self.start_some(rings, device) {
             Ok(()) => self.greet(),
             Err(fault) => self.complain("going on", &fault, device)?,
         }
@@ -329,6 +338,9 @@ impl Session {
 
     /// Starts all rings that the driver has made ready and that do not run.
     fn start_all(&mut self, device: &mut dyn Device) -> Result<(), Fault> {
+        self.start_some(Rings::All, device)
+    }
+    fn start_some(&mut self, rings: Rings, device: &mut dyn Device) -> Result<(), Fault> {
         let bits = self.end.features()?;
         if bits == 0 {
             return Ok(()); // there is no driver yet
@@ -340,7 +352,8 @@ impl Session {
         self.features = Features::from_bits_truncate(bits);
         device.negotiated(self.features);
         let mut ready = Vec::new();
-        for index in 0..QUEUES {
+        let step = if rings == Rings::All { 1 } else { 2 };
+        for index in (0..QUEUES).step_by(step) {
             if self.rings.get(usize::from(index)).is_some_and(Option::is_some) {
                 continue;
             }

@@ -64,6 +64,7 @@ impl Reconciler {
             self.finish(&name);
         }
         self.assign_queues();
+        self.vduse.settled();
         self.applied = desired.next_cfg;
         self.update_inventory();
     }

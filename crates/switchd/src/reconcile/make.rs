@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
 use heddle_openflow::Port as OfPort;
-use heddle_port::{Host, KeptTaps, Port, PortError, PortStatus, PortType, VduseContext, VhostContext};
+use heddle_port::types::VduseContext;
+use heddle_port::{Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};
 use heddle_sys::errno_text;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};

@@ -4,7 +4,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use heddle_port::{PortError, VduseContext};
+use heddle_port::PortError;
+use heddle_port::types::VduseContext;
 use heddle_vduse::{Control, System};
 
 use super::desired::InterfaceRow;
@@ -34,6 +35,13 @@ impl Vduse {
             mac: row.mac.filter(|mac| *mac != [0; 6] && mac[0] & 1 == 0),
             mtu: row.mtu_request,
         })
+    }
+
+    /// All ports of the configuration are there, and the pipeline knows them.
+    pub(super) fn settled(&self) {
+        if let Some(control) = self.control.get() {
+            control.settled();
+        }
     }
 
     fn control(&self, name: &str) -> Result<Arc<Control>, PortError> {

@@ -109,6 +109,9 @@ fn the_next_process_finds_the_device() {
     let control = Control::start(Arc::clone(&host) as Arc<dyn crate::Host>).unwrap();
     let dummy = Dummy::default();
     control.add(spec("pod"), Box::new(dummy.clone())).unwrap();
+    until("the device", || dummy.has("listening"));
+    assert!(dummy.running().is_empty(), "rings wait for the other ports");
+    control.settled();
     until("rings", || dummy.running() == [0, 1]);
     assert!(host.log.lock().is_empty(), "nothing is made or added");
 }

@@ -6,7 +6,7 @@ mod messages;
 mod random;
 mod restart;
 
-use crate::session::Session;
+use crate::session::{Rings, Session};
 use heddle_packet::{Burst, Packet, Pool};
 use heddle_sys::EventFd;
 use heddle_virtio::device::{Call, Device, Link, Offer, Queue, RingSetup, StartError};

@@ -87,7 +87,11 @@ fn play(rig: &mut Rig, step: Step) {
         Step::Restart => {
             rig.session.take().unwrap().close(&mut rig.device, "a restart");
             rig.open();
-            rig.session.as_mut().unwrap().resume(&mut rig.device).unwrap();
+            rig.session
+                .as_mut()
+                .unwrap()
+                .resume(Rings::All, &mut rig.device)
+                .unwrap();
         }
     }
     assert_eq!(rig.kernel.n_waiting(), 0);
