@@ -5,7 +5,7 @@
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [ARGS="--encap vxlan"]
 #   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments headers"]
-#   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk]
+#   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
@@ -63,8 +63,8 @@ controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-faucet
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-tester $(ARGS)
 
-lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer)
-	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) --switch $(or $(SWITCH),heddle)
+lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead)
+	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) $(if $(PODS),vduse) --switch $(or $(SWITCH),heddle)
 
 fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking against hostile ends, headers of tunnels (SECONDS=180; KEEP=1 renews the corpora)
 	@each=$$(( ($(or $(SECONDS),180) + $(words $(FUZZ)) - 1) / $(words $(FUZZ)) )); for part in $(FUZZ); do case $$part in \
