@@ -108,6 +108,15 @@ def scenario_queues_of_a_device(lab):
     stats = sw.ofctl("-OOpenFlow13", "queue-stats", "br0", "vb")
     counted = {int(q): int(n) for q, n in re.findall(r"queue (\d+): bytes=(\d+), pkts=[1-9]", stats)}
     assert counted.keys() == {0, 7} and all(n > 500_000 for n in counted.values()), stats
+    # A queue that is chosen after an output is not that output's.
+    of_queue = lambda: int(re.search(r"queue 7: bytes=(\d+)", sw.ofctl("queue-stats", "br0", "vb"))[1])
+    before = of_queue()
+    sw.ofctl("add-flow", "br0", "priority=11,icmp,in_port=va,actions=output:vb,set_queue:7,output:LOCAL")
+    lab.net.ping(a, "10.1.0.2", count=5)
+    assert of_queue() == before, (before, of_queue())
+    sw.ofctl("add-flow", "br0", "priority=11,icmp,in_port=va,actions=set_queue:7,output:vb")
+    lab.net.ping(a, "10.1.0.2", count=5)
+    assert of_queue() >= before + 5 * 98, (before, of_queue())
     # Less for all of it; the queue goes.
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "other-config:max-rate=8000000", "queues={}")
     wait_for("the queue to go", lambda: "Queue 7" not in sw.appctl("qos/show", "vb"))

@@ -351,10 +351,12 @@ impl Compiler {
                     self.ops.push(Op::Drop((*reason).into()));
                     return Some(());
                 }
-                Action::SetPriority(_) | Action::SetMark(_) | Action::Hash { .. } => {
+                Action::SetMark(_) | Action::Hash { .. } => {
                     self.ops.push(Op::Apply(action.clone()));
                 }
-                Action::SetEth { .. }
+                // The packet itself says which queue it is for.
+                Action::SetPriority(_)
+                | Action::SetEth { .. }
                 | Action::SetIpv4 { .. }
                 | Action::SetIpv6 { .. }
                 | Action::SetL4 { .. }
