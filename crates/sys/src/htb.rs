@@ -156,23 +156,18 @@ impl Htb {
         self.send(RouteNetlinkMessage::DelQueueDiscipline(m), 0)
     }
 
-    /// Asks for the one device's root, and not for a list of all: there may be thousands.
     fn has_own(&self, ifindex: u32) -> io::Result<bool> {
         let mut own = false;
-        let m = Self::message(ifindex, TcHandle::UNSPEC, TcHandle::ROOT);
-        let asked = self
-            .requests
-            .ask(RouteNetlinkMessage::GetQueueDiscipline(m), NLM_F_ACK, |answer| {
+        let m = Self::message(ifindex, TcHandle::UNSPEC, TcHandle::UNSPEC);
+        let index = m.header.index;
+        self.requests
+            .ask(RouteNetlinkMessage::GetQueueDiscipline(m), NLM_F_DUMP, |answer| {
                 if let RouteNetlinkMessage::NewQueueDiscipline(q) = answer {
                     let is_htb = q.attributes.contains(&TcAttribute::Kind(KIND.into()));
-                    own |= is_htb && q.header.handle == handle(0);
+                    own |= q.header.index == index && is_htb && q.header.handle == handle(0);
                 }
-            });
-        match asked {
-            // What every device has without being told is not shown.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
-            asked => asked.map(|()| own),
-        }
+            })?;
+        Ok(own)
     }
 
     /// Makes or changes the class that all queues are in; its rate is the device's.
