@@ -1,5 +1,6 @@
 # The door to the project. Each target installs what it needs by itself (scripts/setup).
 #   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo doors system differential"]
+#   make install [PREFIX=/usr/local] [DESTDIR=]      make deb
 #   make props [ROUNDS=10]
 #   make conformance [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
@@ -10,12 +11,16 @@ SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 HEDDLED ?= $(abspath $(TARGET)/release/heddled)
+HEDDLE ?= $(dir $(HEDDLED))heddle
+PREFIX ?= /usr/local
+DEBS ?= $(abspath $(TARGET)/debs)
+MANUAL = $(abspath $(TARGET))/manual
 BENCH ?= pods vhost switch rules
 RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments headers
 export KEEP QUICK GUEST
 
-.PHONY: help setup build demo test props doors bench conformance controllers ovn lab fuzz models fmt lint clean
+.PHONY: install deb help setup build demo test props doors bench conformance controllers ovn lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +45,28 @@ props: setup ## Property tests again and again, each time from another seed (ROU
 
 doors: setup ## Every target above and below in its quick form, in a fresh clone (about an hour; ARGS="demo lab": only these)
 	@scripts/doors $(ARGS)
+
+install: $(if $(BUILT),,build) ## Put the programs, man pages, completions and the unit under PREFIX (/usr/local), below DESTDIR if that is given
+	@rm -rf "$(MANUAL)" && "$(HEDDLE)" manual "$(MANUAL)" --heddled "$(HEDDLED)"
+	@to="$(DESTDIR)$(PREFIX)"; set -e; \
+	 install -D -m 755 "$(HEDDLED)" "$$to/sbin/heddled"; install -D -m 755 "$(HEDDLE)" "$$to/bin/heddle"; \
+	 mkdir -p "$$to/lib/heddle" && ln -sfn ../../sbin/heddled "$$to/lib/heddle/ovs-vswitchd"; \
+	 for page in "$(MANUAL)"/man?/*; do install -D -m 644 "$$page" "$$to/share/man/$$(basename "$$(dirname "$$page")")/$$(basename "$$page")"; done; \
+	 for name in heddle heddled; do \
+	   install -D -m 644 "$(MANUAL)/bash/$$name.bash" "$$to/share/bash-completion/completions/$$name"; \
+	   install -D -m 644 "$(MANUAL)/zsh/_$$name" "$$to/share/zsh/vendor-completions/_$$name"; \
+	   install -D -m 644 "$(MANUAL)/fish/$$name.fish" "$$to/share/fish/vendor_completions.d/$$name.fish"; done; \
+	 mkdir -p "$$to/lib/systemd/system" && sed 's|@SBINDIR@|$(PREFIX)/sbin|' deploy/systemd/heddled.service >"$$to/lib/systemd/system/heddled.service"; \
+	 install -D -m 644 deploy/systemd/heddle-tmpfiles.conf "$$to/lib/tmpfiles.d/heddle.conf"; \
+	 for page in README.md CHANGELOG.md SECURITY.md docs/*.md; do install -D -m 644 "$$page" "$$to/share/doc/heddle/$$(basename "$$page")"; done; \
+	 $(if $(filter /usr,$(PREFIX)),install -D -m 644 deploy/systemd/heddled.default "$(DESTDIR)/etc/default/heddled",true)
+
+deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in target/debs
+	@$(if $(BUILT),,scripts/setup package)
+	@rm -rf "$(TARGET)/deb" && mkdir -p "$(TARGET)/deb/heddle" "$(DEBS)" && \
+	 cp -a Makefile README.md CHANGELOG.md SECURITY.md debian deploy docs scripts "$(TARGET)/deb/heddle/" && cd "$(TARGET)/deb/heddle" && \
+	 HEDDLED="$(HEDDLED)" dpkg-buildpackage -b -uc -us -d >../build.log 2>&1 || { tail -n 30 ../build.log >&2; exit 1; }
+	@cp "$(TARGET)"/deb/*.deb "$(DEBS)/" && ls "$(DEBS)"/*.deb
 
 bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes docs/benchmarks.md (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules": parts)
 	@rm -rf $(RESULTS); for part in $(BENCH); do case $$part in \

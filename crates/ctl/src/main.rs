@@ -7,6 +7,7 @@ mod bench;
 mod capture;
 mod drops;
 mod guest;
+mod manual;
 mod measure;
 mod node;
 mod report;
@@ -43,6 +44,9 @@ enum Command {
     /// Set this machine up for the switch, from one file, and take that back
     #[command(subcommand)]
     Node(node::Command),
+    /// Write man pages and completions
+    #[command(hide = true)]
+    Manual(manual::Args),
     /// Show what the switch's workers do
     Top(top::Args),
 }
@@ -57,6 +61,7 @@ fn main() -> ExitCode {
         Command::Drops(args) => args.run(),
         Command::Capture(args) => args.run(),
         Command::Node(command) => command.run(),
+        Command::Manual(args) => args.run(),
         Command::Top(args) => args.run(),
     };
     match done {

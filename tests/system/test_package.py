@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+"""`make install` and Debian's packages: built, looked at by lintian, installed, upgraded and removed in a throw-away root."""
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import ROOT, daemon_path
+from lab.runner import Skip, limit, main
+from lab.vhost import heddle_path
+
+ALTERNATIVE = "/usr/lib/heddle/ovs-vswitchd"
+
+
+def run(*argv, check=True, timeout=300, **kw):
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL, **kw)
+    assert not check or done.returncode == 0, f"{argv}: {done.returncode}\n{done.stdout[-3000:]}"
+    return done.stdout
+
+
+def needs():
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+
+
+def make(*args):
+    return run("make", "--no-print-directory", "-C", ROOT, f"HEDDLED={os.path.abspath(daemon_path())}", f"HEDDLE={heddle_path()}", "BUILT=1", *args)
+
+
+def scenario_installed_by_make(lab):
+    needs()
+    with tempfile.TemporaryDirectory() as root:
+        make("install", f"DESTDIR={root}", "PREFIX=/opt/heddle")
+        at = lambda path: os.path.join(root, "opt/heddle", path)
+        for path in ("sbin/heddled", "bin/heddle"):
+            assert os.access(at(path), os.X_OK), path
+        assert "heddled" in run(at("sbin/heddled"), "--version")
+        assert os.readlink(at("lib/heddle/ovs-vswitchd")) == "../../sbin/heddled"
+        assert "ovs-vswitchd" in run(at("lib/heddle/ovs-vswitchd"), "--version")
+        for page in ("man8/heddled.8", "man1/heddle.1", "man1/heddle-top.1", "man1/heddle-drops.1", "man1/heddle-capture.1", "man1/heddle-bench-vhost.1"):
+            text = open(at(f"share/man/{page}")).read()
+            assert ".TH" in text and ".SH" in text, page
+        assert "metrics" in open(at("share/man/man8/heddled.8")).read()
+        unit = open(at("lib/systemd/system/heddled.service")).read()
+        assert "ExecStart=/opt/heddle/sbin/heddled " in unit and "@" not in unit.replace("@system-service", "").replace("@mount", ""), unit
+        # Completions are read by their shells without a word, and complete.
+        bash = at("share/bash-completion/completions/heddle")
+        out = run("bash", "-c", f"set -e; . {bash}; COMP_WORDS=(heddle dr); COMP_CWORD=1; _heddle heddle dr heddle; echo ${{COMPREPLY[@]}}")
+        assert "drops" in out, out
+
+
+@limit(600)
+def scenario_packages(lab):
+    needs()
+    for tool in ("dh", "dpkg-buildpackage", "lintian"):
+        if not shutil.which(tool):
+            raise Skip(f"no {tool} on this machine (scripts/setup package)")
+    with tempfile.TemporaryDirectory() as place:
+        os.chmod(place, 0o755)
+        make("deb", f"DEBS={place}")
+        debs = {os.path.basename(path).split("_")[0]: path for path in glob.glob(f"{place}/*.deb")}
+        assert set(debs) == {"heddle-switch", "heddle-tools"}, debs
+        said = run("lintian", "--fail-on", "error", "--suppress-tags", "initial-upload-closes-no-bugs,bogus-mail-host-in-debian-changelog,bogus-mail-host", *debs.values(), check=False)
+        assert "E: " not in said, said
+        # A newer version of the same, to upgrade to.
+        newer = f"{place}/newer"
+        os.mkdir(newer)
+        for name, path in debs.items():
+            run("dpkg-deb", "-R", path, f"{newer}/{name}")
+            control = f"{newer}/{name}/DEBIAN/control"
+            text = open(control).read().replace("Version: ", "Version: 9:")
+            with open(control, "w") as file:
+                file.write(text)
+            run("dpkg-deb", "-b", f"{newer}/{name}", f"{newer}/{name}.deb")
+        # The host's root, on which nothing is written: packages that ours need are there.
+        script = f"""set -ex
+mount -t tmpfs none /mnt; mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+mkdir -p /mnt/root{place}; mount --bind {place} /mnt/root{place}
+in() {{ chroot /mnt/root env DEBIAN_FRONTEND=noninteractive "$@"; }}
+printf '#!/bin/sh\\nexit 101\\n' > /mnt/root/usr/sbin/policy-rc.d; chmod 755 /mnt/root/usr/sbin/policy-rc.d
+in dpkg -i {' '.join(debs.values())}
+in heddled --version; in heddle --version
+in test -L {ALTERNATIVE}
+in update-alternatives --query ovs-vswitchd | grep -A1 '^Alternative: {ALTERNATIVE}'
+# It is there, and Open vSwitch's is still the one.
+in readlink -f /usr/sbin/ovs-vswitchd | grep -v heddled
+in update-alternatives --set ovs-vswitchd {ALTERNATIVE}
+in ovs-vswitchd --version | grep -i heddle
+echo 'HEDDLED_OPTIONS="--metrics=tcp:9310"' > /mnt/root/etc/default/heddled
+in dpkg -i {newer}/heddle-switch.deb {newer}/heddle-tools.deb
+in readlink -f /usr/sbin/ovs-vswitchd | grep heddled
+grep 9310 /mnt/root/etc/default/heddled
+in systemd-analyze verify /lib/systemd/system/heddled.service || true
+in dpkg -r heddle-switch heddle-tools
+in test ! -e {ALTERNATIVE}
+in readlink -f /usr/sbin/ovs-vswitchd | grep -v heddled
+in ovs-vswitchd --version
+grep 9310 /mnt/root/etc/default/heddled
+in dpkg -P heddle-switch heddle-tools
+in test ! -e /etc/default/heddled
+echo ALL WELL
+"""
+        out = run("unshare", "-m", "bash", "-c", script, check=False)
+        lab.trace.note(out)
+        assert out.rstrip().endswith("ALL WELL"), out[-3000:]
+
+
+def scenario_what_the_unit_leaves_is_enough(lab):
+    """With the capabilities of the unit and no others the switch makes ports, also of devices that were moved elsewhere."""
+    needs()
+    unit = open(os.path.join(ROOT, "deploy", "systemd", "heddled.service")).read()
+    kept = [word.removeprefix("CAP_").lower() for line in unit.splitlines() if line.startswith("CapabilityBoundingSet=")
+            for word in line.split("=", 1)[1].split()]
+    assert "net_admin" in kept and "sys_module" not in kept
+    bounded = f"{tempfile.mkdtemp()}/heddled"
+    lab.cleanups.append(lambda: shutil.rmtree(os.path.dirname(bounded)))
+    with open(bounded, "w") as file:
+        file.write(f"#!/bin/sh\nexec setpriv --no-new-privs --bounding-set -all,{','.join(f'+{name}' for name in kept)} "
+                   f"--inh-caps -all {os.path.abspath(daemon_path())} \"$@\"\n")
+    os.chmod(bounded, 0o755)
+    sw = lab.switch(binary=bounded)
+    lab.bridge(sw)
+    red = lab.internal_pod(sw, "red", "10.0.0.1/24")
+    lab.veth_pod(sw, "blue", "10.0.0.2/24")
+    lab.net.ping(red, "10.0.0.2")
+    status = open(f"/proc/{sw.pid}/status").read()
+    bound = int(next(line for line in status.splitlines() if line.startswith("CapBnd:")).split()[1], 16)
+    assert bin(bound).count("1") <= len(kept) and not bound >> 16 & 1, (hex(bound), kept)
+    # A restart finds the device in the other namespace.
+    sw.stop_daemon()
+    sw.start_daemon()
+    lab.net.ping(red, "10.0.0.2")
+
+
+if __name__ == "__main__":
+    main()
