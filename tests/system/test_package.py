@@ -75,34 +75,34 @@ def scenario_packages(lab):
             text = open(control).read().replace("Version: ", "Version: 9:")
             with open(control, "w") as file:
                 file.write(text)
-            run("dpkg-deb", "-b", f"{newer}/{name}", f"{newer}/{name}.deb")
+            run("dpkg-deb", "-Znone", "-b", f"{newer}/{name}", f"{newer}/{name}.deb")
         # The host's root, on which nothing is written: packages that ours need are there.
         script = f"""set -ex
 mount -t tmpfs none /mnt; mkdir /mnt/upper /mnt/work /mnt/root
 mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
 mkdir -p /mnt/root{place}; mount --bind {place} /mnt/root{place}
-in() {{ chroot /mnt/root env DEBIAN_FRONTEND=noninteractive "$@"; }}
+inside() {{ chroot /mnt/root env DEBIAN_FRONTEND=noninteractive "$@"; }}
 printf '#!/bin/sh\\nexit 101\\n' > /mnt/root/usr/sbin/policy-rc.d; chmod 755 /mnt/root/usr/sbin/policy-rc.d
-in dpkg -i {' '.join(debs.values())}
-in heddled --version; in heddle --version
-in test -L {ALTERNATIVE}
-in update-alternatives --query ovs-vswitchd | grep -A1 '^Alternative: {ALTERNATIVE}'
+inside dpkg -i {' '.join(debs.values())}
+inside heddled --version; inside heddle --version
+inside test -L {ALTERNATIVE}
+inside update-alternatives --query ovs-vswitchd | grep -A1 '^Alternative: {ALTERNATIVE}'
 # It is there, and Open vSwitch's is still the one.
-in readlink -f /usr/sbin/ovs-vswitchd | grep -v heddled
-in update-alternatives --set ovs-vswitchd {ALTERNATIVE}
-in ovs-vswitchd --version | grep -i heddle
+inside readlink -f /usr/sbin/ovs-vswitchd | grep -v heddled
+inside update-alternatives --set ovs-vswitchd {ALTERNATIVE}
+inside ovs-vswitchd --version | grep -i heddle
 echo 'HEDDLED_OPTIONS="--metrics=tcp:9310"' > /mnt/root/etc/default/heddled
-in dpkg -i {newer}/heddle-switch.deb {newer}/heddle-tools.deb
-in readlink -f /usr/sbin/ovs-vswitchd | grep heddled
+inside dpkg -i {newer}/heddle-switch.deb {newer}/heddle-tools.deb
+inside readlink -f /usr/sbin/ovs-vswitchd | grep heddled
 grep 9310 /mnt/root/etc/default/heddled
-in systemd-analyze verify /lib/systemd/system/heddled.service || true
-in dpkg -r heddle-switch heddle-tools
-in test ! -e {ALTERNATIVE}
-in readlink -f /usr/sbin/ovs-vswitchd | grep -v heddled
-in ovs-vswitchd --version
+inside systemd-analyze verify /lib/systemd/system/heddled.service || true
+inside dpkg -r heddle-switch heddle-tools
+inside test ! -e {ALTERNATIVE}
+inside readlink -f /usr/sbin/ovs-vswitchd | grep -v heddled
+inside ovs-vswitchd --version
 grep 9310 /mnt/root/etc/default/heddled
-in dpkg -P heddle-switch heddle-tools
-in test ! -e /etc/default/heddled
+inside dpkg -P heddle-switch heddle-tools
+inside test ! -e /etc/default/heddled
 echo ALL WELL
 """
         out = run("unshare", "-m", "bash", "-c", script, check=False)
