@@ -98,6 +98,9 @@ pub fn format_stats(f: &FlowDump, now_ms: u64, names: PortNames<'_>) -> String {
         s.push_str(", flags:");
         tcp_flags(&mut s, f.tcp_flags);
     }
+    if let Some(place) = f.place {
+        let _ = write!(s, ", offloaded:yes, dp:{place}");
+    }
     s.push_str(", actions:");
     s.push_str(&format_actions(&f.actions, names));
     s

@@ -37,6 +37,13 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowId(pub(crate) u64);
 
+impl FlowId {
+    /// A name for tests of observers: a datapath gives its own.
+    pub fn made_up(n: u64) -> Self {
+        Self(n)
+    }
+}
+
 /// A flow.
 pub struct ObservedFlow<'a> {
     /// Its name.
@@ -79,4 +86,16 @@ pub trait FlowObserver: Send {
     /// Gives `f` what flows have counted. Called at the beginning of each pass, and before statistics and
     /// flows are shown.
     fn counters(&mut self, f: &mut dyn FnMut(FlowId, FlowCounts));
+    /// A pass has seen an entry of this flow, and its worker has counted so many packets since it was made.
+    fn seen(&mut self, _id: FlowId, _packets: u64) {}
+    /// A pass has ended.
+    fn pass_ends(&mut self) {}
+    /// Where else packets of a flow are forwarded, as dumps say it (`dp:NAME`).
+    fn place(&self, _id: FlowId) -> Option<&'static str> {
+        None
+    }
+    /// Why they are not, for people.
+    fn waits(&self, _id: FlowId) -> Option<String> {
+        None
+    }
 }

@@ -91,6 +91,10 @@ pub struct FlowDump {
     pub core: usize,
     /// Index of that worker.
     pub worker: usize,
+    /// Where else its packets are forwarded (`dp:NAME`).
+    pub place: Option<&'static str>,
+    /// Why an observer forwards none of them, if there is one.
+    pub waits: Option<String>,
 }
 
 impl FlowDump {

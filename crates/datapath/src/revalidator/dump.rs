@@ -50,6 +50,9 @@ impl Revalidator {
             let (core, worker) = (w.core, w.index);
             let found = w.records.look(place.slot, horizon, |r, seen| {
                 let mut flow = dump_of(r, seen).filter(|_| !seen.now.dead)?;
+                if let Some(o) = observed.as_mut() {
+                    (flow.place, flow.waits) = o.place(r, seen);
+                }
                 if let Some(n) = observed.as_mut().and_then(|o| o.shown(r, seen, worker)) {
                     flow.packets += n.packets;
                     flow.bytes += n.bytes;
@@ -82,5 +85,7 @@ pub(super) fn dump_of(r: &mut Records, seen: &Seen<'_>) -> Option<FlowDump> {
         actions: Arc::clone(&r.held(s.cached)?.cached.body.actions),
         core: 0,
         worker: 0,
+        place: None,
+        waits: None,
     })
 }

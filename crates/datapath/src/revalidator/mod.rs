@@ -198,6 +198,7 @@ impl Revalidator {
                 self.pass = Some(pass);
                 return true;
             }
+            self.observed.iter_mut().for_each(Observed::pass_ends);
             let c = &mut self.counts;
             c.passes += 1;
             c.last_pass_ms = u64::try_from(pass.started.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -369,7 +370,10 @@ impl Look<'_> {
         let (mut flow, mut used_ms) = (None, now.used_ms);
         if let Some(o) = &mut self.observed {
             flow = o.find(r, seen);
-            used_ms = used_ms.max(flow.map_or(0, |id| o.counts(id).used_ms));
+            if let Some(id) = flow {
+                used_ms = used_ms.max(o.counts(id).used_ms);
+                o.seen(id, now.packets);
+            }
         }
         let useless = if self.pass.now_ms.saturating_sub(used_ms) >= self.pass.max_idle {
             self.counts.idle += 1;

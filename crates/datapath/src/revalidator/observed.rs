@@ -121,6 +121,25 @@ impl Observed {
     pub(super) fn counts(&mut self, id: FlowId) -> FlowCounts {
         get(&mut self.flows, id).map_or(FlowCounts::default(), |f| f.counts)
     }
+    /// Where else packets of an entry are forwarded, or why nowhere.
+    pub(super) fn place(
+        &mut self,
+        r: &mut Records,
+        seen: &Seen<'_>,
+    ) -> (Option<&'static str>, Option<String>) {
+        let Some(id) = self.find(r, seen) else {
+            return (None, None);
+        };
+        (self.observer.place(id), self.observer.waits(id))
+    }
+    /// A pass sees an entry of a flow, and what its worker has counted.
+    pub(super) fn seen(&mut self, id: FlowId, packets: u64) {
+        self.observer.seen(id, packets);
+    }
+    /// A pass has ended.
+    pub(super) fn pass_ends(&mut self) {
+        self.observer.pass_ends();
+    }
     /// As [`Observed::counts`], for the entry that is shown with them.
     pub(super) fn shown(&mut self, r: &mut Records, seen: &Seen<'_>, worker: usize) -> Option<FlowCounts> {
         let id = self.find(r, seen)?;

@@ -71,7 +71,18 @@ impl Lines {
         let ufid = style
             .ufid
             .map_or_else(String::new, |sep| ufid(&flow.key, &flow.mask) + sep);
-        format!("{ufid}{key}, {}\n", format_stats(flow, self.now_ms, names))
+        let stats = match flow.place {
+            // Where it is, is shown to those who want to see all.
+            Some(_) if !style.verbose => {
+                let plain = FlowDump {
+                    place: None,
+                    ..flow.clone()
+                };
+                format_stats(&plain, self.now_ms, names)
+            }
+            _ => format_stats(flow, self.now_ms, names),
+        };
+        format!("{ufid}{key}, {stats}\n")
     }
 
     /// The lines of flows that `wanted` takes, those that several workers cache as one.

@@ -1,0 +1,63 @@
+//! What a back end must do.
+//!
+//! The trait is cut so that each of these can be behind it:
+//!
+//! | | eBPF | tc flower | `rte_flow` |
+//! | --- | --- | --- | --- |
+//! | a flow | a value in a map | a filter with a cookie | a rule of a template table |
+//! | change in place | map update | `RTM_NEWTFILTER` replaces by handle | `actions_update` |
+//! | counts | mapped memory | dump of the chain | `query` with `COUNT`, or ageing |
+//! | what it cannot do | [`Rule`] has no word for it, or [`Why`] | the driver's extack | `rte_flow_validate` |
+//!
+//! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, the old actions run for no packet any
+//! more, and what they counted is in the answer. That is what lets a change be confirmed.
+
+use crate::{Rule, Why};
+use heddle_datapath::{FlowCounts, PortNo};
+
+/// A flow's name between [`crate::Offload`] and a back end; it is given to another one after it was removed.
+pub type Handle = u32;
+
+/// A port as a back end sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortLink {
+    /// Its number in the datapath.
+    pub no: PortNo,
+    /// Its name.
+    pub name: String,
+    /// Index of its device.
+    pub ifindex: u32,
+    /// Largest IP packet, bytes; 0: no limit.
+    pub mtu: u32,
+}
+
+/// A place that forwards packets faster than workers do.
+pub trait Backend: Send {
+    /// Its name in dumps (`dp:NAME`).
+    fn name(&self) -> &'static str;
+    /// Most flows.
+    fn capacity(&self) -> usize;
+    /// Has it forward the packets of a rule.
+    ///
+    /// # Errors
+    /// Why it does not; it forwards none of them then.
+    fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why>;
+    /// As [`Backend::install`] of a flow that is installed, of which only the actions differ: no packet is
+    /// without an answer in between. Returns what was counted under the old actions. Where the new ones are
+    /// refused, the flow is removed.
+    fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>);
+    /// Takes a flow out. Returns what was counted last.
+    fn remove(&mut self, at: Handle) -> FlowCounts;
+    /// Gives `f` what installed flows have counted since they were asked last, those that counted nothing
+    /// left out.
+    fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts));
+    /// These are the ports now. Returns those of which flows must be installed anew, or can be for the first
+    /// time.
+    fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo>;
+    /// Takes out what an earlier process left and this one has not taken over.
+    fn drop_adopted(&mut self) {}
+    /// Its own counters, for people.
+    fn stats(&self) -> Vec<(String, u64)>;
+    /// Takes everything out and lets go of all ports.
+    fn shutdown(&mut self) {}
+}

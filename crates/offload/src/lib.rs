@@ -1,0 +1,29 @@
+//! What of the flow cache goes to a faster place, and its back ends.
+//!
+//! ```text
+//!   revalidator ── FlowObserver ──> Offload ── Rule ──> Backend (eBPF; later tc flower, rte_flow)
+//!                <── counts ─────           <── counts ──
+//! ```
+//!
+//! * [`rule`]: what a flow asks for, in the words that all back ends share, or why it cannot be said in them.
+//! * [`policy`]: which flows are worth a place where places are few.
+//! * [`observer`]: keeps a back end at what the revalidator finds right, and gives its counts back.
+//! * [`backend`]: what a back end must do.
+//!
+//! **The truth is the flow cache.** A back end holds copies. A copy is changed or taken out before the change
+//! of rules behind it is confirmed. A copy that is missing costs speed; one that is wrong misforwards: in
+//! doubt there is none.
+
+pub mod backend;
+pub mod observer;
+pub mod policy;
+pub mod rule;
+#[cfg(test)]
+mod tests;
+mod why;
+
+pub use backend::{Backend, Handle, PortLink};
+pub use observer::{Explained, Offload, Stats};
+pub use policy::Policy;
+pub use rule::{Headers, Op, Rule};
+pub use why::Why;

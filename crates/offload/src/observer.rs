@@ -1,0 +1,387 @@
+//! Keeps a back end at what the revalidator finds right, and gives its counts back.
+//!
+//! **Invariants.** Each flow that was told has one record: installed, or waiting with a reason. The back end
+//! has exactly the installed ones. Packets that it counted are given to the revalidator once: by the answer
+//! to `changed` or `gone` of their flow, by `counters`, or, where this module itself takes a flow out, by the
+//! next of these.
+//!
+//! **Threads.** The revalidator calls under its lock; commands read under this module's. Nobody holds this
+//! module's lock while he waits for the revalidator.
+
+use crate::policy::Weight;
+use crate::{Backend, Handle, Policy, PortLink, Rule, Why};
+use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortNo};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Flows and a back end; clones share them. One clone is given to the datapath as its observer.
+#[derive(Clone)]
+pub struct Offload(Arc<Mutex<Inner>>);
+
+impl fmt::Debug for Offload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offload").finish_non_exhaustive()
+    }
+}
+
+/// What is known of a flow.
+struct Record {
+    id: FlowId,
+    rule: Result<Box<Rule>, Why>,
+    /// `None`: it is installed.
+    waits: Option<Why>,
+    weight: Weight,
+    /// Packets that workers had counted at the last look.
+    heard: u64,
+    /// Counted by the back end and not given to the revalidator yet.
+    owed: FlowCounts,
+}
+
+struct Inner {
+    backend: Box<dyn Backend>,
+    policy: Policy,
+    /// By handle.
+    records: Vec<Option<Record>>,
+    free: Vec<Handle>,
+    by_id: HashMap<FlowId, Handle>,
+    installed: usize,
+    /// Flows that were waiting because the back end was full, at the last round.
+    crowded: bool,
+    stats: Stats,
+    clock: Box<dyn Fn() -> u64 + Send>,
+}
+
+/// Numbers for people.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Flows that the revalidator has told.
+    pub told: u64,
+    /// Flows that are in the back end.
+    pub offloaded: u64,
+    /// Times that a flow was put there, ever.
+    pub installs: u64,
+    /// ... was changed there.
+    pub changes: u64,
+    /// ... was taken out.
+    pub removals: u64,
+    /// ... was taken out for a heavier one.
+    pub displaced: u64,
+    /// Packets that the back end forwarded.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What there is to say of one flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Explained {
+    /// It is in the back end of this name.
+    Offloaded(&'static str),
+    /// It is not.
+    Waits(Why),
+    /// The next pass of the revalidator will tell it.
+    Unknown,
+}
+
+fn sum(all: &mut FlowCounts, n: FlowCounts) {
+    all.packets += n.packets;
+    all.bytes += n.bytes;
+    all.used_ms = all.used_ms.max(n.used_ms);
+    all.tcp_flags |= n.tcp_flags;
+}
+
+impl Offload {
+    /// Flows for this back end. `clock`: milliseconds of the datapath's clock.
+    pub fn new(backend: Box<dyn Backend>, policy: Policy, clock: impl Fn() -> u64 + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(Inner {
+            backend,
+            policy,
+            records: Vec::new(),
+            free: Vec::new(),
+            by_id: HashMap::new(),
+            installed: 0,
+            crowded: false,
+            stats: Stats::default(),
+            clock: Box::new(clock),
+        })))
+    }
+    /// These are the ports now: flows of those that changed are installed anew, or for the first time.
+    pub fn set_ports(&self, ports: &[PortLink]) {
+        self.0.lock().set_ports(ports);
+    }
+    /// What is known of a flow.
+    pub fn explain(&self, id: FlowId) -> Explained {
+        self.0.lock().explain(id)
+    }
+    /// Numbers, and those of the back end.
+    pub fn stats(&self) -> (&'static str, Stats, Vec<(String, u64)>) {
+        let inner = self.0.lock();
+        let stats = Stats {
+            told: inner.by_id.len() as u64,
+            offloaded: inner.installed as u64,
+            ..inner.stats
+        };
+        (inner.backend.name(), stats, inner.backend.stats())
+    }
+    /// How many flows wait for which reason, most first.
+    pub fn waiting(&self) -> Vec<(Why, usize)> {
+        let inner = self.0.lock();
+        let mut all: HashMap<Why, usize> = HashMap::new();
+        for why in inner.records.iter().flatten().filter_map(|r| r.waits) {
+            *all.entry(why).or_default() += 1;
+        }
+        let mut all: Vec<_> = all.into_iter().collect();
+        all.sort_by_key(|(why, n)| (std::cmp::Reverse(*n), why.to_string()));
+        all
+    }
+    /// Takes out what an earlier process left in the back end and this one has not told since.
+    pub fn drop_adopted(&self) {
+        self.0.lock().backend.drop_adopted();
+    }
+    /// Ends the back end's work for good: all packets go up, or to where they went without it.
+    pub fn shutdown(&self) {
+        self.0.lock().backend.shutdown();
+    }
+}
+
+impl Inner {
+    fn record(&mut self, at: Handle) -> Option<&mut Record> {
+        self.records.get_mut(at as usize)?.as_mut()
+    }
+    fn at(&self, id: FlowId) -> Option<Handle> {
+        self.by_id.get(&id).copied()
+    }
+    fn limit(&self) -> usize {
+        self.policy.most.min(self.backend.capacity())
+    }
+    /// Installs a flow that waits, if it can be.
+    fn install(&mut self, at: Handle) {
+        let full = self.installed >= self.limit();
+        let Some(record) = self.records.get_mut(at as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let done = match &record.rule {
+            Err(why) => Err(*why),
+            Ok(_) if full => Err(Why::Full),
+            Ok(rule) => self.backend.install(at, rule),
+        };
+        record.waits = done.err();
+        match record.waits {
+            None => {
+                self.installed += 1;
+                self.stats.installs += 1;
+            }
+            Some(why) => self.crowded |= why == Why::Full,
+        }
+    }
+    fn install_if_room(&mut self, at: Handle) {
+        if self.installed < self.limit() {
+            self.install(at);
+        }
+    }
+    /// Takes a flow out that is installed. Its counts are owed.
+    fn take_out(&mut self, at: Handle, why: Why) {
+        let Some(record) = self.records.get_mut(at as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if record.waits.is_none() {
+            record.waits = Some(why);
+            let n = self.backend.remove(at);
+            sum(&mut record.owed, n);
+            self.counted(n);
+            self.installed -= 1;
+            self.stats.removals += 1;
+        }
+    }
+    fn counted(&mut self, n: FlowCounts) {
+        self.stats.packets += n.packets;
+        self.stats.bytes += n.bytes;
+    }
+    fn owed(&mut self, at: Handle) -> FlowCounts {
+        self.record(at)
+            .map_or(FlowCounts::default(), |r| std::mem::take(&mut r.owed))
+    }
+    fn set_ports(&mut self, ports: &[PortLink]) {
+        let changed = self.backend.set_ports(ports);
+        if changed.is_empty() {
+            return;
+        }
+        let touches = |rule: &Rule| {
+            let is = |no: PortNo| changed.contains(&no);
+            is(rule.in_port) || rule.outputs().any(is)
+        };
+        let of = |r: &Record| r.rule.as_ref().is_ok_and(|rule| touches(rule));
+        let all: Vec<Handle> = (0..)
+            .zip(&self.records)
+            .filter_map(|(at, r)| r.as_ref().filter(|r| of(r)).map(|_| at))
+            .collect();
+        // All are taken out before the first comes in again: places may have new meanings.
+        for at in &all {
+            self.take_out(*at, Why::InPort);
+        }
+        all.iter().for_each(|at| self.install(*at));
+    }
+    fn explain(&self, id: FlowId) -> Explained {
+        let record = self.at(id).and_then(|at| self.records.get(at as usize)?.as_ref());
+        match record.map(|r| r.waits) {
+            None => Explained::Unknown,
+            Some(None) => Explained::Offloaded(self.backend.name()),
+            Some(Some(why)) => Explained::Waits(why),
+        }
+    }
+    /// The round is over: heavy ones take the place of light ones.
+    fn turn(&mut self) {
+        self.records.iter_mut().flatten().for_each(|r| r.weight.turn());
+        if !std::mem::take(&mut self.crowded) {
+            return;
+        }
+        let (mut waiting, mut inside) = (Vec::new(), Vec::new());
+        for (at, r) in (0..).zip(&self.records) {
+            let Some(r) = r else { continue };
+            match r.waits {
+                None => inside.push((at, r.weight.worth())),
+                Some(Why::Full) => waiting.push((at, r.weight.worth())),
+                Some(_) => {}
+            }
+        }
+        waiting.sort_by_key(|(_, worth): &(Handle, u64)| std::cmp::Reverse(*worth));
+        let mut left = waiting.into_iter();
+        while self.installed < self.limit()
+            && let Some((at, _)) = left.next()
+        {
+            self.install(at);
+        }
+        let mut waiting: Vec<_> = left.collect();
+        for (heavy, light) in self.policy.exchange(&mut waiting, &mut inside) {
+            self.take_out(light, Why::Full);
+            self.install(heavy);
+            self.stats.displaced += 1;
+            // Where the heavy one is refused.
+            self.install_if_room(light);
+        }
+        self.crowded = self.records.iter().flatten().any(|r| r.waits == Some(Why::Full));
+    }
+}
+
+impl FlowObserver for Offload {
+    fn added(&mut self, flow: &ObservedFlow<'_>) {
+        let inner = &mut *self.0.lock();
+        let at = inner.free.pop().unwrap_or_else(|| {
+            inner.records.push(None);
+            Handle::try_from(inner.records.len() - 1).unwrap_or(Handle::MAX)
+        });
+        let rule = Rule::of(flow).map(Box::new);
+        let record = Record {
+            id: flow.id,
+            waits: Some(rule.as_ref().err().copied().unwrap_or(Why::Full)),
+            rule,
+            weight: Weight::default(),
+            heard: 0,
+            owed: FlowCounts::default(),
+        };
+        inner.records[at as usize] = Some(record);
+        inner.by_id.insert(flow.id, at);
+        inner.install(at);
+    }
+    fn changed(&mut self, flow: &ObservedFlow<'_>) -> FlowCounts {
+        let inner = &mut *self.0.lock();
+        let Some(at) = inner.at(flow.id) else {
+            return FlowCounts::default();
+        };
+        let new = Rule::of(flow).map(Box::new);
+        let Some(record) = inner.records.get_mut(at as usize).and_then(Option::as_mut) else {
+            return FlowCounts::default();
+        };
+        let was_in = record.waits.is_none();
+        match &new {
+            Ok(rule)
+                if was_in
+                    && record
+                        .rule
+                        .as_ref()
+                        .is_ok_and(|r| (r.key, r.mask) == (rule.key, rule.mask)) =>
+            {
+                let (n, done) = inner.backend.change(at, rule);
+                sum(&mut record.owed, n);
+                record.waits = done.err();
+                let left = record.waits.is_some();
+                record.rule = new;
+                inner.stats.changes += 1;
+                if left {
+                    inner.installed -= 1;
+                    inner.stats.removals += 1;
+                }
+                inner.counted(n);
+            }
+            _ => {
+                inner.take_out(at, Why::Full);
+                if let Some(record) = inner.record(at) {
+                    record.rule = new;
+                }
+                inner.install(at);
+            }
+        }
+        inner.owed(at)
+    }
+    fn gone(&mut self, id: FlowId) -> FlowCounts {
+        let inner = &mut *self.0.lock();
+        let Some(at) = inner.by_id.remove(&id) else {
+            return FlowCounts::default();
+        };
+        inner.take_out(at, Why::Full);
+        let owed = inner.owed(at);
+        inner.records[at as usize] = None;
+        inner.free.push(at);
+        owed
+    }
+    fn counters(&mut self, f: &mut dyn FnMut(FlowId, FlowCounts)) {
+        let inner = &mut *self.0.lock();
+        let now_ms = (inner.clock)();
+        let Inner {
+            backend,
+            records,
+            stats,
+            ..
+        } = inner;
+        backend.counters(now_ms, &mut |at, n| {
+            if let Some(r) = records.get_mut(at as usize).and_then(Option::as_mut) {
+                sum(&mut r.owed, n);
+                r.weight.add(n.packets);
+                stats.packets += n.packets;
+                stats.bytes += n.bytes;
+            }
+        });
+        for r in records.iter_mut().flatten() {
+            let owed = std::mem::take(&mut r.owed);
+            if owed != FlowCounts::default() {
+                f(r.id, owed);
+            }
+        }
+    }
+    fn seen(&mut self, id: FlowId, packets: u64) {
+        let inner = &mut *self.0.lock();
+        if let Some(record) = inner.at(id).and_then(|at| inner.record(at)) {
+            // Of an entry that several workers have, the one that counted most is heard.
+            let more = packets.saturating_sub(record.heard);
+            record.heard = record.heard.max(packets);
+            record.weight.add(more);
+        }
+    }
+    fn pass_ends(&mut self) {
+        self.0.lock().turn();
+    }
+    fn place(&self, id: FlowId) -> Option<&'static str> {
+        match self.explain(id) {
+            Explained::Offloaded(name) => Some(name),
+            Explained::Waits(_) | Explained::Unknown => None,
+        }
+    }
+    fn waits(&self, id: FlowId) -> Option<String> {
+        match self.explain(id) {
+            Explained::Waits(why) => Some(why.to_string()),
+            Explained::Offloaded(_) | Explained::Unknown => None,
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! What a flow asks for, in words that all back ends share.
+//!
+//! **Invariant.** A rule matches no packet that its flow does not match. It may match fewer: a back end sends
+//! up what it does not recognise (fragments, options, several tags, other protocols), so conditions that such
+//! packets fail need not be part of a rule. What a rule has no word for must be a condition that every
+//! recognised packet meets; otherwise the flow has no rule ([`Why`]). A mask bit too many costs an entry, one
+//! too few misforwards.
+//!
+//! Which packets a back end recognises: Ethernet, at most one 802.1Q tag, IPv4 without options or IPv6
+//! without extension headers, no fragment, whole TCP, UDP or ICMP header, no neighbour discovery, and of TCP
+//! no SYN, FIN or RST.
+
+use crate::Why;
+use heddle_datapath::action::{Action, Masked};
+use heddle_datapath::{ObservedFlow, PortNo};
+use heddle_flow::{FlowKey, FlowMask};
+
+/// Flags of TCP by which a packet goes up: FIN, SYN, RST.
+pub const TCP_UP: u16 = 0x007;
+/// EtherTypes and protocols that are recognised.
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const DOT1Q: u16 = 0x8100;
+/// Set in [`Headers::vlan`] of a tagged packet.
+pub const VLAN_PRESENT: u16 = 0x1000;
+
+/// The headers of a recognised packet, integers in host order; or a mask of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Headers {
+    /// Ethernet destination.
+    pub dl_dst: [u8; 6],
+    /// Ethernet source.
+    pub dl_src: [u8; 6],
+    /// EtherType behind the tag.
+    pub dl_type: u16,
+    /// Tag control information with [`VLAN_PRESENT`]; 0: no tag.
+    pub vlan: u16,
+    /// IP protocol.
+    pub nw_proto: u8,
+    /// DSCP and ECN.
+    pub nw_tos: u8,
+    /// Time to live.
+    pub nw_ttl: u8,
+    /// IPv6 flow label.
+    pub label: u32,
+    /// Source port, or ICMP type.
+    pub tp_src: u16,
+    /// Destination port, or ICMP code.
+    pub tp_dst: u16,
+    /// Source address; of IPv4 in the first four bytes.
+    pub src: [u8; 16],
+    /// Destination address.
+    pub dst: [u8; 16],
+}
+
+/// One step of what is done to a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// Send it as it is now.
+    Output(PortNo),
+    /// Rewrite the Ethernet destination.
+    EthDst([u8; 6]),
+    /// Rewrite the Ethernet source.
+    EthSrc([u8; 6]),
+    /// Rewrite the IPv4 source.
+    Ipv4Src([u8; 4]),
+    /// Rewrite the IPv4 destination.
+    Ipv4Dst([u8; 4]),
+    /// Rewrite bits of DSCP and ECN.
+    Tos {
+        /// New bits.
+        value: u8,
+        /// Which.
+        mask: u8,
+    },
+    /// Rewrite the time to live.
+    Ttl(u8),
+    /// Rewrite the source port.
+    L4Src(u16),
+    /// Rewrite the destination port.
+    L4Dst(u16),
+    /// Push a tag of 802.1Q.
+    PushVlan(u16),
+    /// Pop the tag.
+    PopVlan,
+}
+
+/// What a back end is asked for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rule {
+    /// Port that packets come in by.
+    pub in_port: PortNo,
+    /// What they have in the bits of the mask; zero elsewhere.
+    pub key: Headers,
+    /// Which bits count.
+    pub mask: Headers,
+    /// What is done to them; an empty list drops them.
+    pub ops: Box<[Op]>,
+}
+
+impl Rule {
+    /// The rule of a flow.
+    ///
+    /// # Errors
+    /// Why it has none.
+    pub fn of(flow: &ObservedFlow<'_>) -> Result<Rule, Why> {
+        Rule::new(flow.key, flow.mask, flow.actions)
+    }
+
+    /// As [`Rule::of`], of the parts of a flow.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {
+        let (k, m) = headers(key, mask)?;
+        let mut ops = Vec::new();
+        for action in actions {
+            add(&mut ops, action, &k, &m)?;
+        }
+        // What comes after the last output changes nothing that anybody sees.
+        let seen = ops.iter().rposition(|op| matches!(op, Op::Output(_)));
+        ops.truncate(seen.map_or(0, |at| at + 1));
+        Ok(Rule {
+            in_port: PortNo(key.in_port),
+            key: k,
+            mask: m,
+            ops: ops.into(),
+        })
+    }
+
+    /// The ports that packets are sent by.
+    pub fn outputs(&self) -> impl Iterator<Item = PortNo> + '_ {
+        self.ops.iter().filter_map(|op| match op {
+            Op::Output(no) => Some(*no),
+            _ => None,
+        })
+    }
+}
+
+/// Key and mask, if recognised packets can meet the key.
+fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
+    let mut rest = key.masked(mask);
+    let m = &mask.0;
+    if std::mem::take(&mut rest.recirc_id) != 0 {
+        return Err(Why::Stage);
+    }
+    let (mut k, mut km) = (take(&mut rest), take(&mut m.clone()));
+    if m.dl_type == u16::MAX && k.dl_type != IPV4 && k.dl_type != IPV6 {
+        return Err(Why::Protocol);
+    }
+    // Fields behind the EtherType mean nothing without it.
+    let l3 = Headers {
+        dl_dst: [0; 6],
+        dl_src: [0; 6],
+        dl_type: 0,
+        vlan: 0,
+        ..km
+    };
+    if m.dl_type != u16::MAX && l3 != Headers::default() {
+        return Err(Why::Match);
+    }
+    if m.nw_proto == u8::MAX && !matches!(k.nw_proto, 1 | 6 | 17 | 58) {
+        return Err(Why::Protocol);
+    }
+    // Packets with these flags are none of the rule's, and of others nothing is known.
+    if std::mem::take(&mut rest.tcp_flags) != 0 || m.tcp_flags & !TCP_UP != 0 {
+        return Err(Why::TcpFlags);
+    }
+    // A tag that is told by its type alone, or a packet that is told to have none.
+    let tpid = std::mem::take(&mut rest.vlans[0].tpid);
+    if m.vlans[0].tpid != 0 {
+        km.vlan |= VLAN_PRESENT;
+        if tpid != 0 {
+            if tpid != DOT1Q & m.vlans[0].tpid {
+                return Err(Why::Vlan);
+            }
+            k.vlan |= VLAN_PRESENT;
+        }
+    }
+    if rest.vlans[1].tpid != 0 || rest.vlans[1].tci != 0 {
+        return Err(Why::Vlan);
+    }
+    match rest.words().iter().all(|w| *w == 0) {
+        true => Ok((k, km)),
+        false => Err(Why::Match),
+    }
+}
+
+/// Moves what rules have words for out of a key.
+fn take(from: &mut FlowKey) -> Headers {
+    fn t<T: Default>(x: &mut T) -> T {
+        std::mem::take(x)
+    }
+    t(&mut from.in_port);
+    let (nw_src, nw_dst) = (t(&mut from.nw_src), t(&mut from.nw_dst));
+    let (mut src, mut dst) = (t(&mut from.ipv6_src), t(&mut from.ipv6_dst));
+    // A packet has addresses of one kind only; a mask may have bits of the other, which count nothing.
+    for (all, v4) in [(&mut src, nw_src), (&mut dst, nw_dst)] {
+        all.iter_mut().zip(v4.to_be_bytes()).for_each(|(a, b)| *a |= b);
+    }
+    Headers {
+        dl_dst: t(&mut from.dl_dst),
+        dl_src: t(&mut from.dl_src),
+        dl_type: t(&mut from.dl_type),
+        vlan: t(&mut from.vlans[0].tci),
+        nw_proto: t(&mut from.nw_proto),
+        nw_tos: t(&mut from.nw_tos),
+        nw_ttl: t(&mut from.nw_ttl),
+        label: t(&mut from.ipv6_label),
+        tp_src: t(&mut from.tp_src),
+        tp_dst: t(&mut from.tp_dst),
+        src,
+        dst,
+    }
+}
+
+/// All bytes of a rewritten field, if they are known: those that are not rewritten have to be matched.
+fn whole<const N: usize>(
+    new: [u8; N],
+    written: [u8; N],
+    key: &[u8; N],
+    mask: &[u8; N],
+) -> Result<Option<[u8; N]>, Why> {
+    if written == [0; N] {
+        return Ok(None);
+    }
+    let mut all = [0; N];
+    for (i, byte) in all.iter_mut().enumerate() {
+        if !written[i] & !mask[i] != 0 {
+            return Err(Why::Partly);
+        }
+        *byte = new[i] & written[i] | key[i] & !written[i];
+    }
+    Ok(Some(all))
+}
+
+fn first4(all: &[u8; 16]) -> [u8; 4] {
+    [all[0], all[1], all[2], all[3]]
+}
+
+/// Adds what an action does. `k`, `m`: what is known of packets. What an earlier action has rewritten is not
+/// known from there: then a field is only taken if it is rewritten as a whole.
+fn add(ops: &mut Vec<Op>, action: &Action, k: &Headers, m: &Headers) -> Result<(), Why> {
+    let fresh = ops.iter().all(|op| matches!(op, Op::Output(_)));
+    let nothing = Headers::default();
+    let (m, of_packet) = (if fresh { m } else { &nothing }, m);
+    match action {
+        Action::Output(no) => ops.push(Op::Output(*no)),
+        Action::SetEth { src, dst } => {
+            ops.extend(whole(dst.value, dst.mask, &k.dl_dst, &m.dl_dst)?.map(Op::EthDst));
+            ops.extend(whole(src.value, src.mask, &k.dl_src, &m.dl_src)?.map(Op::EthSrc));
+        }
+        Action::SetIpv4 { src, dst, tos, ttl } => {
+            let one = |w: &Masked<u32>, k, m| {
+                whole(
+                    w.value.to_be_bytes(),
+                    w.mask.to_be_bytes(),
+                    &first4(k),
+                    &first4(m),
+                )
+            };
+            ops.extend(one(src, &k.src, &m.src)?.map(Op::Ipv4Src));
+            ops.extend(one(dst, &k.dst, &m.dst)?.map(Op::Ipv4Dst));
+            small(ops, tos, ttl, k, m)?;
+        }
+        Action::SetIpv6 {
+            src,
+            dst,
+            label,
+            tclass,
+            hlimit,
+        } => {
+            if src.mask != [0; 16] || dst.mask != [0; 16] || label.mask != 0 {
+                return Err(Why::Action("set(ipv6 addresses or label)"));
+            }
+            small(ops, tclass, hlimit, k, m)?;
+        }
+        Action::SetL4 {
+            proto: 6 | 17,
+            src,
+            dst,
+        } => {
+            let one = |w: &Masked<u16>, k: u16, m: u16| {
+                let be = u16::to_be_bytes;
+                whole(be(w.value), be(w.mask), &be(k), &be(m)).map(|all| all.map(u16::from_be_bytes))
+            };
+            ops.extend(one(src, k.tp_src, m.tp_src)?.map(Op::L4Src));
+            ops.extend(one(dst, k.tp_dst, m.tp_dst)?.map(Op::L4Dst));
+        }
+        Action::PushVlan { tpid: DOT1Q, tci } => {
+            // One tag at a time: how many a packet has must be known.
+            match tagged(ops, k, of_packet) {
+                Some(false) => ops.push(Op::PushVlan(*tci)),
+                _ => return Err(Why::Vlan),
+            }
+        }
+        Action::PopVlan => match tagged(ops, k, of_packet) {
+            Some(true) => ops.push(Op::PopVlan),
+            _ => return Err(Why::Vlan),
+        },
+        Action::Drop(_) => {}
+        other => return Err(Why::Action(name_of(other))),
+    }
+    Ok(())
+}
+
+/// DSCP, ECN and time to live, of both kinds of IP.
+fn small(ops: &mut Vec<Op>, tos: &Masked<u8>, ttl: &Masked<u8>, k: &Headers, m: &Headers) -> Result<(), Why> {
+    if tos.mask != 0 {
+        ops.push(Op::Tos {
+            value: tos.value & tos.mask,
+            mask: tos.mask,
+        });
+    }
+    let ttl = whole([ttl.value], [ttl.mask], &[k.nw_ttl], &[m.nw_ttl])?;
+    ops.extend(ttl.map(|[ttl]| Op::Ttl(ttl)));
+    Ok(())
+}
+
+/// Whether the packet has a tag at this step, if that is known.
+fn tagged(ops: &[Op], k: &Headers, m: &Headers) -> Option<bool> {
+    let last = ops.iter().rfind(|op| matches!(op, Op::PushVlan(_) | Op::PopVlan));
+    match last {
+        Some(Op::PushVlan(_)) => Some(true),
+        Some(_) => Some(false),
+        None if m.vlan & VLAN_PRESENT != 0 => Some(k.vlan & VLAN_PRESENT != 0),
+        None => None,
+    }
+}
+
+fn name_of(action: &Action) -> &'static str {
+    match action {
+        Action::Userspace(_) => "userspace",
+        Action::SetIcmp { .. } => "set(icmp)",
+        Action::SetArp { .. } => "set(arp)",
+        Action::SetNd { .. } => "set(nd)",
+        Action::SetL4 { .. } => "set(sctp)",
+        Action::SetPriority(_) => "set(skb_priority)",
+        Action::SetMark(_) => "set(skb_mark)",
+        Action::PushVlan { .. } => "push_vlan(tpid)",
+        Action::PushMpls { .. } | Action::AddMpls { .. } => "push_mpls",
+        Action::PopMpls { .. } => "pop_mpls",
+        Action::SetMpls(_) => "set(mpls)",
+        Action::PushEth { .. } => "push_eth",
+        Action::PopEth => "pop_eth",
+        Action::PushNsh(_) => "push_nsh",
+        Action::PopNsh => "pop_nsh",
+        Action::SetNsh(_) => "set(nsh)",
+        Action::Trunc(_) => "trunc",
+        Action::Clone(_) => "clone",
+        Action::Sample { .. } => "sample",
+        Action::Meter(_) => "meter",
+        Action::Hash { .. } => "hash",
+        Action::Recirc(_) => "recirc",
+        Action::CheckPktLen { .. } => "check_pkt_len",
+        Action::Ct(_) => "ct",
+        Action::CtClear => "ct_clear",
+        Action::TunnelPush(_) => "tnl_push",
+        Action::TunnelPop(_) => "tnl_pop",
+        Action::SetTunnel(_) => "set(tunnel)",
+        Action::Output(_)
+        | Action::SetEth { .. }
+        | Action::SetIpv4 { .. }
+        | Action::SetIpv6 { .. }
+        | Action::PopVlan
+        | Action::Drop(_) => "that",
+    }
+}

@@ -1,0 +1,332 @@
+//! A back end that is a table, beside a plain model: whatever is told, the table has what the model says, and
+//! each packet is counted once.
+
+use crate::{Backend, Explained, Handle, Offload, Op, Policy, PortLink, Rule, Why};
+use heddle_datapath::action::{Action, Masked};
+use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortNo};
+use heddle_flow::{FlowKey, FlowMask};
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Flows by handle, with what they have counted.
+#[derive(Default)]
+struct Table {
+    flows: BTreeMap<Handle, (Rule, u64)>,
+    ports: BTreeSet<u32>,
+    capacity: usize,
+    /// Packets that come while a flow is changed or taken out.
+    late: u64,
+}
+
+#[derive(Clone, Default)]
+struct Double(Arc<Mutex<Table>>);
+
+fn counts(packets: u64) -> FlowCounts {
+    FlowCounts {
+        packets,
+        bytes: packets * 60,
+        used_ms: 1,
+        tcp_flags: 0,
+    }
+}
+
+impl Backend for Double {
+    fn name(&self) -> &'static str {
+        "table"
+    }
+    fn capacity(&self) -> usize {
+        self.0.lock().capacity
+    }
+    fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        let mut t = self.0.lock();
+        if !t.ports.contains(&rule.in_port.0) {
+            return Err(Why::InPort);
+        }
+        if rule.outputs().any(|no| !t.ports.contains(&no.0)) {
+            return Err(Why::OutPort);
+        }
+        assert!(t.flows.len() < t.capacity, "more than it takes");
+        assert!(t.flows.insert(at, (rule.clone(), 0)).is_none(), "installed twice");
+        Ok(())
+    }
+    fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
+        let n = self.remove(at);
+        (n, self.install(at, rule))
+    }
+    fn remove(&mut self, at: Handle) -> FlowCounts {
+        let mut t = self.0.lock();
+        let (_, n) = t.flows.remove(&at).expect("it is installed");
+        counts(n + t.late)
+    }
+    fn counters(&mut self, _now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
+        let mut t = self.0.lock();
+        for (at, (_, n)) in &mut t.flows {
+            if *n > 0 {
+                f(*at, counts(std::mem::take(n)));
+            }
+        }
+    }
+    fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
+        let new: BTreeSet<u32> = ports.iter().map(|p| p.no.0).collect();
+        let mut t = self.0.lock();
+        let old = std::mem::replace(&mut t.ports, new.clone());
+        old.symmetric_difference(&new).map(|no| PortNo(*no)).collect()
+    }
+    fn stats(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+}
+
+fn link(no: u32) -> PortLink {
+    PortLink {
+        no: PortNo(no),
+        name: format!("p{no}"),
+        ifindex: no,
+        mtu: 1500,
+    }
+}
+
+/// A flow of TCP over IPv4 from a source port.
+fn flow(sport: u16, in_port: u32) -> (FlowKey, FlowMask) {
+    let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
+    let m = &mut mask.0;
+    (key.in_port, m.in_port) = (in_port, u32::MAX);
+    m.recirc_id = u32::MAX;
+    (key.dl_type, m.dl_type) = (0x0800, u16::MAX);
+    (key.nw_proto, m.nw_proto) = (6, u8::MAX);
+    m.nw_frag = 3;
+    (key.tp_src, m.tp_src) = (sport, u16::MAX);
+    (key, mask)
+}
+
+/// Calls an observer.
+fn observed<T>(
+    id: u64,
+    sport: u16,
+    in_port: u32,
+    actions: &[Action],
+    f: impl FnOnce(&ObservedFlow<'_>) -> T,
+) -> T {
+    let (key, mask) = flow(sport, in_port);
+    f(&ObservedFlow {
+        id: FlowId::made_up(id),
+        key: &key,
+        mask: &mask,
+        actions: &Arc::from(actions),
+        credits: &[],
+    })
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Added(u16, u32, u32),
+    Changed(usize, u32),
+    Gone(usize),
+    /// Packets arrive for all that is installed.
+    Forward,
+    Collect,
+    Ports(Vec<u32>),
+    /// A pass ends; before it, workers had counted for the flow at this place.
+    Pass(usize, u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let one = prop_oneof![
+        5 => (0_u16..50, 1_u32..4, 1_u32..5).prop_map(|(s, i, o)| Step::Added(s, i, o)),
+        4 => (any::<usize>(), 1_u32..5).prop_map(|(at, o)| Step::Changed(at, o)),
+        3 => any::<usize>().prop_map(Step::Gone),
+        4 => Just(Step::Forward),
+        2 => Just(Step::Collect),
+        2 => prop::collection::vec(1_u32..5, 0..5).prop_map(Step::Ports),
+        3 => (any::<usize>(), 0_u64..100).prop_map(|(at, n)| Step::Pass(at, n)),
+    ];
+    prop::collection::vec(one, 1..80)
+}
+
+/// An output; that by port 4 comes with an action that only workers have.
+fn actions(out: u32) -> Vec<Action> {
+    match out {
+        4 => vec![Action::CtClear, Action::Output(PortNo(out))],
+        _ => vec![Action::Output(PortNo(out))],
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_table_has_what_the_model_says(steps in steps(), capacity in 1_usize..6) {
+        let double = Double::default();
+        (double.0.lock().capacity, double.0.lock().late) = (capacity, 1);
+        let mut offload = Offload::new(Box::new(double.clone()), Policy::default(), || 1);
+        let mut ports: BTreeSet<u32> = (1..4).collect();
+        offload.set_ports(&ports.iter().map(|no| link(*no)).collect::<Vec<_>>());
+        // The model: flows that are there, by name, and what was forwarded and given back.
+        let mut flows: BTreeMap<u64, (u16, u32, u32)> = BTreeMap::new();
+        let (mut next, mut forwarded, mut given) = (0, 0, 0);
+        for step in steps {
+            // What comes late is counted when a flow is changed where it is, or taken out.
+            let before = offload.stats().1;
+            match step.clone() {
+                Step::Added(sport, in_port, out) => {
+                    next += 1;
+                    observed(next, sport, in_port, &actions(out), |f| offload.added(f));
+                    flows.insert(next, (sport, in_port, out));
+                }
+                Step::Changed(at, out) if !flows.is_empty() => {
+                    let at = at % flows.len();
+                    let (id, f) = flows.iter_mut().nth(at).unwrap();
+                    f.2 = out;
+                    given += observed(*id, f.0, f.1, &actions(out), |f| offload.changed(f)).packets;
+                }
+                Step::Gone(at) if !flows.is_empty() => {
+                    let id = *flows.keys().nth(at % flows.len()).unwrap();
+                    flows.remove(&id);
+                    given += offload.gone(FlowId::made_up(id)).packets;
+                }
+                Step::Changed(..) | Step::Gone(_) => {}
+                Step::Forward => {
+                    let mut t = double.0.lock();
+                    t.flows.values_mut().for_each(|(_, n)| *n += 5);
+                    forwarded += 5 * t.flows.len() as u64;
+                }
+                Step::Collect => offload.counters(&mut |_, n| given += n.packets),
+                Step::Ports(new) => {
+                    ports = new.into_iter().collect();
+                    offload.set_ports(&ports.iter().map(|no| link(*no)).collect::<Vec<_>>());
+                }
+                Step::Pass(at, n) => {
+                    if let Some((id, _)) = flows.iter().nth(at % flows.len().max(1)) {
+                        offload.seen(FlowId::made_up(*id), n);
+                    }
+                    offload.pass_ends();
+                }
+            }
+            let after = offload.stats().1;
+            let in_place = matches!(step, Step::Changed(..))
+                && after.changes > before.changes && after.removals > before.removals;
+            forwarded += (after.changes - before.changes) + (after.removals - before.removals)
+                - u64::from(in_place);
+            // All that can be, and has room, is in the table, with its own answer.
+            let can = |f: &(u16, u32, u32)| f.2 != 4 && ports.contains(&f.1) && ports.contains(&f.2);
+            let able: Vec<_> = flows.iter().filter(|(_, f)| can(f)).collect();
+            let t = double.0.lock();
+            let mut places: HashMap<(u16, u32, u32), usize> = HashMap::new();
+            for (rule, _) in t.flows.values() {
+                let out: Vec<PortNo> = rule.outputs().collect();
+                *places.entry((rule.key.tp_src, rule.in_port.0, out[0].0)).or_default() += 1;
+            }
+            for (id, f) in &flows {
+                let is_in = matches!(offload.explain(FlowId::made_up(*id)), Explained::Offloaded(_));
+                prop_assert!(!is_in || can(f));
+                if is_in {
+                    let n = places.get_mut(f);
+                    prop_assert!(n.as_ref().is_some_and(|n| **n > 0), "{f:?} is not as it was told");
+                    *n.unwrap() -= 1;
+                }
+            }
+            prop_assert!(places.values().all(|n| *n == 0), "the table has what nobody told");
+            prop_assert!(t.flows.len() <= capacity.min(able.len()));
+            if matches!(step, Step::Pass(..)) {
+                prop_assert_eq!(t.flows.len(), capacity.min(able.len()), "room is used");
+            }
+        }
+        offload.counters(&mut |_, n| given += n.packets);
+        prop_assert_eq!(given, forwarded);
+    }
+}
+
+fn rule(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {
+    Rule::new(key, mask, actions)
+}
+
+#[test]
+fn what_rules_have_no_word_for_stays_up() {
+    let out = [Action::Output(PortNo(2))];
+    let (key, mask) = flow(1, 1);
+    assert!(rule(&key, &mask, &out).is_ok());
+    let with = |f: &dyn Fn(&mut FlowKey, &mut FlowKey)| {
+        let (mut k, mut m) = (key, mask);
+        f(&mut k, &mut m.0);
+        rule(&k, &m, &out).err()
+    };
+    assert_eq!(with(&|k, _| k.recirc_id = 3), Some(Why::Stage));
+    assert_eq!(with(&|k, m| (k.ct_state, m.ct_state) = (2, 2)), Some(Why::Match));
+    assert_eq!(
+        with(&|_, m| m.ct_state = 2),
+        None,
+        "a fresh packet has no connection"
+    );
+    assert_eq!(with(&|k, m| (k.tun_id, m.tun_id) = (7, 7)), Some(Why::Match));
+    assert_eq!(with(&|k, m| (k.nw_frag, m.nw_frag) = (1, 3)), Some(Why::Match));
+    assert_eq!(with(&|_, m| m.tcp_flags = 0x010), Some(Why::TcpFlags));
+    assert_eq!(with(&|_, m| m.tcp_flags = 0x002), None, "SYN comes up anyway");
+    assert_eq!(
+        with(&|k, m| (k.tcp_flags, m.tcp_flags) = (2, 2)),
+        Some(Why::TcpFlags)
+    );
+    assert_eq!(with(&|k, _| k.nw_proto = 132), Some(Why::Protocol));
+    assert_eq!(with(&|k, _| k.dl_type = 0x0806), Some(Why::Protocol));
+    assert_eq!(with(&|_, m| m.dl_type = 0), Some(Why::Match), "ports of what?");
+    let tag = |k: &mut FlowKey, m: &mut FlowKey, tpid| {
+        (k.vlans[0].tpid, m.vlans[0].tpid) = (tpid, u16::MAX);
+        (k.vlans[0].tci, m.vlans[0].tci) = (0x1005, u16::MAX);
+    };
+    assert_eq!(with(&|k, m| tag(k, m, 0x8100)), None);
+    assert_eq!(with(&|k, m| tag(k, m, 0x88a8)), Some(Why::Vlan));
+}
+
+#[test]
+fn actions_become_steps() {
+    let (mut key, mut mask) = flow(1, 1);
+    (key.nw_ttl, mask.0.nw_ttl) = (64, u8::MAX);
+    let out = || Action::Output(PortNo(2));
+    let ttl = |value| Action::SetIpv4 {
+        src: Masked::default(),
+        dst: Masked::default(),
+        tos: Masked::default(),
+        ttl: Masked { value, mask: 255 },
+    };
+    let eth = |mask| Action::SetEth {
+        src: Masked::default(),
+        dst: Masked {
+            value: [2, 0, 0, 0, 0, 9],
+            mask,
+        },
+    };
+    let ops = |actions: &[Action], mask: &FlowMask| rule(&key, mask, actions).map(|r| r.ops.to_vec());
+    let mac = [2, 0, 0, 0, 0, 9];
+    assert_eq!(
+        ops(&[eth([255; 6]), ttl(63), out(), ttl(62)], &mask),
+        Ok(vec![Op::EthDst(mac), Op::Ttl(63), Op::Output(PortNo(2))]),
+        "nobody sees what comes after the last output"
+    );
+    assert_eq!(ops(&[], &mask), Ok(vec![]));
+    // Part of a field: only where the rest is known.
+    let part = [0, 0, 0, 0, 0, 255];
+    assert_eq!(ops(&[eth(part), out()], &mask), Err(Why::Partly));
+    let mut knows = mask;
+    knows.0.dl_dst = [255; 6];
+    let known = ops(&[eth(part), out()], &knows);
+    assert_eq!(
+        known,
+        Ok(vec![Op::EthDst([0, 0, 0, 0, 0, 9]), Op::Output(PortNo(2))])
+    );
+    // Tags: how many there are must be known.
+    let push = Action::PushVlan {
+        tpid: 0x8100,
+        tci: 0x1007,
+    };
+    assert_eq!(ops(&[push.clone(), out()], &mask), Err(Why::Vlan));
+    let mut untagged = mask;
+    untagged.0.vlans[0].tci = 0x1000;
+    assert_eq!(
+        ops(&[push.clone(), out(), Action::PopVlan, out()], &untagged).map(|o| o.len()),
+        Ok(4)
+    );
+    assert_eq!(ops(&[push.clone(), push, out()], &untagged), Err(Why::Vlan));
+    assert_eq!(
+        ops(&[Action::CtClear, out()], &mask),
+        Err(Why::Action("ct_clear"))
+    );
+}

@@ -1,0 +1,58 @@
+//! Why a flow stays with the workers, in words for those who ask.
+
+use std::fmt;
+
+/// Why a flow is not offloaded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Why {
+    /// It is a stage behind a recirculation.
+    Stage,
+    /// It matches on what a back end does not see: connection state, tunnels, marks, headers that few
+    /// packets have.
+    Match,
+    /// It is not about TCP, UDP or ICMP in IPv4 or IPv6.
+    Protocol,
+    /// It matches on TCP flags, of which a back end looks at SYN, FIN and RST only, to send those up.
+    TcpFlags,
+    /// It has tags of another kind than 802.1Q.
+    Vlan,
+    /// An action that only workers have; its name.
+    Action(&'static str),
+    /// A field is rewritten in part, and the rest of it is not matched.
+    Partly,
+    /// More actions than a back end runs.
+    TooManyActions,
+    /// More masks than a back end looks at for packets of one port.
+    TooManyMasks,
+    /// The port that it comes in by is none of the back end's.
+    InPort,
+    /// A port that it goes out by is none of the back end's.
+    OutPort,
+    /// The back end is full, and its other flows are heavier.
+    Full,
+    /// The back end refused; the error number.
+    Refused(i32),
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Why::Stage => "it is a stage behind a recirculation",
+            Why::Match => "it matches on connections, tunnels, marks or rare headers",
+            Why::Protocol => "it is not TCP, UDP or ICMP over IPv4 or IPv6",
+            Why::TcpFlags => "it matches on TCP flags",
+            Why::Vlan => "it has VLAN tags of a kind that is not 802.1Q, or several",
+            Why::Action(name) => return write!(f, "its action {name} is done by workers only"),
+            Why::Partly => "it rewrites part of a field and does not match the rest",
+            Why::TooManyActions => "it has too many actions",
+            Why::TooManyMasks => "its input port has too many masks",
+            Why::InPort => "its input port is not one of the back end's",
+            Why::OutPort => "an output port is not one of the back end's",
+            Why::Full => "the back end is full of heavier flows",
+            Why::Refused(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                return write!(f, "the back end refused it: {error}");
+            }
+        })
+    }
+}
