@@ -10,6 +10,7 @@ mod guest;
 mod manual;
 mod measure;
 mod node;
+mod offload;
 mod report;
 mod say;
 mod top;
@@ -47,6 +48,8 @@ enum Command {
     /// Write man pages and completions
     #[command(hide = true)]
     Manual(manual::Args),
+    /// Show what of the flow cache is forwarded elsewhere, and why the rest is not
+    Offload(offload::Args),
     /// Show what the switch's workers do
     Top(top::Args),
 }
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => args.run(),
         Command::Node(command) => command.run(),
         Command::Manual(args) => args.run(),
+        Command::Offload(args) => args.run(),
         Command::Top(args) => args.run(),
     };
     match done {

@@ -43,7 +43,7 @@ pub use exec::watch::{CaptureWish, Captured, DropExample, Way};
 pub use format::format_actions;
 pub use handle::Datapath;
 pub use heddle_port::QueueCounts;
-pub use observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow};
+pub use observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts};
 pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{
     FlowDump, Merged, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,

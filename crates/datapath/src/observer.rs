@@ -27,7 +27,7 @@
 //! **Bounds.** There are as many flows as workers cache, at most. An observer need not take all of them: of
 //! one that it left alone it says that nothing was counted.
 
-use crate::action::Action;
+use crate::action::{Action, PortNo};
 use crate::translate::Credit;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
@@ -71,6 +71,19 @@ pub struct FlowCounts {
     pub tcp_flags: u16,
 }
 
+/// What a port received and sent without a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortCounts {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+}
+
 /// Someone who is told of cached flows.
 ///
 /// Counts are of what was not told before: each packet is counted in one answer.
@@ -90,6 +103,12 @@ pub trait FlowObserver: Send {
     fn seen(&mut self, _id: FlowId, _packets: u64) {}
     /// A pass has ended.
     fn pass_ends(&mut self) {}
+    /// A change is about to be confirmed: the pass that ended last was made for it.
+    fn confirm(&mut self) {}
+    /// What a port received and sent of packets that the observer forwarded, since it came.
+    fn port_counts(&self, _no: PortNo) -> PortCounts {
+        PortCounts::default()
+    }
     /// Where else packets of a flow are forwarded, as dumps say it (`dp:NAME`).
     fn place(&self, _id: FlowId) -> Option<&'static str> {
         None

@@ -9,12 +9,14 @@
 //! * [`policy`]: which flows are worth a place where places are few.
 //! * [`observer`]: keeps a back end at what the revalidator finds right, and gives its counts back.
 //! * [`backend`]: what a back end must do.
+//! * [`ebpf`]: the back end for kernel devices.
 //!
 //! **The truth is the flow cache.** A back end holds copies. A copy is changed or taken out before the change
 //! of rules behind it is confirmed. A copy that is missing costs speed; one that is wrong misforwards: in
 //! doubt there is none.
 
 pub mod backend;
+pub mod ebpf;
 pub mod observer;
 pub mod policy;
 pub mod rule;
@@ -23,6 +25,7 @@ mod tests;
 mod why;
 
 pub use backend::{Backend, Handle, PortLink};
+pub use ebpf::Ebpf;
 pub use observer::{Explained, Offload, Stats};
 pub use policy::Policy;
 pub use rule::{Headers, Op, Rule};

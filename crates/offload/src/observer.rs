@@ -9,8 +9,8 @@
 //! module's lock while he waits for the revalidator.
 
 use crate::policy::Weight;
-use crate::{Backend, Handle, Policy, PortLink, Rule, Why};
-use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortNo};
+use crate::{Backend, Handle, Op, Policy, PortLink, Rule, Why};
+use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
@@ -50,6 +50,10 @@ struct Inner {
     /// Flows that were waiting because the back end was full, at the last round.
     crowded: bool,
     stats: Stats,
+    /// What ports received and sent in the back end, with the devices that they have.
+    ports: HashMap<PortNo, (u32, PortCounts)>,
+    /// What an earlier process left stays, although changes are confirmed.
+    hold_adopted: bool,
     clock: Box<dyn Fn() -> u64 + Send>,
 }
 
@@ -92,6 +96,39 @@ fn sum(all: &mut FlowCounts, n: FlowCounts) {
     all.tcp_flags |= n.tcp_flags;
 }
 
+/// Counts what the back end forwarded by a rule: for all, and for the ports of the rule.
+fn count(
+    stats: &mut Stats,
+    ports: &mut HashMap<PortNo, (u32, PortCounts)>,
+    rule: Option<&Rule>,
+    n: FlowCounts,
+) {
+    stats.packets += n.packets;
+    stats.bytes += n.bytes;
+    let Some(rule) = rule.filter(|_| n.packets > 0) else {
+        return;
+    };
+    if let Some((_, p)) = ports.get_mut(&rule.in_port) {
+        p.rx_packets += n.packets;
+        p.rx_bytes += n.bytes;
+    }
+    const TAG_BYTES: u64 = 4;
+    let mut bytes = n.bytes;
+    for op in &rule.ops {
+        match op {
+            Op::PushVlan(_) => bytes += TAG_BYTES * n.packets,
+            Op::PopVlan => bytes = bytes.saturating_sub(TAG_BYTES * n.packets),
+            Op::Output(no) => {
+                if let Some((_, p)) = ports.get_mut(no) {
+                    p.tx_packets += n.packets;
+                    p.tx_bytes += bytes;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Offload {
     /// Flows for this back end. `clock`: milliseconds of the datapath's clock.
     pub fn new(backend: Box<dyn Backend>, policy: Policy, clock: impl Fn() -> u64 + Send + 'static) -> Self {
@@ -104,6 +141,8 @@ impl Offload {
             installed: 0,
             crowded: false,
             stats: Stats::default(),
+            ports: HashMap::new(),
+            hold_adopted: false,
             clock: Box::new(clock),
         })))
     }
@@ -135,6 +174,11 @@ impl Offload {
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_by_key(|(why, n)| (std::cmp::Reverse(*n), why.to_string()));
         all
+    }
+    /// Whether what an earlier process left stays in the back end, although changes are confirmed: until
+    /// flows are restored.
+    pub fn hold_adopted(&self, hold: bool) {
+        self.0.lock().hold_adopted = hold;
     }
     /// Takes out what an earlier process left in the back end and this one has not told since.
     pub fn drop_adopted(&self) {
@@ -190,20 +234,23 @@ impl Inner {
             record.waits = Some(why);
             let n = self.backend.remove(at);
             sum(&mut record.owed, n);
-            self.counted(n);
+            let rule = record.rule.as_ref().ok().map(Box::as_ref);
+            count(&mut self.stats, &mut self.ports, rule, n);
             self.installed -= 1;
             self.stats.removals += 1;
         }
-    }
-    fn counted(&mut self, n: FlowCounts) {
-        self.stats.packets += n.packets;
-        self.stats.bytes += n.bytes;
     }
     fn owed(&mut self, at: Handle) -> FlowCounts {
         self.record(at)
             .map_or(FlowCounts::default(), |r| std::mem::take(&mut r.owed))
     }
     fn set_ports(&mut self, ports: &[PortLink]) {
+        let mut old = std::mem::take(&mut self.ports);
+        for p in ports {
+            let kept = old.remove(&p.no).filter(|(ifindex, _)| *ifindex == p.ifindex);
+            self.ports
+                .insert(p.no, kept.unwrap_or((p.ifindex, PortCounts::default())));
+        }
         let changed = self.backend.set_ports(ports);
         if changed.is_empty() {
             return;
@@ -307,13 +354,14 @@ impl FlowObserver for Offload {
                 sum(&mut record.owed, n);
                 record.waits = done.err();
                 let left = record.waits.is_some();
-                record.rule = new;
+                let old = std::mem::replace(&mut record.rule, new);
                 inner.stats.changes += 1;
                 if left {
                     inner.installed -= 1;
                     inner.stats.removals += 1;
                 }
-                inner.counted(n);
+                let old = old.as_ref().ok().map(Box::as_ref);
+                count(&mut inner.stats, &mut inner.ports, old, n);
             }
             _ => {
                 inner.take_out(at, Why::Full);
@@ -343,14 +391,14 @@ impl FlowObserver for Offload {
             backend,
             records,
             stats,
+            ports,
             ..
         } = inner;
         backend.counters(now_ms, &mut |at, n| {
             if let Some(r) = records.get_mut(at as usize).and_then(Option::as_mut) {
                 sum(&mut r.owed, n);
                 r.weight.add(n.packets);
-                stats.packets += n.packets;
-                stats.bytes += n.bytes;
+                count(stats, ports, r.rule.as_ref().ok().map(Box::as_ref), n);
             }
         });
         for r in records.iter_mut().flatten() {
@@ -368,6 +416,19 @@ impl FlowObserver for Offload {
             record.heard = record.heard.max(packets);
             record.weight.add(more);
         }
+    }
+    fn confirm(&mut self) {
+        let mut inner = self.0.lock();
+        if !inner.hold_adopted {
+            inner.backend.drop_adopted();
+        }
+    }
+    fn port_counts(&self, no: PortNo) -> PortCounts {
+        self.0
+            .lock()
+            .ports
+            .get(&no)
+            .map_or(PortCounts::default(), |(_, n)| *n)
     }
     fn pass_ends(&mut self) {
         self.0.lock().turn();

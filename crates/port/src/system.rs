@@ -11,6 +11,9 @@
 //! goes. Packets that come within the microsecond between are lost; all others are in the old queues or in
 //! the new.
 //!
+//! Where somebody diverts devices ([`crate::types::Divert`]), there is one receive queue, which reads what was
+//! diverted, and the host's stack sees nothing. Should that fail, the port has packet sockets and says so.
+//!
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
 //! again; members of a fanout group cannot be, so with several queues the port says that it is stale.
 
@@ -22,6 +25,7 @@ mod steer;
 mod tests;
 mod tx;
 
+use crate::types::Divert;
 use crate::{Port, PortError, PortStatus, QosConfig, QueueCounts, RxQueue, TxQueue};
 use heddle_sys::{LinkCtl, PacketSocket, RxRing};
 use parking_lot::Mutex;
@@ -40,13 +44,21 @@ const RING: usize = 512;
 const SNDBUF: usize = 4 << 20;
 
 /// A port on an existing network device.
-#[derive(Debug)]
 pub struct SystemPort {
     name: String,
     link: LinkCtl,
+    divert: Option<Arc<dyn Divert>>,
     state: Mutex<State>,
     /// Locked after `state`, if both are.
     qos: Mutex<qos::Qos>,
+}
+
+impl std::fmt::Debug for SystemPort {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SystemPort")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -56,6 +68,8 @@ struct State {
     last: PortStatus,
     stale: bool,
     steering: Steering,
+    /// Index of the device, while it is diverted.
+    diverted: Option<u32>,
 }
 
 impl SystemPort {
@@ -75,12 +89,31 @@ impl SystemPort {
         let port = Self {
             name: name.to_owned(),
             link,
+            divert: None,
             state: Mutex::default(),
             qos: Mutex::default(),
         };
         let first = port.read(&PortStatus::default());
         port.state.lock().last = first;
         Ok(port)
+    }
+
+    /// Has what the device receives diverted, if there is somebody who does.
+    #[must_use]
+    pub fn diverted_by(self, divert: Option<Arc<dyn Divert>>) -> Self {
+        Self { divert, ..self }
+    }
+
+    /// The queue of a diverted device, or none.
+    fn divert(&self, index: u32) -> Option<Box<dyn RxQueue>> {
+        let name = &self.name;
+        match self.divert.as_ref()?.divert(name, index) {
+            Ok(tap) => Some(crate::tap::receiver(tap)),
+            Err(e) => {
+                log::warn!(target: "netdev_offload", "{name}: nothing is offloaded, packets come by packet sockets ({e})");
+                None
+            }
+        }
     }
 
     /// A socket for one queue; `waits`: it takes nothing in until it is told to.
@@ -166,8 +199,15 @@ impl Port for SystemPort {
     fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
         let fail = |e| PortError::open(&self.name, e);
         let index = self.link.ifindex(&self.name).map_err(fail)?;
-        let group = (n > 1).then(next_group);
         let mut state = self.state.lock();
+        state.diverted = None;
+        if let Some(queue) = self.divert(index) {
+            state.diverted = Some(index);
+            state.receivers.clear();
+            state.stale = false;
+            return Ok(vec![queue]);
+        }
+        let group = (n > 1).then(next_group);
         let old: Vec<_> = state.receivers.iter().filter_map(Weak::upgrade).collect();
         let made: io::Result<Vec<_>> = (0..n)
             .map(|_| self.receiver(index, group, !old.is_empty()))
@@ -227,7 +267,9 @@ impl Port for SystemPort {
         if now.ifindex != 0 && now.ifindex != state.last.ifindex {
             self.rebind(&mut state, now.ifindex);
             state.steering.again();
+            state.stale |= state.diverted.is_some();
         }
+        now.n_rxq = state.diverted.map(|_| 1);
         if now.link_up != state.last.link_up {
             now.link_resets += 1;
         }
@@ -254,9 +296,16 @@ impl Port for SystemPort {
     }
     fn forget(&self) {
         self.qos.lock().end();
+        if let (Some(divert), Some(index)) = (&self.divert, self.state.lock().diverted.take()) {
+            divert.release(&self.name, index);
+        }
     }
     fn steer(&self, cpus: &[usize]) {
         let mut state = self.state.lock();
+        if state.diverted.is_some() {
+            // What is forwarded where it arrives is not to change processors.
+            return;
+        }
         let veth = state
             .last
             .extra

@@ -140,6 +140,11 @@ fn enable_offloads(name: &str, queue: &TapQueue) {
     }
 }
 
+/// A receive queue of a tap device that somebody else has.
+pub(crate) fn receiver(queue: Arc<TapQueue>) -> Box<dyn RxQueue> {
+    Box::new(TapRx::new(queue))
+}
+
 /// Opens an internal port, with a device that outlives the process if that can be.
 pub(crate) fn open(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
     Ok(Arc::new(match request.host.taps() {

@@ -9,6 +9,7 @@ pub(crate) use vduse::is_vduse;
 pub use vduse::{VduseContext, VdusePort};
 
 use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
+use heddle_sys::TapQueue;
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,10 +75,26 @@ pub struct Request<'a> {
     pub(crate) host: &'a dyn Host,
 }
 
+/// Who can lead what network devices receive to the switch, before packet sockets and the host's stack.
+pub trait Divert: Send + Sync {
+    /// From now on, what device `name` receives, and nobody else has forwarded, is read from this queue, and
+    /// comes to nobody else. Asked again, it is the same queue.
+    ///
+    /// # Errors
+    /// What the system refused; the device is as it was.
+    fn divert(&self, name: &str, ifindex: u32) -> std::io::Result<Arc<TapQueue>>;
+    /// The device is as it was before. It may be gone.
+    fn release(&self, name: &str, ifindex: u32);
+}
+
 /// What ports may need of the program that they are in.
 pub trait Host {
     /// Its persistent taps; without them, a tap device ends with its port.
     fn taps(&self) -> Option<&KeptTaps> {
+        None
+    }
+    /// Who takes what its `system` ports receive; without it, packet sockets do, beside the host's stack.
+    fn divert(&self) -> Option<Arc<dyn Divert>> {
         None
     }
     /// What its vhost-user ports share, for port `name`.
@@ -202,7 +219,7 @@ pub static TYPES: [PortType; 21] = [
     tunnel("stt", TunnelType::Stt),
     // A network device of the host.
     PortType {
-        name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?))),
+        name: "system", make: Make::Device(|r| Ok(Arc::new(SystemPort::open(r.name)?.diverted_by(r.host.divert())))),
         instead: Some((Pretend::System, "dummy")), kernel: true, ..PLAIN
     },
     PortType {

@@ -58,6 +58,8 @@ pub struct Switch {
     pub ofproto: Arc<Ofproto>,
     /// Workers, ports, cached flows.
     pub datapath: Arc<Datapath>,
+    /// What of the flow cache is forwarded elsewhere, if that is on.
+    pub(crate) offload: RwLock<Option<heddle_offload::Offload>>,
     /// Keys of connections to the database and to controllers.
     pub tls: Arc<Tls>,
     /// What the database has made of interfaces, for commands that name them.
@@ -125,6 +127,7 @@ impl Switch {
             clock,
             ofproto,
             datapath,
+            offload: RwLock::default(),
             tls,
             inventory: RwLock::default(),
             carriers: RwLock::default(),
@@ -300,5 +303,9 @@ impl Switch {
             device.forget();
         }
         self.datapath.shutdown();
+        let offload = self.offload.write().take();
+        if let Some(offload) = offload.filter(|_| cleanup) {
+            offload.shutdown();
+        }
     }
 }

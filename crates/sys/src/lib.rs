@@ -33,6 +33,7 @@ pub mod packet_ring;
 pub mod packet_socket;
 mod patience;
 pub mod process;
+pub mod shared_words;
 pub mod sigbus;
 pub mod signal;
 mod sock;
@@ -44,6 +45,7 @@ pub mod terminal;
 pub mod users;
 pub mod vdpa;
 pub mod vduse;
+pub mod veth;
 pub mod wake;
 mod zeroed;
 

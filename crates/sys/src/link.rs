@@ -104,6 +104,17 @@ impl LinkCtl {
         // SAFETY: the call has written the index form of the union.
         Ok(u32::try_from(unsafe { req.ifr_ifru.ifru_ifindex }).unwrap_or(0))
     }
+    /// The device of an index.
+    ///
+    /// # Errors
+    /// `ENODEV`, or `ENXIO`.
+    pub fn name(&self, ifindex: u32) -> io::Result<String> {
+        let mut req = ifreq("");
+        req.ifr_ifru.ifru_ifindex = i32::try_from(ifindex).unwrap_or(0);
+        self.request(libc::SIOCGIFNAME, &mut req)?;
+        let bytes = req.ifr_name.iter().map(|b| *b as u8).take_while(|b| *b != 0);
+        Ok(String::from_utf8_lossy(&bytes.collect::<Vec<u8>>()).into_owned())
+    }
     /// Largest packet behind the Ethernet header, bytes.
     ///
     /// # Errors

@@ -388,6 +388,11 @@ impl Control {
         for r in &state.rx {
             add_reasons(&mut sum, &r.shared);
         }
+        let without = self.revalidator.lock().port_counts(no);
+        sum.rx_packets += without.rx_packets;
+        sum.rx_bytes += without.rx_bytes;
+        sum.tx_packets += without.tx_packets;
+        sum.tx_bytes += without.tx_bytes;
         Some(sum)
     }
 

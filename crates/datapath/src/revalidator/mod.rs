@@ -16,12 +16,13 @@ mod dump;
 mod observed;
 mod records;
 
+use crate::action::PortNo;
 use crate::changes::Known;
 use crate::counters::WorkerCounters;
 use crate::flow_cache::cache::Makers;
 use crate::flow_cache::cached_translation::{Body, CachedTranslation, fingerprint};
 use crate::flow_cache::note::{Findings, Horizon, Note};
-use crate::observer::FlowObserver;
+use crate::observer::{FlowObserver, PortCounts};
 use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
 use crate::worker::{Command, CommandTx};
@@ -160,6 +161,13 @@ impl Revalidator {
         if self.observed.is_some() {
             self.pass();
         }
+        self.observed.iter_mut().for_each(Observed::confirm);
+    }
+    /// What a port received and sent without a worker.
+    pub(crate) fn port_counts(&self, no: PortNo) -> PortCounts {
+        self.observed
+            .as_ref()
+            .map_or(PortCounts::default(), |o| o.port_counts(no))
     }
     /// Takes some notes in, so that the rings have room; `false`: no more wait.
     pub(crate) fn drain(&mut self) -> bool {

@@ -7,10 +7,11 @@
 //! entry is seen for the first time, and after that a few reads per entry and pass.
 
 use super::{Records, Seen};
+use crate::action::PortNo;
 use crate::flow_cache::cached_translation::{CachedTranslation, same_credits};
 use crate::flow_cache::hash::HashKey;
 use crate::flow_cache::subtable::Subtable;
-use crate::observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow};
+use crate::observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts};
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::Arc;
@@ -135,6 +136,14 @@ impl Observed {
     /// A pass sees an entry of a flow, and what its worker has counted.
     pub(super) fn seen(&mut self, id: FlowId, packets: u64) {
         self.observer.seen(id, packets);
+    }
+    /// A change is about to be confirmed.
+    pub(super) fn confirm(&mut self) {
+        self.observer.confirm();
+    }
+    /// What a port received and sent without a worker.
+    pub(super) fn port_counts(&self, no: PortNo) -> PortCounts {
+        self.observer.port_counts(no)
     }
     /// A pass has ended.
     pub(super) fn pass_ends(&mut self) {

@@ -117,6 +117,13 @@ impl Bridge {
         Ok(())
     }
 
+    /// To be called before a change is confirmed: it is in force wherever else packets are forwarded, too.
+    pub(crate) fn confirm(&self) {
+        if let Some(dp) = self.of.upgrade().and_then(|of| of.datapath()) {
+            crate::aside::aside(|| dp.observe_now());
+        }
+    }
+
     /// Counts a translated packet-out and hands it to the datapath.
     pub(super) fn finish_packet_out(&self, prepared: Prepared) {
         let Prepared {

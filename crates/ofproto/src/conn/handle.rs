@@ -40,7 +40,10 @@ impl Peer {
                 log::info!(target: "ofproto", "{}: peer reports error {:?}", bridge.name, e.kind);
             }
             Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
-            Message::BarrierRequest => self.reply(xid, &Message::BarrierReply),
+            Message::BarrierRequest => {
+                bridge.confirm();
+                self.reply(xid, &Message::BarrierReply);
+            }
             Message::GetConfigRequest => self.reply(xid, &Message::GetConfigReply(self.config(version))),
             Message::SetConfig(c) => {
                 if self.role() != Role::Secondary {
@@ -66,6 +69,7 @@ impl Peer {
                 let (answer, done) =
                     aside(|| self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done())));
                 let answer = answer?;
+                bridge.confirm();
                 self.flow_mods.lock().note(&done, bridge.now_ms());
                 self.reply(xid, &Message::BundleControl(answer));
             }

@@ -209,7 +209,9 @@ fn human(bytes: u64) -> String {
 struct Filter {
     flow: Option<Match>,
     core: Option<Option<usize>>,
-    none: bool,
+    /// Of flows that are forwarded elsewhere, and of the others: which are left out.
+    no_offloaded: bool,
+    no_others: bool,
 }
 
 impl Filter {
@@ -224,11 +226,13 @@ impl Filter {
                 let why = |e| failed(switch, &format!("Failed to parse filter ({e})"), None);
                 filter.flow = Some(wanted.map_err(why)?);
             } else if let Some(list) = last.strip_prefix("type=") {
-                filter.none = true;
+                (filter.no_offloaded, filter.no_others) = (true, true);
                 for kind in list.split(',') {
                     match kind {
-                        "ovs" | "non-offloaded" | "all" => filter.none = false,
-                        "tc" | "dpdk" | "offloaded" | "partially-offloaded" => {}
+                        "all" => (filter.no_offloaded, filter.no_others) = (false, false),
+                        "ovs" | "non-offloaded" => filter.no_others = false,
+                        "offloaded" | "ebpf" => filter.no_offloaded = false,
+                        "tc" | "dpdk" | "partially-offloaded" => {}
                         other => {
                             return Err(failed(switch, &format!("Failed to parse type ({other})"), None));
                         }
@@ -266,7 +270,11 @@ impl Filter {
                 .into_iter()
                 .all(|((have, want), (mask, counts))| (have ^ want) & mask & counts == 0)
         });
-        wanted && !self.none && self.core.is_none_or(|wanted| wanted == core)
+        let left_out = match flow.place {
+            Some(_) => self.no_offloaded,
+            None => self.no_others,
+        };
+        wanted && !left_out && self.core.is_none_or(|wanted| wanted == core)
     }
 }
 

@@ -98,10 +98,6 @@ pub(super) fn register(c: &Commands<'_>) {
             }
         });
     }
-    c.add("dpctl/offload-stats-show", "[dp]", (0, 1), |s, args| {
-        dpctl::one(s, args, 1)?;
-        Err(failed(s, "retrieving offload statistics", Some(EINVAL)))
-    });
     c.add("dpctl/parse-actions", "actions", (1, ANY), |s, args| {
         let mut out = String::new();
         for text in args {

@@ -14,6 +14,7 @@ mod flows;
 mod ipf;
 mod memory;
 mod neigh;
+mod offload;
 mod pmd;
 mod protocols;
 mod qos;
@@ -52,6 +53,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     fdb::register(&commands);
     ipf::register(&commands);
     neigh::register(&commands);
+    offload::register(&commands);
     pmd::register(&commands);
     protocols::register(&commands);
     qos::register(&commands);

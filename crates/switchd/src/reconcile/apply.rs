@@ -35,6 +35,7 @@ impl Reconciler {
         if let Some(metrics) = self.switch.metrics.get() {
             metrics.configure(desired.other_config.get("heddle-metrics").unwrap_or_default());
         }
+        self.decide_offload();
         let keys = desired.ssl.unwrap_or_else(|| self.switch.options.ssl.settings());
         self.switch.tls.configure(keys);
 
@@ -65,6 +66,7 @@ impl Reconciler {
         }
         self.assign_queues();
         self.vduse.settled();
+        self.confirm_offload();
         self.applied = desired.next_cfg;
         self.update_inventory();
     }

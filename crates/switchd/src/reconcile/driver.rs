@@ -105,6 +105,7 @@ impl<'a> Driver<'a> {
             tunnels: Default::default(),
             zones: Default::default(),
             taps: Taps::default(),
+            offloading: <_>::default(),
             said: crate::vlog::Rounds::default(),
             applied: None,
         };

@@ -37,8 +37,8 @@ pub(super) struct Globals {
     pub(super) vhost_postcopy: bool,
     /// `dpdk-init`: ports of DPDK's types are wanted.
     pub(super) dpdk_init: bool,
-    /// `hw-offload`, which this switch does not have.
-    hw_offload: bool,
+    /// `hw-offload` or `heddle-ebpf`: flows go to a faster place.
+    pub(super) offload: bool,
 }
 
 impl Globals {
@@ -82,7 +82,7 @@ impl Globals {
             vhost_sock_dir: config.get("vhost-sock-dir").map(str::to_owned),
             vhost_iommu: config.bool("vhost-iommu-support", false),
             vhost_postcopy: config.bool("vhost-postcopy-support", false),
-            hw_offload: config.bool("hw-offload", false),
+            offload: config.bool("heddle-ebpf", config.bool("hw-offload", false)),
             dpdk_init: config.bool("dpdk-init", false) || config.get("dpdk-init") == Some("try"),
         }
     }
@@ -101,9 +101,6 @@ impl Globals {
 
     /// Says what becomes of settings of things that this switch does not have.
     fn tell_absent(&self, before: &Globals) {
-        if self.hw_offload && !before.hw_offload {
-            log::info!(target: "netdev_offload", "hw-offload changes nothing: no flows are offloaded to hardware");
-        }
         if self.dpdk_init && !before.dpdk_init {
             log::info!(target: "dpdk", "vhost-user ports need no DPDK here: dpdk-* settings change nothing");
         }

@@ -204,6 +204,9 @@ impl Host for Opening<'_> {
     fn taps(&self) -> Option<&KeptTaps> {
         Some(self.of.taps.kept())
     }
+    fn divert(&self) -> Option<Arc<dyn heddle_port::types::Divert>> {
+        self.offloading.divert()
+    }
     fn vhost(&self, name: &str) -> Result<VhostContext, PortError> {
         self.of.vhost.context(name, &self.of.switch, &self.of.globals)
     }

@@ -18,6 +18,7 @@ mod mac;
 mod make;
 mod mtu;
 mod numbers;
+mod offload;
 mod pmd;
 mod ports;
 mod qos;
@@ -57,6 +58,7 @@ pub(crate) struct Reconciler {
     vduse: vduse::Vduse,
     vhost: vhost::Vhost,
     taps: taps::Taps,
+    offloading: offload::Offloading,
     tunnels: tunnels::Tunnels,
     zones: zones::Zones,
     /// Warnings about the configuration.

@@ -41,6 +41,7 @@ impl Reconciler {
             self.bridges.insert(name, state);
         }
         self.assign_queues();
+        self.refresh_offload();
         let tracker = self.switch.datapath.conntrack();
         self.zones.forget_unused(tracker, self.switch.clock.now_ms());
         found

@@ -39,6 +39,17 @@ impl Taps {
         })
     }
 
+    /// A number by which the next daemon of this run directory knows what this one leaves in the kernel.
+    pub(super) fn owner() -> io::Result<u64> {
+        let id = make_id(&dirs::rundir().join(ID_FILE))?;
+        u64::from_str_radix(&id, 16).map_err(|_| io::ErrorKind::InvalidData.into())
+    }
+    /// As [`Taps::owner`], if there was one.
+    pub(super) fn earlier_owner() -> Option<u64> {
+        let id = read_id(&dirs::rundir().join(ID_FILE)).ok()?;
+        u64::from_str_radix(&id, 16).ok()
+    }
+
     /// Others will see to the devices: look at them again when it is our turn.
     pub(super) fn let_go(&mut self) {
         self.looked = false;

@@ -1,0 +1,470 @@
+//! Rules become entries of maps.
+//!
+//! **Invariants.** A mask's bytes are in their map before a port names it, and a port names it before a flow
+//! has its number. A flow's counters are zero before the flow is there, and are given to no other flow before
+//! all programs that may have found it have left ([`State::wait`]): so what `change` and `remove` return is
+//! exact, and their old actions run for nobody any more when they return.
+//!
+//! **Generations.** A flow counts only as long as its slot has the generation that it names. Each diverted
+//! port has a slot: when the port goes, or what an earlier process left is dropped, one write ends all flows
+//! of it at once; their entries are taken out later.
+
+use super::layout::{
+    self, COUNT_WORDS, CPU_DROPPED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, FLOWS, FlowHead, KeyBytes, MASKS,
+    MASKS_PER_PORT, SLOTS, UP,
+};
+use super::load::Loaded;
+use crate::{Handle, Rule, Why};
+use aya::maps::MapError;
+use heddle_datapath::{FlowCounts, PortNo};
+use heddle_sys::veth::{Peer, Peers};
+use heddle_sys::{TapQueue, shared_words};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the programs of a processor may take before the slow way of waiting is taken.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// A port whose device is diverted.
+pub(super) struct Diverted {
+    pub(super) tap: Arc<TapQueue>,
+    /// The index of the tap device.
+    pub(super) miss: u32,
+    pub(super) slot: u32,
+    /// Masks that its flows have, and how many of them.
+    pub(super) masks: Vec<(u8, usize)>,
+    pub(super) peer: Option<(Peer, [u8; 6])>,
+}
+
+/// Where a port's packets leave.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) ifindex: u32,
+    pub(super) mtu: u32,
+}
+
+struct Installed {
+    key: KeyBytes,
+    count: u32,
+    /// What was read of its counters.
+    read: (u64, u64),
+}
+
+/// What an earlier process left.
+#[derive(Default)]
+pub(super) struct Adopted {
+    /// Flows, with the index of their counters.
+    flows: HashMap<KeyBytes, u32>,
+    slots: Vec<u32>,
+    /// Devices.
+    pub(super) ports: Vec<u32>,
+}
+
+pub(super) struct State {
+    pub(super) loaded: Loaded,
+    pub(super) ways: HashMap<u32, Way>,
+    pub(super) diverted: HashMap<u32, Diverted>,
+    /// Devices that were diverted since ports were set last.
+    pub(super) fresh: Vec<u32>,
+    pub(super) peers: Option<Peers>,
+    pub(super) rounds: u32,
+    masks: Vec<Option<(KeyBytes, usize)>>,
+    by_mask: HashMap<KeyBytes, u8>,
+    installed: HashMap<Handle, Installed>,
+    free_counts: Vec<u32>,
+    next_count: u32,
+    free_slots: Vec<u32>,
+    next_slot: u32,
+    pub(super) adopted: Adopted,
+    n_cpus: usize,
+}
+
+/// What a refusal of a map means.
+fn refused(error: &MapError) -> Why {
+    let errno = match error {
+        MapError::SyscallError(e) => e.io_error.raw_os_error(),
+        _ => None,
+    };
+    match errno.unwrap_or(22) {
+        // E2BIG
+        7 => Why::Full,
+        errno => Why::Refused(errno),
+    }
+}
+
+impl State {
+    pub(super) fn new(loaded: Loaded) -> Self {
+        Self {
+            loaded,
+            ways: HashMap::new(),
+            diverted: HashMap::new(),
+            fresh: Vec::new(),
+            peers: Peers::new().ok(),
+            rounds: 0,
+            masks: vec![None; MASKS],
+            by_mask: HashMap::new(),
+            installed: HashMap::new(),
+            free_counts: Vec::new(),
+            next_count: 0,
+            free_slots: Vec::new(),
+            // The first two name owner and version.
+            next_slot: 2,
+            adopted: Adopted::default(),
+            n_cpus: n_cpus(),
+        }
+    }
+
+    /// Finds out what an earlier process left. Its flows count on until [`State::drop_adopted`].
+    pub(super) fn adopt(&mut self) {
+        let flows: Vec<_> = self.loaded.flows.iter().filter_map(Result::ok).collect();
+        for (key, flow) in flows {
+            let (count, slot) = layout::head(&flow);
+            self.next_count = self.next_count.max(count + 1);
+            self.next_slot = self.next_slot.max(slot + 1);
+            if !self.adopted.slots.contains(&slot) {
+                self.adopted.slots.push(slot);
+            }
+            let id = layout::mask_id(&key);
+            let entry = &mut self.masks[usize::from(id)];
+            match entry {
+                Some((_, n)) => *n += 1,
+                None => {
+                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 64]);
+                    *entry = Some((bytes, 1));
+                    self.by_mask.insert(bytes, id);
+                }
+            }
+            self.adopted.flows.insert(key, count);
+        }
+        self.adopted.ports = self.loaded.ports.keys().filter_map(Result::ok).collect();
+        log::info!(
+            target: "netdev_offload",
+            "eBPF: took over {} flows of {} devices", self.adopted.flows.len(), self.adopted.ports.len()
+        );
+    }
+    pub(super) fn adopted(&self) -> usize {
+        self.adopted.flows.len()
+    }
+    /// The masks that flows of a device have which an earlier process left.
+    pub(super) fn adopted_masks(&self, ifindex: u32) -> Vec<(u8, usize)> {
+        let mut masks: Vec<(u8, usize)> = Vec::new();
+        let of = |key: &&KeyBytes| layout::in_ifindex(key) == ifindex;
+        for key in self.adopted.flows.keys().filter(of) {
+            let id = layout::mask_id(key);
+            match masks.iter_mut().find(|(m, _)| *m == id) {
+                Some((_, n)) => *n += 1,
+                None => masks.push((id, 1)),
+            }
+        }
+        masks
+    }
+
+    // -- numbers
+
+    pub(super) fn take_slot(&mut self) -> Option<u32> {
+        if let Some(slot) = self.free_slots.pop() {
+            return Some(slot);
+        }
+        let slot = self.next_slot;
+        self.next_slot += 1;
+        ((slot as usize) < SLOTS).then_some(slot)
+    }
+    /// Ends all flows of a slot with one write.
+    pub(super) fn end_slot(&mut self, slot: u32) {
+        let at = slot as usize;
+        let generation = self.loaded.slots.load(at);
+        self.loaded
+            .slots
+            .store(at, generation.wrapping_add(1) & u64::from(u32::MAX));
+        // Generations go on: a flow of an earlier user of the slot never counts again.
+        self.free_slots.push(slot);
+    }
+    fn take_count(&mut self) -> Option<u32> {
+        let count = self.free_counts.pop().or_else(|| {
+            let count = self.next_count;
+            self.next_count += 1;
+            ((count as usize) < FLOWS).then_some(count)
+        })?;
+        (0..COUNT_WORDS).for_each(|i| self.loaded.counts.store(count as usize * COUNT_WORDS + i, 0));
+        Some(count)
+    }
+    /// Waits until programs that may have found what is no more have left.
+    pub(super) fn wait(&self) {
+        let cpus = &self.loaded.cpus;
+        for cpu in (0..self.n_cpus).map(|n| n * CPU_WORDS) {
+            let entered = cpus.load(cpu);
+            let mut until = None;
+            while cpus.load(cpu + 1) < entered {
+                std::hint::spin_loop();
+                if Instant::now() > *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+                    shared_words::wait_for_programs();
+                    break;
+                }
+            }
+        }
+        // Elsewhere the program's count of those who entered is no barrier.
+        if !cfg!(target_arch = "x86_64") {
+            shared_words::wait_for_programs();
+        }
+    }
+
+    // -- masks
+
+    /// Writes what the program reads of a port.
+    pub(super) fn write_port(&mut self, ifindex: u32) -> Result<(), Why> {
+        let Some(d) = self.diverted.get(&ifindex) else {
+            return Err(Why::InPort);
+        };
+        let masks: Vec<u8> = d.masks.iter().map(|(id, _)| *id).collect();
+        let bytes = layout::port(d.miss, &masks, d.peer.map(|(_, mac)| mac));
+        self.loaded
+            .ports
+            .insert(ifindex, bytes, 0)
+            .map_err(|e| refused(&e))
+    }
+    /// A flow of a port is to have this mask: its number.
+    fn take_mask(&mut self, ifindex: u32, mask: &KeyBytes) -> Result<u8, Why> {
+        let known = self.by_mask.get(mask).copied();
+        let masks = &self.diverted.get(&ifindex).ok_or(Why::InPort)?.masks;
+        let has = known.is_some_and(|id| masks.iter().any(|(m, _)| *m == id));
+        if !has && masks.len() >= MASKS_PER_PORT {
+            return Err(Why::TooManyMasks);
+        }
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let free = self
+                    .masks
+                    .iter()
+                    .position(Option::is_none)
+                    .ok_or(Why::TooManyMasks)?;
+                let id = u8::try_from(free).map_err(|_| Why::TooManyMasks)?;
+                self.loaded
+                    .masks
+                    .set(u32::from(id), *mask, 0)
+                    .map_err(|e| refused(&e))?;
+                self.masks[free] = Some((*mask, 0));
+                self.by_mask.insert(*mask, id);
+                id
+            }
+        };
+        if let Some((_, n)) = &mut self.masks[usize::from(id)] {
+            *n += 1;
+        }
+        let written = match self.diverted.get_mut(&ifindex) {
+            Some(d) => match d.masks.iter_mut().find(|(m, _)| *m == id) {
+                Some((_, n)) => {
+                    *n += 1;
+                    Ok(())
+                }
+                None => {
+                    d.masks.push((id, 1));
+                    self.write_port(ifindex)
+                }
+            },
+            None => Err(Why::InPort),
+        };
+        if let Err(why) = written {
+            self.give_mask(ifindex, id);
+            return Err(why);
+        }
+        Ok(id)
+    }
+    /// A flow of a port has it no more, and no program that may have found the flow runs.
+    fn give_mask(&mut self, ifindex: u32, id: u8) {
+        if let Some(d) = self.diverted.get_mut(&ifindex)
+            && let Some(at) = d.masks.iter().position(|(m, _)| *m == id)
+        {
+            d.masks[at].1 -= 1;
+            if d.masks[at].1 == 0 {
+                d.masks.swap_remove(at);
+                let _ = self.write_port(ifindex);
+            }
+        }
+        let entry = &mut self.masks[usize::from(id)];
+        if let Some((mask, n)) = entry {
+            *n -= 1;
+            if *n == 0 {
+                self.by_mask.remove(mask);
+                *entry = None;
+            }
+        }
+    }
+
+    // -- flows
+
+    /// The bytes of a flow that has this key, these counters.
+    fn encode(&self, rule: &Rule, count: u32, slot: u32) -> Result<layout::FlowBytes, Why> {
+        let mut mtu = u32::MAX;
+        for no in rule.outputs() {
+            let way = self.ways.get(&no.0).ok_or(Why::OutPort)?;
+            mtu = mtu.min(if way.mtu == 0 { u32::MAX } else { way.mtu });
+        }
+        let generation = u32::try_from(self.loaded.slots.load(slot as usize)).unwrap_or(0);
+        let head = FlowHead {
+            count,
+            slot,
+            generation,
+            mtu,
+        };
+        layout::flow(head, &rule.ops, |no| self.ways.get(&no.0).map(|w| w.ifindex)).ok_or(Why::TooManyActions)
+    }
+
+    pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        let ifindex = self.ways.get(&rule.in_port.0).ok_or(Why::InPort)?.ifindex;
+        let slot = self.diverted.get(&ifindex).ok_or(Why::InPort)?.slot;
+        self.encode(rule, 0, slot)?;
+        let id = self.take_mask(ifindex, &layout::mask(rule))?;
+        let key = layout::key(rule, ifindex, id);
+        let left = self.adopted.flows.remove(&key);
+        let Some(count) = left.or_else(|| self.take_count()) else {
+            self.give_mask(ifindex, id);
+            return Err(Why::Full);
+        };
+        let done = self
+            .encode(rule, count, slot)
+            .and_then(|flow| self.loaded.flows.insert(key, flow, 0).map_err(|e| refused(&e)));
+        if left.is_some() {
+            // Its flow had the mask, too.
+            self.wait();
+            self.give_mask(ifindex, id);
+        }
+        if let Err(why) = done {
+            self.free_counts.push(count);
+            self.give_mask(ifindex, id);
+            return Err(why);
+        }
+        // What an earlier process's flow has counted is nobody's.
+        let read = self.read(count);
+        self.installed.insert(at, Installed { key, count, read });
+        Ok(())
+    }
+    fn read(&self, count: u32) -> (u64, u64) {
+        let at = count as usize * COUNT_WORDS;
+        (self.loaded.counts.load(at), self.loaded.counts.load(at + 1))
+    }
+    /// What a flow has counted since it was read last.
+    fn more(&self, count: u32, read: &mut (u64, u64), now_ms: u64) -> FlowCounts {
+        let now = self.read(count);
+        let before = std::mem::replace(read, now);
+        let flags = self.loaded.counts.load(count as usize * COUNT_WORDS + 2);
+        match now.0.wrapping_sub(before.0) {
+            0 => FlowCounts::default(),
+            packets => FlowCounts {
+                packets,
+                bytes: now.1.wrapping_sub(before.1),
+                used_ms: now_ms,
+                tcp_flags: u16::try_from(flags & 0xfff).unwrap_or(0),
+            },
+        }
+    }
+    pub(super) fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
+        let Some(flow) = self.installed.get(&at) else {
+            return (FlowCounts::default(), Err(Why::Refused(2)));
+        };
+        let (key, count) = (flow.key, flow.count);
+        let slot = self.diverted.get(&layout::in_ifindex(&key)).map(|d| d.slot);
+        let done = slot
+            .ok_or(Why::InPort)
+            .and_then(|slot| self.encode(rule, count, slot))
+            .and_then(|flow| self.loaded.flows.insert(key, flow, 0).map_err(|e| refused(&e)));
+        if let Err(why) = done {
+            return (self.remove(at), Err(why));
+        }
+        self.wait();
+        let Some(mut flow) = self.installed.remove(&at) else {
+            return (FlowCounts::default(), Ok(()));
+        };
+        let counts = self.more(count, &mut flow.read, 0);
+        self.installed.insert(at, flow);
+        (counts, Ok(()))
+    }
+    pub(super) fn remove(&mut self, at: Handle) -> FlowCounts {
+        let Some(mut flow) = self.installed.remove(&at) else {
+            return FlowCounts::default();
+        };
+        // It fails where it is not there any more.
+        let _ = self.loaded.flows.remove(&flow.key);
+        self.wait();
+        let counts = self.more(flow.count, &mut flow.read, 0);
+        self.free_counts.push(flow.count);
+        self.give_mask(layout::in_ifindex(&flow.key), layout::mask_id(&flow.key));
+        counts
+    }
+    pub(super) fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
+        let mut installed = std::mem::take(&mut self.installed);
+        for (at, flow) in &mut installed {
+            let n = self.more(flow.count, &mut flow.read, now_ms);
+            if n.packets > 0 {
+                f(*at, n);
+            }
+        }
+        self.installed = installed;
+    }
+
+    /// Ends what an earlier process left and this one has not taken over: flows at once, by their
+    /// generations; then their entries, and devices that are no ports any more.
+    pub(super) fn drop_adopted(&mut self) {
+        let adopted = std::mem::take(&mut self.adopted);
+        if adopted.flows.is_empty() && adopted.ports.is_empty() {
+            return;
+        }
+        adopted.slots.iter().for_each(|slot| self.end_slot(*slot));
+        for key in adopted.flows.keys() {
+            let _ = self.loaded.flows.remove(key);
+        }
+        self.wait();
+        for (key, count) in &adopted.flows {
+            self.free_counts.push(*count);
+            self.give_mask(layout::in_ifindex(key), layout::mask_id(key));
+        }
+        let gone: Vec<u32> = adopted
+            .ports
+            .into_iter()
+            .filter(|ifindex| !self.diverted.contains_key(ifindex))
+            .collect();
+        for ifindex in &gone {
+            self.let_go(*ifindex);
+        }
+        log::info!(
+            target: "netdev_offload",
+            "eBPF: {} flows and {} devices that an earlier process left are dropped",
+            adopted.flows.len(), gone.len()
+        );
+    }
+
+    pub(super) fn stats(&self) -> Vec<(String, u64)> {
+        let sum = |word: usize| -> u64 {
+            let cpus = (0..self.n_cpus).map(|cpu| self.loaded.cpus.load(cpu * CPU_WORDS + word));
+            cpus.sum()
+        };
+        let mut all = vec![
+            ("ports".to_owned(), self.diverted.len() as u64),
+            ("masks".to_owned(), self.by_mask.len() as u64),
+            ("adopted-flows".to_owned(), self.adopted.flows.len() as u64),
+            ("packets".to_owned(), sum(0)),
+            ("to-peer".to_owned(), sum(CPU_PEER)),
+            ("dropped".to_owned(), sum(CPU_DROPPED)),
+        ];
+        let up = UP.iter().enumerate();
+        all.extend(up.map(|(i, name)| (format!("up-{name}"), sum(CPU_UP + i))));
+        all
+    }
+    /// The port number of each device.
+    pub(super) fn numbers(&self, ifindex: u32) -> impl Iterator<Item = PortNo> + '_ {
+        let of = self.ways.iter().filter(move |(_, way)| way.ifindex == ifindex);
+        of.map(|(no, _)| PortNo(*no))
+    }
+}
+
+/// Processors that programs may run on.
+fn n_cpus() -> usize {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = text
+        .trim()
+        .rsplit(['-', ','])
+        .next()
+        .and_then(|n| n.parse::<usize>().ok());
+    last.map_or(CPUS, |n| (n + 1).min(CPUS))
+}

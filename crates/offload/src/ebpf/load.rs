@@ -1,0 +1,222 @@
+//! The program comes into the kernel, or is found there.
+//!
+//! Filters keep the program, and the program its maps, also when their process has ended: nothing has to be
+//! pinned. The next process looks through the kernel's programs for one whose maps name the same owner and
+//! the same version. A program of another version cannot be taken over: its filters are replaced.
+
+use super::layout::{COUNT_WORDS, CPU_WORDS, CPUS, FLOWS, FlowBytes, KeyBytes, PortBytes, SLOTS};
+use aya::maps::{Array, HashMap, Map, MapData, MapInfo};
+use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
+use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs, tc};
+use heddle_sys::shared_words::SharedWords;
+use std::collections::HashMap as StdMap;
+use std::error::Error;
+use std::io;
+use std::os::fd::AsFd;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/classifier.bpf.o"));
+
+/// The program's name, and those of its maps.
+const PROGRAM: &str = "hd_ingress";
+const NAMES: [&str; 6] = [
+    "hd_ports",
+    "hd_masks",
+    "hd_flows",
+    "hd_counts",
+    "hd_slots",
+    "hd_cpus",
+];
+
+/// Where the filter is among those of a device.
+const PRIORITY: u16 = 0x4844;
+const HANDLE: TcHandle = TcHandle::new(0, 1);
+
+/// The program and its maps.
+pub(super) struct Loaded {
+    program: SchedClassifier,
+    pub(super) ports: HashMap<MapData, u32, PortBytes>,
+    pub(super) masks: Array<MapData, KeyBytes>,
+    pub(super) flows: HashMap<MapData, KeyBytes, FlowBytes>,
+    pub(super) counts: SharedWords,
+    pub(super) slots: SharedWords,
+    pub(super) cpus: SharedWords,
+}
+
+/// What went wrong, all causes in one line.
+fn why(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        let e_text = e.to_string();
+        if !text.contains(&e_text) {
+            text = format!("{text}: {e_text}");
+        }
+        cause = e.source();
+    }
+    text
+}
+
+/// Names a version of the program: the bytes that were loaded.
+fn version() -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for byte in OBJECT {
+        hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    hash
+}
+
+fn assemble(program: SchedClassifier, mut maps: StdMap<String, Map>) -> Result<Loaded, String> {
+    let mut take = |name: &str| maps.remove(name).ok_or(format!("the map {name} is missing"));
+    let words = |map: Map, n: usize| -> Result<SharedWords, String> {
+        let Map::Array(data) = map else {
+            return Err("a map is of another kind".into());
+        };
+        SharedWords::of_fd(data.fd().as_fd(), n).map_err(|e| format!("a map cannot be mapped: {e}"))
+    };
+    let e = |e: aya::maps::MapError| why(&e);
+    Ok(Loaded {
+        program,
+        ports: HashMap::try_from(take("hd_ports")?).map_err(e)?,
+        masks: Array::try_from(take("hd_masks")?).map_err(e)?,
+        flows: HashMap::try_from(take("hd_flows")?).map_err(e)?,
+        counts: words(take("hd_counts")?, FLOWS * COUNT_WORDS)?,
+        slots: words(take("hd_slots")?, SLOTS)?,
+        cpus: words(take("hd_cpus")?, CPUS * CPU_WORDS)?,
+    })
+}
+
+/// Loads the program.
+pub(super) fn load(owner: u64) -> Result<Loaded, String> {
+    if OBJECT.is_empty() {
+        return Err("this program was built without clang, which compiles the kernel's part".into());
+    }
+    let mut ebpf = aya::EbpfLoader::new().load(OBJECT).map_err(|e| why(&e))?;
+    let program: &mut SchedClassifier = ebpf
+        .program_mut(PROGRAM)
+        .ok_or("the program is missing")?
+        .try_into()
+        .map_err(|e: aya::programs::ProgramError| why(&e))?;
+    program.load().map_err(|e| why(&e))?;
+    let info = program.info().map_err(|e| why(&e))?;
+    let program = SchedClassifier::from_program_info(info, PROGRAM.into()).map_err(|e| why(&e))?;
+    let mut maps = StdMap::new();
+    for name in NAMES {
+        maps.insert(
+            name.to_owned(),
+            ebpf.take_map(name).ok_or(format!("the map {name} is missing"))?,
+        );
+    }
+    let loaded = assemble(program, maps)?;
+    loaded.slots.store(0, owner);
+    loaded.slots.store(1, version());
+    Ok(loaded)
+}
+
+/// The maps of a program in the kernel, by name.
+fn maps_of(info: &ProgramInfo) -> Option<StdMap<String, Map>> {
+    let mut maps = StdMap::new();
+    for id in info.map_ids().ok()?? {
+        let name = MapInfo::from_id(id).ok()?.name_as_str()?.to_owned();
+        maps.insert(name, Map::from_map_data(MapData::from_id(id).ok()?).ok()?);
+    }
+    Some(maps)
+}
+
+/// The programs that an owner has in the kernel, with their versions.
+fn owned(owner: u64) -> Vec<(u64, ProgramInfo, StdMap<String, Map>)> {
+    let ours = |info: &ProgramInfo| info.name_as_str() == Some(PROGRAM);
+    let mut found = Vec::new();
+    for info in loaded_programs().filter_map(Result::ok).filter(ours) {
+        let Some(maps) = maps_of(&info) else { continue };
+        let Some(Map::Array(slots)) = maps.get("hd_slots") else {
+            continue;
+        };
+        let Ok(slots) = SharedWords::of_fd(slots.fd().as_fd(), 2) else {
+            continue;
+        };
+        if slots.load(0) == owner {
+            found.push((slots.load(1), info, maps));
+        }
+    }
+    found
+}
+
+/// What an earlier process of this owner and version left.
+pub(super) fn find(owner: u64) -> Result<Option<Loaded>, String> {
+    let Some((_, info, maps)) = owned(owner).into_iter().find(|(v, _, _)| *v == version()) else {
+        return Ok(None);
+    };
+    let program = SchedClassifier::from_program_info(info, PROGRAM.into()).map_err(|e| why(&e))?;
+    assemble(program, maps).map(Some)
+}
+
+/// See [`super::Ebpf::remove_leftovers`].
+pub(super) fn remove_leftovers(owner: u64) -> usize {
+    let mut n = 0;
+    for (_, _, mut maps) in owned(owner) {
+        let Some(ports) = maps.remove("hd_ports") else {
+            continue;
+        };
+        let Ok(ports) = HashMap::<_, u32, PortBytes>::try_from(ports) else {
+            continue;
+        };
+        let all: Vec<u32> = ports.keys().filter_map(Result::ok).collect();
+        for ifindex in all {
+            n += usize::from(name_of(ifindex).is_some_and(|name| detach(&name).is_ok()));
+        }
+    }
+    n
+}
+
+/// The device of an index.
+pub(super) fn name_of(ifindex: u32) -> Option<String> {
+    let link = heddle_sys::LinkCtl::new().ok()?;
+    link.name(ifindex).ok()
+}
+
+fn io_error(error: impl Error) -> io::Error {
+    io::Error::other(why(&error))
+}
+
+impl Loaded {
+    /// Puts the program to the ingress of a device, in the place of one that is there.
+    pub(super) fn attach(&mut self, name: &str) -> io::Result<()> {
+        // It is there already, mostly because of an earlier process.
+        let _ = tc::qdisc_add_clsact(name);
+        let options = || {
+            TcAttachOptions::Netlink(NlOptions {
+                priority: PRIORITY,
+                handle: HANDLE,
+                classid: None,
+            })
+        };
+        let fresh = self
+            .program
+            .attach_with_options(name, TcAttachType::Ingress, options());
+        let id = match fresh {
+            Ok(id) => id,
+            Err(_) => {
+                let there =
+                    SchedClassifierLink::attached(name, TcAttachType::Ingress, PRIORITY, HANDLE, None)?;
+                self.program.attach_to_link(there).map_err(io_error)?
+            }
+        };
+        // The filter stays when this process ends.
+        if let Ok(link) = self.program.take_link(id) {
+            std::mem::forget(link);
+        }
+        Ok(())
+    }
+    /// The program, to be run by tests.
+    #[cfg(test)]
+    pub(super) fn program(&self) -> &SchedClassifier {
+        &self.program
+    }
+}
+
+/// Takes the program off a device.
+pub(super) fn detach(name: &str) -> io::Result<()> {
+    use aya::programs::Link as _;
+    let link = SchedClassifierLink::attached(name, TcAttachType::Ingress, PRIORITY, HANDLE, None)?;
+    link.detach().map_err(io_error)
+}

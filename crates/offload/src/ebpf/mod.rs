@@ -1,0 +1,110 @@
+//! The eBPF back end: a classifier at the ingress of each port's device forwards what it knows, and leads the
+//! rest to the switch. `docs/offload.md` says how and why.
+//!
+//! * [`layout`]: bytes of the maps, which the program and this process share.
+//! * [`load`]: the program comes into the kernel, or is found there, where an earlier process left it.
+//! * [`ports`]: devices are diverted, and given back.
+//! * [`flows`]: rules become entries of maps, with masks, generations and counters.
+//! * [`twin`]: a plain twin of the program, for tests.
+//!
+//! **Ends.** The program stays at the devices when the process ends, and forwards on. Who wants an end of it
+//! says so ([`crate::Backend::shutdown`]).
+
+mod flows;
+pub mod layout;
+mod load;
+mod ports;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod twin;
+
+use crate::{Backend, Handle, PortLink, Rule, Why};
+use heddle_datapath::{FlowCounts, PortNo};
+use heddle_port::types::Divert;
+use heddle_sys::TapQueue;
+use parking_lot::Mutex;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// The back end; clones share it. One is the back end of [`crate::Offload`], one is given to ports.
+#[derive(Clone)]
+pub struct Ebpf(Arc<Mutex<flows::State>>);
+
+impl fmt::Debug for Ebpf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ebpf").finish_non_exhaustive()
+    }
+}
+
+impl Ebpf {
+    /// Loads the program, or takes over what an earlier process with the same `owner` number left.
+    ///
+    /// # Errors
+    /// One line that says why this kernel, or this user, cannot.
+    pub fn start(owner: u64) -> Result<Self, String> {
+        let found = load::find(owner)?;
+        let adopt = found.is_some();
+        let loaded = match found {
+            Some(loaded) => loaded,
+            None => load::load(owner)?,
+        };
+        let mut state = flows::State::new(loaded);
+        if adopt {
+            state.adopt();
+        }
+        Ok(Self(Arc::new(Mutex::new(state))))
+    }
+    /// Takes the programs off that earlier processes with the same `owner` number left, of any version, but
+    /// for those that this back end has taken over. Returns from how many devices.
+    pub fn remove_leftovers(owner: u64) -> usize {
+        load::remove_leftovers(owner)
+    }
+    /// Entries that an earlier process left, and that nobody has confirmed yet.
+    pub fn adopted(&self) -> usize {
+        self.0.lock().adopted()
+    }
+}
+
+impl Divert for Ebpf {
+    fn divert(&self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
+        self.0.lock().divert(name, ifindex)
+    }
+    fn release(&self, name: &str, ifindex: u32) {
+        self.0.lock().release(name, ifindex);
+    }
+}
+
+impl Backend for Ebpf {
+    fn name(&self) -> &'static str {
+        "ebpf"
+    }
+    fn capacity(&self) -> usize {
+        layout::FLOWS - layout::SPARE
+    }
+    fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        self.0.lock().install(at, rule)
+    }
+    fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
+        self.0.lock().change(at, rule)
+    }
+    fn remove(&mut self, at: Handle) -> FlowCounts {
+        self.0.lock().remove(at)
+    }
+    fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
+        self.0.lock().counters(now_ms, f);
+    }
+    fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
+        self.0.lock().set_ports(ports)
+    }
+    fn drop_adopted(&mut self) {
+        self.0.lock().drop_adopted();
+    }
+    fn stats(&self) -> Vec<(String, u64)> {
+        self.0.lock().stats()
+    }
+    fn shutdown(&mut self) {
+        self.0.lock().shutdown();
+    }
+}

@@ -1,0 +1,138 @@
+//! Devices are diverted to the program, and given back.
+//!
+//! Each diverted device has a *miss device*: a tap that only the program sends to. What is read from it is
+//! what the port received and the program did not forward, with segment trains and unfinished checksums as
+//! they were. One tap per port tells the port without a byte in the packet, has room of its own, so that no
+//! port's misses take another's, and is read by the port's own receive queue.
+
+use super::flows::{Diverted, State, Way};
+use super::load;
+use crate::PortLink;
+use heddle_datapath::PortNo;
+use heddle_sys::{LinkCtl, TapOpen, TapQueue};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+/// After so many looks at ports, other ends of veth devices are asked for their addresses again.
+const ASK_AGAIN: u32 = 10;
+
+/// The miss device of a device.
+fn miss_name(ifindex: u32) -> String {
+    format!("hdm{ifindex}")
+}
+
+/// Makes a miss device: its queue and its index.
+fn make_miss(ifindex: u32) -> io::Result<(TapQueue, u32)> {
+    let name = miss_name(ifindex);
+    let tap = TapOpen::new(&name).new_only(true).open()?;
+    tap.enable_offloads();
+    // The host has nothing to say there.
+    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+    let link = LinkCtl::new()?;
+    link.set_up(&name, true)?;
+    let index = link.ifindex(&name)?;
+    Ok((tap, index))
+}
+
+impl State {
+    pub(super) fn divert(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
+        if let Some(d) = self.diverted.get(&ifindex) {
+            return Ok(Arc::clone(&d.tap));
+        }
+        let (tap, miss) = make_miss(ifindex)?;
+        let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let tap = Arc::new(tap);
+        let d = Diverted {
+            tap: Arc::clone(&tap),
+            miss,
+            slot,
+            masks: self.adopted_masks(ifindex),
+            peer: None,
+        };
+        self.diverted.insert(ifindex, d);
+        self.find_peers(Some(ifindex));
+        let done = self
+            .write_port(ifindex)
+            .map_err(|why| io::Error::other(why.to_string()))
+            .and_then(|()| self.loaded.attach(name));
+        if let Err(error) = done {
+            self.let_go(ifindex);
+            return Err(error);
+        }
+        self.fresh.push(ifindex);
+        Ok(tap)
+    }
+    pub(super) fn release(&mut self, name: &str, ifindex: u32) {
+        // It fails where the device is gone, and the program with it.
+        let _ = load::detach(name);
+        self.let_go(ifindex);
+    }
+    /// Takes the program off a device, and its flows with it.
+    pub(super) fn let_go(&mut self, ifindex: u32) {
+        if let Some(name) = load::name_of(ifindex) {
+            let _ = load::detach(&name);
+        }
+        let _ = self.loaded.ports.remove(&ifindex);
+        if let Some(d) = self.diverted.remove(&ifindex) {
+            self.end_slot(d.slot);
+            self.wait();
+        }
+    }
+    pub(super) fn shutdown(&mut self) {
+        self.drop_adopted();
+        let all: Vec<u32> = self.diverted.keys().copied().collect();
+        all.into_iter().for_each(|ifindex| self.let_go(ifindex));
+    }
+
+    pub(super) fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
+        self.find_peers(None);
+        let way = |p: &PortLink| {
+            let way = Way {
+                ifindex: p.ifindex,
+                mtu: p.mtu,
+            };
+            (p.no.0, way)
+        };
+        let new: HashMap<u32, Way> = ports.iter().map(way).collect();
+        let old = std::mem::replace(&mut self.ways, new);
+        let mut changed: Vec<PortNo> = Vec::new();
+        for no in old.keys().chain(self.ways.keys()) {
+            if old.get(no) != self.ways.get(no) {
+                changed.push(PortNo(*no));
+            }
+        }
+        for ifindex in std::mem::take(&mut self.fresh) {
+            changed.extend(self.numbers(ifindex));
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        changed
+    }
+
+    /// Finds out whose other ends are in other network namespaces, for all devices or one.
+    fn find_peers(&mut self, only: Option<u32>) {
+        self.rounds = self.rounds.wrapping_add(1);
+        let again = self.rounds.is_multiple_of(ASK_AGAIN);
+        let Some(peers) = &self.peers else { return };
+        let Ok(all) = peers.all() else { return };
+        let mut changed = Vec::new();
+        for (ifindex, d) in &mut self.diverted {
+            if only.is_some_and(|only| only != *ifindex) {
+                continue;
+            }
+            let peer = all.iter().find(|p| p.ifindex == *ifindex).copied();
+            if peer == d.peer.map(|(p, _)| p) && !again {
+                continue;
+            }
+            let now = peer.and_then(|p| Some((p, peers.mac(&p).ok()?)));
+            if now != d.peer {
+                d.peer = now;
+                changed.push(*ifindex);
+            }
+        }
+        for ifindex in changed.into_iter().filter(|_| only.is_none()) {
+            let _ = self.write_port(ifindex);
+        }
+    }
+}

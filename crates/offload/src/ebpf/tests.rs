@@ -1,0 +1,303 @@
+//! The program in the kernel beside its twin. The kernel runs it on packets that are given to it
+//! (`BPF_PROG_TEST_RUN`), which needs root: without it, nothing is tested and the test says so.
+
+use super::flows::{Diverted, State, Way};
+use super::{layout, load, twin};
+use crate::{Headers, Op, Rule};
+use aya::programs::{TestRun as _, TestRunOptions};
+use heddle_datapath::PortNo;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+/// The device of packets that are given to the kernel.
+const LOOPBACK: u32 = 1;
+/// Verdicts of the program.
+const REDIRECT: u32 = 7;
+const SHOT: u32 = 2;
+
+#[derive(Clone, Debug)]
+struct Shape {
+    v6: bool,
+    proto: u8,
+    tos: u8,
+    ttl: u8,
+    /// IPv4: begins with options; a fragment. TCP: flags.
+    options: bool,
+    fragment: bool,
+    flags: u8,
+    last: [u8; 2],
+    ports: [u8; 2],
+    payload: usize,
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let protos = prop_oneof![3 => Just(6), 3 => Just(17), 1 => Just(1), 1 => Just(58), 1 => Just(132)];
+    let rare = || prop::bool::weighted(0.1);
+    let flags = prop_oneof![4 => Just(0x10), 1 => any::<u8>()];
+    (
+        (any::<bool>(), protos, any::<u8>(), 1_u8..4, rare(), rare()),
+        (flags, [0_u8..2, 0_u8..2], [0_u8..3, 130_u8..136], 0_usize..40),
+    )
+        .prop_map(
+            |((v6, proto, tos, ttl, options, fragment), (flags, last, ports, payload))| Shape {
+                v6,
+                proto,
+                tos,
+                ttl,
+                options: options && !v6,
+                fragment: fragment && !v6,
+                flags,
+                last,
+                ports,
+                payload,
+            },
+        )
+}
+
+fn frame(s: &Shape) -> Vec<u8> {
+    let l4: Vec<u8> = match s.proto {
+        6 => {
+            let mut tcp = vec![
+                0, s.ports[0], 0, s.ports[1], 0, 0, 0, 1, 0, 0, 0, 2, 0x50, s.flags,
+            ];
+            tcp.extend([1, 0, 0, 0, 0, 0]);
+            tcp
+        }
+        17 => {
+            let len = u16::try_from(8 + s.payload).unwrap().to_be_bytes();
+            vec![0, s.ports[0], 0, s.ports[1], len[0], len[1], 0, 0]
+        }
+        // The type is now and then one of neighbour discovery.
+        _ => vec![s.ports[1], s.ports[0], 0, 0, 0, 0, 0, 7],
+    };
+    let mut f = vec![2, 0, 0, 0, 0, s.last[1], 2, 0, 0, 0, 0, s.last[0]];
+    let n = u16::try_from(l4.len() + s.payload).unwrap();
+    if s.v6 {
+        f.extend([0x86, 0xdd, 0x60 | s.tos >> 4, s.tos << 4, 0, 5]);
+        f.extend(n.to_be_bytes());
+        f.extend([s.proto, s.ttl]);
+        for last in s.last {
+            f.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+        }
+    } else {
+        let options: &[u8] = if s.options { &[1, 1, 1, 1] } else { &[] };
+        let ihl = 5 + u8::from(s.options);
+        f.extend([8, 0, 0x40 | ihl, s.tos]);
+        f.extend((n + u16::from(ihl) * 4).to_be_bytes());
+        f.extend([
+            0,
+            9,
+            if s.fragment { 0x20 } else { 0x40 },
+            0,
+            s.ttl,
+            s.proto,
+            0,
+            0,
+        ]);
+        s.last.iter().for_each(|last| f.extend([10, 0, 0, *last]));
+        f.extend(options);
+    }
+    f.extend(l4);
+    f.extend((0..s.payload).map(|i| u8::try_from(i).unwrap()));
+    if !s.options && matches!(s.proto, 6 | 17 | 1 | 58) {
+        twin::finish(&mut f);
+    }
+    f
+}
+
+/// A rule about packets like this one, in some of their fields.
+fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
+    let has = |bit: u16| fields & 1 << bit != 0;
+    let b = |bit, mask| if has(bit) { mask } else { 0 };
+    let mut mask = Headers {
+        dl_dst: [b(0, 0xff); 6],
+        dl_src: [b(1, 0xff); 6],
+        dl_type: 0xffff,
+        nw_proto: b(2, 0xff),
+        nw_tos: b(3, 0xfc),
+        nw_ttl: b(4, 0xff),
+        label: u32::from(b(5, 0xff)),
+        tp_src: u16::from(b(6, 0xff)),
+        tp_dst: u16::from(b(7, 0xff)),
+        ..Headers::default()
+    };
+    let n = if s.v6 { 16 } else { 4 };
+    mask.src[..n].fill(b(8, 0xff));
+    mask.dst[..n].fill(b(9, 0xff));
+    let mut key = heddle_flow::FlowKey::default();
+    let f = frame(s);
+    let hint = heddle_flow::extract::Hint::ethernet(f.len());
+    heddle_flow::extract::extract(&f, &hint, &mut key);
+    let all = |v4: u32, v6: [u8; 16]| match s.v6 {
+        true => v6,
+        false => {
+            let mut all = [0; 16];
+            all[..4].copy_from_slice(&v4.to_be_bytes());
+            all
+        }
+    };
+    let key = Headers {
+        dl_dst: key.dl_dst,
+        dl_src: key.dl_src,
+        dl_type: key.dl_type,
+        vlan: 0,
+        nw_proto: key.nw_proto,
+        nw_tos: key.nw_tos,
+        nw_ttl: key.nw_ttl,
+        label: key.ipv6_label,
+        tp_src: key.tp_src,
+        tp_dst: key.tp_dst,
+        src: all(key.nw_src, key.ipv6_src),
+        dst: all(key.nw_dst, key.ipv6_dst),
+    };
+    let ports = matches!(s.proto, 6 | 17);
+    let able = [
+        (true, Op::EthDst([2, 0, 0, 0, 9, value])),
+        (true, Op::EthSrc([2, 0, 0, 0, 8, value])),
+        (!s.v6, Op::Ipv4Src([10, 9, value, 1])),
+        (!s.v6, Op::Ipv4Dst([10, 8, 1, value])),
+        (
+            true,
+            Op::Tos {
+                value: value & 0xfc,
+                mask: 0xfc,
+            },
+        ),
+        (true, Op::Ttl(value)),
+        (ports, Op::L4Src(0x1000 | u16::from(value))),
+        (ports, Op::L4Dst(0x2000 | u16::from(value))),
+    ];
+    let chosen = able
+        .iter()
+        .enumerate()
+        .filter(|(i, (can, _))| *can && writes & 1 << i != 0);
+    let mut ops: Vec<Op> = chosen.map(|(_, (_, op))| *op).collect();
+    ops.push(Op::Output(PortNo(1)));
+    Rule {
+        in_port: PortNo(1),
+        key,
+        mask,
+        ops: ops.into(),
+    }
+}
+
+/// A back end whose only port is the loopback device, at which no program is.
+fn state() -> Option<State> {
+    let loaded = match load::load(0x7e57) {
+        Ok(loaded) => loaded,
+        Err(why) => {
+            eprintln!("not tested: {why}");
+            return None;
+        }
+    };
+    let mut state = State::new(loaded);
+    state.peers = None;
+    let way = Way {
+        ifindex: LOOPBACK,
+        mtu: 1500,
+    };
+    state.ways.insert(1, way);
+    let slot = state.take_slot().unwrap();
+    let tap = heddle_sys::TapOpen::new("hdtest%d".trim_end_matches("%d")).open();
+    let Ok(tap) = tap else {
+        eprintln!("not tested: no tap device can be made");
+        return None;
+    };
+    state.diverted.insert(
+        LOOPBACK,
+        Diverted {
+            tap: tap.into(),
+            miss: 0,
+            slot,
+            masks: Vec::new(),
+            peer: None,
+        },
+    );
+    state.write_port(LOOPBACK).unwrap();
+    Some(state)
+}
+
+/// What the program says of a frame, and what it makes of it.
+fn run(state: &State, frame: &[u8]) -> (u32, Vec<u8>) {
+    let mut out = vec![0; 2048];
+    let options = TestRunOptions {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        ..TestRunOptions::new()
+    };
+    let result = state.loaded.program().test_run(options).unwrap();
+    let n = result.data_size_out as usize;
+    out.truncate(n);
+    (result.return_value, out)
+}
+
+#[test]
+fn the_program_does_what_its_twin_does() {
+    let Some(mut state) = state() else { return };
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(600));
+    // Often a packet of the flow, sometimes another one.
+    let other = prop_oneof![2 => Just(None), 1 => shape().prop_map(Some)];
+    let all = (shape(), other, 0_u16..1024, 0_u16..256, any::<u8>());
+    let mut forwarded = 0;
+    let mut seen = std::cell::RefCell::new((&mut state, &mut forwarded));
+    runner
+        .run(&all, |(of, other, fields, writes, value)| {
+            let (state, forwarded) = &mut *seen.borrow_mut();
+            let rule = rule(&of, fields, writes, value);
+            let packet = frame(other.as_ref().unwrap_or(&of));
+            state.install(1, &rule).unwrap();
+            let (verdict, bytes) = run(state, &packet);
+            let expected = twin::forward(&rule, &packet);
+            let counts = state.remove(1);
+            prop_assert_eq!(verdict, if expected.is_some() { REDIRECT } else { SHOT });
+            prop_assert_eq!(counts.packets, u64::from(expected.is_some()));
+            if let Some(expected) = expected {
+                **forwarded += 1;
+                prop_assert_eq!(bytes, expected);
+                prop_assert_eq!(counts.bytes, packet.len() as u64);
+            }
+            // It is gone.
+            prop_assert_eq!(run(state, &packet).0, SHOT);
+            Ok(())
+        })
+        .unwrap();
+    seen.get_mut();
+    assert!(forwarded > 100, "{forwarded} of 600");
+}
+
+#[test]
+fn one_write_ends_a_ports_flows_and_masks_are_bounded() {
+    let Some(mut state) = state() else { return };
+    let s = Shape {
+        v6: false,
+        proto: 17,
+        tos: 0,
+        ttl: 1,
+        options: false,
+        fragment: false,
+        flags: 0,
+        last: [0, 1],
+        ports: [1, 2],
+        payload: 4,
+    };
+    let packet = frame(&s);
+    let mut refused = 0;
+    for (at, fields) in (0..12_u16).enumerate() {
+        let done = state.install(u32::try_from(at).unwrap(), &rule(&s, fields, 0, 0));
+        refused += u32::from(done == Err(crate::Why::TooManyMasks));
+        assert_eq!(done.is_err(), at >= layout::MASKS_PER_PORT, "{at}: {done:?}");
+    }
+    assert_eq!((refused, run(&state, &packet).0), (4, REDIRECT));
+    // Another answer, and its counts.
+    let (counts, done) = state.change(0, &rule(&s, 0, 1 << 5, 77));
+    assert_eq!((counts.packets, done), (1, Ok(())));
+    assert_eq!(run(&state, &packet).1[22], 77);
+    let slot = state.diverted[&LOOPBACK].slot;
+    state.end_slot(slot);
+    assert_eq!(run(&state, &packet).0, SHOT);
+    for at in 0..12 {
+        state.remove(at);
+    }
+    assert_eq!(state.diverted[&LOOPBACK].masks, []);
+    assert_eq!(state.loaded.flows.keys().count(), 0);
+}

@@ -1,0 +1,133 @@
+//! `hw-offload` and `heddle-ebpf`: flows of `system` ports go to a program in the kernel.
+//!
+//! It is decided once, by the first configuration, as in Open vSwitch: a port opens its device in one way or
+//! the other. What an earlier daemon left in the kernel is taken over, or taken away.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use heddle_offload::{Ebpf, Offload, Policy, PortLink};
+use heddle_port::types::Divert;
+
+use super::Reconciler;
+use super::taps::Taps;
+
+/// How long flows that an earlier daemon left are kept, where no controller confirms others before.
+const KEPT: Duration = Duration::from_secs(10);
+
+/// What is set up.
+#[derive(Default)]
+pub(super) struct Offloading {
+    decided: Option<bool>,
+    ebpf: Option<Ebpf>,
+    offload: Option<Offload>,
+    began: Option<Instant>,
+    ports: Vec<PortLink>,
+}
+
+impl Offloading {
+    /// Who diverts devices.
+    pub(super) fn divert(&self) -> Option<Arc<dyn Divert>> {
+        self.ebpf.clone().map(|e| Arc::new(e) as Arc<dyn Divert>)
+    }
+}
+
+/// Loads the program, or says why not.
+fn start() -> Option<Ebpf> {
+    let owner = match Taps::owner() {
+        Ok(owner) => owner,
+        Err(error) => {
+            log::warn!(target: "netdev_offload", "eBPF is off: the run directory has no mark ({error})");
+            return None;
+        }
+    };
+    match Ebpf::start(owner) {
+        Ok(ebpf) => {
+            log::info!(target: "netdev_offload", "eBPF is on: flows of system ports are offloaded to the kernel");
+            Some(ebpf)
+        }
+        Err(why) => {
+            // The verifier's log is long; its end says what is wrong.
+            let lines: Vec<&str> = why.lines().filter(|l| !l.trim().is_empty()).collect();
+            let last = lines.len().saturating_sub(3);
+            let text = match last {
+                0 => lines.join("; "),
+                _ => format!("{} ... {}", lines[0], lines[last..].join("; ")),
+            };
+            log::warn!(target: "netdev_offload", "eBPF is off, all packets are forwarded by workers: {text}");
+            None
+        }
+    }
+}
+
+impl Reconciler {
+    /// Does what the settings ask for, before the first port is opened.
+    pub(super) fn decide_offload(&mut self) {
+        let wanted = self.globals.offload;
+        let o = &mut self.offloading;
+        if let Some(decided) = o.decided {
+            if decided != wanted {
+                log::warn!(target: "netdev_offload", "hw-offload and heddle-ebpf take effect when the switch is restarted");
+            }
+            o.decided = Some(wanted);
+            return;
+        }
+        o.decided = Some(wanted);
+        if wanted {
+            o.ebpf = start();
+        }
+        let Some(ebpf) = &o.ebpf else {
+            let left = Taps::earlier_owner().map_or(0, Ebpf::remove_leftovers);
+            if left > 0 {
+                log::info!(target: "netdev_offload", "eBPF programs of an earlier daemon were taken off {left} devices");
+            }
+            return;
+        };
+        o.began = Some(Instant::now());
+        let clock = self.switch.clock.clone();
+        let offload = Offload::new(Box::new(ebpf.clone()), Policy::default(), move || clock.now_ms());
+        self.switch.datapath.set_observer(Some(Box::new(offload.clone())));
+        *self.switch.offload.write() = Some(offload.clone());
+        o.offload = Some(offload);
+    }
+
+    /// Tells the back end of ports as they are now, and ends what an earlier daemon left when that is due.
+    pub(super) fn refresh_offload(&mut self) {
+        let Some(offload) = self.offloading.offload.clone() else {
+            return;
+        };
+        let mut ports: Vec<PortLink> = Vec::new();
+        for iface in self.bridges.values().flat_map(|b| b.ifaces.values()) {
+            let Some((device, no)) = iface.device() else {
+                continue;
+            };
+            if device.kind() == "system" && iface.status.ifindex != 0 {
+                ports.push(PortLink {
+                    no,
+                    name: iface.name.clone(),
+                    ifindex: iface.status.ifindex,
+                    mtu: iface.status.mtu,
+                });
+            }
+        }
+        ports.sort_by_key(|p| p.no);
+        offload.set_ports(&ports);
+        self.offloading.ports = ports;
+        offload.hold_adopted(self.globals.restore_wait);
+        if !self.globals.restore_wait && self.offloading.began.is_some_and(|began| began.elapsed() >= KEPT) {
+            self.offloading.began = None;
+            offload.drop_adopted();
+        }
+    }
+
+    /// A configuration is about to be confirmed.
+    pub(super) fn confirm_offload(&mut self) {
+        self.refresh_offload();
+        if let Some(offload) = &self.offloading.offload {
+            // A new configuration of an old switch does not make what it left wrong.
+            offload.hold_adopted(true);
+            self.switch.datapath.observe_now();
+            offload.hold_adopted(self.globals.restore_wait);
+        }
+    }
+}
