@@ -111,9 +111,7 @@ def scenario_rules_change_under_traffic(lab):
     a, b = two_pods(lab, sw)
     settled(lab, sw, a)
     sock = lab.net.raw(b, "eth0", timeout=1)
-    frame = lab.net.run(b, "cat", "/sys/class/net/eth0/address").strip()
-    dst = bytes.fromhex(frame.replace(":", ""))
-    src = bytes.fromhex(lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip().replace(":", ""))
+    dst, src = (lab.net.run(ns, "cat", "/sys/class/net/eth0/address").strip() for ns in (b, a))
     tx = lab.net.raw(a, "eth0")
     for number in (1, 2):
         sw.ofctl("add-flow", "br0", f"priority=7,udp,tp_dst=7,actions=mod_nw_tos:{number << 2},NORMAL")

@@ -11,8 +11,9 @@
 //! goes. Packets that come within the microsecond between are lost; all others are in the old queues or in
 //! the new.
 //!
-//! Where somebody diverts devices ([`crate::types::Divert`]), there is one receive queue, which reads what
-//! was diverted, and the host's stack sees nothing. Should that fail, the port has packet sockets and says so.
+//! Where somebody diverts devices ([`crate::types::Divert`]), there is one receive queue, which reads
+//! what was diverted, and the host's stack sees nothing. Should that fail, the port has packet sockets and
+//! says so.
 //!
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
 //! again; members of a fanout group cannot be, so with several queues the port says that it is stale.

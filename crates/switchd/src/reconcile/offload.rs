@@ -10,6 +10,7 @@ use heddle_offload::{Ebpf, Offload, Policy, PortLink};
 use heddle_port::types::Divert;
 
 use super::Reconciler;
+use super::state::BridgeState;
 use super::taps::Taps;
 
 /// How long flows that an earlier daemon left are kept, where no controller confirms others before.
@@ -22,7 +23,6 @@ pub(super) struct Offloading {
     ebpf: Option<Ebpf>,
     offload: Option<Offload>,
     began: Option<Instant>,
-    ports: Vec<PortLink>,
 }
 
 impl Offloading {
@@ -97,22 +97,30 @@ impl Reconciler {
             return;
         };
         let mut ports: Vec<PortLink> = Vec::new();
-        for iface in self.bridges.values().flat_map(|b| b.ifaces.values()) {
-            let Some((device, no)) = iface.device() else {
-                continue;
+        let of = |b: &BridgeState| -> Vec<_> {
+            // Workers hold packets to rates, and queues are on the way that the program may leave out: ports
+            // with limits of either kind stay with workers.
+            let limited = |name: &str| {
+                let rows = b.row.interface(name);
+                rows.is_none_or(|(port, row)| port.qos.is_some() || !row.policing.is_empty())
             };
-            if device.kind() == "system" && iface.status.ifindex != 0 {
+            let free = b.ifaces.values().filter(|i| !limited(&i.name));
+            free.filter_map(|i| Some((i.name.clone(), i.status.clone(), i.device()?)))
+                .map(|(name, status, (device, no))| (name, status, device.kind(), no))
+                .collect()
+        };
+        for (name, status, kind, no) in self.bridges.values().flat_map(of) {
+            if kind == "system" && status.ifindex != 0 {
                 ports.push(PortLink {
                     no,
-                    name: iface.name.clone(),
-                    ifindex: iface.status.ifindex,
-                    mtu: iface.status.mtu,
+                    name,
+                    ifindex: status.ifindex,
+                    mtu: status.mtu,
                 });
             }
         }
         ports.sort_by_key(|p| p.no);
         offload.set_ports(&ports);
-        self.offloading.ports = ports;
         offload.hold_adopted(self.globals.restore_wait);
         if !self.globals.restore_wait && self.offloading.began.is_some_and(|began| began.elapsed() >= KEPT) {
             self.offloading.began = None;
