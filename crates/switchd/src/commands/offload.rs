@@ -97,7 +97,7 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
             (None, Some(why)) => format!("not offloaded: {why}"),
             (None, None) => "not offloaded: it is new, and looked at within a second".to_owned(),
         };
-        let _ = write!(out, "{}  {says}\n", lines.of(&flow));
+        let _ = writeln!(out, "{}  {says}", lines.of(&flow));
     });
     if out.is_empty() {
         out = "no cached flow matches\n".into();

@@ -205,7 +205,7 @@ impl Host for Opening<'_> {
         Some(self.of.taps.kept())
     }
     fn divert(&self) -> Option<Arc<dyn heddle_port::types::Divert>> {
-        self.offloading.divert()
+        self.of.offloading.divert()
     }
     fn vhost(&self, name: &str) -> Result<VhostContext, PortError> {
         self.of.vhost.context(name, &self.of.switch, &self.of.globals)
