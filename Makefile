@@ -84,7 +84,7 @@ conformance: build ## Open vSwitch's own test suite against heddled; writes docs
 
 ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, and what pods see (QUICK=1: on Heddle alone, a minute; ARGS="--only snat")
 	@scripts/setup ovn
-	@HEDDLED="$(HEDDLED)" tests/ovn/run $(if $(QUICK),--no-reference) $(ARGS)
+	@HEDDLED="$(HEDDLED)" tests/ovn/run $(if $(QUICK),--no-reference --quick) $(ARGS)
 
 controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open vSwitch (ARGS="--versions 13 --part match")
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-faucet

@@ -45,7 +45,6 @@ rstp/tcn br0
 qos/show p1
 qos/show x
 qos/show-types x
-dpctl/list-commands
 dpctl/del-dp netdev@y
 dpctl/add-if netdev@y p9
 dpctl/set-if netdev@y p9
@@ -79,7 +78,6 @@ odp-execute/action-impl-set foo
 tnl/egress_port_range
 mdb/show br0
 fdb/show br0
-bridge/dump-flows br0
 no/such-command
 """
 
@@ -97,7 +95,7 @@ def switch(lab, binary=None):
 
 def answer(sw, line):
     out = sw.appctl(*line.split(), check=False)
-    for name in (os.path.basename(sw.binary), "heddled"):
+    for name in ("heddled", "ovs-vswitchd"):
         out = out.replace(name, "DAEMON")
     return out.replace(sw.dir, "RUNDIR")
 

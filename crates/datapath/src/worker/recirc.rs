@@ -462,7 +462,10 @@ impl Worker {
                     to.parsed
                         .push_carrying(place, p, how, origin, |key, _| key.copy_tunnel(popped));
                 }
-                Err(kind) => self.counters.drops.add(kind, 1),
+                Err(kind) => {
+                    self.counters.drops.add(kind, 1);
+                    self.tx.watch.lost(kind, 1, p, None);
+                }
             }
         }
     }
@@ -490,7 +493,9 @@ impl Worker {
     fn run_stage_within(&mut self, mut st: Box<Stage>, depth: usize, left: usize, now_ms: u64) {
         let n = usize::from(st.ids.len());
         if depth > MAX_DEPTH || n > left {
-            self.counters.drops.add(DropKind::Recirc, n as u64);
+            for id in st.ids.ranges(0..st.ids.len()).flatten() {
+                self.lost(DropKind::Recirc, id);
+            }
         } else {
             self.scratch.lookups = left - n;
             self.counters.recirculated.add(n as u64);

@@ -112,9 +112,7 @@ pub(super) fn register(c: &Commands<'_>) {
             return Err(failed(s, "a flow and actions are needed", Some(EINVAL)));
         };
         let key = parse_flow(s, flow, "odp_flow_key_from_string")?;
-        let shown = format_whole(&key);
-        let shown = shown.strip_prefix("recirc_id(0),").unwrap_or(&shown);
-        let head = format!("input flow: {shown}\n");
+        let head = format!("input flow: {}\n", as_given(&format_whole(&key), flow));
         let Some(actions) = parse_actions(s, text) else {
             return Err(head + &failed(s, UNREADABLE, Some(EINVAL)));
         };
@@ -226,6 +224,17 @@ fn number(text: &str) -> Option<u32> {
         Some(hex) => u32::from_str_radix(hex, 16).ok(),
         None => text.trim().parse().ok(),
     }
+}
+
+/// What of a flow's whole text was given: fields that the given text names.
+fn as_given(whole: &str, given: &str) -> String {
+    let fields = whole.split_inclusive("),").map(|f| f.trim_end_matches(','));
+    let named = fields.filter(|f| {
+        f.split('(')
+            .next()
+            .is_some_and(|name| given.contains(&format!("{name}(")))
+    });
+    named.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ fn stats_show(switch: &Switch, args: &[&str]) -> Reply {
             Some(dpctl::EINVAL),
         ));
     };
+    // What was forwarded until now, not until the revalidator's last pass.
+    switch.datapath.flush_stats();
     let (name, stats, own) = offload.stats();
     let (mut out, n) = (String::new(), stats.offloaded);
     // Writing to a string cannot fail.
