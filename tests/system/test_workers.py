@@ -342,9 +342,9 @@ def scenario_settings_of_what_is_not_there(lab):
     sw = dummy_switch(lab)
     if sw.is_reference:
         raise Skip("it has all of that")
-    sw.vsctl("set", "interface", "p1", "cfm_mpid=1", "lldp:enable=true", "--", "set", "Open_vSwitch", ".", "other_config:hw-offload=true",
+    sw.vsctl("set", "interface", "p1", "cfm_mpid=1", "lldp:enable=true", "--", "set", "Open_vSwitch", ".",
              "other_config:heddle-light-sleep=perhaps")
-    for words in ("interface p1: cfm_mpid is not supported yet", "interface p1: lldp is not supported yet", "hw-offload changes nothing",
+    for words in ("interface p1: cfm_mpid is not supported yet", "interface p1: lldp is not supported yet",
                   "heddle-light-sleep=perhaps is neither true nor false: false is used"):
         assert sw.log().count(words) == 1, words
 
