@@ -1,6 +1,7 @@
 """A terminal of any size with a program on it, and what is to be seen there.
 
-It knows what screen programs need: addressing, clearing, private modes.  A program that writes beyond the right edge or scrolls is told of.
+It knows what screen programs need: addressing, writing over what is there, clearing, private modes.  A program that writes beyond the right edge
+or scrolls is told of.  A frame is over when the cursor is hidden (again), as Ratatui does each time.
 """
 
 import fcntl
@@ -39,7 +40,8 @@ class Terminal:
             fcntl.ioctl(1, termios.TIOCSCTTY, 0)
         self.proc = subprocess.Popen(argv, stdin=slave if stdin else subprocess.DEVNULL, stdout=slave, stderr=slave,
                                      env={**os.environ, "TERM": "xterm", **(env or {})}, preexec_fn=own)
-        self.lines = [""] * rows
+        # Characters by row and column; the second half of a wide one is "".
+        self._cells = [[] for _ in range(rows)]
         self.modes = set()
         self.faults = []
         self.frames = 0
@@ -52,7 +54,7 @@ class Terminal:
     def resize(self, columns, rows):
         self.read(0.05)
         self.columns, self.rows = columns, rows
-        self.lines = (self.lines + [""] * rows)[:rows]
+        self._cells = [row[:columns] for row in (self._cells + [[] for _ in range(rows)])[:rows]]
         self._size()
         # What is on its way was drawn for the size before.
         end = time.monotonic() + PATIENCE
@@ -63,6 +65,10 @@ class Terminal:
                 self.read(0.2)
             if not self.faults or time.monotonic() >= end:
                 break
+
+    @property
+    def lines(self):
+        return ["".join(row).rstrip() for row in self._cells]
 
     def press(self, keys):
         os.write(self.master, keys.encode())
@@ -109,11 +115,16 @@ class Terminal:
                     self.faults.append("scrolled")
                 self._at = (min(row + 1, self.rows - 1), column)
             else:
-                if column + width(char) > self.columns:
-                    self.faults.append(f"row {row}: {self.lines[row]!r} and {char!r}: {self.columns} columns")
-                line = self.lines[row]
-                self.lines[row] = line + " " * (column - width(line)) + char
-                self._at = (row, column + width(char))
+                cells, wide = self._cells[row], width(char)
+                if column + wide > self.columns:
+                    self.faults.append(f"row {row}: {''.join(cells)!r} and {char!r}: {self.columns} columns")
+                cells.extend([" "] * (column + wide - len(cells)))
+                if wide == 0:
+                    # An accent, of the character before.
+                    cells[column - 1] += char
+                else:
+                    cells[column:column + wide] = [char] + [""] * (wide - 1)
+                self._at = (row, column + wide)
 
     def _sequence(self, private, numbers, letter):
         numbers = [int(n or 0) for n in numbers.split(";")]
@@ -121,16 +132,19 @@ class Terminal:
         if private:
             for n in numbers:
                 (self.modes.add if letter == "h" else self.modes.discard)(n)
+                self.frames += (n, letter) == (25, "l")
         elif letter == "H":
             row = (numbers[0] or 1) - 1
-            self.frames += row == 0
             if row >= self.rows:
                 self.faults.append(f"row {row} of {self.rows}")
             self._at = (min(row, self.rows - 1), (numbers[1:] or [1])[0] - 1)
         elif letter == "K":
-            self.lines[row] = "" if numbers[0] == 2 else self.lines[row][:column]
+            self._cells[row] = [] if numbers[0] == 2 else self._cells[row][:column]
         elif letter == "J":
-            self.lines = [""] * self.rows
+            if numbers[0] == 0:
+                self._cells[row] = self._cells[row][:column]
+            first = row + 1 if numbers[0] == 0 else 0
+            self._cells[first:] = [[] for _ in self._cells[first:]]
 
     def text(self):
         return "\n".join(self.lines)

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`heddle top` on terminals of several sizes, which change, while the switch goes and comes; and without a terminal."""
 
+import json
 import os
 import signal
 import subprocess
@@ -50,7 +51,7 @@ def scenario_fits_every_size(lab):
     assert text.startswith("heddle top: 2 workers, 66 receive queues"), text
     assert "BUSY%" in text and "miss%" in text and "lookup" in text and "cycles per packet" in text, text
     sound(terminal)
-    for columns, rows in ((40, 10), (200, 60), (80, 24), (10, 3), (1, 1), (300, 100)):
+    for columns, rows in ((40, 10), (200, 60), (80, 24), (10, 3), (1, 1), (300, 200)):
         terminal.resize(columns, rows)
         terminal.wait(lambda text: rows < 3 or f"{'heddle top: 2 workers'[:columns]}" in text)
         terminal.read(0.5)
@@ -167,6 +168,48 @@ def scenario_names(lab):
     terminal.wait("vhu0123456789")
     columns = {line.split()[-2]: line for line in terminal.lines if line.startswith(("端", "vhu", "p0"))}
     assert columns, terminal.text()
+
+
+def scenario_explains_itself(lab):
+    """`?` tells what each column means; what rules drop is no loss; ports have rates, drops by name, and bars."""
+    sw = switch(lab)
+    terminal = top(lab, sw, columns=140, rows=50)
+    terminal.wait("BUSY%")
+    terminal.press("?")
+    terminal.wait("A segment train of 64 KiB is one")
+    sound(terminal)
+    terminal.press("?")
+    terminal.wait("OUT kpps")
+
+    def seen(text):
+        sw.appctl("netdev-dummy/receive", "p0", UDP)
+        row = next((line for line in text.split("\n") if line.startswith("p0 ")), "")
+        return "drop_action_of_pipeline" in row and "\u2588" in row
+    text = terminal.wait(seen)
+    sound(terminal)
+    lost = next(line for line in text.split("\n") if line.startswith("LOST"))
+    assert lost.split() == ["LOST", "nothing"], text
+    assert "DROPPED by rules" in text and "-0.0" not in text, text
+
+
+def scenario_for_scripts(lab):
+    sw = switch(lab)
+    sw.appctl("netdev-dummy/receive", "p0", UDP)
+    argv = [heddle_path(), "top", "--target", sw.ctl, "--once", "--json", "--interval", "0.5"]
+    once = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+    lab.cleanups.append(once.kill)
+    while once.poll() is None:
+        sw.appctl("netdev-dummy/receive", "p0", UDP)
+        time.sleep(0.05)
+    frame = json.loads(once.stdout.read())
+    ports = {p["port"]: p for p in frame["ports"]}
+    assert set(ports) >= {"p0", "br0"} and len(frame["workers"]) == 2 and len(frame["queues"]) == 3, frame
+    packets = ports["p0"]["rx_packets_per_second"]
+    assert packets > 0 and ports["p0"]["rx_bits_per_second"] / packets / 8 == len(UDP) / 2, ports
+    assert ports["p0"]["drops_per_second"]["drop_action_of_pipeline"] > 0 == ports["br0"]["rx_packets_per_second"], ports
+    busy = [w for w in frame["workers"] if w["packets_per_second"] > 0]
+    assert len(busy) == 1 and busy[0]["bytes_per_packet"] == len(UDP) / 2 and busy[0]["cycles_per_packet"] > 0, frame
+    assert frame["dropped"]["drop_action_of_pipeline"]["all"] > 1 and frame["lost"] == {}, frame
 
 
 def scenario_without_a_terminal(lab):

@@ -1,13 +1,10 @@
-//! A terminal that is drawn on: its size, keys without waiting for the end of a line, and the signals that
-//! concern it.
+//! A terminal that is drawn on: its size, and the signals that concern it.
 //!
-//! Invariant: the terminal is put back to what it was when [`Keys`] is dropped. Signals that would end or
-//! stop the process are therefore taken by [`Signals`] instead of ending it in the middle.
+//! Whoever draws puts the terminal back to what it was. Signals that would end or stop the process are
+//! therefore taken by [`Signals`] instead of ending it in the middle.
 
 use crate::signal::{self, Signal};
-use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
-};
+use rustix::termios::tcgetwinsize;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -17,41 +14,9 @@ pub fn size(fd: BorrowedFd<'_>) -> Option<(u16, u16)> {
     (size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
-/// While this lives, the terminal gives keys at once and does not print them.
-#[derive(Debug)]
-pub struct Keys<'a> {
-    fd: BorrowedFd<'a>,
-    before: Termios,
-}
-
-impl<'a> Keys<'a> {
-    /// Asks the terminal `fd` for single keys. Keys that send signals still do.
-    ///
-    /// # Errors
-    /// `ENOTTY` where it is none.
-    pub fn of(fd: BorrowedFd<'a>) -> io::Result<Self> {
-        let before = tcgetattr(fd)?;
-        let mut now = before.clone();
-        now.local_modes -= LocalModes::ICANON | LocalModes::ECHO;
-        now.special_codes[SpecialCodeIndex::VMIN] = 1;
-        now.special_codes[SpecialCodeIndex::VTIME] = 0;
-        tcsetattr(fd, OptionalActions::Now, &now)?;
-        Ok(Self { fd, before })
-    }
-}
-
-impl Drop for Keys<'_> {
-    fn drop(&mut self) {
-        // A terminal that is gone needs nothing put back.
-        let _ = tcsetattr(self.fd, OptionalActions::Now, &self.before);
-    }
-}
-
 /// What a signal asks of whoever draws.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked {
-    /// The size is another one.
-    Resized,
     /// Stop until continued: put the terminal back and call [`stop`].
     Stop,
     /// End.
@@ -68,14 +33,7 @@ impl Signals {
     /// # Errors
     /// None in practice.
     pub fn hold() -> io::Result<Self> {
-        let all = [
-            Signal::INT,
-            Signal::TERM,
-            Signal::HUP,
-            Signal::QUIT,
-            Signal::TSTP,
-            Signal::WINCH,
-        ];
+        let all = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP];
         signal::Signals::hold(&all).map(Self)
     }
     /// As [`Signals::hold`], of the interrupt key's alone.
@@ -91,7 +49,6 @@ impl Signals {
     /// None in practice.
     pub fn next(&self) -> io::Result<Asked> {
         Ok(match self.0.next()? {
-            Signal::WINCH => Asked::Resized,
             Signal::TSTP => Asked::Stop,
             _ => Asked::End,
         })
@@ -115,9 +72,5 @@ mod tests {
     fn what_is_no_terminal() {
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(size(file.as_fd()), None);
-        assert_eq!(
-            Keys::of(file.as_fd()).unwrap_err().raw_os_error(),
-            Some(libc::ENOTTY)
-        );
     }
 }

@@ -1,241 +1,316 @@
-//! A frame: the lines that show what happened between two samples.
+//! The lines that show a frame: tables as wide as the terminal has room, with what deserves a look coloured.
+//!
+//! Red is for losses that happen now, and for nothing else: what rules drop, or what was for a device that is
+//! down, is counted without a colour.
 
 use super::cells;
-use super::sample::{Sample, Worker};
-use std::fmt::Write as _;
-
-/// Stages and the counters of their cycles.
-const STAGES: [(&str, &str); 6] = [
-    ("rx", "cycles_rx"),
-    ("parse", "cycles_parse"),
-    ("lookup", "cycles_lookup"),
-    ("transl", "cycles_translate"),
-    ("actions", "cycles_exec"),
-    ("tx", "cycles_tx"),
-];
-/// Cache levels and the counters of their hits.
-const LEVELS: [(&str, &str); 4] = [
-    ("L0", "l0_hits"),
-    ("L1", "l1_hits"),
-    ("L2", "l2_hits"),
-    ("miss", "misses"),
-];
-
-#[expect(clippy::cast_precision_loss, reason = "numbers for people")]
-fn ratio(a: u64, b: u64) -> f64 {
-    if b == 0 { 0.0 } else { a as f64 / b as f64 }
-}
-
-/// Cycles of the sleep that the worker is in.
-fn asleep_yet(w: &Worker, tsc: u64) -> u64 {
-    let since = w.counters.get("asleep_since").copied().filter(|t| *t != 0);
-    since.map_or(0, |since| tsc.saturating_sub(since))
-}
+use super::history::{FRAMES, History};
+use super::rates::{Drops, Frame, Port, Worker, is_meant};
+use ratatui::style::{Color, Style, Stylize as _};
+use ratatui::text::{Line, Span};
+use std::collections::BTreeMap;
 
 /// Columns of the workers' table in front of those of levels and stages.
-const WORKER: &str = "WORKER NUMA  BUSY% SLEEP%     Mpps cyc/pkt";
+const WORKER: &str = "WORKER NUMA  BUSY% SLEEP%     Mpps cyc/pkt  B/pkt";
+/// Columns of the queues' table beside the port's name, and of that of ports.
+const QUEUES: &str = " QUEUE WORKER MINUTE%";
+const PORTS: &str = "  IN kpps   Gbit/s OUT kpps   Gbit/s    DROPS/s";
 /// Cells of a level's column, and of a stage's.
 const LEVEL: usize = 7;
 const STAGE: usize = 8;
-/// Cells of the columns beside a port's name, and the least for the name.
-const QUEUE: usize = 21;
+/// The least cells of a port's name.
 const NAME: usize = 24;
 /// Cells of a drop's name.
 const DROP: usize = 36;
+/// Blanks in front of bars.
+const GAP: usize = 2;
 
 /// So many of these.
 fn counted(n: usize, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// The first line, and the lines below it, for a terminal of so many columns. Tables that are wider stay as
-/// wide as they are.
-pub(super) fn lines(before: &Sample, now: &Sample, columns: usize) -> (String, Vec<String>) {
-    let head = format!(
+fn heading(text: String) -> Line<'static> {
+    Line::from(text.bold())
+}
+
+/// What a rate of losses looks like.
+fn loss(per_second: f64) -> Style {
+    match per_second > 0.0 {
+        true => Style::new().fg(Color::Red).bold(),
+        false => Style::new(),
+    }
+}
+
+/// Columns that there can be.
+#[cfg(test)]
+pub(super) fn columns() -> impl Iterator<Item = &'static str> {
+    let words = [WORKER, QUEUES, PORTS, "LOST DROPPED L0% L1% L2% miss%"];
+    let stages = "rx parse lookup transl actions tx";
+    words.into_iter().chain([stages]).flat_map(str::split_whitespace)
+}
+
+/// The first line.
+pub(super) fn head(frame: &Frame) -> String {
+    format!(
         "heddle top: {}, {}, {} of {} flows",
-        counted(now.workers.len(), "worker"),
-        counted(now.queues.len(), "receive queue"),
-        now.flows,
-        now.flow_limit
-    );
+        counted(frame.workers.len(), "worker"),
+        counted(frame.queues.len(), "receive queue"),
+        frame.flows,
+        frame.flow_limit
+    )
+}
+
+/// The lines below it, for a terminal of so many columns. Tables that are wider stay as wide as they are.
+pub(super) fn lines(frame: &Frame, history: &History, columns: usize) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    workers(&mut lines, before, now, columns);
-    lines.push(String::new());
-    drops(&mut lines, before, now);
-    lines.push(String::new());
-    queues(&mut lines, now, columns);
-    (head, lines)
+    workers(&mut lines, frame, history, columns);
+    lines.push(Line::default());
+    drops(&mut lines, "LOST", &frame.lost, true);
+    drops(
+        &mut lines,
+        "DROPPED by rules, or device is down",
+        &frame.dropped,
+        false,
+    );
+    lines.push(Line::default());
+    ports(&mut lines, frame, history, columns);
+    lines.push(Line::default());
+    queues(&mut lines, frame, columns);
+    lines
 }
 
-/// A worker's counts between two samples.
-struct Moved<'a> {
-    worker: &'a Worker,
-    old: &'a Worker,
+fn number(w: &Worker) -> String {
+    format!("{}{}", w.core, if w.isolated { "*" } else { "" })
 }
 
-impl Moved<'_> {
-    fn of(&self, name: &str) -> u64 {
-        let read = |w: &Worker| w.counters.get(name).copied().unwrap_or(0);
-        read(self.worker).saturating_sub(read(self.old))
-    }
-    fn number(&self) -> String {
-        format!(
-            "{}{}",
-            self.worker.core,
-            if self.worker.isolated { "*" } else { "" }
-        )
-    }
-}
-
-fn workers(lines: &mut Vec<String>, before: &Sample, now: &Sample, columns: usize) {
-    let none = Worker::default();
-    let old = |w: &Worker| {
-        let same = |b: &&Worker| (b.id, b.core) == (w.id, w.core);
-        before.workers.iter().find(same).unwrap_or(&none)
+fn workers(lines: &mut Vec<Line<'static>>, frame: &Frame, history: &History, columns: usize) {
+    let Some(first) = frame.workers.first() else {
+        return lines.push(heading("no worker runs".into()));
     };
-    let all: Vec<Moved<'_>> = now
-        .workers
-        .iter()
-        .map(|w| Moved {
-            worker: w,
-            old: old(w),
-        })
-        .collect();
-    let levels: String = LEVELS
+    let levels: String = first
+        .hits_percent
         .iter()
         .map(|(name, _)| format!("{:>LEVEL$}", format!("{name}%")))
         .collect();
-    let stages: String = STAGES.iter().map(|(name, _)| format!("{name:>STAGE$}")).collect();
-    let staged = |m: &Moved<'_>| -> String {
-        let packets = m.of("packets");
-        STAGES
-            .iter()
-            .map(|(_, counter)| format!("{:>STAGE$.1}", ratio(m.of(counter), packets)))
-            .collect()
+    let stages: String = first
+        .stages_cycles_per_packet
+        .iter()
+        .map(|(name, _)| format!("{name:>STAGE$}"))
+        .collect();
+    let staged = |w: &Worker| -> String {
+        let stages = w.stages_cycles_per_packet.iter();
+        stages.map(|(_, n)| format!("{n:>STAGE$.1}")).collect()
     };
+    let bars = |w: &Worker| history.of_worker(w.id).cyan();
     // Side by side where there is room, else one below the other.
-    let apart = WORKER.len() + levels.len() + stages.len() > columns;
-    lines.push(format!("{WORKER}{levels}{}", if apart { "" } else { &stages }));
-    for m in &all {
-        let mut line = worker(m, before, now);
-        if !apart {
-            line += &staged(m);
-        }
-        lines.push(line);
+    let apart = WORKER.len() + levels.len() + stages.len() + GAP + FRAMES > columns;
+    lines.push(heading(format!(
+        "{WORKER}{levels}{}",
+        if apart { "" } else { &stages }
+    )));
+    for w in &frame.workers {
+        let text = worker(w);
+        lines.push(match apart {
+            true => Line::from(text),
+            false => Line::from(vec![format!("{text}{}  ", staged(w)).into(), bars(w)]),
+        });
     }
     if apart {
-        lines.push(String::new());
-        lines.push(format!("WORKER{stages}   cycles per packet"));
-        lines.extend(all.iter().map(|m| format!("{:>6}{}", m.number(), staged(m))));
+        lines.push(Line::default());
+        lines.push(heading(format!("WORKER{stages}  cycles per packet")));
+        for w in &frame.workers {
+            let text = format!("{:>6}{}  ", number(w), staged(w));
+            lines.push(Line::from(vec![text.into(), bars(w)]));
+        }
     }
 }
 
 /// A worker's line up to the levels of the cache.
-fn worker(m: &Moved<'_>, before: &Sample, now: &Sample) -> String {
-    let cycles = now.tsc.saturating_sub(before.tsc);
-    let packets = m.of("packets");
-    // A sleep that goes on is in no counter yet.
-    let asleep = m.of("cycles_asleep") + asleep_yet(m.worker, now.tsc);
-    let asleep = asleep.saturating_sub(asleep_yet(m.old, before.tsc));
-    let mut line = format!(
-        "{:>6} {:>4} {:>6.1} {:>6.1} {:>8.3} {:>7.0}",
-        m.number(),
-        m.worker.numa,
-        (100.0 * ratio(m.of("cycles_busy"), cycles)).min(100.0),
-        (100.0 * ratio(asleep, cycles)).min(100.0),
-        ratio(packets, 1_000_000) / seconds(before, now),
-        ratio(m.of("cycles_busy"), packets),
+fn worker(w: &Worker) -> String {
+    let line = format!(
+        "{:>6} {:>4} {:>6.1} {:>6.1} {:>8.3} {:>7.0} {:>6.0}",
+        number(w),
+        w.numa,
+        w.busy_percent,
+        w.sleep_percent,
+        w.packets_per_second / 1e6,
+        w.cycles_per_packet,
+        w.bytes_per_packet,
     );
-    for (_, counter) in LEVELS {
-        // Writing to a string cannot fail.
-        let _ = write!(
-            line,
-            "{:>LEVEL$.1}",
-            100.0 * ratio(m.of(counter), packets + m.of("recirculated"))
-        );
+    let levels = w.hits_percent.iter();
+    line + &levels
+        .map(|(_, percent)| format!("{percent:>LEVEL$.1}"))
+        .collect::<String>()
+}
+
+fn drops(lines: &mut Vec<Line<'static>>, title: &str, drops: &BTreeMap<String, Drops>, losses: bool) {
+    if drops.is_empty() {
+        return lines.push(heading(format!("{title:<DROP$} {:>12}", "nothing")));
     }
-    line
-}
-
-fn seconds(before: &Sample, now: &Sample) -> f64 {
-    ratio(now.tsc.saturating_sub(before.tsc), now.tsc_hz).max(1e-9)
-}
-
-fn drops(lines: &mut Vec<String>, before: &Sample, now: &Sample) {
-    lines.push(format!("{:<DROP$} {:>12} {:>14}", "DROPS", "per second", "all"));
-    for (name, n) in now.drops.iter().filter(|(_, n)| **n > 0) {
-        let more = n.saturating_sub(before.drops.get(name).copied().unwrap_or(0));
-        lines.push(format!(
-            "{name:<DROP$} {:>12.1} {n:>14}",
-            ratio(more, 1) / seconds(before, now)
-        ));
+    lines.push(heading(format!(
+        "{title:<DROP$} {:>12} {:>14}",
+        "per second", "all"
+    )));
+    for (name, n) in drops {
+        let text = format!("{name:<DROP$} {:>12.1} {:>14}", n.per_second, n.all);
+        let style = if losses { loss(n.per_second) } else { Style::new() };
+        lines.push(Line::from(Span::styled(text, style)));
     }
 }
 
-fn queues(lines: &mut Vec<String>, now: &Sample, columns: usize) {
-    let longest = now
-        .queues
-        .iter()
-        .map(|q| cells::width(&q.port))
-        .max()
-        .unwrap_or(0);
-    let name = longest.min(columns.saturating_sub(QUEUE)).max(NAME);
-    lines.push(format!(
-        "{:<name$} {:>5} {:>6} {:>7}",
-        "PORT", "QUEUE", "WORKER", "MINUTE%"
-    ));
-    for q in &now.queues {
+/// Cells for names of ports: the longest name, where there is room beside so many cells.
+fn name_cells<'a>(names: impl Iterator<Item = &'a str>, beside: usize, columns: usize) -> usize {
+    let longest = names.map(cells::width).max().unwrap_or(0);
+    longest.min(columns.saturating_sub(beside)).max(NAME)
+}
+
+fn ports(lines: &mut Vec<Line<'static>>, frame: &Frame, history: &History, columns: usize) {
+    let name = name_cells(frame.ports.iter().map(|p| p.port.as_str()), PORTS.len(), columns);
+    lines.push(heading(format!("{:<name$}{PORTS}", "PORT")));
+    lines.extend(frame.ports.iter().map(|p| port(p, name, history, columns)));
+}
+
+fn port(p: &Port, name: usize, history: &History, columns: usize) -> Line<'static> {
+    let text = format!(
+        "{} {:>8.1} {:>8.3} {:>8.1} {:>8.3}",
+        cells::exactly(&p.port, name),
+        p.rx_packets_per_second / 1e3,
+        p.rx_bits_per_second / 1e9,
+        p.tx_packets_per_second / 1e3,
+        p.tx_bits_per_second / 1e9,
+    );
+    // Starts at zero: the sum of nothing is `-0.0` elsewhere.
+    let all = p.drops_per_second.values().fold(0.0, |sum, n| sum + n);
+    let losses = p.drops_per_second.iter().filter(|(name, _)| !is_meant(name));
+    let style = loss(losses.fold(0.0, |sum, (_, n)| sum + n));
+    let mut left = columns.saturating_sub(cells::width(&text) + 11);
+    let mut spans = vec![text.into(), Span::styled(format!(" {all:>10.1}"), style)];
+    // Bars and the name of most drops, where there is room. Bars go first, so that they stand in a column.
+    let bars = history.of_port(&p.port);
+    if left >= GAP + FRAMES {
+        left -= GAP + FRAMES;
+        let pad = " ".repeat(GAP + FRAMES - cells::width(&bars));
+        spans.extend([pad.into(), bars.cyan()]);
+    }
+    let most = p.drops_per_second.iter().max_by(|a, b| a.1.total_cmp(b.1));
+    if let Some((reason, _)) = most.filter(|(reason, _)| GAP + cells::width(reason) <= left) {
+        spans.push(Span::styled(format!("  {reason}"), style));
+    }
+    Line::from(spans)
+}
+
+fn queues(lines: &mut Vec<Line<'static>>, frame: &Frame, columns: usize) {
+    let name = name_cells(
+        frame.queues.iter().map(|q| q.port.as_str()),
+        QUEUES.len(),
+        columns,
+    );
+    lines.push(heading(format!("{:<name$}{QUEUES}", "PORT")));
+    for q in &frame.queues {
         let core = q.core.map_or_else(|| "nobody".to_owned(), |c| c.to_string());
         let percent = q.percent.map_or_else(|| "-".to_owned(), |p| format!("{p:.1}"));
-        lines.push(format!(
-            "{} {:>5} {core:>6} {percent:>7}",
-            cells::exactly(&q.port, name),
-            q.queue
-        ));
+        let port = cells::exactly(&q.port, name);
+        lines.push(format!("{port} {:>5} {core:>6} {percent:>7}", q.queue).into());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample::Sample;
     use super::*;
 
     fn sample(tsc: u64, packets: u64, dropped: u64) -> Sample {
         let text = format!(
-            r#"{{"tsc": {tsc}, "tsc_hz": 1000000, "flows": 7, "flow_limit": 100, "drops": {{"tx_full": {dropped}, "none": 0}},
+            r#"{{"tsc": {tsc}, "tsc_hz": 1000000, "flows": 7, "flow_limit": 100,
+               "drops": {{"datapath_drop_tx_full": {dropped}, "datapath_drop_tx_down": {dropped}, "datapath_drop_meter": 0}},
                "workers": [{{"id": 0, "core": 3, "numa": 1, "isolated": true, "counters":
                  {{"packets": {packets}, "cycles_busy": {}, "l1_hits": {packets}, "cycles_lookup": {}}}}}],
+               "ports": [{{"port": "p0", "rx_packets": {packets}, "rx_bytes": {}, "tx_packets": 0, "tx_bytes": 0,
+                 "drops": {{"datapath_drop_tx_full": {dropped}}}}}],
                "queues": [{{"port": "p0", "queue": 2, "core": 3, "percent": 12.34}}, {{"port": "p1", "queue": 0, "core": null, "percent": null}}]}}"#,
             packets / 4,
             packets / 10,
+            packets * 1000,
         );
         Sample::read(&text).unwrap()
     }
 
-    fn frame(before: &Sample, now: &Sample, columns: usize) -> Vec<String> {
-        lines(before, now, columns).1
+    fn frame() -> Frame {
+        Frame::between(&sample(1_000_000, 100_000, 10), &sample(3_000_000, 4_100_000, 30))
+    }
+
+    fn text(frame: &Frame, columns: usize) -> Vec<String> {
+        let lines = lines(frame, &History::default(), columns);
+        lines
+            .iter()
+            .map(|l| l.to_string().trim_end().to_owned())
+            .collect()
     }
 
     #[test]
     fn shows_what_happened_in_between() {
-        let (before, now) = (sample(1_000_000, 100_000, 10), sample(3_000_000, 4_100_000, 30));
-        let (head, lines) = lines(&before, &now, 200);
-        assert_eq!(head, "heddle top: 1 worker, 2 receive queues, 7 of 100 flows");
+        let frame = frame();
+        assert_eq!(
+            head(&frame),
+            "heddle top: 1 worker, 2 receive queues, 7 of 100 flows"
+        );
+        let lines = text(&frame, 200);
         let words: Vec<&str> = lines[1].split_whitespace().collect();
         // Two seconds; a million cycles of two million busy; four million packets.
-        assert_eq!(words[..6], ["3*", "1", "50.0", "0.0", "2.000", "0"]);
-        assert_eq!(words[6..10], ["0.0", "100.0", "0.0", "0.0"]);
-        assert_eq!(words[12], "0.1");
-        let drops = lines[4].split_whitespace().collect::<Vec<_>>();
-        assert_eq!(drops, ["tx_full", "10.0", "30"]);
-        assert_eq!(lines[7], "p0                           2      3    12.3");
-        assert_eq!(lines[8], "p1                           0 nobody       -");
+        assert_eq!(words[..7], ["3*", "1", "50.0", "0.0", "2.000", "0", "1000"]);
+        assert_eq!(words[7..11], ["0.0", "100.0", "0.0", "0.0"]);
+        assert_eq!(words[13], "0.1");
+        let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words(3), ["LOST", "per", "second", "all"]);
+        assert_eq!(words(4), ["datapath_drop_tx_full", "10.0", "30"]);
+        assert_eq!(words(6), ["datapath_drop_tx_down", "10.0", "30"]);
+        assert_eq!(
+            words(9),
+            [
+                "p0",
+                "2000.0",
+                "16.000",
+                "0.0",
+                "0.000",
+                "10.0",
+                "datapath_drop_tx_full"
+            ]
+        );
+        assert_eq!(lines[12], "p0                           2      3    12.3");
+        assert_eq!(lines[13], "p1                           0 nobody       -");
+    }
+
+    /// What is red of a frame.
+    fn red(frame: &Frame) -> Vec<String> {
+        let lines = lines(frame, &History::default(), 200);
+        let red = lines.iter().flat_map(|l| &l.spans);
+        red.filter(|s| s.style.fg == Some(Color::Red))
+            .map(|s| s.content.trim().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn only_losses_that_happen_are_red() {
+        let red_now = red(&frame());
+        assert_eq!(red_now.len(), 3, "{red_now:?}");
+        assert!(red_now[0].starts_with("datapath_drop_tx_full"), "{red_now:?}");
+        assert_eq!(red_now[1..], ["10.0", "datapath_drop_tx_full"]);
+        // Nothing is lost any more.
+        let over = Frame::between(&sample(1_000_000, 1, 30), &sample(3_000_000, 2, 30));
+        assert!(red(&over).is_empty());
+        // No loss at all, and no port lost anything.
+        let idle = Frame::between(&sample(1_000_000, 1, 0), &sample(3_000_000, 1, 0));
+        let text = text(&idle, 200).join("\n");
+        let lost = text.lines().find(|l| l.starts_with("LOST")).unwrap();
+        assert!(lost.ends_with(" nothing"), "{lost}");
+        assert!(!text.contains("-0.0"), "{text}");
     }
 
     #[test]
     fn stages_stand_below_where_there_is_no_room_beside() {
-        let (before, now) = (sample(1_000_000, 100_000, 10), sample(3_000_000, 4_100_000, 30));
-        let at = |columns| frame(&before, &now, columns);
-        let (wide, narrow) = (at(118), at(117));
+        let at = |columns| text(&frame(), columns);
+        let (wide, narrow) = (at(147), at(146));
         assert_eq!(narrow.len(), wide.len() + 3);
         for (line, of) in [(0, 3), (1, 4)] {
             let whole = format!("{}{}", narrow[line], &narrow[of][6..54]);
@@ -247,14 +322,10 @@ mod tests {
 
     #[test]
     fn long_names_are_cut_where_the_terminal_ends() {
-        let mut now = sample(1, 0, 0);
+        let mut now = frame();
+        now.ports.clear();
         now.queues[0].port = "端口".repeat(15);
-        let row = |columns| {
-            frame(&sample(0, 0, 0), &now, columns)
-                .iter()
-                .find(|l| l.starts_with('端'))
-                .cloned()
-        };
+        let row = |columns| text(&now, columns).into_iter().find(|l| l.starts_with('端'));
         assert!(row(200).unwrap().starts_with(&("端口".repeat(15) + "     2")));
         let cut = row(60).unwrap();
         assert_eq!(cells::width(&cut), 60);
@@ -262,43 +333,34 @@ mod tests {
             cut.contains('~') && cut.ends_with("     2      3    12.3"),
             "{cut}"
         );
-        assert_eq!(cells::width(&row(40).unwrap()), NAME + QUEUE);
-    }
-
-    /// The share of sleep in a frame from 2 to 4 million, of a worker that has slept `over` cycles in sleeps
-    /// that are over.
-    fn slept(before: (u64, u64), now: (u64, u64)) -> String {
-        let at = |tsc, (over, since): (u64, u64)| {
-            let mut s = sample(tsc, 0, 0);
-            let counters = &mut s.workers[0].counters;
-            counters.insert("cycles_asleep".to_owned(), over);
-            counters.insert("asleep_since".to_owned(), since);
-            s
-        };
-        let frame = frame(&at(2_000_000, before), &at(4_000_000, now), 200);
-        frame[1].split_whitespace().nth(3).unwrap().to_owned()
+        assert_eq!(cells::width(&row(40).unwrap()), NAME + QUEUES.len());
     }
 
     #[test]
-    fn sleeps_that_go_on_count() {
-        assert_eq!(slept((0, 0), (500_000, 0)), "25.0", "one sleep within");
-        assert_eq!(
-            slept((7, 1_000_000), (7, 1_000_000)),
-            "100.0",
-            "asleep all the time"
-        );
-        assert_eq!(slept((0, 1_500_000), (1_000_000, 0)), "25.0", "woke up");
-        assert_eq!(slept((0, 0), (0, 3_000_000)), "50.0", "fell asleep");
-        assert_eq!(
-            slept((0, 1_500_000), (1_000_000, 3_000_000)),
-            "75.0",
-            "woke up and fell asleep"
-        );
+    fn bars_stand_in_a_column_where_there_is_room() {
+        let mut history = History::default();
+        for _ in 0..3 {
+            history.add(&frame());
+        }
+        let bars = |columns| {
+            let lines = lines(&frame(), &history, columns);
+            let rows: Vec<String> = lines
+                .iter()
+                .map(Line::to_string)
+                .filter(|l| l.contains("███") || l.contains("▄▄▄"))
+                .collect();
+            rows
+        };
+        assert_eq!(bars(200).len(), 2);
+        assert_eq!(bars(80).len(), 1, "of the worker alone");
+        assert!(bars(100).iter().all(|l| cells::width(l) <= 100));
+        assert_eq!(bars(100).len(), 2);
     }
 
     #[test]
     fn a_daemon_that_started_anew_is_no_nonsense() {
-        let frame = frame(&sample(9_000_000, 4_000_000, 99), &sample(1_000_000, 5, 3), 80).join("\n");
+        let frame = Frame::between(&sample(9_000_000, 4_000_000, 99), &sample(1_000_000, 5, 3));
+        let frame = text(&frame, 80).join("\n");
         assert!(!frame.contains("NaN") && !frame.contains("inf"));
     }
 }

@@ -2,15 +2,23 @@
 //!
 //! Everything is read from the daemon's control socket (`heddle/stats`), so that it works from any terminal
 //! that reaches the socket and costs the switch one answer per frame. Rates are differences of two answers. A
-//! switch that goes away is waited for. What is no terminal gets plain text, frame after frame.
+//! switch that goes away is waited for. What is no terminal gets plain text, frame after frame; scripts ask
+//! for JSON.
 
 mod cells;
 mod frame;
+mod help;
+mod history;
+mod keys;
+mod page;
+mod rates;
 mod sample;
 mod screen;
 
 use crate::ask::Target;
 use anyhow::Result;
+use history::History;
+use rates::Frame;
 use sample::Sample;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -22,9 +30,12 @@ pub(crate) struct Args {
     /// Seconds between frames
     #[arg(short, long, default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
-    /// Print one frame as plain text, and end
+    /// Print one frame, and end
     #[arg(long)]
     once: bool,
+    /// Print frames as JSON, one object a line
+    #[arg(long)]
+    json: bool,
 }
 
 /// A number of seconds, none that is too much for a clock.
@@ -40,7 +51,7 @@ impl Args {
         let target = self.target.clone();
         let look = move || -> Result<Sample> { Sample::read(&target.ask("heddle/stats", &[])?) };
         let dumb = std::env::var_os("TERM").is_none_or(|t| t.is_empty() || t == "dumb");
-        if !self.once && io::stdout().is_terminal() && !dumb {
+        if !self.once && !self.json && io::stdout().is_terminal() && !dumb {
             return screen::run(self.interval, look);
         }
         match self.print(look) {
@@ -55,26 +66,29 @@ impl Args {
         }
     }
 
-    /// Frames as plain text, as wide as they are.
+    /// Frames as plain text, as wide as they are, or as JSON.
     fn print(&self, look: impl Fn() -> Result<Sample>) -> Result<()> {
         let mut out = io::stdout().lock();
-        let mut before: Option<Sample> = None;
+        let (mut before, mut history) = (None::<Sample>, History::default());
         loop {
             let now = look();
             match (&before, &now) {
                 (Some(before), Ok(now)) => {
-                    let (head, lines) = frame::lines(before, now, usize::MAX);
-                    writeln!(out, "{head}\n\n{}\n", lines.join("\n"))?;
+                    let frame = Frame::between(before, now);
+                    if self.json {
+                        writeln!(out, "{}", serde_json::to_string(&frame)?)?;
+                    } else {
+                        history.add(&frame);
+                        writeln!(out, "{}\n", plain(&frame, &history))?;
+                    }
                     if self.once {
                         return Ok(());
                     }
                 }
                 (_, Err(_)) if self.once => return now.map(drop),
-                (_, Err(why)) => writeln!(
-                    out,
-                    "waiting for the switch: {}\n",
-                    cells::clean(&format!("{why:#}"))
-                )?,
+                // Standard output is for objects alone.
+                (_, Err(why)) if self.json => crate::say::waiting(&waiting(why)),
+                (_, Err(why)) => writeln!(out, "{}\n", waiting(why))?,
                 (None, Ok(_)) => {}
             }
             out.flush()?;
@@ -82,6 +96,19 @@ impl Args {
             std::thread::sleep(Duration::from_secs_f64(self.interval));
         }
     }
+}
+
+fn waiting(why: &anyhow::Error) -> String {
+    format!("waiting for the switch: {}", cells::clean(&format!("{why:#}")))
+}
+
+fn plain(frame: &Frame, history: &History) -> String {
+    let mut text = frame::head(frame) + "\n";
+    for line in frame::lines(frame, history, usize::MAX) {
+        text.push('\n');
+        text.push_str(line.to_string().trim_end());
+    }
+    text
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::cells;
 use anyhow::Result;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// All counts at one time.
@@ -18,6 +18,22 @@ pub(super) struct Sample {
     pub(super) queues: Vec<Queue>,
     /// By name, since the daemon started.
     pub(super) drops: BTreeMap<String, u64>,
+    /// None, where an older daemon answers.
+    #[serde(default)]
+    pub(super) ports: Vec<Port>,
+}
+
+/// A port's counts since it was added.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct Port {
+    pub(super) port: String,
+    pub(super) rx_packets: u64,
+    pub(super) rx_bytes: u64,
+    pub(super) tx_packets: u64,
+    pub(super) tx_bytes: u64,
+    /// Packets that came in by it and were dropped, by name: about so many.
+    #[serde(default)]
+    pub(super) drops: BTreeMap<String, u64>,
 }
 
 /// A worker.
@@ -31,7 +47,7 @@ pub(super) struct Worker {
 }
 
 /// A receive queue.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Queue {
     pub(super) port: String,
     pub(super) queue: u64,
@@ -48,11 +64,19 @@ impl Sample {
         for queue in &mut sample.queues {
             queue.port = cells::clean(&queue.port);
         }
-        let drops = std::mem::take(&mut sample.drops);
-        sample.drops = drops
-            .into_iter()
-            .map(|(name, n)| (cells::clean(&name), n))
-            .collect();
+        for port in &mut sample.ports {
+            port.port = cells::clean(&port.port);
+            port.drops = named(&port.drops);
+        }
+        sample.drops = named(&sample.drops);
         Ok(sample)
     }
+}
+
+/// The counters of dropped packets; others, of connections that could not be kept, stand beside them.
+fn named(counters: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let drops = counters
+        .iter()
+        .filter(|(name, _)| name.starts_with("datapath_drop_") || name.starts_with("drop_action_"));
+    drops.map(|(name, n)| (cells::clean(name), *n)).collect()
 }

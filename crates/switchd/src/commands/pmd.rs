@@ -133,6 +133,7 @@ fn stats(switch: &Switch) -> String {
         "workers": now.workers.iter().map(worker).collect::<Vec<_>>(),
         "queues": now.queues.iter().map(queue).collect::<Vec<_>>(),
         "drops": map(&switch.datapath.coverage()),
+        "ports": ports(switch),
     });
     format!("{answer}\n")
 }
@@ -177,6 +178,24 @@ impl<'a> Wanted<'a> {
         }
         wanted
     }
+}
+
+/// Ports with their counts, and with what is known of drops of packets that came in by them.
+fn ports(switch: &Switch) -> Vec<serde_json::Value> {
+    let mut drops = switch.drops.by_port(switch);
+    let all = switch.datapath.ports().into_iter();
+    all.filter_map(|p| {
+        let stats = switch.datapath.port_stats(p.no)?;
+        Some(json!({
+            "port": p.name,
+            "rx_packets": stats.rx_packets,
+            "rx_bytes": stats.rx_bytes,
+            "tx_packets": stats.tx_packets,
+            "tx_bytes": stats.tx_bytes,
+            "drops": drops.remove(&p.no.0).unwrap_or_default(),
+        }))
+    })
+    .collect()
 }
 
 #[cfg(test)]

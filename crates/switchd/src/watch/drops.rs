@@ -71,6 +71,16 @@ impl Drops {
         switch.datapath.take_drop_examples(&mut |e| kept.note(e, now));
     }
 
+    /// Packets by the port that they came in by and the reason.
+    pub(crate) fn by_port(&self, switch: &Switch) -> BTreeMap<u32, BTreeMap<&'static str, u64>> {
+        self.gather(switch);
+        let mut all: BTreeMap<u32, BTreeMap<&'static str, u64>> = BTreeMap::new();
+        for ((reason, port), entry) in &self.0.lock().entries {
+            all.entry(*port).or_default().insert(reason, entry.seen);
+        }
+        all
+    }
+
     /// JSON: what is known, of one port or all, of examples after number `since`.
     pub(crate) fn told(&self, switch: &Switch, port: Option<&str>, since: u64) -> Reply {
         self.gather(switch);
