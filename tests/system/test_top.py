@@ -176,7 +176,7 @@ def scenario_explains_itself(lab):
     terminal = top(lab, sw, columns=140, rows=50)
     terminal.wait("BUSY%")
     terminal.press("?")
-    terminal.wait("A segment train of 64 KiB is one")
+    terminal.wait("64 KiB is one packet: many cycles for a packet, few for a byte")
     sound(terminal)
     terminal.press("?")
     terminal.wait("OUT kpps")

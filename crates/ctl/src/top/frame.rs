@@ -18,12 +18,16 @@ const PORTS: &str = "  IN kpps   Gbit/s OUT kpps   Gbit/s    DROPS/s";
 /// Cells of a level's column, and of a stage's.
 const LEVEL: usize = 7;
 const STAGE: usize = 8;
-/// The least cells of a port's name.
+/// The least cells of a port's name in the queues' table, and in that of ports, which has more columns.
 const NAME: usize = 24;
+const PORT_NAME: usize = 10;
 /// Cells of a drop's name.
 const DROP: usize = 36;
-/// Blanks in front of bars.
+/// Blanks in front of bars, and of a reason.
 const GAP: usize = 2;
+/// The fewest cells that say something of the reason of drops, and those that most reasons take.
+const SHORTEST_REASON: usize = 6;
+const REASON: usize = 16;
 
 /// So many of these.
 fn counted(n: usize, what: &str) -> String {
@@ -159,14 +163,36 @@ fn drops(lines: &mut Vec<Line<'static>>, title: &str, drops: &BTreeMap<String, D
     }
 }
 
-/// Cells for names of ports: the longest name, where there is room beside so many cells.
-fn name_cells<'a>(names: impl Iterator<Item = &'a str>, beside: usize, columns: usize) -> usize {
+/// Cells for names of ports: those of the longest, where there is room beside so many, but `least`.
+fn name_cells<'a>(
+    names: impl Iterator<Item = &'a str>,
+    beside: usize,
+    columns: usize,
+    least: usize,
+) -> usize {
     let longest = names.map(cells::width).max().unwrap_or(0);
-    longest.min(columns.saturating_sub(beside)).max(NAME)
+    longest.min(columns.saturating_sub(beside)).max(least)
+}
+
+/// A drop's name in at most so many cells: without what all names begin with, where it is too long.
+fn reason(name: &str, cells: usize) -> String {
+    if cells::width(name) <= cells {
+        return name.to_owned();
+    }
+    let short = ["datapath_drop_", "drop_action_"]
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix));
+    let short = short.unwrap_or(name);
+    cells::exactly(short, cells.min(cells::width(short)))
 }
 
 fn ports(lines: &mut Vec<Line<'static>>, frame: &Frame, history: &History, columns: usize) {
-    let name = name_cells(frame.ports.iter().map(|p| p.port.as_str()), PORTS.len(), columns);
+    let name = name_cells(
+        frame.ports.iter().map(|p| p.port.as_str()),
+        PORTS.len(),
+        columns,
+        PORT_NAME,
+    );
     lines.push(heading(format!("{:<name$}{PORTS}", "PORT")));
     lines.extend(frame.ports.iter().map(|p| port(p, name, history, columns)));
 }
@@ -186,16 +212,16 @@ fn port(p: &Port, name: usize, history: &History, columns: usize) -> Line<'stati
     let style = loss(losses.fold(0.0, |sum, (_, n)| sum + n));
     let mut left = columns.saturating_sub(cells::width(&text) + 11);
     let mut spans = vec![text.into(), Span::styled(format!(" {all:>10.1}"), style)];
-    // Bars and the name of most drops, where there is room. Bars go first, so that they stand in a column.
-    let bars = history.of_port(&p.port);
-    if left >= GAP + FRAMES {
+    // The name of most drops, where there is room; and bars before it, so that they stand in a column.
+    if left >= GAP + FRAMES + GAP + REASON {
         left -= GAP + FRAMES;
+        let bars = history.of_port(&p.port);
         let pad = " ".repeat(GAP + FRAMES - cells::width(&bars));
         spans.extend([pad.into(), bars.cyan()]);
     }
     let most = p.drops_per_second.iter().max_by(|a, b| a.1.total_cmp(b.1));
-    if let Some((reason, _)) = most.filter(|(reason, _)| GAP + cells::width(reason) <= left) {
-        spans.push(Span::styled(format!("  {reason}"), style));
+    if let Some((name, _)) = most.filter(|_| left >= GAP + SHORTEST_REASON) {
+        spans.push(Span::styled(format!("  {}", reason(name, left - GAP)), style));
     }
     Line::from(spans)
 }
@@ -205,6 +231,7 @@ fn queues(lines: &mut Vec<Line<'static>>, frame: &Frame, columns: usize) {
         frame.queues.iter().map(|q| q.port.as_str()),
         QUEUES.len(),
         columns,
+        NAME,
     );
     lines.push(heading(format!("{:<name$}{QUEUES}", "PORT")));
     for q in &frame.queues {
@@ -334,6 +361,19 @@ mod tests {
             "{cut}"
         );
         assert_eq!(cells::width(&row(40).unwrap()), NAME + QUEUES.len());
+    }
+
+    #[test]
+    fn reasons_have_short_names() {
+        assert_eq!(reason("datapath_drop_tx_full", 21), "datapath_drop_tx_full");
+        assert_eq!(reason("datapath_drop_tx_full", 20), "tx_full");
+        assert_eq!(reason("drop_action_of_pipeline", 6), "of_pi~");
+        let rows = text(&frame(), 75);
+        assert!(
+            rows.iter()
+                .any(|l| l.starts_with("p0 ") && l.ends_with("10.0  tx_full"))
+        );
+        assert!(rows.iter().all(|l| cells::width(l) <= 80));
     }
 
     #[test]

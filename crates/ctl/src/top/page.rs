@@ -123,7 +123,7 @@ impl Page {
         };
         let help = if self.help.is_some() { "back" } else { "help" };
         format!(
-            "{part}?: {help}   q: end   arrows: move   + -: every {} s   space: now",
+            "{part}?: {help}  q: end  arrows: move  + -: every {} s  space: now",
             self.interval
         )
     }
