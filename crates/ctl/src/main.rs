@@ -50,7 +50,7 @@ enum Command {
     Manual(manual::Args),
     /// Show what of the flow cache is forwarded elsewhere, and why the rest is not
     Offload(offload::Args),
-    /// Show what the switch's workers do
+    /// Show what the switch's workers and ports do, as it happens
     Top(top::Args),
 }
 

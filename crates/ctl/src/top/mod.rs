@@ -1,4 +1,4 @@
-//! `heddle top`: what the switch's workers do, refreshed.
+//! `heddle top`: what the switch's workers and ports do, refreshed.
 //!
 //! Everything is read from the daemon's control socket (`heddle/stats`), so that it works from any terminal
 //! that reaches the socket and costs the switch one answer per frame. Rates are differences of two answers. A
