@@ -38,9 +38,9 @@ pub struct Short {
 /// What a packet's connection says of it, in short.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Brief {
-    /// The connection's number, and which of those that have had the number.
+    /// The connection's number, which another one gets when it is gone.
     pub number: u32,
-    /// See there.
+    /// Tells the connections apart that have had the number.
     pub generation: u32,
     /// The packet goes the way of answers.
     pub reply: bool,

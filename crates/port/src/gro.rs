@@ -21,9 +21,10 @@
 #[cfg(test)]
 mod tests;
 
+use crate::sum::add_bytes;
 use arrayvec::ArrayVec;
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Pool, Wraps};
-use heddle_wire::checksum::{Sum, checksum};
+use heddle_wire::checksum::checksum;
 use heddle_wire::eth::{Ethernet, ethertype, is_vlan};
 use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::l4::{Tcp, Udp};
@@ -72,7 +73,7 @@ impl Trains {
     pub fn any(self) -> bool {
         self.tcp4 || self.tcp6 || self.udp
     }
-    fn takes(self, kind: GsoKind) -> bool {
+    pub(crate) fn takes(self, kind: GsoKind) -> bool {
         match kind {
             GsoKind::Tcp4 => self.tcp4,
             GsoKind::Tcp6 => self.tcp6,
@@ -316,6 +317,9 @@ impl Headers {
     fn tcp(&self) -> bool {
         self.kind != GsoKind::Udp
     }
+    fn proto(&self) -> u8 {
+        if self.tcp() { proto::TCP } else { proto::UDP }
+    }
     /// Addresses and ports.
     fn ends_of(&self) -> Range<usize> {
         let addresses = if self.v6() { 8 } else { 12 };
@@ -395,17 +399,8 @@ fn is_right(p: &Packet, h: &Headers) -> bool {
     };
     let sum_is_right = || {
         let n = p.len() - h.l4;
-        let next = if h.tcp() { proto::TCP } else { proto::UDP };
-        let sum = pseudo(p.head().get(h.l3..)?, h.v6(), next, u32::try_from(n).ok()?)?;
-        let mut sum = sum.bytes(p.head().get(h.l4..)?);
-        // Bytes behind an odd number of bytes are summed with them.
-        if !p.segs().is_empty() {
-            let mut all = [0; 2048];
-            let all = all.get_mut(..n)?;
-            p.copy_from(h.l4, all);
-            sum = pseudo(p.head().get(h.l3..)?, h.v6(), next, u32::try_from(n).ok()?)?.bytes(all);
-        }
-        Some(sum.checksum() == 0)
+        let sum = pseudo(p.head().get(h.l3..)?, h.v6(), h.proto(), u32::try_from(n).ok()?)?;
+        Some(add_bytes(sum, p, h.l4, n)?.checksum() == 0)
     };
     let known = match p.offload.csum {
         Csum::Valid => true,
@@ -444,8 +439,12 @@ fn build(t: &Train, packets: &[&Packet], to: &mut Packet) -> Option<()> {
         (ip.total_len, ip.csum) = (be16(total - l3)?, Be16::new(0));
         ip.csum = checksum(ip.as_bytes()).into();
     }
-    let next = if t.headers.tcp() { proto::TCP } else { proto::UDP };
-    let sum: Sum = pseudo(space.get(l3..)?, v6, next, u32::try_from(total - l4).ok()?)?;
+    let sum = pseudo(
+        space.get(l3..)?,
+        v6,
+        t.headers.proto(),
+        u32::try_from(total - l4).ok()?,
+    )?;
     let header = space.get_mut(l4..)?;
     if t.headers.tcp() {
         let (tcp, _) = split_mut::<Tcp>(header)?;

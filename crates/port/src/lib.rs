@@ -9,6 +9,7 @@ pub mod dummy;
 pub mod gro;
 pub mod qos;
 pub mod segment;
+pub mod sum;
 mod system;
 mod tap;
 mod traits;

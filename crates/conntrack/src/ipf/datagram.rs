@@ -4,7 +4,7 @@ use super::piece::Piece;
 use crate::packet::{Checked, Packet, behind_extensions};
 use crate::rewrite::{At, Ends, Rewrite};
 use heddle_wire::checksum::{Sum, checksum};
-use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::split;
 
 /// A fragment that waits.
@@ -186,14 +186,9 @@ impl<T> Datagram<T> {
         let right = || {
             let l4 = self.bytes.get(self.l4..)?;
             let len = u32::try_from(l4.len()).ok()?;
-            let sum = if self.ipv6 {
-                let (ip, _) = split::<Ipv6>(&self.bytes)?;
-                Sum::ZERO.pseudo_v6(&ip.src, &ip.dst, self.proto, len)
-            } else if self.proto == proto::ICMP {
-                Sum::ZERO
-            } else {
-                let (ip, _) = split::<Ipv4>(&self.bytes)?;
-                Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), self.proto, len)
+            let sum = match (self.ipv6, self.proto) {
+                (false, proto::ICMP) => Sum::ZERO,
+                (ipv6, proto) => pseudo(&self.bytes, ipv6, proto, len)?,
             };
             Some(sum.bytes(l4).checksum() == 0)
         };

@@ -13,9 +13,10 @@ use heddle_conntrack::{
 use heddle_flow::FlowKey;
 use heddle_flow::extract::NO_OFFSET;
 use heddle_packet::{BURST, Csum, Packet};
+use heddle_port::sum::add_bytes;
 use heddle_sync::Counter;
 use heddle_wire::checksum::Sum;
-use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::split;
 
 /// Writes what is known of a connection into a key.
@@ -457,9 +458,6 @@ fn extent(head: &[u8], l3: usize) -> Option<(bool, usize)> {
     }
 }
 
-/// Bytes of a packet that are summed at a time.
-const PIECE_BYTES: usize = 512;
-
 /// Whether the checksum of TCP, UDP or ICMP is right.
 #[cold]
 pub(crate) fn l4_is_right(p: &Packet, meta: &Meta) -> bool {
@@ -467,32 +465,11 @@ pub(crate) fn l4_is_right(p: &Packet, meta: &Meta) -> bool {
         let (head, l3, l4) = (p.head(), usize::from(meta.l3), usize::from(meta.l4));
         let (ipv6, end) = extent(head, l3)?;
         let len = end.min(p.len()).checked_sub(l4)?;
-        let pseudo_len = u32::try_from(len).ok()?;
-        let sum = if ipv6 {
-            let (ip, _) = split::<Ipv6>(head.get(l3..)?)?;
-            Sum::ZERO.pseudo_v6(&ip.src, &ip.dst, meta.proto, pseudo_len)
-        } else if meta.proto == proto::ICMP {
-            Sum::ZERO
-        } else {
-            let (ip, _) = split::<Ipv4>(head.get(l3..)?)?;
-            Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), meta.proto, pseudo_len)
+        let sum = match (ipv6, meta.proto) {
+            (false, proto::ICMP) => Sum::ZERO,
+            (ipv6, proto) => pseudo(head.get(l3..)?, ipv6, proto, u32::try_from(len).ok()?)?,
         };
-        let private = head.get(l4..)?;
-        if private.len() >= len {
-            return Some(sum.bytes(private.get(..len)?).checksum() == 0);
-        }
-        let (mut sum, mut done) = (sum, 0);
-        let mut piece = [0; PIECE_BYTES];
-        while done < len {
-            let most = PIECE_BYTES.min(len - done);
-            // Only the last piece may be of odd length.
-            if p.copy_from(l4 + done, &mut piece[..most]) < most {
-                return None;
-            }
-            sum = sum.bytes(&piece[..most]);
-            done += most;
-        }
-        Some(sum.checksum() == 0)
+        Some(add_bytes(sum, p, l4, len)?.checksum() == 0)
     };
     right().unwrap_or(false)
 }

@@ -124,32 +124,7 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
     let n = if s.v6 { 16 } else { 4 };
     mask.src[..n].fill(b(8, 0xff));
     mask.dst[..n].fill(b(9, 0xff));
-    let mut key = heddle_flow::FlowKey::default();
-    let f = frame(s);
-    let hint = heddle_flow::extract::Hint::ethernet(f.len());
-    heddle_flow::extract::extract(&f, &hint, &mut key);
-    let all = |v4: u32, v6: [u8; 16]| match s.v6 {
-        true => v6,
-        false => {
-            let mut all = [0; 16];
-            all[..4].copy_from_slice(&v4.to_be_bytes());
-            all
-        }
-    };
-    let key = Headers {
-        dl_dst: key.dl_dst,
-        dl_src: key.dl_src,
-        dl_type: key.dl_type,
-        vlan: 0,
-        nw_proto: key.nw_proto,
-        nw_tos: key.nw_tos,
-        nw_ttl: key.nw_ttl,
-        label: key.ipv6_label,
-        tp_src: key.tp_src,
-        tp_dst: key.tp_dst,
-        src: all(key.nw_src, key.ipv6_src),
-        dst: all(key.nw_dst, key.ipv6_dst),
-    };
+    let (_, key) = twin::read(&frame(s));
     let ports = matches!(s.proto, 6 | 17);
     let able = [
         (true, Op::EthDst([2, 0, 0, 0, 9, value])),

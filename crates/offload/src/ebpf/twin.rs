@@ -57,24 +57,17 @@ fn agrees(rule: &Rule, h: &Headers) -> bool {
     words.into_iter().all(|((have, want), m)| (have ^ want) & m == 0)
 }
 
-/// What becomes of an untagged frame by a rule that outputs last: its bytes; `None`: it goes up.
-pub(super) fn forward(rule: &Rule, frame: &[u8]) -> Option<Vec<u8>> {
+/// The headers of an untagged frame, as the switch and as rules have them.
+pub(super) fn read(frame: &[u8]) -> (FlowKey, Headers) {
     let mut key = FlowKey::default();
     extract(frame, &Hint::ethernet(frame.len()), &mut key);
-    let v4 = key.dl_type == 0x0800;
-    let options = v4 && frame[14] != 0x45;
-    let discovery = key.nw_proto == 58 && (133..=137).contains(&key.tp_src);
-    let known = matches!((v4, key.nw_proto), (_, 6 | 17) | (true, 1) | (false, 58));
-    if options || discovery || !known || key.nw_frag != 0 || key.tcp_flags & TCP_UP != 0 {
-        return None;
-    }
-    let address = |v4_address: u32, v6: [u8; 16]| match v4 {
-        true => {
+    let address = |v4: u32, v6: [u8; 16]| match key.dl_type {
+        0x0800 => {
             let mut all = [0; 16];
-            all[..4].copy_from_slice(&v4_address.to_be_bytes());
+            all[..4].copy_from_slice(&v4.to_be_bytes());
             all
         }
-        false => v6,
+        _ => v6,
     };
     let h = Headers {
         dl_dst: key.dl_dst,
@@ -90,6 +83,19 @@ pub(super) fn forward(rule: &Rule, frame: &[u8]) -> Option<Vec<u8>> {
         src: address(key.nw_src, key.ipv6_src),
         dst: address(key.nw_dst, key.ipv6_dst),
     };
+    (key, h)
+}
+
+/// What becomes of an untagged frame by a rule that outputs last: its bytes; `None`: it goes up.
+pub(super) fn forward(rule: &Rule, frame: &[u8]) -> Option<Vec<u8>> {
+    let (key, h) = read(frame);
+    let v4 = key.dl_type == 0x0800;
+    let options = v4 && frame[14] != 0x45;
+    let discovery = key.nw_proto == 58 && (133..=137).contains(&key.tp_src);
+    let known = matches!((v4, key.nw_proto), (_, 6 | 17) | (true, 1) | (false, 58));
+    if options || discovery || !known || key.nw_frag != 0 || key.tcp_flags & TCP_UP != 0 {
+        return None;
+    }
     if !agrees(rule, &h) {
         return None;
     }

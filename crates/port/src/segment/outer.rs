@@ -179,13 +179,7 @@ impl Outer {
 
 /// The sum of the pseudo header of the IP header that `l3` begins with.
 pub(super) fn pseudo_sum(l3: &[u8], kind: L3, proto: u8, len: u32) -> Result<Sum, SegmentError> {
-    Ok(if is_v4(kind) {
-        let (ip, _) = split::<Ipv4>(l3).ok_or(SegmentError::Malformed)?;
-        Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), proto, len)
-    } else {
-        let (ip, _) = split::<Ipv6>(l3).ok_or(SegmentError::Malformed)?;
-        Sum::ZERO.pseudo_v6(&ip.src, &ip.dst, proto, len)
-    })
+    heddle_wire::ip::pseudo(l3, !is_v4(kind), proto, len).ok_or(SegmentError::Malformed)
 }
 
 /// Length and sequence number of GTP-U's header, which `gtpu` begins with.

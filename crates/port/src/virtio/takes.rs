@@ -2,17 +2,15 @@
 //! software.
 
 use crate::gro::Trains;
-use heddle_packet::{Csum, Gso, GsoKind, Offload};
+use heddle_packet::{Csum, Gso, Offload};
 use heddle_virtio::ring::Features;
 
 /// What a guest has negotiated for packets that it receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Takes {
     csum: bool,
-    tso4: bool,
-    tso6: bool,
     ecn: bool,
-    uso: bool,
+    trains: Trains,
 }
 
 impl Takes {
@@ -22,20 +20,18 @@ impl Takes {
         let has = |f| csum && features.contains(f);
         Self {
             csum,
-            tso4: has(Features::GUEST_TSO4),
-            tso6: has(Features::GUEST_TSO6),
             ecn: has(Features::GUEST_ECN),
-            // A train's IP version is not in the metadata; Linux offers both or none.
-            uso: has(Features::GUEST_USO4 | Features::GUEST_USO6),
+            trains: Trains {
+                tcp4: has(Features::GUEST_TSO4),
+                tcp6: has(Features::GUEST_TSO6),
+                // A train's IP version is not in the metadata; Linux offers both or none.
+                udp: has(Features::GUEST_USO4 | Features::GUEST_USO6),
+            },
         }
     }
     /// Which trains it takes.
     pub(super) fn trains(self) -> Trains {
-        Trains {
-            tcp4: self.tso4,
-            tcp6: self.tso6,
-            udp: self.uso,
-        }
+        self.trains
     }
     /// Whether the guest takes a packet with this metadata.
     #[inline]
@@ -46,20 +42,15 @@ impl Takes {
         }
     }
     fn takes_train(self, gso: Gso) -> bool {
-        let kind = match gso.kind {
-            GsoKind::Tcp4 => self.tso4,
-            GsoKind::Tcp6 => self.tso6,
-            GsoKind::Udp => self.uso,
-        };
         // Trains in tunnels are not negotiated.
-        kind && (self.ecn || !gso.ecn) && gso.wraps.is_empty()
+        self.trains.takes(gso.kind) && (self.ecn || !gso.ecn) && gso.wraps.is_empty()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use heddle_packet::Wraps;
+    use heddle_packet::{GsoKind, Wraps};
 
     #[test]
     fn each_feature_is_for_its_kind() {
