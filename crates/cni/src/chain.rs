@@ -10,7 +10,7 @@
 
 use crate::add::{marks, port_name, remove_host_device, switch_device, with_previous};
 use crate::args::Args;
-use crate::conf::Conf;
+use crate::conf::{Conf, kind_of};
 use crate::db::{Conversion, Db, Found, NewPort};
 use crate::delegate;
 use crate::error::{Code, Failure, fail, kernel};
@@ -31,7 +31,7 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     let Some(inner) = conf.wrapped() else {
         return after(args, conf, kind, previous(&conf.raw)?);
     };
-    let Some(first) = inner.get("type").and_then(Value::as_str).map(str::to_owned) else {
+    let Some(first) = kind_of(&inner).map(str::to_owned) else {
         return fail(Code::Conf, "delegate.type is missing");
     };
     let passed_on = with_previous(inner, conf.raw.get("prevResult").cloned());

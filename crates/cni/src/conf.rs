@@ -126,6 +126,11 @@ pub(crate) fn version(raw: &Map<String, Value>) -> Result<String, Failure> {
     }
 }
 
+/// Which plug-in a configuration is of.
+pub(crate) fn kind_of(conf: &Map<String, Value>) -> Option<&str> {
+    conf.get("type").and_then(Value::as_str)
+}
+
 impl Conf {
     /// Checks all that can be checked without asking anybody.
     pub(crate) fn new(raw: Map<String, Value>, version: &str) -> Result<Self, Failure> {

@@ -2,7 +2,7 @@
 
 use crate::add::{port_name, remove_host_device, with_previous};
 use crate::args::Args;
-use crate::conf::Conf;
+use crate::conf::{Conf, kind_of};
 use crate::db::{Db, Found, KIND};
 use crate::delegate;
 use crate::error::Failure;
@@ -15,11 +15,7 @@ pub(crate) fn del(args: &Args, conf: &Conf) -> Result<String, Failure> {
     let found = db.of(args)?;
     take_away(args, conf, &mut db, &found)?;
     if let Some(inner) = conf.wrapped() {
-        let kind = inner
-            .get("type")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
+        let kind = kind_of(&inner).unwrap_or_default().to_owned();
         delegate::run(
             args,
             &kind,

@@ -1,7 +1,7 @@
 //! STATUS: would an ADD work now? GC and `sweep`: what no pod has any more goes.
 
 use crate::args::Args;
-use crate::conf::{Conf, with};
+use crate::conf::{Conf, kind_of, with};
 use crate::db::{CONTAINER, Db, Found, IFNAME, NETNS};
 use crate::del::remains;
 use crate::delegate;
@@ -94,11 +94,7 @@ fn others(conf: &Conf) -> Result<Vec<(String, Value)>, Failure> {
         all.push((ipam.to_owned(), with(conf.raw.clone(), "prevResult", None)));
     }
     if let Some(inner) = conf.wrapped() {
-        let kind = inner
-            .get("type")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
+        let kind = kind_of(&inner).unwrap_or_default().to_owned();
         all.push((kind, Value::Object(inner)));
     }
     Ok(all)

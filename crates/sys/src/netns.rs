@@ -72,6 +72,18 @@ pub fn enter(path: &Path) -> io::Result<()> {
     move_into_link_name_space(open(path)?.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into)
 }
 
+/// Where the namespaces of all processes that are there can be opened.
+pub fn of_processes() -> impl Iterator<Item = PathBuf> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let processes = all.filter(|e| {
+        e.file_name()
+            .as_encoded_bytes()
+            .first()
+            .is_some_and(u8::is_ascii_digit)
+    });
+    processes.map(|e| e.path().join("ns/net"))
+}
+
 /// The namespaces that can be found, the caller's own first. One that ends meanwhile is left out.
 pub fn all() -> Vec<OwnedFd> {
     let mut found: BTreeMap<Id, OwnedFd> = BTreeMap::new();
@@ -88,15 +100,8 @@ pub fn all() -> Vec<OwnedFd> {
             found.entry(id).or_insert(ns);
         }
     };
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let path = entry.path().join("ns/net");
-        if entry
-            .file_name()
-            .as_encoded_bytes()
-            .first()
-            .is_some_and(u8::is_ascii_digit)
-            && let Ok(link) = fs::read_link(&path)
-        {
+    for path in of_processes() {
+        if let Ok(link) = fs::read_link(&path) {
             offer(&path, link.to_str().and_then(link_id));
         }
     }

@@ -183,32 +183,21 @@ impl TxTable {
     /// Sends one port's batch.
     pub(crate) fn flush_port(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
         self.active.retain(|a| *a != no);
-        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
-            self.batches += 1;
-            let gro = self.joins.then_some(&mut self.gro);
-            self.sent += send(
-                port,
-                live,
-                (&mut self.given, gro),
-                pool,
-                (drops, &mut self.watch, no),
-            );
-        }
+        self.send_batch(no, live, pool, drops);
     }
     /// Sends all batches. The packets may be used again.
     pub(crate) fn flush(&mut self, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
         while let Some(no) = self.active.pop() {
-            if let Some(Some(port)) = self.ports.get_mut(no as usize) {
-                self.batches += 1;
-                let gro = self.joins.then_some(&mut self.gro);
-                self.sent += send(
-                    port,
-                    live,
-                    (&mut self.given, gro),
-                    pool,
-                    (drops, &mut self.watch, no),
-                );
-            }
+            self.send_batch(no, live, pool, drops);
+        }
+    }
+    #[inline]
+    fn send_batch(&mut self, no: u32, live: &Live<'_>, pool: &mut Pool, drops: &Drops) {
+        if let Some(Some(port)) = self.ports.get_mut(no as usize) {
+            self.batches += 1;
+            let gro = self.joins.then_some(&mut self.gro);
+            let watch = (drops, &mut self.watch, no);
+            self.sent += send(port, live, (&mut self.given, gro), pool, watch);
         }
     }
     /// Sends all batches at the end of a burst. Other packets may stand in the place of the burst's

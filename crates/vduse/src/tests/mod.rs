@@ -183,6 +183,11 @@ struct Rig {
 }
 
 impl Rig {
+    /// The session goes on with what the device was before.
+    fn resume(&mut self) {
+        let session = self.session.as_mut().unwrap();
+        session.resume(Rings::All, &mut self.device).unwrap();
+    }
     /// A device whose driver will choose `features` besides those that it needs.
     fn new(features: Features) -> Self {
         let kernel = FakeDevice::new(Features::VERSION_1 | Features::ACCESS_PLATFORM | features);

@@ -87,11 +87,7 @@ fn play(rig: &mut Rig, step: Step) {
         Step::Restart => {
             rig.session.take().unwrap().close(&mut rig.device, "a restart");
             rig.open();
-            rig.session
-                .as_mut()
-                .unwrap()
-                .resume(Rings::All, &mut rig.device)
-                .unwrap();
+            rig.resume();
         }
     }
     assert_eq!(rig.kernel.n_waiting(), 0);

@@ -24,8 +24,7 @@ fn the_next_process_goes_on() {
         kill(&mut rig);
         rig.guest.transmit(&[41; 67]);
         rig.open();
-        let session = rig.session.as_mut().unwrap();
-        session.resume(Rings::All, &mut rig.device).unwrap();
+        rig.resume();
         assert_eq!(rig.device.running(), [0, 1]);
         let mut got = Vec::new();
         rig.until(|rig| {
@@ -44,11 +43,7 @@ fn the_next_process_goes_on() {
 #[test]
 fn a_device_without_a_driver_is_found_empty() {
     let mut rig = Rig::new(Features::empty());
-    rig.session
-        .as_mut()
-        .unwrap()
-        .resume(Rings::All, &mut rig.device)
-        .unwrap();
+    rig.resume();
     assert!(rig.device.running().is_empty());
     rig.probe();
     rig.exchange(1);
@@ -69,11 +64,7 @@ fn a_message_that_was_not_answered_comes_again() {
     kill(&mut rig);
     rig.open();
     // All looks as if the driver were ready, and it is just waiting for that.
-    rig.session
-        .as_mut()
-        .unwrap()
-        .resume(Rings::All, &mut rig.device)
-        .unwrap();
+    rig.resume();
     rig.serve();
     assert_eq!(rig.kernel.reply(id).unwrap().result, 0);
     rig.kernel.took(0xf);
@@ -91,11 +82,7 @@ fn a_reset_while_nobody_was_there() {
         kill(&mut rig);
         let id = rig.kernel.post(1, &[0]);
         rig.open();
-        rig.session
-            .as_mut()
-            .unwrap()
-            .resume(Rings::All, &mut rig.device)
-            .unwrap();
+        rig.resume();
         rig.serve();
         assert_eq!(rig.kernel.reply(id).unwrap().result, 0);
         rig.kernel.took(0);

@@ -42,17 +42,8 @@ fn name_of(ns: &OwnedFd) -> Option<String> {
             return Some(entry.path().display().to_string());
         }
     }
-    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let path = entry.path().join("ns/net");
-        if entry
-            .file_name()
-            .as_encoded_bytes()
-            .first()
-            .is_some_and(u8::is_ascii_digit)
-            && same(&path)
-        {
-            return Some(path.display().to_string());
-        }
+    if let Some(path) = heddle_sys::netns::of_processes().find(|path| same(path)) {
+        return Some(path.display().to_string());
     }
     Some(format!("/proc/{}/fd/{}", std::process::id(), ns.as_raw_fd()))
 }
