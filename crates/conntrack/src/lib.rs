@@ -55,7 +55,7 @@ pub use events::{Event, Events};
 pub use hash::Hash;
 pub use heddle_sync::ReadGuard;
 pub use packet::{Checked, Invalid, Packet, Segment, Subject};
-pub use rewrite::{At, Ends, Rewrite};
+pub use rewrite::{At, Ends, Ends4, Rewrite};
 pub use short::{Brief, SHORT, Short};
 pub use timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
 pub use track::{Found, Known, Verdict, state};

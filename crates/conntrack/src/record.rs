@@ -24,6 +24,7 @@
 
 use crate::hash::halves;
 use crate::helper::Skew;
+use crate::rewrite::Ends4;
 use crate::tcp::{Peer, Scale, State};
 use crate::tuple::{Endpoint, Tuple};
 use heddle_simd::simd;
@@ -318,6 +319,17 @@ impl Record {
             [0, self.get(4) >> 32, 0, self.get(4) & 0xffff_ffff]
         };
         self.tuple_of(self.get(2), addrs)
+    }
+    /// What packets of a direction of a translated connection over IPv4 get for their ends: the reverse of
+    /// what comes back.
+    #[inline]
+    pub(crate) fn translated4(&self, reply: bool) -> Ends4 {
+        let (ports, addrs) = if reply { (1, 3) } else { (2, 4) };
+        let (ports, addrs) = (self.get(ports), self.get(addrs));
+        Ends4 {
+            src: addrs << 32 | ports & 0xffff_ffff,
+            dst: addrs & !0xffff_ffff | ports >> 32,
+        }
     }
     /// That of the connection that announced it.
     pub(crate) fn parent(&self) -> Option<Tuple> {

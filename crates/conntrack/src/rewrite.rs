@@ -7,8 +7,9 @@
 //! by all of it.
 
 use crate::packet::quoted;
+use crate::short::Short;
 use crate::tuple::is_icmp;
-use heddle_wire::ip::proto;
+use heddle_wire::ip::{Ipv4, proto};
 
 /// New addresses and ports of one header pair; what is `None` stays.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -153,6 +154,52 @@ impl Ends {
             }
         };
         put(head, at.l4 + place, &new.to_be_bytes(), &mut [all]);
+    }
+}
+
+/// New ends of a packet that [`Short`] has read: address (high half) and port of each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends4 {
+    /// Source.
+    pub src: u64,
+    /// Destination.
+    pub dst: u64,
+}
+
+impl Ends4 {
+    /// As [`Rewrite::apply`], of a packet that was read as `old`. `h` begins at its IP header; `partial`: as
+    /// [`At::partial`].
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // halves
+    pub fn apply(self, h: &mut [u8], old: &Short, partial: bool) {
+        let Some((ip, l4)) = h.split_first_chunk_mut::<{ Ipv4::LEN }>() else {
+            return;
+        };
+        let l4_sum_at = if old.proto == proto::TCP { 16 } else { 6 };
+        let Some(sum) = l4.get(l4_sum_at..).and_then(|b| b.first_chunk::<2>()) else {
+            return;
+        };
+        let old_sum = u16::from_be_bytes(*sum);
+        let other = |from: u64, to: u64| (!from & 0xffff_ffff) + to;
+        let addrs = other(old.src >> 32, self.src >> 32) + other(old.dst >> 32, self.dst >> 32);
+        let ports = other(old.src & 0xffff_ffff, self.src & 0xffff_ffff)
+            + other(old.dst & 0xffff_ffff, self.dst & 0xffff_ffff);
+        let ip_sum = Change(addrs).complete(u16::from_be_bytes([ip[10], ip[11]]));
+        ip[10..12].copy_from_slice(&ip_sum.to_be_bytes());
+        ip[12..16].copy_from_slice(&((self.src >> 32) as u32).to_be_bytes());
+        ip[16..20].copy_from_slice(&((self.dst >> 32) as u32).to_be_bytes());
+        l4[..2].copy_from_slice(&(self.src as u16).to_be_bytes());
+        l4[2..4].copy_from_slice(&(self.dst as u16).to_be_bytes());
+        let udp = old.proto == proto::UDP;
+        let new = match (partial, old_sum) {
+            (true, _) => Change(addrs).sum(old_sum),
+            (false, 0) if udp => 0,
+            _ => match Change(addrs + ports).complete(old_sum) {
+                0 if udp => 0xffff,
+                new => new,
+            },
+        };
+        l4[l4_sum_at..l4_sum_at + 2].copy_from_slice(&new.to_be_bytes());
     }
 }
 

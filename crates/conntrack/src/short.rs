@@ -1,7 +1,7 @@
 //! The usual packets of the usual connections: read and tracked in a short way.
 //!
-//! **Problem.** Nearly all packets are UDP or TCP over IPv4, in the midst of a connection that is not
-//! translated, and nothing of it changes but its time and its windows. The general way reads every kind of
+//! **Problem.** Nearly all packets are UDP or TCP over IPv4, in the midst of a connection, and nothing of it
+//! changes but its time and its windows. The general way reads every kind of
 //! packet into one shape of a hundred bytes, and says all that is known of the connection in another. Here
 //! is what such a packet needs, and [`Brief`] says which connection it was found to be of, and what of that
 //! may be another with the next packet.
@@ -16,7 +16,8 @@ use crate::events::Events;
 use crate::hash::Hash;
 use crate::packet::{Segment, Subject, is_right};
 use crate::record::{CONTROL, DNAT, Key, RELATED, SNAT};
-use crate::track::{Found, Known, Moved, Moving, Verdict, state};
+use crate::rewrite::Ends4;
+use crate::track::{Found, Known, Moved, Moving, Verdict, state, translated};
 use crate::tuple::{Endpoint, Tuple};
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::{Ipv4, proto};
@@ -139,7 +140,7 @@ impl Short {
 }
 
 impl CtAction {
-    /// Whether it asks for nothing more than the state where a connection is there, and is not translated.
+    /// Whether it asks for nothing more than the state, and the translation, where a connection is there.
     #[inline]
     pub fn only_looks(&self) -> bool {
         !self.force && self.mark.is_none() && self.label.is_none()
@@ -153,8 +154,8 @@ impl Conntrack {
         self.keys.hash4(s.src, s.dst, s.proto, zone)
     }
     /// Tracks a packet of which nothing is known yet by an action that [`CtAction::only_looks`], if the guess
-    /// is right and its connection is a usual one. `None`: nothing was done, [`Conntrack::track`] is to do
-    /// it.
+    /// is right and its connection is a usual one; `nat`: the action translates. Gives what the packet's ends become, if they do not stay,
+    /// and what is worth counting. `None`: nothing was done, [`Conntrack::track`] is to do it.
     #[inline]
     pub fn track_short(
         &self,
@@ -162,14 +163,15 @@ impl Conntrack {
         _reading: &ReadGuard,
         s: &Short,
         guess: Guess,
-        zone: u16,
-    ) -> Option<(Brief, Events)> {
+        (zone, nat): (u16, bool),
+    ) -> Option<(Brief, Option<Ends4>, Events)> {
         let entry = guess.0?;
         let key = Key::short(s.src, s.dst, s.proto, zone);
         let hit = self.is_meant(now_ms, entry, &key, false)?;
         let r = hit.record;
         let label = r.label_count()?;
-        if r.flags() & (SNAT | DNAT | RELATED | CONTROL) != 0 {
+        let flags = r.flags();
+        if flags & (RELATED | CONTROL) != 0 {
             return None;
         }
         let (mut known, mut verdict) = (0, Verdict::default());
@@ -181,6 +183,10 @@ impl Conntrack {
         let moved = self.advance(now_ms, hit, hit.reply, moving, &mut known, &mut verdict);
         // Only a SYN begins another connection.
         debug_assert!(matches!(moved, Moved::Stays));
+        let ends = (flags & (SNAT | DNAT) != 0 && nat).then(|| {
+            known |= translated(flags, hit.reply);
+            r.translated4(hit.reply)
+        });
         let brief = Brief {
             number: hit.number,
             generation: r.generation(),
@@ -189,7 +195,7 @@ impl Conntrack {
             mark: r.mark(),
             label,
         };
-        Some((brief, verdict.events))
+        Some((brief, ends, verdict.events))
     }
     /// All that is known of a packet of which [`Conntrack::track_short`] has said so much under this action.
     pub fn known(&self, b: &Brief, action: &CtAction) -> Known {

@@ -749,12 +749,23 @@ fn as_sent(r: &Record, reply: bool, s: &Segment, natted: bool) -> Segment {
     s
 }
 
+/// The bit that says what of a direction's packets is translated.
+#[inline]
+pub(crate) fn translated(flags: u64, reply: bool) -> u8 {
+    if (flags & SNAT != 0) == reply {
+        state::DNAT
+    } else {
+        state::SNAT
+    }
+}
+
 /// How a packet of a translated connection changes: it becomes the reverse of what comes back.
 #[allow(clippy::cast_possible_truncation)] // ports
 fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite {
     let back = if reply { r.orig() } else { r.reply() };
-    let source = (r.flags() & SNAT != 0) != reply;
-    *state |= if source { state::SNAT } else { state::DNAT };
+    let bit = translated(r.flags(), reply);
+    *state |= bit;
+    let source = bit == state::SNAT;
     let has_ports = matches!(back.proto, proto::TCP | proto::UDP);
     let mut outer = Ends {
         src: source.then_some(back.dst.addr),

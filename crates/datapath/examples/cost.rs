@@ -33,8 +33,8 @@ enum Rules {
     Masks,
     /// Behind a tracker: new connections are kept, and all packets go on.
     Tracked {
-        /// New ones get a source of their own.
-        snat: bool,
+        /// Which end of new ones is translated.
+        nat: Option<NatEnd>,
     },
     /// Into a tunnel, and what comes out of one is for the actions.
     Tunnel {
@@ -108,17 +108,21 @@ impl Translate for Pipeline {
             }
             return;
         }
-        if let Rules::Tracked { snat } = self.rules {
+        if let Rules::Tracked { nat } = self.rules {
             let nat = |new: bool| {
-                let source = NatRange {
-                    end: NatEnd::Src,
-                    addresses: Some(([10, 255, 0, 1].into(), [10, 255, 0, 250].into())),
+                let (low, high) = match nat? {
+                    NatEnd::Src => ([10, 255, 0, 1], [10, 255, 0, 250]),
+                    NatEnd::Dst => (memory::SERVER, memory::SERVER),
+                };
+                let range = NatRange {
+                    end: nat?,
+                    addresses: Some((low.into(), high.into())),
                     ports: None,
                     how: NatHow::Any,
                     persistent: false,
                 };
-                snat.then_some(CtNat {
-                    new: new.then_some(source),
+                Some(CtNat {
+                    new: new.then_some(range),
                 })
             };
             let ct = |commit: bool| {
@@ -213,8 +217,12 @@ fn main() {
     }
     let mut all: Vec<_> = all.into_iter().map(|c| (c, None)).collect();
     // Connections, without a tracker and with one.
-    let (any, tracked) = (Rules::Any, Rules::Tracked { snat: false });
-    let of = |tcp, csum| Connections { tcp, csum };
+    let (any, tracked) = (Rules::Any, Rules::Tracked { nat: None });
+    let of = |tcp, csum| Connections {
+        tcp,
+        csum,
+        dnat: false,
+    };
     let (udp, tcp) = (of(false, Csum::Valid), of(true, Csum::Valid));
     for (name, n, rules, connections) in [
         ("1 connection", 1, any, udp),
@@ -229,10 +237,12 @@ fn main() {
         ),
         ("1k connections, ct, TCP", 1000, tracked, tcp),
         (
-            "1k connections, ct, SNAT",
+            "1k connections, ct, DNAT",
             1000,
-            Rules::Tracked { snat: true },
-            udp,
+            Rules::Tracked {
+                nat: Some(NatEnd::Dst),
+            },
+            Connections { dnat: true, ..udp },
         ),
         ("100k connections", 100_000, any, udp),
         ("100k connections, ct", 100_000, tracked, udp),
@@ -241,7 +251,9 @@ fn main() {
         (
             "new connections, SNAT",
             16_000_000,
-            Rules::Tracked { snat: true },
+            Rules::Tracked {
+                nat: Some(NatEnd::Src),
+            },
             udp,
         ),
     ] {

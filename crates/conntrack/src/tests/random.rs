@@ -207,14 +207,14 @@ fn all_like_the_twin(steps: Vec<Step>) {
     }
 }
 
-/// Tracks a packet in the short way, where that is one.
+/// Tracks and translates a packet in the short way, where that is one.
 fn briefly(
     ct: &Conntrack,
-    (f, bytes): (&Frame, &[u8]),
+    (f, bytes): (&Frame, &mut [u8]),
     before: &Known,
     action: &CtAction,
     now_ms: u64,
-) -> Option<(Known, Events)> {
+) -> Option<(Known, bool, Events)> {
     let mut s = Short::default();
     let head = bytes
         .first_chunk()
@@ -223,8 +223,12 @@ fn briefly(
         return None;
     }
     let guess = ct.guess(ct.hash_short(&s, action.zone));
-    let (brief, events) = ct.track_short(now_ms, &ReadGuard::begin(), &s, guess, action.zone)?;
-    Some((ct.known(&brief, action), events))
+    let of = (action.zone, action.nat.is_some());
+    let (brief, ends, events) = ct.track_short(now_ms, &ReadGuard::begin(), &s, guess, of)?;
+    if let Some(ends) = ends {
+        ends.apply(bytes, &s, false);
+    }
+    Some((ct.known(&brief, action), ends.is_some(), events))
 }
 
 /// Has both track a packet; gives the state and what is counted after the last action.
@@ -240,9 +244,12 @@ pub(super) fn packet(
         let mut bytes = f.bytes();
         let mut verdict = Verdict::default();
         let verify = || f.is_right(&f.bytes());
-        let short = briefly(ct, (&f, &bytes), &known, action, twin.now_s * 1000);
+        let short = briefly(ct, (&f, &mut bytes), &known, action, twin.now_s * 1000);
+        let mut translated = false;
         match f.packet(&bytes, &verify).read() {
-            _ if let Some((now, events)) = short => (known, verdict.events) = (now, events),
+            _ if let Some((now, done, events)) = short => {
+                (known, translated, verdict.events) = (now, done, events);
+            }
             Ok(s) => {
                 let reading = ReadGuard::begin();
                 let hash = ct.hash(&s.tuple, action.zone);
@@ -267,9 +274,10 @@ pub(super) fn packet(
         };
         if let Some(r) = verdict.rewrite {
             r.apply(&mut bytes, at);
+            translated = true;
         }
         let what = format!("{f:x?} {action:?}");
-        let got = verdict.rewrite.map(|_| &bytes[..]);
+        let got = translated.then_some(&bytes[..]);
         twin.track(&mut f, &mut plain, action, got);
         assert_eq!(f.bytes(), bytes, "{what}");
         let seen = (known.state, known.zone, known.mark, known.label, known.orig);

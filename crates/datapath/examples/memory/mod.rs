@@ -26,6 +26,8 @@ pub(crate) struct Connections {
     pub(crate) tcp: bool,
     /// What the port says of their checksums.
     pub(crate) csum: Csum,
+    /// Answers come from the address that the server's was translated to.
+    pub(crate) dnat: bool,
 }
 
 /// A port that receives while it is switched on.
@@ -41,6 +43,8 @@ struct MemoryRx {
     random: u64,
     left: u32,
     done: u32,
+    /// Packets of connections.
+    asked: u32,
 }
 
 impl MemoryRx {
@@ -65,8 +69,11 @@ impl MemoryRx {
             let client = (0x0a00_0000 + flow).to_be_bytes();
             self.frame[26..30].copy_from_slice(&client);
             if let Some(c) = self.traffic.connections {
-                let answers = self.random >> 20 & 1 != 0;
-                connection(&mut self.frame, client, c.tcp, answers);
+                // Clients begin.
+                self.asked = self.asked.saturating_add(1);
+                let begun = u64::from(self.asked) > 16 * u64::from(self.traffic.flows);
+                let answers = begun && self.random >> 20 & 1 != 0;
+                connection(&mut self.frame, client, c, answers);
             }
             if self.traffic.masks > 1 {
                 let kind = u16::try_from(flow % u32::from(self.traffic.masks)).unwrap_or(0);
@@ -132,6 +139,7 @@ impl Port for Memory {
             random: 0x9e37_79b9_7f4a_7c15,
             left: 0,
             done: 0,
+            asked: 0,
         })])
     }
     fn open_tx(&self, _: usize, _: usize) -> Result<Box<dyn TxQueue>, PortError> {
@@ -166,9 +174,14 @@ fn frame() -> Vec<u8> {
     p
 }
 
+/// The address of the server whose public one is translated.
+pub(crate) const SERVER: [u8; 4] = [10, 2, 0, 1];
+
 /// Makes the frame one of a connection, from its client to its server or back.
-fn connection(f: &mut [u8], client: [u8; 4], tcp: bool, answers: bool) {
-    let (server, ports) = ([10, 1, 0, 1], [[0x9c, 0x40], [0x13, 0x89]]);
+fn connection(f: &mut [u8], client: [u8; 4], c: Connections, answers: bool) {
+    let ports = [[0x9c, 0x40], [0x13, 0x89]];
+    let server = if c.dnat && answers { SERVER } else { [10, 1, 0, 1] };
+    let tcp = c.tcp;
     let at = |answers: bool| if answers { (30, 36) } else { (26, 34) };
     for (addr, port, (l3, l4)) in [(client, ports[0], at(answers)), (server, ports[1], at(!answers))] {
         f[l3..l3 + 4].copy_from_slice(&addr);

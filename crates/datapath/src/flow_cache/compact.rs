@@ -179,6 +179,14 @@ impl CompactKey {
         self.0[1] = self.0[1] & u64::from(u32::MAX) | u64::from(context) << 32;
         self
     }
+    /// The same key of a packet of IPv4 with other addresses (high halves) and ports.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // halves
+    pub(crate) fn with_ends4(mut self, src: u64, dst: u64) -> Self {
+        self.0[3] = self.0[3] & !u64::from(u32::MAX) | u64::from(port_word(src as u16, dst as u16));
+        self.0[4] = v4_words((src >> 32) as u32, (dst >> 32) as u32)[0];
+        self
+    }
     #[inline]
     fn kind(&self) -> u8 {
         self.byte(7)

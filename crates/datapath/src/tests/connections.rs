@@ -6,7 +6,7 @@ use super::{FakePort, Toy, ToyRule, udp};
 use crate::action::{Action, Masked, PortNo};
 use crate::{Config, Datapath};
 use heddle_conntrack::dump::Filter;
-use heddle_conntrack::{CtAction, state};
+use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange, state};
 use heddle_wire::checksum::checksum;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as TestConfig, TestRunner};
@@ -16,12 +16,32 @@ use std::sync::atomic::Ordering::Relaxed;
 /// Where a frame has its number.
 const NUMBER: usize = 42;
 const PORTS: u32 = 4;
+/// The first client's L4 port; the server's is 1.
+const CLIENT: u16 = 10;
+/// What ports are translated to.
+const GIVEN: u16 = 20;
 
-fn ct(zone: u16, commit: bool, mark: Option<u32>) -> Action {
+/// What of a frame that left is compared: its number, its source, and its headers from IP on.
+type Left = (u8, u8, Vec<u8>);
+
+fn ct(zone: u16, commit: bool, mark: Option<u32>, nat: bool) -> Action {
+    // One address and port: so the choice does not hang on a random number.
+    let address = [10, 0, 1, u8::try_from(zone).unwrap()].into();
+    let range = NatRange {
+        end: if zone % 2 == 0 { NatEnd::Src } else { NatEnd::Dst },
+        addresses: Some((address, address)),
+        ports: Some((GIVEN, GIVEN)),
+        how: NatHow::Any,
+        persistent: false,
+    };
+    let commit = commit || mark.is_some();
     Action::Ct(Arc::new(CtAction {
         zone,
-        commit: commit || mark.is_some(),
+        commit,
         mark: mark.map(|m| (m, u32::MAX)),
+        nat: nat.then_some(CtNat {
+            new: commit.then_some(range),
+        }),
         ..CtAction::default()
     }))
 }
@@ -41,8 +61,12 @@ fn actions(id: u32) -> impl Strategy<Value = Vec<Action>> {
     // A zone for each stage: so it does not count how packets come together in bursts, of which all are
     // tracked in one stage before any is in the next.
     let zone = u16::try_from(id).unwrap();
-    let track = (any::<bool>(), prop::option::weighted(0.2, 1_u32..3))
-        .prop_map(move |(commit, mark)| vec![ct(zone, commit, mark), Action::Recirc(id + 1)]);
+    let track = (
+        any::<bool>(),
+        prop::option::weighted(0.2, 1_u32..3),
+        prop::bool::weighted(0.4),
+    )
+        .prop_map(move |(commit, mark, nat)| vec![ct(zone, commit, mark, nat), Action::Recirc(id + 1)]);
     let output = || (3..=PORTS).prop_map(|no| Action::Output(PortNo(no)));
     let last = prop_oneof![
         4 => output().prop_map(|o| vec![o]),
@@ -71,7 +95,9 @@ fn rule(id: u32) -> impl Strategy<Value = ToyRule> {
             2 if id > 0 => (key.ct_mark, mask.ct_mark) = (v.into(), u32::MAX),
             3 if id > 0 => (key.ct_zone, mask.ct_zone) = (v.into(), u16::MAX),
             4 if id > 0 => (key.ct_tp_dst, mask.ct_tp_dst) = (v.into(), u16::MAX),
-            5 => (key.tp_dst, mask.tp_dst) = (v.into(), u16::MAX),
+            5 | 7 => {
+                (key.tp_dst, mask.tp_dst) = ([1, CLIENT, GIVEN][usize::from(v)], u16::MAX);
+            }
             6 => (key.nw_tos, mask.nw_tos) = (v << 2, 0xff),
             _ => {}
         }
@@ -82,7 +108,7 @@ fn rule(id: u32) -> impl Strategy<Value = ToyRule> {
 fn rules() -> impl Strategy<Value = Vec<ToyRule>> {
     let some = |id| prop::collection::vec(rule(id), 1..6);
     (some(0), some(1), some(2), some(3)).prop_map(|(a, b, c, d)| {
-        let track = ToyRule::new(under(0), vec![ct(0, true, None), Action::Recirc(1)]);
+        let track = ToyRule::new(under(0), vec![ct(0, true, None, false), Action::Recirc(1)]);
         let all = [a, vec![track], b, c, d, vec![ToyRule::output(3)]];
         all.into_iter().flatten().collect()
     })
@@ -109,23 +135,32 @@ impl Switch {
         }
         Self { toy, dp, ports }
     }
-    /// Has frames come in by a port; gives what leaves by each: the number and the source of each frame.
-    fn send(&self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<(u8, u8)>)> {
+    /// Has frames come in by a port; gives what leaves by each.
+    fn send(&self, port: usize, frames: &[Vec<u8>]) -> Vec<(usize, Vec<Left>)> {
         self.ports[port].send(frames.to_vec());
         self.ports[port].drained();
         self.dp.flush_stats();
-        let seen = |p: &Arc<FakePort>| p.take().iter().map(|f| (f[NUMBER], f[11])).collect();
+        let seen = |p: &Arc<FakePort>| {
+            p.take()
+                .iter()
+                .map(|f| (f[NUMBER], f[11], f[14..NUMBER].to_vec()))
+                .collect()
+        };
         self.ports.iter().map(seen).enumerate().collect()
     }
 }
 
-/// A packet of a conversation; `back`: in the direction of answers.
-fn frame(flow: u32, back: bool, tos: u8, n: u8) -> Vec<u8> {
-    let ends = (0x0a00_0001 + flow, 0x0a00_0100);
+/// A packet of a conversation; `back`: in the direction of answers. `via`: the address that a zone gives to
+/// one of both ends, which the other one then talks to.
+fn frame(flow: u16, back: bool, via: Option<u8>, tos: u8, n: u8) -> Vec<u8> {
+    let (client, server) = (0x0a00_0001 + u32::from(flow), 0x0a00_0100);
+    let to = |end, port| via.map_or((end, port), |v| (u32::from_be_bytes([10, 0, 1, v]), GIVEN));
     let mut f = if back {
-        udp(ends.1, ends.0, 1, 2)
+        let (to, port) = to(client, CLIENT + flow);
+        udp(server, to, 1, port)
     } else {
-        udp(ends.0, ends.1, 2, 1)
+        let (to, port) = to(server, 1);
+        udp(client, to, CLIENT + flow, port)
     };
     (f[15], f[NUMBER]) = (tos << 2, n);
     f[24..26].fill(0);
@@ -137,7 +172,8 @@ fn frame(flow: u32, back: bool, tos: u8, n: u8) -> Vec<u8> {
 #[test]
 fn connections_lead_where_a_fresh_lookup_leads() {
     let (kept, fresh) = (Switch::new(), Switch::new());
-    let packet = (0_u32..3, prop::bool::weighted(0.1), 0_u8..2);
+    let via = prop::option::weighted(0.3, 0_u8..3);
+    let packet = (0_u16..3, prop::bool::weighted(0.1), via, 0_u8..2);
     let burst = (
         any::<bool>(),
         prop::collection::vec(packet, 1..20),
@@ -175,14 +211,14 @@ fn connections_lead_where_a_fresh_lookup_leads() {
             }
             let frames: Vec<_> = (0..)
                 .zip(packets)
-                .map(|(n, (flow, turned, tos))| frame(flow, back != turned, tos, n))
+                .map(|(n, (flow, turned, via, tos))| frame(flow, back != turned, via, tos, n))
                 .collect();
             let port = usize::from(back);
             let got = kept.send(port, &frames);
             fresh.dp.purge();
             let want = fresh.send(port, &frames);
             // Copies leave after their burst's packets.
-            let sorted = |mut all: Vec<(usize, Vec<(u8, u8)>)>| {
+            let sorted = |mut all: Vec<(usize, Vec<Left>)>| {
                 all.iter_mut().for_each(|(_, list)| list.sort_unstable());
                 all
             };

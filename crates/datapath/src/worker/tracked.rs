@@ -14,7 +14,9 @@ use crate::exec::program::{Merges, Program};
 use crate::flow_cache::cache::{Moment, NO_BODY};
 use crate::flow_cache::compact::CompactKey;
 use crate::flow_cache::parse::{How, Kind};
-use heddle_conntrack::{Brief, ReadGuard};
+use heddle_conntrack::{Brief, Ends4, ReadGuard};
+use heddle_packet::Csum;
+use heddle_wire::ip::Ipv4;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,6 +26,8 @@ struct Of<'a> {
     st: &'a Stage,
     choice: Choice,
     zone: u16,
+    /// Whether it translates.
+    nat: bool,
     reading: &'a ReadGuard,
     now_ms: u64,
 }
@@ -48,7 +52,7 @@ impl Worker {
         let Some(action) = program.and_then(Program::only_tracks) else {
             return;
         };
-        let (zone, looks, parsed) = (action.zone, action.only_looks(), &st.parsed);
+        let (zone, nat, looks, parsed) = (action.zone, action.nat.is_some(), action.only_looks(), &st.parsed);
         let mut exec = super::exec!(self, s, (None, None), now_ms);
         exec.tracked.begin();
         // Those that may be tracked in the short way, and the run of the packet before, if that is one.
@@ -77,6 +81,7 @@ impl Worker {
             st,
             choice: group.choice,
             zone,
+            nat,
             reading: &ReadGuard::begin(),
             now_ms,
         };
@@ -91,30 +96,57 @@ impl Worker {
             } else {
                 self.track_briefly(i, last, &of)
             };
-            let Some(brief) = brief else {
+            let Some((brief, ends)) = brief else {
                 last = None;
                 self.go_on_tracked((i, r, id), to, &of);
                 continue;
             };
-            last = Some(brief);
-            self.go_on_brief(brief, (id, key.with_context(origin)), to, &moment, &of);
+            last = Some((brief, ends));
+            let mut key = key.with_context(origin);
+            if let Some(ends) = ends {
+                self.give_ends(i, id, key.l3(), ends);
+                key = key.with_ends4(ends.src, ends.dst);
+            }
+            self.go_on_brief(brief, (id, key), to, &moment, &of);
         }
     }
 
     /// Tracks packet `i`, which was read as one of the usual kind. `last` is what was said of the one before,
     /// if that was one, too.
     #[inline]
-    fn track_briefly(&mut self, i: usize, last: Option<Brief>, of: &Of<'_>) -> Option<Brief> {
+    fn track_briefly(
+        &mut self,
+        i: usize,
+        last: Option<(Brief, Option<Ends4>)>,
+        of: &Of<'_>,
+    ) -> Option<(Brief, Option<Ends4>)> {
         let (short, guess, again) = self.scratch.tracked.plain(i)?;
         if again && last.is_some() {
             return last;
         }
         let tracker = &self.shared.conntrack;
-        let (brief, events) = tracker.track_short(of.now_ms, of.reading, short, guess, of.zone)?;
+        let (brief, ends, events) =
+            tracker.track_short(of.now_ms, of.reading, short, guess, (of.zone, of.nat))?;
         if !events.is_empty() {
             self.counters.ct.add(events);
         }
-        Some(brief)
+        Some((brief, ends))
+    }
+
+    /// Gives packet `i`, which was read as one of the usual kind, other ends.
+    #[inline]
+    fn give_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: Ends4) {
+        let s = &mut self.scratch;
+        let Some((short, ..)) = s.tracked.plain(i) else {
+            return;
+        };
+        let mut live = live!(s);
+        let p = live.get_mut(id);
+        let l4 = usize::from(l3) + Ipv4::LEN;
+        let partial = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
+        if let Some(h) = p.head_mut().get_mut(l3.into()..) {
+            ends.apply(h, short, partial);
+        }
     }
 
     /// Puts a packet that carried nothing, but is of a connection of which this is known, into the next
