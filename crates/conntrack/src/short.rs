@@ -154,8 +154,9 @@ impl Conntrack {
         self.keys.hash4(s.src, s.dst, s.proto, zone)
     }
     /// Tracks a packet of which nothing is known yet by an action that [`CtAction::only_looks`], if the guess
-    /// is right and its connection is a usual one; `nat`: the action translates. Gives what the packet's ends become, if they do not stay,
-    /// and what is worth counting. `None`: nothing was done, [`Conntrack::track`] is to do it.
+    /// is right and its connection is a usual one; `nat`: the action translates. Gives what the packet's ends
+    /// become, if they do not stay, and what is worth counting. `None`: nothing was done,
+    /// [`Conntrack::track`] is to do it.
     #[inline]
     pub fn track_short(
         &self,

@@ -28,7 +28,11 @@ fn ct(zone: u16, commit: bool, mark: Option<u32>, nat: bool) -> Action {
     // One address and port: so the choice does not hang on a random number.
     let address = [10, 0, 1, u8::try_from(zone).unwrap()].into();
     let range = NatRange {
-        end: if zone % 2 == 0 { NatEnd::Src } else { NatEnd::Dst },
+        end: if zone.is_multiple_of(2) {
+            NatEnd::Src
+        } else {
+            NatEnd::Dst
+        },
         addresses: Some((address, address)),
         ports: Some((GIVEN, GIVEN)),
         how: NatHow::Any,
