@@ -23,20 +23,18 @@ impl Keys {
         if !t.ipv6 {
             return self.hash4(word(&t.src), word(&t.dst), t.proto, zone);
         }
+        let end = |e: &Endpoint| (halves(e.addr), e.l4);
+        self.hash6(end(&t.src), end(&t.dst), t.proto, zone)
+    }
+    /// Of IPv6; each end has both halves of its address, and a port or an identifier.
+    #[inline]
+    pub(crate) fn hash6(&self, src: ([u64; 2], u32), dst: ([u64; 2], u32), proto: u8, zone: u16) -> Hash {
         let [k0, k1, k2, k3, k4, k5] = self.0;
         // Both directions give the same pair.
-        let pair = {
-            let (a, b) = if less(&t.src, &t.dst) {
-                (&t.src, &t.dst)
-            } else {
-                (&t.dst, &t.src)
-            };
-            let [a_hi, a_lo] = halves(a.addr);
-            let [b_hi, b_lo] = halves(b.addr);
-            fold(a_hi ^ k0, a_lo ^ k1).wrapping_add(fold(b_hi ^ k2, b_lo ^ k3))
-                ^ fold(u64::from(a.l4) << 32 | u64::from(b.l4), k4)
-        };
-        Hash((fold(pair ^ k5, rest(zone, t.proto, true) ^ k2) >> 32) as u32)
+        let (([a_hi, a_lo], a), ([b_hi, b_lo], b)) = (src.min(dst), src.max(dst));
+        let pair = fold(a_hi ^ k0, a_lo ^ k1).wrapping_add(fold(b_hi ^ k2, b_lo ^ k3))
+            ^ fold(u64::from(a) << 32 | u64::from(b), k4);
+        Hash((fold(pair ^ k5, rest(zone, proto, true) ^ k2) >> 32) as u32)
     }
     /// Of IPv4; each end has its address in the high half, and a port or an identifier.
     #[inline]
@@ -50,11 +48,6 @@ impl Keys {
 #[inline]
 fn rest(zone: u16, proto: u8, ipv6: bool) -> u64 {
     u64::from(zone) << 16 | u64::from(proto) << 8 | u64::from(ipv6)
-}
-
-#[inline]
-fn less(a: &Endpoint, b: &Endpoint) -> bool {
-    (a.addr, a.l4) < (b.addr, b.l4)
 }
 
 /// An end of IPv4, whose port or identifier is in other bits than the address.

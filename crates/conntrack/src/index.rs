@@ -243,15 +243,8 @@ impl Index {
             }
             // Acquire pairs with the Release of `insert`: who sees an entry sees its record. And with that of
             // whoever removed one to put it elsewhere: then the head below has changed.
-            let mut look = |place: &AtomicU64| Entry::of_word(place.load(Acquire), hash).and_then(&mut ask);
-            for place in &home.entries {
-                if let Some(found) = look(place) {
-                    return Some(found);
-                }
-            }
-            if over(before).is_some()
-                && let Some(found) = self.chain(home, before).skip(WAYS).find_map(look)
-            {
+            let look = |place: &AtomicU64| Entry::of_word(place.load(Acquire), hash).and_then(&mut ask);
+            if let Some(found) = self.search(home, before, look) {
                 return Some(found);
             }
             fence(Acquire);
@@ -261,8 +254,30 @@ impl Index {
         }
         None
     }
-    /// All places of a chain.
+    /// What `look` says of the first place that it knows, of a chain with this head.
     #[inline]
+    fn search<'a, R>(
+        &'a self,
+        home: &'a Bucket,
+        head: u64,
+        mut look: impl FnMut(&'a AtomicU64) -> Option<R>,
+    ) -> Option<R> {
+        for place in &home.entries {
+            if let Some(found) = look(place) {
+                return Some(found);
+            }
+        }
+        let mut next = over(head);
+        for _ in 1..MAX_CHAIN {
+            let bucket = self.over.get(next?)?;
+            next = over(bucket.head.load(Acquire)); // pairs with `free_place`
+            if let Some(found) = bucket.entries.iter().find_map(&mut look) {
+                return Some(found);
+            }
+        }
+        None
+    }
+    /// All places of a chain.
     fn chain<'a>(&'a self, home: &'a Bucket, head: u64) -> impl Iterator<Item = &'a AtomicU64> {
         let mut next = over(head);
         let further = std::iter::from_fn(move || {
@@ -299,6 +314,15 @@ impl Index {
     /// Locks the homes of both. The second is that of the first if they are one.
     fn lock_both(&self, hashes: [Hash; 2]) -> Option<[u32; 2]> {
         for _ in 0..TRIES {
+            if hashes[0] == hashes[1] {
+                let home = self.home(hashes[0])?;
+                self.lock(home)?;
+                if self.home(hashes[0]) == Some(home) {
+                    return Some([home; 2]);
+                }
+                self.unlock(home);
+                continue;
+            }
             let homes = [self.home(hashes[0])?, self.home(hashes[1])?];
             let (low, high) = (homes[0].min(homes[1]), homes[0].max(homes[1]));
             self.lock(low)?;
@@ -346,17 +370,22 @@ impl Index {
         publish: impl FnOnce(),
     ) -> Result<bool, NotInserted> {
         for (first, (hash, b)) in [true, false].into_iter().zip(hashes.into_iter().zip(homes)) {
-            let home = self.bucket(b).ok_or(NotInserted::Full)?;
-            for place in self.chain(home, home.head.load(Relaxed)) {
-                let Some(found) = Entry::of_word(place.load(Relaxed), hash) else {
-                    continue;
-                };
-                match judge(found, first) {
-                    Judgement::Other => {}
-                    Judgement::Taken => return Err(NotInserted::Taken(first)),
-                    Judgement::Dead => place.store(0, Release),
-                }
+            // Where both are one, the first time was for both.
+            if !first && hashes[0] == hashes[1] {
+                continue;
             }
+            let home = self.bucket(b).ok_or(NotInserted::Full)?;
+            let taken = self.search(home, home.head.load(Relaxed), |place| {
+                match judge(Entry::of_word(place.load(Relaxed), hash)?, first) {
+                    Judgement::Other => None,
+                    Judgement::Taken => Some(NotInserted::Taken(first)),
+                    Judgement::Dead => {
+                        place.store(0, Release);
+                        None
+                    }
+                }
+            });
+            taken.map_or(Ok(()), Err)?;
         }
         let home = self.bucket(homes[0]).ok_or(NotInserted::Full)?;
         let first = self.free_place(home, None).ok_or(NotInserted::Full)?;
@@ -374,9 +403,11 @@ impl Index {
     }
     /// A free place of a chain whose home is locked, or is nobody else's; not this one.
     fn free_place<'a>(&'a self, home: &'a Bucket, not: Option<&AtomicU64>) -> Option<&'a AtomicU64> {
-        let free =
-            |place: &&AtomicU64| place.load(Relaxed) == 0 && !not.is_some_and(|n| std::ptr::eq(n, *place));
-        if let Some(place) = self.chain(home, home.head.load(Relaxed)).find(free) {
+        let free = |place: &'a AtomicU64| {
+            let free = place.load(Relaxed) == 0 && !not.is_some_and(|n| std::ptr::eq(n, place));
+            free.then_some(place)
+        };
+        if let Some(place) = self.search(home, home.head.load(Relaxed), free) {
             return Some(place);
         }
         let mut last = home;
@@ -406,11 +437,12 @@ impl Index {
         };
         if let Some(home) = self.bucket(b) {
             let word = entry.word(hash);
-            for place in self.chain(home, home.head.load(Relaxed)) {
+            self.search(home, home.head.load(Relaxed), |place| {
                 if place.load(Relaxed) == word {
                     place.store(0, Release);
                 }
-            }
+                None::<()>
+            });
             self.shorten(home);
         }
         self.unlock(b);

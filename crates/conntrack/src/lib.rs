@@ -56,7 +56,7 @@ pub use hash::Hash;
 pub use heddle_sync::ReadGuard;
 pub use packet::{Checked, Invalid, Packet, Segment, Subject};
 pub use rewrite::{At, Ends, Ends4, Rewrite};
-pub use short::{Brief, SHORT, Short};
+pub use short::{Brief, SHORT, Shape, Short};
 pub use timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
 pub use track::{Found, Known, Verdict, state};
 pub use tuple::{Endpoint, Tuple, bits, ip};

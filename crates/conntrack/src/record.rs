@@ -22,7 +22,7 @@
 //! ([`heddle_sync::ReadGuard`]). So what a packet has found stays what it is as long as it looks at it. Each
 //! use has a generation of its own, by which those who kept a number know whether it is still the same.
 
-use crate::hash::halves;
+use crate::hash::{Hash, Keys, halves};
 use crate::helper::Skew;
 use crate::rewrite::Ends4;
 use crate::tcp::{Peer, Scale, State};
@@ -101,7 +101,7 @@ impl Phase {
 }
 
 /// A tuple as words to compare.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Key {
     word: u64,
     ports: u64,
@@ -118,19 +118,82 @@ impl Key {
             word: head,
             ports: ports(t),
             src: if t.ipv6 { halves(t.src.addr) } else { [pair(t), 0] },
-            dst: halves(t.dst.addr),
+            dst: if t.ipv6 { halves(t.dst.addr) } else { [0; 2] },
             ipv6: t.ipv6,
         }
     }
-    /// Of IPv4; each end has its address in the high half, and a port.
+    /// Of IPv4, in zone 0: both addresses in one word, both ports in one, those of the source first.
     #[inline]
-    pub(crate) fn short(src: u64, dst: u64, proto: u8, zone: u16) -> Self {
+    pub(crate) fn of4(proto: u8, addrs: u64, src: u16, dst: u16) -> Self {
         Self {
-            word: u64::from(zone) << 48 | u64::from(proto) << 40,
-            ports: src << 32 | dst & 0xffff_ffff,
-            src: [src & !0xffff_ffff | dst >> 32, 0],
+            word: u64::from(proto) << 40,
+            ports: u64::from(src) << 32 | u64::from(dst),
+            src: [addrs, 0],
             dst: [0; 2],
             ipv6: false,
+        }
+    }
+    /// Of IPv6, in zone 0.
+    #[inline]
+    pub(crate) fn of6(proto: u8, [a, b, c, d]: [u64; 4], src: u16, dst: u16) -> Self {
+        Self {
+            word: u64::from(proto) << 40 | IPV6 << 32,
+            ports: u64::from(src) << 32 | u64::from(dst),
+            src: [a, b],
+            dst: [c, d],
+            ipv6: true,
+        }
+    }
+    #[inline]
+    pub(crate) fn in_zone(mut self, zone: u16) -> Self {
+        self.word = self.word & !(0xffff << 48) | u64::from(zone) << 48;
+        self
+    }
+    pub(crate) fn is_v6(&self) -> bool {
+        self.ipv6
+    }
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // a byte is wanted
+    pub(crate) fn proto(&self) -> u8 {
+        (self.word >> 40) as u8
+    }
+    /// As [`Keys::hash`] of the tuple.
+    #[inline]
+    #[allow(clippy::cast_possible_truncation)] // halves
+    pub(crate) fn hash(&self, keys: &Keys, zone: u16) -> Hash {
+        if self.ipv6 {
+            let (src, dst) = ((self.ports >> 32) as u32, self.ports as u32);
+            return keys.hash6((self.src, src), (self.dst, dst), self.proto(), zone);
+        }
+        let Ends4 { src, dst } = self.ends4();
+        keys.hash4(src, dst, self.proto(), zone)
+    }
+    /// The ends, of IPv4.
+    #[inline]
+    pub(crate) fn ends4(&self) -> Ends4 {
+        let addrs = self.src[0];
+        Ends4 {
+            src: addrs & !0xffff_ffff | self.ports >> 32,
+            dst: addrs << 32 | self.ports & 0xffff_ffff,
+        }
+    }
+    pub(crate) fn tuple(&self) -> Tuple {
+        let join = |[hi, lo]: [u64; 2]| u128::from(hi) << 64 | u128::from(lo);
+        let (src, dst) = if self.ipv6 {
+            (join(self.src), join(self.dst))
+        } else {
+            let addrs = u128::from(self.src[0]);
+            (addrs >> 32, addrs & 0xffff_ffff)
+        };
+        let end = |addr, port: u64| Endpoint {
+            addr,
+            l4: (port & 0xffff_ffff) as u32,
+        };
+        Tuple {
+            src: end(src, self.ports >> 32),
+            dst: end(dst, self.ports),
+            proto: self.proto(),
+            ipv6: self.ipv6,
         }
     }
 }

@@ -157,7 +157,7 @@ impl Ends {
     }
 }
 
-/// New ends of a packet that [`Short`] has read: address (high half) and port of each.
+/// New ends of a packet of IPv4 that [`Short`] has read: address (high half) and port of each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends4 {
     /// Source.
@@ -175,7 +175,8 @@ impl Ends4 {
         let Some((ip, l4)) = h.split_first_chunk_mut::<{ Ipv4::LEN }>() else {
             return;
         };
-        let l4_sum_at = if old.proto == proto::TCP { 16 } else { 6 };
+        let (proto, old) = (old.key.proto(), old.key.ends4());
+        let l4_sum_at = if proto == proto::TCP { 16 } else { 6 };
         let Some(sum) = l4.get(l4_sum_at..).and_then(|b| b.first_chunk::<2>()) else {
             return;
         };
@@ -190,7 +191,7 @@ impl Ends4 {
         ip[16..20].copy_from_slice(&((self.dst >> 32) as u32).to_be_bytes());
         l4[..2].copy_from_slice(&(self.src as u16).to_be_bytes());
         l4[2..4].copy_from_slice(&(self.dst as u16).to_be_bytes());
-        let udp = old.proto == proto::UDP;
+        let udp = proto == proto::UDP;
         let new = match (partial, old_sum) {
             (true, _) => Change(addrs).sum(old_sum),
             (false, 0) if udp => 0,

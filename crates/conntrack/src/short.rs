@@ -1,6 +1,6 @@
 //! The usual packets of the usual connections: read and tracked in a short way.
 //!
-//! **Problem.** Nearly all packets are UDP or TCP over IPv4, in the midst of a connection, and nothing of it
+//! **Problem.** Nearly all packets are UDP or TCP, in the midst of a connection, and nothing of it
 //! changes but its time and its windows. The general way reads every kind of
 //! packet into one shape of a hundred bytes, and says all that is known of the connection in another. Here
 //! is what such a packet needs, and [`Brief`] says which connection it was found to be of, and what of that
@@ -18,21 +18,18 @@ use crate::packet::{Segment, Subject, is_right};
 use crate::record::{CONTROL, DNAT, Key, RELATED, SNAT};
 use crate::rewrite::Ends4;
 use crate::track::{Found, Known, Moved, Moving, Verdict, state, translated};
-use crate::tuple::{Endpoint, Tuple};
 use heddle_sync::ReadGuard;
-use heddle_wire::ip::{Ipv4, proto};
+use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::l4::{Tcp, Udp};
 
 /// Bytes from the IP header on that [`Short::read`] looks at.
-pub const SHORT: usize = 40;
+pub const SHORT: usize = Ipv6::LEN + Tcp::LEN;
 
-/// A packet of UDP or TCP over IPv4: no options but for those of TCP, no fragment, no SYN.
+/// A packet of UDP or TCP: no options or extension headers but for options of TCP, no fragment, no SYN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Short {
-    /// Address (high half) and port of each end.
-    pub(crate) src: u64,
-    pub(crate) dst: u64,
-    pub(crate) proto: u8,
+    /// Its tuple, without a zone.
+    pub(crate) key: Key,
     pub(crate) tcp: Option<Segment>,
 }
 
@@ -53,65 +50,116 @@ pub struct Brief {
     pub label: u32,
 }
 
+/// What a packet says of itself besides its headers.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// So many bytes are there from the IP header on.
+    pub there: usize,
+    /// It is many segments behind one header.
+    pub train: bool,
+    /// The checksum of UDP or TCP is right.
+    pub good: bool,
+}
+
+#[inline(always)]
+fn word(h: &[u8; SHORT], i: usize) -> u16 {
+    u16::from_be_bytes([h[i], h[i + 1]])
+}
+
+#[inline(always)]
+fn long(h: &[u8; SHORT], i: usize) -> u32 {
+    u32::from_be_bytes([h[i], h[i + 1], h[i + 2], h[i + 3]])
+}
+
+#[inline(always)]
+fn double(h: &[u8; SHORT], i: usize) -> u64 {
+    u64::from(long(h, i)) << 32 | u64::from(long(h, i + 4))
+}
+
 impl Short {
-    /// Reads a packet, as [`crate::Packet::read`] would, over what is there. `h` begins at the IP header; so
-    /// many bytes are there from there on; `train`: many segments behind one header; `good`: the checksum of
-    /// UDP or TCP is right. `false`: another kind, or not valid; then nothing can be said of what is there.
+    /// Reads a packet, as [`crate::Packet::read`] would, over what is there. `h` begins at the IP header.
+    /// `false`: another kind, or not valid; then nothing can be said of what is there.
     #[inline]
-    pub fn read(&mut self, h: &[u8; SHORT], there: usize, train: bool, good: bool) -> bool {
-        let word = |i: usize| u16::from_be_bytes([h[i], h[i + 1]]);
-        let long = |i: usize| u32::from_be_bytes([h[i], h[i + 1], h[i + 2], h[i + 3]]);
-        let said = usize::from(word(2));
-        let size = if train { there } else { said };
-        let (src, dst) = (word(20), word(22));
-        // "More fragments" and the offset.
-        let whole = h[0] == 0x45 && word(6) & 0x3fff == 0 && size <= there;
-        if !whole || src == 0 || dst == 0 {
-            return false;
+    pub fn read(&mut self, h: &[u8; SHORT], of: Shape) -> bool {
+        match h[0] {
+            0x45 => self.read4(h, of),
+            0x60..=0x6f => self.read6(h, of),
+            _ => false,
         }
+    }
+    #[inline]
+    fn read4(&mut self, h: &[u8; SHORT], of: Shape) -> bool {
+        const L4: usize = Ipv4::LEN;
+        let size = if of.train { of.there } else { word(h, 2).into() };
         let (ip, _) = h.split_first_chunk().expect("a longer array");
-        if !is_right(ip) {
+        // "More fragments" and the offset.
+        let whole = word(h, 6) & 0x3fff == 0 && size <= of.there;
+        if !whole || !is_right(ip) || !self.read_l4::<L4>(h, h[9], size, of.good, false) {
             return false;
         }
-        match h[9] {
-            proto::UDP if size >= Ipv4::LEN + Udp::LEN => {
-                let len = usize::from(word(24));
-                if !(Udp::LEN..=size - Ipv4::LEN).contains(&len) || !good && word(26) != 0 {
-                    return false;
-                }
+        self.key = Key::of4(h[9], double(h, 12), word(h, L4), word(h, L4 + 2));
+        true
+    }
+    #[inline]
+    fn read6(&mut self, h: &[u8; SHORT], of: Shape) -> bool {
+        const L4: usize = Ipv6::LEN;
+        let said = L4 + usize::from(word(h, 4));
+        let size = if of.train { of.there } else { said };
+        if size > of.there || !self.read_l4::<L4>(h, h[6], size, of.good, true) {
+            return false;
+        }
+        let addrs = [8, 16, 24, 32].map(|i| double(h, i));
+        self.key = Key::of6(h[6], addrs, word(h, L4), word(h, L4 + 2));
+        true
+    }
+    /// What is behind the IP header, in a packet of IP of this size.
+    #[inline(always)]
+    fn read_l4<const L4: usize>(
+        &mut self,
+        h: &[u8; SHORT],
+        proto: u8,
+        size: usize,
+        good: bool,
+        ipv6: bool,
+    ) -> bool {
+        if word(h, L4) == 0 || word(h, L4 + 2) == 0 {
+            return false;
+        }
+        match proto {
+            proto::UDP if size >= L4 + Udp::LEN => {
+                let len = usize::from(word(h, L4 + 4));
                 self.tcp = None;
+                (Udp::LEN..=size - L4).contains(&len) && (good || word(h, L4 + 6) == 0 && !ipv6)
             }
             proto::TCP if good => {
-                let (flags, header) = (word(32) & 0xfff, usize::from(h[32] >> 4) * 4);
-                let headers = Ipv4::LEN + header;
+                let (flags, header) = (word(h, L4 + 12) & 0xfff, usize::from(h[L4 + 12] >> 4) * 4);
+                let headers = L4 + header;
                 if flags & crate::tcp::SYN != 0 || header < Tcp::LEN || headers > size {
                     return false;
                 }
                 self.tcp = Some(Segment {
                     flags,
-                    seq: long(24),
-                    ack: long(28),
-                    window: word(34),
+                    seq: long(h, L4 + 4),
+                    ack: long(h, L4 + 8),
+                    window: word(h, L4 + 14),
                     #[allow(clippy::cast_possible_truncation)] // a packet is shorter than 4 GiB
                     len: (size - headers) as u32,
                     scale: None,
                 });
+                true
             }
-            _ => return false,
+            _ => false,
         }
-        self.src = u64::from(long(12)) << 32 | u64::from(src);
-        self.dst = u64::from(long(16)) << 32 | u64::from(dst);
-        self.proto = h[9];
-        true
     }
     /// How many bytes from the IP header on are looked at of a packet that begins like this.
     #[inline]
     pub fn read_bytes(h: &[u8; SHORT]) -> usize {
-        if h[9] == proto::UDP {
-            Ipv4::LEN + Udp::LEN
+        let (l4, proto) = if h[0] >> 4 == 6 {
+            (Ipv6::LEN, h[6])
         } else {
-            SHORT
-        }
+            (Ipv4::LEN, h[9])
+        };
+        l4 + if proto == proto::UDP { Udp::LEN } else { Tcp::LEN }
     }
     /// Whether another packet of the same ends says nothing that this one has not said: it is UDP.
     #[inline]
@@ -120,19 +168,9 @@ impl Short {
     }
     /// As the general way has it.
     #[inline]
-    #[allow(clippy::cast_possible_truncation)] // halves
     pub fn subject(&self) -> Subject {
-        let end = |e: u64| Endpoint {
-            addr: (e >> 32).into(),
-            l4: e as u32,
-        };
         Subject {
-            tuple: Tuple {
-                src: end(self.src),
-                dst: end(self.dst),
-                proto: self.proto,
-                ipv6: false,
-            },
+            tuple: self.key.tuple(),
             related: false,
             tcp: self.tcp,
         }
@@ -151,7 +189,7 @@ impl Conntrack {
     /// As [`Conntrack::hash`].
     #[inline]
     pub fn hash_short(&self, s: &Short, zone: u16) -> Hash {
-        self.keys.hash4(s.src, s.dst, s.proto, zone)
+        s.key.hash(&self.keys, zone)
     }
     /// Tracks a packet of which nothing is known yet by an action that [`CtAction::only_looks`], if the guess
     /// is right and its connection is a usual one; `nat`: the action translates. Gives what the packet's ends
@@ -167,12 +205,13 @@ impl Conntrack {
         (zone, nat): (u16, bool),
     ) -> Option<(Brief, Option<Ends4>, Events)> {
         let entry = guess.0?;
-        let key = Key::short(s.src, s.dst, s.proto, zone);
+        let key = s.key.in_zone(zone);
         let hit = self.is_meant(now_ms, entry, &key, false)?;
         let r = hit.record;
         let label = r.label_count()?;
         let flags = r.flags();
-        if flags & (RELATED | CONTROL) != 0 {
+        let translates = nat && flags & (SNAT | DNAT) != 0;
+        if flags & (RELATED | CONTROL) != 0 || translates && key.is_v6() {
             return None;
         }
         let (mut known, mut verdict) = (0, Verdict::default());
@@ -184,7 +223,7 @@ impl Conntrack {
         let moved = self.advance(now_ms, hit, hit.reply, moving, &mut known, &mut verdict);
         // Only a SYN begins another connection.
         debug_assert!(matches!(moved, Moved::Stays));
-        let ends = (flags & (SNAT | DNAT) != 0 && nat).then(|| {
+        let ends = translates.then(|| {
             known |= translated(flags, hit.reply);
             r.translated4(hit.reply)
         });
@@ -218,6 +257,7 @@ impl Conntrack {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hash::Keys;
     use crate::packet::{Checked, Packet};
     use heddle_wire::checksum::checksum;
     use proptest::prelude::*;
@@ -227,44 +267,58 @@ mod tests {
         #[test]
         fn short_packets_are_read_alike(
             mut h in any::<[u8; SHORT]>(),
-            there in 20_usize..80,
-            said in 20_u16..80,
+            there in 20_usize..100,
+            said in 0_u16..100,
             udp_len in 0_u16..60,
-            (tcp, whole, good, train, right) in any::<(bool, bool, bool, bool, bool)>(),
+            (v6, tcp, whole, good, train, right) in any::<(bool, bool, bool, bool, bool, bool)>(),
         ) {
-            h[0] = 0x45;
-            h[2..4].copy_from_slice(&said.to_be_bytes());
-            h[9] = if tcp { proto::TCP } else { proto::UDP };
-            if whole {
-                h[6..8].fill(0);
+            let (l4, at) = if v6 { (40, 6) } else { (20, 9) };
+            h[at] = if tcp { proto::TCP } else { proto::UDP };
+            if v6 {
+                h[0] = 0x60 | h[0] & 0xf;
+                h[4..6].copy_from_slice(&said.to_be_bytes());
+            } else {
+                h[0] = 0x45;
+                h[2..4].copy_from_slice(&said.to_be_bytes());
+                if whole {
+                    h[6..8].fill(0);
+                }
             }
             if tcp {
-                h[32] = h[32] & 0x8f | 0x50;
+                h[l4 + 12] = h[l4 + 12] & 0x8f | 0x50;
             } else {
-                h[24..26].copy_from_slice(&udp_len.to_be_bytes());
+                h[l4 + 4..l4 + 6].copy_from_slice(&udp_len.to_be_bytes());
+                if !whole {
+                    h[l4 + 6..l4 + 8].fill(0);
+                }
             }
-            if right {
+            if right && !v6 {
                 h[10..12].fill(0);
                 let c = checksum(&h[..20]);
                 h[10..12].copy_from_slice(&c.to_be_bytes());
             }
             let mut short = Short::default();
-            if short.read(&h, there, train, good) {
+            let shape = Shape { there, train, good };
+            if there >= Short::read_bytes(&h) && short.read(&h, shape) {
                 let mut bytes = h.to_vec();
                 bytes.resize(there.max(SHORT), 0);
+                let said = usize::from(said) + if v6 { 40 } else { 0 };
                 let long = Packet {
                     head: &bytes,
                     l3: 0,
-                    l4: 20,
-                    end: if train { there } else { there.min(said.into()) },
-                    ipv6: false,
-                    proto: h[9],
+                    l4,
+                    end: if train { there } else { there.min(said) },
+                    ipv6: v6,
+                    proto: h[at],
                     fragment: false,
                     l3_sum: Checked::Unknown,
                     l4_sum: if good { Checked::Good } else { Checked::Unknown },
                     verify: &|| false,
                 };
                 prop_assert_eq!(long.read(), Ok(short.subject()));
+                let keys = Keys::new(5);
+                prop_assert_eq!(keys.hash(&short.subject().tuple, 3), short.key.hash(&keys, 3));
+                prop_assert_eq!(short.key.in_zone(3), Key::new(&short.subject().tuple, 3));
             }
         }
     }

@@ -170,6 +170,7 @@ impl Conntrack {
         action: &CtAction,
     ) {
         let _ = reading;
+        let mut absent = false;
         // The usual case: the first `ct` in its zone, and a connection that is there.
         if !action.force && (known.state == 0 || known.zone != action.zone) {
             let key = Key::new(&subject.tuple, action.zone);
@@ -183,17 +184,20 @@ impl Conntrack {
                     return self.finish(now_ms, known, v, Some(h), h.reply, subject, action);
                 }
                 h.record.kill();
+            } else {
+                absent = true;
             }
         }
-        self.track_slowly(now_ms, subject, hash, (known, v), action);
+        self.track_slowly(now_ms, subject, (hash, absent), (known, v), action);
     }
 
+    /// As [`Conntrack::track`]. `absent`: there is no connection of the packet as it came.
     #[inline(never)]
     fn track_slowly(
         &self,
         now_ms: u64,
         subject: &Subject,
-        hash: Hash,
+        (hash, absent): (Hash, bool),
         (known, v): (&mut Known, &mut Verdict),
         action: &CtAction,
     ) {
@@ -211,7 +215,11 @@ impl Conntrack {
             let tuple = if natted { tuple.reversed() } else { *tuple };
             self.lookup(now_ms, &Key::new(&tuple, zone), hash, natted)
         };
-        let mut hit = find(&subject.tuple, hash, natted);
+        let mut hit = if absent {
+            None
+        } else {
+            find(&subject.tuple, hash, natted)
+        };
         let mut reply = hit.is_some_and(|h| h.reply);
         if natted {
             match hit {

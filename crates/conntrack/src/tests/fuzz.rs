@@ -139,12 +139,24 @@ fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
                 said,
                 &action,
             );
+            let mut h = [0; SHORT];
+            h.iter_mut().zip(&head).for_each(|(h, b)| *h = *b);
+            let said = |i: usize| usize::from(u16::from_be_bytes([h[i], h[i + 1]]));
+            let (version, l4, end) = if f.v6 {
+                (6, 40, 40 + said(4))
+            } else {
+                (4, 20, said(2))
+            };
+            let shape = Shape {
+                there: head.len(),
+                train: false,
+                good: true,
+            };
             let mut short = Short::default();
-            if !f.v6
-                && let Some(h) = head.first_chunk()
-                && short.read(h, head.len(), false, true)
-                && p.l4 == 20
-                && p.end == usize::from(u16::from_be_bytes([head[2], head[3]]))
+            if h[0] >> 4 == version
+                && (p.l4, p.end) == (l4, end)
+                && head.len() >= Short::read_bytes(&h)
+                && short.read(&h, shape)
             {
                 assert_eq!(s, short.subject());
             }

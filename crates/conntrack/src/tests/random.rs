@@ -216,10 +216,15 @@ fn briefly(
     now_ms: u64,
 ) -> Option<(Known, bool, Events)> {
     let mut s = Short::default();
-    let head = bytes
-        .first_chunk()
-        .filter(|_| !f.v6 && *before == Known::default())?;
-    if !action.only_looks() || !s.read(head, bytes.len(), false, f.is_right(bytes)) {
+    let mut head = [0; SHORT];
+    head.iter_mut().zip(&*bytes).for_each(|(h, b)| *h = *b);
+    let shape = Shape {
+        there: bytes.len(),
+        train: false,
+        good: f.is_right(bytes),
+    };
+    let usual = *before == Known::default() && action.only_looks() && bytes.len() >= Short::read_bytes(&head);
+    if !usual || !s.read(&head, shape) {
         return None;
     }
     let guess = ct.guess(ct.hash_short(&s, action.zone));

@@ -8,7 +8,7 @@
 use super::{Exec, Live, LiveId, Meta, helper};
 use heddle_conntrack::{
     At, Checked, Conntrack, CtAction, Endpoint, Event, Events, Guess, Hash, Invalid, Known, Packet as View,
-    ReadGuard, SHORT, Short, Subject, Tuple, Verdict,
+    ReadGuard, SHORT, Shape, Short, Subject, Tuple, Verdict,
 };
 use heddle_flow::FlowKey;
 use heddle_flow::extract::NO_OFFSET;
@@ -151,7 +151,9 @@ impl Ct<'_> {
     /// Reads a packet; fetches where its connection is looked for.
     #[inline]
     fn read(&self, read: &mut Read, zone: u16, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) {
-        if read_short(&mut read.short, p, meta, carried) {
+        // Odd headers have their key there.
+        let usual = carried.is_none_or(|k| k.dl_type == 0);
+        if usual && read_short(&mut read.short, p, meta.l3) {
             read.what = What::Short;
             read.hash = self.tracker.hash_short(&read.short, zone);
         } else {
@@ -250,20 +252,12 @@ impl Exec<'_> {
     /// kinds. `again`: it is of the run of the one before, which was.
     #[inline]
     pub(crate) fn read_plain(&mut self, zone: u16, i: usize, id: LiveId, l3: u16, again: bool) -> bool {
-        /// Behind one tag at most.
-        const WINDOW: usize = 18 + SHORT;
         let p = self.live.get(id);
         let before = self.tracked.read.get(i.wrapping_sub(1)).map(|r| r.hash);
-        let Some((read, w)) = self.tracked.read.get_mut(i).zip(p.window::<WINDOW>()) else {
+        let Some(read) = self.tracked.read.get_mut(i) else {
             return false;
         };
-        let h = if l3 == 14 { &w[14..14 + SHORT] } else { &w[18..] };
-        let Some(h) = h.first_chunk() else { return false };
-        let (there, l3) = (p.len(), usize::from(l3));
-        let good = p.offload.csum != Csum::Unknown;
-        if p.head_len() < l3 + Short::read_bytes(h)
-            || !read.short.read(h, there - l3, p.offload.gso.is_some(), good)
-        {
+        if !read_short(&mut read.short, p, l3) {
             return false;
         }
         if let Some(hash) = before.filter(|_| again && read.short.says_all()) {
@@ -396,17 +390,30 @@ impl Tracked {
     }
 }
 
-/// Reads packets of the most common kinds; `false`: it is none, or not valid.
+/// Reads packets of the most common kinds, whose IP header is here; `false`: it is none, or not valid.
 #[inline]
-fn read_short(s: &mut Short, p: &Packet, meta: &Meta, carried: Option<&FlowKey>) -> bool {
-    let (head, l3) = (p.head(), usize::from(meta.l3));
-    let good = p.offload.csum != Csum::Unknown;
-    // Odd headers have their key there.
-    carried.is_none()
-        && head
-            .get(l3..)
-            .and_then(|h| h.first_chunk())
-            .is_some_and(|h| s.read(h, p.len() - l3, p.offload.gso.is_some(), good))
+fn read_short(s: &mut Short, p: &Packet, l3: u16) -> bool {
+    /// Behind one tag at most.
+    const WINDOW: usize = 18 + SHORT;
+    let Some(w) = p.window::<WINDOW>() else {
+        return false;
+    };
+    let h = match l3 {
+        14 => &w[14..14 + SHORT],
+        18 => &w[18..],
+        _ => return false,
+    };
+    let Some(h) = h.first_chunk() else { return false };
+    let l3 = usize::from(l3);
+    p.head_len() >= l3 + Short::read_bytes(h)
+        && s.read(
+            h,
+            Shape {
+                there: p.len() - l3,
+                train: p.offload.gso.is_some(),
+                good: p.offload.csum != Csum::Unknown,
+            },
+        )
 }
 
 /// A packet as the tracker sees it; `None`: it is not IP. `carried`: its key's part outside of the compact

@@ -13,13 +13,19 @@ use proptest::test_runner::{Config as TestConfig, TestRunner};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Where a frame has its number.
-const NUMBER: usize = 42;
 const PORTS: u32 = 4;
 /// The first client's L4 port; the server's is 1.
 const CLIENT: u16 = 10;
 /// What ports are translated to.
 const GIVEN: u16 = 20;
+
+/// What the packets of the flows are.
+enum Kind {
+    Udp,
+    Tcp,
+    Udp6,
+}
+const KINDS: [Kind; 4] = [Kind::Udp, Kind::Tcp, Kind::Udp, Kind::Udp6];
 
 /// What of a frame that left is compared: its number, its source, and its headers from IP on.
 type Left = (u8, u8, Vec<u8>);
@@ -135,6 +141,7 @@ impl Switch {
         let dp = Datapath::new(config, Arc::clone(&toy) as _).unwrap();
         let ports: Vec<_> = (1..=PORTS).map(|no| FakePort::new(&format!("p{no}"))).collect();
         for (no, p) in (1..).zip(&ports) {
+            p.set_checked(true);
             dp.add_port(Arc::clone(p) as _, Some(PortNo(no))).unwrap();
         }
         Self { toy, dp, ports }
@@ -144,12 +151,9 @@ impl Switch {
         self.ports[port].send(frames.to_vec());
         self.ports[port].drained();
         self.dp.flush_stats();
-        let seen = |p: &Arc<FakePort>| {
-            p.take()
-                .iter()
-                .map(|f| (f[NUMBER], f[11], f[14..NUMBER].to_vec()))
-                .collect()
-        };
+        // The last byte is the number.
+        let left = |f: &Vec<u8>| f.split_last().map(|(n, f)| (*n, f[11], f[14..].to_vec()));
+        let seen = |p: &Arc<FakePort>| p.take().iter().filter_map(left).collect();
         self.ports.iter().map(seen).enumerate().collect()
     }
 }
@@ -166,10 +170,28 @@ fn frame(flow: u16, back: bool, via: Option<u8>, tos: u8, n: u8) -> Vec<u8> {
         let (to, port) = to(server, 1);
         udp(client, to, CLIENT + flow, port)
     };
-    (f[15], f[NUMBER]) = (tos << 2, n);
-    f[24..26].fill(0);
-    let sum = checksum(&f[14..34]);
-    f[24..26].copy_from_slice(&sum.to_be_bytes());
+    match KINDS[usize::from(flow)] {
+        Kind::Udp => {}
+        Kind::Tcp => {
+            f[23] = 6;
+            // Both numbers 7; ACK; a window.
+            f[38..50].copy_from_slice(&[0, 0, 0, 7, 0, 0, 0, 7, 0x50, 0x10, 0xff, 0xff]);
+        }
+        Kind::Udp6 => {
+            let end = |at: usize| [&[0xfd; 12], &f[at..at + 4]].concat();
+            let (src, dst) = (end(26), end(30));
+            let head = [0x60 | tos >> 2, tos << 6, 0, 0, 0, 26, 17, 64];
+            let ip = [&head[..], &src, &dst].concat();
+            f.splice(12..34, [vec![0x86, 0xdd], ip].concat());
+        }
+    }
+    *f.last_mut().expect("a frame") = n;
+    if f[14] == 0x45 {
+        f[15] = tos << 2;
+        f[24..26].fill(0);
+        let sum = checksum(&f[14..34]);
+        f[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
     f
 }
 
@@ -177,7 +199,7 @@ fn frame(flow: u16, back: bool, via: Option<u8>, tos: u8, n: u8) -> Vec<u8> {
 fn connections_lead_where_a_fresh_lookup_leads() {
     let (kept, fresh) = (Switch::new(), Switch::new());
     let via = prop::option::weighted(0.3, 0_u8..3);
-    let packet = (0_u16..3, prop::bool::weighted(0.1), via, 0_u8..2);
+    let packet = (0_u16..4, prop::bool::weighted(0.1), via, 0_u8..2);
     let burst = (
         any::<bool>(),
         prop::collection::vec(packet, 1..20),

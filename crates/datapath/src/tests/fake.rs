@@ -6,7 +6,7 @@ use crate::translate::{Credit, Dep, Generations, Purpose, Request, Translate, Tr
 use heddle_classifier::MiniMatch;
 use heddle_flow::FlowKey;
 use heddle_flow::key::Match;
-use heddle_packet::{Burst, Packet, Pool};
+use heddle_packet::{Burst, Csum, Packet, Pool};
 use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
 use heddle_sync::Published;
 use heddle_sys::EventFd;
@@ -23,6 +23,8 @@ struct Wires {
     from_switch: Mutex<Vec<Vec<u8>>>,
     /// The worker has taken packets and not come back for more: they may still be on their way.
     in_hand: AtomicBool,
+    /// Received packets have right checksums, says the port.
+    checked: AtomicBool,
 }
 
 /// A port with one receive queue.
@@ -47,6 +49,10 @@ impl FakePort {
             mtu,
             opened: 0.into(),
         })
+    }
+    /// Whether the port says of received packets that their checksums are right.
+    pub(crate) fn set_checked(&self, on: bool) {
+        self.wires.checked.store(on, Relaxed);
     }
     /// Packets arrive at the switch.
     pub(crate) fn send(&self, packets: impl IntoIterator<Item = Vec<u8>>) {
@@ -170,6 +176,9 @@ impl RxQueue for FakeRx {
             }
             let mut p = pool.get();
             p.set_bytes(&bytes);
+            if self.wires.checked.load(Relaxed) {
+                p.offload.csum = Csum::Valid;
+            }
             burst.push(p);
         }
         // Under the lock, so that nobody finds the queue empty and the packets in nobody's hands.
