@@ -96,6 +96,10 @@ def scenario_vlans_rates_and_kinds(lab):
     node.call("CHECK", {**conf, "prevResult": result}, pod)
     node.delete(conf, pod)
     assert not os.listdir(sockets) and node.rows() == before and not node.leases()
+    # As an ADD leaves it that is killed before its row is there.
+    os.mkdir(os.path.dirname(path))
+    node.delete(conf, pod)
+    assert not os.listdir(sockets)
     # With old versions addresses have their family beside them.
     result = node.add(node.conf(version="0.3.1", kind="auto"), pod)
     assert result["ips"][0]["version"] == "4" and result["heddle"]["kind"] in ("vduse", "internal"), result
@@ -210,6 +214,35 @@ def scenario_bad_input(lab):
     sw.start_ovsdb()
     assert (node.rows(), node.leases()) == (before, leases)
     sw.start_daemon()
+
+
+def scenario_where_devices_are_made(lab):
+    """The switch makes a pod's device in the pod at once, but not where a path leads later, or for another namespace."""
+    sw, node = start(lab)
+    conf, pods = node.conf(), [node.pod(), node.pod()]
+    seen = sw.run("sh", "-c", f"timeout 60 ip -n {sw.netns} monitor link >{sw.dir}/links.txt 2>&1 & echo $!").strip()
+    lab.cleanups.append(lambda: lab.trace.run("kill", seen, check=False))
+    results = [node.add(conf, pod) for pod in pods]
+    names = [result["interfaces"][0]["name"] for result in results]
+    lab.net.ping(pods[0], address(results[1]))
+    lab.net.ip(sw.netns, "link", "add", "last", "type", "bridge")
+    wait_for("the monitor", lambda: "last" in open(f"{sw.dir}/links.txt").read())
+    assert not any(name in open(f"{sw.dir}/links.txt").read() for name in names), "the device was at home first"
+    # Deleted while the daemon is away: the next one makes none in a pod, since the path may be another pod's by now.
+    sw.stop_daemon(signal.SIGKILL)
+    lab.net.ip(pods[0], "link", "del", "eth0")
+    sw.start_daemon()
+    wait_for("the device at home", lambda: names[0] in devices(lab, sw.netns))
+    assert not devices(lab, pods[0]) and devices(lab, pods[1]) == {"eth0"}
+    again = node.add(conf, pods[0])
+    wait_for("an answer", lambda: lab.net.ping(pods[0], address(results[1]), count=1, lossless=False))
+    # A path that is another namespace for the switch, as in a container: it makes the device at home.
+    sw.vsctl("add-port", "br0", "far", "--", "set", "interface", "far", "type=internal", f"other_config:netns=/run/netns/{pods[1]}",
+             "other_config:netns-device=far0", "other_config:netns-inode=1")
+    sw.vsctl("add-port", "br0", "gone", "--", "set", "interface", "gone", "type=internal", "other_config:netns=/run/netns/none",
+             "other_config:netns-device=far0", "other_config:netns-inode=1")
+    assert {"far", "gone"} <= devices(lab, sw.netns) and devices(lab, pods[1]) == {"eth0"}
+    assert again["interfaces"] == results[0]["interfaces"]
 
 
 def scenario_garbage(lab):

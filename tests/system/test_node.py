@@ -125,6 +125,50 @@ def scenario_takes_itself_back(lab):
     assert (machine.seen("nic0"), machine.database(), machine.files()) == (before, database, files)
 
 
+def cut_short(machine, command, after):
+    """A command, killed after so many seconds: whether it had not ended by then."""
+    process = subprocess.Popen(["ip", "netns", "exec", machine.ns, tool(), "node", command, machine.file, "--state", machine.state],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        process.wait(after)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    return process.wait() == -9
+
+
+def scenario_killed_half_way(lab):
+    """kill -9 of apply and of undo at many moments: undo brings all back, apply finishes what was begun."""
+    machine = Machine(lab)
+    before, database, files = machine.seen("nic0"), machine.database(), machine.files()
+    machine.describe("[datapath]\nsleep_us = 100\nother_config = { max-idle = '20000' }\n" + BRIDGE + "[[nic]]\nname = 'nic0'\nrps_cores = '0'\n")
+    took = {}
+    for command in ("apply", "undo"):
+        began = time.monotonic()
+        machine.node(command)
+        took[command] = time.monotonic() - began
+    moments, cut = 10, 0
+
+    def as_before():
+        assert machine.seen("nic0") == before and machine.files() == files, (machine.seen("nic0"), before, machine.files(), files)
+        assert machine.database() == database and not os.path.exists(machine.state)
+        wait_for("br-ex to go", lambda: "br-ex" not in lab.net.ip(machine.ns, "-br", "link"))
+        wait_for("an answer", lambda: lab.net.ping(machine.peer, "10.1.0.1", count=1, lossless=False))
+    for moment in range(moments):
+        part = (moment + 0.5) / moments
+        cut += cut_short(machine, "apply", part * took["apply"])
+        machine.node("undo")
+        as_before()
+        cut_short(machine, "apply", part * took["apply"])
+        machine.node("apply")
+        assert machine.seen("br-ex") == before and machine.seen("nic0") == (set(), []), machine.seen("nic0")
+        assert machine.node("apply") == "nothing to do\n"
+        wait_for("an answer", lambda: lab.net.ping(machine.peer, "10.1.0.1", count=1, lossless=False))
+        cut += cut_short(machine, "undo", part * took["undo"])
+        machine.node("undo")
+        as_before()
+    assert cut >= moments // 2, f"only {cut} commands were cut short"
+
+
 def scenario_settings(lab):
     """Processors, sleep, further keys, queues of a NIC: set once, shown, set back, also what was noted before a crash."""
     machine = Machine(lab)

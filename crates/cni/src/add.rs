@@ -1,6 +1,8 @@
 //! ADD alone: a port of the bridge for the pod.
 //!
 //! The order: the row first, since the switch needs time for it; addresses while it works; the device last.
+//! The switch is told where a tap device is to be, and makes it there if it can: the kernel takes long to
+//! move one. Where it cannot (its files are not the plug-in's, say), the device is moved.
 //! Whatever fails, [`Undo`] takes back what was done before it.
 
 use crate::args::Args;
@@ -28,6 +30,9 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     if !earlier.is_empty() {
         // The runtime asks again after an attempt whose end it has not seen.
         del::take_away(args, conf, &mut db, &earlier)?;
+    } else if kind == Kind::Veth {
+        // One that was killed before its row was there.
+        remove_host_device(&port_name(args));
     }
     if kind != Kind::VhostUser {
         pod.wait_until_free(&args.ifname, &port_name(args))?;
@@ -94,6 +99,10 @@ impl Undo<'_> {
             socket: socket.as_deref(),
             options: &conf.own.options,
             ids: marks(args, conf, kind),
+            birthplace: match kind {
+                Kind::Internal => Some((pod.id()?, &args.netns, &args.ifname)),
+                _ => None,
+            },
         })?;
         let asked = self.db.ask_for_port(&name)?;
         let addresses = match conf.ipam()? {
@@ -118,7 +127,10 @@ impl Undo<'_> {
         let device = match kind {
             Kind::VhostUser => None,
             Kind::Veth => pod.device(&args.ifname)?,
-            _ => Some(pod.take(&host, &switch_device(&host, kind, &name)?, &change)?),
+            _ => Some(match pod.born(&args.ifname, &name, &change)? {
+                Some(device) => device,
+                None => pod.take(&host, &switch_device(&host, kind, &name)?, &change)?,
+            }),
         };
         if let Some(device) = &device {
             pod.configure(device, &addresses)?;

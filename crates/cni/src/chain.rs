@@ -196,6 +196,7 @@ impl Exchange<'_> {
                 socket: None,
                 options: &self.conf.own.options,
                 ids: marks(self.args, self.conf, self.kind),
+                birthplace: None,
             })?,
         }
         self.wait_for_port()?;

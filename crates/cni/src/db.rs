@@ -63,6 +63,8 @@ pub(crate) struct NewPort<'a> {
     pub(crate) socket: Option<&'a str>,
     pub(crate) options: &'a BTreeMap<String, String>,
     pub(crate) ids: BTreeMap<String, String>,
+    /// Where the switch may make the device at once: number and path of a network namespace, name there.
+    pub(crate) birthplace: Option<(u64, &'a str, &'a str)>,
 }
 
 const COLUMNS: [&str; 8] = [
@@ -350,6 +352,11 @@ fn rows_of(port: &NewPort<'_>, address: &str) -> Vec<Value> {
             .map(|path| ("vhost-server-path".to_owned(), path.to_owned())),
     );
     interface["options"] = ids(&options);
+    if let Some((inode, path, device)) = port.birthplace {
+        let inode = inode.to_string();
+        interface["other_config"] =
+            map(&[("netns", path), ("netns-device", device), ("netns-inode", &inode)]);
+    }
     let rate = port.bandwidth;
     if rate.egress_rate > 0 {
         // Columns in kbit/s and kbit; a burst of 0 is the switch's default.

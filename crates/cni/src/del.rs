@@ -42,9 +42,10 @@ pub(crate) fn take_away(args: &Args, conf: &Conf, db: &mut Db, found: &[Found]) 
     if let Some(ipam) = conf.ipam()? {
         delegate::run(args, ipam, "DEL", &Value::Object(conf.raw.clone()))?;
     }
-    // A veth whose row is gone or never came.
+    // What has lost its row, or never got one.
     if found.is_empty() {
         remove_host_device(&port_name(args));
+        let _ = std::fs::remove_dir_all(Path::new(conf.socket_dir()).join(port_name(args)));
     }
     Ok(())
 }

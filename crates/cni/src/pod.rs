@@ -26,6 +26,11 @@ fn open(path: &str) -> io::Result<Option<OwnedFd>> {
     }
 }
 
+/// Whether the switch has made a device for that port.
+fn is_of(device: &Device, port: &str) -> bool {
+    device.alias.ends_with(&format!(":{port}"))
+}
+
 impl Pod {
     pub(crate) fn open(path: &str) -> Result<Self, Failure> {
         let ns = match open(path) {
@@ -50,13 +55,41 @@ impl Pod {
             .map_err(|e| kernel(&format!("device {name}"), &e))
     }
 
+    /// The number of the namespace, while it is there.
+    pub(crate) fn id(&self) -> Result<u64, Failure> {
+        netns::id(&self.ns).map_err(|e| kernel("the container's network namespace", &e))
+    }
+
+    /// The device of `port`, if the switch has made it here, with its settings.
+    pub(crate) fn born(
+        &self,
+        ifname: &str,
+        port: &str,
+        change: &Change<'_>,
+    ) -> Result<Option<Device>, Failure> {
+        let Some(device) = self.device(ifname)?.filter(|d| is_of(d, port)) else {
+            return Ok(None);
+        };
+        let change = Change {
+            name: None,
+            mac: change.mac.filter(|_| device.mac != change.mac),
+            mtu_bytes: change.mtu_bytes.filter(|mtu| device.mtu_bytes != *mtu),
+            ..*change
+        };
+        if change.mac.is_some() || change.mtu_bytes.is_some() {
+            let done = self.net.change(device.ifindex, &change);
+            done.map_err(|e| kernel(&format!("address and MTU of {ifname}"), &e))?;
+        }
+        self.device(ifname)
+    }
+
     /// Waits until there is no device of that name, if it is one of `port` that is about to go.
     pub(crate) fn wait_until_free(&self, ifname: &str, port: &str) -> Result<(), Failure> {
         let end = Instant::now() + Duration::from_secs(5);
         loop {
             match self.device(ifname)? {
                 None => return Ok(()),
-                Some(device) if device.alias.ends_with(&format!(":{port}")) && Instant::now() < end => {
+                Some(device) if is_of(&device, port) && Instant::now() < end => {
                     std::thread::sleep(Duration::from_millis(2));
                 }
                 Some(_) => {

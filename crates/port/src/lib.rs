@@ -21,7 +21,7 @@ mod virtio;
 pub use dummy::DummyPort;
 pub use qos::{QosConfig, QueueCounts};
 pub use system::SystemPort;
-pub use tap::{KeptTaps, TapPort};
+pub use tap::{Birthplace, KeptTaps, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
 pub use tunnel::TunnelPort;
 pub use types::{Host, PortType, open};

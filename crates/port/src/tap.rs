@@ -21,7 +21,7 @@ use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
 use ctl::TapCtl;
 use heddle_sys::{TapLinks, TapOpen, TapQueue};
 use parking_lot::Mutex;
-pub use persistent::KeptTaps;
+pub use persistent::{Birthplace, KeptTaps};
 use queue::{TapRx, TapTx};
 use std::collections::BTreeMap;
 use std::io;
@@ -70,7 +70,7 @@ impl TapPort {
             let queue = self.first();
             queue.set_persistent(true)?;
             self.kept.store(true, Ordering::Relaxed);
-            let links = TapLinks::new(queue.namespace().ok().as_ref())?;
+            let links = TapLinks::new(self.ctl.lock().elsewhere().as_ref())?;
             match links.named(&queue.ifname()?)? {
                 Some(link) if link.alias != mark => links.set_alias(link.ifindex, mark),
                 _ => Ok(()),
@@ -148,7 +148,10 @@ pub(crate) fn receiver(queue: Arc<TapQueue>) -> Box<dyn RxQueue> {
 /// Opens an internal port, with a device that outlives the process if that can be.
 pub(crate) fn open(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
     Ok(Arc::new(match request.host.taps() {
-        Some(kept) => kept.open(request.name, n_rxq(request.options))?,
+        Some(kept) => {
+            let place = request.host.birthplace();
+            kept.open_at(request.name, n_rxq(request.options), place)?
+        }
         None => TapPort::open(request.name)?,
     }))
 }

@@ -8,7 +8,7 @@ mod vduse;
 pub(crate) use vduse::is_vduse;
 pub use vduse::{VduseContext, VdusePort};
 
-use crate::{DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
+use crate::{Birthplace, DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
 use heddle_sys::TapQueue;
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
@@ -91,6 +91,10 @@ pub trait Divert: Send + Sync {
 pub trait Host {
     /// Its persistent taps; without them, a tap device ends with its port.
     fn taps(&self) -> Option<&KeptTaps> {
+        None
+    }
+    /// Where a tap device that has to be made is made.
+    fn birthplace(&self) -> Option<Birthplace<'_>> {
         None
     }
     /// Who takes what its `system` ports receive; without it, packet sockets do, beside the host's stack.

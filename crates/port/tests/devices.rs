@@ -8,8 +8,10 @@ mod common;
 
 use common::{Netns, ip, unique, wait_for};
 use heddle_packet::{Burst, Csum, Gso, GsoKind, Packet, Pool, Wraps};
-use heddle_port::{KeptTaps, Port, RxQueue, SystemPort, TapPort};
+use heddle_port::{Birthplace, KeptTaps, Port, RxQueue, SystemPort, TapPort};
+use heddle_sys::{netns, steering};
 use std::net::UdpSocket;
+use std::path::Path;
 use std::time::Duration;
 
 /// The byte at `i` of the test stream: no period that a segment size divides.
@@ -282,6 +284,59 @@ fn kept_taps_are_found_taken_over_and_removed() {
 }
 
 #[test]
+fn a_tap_is_made_in_another_namespace() {
+    let Some(ns) = Netns::new("a_tap_is_made_in_another_namespace") else {
+        return;
+    };
+    let (owner, name) = (unique(), format!("ht{}", unique()));
+    let path = format!("/run/netns/{}", ns.0);
+    let id = netns::id(&netns::open(Path::new(&path)).unwrap()).unwrap();
+    let at = |id| {
+        Some(Birthplace {
+            namespace: Path::new(&path),
+            id,
+            device: "pod0",
+        })
+    };
+    let kept = || {
+        let kept = KeptTaps::new(&owner);
+        kept.look();
+        kept
+    };
+    let here = || Path::new("/sys/class/net").join(&name).exists();
+    // Another namespace than that which was meant: here, as without a wish.
+    let port = kept().open_at(&name, 1, at(id + 1)).unwrap();
+    assert!(here());
+    port.forget();
+    drop(port);
+    let port = kept().open_at(&name, 1, at(id)).unwrap();
+    assert!(!here());
+    let links = || {
+        let out = ns.command("ip").args(["-o", "link"]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let there = links();
+    assert!(there.contains(&format!("heddle:{owner}:{name}")), "{there}");
+    port.set_mtu(1400).unwrap();
+    port.set_admin(true).unwrap();
+    let status = port.status();
+    assert!(status.mtu == 1400 && status.admin_up && status.ifindex > 0, "{status:?}");
+    // Somebody's device of that name: here.
+    let other = format!("{name}x");
+    let second = kept().open_at(&other, 1, at(id)).unwrap();
+    assert_eq!(second.status().mtu, 1500);
+    second.forget();
+    drop(second);
+    // It outlives its port, and is found where it is.
+    drop(port);
+    let port = kept().open_at(&name, 2, None).unwrap();
+    assert_eq!(port.status().ifindex, status.ifindex);
+    port.forget();
+    drop(port);
+    assert!(!links().contains("pod0"));
+}
+
+#[test]
 fn tap_names_are_exclusive() {
     let Some(_root) = Netns::new("tap_names_are_exclusive") else {
         return;
@@ -526,4 +581,13 @@ fn steering_is_set_and_undone() {
     port.steer(&[0]);
     drop(port);
     assert_eq!(mask(), theirs, "what the owner has set stays");
+    steering::set(&outer, &[]).unwrap();
+    let port = SystemPort::open(&outer).unwrap();
+    port.steer(&[0]);
+    assert!(steering::is(&outer, &[0]).unwrap());
+    if steering::set(&outer, &[0, 1]).is_ok() {
+        let theirs = mask();
+        drop(port);
+        assert_eq!(mask(), theirs, "also what the owner has set meanwhile");
+    }
 }

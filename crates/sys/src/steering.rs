@@ -28,16 +28,26 @@ fn queues(device: &str) -> io::Result<Vec<PathBuf>> {
 /// # Errors
 /// `NotFound` when the device is not in the namespace that `/sys` shows.
 pub fn is_off(device: &str) -> io::Result<bool> {
+    is(device, &[])
+}
+
+/// Whether all receive queues of `device` are steered to the processors `cpus`, and to no others.
+///
+/// # Errors
+/// See [`is_off`].
+pub fn is(device: &str, cpus: &[usize]) -> io::Result<bool> {
+    let wanted = cpu_mask(cpus);
     for file in queues(device)? {
-        if std::fs::read_to_string(file)?
-            .trim()
-            .bytes()
-            .any(|b| b != b'0' && b != b',')
-        {
+        if plain(&std::fs::read_to_string(file)?) != plain(&wanted) {
             return Ok(false);
         }
     }
     Ok(true)
+}
+
+/// A mask without leading zeros; how many the kernel shows depends on the number of its processors.
+fn plain(mask: &str) -> &str {
+    mask.trim().trim_start_matches(['0', ','])
 }
 
 /// Steers all receive queues of `device` to the processors `cpus`; none turns steering off.

@@ -34,7 +34,10 @@ impl Steering {
 
 impl Drop for Steering {
     fn drop(&mut self) {
-        if let Some((device, _)) = &self.set {
+        // What the owner has made of it since stays.
+        if let Some((device, cpus)) = &self.set
+            && steering::is(device, cpus).unwrap_or(false)
+        {
             let _ = steering::set(device, &[]);
         }
     }

@@ -10,6 +10,7 @@
 use crate::PortStatus;
 use heddle_sys::{LinkCtl, TapQueue, netns};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Error number of Linux: this queue has no device.
@@ -47,11 +48,16 @@ impl TapCtl {
     /// Does something with the device by its present name, where it is.
     fn by_name<T>(&self, request: impl FnOnce(&LinkCtl, &str) -> io::Result<T>) -> io::Result<T> {
         let name = self.queue.ifname()?;
-        match self.queue.namespace() {
-            Ok(ns) if netns::id(&ns).ok() != self.home_ns => request(&LinkCtl::in_namespace(&ns)?, &name),
-            // Old kernels do not say: then it has to be here.
-            _ => request(&self.home, &name),
+        match self.elsewhere() {
+            Some(ns) => request(&LinkCtl::in_namespace(&ns)?, &name),
+            None => request(&self.home, &name),
         }
+    }
+
+    /// The device's namespace, if it is not the daemon's own. Old kernels do not say: then it has to be here.
+    pub(super) fn elsewhere(&self) -> Option<OwnedFd> {
+        let ns = self.queue.namespace().ok()?;
+        (netns::id(&ns).ok() != self.home_ns).then_some(ns)
     }
 
     pub(super) fn status(&mut self) -> PortStatus {

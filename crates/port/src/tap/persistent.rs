@@ -12,9 +12,12 @@
 //! [removes](KeptTaps::remove_others) the others. Without a mark, a tap device of the port's name in the
 //! daemon's own namespace is taken over, if it is one that nobody holds: Open vSwitch leaves such devices.
 //!
-//! **Limit.** A queue that joins a device in another namespace keeps that namespace alive until the port is
-//! deleted (the kernel ties the queue to the namespace that it was opened in). A device that was made at home
-//! and moved away does not.
+//! A device that is wanted elsewhere can be made there at once ([`Birthplace`]): to move one, the kernel
+//! waits for all its readers, with a lock that all changes of devices need.
+//!
+//! **Limit.** A queue that joins or makes a device in another namespace keeps that namespace alive until the
+//! port is deleted (the kernel ties the queue to the namespace that it was opened in). A device that was made
+//! at home and moved away does not.
 //!
 //! **Safe side.** Nothing but a persistent tap device with this owner's mark is ever removed, and only if no
 //! process holds it.
@@ -28,11 +31,23 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 // Error numbers of Linux.
 const ENODEV: i32 = 19;
 const EBUSY: i32 = 16;
 const EINVAL: i32 = 22;
+
+/// Where a new device is to be made, if not here under the port's name.
+#[derive(Clone, Copy, Debug)]
+pub struct Birthplace<'a> {
+    /// Path of the network namespace.
+    pub namespace: &'a Path,
+    /// Which one is meant, as a path may lead elsewhere for another process.
+    pub id: netns::Id,
+    /// Name of the device.
+    pub device: &'a str,
+}
 
 /// The persistent tap devices of one owner.
 #[derive(Debug)]
@@ -136,7 +151,20 @@ impl KeptTaps {
     /// [`PortError::Sys`]: a device of that name is no tap (`EINVAL`) or is held by another process
     /// (`EBUSY`); the name is not legal; no `/dev/net/tun`; no permission.
     pub fn open(&self, name: &str, n_rxq: usize) -> Result<TapPort, PortError> {
-        let opened = self.queue(name, n_rxq > 1);
+        self.open_at(name, n_rxq, None)
+    }
+
+    /// As [`KeptTaps::open`]; a new device is made at `birthplace` if that can be.
+    ///
+    /// # Errors
+    /// See there.
+    pub fn open_at(
+        &self,
+        name: &str,
+        n_rxq: usize,
+        birthplace: Option<Birthplace<'_>>,
+    ) -> Result<TapPort, PortError> {
+        let opened = self.queue(name, n_rxq > 1, birthplace);
         let (queue, multi_queue) = opened.map_err(|e| PortError::open(name, e))?;
         let port = TapPort::with(name, queue, multi_queue).map_err(|e| PortError::open(name, e))?;
         port.warn_of_queues(n_rxq);
@@ -145,7 +173,12 @@ impl KeptTaps {
     }
 
     /// The first queue of the port's device, and whether the device can have several.
-    fn queue(&self, name: &str, multi_queue: bool) -> io::Result<(TapQueue, bool)> {
+    fn queue(
+        &self,
+        name: &str,
+        multi_queue: bool,
+        birthplace: Option<Birthplace<'_>>,
+    ) -> io::Result<(TapQueue, bool)> {
         let mut found = self.found.lock();
         if let Some(place) = found.places.get(name) {
             match join(place) {
@@ -164,6 +197,13 @@ impl KeptTaps {
         }
         drop(found);
         let Some(link) = TapLinks::new(None)?.named(name)? else {
+            if let Some(place) = birthplace {
+                match make_at(place, multi_queue) {
+                    Ok(queue) => return Ok((queue, multi_queue)),
+                    // Who wants it there can move it.
+                    Err(error) => log::info!(target: "netdev_linux", "{name}: not made as {} in {}, but here ({error})", place.device, place.namespace.display()),
+                }
+            }
             let queue = TapOpen::new(name)
                 .multi_queue(multi_queue)
                 .new_only(true)
@@ -186,6 +226,20 @@ impl KeptTaps {
         log::info!(target: "netdev_linux", "{name}: took over a tap device that was there");
         Ok((queue, tap.multi_queue))
     }
+}
+
+/// Makes a device in another namespace.
+fn make_at(place: Birthplace<'_>, multi_queue: bool) -> io::Result<TapQueue> {
+    let namespace = netns::open(place.namespace)?;
+    if netns::id(&namespace)? != place.id {
+        let text = "the path leads to another namespace here";
+        return Err(io::Error::new(io::ErrorKind::NotFound, text));
+    }
+    TapOpen::new(place.device)
+        .namespace(Some(&namespace))
+        .multi_queue(multi_queue)
+        .new_only(true)
+        .open()
 }
 
 /// Joins a device that nobody holds.

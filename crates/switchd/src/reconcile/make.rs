@@ -3,12 +3,13 @@
 //! Whatever fails is said in the log and returned for `Interface.error`, in the words that `ovs-vsctl` shows
 //! to its user.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use heddle_datapath::{DatapathError, PortConfig as QueueConfig, PortNo};
 use heddle_openflow::Port as OfPort;
 use heddle_port::types::VduseContext;
-use heddle_port::{Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};
+use heddle_port::{Birthplace, Host, KeptTaps, Port, PortError, PortStatus, PortType, VhostContext};
 use heddle_sys::errno_text;
 
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
@@ -203,6 +204,18 @@ struct Opening<'a> {
 impl Host for Opening<'_> {
     fn taps(&self) -> Option<&KeptTaps> {
         Some(self.of.taps.kept())
+    }
+    fn birthplace(&self) -> Option<Birthplace<'_>> {
+        // Later the path may lead to somebody else's namespace: it counts for a row that nobody has served.
+        if self.row.ofport.is_some() {
+            return None;
+        }
+        let wish = &self.row.other_config;
+        Some(Birthplace {
+            namespace: Path::new(wish.get("netns")?),
+            id: wish.get("netns-inode")?.parse().ok()?,
+            device: wish.get("netns-device")?,
+        })
     }
     fn divert(&self) -> Option<Arc<dyn heddle_port::types::Divert>> {
         self.of.offloading.divert()
