@@ -6,6 +6,7 @@
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [ARGS="--encap vxlan"]
 #   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments headers"]
+#   make cri [ARGS="rolled"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]
 SHELL := /bin/bash
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
@@ -20,7 +21,7 @@ RESULTS := $(TARGET)/bench/last
 FUZZ ?= rings sessions messages connections segments headers
 export KEEP QUICK GUEST
 
-.PHONY: install deb help setup build demo test props doors bench conformance controllers ovn lab fuzz models fmt lint clean
+.PHONY: install deb help setup build demo test props doors bench conformance controllers ovn cri lab fuzz models fmt lint clean
 
 help: ## What can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +90,10 @@ ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, an
 controllers: build ## Faucet, and os-ken's switch tester, on heddled and on Open vSwitch (ARGS="--versions 13 --part match")
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-faucet
 	@HEDDLED="$(HEDDLED)" tests/controllers/run-tester $(ARGS)
+
+cri: build ## Pods of containerd, asked as a kubelet asks, on Heddle: rolled, restarted, rebooted, with a second network (ARGS="rolled")
+	@scripts/setup cri
+	@HEDDLED="$(HEDDLED)" python3 tests/cri/containerd.py $(ARGS)
 
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead)
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(QUICK),--quick) $(if $(PODS),vduse) --switch $(or $(SWITCH),heddle)

@@ -8,7 +8,9 @@ mod vduse;
 pub(crate) use vduse::is_vduse;
 pub use vduse::{VduseContext, VdusePort};
 
-use crate::{Birthplace, DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap};
+use crate::{
+    Birthplace, DummyPort, KeptTaps, Port, PortError, SystemPort, VhostContext, VhostPort, dummy, tap,
+};
 use heddle_sys::TapQueue;
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;

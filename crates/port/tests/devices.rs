@@ -320,7 +320,10 @@ fn a_tap_is_made_in_another_namespace() {
     port.set_mtu(1400).unwrap();
     port.set_admin(true).unwrap();
     let status = port.status();
-    assert!(status.mtu == 1400 && status.admin_up && status.ifindex > 0, "{status:?}");
+    assert!(
+        status.mtu == 1400 && status.admin_up && status.ifindex > 0,
+        "{status:?}"
+    );
     // Somebody's device of that name: here.
     let other = format!("{name}x");
     let second = kept().open_at(&other, 1, at(id)).unwrap();

@@ -201,7 +201,9 @@ impl KeptTaps {
                 match make_at(place, multi_queue) {
                     Ok(queue) => return Ok((queue, multi_queue)),
                     // Who wants it there can move it.
-                    Err(error) => log::info!(target: "netdev_linux", "{name}: not made as {} in {}, but here ({error})", place.device, place.namespace.display()),
+                    Err(error) => {
+                        log::info!(target: "netdev_linux", "{name}: not made as {} in {}, but here ({error})", place.device, place.namespace.display())
+                    }
                 }
             }
             let queue = TapOpen::new(name)

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Pods of a real container runtime on Heddle: containerd by its Container Runtime Interface, as a kubelet asks it, with
+heddle-cni as its network plug-in. What is missing of Kubernetes is the kubelet and what is above it.
+
+    make cri [ARGS="rolled"]
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import ROOT
+from lab.cri import Runtime
+from lab.runner import limit, main
+from lab.shell import wait_for
+
+# Stands in for Multus: the first network, then those that are attached, each with a device of its own.
+SEVERAL = """#!/usr/bin/env python3
+import json, os, subprocess, sys
+conf = json.load(sys.stdin)
+command = os.environ["CNI_COMMAND"]
+answer = None
+delegates = list(enumerate(conf["delegates"]))
+for number, inner in reversed(delegates) if command == "DEL" else delegates:
+    env = {**os.environ, "CNI_IFNAME": f"net{number}" if number else os.environ["CNI_IFNAME"]}
+    done = subprocess.run([os.path.join(os.environ["CNI_PATH"].split(":")[0], inner["type"])], env=env, input=json.dumps(
+        {"cniVersion": conf["cniVersion"], "name": conf["name"], **inner}), capture_output=True, text=True)
+    if done.returncode:
+        print(done.stdout)
+        sys.exit(1)
+    answer = answer or done.stdout
+if command == "ADD":
+    print(answer)
+"""
+
+
+def start(lab, *conf, plugin=None):
+    """A switch whose bridge is the pods' gateway, and a runtime."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    lab.net.ip(sw.netns, "addr", "add", "10.1.0.1/16", "dev", "br0")
+    lab.net.ip(sw.netns, "link", "set", "br0", "up")
+    runtime = Runtime(lab, sw)
+    node = runtime.node
+    own = node.conf(timeoutSeconds=60, ipam={**node.ipam("10.1.0.0/16"), "routes": [{"dst": "0.0.0.0/0"}]})
+    node.write("10-heddle", *(plugin(node, own) if plugin else [own]))
+    runtime.before = node.rows()
+    return sw, runtime.start()
+
+
+def nothing_left(runtime):
+    wait_for("pods to leave nothing", lambda: not runtime.pods() and not runtime.node.leases() and runtime.node.rows() == runtime.before)
+
+
+def meet(runtime, pod, *addresses):
+    for one in addresses:
+        wait_for(f"{one} to answer", lambda: runtime.answers(pod[1], one))
+
+
+@limit(400)
+def scenario_pods_run(lab):
+    """Pods are Running and reach each other, the host, and a service that OpenFlow rules make; then nothing is left."""
+    sw, runtime = start(lab)
+    one = runtime.run()
+    web = runtime.run(command=("/bin/nc", "-ll", "-p", "8080", "-e", "/bin/echo", "it works"))
+    meet(runtime, one, web[2], "10.1.0.1")
+    lab.net.ping(sw.netns, one[2])
+    assert "default via 10.1.0.1" in runtime.inside(one[1], "ip", "route")
+    # A service: its address leads to the pod and back, by connection tracking.
+    mac = re.search(r"link/ether (\S+)", runtime.inside(web[1], "ip", "link", "show", "eth0")).group(1)
+    for flow in (f"priority=10,tcp,nw_dst=10.96.0.1,tp_dst=80,actions=ct(commit,zone=5,nat(dst={web[2]}:8080),table=1)",
+                 f"priority=10,tcp,nw_src={web[2]},tp_src=8080,actions=ct(zone=5,nat,table=2)", "priority=0,actions=NORMAL",
+                 f"table=1,actions=mod_dl_dst:{mac},NORMAL", "table=2,actions=NORMAL"):
+        sw.ofctl("add-flow", "br0", flow)
+    wait_for("the service", lambda: "it works" in runtime.inside(one[1], "nc", "-w", "2", "10.96.0.1", "80", check=False))
+    for pod in (one, web):
+        runtime.remove(pod[0])
+    nothing_left(runtime)
+
+
+@limit(900)
+def scenario_thirty_rolled(lab):
+    """30 pods come at once; then each is replaced, all at once; then all go."""
+    _, runtime = start(lab)
+    with concurrent.futures.ThreadPoolExecutor(30) as pool:
+        pods = list(pool.map(lambda _: runtime.run(), range(30)))
+        assert len({pod[2] for pod in pods}) == 30
+        meet(runtime, pods[0], pods[29][2])
+
+        def replace(pod):
+            new = runtime.run()
+            runtime.remove(pod[0])
+            return new
+        new = list(pool.map(replace, pods))
+        assert len({pod[2] for pod in new}) == 30 and len(runtime.pods()) == 30
+        assert sorted(runtime.node.leases()) == sorted(pod[2] for pod in new)
+        for index in (0, 10, 28):
+            meet(runtime, new[index], new[index + 1][2])
+        list(pool.map(lambda pod: runtime.remove(pod[0]), new))
+    nothing_left(runtime)
+
+
+@limit(600)
+def scenario_restarts(lab):
+    """containerd, the switch and the database are killed, one after the other: pods reach each other, others come and go."""
+    sw, runtime = start(lab)
+    pods = [runtime.run(), runtime.run()]
+    restarts = (lambda: (runtime.stop(), runtime.start()), lambda: (sw.stop_daemon(signal.SIGKILL), sw.start_daemon()),
+                lambda: (sw.stop_ovsdb(), sw.start_ovsdb()))
+    for restart in restarts:
+        restart()
+        meet(runtime, pods[0], pods[1][2], "10.1.0.1")
+        third = runtime.run()
+        meet(runtime, third, pods[0][2])
+        runtime.remove(third[0])
+    for pod in pods:
+        runtime.remove(pod[0])
+    nothing_left(runtime)
+
+
+@limit(600)
+def scenario_reboot(lab):
+    """All processes and namespaces are gone, files are not: old pods can be removed, new ones come."""
+    sw, runtime = start(lab)
+    old = [runtime.run() for _ in range(4)]
+    sw.stop_daemon(signal.SIGKILL)
+    runtime.reboot()
+    sw.start_daemon()
+    out = lab.trace.run(f"{runtime.node.dir}/bin/heddle-cni", "sweep", sw.db)
+    assert out.count(" h") == 4, out
+    lab.net.ip(sw.netns, "addr", "replace", "10.1.0.1/16", "dev", "br0")
+    lab.net.ip(sw.netns, "link", "set", "br0", "up")
+    runtime.start()
+    # A kubelet finds them not ready, and asks for their removal.
+    assert [pod["state"] for pod in runtime.pods()] == [1] * 4, runtime.pods()
+    new = [runtime.run() for _ in range(2)]
+    meet(runtime, new[0], new[1][2], "10.1.0.1")
+    for pod in (*old, *new):
+        runtime.remove(pod[0])
+    nothing_left(runtime)
+
+
+@limit(400)
+def scenario_second_network(lab):
+    """A second device of a pod, by the network attachment of deploy/kubernetes through a plug-in that delegates."""
+    with open(f"{ROOT}/deploy/kubernetes/network-attachment.yaml") as file:
+        attached = json.loads(file.read().partition("config: |")[2])
+
+    def several(node, own):
+        with open(f"{node.dir}/bin/several", "w") as file:
+            file.write(SEVERAL)
+        os.chmod(f"{node.dir}/bin/several", 0o755)
+        second = {**attached, "database": node.switch.db, "ipam": {**attached["ipam"], "dataDir": f"{node.dir}/ipam"}}
+        return [{"type": "several", "delegates": [own, second]}]
+    sw, runtime = start(lab, plugin=several)
+    lab.bridge(sw, "br-storage")
+    runtime.before = runtime.node.rows()
+    pods = [runtime.run(), runtime.run()]
+    addresses = [re.search(r"inet (10\.42\.\S+)/", runtime.inside(pod[1], "ip", "addr", "show", "net1")).group(1) for pod in pods]
+    assert "mtu 9000" in runtime.inside(pods[0][1], "ip", "link", "show", "net1")
+    meet(runtime, pods[0], pods[1][2], addresses[1])
+    for pod in pods:
+        runtime.remove(pod[0])
+    nothing_left(runtime)
+
+
+if __name__ == "__main__":
+    main()
