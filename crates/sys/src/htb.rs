@@ -125,9 +125,9 @@ impl Htb {
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound` of a kernel without HTB, `ENODEV`.
     pub fn make(&self, ifindex: u32) -> io::Result<()> {
-        // Nothing may be there, or what every device has.
+        // Whatever its handle; nothing may be there, or what every device has.
         let _ = self.send(
-            RouteNetlinkMessage::DelQueueDiscipline(Self::message(ifindex, handle(0), TcHandle::ROOT)),
+            RouteNetlinkMessage::DelQueueDiscipline(Self::message(ifindex, TcHandle::UNSPEC, TcHandle::ROOT)),
             0,
         );
         let mut m = Self::message(ifindex, handle(0), TcHandle::ROOT);
@@ -307,6 +307,12 @@ mod tests {
             if htb.make(index).is_err() {
                 return None;
             }
+            // In place of what somebody else has put there.
+            run(
+                "tc qdisc replace dev h0 root handle 7: prio; tc qdisc del dev h1 root; tc qdisc add dev h1 root noqueue",
+            );
+            htb.make(index).unwrap();
+            htb.make(crate::LinkCtl::new().ok()?.ifindex("h1").ok()?).unwrap();
             let class = |rate, ceil| HtbClass {
                 rate,
                 ceil,
