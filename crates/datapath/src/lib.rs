@@ -1,8 +1,8 @@
-//! Caches, compiled actions, the worker loop, drop reasons, and the [`Translate`] trait.
+//! Compiled actions, the worker loop, drop reasons, and the [`Translate`] trait.
 //!
-//! The rooms: `worker` (one burst from receive to transmit), `flow_cache` (keys, entries, subtables, and
-//! which entries are still right), `exec` (compiled actions), `revalidator` (statistics, ageing and re-checks
-//! of entries), `control` (ports, workers and who polls what), `handle` (what others call).
+//! The rooms: `worker` (one burst from receive to transmit), `exec` (compiled actions), `revalidator`
+//! (statistics, ageing and re-checks of entries), `control` (ports, workers and who polls what), `handle`
+//! (what others call). What is remembered of flows is a crate of its own ([`heddle_flow_cache`]).
 //!
 //! Workers (one thread per core) take a burst from a receive queue, parse it, look it up, run the actions and
 //! hand it to transmit queues. A miss is translated in place through [`Translate`], which `ofproto`
@@ -10,7 +10,6 @@
 //! packets are credited to ([`Credit`]).
 
 pub mod action;
-pub mod changes;
 pub mod config;
 mod control;
 mod counters;
@@ -18,7 +17,6 @@ pub mod drops;
 mod exec;
 mod flow_cache;
 pub mod format;
-mod generations;
 pub mod handle;
 pub mod observer;
 mod revalidator;
@@ -31,7 +29,6 @@ mod worker;
 mod tests;
 
 pub use action::{Action, PortNo};
-pub use changes::{Changes, Override};
 pub use config::{Config, DatapathError, MaxSleep, PortConfig};
 pub use control::AutoLb;
 pub use control::assign::{RxqAssign, Spread};
@@ -42,15 +39,10 @@ pub use exec::meter::{Meter, MeterAction, MeterBand, MeterConfig, MeterCounts};
 pub use exec::watch::{CaptureWish, Captured, DropExample, Way};
 pub use format::format_actions;
 pub use handle::Datapath;
+pub use heddle_flow_cache::{Changes, Override, changes};
 pub use heddle_port::QueueCounts;
 pub use observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts};
 pub use translate::{Credit, Credits, Dep, Generations, Purpose, Request, Translate, Translation};
 pub use view::{
     FlowDump, Merged, PortInfo, PortStats, QueueView, Snapshot, Totals, UpcallPacket, WorkerView,
 };
-
-/// What workers and others share, in one place: the model checker has its own (`tests/model.rs`).
-mod atomic {
-    pub(crate) use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
-    pub(crate) use zerocopy::FromZeros;
-}

@@ -11,13 +11,11 @@ use crate::config::DatapathError;
 use crate::control::perf::PerfNumbers;
 use crate::counters::{WorkerCounters, WorkerNumbers};
 use crate::exec::upcalls::upcall_ring;
-use crate::flow_cache::cache::{Cache, CacheParts, Memory};
-use crate::flow_cache::l1::L1;
-use crate::flow_cache::note::{self, Horizon};
+use crate::flow_cache::Cache;
 use crate::revalidator::WorkerRecords;
 use crate::worker::{Binding, Command, Parts, WORKER_TIMEOUT, Worker, command_ring};
+use heddle_flow_cache::CacheParts;
 use heddle_packet::Pool;
-use heddle_sync::ring::ring;
 use heddle_sys::{EventFd, clock, cpu};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -151,10 +149,7 @@ impl Control {
         let bell = Arc::new(EventFd::new()?);
         let (commands, command_rx) = command_ring(Arc::clone(&bell));
         let commands = Arc::new(commands);
-        let (notes, notes_rx) = ring(note::RING);
-        let (memory, makers) = Memory::new(one_node());
-        let horizon = Arc::new(Horizon::default());
-        let worker_horizon = Arc::clone(&horizon);
+        let (cache, records) = CacheParts::new(one_node(), self.config.max_masks, self.shared.hash_key);
         let (upcall_tx, upcall_rx) = upcall_ring(self.config.upcall_ring, &self.shared.bells);
         let counters = Arc::new(WorkerCounters::default());
         let (started_tx, started) = mpsc::channel();
@@ -174,19 +169,11 @@ impl Control {
             let worker = bind()
                 // A pause of `pmd-sleep-max` lasts as long as it says.
                 .and_then(|()| clock::set_timer_slack_ns(TIMER_SLACK_NS))
-                .and_then(|()| L1::new(config.l1_entries, config.l1_most))
-                .and_then(|l1| {
-                    let cache = CacheParts {
-                        memory,
-                        l1,
-                        max_masks: config.max_masks,
-                        key: shared.hash_key,
-                        notes,
-                        horizon: worker_horizon,
-                    };
+                .and_then(|()| Cache::new(cache, config.l1_entries, config.l1_most))
+                .and_then(|cache| {
                     Worker::new(Parts {
                         pool: Pool::new(config.pool_packets),
-                        cache: Cache::new(cache),
+                        cache,
                         shared,
                         counters: worker_counters,
                         upcalls: upcall_tx,
@@ -209,9 +196,7 @@ impl Control {
         self.revalidator.lock().workers.push(WorkerRecords::new(
             (id, place.core),
             Arc::clone(&counters),
-            notes_rx,
-            horizon,
-            makers,
+            records,
             Arc::clone(&commands),
         ));
         self.upcalls.packets.lock().push(upcall_rx.packets);

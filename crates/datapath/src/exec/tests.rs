@@ -4,7 +4,7 @@
 use super::csum::fill_in;
 use super::{Meta, apply, wire_len};
 use crate::action::{Action, Masked};
-use crate::flow_cache::parse::parsed;
+use crate::worker::parse::parsed;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::{Csum, Gso, GsoKind, Packet, Wrap, Wraps};
 use heddle_wire::checksum::{Sum, checksum};

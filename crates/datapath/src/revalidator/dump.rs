@@ -5,8 +5,10 @@
 //! keeps the revalidator's lock no longer. An entry that goes meanwhile is not shown, one that is new in its
 //! place is.
 
-use super::{Records, Revalidator, Seen};
+use super::Revalidator;
+use crate::flow_cache::Records;
 use crate::view::FlowDump;
+use heddle_flow_cache::Seen;
 use std::sync::Arc;
 
 /// Where a live entry was seen.

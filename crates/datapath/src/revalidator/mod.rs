@@ -14,23 +14,18 @@
 
 mod dump;
 mod observed;
-mod records;
 
 use crate::action::PortNo;
-use crate::changes::Known;
 use crate::counters::WorkerCounters;
-use crate::flow_cache::cache::Makers;
-use crate::flow_cache::cached_translation::{Body, CachedTranslation, fingerprint};
-use crate::flow_cache::note::{Findings, Horizon, Note};
+use crate::flow_cache::{Body, CachedTranslation, Findings, Records};
 use crate::observer::{FlowObserver, PortCounts};
 use crate::shared::Shared;
 use crate::translate::{Purpose, Request, Translation};
 use crate::worker::{Command, CommandTx};
 use dump::dump_of;
-use heddle_sync::ring::Consumer;
+use heddle_flow_cache::changes::Known;
+use heddle_flow_cache::{Seen, fingerprint};
 use observed::Observed;
-pub(crate) use records::Records;
-use records::Seen;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -70,9 +65,7 @@ impl WorkerRecords {
     pub(crate) fn new(
         (index, core): (usize, usize),
         counters: Arc<WorkerCounters>,
-        notes: Consumer<Note>,
-        horizon: Arc<Horizon>,
-        makers: Makers,
+        records: Records,
         commands: Arc<CommandTx>,
     ) -> Self {
         Self {
@@ -80,7 +73,7 @@ impl WorkerRecords {
             core,
             counters,
             limit_hits: 0,
-            records: Records::new(notes, horizon, makers),
+            records,
             commands,
         }
     }

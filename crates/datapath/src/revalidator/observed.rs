@@ -6,11 +6,10 @@
 //! **Cost**, with an observer: about 800 bytes for each flow, 16 for each entry; a lookup by key when an
 //! entry is seen for the first time, and after that a few reads per entry and pass.
 
-use super::{Records, Seen};
+use crate::flow_cache::{CachedTranslation, Records};
+use heddle_flow_cache::{HashKey, Seen, Subtable, same_credits};
+
 use crate::action::PortNo;
-use crate::flow_cache::cached_translation::{CachedTranslation, same_credits};
-use crate::flow_cache::hash::HashKey;
-use crate::flow_cache::subtable::Subtable;
 use crate::observer::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts};
 use hashbrown::HashTable;
 use heddle_flow::{FlowKey, FlowMask};
@@ -100,7 +99,7 @@ impl Observed {
     }
     /// The flow of an entry, if it was told.
     pub(super) fn find(&mut self, r: &mut Records, seen: &Seen<'_>) -> Option<FlowId> {
-        if let Some(id) = r.flow_of(seen)
+        if let Some(id) = r.flow_of(seen).map(FlowId)
             && get(&mut self.flows, id).is_some()
         {
             return Some(id);
@@ -115,7 +114,7 @@ impl Observed {
         };
         let at = *self.by_key.find(hash_of(self.hash_key, &key, mask), same)?;
         let id = self.flows[at as usize].as_ref()?.id;
-        r.set_flow(seen, id);
+        r.set_flow(seen, id.0);
         Some(id)
     }
     /// What the observer has counted of a flow.
@@ -166,7 +165,7 @@ impl Observed {
         let shown = (worker, seen.slot);
         let Some(id) = known else {
             if let Some((key, subtable)) = r.whole_key(seen) {
-                r.set_flow(seen, self.add(key, subtable, said, shown));
+                r.set_flow(seen, self.add(key, subtable, said, shown).0);
             }
             return;
         };

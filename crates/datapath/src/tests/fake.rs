@@ -1,7 +1,7 @@
 //! A port whose queues are in memory, and a pipeline that is a list of rules.
 
+use crate::Changes;
 use crate::action::{Action, PortNo};
-use crate::changes::Changes;
 use crate::translate::{Credit, Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_classifier::MiniMatch;
 use heddle_flow::FlowKey;

@@ -5,7 +5,6 @@ mod connections;
 mod fake;
 mod flows;
 mod fragments;
-mod guess;
 mod hierarchy;
 mod limits;
 mod moves;
@@ -14,6 +13,5 @@ mod ports;
 mod raced;
 mod recirc;
 mod tunnels;
-mod twins;
 
 pub(crate) use fake::{FakePort, Tally, Toy, ToyRule, udp};

@@ -6,7 +6,7 @@
 use super::{RxSlot, Worker};
 use crate::exec::program::Program;
 use crate::exec::tx::TxPort;
-use crate::flow_cache::cached_translation::CachedTranslation;
+use crate::flow_cache::Findings;
 use heddle_flow::FlowKey;
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     /// Forward one packet: by the program, or as if it had been received.
     Run(Box<Injected>, Option<Arc<Program>>, Sender<Reply>),
     /// These entries (slot, id) are of no use any more, or are right with this cached translation.
-    Findings(Vec<(u32, u64, Option<Arc<CachedTranslation>>)>),
+    Findings(Findings),
     /// Pause so many microseconds when there are no packets (see [`crate::MaxSleep`]).
     MaxSleep(Option<u64>),
     /// Run on these processors from now on.

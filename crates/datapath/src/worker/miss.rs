@@ -12,10 +12,9 @@ use super::{Choice, Worker};
 use crate::drops::DropKind;
 use crate::exec::program::Program;
 use crate::exec::{Live, LiveId};
-use crate::flow_cache::cache::Sought;
-use crate::flow_cache::parse::Kind;
 use crate::translate::{Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
+use heddle_flow_cache::{Burst, Kind, Sought};
 use heddle_packet::BURST;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -195,7 +194,7 @@ impl Worker {
             && let Some(cached) = self.cache.insert(subject.sought, t, any, now_ms)
         {
             self.shared.n_flows.fetch_add(1, Relaxed);
-            self.counters.flows.set(self.cache.len() as u64);
+            self.counters.flows.set(self.cache.n_entries() as u64);
             if self.cache.take_new_mask() {
                 self.counters.masks.set(self.cache.n_masks() as u64);
             }

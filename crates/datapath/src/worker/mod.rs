@@ -15,6 +15,7 @@ mod command;
 mod look;
 mod miss;
 mod owed;
+pub(crate) mod parse;
 mod peers;
 mod poll;
 mod polling;
@@ -35,13 +36,11 @@ use crate::exec::program::{Merges, Program};
 use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::exec::watch::Watch;
-use crate::flow_cache::cache::Cache;
-use crate::flow_cache::cached_translation::CachedTranslation;
-use crate::flow_cache::compact::Room;
-use crate::flow_cache::parse::Run;
+use crate::flow_cache::{Cache, CachedTranslation};
 use crate::shared::Shared;
 use crate::translate::Translation;
 use heddle_flow::FlowKey;
+use heddle_flow_cache::{Room, Run};
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_port::RxQueue;
 use heddle_sync::Published;
@@ -506,7 +505,7 @@ impl Worker {
                 self.shared.wake_revalidator();
             }
             self.shared.n_flows.fetch_sub(n, Relaxed);
-            self.counters.flows.set(self.cache.len() as u64);
+            self.counters.flows.set(self.cache.n_entries() as u64);
             self.counters.masks.set(self.cache.n_masks() as u64);
         }
     }
@@ -529,6 +528,6 @@ impl Worker {
 impl Drop for Worker {
     /// Its entries leave with it; the revalidator sees that nobody holds them any more.
     fn drop(&mut self) {
-        self.shared.n_flows.fetch_sub(self.cache.len(), Relaxed);
+        self.shared.n_flows.fetch_sub(self.cache.n_entries(), Relaxed);
     }
 }

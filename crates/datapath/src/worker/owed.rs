@@ -1,8 +1,8 @@
 //! Packets that were translated for, until those who are credited with them are told: before anything of the
 //! burst leaves, and mostly the same ones for many packets in a row.
 
-use crate::flow_cache::cached_translation::same_credits;
 use crate::translate::Credit;
+use heddle_flow_cache::same_credits;
 use std::sync::Arc;
 
 #[derive(Default)]

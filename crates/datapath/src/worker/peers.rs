@@ -12,8 +12,8 @@
 //!
 //! Pure: who calls says when a window ends.
 
-use crate::flow_cache::hash::HashKey;
 use heddle_flow::FlowKey;
+use heddle_flow_cache::HashKey;
 
 /// Accounts.
 const PEERS: usize = 32;

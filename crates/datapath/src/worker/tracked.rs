@@ -4,17 +4,16 @@
 //! **Shape.** Four passes over the group, so that cache misses overlap: packets are read, their connections
 //! are fetched, then what these had next; then each connection moves, and its packet goes into the next stage
 //! at once. Packets of the usual kind that carried nothing are tracked in a short way, and have the program
-//! that the connection's packets had before, where that is known ([`crate::flow_cache::links`]): then nothing
+//! that the connection's packets had before, where that is known (`links` of the flow cache): then nothing
 //! is written down of what they carry, unless the program asks for it. All others go the general way.
 
 use super::recirc::{Carried, Stage, live};
 use super::{Choice, Group, Worker};
 use crate::exec::LiveId;
 use crate::exec::program::{Merges, Program};
-use crate::flow_cache::cache::{Moment, NO_BODY};
-use crate::flow_cache::compact::CompactKey;
-use crate::flow_cache::parse::{How, Kind};
+use crate::worker::parse::How;
 use heddle_conntrack::{Brief, Ends4, ReadGuard};
+use heddle_flow_cache::{CompactKey, Kind, Moment, NO_BODY};
 use heddle_packet::Csum;
 use heddle_wire::ip::Ipv4;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use crate::action::{Action, Masked, NshHeader};
 use crate::drops::DropKind;
 use crate::exec::{Meta, apply};
-use crate::flow_cache::parse::parsed;
+use crate::worker::parse::parsed;
 use heddle_flow::{Nsh, packet_type};
 use heddle_packet::Packet;
 use proptest::prelude::*;

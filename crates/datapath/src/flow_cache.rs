@@ -1,0 +1,17 @@
+//! The flow cache, with this datapath's actions.
+
+use crate::action::Action;
+use crate::exec::program::Program;
+
+impl heddle_flow_cache::Program for Program {
+    type Action = Action;
+    fn compile(actions: &[Action]) -> Self {
+        Self::compile(actions)
+    }
+}
+
+pub(crate) type Body = heddle_flow_cache::Body<Program>;
+pub(crate) type Cache = heddle_flow_cache::Cache<Program>;
+pub(crate) type CachedTranslation = heddle_flow_cache::CachedTranslation<Program>;
+pub(crate) type Findings = heddle_flow_cache::Findings<Program>;
+pub(crate) type Records = heddle_flow_cache::Records<Program>;

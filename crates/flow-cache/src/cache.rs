@@ -1,0 +1,313 @@
+//! The cache hierarchy of one worker: entries, and the ways to find them.
+//!
+//! L0: the key of the packets before ([`crate::parse::Parsed`]'s runs, and the last run of the
+//! burst before). L1: by hash of the whole key. L2: by hash of the masked key, mask by mask. While one entry
+//! has all the packets of an origin, it is looked at before anything is hashed. All lead to slots of the same
+//! entries, and any entry that matches is right, so a candidate is only ever compared, never trusted. Where
+//! an origin's packets have one mask, L2 is as quick as L1 and L1 is left out.
+//!
+//! There is one kind of entry: what a packet carries besides its usual headers is a part of what is looked up
+//! ([`Sought`], [`crate::context`]), and packets that were recirculated are looked up as all
+//! others are.
+//!
+//! A burst's lookups are made side by side (`find`), stage by stage, so that their cache misses overlap.
+//!
+//! Removal is deferred: an entry that was found useless keeps its slot until [`Cache::reap`] has told the
+//! revalidator what it had counted.
+
+use crate::cached_translation::{CachedTranslation, CachedTranslations};
+use crate::context::Contexts;
+use crate::entry::Entry;
+use crate::hash::HashKey;
+use crate::l1::L1;
+use crate::links::Links;
+use crate::note::{Findings, Horizon, Note, RESERVE, RING};
+use crate::program_table::Program;
+use crate::records::Records;
+use crate::sig::Bucket;
+use crate::spares::{Maker, Pace};
+use crate::store::Store;
+use crate::subtable::{Subtable, Subtables};
+use crate::table::Table;
+use crate::watch::{self, OUTSIDE, Watches};
+use heddle_sync::ring::{Producer, ring};
+use std::sync::Arc;
+
+mod fill;
+mod find;
+mod follow;
+mod leave;
+mod masks;
+mod recent;
+
+pub use find::{Common, Found, Level, Moment, NO_BODY};
+pub(crate) use recent::Recent;
+
+/// No slot.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// The memory of a cache that grows with its entries.
+struct Memory {
+    store: Store,
+    table: Table,
+}
+
+impl Memory {
+    /// None yet, with where it is made before it is needed; see [`crate::spares`] about `near`.
+    fn new(near: bool) -> (Self, Makers) {
+        let (store, entries) = Store::with_spares(near);
+        let (table, buckets) = Table::with_spares(near);
+        let makers = Makers {
+            entries,
+            buckets,
+            pace: Pace::new(),
+        };
+        (Self { store, table }, makers)
+    }
+}
+
+/// See [`Memory`].
+pub(crate) struct Makers {
+    entries: Maker<Entry>,
+    buckets: Maker<Bucket>,
+    pace: Pace,
+}
+
+impl Makers {
+    /// Makes what is missing, as far as it is time to.
+    pub(crate) fn fill(&mut self) {
+        // Of these fewer are needed.
+        self.buckets.fill(&mut self.pace);
+        self.entries.fill(&mut self.pace);
+    }
+}
+
+/// What a cache is made of; see [`CacheParts::new`].
+pub struct CacheParts<P: Program> {
+    memory: Memory,
+    max_masks: usize,
+    key: HashKey,
+    notes: Producer<Note<P>>,
+    horizon: Arc<Horizon>,
+}
+
+impl<P: Program> CacheParts<P> {
+    /// For a worker's cache with at most so many masks, and the revalidator's half of it. `near`: memory is
+    /// near to whoever makes it.
+    pub fn new(near: bool, max_masks: usize, key: HashKey) -> (Self, Records<P>) {
+        let (notes, told) = ring(RING);
+        let (memory, makers) = Memory::new(near);
+        let horizon = Arc::new(Horizon::default());
+        let parts = Self {
+            memory,
+            max_masks,
+            key,
+            notes,
+            horizon: Arc::clone(&horizon),
+        };
+        (parts, Records::new(told, horizon, makers))
+    }
+}
+
+/// See the module.
+pub struct Cache<P: Program> {
+    store: Store,
+    translations: CachedTranslations<P>,
+    watches: Watches,
+    subtables: Subtables,
+    table: Table,
+    l1: L1,
+    contexts: Contexts,
+    notes: Producer<Note<P>>,
+    horizon: Arc<Horizon>,
+    next_id: u64,
+    key: HashKey,
+    /// Out of L2, not told of yet.
+    doomed: Vec<u32>,
+    /// Masks gone through by lookups that found something in L2.
+    probes: u64,
+    new_mask: bool,
+    /// A chunk was taken that the revalidator does not know of yet.
+    new_chunk: bool,
+    /// Slots that were filled in this burst.
+    fresh: Vec<u32>,
+    /// L1 is used even where a port has one mask.
+    always_l1: bool,
+    links: Links,
+    scratch: find::Scratch,
+}
+
+/// Whether an entry is known to be right by now.
+#[inline(always)]
+fn is_current<P: Program>(
+    e: &Entry,
+    watches: &mut Watches,
+    translations: &CachedTranslations<P>,
+    asked: &Asked<'_>,
+    moment: &Moment<'_>,
+) -> bool {
+    let (watch, stamp) = e.watch();
+    if watch == watch::NONE {
+        return translations
+            .get(e.cached())
+            .is_some_and(|v| v.valid_at(moment.any));
+    }
+    watches.holds(watch, stamp, moment.any) || look(e, watches, asked, moment)
+}
+
+/// Where it stands what entries ask for outside of their compact keys.
+struct Asked<'a> {
+    subtables: &'a Subtables,
+    contexts: &'a Contexts,
+}
+
+/// Whether nothing that changed since an entry was stamped has to do with packets with its key, as its watch
+/// knows.
+#[inline(never)]
+fn look(e: &Entry, watches: &mut Watches, asked: &Asked<'_>, moment: &Moment<'_>) -> bool {
+    let (watch, stamp) = e.watch();
+    let (context, outside) = (e.key().context(), asked.subtables.outside(e.subtable()));
+    let key = |i: usize| match i.checked_sub(OUTSIDE.into()) {
+        None => e.word(i),
+        Some(i) => asked.contexts.word(context, outside, i),
+    };
+    let now = watches.look(watch, stamp, moment.any, moment.generations, key);
+    if let Some(now) = now {
+        e.set_stamp(now);
+    }
+    now.is_some()
+}
+
+impl<P: Program> Cache<P> {
+    /// With exact matches for so many packets at first and at most. To be made by the worker itself, whose
+    /// memory is to be near.
+    ///
+    /// # Errors
+    /// There is no memory.
+    pub fn new(p: CacheParts<P>, l1_entries: usize, l1_most: usize) -> std::io::Result<Self> {
+        Ok(Self {
+            store: p.memory.store,
+            translations: CachedTranslations::default(),
+            watches: Watches::new(),
+            subtables: Subtables::new(p.max_masks),
+            table: p.memory.table,
+            l1: L1::new(l1_entries, l1_most)?,
+            contexts: Contexts::new(&p.key),
+            notes: p.notes,
+            horizon: p.horizon,
+            next_id: 1,
+            key: p.key,
+            doomed: Vec::new(),
+            probes: 0,
+            new_mask: false,
+            new_chunk: false,
+            fresh: Vec::new(),
+            always_l1: false,
+            links: Links::new(),
+            scratch: find::Scratch::default(),
+        })
+    }
+    /// The entry in a slot that was found just now.
+    #[inline]
+    pub fn entry(&self, slot: u32) -> Option<&Entry> {
+        self.store.get(slot)
+    }
+    /// A cached translation of this burst.
+    #[inline]
+    pub fn cached(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
+        self.translations.get(n)
+    }
+    /// A program of this burst.
+    #[inline]
+    pub fn program(&self, n: u32) -> Option<&P> {
+        Some(&self.translations.body(n)?.program)
+    }
+    /// The mask of an entry.
+    pub fn subtable(&self, e: &Entry) -> Option<&Arc<Subtable>> {
+        self.subtables.get(e.subtable())
+    }
+    /// Whether so many notes wait that the revalidator should take them soon, or it should make another
+    /// chunk.
+    pub fn wants_revalidator(&mut self) -> bool {
+        std::mem::take(&mut self.new_chunk) || !self.notes.has_room(RING - RESERVE / 2)
+    }
+
+    fn push(&mut self, note: Note<P>) {
+        let full = self.notes.push(note).is_err();
+        debug_assert!(!full, "the caller has looked whether there is room");
+    }
+
+    /// The program of the entry in `slot`, if the entry is known to be right by now.
+    #[inline]
+    pub fn current(&mut self, slot: u32, moment: &Moment<'_>) -> Option<u32> {
+        let e = self.store.get(slot)?;
+        let asked = Asked {
+            subtables: &self.subtables,
+            contexts: &self.contexts,
+        };
+        is_current(e, &mut self.watches, &self.translations, &asked, moment).then(|| e.body())
+    }
+    /// Whether the entry in `slot` has a watch, which is all that can tell whether it is right.
+    pub fn is_watched(&self, slot: u32) -> bool {
+        self.store.get(slot).is_some_and(|e| e.watch().0 != watch::NONE)
+    }
+    /// Whether there are entries to be reaped.
+    pub fn has_doomed(&self) -> bool {
+        !self.doomed.is_empty()
+    }
+    /// Gives an empty list back to the revalidator.
+    pub fn give_back(&mut self, list: Findings<P>) {
+        if self.notes.has_room(RESERVE) {
+            self.push(Note::Spent(list));
+        }
+    }
+    /// The origin of packets that came in by this port and were recirculated under this id.
+    pub fn origin_of(&mut self, in_port: u32, recirc_id: u32) -> u32 {
+        self.subtables.origin_of(in_port, recirc_id)
+    }
+    /// The port and the recirculation id of an origin.
+    pub fn source(&self, origin: u32) -> (u32, u32) {
+        self.subtables.source(origin)
+    }
+    /// Once a second, between bursts: orders masks by hits, frees origins, looks whether L1 has the right
+    /// size.
+    pub fn tidy(&mut self) {
+        let mut at = 0;
+        while let Some(origin) = self.subtables.hit_origin(at) {
+            self.count_guess(origin);
+            at += 1;
+        }
+        let notes = &mut self.notes;
+        self.subtables
+            .tidy(|n| notes.has_room(RESERVE) && notes.push(Note::ContextGone(n)).is_ok());
+        self.store.tidy();
+        self.l1.tidy(self.store.len());
+        self.links.tidy();
+    }
+    /// `emc-insert-inv-prob`, where it was given: how many insertions into a full part of L1 one succeeds of;
+    /// 0: L1 is not used.
+    pub fn set_inv_prob(&mut self, n: Option<u32>) {
+        self.l1.set_inv_prob(n.unwrap_or(crate::l1::INV_PROB));
+        self.always_l1 = n.is_some_and(|n| n > 0);
+    }
+    /// How many entries a port has.
+    pub fn entries_of(&self, port: u32) -> usize {
+        self.subtables.entries_of(port)
+    }
+    /// How many masks there are.
+    pub fn n_masks(&self) -> usize {
+        self.subtables.len()
+    }
+    /// Entries held, doomed ones included.
+    pub fn n_entries(&self) -> usize {
+        self.store.len()
+    }
+    /// Whether a mask was added since the last call.
+    pub fn take_new_mask(&mut self) -> bool {
+        std::mem::take(&mut self.new_mask)
+    }
+    /// Masks probed since the last call.
+    pub fn take_probes(&mut self) -> u64 {
+        std::mem::take(&mut self.probes)
+    }
+}

@@ -1,0 +1,193 @@
+//! How entries come, and go on with another cached translation.
+
+use super::Cache;
+use crate::burst::Sought;
+use crate::cached_translation::CachedTranslation;
+use crate::changes::Override;
+use crate::compact::{Family, outside};
+use crate::context::Context;
+use crate::entry::NewEntry;
+use crate::generations::Dep;
+use crate::note::{Note, RESERVE, ROOM};
+use crate::program_table::Program;
+use crate::subtable::{MAX_LISTED, NOWHERE};
+use crate::translation::Translation;
+use crate::watch::Under;
+use heddle_flow::FlowKey;
+use std::sync::Arc;
+
+impl<P: Program> Cache<P> {
+    /// Stores what a translation said of a packet; `any` was read before. It is found from now on. Returns
+    /// the program's number; `None`: no room for it.
+    pub fn insert(
+        &mut self,
+        sought: Sought<'_>,
+        t: &mut Translation<P::Action>,
+        any: u64,
+        now_ms: u64,
+    ) -> Option<u32> {
+        let (origin, family) = (sought.key.context(), sought.key.family());
+        if origin == NOWHERE || !self.notes.has_room(ROOM) {
+            return None;
+        }
+        let taken = self.store.take()?;
+        let slot = taken.slot;
+        // Masks are per origin.
+        (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
+        let (subtable, subtable_is_new) = self.subtables.mask_for(&t.mask, origin, family);
+        let (mask_is_new, origin_is_new) = self.subtables.add(subtable, origin);
+        self.new_mask |= mask_is_new;
+        let held = Arc::clone(self.subtables.get(subtable)?);
+        let mut hash = self
+            .subtables
+            .compact(subtable)?
+            .hash(sought.key, &self.key, subtable);
+        let (mut context, mut context_is_new) = (origin, false);
+        if let Some(key) = sought.outside {
+            hash ^= self.contexts.hash(key, &held.outside);
+            let asked = (subtable, &*held.outside, family.is_odd());
+            (context, context_is_new) = self.contexts.retain(asked, origin, key)?;
+        }
+        if !self.table.insert(hash, slot) {
+            self.contexts.release(context);
+            self.subtables.remove(subtable, origin);
+            // The first chunk stays.
+            if self.store.free(slot).is_none()
+                && let Some((n, mem)) = taken.chunk
+            {
+                self.push(Note::Chunk(n, mem));
+            }
+            return None;
+        }
+        self.subtables.entered(subtable, sought.key);
+        let (watch, stamp) = self
+            .enter((subtable, context), &t.deps, &t.overrides)
+            .unwrap_or_default();
+        let (cached, translation_is_new) = self.translations.intern(t, any);
+        let body = self.translations.body_of(cached)?;
+        let key = sought.key.with_context(context);
+        self.translations.retain(cached);
+        if let Some((n, mem)) = taken.chunk {
+            self.new_chunk = true;
+            self.push(Note::Chunk(n, mem));
+        }
+        // Of most entries nobody else is told, and so nothing is counted.
+        if subtable_is_new {
+            self.push(Note::Subtable(subtable, held));
+        }
+        if origin_is_new {
+            let shown = self.context_of(origin, None, family);
+            self.push(Note::Context(origin, shown));
+        }
+        if context_is_new {
+            let shown = self.context_of(origin, sought.outside, family);
+            self.push(Note::Context(context, shown));
+        }
+        if translation_is_new && let Some(v) = self.translations.get(cached).map(Arc::clone) {
+            self.push(Note::CachedTranslation(cached, v));
+        }
+        let id = self.take_id();
+        if let Some(e) = self.store.get(slot) {
+            e.publish(&NewEntry {
+                id,
+                key,
+                cached,
+                subtable,
+                body,
+                now_ms,
+                watch,
+                stamp,
+            });
+        }
+        self.horizon.set(self.next_id);
+        self.fresh.push(slot);
+        self.remember(sought, slot);
+        Some(body)
+    }
+    /// What is shown of a context: an origin, and what a packet had outside of its compact key.
+    fn context_of(&self, origin: u32, key: Option<&FlowKey>, family: Family) -> Arc<Context> {
+        let (in_port, recirc_id) = self.subtables.source(origin);
+        let words = key.map_or(&[][..], |key| &key.words()[..]).iter();
+        let words = words.zip(outside(family).words()).map(|(w, o)| w & o);
+        Arc::new(Context {
+            in_port,
+            recirc_id,
+            whole: (0_u8..).zip(words).filter(|(_, w)| *w != 0).collect(),
+        })
+    }
+    fn take_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id - 1
+    }
+
+    /// The same answer came from a fresh translation, made after `any` was read, with other dependencies or
+    /// creditors: the entry goes on with the cached translation that says so. Returns the program's number.
+    /// `None`: no room to say it.
+    pub fn renew(&mut self, slot: u32, t: &mut Translation<P::Action>, any: u64) -> Option<u32> {
+        if !self.notes.has_room(ROOM) {
+            return None;
+        }
+        let e = self.store.get(slot)?;
+        let under = (e.subtable(), e.key().context());
+        let entered = self.enter(under, &t.deps, &t.overrides).unwrap_or_default();
+        let interned = self.translations.intern(t, any);
+        self.rename(slot, interned, entered);
+        self.translations.body_of(interned.0)
+    }
+    /// The watch of an entry under this mask with an answer that depends on this, and its stamp there.
+    fn enter(
+        &mut self,
+        (subtable, context): (u32, u32),
+        deps: &[Dep],
+        overrides: &[Override],
+    ) -> Option<(u16, u32)> {
+        let held = self.subtables.get(subtable)?;
+        let (origin, _) = self.contexts.origin(context);
+        let under = Under {
+            subtable,
+            in_port: self.subtables.source(origin).0.min(MAX_LISTED),
+            mask: &held.mask,
+            v6: held.family.is_v6(),
+            outside: outside(held.family),
+        };
+        self.watches.enter(deps, overrides, under)
+    }
+    /// As [`Cache::renew`], where the revalidator made the translation, of the entry that had this id.
+    pub fn adopt(&mut self, slot: u32, id: u64, cached: &Arc<CachedTranslation<P>>) {
+        let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
+            return;
+        };
+        let under = (e.subtable(), e.key().context());
+        if !self.notes.has_room(RESERVE) {
+            return;
+        }
+        // Where more is known here than was when the revalidator translated, this side finds out by itself.
+        let Some(entered) = self.enter(under, cached.deps(), cached.overrides()) else {
+            return;
+        };
+        let interned = self.translations.adopt(cached);
+        self.rename(slot, interned, entered);
+    }
+    fn rename(&mut self, slot: u32, (cached, is_new): (u32, bool), (watch, stamp): (u16, u32)) {
+        if let Some(e) = self.store.get(slot) {
+            let (left, _) = e.watch();
+            e.set_watch(watch, stamp);
+            self.watches.leave(left);
+        }
+        if is_new && let Some(v) = self.translations.get(cached).map(Arc::clone) {
+            self.push(Note::CachedTranslation(cached, v));
+        }
+        let new = self.take_id();
+        if let Some(e) = self.store.get(slot) {
+            let (id, old, counted) = (e.id(), e.cached(), Self::counted(e));
+            if old == cached {
+                return;
+            }
+            self.translations.retain(cached);
+            e.rename(new, cached, self.translations.body_of(cached).unwrap_or_default());
+            self.translations.release(old);
+            self.push(Note::Renamed(slot, id, old, counted, new));
+        }
+        self.horizon.set(self.next_id);
+    }
+}

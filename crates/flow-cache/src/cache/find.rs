@@ -1,0 +1,494 @@
+//! Looking up a burst.
+//!
+//! Each stage does one thing for all runs and asks for the memory that the next stage reads: hash and bucket,
+//! candidates' entries, comparison. What is done with an entry that is right and found in the usual way is
+//! done at once, while it is at hand. Runs that L1 does not answer go through their port's masks: a filter
+//! for each mask says of most of them that they have nothing, the others' cache misses overlap.
+
+use super::masks::Probe;
+use super::recent::Last;
+use super::{Asked, Cache, NO_SLOT, is_current};
+use crate::burst::{Burst, Kind, Run, Sought};
+use crate::compact::{CompactKey, CompactMask};
+use crate::context::{Bits, Contexts, is_context};
+use crate::entry::Entry;
+use crate::generations::Generations;
+use crate::program_table::Program;
+use crate::sig::{Bucket, tag_of};
+use crate::store::Store;
+use crate::subtable::Subtables;
+use heddle_flow::FlowKey;
+use heddle_simd::simd;
+
+/// Which level answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// The burst before.
+    L0,
+    /// Exact match.
+    L1,
+    /// Wildcarded.
+    L2,
+}
+
+/// When a burst is looked up, and what for.
+#[derive(Clone, Copy)]
+pub struct Moment<'a> {
+    /// The datapath's clock, milliseconds.
+    pub now_ms: u64,
+    /// [`Generations::any`], read before.
+    pub any: u64,
+    /// What answers depend on.
+    pub generations: &'a Generations,
+}
+
+/// The answer for a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Found {
+    /// [`NO_SLOT`]: none.
+    pub slot: u32,
+    /// The program of the entry there, which is known to be right and has counted the run; [`NO_BODY`]: both
+    /// is left to do.
+    pub body: u32,
+    /// Which level answered.
+    pub level: Level,
+    how: How,
+    /// Ways of the bucket that may be meant besides the one of `slot`, a bit each.
+    more: u8,
+    /// The bucket that the hash leads to.
+    place: u32,
+    pub(super) hash: u64,
+}
+
+/// What a burst's runs have in common, where each has an entry that is known to be right, and all have one
+/// program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Common {
+    /// The program.
+    pub body: u32,
+    /// Runs that this level has answered; the others were like the burst before.
+    pub l1: u64,
+    /// As `l1`.
+    pub l2: u64,
+    /// Length of the longest packet.
+    pub longest: u32,
+}
+
+/// No program.
+pub const NO_BODY: u32 = u32::MAX;
+
+/// Where a run is looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum How {
+    /// Nowhere, or it is found.
+    Done,
+    /// `hash` is the whole key's.
+    L1,
+    /// `hash` is the masked key's, under the port's only mask.
+    Only,
+}
+
+/// How packets of one origin and family are looked up.
+struct Way<'a> {
+    /// See [`CompactKey::class`].
+    class: u64,
+    how: How,
+    /// The only mask and its number, if there is one.
+    subtable: u32,
+    mask: &'a CompactMask,
+    /// What outside of compact keys is hashed.
+    outside: &'a Bits,
+}
+
+/// What is compared of an entry that is guessed.
+struct Guessed<'a> {
+    slot: u32,
+    /// Its key with its origin, and the number that stands in its place.
+    key: CompactKey,
+    context: u32,
+    mask: CompactMask,
+    outside: &'a Bits,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    pub(super) found: Vec<Found>,
+    /// Runs that the exact matches have nothing for.
+    pub(super) todo: Vec<u16>,
+    pub(super) probes: Vec<Probe>,
+}
+
+/// The entry in `slot`, if it is this packet's.
+#[inline]
+fn meant<'a>(
+    store: &'a Store,
+    subtables: &Subtables,
+    contexts: &Contexts,
+    slot: u32,
+    sought: Sought<'_>,
+) -> Option<&'a Entry> {
+    let e = store.get(slot)?;
+    let mask = subtables.compact(e.subtable())?;
+    let same = match sought.outside {
+        None => mask.same(|i| e.word(i), sought.key),
+        Some(outside) => {
+            let key = e.key();
+            let own = key.with_context(sought.key.context());
+            mask.same(|i| own.words()[i], sought.key)
+                && contexts.agrees(
+                    key.context(),
+                    subtables.outside(e.subtable()),
+                    sought.key.context(),
+                    outside,
+                )
+        }
+    };
+    (same && e.alive()).then_some(e)
+}
+
+/// See [`Common`].
+#[inline]
+fn common(found: &[Found], runs: &[Run]) -> Option<Common> {
+    let body = found.first().map(|f| f.body).filter(|body| *body != NO_BODY)?;
+    // Runs of each level in one number: a burst has fewer than would run over.
+    const BITS: u32 = 16;
+    let (mut odd, mut levels, mut longest) = (0, 0_u64, 0);
+    for (f, run) in found.iter().zip(runs) {
+        odd |= f.body ^ body;
+        levels += 1 << (f.level as u32 * BITS);
+        longest = longest.max(run.longest);
+    }
+    let at = |level: Level| levels >> (level as u32 * BITS) & ((1 << BITS) - 1);
+    (odd == 0).then(|| Common {
+        body,
+        l1: at(Level::L1),
+        l2: at(Level::L2),
+        longest,
+    })
+}
+
+impl<P: Program> Cache<P> {
+    /// Looks the runs of a burst up, and counts them on the entries that are known to be right; the answers
+    /// are [`Cache::found`]. Returns what they have in common, if that is all there is to say of them.
+    pub fn find(&mut self, parsed: &impl Burst, moment: &Moment<'_>) -> Option<Common> {
+        let mut s = std::mem::take(&mut self.scratch);
+        self.watches.begin();
+        s.todo.clear();
+        let guessed = self.hash_all(parsed, &mut s);
+        if !guessed.is_some_and(|slot| self.count_all(slot, parsed, &mut s, moment)) {
+            self.fetch_entries(&mut s);
+            self.compare(parsed, &mut s, moment);
+            if !s.todo.is_empty() {
+                self.find_wildcarded(parsed, &mut s);
+            }
+        }
+        self.learn(parsed, &s);
+        let common = common(&s.found, parsed.runs());
+        self.scratch = s;
+        common
+    }
+    /// The answer for run `r`.
+    #[inline]
+    pub fn found(&self, r: usize) -> Found {
+        self.scratch.found[r]
+    }
+    /// Remembers what the next burst of the same origin may find again.
+    fn learn(&mut self, parsed: &impl Burst, s: &Scratch) {
+        let (Some(first), Some(last)) = (s.found.first(), s.found.last()) else {
+            return;
+        };
+        let r = parsed.runs().len() - 1;
+        let (Some(head), Some(tail)) = (parsed.sought(0), parsed.sought(r)) else {
+            return;
+        };
+        let origin = tail.key.context();
+        let id = self.store.get(last.slot).map_or(0, Entry::id);
+        let Some(o) = self.subtables.origin_mut(origin) else {
+            return;
+        };
+        if tail.outside.is_none() {
+            o.recent.last = Last {
+                key: *tail.key,
+                slot: last.slot,
+                id,
+            };
+        }
+        // A burst of one run is told by that key, if it carries nothing.
+        if head.key.context() != origin || r == 0 && tail.outside.is_none() {
+            return;
+        }
+        if last.slot != o.recent.guess.slot && o.recent.guess.hits > 0 {
+            self.count_guess(origin);
+        }
+        if let Some(o) = self.subtables.origin_mut(origin) {
+            o.recent.guess.learn(first.slot, last.slot);
+        }
+    }
+
+    /// Hashes each run's key and asks for the bucket that it leads to. Returns the slot of the entry that all
+    /// runs match, if that was guessed.
+    fn hash_all(&mut self, parsed: &impl Burst, s: &mut Scratch) -> Option<u32> {
+        s.found.clear();
+        let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.context());
+        let recent = self.subtables.origin(origin).map(|o| &o.recent);
+        let guess = recent
+            .and_then(|r| r.guess.slot())
+            .and_then(|slot| self.guessed(slot));
+        let mut guessed = 0;
+        let (far, full) = (self.table.is_far(), parsed.has_outside());
+        let mut way = Way {
+            class: u64::MAX,
+            how: How::Done,
+            subtable: 0,
+            mask: &NO_MASK,
+            outside: &[],
+        };
+        s.found
+            .extend(parsed.runs().iter().zip(parsed.keys()).map(|(run, key)| {
+                let mut f = Found {
+                    slot: NO_SLOT,
+                    body: NO_BODY,
+                    level: Level::L1,
+                    how: How::Done,
+                    more: 0,
+                    place: 0,
+                    hash: 0,
+                };
+                f.body = run.body;
+                if run.kind == Kind::Runt || run.body != NO_BODY {
+                    return f;
+                }
+                let outside = if full { parsed.outside(run) } else { None };
+                if let Some(g) = &guess
+                    && g.mask.same(|i| g.key.words()[i], key)
+                    && self.is_guess(g, key, outside)
+                {
+                    (f.slot, f.level) = (g.slot, Level::L2);
+                    guessed += 1;
+                    return f;
+                }
+                if key.class() != way.class {
+                    way = self.way(key);
+                }
+                f.how = way.how;
+                let more = outside.map_or(0, |key| self.contexts.hash(key, way.outside));
+                match way.how {
+                    How::Done => {}
+                    How::Only => {
+                        f.hash = way.mask.hash(key, &self.key, way.subtable) ^ more;
+                        f.level = Level::L2;
+                        if far {
+                            self.table.prefetch_place(f.hash);
+                        } else {
+                            f.place = self.table.place(f.hash);
+                            self.table.prefetch_at(f.place);
+                        }
+                    }
+                    How::L1 => {
+                        f.hash = key.hash(&self.key) ^ more;
+                        f.place = self.l1.place(f.hash);
+                        self.l1.prefetch_at(f.place);
+                    }
+                }
+                f
+            }));
+        let all = guess
+            .map(|g| g.slot)
+            .filter(|_| guessed as usize == s.found.len());
+        if far {
+            for f in s.found.iter_mut().filter(|f| f.how == How::Only) {
+                f.place = self.table.place(f.hash);
+                self.table.prefetch_at(f.place);
+            }
+        }
+        if guessed > 0 {
+            self.note_guesses(origin, guessed);
+        }
+        if all.is_none() {
+            self.find_last(origin, parsed, s);
+        }
+        all
+    }
+    /// The first run may have the key of the burst before.
+    #[inline]
+    fn find_last(&self, origin: u32, parsed: &impl Burst, s: &mut Scratch) {
+        if let Some(Sought { key, outside: None }) = parsed.sought(0)
+            && let Some(last) = self.subtables.origin(origin).map(|o| &o.recent.last)
+            && *key == last.key
+            && let Some(f) = s.found.first_mut()
+            && let Some(e) = self.store.get(last.slot)
+            && e.id() == last.id
+            && e.alive()
+        {
+            (f.slot, f.level, f.how) = (last.slot, Level::L0, How::Done);
+        }
+    }
+    fn note_guesses(&mut self, origin: u32, n: u32) {
+        let Some(o) = self.subtables.origin_mut(origin) else {
+            return;
+        };
+        let hits = &mut o.recent.guess.hits;
+        let first = *hits == 0;
+        *hits = hits.saturating_add(n);
+        if first {
+            self.subtables.list_hit(origin);
+        }
+    }
+    /// Counts the mask up of the entry that was guessed: what has all the packets is not to be found last
+    /// when it has not any more. (If the entry went meanwhile, another's mask is: the order is a matter of
+    /// cost only.)
+    pub(super) fn count_guess(&mut self, origin: u32) {
+        let Some(o) = self.subtables.origin_mut(origin) else {
+            return;
+        };
+        let (slot, hits) = (o.recent.guess.slot, std::mem::take(&mut o.recent.guess.hits));
+        if hits > 0
+            && let Some(e) = self.store.get(slot)
+        {
+            let (family, subtable) = (e.key().family(), e.subtable());
+            self.subtables.hit_mask(origin, family, subtable, hits);
+        }
+    }
+    /// The entry in `slot`, to be compared with all of a burst.
+    fn guessed(&self, slot: u32) -> Option<Guessed<'_>> {
+        let e = self.store.get(slot).filter(|e| e.alive())?;
+        let (key, context) = (e.key(), e.key().context());
+        Some(Guessed {
+            slot,
+            key: key.with_context(self.contexts.origin(context).0),
+            context,
+            mask: *self.subtables.compact(e.subtable())?,
+            outside: self.subtables.outside(e.subtable()),
+        })
+    }
+    /// Whether a packet that agrees with it in its compact key does so outside.
+    #[inline]
+    fn is_guess(&self, g: &Guessed<'_>, key: &CompactKey, outside: Option<&FlowKey>) -> bool {
+        match outside {
+            None => !is_context(g.context),
+            Some(outside) => self.contexts.agrees(g.context, g.outside, key.context(), outside),
+        }
+    }
+    fn way(&self, key: &CompactKey) -> Way<'_> {
+        let (origin, family) = (key.context(), key.family());
+        let mut way = Way {
+            class: key.class(),
+            how: How::L1,
+            subtable: 0,
+            mask: &NO_MASK,
+            outside: self.subtables.asked(origin, family),
+        };
+        match self.subtables.list(origin, family) {
+            [] => way.how = How::Done,
+            [only] if !self.always_l1 => {
+                (way.how, way.subtable) = (How::Only, only.subtable);
+                way.mask = self.subtables.compact(only.subtable).unwrap_or(way.mask);
+            }
+            _ => {}
+        }
+        way
+    }
+    /// The bucket that a run's hash leads to.
+    #[inline]
+    fn bucket(&self, f: &Found) -> Option<&Bucket> {
+        match f.how {
+            How::Done => None,
+            How::L1 => self.l1.at(f.place),
+            How::Only => self.table.at(f.place),
+        }
+    }
+    #[inline]
+    pub(super) fn fetch(&self, slot: u32) {
+        if let Some(e) = self.store.get(slot) {
+            simd::prefetch(e);
+            simd::prefetch_write(e.hot());
+        }
+    }
+    /// Takes the first candidate of each run, and asks for its entry.
+    fn fetch_entries(&self, s: &mut Scratch) {
+        for f in &mut s.found {
+            let Some(bucket) = self.bucket(f) else { continue };
+            let mut candidates = bucket.candidates(tag_of(f.hash));
+            if let Some(slot) = candidates.next() {
+                f.slot = slot;
+                f.more = candidates.left();
+                self.fetch(slot);
+            }
+        }
+    }
+    /// Compares the candidates with the runs' keys. Entries that are right count the runs.
+    fn compare(&mut self, parsed: &impl Burst, s: &mut Scratch, moment: &Moment<'_>) {
+        let full = parsed.has_outside();
+        let runs = parsed.runs().iter().zip(parsed.keys());
+        for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
+            if run.kind == Kind::Runt || run.body != NO_BODY {
+                continue;
+            }
+            let outside = if full { parsed.outside(run) } else { None };
+            let sought = Sought { key, outside };
+            let e = if f.how == How::Done {
+                self.store.get(f.slot)
+            } else if let Some(e) = meant(&self.store, &self.subtables, &self.contexts, f.slot, sought) {
+                Some(e)
+            } else {
+                f.slot = self.other(f, sought);
+                if f.slot == NO_SLOT && f.how == How::L1 {
+                    s.todo.push(u16::try_from(r).unwrap_or(u16::MAX));
+                }
+                self.store.get(f.slot)
+            };
+            let Some(e) = e else { continue };
+            // Found without going through masks, and yet wildcarded: under the only one, or the one that was
+            // guessed.
+            self.probes += u64::from(f.level == Level::L2);
+            let asked = Asked {
+                subtables: &self.subtables,
+                contexts: &self.contexts,
+            };
+            if is_current(e, &mut self.watches, &self.translations, &asked, moment) {
+                f.body = e.body();
+                e.count(run.packets(), run.bytes, moment.now_ms, key.tcp_flags());
+            }
+        }
+    }
+    /// As [`Cache::compare`], where all runs are known to match the entry in `slot`: it counts them at once,
+    /// if it is right. Returns whether it is.
+    fn count_all(&mut self, slot: u32, parsed: &impl Burst, s: &mut Scratch, moment: &Moment<'_>) -> bool {
+        let Some(e) = self.store.get(slot) else {
+            return false;
+        };
+        let asked = Asked {
+            subtables: &self.subtables,
+            contexts: &self.contexts,
+        };
+        if !is_current(e, &mut self.watches, &self.translations, &asked, moment) {
+            return false;
+        }
+        let body = e.body();
+        let (mut packets, mut bytes, mut tcp_flags) = (0, 0, 0);
+        for ((f, run), key) in s.found.iter_mut().zip(parsed.runs()).zip(parsed.keys()) {
+            f.body = body;
+            packets += run.packets();
+            bytes += run.bytes;
+            tcp_flags |= key.tcp_flags();
+        }
+        e.count(packets, bytes, moment.now_ms, tcp_flags);
+        self.probes += s.found.len() as u64;
+        true
+    }
+    /// The slot of this packet's entry, where the first candidate is not it.
+    #[cold]
+    fn other(&self, f: &Found, sought: Sought<'_>) -> u32 {
+        let more = self.bucket(f).map(|b| b.rest(f.more));
+        let found = more.and_then(|mut c| c.find(|slot| self.is(*slot, sought)));
+        found.unwrap_or(NO_SLOT)
+    }
+    /// Whether the entry in `slot` is this packet's.
+    #[inline]
+    pub(super) fn is(&self, slot: u32, sought: Sought<'_>) -> bool {
+        meant(&self.store, &self.subtables, &self.contexts, slot, sought).is_some()
+    }
+}
+
+/// Not looked at.
+static NO_MASK: CompactMask = CompactMask::NOTHING;

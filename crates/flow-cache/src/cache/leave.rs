@@ -1,0 +1,77 @@
+//! How entries go.
+
+use super::Cache;
+use crate::entry::Entry;
+use crate::note::{Counted, Note, RESERVE};
+use crate::program_table::Program;
+
+impl<P: Program> Cache<P> {
+    pub(super) fn counted(e: &Entry) -> Counted {
+        // The owner's own entry does not change while the owner looks.
+        let s = e.read();
+        s.map_or(Counted::default(), |s| Counted {
+            packets: s.packets,
+            bytes: s.bytes,
+            used_ms: s.used_ms,
+            tcp_flags: s.tcp_flags,
+        })
+    }
+
+    /// Takes an entry out of the lookups now and out of its slot at the next [`Cache::reap`].
+    pub fn forget(&mut self, slot: u32) {
+        let Some(e) = self.store.get(slot) else { return };
+        e.condemn(e.id());
+        let n = e.subtable();
+        let (origin, more) = self.contexts.origin(e.key().context());
+        let key = e.key().with_context(origin);
+        let Some(mask) = self.subtables.compact(n) else {
+            return;
+        };
+        let hash = mask.hash(&key, &self.key, n) ^ more;
+        if self.table.remove(hash, slot) {
+            self.subtables.left(n, &key);
+            self.doomed.push(slot);
+        }
+    }
+    /// Forgets the entry with this id, if it still has this slot.
+    pub fn evict(&mut self, slot: u32, id: u64) {
+        if self.store.get(slot).is_some_and(|e| e.id() == id) {
+            self.forget(slot);
+        }
+    }
+    /// Frees the slots of forgotten entries, and cached translations that nobody uses, between bursts, at
+    /// most so many of each, and as far as the revalidator can be told; returns how many entries.
+    pub fn reap(&mut self, most: usize) -> usize {
+        let mut n = 0;
+        self.fresh.clear();
+        while n < most && self.notes.has_room(RESERVE) {
+            let Some(slot) = self.doomed.pop() else { break };
+            let Some(e) = self.store.get(slot) else { continue };
+            let (id, cached, subtable, counted) = (e.id(), e.cached(), e.subtable(), Self::counted(e));
+            self.watches.leave(e.watch().0);
+            let context = e.key().context();
+            let (origin, _) = self.contexts.origin(context);
+            e.retire();
+            self.push(Note::Gone(slot, id, cached, counted));
+            self.translations.release(cached);
+            if self.contexts.release(context) {
+                self.push(Note::ContextGone(context));
+            }
+            if self.subtables.remove(subtable, origin) {
+                self.push(Note::SubtableGone(subtable));
+            }
+            if let Some(chunk) = self.store.free(slot) {
+                self.push(Note::ChunkGone(chunk));
+            }
+            n += 1;
+        }
+        let notes = &mut self.notes;
+        self.translations.reap(most, |v| {
+            notes.has_room(RESERVE) && notes.push(Note::CachedTranslationGone(v)).is_ok()
+        });
+        if n > 0 {
+            self.table.tidy();
+        }
+        n
+    }
+}

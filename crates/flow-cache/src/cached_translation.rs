@@ -1,0 +1,290 @@
+//! What a translation said, shared by all entries for which it said the same.
+//!
+//! A hundred thousand flows of one rule have one list of actions, one program, one list of dependencies and
+//! of creditors. So an entry is a key, counters and the number of a [`CachedTranslation`], and a new flow
+//! whose cached translation is there already compiles nothing.
+//!
+//! **Validity.** `validated` is a value of [`Generations::any`] that was read before the dependencies were
+//! found to hold. Worker and revalidator both store it; a late store of an old value only causes another
+//! check. Where a dependency has moved, it says nothing of its entries any more: each has to be looked at by
+//! itself ([`crate::watch`]).
+//!
+//! Numbers of cached translations are the worker's; the revalidator learns them through notes, in order.
+
+use crate::changes::{self, Known, Override};
+use crate::generations::{Dep, Generations};
+use crate::hash::Mixer;
+use crate::program_table::{Body, Program, ProgramTable};
+use crate::translation::{Credit, Translation};
+use hashbrown::HashTable;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Comparisons with changed rules after which the revalidator rather translates.
+const COMPARISONS: usize = 64;
+
+/// A translation's answer without its mask.
+pub struct CachedTranslation<P: Program> {
+    /// What to do.
+    pub body: Arc<Body<P>>,
+    deps: Box<[Dep]>,
+    overrides: Box<[Override]>,
+    /// Who is credited.
+    pub credits: Box<[Arc<dyn Credit>]>,
+    validated: AtomicU64,
+}
+
+impl<P: Program> std::fmt::Debug for CachedTranslation<P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CachedTranslation")
+            .field("body", &self.body)
+            .field("deps", &self.deps)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether the same are credited.
+pub fn same_credits(a: &[Arc<dyn Credit>], b: &[Arc<dyn Credit>]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+}
+
+impl<P: Program> CachedTranslation<P> {
+    /// Takes a translation's answer, made after `any` was read; `body` is its actions compiled.
+    fn new(t: &mut Translation<P::Action>, body: Arc<Body<P>>, any: u64) -> Self {
+        Self {
+            body,
+            deps: t.deps.drain(..).collect(),
+            overrides: t.overrides.drain(..).collect(),
+            credits: t.credits.take(),
+            validated: AtomicU64::new(any),
+        }
+    }
+    /// As [`CachedTranslation::new`], of a translation whose actions are those of `body`.
+    pub fn renewed(t: &mut Translation<P::Action>, body: Arc<Body<P>>, any: u64) -> Arc<Self> {
+        Arc::new(Self::new(t, body, any))
+    }
+    /// Whether it may be used as far as generation `any` is known.
+    #[inline]
+    pub fn valid_at(&self, any: u64) -> bool {
+        self.validated.load(Relaxed) == any
+    }
+    /// Looks at the dependencies; if all hold, remembers that they did at `any` (read before this call).
+    pub fn recheck(&self, any: u64, generations: &Generations) -> bool {
+        let hold = generations.hold(&self.deps);
+        if hold {
+            self.validated.store(any, Relaxed);
+        }
+        hold
+    }
+    /// Whether what has changed since has nothing to do with packets of which this is `known`, as far as few
+    /// comparisons tell.
+    pub fn outlasts(&self, known: Known, generations: &Generations) -> bool {
+        changes::outlasts(&self.deps, &self.overrides, known, generations, COMPARISONS)
+    }
+    /// What it depends on.
+    pub fn deps(&self) -> &[Dep] {
+        &self.deps
+    }
+    /// What lookups saw that is not what the packet brought.
+    pub(crate) fn overrides(&self) -> &[Override] {
+        &self.overrides
+    }
+    /// The same was said again, by a translation made after `any` was read.
+    pub fn confirm(&self, any: u64) {
+        self.validated.store(any, Relaxed);
+    }
+    /// Whether `t` says the same, dependencies and creditors included.
+    pub fn says(&self, t: &Translation<P::Action>) -> bool {
+        *self.deps == *t.deps
+            && *self.overrides == *t.overrides
+            && same_credits(&self.credits, &t.credits)
+            && *self.body.actions == *t.actions
+    }
+    fn same(&self, other: &Self) -> bool {
+        self.deps == other.deps
+            && self.overrides == other.overrides
+            && same_credits(&self.credits, &other.credits)
+            && (Arc::ptr_eq(&self.body, &other.body) || self.body == other.body)
+    }
+}
+
+/// A short hash of what a translation says.
+pub fn fingerprint(actions: &[impl Hash], deps: &[Dep], credits: &[Arc<dyn Credit>]) -> u64 {
+    let mut h = Mixer::new(actions.len() as u64);
+    actions.hash(&mut h);
+    for d in deps {
+        h.write_u64(d.generation);
+        h.write_u16(d.slot);
+    }
+    for c in credits {
+        h.write_usize(Arc::as_ptr(c).cast::<()>().addr());
+    }
+    h.finish()
+}
+
+#[derive(Debug)]
+struct Held<P: Program> {
+    cached: Arc<CachedTranslation<P>>,
+    /// Its program.
+    body: u32,
+    /// Entries that refer to it.
+    users: u32,
+    fingerprint: u64,
+}
+
+/// A worker's cached translations, by number.
+#[derive(Debug)]
+pub(crate) struct CachedTranslations<P: Program> {
+    held: Vec<Option<Held<P>>>,
+    bodies: ProgramTable<P>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+    /// The last one that was said.
+    last: u32,
+    /// Without users, perhaps still to be run in this burst; the last ones go first.
+    unused: Vec<u32>,
+}
+
+impl<P: Program> Default for CachedTranslations<P> {
+    fn default() -> Self {
+        Self {
+            held: Vec::new(),
+            bodies: ProgramTable::default(),
+            free: Vec::new(),
+            index: HashTable::new(),
+            last: 0,
+            unused: Vec::new(),
+        }
+    }
+}
+
+impl<P: Program> CachedTranslations<P> {
+    #[inline]
+    pub(crate) fn get(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
+        Some(&self.held.get(n as usize)?.as_ref()?.cached)
+    }
+    /// The number of what `t` says; the flag says that it is new. Takes out of `t` what it keeps. `any` was
+    /// read before the translation.
+    pub(crate) fn intern(&mut self, t: &mut Translation<P::Action>, any: u64) -> (u32, bool) {
+        // New flows come by thousands, and mostly one answer is for all of them.
+        if let Some(v) = self.get(self.last).filter(|v| v.says(t)) {
+            v.confirm(any);
+            return (self.last, false);
+        }
+        let print = fingerprint(&t.actions, &t.deps, &t.credits);
+        let held = &self.held;
+        let same = |n: &u32| {
+            held[*n as usize]
+                .as_ref()
+                .is_some_and(|h| h.fingerprint == print && h.cached.says(t))
+        };
+        if let Some(&n) = self.index.find(print, same) {
+            self.held[n as usize]
+                .as_ref()
+                .expect("what is in the index is held")
+                .cached
+                .confirm(any);
+            self.last = n;
+            return (n, false);
+        }
+        let n = self.bodies.retain(&t.actions, || Body::of(&t.actions));
+        let body = Arc::clone(self.bodies.get(n).expect("it was given just now"));
+        let cached = Arc::new(CachedTranslation::new(t, body, any));
+        self.last = self.hold(cached, n, print);
+        (self.last, true)
+    }
+    /// The program of this number.
+    #[inline]
+    pub(crate) fn body(&self, n: u32) -> Option<&Arc<Body<P>>> {
+        self.bodies.get(n)
+    }
+    /// The number of a cached translation's program.
+    pub(crate) fn body_of(&self, n: u32) -> Option<u32> {
+        Some(self.held.get(n as usize)?.as_ref()?.body)
+    }
+    /// The number of a cached translation that somebody else made.
+    pub(crate) fn adopt(&mut self, cached: &Arc<CachedTranslation<P>>) -> (u32, bool) {
+        let print = fingerprint(&cached.body.actions, &cached.deps, &cached.credits);
+        let held = &self.held;
+        let same = |n: &u32| {
+            held[*n as usize]
+                .as_ref()
+                .is_some_and(|h| h.fingerprint == print && h.cached.same(cached))
+        };
+        match self.index.find(print, same) {
+            Some(&n) => (n, false),
+            None => {
+                let body = self
+                    .bodies
+                    .retain(&cached.body.actions, || Arc::clone(&cached.body));
+                (self.hold(Arc::clone(cached), body, print), true)
+            }
+        }
+    }
+    fn hold(&mut self, cached: Arc<CachedTranslation<P>>, body: u32, fingerprint: u64) -> u32 {
+        let held = Some(Held {
+            cached,
+            body,
+            users: 0,
+            fingerprint,
+        });
+        let n = match self.free.pop() {
+            Some(n) => {
+                self.held[n as usize] = held;
+                n
+            }
+            None => {
+                self.held.push(held);
+                u32::try_from(self.held.len() - 1)
+                    .expect("each is used by an entry, of which there are fewer")
+            }
+        };
+        let all = &self.held;
+        self.index.insert_unique(fingerprint, n, |n| {
+            all[*n as usize].as_ref().map_or(0, |h| h.fingerprint)
+        });
+        // Until somebody uses it.
+        self.unused.push(n);
+        n
+    }
+    /// An entry refers to it from now on.
+    pub(crate) fn retain(&mut self, n: u32) {
+        if let Some(Some(h)) = self.held.get_mut(n as usize) {
+            h.users += 1;
+        }
+    }
+    /// An entry refers to it no more. It may still be run until the next [`CachedTranslations::reap`].
+    pub(crate) fn release(&mut self, n: u32) {
+        if let Some(Some(h)) = self.held.get_mut(n as usize) {
+            h.users -= 1;
+            if h.users == 0 {
+                self.unused.push(n);
+            }
+        }
+    }
+    /// Between bursts: drops those without users, at most so many, telling of each first; `false` from
+    /// `told`: no more for now.
+    pub(crate) fn reap(&mut self, most: usize, mut told: impl FnMut(u32) -> bool) {
+        for _ in 0..most {
+            let Some(n) = self.unused.pop() else { break };
+            let Some(h) = self.held[n as usize].as_ref().filter(|h| h.users == 0) else {
+                // In use again, or listed twice.
+                continue;
+            };
+            if !told(n) {
+                self.unused.push(n);
+                break;
+            }
+            if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
+                found.remove();
+            }
+            self.bodies.release(h.body);
+            self.held[n as usize] = None;
+            self.free.push(n);
+        }
+        if self.free.len() == self.held.len() && self.held.capacity() > 1024 {
+            *self = Self::default();
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What has changed in a table lately, so that a cached answer is not translated again because of rules
+//! that have nothing to do with it.
+//!
+//! **Shape.** A [`Log`] is a ring. For each of a table's last [`KEPT`] generations it has the matches of
+//! the rules that came, went or were changed with it.
+//!
+//! **When a change does not matter** to a cached answer: at the lookup in that table, all packets that the
+//! answer is for have one bit that differs from what the changed rule asks for. This is known of such
+//! packets ([`Known`]):
+//!
+//! * Fields that start as constants ([`constants`]: registers, metadata, the OpenFlow input port): the
+//!   translation says what they were at each lookup ([`Override`]).
+//! * What comes from the packet: the bits of the entry's mask. If an action has changed a word before the
+//!   lookup, nothing of that word.
+//! * Of fields that lookups themselves set (conjunctions), nothing.
+//!
+//! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of
+//! this in a few lines. Workers do the same for many entries at once ([`crate::watch`]).
+//!
+//! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored
+//! before the generation is counted up. If a reader does not find the record of a generation (overwritten,
+//! or not given), anything may have changed.
+
+use crate::generations::{Dep, Generations};
+use arc_swap::ArcSwapOption;
+use heddle_classifier::MiniMatch;
+use heddle_flow::key::FIRST_WORD;
+use heddle_flow::{FlowKey, FlowMask, Match};
+use parking_lot::Mutex;
+use std::sync::{Arc, LazyLock};
+
+/// Generations that are remembered.
+const KEPT: u64 = 1024;
+/// Matches that one generation lists; of more, some are replaced by what they have in common.
+const MAX_LISTED: usize = 64;
+
+/// A word of the key that a lookup saw otherwise than the entry's key has it. Holds from the dependency
+/// `from` on, until another one about the same word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Override {
+    /// Index in [`crate::Translation::deps`].
+    pub from: u16,
+    /// Which word of the key.
+    pub word: u8,
+    /// Actions have changed what the packet brought, so that the entry's mask says nothing of it.
+    pub changed: bool,
+    /// The word; only [`constants`] count.
+    pub value: u64,
+}
+
+/// The bits of a key that are the same constants for all packets when a translation begins, whatever the
+/// packet: zero, but for the input port, of which a translation must say what it is.
+pub fn constants() -> &'static FlowMask {
+    static CONSTANTS: LazyLock<FlowMask> = LazyLock::new(|| {
+        FlowMask(FlowKey {
+            metadata: u64::MAX,
+            regs: [u32::MAX; 16],
+            in_port: u32::MAX,
+            ..FlowKey::default()
+        })
+    });
+    &CONSTANTS
+}
+
+/// Clears all [`constants`] of a key.
+pub fn clear_constants(key: &mut FlowKey) {
+    (key.metadata, key.regs, key.in_port) = (0, [0; 16], 0);
+}
+
+/// Bits that lookups themselves set, or that a translation begins with other values than an entry's key
+/// has: never known.
+pub(crate) fn unknown() -> &'static FlowMask {
+    static UNKNOWN: LazyLock<FlowMask> = LazyLock::new(|| {
+        FlowMask(FlowKey {
+            conj_id: u32::MAX,
+            actset_output: u32::MAX,
+            ..FlowKey::default()
+        })
+    });
+    &UNKNOWN
+}
+
+/// What all packets of a cached answer have in common at a lookup.
+#[derive(Clone, Copy)]
+pub struct Known {
+    key: FlowKey,
+    mask: FlowMask,
+}
+
+impl Known {
+    /// At the beginning: all packets agree with `key` in the bits of `mask`.
+    pub fn new(key: &FlowKey, mask: &FlowMask) -> Self {
+        let mut known = Self {
+            key: *key,
+            mask: *mask,
+        };
+        // Neither is about options of tunnels.
+        let (constants, unknown) = (
+            &constants().words()[FIRST_WORD..],
+            &unknown().words()[FIRST_WORD..],
+        );
+        let keys = known.key.words_mut()[FIRST_WORD..].iter_mut();
+        let words = keys.zip(&mut known.mask.words_mut()[FIRST_WORD..]);
+        for ((k, m), (c, u)) in words.zip(constants.iter().zip(unknown)) {
+            *k &= !c;
+            *m = (*m | c) & !u;
+        }
+        // Nothing is known of it until it is said: a datapath port is no OpenFlow port.
+        known.mask.0.in_port = 0;
+        known
+    }
+    /// As a later lookup saw them.
+    pub(crate) fn apply(&mut self, o: &Override) {
+        let at = usize::from(o.word);
+        let (Some(c), Some(u)) = (constants().words().get(at), unknown().words().get(at)) else {
+            return;
+        };
+        if let Some(k) = self.key.words_mut().get_mut(at) {
+            *k = *k & !c | o.value & c;
+        }
+        if let Some(m) = self.mask.words_mut().get_mut(at) {
+            *m = if o.changed { *c } else { *m | c } & !u;
+        }
+    }
+    /// Whether a rule with this match has nothing to do with any of the packets.
+    pub(crate) fn excludes(&self, m: &MiniMatch) -> bool {
+        let (key, mask) = (self.key.words(), self.mask.words());
+        let mut words = m.mask.words().iter().zip(m.values.iter());
+        words.any(|((i, m), v)| {
+            let known = key.get(usize::from(*i)).zip(mask.get(usize::from(*i)));
+            known.is_some_and(|(k, n)| (k ^ v) & m & n != 0)
+        })
+    }
+}
+
+/// Whether an answer with these dependencies still holds for packets of which `known` was known at the
+/// beginning, as far as the logs of what has changed since can tell with so many comparisons.
+pub(crate) fn outlasts(
+    deps: &[Dep],
+    overrides: &[Override],
+    mut known: Known,
+    generations: &Generations,
+    mut comparisons: usize,
+) -> bool {
+    let mut overrides = overrides.iter().peekable();
+    (0_u16..).zip(deps).all(|(at, d)| {
+        while let Some(o) = overrides.next_if(|o| o.from <= at) {
+            known.apply(o);
+        }
+        let now = generations.read(d.slot).generation;
+        let count = usize::try_from(now.saturating_sub(d.generation)).unwrap_or(usize::MAX);
+        count == 0
+            || count <= comparisons
+                && generations.changed(d.slot, d.generation, now, &mut |m| {
+                    let goes_on = comparisons > 0;
+                    comparisons = comparisons.saturating_sub(1);
+                    goes_on && known.excludes(m)
+                })
+    })
+}
+
+/// Matches of rules that change together.
+#[derive(Clone, Debug, Default)]
+pub struct Changes(Vec<MiniMatch>);
+
+impl Changes {
+    /// A rule with this match comes, goes, or does something else.
+    pub fn add(&mut self, m: &MiniMatch) {
+        self.0.push(m.clone());
+        if self.0.len() > MAX_LISTED {
+            self.0 = vec![in_common(&self.0)];
+        }
+    }
+    /// Anything may be different.
+    pub fn anything() -> Self {
+        Self(vec![MiniMatch::default()])
+    }
+}
+
+/// The bits that all of them ask for, with the same values.
+fn in_common(list: &[MiniMatch]) -> MiniMatch {
+    let mut common = Match::default();
+    if let Some((first, others)) = list.split_first() {
+        for ((i, mask), value) in first.mask.words().iter().zip(first.values.iter()) {
+            let meet = |bits, other: &MiniMatch| {
+                let (m, v) = other.word(*i);
+                bits & m & !(value ^ v)
+            };
+            let bits = others.iter().fold(*mask, meet);
+            common.mask.words_mut()[usize::from(*i)] = bits;
+            common.key.words_mut()[usize::from(*i)] = value & bits;
+        }
+    }
+    MiniMatch::new(&common)
+}
+
+/// What changed with one generation.
+#[derive(Debug)]
+struct Record {
+    generation: u64,
+    changes: Changes,
+}
+
+/// See the module's text.
+pub(crate) struct Log {
+    records: Box<[ArcSwapOption<Record>]>,
+    writer: Mutex<()>,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self {
+            records: (0..KEPT).map(|_| ArcSwapOption::empty()).collect(),
+            writer: Mutex::new(()),
+        }
+    }
+}
+
+impl Log {
+    /// Notes what changes with the generation that `count_up` will bring; `current` gives the one before.
+    /// Only the holder of this log counts up.
+    pub(crate) fn write(&self, changes: Changes, current: impl FnOnce() -> u64, count_up: impl FnOnce()) {
+        let _one_at_a_time = self.writer.lock();
+        let generation = current() + 1;
+        if let Some(at) = self.place(generation) {
+            at.store(Some(Arc::new(Record { generation, changes })));
+        }
+        // After the record: who sees the generation sees it.
+        count_up();
+    }
+    fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {
+        self.records.get(usize::try_from(generation % KEPT).ok()?)
+    }
+    /// Tells what changed after generation `from`, up to `to`, as long as `f` goes along. `false`: not all
+    /// was told.
+    pub(crate) fn tell(&self, from: u64, to: u64, f: &mut dyn FnMut(&MiniMatch) -> bool) -> bool {
+        to.saturating_sub(from) <= KEPT
+            && (from + 1..=to).all(|generation| {
+                let record = self.place(generation).map(ArcSwapOption::load);
+                let record = record.as_ref().and_then(|r| r.as_ref());
+                record.is_some_and(|r| r.generation == generation && r.changes.0.iter().all(&mut *f))
+            })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,216 @@
+//! A cached flow's two cache lines: the key of the packet that it was made for, and what it counts.
+//!
+//! What of the key counts, its mask says. The rest is kept for those who look at flows: it is shown as Open
+//! vSwitch shows it.
+//!
+//! **Who writes what.** The worker that owns the entry writes everything but `dead`, which only the
+//! revalidator writes. The revalidator reads everything at any time. All accesses are atomic, so nobody reads
+//! a torn word; which words belong together is said by `id`:
+//!
+//! * An entry is in use while its `id` is not zero. Ids are never used twice.
+//! * The owner writes all other fields, then `id` (Release). To free or change what an id stands for it
+//!   writes zero to `id`, then a Release fence, and only then other fields.
+//! * A reader loads `id` (Acquire), then fields, then after an Acquire fence `id` again ([`Entry::read`]):
+//!   equal ids mean that the fields are those of that id. Counters may be of any moment in between.
+//! * `dead` holds the id that the revalidator has condemned. Since ids are not reused, a late store condemns
+//!   nobody else.
+//!
+//! In the place of its key's origin stands its context, which says what of the packet outside of its compact
+//! key counts.
+
+use crate::atomic::{AtomicU16, AtomicU32, AtomicU64, FromZeros, fence};
+use crate::compact::CompactKey;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// A cached flow. All zeros is a free one.
+#[repr(C, align(128))]
+#[derive(Debug, FromZeros)]
+pub struct Entry {
+    key: [AtomicU64; 8],
+    // -- second line: what each hit reads and writes
+    id: AtomicU64,
+    dead: AtomicU64,
+    cached: AtomicU32,
+    subtable: AtomicU32,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    /// Milliseconds of the datapath's clock: last use, or creation while there were no packets.
+    used_ms: AtomicU64,
+    tcp_flags: AtomicU16,
+    /// Its watch, and up to which of its changes the entry is known to be right. The owner's alone.
+    watch: AtomicU16,
+    stamp: AtomicU32,
+    /// Its cached translation's program. The owner's alone.
+    body: AtomicU32,
+    _rest: u32,
+}
+
+/// What an entry is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct NewEntry {
+    pub(crate) id: u64,
+    pub(crate) key: CompactKey,
+    pub(crate) cached: u32,
+    pub(crate) subtable: u32,
+    pub(crate) body: u32,
+    pub(crate) now_ms: u64,
+    pub(crate) watch: u16,
+    pub(crate) stamp: u32,
+}
+
+/// What a reader sees of an entry in use.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot {
+    /// Which entry.
+    pub id: u64,
+    /// It is found no more.
+    pub dead: bool,
+    /// The number of its cached translation.
+    pub cached: u32,
+    /// The number of its mask.
+    pub subtable: u32,
+    /// Counted so far.
+    pub packets: u64,
+    /// As `packets`.
+    pub bytes: u64,
+    /// When it was used last, by the datapath's clock.
+    pub used_ms: u64,
+    /// All that its packets had.
+    pub tcp_flags: u16,
+}
+
+impl Entry {
+    // -- by the owner
+
+    /// Fills a free entry.
+    pub(crate) fn publish(&self, n: &NewEntry) {
+        // Pairs with the reader's fence: who sees one of the stores below sees the zero that `retire` (or the
+        // start) left.
+        fence(Release);
+        for (to, word) in self.key.iter().zip(n.key.words()) {
+            to.store(*word, Relaxed);
+        }
+        self.cached.store(n.cached, Relaxed);
+        self.subtable.store(n.subtable, Relaxed);
+        self.packets.store(0, Relaxed);
+        self.bytes.store(0, Relaxed);
+        self.used_ms.store(n.now_ms, Relaxed);
+        self.tcp_flags.store(0, Relaxed);
+        self.body.store(n.body, Relaxed);
+        self.set_watch(n.watch, n.stamp);
+        self.id.store(n.id, Release);
+    }
+    /// Frees it: from now on the fields mean nothing.
+    pub(crate) fn retire(&self) {
+        self.id.store(0, Relaxed);
+    }
+    /// Gives it another cached translation under another id; the counters go on.
+    pub(crate) fn rename(&self, id: u64, cached: u32, body: u32) {
+        self.id.store(0, Relaxed);
+        fence(Release);
+        self.cached.store(cached, Relaxed);
+        self.body.store(body, Relaxed);
+        self.id.store(id, Release);
+    }
+    /// Counts a run of packets.
+    #[inline]
+    pub fn count(&self, packets: u64, bytes: u64, now_ms: u64, tcp_flags: u16) {
+        let add = |c: &AtomicU64, n: u64| c.store(c.load(Relaxed).wrapping_add(n), Relaxed);
+        add(&self.packets, packets);
+        add(&self.bytes, bytes);
+        self.used_ms.store(now_ms, Relaxed);
+        if tcp_flags != 0 {
+            self.tcp_flags
+                .store(self.tcp_flags.load(Relaxed) | tcp_flags, Relaxed);
+        }
+    }
+    /// Its id; zero: free.
+    #[inline]
+    pub fn id(&self) -> u64 {
+        self.id.load(Relaxed)
+    }
+    /// Whether it is in use and not condemned.
+    #[inline]
+    pub fn alive(&self) -> bool {
+        let id = self.id.load(Relaxed);
+        id != 0 && self.dead.load(Relaxed) != id
+    }
+    /// The number of its cached translation.
+    #[inline]
+    pub fn cached(&self) -> u32 {
+        self.cached.load(Relaxed)
+    }
+    /// The number of its mask.
+    #[inline]
+    pub fn subtable(&self) -> u32 {
+        self.subtable.load(Relaxed)
+    }
+    /// Its watch and its stamp there.
+    #[inline]
+    pub(crate) fn watch(&self) -> (u16, u32) {
+        (self.watch.load(Relaxed), self.stamp.load(Relaxed))
+    }
+    #[inline]
+    pub(crate) fn set_stamp(&self, stamp: u32) {
+        self.stamp.store(stamp, Relaxed);
+    }
+    pub(crate) fn set_watch(&self, watch: u16, stamp: u32) {
+        self.watch.store(watch, Relaxed);
+        self.stamp.store(stamp, Relaxed);
+    }
+    /// The number of its program.
+    #[inline]
+    pub fn body(&self) -> u32 {
+        self.body.load(Relaxed)
+    }
+    /// A word of its key.
+    #[inline]
+    pub fn word(&self, i: usize) -> u64 {
+        self.key[i].load(Relaxed)
+    }
+    /// Its second line, to be fetched ahead.
+    #[inline]
+    pub(crate) fn hot(&self) -> &AtomicU64 {
+        &self.id
+    }
+    /// The key of the packet that it was made for, as long as the entry is in use.
+    pub fn key(&self) -> CompactKey {
+        CompactKey::from_words(std::array::from_fn(|i| self.key[i].load(Relaxed)))
+    }
+
+    // -- by the revalidator
+
+    /// Condemns what `id` stands for.
+    pub fn condemn(&self, id: u64) {
+        self.dead.store(id, Relaxed);
+    }
+    /// What it is now, if it is in use and does not change meanwhile.
+    pub(crate) fn read(&self) -> Option<Snapshot> {
+        let id = self.id.load(Acquire); // pairs with the Release in `publish` and `rename`
+        if id == 0 {
+            return None;
+        }
+        let s = Snapshot {
+            id,
+            dead: self.dead.load(Relaxed) == id,
+            cached: self.cached.load(Relaxed),
+            subtable: self.subtable.load(Relaxed),
+            packets: self.packets.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            used_ms: self.used_ms.load(Relaxed),
+            tcp_flags: self.tcp_flags.load(Relaxed),
+        };
+        // Pairs with the owner's fences: a field of a later id was seen only if its zero is seen here.
+        fence(Acquire);
+        (self.id.load(Relaxed) == id).then_some(s)
+    }
+    /// Reads the key, if it is (still) that of `id`.
+    pub(crate) fn read_key(&self, id: u64) -> Option<CompactKey> {
+        if self.id.load(Acquire) != id {
+            return None;
+        }
+        let key = self.key();
+        fence(Acquire);
+        (self.id.load(Relaxed) == id).then_some(key)
+    }
+}

@@ -1,0 +1,166 @@
+//! Programs by number: what a worker's entries do, each list of actions once.
+//!
+//! A hundred thousand flows that each have a rule of their own have as many cached translations (they are
+//! credited differently), and mostly one list of actions. A packet that is forwarded reads its entry and the
+//! program, and the programs of all entries are few lines of memory.
+
+use crate::hash::Mixer;
+use hashbrown::HashTable;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+/// A list of actions as it is run.
+pub trait Program: PartialEq + std::fmt::Debug + Send + Sync {
+    /// One action.
+    type Action: Clone + PartialEq + Hash + std::fmt::Debug + Send + Sync;
+    /// Compiles a list.
+    fn compile(actions: &[Self::Action]) -> Self;
+}
+
+/// Actions with their program.
+#[derive(Debug, PartialEq)]
+pub struct Body<P: Program> {
+    /// As they were given.
+    pub actions: Arc<[P::Action]>,
+    /// Compiled.
+    pub program: P,
+}
+
+impl<P: Program> Body<P> {
+    /// Compiles a list of actions.
+    pub fn of(actions: &[P::Action]) -> Arc<Self> {
+        Arc::new(Self {
+            program: P::compile(actions),
+            actions: actions.iter().cloned().collect(),
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Held<P: Program> {
+    body: Arc<Body<P>>,
+    /// CachedTranslations that have it.
+    users: u32,
+    fingerprint: u64,
+}
+
+/// A worker's programs.
+#[derive(Debug)]
+pub(crate) struct ProgramTable<P: Program> {
+    held: Vec<Option<Held<P>>>,
+    free: Vec<u32>,
+    index: HashTable<u32>,
+}
+
+fn fingerprint(actions: &[impl Hash]) -> u64 {
+    let mut h = Mixer::new(actions.len() as u64);
+    actions.hash(&mut h);
+    h.finish()
+}
+
+impl<P: Program> Default for ProgramTable<P> {
+    fn default() -> Self {
+        Self {
+            held: Vec::new(),
+            free: Vec::new(),
+            index: HashTable::new(),
+        }
+    }
+}
+
+impl<P: Program> ProgramTable<P> {
+    #[inline]
+    pub(crate) fn get(&self, n: u32) -> Option<&Arc<Body<P>>> {
+        Some(&self.held.get(n as usize)?.as_ref()?.body)
+    }
+    /// The number of these actions' program, which has one user more; `made` gives it where it is not there
+    /// yet.
+    pub(crate) fn retain(&mut self, actions: &[P::Action], made: impl FnOnce() -> Arc<Body<P>>) -> u32 {
+        let print = fingerprint(actions);
+        let all = &self.held;
+        let same = |n: &u32| {
+            all[*n as usize]
+                .as_ref()
+                .is_some_and(|h| h.fingerprint == print && *h.body.actions == *actions)
+        };
+        if let Some(&n) = self.index.find(print, same) {
+            if let Some(h) = &mut self.held[n as usize] {
+                h.users += 1;
+            }
+            return n;
+        }
+        let held = Some(Held {
+            body: made(),
+            users: 1,
+            fingerprint: print,
+        });
+        let n = match self.free.pop() {
+            Some(n) => {
+                self.held[n as usize] = held;
+                n
+            }
+            None => {
+                self.held.push(held);
+                u32::try_from(self.held.len() - 1).expect("there are fewer than translations")
+            }
+        };
+        let all = &self.held;
+        self.index.insert_unique(print, n, |n| {
+            all[*n as usize].as_ref().map_or(0, |h| h.fingerprint)
+        });
+        n
+    }
+    /// A cached translation that has it is gone.
+    pub(crate) fn release(&mut self, n: u32) {
+        let Some(slot) = self.held.get_mut(n as usize) else {
+            return;
+        };
+        let Some(h) = slot else { return };
+        h.users -= 1;
+        if h.users == 0 {
+            if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
+                found.remove();
+            }
+            *slot = None;
+            self.free.push(n);
+        }
+    }
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::Numbers;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Against a list: equal actions have one number, other actions another one, as long as somebody has
+        /// them.
+        #[test]
+        fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
+            let (mut bodies, mut list) = (ProgramTable::<Numbers>::default(), Vec::<(u32, Vec<u32>)>::new());
+            for (port, n, goes) in ops {
+                if goes && !list.is_empty() {
+                    let (number, _) = list.swap_remove(port as usize % list.len());
+                    bodies.release(number);
+                } else {
+                    let actions: Vec<u32> = (0..n).map(|i| port + u32::try_from(i).unwrap()).collect();
+                    let number = bodies.retain(&actions, || Body::of(&actions));
+                    list.push((number, actions));
+                }
+                for (number, actions) in &list {
+                    prop_assert_eq!(&*bodies.get(*number).expect("somebody has it").actions, &actions[..]);
+                    for (other, theirs) in &list {
+                        prop_assert_eq!(number == other, actions == theirs);
+                    }
+                }
+            }
+            list.drain(..).for_each(|(n, _)| bodies.release(n));
+            prop_assert_eq!(bodies.len(), 0);
+        }
+    }
+}

@@ -1,0 +1,593 @@
+//! Masks: which of them a worker's entries have, and in which order the packets of each origin try them.
+//!
+//! A [`Subtable`] is one mask, for packets of one [`Family`]. Its number is the worker's, and is part of the
+//! hash of the entries under it. An *origin* is an input port and a recirculation id: one number, which
+//! packets' keys have. Each has a list of masks per family, ordered by recent hits, so that one origin's
+//! masks cost another one nothing. Ports are their own origins; others are made when a packet comes from
+//! there, and go when they have no entries.
+//!
+//! **Bound** (CVE-2019-25076 is what happens without one). A list holds at most `max_masks` masks, the full
+//! one besides: an answer whose mask would be one too many is stored under a mask that is there and contains
+//! it, or else under the full mask, which is right, just narrower.
+
+use crate::cache::Recent;
+use crate::compact::{CompactKey, CompactMask, Family};
+use crate::context::Bits;
+use crate::filter::{CHUNK, Filters};
+use crate::hash::{HashKey, Mixer};
+use hashbrown::HashTable;
+use heddle_flow::FlowMask;
+use std::hash::Hasher;
+use std::sync::Arc;
+
+/// A mask.
+#[derive(Debug)]
+pub struct Subtable {
+    /// Whole.
+    pub mask: FlowMask,
+    /// Whose packets.
+    pub family: Family,
+    /// What it asks for outside of compact keys.
+    pub(crate) outside: Box<Bits>,
+}
+
+/// A mask in an origin's list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Use {
+    pub(crate) subtable: u32,
+    /// Of the mask.
+    hash: u64,
+    /// The origin's entries under it.
+    entries: u32,
+    pub(crate) hits: u32,
+}
+
+/// The masks of one family that packets of an origin are looked up under.
+#[derive(Debug, Default)]
+struct List {
+    uses: Vec<Use>,
+    /// What any of them asks for outside of compact keys.
+    asked: Box<Bits>,
+}
+
+/// An input port and a recirculation id.
+#[derive(Debug, Default)]
+pub(crate) struct Origin {
+    pub(crate) in_port: u32,
+    pub(crate) recirc_id: u32,
+    lists: [List; Family::ALL],
+    entries: usize,
+    /// Packets came from there since it was looked at last; it waits to be looked at.
+    used: bool,
+    waits: bool,
+    /// Its lists have hits that they are not ordered by yet.
+    hit: bool,
+    pub(crate) recent: Recent,
+}
+
+#[derive(Debug)]
+struct Held {
+    subtable: Arc<Subtable>,
+    hash: u64,
+    /// Lists that have it.
+    users: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Subtables {
+    held: Vec<Option<Held>>,
+    index: HashTable<u32>,
+    /// The compact form of each, one line each, for comparisons.
+    compact: Vec<CompactMask>,
+    filters: Filters,
+    free: Vec<u32>,
+    /// Of packets fresh from a port, by its number.
+    ports: Vec<Option<Box<Origin>>>,
+    /// Others, by number less [`FIRST`].
+    others: Vec<Option<Box<Origin>>>,
+    free_others: Vec<u32>,
+    by_source: HashTable<u32>,
+    /// Others without entries, which may be freed; and origins with hits.
+    empty: Vec<u32>,
+    /// The place that was looked at last.
+    looked: usize,
+    hit: Vec<u32>,
+    /// Entries by port, and origins that are no mere ports.
+    entries: Vec<u32>,
+    of_port: Vec<usize>,
+    /// The last mask that was asked for and was there.
+    last: u32,
+    max_masks: usize,
+    full: FlowMask,
+    full_hash: u64,
+}
+
+/// Largest port number that has lists; packets of ports beyond are not cached.
+pub const MAX_LISTED: u32 = 65_535;
+/// The first origin that is no mere port.
+const FIRST: u32 = MAX_LISTED + 1;
+/// Most of those; one port has a quarter at most.
+const MOST_ORIGINS: usize = 1 << 18;
+/// The origin of packets that are not cached: it has no list.
+pub const NOWHERE: u32 = u32::MAX >> 1;
+/// Origins without entries that are looked at at once.
+const LOOKS: usize = 1024;
+
+fn hash_of_source(in_port: u32, recirc_id: u32) -> u64 {
+    let mut h = Mixer::new(u64::from(in_port) << 32 | u64::from(recirc_id));
+    h.write_u64(1);
+    h.finish()
+}
+
+impl Subtables {
+    pub(crate) fn new(max_masks: usize) -> Self {
+        let mut full = FlowMask::default();
+        full.words_mut().fill(u64::MAX);
+        Self {
+            full,
+            full_hash: fold(&full),
+            held: Vec::new(),
+            index: HashTable::new(),
+            compact: Vec::new(),
+            filters: Filters::new(HashKey::random_lanes()),
+            free: Vec::new(),
+            ports: Vec::new(),
+            others: Vec::new(),
+            free_others: Vec::new(),
+            by_source: HashTable::new(),
+            empty: Vec::new(),
+            looked: 0,
+            hit: Vec::new(),
+            entries: Vec::new(),
+            of_port: Vec::new(),
+            last: 0,
+            max_masks,
+        }
+    }
+
+    // -- origins
+
+    #[inline]
+    pub(crate) fn origin(&self, n: u32) -> Option<&Origin> {
+        let boxed = match n.checked_sub(FIRST) {
+            None => self.ports.get(n as usize)?,
+            Some(other) => self.others.get(other as usize)?,
+        };
+        boxed.as_deref()
+    }
+    #[inline]
+    pub(crate) fn origin_mut(&mut self, n: u32) -> Option<&mut Origin> {
+        let boxed = match n.checked_sub(FIRST) {
+            None => self.ports.get_mut(n as usize)?,
+            Some(other) => self.others.get_mut(other as usize)?,
+        };
+        boxed.as_deref_mut()
+    }
+    /// The port and the recirculation id of an origin.
+    pub(crate) fn source(&self, n: u32) -> (u32, u32) {
+        match self.origin(n) {
+            _ if n < FIRST => (n, 0),
+            Some(o) => (o.in_port, o.recirc_id),
+            None => (n, 0),
+        }
+    }
+    /// The origin of packets of this port under this recirculation id.
+    pub(crate) fn origin_of(&mut self, in_port: u32, recirc_id: u32) -> u32 {
+        if in_port > MAX_LISTED {
+            return NOWHERE;
+        }
+        if recirc_id == 0 {
+            return in_port;
+        }
+        let print = hash_of_source(in_port, recirc_id);
+        let all = &self.others;
+        let is = |n: &u32| {
+            let o = all.get(*n as usize).and_then(Option::as_ref);
+            o.is_some_and(|o| (o.in_port, o.recirc_id) == (in_port, recirc_id))
+        };
+        if let Some(&n) = self.by_source.find(print, is) {
+            if let Some(Some(o)) = self.others.get_mut(n as usize) {
+                o.used = true;
+            }
+            return n + FIRST;
+        }
+        let port = in_port as usize;
+        if self.of_port.len() <= port {
+            self.of_port.resize(port + 1, 0);
+        }
+        if self.of_port[port] >= MOST_ORIGINS / 4 {
+            return NOWHERE;
+        }
+        let n = match self.free_others.pop() {
+            Some(n) => n,
+            None if self.others.len() >= MOST_ORIGINS => return NOWHERE,
+            None => {
+                self.others.push(None);
+                u32::try_from(self.others.len() - 1).expect("MOST_ORIGINS is less")
+            }
+        };
+        self.of_port[port] += 1;
+        self.others[n as usize] = Some(Box::new(Origin {
+            in_port,
+            recirc_id,
+            used: true,
+            waits: true,
+            ..Origin::default()
+        }));
+        self.empty.push(n + FIRST);
+        let all = &self.others;
+        self.by_source.insert_unique(print, n, |n| {
+            let o = all.get(*n as usize).and_then(Option::as_ref);
+            o.map_or(0, |o| hash_of_source(o.in_port, o.recirc_id))
+        });
+        n + FIRST
+    }
+    /// Frees origins that have no entries and no packets lately, a bounded number; `told` is asked about each
+    /// first.
+    fn free_origins(&mut self, mut told: impl FnMut(u32) -> bool) {
+        // Each is looked at some three times before it goes: the more wait, the more are looked at.
+        for _ in 0..LOOKS.max(self.empty.len() / 4).min(self.empty.len()) {
+            let at = self.looked.min(self.empty.len()).checked_sub(1);
+            let at = at.unwrap_or(self.empty.len() - 1);
+            self.looked = at;
+            let n = self.empty[at];
+            let Some(o) = self.origin_mut(n) else {
+                self.empty.swap_remove(at);
+                continue;
+            };
+            let (in_port, recirc_id) = (o.in_port, o.recirc_id);
+            if o.entries > 0 {
+                o.waits = false;
+                self.empty.swap_remove(at);
+            } else if !std::mem::take(&mut o.used) && told(n) {
+                self.empty.swap_remove(at);
+                let print = hash_of_source(in_port, recirc_id);
+                let n = n - FIRST;
+                if let Ok(found) = self.by_source.find_entry(print, |m| *m == n) {
+                    found.remove();
+                }
+                self.others[n as usize] = None;
+                self.of_port[in_port as usize] -= 1;
+                self.free_others.push(n);
+            }
+        }
+    }
+
+    // -- masks
+
+    /// The compact form of a mask, as long as it is held.
+    #[inline]
+    pub(crate) fn compact(&self, subtable: u32) -> Option<&CompactMask> {
+        self.compact.get(subtable as usize)
+    }
+    #[inline]
+    pub(crate) fn get(&self, subtable: u32) -> Option<&Arc<Subtable>> {
+        Some(&self.held.get(subtable as usize)?.as_ref()?.subtable)
+    }
+    /// What a mask asks for outside of compact keys.
+    #[inline]
+    pub(crate) fn outside(&self, subtable: u32) -> &Bits {
+        self.get(subtable).map_or(&[], |t| &t.outside)
+    }
+    /// An origin's masks of one family, the most hit first.
+    #[inline]
+    pub(crate) fn list(&self, origin: u32, family: Family) -> &[Use] {
+        self.origin(origin).map_or(&[], |o| &o.lists[family.index()].uses)
+    }
+    /// What any of these masks asks for outside of compact keys.
+    #[inline]
+    pub(crate) fn asked(&self, origin: u32, family: Family) -> &Bits {
+        self.origin(origin)
+            .map_or(&[], |o| &o.lists[family.index()].asked)
+    }
+    /// Which of these masks, at most [`CHUNK`] of a list, may have an entry for a packet: a bit each.
+    #[inline]
+    pub(crate) fn maybe(&self, key: &CompactKey, list: &[Use]) -> u32 {
+        debug_assert!(list.len() <= CHUNK);
+        let masks = list
+            .iter()
+            .filter_map(|u| Some((u.subtable, self.compact(u.subtable)?)));
+        self.filters.maybe(key, masks)
+    }
+    /// The table has an entry under this mask; `key` has its origin, not its context.
+    pub(crate) fn entered(&mut self, subtable: u32, key: &CompactKey) {
+        if let Some(mask) = self.compact.get(subtable as usize) {
+            self.filters.add(subtable, mask, key);
+        }
+    }
+    /// The table has it no longer.
+    pub(crate) fn left(&mut self, subtable: u32, key: &CompactKey) {
+        if let Some(mask) = self.compact.get(subtable as usize) {
+            self.filters.remove(subtable, mask, key);
+        }
+    }
+    /// Counts a hit of the mask at this place of a list.
+    #[inline]
+    pub(crate) fn hit(&mut self, origin: u32, family: Family, at: usize, n: u32) {
+        let Some(o) = self.origin_mut(origin) else { return };
+        if let Some(u) = o.lists[family.index()].uses.get_mut(at) {
+            u.hits = u.hits.saturating_add(n);
+            self.list_hit(origin);
+        }
+    }
+    /// An origin's lists have hits, or will have.
+    #[inline]
+    pub(crate) fn list_hit(&mut self, origin: u32) {
+        if let Some(o) = self.origin_mut(origin)
+            && !std::mem::replace(&mut o.hit, true)
+        {
+            self.hit.push(origin);
+        }
+    }
+    /// Number `at` of the origins that have.
+    pub(crate) fn hit_origin(&self, at: usize) -> Option<u32> {
+        self.hit.get(at).copied()
+    }
+    /// As [`Subtables::hit`], wherever in the list the mask is.
+    pub(crate) fn hit_mask(&mut self, origin: u32, family: Family, subtable: u32, n: u32) {
+        let list = self.list(origin, family);
+        if let Some(at) = list.iter().position(|u| u.subtable == subtable) {
+            self.hit(origin, family, at, n);
+        }
+    }
+    /// The mask to store an answer of mask `want` under, for a packet of this origin. It is new if the flag
+    /// says so; it must then be made known, and used by [`Subtables::add`] before the next call.
+    pub(crate) fn mask_for(&mut self, want: &FlowMask, origin: u32, family: Family) -> (u32, bool) {
+        let list = self.list(origin, family);
+        // New flows come by thousands, and mostly one mask is for all of them.
+        let again = self.get(self.last).is_some_and(|t| t.mask == *want);
+        if again && list.iter().any(|u| u.subtable == self.last) {
+            return (self.last, false);
+        }
+        let hash = fold(want);
+        let is = |u: &&Use| u.hash == hash && self.get(u.subtable).is_some_and(|t| t.mask == *want);
+        if let Some(subtable) = list.iter().find(is).map(|u| u.subtable) {
+            self.last = subtable;
+            return (subtable, false);
+        }
+        // The full mask is over and above the bound.
+        let n = list.iter().filter(|u| u.hash != self.full_hash).count();
+        if n < self.max_masks {
+            return self.intern(want, hash, family);
+        }
+        let wider = |u: &&Use| self.get(u.subtable).is_some_and(|t| t.mask.contains(want));
+        match list.iter().find(wider) {
+            Some(u) => (u.subtable, false),
+            None => self.intern(&self.full.clone(), self.full_hash, family),
+        }
+    }
+    fn intern(&mut self, mask: &FlowMask, hash: u64, family: Family) -> (u32, bool) {
+        let all = &self.held;
+        let same = |n: &u32| {
+            let h = all.get(*n as usize).and_then(Option::as_ref);
+            h.is_some_and(|h| h.hash == hash && h.subtable.family == family && h.subtable.mask == *mask)
+        };
+        if let Some(&n) = self.index.find(hash, same) {
+            return (n, false);
+        }
+        let held = Some(Held {
+            subtable: Arc::new(Subtable {
+                mask: *mask,
+                family,
+                outside: CompactMask::rest(mask, family).collect(),
+            }),
+            hash,
+            users: 0,
+        });
+        let compact = CompactMask::of(mask, family.is_v6());
+        let n = match self.free.pop() {
+            Some(n) => {
+                self.held[n as usize] = held;
+                self.compact[n as usize] = compact;
+                n
+            }
+            None => {
+                self.held.push(held);
+                self.compact.push(compact);
+                u32::try_from(self.held.len() - 1).expect("origins and masks of each are bounded")
+            }
+        };
+        let all = &self.held;
+        self.index.insert_unique(hash, n, |n| {
+            let h = all.get(*n as usize).and_then(Option::as_ref);
+            h.map_or(0, |h| h.hash)
+        });
+        self.filters.open(n);
+        (n, true)
+    }
+    /// An origin has one more entry under a mask. Returns whether the mask is new in its list, and whether
+    /// the origin is no mere port, and this is its first entry.
+    pub(crate) fn add(&mut self, subtable: u32, origin: u32) -> (bool, bool) {
+        if origin < FIRST {
+            let at = origin as usize;
+            if self.ports.len() <= at {
+                self.ports.resize_with(at + 1, || None);
+            }
+            self.ports[at].get_or_insert_default().in_port = origin;
+        }
+        let Some(Some(held)) = self.held.get_mut(subtable as usize) else {
+            return (false, false);
+        };
+        let boxed = match origin.checked_sub(FIRST) {
+            None => self.ports.get_mut(origin as usize),
+            Some(other) => self.others.get_mut(other as usize),
+        };
+        let Some(Some(o)) = boxed else {
+            return (false, false);
+        };
+        o.entries += 1;
+        let at = o.in_port as usize;
+        if self.entries.len() <= at {
+            self.entries.resize(at + 1, 0);
+        }
+        self.entries[at] += 1;
+        let first = o.entries == 1 && origin >= FIRST;
+        let list = &mut o.lists[held.subtable.family.index()];
+        if let Some(u) = list.uses.iter_mut().find(|u| u.subtable == subtable) {
+            u.entries += 1;
+            return (false, first);
+        }
+        list.uses.push(Use {
+            subtable,
+            hash: held.hash,
+            entries: 1,
+            hits: 0,
+        });
+        held.users += 1;
+        if !held.subtable.outside.is_empty() {
+            list.asked = union(&list.asked, &held.subtable.outside);
+        }
+        (true, first)
+    }
+    /// An origin has one entry less under a mask. Returns whether the mask is now held by nobody and
+    /// forgotten: its number may be given to another one.
+    pub(crate) fn remove(&mut self, subtable: u32, origin: u32) -> bool {
+        let boxed = match origin.checked_sub(FIRST) {
+            None => self.ports.get_mut(origin as usize),
+            Some(other) => self.others.get_mut(other as usize),
+        };
+        let (Some(Some(held)), Some(Some(o))) = (self.held.get(subtable as usize), boxed) else {
+            return false;
+        };
+        o.entries -= 1;
+        if let Some(n) = self.entries.get_mut(o.in_port as usize) {
+            *n -= 1;
+        }
+        let list = &mut o.lists[held.subtable.family.index()];
+        let Some(at) = list.uses.iter().position(|u| u.subtable == subtable) else {
+            return false;
+        };
+        list.uses[at].entries -= 1;
+        let gone = list.uses[at].entries == 0;
+        if gone {
+            list.uses.remove(at);
+            if !held.subtable.outside.is_empty() {
+                let rest = list
+                    .uses
+                    .iter()
+                    .filter_map(|u| self.held.get(u.subtable as usize)?.as_ref());
+                list.asked = rest.fold(Box::default(), |all, h| union(&all, &h.subtable.outside));
+            }
+        }
+        if o.entries == 0 {
+            if origin < FIRST {
+                self.ports[origin as usize] = None;
+            } else if !std::mem::replace(&mut o.waits, true) {
+                self.empty.push(origin);
+            }
+        }
+        if !gone {
+            return false;
+        }
+        let Some(Some(held)) = self.held.get_mut(subtable as usize) else {
+            return false;
+        };
+        held.users -= 1;
+        if held.users > 0 {
+            return false;
+        }
+        if let Ok(found) = self.index.find_entry(held.hash, |n| *n == subtable) {
+            found.remove();
+        }
+        self.held[subtable as usize] = None;
+        self.filters.close(subtable);
+        self.free.push(subtable);
+        true
+    }
+    /// Now and then, between bursts: puts often hit masks first and halves the counts, in the lists that had
+    /// hits; frees origins of which `told` may be told.
+    pub(crate) fn tidy(&mut self, told: impl FnMut(u32) -> bool) {
+        for n in std::mem::take(&mut self.hit) {
+            let Some(o) = self.origin_mut(n) else { continue };
+            o.hit = false;
+            for list in &mut o.lists {
+                list.uses.sort_by_key(|u| std::cmp::Reverse(u.hits));
+                list.uses.iter_mut().for_each(|u| u.hits /= 2);
+            }
+        }
+        self.free_origins(told);
+    }
+    /// How many entries a port has.
+    pub(crate) fn entries_of(&self, port: u32) -> usize {
+        self.entries.get(port as usize).map_or(0, |n| *n as usize)
+    }
+    /// How many masks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+}
+
+/// The bits of either of two.
+fn union(a: &Bits, b: &Bits) -> Box<Bits> {
+    let mut all: Vec<(u8, u64)> = a.to_vec();
+    for (i, bits) in b {
+        match all.binary_search_by_key(i, |(i, _)| *i) {
+            Ok(at) => all[at].1 |= bits,
+            Err(at) => all.insert(at, (*i, *bits)),
+        }
+    }
+    all.into()
+}
+
+/// A hash of a mask, in four lanes. Not keyed: nobody outside chooses masks at will.
+fn fold(mask: &FlowMask) -> u64 {
+    let mut lanes = [0_u64; 4];
+    for words in mask.0.used().chunks(4) {
+        for (lane, w) in lanes.iter_mut().zip(words) {
+            *lane = (lane.rotate_left(5) ^ w).wrapping_mul(0x517c_c1b7_2722_0a95);
+        }
+    }
+    lanes.iter().fold(0, |h: u64, l| {
+        (h.rotate_left(9) ^ l).wrapping_mul(0x517c_c1b7_2722_0a95)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Recirculation ids that packets make up, some thousands a second, each with an entry for ten seconds,
+    /// do not use up the numbers.
+    #[test]
+    fn origins_that_come_and_go_do_not_run_out() {
+        let mut s = Subtables::new(128);
+        let family = CompactKey::default().family();
+        let mut held = std::collections::VecDeque::new();
+        for second in 0..120_u32 {
+            let mut own = Vec::new();
+            for n in 0..2000 {
+                let origin = s.origin_of(1, 1 + second * 2000 + n);
+                assert_ne!(origin, NOWHERE, "after {second} seconds");
+                let (at, _) = s.mask_for(&FlowMask::default(), origin, family);
+                s.add(at, origin);
+                own.push((at, origin));
+            }
+            held.push_back(own);
+            if held.len() > 10 {
+                for (at, origin) in held.pop_front().unwrap() {
+                    s.remove(at, origin);
+                }
+            }
+            s.tidy(|_| true);
+        }
+    }
+
+    /// Origins that are used all the time and never have an entry do not keep others from being freed.
+    #[test]
+    fn origins_without_entries_do_not_hold_others_up() {
+        let mut s = Subtables::new(128);
+        for second in 0..200_u32 {
+            for n in 0..2000 {
+                assert_ne!(s.origin_of(1, 1 + n), NOWHERE, "after {second} seconds");
+            }
+            for n in 0..400 {
+                assert_ne!(
+                    s.origin_of(1, 3000 + second * 400 + n),
+                    NOWHERE,
+                    "after {second} seconds"
+                );
+            }
+            s.tidy(|_| true);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The cache as a whole.
+
+mod guess;
+mod twins;
+
+use crate::burst::{Burst, Kind, Run};
+use crate::cache::{Cache, CacheParts, NO_BODY};
+use crate::compact::{CompactKey, outside};
+use crate::hash::HashKey;
+use crate::program_table::Program;
+use crate::records::Records;
+use heddle_flow::FlowKey;
+
+/// Actions are numbers.
+#[derive(PartialEq, Debug)]
+pub(crate) struct Numbers(Vec<u32>);
+
+impl Program for Numbers {
+    type Action = u32;
+    fn compile(actions: &[u32]) -> Self {
+        Self(actions.to_vec())
+    }
+}
+
+/// A cache with so many masks, and what the revalidator has of it.
+fn small_cache(max_masks: usize) -> (Cache<Numbers>, Records<Numbers>) {
+    let (parts, records) = CacheParts::new(true, max_masks, HashKey::random());
+    (Cache::new(parts, 16, 64).unwrap(), records)
+}
+
+/// One packet of each key.
+struct Keys {
+    runs: Vec<Run>,
+    compact: Vec<CompactKey>,
+    full: Vec<FlowKey>,
+}
+
+impl Keys {
+    /// As packets that come to this cache.
+    fn of(cache: &mut Cache<Numbers>, keys: &[FlowKey]) -> Self {
+        let compact: Vec<_> = keys
+            .iter()
+            .map(|k| CompactKey::of(k, cache.origin_of(k.in_port, k.recirc_id)))
+            .collect();
+        let run = |((i, key), compact): ((u16, &FlowKey), &CompactKey)| {
+            let outside = outside(compact.family());
+            let carries = key.words().iter().zip(outside.words()).any(|(w, o)| w & o != 0);
+            Run {
+                first: i,
+                end: i + 1,
+                kind: if carries {
+                    Kind::Full(u8::try_from(i).unwrap())
+                } else {
+                    Kind::Ordinary
+                },
+                full: u8::MAX,
+                body: NO_BODY,
+                bytes: 60,
+                longest: 60,
+            }
+        };
+        Self {
+            runs: (0..).zip(keys).zip(&compact).map(run).collect(),
+            compact,
+            full: keys.to_vec(),
+        }
+    }
+}
+
+impl Burst for Keys {
+    fn runs(&self) -> &[Run] {
+        &self.runs
+    }
+    fn keys(&self) -> &[CompactKey] {
+        &self.compact
+    }
+    fn has_outside(&self) -> bool {
+        self.runs.iter().any(|run| run.kind != Kind::Ordinary)
+    }
+    fn outside(&self, run: &Run) -> Option<&FlowKey> {
+        match run.kind {
+            Kind::Full(at) => self.full.get(usize::from(at)),
+            _ => None,
+        }
+    }
+}

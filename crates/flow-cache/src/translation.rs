@@ -1,0 +1,168 @@
+//! The answer to a miss: what is to be done with all packets that agree with one in some bits, and how long
+//! that is true.
+
+use crate::changes::{self, Known, Override};
+use crate::generations::{Dep, Generations};
+use heddle_flow::{FlowKey, FlowMask};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Someone who wants to know about packets that a cached entry forwarded: a rule, a table, a MAC entry, a
+/// patch port. Called off the fast path with what was counted since the last call.
+pub trait Credit: Send + Sync {
+    /// Adds `packets` and `bytes`, last seen at `used_ms`, with the union of their TCP flags.
+    fn credit(&self, packets: u64, bytes: u64, used_ms: u64, tcp_flags: u16);
+}
+
+/// Who is credited with the packets of an answer. Filled again, it counts no references to those who stand
+/// where they stood before: mostly many answers in a row credit the same.
+#[derive(Clone, Default)]
+pub struct Credits {
+    held: Vec<Arc<dyn Credit>>,
+    /// Those behind are the last answer's.
+    len: usize,
+}
+
+impl Credits {
+    /// One more.
+    pub fn push(&mut self, who: Arc<dyn Credit>) {
+        self.put(self.len, who);
+        self.len += 1;
+    }
+    /// Another one in place of number `at`.
+    pub fn put(&mut self, at: usize, who: Arc<dyn Credit>) {
+        match self.held.get_mut(at) {
+            Some(place) => *place = who,
+            None => self.held.push(who),
+        }
+    }
+    /// One more, whom others hold too: `counted` gives a reference to hold on to, if it is needed.
+    pub fn push_shared<T: Credit + 'static>(&mut self, who: &T, counted: impl FnOnce() -> Arc<T>) {
+        let there = self.held.get(self.len);
+        if there.is_some_and(|held| std::ptr::addr_eq(Arc::as_ptr(held), who)) {
+            self.len += 1;
+        } else {
+            self.push(counted());
+        }
+    }
+    /// Leaves so many at most.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+    /// Lets go of those of the answer before: this one is complete.
+    pub fn settle(&mut self) {
+        self.held.truncate(self.len);
+    }
+    /// Gives them away.
+    pub(crate) fn take(&mut self) -> Box<[Arc<dyn Credit>]> {
+        self.settle();
+        self.len = 0;
+        self.held.drain(..).collect()
+    }
+    fn clear(&mut self) {
+        self.len = 0;
+    }
+}
+
+impl Deref for Credits {
+    type Target = [Arc<dyn Credit>];
+    fn deref(&self) -> &Self::Target {
+        &self.held[..self.len]
+    }
+}
+
+/// The answer to a miss. Cleared and reused by the caller, so that a warm worker does not allocate.
+///
+/// `A`: one action.
+pub struct Translation<A> {
+    /// Which bits of the key the answer depends on.
+    pub mask: FlowMask,
+    /// What to do.
+    pub actions: Vec<A>,
+    /// What it depends on besides the key.
+    pub deps: Vec<Dep>,
+    /// What lookups in tables (dependencies with a log) saw of the key, where that is not what the packet
+    /// brought; see [`Override`]. Of the input port it must be said at the first one.
+    pub overrides: Vec<Override>,
+    /// Who is credited with the packets.
+    pub credits: Credits,
+    /// Must not be cached (a side effect could not be carried out, or differs per packet).
+    pub uncacheable: bool,
+}
+
+impl<A> Default for Translation<A> {
+    fn default() -> Self {
+        Self {
+            mask: FlowMask::default(),
+            actions: Vec::new(),
+            deps: Vec::new(),
+            overrides: Vec::new(),
+            credits: Credits::default(),
+            uncacheable: false,
+        }
+    }
+}
+
+impl<A> Translation<A> {
+    /// Makes it empty again, keeping the allocations.
+    pub fn clear(&mut self) {
+        self.mask = FlowMask::default();
+        self.actions.clear();
+        self.deps.clear();
+        self.overrides.clear();
+        self.credits.clear();
+        self.uncacheable = false;
+    }
+    /// Whether this answer, made for `key`, still holds for all packets that it was for, as far as the logs
+    /// of what has changed since can tell. The plain twin of what caches do.
+    pub fn outlasts(&self, key: &FlowKey, generations: &Generations) -> bool {
+        let known = Known::new(&key.masked(&self.mask), &self.mask);
+        changes::outlasts(&self.deps, &self.overrides, known, generations, usize::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Default)]
+    struct Tally;
+    impl Credit for Tally {
+        fn credit(&self, _: u64, _: u64, _: u64, _: u16) {}
+    }
+
+    proptest! {
+        /// Against lists that are made anew: who is credited, and how many references are held.
+        #[test]
+        fn credits_are_a_list(answers in prop::collection::vec((prop::collection::vec((0_usize..3, any::<bool>()), 0..5), 0_usize..6, any::<bool>()), 0..20)) {
+            let all: Vec<Arc<Tally>> = (0..3).map(|_| Arc::default()).collect();
+            let mut credits = Credits::default();
+            for (who, most, taken) in answers {
+                let mut list = Vec::new();
+                for (i, shared) in who {
+                    let one = &all[i];
+                    if shared {
+                        credits.push_shared(&**one, || one.clone());
+                    } else {
+                        credits.push(one.clone());
+                    }
+                    list.push(one);
+                }
+                credits.truncate(most);
+                list.truncate(most);
+                credits.settle();
+                let given = taken.then(|| credits.take());
+                let told: &[_] = given.as_deref().unwrap_or(&credits);
+                prop_assert_eq!(told.len(), list.len());
+                prop_assert!(told.iter().zip(&list).all(|(a, b)| std::ptr::addr_eq(Arc::as_ptr(a), Arc::as_ptr(b))));
+                for one in &all {
+                    let held = list.iter().filter(|l| Arc::ptr_eq(l, one)).count();
+                    prop_assert_eq!(Arc::strong_count(one), 1 + held);
+                }
+                drop(given);
+                credits.clear();
+            }
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Whether a cached entry is still right although rules have changed.
+//!
+//! **Problem.** A thousand rules change in a second beside fifty thousand flows, and none of the changes is
+//! about any of the flows. To see that takes fifty million comparisons a second.
+//!
+//! **Shape.** Entries are under one [`Watch`] if they have the same mask, and their translations looked
+//! into the same tables in the same order and saw the same registers there. What is the same for all of
+//! them is compared once, by the watch:
+//!
+//! 1. It reads what is new in the logs of its tables ([`crate::changes`]).
+//! 2. It leaves out a change that cannot be about any of its entries.
+//! 3. Of any other it keeps a [`Note`]: the bits that the changed rule asks for, as far as the mask has
+//!    them, and their values.
+//!
+//! An entry has a stamp, the number of the last note that it was compared with. At its next use it is
+//! compared with the notes since then. If one of them is about its key, it is translated again. Mostly one
+//! word of the key is enough to tell.
+//!
+//! **In doubt** an entry is translated again. A note without bits is about all keys. It stands for a change
+//! that asks for no bit of the mask, for changes that a log does not tell any more, and for a change of
+//! something that has no log (an address, a port).
+//!
+//! **Bounds.** A watch keeps [`KEPT`] notes. An entry that has missed more is translated again, which by
+//! then costs no more. All watches together keep [`MOST_NOTES`] notes, and take [`TAKEN_IN`] changes in per
+//! burst, so that a worker that comes back to old flows does not stand still. There are [`MOST`] watches.
+//! An entry beyond has none, and is translated again when anything changes that it depends on.
+//!
+//! **Threads.** One worker's own.
+
+use crate::changes::{Known, Override, constants, unknown};
+use crate::compact::{CompactKey, CompactMask};
+use crate::generations::{Dep, Generations};
+use crate::hash::Mixer;
+use hashbrown::HashTable;
+use heddle_classifier::MiniMatch;
+use heddle_flow::FlowMask;
+use std::collections::VecDeque;
+use std::hash::Hasher;
+
+/// The number that stands for no watch.
+pub(crate) const NONE: u16 = 0;
+/// Watches of a worker, at most.
+const MOST: usize = 2048;
+/// One port's entries may begin so large a part of them: who sends packets makes up registers, and so
+/// watches.
+const PORTS: usize = 4;
+/// Notes that a watch keeps, and with how many an entry is compared at most.
+const KEPT: usize = 256;
+/// Notes in all watches, at most: some 8 MiB.
+const MOST_NOTES: usize = 1 << 16;
+/// Changes that are taken in for all watches together, per burst.
+const TAKEN_IN: usize = 2048;
+/// The stamp of an entry that is not known to be right.
+const NEVER: u32 = 0;
+/// Numbers of notes end here: the watch is given up then.
+const WORN: u32 = u32::MAX;
+
+/// The words of a key have numbers: first those of the compact key, and from this one on those of the full
+/// key. Only what the compact key has no room for is asked of the full one.
+pub(crate) const OUTSIDE: u8 = 8;
+
+/// A word of a key, some of its bits, and their values.
+type Word = (u8, u64, u64);
+
+/// What a key has to have for a change to be about it.
+struct Note {
+    number: u32,
+    /// The word with the most bits, which mostly tells. If it has none, the note is about all keys.
+    first: Word,
+    rest: Box<[Word]>,
+}
+
+impl Note {
+    #[inline]
+    fn is_about(&self, key: &impl Fn(usize) -> u64) -> bool {
+        let same = |(i, bits, value): &Word| (key(usize::from(*i)) ^ value) & bits == 0;
+        same(&self.first) && self.rest.iter().all(same)
+    }
+}
+
+/// A watch's last notes.
+struct Notes {
+    kept: VecDeque<Note>,
+    /// The number of the last one.
+    last: u32,
+    /// The number of the last one that is not kept any more: entries with smaller stamps cannot be
+    /// compared.
+    forgotten: u32,
+}
+
+impl Notes {
+    /// One more; `in_all`: how many all watches have.
+    fn add(&mut self, (first, rest): (Word, Box<[Word]>), in_all: &mut usize) {
+        self.last = self.last.saturating_add(1);
+        if self.last == WORN {
+            self.forgotten = WORN;
+            return;
+        }
+        let number = self.last;
+        self.kept.push_back(Note { number, first, rest });
+        *in_all += 1;
+        if self.kept.len() > KEPT || *in_all > MOST_NOTES {
+            self.forgotten = self.kept.pop_front().map_or(number, |note| note.number);
+            *in_all -= 1;
+        }
+    }
+}
+
+/// What entries need in common to be under one watch.
+#[derive(Clone, Copy)]
+pub(crate) struct Under<'a> {
+    /// Their mask, with its number.
+    pub(crate) subtable: u32,
+    pub(crate) mask: &'a FlowMask,
+    /// Where packets of the entry at hand come in.
+    pub(crate) in_port: u32,
+    /// Whether their compact keys are IPv6's.
+    pub(crate) v6: bool,
+    /// The bits outside of their compact keys that each entry has values of its own for. Of other bits that
+    /// compact keys have no room for, all packets have the same.
+    pub(crate) outside: &'static FlowMask,
+}
+
+/// See the module's text.
+struct Watch {
+    /// The value of [`Generations::any`] up to which changes are known.
+    any: u64,
+    notes: Notes,
+    subtable: u32,
+    /// Port of the first entry.
+    in_port: u32,
+    slots: Box<[u16]>,
+    /// The generation of each slot up to which changes are known.
+    seen: Box<[u64]>,
+    overrides: Box<[Override]>,
+    fingerprint: u64,
+    users: u32,
+    /// What the first lookup sees.
+    scope: Box<Scope>,
+}
+
+impl Watch {
+    fn new(deps: &[Dep], overrides: &[Override], under: Under<'_>, fingerprint: u64) -> Self {
+        Self {
+            any: 0,
+            notes: Notes {
+                kept: VecDeque::new(),
+                last: NEVER + 1,
+                forgotten: NEVER + 1,
+            },
+            subtable: under.subtable,
+            in_port: under.in_port,
+            slots: deps.iter().map(|d| d.slot).collect(),
+            seen: deps.iter().map(|d| d.generation).collect(),
+            overrides: overrides.into(),
+            fingerprint,
+            users: 1,
+            scope: Box::new(Scope::new(under)),
+        }
+    }
+    /// Takes in what has changed, `takes_in` changes at most.
+    fn catch_up(&mut self, generations: &Generations, takes_in: &mut usize, in_all: &mut usize) {
+        let now = |slot: u16| generations.read(slot).generation;
+        if self
+            .slots
+            .iter()
+            .zip(&self.seen)
+            .all(|(slot, seen)| now(*slot) == *seen)
+        {
+            return;
+        }
+        let mut scope = self.scope.clone();
+        let (notes, mut overrides) = (&mut self.notes, self.overrides.iter().peekable());
+        for ((at, slot), seen) in (0_u16..).zip(&self.slots).zip(&mut self.seen) {
+            while let Some(o) = overrides.next_if(|o| o.from <= at) {
+                scope.apply(o);
+            }
+            let (before, now) = (*seen, now(*slot));
+            *seen = now;
+            if before == now {
+                continue;
+            }
+            let told = generations.changed(*slot, before, now, &mut |m| {
+                let goes_on = *takes_in > 0;
+                *takes_in = takes_in.saturating_sub(1);
+                if goes_on && !scope.known.excludes(m) {
+                    notes.add(scope.words(m), in_all);
+                }
+                goes_on
+            });
+            if !told {
+                // It is about all keys.
+                notes.add(Default::default(), in_all);
+            }
+        }
+    }
+}
+
+/// A worker's watches, by number.
+pub(crate) struct Watches {
+    all: Vec<Watch>,
+    free: Vec<u16>,
+    index: HashTable<u16>,
+    /// The last one that was entered; listed.
+    last: u16,
+    n_notes: usize,
+    /// Watches by port of their first entries.
+    of_port: Vec<usize>,
+    /// Changes that may still be taken in.
+    takes_in: usize,
+}
+
+impl Watches {
+    pub(crate) fn new() -> Self {
+        let mut watches = Self {
+            all: Vec::new(),
+            free: Vec::new(),
+            index: HashTable::new(),
+            last: NONE,
+            n_notes: 0,
+            of_port: Vec::new(),
+            takes_in: TAKEN_IN,
+        };
+        // Nothing is watched by number 0.
+        let nothing = Under {
+            subtable: 0,
+            in_port: 0,
+            mask: &FlowMask::default(),
+            v6: false,
+            outside: constants(),
+        };
+        watches.all.push(Watch::new(&[], &[], nothing, 0));
+        watches
+    }
+    /// Another burst begins.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.takes_in = TAKEN_IN;
+    }
+
+    /// An entry has an answer that depends on these things, seen like this. Returns the number of its watch
+    /// ([`NONE`]: there can be none), and its stamp. `None`: the answer is older than what is known of
+    /// changes, so it is worth nothing.
+    pub(crate) fn enter(
+        &mut self,
+        deps: &[Dep],
+        overrides: &[Override],
+        under: Under<'_>,
+    ) -> Option<(u16, u32)> {
+        let is = |w: &Watch| {
+            w.subtable == under.subtable
+                && *w.overrides == *overrides
+                && w.slots.iter().eq(deps.iter().map(|d| &d.slot))
+        };
+        let (all, index) = (&self.all, &self.index);
+        let at = |n: u16| &all[usize::from(n)];
+        // Many entries in a row mostly have one.
+        let last = (self.last != NONE && is(at(self.last))).then_some(self.last);
+        let print = last.map_or_else(|| fingerprint(deps, overrides, under.subtable), |_| 0);
+        let same = |n: &u16| at(*n).fingerprint == print && is(at(*n));
+        if let Some(n) = last.or_else(|| index.find(print, same).copied()) {
+            self.last = n;
+            let w = &mut self.all[usize::from(n)];
+            if deps.iter().zip(&w.seen).any(|(d, seen)| d.generation < *seen) {
+                return None;
+            }
+            w.users += 1;
+            return Some((n, w.notes.last));
+        }
+        let port = under.in_port as usize;
+        if self.of_port.len() <= port {
+            self.of_port.resize(port + 1, 0);
+        }
+        if self.of_port[port] >= MOST / PORTS {
+            return Some((NONE, NEVER));
+        }
+        let watch = Watch::new(deps, overrides, under, print);
+        let stamp = watch.notes.last;
+        let n = match self.free.pop() {
+            Some(n) => {
+                self.all[usize::from(n)] = watch;
+                n
+            }
+            None if self.all.len() > MOST => return Some((NONE, NEVER)),
+            None => {
+                self.all.push(watch);
+                u16::try_from(self.all.len() - 1).expect("MOST is less than 2^16")
+            }
+        };
+        self.of_port[port] += 1;
+        let all = &self.all;
+        self.index
+            .insert_unique(print, n, |n| all[usize::from(*n)].fingerprint);
+        Some((n, stamp))
+    }
+    /// An entry is gone, or has another watch.
+    pub(crate) fn leave(&mut self, n: u16) {
+        if n == NONE {
+            return;
+        }
+        let w = &mut self.all[usize::from(n)];
+        w.users -= 1;
+        if w.users == 0 {
+            self.n_notes -= std::mem::take(&mut w.notes.kept).len();
+            self.of_port[w.in_port as usize] -= 1;
+            self.unlist(n);
+            self.free.push(n);
+        }
+    }
+    fn unlist(&mut self, n: u16) {
+        if self.last == n {
+            self.last = NONE;
+        }
+        let print = self.all[usize::from(n)].fingerprint;
+        if let Ok(found) = self.index.find_entry(print, |m| *m == n) {
+            found.remove();
+        }
+    }
+
+    /// Whether an entry with this stamp is known to be right at `any`. If not, it has to be looked at.
+    #[inline]
+    pub(crate) fn holds(&self, n: u16, stamp: u32, any: u64) -> bool {
+        let w = self.all.get(usize::from(n));
+        w.is_some_and(|w| w.any == any && w.notes.last == stamp)
+    }
+    /// Whether an entry that was right at `stamp` is right now, with its new stamp. `key` gives the words
+    /// of its key. `any` was read before.
+    #[inline]
+    pub(crate) fn look(
+        &mut self,
+        n: u16,
+        stamp: u32,
+        any: u64,
+        generations: &Generations,
+        key: impl Fn(usize) -> u64,
+    ) -> Option<u32> {
+        if self.all.get(usize::from(n))?.any != any {
+            self.catch_up(n, any, generations);
+        }
+        let notes = &self.all.get(usize::from(n))?.notes;
+        let mut later = notes.kept.iter().rev().take_while(|note| note.number > stamp);
+        (stamp >= notes.forgotten && !later.any(|note| note.is_about(&key))).then_some(notes.last)
+    }
+
+    /// Takes in what has changed.
+    #[cold]
+    #[inline(never)]
+    fn catch_up(&mut self, n: u16, any: u64, generations: &Generations) {
+        let w = &mut self.all[usize::from(n)];
+        w.catch_up(generations, &mut self.takes_in, &mut self.n_notes);
+        w.any = any;
+        if w.notes.last == WORN {
+            // Its entries, translated again, get another one.
+            self.unlist(n);
+        }
+    }
+}
+
+/// What a lookup sees of the packets of a watch's entries.
+#[derive(Clone)]
+struct Scope {
+    /// What all of them have.
+    known: Known,
+    /// The bits that each entry has a value of its own for.
+    own: FlowMask,
+    v6: bool,
+    outside: &'static FlowMask,
+}
+
+impl Scope {
+    /// At the beginning of a translation.
+    fn new(under: Under<'_>) -> Self {
+        // All packets have there what the expansion of any key shows.
+        let mut fixed = CompactMask::beyond(under.mask);
+        clear(&mut fixed, under.outside);
+        let mut own = *under.mask;
+        // Of where packets come from nothing is known: entries of several origins may be under one watch.
+        (fixed.0.recirc_id, own.0.recirc_id) = (0, 0);
+        for not in [&fixed, constants(), unknown()] {
+            clear(&mut own, not);
+        }
+        Self {
+            known: Known::new(&CompactKey::of_family(under.v6).expand(&fixed), &fixed),
+            own,
+            v6: under.v6,
+            outside: under.outside,
+        }
+    }
+    /// As a later lookup saw them.
+    fn apply(&mut self, o: &Override) {
+        self.known.apply(o);
+        if o.changed
+            && let Some(w) = self.own.words_mut().get_mut(usize::from(o.word))
+        {
+            *w = 0;
+        }
+    }
+    /// What keys have that a change is about, the word with the most bits first.
+    fn words(&self, m: &MiniMatch) -> (Word, Box<[Word]>) {
+        let (mut words, mut mask, mut value) = (Vec::new(), FlowMask::default(), FlowMask::default());
+        for ((i, bits), v) in m.mask.words().iter().zip(m.values.iter()) {
+            let at = usize::from(*i);
+            let (bits, outside) = (bits & self.own.words()[at], self.outside.words()[at]);
+            words.push((i + OUTSIDE, bits & outside, *v));
+            (mask.words_mut()[at], value.words_mut()[at]) = (bits & !outside, v & bits & !outside);
+        }
+        let compact = |fields: &FlowMask| *CompactMask::of_fields(fields, self.v6).words();
+        let compact = compact(&mask).into_iter().zip(compact(&value));
+        words.extend((0..).zip(compact).map(|(i, (bits, v))| (i, bits, v)));
+        words.retain(|(_, bits, _)| *bits != 0);
+        words.sort_by_key(|(_, bits, _)| std::cmp::Reverse(bits.count_ones()));
+        let mut words = words.into_iter();
+        (words.next().unwrap_or_default(), words.collect())
+    }
+}
+
+fn clear(mask: &mut FlowMask, bits: &FlowMask) {
+    let words = mask.words_mut().iter_mut().zip(bits.words());
+    words.for_each(|(w, bits)| *w &= !bits);
+}
+
+fn fingerprint(deps: &[Dep], overrides: &[Override], subtable: u32) -> u64 {
+    let mut h = Mixer::new(subtable.into());
+    deps.iter().for_each(|d| h.write_u16(d.slot));
+    for o in overrides {
+        h.write_u64(u64::from(o.from) << 16 | u64::from(o.word) << 1 | u64::from(o.changed));
+        h.write_u64(o.value);
+    }
+    h.finish()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! All interleavings of a worker and those who read its entries, and of changes and those who keep answers:
+//! `make models`.
+//!
+//! The files under test are compiled anew, with the model checker's atomics. Watches and cached translations
+//! are one worker's own, and not here; nor is the log of changes, which may be behind its generation: what it
+//! does not tell counts as anything.
+#![cfg(loom)]
+#![allow(dead_code, unused_imports, unreachable_pub)]
+
+mod atomic {
+    pub(crate) use loom::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, fence};
+    /// All the model checker's atomics are zero at first.
+    pub(crate) use std::default::Default as FromZeros;
+}
+/// Keys of which nothing but the words is of interest here.
+mod compact {
+    pub(crate) struct CompactMask([u64; 8]);
+    impl CompactMask {
+        pub(crate) fn words(&self) -> &[u64; 8] {
+            &self.0
+        }
+    }
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    pub(crate) struct CompactKey([u64; 8]);
+    impl CompactKey {
+        pub(crate) fn words(&self) -> &[u64; 8] {
+            &self.0
+        }
+        pub(crate) fn from_words(words: [u64; 8]) -> Self {
+            Self(words)
+        }
+    }
+}
+#[path = "../src/changes.rs"]
+mod changes;
+#[path = "../src/entry.rs"]
+mod entry;
+#[path = "../src/generations.rs"]
+mod generations;
+#[path = "../src/hash.rs"]
+mod hash;
+
+use atomic::AtomicU64;
+use compact::CompactKey;
+use entry::{Entry, NewEntry};
+use generations::Generations;
+use loom::model::Builder;
+use loom::thread;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Few switches of threads are enough for the faults that are known; all of them would take days.
+fn model(switches: usize, f: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.preemption_bound = Some(switches);
+    builder.check(f);
+}
+
+fn new_entry(id: u64) -> NewEntry {
+    NewEntry {
+        id,
+        key: CompactKey::from_words([id; 8]),
+        cached: number(id),
+        subtable: number(id) + 1000,
+        body: 0,
+        now_ms: id,
+        watch: 0,
+        stamp: 0,
+    }
+}
+
+fn number(id: u64) -> u32 {
+    u32::try_from(id).unwrap()
+}
+
+/// What the revalidator reads of an entry belongs to one id, whatever the owner does with the place
+/// meanwhile.
+#[test]
+fn an_entry_is_read_whole() {
+    model(2, || {
+        let entry = Arc::new(Entry::default());
+        let owner = {
+            let entry = entry.clone();
+            thread::spawn(move || {
+                entry.publish(&new_entry(1));
+                entry.rename(2, 2, 0);
+                entry.retire();
+                entry.publish(&new_entry(3));
+            })
+        };
+        if let Some(s) = entry.read() {
+            assert_eq!(s.cached, number(s.id));
+            // What has another answer has the same mask and key.
+            let made = if s.id == 2 { 1 } else { s.id };
+            assert_eq!((s.subtable, s.used_ms), (number(made) + 1000, made));
+            if let Some(key) = entry.read_key(s.id) {
+                assert_eq!(key, new_entry(made).key);
+            }
+            entry.condemn(s.id);
+        }
+        owner.join().unwrap();
+        // What was condemned under an earlier id is not dead under this one.
+        let last = entry.read().unwrap();
+        assert_eq!((last.id, last.cached), (3, 3));
+        assert!(!last.dead || !entry.alive());
+    });
+}
+
+/// A thing that changes twice, whose state is its generation.
+#[test]
+fn an_answer_is_not_older_than_its_generation() {
+    model(3, || {
+        let generations = Arc::new(Generations::default());
+        let thing = Arc::new(AtomicU64::new(1));
+        let slot = Generations::slot_of(7);
+        let writer = {
+            let (generations, thing) = (generations.clone(), thing.clone());
+            thread::spawn(move || {
+                for state in 2..4 {
+                    thing.store(state, Relaxed);
+                    generations.bump(slot);
+                }
+            })
+        };
+        // As a worker: `any`, then what it depends on, then the thing.
+        let any = generations.any();
+        let dep = generations.read(slot);
+        let seen = thing.load(Relaxed);
+        assert!(
+            dep.generation >= any,
+            "a later answer is said to be checked at `any`"
+        );
+        assert!(seen >= dep.generation, "an old state under a new generation");
+        // Later: what is valid at this `any`, or has its generation still, is what a fresh look would find.
+        let now = generations.any();
+        if generations.hold(&[dep]) {
+            assert!(dep.generation >= now);
+        }
+        writer.join().unwrap();
+        assert_eq!((generations.any(), generations.read(slot).generation), (3, 3));
+    });
+}
