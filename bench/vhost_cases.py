@@ -23,6 +23,7 @@ class Case:
     where: str = ""         # "elsewhere": in a table that no packet looks at; "nowhere": the switch is not told
     recirc: int = 0         # so many recirculations before the rules
     ct: str = ""            # the rules stand behind `ct`: "track", or "snat" with translated sources
+    expire: int = 0         # connections of UDP are over after so many seconds without packets; 0: after the usual time
     tso: bool = False
     touch: str = "heads"
     latency: bool = False
@@ -44,6 +45,7 @@ class Case:
         words += [f"{self.flows}flows"] if self.flows != 1 else []
         words += ["new"] if self.new else []
         words += [f"storm_{self.storm}"] if self.storm else []
+        words += [f"expire{self.expire}"] if self.expire else []
         words += [f"{self.changes}changes{self.where}"] if self.changes else []
         words += [f"touch_{self.touch}"] if self.touch != "heads" else []
         words += ["tso"] if self.tso else []
@@ -162,7 +164,8 @@ SWITCH = {
                *recirculated(rules="tuple", storm="new-flows", ports=4),
                *recirculated(rules="tuple", storm="explosion", ports=4)],
     "ct": [*(case for flows in (1, 1_000, 100_000, 1_000_000) for case in tracked(rules="normal", flows=flows)),
-           Case(rules="normal", ct="track", new=True), Case(rules="normal", ct="snat", new=True)],
+           Case(rules="normal", ct="track", new=True), Case(rules="normal", ct="snat", new=True),
+           *(Case(rules="tuple", ct="track", storm="new-flows", expire=seconds, ports=4) for seconds in (0, 1))],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50), Case(rules="normal", idle=True, light=True)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],

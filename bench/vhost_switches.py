@@ -186,7 +186,7 @@ class Vhost:
         self.rules = self.mtu = None
         self.unixctl = None
         self.helpers = []
-        self.sleep, self.light = 0, False
+        self.sleep, self.light, self.expire = 0, False, 0
 
     def setup(self, ports):
         # With --enable-dummy the action debug_recirc is there.
@@ -241,7 +241,7 @@ class Vhost:
         if self.dpdk and self.mtu not in (None, case.mtu()):
             # It makes a port's memory pool when a guest connects for the first time; an MTU that is set later goes unnoticed.
             self.close()
-            self.rules, self.mtu, self.sleep, self.light = None, None, 0, False
+            self.rules, self.mtu, self.sleep, self.light, self.expire = None, None, 0, False, 0
             self.setup(self.ports)
         if case.mtu() != self.mtu:
             self.switch.vsctl(*(word for port in range(self.ports) for word in (
@@ -264,6 +264,7 @@ class Vhost:
             # None is there from the turn before, and no limit is in the way of new ones.
             self.unixctl.call("dpctl/ct-set-maxconns", str(MOST_CONNECTIONS))
             self.unixctl.call("dpctl/flush-conntrack")
+            self.expire_after(case.expire)
         wanted = case.recirc, case.ct, case.rule_sets()
         if wanted != self.rules:
             rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True)
@@ -274,6 +275,20 @@ class Vhost:
             self.switch.run("ovs-ofctl", "--timeout=120", "--bundle", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
             self.rules = wanted
             settle(self.switch.pid)
+
+    def expire_after(self, seconds):
+        """How long connections of UDP stay without packets; 0: as long as usual."""
+        if seconds == self.expire:
+            return
+        if not self.switch.vsctl("--if-exists", "get", "open_vswitch", ".", "datapaths:netdev"):
+            self.switch.vsctl("--", "--id=@dp", "create", "Datapath", "datapath_version=0", "--", "set", "open_vswitch", ".",
+                              "datapaths:netdev=@dp")
+        if self.expire:
+            self.switch.vsctl("del-zone-tp", "netdev", "zone=0")
+        if seconds:
+            kinds = [f"udp_{kind}={seconds}" for kind in ("first", "single", "multiple")]
+            self.switch.vsctl("add-zone-tp", "netdev", "zone=0", *kinds)
+        self.expire = seconds
 
     def clear(self):
         self.unixctl.call("dpif-netdev/pmd-stats-clear")
