@@ -13,7 +13,7 @@ from .unixctl import Unixctl
 
 # Of Open vSwitch's own programs. On a machine that stands still they would tell of that in the middle of their output.
 CLIENT = ("--timeout=50", "-vtimeval:off", "-vcoverage:off", "-vpoll_loop:off")
-SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+SCHEMA = os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch") + "/vswitch.ovsschema"
 
 
 class Switch:

@@ -16,7 +16,7 @@ from lab.net import Net
 from lab.shell import Trace, wait_for
 from lab.switch import Switch, end_process, read_pid
 
-SCHEMAS = "/usr/share/ovn"
+SCHEMAS = os.environ.get("OVN_PKGDATADIR", "/usr/share/ovn")
 # Left of 1500 bytes inside of Geneve with OVN's option.
 POD_MTU = 1442
 
@@ -30,8 +30,7 @@ class Chassis:
         self.name = f"ch{number}"
         net = cluster.net
         self.ns = net.namespace(self.name, ipv6=True)
-        args = ["--disable-system"]
-        self.sw = Switch(cluster.trace, binary=cluster.binary, netns=self.ns, args=args, prefix="ovn")
+        self.sw = Switch(cluster.trace, binary=cluster.binary, netns=self.ns, args=["--disable-system", *cluster.args], prefix="ovn")
         self.sw.start()
         self.sw.env["OVN_RUNDIR"] = self.sw.env["OVN_LOGDIR"] = self.sw.dir
         for bridge, dev, network in (("br-ex", "up0", "fabric"), ("br-phys", "ph0", "phys")):
@@ -69,10 +68,11 @@ class Chassis:
 class Cluster:
     """See the module's text."""
 
-    def __init__(self, binary, chassis=3, encap="geneve"):
+    def __init__(self, binary, chassis=3, encap="geneve", args=()):
         self.trace = Trace()
         self.net = Net(self.trace)
         self.binary = binary
+        self.args = args
         self.encap = encap
         self.dir = tempfile.mkdtemp(prefix="ovn-central-")
         self.nb, self.sb = (f"unix:{self.dir}/{name}.sock" for name in ("nb", "sb"))
@@ -183,6 +183,12 @@ class Cluster:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
+def has_column(table, column):
+    """Whether this OVN's northbound database has a column."""
+    with open(f"{SCHEMAS}/ovn-nb.ovsschema") as file:
+        return column in json.load(file)["tables"].get(table, {"columns": {}})["columns"]
+
+
 def server(cluster, pod, port, udp=False, v6=False):
     """A process that answers each connection or datagram with the pod's name and its peer's address; to be killed."""
     import subprocess
@@ -198,4 +204,4 @@ def server(cluster, pod, port, udp=False, v6=False):
     return process
 
 
-__all__ = ["Cluster", "server", "json"]
+__all__ = ["Cluster", "has_column", "server", "json"]

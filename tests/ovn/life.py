@@ -1,5 +1,6 @@
 """Life: parts of OVN and the switch restart while pods talk. What is lost is counted, and printed for both switches."""
 
+import os
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from lab.switch import end_process, read_pid
 
 # Pings a second.
 RATE = 100
+PKGDATADIR = os.environ.get("OVS_PKGDATADIR", "/usr/share/openvswitch")
 
 
 def lost(c, act, source="a1", target="10.0.1.12", rest=3):
@@ -130,7 +132,7 @@ def life_switch_restarts_and_keeps_flows(c):
     bridges = node.sw.vsctl("list-br").split()
 
     def act():
-        script = node.sw.run("/usr/share/openvswitch/scripts/ovs-save", "save-flows", *bridges, merge=False)
+        script = node.sw.run(f"{PKGDATADIR}/scripts/ovs-save", "save-flows", *bridges, merge=False)
         node.sw.vsctl("set", "open_vswitch", ".", "other_config:flow-restore-wait=true")
         node.sw.stop_daemon()
         node.sw.start_daemon()

@@ -12,7 +12,7 @@ from cluster import server
 
 def background(c, pod, *argv):
     """A command in a pod, whose output is wanted later."""
-    ns = c.pods.get(pod) or getattr(c, pod)
+    ns = c.pods.get(pod) or getattr(c, pod, pod)
     return subprocess.Popen(["ip", "netns", "exec", ns, *argv], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
