@@ -18,6 +18,14 @@ fn ran_ns() -> f64 {
     first.expect("a number")
 }
 
+/// Memory that this process has, bytes.
+fn resident() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").expect("Linux says");
+    let line = text.lines().find_map(|l| l.strip_prefix("Rss:"));
+    let kib: Option<f64> = line.and_then(|l| l.trim().trim_end_matches(" kB").parse().ok());
+    kib.expect("a number") * 1024.0
+}
+
 fn subject(n: u32, proto: u8, seq: u32) -> Subject {
     let tuple = Tuple {
         src: Endpoint {
@@ -111,13 +119,24 @@ fn main() {
             );
         }
     }
-    for (action, name) in [(&commit, "without NAT"), (&snat, "with SNAT")] {
-        let ct = Conntrack::new(Config::default()).expect("address space");
-        let ns = run(&ct, 1_000_000, 1_000_000, action, false, 17, false);
+    let many = 10_000_000;
+    for (n, action, name) in [
+        (1_000_000, &commit, "without NAT"),
+        (1_000_000, &snat, "with SNAT"),
+        (many, &commit, "without NAT"),
+    ] {
+        let config = Config {
+            max_conns: many,
+            ..Config::default()
+        };
+        let ct = Conntrack::new(config).expect("address space");
+        let before = resident();
+        let ns = run(&ct, n, n, action, false, 17, false);
         let there = ct.n_conns();
         println!(
-            "new connections {name}: {:.0} thousand a second ({there} made)",
-            1e6 / ns
+            "new connections {name}: {:.0} thousand a second ({there} made, {:.0} bytes of memory each)",
+            1e6 / ns,
+            (resident() - before) / f64::from(there)
         );
         let start = ran_ns();
         while !ct.sweep(10_000_000, 4096) {}
