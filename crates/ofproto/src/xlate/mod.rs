@@ -72,6 +72,7 @@ use crate::underlay::Underlay;
 use heddle_datapath::action::{Action, DropReason};
 use heddle_datapath::{Dep, Generations, Purpose, Request, Translate, Translation};
 use heddle_flow::FlowMask;
+use heddle_openflow::Port;
 use heddle_sync::{RcuCell, ReadGuard};
 use recirc::Recircs;
 use std::sync::Arc;
@@ -195,7 +196,19 @@ impl Pipeline {
             Some(_) => world.tunnels.receive(request.key),
             None => own,
         };
-        let Some((bridge, of_port)) = known.and_then(|(b, p)| Some((world.bridges.get(&b)?, p))) else {
+        let known = known.and_then(|(b, p)| Some((world.bridges.get(&b)?, run::key_port(p), Some((b, p)))));
+        let held = match request.key.recirc_id {
+            0 => None,
+            id => self.recircs.hold(id),
+        };
+        // What a controller has sent came in by no port: where it is, its pipeline knows.
+        let known = known.or_else(|| {
+            let frozen = &held.as_ref()?.frozen;
+            let sent = [Port::CONTROLLER, Port::NONE].map(run::key_port);
+            let in_port = Some(frozen.metadata.in_port).filter(|p| sent.contains(p))?;
+            Some((world.bridges.get(&frozen.bridge)?, in_port, None))
+        });
+        let Some((bridge, in_port, from)) = known else {
             if peer.is_some() {
                 log::UNKNOWN_TUNNEL.log_to("tunnel", ::log::Level::Warn, request.now_ms, || {
                     format!("receive tunnel port not found ({})", request.key)
@@ -207,15 +220,15 @@ impl Pipeline {
             };
             return drop_for(why, out);
         };
-        if peer.is_some() {
+        if let (Some(_), Some((_, of_port))) = (peer, from) {
             let parts = [Part::Bridge(bridge.id), Part::Port(bridge.id, of_port)];
             out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
         }
         let mut go = |start: run::Start<'_>| {
             let input = run::Input {
                 key: request.key,
-                in_port: run::key_port(of_port),
-                from: Some((bridge.id, of_port)),
+                in_port,
+                from,
                 packet_len: request.packet.map(heddle_packet::Packet::len),
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
@@ -236,15 +249,14 @@ impl Pipeline {
                 });
             }
         };
-        let id = request.key.recirc_id;
-        if id == 0 {
+        if request.key.recirc_id == 0 {
             go(run::Start::Tables);
             if self.exact.load(Relaxed) {
                 out.mask.add(&mask::exact(request.key));
             }
             return;
         }
-        match self.recircs.hold(id) {
+        match held {
             Some(held) => {
                 go(run::Start::Thaw {
                     frozen: &held.frozen,

@@ -1,10 +1,13 @@
 //! Connection tracking: what is emitted, who sees the state, and which bits that takes.
 
 use super::lab::{Lab, out, resubmit};
-use heddle_datapath::Purpose;
+use crate::xlate::PacketOut;
+use crate::xlate::ctx::key_port;
+use heddle_datapath::action::{Action as Odp, DropReason};
+use heddle_datapath::{PortNo, Purpose, Translation};
 use heddle_flow::FlowKey;
-use heddle_openflow::Action;
 use heddle_openflow::text::parse_actions;
+use heddle_openflow::{Action, Port};
 
 const TCP: &str = "in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64,tcp_src=1,tcp_dst=80";
 
@@ -205,4 +208,49 @@ fn a_trace_of_a_ring_ends() {
     lab.rule((0, 0), "", acts("ct(table=0)"));
     let text = lab.trace(&["br0", TCP]).unwrap().text;
     assert!(text.ends_with("Trace ends here: over 512 recirculations\n"));
+}
+
+/// A packet that a controller has sent came in by no port; it is looked up again in the bridge that it was sent in.
+#[test]
+fn what_controllers_send_is_looked_up_again() {
+    let lab = Lab::new(&[2]);
+    lab.rule((0, 0), "tcp", acts("ct(table=1)"));
+    lab.rule((0, 1), "in_port=controller,tcp", vec![out(2)]);
+    let key = FlowKey {
+        in_port: key_port(Port::CONTROLLER),
+        ..Lab::key(TCP)
+    };
+    let sent = PacketOut {
+        bridge: 0,
+        key: &key,
+        actions: &[resubmit(0)],
+        len: 60,
+        now_ms: 0,
+        version: None,
+    };
+    let mut first = Translation::default();
+    lab.pipeline.packet_out(&sent, &mut first).unwrap();
+    let id = match first.actions[..] {
+        [Odp::Ct(_), Odp::Recirc(id)] => id,
+        ref other => panic!("{other:?}"),
+    };
+    let again = FlowKey {
+        in_port: PortNo::NONE.0,
+        ..back(id, 0x21)
+    };
+    assert_eq!(text(&lab, &again), "2");
+    // What came in by a port that has gone since is dropped, as before.
+    let key = back(0, 0);
+    let first = lab.translate(&key, Purpose::Miss);
+    let Some(Odp::Recirc(id)) = first.actions.last() else {
+        panic!("{:?}", first.actions);
+    };
+    let again = FlowKey {
+        in_port: 77,
+        ..back(*id, 0x21)
+    };
+    assert_eq!(
+        lab.translate(&again, Purpose::Miss).actions,
+        [Odp::Drop(DropReason::NoPort)]
+    );
 }
