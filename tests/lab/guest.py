@@ -85,7 +85,7 @@ class Guest:
                  "-smp", self.cpus, "-m", f"{self.memory}M", "-nodefaults", "-no-user-config", "-display", "none",
                  "-no-reboot", "-object", f"memory-backend-memfd,id=mem0,size={self.memory}M,share=on",
                  "-kernel", f"{CACHE}/vmlinux", "-initrd", f"{CACHE}/initramfs", "-append",
-                 f"console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0 {self.kernel}".strip(),
+                 f"console=ttyS0 quiet panic=-1 mitigations=off no_timer_check net.ifnames=0 {self.kernel}".strip(),
                  "-serial", f"file:{self.dir}/console.log", "-serial",
                  f"unix:{self.dir}/agent,server=on,wait=off", "-qmp", f"unix:{self.dir}/qmp,server=on,wait=off"]
         if self.iommu:

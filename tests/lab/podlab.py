@@ -4,6 +4,7 @@ The guest runs this machine's programs (its root is shared read-only) under Linu
 virtio_vdpa, openvswitch and ipvlan. Nothing of it touches this machine's network.
 """
 
+import base64
 import os
 import re
 
@@ -14,22 +15,32 @@ from .shell import wait_for
 RUN = "/run/ovs"
 
 
+class Unplugged:
+    """A network card of that model, at no wire."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def arguments(self, index, qemu):
+        return ["-netdev", f"hubport,id=n{index},hubid={index}", "-device", f"{self.model},netdev=n{index},romfile="]
+
+
 class PodLab:
     """One scenario's machine: modules, ovsdb-server, heddled, and pods."""
 
     MODULES = ("vduse", "virtio_vdpa", "vdpa", "veth", "tun")
 
-    def __init__(self, lab, modules=MODULES, start=True, settings=(), memory=1024):
+    def __init__(self, lab, modules=MODULES, start=True, settings=(), memory=1024, nic=None):
         reason = obtain(fetch=os.environ.get("LAB_FETCH") != "0")
         if reason:
             raise runner.Skip(reason)
         self.lab, self.trace = lab, lab.trace
         self.binary = os.path.realpath(daemon_path())
-        self.guest = Guest(lab.trace, "pods", [], cpus=2, memory=memory, host=True)
+        self.guest = Guest(lab.trace, "pods", [Unplugged(nic)] if nic else [], cpus=2, memory=memory, host=True)
         lab.cleanups.append(self.close)
         self.guest.start(timeout=120)
         self.run("ip link set lo up; mkdir -p " + RUN)
-        for module in modules:
+        for module in (*modules, *([nic] if nic else [])):
             self.load(module)
         if start:
             self.start_ovsdb(*settings)
@@ -42,6 +53,10 @@ class PodLab:
 
     def run(self, command, timeout=60, check=True):
         return self.guest.run(command, timeout=timeout, check=check)
+
+    def put(self, path, text):
+        """Writes a file of the guest's own."""
+        self.run(f"echo {base64.b64encode(text.encode()).decode()} | base64 -d >{path}")
 
     def load(self, module):
         """Loads a module of the guest's kernel."""

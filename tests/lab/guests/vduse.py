@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 """Pods on VDUSE devices: the switch, its bridges and its pods inside one emulated machine with Linux 6.12."""
 
+import json
 import os
 import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "system"))
+from lab.cni import plugin_path, reference
+from lab.guest import CACHE
 from lab.guestlab import main
 from lab.podlab import RUN, PodLab
 from lab.runner import limit
+from test_cni import FIRST
 
 
 def two_pods(lab, options="", **lab_options):
@@ -20,7 +25,7 @@ def two_pods(lab, options="", **lab_options):
     return p
 
 
-@limit(300)
+@limit(600)
 def scenario_two_pods(lab):
     """Ping, streams both ways, datagrams; address, MTU and link as the port says; split rings."""
     p = PodLab(lab)
@@ -88,19 +93,19 @@ def restarts(lab, options):
     p.pings("a", "10.9.0.2", 20)
 
 
-@limit(300)
+@limit(600)
 def scenario_killed_split(lab):
     """kill -9 under traffic: pods keep their devices, and no ping is lost beyond its down time."""
     restarts(lab, "")
 
 
-@limit(300)
+@limit(600)
 def scenario_killed_packed(lab):
     """The same with packed rings, whose positions are in the journal."""
     restarts(lab, "options:packed-ring=true")
 
 
-@limit(300)
+@limit(600)
 def scenario_twenty(lab):
     """20 pods come and go at once, twice."""
     p = PodLab(lab)
@@ -115,7 +120,7 @@ def scenario_twenty(lab):
             # Those that the first round left in namespaces are none of the second's.
             p.run("for i in $(seq 0 19); do n=p$i; d=$(ls /sys/bus/vdpa/devices/$n/virtio*/net); ip netns add $n; "
                   "ip link set $d netns $n; ip -n $n link set $d name eth0; ip -n $n addr add 10.9.0.$((i + 1))/24 dev eth0; "
-                  "ip -n $n link set eth0 up; done", timeout=120)
+                  "ip -n $n link set eth0 up; done", timeout=300)
             p.meet("p0", "10.9.0.20")
             p.pings("p7", "10.9.0.13", 5)
         p.vsctl(" -- ".join(f"del-port {n}" for n in names))
@@ -126,7 +131,7 @@ def scenario_twenty(lab):
     assert "panicked" not in p.run(f"cat {RUN}/heddled.log")
 
 
-@limit(300)
+@limit(600)
 def scenario_given_up(lab):
     """A daemon that does not answer in time: its device is broken, destroyed and made anew."""
     p = two_pods(lab)
@@ -139,7 +144,7 @@ def scenario_given_up(lab):
     p.meet("a", "10.9.0.2")
 
 
-@limit(300)
+@limit(600)
 def scenario_without_module(lab):
     """Without the kernel's modules the port says so, and works when they are there."""
     p = PodLab(lab, modules=())
@@ -160,7 +165,7 @@ def scenario_without_module(lab):
     p.meet("a", "10.9.0.2")
 
 
-@limit(300)
+@limit(600)
 def scenario_beside(lab):
     """br-int and br-ex; beside pods on VDUSE one with ipvlan and one with a device of the host."""
     p = two_pods(lab, modules=(*PodLab.MODULES, "ipvlan", "dummy"))
@@ -183,6 +188,118 @@ def scenario_beside(lab):
         p.pings("a", target, 5)
     p.meet("i", "10.9.0.60")
     p.pings("h", "10.9.0.2", 5)
+
+
+# What a command of the plug-in needs to find; the pods' files are the guest's own.
+CNI = "NETCONFPATH=/run/net.d CNI_PATH=/run/bin"
+
+
+def plug_ins(p, name, *plugins):
+    """A list of plug-ins for cnitool inside the guest."""
+    # cnitool keeps its results there.
+    p.run(f"mkdir -p /run/net.d /run/bin && (mountpoint -q /var/lib || mount -t tmpfs tmp /var/lib) && "
+          f"ln -sf {plugin_path()} {reference()}/* /run/bin/")
+    p.put(f"/run/net.d/{name}.conflist", json.dumps({"cniVersion": "1.0.0", "name": name, "plugins": plugins}))
+
+
+OWN = {"type": "heddle-cni", "bridge": "br-int", "kind": "auto", "database": f"unix:{RUN}/db.sock", "timeoutSeconds": 120, "logFile": "/run/cni.log"}
+
+
+@limit(900)
+def scenario_twenty_by_cnitool(lab):
+    """20 pods come and go at once through cnitool, with the kind that the plug-in finds best: VDUSE."""
+    p = PodLab(lab)
+    p.bridge()
+    plug_ins(p, "net", {**OWN, "ipam": {"type": "host-local", "dataDir": "/run/ipam", "ranges": [[{"subnet": "10.9.0.0/24"}]]}})
+    each = "for i in $(seq 20); do n=p$i; "
+    p.run(each + "ip netns add $n; done")
+    p.run("cat /proc/uptime >/run/t0")
+    p.run(each + f"({CNI} /run/bin/cnitool add net /run/netns/$n >/run/add-$n 2>&1; echo status $? >>/run/add-$n) & done; wait", timeout=400)
+    p.run("cat /proc/uptime >/run/t1")
+    said = p.run("cat /run/add-*")
+    assert said.count("status 0") == 20, said
+    assert p.run("cat /run/cni.log").count("kind vduse") == 20
+    addresses = [re.search(r'"address": "([\d.]+)/24"', p.run(f"cat /run/add-p{i}")).group(1) for i in (1, 20)]
+    assert "virtio_net" in p.run("ip netns exec p7 ethtool -i eth0")
+    p.meet("p7", addresses[0])
+    p.pings("p1", addresses[1], 5)
+    p.run(each + f"{CNI} /run/bin/cnitool del net /run/netns/$n >>/run/del 2>&1 & done; wait", timeout=400)
+    p.wait("their end", lambda: p.run("ls /dev/vduse").split() == ["control"])
+    p.run("cat /proc/uptime >/run/t2")
+    assert not p.run("ls /run/ipam/net | grep ^10", check=False) and p.vsctl("list-ports br-int") == ""
+    t = [float(p.run(f"cat /run/t{i}").split()[0]) for i in range(3)]
+    p.tell(f"20 pods by cnitool: {t[1] - t[0]:.1f} s to come, {t[2] - t[1]:.1f} s to go")
+
+
+@limit(600)
+def scenario_chained(lab):
+    """After a controller's plug-in: its veth becomes a VDUSE device with the same name, addresses, routes, identity and port number."""
+    p = PodLab(lab)
+    p.bridge()
+    p.pod("peer", "10.244.0.250")
+    first = {"type": "first", "database": f"unix:{RUN}/db.sock", "bridge": "br-int", "mac": "0a:58:0a:f4:00:11", "address": "10.244.0.11/24",
+             "address6": "fd01::11/64", "gateway": "10.244.0.1"}
+    plug_ins(p, "net", first, {key: value for key, value in OWN.items() if key != "bridge"})
+    p.put("/run/bin/first", FIRST.replace("/usr/bin/env python3", "/usr/bin/python3"))
+    p.run("chmod +x /run/bin/first; ip netns add a")
+    p.run(f"{CNI} /run/bin/cnitool add net /run/netns/a", timeout=200)
+    assert "virtio_net" in p.run("ip netns exec a ethtool -i eth0")
+    link, routes = p.run("ip -n a link show eth0"), p.run("ip -n a route")
+    assert "0a:58:0a:f4:00:11" in link and "mtu 1342" in link, link
+    assert "default via 10.244.0.1" in routes and "10.99.0.0/16" in routes, routes
+    name = p.vsctl("--bare --columns=name find interface external_ids:iface-id=ns_pod")
+    assert p.get(name, "type") == "vduse" and p.get(name, "ofport") == p.get(name, "ofport_request")
+    p.meet("peer", "10.244.0.11")
+    p.run(f"{CNI} /run/bin/cnitool del net /run/netns/a", timeout=200)
+    p.wait("its end", lambda: p.vsctl("list-ports br-int") == "peer")
+
+
+@limit(600)
+def scenario_node(lab):
+    """`heddle node` on a machine of its own: modules, hugepages, interrupts of VDUSE devices, RPS, RFS and rings of a NIC; and undo."""
+    p = PodLab(lab, modules=("vdpa", "veth", "tun"), nic="e1000e")
+    p.bridge()
+    heddle = os.environ.get("HEDDLE") or f"{os.path.dirname(p.binary)}/heddle"
+    # The guest's root is that of another machine, which has no modules for its kernel.
+    modules = f"MODPROBE_OPTIONS='-d {CACHE}/kernel -S {p.run('uname -r').strip()}'"
+    node = lambda command, **keys: p.run(f"{modules} {heddle} node {command} /run/node.toml --state /run/node.json", **keys)
+    p.put("/run/node.toml", f"""database = "unix:{RUN}/db.sock"
+modules = ["vduse", "virtio_vdpa"]
+[[nic]]
+name = "eth0"
+rx_ring = 512
+tx_ring = 1024
+rps_cores = "0-1"
+rfs_flows = 4096
+[vduse]
+irq_cores = "1"
+[hugepages]
+size_kib = 2048
+count = 3
+[datapath]
+sleep_us = 50
+""")
+    rings = lambda: re.findall(r"^[RT]X:\s+(\d+)", p.run("ethtool -g eth0").partition("Current")[2], re.M)
+    queue = "/sys/class/net/eth0/queues/rx-0"
+    files = (f"{queue}/rps_cpus", f"{queue}/rps_flow_cnt", "/proc/sys/net/core/rps_sock_flow_entries",
+             "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages")
+    state = lambda: ([p.run(f"cat {file}").strip() for file in files], rings())
+    before = state()
+    out = node("apply")
+    assert "module vduse loaded: no -> yes" in out, out
+    assert state() == (["3", "4096", "4096", "3"], ["512", "1024"]), state()
+    p.pod("a", "10.9.0.1")
+    p.pod("b", "10.9.0.2")
+    affinity = lambda: p.run("cat /sys/class/vduse/a/vq*/irq_cb_affinity").split()
+    assert "irq_cb_affinity" in node("plan"), "of devices that came later"
+    node("apply")
+    assert [int(mask.replace(",", ""), 16) for mask in affinity()] == [2, 2], affinity()
+    p.meet("a", "10.9.0.2")
+    assert node("apply") == "nothing to do\n" and "differs" not in node("status")
+    node("undo")
+    assert state() == before and "pmd-sleep-max" not in p.vsctl("get Open_vSwitch . other_config"), (state(), before)
+    assert [int(mask.replace(",", ""), 16) for mask in affinity()] == [3, 3], affinity()
+    p.pings("a", "10.9.0.2", 5)
 
 
 if __name__ == "__main__":
