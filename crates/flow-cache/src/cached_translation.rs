@@ -137,7 +137,7 @@ struct Held<P: Program> {
 #[derive(Debug)]
 pub(crate) struct CachedTranslations<P: Program> {
     held: Vec<Option<Held<P>>>,
-    bodies: ProgramTable<P>,
+    programs: ProgramTable<P>,
     free: Vec<u32>,
     index: HashTable<u32>,
     /// The last one that was said.
@@ -150,7 +150,7 @@ impl<P: Program> Default for CachedTranslations<P> {
     fn default() -> Self {
         Self {
             held: Vec::new(),
-            bodies: ProgramTable::default(),
+            programs: ProgramTable::default(),
             free: Vec::new(),
             index: HashTable::new(),
             last: 0,
@@ -188,8 +188,8 @@ impl<P: Program> CachedTranslations<P> {
             self.last = n;
             return (n, false);
         }
-        let n = self.bodies.retain(&t.actions, || Body::of(&t.actions));
-        let body = Arc::clone(self.bodies.get(n).expect("it was given just now"));
+        let n = self.programs.retain(&t.actions, || Body::of(&t.actions));
+        let body = Arc::clone(self.programs.get(n).expect("it was given just now"));
         let cached = Arc::new(CachedTranslation::new(t, body, any));
         self.last = self.hold(cached, n, print);
         (self.last, true)
@@ -197,7 +197,7 @@ impl<P: Program> CachedTranslations<P> {
     /// The program of this number.
     #[inline]
     pub(crate) fn body(&self, n: u32) -> Option<&Arc<Body<P>>> {
-        self.bodies.get(n)
+        self.programs.get(n)
     }
     /// The number of a cached translation's program.
     pub(crate) fn body_of(&self, n: u32) -> Option<u32> {
@@ -216,7 +216,7 @@ impl<P: Program> CachedTranslations<P> {
             Some(&n) => (n, false),
             None => {
                 let body = self
-                    .bodies
+                    .programs
                     .retain(&cached.body.actions, || Arc::clone(&cached.body));
                 (self.hold(Arc::clone(cached), body, print), true)
             }
@@ -279,7 +279,7 @@ impl<P: Program> CachedTranslations<P> {
             if let Ok(found) = self.index.find_entry(h.fingerprint, |m| *m == n) {
                 found.remove();
             }
-            self.bodies.release(h.body);
+            self.programs.release(h.body);
             self.held[n as usize] = None;
             self.free.push(n);
         }

@@ -17,16 +17,19 @@
 //! The safe error is to think that a change matters: that costs a translation. [`outlasts`] says all of
 //! this in a few lines. Workers do the same for many entries at once ([`crate::watch`]).
 //!
-//! **Threads.** One writer at a time (a mutex), any number of readers without locks. A record is stored
-//! before the generation is counted up. If a reader does not find the record of a generation (overwritten,
-//! or not given), anything may have changed.
+//! **Threads.** Any number of writers and readers, without locks: a worker that learns a flow is a writer.
+//! Each writer draws a generation of its own, stores its record, and then lifts the generation that readers
+//! see to its own at least. So writers may overtake each other: whoever sees a generation sees the changes of
+//! all that were drawn before, and finds either their records or no record. If a reader does not find the
+//! record of a generation (not there yet, overwritten, or not given), anything may have changed.
 
-use crate::generations::{Dep, Generations};
+use crate::atomic::AtomicU64;
+use crate::generations::{Dep, FIRST, Generations};
 use arc_swap::ArcSwapOption;
 use heddle_classifier::MiniMatch;
 use heddle_flow::key::FIRST_WORD;
 use heddle_flow::{FlowKey, FlowMask, Match};
-use parking_lot::Mutex;
+use std::sync::atomic::Ordering::AcqRel;
 use std::sync::{Arc, LazyLock};
 
 /// Generations that are remembered.
@@ -204,29 +207,30 @@ struct Record {
 /// See the module's text.
 pub(crate) struct Log {
     records: Box<[ArcSwapOption<Record>]>,
-    writer: Mutex<()>,
+    /// The last generation that a writer has drawn.
+    drawn: AtomicU64,
 }
 
 impl Default for Log {
     fn default() -> Self {
         Self {
             records: (0..KEPT).map(|_| ArcSwapOption::empty()).collect(),
-            writer: Mutex::new(()),
+            drawn: AtomicU64::new(FIRST),
         }
     }
 }
 
 impl Log {
-    /// Notes what changes with the generation that `count_up` will bring; `current` gives the one before.
-    /// Only the holder of this log counts up.
-    pub(crate) fn write(&self, changes: Changes, current: impl FnOnce() -> u64, count_up: impl FnOnce()) {
-        let _one_at_a_time = self.writer.lock();
-        let generation = current() + 1;
+    /// Notes what has changed; `lift` makes the generation that readers see at least as high as it is told.
+    pub(crate) fn write(&self, changes: Changes, lift: impl FnOnce(u64)) {
+        // Release: who draws a later one (Acquire) has this writer's change behind it, and so has whoever
+        // sees the later generation.
+        let generation = self.drawn.fetch_add(1, AcqRel) + 1;
         if let Some(at) = self.place(generation) {
             at.store(Some(Arc::new(Record { generation, changes })));
         }
-        // After the record: who sees the generation sees it.
-        count_up();
+        // After the record: who sees no later generation sees it.
+        lift(generation);
     }
     fn place(&self, generation: u64) -> Option<&ArcSwapOption<Record>> {
         self.records.get(usize::try_from(generation % KEPT).ok()?)

@@ -9,7 +9,8 @@ use crate::atomic::AtomicU64;
 use crate::changes::{Changes, Log};
 use crate::hash::HashKey;
 use heddle_classifier::MiniMatch;
-use std::sync::OnceLock;
+use heddle_sync::OnceArc;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Number of generation slots. Things hash onto slots; a collision costs a needless re-translation.
@@ -17,6 +18,8 @@ pub const N_SLOTS: usize = 1 << 15;
 /// The first of them, that of [`Generations::ALL`] apart, are of what controllers make; the others of what
 /// packets make.
 const N_MADE: usize = 1 << 10;
+/// The generation of all things at first.
+pub(crate) const FIRST: u64 = 1;
 /// Number of further slots, of things that say what changes in them ([`Generations::bump_changed`]).
 pub const N_LOGGED: usize = 1024;
 
@@ -25,7 +28,7 @@ pub struct Generations {
     any: AtomicU64,
     slots: Box<[AtomicU64]>,
     /// Of the slots from `N_SLOTS` on.
-    logs: Box<[OnceLock<Log>]>,
+    logs: Box<[OnceArc<Log>]>,
 }
 
 /// "I depend on slot `slot` as it was at generation `generation`."
@@ -41,8 +44,8 @@ impl Default for Generations {
     fn default() -> Self {
         Self {
             any: AtomicU64::new(1),
-            slots: (0..N_SLOTS + N_LOGGED).map(|_| AtomicU64::new(1)).collect(),
-            logs: (0..N_LOGGED).map(|_| OnceLock::new()).collect(),
+            slots: (0..N_SLOTS + N_LOGGED).map(|_| AtomicU64::new(FIRST)).collect(),
+            logs: (0..N_LOGGED).map(|_| OnceArc::empty()).collect(),
         }
     }
 }
@@ -83,7 +86,7 @@ impl Generations {
     fn counter(&self, slot: u16) -> &AtomicU64 {
         &self.slots[usize::from(slot) % (N_SLOTS + N_LOGGED)]
     }
-    fn log(&self, slot: u16) -> Option<&OnceLock<Log>> {
+    fn log(&self, slot: u16) -> Option<&OnceArc<Log>> {
         self.logs.get(usize::from(slot).checked_sub(N_SLOTS)?)
     }
     /// Reads a slot, to be called before reading the thing itself.
@@ -103,17 +106,21 @@ impl Generations {
         }
         self.count_up(slot);
     }
-    /// Says that these rules of a table have changed, to be called after changing them. Waits for others who
-    /// do so at the time.
+    /// Says that these rules of a table have changed, to be called after changing them. Waits for nobody.
     pub fn bump_changed(&self, slot: u16, changes: Changes) {
-        match self.log(slot) {
-            Some(log) => log.get_or_init(Log::default).write(
-                changes,
-                || self.counter(slot).load(Ordering::Relaxed),
-                || self.count_up(slot),
-            ),
-            None => self.count_up(slot),
+        let Some(place) = self.log(slot) else {
+            return self.count_up(slot);
+        };
+        if place.get().is_none() {
+            // Somebody else may have been quicker.
+            let _ = place.set(Arc::default());
         }
+        let Some(log) = place.get() else { return };
+        log.write(changes, |generation| {
+            self.counter(slot).fetch_max(generation, Ordering::Release);
+            // As in `count_up`.
+            self.any.fetch_add(1, Ordering::Release);
+        });
     }
     /// Tells what changed in `slot` after generation `from`, up to `now`, as long as `f` goes along. `false`:
     /// not all was told.
@@ -125,8 +132,12 @@ impl Generations {
         f: &mut dyn FnMut(&MiniMatch) -> bool,
     ) -> bool {
         self.log(slot)
-            .and_then(OnceLock::get)
+            .and_then(OnceArc::get)
             .is_some_and(|log| log.tell(from, now, f))
+    }
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn log_of(&self, slot: u16) -> Option<&Log> {
+        self.log(slot)?.get()
     }
     fn count_up(&self, slot: u16) {
         self.counter(slot).fetch_add(1, Ordering::Release);

@@ -21,14 +21,6 @@
 mod burst;
 mod cache;
 mod cached_translation;
-#[cfg_attr(
-    not(test),
-    expect(
-        clippy::disallowed_methods,
-        clippy::disallowed_types,
-        reason = "of those who write the log"
-    )
-)]
 pub mod changes;
 mod compact;
 mod context;

@@ -142,25 +142,25 @@ mod tests {
         /// them.
         #[test]
         fn equal_actions_are_one(ops in prop::collection::vec((0_u32..5, 0_usize..3, any::<bool>()), 0..100)) {
-            let (mut bodies, mut list) = (ProgramTable::<Numbers>::default(), Vec::<(u32, Vec<u32>)>::new());
+            let (mut programs, mut list) = (ProgramTable::<Numbers>::default(), Vec::<(u32, Vec<u32>)>::new());
             for (port, n, goes) in ops {
                 if goes && !list.is_empty() {
                     let (number, _) = list.swap_remove(port as usize % list.len());
-                    bodies.release(number);
+                    programs.release(number);
                 } else {
                     let actions: Vec<u32> = (0..n).map(|i| port + u32::try_from(i).unwrap()).collect();
-                    let number = bodies.retain(&actions, || Body::of(&actions));
+                    let number = programs.retain(&actions, || Body::of(&actions));
                     list.push((number, actions));
                 }
                 for (number, actions) in &list {
-                    prop_assert_eq!(&*bodies.get(*number).expect("somebody has it").actions, &actions[..]);
+                    prop_assert_eq!(&*programs.get(*number).expect("somebody has it").actions, &actions[..]);
                     for (other, theirs) in &list {
                         prop_assert_eq!(number == other, actions == theirs);
                     }
                 }
             }
-            list.drain(..).for_each(|(n, _)| bodies.release(n));
-            prop_assert_eq!(bodies.len(), 0);
+            list.drain(..).for_each(|(n, _)| programs.release(n));
+            prop_assert_eq!(programs.len(), 0);
         }
     }
 }

@@ -20,10 +20,11 @@
 //! that asks for no bit of the mask, for changes that a log does not tell any more, and for a change of
 //! something that has no log (an address, a port).
 //!
-//! **Bounds.** A watch keeps [`KEPT`] notes. An entry that has missed more is translated again, which by
-//! then costs no more. All watches together keep [`MOST_NOTES`] notes, and take [`TAKEN_IN`] changes in per
-//! burst, so that a worker that comes back to old flows does not stand still. There are [`MOST`] watches.
-//! An entry beyond has none, and is translated again when anything changes that it depends on.
+//! **Bounds.** A watch keeps [`KEPT_NOTES`] notes. An entry that has missed more is translated again, which
+//! by then costs no more. All watches together keep [`MOST_NOTES`] notes, and take [`TAKEN_IN_CHANGES`]
+//! changes in per burst, so that a worker that comes back to old flows does not stand still. There are
+//! [`MOST_WATCHES`] watches. An entry beyond has none, and is translated again when anything changes that it
+//! depends on.
 //!
 //! **Threads.** One worker's own.
 
@@ -40,16 +41,16 @@ use std::hash::Hasher;
 /// The number that stands for no watch.
 pub(crate) const NONE: u16 = 0;
 /// Watches of a worker, at most.
-const MOST: usize = 2048;
+const MOST_WATCHES: usize = 2048;
 /// One port's entries may begin so large a part of them: who sends packets makes up registers, and so
 /// watches.
 const PORTS: usize = 4;
 /// Notes that a watch keeps, and with how many an entry is compared at most.
-const KEPT: usize = 256;
+const KEPT_NOTES: usize = 256;
 /// Notes in all watches, at most: some 8 MiB.
 const MOST_NOTES: usize = 1 << 16;
 /// Changes that are taken in for all watches together, per burst.
-const TAKEN_IN: usize = 2048;
+const TAKEN_IN_CHANGES: usize = 2048;
 /// The stamp of an entry that is not known to be right.
 const NEVER: u32 = 0;
 /// Numbers of notes end here: the watch is given up then.
@@ -99,7 +100,7 @@ impl Notes {
         let number = self.last;
         self.kept.push_back(Note { number, first, rest });
         *in_all += 1;
-        if self.kept.len() > KEPT || *in_all > MOST_NOTES {
+        if self.kept.len() > KEPT_NOTES || *in_all > MOST_NOTES {
             self.forgotten = self.kept.pop_front().map_or(number, |note| note.number);
             *in_all -= 1;
         }
@@ -219,7 +220,7 @@ impl Watches {
             last: NONE,
             n_notes: 0,
             of_port: Vec::new(),
-            takes_in: TAKEN_IN,
+            takes_in: TAKEN_IN_CHANGES,
         };
         // Nothing is watched by number 0.
         let nothing = Under {
@@ -235,7 +236,7 @@ impl Watches {
     /// Another burst begins.
     #[inline]
     pub(crate) fn begin(&mut self) {
-        self.takes_in = TAKEN_IN;
+        self.takes_in = TAKEN_IN_CHANGES;
     }
 
     /// An entry has an answer that depends on these things, seen like this. Returns the number of its watch
@@ -271,7 +272,7 @@ impl Watches {
         if self.of_port.len() <= port {
             self.of_port.resize(port + 1, 0);
         }
-        if self.of_port[port] >= MOST / PORTS {
+        if self.of_port[port] >= MOST_WATCHES / PORTS {
             return Some((NONE, NEVER));
         }
         let watch = Watch::new(deps, overrides, under, print);
@@ -281,10 +282,10 @@ impl Watches {
                 self.all[usize::from(n)] = watch;
                 n
             }
-            None if self.all.len() > MOST => return Some((NONE, NEVER)),
+            None if self.all.len() > MOST_WATCHES => return Some((NONE, NEVER)),
             None => {
                 self.all.push(watch);
-                u16::try_from(self.all.len() - 1).expect("MOST is less than 2^16")
+                u16::try_from(self.all.len() - 1).expect("MOST_WATCHES is less than 2^16")
             }
         };
         self.of_port[port] += 1;

@@ -184,10 +184,10 @@ impl Ofproto {
         self.bridges().iter().map(|b| b.n_rules()).sum()
     }
 
-    /// Makes a new world, which shares with the one before what is the same, and hands it to the translation
-    /// half.
+    /// Makes a new snapshot, which shares with the one before what is the same, and hands it to the
+    /// translation half.
     pub fn publish(&self) {
-        // The lock is held until the world is out, so that an older world never follows a newer one. It is
+        // The lock is held until the snapshot is out, so that an older one never follows a newer one. It is
         // not that of the bridges: one of them may keep this waiting for long.
         let _publishing = self.publishing.lock();
         let bridges = self.bridges.lock().clone();
@@ -197,18 +197,18 @@ impl Ofproto {
             .values()
             .map(|b| (b.id, Arc::new(b.view(&ends))))
             .collect();
-        self.pipeline.publish(self.pipeline.world().followed_by(views));
+        self.pipeline.publish(self.pipeline.snapshot().followed_by(views));
     }
 
     /// Replaces the timeout policies of connection tracking zones, by the names that the datapath knows them
     /// under.
     pub fn set_ct_timeouts(&self, timeouts: CtTimeouts) {
         let _publishing = self.publishing.lock();
-        let world = self.pipeline.world();
-        if world.ct_timeouts != timeouts {
+        let snapshot = self.pipeline.snapshot();
+        if snapshot.ct_timeouts != timeouts {
             self.pipeline.publish(Snapshot {
                 ct_timeouts: timeouts,
-                ..Snapshot::clone(&world)
+                ..Snapshot::clone(&snapshot)
             });
         }
     }

@@ -91,8 +91,11 @@ impl<T> Default for OnceArc<T> {
 
 impl<T> Drop for OnceArc<T> {
     fn drop(&mut self) {
-        // Nobody else can reach it: any order will do.
-        let raw = self.place.load(Relaxed);
+        // Nobody else can reach it.
+        #[cfg(not(loom))]
+        let raw = *self.place.get_mut();
+        #[cfg(loom)]
+        let raw = self.place.with_mut(|raw| *raw);
         if !raw.is_null() {
             // SAFETY: the place's own count, given up exactly once.
             drop(unsafe { Arc::from_raw(raw) });

@@ -8,8 +8,8 @@
 //! [`PERIOD_MS`]. A capture copies as many packets and bytes as a worker can in a few percent of its time,
 //! and counts those that it passes over.
 //!
-//! **Bounds.** Queues to the control side hold [`EXAMPLES`] and [`CAPTURED`], the latter not more than
-//! [`CAPTURED_BYTES`]. Nobody waits: what finds no room is lost, with a count where that matters.
+//! **Bounds.** Queues to the control side hold [`EXAMPLES`] and [`CAPTURED_PACKETS`], the latter not more
+//! than [`CAPTURED_BYTES`]. Nobody waits: what finds no room is lost, with a count where that matters.
 
 use crate::action::PortNo;
 use crate::drops::DropKind;
@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Bytes of an example.
-const HEAD: usize = 192;
+const HEAD_BYTES: usize = 192;
 /// Slots of a worker, and how often each gives an example.
 const SLOTS: usize = 256;
 const PERIOD_MS: u64 = 100;
 /// Examples that wait for the control side.
 const EXAMPLES: usize = 4096;
 /// Captured packets that wait for the control side, and their bytes.
-const CAPTURED: usize = 16 << 10;
+const CAPTURED_PACKETS: usize = 16 << 10;
 const CAPTURED_BYTES: usize = 16 << 20;
 /// What a worker copies in a millisecond of a capture: some percent of its time.
 const PACKETS_PER_MS: u32 = 128;
@@ -116,7 +116,7 @@ impl Default for Inbox {
             examples: ArrayQueue::new(EXAMPLES),
             version: 0.into(),
             wish: Mutex::default(),
-            captured: ArrayQueue::new(CAPTURED),
+            captured: ArrayQueue::new(CAPTURED_PACKETS),
             captured_bytes: 0.into(),
             missed: 0.into(),
         }
@@ -287,7 +287,7 @@ impl Watch {
             at_ms: self.now_ms,
             seen,
             len: p.len(),
-            head: first(p, HEAD),
+            head: first(p, HEAD_BYTES),
             carried: carried.map(|key| Box::new(*key)),
         };
         if self.inbox.examples.push(example).is_err() {
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(of(1).count(), 10, "one in {PERIOD_MS} ms");
         assert_eq!(
             of(2).map(|e| (e.seen, e.len, e.head.len())).collect::<Vec<_>>(),
-            [(1, 1500, HEAD)]
+            [(1, 1500, HEAD_BYTES)]
         );
         let counted: u64 = of(1).map(|e| e.seen).sum();
         // What came after the last example is with the next.

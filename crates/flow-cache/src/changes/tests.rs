@@ -3,7 +3,6 @@
 use super::*;
 use heddle_flow::Match;
 use proptest::prelude::*;
-use std::cell::Cell;
 
 fn matches() -> impl Strategy<Value = Match> {
     (0u8..8, 0u32..4, 0u32..4, 0u32..4).prop_map(|(which, reg, nw, port)| {
@@ -22,17 +21,21 @@ fn matches() -> impl Strategy<Value = Match> {
     })
 }
 
+/// An empty log that begins with generation `first`.
+fn log_from(first: u64) -> Log {
+    Log {
+        drawn: AtomicU64::new(first - 1),
+        ..Log::default()
+    }
+}
+
 /// A log of these changes from generation `first` on.
 fn log_of(first: u64, all: &[Vec<Match>]) -> Log {
-    let (log, generation) = (Log::default(), Cell::new(first - 1));
+    let log = log_from(first);
     for matches in all {
         let mut changes = Changes::default();
         matches.iter().for_each(|m| changes.add(&MiniMatch::new(m)));
-        log.write(
-            changes,
-            || generation.get(),
-            || generation.set(generation.get() + 1),
-        );
+        log.write(changes, |_| {});
     }
     log
 }
@@ -117,7 +120,7 @@ fn what_is_too_long_ago_or_unknown_is_not_passed_by() {
     assert!(!passes(&log, n - 1, n, &same));
     assert!(passes(&log, n, n, &same));
     assert!(!passes(&log, n, n + 1, &other), "no such record");
-    log.write(Changes::anything(), || n, || {});
+    log.write(Changes::anything(), |generation| assert_eq!(generation, n + 1));
     assert!(!passes(&log, n, n + 1, &other));
 }
 
@@ -130,10 +133,46 @@ fn many_are_told_by_what_they_have_in_common() {
         changes.add(&MiniMatch::new(&about(0x0a00_0000 | n)));
     }
     assert!(changes.0.len() <= MAX_LISTED);
-    let log = Log::default();
-    log.write(changes, || 0, || {});
+    let log = log_from(1);
+    log.write(changes, |_| {});
     assert!(passes(&log, 0, 1, &to(0x0b00_0000)));
     assert!((0..1000).all(|n| !passes(&log, 0, 1, &to(0x0a00_0000 | n))));
+}
+
+/// Two writers overtake each other: while the first one's record is missing, nothing is told as if it were
+/// all; and nobody goes back to a generation that was seen.
+#[test]
+fn who_overtakes_says_no_more_than_is_known() {
+    let generations = Generations::default();
+    let slot = Generations::logged_slot_of(1);
+    generations.bump_changed(slot, Changes::anything());
+    let before = generations.read(slot);
+    let log = generations.log_of(slot).expect("it was written");
+    let one = |n| {
+        let mut changes = Changes::default();
+        changes.add(&MiniMatch::new(&about(n)));
+        changes
+    };
+    log.write(one(1), |drawn| {
+        generations.bump_changed(slot, one(2));
+        let now = generations.read(slot).generation;
+        assert_eq!((drawn, now), (before.generation + 1, before.generation + 2));
+        let mut told = 0;
+        let all = generations.changed(slot, before.generation, now, &mut |_| {
+            told += 1;
+            true
+        });
+        assert!(all && told == 2, "the first one's record is there, and told");
+    });
+    let drawn = log.drawn.fetch_add(1, AcqRel) + 1;
+    generations.bump_changed(slot, one(3));
+    let now = generations.read(slot).generation;
+    assert_eq!(now, drawn + 1);
+    assert!(
+        !generations.changed(slot, drawn - 1, now, &mut |_| true),
+        "a record is missing"
+    );
+    assert!(generations.changed(slot, drawn, now, &mut |_| true));
 }
 
 #[test]

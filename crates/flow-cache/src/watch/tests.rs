@@ -219,7 +219,7 @@ fn what_is_not_known_is_not_right() {
         .unwrap();
     assert!(watches.enter(&[old], &[], under(1, &mask)).is_none());
     // As many notes as are kept, and one more.
-    for dst in (1..).take(KEPT + 1) {
+    for dst in (1..).take(KEPT_NOTES + 1) {
         let kept = watches.look(n, stamp, generations.any(), &generations, key);
         assert!(kept.is_some(), "{dst}");
         tell(&generations, &[about(dst)]);
@@ -247,11 +247,11 @@ fn watches_are_bounded() {
         let under = under(u32::try_from(subtable).unwrap(), &mask);
         watches.enter(&[generations.read(1)], &[], under).unwrap().0
     };
-    let all: Vec<u16> = (0..2 * MOST)
+    let all: Vec<u16> = (0..2 * MOST_WATCHES)
         .map(|subtable| enter(&mut watches, subtable))
         .collect();
     // One port leaves others theirs.
-    assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST / PORTS);
+    assert_eq!(all.iter().filter(|n| **n != NONE).count(), MOST_WATCHES / PORTS);
     let elsewhere = Under {
         in_port: 1,
         ..under(0, &mask)
@@ -271,7 +271,7 @@ fn notes_are_bounded() {
     let all: Vec<(u16, u32)> = (0..300)
         .map(|subtable| watches.enter(&dep, &[], under(subtable, &mask)).unwrap())
         .collect();
-    let most = u32::try_from(KEPT).unwrap();
+    let most = u32::try_from(KEPT_NOTES).unwrap();
     (1..=most).for_each(|dst| tell(&generations, &[about(dst)]));
     let right = |watches: &mut Watches, (n, stamp), dst: u32| {
         watches.begin();
@@ -286,7 +286,7 @@ fn notes_are_bounded() {
         .iter()
         .filter(|w| right(&mut watches, **w, 0).is_some())
         .count();
-    assert_eq!(go_on, MOST_NOTES / KEPT);
+    assert_eq!(go_on, MOST_NOTES / KEPT_NOTES);
     assert_eq!(watches.n_notes, MOST_NOTES);
     for watch in &all {
         assert!(
@@ -340,7 +340,7 @@ fn a_burst_takes_in_so_many_changes() {
     }
     // One more for each watch: that its entries are stale.
     let taken = all.iter().map(|(n, stamp)| last(&watches, *n) - stamp);
-    assert_eq!(taken.sum::<u32>() as usize, TAKEN_IN + all.len());
+    assert_eq!(taken.sum::<u32>() as usize, TAKEN_IN_CHANGES + all.len());
     // They are right from there on.
     tell(&generations, &[about(7)]);
     watches.begin();

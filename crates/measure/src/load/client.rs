@@ -1,7 +1,7 @@
 //! The client of request and response.
 
 use super::poller::Poller;
-use super::{Counts, LOST, Left, Load, PATIENCE, Shared, Socket, histogram};
+use super::{Counts, LOST, Left, Load, SOCKET_TIMEOUT, Shared, Socket, histogram};
 use hdrhistogram::Histogram;
 use heddle_sys::monotonic_ns;
 use std::cmp::Reverse;
@@ -53,7 +53,7 @@ pub(super) fn sleep_until(at_ns: u64, shared: &Shared) -> bool {
         if now >= at_ns {
             return true;
         }
-        std::thread::sleep(Duration::from_nanos(at_ns - now).min(PATIENCE));
+        std::thread::sleep(Duration::from_nanos(at_ns - now).min(SOCKET_TIMEOUT));
     }
 }
 

@@ -10,7 +10,8 @@
 //! follows the answer, and latency counts from its sending.
 //!
 //! **Invariants.** Threads end when [`Shared::stop`] is set and the sockets are shut down; none waits longer
-//! than [`PATIENCE`] otherwise. What they count is read while they run: relaxed atomics of each thread's own.
+//! than [`SOCKET_TIMEOUT`] otherwise. What they count is read while they run: relaxed atomics of each
+//! thread's own.
 
 mod client;
 mod poller;
@@ -32,7 +33,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// How long a call on a socket that loses packets waits before its thread looks around.
-const PATIENCE: Duration = Duration::from_millis(100);
+const SOCKET_TIMEOUT: Duration = Duration::from_millis(100);
 /// After this long an answer over UDP is taken for lost.
 const LOST: Duration = Duration::from_millis(300);
 /// Buffers of streams hold at least this much.

@@ -1,6 +1,6 @@
 //! Sockets of either transport, and how two ends come together.
 
-use super::{Load, PATIENCE, Pattern, Transport};
+use super::{Load, Pattern, SOCKET_TIMEOUT, Transport};
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -45,7 +45,7 @@ impl Socket {
     pub(super) fn shutdown(&self, how: Shutdown) {
         match self {
             Self::Tcp(s) => drop(s.shutdown(how)),
-            // Calls on it end after `PATIENCE`.
+            // Calls on it end after `SOCKET_TIMEOUT`.
             Self::Udp(_) => {}
         }
     }
@@ -153,8 +153,8 @@ impl Listening {
                     socket.set_read_timeout(Some(CONNECT))?;
                     let (_, peer) = socket.recv_from(&mut [0; 16])?;
                     socket.connect(peer)?;
-                    socket.set_read_timeout(Some(PATIENCE))?;
-                    socket.set_write_timeout(Some(PATIENCE))?;
+                    socket.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+                    socket.set_write_timeout(Some(SOCKET_TIMEOUT))?;
                     Ok(Arc::new(Socket::Udp(socket)))
                 })
                 .collect(),
@@ -186,8 +186,8 @@ pub fn connect(load: &Load, to: IpAddr, ports: &[u16]) -> io::Result<Vec<Arc<Soc
                 socket.connect(at)?;
                 // The first packets may wait for address resolution, of which a queue holds few.
                 socket.send(b"here")?;
-                socket.set_read_timeout(Some(PATIENCE))?;
-                socket.set_write_timeout(Some(PATIENCE))?;
+                socket.set_read_timeout(Some(SOCKET_TIMEOUT))?;
+                socket.set_write_timeout(Some(SOCKET_TIMEOUT))?;
                 Ok(Arc::new(Socket::Udp(socket)))
             }
         }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the programs of a processor may take before the slow way of waiting is taken.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A port whose device is diverted.
 pub(super) struct Diverted {
@@ -197,7 +197,7 @@ impl State {
             let mut until = None;
             while cpus.load(cpu + 1) < entered {
                 std::hint::spin_loop();
-                if Instant::now() > *until.get_or_insert_with(|| Instant::now() + PATIENCE) {
+                if Instant::now() > *until.get_or_insert_with(|| Instant::now() + PROGRAMS_TIMEOUT) {
                     shared_words::wait_for_programs();
                     break;
                 }

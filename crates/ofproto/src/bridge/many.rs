@@ -61,7 +61,7 @@ fn one_port_among_many() {
         ports.last_mut().map(last);
         l.bridge
             .set_ports(numbers.into_iter().map(bundle).collect(), ports);
-        l.of.pipeline().world()
+        l.of.pipeline().snapshot()
     };
     let as_it_is = |_: &mut PortConfig| {};
     let many = set(&mut (1..=4000).filter(|n| *n != 1000), &as_it_is);
@@ -104,7 +104,7 @@ proptest! {
                 ..bundle(n)
             });
             l.bridge.set_ports(bundles.collect(), ports.collect());
-            l.of.pipeline().world()
+            l.of.pipeline().snapshot()
         };
         for step in &steps {
             let mended = configure(&l, step);
@@ -119,6 +119,6 @@ proptest! {
         }
         let inputs = |w: &Snapshot| w.by_dp_port.iter().map(|(dp, at)| (dp, *at)).collect::<Vec<_>>();
         let last = steps.last().unwrap();
-        prop_assert_eq!(inputs(&l.of.pipeline().world()), inputs(&configure(&lab(secure()), last)));
+        prop_assert_eq!(inputs(&l.of.pipeline().snapshot()), inputs(&configure(&lab(secure()), last)));
     }
 }

@@ -17,8 +17,8 @@
 //! - the MAC table: its mutex is tried once, and where somebody has it the next packet learns;
 //! - neighbours on tunnels' ways, and those that are asked for: as the MAC table;
 //! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. Who has all three
-//!   adds the flow, which takes a few tree operations and, in the tables' logs of changes, a mutex that
-//!   others hold for as many; otherwise a queue of bounded length takes it;
+//!   adds the flow, which takes a few tree operations, and says so in the tables' logs of changes, which
+//!   takes no lock; otherwise a queue of bounded length takes it;
 //! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
 //! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one

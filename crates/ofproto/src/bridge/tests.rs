@@ -466,7 +466,7 @@ fn patch_ports_find_each_other_across_bridges() {
     };
     l.bridge.set_ports(vec![bundle("a")], vec![patch("a", "b")]);
     let end = |b: &Bridge| {
-        l.of.pipeline().world().bridges[&b.id]
+        l.of.pipeline().snapshot().bridges[&b.id]
             .ports
             .get(&OfPort(1))
             .unwrap()

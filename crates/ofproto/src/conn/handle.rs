@@ -77,7 +77,7 @@ impl Peer {
             Message::FlowMonitorCancel(id) => self.end_monitor(id)?,
             Message::MultipartRequest { more, body } => {
                 let now = bridge.now_ms();
-                let taken = self.parts.lock().take(xid, more, body, whole, now)?;
+                let taken = self.multiparts.lock().take(xid, more, body, whole, now)?;
                 match taken {
                     None => {}
                     Some(MpRequest::FlowMonitor(requests)) => {

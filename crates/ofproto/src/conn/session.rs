@@ -10,8 +10,8 @@ use super::Manager;
 use super::bundles::Bundles;
 use super::long::Dump;
 use super::monitors::Monitors;
+use super::multipart::Multiparts;
 use super::outbox::{Outbox, Outgoing, Sort};
-use super::parts::Parts;
 use super::tally::FlowMods;
 use super::wishes::Wishes;
 use heddle_openflow::message::{AsyncConfig, AsyncType, Hello, Message, PacketInReason, Role};
@@ -44,7 +44,7 @@ pub(super) struct Peer {
     pub(super) wishes: Mutex<Wishes>,
     pub(super) monitors: Mutex<Monitors>,
     pub(super) bundles: Mutex<Bundles>,
-    pub(super) parts: Mutex<Parts>,
+    pub(super) multiparts: Mutex<Multiparts>,
     pub(super) flow_mods: Mutex<FlowMods>,
     /// The answer that is under way.
     pub(super) dump: Mutex<Option<Dump>>,
@@ -97,7 +97,7 @@ impl Peer {
             wishes: Mutex::new(Wishes::new(kind)),
             monitors: Mutex::default(),
             bundles: Mutex::default(),
-            parts: Mutex::default(),
+            multiparts: Mutex::default(),
             flow_mods: Mutex::default(),
             dump: Mutex::default(),
             outbox: Outbox::default(),

@@ -206,7 +206,7 @@ impl Peer {
         // One that is being committed is in use.
         let bundles = self.bundles.try_lock();
         let mut late = bundles.map_or_else(Vec::new, |mut b| b.expire(now_ms, bundle_idle_ms));
-        late.append(&mut self.parts.lock().expire(now_ms));
+        late.append(&mut self.multiparts.lock().expire(now_ms));
         for (xid, error) in late {
             self.send_error(version, xid, &error);
         }

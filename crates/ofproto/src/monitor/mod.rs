@@ -14,9 +14,9 @@
 //! when it changes, and no flow is stale but those that chose a port because it is up, or would have.
 //! Controllers are told by another thread, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
-//! **Floods.** Of each session [`MAX_WAITING`](watch) messages are taken per [`REFILL_MS`]; workers drop the
-//! others before they copy them. So messages that somebody makes up cost a bounded part of a processor, and
-//! those of other sessions are not lost.
+//! **Floods.** Of each session [`MAX_WAITING_MESSAGES`](watch) messages are taken per [`REFILL_MS`]; workers
+//! drop the others before they copy them. So messages that somebody makes up cost a bounded part of a
+//! processor, and those of other sessions are not lost.
 //!
 //! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
 
@@ -472,8 +472,8 @@ fn received(of: &Ofproto, place: &Place) -> Option<u64> {
     match place.dp {
         Some(no) => Some(of.datapath()?.port_stats(no)?.rx_packets),
         None => {
-            let world = of.pipeline().world();
-            let port = world.bridges.get(&place.bridge)?.ports.get(&place.port)?;
+            let snapshot = of.pipeline().snapshot();
+            let port = snapshot.bridges.get(&place.bridge)?.ports.get(&place.port)?;
             Some(port.patch_rx.packets.load(Relaxed))
         }
     }

@@ -1,6 +1,6 @@
 //! Which packets are a session's, what becomes of them, and who hears of what it says.
 
-use super::watch::{MAX_WAITING, Shared, Watch};
+use super::watch::{MAX_WAITING_MESSAGES, Shared, Watch};
 use crate::parts::Part;
 use crate::xlate::tests::lab::{Lab, dp, out};
 use heddle_bfd::Filter;
@@ -140,7 +140,7 @@ fn a_session_has_its_share_of_the_ring_and_no_more() {
     let w = watch(Filter::default());
     let cookie = w.cookie();
     let admitted = (0..1000).filter(|_| cookie.admit()).count();
-    assert_eq!(admitted, MAX_WAITING as usize);
+    assert_eq!(admitted, MAX_WAITING_MESSAGES as usize);
     w.shared.came.store(0, Relaxed);
     assert!(cookie.admit());
     assert_eq!(cookie.text(), "slow_path(bfd)");
@@ -152,8 +152,8 @@ fn who_asks_whether_a_port_may_forward_hears_of_the_session() {
     let w = watch(Filter::default());
     lab.bridges[0].watches.insert(Port(2), w.clone());
     lab.publish();
-    let world = lab.pipeline.world();
-    let port = world.bridges[&0].ports.get(&Port(2)).unwrap();
+    let snapshot = lab.pipeline.snapshot();
+    let port = snapshot.bridges[&0].ports.get(&Port(2)).unwrap();
     assert!(port.up && !port.is_live());
     w.shared.forwarding.store(true, Relaxed);
     assert!(port.is_live());

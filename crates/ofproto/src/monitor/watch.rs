@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 /// The protocol number of UDP.
 const UDP: u8 = 17;
 /// Messages of one session that may wait: more are lost, and those of other sessions have room.
-pub(super) const MAX_WAITING: u32 = 16;
+pub(super) const MAX_WAITING_MESSAGES: u32 = 16;
 
 /// What translation, workers and the monitor share of one session.
 #[derive(Debug)]
@@ -106,7 +106,7 @@ impl UpcallData for Cookie {
     }
     fn admit(&self) -> bool {
         // Who looks and counts at the same time lets some more in, one per worker.
-        let room = self.0.came.load(Relaxed) < MAX_WAITING;
+        let room = self.0.came.load(Relaxed) < MAX_WAITING_MESSAGES;
         if room {
             self.0.came.fetch_add(1, Relaxed);
         }

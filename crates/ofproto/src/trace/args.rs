@@ -40,7 +40,7 @@ struct Options {
 /// Reads arguments.
 pub(super) fn parse<'w>(
     pipeline: &Pipeline,
-    world: &'w Snapshot,
+    snapshot: &'w Snapshot,
     args: &[&str],
     env: &TraceEnv<'_>,
 ) -> Result<Request<'w>, String> {
@@ -57,8 +57,8 @@ pub(super) fn parse<'w>(
         }
     }
     let (bridge, mut key) = match words.as_slice() {
-        [flow] => flow_of_datapath(pipeline, world, env, None, flow)?,
-        [first, flow] => flow_of_datapath(pipeline, world, env, Some(first), flow)?,
+        [flow] => flow_of_datapath(pipeline, snapshot, env, None, flow)?,
+        [first, flow] => flow_of_datapath(pipeline, snapshot, env, Some(first), flow)?,
         _ => return Err("Syntax error".to_owned()),
     };
     if let Some(bytes) = &packet {
@@ -164,7 +164,7 @@ fn hex(s: &str) -> Result<Vec<u8>, &'static str> {
 /// The text of a datapath's key, or else of a bridge's.
 fn flow_of_datapath<'w>(
     pipeline: &Pipeline,
-    world: &'w Snapshot,
+    snapshot: &'w Snapshot,
     env: &TraceEnv<'_>,
     first: Option<&str>,
     flow: &str,
@@ -177,7 +177,7 @@ fn flow_of_datapath<'w>(
             if key.recirc_id != 0 {
                 // Where the packet is in the pipeline says more than its port.
                 let frozen = pipeline.frozen(key.recirc_id);
-                let known = frozen.and_then(|f| Some((world.bridges.get(&f.frozen.bridge)?, f)));
+                let known = frozen.and_then(|f| Some((snapshot.bridges.get(&f.frozen.bridge)?, f)));
                 let (bridge, held) = known
                     .ok_or_else(|| format!("no recirculation data for recirc_id {:#x}", key.recirc_id))?;
                 key.in_port = held.frozen.metadata.in_port;
@@ -185,11 +185,11 @@ fn flow_of_datapath<'w>(
             }
             let is_tunnelled = tunnels::is_tunnelled(&key);
             let found = match is_tunnelled {
-                true => world.tunnels.receive(&key),
-                false => world.by_dp_port.get(&PortNo(key.in_port)).copied(),
+                true => snapshot.tunnels.receive(&key),
+                false => snapshot.by_dp_port.get(&PortNo(key.in_port)).copied(),
             };
             let (bridge, port) = found
-                .and_then(|(b, p)| Some((world.bridges.get(&b)?, p)))
+                .and_then(|(b, p)| Some((snapshot.bridges.get(&b)?, p)))
                 .ok_or_else(|| match is_tunnelled {
                     true => "no OpenFlow tunnel port for this packet".to_owned(),
                     false => format!("no OpenFlow port for datapath port {}", key.in_port),
@@ -207,17 +207,17 @@ fn flow_of_datapath<'w>(
         }
         Err(e) => match first {
             None => Err(format!("{e} (or the bridge name was omitted)")),
-            Some(bridge) => flow_of_bridge(world, bridge, flow),
+            Some(bridge) => flow_of_bridge(snapshot, bridge, flow),
         },
     }
 }
 
 fn flow_of_bridge<'w>(
-    world: &'w Snapshot,
+    snapshot: &'w Snapshot,
     name: &str,
     flow: &str,
 ) -> Result<(&'w BridgeView, FlowKey), String> {
-    let bridge = world.bridges.values().find(|b| b.name == name);
+    let bridge = snapshot.bridges.values().find(|b| b.name == name);
     let bridge: &BridgeView = bridge.ok_or_else(|| format!("{name}: unknown bridge"))?;
     let port = |name: &str| {
         bridge

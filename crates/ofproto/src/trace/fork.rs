@@ -24,7 +24,7 @@ const DEFAULT_STATE: u32 = 0x21;
 /// Traces copies, and theirs.
 pub(super) fn trace_all(
     pipeline: &Pipeline,
-    world: &Snapshot,
+    snapshot: &Snapshot,
     request: &Request<'_>,
     forks: Vec<Fork>,
     env: &TraceEnv<'_>,
@@ -47,7 +47,7 @@ pub(super) fn trace_all(
             frozen: &fork.held.frozen,
             resumed: false,
         };
-        let (more, _, forks) = super::one(pipeline, world, &again, start, env);
+        let (more, _, forks) = super::one(pipeline, snapshot, &again, start, env);
         text.push_str(&more);
         queue.extend(forks);
     }

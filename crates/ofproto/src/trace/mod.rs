@@ -53,9 +53,9 @@ pub struct Traced {
 /// # Errors
 /// What to tell the user who gave wrong arguments.
 pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
-    let world = pipeline.world();
-    let request = args::parse(pipeline, &world, args, env)?;
-    Ok(trace_request(pipeline, &world, request, None, env))
+    let snapshot = pipeline.snapshot();
+    let request = args::parse(pipeline, &snapshot, args, env)?;
+    Ok(trace_request(pipeline, &snapshot, request, None, env))
 }
 
 /// Runs `ofproto/trace-packet-out`: as [`trace`], with the actions of a packet-out as the last argument.
@@ -63,9 +63,9 @@ pub fn trace(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<T
 /// # Errors
 /// What to tell the user who gave wrong arguments.
 pub fn trace_packet_out(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) -> Result<Traced, String> {
-    let world = pipeline.world();
+    let snapshot = pipeline.snapshot();
     let (actions, args) = args.split_last().ok_or("Syntax error")?;
-    let request = args::parse(pipeline, &world, args, env)?;
+    let request = args::parse(pipeline, &snapshot, args, env)?;
     let actions = {
         let _scope = request.bridge.tlv_scope();
         parse_actions(actions, None)?
@@ -82,12 +82,12 @@ pub fn trace_packet_out(pipeline: &Pipeline, args: &[&str], env: &TraceEnv<'_>) 
     };
     heddle_openflow::check::actions(version, &actions, &known, request.bridge.tables.len())
         .map_err(|e| format!("Bad actions: {}", e.name()))?;
-    Ok(trace_request(pipeline, &world, request, Some(&actions), env))
+    Ok(trace_request(pipeline, &snapshot, request, Some(&actions), env))
 }
 
 fn trace_request(
     pipeline: &Pipeline,
-    world: &Snapshot,
+    snapshot: &Snapshot,
     request: args::Request<'_>,
     actions: Option<&[Action]>,
     env: &TraceEnv<'_>,
@@ -107,8 +107,8 @@ fn trace_request(
         },
         (None, None) => Start::Tables,
     };
-    let (mut text, translation, forks) = one(pipeline, world, &request, start, env);
-    fork::trace_all(pipeline, world, &request, forks, env, &mut text);
+    let (mut text, translation, forks) = one(pipeline, snapshot, &request, start, env);
+    fork::trace_all(pipeline, snapshot, &request, forks, env, &mut text);
     Traced {
         text,
         translation,
@@ -121,7 +121,7 @@ fn trace_request(
 /// Traces one translation: what to print, the answer, and copies that come back from the tracker.
 fn one(
     pipeline: &Pipeline,
-    world: &Snapshot,
+    snapshot: &Snapshot,
     request: &args::Request<'_>,
     start: Start<'_>,
     env: &TraceEnv<'_>,
@@ -144,7 +144,7 @@ fn one(
         version: None,
     };
     let outcome = run(
-        world,
+        snapshot,
         pipeline,
         bridge,
         &input,
@@ -170,7 +170,7 @@ fn one(
 /// The trace of a translation that has failed just now: it is run again, without its effects.
 pub(crate) fn explain(
     pipeline: &Pipeline,
-    world: &Snapshot,
+    snapshot: &Snapshot,
     bridge: &BridgeView,
     input: &Input<'_>,
 ) -> String {
@@ -181,7 +181,7 @@ pub(crate) fn explain(
         ..*input
     };
     let outcome = run(
-        world,
+        snapshot,
         pipeline,
         bridge,
         &again,

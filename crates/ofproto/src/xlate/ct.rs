@@ -167,7 +167,7 @@ impl Ctx<'_> {
             return None;
         }
         self.depend_on_ct_zones();
-        let policy = self.world.ct_timeouts.get(&zone)?;
+        let policy = self.snapshot.ct_timeouts.get(&zone)?;
         // Open vSwitch leaves it out, so that a packet of another protocol may be treated alike.
         self.extra().0.nw_proto = u8::MAX;
         let has_timeouts = matches!(

@@ -61,7 +61,7 @@ impl DerefMut for OnWrite<'_> {
 
 /// One translation.
 pub(crate) struct Ctx<'w> {
-    pub(super) world: &'w Snapshot,
+    pub(super) snapshot: &'w Snapshot,
     pub(super) generations: &'w Generations,
     pub(super) recircs: &'w Recircs,
     /// The way of tunnels' packets.
@@ -214,7 +214,7 @@ impl<'w> Ctx<'w> {
         if self.from.is_none_or(|(from, _)| from != id) {
             self.depend_on(Part::Bridge(id));
         }
-        self.world.bridges.get(&id)
+        self.snapshot.bridges.get(&id)
     }
     /// Says that the settings of connection tracking zones are looked at.
     pub(super) fn depend_on_ct_zones(&mut self) {

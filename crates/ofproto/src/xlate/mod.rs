@@ -80,7 +80,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The pipeline of all bridges, as the datapath sees it.
 pub struct Pipeline {
-    world: RcuCell<Snapshot>,
+    snapshot: RcuCell<Snapshot>,
     generations: Arc<Generations>,
     recircs: Recircs,
     underlay: Underlay,
@@ -92,7 +92,7 @@ impl Pipeline {
     /// A pipeline without bridges. MAC tables must be made with the same `generations`.
     pub fn new(generations: Arc<Generations>) -> Self {
         Self {
-            world: RcuCell::new(Snapshot::default()),
+            snapshot: RcuCell::new(Snapshot::default()),
             underlay: Underlay::new(&generations),
             generations,
             recircs: Recircs::default(),
@@ -101,18 +101,18 @@ impl Pipeline {
     }
     /// Replaces the configuration. Cached translations that depend on what is different now die on their next
     /// check. One at a time.
-    pub fn publish(&self, world: Snapshot) {
-        let world = Arc::new(world);
-        let before = self.world.get();
-        self.world.replace(Arc::clone(&world));
+    pub fn publish(&self, snapshot: Snapshot) {
+        let snapshot = Arc::new(snapshot);
+        let before = self.snapshot.get();
+        self.snapshot.replace(Arc::clone(&snapshot));
         crate::coverage::REV_RECONFIGURE.count();
         // Before the parts: who finds a part moved finds this moved, too (`is_of`).
         self.generations.bump(Snapshot::CONFIG_SLOT);
-        for part in world.differences(&before) {
+        for part in snapshot.differences(&before) {
             self.generations.bump(part.slot());
         }
         drop(before);
-        self.world.tidy();
+        self.snapshot.tidy();
     }
     /// Whether the configuration is still that of this generation, which was read before it. What was read of
     /// parts' generations meanwhile may otherwise be newer than the parts.
@@ -120,8 +120,8 @@ impl Pipeline {
         self.generations.read(Snapshot::CONFIG_SLOT) == config
     }
     /// The configuration in force.
-    pub fn world(&self) -> Arc<Snapshot> {
-        self.world.get()
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.get()
     }
     /// The counters that translations depend on, to share with MAC tables and rule changes.
     pub fn shared_generations(&self) -> Arc<Generations> {
@@ -147,9 +147,9 @@ impl Pipeline {
     /// Translates a controller's packet-out. `None`: no such bridge.
     pub fn packet_out(&self, out: &PacketOut<'_>, translation: &mut Translation) -> Option<Outcome> {
         let reading = ReadGuard::begin();
-        let world = self.world.load(&reading);
+        let snapshot = self.snapshot.load(&reading);
         translation.clear();
-        let bridge = world.bridges.get(&out.bridge)?;
+        let bridge = snapshot.bridges.get(&out.bridge)?;
         let input = run::Input {
             key: out.key,
             in_port: out.key.in_port,
@@ -162,7 +162,7 @@ impl Pipeline {
             packet_out: true,
             version: out.version,
         };
-        Some(run::run(world, self, bridge, &input, None, translation))
+        Some(run::run(snapshot, self, bridge, &input, None, translation))
     }
 }
 
@@ -179,10 +179,10 @@ impl Translate for Pipeline {
 
 impl Pipeline {
     fn translate_in(&self, reading: &ReadGuard, request: &Request<'_>, out: &mut Translation) {
-        let world = self.world.load(reading);
+        let snapshot = self.snapshot.load(reading);
         let port = heddle_datapath::PortNo(request.key.in_port);
         // Which ports are tunnels' is known by their numbers, which are in every mask.
-        let own = world.by_dp_port.get(&port).copied();
+        let own = snapshot.by_dp_port.get(&port).copied();
         let peer = tunnels::source(request.key).filter(|_| own.is_none());
         match peer {
             Some(peer) => {
@@ -193,10 +193,11 @@ impl Pipeline {
             None => out.deps.push(self.generations.read(Part::Input(port).slot())),
         }
         let known = match peer {
-            Some(_) => world.tunnels.receive(request.key),
+            Some(_) => snapshot.tunnels.receive(request.key),
             None => own,
         };
-        let known = known.and_then(|(b, p)| Some((world.bridges.get(&b)?, run::key_port(p), Some((b, p)))));
+        let known =
+            known.and_then(|(b, p)| Some((snapshot.bridges.get(&b)?, run::key_port(p), Some((b, p)))));
         let held = match request.key.recirc_id {
             0 => None,
             id => self.recircs.hold(id),
@@ -206,7 +207,7 @@ impl Pipeline {
             let frozen = &held.as_ref()?.frozen;
             let sent = [Port::CONTROLLER, Port::NONE].map(run::key_port);
             let in_port = Some(frozen.metadata.in_port).filter(|p| sent.contains(p))?;
-            Some((world.bridges.get(&frozen.bridge)?, in_port, None))
+            Some((snapshot.bridges.get(&frozen.bridge)?, in_port, None))
         });
         let Some((bridge, in_port, from)) = known else {
             if peer.is_some() {
@@ -237,7 +238,7 @@ impl Pipeline {
                 packet_out: false,
                 version: None,
             };
-            let error = run::answer(world, self, bridge, &input, out);
+            let error = run::answer(snapshot, self, bridge, &input, out);
             // Where a pipeline runs in circles, only the whole way says why.
             let in_circles = matches!(
                 error,
@@ -245,7 +246,7 @@ impl Pipeline {
             );
             if in_circles && input.packet_len.is_some() {
                 log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
-                    crate::trace::explain(self, world, bridge, &input)
+                    crate::trace::explain(self, snapshot, bridge, &input)
                 });
             }
         };

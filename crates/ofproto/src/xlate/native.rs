@@ -158,8 +158,8 @@ impl<'w> Ctx<'w> {
 
     /// The port that a device is: a bridge's internal one, or else any other of the datapath's.
     fn device(&mut self, name: &str) -> Option<(&'w BridgeView, &'w PortView, PortNo)> {
-        let world = self.world;
-        let own = world.bridges.values().find(|b| b.name == name);
+        let snapshot = self.snapshot;
+        let own = snapshot.bridges.values().find(|b| b.name == name);
         if let Some(bridge) = own {
             self.other_bridge(bridge.id);
             let port = self.port_of(bridge, Port::LOCAL)?;
@@ -169,7 +169,7 @@ impl<'w> Ctx<'w> {
         }
         // Who it is may change with any port of any bridge.
         self.depend(crate::model::Snapshot::CONFIG_SLOT);
-        world.bridges.values().find_map(|bridge| {
+        snapshot.bridges.values().find_map(|bridge| {
             let port = bridge.ports.values().find(|p| p.name == name)?;
             match port.binding {
                 Binding::Datapath(no) => Some((&**bridge, &**port, no)),
@@ -318,8 +318,8 @@ impl<'w> Ctx<'w> {
     /// Whether a packet that is sent to this port ends a tunnel there.
     pub(super) fn ends_tunnel(&mut self, port: &PortView) -> Option<Arc<TunnelPop>> {
         self.depend_on(Part::TunnelEnds);
-        let world = self.world;
-        let ends = world.tunnels.ends();
+        let snapshot = self.snapshot;
+        let ends = snapshot.tunnels.ends();
         if ends.is_empty() || !self.is_native() {
             return None;
         }

@@ -103,9 +103,9 @@ impl Pipeline {
         out: &mut Translation,
     ) -> Option<Outcome> {
         let reading = ReadGuard::begin();
-        let world = self.world.load(&reading);
+        let snapshot = self.snapshot.load(&reading);
         out.clear();
-        let bridge = world.bridges.get(&frozen.bridge)?;
+        let bridge = snapshot.bridges.get(&frozen.bridge)?;
         let input = run::Input {
             key,
             in_port: key.in_port,
@@ -121,7 +121,7 @@ impl Pipeline {
             packet_out: false,
             version: None,
         };
-        Some(run::run(world, self, bridge, &input, None, out))
+        Some(run::run(snapshot, self, bridge, &input, None, out))
     }
 }
 

@@ -98,7 +98,7 @@ pub(crate) enum Start<'a> {
 
 /// Translates. `out` is empty but for what the answer depends on by `from`.
 pub(crate) fn run(
-    world: &Snapshot,
+    snapshot: &Snapshot,
     pipeline: &Pipeline,
     bridge: &BridgeView,
     input: &Input<'_>,
@@ -107,7 +107,7 @@ pub(crate) fn run(
 ) -> Outcome {
     let mut initial = *input.key;
     see_as_tables_do(&mut initial, input.in_port);
-    translate(world, pipeline, bridge, input, report, out, |c| Outcome {
+    translate(snapshot, pipeline, bridge, input, report, out, |c| Outcome {
         error: c.error,
         is_bfd: c.is_bfd,
         is_slow: c.is_slow || c.out_bytes > MAX_ACTION_BYTES,
@@ -119,19 +119,19 @@ pub(crate) fn run(
 
 /// As [`run`], for a packet that misses the caches: what a trace would show is not made.
 pub(crate) fn answer(
-    world: &Snapshot,
+    snapshot: &Snapshot,
     pipeline: &Pipeline,
     bridge: &BridgeView,
     input: &Input<'_>,
     out: &mut Translation,
 ) -> Option<XlateError> {
-    translate(world, pipeline, bridge, input, None, out, |c| c.error)
+    translate(snapshot, pipeline, bridge, input, None, out, |c| c.error)
 }
 
 /// Rules of the version that is read may be unlinked meanwhile, when others have taken their place: then it
 /// begins anew. The packet may be long under way (its thread may have been put aside), but hardly that often.
 fn translate<R>(
-    world: &Snapshot,
+    snapshot: &Snapshot,
     pipeline: &Pipeline,
     bridge: &BridgeView,
     input: &Input<'_>,
@@ -141,7 +141,15 @@ fn translate<R>(
 ) -> R {
     let from: SmallVec<[Dep; 4]> = out.deps.as_slice().into();
     for _ in 1..TRIES {
-        match once(world, pipeline, bridge, input, report.as_deref_mut(), out, &tell) {
+        match once(
+            snapshot,
+            pipeline,
+            bridge,
+            input,
+            report.as_deref_mut(),
+            out,
+            &tell,
+        ) {
             (told, false) => return told,
             // What is shown to people is what was found, and no packet goes by it.
             (told, true) if report.is_some() => return told,
@@ -151,7 +159,7 @@ fn translate<R>(
             }
         }
     }
-    let (told, torn) = once(world, pipeline, bridge, input, report, out, &tell);
+    let (told, torn) = once(snapshot, pipeline, bridge, input, report, out, &tell);
     if torn {
         out.actions.clear();
         out.actions
@@ -169,7 +177,7 @@ fn see_as_tables_do(key: &mut FlowKey, in_port: u32) {
 
 /// One try; the flag says that some rules may have been missed.
 fn once<'w, R>(
-    world: &'w Snapshot,
+    snapshot: &'w Snapshot,
     pipeline: &'w Pipeline,
     bridge: &'w BridgeView,
     input: &Input<'w>,
@@ -178,7 +186,7 @@ fn once<'w, R>(
     tell: impl Fn(&Ctx<'_>) -> R,
 ) -> (R, bool) {
     let mut c = Ctx {
-        world,
+        snapshot,
         generations: &pipeline.generations,
         recircs: &pipeline.recircs,
         underlay: &pipeline.underlay,

@@ -122,7 +122,7 @@ impl Ctx<'_> {
             Some(remote) => Part::Peer(tunnel.dp, remote),
             None => Part::Tunnels(tunnel.dp),
         });
-        self.world.tunnels.get(&tunnel.asks()) == Some((self.bridge.id, port.no))
+        self.snapshot.tunnels.get(&tunnel.asks()) == Some((self.bridge.id, port.no))
     }
 
     /// Sets the tunnel's fields to those of the outer headers.

@@ -21,8 +21,8 @@ pub(super) fn register(c: &Commands<'_>) {
             .collect())
     });
     c.add("ofproto/list-tunnels", "", (0, 0), |s, _| {
-        let world = s.ofproto.pipeline().world();
-        Ok(world.tunnels.list(&world.bridges))
+        let snapshot = s.ofproto.pipeline().snapshot();
+        Ok(snapshot.tunnels.list(&snapshot.bridges))
     });
     c.add(
         "bridge/dump-flows",

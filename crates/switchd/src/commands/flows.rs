@@ -37,7 +37,7 @@ pub(super) struct Lines {
     ports: BTreeMap<u32, String>,
     now_ms: u64,
     /// Knows the names of tunnels' options.
-    world: Arc<Snapshot>,
+    snapshot: Arc<Snapshot>,
 }
 
 impl Lines {
@@ -49,14 +49,14 @@ impl Lines {
                 false => BTreeMap::new(),
             },
             now_ms: switch.clock.now_ms(),
-            world: switch.ofproto.pipeline().world(),
+            snapshot: switch.ofproto.pipeline().snapshot(),
         }
     }
 
     /// The line of a flow.
     pub(super) fn of(&self, flow: &FlowDump) -> String {
         let style = self.style;
-        let _scope = self.world.tlv_scope_of(&flow.key);
+        let _scope = self.snapshot.tlv_scope_of(&flow.key);
         let name = |no: u32| self.ports.get(&no).cloned();
         let dp_name = |no: PortNo| name(no.0);
         let key = KeyText {

@@ -27,13 +27,13 @@ pub(super) fn register(c: &Commands<'_>) {
 
 /// A line for each port of the datapath that tunnels end at.
 fn ports(switch: &Switch) -> String {
-    let world = switch.ofproto.pipeline().world();
+    let snapshot = switch.ofproto.pipeline().snapshot();
     let inventory = switch.inventory.read();
     let mut out = String::from("Listening ports:\n");
     for (name, port) in &inventory.shared {
         let Some(no) = port
             .dp_no
-            .filter(|no| world.tunnels.ends().iter().any(|e| e.pop.port == no.0))
+            .filter(|no| snapshot.tunnels.ends().iter().any(|e| e.pop.port == no.0))
         else {
             continue;
         };
@@ -50,15 +50,15 @@ fn ports(switch: &Switch) -> String {
 /// A line for each address and each kind of packets that come out of a tunnel there.
 fn ends(switch: &Switch) -> String {
     let pipeline = switch.ofproto.pipeline();
-    let world = pipeline.world();
+    let snapshot = pipeline.snapshot();
     let inventory = switch.inventory.read();
     let mut out = String::from("Listening ports:\n");
     for address in pipeline.underlay().routes.addresses() {
-        let mut all = world.bridges.values().flat_map(|b| b.ports.values());
+        let mut all = snapshot.bridges.values().flat_map(|b| b.ports.values());
         let Some(device) = all.find(|p| *p.name == *address.device) else {
             continue;
         };
-        for end in world.tunnels.ends() {
+        for end in snapshot.tunnels.ends() {
             let shared = inventory
                 .shared
                 .iter()

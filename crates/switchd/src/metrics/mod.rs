@@ -5,8 +5,8 @@
 //! nothing. Scrapes come one after the other, so that many at once cost no more than one.
 //!
 //! **Bounds.** At most [`MOST_CALLERS`] are served at a time, each with a request of at most
-//! [`REQUEST_BYTES`] within [`PATIENCE`]. Labels are names from the configuration and of the program, no
-//! addresses of packets; of things that are many only the first [`collect::MOST`] are shown.
+//! [`REQUEST_BYTES`] within [`CALLER_TIMEOUT`]. Labels are names from the configuration and of the program,
+//! no addresses of packets; of things that are many only the first [`collect::MOST`] are shown.
 
 mod collect;
 mod serve;
@@ -31,7 +31,7 @@ const MOST_CALLERS: usize = 8;
 /// Longest head of a request.
 const REQUEST_BYTES: usize = 8 << 10;
 /// How long a caller may take for its request, and for taking the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CALLER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where metrics are to be had.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::collect::Collected;
-use super::{MOST_CALLERS, PATIENCE, Place, REQUEST_BYTES};
+use super::{CALLER_TIMEOUT, MOST_CALLERS, Place, REQUEST_BYTES};
 use crate::switch::Switch;
 
 const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -95,7 +95,7 @@ pub(super) async fn serve(door: Door, source: Arc<Source>) {
                 let source = source.clone();
                 tokio::spawn(async move {
                     // One that is slow, or goes away, is its own affair.
-                    let _ = timeout(PATIENCE, answer(caller, source)).await;
+                    let _ = timeout(CALLER_TIMEOUT, answer(caller, source)).await;
                     drop(place);
                 });
             }

@@ -211,8 +211,8 @@ mod tests {
             all.map(|(name, s)| (name.to_string(), udp(s))).collect()
         }
         fn zone(&self, zone: u16) -> Option<String> {
-            let world = self.2.pipeline().world();
-            world.ct_timeouts.get(&zone).map(|name| name.to_string())
+            let snapshot = self.2.pipeline().snapshot();
+            snapshot.ct_timeouts.get(&zone).map(|name| name.to_string())
         }
     }
 

@@ -1,7 +1,7 @@
 //! The one capture that may be under way: `heddle/capture-start`, `-read`, `-stop`.
 //!
-//! Whoever captures reads every fraction of a second; a capture that nobody reads for [`PATIENCE`] is over,
-//! so that a reader that was killed costs nothing. Filters are looked at here, not by workers.
+//! Whoever captures reads every fraction of a second; a capture that nobody reads for [`UNREAD_TIMEOUT`] is
+//! over, so that a reader that was killed costs nothing. Filters are looked at here, not by workers.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::switch::Switch;
 use crate::unixctl::Reply;
 
 /// How long a capture that nobody reads goes on.
-const PATIENCE: Duration = Duration::from_secs(5);
+const UNREAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Most packets and bytes in one answer.
 const MOST_PACKETS: usize = 4096;
 const MOST_BYTES: usize = 4 << 20;
@@ -108,7 +108,7 @@ impl Captures {
         if state
             .session
             .as_ref()
-            .is_some_and(|s| s.read.elapsed() < PATIENCE)
+            .is_some_and(|s| s.read.elapsed() < UNREAD_TIMEOUT)
         {
             return Err("another capture is under way".into());
         }
@@ -179,7 +179,7 @@ impl Captures {
         if state
             .session
             .as_ref()
-            .is_some_and(|s| s.read.elapsed() >= PATIENCE)
+            .is_some_and(|s| s.read.elapsed() >= UNREAD_TIMEOUT)
         {
             state.session = None;
             switch.datapath.capture(None);

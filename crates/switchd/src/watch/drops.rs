@@ -15,7 +15,7 @@ use crate::switch::Switch;
 use crate::unixctl::Reply;
 
 /// Most pairs of a reason and a port that are kept.
-pub(super) const MOST: usize = 4096;
+pub(super) const MOST_PAIRS: usize = 4096;
 /// Most examples that are explained in one answer.
 const MOST_EXPLAINED: usize = 256;
 
@@ -44,7 +44,7 @@ impl Kept {
         self.number += 1;
         let key = (e.kind.name(), e.in_port.0);
         let seen = self.entries.get(&key).map_or(0, |old| old.seen) + e.seen;
-        if self.entries.len() >= MOST && !self.entries.contains_key(&key) {
+        if self.entries.len() >= MOST_PAIRS && !self.entries.contains_key(&key) {
             // The one that nobody has added to for longest gives way.
             let oldest = self
                 .entries

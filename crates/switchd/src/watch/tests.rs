@@ -4,20 +4,20 @@ use std::time::SystemTime;
 
 use heddle_datapath::DropKind;
 
-use super::drops::{Explained, Kept, MOST, example, read_trace};
+use super::drops::{Explained, Kept, MOST_PAIRS, example, read_trace};
 use super::hex;
 
 #[test]
 fn counts_add_up_and_the_oldest_gives_way() {
     let mut kept = Kept::default();
     let now = SystemTime::UNIX_EPOCH;
-    for port in 0..MOST {
+    for port in 0..MOST_PAIRS {
         kept.note(example(DropKind::Policy, u32::try_from(port).unwrap(), 2), now);
     }
     kept.note(example(DropKind::Policy, 0, 5), now);
     assert_eq!(kept.entries[&(DropKind::Policy.name(), 0)].seen, 7);
     kept.note(example(DropKind::TxFull, 0, 1), now);
-    assert_eq!(kept.entries.len(), MOST);
+    assert_eq!(kept.entries.len(), MOST_PAIRS);
     assert!(
         !kept.entries.contains_key(&(DropKind::Policy.name(), 1)),
         "the one that is longest ago"

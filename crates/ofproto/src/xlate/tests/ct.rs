@@ -188,9 +188,9 @@ fn timeouts_are_those_of_the_zone() {
     let lab = Lab::new(&[4]);
     lab.rule((0, 0), "", acts("ct(commit,zone=4),output:2"));
     let t = lab.translate(&Lab::key(TCP), Purpose::Miss);
-    let mut world = crate::model::Snapshot::clone(&lab.pipeline.world());
-    world.ct_timeouts = std::sync::Arc::new([(4, "1".into())].into());
-    lab.pipeline.publish(world);
+    let mut snapshot = crate::model::Snapshot::clone(&lab.pipeline.snapshot());
+    snapshot.ct_timeouts = std::sync::Arc::new([(4, "1".into())].into());
+    lab.pipeline.publish(snapshot);
     assert!(!lab.generations.hold(&t.deps), "what was said before is stale");
     assert_eq!(lab.actions(TCP), "ct(commit,zone=4,timeout=1),2");
     let t = lab.translate(&Lab::key("in_port=1,ip,nw_proto=47"), Purpose::Miss);

@@ -116,7 +116,7 @@ impl Lab {
 
     /// Publishes what the bridges are configured as.
     pub(crate) fn publish(&self) {
-        let mut world = Snapshot::default();
+        let mut snapshot = Snapshot::default();
         for (i, b) in self.bridges.iter().enumerate() {
             let mut ports = crate::shared_map::SharedMap::default();
             for (bundle, p) in b
@@ -130,7 +130,7 @@ impl Lab {
                     None => Binding::Datapath(dp(i, p.0)),
                 };
                 if let Binding::Datapath(no) = binding {
-                    world.by_dp_port.insert(no, (i as u64, p));
+                    snapshot.by_dp_port.insert(no, (i as u64, p));
                 }
                 let view = PortView {
                     no: p,
@@ -171,9 +171,9 @@ impl Lab {
                 ipfix: b.ipfix.clone().map(Arc::new),
                 control: std::sync::Weak::new(),
             };
-            world.bridges.insert(i as u64, Arc::new(view));
+            snapshot.bridges.insert(i as u64, Arc::new(view));
         }
-        self.pipeline.publish(world);
+        self.pipeline.publish(snapshot);
     }
 
     /// Joins two bridges.
@@ -285,8 +285,8 @@ impl Lab {
 
 impl Lab {
     fn name_of(&self, no: PortNo) -> Option<String> {
-        let world = self.pipeline.world();
-        let (bridge, port) = world.by_dp_port.get(&no)?;
+        let snapshot = self.pipeline.snapshot();
+        let (bridge, port) = snapshot.by_dp_port.get(&no)?;
         Some(port_name(usize::try_from(*bridge).ok()?, *port))
     }
 }

@@ -417,8 +417,8 @@ fn patches_fold() {
         "set(eth(src=02:02:02:02:02:02)),101,set(eth(src=01:01:01:01:01:01)),2"
     );
     t.credits.iter().for_each(|c| c.credit(2, 120, 5, 0));
-    let world = lab.pipeline.world();
-    let stats = |b: u64, p| world.bridges[&b].ports.get(&Port(p)).expect("it is there");
+    let snapshot = lab.pipeline.snapshot();
+    let stats = |b: u64, p| snapshot.bridges[&b].ports.get(&Port(p)).expect("it is there");
     assert_eq!(stats(0, 3).patch_tx.packets.load(Relaxed), 2);
     assert_eq!(stats(1, 3).patch_rx.bytes.load(Relaxed), 120);
 }

@@ -1,6 +1,6 @@
 //! Multipart requests that come in parts (OpenFlow 1.3 §7.3.5).
 //!
-//! Parts with the same transaction id are put together; what a list needs. A request of one part passes
+//! Multiparts with the same transaction id are put together; what a list needs. A request of one part passes
 //! through. An incomplete request is forgotten when no part has come for a second, and what one connection
 //! may leave incomplete is bounded.
 
@@ -25,11 +25,11 @@ struct Partial {
 
 /// The incomplete requests of one connection.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct Multiparts {
     partial: HashMap<u32, Partial>,
 }
 
-impl Parts {
+impl Multiparts {
     /// Takes a part; gives the request when it is complete. `whole`: the part's bytes.
     pub(super) fn take(
         &mut self,
