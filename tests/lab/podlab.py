@@ -47,9 +47,12 @@ class PodLab:
             self.start_daemon()
 
     def close(self):
-        if self.guest.agent:
-            self.trace.note("the daemon's log\n" + self.run(f"tail -n 60 {RUN}/heddled.log", check=False))
-        self.guest.close()
+        try:
+            if self.guest.agent:
+                self.trace.note("the daemon's log\n" + self.run(f"tail -n 60 {RUN}/heddled.log", check=False))
+        finally:
+            # Also of a guest that stands still.
+            self.guest.close()
 
     def run(self, command, timeout=60, check=True):
         return self.guest.run(command, timeout=timeout, check=check)

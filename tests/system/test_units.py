@@ -10,7 +10,7 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import ROOT, daemon_path
 from lab.cni import plugin_path
-from lab.runner import Skip, main
+from lab.runner import Skip, limit, main
 from test_node import tool
 
 # The machine's card, and one across the wire.
@@ -123,7 +123,7 @@ class Container:
             open(f"{self.dir}/result/second", "w").close()
         done = subprocess.run(["unshare", "-m", "systemd-nspawn", "-q", "-D", f"{self.dir}/root", "--private-network", "--register=no", "--keep-unit",
                                "--capability=all", "--bind=/dev/net/tun", f"--bind={self.dir}/result:/result", f"--machine=heddle{os.getpid()}",
-                               "--link-journal=no", "-b", "systemd.unit=test.target"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150)
+                               "--link-journal=no", "-b", "systemd.unit=test.target"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=220)
         self.lab.trace.note(done.stdout[-6000:] + done.stderr)
         if not os.path.exists(said):
             raise Skip("systemd does not boot in a container here: " + (done.stderr.strip().splitlines() or ["?"])[-1])
@@ -138,6 +138,7 @@ class Container:
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
+@limit(500)
 def scenario_two_boots(lab):
     """All units come up in order; the switch comes back when it is killed; a second boot removes what a pod of the first has left."""
     container = Container(lab)

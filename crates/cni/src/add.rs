@@ -129,7 +129,7 @@ impl Undo<'_> {
             Kind::Veth => pod.device(&args.ifname)?,
             _ => Some(match pod.born(&args.ifname, &name, &change)? {
                 Some(device) => device,
-                None => pod.take(&host, &switch_device(&host, kind, &name)?, &change)?,
+                None => pod.take(&host, &switch_device(&host, conf, kind, &name)?, &change)?,
             }),
         };
         if let Some(device) = &device {
@@ -186,9 +186,18 @@ pub(crate) fn remove_host_device(name: &str) {
 }
 
 /// The device that the switch has made for a port.
-pub(crate) fn switch_device(host: &NetConfig, kind: Kind, port: &str) -> Result<Device, Failure> {
-    // The netdev of a VDUSE device comes a moment after its port.
-    let end = Instant::now() + Duration::from_secs(if kind == Kind::Vduse { 10 } else { 1 });
+pub(crate) fn switch_device(
+    host: &NetConfig,
+    conf: &Conf,
+    kind: Kind,
+    port: &str,
+) -> Result<Device, Failure> {
+    // The netdev of a VDUSE device comes after its port; the kernel makes one at a time.
+    let patience = match kind {
+        Kind::Vduse => conf.timeout(),
+        _ => Duration::from_secs(1),
+    };
+    let end = Instant::now() + patience;
     loop {
         let name = match kind {
             Kind::Vduse => vduse_device(port).unwrap_or_default(),
@@ -204,7 +213,10 @@ pub(crate) fn switch_device(host: &NetConfig, kind: Kind, port: &str) -> Result<
                 let hint = format!("ovs-vsctl get interface {port} status error");
                 return fail(
                     Code::Device,
-                    format!("no netdev of VDUSE device {port} came within 10 s ({hint})"),
+                    format!(
+                        "no netdev of VDUSE device {port} came within {} s ({hint})",
+                        patience.as_secs()
+                    ),
                 );
             }
             None => {

@@ -200,7 +200,7 @@ impl Exchange<'_> {
             })?,
         }
         self.wait_for_port()?;
-        let new = switch_device(&self.host, self.kind, self.port)?;
+        let new = switch_device(&self.host, self.conf, self.kind, self.port)?;
         let new = self.pod.take(&self.host, &new, &self.like_the_old())?;
         self.give_settings(&new)
     }

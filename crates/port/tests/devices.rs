@@ -324,6 +324,14 @@ fn a_tap_is_made_in_another_namespace() {
         status.mtu == 1400 && status.admin_up && status.ifindex > 0,
         "{status:?}"
     );
+    // One that has not changed for long is asked less often, and its changes are seen all the same.
+    for _ in 0..20 {
+        port.status();
+    }
+    ns.ip("link set pod0 mtu 1300");
+    assert!((0..5).any(|_| port.status().mtu == 1300));
+    port.set_mtu(1400).unwrap();
+    assert_eq!(port.status().mtu, 1400);
     // Somebody's device of that name: here.
     let other = format!("{name}x");
     let second = kept().open_at(&other, 1, at(id)).unwrap();
