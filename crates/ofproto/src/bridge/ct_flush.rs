@@ -4,6 +4,7 @@ use super::Bridge;
 use heddle_conntrack::dump::{Filter, PartialTuple};
 use heddle_conntrack::{Conntrack, Endpoint, Tuple, bits};
 use heddle_openflow::message::{CtFlush, CtTuple};
+use std::fmt;
 use std::net::IpAddr;
 
 impl Bridge {
@@ -28,6 +29,7 @@ pub(super) fn of_zone(zone: u16) -> CtFlush {
 /// Ends the connections that are meant. `false`: that is the one of a whole tuple, and there is none; which
 /// is logged, as in Open vSwitch.
 pub fn flush(tracker: &Conntrack, now_ms: u64, wanted: &CtFlush) -> bool {
+    log::debug!(target: "ct_dpif", "netdev@ovs-netdev: ct_flush: {}", Told(wanted));
     let Some(tuple) = whole(wanted) else {
         tracker.flush_all(now_ms, &filter_of(wanted));
         return true;
@@ -40,6 +42,61 @@ pub fn flush(tracker: &Conntrack, now_ms: u64, wanted: &CtFlush) -> bool {
         );
     }
     found
+}
+
+/// What is to be forgotten, in the words of Open vSwitch's log.
+struct Told<'a>(&'a CtFlush);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CtFlush {
+            ip_proto,
+            zone,
+            orig,
+            reply,
+            mark,
+            label,
+        } = self.0;
+        let all =
+            is_nothing(orig) && is_nothing(reply) && *ip_proto == 0 && mark.is_none() && label.is_none();
+        let (orig, reply) = match (all, zone) {
+            (true, Some(zone)) => return write!(f, "zone {zone}"),
+            (true, None) => return f.write_str("<all>"),
+            (false, _) => (tuple_text(self.0, orig), tuple_text(self.0, reply)),
+        };
+        let zone = zone.unwrap_or(0);
+        write!(f, "zone={zone} '{orig},ct_nw_proto={ip_proto}' '{reply}'")
+    }
+}
+
+/// A part of what is wanted; what is not given is zero.
+fn tuple_text(wanted: &CtFlush, t: &CtTuple) -> String {
+    let given = [wanted.orig, wanted.reply]
+        .into_iter()
+        .find_map(|t| t.src.or(t.dst));
+    let family = if given.is_some_and(|a| a.is_ipv6()) {
+        "ipv6"
+    } else {
+        "nw"
+    };
+    let addr = |a: Option<IpAddr>| a.map_or("::".to_owned(), |a| a.to_string());
+    let number = |n: Option<u16>| n.unwrap_or(0);
+    let rest = if is_icmp(wanted.ip_proto) {
+        let [id, kind, code] =
+            [t.icmp_id, t.icmp_type.map(u16::from), t.icmp_code.map(u16::from)].map(number);
+        format!("icmp_id={id},icmp_type={kind},icmp_code={code}")
+    } else {
+        format!(
+            "ct_tp_src={},ct_tp_dst={}",
+            number(t.src_port),
+            number(t.dst_port)
+        )
+    };
+    format!(
+        "ct_{family}_src={},ct_{family}_dst={},{rest}",
+        addr(t.src),
+        addr(t.dst)
+    )
 }
 
 /// The tuple of the one connection that is meant, which is then found without looking at others: in the zone
