@@ -141,6 +141,8 @@ def distributed_floating_address(c):
 
 @check
 def fragments_by_nat(c):
+    c.nbctl("--may-exist", "lr-nat-add", "lr0", "snat", "192.168.50.2", "10.0.0.0/24")
+    c.sync()
     return None if c.reaches("a3", "192.168.50.10", size=4000) else "no answer"
 
 

@@ -83,6 +83,19 @@ def life_controller_says_everything_again(c):
 
 
 @check
+def life_conditions_of_monitors_change(c):
+    """ovn-controller asks for its own part of the southbound database only, and for all of it again."""
+    node = c.chassis[0]
+
+    def act():
+        for value in ("false", "true", "false", "true"):
+            node.sw.vsctl("set", "open_vswitch", ".", f"external_ids:ovn-monitor-all={value}")
+            c.sync()
+            time.sleep(0.5)
+    return within(c, "life_conditions_of_monitors_change", lost(c, act), 0)
+
+
+@check
 def life_southbound_database_restarts(c):
     def act():
         end_process(read_pid(f"{c.dir}/sb.pid"), signal.SIGTERM)
