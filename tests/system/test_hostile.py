@@ -2,6 +2,7 @@
 """Who sends packets or writes rules on purpose: made-up values, endless loops, copies of copies. Others go on, and memory stays."""
 
 import os
+import signal
 import struct
 import sys
 import threading
@@ -10,7 +11,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
 from lab.openflow import V13, Connection
 from lab.runner import main
+from lab.shell import wait_for
 from lab.switch import read_pid
+from test_tunnels import attach, link, node
 
 MAC_A, MAC_B = "50:54:00:00:00:0a", "50:54:00:00:00:0b"
 # What many values may cost: a hundred thousand flows take some hundred bytes each.
@@ -98,6 +101,94 @@ def scenario_made_up_values(lab):
     grown = resident_mib(sw) - before
     lab.trace.note(f"{grown} MiB for 90,000 made-up values")
     assert grown < MOST_MIB, f"{grown} MiB"
+
+
+def geneve(n, mac):
+    """The n-th of many packets for a tunnel's end: another peer, key and value in each of 31 options."""
+    options = b"".join(struct.pack("!HBBI", 0x0102, t, 1, n) for t in range(31))
+    inner = udp(n, 5)
+    data = struct.pack("!BBHI", len(options) >> 2, 0, 0x6558, (n & 0xffffff) << 8) + options + inner
+    src, dst = f"172.31.{n >> 8 & 255}.{n & 255}", "172.31.0.1"
+    return frames.ethernet(mac, MAC_A, 0x0800, frames.ipv4(src, dst, 17, frames.udp(src, dst, n & 0xffff, 6081, data)))
+
+
+def scenario_made_up_tunnels(lab):
+    """Behind an uplink somebody makes up peers, keys and options that rules look at: memory stays, pods beside it go on."""
+    sw = node(lab, 1)
+    outside = lab.net.namespace("outside")
+    link(lab, sw.netns, outside)
+    attach(lab, sw, 1, False)
+    sw.vsctl("add-port", "br-int", "tun0", "--", "set", "interface", "tun0", "type=geneve", "options:remote_ip=flow",
+             "options:key=flow", "ofport_request=9")
+    sw.wait_column("interface", "tun0", "ofport", lambda text: text == "9")
+    sw.ofctl("add-tlv-map", "br-int", ",".join(f"{{class=0x102,type={t},len=4}}->tun_metadata{t}" for t in range(31)))
+    sw.ofctl("add-flow", "br-int", "priority=9,in_port=9,udp,actions=move:NXM_NX_TUN_ID[0..31]->NXM_NX_REG0[],"
+                                   "move:NXM_NX_TUN_METADATA3[0..31]->NXM_NX_REG1[],ct(table=1)")
+    sw.ofctl("add-flow", "br-int", "table=1,priority=2,reg0=7,tun_metadata30=7,actions=drop")
+    sw.ofctl("add-flow", "br-int", "table=1,priority=1,ip,tun_src=172.31.7.7,actions=drop")
+    a = lab.internal_pod(sw, "a", "10.1.0.1/24", bridge="br-int")
+    lab.internal_pod(sw, "b", "10.1.0.2/24", bridge="br-int")
+    lab.net.ping(a, "10.1.0.2")
+    mac = lab.net.run(sw.netns, "cat", "/sys/class/net/br-ex/address").strip()
+    sock = lab.net.raw(outside, "up0")
+    before = resident_mib(sw)
+    for first in range(0, 60_000, 20_000):
+        send(sock, (geneve(n, mac) for n in range(first, first + 20_000)))
+        lab.net.ping(a, "10.1.0.2")
+    wait_for("packets out of the tunnel", lambda: "n_packets=0" not in sw.ofctl("dump-flows", "br-int", "in_port=9"))
+    grown = resident_mib(sw) - before
+    lab.trace.note(f"{grown} MiB for 60,000 made-up tunnels")
+    assert sw.alive() and grown < MOST_MIB, f"{grown} MiB"
+
+
+def scenario_killed_under_traffic(lab):
+    """Killed while packets come, several times: what is started next forwards as before."""
+    sw = lab.switch()
+    a, sock = neighbours(lab, sw)
+    for _ in range(3):
+        stop = threading.Event()
+
+        def storm():
+            n = 0
+            while not stop.is_set():
+                send(sock, (udp(n + i, 9) for i in range(1000)))
+                n += 1000
+        thread = threading.Thread(target=storm, daemon=True)
+        thread.start()
+        try:
+            sw.stop_daemon(signal.SIGKILL)
+            sw.start_daemon()
+            wait_for("an answer", lambda: lab.net.ping(a, "10.1.0.2", count=1, lossless=False))
+        finally:
+            stop.set()
+            thread.join(60)
+        lab.net.ping(a, "10.1.0.2")
+    assert sw.alive()
+
+
+def scenario_huge_questions(lab):
+    """Requests in parts that never end, and a dump that nobody reads: bounded, and other controllers are answered."""
+    sw = lab.switch()
+    a, _ = neighbours(lab, sw)
+    before = resident_mib(sw)
+    many = [Connection.to_bridge(sw, "br0", V13) for _ in range(5)]
+    # Table features (OpenFlow 1.3.5 section 7.3.5.5) of 60,000 bytes, with more to come.
+    features = struct.pack("!HB5x32sQQII", 64, 0, b"", 0, 0, 0, 0) * 900
+    for conn in many:
+        conn.sock.settimeout(1)
+        for xid in range(200):
+            try:
+                conn.send(18, xid % 20, struct.pack("!HH4x", 12, 1) + features)
+            except OSError:
+                break
+    asked = Connection.to_bridge(sw, "br0", V13)
+    asked.echo()
+    lab.net.ping(a, "10.1.0.2")
+    grown = resident_mib(sw) - before
+    lab.trace.note(f"{grown} MiB for requests that do not end")
+    for conn in many:
+        conn.sock.close()
+    assert sw.alive() and grown < 3 * MOST_MIB, f"{grown} MiB"
 
 
 def scenario_rules_change_beside_traffic(lab):

@@ -210,7 +210,8 @@ fn a_trace_of_a_ring_ends() {
     assert!(text.ends_with("Trace ends here: over 512 recirculations\n"));
 }
 
-/// A packet that a controller has sent came in by no port; it is looked up again in the bridge that it was sent in.
+/// A packet that a controller has sent came in by no port; it is looked up again in the bridge that it was
+/// sent in.
 #[test]
 fn what_controllers_send_is_looked_up_again() {
     let lab = Lab::new(&[2]);
