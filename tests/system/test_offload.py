@@ -3,13 +3,15 @@
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import frames
-from lab.runner import limit, main
+from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 from test_connectivity import exchange, iperf
 
@@ -195,6 +197,8 @@ def scenario_ports_come_and_go(lab):
     lab.net.ip(sw.netns, "link", "del", "vb")
     lab.net.veth(sw.netns, "vb", b, "eth0")
     lab.net.address(b, "eth0", "10.1.0.2/24")
+    # The new device has another address; the other pod would believe in the old one for half a minute.
+    lab.net.ip(a, "neigh", "flush", "to", "10.1.0.2", "nud", "all")
     wait_for("the port to be back", lambda: lab.net.ping(a, "10.1.0.2", lossless=False, count=1))
     settled(lab, sw, a)
 
@@ -227,6 +231,68 @@ def scenario_rewriting(lab):
     snmp = lab.net.run(b, "cat", "/proc/net/snmp")
     header, values = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Tcp:")]
     assert dict(zip(header, values))["InCsumErrors"] == "0", snmp
+
+
+def scenario_without_the_right(lab):
+    """A switch that may not load programs says so in one line, and forwards as ever."""
+    if not shutil.which("capsh"):
+        raise Skip("capsh is not installed")
+    sw = lab.switch()
+    sw.vsctl("set", "open_vswitch", ".", "other_config:hw-offload=true")
+    sw.stop_daemon()
+    plain = sw.command
+
+    def command(*args):
+        line = plain(*args)
+        at = line.index(sw.binary)
+        return [*line[:at], "capsh", "--drop=cap_sys_admin,cap_bpf,cap_perfmon", "--", "-c", 'exec "$@"', "sh", *line[at:]]
+    sw.command = command
+    sw.start_daemon()
+    lab.bridge(sw)
+    a, _ = two_pods(lab, sw)
+    lab.net.ping(a, "10.1.0.2")
+    lines = [line for line in sw.log().splitlines() if "eBPF is off" in line]
+    assert len(lines) == 1, sw.log()
+    assert "offload is off" in sw.appctl("heddle/offload")
+
+
+@limit(200)
+def scenario_devices_change(lab):
+    """MTUs change and namespaces are deleted under traffic; the program keeps to what is there."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    settled(lab, sw, a)
+    lab.net.ping(a, "10.1.0.2", size=1400, df=True)
+    # What is too long for an output is the switch's to judge.
+    lab.net.ip(sw.netns, "link", "set", "vb", "mtu", "1000")
+
+    def passes():
+        out = lab.net.run(a, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-s", "1400", "10.1.0.2", check=False)
+        return " 1 received" in out
+    wait_for("long packets to be dropped", lambda: not passes())
+    before = stats(sw)["up-too-long"]
+    wait_for("the program to send them up", lambda: passes() or stats(sw)["up-too-long"] > before)
+    lab.net.ping(a, "10.1.0.2", size=500)
+    lab.net.ip(sw.netns, "link", "set", "vb", "mtu", "1500")
+    wait_for("long packets to pass", passes)
+    settled(lab, sw, a)
+    # A namespace goes with its device, whatever is sent to it.
+    flood = subprocess.Popen(["ip", "netns", "exec", a, "ping", "-n", "-q", "-f", "-w", "60", "10.1.0.2"],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        lab.trace.run("ip", "netns", "del", b)
+        wait_for("the device to go", lambda: "vb:" not in lab.net.ip(sw.netns, "-br", "link"))
+        lab.trace.run("ip", "netns", "add", b)
+        lab.net.veth(sw.netns, "vb", b, "eth0")
+        lab.net.address(b, "eth0", "10.1.0.2/24")
+        lab.net.ip(a, "neigh", "flush", "to", "10.1.0.2", "nud", "all")
+        wait_for("the new pod to answer", lambda: lab.net.ping(a, "10.1.0.2", lossless=False, count=1))
+    finally:
+        flood.kill()
+        flood.wait()
+    settled(lab, sw, a)
+    left = lab.net.ip(sw.netns, "-br", "link")
+    assert left.count("hdm") == 2, left
 
 
 def scenario_explained(lab):
