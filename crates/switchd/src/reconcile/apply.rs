@@ -67,6 +67,10 @@ impl Reconciler {
         self.assign_queues();
         self.vduse.settled();
         self.confirm_offload();
+        if !self.bridges.is_empty() {
+            self.globals
+                .tell_sleep(&mut self.told_sleep, &self.switch.datapath);
+        }
         self.applied = desired.next_cfg;
         self.update_inventory();
     }

@@ -100,6 +100,7 @@ impl<'a> Driver<'a> {
             switch: switch.clone(),
             bridges: BTreeMap::new(),
             globals: Globals::new(),
+            told_sleep: None,
             vduse: Vduse::default(),
             vhost: Vhost::default(),
             tunnels: Default::default(),

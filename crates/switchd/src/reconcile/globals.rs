@@ -1,6 +1,6 @@
 //! Settings of the whole switch: `Open_vSwitch.other_config`.
 
-use heddle_datapath::Datapath;
+use heddle_datapath::{Datapath, MaxSleep};
 
 use super::desired::Smap;
 use super::pmd::Pmd;
@@ -142,6 +142,13 @@ impl Globals {
         }
         if let Some(pmd) = &self.pmd {
             pmd.apply_sleep(before.pmd.as_ref(), datapath);
+        }
+    }
+
+    /// Tells how workers sleep, once the first bridge is there: what comes with that would be behind it.
+    pub(super) fn tell_sleep(&self, told: &mut Option<MaxSleep>, datapath: &Datapath) {
+        if let Some(pmd) = &self.pmd {
+            pmd.tell_sleep(told, datapath);
         }
     }
 }

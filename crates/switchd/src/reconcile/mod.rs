@@ -55,6 +55,8 @@ pub(crate) struct Reconciler {
     switch: Arc<Switch>,
     bridges: BTreeMap<String, BridgeState>,
     globals: Globals,
+    /// How workers sleep, as the log says.
+    told_sleep: Option<heddle_datapath::MaxSleep>,
     vduse: vduse::Vduse,
     vhost: vhost::Vhost,
     taps: taps::Taps,

@@ -67,7 +67,7 @@ impl Reconciler {
         let o = &mut self.offloading;
         if let Some(decided) = o.decided {
             if decided != wanted {
-                log::warn!(target: "netdev_offload", "hw-offload and heddle-ebpf take effect when the switch is restarted");
+                log::info!(target: "netdev_offload", "hw-offload and heddle-ebpf take effect when the switch is restarted");
             }
             o.decided = Some(wanted);
             return;

@@ -103,10 +103,18 @@ impl Pmd {
     /// As [`Pmd::apply`], what is about single workers, once they are there.
     pub(super) fn apply_sleep(&self, before: Option<&Pmd>, datapath: &Datapath) {
         if before.is_none_or(|b| b.sleep != self.sleep) {
-            let workers = datapath.snapshot().workers;
-            tell_sleep(&self.sleep, |core| workers.iter().any(|w| w.core == core));
             datapath.set_max_sleep(self.sleep.clone());
         }
+    }
+
+    /// Tells of what [`Pmd::apply_sleep`] has set, unless `told` is the same.
+    pub(super) fn tell_sleep(&self, told: &mut Option<MaxSleep>, datapath: &Datapath) {
+        if told.as_ref() == Some(&self.sleep) {
+            return;
+        }
+        let workers = datapath.snapshot().workers;
+        tell_sleep(&self.sleep, |core| workers.iter().any(|w| w.core == core));
+        *told = Some(self.sleep.clone());
     }
 
     fn apply_auto(&self, before: Option<AutoLb>, datapath: &Datapath) {
