@@ -12,7 +12,8 @@ pub use ct::{Ct, CtZone, Nat, NatAddresses, NatDirection};
 pub use hash::{Bundle, BundleAlgorithm, HashFields, Multipath, MultipathAlgorithm};
 pub use learn::{Learn, LearnDst, LearnSpec, LearnSrc};
 pub use misc::{
-    CheckPktLarger, Conjunction, Encap, EncapProperty, Sample, SampleDirection, SetTunMetadata, packet_type,
+    CheckPktLarger, Conjunction, Encap, EncapProperty, MAX_OBSERVATION_BITS, ObservationId, Sample,
+    SampleDirection, SetTunMetadata, packet_type,
 };
 
 /// An OpenFlow port number in its 32-bit form (1.0 and NXM numbers are widened: 0xfff8 is 0xfffffff8).

@@ -11,7 +11,7 @@ use heddle_classifier::MiniMatch;
 use heddle_flow::FieldId;
 use heddle_flow::key::TLV_SPACE;
 use heddle_flow::tlv::{self, N_TLV, Scope, TlvError, TlvMap};
-use heddle_openflow::action::{CtZone, LearnDst, LearnSrc};
+use heddle_openflow::action::{CtZone, LearnDst, LearnSrc, ObservationId};
 use heddle_openflow::message::{TlvCommand, TlvTable, TlvTableMod};
 use heddle_openflow::{Action, ErrorKind, Instruction, InstructionSet};
 use parking_lot::Mutex;
@@ -134,6 +134,13 @@ fn fields_of(a: &Action, mut f: impl FnMut(FieldId)) {
         }
         Action::StackPush(s) | Action::StackPop(s) => f(s.field),
         Action::OutputReg { src, .. } => f(src.field),
+        Action::Sample(s) => {
+            for id in [s.obs_domain_id, s.obs_point_id] {
+                if let ObservationId::Field(src) = id {
+                    f(src.field);
+                }
+            }
+        }
         Action::Multipath(m) => f(m.dst.field),
         Action::Bundle(b) => b.dst.into_iter().for_each(|d| f(d.field)),
         Action::CheckPktLarger(c) => f(c.dst.field),

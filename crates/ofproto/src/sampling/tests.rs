@@ -4,7 +4,7 @@ use super::{BridgeSampling, ExporterConfig, IpfixConfig, Sampling};
 use crate::xlate::tests::lab::{Lab, out};
 use heddle_datapath::Purpose;
 use heddle_datapath::action::Action as Odp;
-use heddle_openflow::action::{Sample, SampleDirection};
+use heddle_openflow::action::{ObservationId, Sample, SampleDirection};
 use heddle_openflow::{Action, Port};
 
 fn exporter(target: &str) -> ExporterConfig {
@@ -38,8 +38,8 @@ fn sample(probability: u16) -> Action {
     Action::Sample(Box::new(Sample {
         probability,
         collector_set_id: 1,
-        obs_domain_id: 2,
-        obs_point_id: 3,
+        obs_domain_id: ObservationId::Value(2),
+        obs_point_id: ObservationId::Value(3),
         sampling_port: Port::NONE,
         direction: SampleDirection::Default,
         form: 1,

@@ -9,7 +9,7 @@ use crate::versioned::LATEST;
 use heddle_datapath::PortNo;
 use heddle_datapath::action::{Action as DpAction, Upcall, UpcallCookie, UpcallKind};
 use heddle_openflow::Port;
-use heddle_openflow::action::{Sample, SampleDirection};
+use heddle_openflow::action::{ObservationId, Sample, SampleDirection};
 use heddle_openflow::message::METER_SLOWPATH;
 use heddle_tunnel::{TunnelConfig, TunnelType};
 use std::sync::Arc;
@@ -104,8 +104,8 @@ impl Ctx<'_> {
             bridge: self.bridge.id,
             which: WhichExporter::Set(s.collector_set_id),
             probability: s.probability.into(),
-            domain: s.obs_domain_id,
-            point: s.obs_point_id,
+            domain: self.observation_id(s.obs_domain_id),
+            point: self.observation_id(s.obs_point_id),
             asked: s.direction,
             output_port,
             tunnel_out_port: sent_by.map(|t| t.dp),
@@ -117,6 +117,16 @@ impl Ctx<'_> {
         self.flow.copy_tunnel(&before);
         // The same share in 32 bits.
         self.emit_sample(u32::from(s.probability) << 16 | u32::from(s.probability), meta);
+    }
+
+    fn observation_id(&mut self, id: ObservationId) -> u32 {
+        match id {
+            ObservationId::Value(value) => value,
+            ObservationId::Field(src) => {
+                src.add_mask(&mut self.out.mask);
+                u32::try_from(src.get(&self.flow).as_u64()).expect("at most 32 bits")
+            }
+        }
     }
 
     fn emit_sample(&mut self, probability: u32, meta: SampleMeta) {

@@ -40,6 +40,18 @@ pub enum SampleDirection {
     Egress = 2,
 }
 
+/// Width of the numbers that samples carry.
+pub const MAX_OBSERVATION_BITS: u16 = 32;
+
+/// A number that samples carry: one that the action says, or one that the packet has in a field.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ObservationId {
+    /// This one.
+    Value(u32),
+    /// What stands in a subfield of at most 32 bits.
+    Field(Subfield),
+}
+
 /// Samples packets for IPFIX collectors.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sample {
@@ -48,14 +60,14 @@ pub struct Sample {
     /// Which collectors.
     pub collector_set_id: u32,
     /// IPFIX observation domain.
-    pub obs_domain_id: u32,
+    pub obs_domain_id: ObservationId,
     /// IPFIX observation point.
-    pub obs_point_id: u32,
+    pub obs_point_id: ObservationId,
     /// The port that the sample is about, `Port::NONE` for the input port.
     pub sampling_port: Port,
     /// At which side of it.
     pub direction: SampleDirection,
-    /// Which of the three forms it came in, from 1 (so that it is sent back in the same).
+    /// Which of the four forms it came in, from 1 (so that it is sent back in the same).
     pub form: u8,
 }
 

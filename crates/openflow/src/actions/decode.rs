@@ -341,6 +341,7 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
         Raw::Sample => misc::decode_sample(r, 1)?,
         Raw::Sample2 => misc::decode_sample(r, 2)?,
         Raw::Sample3 => misc::decode_sample(r, 3)?,
+        Raw::Sample4 => misc::decode_sample(r, 4)?,
         Raw::Conjunction => misc::decode_conjunction(r)?,
         Raw::Ct => ct::decode(version, r, depth)?,
         Raw::Nat => nat::decode(r)?,

@@ -1,11 +1,11 @@
 //! Smaller extensions on the wire: conjunctions, samples, length checks, encapsulation.
 
 use super::encode::{Encoded, Encoder, end};
-use super::field::{Headers, check_dst, pull_header, put_header};
+use super::field::{Headers, check_dst, check_src, from_nxm_ofs, nxm, ofs_nbits, pull_header, put_header};
 use super::raw::Raw;
 use crate::action::{
-    Action, CheckPktLarger, Conjunction, Encap, EncapProperty, FieldId, Port, Sample, SampleDirection,
-    Subfield, packet_type,
+    Action, CheckPktLarger, Conjunction, Encap, EncapProperty, FieldId, MAX_OBSERVATION_BITS, ObservationId,
+    Port, Sample, SampleDirection, Subfield, packet_type,
 };
 use crate::codec::cursor::{Put, Reader, Short};
 use crate::codec::port::{port_from_u16, port_to_u16};
@@ -49,8 +49,8 @@ pub(super) fn decode_sample(mut r: Reader<'_>, form: u8) -> Result<Action, Error
     let mut s = Sample {
         probability: r.u16().map_err(short)?,
         collector_set_id: r.u32().map_err(short)?,
-        obs_domain_id: r.u32().map_err(short)?,
-        obs_point_id: r.u32().map_err(short)?,
+        obs_domain_id: observation_id(&mut r, form)?,
+        obs_point_id: observation_id(&mut r, form)?,
         sampling_port: Port::NONE,
         direction: SampleDirection::Default,
         form,
@@ -58,7 +58,7 @@ pub(super) fn decode_sample(mut r: Reader<'_>, form: u8) -> Result<Action, Error
     if form > 1 {
         s.sampling_port = port_from_u16(r.u16().map_err(short)?);
         let direction = r.u8().map_err(short)?;
-        if form == 3 {
+        if form > 2 {
             if !r.is_zero() {
                 return Err(ErrorKind::BadRequestMustBeZero);
             }
@@ -75,6 +75,23 @@ pub(super) fn decode_sample(mut r: Reader<'_>, form: u8) -> Result<Action, Error
     } else {
         Ok(Action::Sample(Box::new(s)))
     }
+}
+
+/// A number, and in the fourth form the header of a field before it. With a field, the number says which of
+/// its bits.
+fn observation_id(r: &mut Reader<'_>, form: u8) -> Result<ObservationId, ErrorKind> {
+    let header = if form == 4 { r.u32().map_err(short)? } else { 0 };
+    if header == 0 {
+        return Ok(ObservationId::Value(r.u32().map_err(short)?));
+    }
+    let ofs_nbits = r.u16().map_err(short)?;
+    r.u16().map_err(short)?;
+    let src = from_nxm_ofs(ofs_nbits, header)?;
+    check_src(src, None)?;
+    if src.n_bits > MAX_OBSERVATION_BITS {
+        return Err(BAD_ARGUMENT);
+    }
+    Ok(ObservationId::Field(src))
 }
 
 pub(super) fn decode_output_trunc(mut r: Reader<'_>) -> Result<Action, ErrorKind> {
@@ -177,7 +194,10 @@ impl Encoder {
     }
 
     pub(super) fn sample(&self, s: &Sample, out: &mut Vec<u8>) -> Encoded {
-        let raw = if s.form == 3 || s.direction != SampleDirection::Default {
+        let field = |id: ObservationId| matches!(id, ObservationId::Field(_));
+        let raw = if s.form == 4 || field(s.obs_domain_id) || field(s.obs_point_id) {
+            Raw::Sample4
+        } else if s.form == 3 || s.direction != SampleDirection::Default {
             Raw::Sample3
         } else if s.form == 2 || s.sampling_port != Port::NONE {
             Raw::Sample2
@@ -187,8 +207,21 @@ impl Encoder {
         let start = self.begin(raw, "sample", out)?;
         out.u16(s.probability);
         out.u32(s.collector_set_id);
-        out.u32(s.obs_domain_id);
-        out.u32(s.obs_point_id);
+        for id in [s.obs_domain_id, s.obs_point_id] {
+            match id {
+                ObservationId::Value(value) => {
+                    out.zeros(if raw == Raw::Sample4 { 4 } else { 0 });
+                    out.u32(value);
+                }
+                ObservationId::Field(src) => {
+                    out.u32(
+                        nxm(src.field).ok_or_else(|| self.missing("sample from a field without header"))?,
+                    );
+                    out.u16(ofs_nbits(src));
+                    out.zeros(2);
+                }
+            }
+        }
         if raw != Raw::Sample {
             out.u16(port_to_u16(s.sampling_port));
             out.u8(s.direction as u8);
@@ -247,5 +280,35 @@ impl Encoder {
         out.u32(packet_type);
         end(out, start);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `sample` whose domain is a whole field, and whose point is bits 32 to 63 of one.
+    #[test]
+    fn numbers_of_samples_from_fields_on_the_wire() {
+        const BODY: [u8; 30] = [
+            0x30, 0x39, 0, 0, 0x5b, 0xa0, 0, 0, 0, 2, 0, 0x0f, 0, 0, 0, 1, 0xd8, 0x10, 0x08, 0x1f, 0, 0, 0,
+            0, 0, 0, 0, 0, 0, 0,
+        ];
+        let Ok(Action::Sample(s)) = decode_sample(Reader(&BODY), 4) else {
+            panic!("not read")
+        };
+        let field = |text: &str| ObservationId::Field(text.parse().expect("a subfield"));
+        assert_eq!(s.obs_domain_id, field("NXM_OF_IN_PORT[]"));
+        assert_eq!(s.obs_point_id, field("NXM_NX_CT_LABEL[32..63]"));
+        assert_eq!(
+            (s.probability, s.collector_set_id, s.sampling_port),
+            (12345, 23456, Port(0))
+        );
+        // 33 bits; and bits that the field does not have.
+        for (at, ofs_nbits) in [(18, [0, 0x20]), (10, [0, 0x10])] {
+            let mut odd = BODY;
+            odd[at..at + 2].copy_from_slice(&ofs_nbits);
+            assert!(decode_sample(Reader(&odd), 4).is_err());
+        }
     }
 }

@@ -174,6 +174,8 @@ pub(super) const EXTENSIONS: &[&str] = &[
     "sample(probability=12345,collector_set_id=23456,obs_domain_id=34567,obs_point_id=45678)",
     "sample(probability=1,collector_set_id=2,obs_domain_id=3,obs_point_id=4,sampling_port=56)",
     "sample(probability=1,collector_set_id=2,obs_domain_id=3,obs_point_id=4,sampling_port=56,egress)",
+    "sample(probability=12345,collector_set_id=23456,obs_domain_id=NXM_OF_IN_PORT[],obs_point_id=NXM_NX_CT_LABEL[32..63],sampling_port=0)",
+    "sample(probability=12345,collector_set_id=23456,obs_domain_id=7,obs_point_id=NXM_NX_REG0[5..9],egress)",
     "check_pkt_larger(1500)->NXM_NX_REG0[3]",
     "ct(commit,force,table=10,zone=NXM_NX_REG0[4..19],nat(src=10.0.0.1-10.0.0.9:1-65535,random),exec(load:0x5->NXM_NX_CT_MARK[]),alg=ftp)",
     "ct(zone=65535,nat)",

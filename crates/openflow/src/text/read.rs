@@ -3,8 +3,9 @@
 use super::parse::{action_list, int, read_port, split_arrow};
 use crate::action::{
     Action, Bundle, BundleAlgorithm, CheckPktLarger, Conjunction, Ct, CtZone, Encap, EncapProperty, FieldId,
-    FieldValue, HashFields, Learn, LearnDst, LearnSpec, LearnSrc, Multipath, MultipathAlgorithm, Nat,
-    NatAddresses, NatDirection, Port, Sample, SampleDirection, Subfield, packet_type,
+    FieldValue, HashFields, Learn, LearnDst, LearnSpec, LearnSrc, MAX_OBSERVATION_BITS, Multipath,
+    MultipathAlgorithm, Nat, NatAddresses, NatDirection, ObservationId, Port, Sample, SampleDirection,
+    Subfield, packet_type,
 };
 use heddle_flow::text::{PortNumbers, key_values, parse_int, parse_value};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -286,8 +287,8 @@ fn sample(s: &str, ports: Ports<'_>) -> Result<Action, String> {
     let mut a = Sample {
         probability: 0,
         collector_set_id: 0,
-        obs_domain_id: 0,
-        obs_point_id: 0,
+        obs_domain_id: ObservationId::Value(0),
+        obs_point_id: ObservationId::Value(0),
         sampling_port: Port::NONE,
         direction: SampleDirection::Default,
         form: 1,
@@ -296,8 +297,8 @@ fn sample(s: &str, ports: Ports<'_>) -> Result<Action, String> {
         match key {
             "probability" => a.probability = int(value)?,
             "collector_set_id" => a.collector_set_id = int(value)?,
-            "obs_domain_id" => a.obs_domain_id = int(value)?,
-            "obs_point_id" => a.obs_point_id = int(value)?,
+            "obs_domain_id" => a.obs_domain_id = observation_id(key, value)?,
+            "obs_point_id" => a.obs_point_id = observation_id(key, value)?,
             "sampling_port" => {
                 a.sampling_port = read_port(value, ports).ok_or_else(|| format!("{value}: unknown port"))?;
             }
@@ -309,12 +310,28 @@ fn sample(s: &str, ports: Ports<'_>) -> Result<Action, String> {
     if a.probability == 0 {
         return Err("non-zero \"probability\" must be specified on sample".into());
     }
+    let field = |id| matches!(id, ObservationId::Field(_));
     a.form = match (a.direction, a.sampling_port) {
+        _ if field(a.obs_domain_id) || field(a.obs_point_id) => 4,
         (SampleDirection::Default, Port::NONE) => 1,
         (SampleDirection::Default, _) => 2,
         _ => 3,
     };
     Ok(Action::Sample(Box::new(a)))
+}
+
+fn observation_id(key: &str, value: &str) -> Result<ObservationId, String> {
+    if let Ok(number) = int(value) {
+        return Ok(ObservationId::Value(number));
+    }
+    let src: Subfield = value.parse()?;
+    if src.n_bits > MAX_OBSERVATION_BITS {
+        return Err(format!(
+            "size of {key} field ({}) exceeds maximum ({MAX_OBSERVATION_BITS})",
+            src.n_bits
+        ));
+    }
+    Ok(ObservationId::Field(src))
 }
 
 fn fin_timeout(s: &str) -> Result<Action, String> {

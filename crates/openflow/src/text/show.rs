@@ -3,7 +3,7 @@
 use super::display::{ActionsText, Hex, format_port};
 use crate::action::{
     Bundle, Ct, CtZone, Encap, EncapProperty, FieldValue, Learn, LearnDst, LearnSpec, LearnSrc, Multipath,
-    Nat, NatAddresses, NatDirection, Port, Sample, SampleDirection, Subfield, packet_type,
+    Nat, NatAddresses, NatDirection, ObservationId, Port, Sample, SampleDirection, Subfield, packet_type,
 };
 use core::fmt::{self, Formatter, Write};
 use heddle_flow::text::{PortNames, format_value};
@@ -142,9 +142,15 @@ pub(super) fn fin_timeout(f: &mut Formatter<'_>, idle: u16, hard: u16) -> fmt::R
 pub(super) fn sample(f: &mut Formatter<'_>, s: &Sample, names: Names<'_>) -> fmt::Result {
     write!(
         f,
-        "sample(probability={},collector_set_id={},obs_domain_id={},obs_point_id={}",
-        s.probability, s.collector_set_id, s.obs_domain_id, s.obs_point_id
+        "sample(probability={},collector_set_id={}",
+        s.probability, s.collector_set_id
     )?;
+    for (key, id) in [("domain", s.obs_domain_id), ("point", s.obs_point_id)] {
+        match id {
+            ObservationId::Value(value) => write!(f, ",obs_{key}_id={value}")?,
+            ObservationId::Field(src) => write!(f, ",obs_{key}_id={src}")?,
+        }
+    }
     if s.sampling_port != Port::NONE {
         f.write_str(",sampling_port=")?;
         format_port(f, s.sampling_port, names)?;

@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Controllers, peers and databases that do harm: who does not read, who comes and goes, who says all again, who asks for nonsense."""
+
+import os
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab.openflow import Connection, V10, V13, V15, message
+from lab.runner import main
+from lab.shell import wait_for
+
+MULTIPART, BARRIER = 18, 20
+FLOW_MOD = 14
+ALL_FLOWS = struct.pack("!HHI", 1, 0, 0) + struct.pack("!BxxxIIxxxxQQHHxxxx", 0xff, 0xffffffff, 0xffffffff, 0, 0, 1, 4)
+
+
+def two_pods(lab, *settings):
+    sw = lab.switch()
+    lab.net.ip(sw.netns, "link", "set", "lo", "up")
+    lab.bridge(sw, "br0", *settings)
+    return sw, lab.veth_pod(sw, "a", "10.1.0.1/24"), lab.veth_pod(sw, "b", "10.1.0.2/24")
+
+
+def memory_mb(sw):
+    with open(f"/proc/{sw.pid}/status") as status:
+        return int(re.search(r"VmRSS:\s+(\d+)", status.read())[1]) / 1024
+
+
+def threads(sw):
+    return len(os.listdir(f"/proc/{sw.pid}/task"))
+
+
+def scenario_a_hundred_that_do_not_read(lab):
+    """Each asks for all of many flows, again and again, and reads nothing. The switch reads no more from them either; others are served."""
+    sw, a, _ = two_pods(lab)
+    sw.ofctl("--bundle", "add-flows", "br0", "-", stdin="\n".join(f"priority={n},udp,tp_src={n},actions=drop" for n in range(1, 10_001)))
+    before, tasks = memory_mb(sw), threads(sw)
+    connections = []
+    try:
+        for _ in range(100):
+            c = Connection.to_bridge(sw, "br0", V13)
+            c.sock.setblocking(False)
+            try:
+                while True:
+                    c.sock.send(b"".join(message(V13, MULTIPART, n, ALL_FLOWS) for n in range(50)))
+            except BlockingIOError:
+                connections.append(c)
+        for _ in range(5):
+            assert "flow_count=10001" in sw.ofctl("dump-aggregate", "br0")
+            lab.net.ping(a, "10.1.0.2")
+        # An answer each, of about a megabyte, and what the sockets hold.
+        assert memory_mb(sw) < before + 400, (before, memory_mb(sw))
+        assert threads(sw) <= tasks + 8, (tasks, threads(sw))
+    finally:
+        for c in connections:
+            c.close()
+    wait_for("their memory", lambda: memory_mb(sw) < before + 150)
+
+
+def scenario_controllers_that_flap(lab):
+    """Half of a message, half of a bundle, or nothing at all, and gone; five hundred times, while others talk."""
+    sw, a, _ = two_pods(lab)
+    ping = subprocess.Popen(["ip", "netns", "exec", a, "ping", "-q", "-i", "0.01", "10.1.0.2"], stdout=subprocess.PIPE, text=True)
+    add = struct.pack("!QQBBHHHIIIHH", 0, 0, 0, 0, 0, 0, 100, 0xffffffff, 0xffffffff, 0xffffffff, 0, 0) + struct.pack("!HHIIxxxx", 1, 12, 0x80000004, 77)
+    flow_mod = message(V15, FLOW_MOD, 5, add)
+    ends = [b"", b"\x06", message(V15, 0, 1)[:5], message(V15, MULTIPART, 1, ALL_FLOWS)[:20],
+            message(V15, 33, 1, struct.pack("!IHH", 1, 0, 3)) + message(V15, 34, 2, struct.pack("!IxxH", 1, 3) + flow_mod) + message(V15, 34, 2, b"\0" * 8)[:12]]
+    for n in range(500):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(60)
+        sock.connect(f"{sw.dir}/br0.mgmt")
+        sock.sendall(message(V15, 0, 0) + ends[n % len(ends)])
+        sock.close()
+    assert "in_port=77" not in sw.ofctl("dump-flows", "br0")
+    ping.send_signal(signal.SIGINT)
+    sent, got = map(int, re.search(r"(\d+) packets transmitted, (\d+) received", ping.communicate(timeout=20)[0]).groups())
+    assert sent - got <= 1, (sent, got)
+
+
+def scenario_everything_is_said_again(lab):
+    """A controller that deletes and makes all of its rules in one bundle: what was there keeps its counters where it is the same, and no packet is lost."""
+    sw, a, _ = two_pods(lab, "fail_mode=secure")
+    rules = "\n".join(["priority=1,arp,actions=NORMAL", "cookie=0x77,priority=5,icmp,actions=NORMAL"]
+                      + [f"priority=3,udp,tp_src={n},actions=drop" for n in range(1, 3001)])
+    sw.ofctl("--bundle", "replace-flows", "br0", "-", stdin=rules)
+    lab.net.ping(a, "10.1.0.2")
+    ping = subprocess.Popen(["ip", "netns", "exec", a, "ping", "-q", "-i", "0.01", "10.1.0.2"], stdout=subprocess.PIPE, text=True)
+    for _ in range(10):
+        sw.ofctl("--bundle", "replace-flows", "br0", "-", stdin=rules)
+    # Deleted and made anew within one bundle, as OpenFlow says it: counters begin again, traffic does not notice.
+    sw.ofctl("-OOpenFlow14", "bundle", "br0", "-", stdin="flow delete\n" + "\n".join(f"flow add {rule}" for rule in rules.split("\n")))
+    ping.send_signal(signal.SIGINT)
+    sent, got = map(int, re.search(r"(\d+) packets transmitted, (\d+) received", ping.communicate(timeout=20)[0]).groups())
+    assert sent - got <= 1 and sent > 20, (sent, got)
+
+
+def sample4(probability=65535, domain=(0, 7), point=(0, 9), direction=0, zeros=b"\0" * 5, collector=9):
+    """`sample` whose numbers may come from fields: (header, bits) each."""
+    ids = b"".join(struct.pack("!IHxx", header, value) if header else struct.pack("!II", 0, value) for header, value in (domain, point))
+    return struct.pack("!HHIHHI", 0xffff, 40, 0x2320, 51, probability, collector) + ids + struct.pack("!HB", 0xffff, direction) + zeros
+
+
+def scenario_odd_samples(lab):
+    """Numbers of samples from registers, as later controllers ask for them; what cannot be is refused, and the connection lives."""
+    sw, a, _ = two_pods(lab)
+    sw.vsctl("--id=@b", "get", "bridge", "br0", "--", "--id=@i", "create", "ipfix", 'targets="127.0.0.1:9"', "--",
+             "create", "Flow_Sample_Collector_Set", "id=9", "bridge=@b", "ipfix=@i")
+    reg0, ip_dst, label = 0x00010004, 0x00001004, 0x0001d810
+    c = Connection.to_bridge(sw, "br0", V10)
+
+    def flow(action, priority=10):
+        match = struct.pack("!I", 0x3820ff & ~0x10) + b"\0" * 18 + struct.pack("!H", 0x800) + b"\0" * 16
+        return match + struct.pack("!QHHHHIHH", 0x5a, 0, 0, 0, priority, 0xffffffff, 0xffff, 0) + action + struct.pack("!HHHH", 0, 8, 0xfffa, 0)
+    for xid, odd in enumerate([sample4(probability=0), sample4(direction=3), sample4(zeros=b"\0\0\0\0\1"), sample4(domain=(0xdead0004, 31)),
+                               sample4(domain=(reg0, 32 << 6 | 3)), sample4(point=(label, 0 << 6 | 32)), sample4(point=(ip_dst, 1 << 6 | 31)), sample4()[:32]], 50):
+        error = c.error_for(FLOW_MOD, xid, flow(odd))
+        assert error[0] in (2, 3, 0xb0c2), (xid, error)
+    c.send(FLOW_MOD, 90, flow(sample4(domain=(reg0, 31), point=(ip_dst, 0 << 6 | 7))))
+    c.send(18, 91)
+    c.reply(91)
+    dump = sw.ofctl("dump-flows", "br0", check=False)
+    assert "obs_domain_id=NXM_NX_REG0[],obs_point_id=NXM_OF_IP_DST[0..7]" in sw.appctl("bridge/dump-flows", "br0"), dump
+    lab.net.ping(a, "10.1.0.2", count=5)
+    flows = sw.appctl("dpctl/dump-flows")
+    assert "obs_domain_id=0,obs_point_id=2," in flows and "obs_domain_id=0,obs_point_id=1," in flows, flows
+    wait_for("samples", lambda: int(re.search(r"sampled pkts=(\d+)", sw.ofctl("dump-ipfix-flow", "br0"))[1]) >= 10)
+
+
+def scenario_nonsense_of_rates(lab):
+    """Rates that are no numbers, none, or too big; queues by the thousand; kinds that are not there. Traffic goes on, and what is right is set."""
+    sw, a, b = two_pods(lab)
+    if lab.net.run(sw.netns, "tc", "qdisc", "add", "dev", "va", "root", "htb", check=False).strip():
+        return
+    lab.net.run(sw.netns, "tc", "qdisc", "del", "dev", "va", "root")
+    odd = ["", "0", "-1", "abc", "1e9", "99999999999999999999999", "18446744073709551615", "1"]
+    for n, value in enumerate(odd):
+        sw.vsctl("--", "--id=@q", "create", "qos", "type=linux-htb", f'other-config:max-rate="{value}"', f'other-config:burst="{odd[-n]}"', f"queues:{n}=@s", "--",
+                 "--id=@s", "create", "queue", f'other-config:min-rate="{odd[n - 1]}"', f'other-config:max-rate="{value}"', f'other-config:burst="{value}"',
+                 f'other-config:priority="{odd[n - 2]}"', "--", "set", "port", "vb", "qos=@q")
+        sw.appctl("qos/show", "vb")
+    for kind in ("linux-sfq", "egress-policer", "trtcm-policer", "", "linux-htb\n"):
+        sw.vsctl("--", "--id=@q", "create", "qos", f'type="{kind}"'.replace("\n", "\\n"), "--", "set", "port", "vb", "qos=@q")
+    sw.vsctl("clear", "port", "vb", "qos")
+    queues = [f"queues:{n}=@s" for n in (*range(300), 61439, 61440, 65535, 4294967295)]
+    sw.vsctl("--", "--id=@s", "create", "queue", "other-config:max-rate=50000000", "--", "--id=@q", "create", "qos", "type=linux-htb", "other-config:max-rate=100000000",
+             *queues, "--", "set", "port", "vb", "qos=@q")
+    wait_for("the queues", lambda: "htb 1:12c " in lab.net.run(sw.netns, "tc", "class", "show", "dev", "vb", quiet=True))
+    sw.ofctl("add-flow", "br0", "priority=9,icmp,in_port=va,actions=set_queue:4294967295,NORMAL")
+    lab.net.ping(a, "10.1.0.2")
+    for column in ("ingress_policing_rate=99999999999", "ingress_policing_burst=1", "ingress_policing_rate=0"):
+        sw.vsctl("set", "interface", "va", column)
+    lab.net.ping(a, "10.1.0.2")
+    sw.vsctl("clear", "port", "vb", "qos")
+    lab.net.ping(a, "10.1.0.2")
+
+
+if __name__ == "__main__":
+    main()
