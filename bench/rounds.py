@@ -163,9 +163,11 @@ def table(case, every):
             print(f"  {name:11} established traffic kept, %: {spread(kept, '6.1f')}")
     plain, calm = every.get(case.plain(), {}), every.get(case.calm(), {})
     for name, rows in results.items():
-        what = "tracking" if case.ct else "recirculating"
-        if (case.recirc or case.ct) and not case.storm and added(rows, plain.get(name)):
+        what = "tracking" if case.ct else "the tunnel" if case.tunnel else "recirculating"
+        if (case.recirc or case.ct or case.tunnel) and not case.storm and added(rows, plain.get(name)):
             print(f"  {name:11} {what} adds, cycles: {spread(added(rows, plain.get(name)), '6.0f')}")
+        if case.tunnel == "through" and added(rows, every.get(case.only_out(), {}).get(name)):
+            print(f"  {name:11} coming out adds, cycles: {spread(added(rows, every[case.only_out()].get(name)), '6.0f')}")
         new = [row["new_connections"] / 1e3 for row in rows if row and case.new and "new_connections" in row]
         if new:
             print(f"  {name:11} new connections, thousand a second: {spread(new, '6.0f')}")

@@ -22,6 +22,9 @@ class Case:
     changes: int = 0        # rules that change per second, none of which is about the traffic
     where: str = ""         # "elsewhere": in a table that no packet looks at; "nowhere": the switch is not told
     recirc: int = 0         # so many recirculations before the rules
+    tunnel: str = ""        # "out": the packets leave in a Geneve tunnel; "through": they come out of it again before they leave
+    hosts: int = 1          # so many other ends of tunnels
+    csum: bool = False      # with a checksum in the outer UDP header
     ct: str = ""            # the rules stand behind `ct`: "track", or "snat" with translated sources
     expire: int = 0         # connections of UDP are over after so many seconds without packets; 0: after the usual time
     tso: bool = False
@@ -42,6 +45,9 @@ class Case:
         words += [self.rules + (str(self.count) if self.count > 1 else "")] if self.rules != "in-port" else []
         words += [f"recirc{self.recirc}"] if self.recirc else []
         words += [f"ct_{self.ct}"] if self.ct else []
+        words += [f"tunnel_{self.tunnel}"] if self.tunnel else []
+        words += ["csum"] if self.csum else []
+        words += [f"{self.hosts}hosts"] if self.hosts != 1 else []
         words += [f"{self.flows}flows"] if self.flows != 1 else []
         words += ["new"] if self.new else []
         words += [f"storm_{self.storm}"] if self.storm else []
@@ -56,15 +62,20 @@ class Case:
         return "-".join(words)
 
     def plain(self):
-        """The same case without recirculation and connection tracking."""
-        return dataclasses.replace(self, recirc=0, ct="")
+        """The same case without recirculation, connection tracking and tunnels."""
+        return dataclasses.replace(self, recirc=0, ct="", tunnel="", hosts=1, csum=False)
+
+    def only_out(self):
+        """The same case, but the packets leave in their tunnels."""
+        return dataclasses.replace(self, tunnel="out")
 
     def calm(self):
         """The same case without changes of rules."""
         return dataclasses.replace(self, changes=0, where="")
 
     def mtu(self):
-        return max(1500, self.size - 14) if not self.tso else 1500
+        outer = 60 if self.tunnel else 0
+        return max(1500, self.size - 14 + outer) if not self.tso else 1500
 
     def command(self):
         return "switch" if self.storm else "vhost"
@@ -122,6 +133,12 @@ def tracked(**case):
     return [Case(ct=ct, answers=True, **case) for ct in ("", "track")]
 
 
+def tunnelled(**case):
+    """Without a tunnel, into tunnels, and out of them again."""
+    return [Case(rules="tuple", **case)] + [Case(rules="tuple", tunnel=tunnel, hosts=hosts, csum=csum, **case)
+                                            for tunnel in ("out", "through") for hosts, csum in ((1, False), (1, True), (100, False))]
+
+
 def recirculated(stages=(0, 1), **case):
     """A case without recirculation and with so many."""
     return [Case(recirc=count, **case) for count in stages]
@@ -166,6 +183,7 @@ SWITCH = {
     "ct": [*(case for flows in (1, 1_000, 100_000, 1_000_000) for case in tracked(rules="normal", flows=flows)),
            Case(rules="normal", ct="track", new=True), Case(rules="normal", ct="snat", new=True),
            *(Case(rules="tuple", ct="track", storm="new-flows", expire=seconds, ports=4) for seconds in (0, 1))],
+    "tunnel": [case for size in (64, 1518) for flows in (1, 10_000) for case in tunnelled(size=size, flows=flows)],
     "each": [Case(rules="each", flows=flows) for flows in (10_000, 100_000, 1_000_000)],
     "idle": [Case(rules="normal", idle=True), Case(rules="normal", idle=True, sleep=50), Case(rules="normal", idle=True, light=True)],
     "storm": [Case(rules="tuple", storm="new-flows", ports=4), Case(rules="tuple", storm="explosion", ports=4)],

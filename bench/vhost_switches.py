@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 
+from vhost_tunnels import Underlay
 from lab.shell import Trace, wait_for
 from lab.switch import Switch
 from lab.unixctl import Unixctl
@@ -145,7 +146,7 @@ class Floor:
 
     def able(self, case):
         # It looks at no packet: more flows would only measure the generator. And it never sleeps.
-        return case.flows == 1 and not case.new and not case.storm and not case.idle
+        return case.flows == 1 and not case.new and not case.storm and not case.idle and not case.tunnel
 
     def measure(self, case, seconds, rate=None):
         result = generate(self.heddle, ["floor", "--kind", self.kind, "--ports", str(case.ports),
@@ -187,6 +188,7 @@ class Vhost:
         self.unixctl = None
         self.helpers = []
         self.sleep, self.light, self.expire = 0, False, 0
+        self.underlay = None
 
     def setup(self, ports):
         # With --enable-dummy the action debug_recirc is there.
@@ -228,6 +230,9 @@ class Vhost:
             helper.wait()
         if self.switch:
             self.thaw()
+            if self.underlay:
+                self.underlay.close()
+                self.underlay = None
             if self.unixctl:
                 self.unixctl.close()
             self.switch.close()
@@ -265,11 +270,13 @@ class Vhost:
             self.unixctl.call("dpctl/ct-set-maxconns", str(MOST_CONNECTIONS))
             self.unixctl.call("dpctl/flush-conntrack")
             self.expire_after(case.expire)
-        wanted = case.recirc, case.ct, case.rule_sets()
+        wanted = case.recirc, case.ct, case.tunnel, case.hosts, case.csum, case.rule_sets()
         if wanted != self.rules:
+            if case.tunnel and not self.underlay:
+                self.underlay = Underlay(self, BRIDGE)
             rules = [self.trace.run(self.heddle, "bench", "rules", *words, quiet=True)
                      for words in case.rule_sets()]
-            text = case.behind("".join(rules))
+            text = self.underlay.rules(case) if case.tunnel else case.behind("".join(rules))
             self.switch.ofctl("del-flows", BRIDGE)
             # One by one, each waits for the one before it: a million of them takes minutes with any switch.
             self.switch.run("ovs-ofctl", "--timeout=120", "--bundle", "add-flows", BRIDGE, "-", stdin=text, timeout=150, quiet=True)
@@ -336,6 +343,9 @@ class Vhost:
                 raise Failed("what changes rules ended without a word")
             done = json.loads(out)
             seen["changes"] = done["changes"] / done["seconds"]
+        if case.tunnel == "out":
+            # With outer headers they are not the generator's own.
+            result["received_pps"] = result["foreign_pps"]
         if case.new:
             found = re.search(r"flows: (\d+)", self.unixctl.call("dpctl/show"))
             seen["installed"] = int(found[1]) if found else None

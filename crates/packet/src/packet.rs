@@ -329,6 +329,15 @@ impl Packet {
         s.start = to as u32;
         true
     }
+    /// Has the head begin where that of a fresh packet does, if it begins further behind.
+    #[cold]
+    fn move_ahead(&mut self) {
+        let (from, len) = (self.start as usize, self.head_len as usize);
+        if from > HEADROOM {
+            self.buf_mut().copy_within(from..from + len, HEADROOM);
+            self.start = HEADROOM as u32;
+        }
+    }
     /// Removes `n` bytes at the front of the head; `false` if it has fewer.
     #[inline]
     pub fn pull_front(&mut self, n: usize) -> bool {
@@ -377,8 +386,12 @@ impl Packet {
         drop(self.end_tail()); // what does not fit
     }
     /// Moves bytes from the tail into the head until that has `n`, as far as there are bytes and room; for
-    /// headers that go on behind the head. Returns whether the head became longer.
+    /// headers that go on behind the head. Where headers were taken off, their place is room again. Returns
+    /// whether the head became longer.
     pub fn pull_tail(&mut self, n: usize) -> bool {
+        if self.start as usize + n > self.capacity() {
+            self.move_ahead();
+        }
         let (from, before) = (self.start as usize, self.head_len);
         let room = self.capacity() - from;
         let s = &mut *self.0;
@@ -409,9 +422,10 @@ impl Packet {
     /// ([`crate::Pool::get_for`]).
     pub fn copy_into(&self, dst: &mut Packet) {
         dst.reset();
-        dst.start = self.start;
+        // Where headers were taken off, the start may lie behind the end of the small area.
+        dst.start = self.start.min(HEADROOM as u32);
         dst.reserve(self.len());
-        let (at, n) = (self.start as usize, self.head_len as usize);
+        let (at, n) = (dst.start as usize, self.head_len as usize);
         dst.buf_mut()[at..at + n].copy_from_slice(self.head());
         dst.head_len = self.head_len;
         for seg in self.segs() {

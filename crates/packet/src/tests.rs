@@ -41,6 +41,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         (0_usize..40).prop_map(Op::Pull),
+        (200_usize..700).prop_map(Op::Pull),
         (0_usize..40).prop_map(Op::Push),
         (0_usize..300).prop_map(Op::Truncate),
         any::<u16>().prop_map(Op::PushVlan),
@@ -129,6 +130,32 @@ proptest! {
         drop(p);
         prop_assert!(lender.is_whole());
     }
+}
+
+/// A packet that came in a tunnel with long headers begins behind the end of the small area. Its copies, which
+/// need not be big, began there too, and the worker that made one ended.
+#[test]
+fn copies_of_what_lost_long_headers() {
+    let bytes: Vec<u8> = (0..700).map(|i| (i % 251) as u8).collect();
+    let mut p = Packet::new_big();
+    p.set_bytes(&bytes);
+    assert!(p.pull_front(HEAD_SPACE + 46));
+    let mut copy = Packet::new();
+    p.copy_into(&mut copy);
+    assert_eq!(copy.to_vec(), &bytes[HEAD_SPACE + 46..]);
+}
+
+/// Headers that were taken off leave room for those behind them.
+#[test]
+fn the_place_of_old_headers_is_room() {
+    let mut lender = Lender::new();
+    let tail = [9; 200];
+    let mut p = Packet::from_bytes(&[7; HEAD_SPACE]);
+    assert!(push(&mut p, &tail, &mut lender));
+    assert!(p.pull_front(HEAD_SPACE - 6));
+    assert!(p.pull_tail(128));
+    assert_eq!((p.head_len(), p.len()), (128, 206));
+    assert!(!p.is_big());
 }
 
 #[test]

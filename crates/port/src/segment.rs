@@ -13,8 +13,9 @@ mod outer;
 #[cfg(test)]
 mod tests;
 
+use arrayvec::ArrayVec;
 use frame::{L3, Layout};
-use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Pool, Wrap, Wraps};
+use heddle_packet::{BURST, Csum, Gso, GsoKind, Offload, Packet, Pool, Wrap, Wraps};
 use heddle_wire::checksum::Sum;
 use heddle_wire::l4::Udp;
 use outer::{Outer, Outers};
@@ -113,6 +114,42 @@ pub fn finish_while(
         let mut piece = pool.get_big();
         let done = cut.all(packet, &mut piece, each);
         pool.put(piece);
+        done
+    })
+}
+
+/// As [`finish`], with up to [`BURST`] pieces at a time: what one system call takes.
+///
+/// # Errors
+/// As [`finish`].
+pub fn finish_batches(
+    pool: &mut Pool,
+    packet: &Packet,
+    each: &mut dyn FnMut(&[&Packet]),
+) -> Result<usize, SegmentError> {
+    if packet.offload.gso.is_none() {
+        return finish(pool, packet, &mut |p| each(&[p]));
+    }
+    with_headers(pool, packet, &mut |pool, packet| {
+        let cut = Cut::of(packet)?;
+        let mut pieces: ArrayVec<Packet, BURST> = ArrayVec::new();
+        let mut done = Ok(cut.count);
+        for from in (0..cut.count).step_by(BURST) {
+            let upto = cut.count.min(from + BURST);
+            pieces.extend((from..upto).map(|_| pool.get_big()));
+            done = (from..upto)
+                .zip(&mut pieces)
+                .try_for_each(|(i, piece)| cut.piece(packet, i, piece))
+                .and(done);
+            if done.is_ok() {
+                let refs: ArrayVec<&Packet, BURST> = pieces.iter().collect();
+                each(&refs);
+            }
+            pool.put_all(pieces.drain(..));
+            if done.is_err() {
+                break;
+            }
+        }
         done
     })
 }
@@ -226,6 +263,24 @@ impl Cut {
         Ok(len)
     }
 
+    /// Makes `piece` segment `i`, with the headers of the tunnels that it is in.
+    fn piece(&self, whole: &Packet, i: usize, piece: &mut Packet) -> Result<(), SegmentError> {
+        piece.reset();
+        piece.in_port = whole.in_port;
+        let len = self.segment(whole, i, piece.space_mut())?;
+        piece.set_head_len(len);
+        let space = piece.head_mut();
+        let mut behind = self.layout.sum_behind(space)?;
+        for outer in self.outers.iter().rev() {
+            behind = outer.fix(space, i, behind)?;
+        }
+        piece.offload = Offload {
+            csum: Csum::Valid,
+            gso: None,
+        };
+        Ok(())
+    }
+
     /// Segments, each built in `piece`.
     fn all(
         &self,
@@ -234,19 +289,7 @@ impl Cut {
         each: &mut dyn FnMut(&Packet) -> bool,
     ) -> Result<usize, SegmentError> {
         for i in 0..self.count {
-            piece.reset();
-            piece.in_port = whole.in_port;
-            let len = self.segment(whole, i, piece.space_mut())?;
-            piece.set_head_len(len);
-            let space = piece.head_mut();
-            let mut behind = self.layout.sum_behind(space)?;
-            for outer in self.outers.iter().rev() {
-                behind = outer.fix(space, i, behind)?;
-            }
-            piece.offload = Offload {
-                csum: Csum::Valid,
-                gso: None,
-            };
+            self.piece(whole, i, piece)?;
             if !each(piece) {
                 return Ok(i + 1);
             }

@@ -5,6 +5,9 @@
 //! are not understood, options that have to be understood. Fragments are refused: an outer packet is put
 //! together before it comes here, or not at all. Each refusal has a name ([`PopError`]).
 //!
+//! **Padding.** Bytes behind the outer packet go where a UDP header says how long it is. GRE says nothing of that:
+//! they stay behind the inner packet, whose own header says where it ends, as they do in Open vSwitch.
+//!
 //! **Trains.** A train that was put into a tunnel as one comes out as one: its metadata is about headers that
 //! lie behind the outer ones. A train of outer packets is for the caller to cut ([`PopError::Train`]).
 
@@ -178,9 +181,9 @@ impl TunnelPop {
     }
 
     #[inline]
-    fn geneve(&self, p: &Packet, ip: &Ip, key: &mut FlowKey) -> Result<Shim, PopError> {
+    fn geneve(&self, p: &mut Packet, ip: &Ip, key: &mut FlowKey) -> Result<Shim, PopError> {
         let (at, end) = udp(p, ip, key)?;
-        let (g, rest) = p
+        let (g, _) = p
             .head()
             .get(at..)
             .and_then(split::<Geneve>)
@@ -191,20 +194,25 @@ impl TunnelPop {
         if g.proto.get() != ethertype::TEB {
             return Err(PopError::Protocol);
         }
+        let (flags, vni) = (g.flags, g.vni);
         let len = usize::from(g.ver_len & 0x3f) * 4;
+        let inner = at + Geneve::LEN + len;
         if len > 0 {
-            let options = rest.get(..len).ok_or(PopError::Truncated)?;
+            if p.head_len() < inner {
+                extend(p, inner);
+            }
+            let options = p.head().get(at + Geneve::LEN..inner).ok_or(PopError::Truncated)?;
             self.options.read(options, key).map_err(|e| match e {
                 OptionError::Length => PopError::Options,
                 OptionError::Critical => PopError::Critical,
             })?;
         }
-        if g.flags & Geneve::OAM != 0 {
+        if flags & Geneve::OAM != 0 {
             key.tun_flags |= tun_flag::OAM;
         }
-        set_vni(g.vni, key);
+        set_vni(vni, key);
         Ok(Shim {
-            at: at + Geneve::LEN + len,
+            at: inner,
             end,
             packet_type: packet_type::ETHERNET,
         })
@@ -286,7 +294,7 @@ impl TunnelPop {
         };
         Ok(Shim {
             at: ip.l4 + len,
-            end: ip.end,
+            end: p.len(),
             packet_type,
         })
     }
@@ -329,7 +337,7 @@ impl TunnelPop {
         key.tun_flags |= tun_flag::KEY;
         Ok(Shim {
             at: at + len,
-            end: ip.end,
+            end: p.len(),
             packet_type: packet_type::ETHERNET,
         })
     }
@@ -422,13 +430,22 @@ impl TunnelPop {
             p.truncate(shim.end);
         }
         if p.head_len() < shim.at {
-            p.pull_tail(shim.at);
+            extend(p, shim.at);
         }
         if p.pull_front(shim.at) {
             Ok(())
         } else {
             Err(PopError::Truncated)
         }
+    }
+}
+
+/// Has the head hold `n` bytes, as far as there are so many.
+#[cold]
+fn extend(p: &mut Packet, n: usize) {
+    if p.len() >= n {
+        p.reserve(n);
+        p.pull_tail(n);
     }
 }
 

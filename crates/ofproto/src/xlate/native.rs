@@ -346,7 +346,9 @@ impl<'w> Ctx<'w> {
         m.dl_dst = [u8::MAX; 6];
         m.vlans[0].tci = u16::MAX;
         (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
-        if f.dl_dst != port.mac || f.vlans[0].tci != 0 || f.nw_frag != 0 {
+        // A first fragment ends here too, and is dropped under its name; further ones have no ports.
+        let is_later = f.nw_frag & frag::LATER != 0;
+        if f.dl_dst != port.mac || f.vlans[0].tci != 0 || is_later {
             return None;
         }
         let mut of_proto = ends.iter().filter(|e| e.has_protocol(f.nw_proto)).peekable();

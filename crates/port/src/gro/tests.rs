@@ -30,16 +30,32 @@ enum Fault {
     Swapped,
     /// Bytes behind the IP packet.
     Padded,
+    /// One byte of its headers is another one, and checksums are right all the same: lengths that lie, flags,
+    /// offsets, sequence numbers that overlap, fragments.
+    Lies(u8, u8),
+    /// It comes twice.
+    Twice,
+    /// Its first bytes come again, with other data: a sequence number that overlaps.
+    Overlaps,
+    /// Without a UDP checksum; TCP: a checksum field of zero.
+    NoSum,
+    /// IP options, or an extension header of IPv6.
+    Options,
 }
 
 fn part() -> impl Strategy<Value = Part> {
     let kind = prop_oneof![Just(GsoKind::Tcp4), Just(GsoKind::Tcp6), Just(GsoKind::Udp)];
     let fault = prop_oneof![
-        any::<u16>().prop_map(Fault::Byte),
-        Just(Fault::Ttl),
-        Just(Fault::Lost),
-        Just(Fault::Swapped),
-        Just(Fault::Padded),
+        1 => any::<u16>().prop_map(Fault::Byte),
+        1 => Just(Fault::Ttl),
+        1 => Just(Fault::Lost),
+        1 => Just(Fault::Swapped),
+        1 => Just(Fault::Padded),
+        4 => (0_u8..50, any::<u8>()).prop_map(|(at, v)| Fault::Lies(at, v)),
+        1 => Just(Fault::Twice),
+        1 => Just(Fault::Overlaps),
+        1 => Just(Fault::NoSum),
+        1 => Just(Fault::Options),
     ];
     let flags = prop_oneof![6 => Just(ACK), 2 => Just(ACK | PSH), 1 => Just(ACK | FIN), 1 => 0_u16..0x200];
     (
@@ -48,7 +64,7 @@ fn part() -> impl Strategy<Value = Part> {
         1_usize..6000,
         prop_oneof![Just(1448_u16), 300_u16..1460],
         flags,
-        prop::option::weighted(0.3, (any::<u8>(), fault)),
+        prop::option::weighted(0.4, (any::<u8>(), fault)),
         any::<bool>(),
     )
         .prop_map(|(flow, kind, payload, size, flags, fault, known)| Part {
@@ -147,9 +163,77 @@ fn packets(part: &Part, sent: &mut usize, id: &mut u16) -> Vec<Packet> {
                 all[at] = Packet::from_bytes(&bytes);
                 all[at].offload.csum = csum;
             }
+            Fault::Lies(i, v) => {
+                let bytes = all[at].head_mut();
+                let i = (14 + usize::from(i)).min(bytes.len() - 1);
+                bytes[i] = v;
+                mend(bytes, l4, tcp);
+                if i < l4 {
+                    // It may be another header's checksum now.
+                    all[at].offload.csum = Csum::Unknown;
+                }
+            }
+            Fault::Twice => all.insert(at, copy_of(&all[at])),
+            Fault::Overlaps => {
+                let mut again = copy_of(&all[at]);
+                let bytes = again.head_mut();
+                let last = bytes.len() - 1;
+                bytes[last] ^= 0xff;
+                mend(bytes, l4, tcp);
+                all.insert(at + 1, again);
+            }
+            Fault::NoSum => {
+                let sum = l4 + if tcp { 16 } else { 6 };
+                all[at].head_mut()[sum..sum + 2].fill(0);
+                all[at].offload.csum = Csum::Unknown;
+            }
+            Fault::Options => {
+                let mut bytes = all[at].to_vec();
+                if v6 {
+                    let next = std::mem::replace(&mut bytes[20], 0);
+                    bytes.splice(l4..l4, [next, 0, 1, 4, 0, 0, 0, 0]);
+                } else {
+                    bytes[14] = 0x46;
+                    bytes.splice(l4..l4, [1, 1, 1, 1]);
+                }
+                let (length, more) = if v6 { (18, 8) } else { (16, 4) };
+                let n = u16::from_be_bytes([bytes[length], bytes[length + 1]]) + more;
+                bytes[length..length + 2].copy_from_slice(&n.to_be_bytes());
+                let known = all[at].offload.csum;
+                all[at] = Packet::from_bytes(&bytes);
+                all[at].offload.csum = known;
+                mend(all[at].head_mut(), l4 + usize::from(more), tcp);
+            }
         }
     }
     all
+}
+
+fn copy_of(p: &Packet) -> Packet {
+    let mut copy = Packet::from_bytes(&p.to_vec());
+    copy.offload = p.offload;
+    copy
+}
+
+/// Makes the checksums right that a header at `l4` of so many bytes has, whatever else it says.
+fn mend(bytes: &mut [u8], l4: usize, tcp: bool) {
+    if bytes[14] >> 4 == 4 {
+        let end = (14 + usize::from(bytes[14] & 15) * 4).clamp(34, bytes.len());
+        bytes[24..26].fill(0);
+        let sum = checksum(&bytes[14..end]);
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    let at = l4 + if tcp { 16 } else { 6 };
+    if bytes.len() < at + 2 {
+        return;
+    }
+    bytes[at..at + 2].fill(0);
+    let n = u32::try_from(bytes.len() - l4).unwrap();
+    let v6 = bytes[14] >> 4 == 6;
+    if let Some(sum) = pseudo(&bytes[14..], v6, if tcp { 6 } else { 17 }, n) {
+        let sum = sum.bytes(&bytes[l4..]).checksum_nonzero();
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 /// Packets of each flow, in their order.

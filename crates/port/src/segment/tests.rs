@@ -157,6 +157,15 @@ fn pieces(p: &Packet) -> Result<Vec<Vec<u8>>, SegmentError> {
     })?;
     assert_eq!(n, out.len());
     assert_eq!(pool.grown(), 0);
+    // The same by the burst.
+    let mut many = Vec::new();
+    let n = finish_batches(&mut pool, p, &mut |batch| {
+        assert!(!batch.is_empty() && batch.len() <= BURST);
+        assert!(many.len().is_multiple_of(BURST), "all but the last are full");
+        many.extend(batch.iter().map(|s| s.to_vec()));
+    })?;
+    assert_eq!(n, many.len());
+    assert!(many == out, "others than one by one");
     Ok(out)
 }
 

@@ -187,11 +187,11 @@ impl SystemTx {
         }
     }
 
-    /// Cuts and finishes one packet in software, and sends the pieces.
+    /// Cuts and finishes one packet in software, and sends the pieces, a burst of them in one system call.
     fn send_finished(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
         let mut worst = Ok(());
-        let cut = segment::finish(pool, packet, &mut |p| {
-            self.send(&[p], &mut |_, errno| worst = Err(errno));
+        let cut = segment::finish_batches(pool, packet, &mut |pieces| {
+            self.send(pieces, &mut |_, errno| worst = Err(errno));
         });
         cut.map_err(|_| EINVAL).and(worst)
     }
@@ -229,11 +229,15 @@ impl TxQueue for SystemTx {
 impl SystemTx {
     /// Sends packets of one queue.
     fn tx_run(&mut self, pool: &mut Pool, packets: &[&Packet], counts: &mut TxCounts) {
-        for chunk in packets.chunks(BURST) {
-            let plain =
-                |p: &Packet| p.offload.gso.is_none() && !matches!(p.offload.csum, Csum::Partial { .. });
-            let whole = |p: &Packet| if self.vnet { !p.is_wrapped() } else { plain(p) };
-            if !chunk.iter().all(|p| whole(p)) {
+        let plain = |p: &Packet| p.offload.gso.is_none() && !matches!(p.offload.csum, Csum::Partial { .. });
+        let vnet = self.vnet;
+        let whole = |p: &Packet| if vnet { !p.is_wrapped() } else { plain(p) };
+        // Those that have to be cut go by themselves, those before and behind them together.
+        for chunk in packets
+            .chunks(BURST)
+            .flat_map(|c| c.chunk_by(|a, b| whole(a) == whole(b)))
+        {
+            if !chunk.first().is_some_and(|p| whole(p)) {
                 for p in chunk {
                     match self.send_one(pool, p) {
                         Ok(()) => {

@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""What comes to tunnels' ends broken or made to hurt, tunnels that lead into themselves, and changes under traffic.
+
+Each packet that is refused has a name; the daemon lives; who has nothing to do with it is not disturbed.
+"""
+
+import os
+import random
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import frames as f
+from lab.net import receive
+from lab.runner import limit, main
+from lab.shell import wait_for
+from test_tunnels import attach, kernel_node, link, node, nodes, transfer, tunnel
+
+HERE, THERE = "172.31.0.1", "172.31.0.2"
+INNER = f.ethernet("02:00:00:00:05:01", "02:00:00:00:05:02", 0x0800,
+                   f.ipv4("10.5.0.9", "10.5.0.1", 17, f.udp("10.5.0.9", "10.5.0.1", 7, 7, b"x" * 30)))
+POP, CSUM, TTL, FRAGMENT, OPTION = (f"datapath_drop_tunnel_{what}" for what in ("pop_error", "bad_csum", "ttl", "fragment", "option"))
+
+
+def geneve(inner=INNER, vni=77, ver=0, options=b"", words=None, proto=0x6558, flags=0):
+    words = len(options) // 4 if words is None else words
+    return struct.pack("!BBHI", ver << 6 | words, flags, proto, vni << 8) + options + inner
+
+
+def option(kind, data, words=None, cls=0xfff0):
+    return struct.pack("!HBB", cls, kind, len(data) // 4 if words is None else words) + data
+
+
+def vxlan(inner=INNER, vni=78, flags=0x08000000):
+    return struct.pack("!II", flags, vni << 8) + inner
+
+
+def gre(rest, flags=0x2000, proto=0x6558):
+    return struct.pack("!HH", flags, proto) + rest
+
+
+def in_udp(port, data, csum=None, length=None, **ip):
+    segment = f.udp(THERE, HERE, 40000, port, data, csum=csum)
+    if length is not None:
+        segment = segment[:4] + struct.pack("!H", length) + segment[6:]
+    return f.ipv4(THERE, HERE, 17, segment, **ip)
+
+
+def in_gre(data, **ip):
+    return f.ipv4(THERE, HERE, 47, data, **ip)
+
+
+KEY79 = struct.pack("!I", 79)
+# What is sent, as an IP packet, and the name that it is dropped under.
+HOSTILE = {
+    "no Geneve header": (in_udp(6081, b"\0\0\0\0"), POP),
+    "nothing behind UDP": (in_udp(6081, b""), POP),
+    "Geneve of another version": (in_udp(6081, geneve(ver=1)), POP),
+    "Geneve around something else": (in_udp(6081, geneve(proto=0x1234)), POP),
+    "Geneve options behind the end": (in_udp(6081, geneve(b"", words=63)), POP),
+    "an option that says that it is longer": (in_udp(6081, geneve(options=option(1, b"abcd", words=9))), OPTION),
+    "half an option": (in_udp(6081, geneve(options=option(1, b"abcd") + b"\xff\xf0\1\1")), OPTION),
+    "a critical option that nobody knows": (in_udp(6081, geneve(options=option(0x81, b"abcd"))), OPTION),
+    "63 words of options, the last one broken": (in_udp(6081, geneve(options=option(1, b"a" * 4) * 31 + b"\xff\xf0\1\x1f")), OPTION),
+    "UDP longer than IP": (in_udp(6081, geneve(), length=2000), POP),
+    "UDP shorter than its header": (in_udp(6081, geneve(), length=3), POP),
+    "UDP that ends within Geneve": (in_udp(6081, geneve(), length=12, csum=0), POP),
+    "a wrong UDP checksum": (in_udp(6081, geneve(), csum=0xdead), CSUM),
+    "no time to live": (in_udp(6081, geneve(), ttl=0), TTL),
+    "a first fragment": (in_udp(6081, geneve(), frag=0x2000), FRAGMENT),
+    "IP options": (in_udp(6081, geneve(), options=b"\1\1\1\1"), POP),
+    "a key that nobody has": (in_udp(6081, geneve(vni=99)), "drop_action_no_tunnel_port"),
+    "VXLAN with flags that nobody knows": (in_udp(4789, vxlan(flags=0x08000001)), POP),
+    "VXLAN without a network": (in_udp(4789, vxlan(flags=0)), POP),
+    "VXLAN cut off": (in_udp(4789, b"\x08\0\0\0\0"), POP),
+    "a wrong checksum around VXLAN": (in_udp(4789, vxlan(), csum=0xbeef), CSUM),
+    "GRE of version 1": (in_gre(gre(KEY79 + INNER, flags=0x2001)), POP),
+    "GRE with a route": (in_gre(gre(KEY79 + INNER, flags=0x6000)), POP),
+    "GRE that ends within its words": (in_gre(gre(b"\0", flags=0xb000)), POP),
+    "GRE around a length": (in_gre(gre(KEY79 + INNER, proto=0x0300)), POP),
+    "a wrong GRE checksum": (in_gre(gre(b"\xde\xad\0\0" + KEY79 + INNER, flags=0xa000)), CSUM),
+    "GRE without time to live": (in_gre(gre(KEY79 + INNER), ttl=0), TTL),
+    "GRE, a first fragment": (in_gre(gre(KEY79 + INNER), frag=0x2000), FRAGMENT),
+    "ERSPAN of version 3": (in_gre(gre(b"\0\0\0\1" + b"\x30\0\0\1" + b"\0" * 8 + INNER, flags=0x1000, proto=0x22eb)), POP),
+    "ERSPAN cut off": (in_gre(gre(b"\0\0\0\1" + b"\x10\0", flags=0x1000, proto=0x88be)), POP),
+    "ERSPAN 2 cut off": (in_gre(gre(b"\0\0\0\1" + b"\x20\0\0\1" + b"\0\0\0", flags=0x1000, proto=0x22eb)), POP),
+    "congestion that cannot be shown inside": (in_udp(6081, geneve(), tos=3), "drop_action_congestion"),
+}
+# Odd, and all right.
+GOOD = {
+    "plain": in_udp(6081, geneve()),
+    "no UDP checksum": in_udp(6081, geneve(), csum=0),
+    "252 bytes of options that nobody asks for": in_udp(6081, geneve(options=option(1, b"a" * 4) * 31 + option(2, b""))),
+    "padding behind the IP packet": in_udp(6081, geneve()) + b"p" * 40,
+}
+
+
+def counter(sw, name):
+    out = sw.appctl("coverage/read-counter", name, check=False, quiet=True).strip()
+    return int(out) if out.isdigit() else 0
+
+
+def counted(sw, name, before, n, what):
+    wait_for(f"{n} packets under {name} ({what})", lambda: counter(sw, name) >= before + n)
+
+
+def received(sw, port):
+    return int(sw.get("interface", port, "statistics:rx_packets") or 0)
+
+
+def end_points(lab):
+    """A switch with tunnels of four types to a host without a switch; its pod, that host, and how to send it an IP packet."""
+    sw = node(lab, 1)
+    host = kernel_node(lab, sw, "udpcsum")
+    attach(lab, sw, 1, False)
+    tunnel(sw, "vxlan", THERE)
+    for name, kind, key in (("gnv0", "geneve", 77), ("gre0", "gre", 79), ("ers0", "erspan", 80), ("vx1", "vxlan", 78)):
+        sw.vsctl("add-port", "br-int", name, "--", "set", "interface", name, f"type={kind}", f"options:remote_ip={THERE}", f"options:key={key}")
+    pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
+    wait_for("the first answer", lambda: lab.net.ping(pod, "10.5.0.2", count=1, lossless=False))
+    lab.net.ping(host, HERE)
+    to = lab.net.run(sw.netns, "cat", "/sys/class/net/br-ex/address").strip()
+    raw = lab.net.raw(host, "up0")
+
+    def send(packet, n=1):
+        for _ in range(n):
+            raw.send(f.ethernet(to, "02:00:00:00:31:02", 0x0800, packet))
+    return sw, pod, host, send
+
+
+@limit(180)
+def scenario_hostile_packets_have_names(lab):
+    sw, pod, _, send = end_points(lab)
+    for what, (packet, name) in HOSTILE.items():
+        before = counter(sw, name)
+        send(packet, 3)
+        counted(sw, name, before, 3, what)
+    lab.net.ping(pod, "10.5.0.2")
+
+
+@limit(120)
+def scenario_odd_packets_come_out(lab):
+    sw, _, _, send = end_points(lab)
+    watch = lab.net.raw(f"{lab.net.stem}-pod1", "eth0")
+    for what, packet in GOOD.items():
+        send(packet)
+        got = receive(watch, lambda frame: frame[:14] == INNER[:14], 20)
+        assert got == INNER, f"{what}: {got and got.hex()}"
+
+
+@limit(180)
+def scenario_mutants(lab):
+    """Thousands of packets with changed bytes and cut ends: an answer to each, and the pod's traffic goes on."""
+    sw, pod, _, send = end_points(lab)
+    seeds = [packet for packet, _ in HOSTILE.values()] + list(GOOD.values())
+    dice = random.Random(7)
+    for _ in range(4000):
+        packet = bytearray(dice.choice(seeds))
+        for _ in range(dice.randrange(4)):
+            packet[dice.randrange(20, min(len(packet), 90))] = dice.randrange(256)
+        if dice.randrange(3) == 0:
+            del packet[dice.randrange(20, len(packet) + 1):]
+        # The header is right, so that what is behind it is looked at.
+        packet[2:4] = struct.pack("!H", len(packet))
+        packet[10:12] = b"\0\0"
+        packet[10:12] = struct.pack("!H", f.checksum(bytes(packet[:(packet[0] & 15) * 4])))
+        send(bytes(packet))
+    lab.net.ping(pod, "10.5.0.2", count=10)
+
+
+@limit(120)
+def scenario_a_tunnel_that_leads_into_itself(lab):
+    """The way to the other end is the bridge that the tunnel is in, whose rules send all into the tunnel."""
+    sw = node(lab, 1)
+    lab.net.ip(sw.netns, "addr", "add", "172.31.0.1/24", "dev", "br-int")
+    lab.net.ip(sw.netns, "link", "set", "br-int", "up")
+    tunnel(sw, "geneve", "172.31.0.2")
+    tunnel_two = ("add-port", "br-int", "tun1", "--", "set", "interface", "tun1", "type=vxlan", "options:remote_ip=172.31.0.3", "options:key=5")
+    sw.vsctl(*tunnel_two)
+    for end in ("172.31.0.2", "172.31.0.3"):
+        wait_for("the neighbour", lambda end=end: "OK" in sw.appctl("tnl/neigh/set", "br-int", end, "02:00:00:00:00:02"))
+    pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
+    other = lab.veth_pod(sw, "pod2", "10.6.0.1/24", bridge="br-ex")
+    lab.veth_pod(sw, "pod3", "10.6.0.2/24", bridge="br-ex")
+    sw.ofctl("del-flows", "br-int")
+    wait_for("the tunnel's number", lambda: int(sw.get("interface", "tun1", "ofport")) > 0)
+    for actions in ("tun0", "tun0,tun1"):
+        sw.ofctl("add-flow", "br-int", f"actions={actions}")
+        names = ("drop_action_recursion_too_deep", "drop_action_too_many_steps", "drop_action_too_many_resubmit")
+        before = {name: counter(sw, name) for name in names}
+        raw = lab.net.raw(pod, "eth0")
+        for i in range(20):
+            raw.send(f.ethernet("02:00:00:00:05:02", f"02:00:00:00:06:{i:02x}", 0x0800, INNER[14:]))
+        wait_for("a name for what goes round", lambda: any(counter(sw, n) > before[n] for n in names))
+        trace = sw.appctl("ofproto/trace", "br-int", "in_port=vpod1,udp")
+        assert "over max translation depth" in trace, trace[-2000:]
+        lab.net.ping(other, "10.6.0.2", count=5)
+
+
+@limit(240)
+def scenario_tunnels_in_tunnels(lab):
+    """Geneve whose way is a bridge behind VXLAN: pings, and streams with trains, both ways."""
+    switches, pods = nodes(lab, "vxlan")
+    for number, sw in zip((1, 2), switches):
+        other = 3 - number
+        lab.net.ip(sw.netns, "addr", "add", f"10.9.0.{number}/24", "dev", "br-int")
+        lab.net.ip(sw.netns, "link", "set", "br-int", "up", "mtu", "1430")
+        lab.bridge(sw, "br-top")
+        sw.vsctl("add-port", "br-top", "top0", "--", "set", "interface", "top0", "type=geneve", f"options:remote_ip=10.9.0.{other}", "options:key=3")
+    tops = [lab.veth_pod(sw, f"top{n}", f"10.7.0.{n}/24", bridge="br-top") for n, sw in zip((1, 2), switches)]
+    for ns in tops:
+        lab.net.ip(ns, "link", "set", "eth0", "mtu", "1360")
+    a, b = tops
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.7.0.2", count=1, lossless=False))
+    for size in (8, 1000, 1332):
+        lab.net.ping(a, "10.7.0.2", size=size, df=True)
+    transfer(lab, b, a, "10.7.0.2")
+    transfer(lab, a, b, "10.7.0.1")
+    lab.net.ping(pods[0], "10.5.0.2")
+
+
+@limit(120)
+def scenario_switches_that_send_back(lab):
+    """Two switches send each other what they get: the pods beside it hardly notice, and it ends with the rules."""
+    switches, (a, _) = nodes(lab, "geneve")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    for sw in switches:
+        sw.ofctl("add-flow", "br-int", "priority=100,in_port=tun0,udp,tp_dst=7,actions=in_port")
+    raw = lab.net.raw(a, "eth0")
+    for _ in range(5):
+        raw.send(b"\xff" * 6 + INNER[6:])
+    wait_for("rounds", lambda: int(switches[0].ofctl("dump-flows", "br-int", "udp").split("n_packets=")[1].split(",")[0]) > 100)
+    lab.net.ping(a, "10.5.0.2", count=5)
+    for sw in switches:
+        sw.ofctl("del-flows", "br-int", "udp")
+        sw.ofctl("add-flow", "br-int", "priority=100,udp,tp_dst=7,actions=drop")
+
+    def rounds():
+        return int(switches[0].ofctl("dump-flows", "br-int", "udp").split("n_packets=")[1].split(",")[0])
+
+    def still():
+        before = rounds()
+        time.sleep(0.5)
+        return rounds() == before
+    wait_for("the end", still)
+
+
+@limit(180)
+def scenario_changes_under_traffic(lab):
+    """The other end's address, the way's MTU and the neighbour change while a stream runs: it ends whole."""
+    switches, (a, b) = nodes(lab, "geneve")
+    one, two = switches
+    lab.net.ip(two.netns, "addr", "add", "172.31.0.3/24", "dev", "br-ex")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    server = subprocess.Popen(["ip", "netns", "exec", b, "timeout", "100", "iperf3", "-s", "-1", "-p", "5202"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_for("iperf3 to listen", lambda: ":5202" in lab.net.run(b, "ss", "-Hltn", quiet=True))
+    client = subprocess.Popen(["ip", "netns", "exec", a, "timeout", "100", "iperf3", "-c", "10.5.0.2", "-p", "5202", "-t", "8"],
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    try:
+        for i in range(12):
+            one.vsctl("set", "interface", "tun0", f"options:remote_ip=172.31.0.{3 - i % 2}")
+            if i % 4 == 1:
+                lab.net.ip(one.netns, "link", "set", "up0", "mtu", "1300")
+                lab.net.ip(two.netns, "link", "set", "br-ex", "address", f"02:00:00:00:99:{i:02x}")
+            if i % 4 == 3:
+                lab.net.ip(one.netns, "link", "set", "up0", "mtu", "1500")
+        one.vsctl("set", "interface", "tun0", "options:remote_ip=172.31.0.2")
+        out = client.communicate(timeout=100)[0]
+    finally:
+        client.kill()
+        server.kill()
+        server.wait()
+    assert "receiver" in out, out
+    for sw in switches:
+        # What went on its way before the last change is no matter.
+        sw.appctl("tnl/neigh/flush")
+    wait_for("traffic", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    lab.net.ping(a, "10.5.0.2", size=1000)
+
+
+@limit(120)
+def scenario_too_long_for_the_way(lab):
+    """The way's MTU shrinks: packets that may not be cut have a name."""
+    (one, _), (a, _) = nodes(lab, "geneve")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    lab.net.ip(one.netns, "link", "set", "up0", "mtu", "1300")
+    before = counter(one, "datapath_drop_tx_too_long")
+
+    def dropped():
+        lab.net.ping(a, "10.5.0.2", size=1372, count=1, lossless=False)
+        return counter(one, "datapath_drop_tx_too_long") > before
+    wait_for("the drop's name", dropped)
+    lab.net.ping(a, "10.5.0.2", size=1172)
+
+
+@limit(240)
+def scenario_trains_that_outer_headers_make_too_long(lab):
+    """64 KiB with 240 bytes of options before each segment."""
+    switches, (a, b) = nodes(lab, "geneve")
+    for sw in switches:
+        sw.ofctl("add-tlv-map", "br-int", "{class=0xffff,type=1,len=120}->tun_metadata0,{class=0xffff,type=2,len=116}->tun_metadata1")
+        sw.ofctl("add-flow", "br-int", "priority=9,in_port=tun0,actions=normal")
+        pod = "vpod1" if sw is switches[0] else "vpod2"
+        sw.ofctl("add-flow", "br-int", f"priority=9,in_port={pod},actions=set_field:0x1234->tun_metadata0,set_field:0x99->tun_metadata1,normal")
+    for pod in (a, b):
+        lab.net.ip(pod, "link", "set", "eth0", "mtu", "1190")
+    wait_for("the first answer", lambda: lab.net.ping(a, "10.5.0.2", count=1, lossless=False))
+    for size in (8, 1162):
+        lab.net.ping(a, "10.5.0.2", size=size, df=True)
+    transfer(lab, b, a, "10.5.0.2")
+    transfer(lab, a, b, "10.5.0.1")
+
+
+@limit(240)
+def scenario_four_thousand_tunnels(lab):
+    """All of them have numbers, a flood to all of them is bounded, and they go again."""
+    many = 4000
+    sw = node(lab, 1)
+    host = kernel_node(lab, sw)
+    attach(lab, sw, 1, False)
+    pod = lab.veth_pod(sw, "pod1", "10.5.0.1/24", bridge="br-int")
+    lab.veth_pod(sw, "pod2", "10.5.0.3/24", bridge="br-int")
+    add = []
+    for i in range(many):
+        add += ["--", "add-port", "br-int", f"t{i}", "--", "set", "interface", f"t{i}", "type=geneve",
+                f"options:remote_ip=172.31.{i // 200 + 1}.{i % 200 + 1}", "options:key=7"]
+    lab.net.ip(sw.netns, "route", "add", "172.31.0.0/16", "via", "172.31.0.2", "dev", "br-ex")
+    sw.run("ovs-vsctl", f"--db={sw.db}", "--timeout=100", *add[1:], timeout=120, quiet=True)
+    wait_for("their numbers", lambda: sw.ofctl("dump-ports-desc", "-O", "OpenFlow14", "br-int", quiet=True).count("addr:") >= many)
+    assert counter(sw, "drop_action_translation_fault") == 0
+    # A packet to all of them.
+    lab.net.ping(host, HERE, count=1)
+    raw = lab.net.raw(pod, "eth0")
+    for _ in range(3):
+        raw.send(b"\xff" * 6 + INNER[6:])
+    lab.net.ping(pod, "10.5.0.3", count=5)
+    remove = [word for i in range(many) for word in ("--", "del-port", "br-int", f"t{i}")]
+    sw.run("ovs-vsctl", f"--db={sw.db}", "--timeout=100", *remove[1:], timeout=120, quiet=True)
+    wait_for("their end", lambda: "t3999" not in sw.appctl("dpif/show", quiet=True))
+    lab.net.ping(pod, "10.5.0.3")
+
+
+@limit(60)
+def scenario_no_route_is_told(lab):
+    """In the database and in the log, until there is one."""
+    sw = node(lab, 1)
+    tunnel(sw, "geneve", "172.31.0.9")
+    sw.wait_column("interface", "tun0", "status", lambda text: "tunnel_egress_error" in text or "no route" in text.lower())
+    wait_for("the log", lambda: "172.31.0.9" in sw.log())
+    lab.net.ip(sw.netns, "addr", "add", "172.31.0.1/24", "dev", "br-ex")
+    lab.net.ip(sw.netns, "link", "set", "br-ex", "up")
+    sw.wait_column("interface", "tun0", "status", lambda text: "tunnel_egress_iface=br-ex" in text and "error" not in text)
+
+
+if __name__ == "__main__":
+    main()
