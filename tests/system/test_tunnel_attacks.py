@@ -122,18 +122,23 @@ def end_points(lab):
     wait_for("the first answer", lambda: lab.net.ping(pod, "10.5.0.2", count=1, lossless=False))
     lab.net.ping(host, HERE)
     to = lab.net.run(sw.netns, "cat", "/sys/class/net/br-ex/address").strip()
+    # Its own address: what comes out of tunnels tells the switch who the neighbour is.
+    own = lab.net.run(host, "cat", "/sys/class/net/up0/address").strip()
     raw = lab.net.raw(host, "up0")
 
     def send(packet, n=1):
         for _ in range(n):
-            raw.send(f.ethernet(to, "02:00:00:00:31:02", 0x0800, packet))
+            raw.send(f.ethernet(to, own, 0x0800, packet))
     return sw, pod, host, send
 
 
 @limit(180)
 def scenario_hostile_packets_have_names(lab):
     sw, pod, _, send = end_points(lab)
-    for what, (packet, name) in HOSTILE.items():
+    # Of tunnels of one protocol the first one takes all packets: ERSPAN comes when GRE is gone.
+    for what, (packet, name) in sorted(HOSTILE.items(), key=lambda case: case[0].startswith("ERSPAN")):
+        if what.startswith("ERSPAN"):
+            sw.vsctl("--if-exists", "del-port", "br-int", "gre0")
         before = counter(sw, name)
         send(packet, 3)
         counted(sw, name, before, 3, what)
@@ -194,8 +199,9 @@ def scenario_a_tunnel_that_leads_into_itself(lab):
         for i in range(20):
             raw.send(f.ethernet("02:00:00:00:05:02", f"02:00:00:00:06:{i:02x}", 0x0800, INNER[14:]))
         wait_for("a name for what goes round", lambda: any(counter(sw, n) > before[n] for n in names))
-        trace = sw.appctl("ofproto/trace", "br-int", "in_port=vpod1,udp")
-        assert "over max translation depth" in trace, trace[-2000:]
+        if actions == "tun0":
+            trace = sw.appctl("ofproto/trace", "br-int", "in_port=vpod1,udp")
+            assert "over max translation depth" in trace, trace[-2000:]
         lab.net.ping(other, "10.6.0.2", count=5)
 
 
