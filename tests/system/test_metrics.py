@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Metrics by HTTP: what is told, that it is well-formed and bounded, where it is to be had, and who asks wrongly."""
 
+import contextlib
+import itertools
 import json
 import os
 import re
@@ -140,11 +142,12 @@ def scenario_wrong_callers(lab):
         assert ask(place, request)[0].split()[1] == status, request
     assert ask(place, b"HEAD /metrics HTTP/1.1\r\n\r\n")[2] == ""
     assert ask(place, b"GET /" + b"x" * 20000)[0] == "", "a head without an end is cut off"
-    # Callers who say nothing keep others waiting for seconds, not for ever.
-    silent = [connect(place) for _ in range(12)]
-    began = time.monotonic()
+    # A hundred callers who say nothing, or half of it, or do not read, keep nobody waiting: each may take five seconds.
+    silent = [connect(place) for _ in range(100)]
+    for sock, words in zip(silent, itertools.cycle((b"", b"GET /metr", b"GET /metrics HTTP/1.1\r\n\r\n"))):
+        with contextlib.suppress(OSError):  # it gave way to others
+            sock.sendall(words)
     assert ask(place)[0].endswith("200 OK")
-    assert time.monotonic() - began < 25
     for sock in silent:
         sock.close()
     assert sw.alive()

@@ -4,9 +4,11 @@
 import json
 import os
 import shlex
+import signal
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -126,9 +128,8 @@ class Capture:
     def __init__(self, lab, sw, *args):
         self.proc = subprocess.Popen([heddle_path(), "capture", "--target", sw.ctl, "-w", "-", *args], bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         lab.cleanups.append(self.proc.kill)
-        # The section's header is written before the switch is asked; then it takes a moment.
+        # The section's header is written when the switch has said yes.
         self.head = self.proc.stdout.read(8)
-        time.sleep(0.3)
 
     def end(self):
         out, err = self.proc.communicate(timeout=60)
@@ -182,6 +183,53 @@ def scenario_mistakes(lab):
     first.proc.wait()
     # One that nobody reads ends.
     wait_for("the end of the capture that was killed", lambda: heddle(sw, "capture", "-w", "-", "--seconds", "0", check=False).returncode == 0, 30)
+
+
+def scenario_ends(lab):
+    """However a capture ends, the next one can begin at once, and what was written is whole; a full disk is told of."""
+    sw = switch(lab)
+    receive(sw, WEB)
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        capture = Capture(lab, sw, "--port", "p2")
+        receive(sw, WEB)
+        capture.proc.send_signal(sig)
+        data, said = capture.end()
+        assert blocks(data)[-1][0] == 5 and "captured" in said, (sig, said)
+    place = tempfile.mkdtemp(prefix="heddle-full-")
+    lab.cleanups.append(lambda: os.rmdir(place))
+    lab.trace.run("mount", "-t", "tmpfs", "-o", "size=16k", "none", place)
+    lab.cleanups.append(lambda: lab.trace.run("umount", place))
+    full = subprocess.Popen([heddle_path(), "capture", "--target", sw.ctl, "-w", f"{place}/x.pcapng"], stderr=subprocess.PIPE, text=True)
+    lab.cleanups.append(full.kill)
+    end = time.monotonic() + 60
+    while full.poll() is None and time.monotonic() < end:
+        receive(sw, WEB, 20)
+    said = full.stderr.read().splitlines()
+    assert full.returncode == 1 and f"{place}/x.pcapng: No space left on device" in said[-1], said
+    # What is there is not lost where the switch refuses.
+    kept = f"{sw.dir}/kept.pcapng"
+    assert heddle(sw, "capture", "-w", kept, "--seconds", "0").returncode == 0
+    size = os.path.getsize(kept)
+    assert size > 0 and heddle(sw, "capture", "-w", kept, "--filter", "nonsense", check=False).returncode == 1
+    assert os.path.getsize(kept) == size
+
+
+def scenario_nobody_reads(lab):
+    """Whoever has read enough closes the pipe, which is no fault; a full disk is one, told in one line."""
+    sw = switch(lab)
+    receive(sw, TELNET)
+    for args in (("drops",), ("drops", "--json"), ("top", "--once", "--interval", "0.1"), ("top", "--json", "--interval", "0.1"), ("offload",)):
+        argv = [heddle_path(), args[0], "--target", sw.ctl, *args[1:]]
+        ours, theirs = os.pipe()
+        os.close(ours)
+        try:
+            done = subprocess.run(argv, stdout=theirs, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+        finally:
+            os.close(theirs)
+        assert done.returncode == 0 and done.stderr == "", (args, done)
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30, check=False)
+        assert done.returncode == 1 and done.stderr == "heddle: standard output: No space left on device (os error 28)\n", (args, done)
 
 
 if __name__ == "__main__":

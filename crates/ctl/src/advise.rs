@@ -1,5 +1,6 @@
 //! `heddle advise`: an attachment for a workload, and what is wrong with a running switch.
 
+use crate::say;
 use anyhow::{Result, bail};
 use heddle_measure::advise::live::{judge, observe};
 use heddle_measure::advise::workload::{Workload, advise};
@@ -7,7 +8,6 @@ use heddle_measure::load::{Pattern, Transport};
 use heddle_measure::report::Metric;
 use heddle_measure::results::{Case, Results};
 use serde_json::json;
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -149,10 +149,6 @@ impl Args {
             let results = self.results.as_deref().map(Results::read).transpose()?;
             advise(results.as_ref(), &self.workload()?)
         };
-        match std::io::stdout().lock().write_all(text.as_bytes()) {
-            // Who reads this has read enough.
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-            done => Ok(done?),
-        }
+        say::out(&text)
     }
 }

@@ -4,11 +4,11 @@
 //! it by a trace when it is asked: the rule is the one that decides now.
 
 use crate::ask::Target;
+use crate::say;
 use anyhow::Result;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::io::{self, Write as _};
 use std::time::Duration;
 
 /// Between two looks of `--follow`.
@@ -59,46 +59,29 @@ struct Example {
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
-        match self.print() {
-            // Who reads this has read enough.
-            Err(e)
-                if e.downcast_ref::<io::Error>()
-                    .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) =>
-            {
-                Ok(())
+        let mut text = self.ask(0)?;
+        let mut told: Told = serde_json::from_str(&text)?;
+        if !self.follow {
+            return say::out(&if self.json { text } else { table(&told) });
+        }
+        loop {
+            std::thread::sleep(LOOK);
+            text = self.ask(told.number)?;
+            told = serde_json::from_str(&text)?;
+            if told.examples.is_empty() {
+                continue;
             }
-            done => done,
+            if !self.json {
+                // The newest one first, as they come.
+                text = told.examples.iter().rev().map(one).collect();
+            }
+            say::out(&text)?;
         }
     }
 
     fn ask(&self, since: u64) -> Result<String> {
         let port = self.port.as_deref().unwrap_or("-");
         self.target.ask("heddle/drops", &[port, &since.to_string()])
-    }
-
-    fn print(&self) -> Result<()> {
-        let mut out = io::stdout().lock();
-        let mut text = self.ask(0)?;
-        let mut told: Told = serde_json::from_str(&text)?;
-        if !self.follow {
-            let shown = if self.json { text } else { table(&told) };
-            write!(out, "{shown}")?;
-            return Ok(());
-        }
-        loop {
-            std::thread::sleep(LOOK);
-            text = self.ask(told.number)?;
-            told = serde_json::from_str(&text)?;
-            // The newest one first, as they come.
-            if self.json && !told.examples.is_empty() {
-                write!(out, "{text}")?;
-            } else {
-                for e in told.examples.iter().rev() {
-                    write!(out, "{}", one(e))?;
-                }
-            }
-            out.flush()?;
-        }
     }
 }
 

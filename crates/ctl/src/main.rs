@@ -70,6 +70,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        Err(e) if e.is::<say::Enough>() => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("heddle: {}", say::error(&e));
             ExitCode::FAILURE

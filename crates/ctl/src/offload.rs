@@ -15,7 +15,6 @@ pub(crate) struct Args {
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let params: Vec<&str> = self.explain.as_deref().into_iter().collect();
-        print!("{}", self.target.ask("heddle/offload", &params)?);
-        Ok(())
+        crate::say::out(&self.target.ask("heddle/offload", &params)?)
     }
 }

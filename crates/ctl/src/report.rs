@@ -1,9 +1,9 @@
 //! `heddle report`: what a file of results says.
 
+use crate::say;
 use anyhow::{Context as _, Result, bail};
 use heddle_measure::report::{Metric, against, page, plots, text};
 use heddle_measure::results::Results;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -72,17 +72,13 @@ impl Args {
                 all
             }
         };
-        match std::io::stdout().lock().write_all(said.as_bytes()) {
-            // Who reads this has read enough.
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => {}
-            done => done?,
-        }
+        let read = say::out(&said);
         if self.judge && worse > 0 {
             bail!(
                 "{worse} figures are worse by {:.0} % or more",
                 self.margin * 100.0
             );
         }
-        Ok(())
+        read
     }
 }

@@ -1,4 +1,32 @@
-//! What people are told on standard error.
+//! What people are told, on standard output and on standard error.
+
+use anyhow::{Context as _, Result, bail};
+use std::fmt;
+use std::io::{self, Write as _};
+
+/// Whoever read standard output has read enough. The program ends with it, and that is no fault.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Enough;
+
+impl fmt::Display for Enough {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nobody reads standard output")
+    }
+}
+
+impl std::error::Error for Enough {}
+
+/// Writes to standard output, at once.
+///
+/// # Errors
+/// [`Enough`]; or it cannot be written, on a full disk for example.
+pub(crate) fn out(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => bail!(Enough),
+        done => done.context("standard output"),
+    }
+}
 
 /// An error with its causes. Many texts hold that of their cause already: it is not said again.
 pub(crate) fn error(e: &anyhow::Error) -> String {

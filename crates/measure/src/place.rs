@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -81,31 +82,41 @@ fn of_process(pid: u32) -> Result<Place> {
 
 /// A process of the container, by its control group, whose path has the container's id with all runtimes.
 fn container(id: &str) -> Result<u32> {
-    if id.len() < 6 || !id.chars().all(|c| c.is_ascii_alphanumeric()) {
+    let may_be = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if id.len() < 6 || !id.chars().all(may_be) || id.contains("..") {
         bail!("{id}: six characters of a container's id, at least");
     }
-    let mut pids: Vec<u32> = Vec::new();
+    let mut found: Vec<(u32, String)> = Vec::new();
     for entry in std::fs::read_dir("/proc").context("/proc")?.flatten() {
         if let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok())
             && let Ok(text) = std::fs::read_to_string(entry.path().join("cgroup"))
-            && in_container(&text, id)
+            && let Some(whole) = in_container(&text, id)
         {
-            pids.push(pid);
+            found.push((pid, whole.to_owned()));
         }
     }
-    pids.sort_unstable();
-    match pids.first() {
-        Some(pid) => Ok(*pid),
+    first_of_one(id, &found)
+}
+
+/// The first process, where all are of one container.
+fn first_of_one(id: &str, found: &[(u32, String)]) -> Result<u32> {
+    let ids: BTreeSet<&str> = found.iter().map(|(_, whole)| whole.as_str()).collect();
+    if ids.len() > 1 {
+        let ids: Vec<_> = ids.into_iter().collect();
+        bail!("{id}: that may be any of {}", ids.join(", "));
+    }
+    match found.iter().map(|(pid, _)| *pid).min() {
+        Some(pid) => Ok(pid),
         None => bail!("no process here is in a container {id}"),
     }
 }
 
 /// `0::/system.slice/docker-ID.scope`, `0::/kubepods/.../cri-containerd-ID.scope`,
-/// `/kubepods/besteffort/podUID/ID`.
-fn in_container(cgroup: &str, id: &str) -> bool {
-    cgroup
-        .split(['/', '-', '.', ':', '\n'])
-        .any(|part| part.len() >= 12 && part.starts_with(id))
+/// `/kubepods/besteffort/podUID/ID`, `/default/NAME` (the container's whole id).
+fn in_container<'a>(cgroup: &'a str, id: &str) -> Option<&'a str> {
+    let whole = cgroup.split(['/', '\n']).find(|part| *part == id);
+    let begins = |part: &&str| part.len() >= 12 && part.starts_with(id);
+    whole.or_else(|| cgroup.split(['/', '-', '.', ':', '\n']).find(begins))
 }
 
 /// The namespace of a pod, from the container runtime, which `crictl` asks.
@@ -187,10 +198,26 @@ mod tests {
             "0::/kubepods.slice/kubepods-pod1_2.slice/cri-containerd-0123456789abcdef.scope\n",
             "4:cpu:/kubepods/besteffort/pod1-2/0123456789abcdef\n",
         ] {
-            assert!(in_container(line, id) && in_container(line, &id[..6]), "{line}");
-            assert!(!in_container(line, "123456"), "{line}");
+            assert_eq!(in_container(line, id), Some(id), "{line}");
+            assert_eq!(in_container(line, &id[..6]), Some(id), "{line}");
+            assert_eq!(in_container(line, "123456"), None, "{line}");
         }
-        assert!(!in_container("0::/user.slice/session-1.scope\n", "session"));
+        assert_eq!(in_container("0::/user.slice/session-1.scope\n", "session"), None);
+        let named = "0::/default/my-web-1\n";
+        assert_eq!(in_container(named, "my-web-1"), Some("my-web-1"));
+        assert_eq!(in_container(named, "my-web"), None);
+    }
+
+    #[test]
+    fn a_beginning_of_two_ids_is_refused() {
+        let found = |ids: &[&str]| -> Vec<_> { (7..).zip(ids.iter().map(|id| (*id).to_owned())).collect() };
+        assert_eq!(
+            first_of_one("abcdef", &found(&["abcdef1", "abcdef1"])).unwrap(),
+            7
+        );
+        let e = first_of_one("abcdef", &found(&["abcdef2", "abcdef1"])).unwrap_err();
+        assert_eq!(e.to_string(), "abcdef: that may be any of abcdef1, abcdef2");
+        assert!(first_of_one("abcdef", &[]).is_err());
     }
 
     #[test]

@@ -241,6 +241,9 @@ pub enum Record {
     Series(Box<Series>),
 }
 
+/// How each file begins.
+const BEGINNING: &[u8] = b"{\"record\":\"machine\"";
+
 /// A file that was read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Results {
@@ -271,6 +274,26 @@ impl Results {
         Self::parse(&path.display().to_string(), &text)
     }
 
+    /// As [`Results::read`], to go on with it: a file whose first line was not finished has nothing yet.
+    ///
+    /// # Errors
+    /// Likewise.
+    pub fn read_to_go_on(path: &Path) -> Result<Self> {
+        let name = path.display().to_string();
+        match std::fs::read(path) {
+            Ok(bytes)
+                if BEGINNING.starts_with(&bytes)
+                    || (bytes.starts_with(BEGINNING) && !bytes.contains(&b'\n')) =>
+            {
+                Ok(Self {
+                    name,
+                    ..Self::default()
+                })
+            }
+            _ => Self::read(path),
+        }
+    }
+
     /// As [`Results::read`], of a text.
     ///
     /// # Errors
@@ -284,8 +307,12 @@ impl Results {
             if !line.ends_with('\n') {
                 break; // cut off
             }
-            let record = serde_json::from_str(line)
-                .with_context(|| format!("{name}: line {} is no line of results", n + 1))?;
+            let record = serde_json::from_str(line).with_context(|| {
+                format!(
+                    "{name}: line {} is no line of results (remove it to keep the others)",
+                    n + 1
+                )
+            })?;
             results.take(record).with_context(|| name.to_owned())?;
             results.whole += line.len() as u64;
         }
@@ -483,6 +510,28 @@ pub(crate) mod tests {
             .write(&Record::Series(Box::new(one)))
             .unwrap();
         assert_eq!(Results::read(&path).unwrap().series.len(), 2);
+    }
+
+    #[test]
+    fn a_file_without_a_whole_line_is_begun_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("r.jsonl");
+        for cut in ["", "{\"rec", "{\"record\":\"machine\",\"form"] {
+            std::fs::write(&path, cut).unwrap();
+            let results = Results::read_to_go_on(&path).unwrap();
+            assert_eq!((results.whole, results.series.len()), (0, 0));
+            let facts = BTreeMap::new();
+            let machine = Record::Machine {
+                format: FORMAT,
+                facts,
+            };
+            Sink::resume(&path, &results).unwrap().write(&machine).unwrap();
+            assert_eq!(Results::read(&path).unwrap().machines.len(), 1);
+        }
+        for other in ["my letters", "{\"record\":\"sonata\"}", "\u{0}"] {
+            std::fs::write(&path, other).unwrap();
+            assert!(Results::read_to_go_on(&path).is_err(), "{other}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The interrupt key ends a measurement and not the program, which tells what was measured so far. Pressed
 //! again, it ends the program.
 
-use heddle_sys::terminal::Signals;
+use heddle_sys::signal::{Signal, Signals};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,23 @@ static ENOUGH: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 /// # Errors
 /// No thread can be started.
 pub(crate) fn enough() -> io::Result<Arc<AtomicBool>> {
+    enough_by(&[Signal::INT])
+}
+
+/// As [`enough`], set by whatever asks this program to end: the terminal's end and SIGTERM, too.
+///
+/// # Errors
+/// As there.
+pub(crate) fn ended() -> io::Result<Arc<AtomicBool>> {
+    enough_by(&[Signal::INT, Signal::TERM, Signal::HUP])
+}
+
+fn enough_by(these: &[Signal]) -> io::Result<Arc<AtomicBool>> {
     let mut made = ENOUGH.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(enough) = &*made {
         return Ok(enough.clone());
     }
-    let (enough, signals) = (Arc::new(AtomicBool::new(false)), Signals::interrupts()?);
+    let (enough, signals) = (Arc::new(AtomicBool::new(false)), Signals::hold(these)?);
     let set = enough.clone();
     std::thread::Builder::new()
         .name("interrupts".into())

@@ -10,7 +10,7 @@ mod rules;
 mod switch;
 mod vhost;
 
-pub(crate) use interrupt::enough;
+pub(crate) use interrupt::ended;
 
 use clap::Subcommand;
 
@@ -50,10 +50,9 @@ impl Command {
                     anyhow::bail!("two cores are needed");
                 };
                 match heddle_bench::line::round_trip_ns(a, b) {
-                    Some(ns) => println!("{ns:.0} ns"),
+                    Some(ns) => crate::say::out(&format!("{ns:.0} ns\n")),
                     None => anyhow::bail!("the cores {a} and {b} could not be used at the same time"),
                 }
-                Ok(())
             }
         }
     }

@@ -1,10 +1,11 @@
 //! Results on standard output: a table, or JSON.
 
+use crate::say;
 use clap::Args;
 use heddle_bench::report::{HEADING, Outcome};
 use heddle_bench::run::Step;
 use serde::Serialize;
-use std::io::Write;
+use std::fmt::Write as _;
 
 #[derive(Args, Clone)]
 pub(crate) struct Output {
@@ -32,7 +33,8 @@ impl Output {
     /// Prints what stands above all rows.
     pub(crate) fn begin(&self) {
         if !self.json {
-            println!("{:>6} {HEADING} line ns loop cy", "bytes");
+            // Nobody reads it any more: that is told with the first row.
+            let _ = say::out(&format!("{:>6} {HEADING} line ns loop cy\n", "bytes"));
         }
     }
     /// Prints where a measurement is, if that was asked for.
@@ -42,9 +44,8 @@ impl Output {
                 Step::Measuring => "measuring",
                 Step::Measured => "measured",
             };
-            println!("{}", serde_json::json!({ "event": event }));
             // Nobody reads it any more: the measurement goes on for its result's sake.
-            let _ = std::io::stdout().flush();
+            let _ = say::out(&format!("{}\n", serde_json::json!({ "event": event })));
         }
     }
     /// Prints one measurement; `line_ns` is a line's round trip beside it.
@@ -55,6 +56,7 @@ impl Output {
         line_ns: Option<f64>,
         loop_cycles: Option<f64>,
     ) -> anyhow::Result<()> {
+        let mut text = String::new();
         if self.json {
             let row = Row {
                 size,
@@ -62,35 +64,38 @@ impl Output {
                 loop_cycles,
                 outcome,
             };
-            println!("{}", serde_json::to_string(&row)?);
+            text = serde_json::to_string(&row)? + "\n";
         } else {
             let or_dash = |v: Option<f64>| v.map_or_else(|| "-".into(), |v| format!("{v:.0}"));
             let (line, cycles) = (or_dash(line_ns), or_dash(loop_cycles));
-            println!("{size:>6} {} {line:>7} {cycles:>7}", outcome.row());
+            writeln!(text, "{size:>6} {} {line:>7} {cycles:>7}", outcome.row())?;
             for (i, p) in outcome.pairs.iter().enumerate() {
                 let p99 = p.latency.map_or("-".to_owned(), |l| format!("{:.2}", l.p99_us));
-                println!(
+                writeln!(
+                    text,
                     "       ports {} and {}: {:.3} Mpps sent, {:.3} received, loss {:.4} %, p99 {p99} us",
                     2 * i,
                     2 * i + 1,
                     p.sent_pps / 1e6,
                     p.received_pps / 1e6,
                     p.loss * 100.0
-                );
+                )?;
             }
             for o in &outcome.outages {
-                println!(
+                writeln!(
+                    text,
                     "       nothing received for {} ms, {} ms after the start",
                     o.ms, o.at_ms
-                );
+                )?;
             }
             if outcome.corrupt + outcome.reordered > 0 {
-                println!(
+                writeln!(
+                    text,
                     "       of {} packets that were read {} were corrupt, {} out of order",
                     outcome.read, outcome.corrupt, outcome.reordered
-                );
+                )?;
             }
         }
-        Ok(())
+        say::out(&text)
     }
 }

@@ -7,13 +7,13 @@
 mod pcapng;
 
 use crate::ask::Target;
-use crate::bench::enough;
+use crate::bench::ended;
 use anyhow::{Context as _, Result, bail};
 use pcapng::{Way, Writer};
 use serde::Deserialize;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -43,8 +43,15 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N")]
     count: Option<u64>,
     /// End after so many seconds
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = seconds)]
     seconds: Option<f64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(n) if n.is_finite() && n >= 0.0 => Ok(n),
+        _ => Err("not a number of seconds".into()),
+    }
 }
 
 /// What the switch tells.
@@ -68,13 +75,9 @@ struct Packet {
 
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
-        let out: Box<dyn Write> = match self.write.to_str() {
-            Some("-") if io::stdout().is_terminal() => {
-                bail!("pcapng is nothing for a terminal: -w FILE, or a pipe")
-            }
-            Some("-") => Box::new(io::stdout().lock()),
-            _ => Box::new(File::create(&self.write).with_context(|| self.write.display().to_string())?),
-        };
+        if self.write.as_os_str() == "-" && io::stdout().is_terminal() {
+            bail!("pcapng is nothing for a terminal: -w FILE, or a pipe");
+        }
         let socket = self.target.socket()?;
         let ask = |command: &str, params: &[&str]| crate::ask::ask(&socket, command, params);
         let snap_len = self.snaplen.to_string();
@@ -88,9 +91,15 @@ impl Args {
                 wanted.extend([option, value]);
             }
         }
-        let ends = enough()?;
-        let mut file = Writer::new(BufWriter::new(out), self.snaplen)?;
+        let ends = ended()?;
+        let name = || self.write.display().to_string();
+        let out: Box<dyn Write> = match self.write.to_str() {
+            Some("-") => Box::new(io::stdout().lock()),
+            _ => Box::new(Late::open(&self.write).with_context(name)?),
+        };
         let number = ask("heddle/capture-start", &wanted)?.trim().to_owned();
+        let begun = Writer::new(BufWriter::new(out), self.snaplen).with_context(name);
+        let mut file = begun.inspect_err(|_| drop(ask("heddle/capture-stop", &[&number])))?;
         let began = Instant::now();
         let mut written = 0;
         let mut missed = 0;
@@ -114,7 +123,7 @@ impl Args {
                 break match e.kind() {
                     // Who reads this has read enough.
                     io::ErrorKind::BrokenPipe => Ok(()),
-                    _ => Err(e.into()),
+                    _ => Err(e).with_context(name),
                 };
             }
             if last || self.count.is_some_and(|most| written >= most) {
@@ -126,15 +135,45 @@ impl Args {
         };
         // It would end by itself after some seconds.
         let _ = ask("heddle/capture-stop", &[&number]);
-        if done.is_ok() {
-            let _ = file.finish(missed);
-        }
+        let done = done.and_then(|()| match file.finish(missed) {
+            Err(e) if e.kind() != io::ErrorKind::BrokenPipe => Err(e).with_context(name),
+            _ => Ok(()),
+        });
         let not = match &self.filter {
             Some(_) => format!(", {passed_over} were not what the filter asks for"),
             None => String::new(),
         };
         eprintln!("{written} packets captured, {missed} missed{not}");
         done
+    }
+}
+
+/// A file that keeps what is in it until the first write: a switch may refuse, and nothing is lost then.
+struct Late {
+    file: File,
+    is_new: bool,
+}
+
+impl Late {
+    fn open(path: &Path) -> io::Result<Late> {
+        let mut how = File::options();
+        let file = how.write(true).create(true).truncate(false).open(path)?;
+        // Pipes and devices have no length.
+        let is_new = !file.metadata()?.is_file();
+        Ok(Late { file, is_new })
+    }
+}
+
+impl Write for Late {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_new {
+            self.file.set_len(0)?;
+            self.is_new = true;
+        }
+        self.file.write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
     }
 }
 
@@ -164,7 +203,28 @@ fn unhex(text: &str) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::unhex;
+    use super::{Late, seconds, unhex};
+    use std::io::Write as _;
+
+    #[test]
+    fn a_file_is_emptied_by_the_first_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pcapng");
+        std::fs::write(&path, "of yesterday").unwrap();
+        let mut late = Late::open(&path).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"of yesterday");
+        late.write_all(b"of").unwrap();
+        late.write_all(b" today").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"of today");
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!((seconds("0"), seconds("1.5")), (Ok(0.0), Ok(1.5)));
+        for wrong in ["nan", "inf", "-1", "x"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn digits() {

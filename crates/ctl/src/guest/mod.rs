@@ -95,14 +95,18 @@ impl Args {
             Endpoint::Connect(_) => None,
         };
         let mut nic = Nic::new(features, self.queues, self.ring)?;
-        println!("tap {} is there, features {:#018x}", self.tap, features.bits());
+        tell(&format!(
+            "tap {} is there, features {:#018x}",
+            self.tap,
+            features.bits()
+        ));
         let (mut pause, mut said) = (AGAIN[0], String::new());
         loop {
             let mut front = self.meet(listener.as_ref())?;
             if let Err(e) = self.hand_over(&mut front, &nic) {
                 let text = say::error(&e);
                 if text != said {
-                    println!("no session: {text}");
+                    tell(&format!("no session: {text}"));
                     said = text;
                 }
                 drop(front);
@@ -111,9 +115,9 @@ impl Args {
                 continue;
             }
             (pause, said) = (AGAIN[0], String::new());
-            println!("connected");
+            tell("connected");
             let why = serve(&mut front, &mut nic, &tap)?;
-            println!("disconnected: {}", say::error(&why));
+            tell(&format!("disconnected: {}", say::error(&why)));
         }
     }
 
@@ -150,6 +154,11 @@ impl Args {
         }
         nic.attach(front)
     }
+}
+
+/// A line for whoever started it. Nobody may read it: the guest goes on.
+fn tell(text: &str) {
+    let _ = say::out(&format!("{text}\n"));
 }
 
 /// Moves packets until the connection ends; returns why it did.

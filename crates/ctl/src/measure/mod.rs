@@ -137,7 +137,7 @@ fn stderr() -> std::os::fd::BorrowedFd<'static> {
 fn open(options: &Options, plan: &heddle_measure::results::Plan) -> Result<(Results, Sink)> {
     let path = &options.out;
     if options.resume && path.exists() {
-        let results = Results::read(path)?;
+        let results = Results::read_to_go_on(path)?;
         if let Some(before) = &results.plan {
             if before.contenders != plan.contenders {
                 bail!(
@@ -155,7 +155,8 @@ fn open(options: &Options, plan: &heddle_measure::results::Plan) -> Result<(Resu
             }
         }
         let kernel = |m: &std::collections::BTreeMap<String, String>| m.get("kernel").cloned();
-        if results.machines.last().and_then(kernel) != kernel(&machine::facts()) {
+        let before = results.machines.last();
+        if before.is_some_and(|m| kernel(m) != kernel(&machine::facts())) {
             say::waiting(
                 "the file was begun on another kernel: its series do not compare with those to come",
             );

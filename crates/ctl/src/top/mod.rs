@@ -16,11 +16,12 @@ mod sample;
 mod screen;
 
 use crate::ask::Target;
+use crate::say;
 use anyhow::Result;
 use history::History;
 use rates::Frame;
 use sample::Sample;
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 #[derive(clap::Args)]
@@ -54,21 +55,11 @@ impl Args {
         if !self.once && !self.json && io::stdout().is_terminal() && !dumb {
             return screen::run(self.interval, look);
         }
-        match self.print(look) {
-            // Who reads this has read enough.
-            Err(e)
-                if e.downcast_ref::<io::Error>()
-                    .is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) =>
-            {
-                Ok(())
-            }
-            done => done,
-        }
+        self.print(look)
     }
 
     /// Frames as plain text, as wide as they are, or as JSON.
     fn print(&self, look: impl Fn() -> Result<Sample>) -> Result<()> {
-        let mut out = io::stdout().lock();
         let (mut before, mut history) = (None::<Sample>, History::default());
         loop {
             let now = look();
@@ -76,10 +67,10 @@ impl Args {
                 (Some(before), Ok(now)) => {
                     let frame = Frame::between(before, now);
                     if self.json {
-                        writeln!(out, "{}", serde_json::to_string(&frame)?)?;
+                        say::out(&(serde_json::to_string(&frame)? + "\n"))?;
                     } else {
                         history.add(&frame);
-                        writeln!(out, "{}\n", plain(&frame, &history))?;
+                        say::out(&(plain(&frame, &history) + "\n\n"))?;
                     }
                     if self.once {
                         return Ok(());
@@ -87,11 +78,10 @@ impl Args {
                 }
                 (_, Err(_)) if self.once => return now.map(drop),
                 // Standard output is for objects alone.
-                (_, Err(why)) if self.json => crate::say::waiting(&waiting(why)),
-                (_, Err(why)) => writeln!(out, "{}\n", waiting(why))?,
+                (_, Err(why)) if self.json => say::waiting(&waiting(why)),
+                (_, Err(why)) => say::out(&(waiting(why) + "\n\n"))?,
                 (None, Ok(_)) => {}
             }
-            out.flush()?;
             before = now.ok();
             std::thread::sleep(Duration::from_secs_f64(self.interval));
         }

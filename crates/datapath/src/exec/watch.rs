@@ -37,6 +37,8 @@ const CAPTURED_BYTES: usize = 16 << 20;
 /// What a worker copies in a millisecond of a capture: some percent of its time.
 const PACKETS_PER_MS: u32 = 128;
 const BYTES_PER_MS: usize = 128 << 10;
+/// Dropped packets that were passed over are told of together: these many, or those of a burst at the next one.
+const TOGETHER: u64 = 64;
 
 /// A packet that was dropped, of many.
 #[derive(Clone, Debug)]
@@ -169,6 +171,8 @@ struct Capture {
     packets: u32,
     bytes: usize,
     at: Duration,
+    /// Passed over, and not told yet.
+    missed: u64,
 }
 
 /// A worker's end.
@@ -228,6 +232,7 @@ impl Watch {
                     packets: 0,
                     bytes: 0,
                     at: Duration::ZERO,
+                    missed: 0,
                 })
             });
         }
@@ -235,9 +240,11 @@ impl Watch {
         if c.ms != self.now_ms {
             (c.ms, c.packets, c.bytes) = (self.now_ms, PACKETS_PER_MS, BYTES_PER_MS);
         }
-        #[expect(clippy::disallowed_methods, reason = "once per burst, of a capture")]
-        let now = std::time::SystemTime::now();
-        c.at = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        if c.packets > 0 {
+            #[expect(clippy::disallowed_methods, reason = "of bursts of which something is copied")]
+            let now = std::time::SystemTime::now();
+            c.at = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        }
         let wish = c.wish;
         if wish.traffic {
             for p in received {
@@ -246,6 +253,7 @@ impl Watch {
                 }
             }
         }
+        c.tell(&self.inbox);
     }
 
     /// Packets leave by a port.
@@ -258,6 +266,7 @@ impl Watch {
             for p in ids.iter().flat_map(|ids| live.all(ids)) {
                 c.copy(&self.inbox, p, no, Way::Out);
             }
+            c.tell(&self.inbox);
         }
     }
 
@@ -305,14 +314,24 @@ impl Capture {
             && wish.port.is_none_or(|port| port.0 == p.in_port)
         {
             self.copy(inbox, p, p.in_port, Way::Dropped(kind));
-            inbox.missed.fetch_add(n - 1, Relaxed);
+            self.missed += n - 1;
+            if self.missed >= TOGETHER {
+                self.tell(inbox);
+            }
+        }
+    }
+
+    /// Tells of what was passed over. Not for each packet: that would cost more than looking at it.
+    fn tell(&mut self, inbox: &Inbox) {
+        if self.missed > 0 {
+            inbox.missed.fetch_add(std::mem::take(&mut self.missed), Relaxed);
         }
     }
 
     fn copy(&mut self, inbox: &Inbox, p: &Packet, port: u32, way: Way) {
         let n = p.len().min(self.wish.snap_len);
         if self.packets == 0 || self.bytes < n {
-            inbox.missed.fetch_add(1, Relaxed);
+            self.missed += 1;
             return;
         }
         self.packets -= 1;
@@ -403,6 +422,7 @@ mod tests {
         watch.lost(DropKind::Policy, 1, &burst[1], None);
         let mut got = Vec::new();
         inbox.take(9, &mut |c| got.push((c.port, c.way, c.len, c.bytes.len())));
+        watch.begin(2, &[]);
         let two = PortNo(2);
         assert_eq!(
             got,
@@ -412,6 +432,9 @@ mod tests {
             ]
         );
         assert_eq!(inbox.missed(), 2, "of the three that were dropped together");
+        watch.lost(DropKind::TxFull, TOGETHER + 1, &burst[1], None);
+        assert_eq!(inbox.missed(), 2 + TOGETHER, "many are told of at once");
+        inbox.take(9, &mut drop);
         // As much as a millisecond gives, then no more until the next.
         for ms in [3, 4] {
             for _ in 0..2 * PACKETS_PER_MS {
@@ -419,7 +442,7 @@ mod tests {
             }
         }
         assert_eq!(inbox.captured.len(), 2 * PACKETS_PER_MS as usize);
-        assert_eq!(inbox.missed(), 2 + 2 * u64::from(PACKETS_PER_MS));
+        assert_eq!(inbox.missed(), 2 + TOGETHER + 2 * u64::from(PACKETS_PER_MS));
         inbox.capture(None);
         assert_eq!((inbox.captured.len(), inbox.missed()), (0, 0));
         watch.begin(5, &burst);

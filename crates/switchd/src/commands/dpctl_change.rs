@@ -123,15 +123,66 @@ pub(super) fn register(c: &Commands<'_>) {
     });
     let registry = c.registry.clone();
     c.add("dpctl/list-commands", "", (0, 0), move |_, _| {
-        let all = registry.list();
-        let mut lines = all.lines();
-        let head = lines.next().unwrap_or_default();
-        let own = lines.filter(|l| l.starts_with("  dpctl/"));
-        Ok(std::iter::once(head)
-            .chain(own)
-            .map(|l| l.to_owned() + "\n")
-            .collect())
+        Ok(list(&registry.list()))
     });
+}
+
+/// Open vSwitch's own order.
+const ORDER: &[&str] = &[
+    "add-dp",
+    "del-dp",
+    "add-if",
+    "del-if",
+    "set-if",
+    "dump-dps",
+    "show",
+    "dump-flows",
+    "add-flow",
+    "mod-flow",
+    "get-flow",
+    "del-flow",
+    "add-flows",
+    "mod-flows",
+    "del-flows",
+    "offload-stats-show",
+    "dump-conntrack",
+    "flush-conntrack",
+    "cache-get-size",
+    "cache-set-size",
+    "ct-stats-show",
+    "ct-bkts",
+    "ct-set-maxconns",
+    "ct-get-maxconns",
+    "ct-get-nconns",
+    "ct-enable-tcp-seq-chk",
+    "ct-disable-tcp-seq-chk",
+    "ct-get-tcp-seq-chk",
+    "ct-set-limits",
+    "ct-del-limits",
+    "ct-get-limits",
+    "ipf-set-enabled",
+    "ipf-set-disabled",
+    "ipf-set-min-frag",
+    "ipf-set-max-nfrags",
+    "ipf-get-status",
+    "list-commands",
+    "parse-actions",
+    "normalize-actions",
+];
+
+/// Of all commands, those of `dpctl`, in [`ORDER`] and in Open vSwitch's columns; others follow.
+fn list(all: &str) -> String {
+    let mut lines = all.lines();
+    let mut out = format!("{}\n", lines.next().unwrap_or_default());
+    let mut own: Vec<(&str, &str)> = lines
+        .filter_map(|l| l.strip_prefix("  dpctl/"))
+        .map(|l| l.split_once(' ').unwrap_or((l, "")))
+        .collect();
+    own.sort_by_key(|(name, _)| ORDER.iter().position(|o| o == name).unwrap_or(ORDER.len()));
+    for (name, usage) in own {
+        out += &format!("  dpctl/{name:<23} {}\n", usage.trim_start());
+    }
+    out
 }
 
 const UNREADABLE: &str = "odp_actions_from_string";

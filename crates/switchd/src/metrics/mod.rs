@@ -5,8 +5,9 @@
 //! nothing. Scrapes come one after the other, so that many at once cost no more than one.
 //!
 //! **Bounds.** At most [`MOST_CALLERS`] are served at a time, each with a request of at most
-//! [`REQUEST_BYTES`] within [`CALLER_TIMEOUT`]. Labels are names from the configuration and of the program,
-//! no addresses of packets; of things that are many only the first [`collect::MOST`] are shown.
+//! [`REQUEST_BYTES`] within [`CALLER_TIMEOUT`]. One more takes the place of the one that came first, so that
+//! callers who are slow keep nobody waiting. Labels are names from the configuration and of the program, no
+//! addresses of packets; of things that are many only the first [`collect::MOST`] are shown.
 
 mod collect;
 mod serve;
@@ -27,7 +28,7 @@ use crate::switch::Switch;
 use crate::vlog::errno_text;
 
 /// Callers that are served at a time.
-const MOST_CALLERS: usize = 8;
+const MOST_CALLERS: usize = 16;
 /// Longest head of a request.
 const REQUEST_BYTES: usize = 8 << 10;
 /// How long a caller may take for its request, and for taking the answer.

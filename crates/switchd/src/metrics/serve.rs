@@ -1,5 +1,6 @@
 //! The little of HTTP/1.1 that a scrape needs: one request, one answer, the end of the connection.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::sync::{Arc, Weak};
@@ -10,6 +11,7 @@ use prometheus_client::registry::Registry;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::collect::Collected;
@@ -22,6 +24,8 @@ const CONTENT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-
 pub(super) struct Source {
     /// Locked while a scrape is made.
     registry: Mutex<Registry>,
+    /// One text is made at a time.
+    turns: Arc<Semaphore>,
 }
 
 impl Source {
@@ -31,6 +35,7 @@ impl Source {
         registry.register_collector(Box::new(Collected { of }));
         Source {
             registry: Mutex::new(registry),
+            turns: Arc::new(Semaphore::new(1)),
         }
     }
 
@@ -84,20 +89,20 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Caller for T {}
 
 /// Serves until it is aborted.
 pub(super) async fn serve(door: Door, source: Arc<Source>) {
-    let free = Arc::new(Semaphore::new(MOST_CALLERS));
+    let mut callers: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        // Others wait in the kernel's queue.
-        let Ok(place) = free.clone().acquire_owned().await else {
-            return;
-        };
         match door.accept().await {
             Ok(caller) => {
+                callers.retain(|c| !c.is_finished());
+                if callers.len() >= MOST_CALLERS {
+                    callers.pop_front().iter().for_each(AbortHandle::abort);
+                }
                 let source = source.clone();
-                tokio::spawn(async move {
+                let task = tokio::spawn(async move {
                     // One that is slow, or goes away, is its own affair.
                     let _ = timeout(CALLER_TIMEOUT, answer(caller, source)).await;
-                    drop(place);
                 });
+                callers.push_back(task.abort_handle());
             }
             Err(error) => {
                 log::warn!(target: "metrics", per_min = 5, burst = 5; "accept failed: {error}");
@@ -120,8 +125,13 @@ async fn answer(mut caller: Box<dyn Caller>, source: Arc<Source>) -> io::Result<
     let line = String::from_utf8_lossy(&head);
     let (status, kind, body) = match request(&line) {
         Ok(()) => {
-            let text = tokio::task::spawn_blocking(move || source.text()).await;
-            ("200 OK", CONTENT, text.unwrap_or_default())
+            let turn = source.turns.clone().acquire_owned().await;
+            let text = tokio::task::spawn_blocking(move || {
+                // Kept until the text is made, also for a caller that is gone by then.
+                let _turn = turn;
+                source.text()
+            });
+            ("200 OK", CONTENT, text.await.unwrap_or_default())
         }
         Err(status) => (
             status,
