@@ -37,7 +37,7 @@ const CAPTURED_BYTES: usize = 16 << 20;
 /// What a worker copies in a millisecond of a capture: some percent of its time.
 const PACKETS_PER_MS: u32 = 128;
 const BYTES_PER_MS: usize = 128 << 10;
-/// Dropped packets that were passed over are told of together: these many, or those of a burst at the next one.
+/// Dropped packets that were passed over are told of together: so many, or those of a burst at the next one.
 const TOGETHER: u64 = 64;
 
 /// A packet that was dropped, of many.
