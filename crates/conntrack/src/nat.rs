@@ -47,7 +47,7 @@ pub(crate) fn reply(
         let last = bits(max).saturating_sub(bits(min)).min(0xffff_fffe);
         end.addr = bits(min) + u128::from(by_addr) % (last + 1);
     }
-    if !matches!(orig.proto, proto::TCP | proto::UDP) {
+    if !matches!(orig.proto, proto::TCP | proto::UDP | proto::SCTP) {
         return free(&reply).then_some(reply);
     }
     let somewhere = |min: u32, max: u32| min + by_conn % (max - min + 1);

@@ -9,6 +9,7 @@
 use crate::packet::quoted;
 use crate::short::Short;
 use crate::tuple::is_icmp;
+use heddle_wire::crc32c;
 use heddle_wire::ip::{Ipv4, proto};
 
 /// New addresses and ports of one header pair; what is `None` stays.
@@ -44,6 +45,8 @@ pub struct At {
     pub proto: u8,
     /// The checksum at `l4` is the pseudo header's sum.
     pub partial: bool,
+    /// Bytes from `l4` to the packet's end, all of which SCTP's checksum is about; 0: not known.
+    pub l4_len: usize,
 }
 
 /// How a checksum follows changes.
@@ -101,6 +104,32 @@ fn checksum_at(proto: u8, ipv6: bool) -> Option<usize> {
     }
 }
 
+/// SCTP's checksum is a CRC over the whole packet (RFC 9260, appendix A). A CRC is linear, so it changes by
+/// that of what changes, the ports at the beginning, and of zeros for the rest, which need not be looked at.
+#[cold]
+fn sctp(head: &mut [u8], at: At, ports_change: [u8; 4], all: &mut Change) {
+    const ZEROS: [u8; 256] = [0; 256];
+    /// Bytes of the common header, and where in it the checksum is.
+    const LEN: usize = 12;
+    const PLACE: usize = 8;
+    let Some(old) = head.get(at.l4 + PLACE..).and_then(|b| b.first_chunk::<4>()) else {
+        return;
+    };
+    if at.l4_len < LEN {
+        return;
+    }
+    let mut crc = crc32c::update(0, &ports_change);
+    let mut left = at.l4_len - ports_change.len();
+    while left > 0 {
+        let n = left.min(ZEROS.len());
+        crc = crc32c::update(crc, ZEROS.get(..n).unwrap_or(&[]));
+        left -= n;
+    }
+    let change = crc.to_le_bytes();
+    let new: [u8; 4] = std::array::from_fn(|i| old[i] ^ change[i]);
+    put(head, at.l4 + PLACE, &new, &mut [all]);
+}
+
 impl Ends {
     /// Rewrites one pair of headers. `all` follows every byte that changes, for what encloses them.
     #[allow(clippy::cast_possible_truncation)] // IPv4
@@ -124,9 +153,18 @@ impl Ends {
         {
             put(head, at.l3 + 10, &ip_sum.complete(old).to_be_bytes(), &mut [all]);
         }
+        let mut ports_change = [0; 4];
         if let Some((src, dst)) = self.ports {
+            if let Some(old) = head.get(at.l4..).and_then(|b| b.first_chunk::<4>()) {
+                let [a, b, c, d] = *old;
+                let ([e, f], [g, h]) = (src.to_be_bytes(), dst.to_be_bytes());
+                ports_change = [a ^ e, b ^ f, c ^ g, d ^ h];
+            }
             put(head, at.l4, &src.to_be_bytes(), &mut [&mut l4_sum, all]);
             put(head, at.l4 + 2, &dst.to_be_bytes(), &mut [&mut l4_sum, all]);
+        }
+        if at.proto == proto::SCTP && ports_change != [0; 4] {
+            return sctp(head, at, ports_change, all);
         }
         let Some(place) = checksum_at(at.proto, at.ipv6) else {
             return;
@@ -223,6 +261,8 @@ impl Rewrite {
             ipv6: at.ipv6,
             proto: tuple.proto,
             partial: false,
+            // It is cut off.
+            l4_len: 0,
         };
         inner.apply(head, quote, &mut all);
         if let Some(old) = word(head, at.l4 + 2)

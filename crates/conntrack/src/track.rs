@@ -774,7 +774,7 @@ fn translate(r: &Record, reply: bool, related: bool, state: &mut u8) -> Rewrite 
     let bit = translated(r.flags(), reply);
     *state |= bit;
     let source = bit == state::SNAT;
-    let has_ports = matches!(back.proto, proto::TCP | proto::UDP);
+    let has_ports = matches!(back.proto, proto::TCP | proto::UDP | proto::SCTP);
     let mut outer = Ends {
         src: source.then_some(back.dst.addr),
         dst: (!source).then_some(back.src.addr),

@@ -203,6 +203,7 @@ impl<T> Datagram<T> {
             ipv6: self.ipv6,
             proto: self.proto,
             partial: false,
+            l4_len: self.bytes.len().saturating_sub(self.l4),
         };
         rewrite.apply(&mut self.bytes, at);
         // The addresses alone: what follows is copied.

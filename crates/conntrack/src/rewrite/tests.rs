@@ -27,6 +27,7 @@ fn packet(ipv6: bool, proto: u8, payload: &[u8]) -> (Vec<u8>, At) {
         ipv6,
         proto,
         partial: false,
+        l4_len: usize::from(l4_len),
     };
     if let Some(c) = checksum_at(proto, ipv6) {
         p[l4 + c..l4 + c + 2].fill(0);
@@ -116,7 +117,7 @@ proptest! {
     #[test]
     fn anything_is_survived(mut p: Vec<u8>, l3 in 0usize..60, l4 in 0usize..90, ipv6: bool, proto: u8) {
         let ends = Ends { src: Some(1), dst: Some(2), ports: Some((3, 4)) };
-        let at = At { l3, l4, ipv6, proto, partial: false };
+        let at = At { l3, l4, ipv6, proto, partial: false, l4_len: 9 * l4 };
         Rewrite { outer: ends, inner: Some(ends) }.apply(&mut p, at);
     }
 }

@@ -140,7 +140,9 @@ impl Frame {
             }
             Inner::Sctp => {
                 b.extend(ports);
-                b.extend([5; 8]);
+                b.extend([5, 5, 5, 5, 0, 0, 0, 0, 1, 0, 0, 4]);
+                let crc = heddle_wire::crc32c::crc32c(&b);
+                b[8..12].copy_from_slice(&crc);
                 return b;
             }
             Inner::Other => return vec![1; 6],
@@ -209,7 +211,7 @@ impl Frame {
             return to;
         }
         (to.src, to.dst) = (t.src.addr, t.dst.addr);
-        if matches!(self.inner, Inner::Tcp { .. } | Inner::Udp) {
+        if matches!(self.inner, Inner::Tcp { .. } | Inner::Udp | Inner::Sctp) {
             to.ports = (t.src.l4.try_into().unwrap(), t.dst.l4.try_into().unwrap());
         }
         to

@@ -169,6 +169,7 @@ fn broken(ct: &Conntrack, now_ms: u64, bytes: &mut Bytes<'_>, seen: &mut Seen) {
         ipv6: f.v6,
         proto: f.proto(),
         partial: bytes.u8() & 1 == 0,
+        l4_len: head.len(),
     };
     if let Some(r) = verdict.rewrite {
         r.apply(&mut head, at);

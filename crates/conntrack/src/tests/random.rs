@@ -276,6 +276,7 @@ pub(super) fn packet(
             ipv6: f.v6,
             proto: f.proto(),
             partial: false,
+            l4_len: bytes.len() - f.ip_len(),
         };
         if let Some(r) = verdict.rewrite {
             r.apply(&mut bytes, at);

@@ -310,7 +310,7 @@ impl Twin {
             let taken = self.find(&tuple.reversed(), action.zone);
             return taken.map_or(Ok(tuple.reversed()), |_| Err(Event::Clash));
         };
-        let has_ports = matches!(tuple.proto, proto::TCP | proto::UDP);
+        let has_ports = matches!(tuple.proto, proto::TCP | proto::UDP | proto::SCTP);
         let free = |t: &Tuple| self.find(&t.reversed(), action.zone).is_none();
         let addrs: Vec<u128> = match range.addresses {
             Some((a, b)) if bits(a) != 0 && a.is_ipv6() == f.v6 => (bits(a)..=bits(b)).collect(),

@@ -211,6 +211,7 @@ impl Ct<'_> {
                     ipv6: v.ipv6,
                     proto: v.proto,
                     partial: matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == v.l4),
+                    l4_len: v.end.saturating_sub(v.l4),
                 };
                 rewrite.apply(p.head_mut(), at);
             }
