@@ -2,14 +2,18 @@
 //!
 //! `udp_blast send ADDRESS:PORT SECONDS BYTES` prints how many datagrams the kernel accepted; `udp_blast sink
 //! ADDRESS:PORT` binds and sleeps until it is ended: the receiver's device counts the frames, the full socket
-//! buffer drops them cheaply, and no ICMP error goes back.  Standard library only, so that plain `rustc -O`
+//! buffer drops them cheaply, and no ICMP error goes back. `udp_blast spread ADDRESS:PORT SECONDS BYTES FLOWS` sends
+//! from up to 1,000 ports in turn to as many ports from PORT on as make so many flows, for which `udp_blast sinks
+//! ADDRESS:PORT FLOWS` holds sockets open.  Standard library only, so that plain `rustc -O`
 //! builds it.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Datagrams between two looks at the clock.
 const BATCH: u64 = 64;
+/// Ports that a spread load is sent from.
+const SOURCES: usize = 1000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -33,6 +37,34 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 std::thread::sleep(Duration::from_secs(60));
             }
         }
-        _ => Err("usage: udp_blast send ADDRESS:PORT SECONDS BYTES | sink ADDRESS:PORT".into()),
+        ["spread", to, seconds, bytes, flows] => {
+            let to: SocketAddr = to.parse()?;
+            let flows: usize = flows.parse()?;
+            let sockets: Vec<UdpSocket> =
+                (0..flows.clamp(1, SOURCES)).map(|_| UdpSocket::bind("0.0.0.0:0")).collect::<Result<_, _>>()?;
+            let payload = vec![0x5a; bytes.parse()?];
+            let end = Instant::now() + Duration::from_secs_f64(seconds.parse()?);
+            let (mut sent, mut n) = (0_u64, 0_usize);
+            while Instant::now() < end {
+                for _ in 0..BATCH {
+                    let flow = n % flows.max(1);
+                    let port = to.port() + u16::try_from(flow / SOURCES)?;
+                    n += 1;
+                    sent += u64::from(sockets[flow % SOURCES].send_to(&payload, (to.ip(), port)).is_ok());
+                }
+            }
+            println!("{sent}");
+            Ok(())
+        }
+        ["sinks", on, flows] => {
+            let on: SocketAddr = on.parse()?;
+            let ports = u16::try_from(flows.parse::<usize>()?.div_ceil(SOURCES))?;
+            let _sockets: Vec<UdpSocket> =
+                (0..ports).map(|i| UdpSocket::bind((on.ip(), on.port() + i))).collect::<Result<_, _>>()?;
+            loop {
+                std::thread::sleep(Duration::from_secs(60));
+            }
+        }
+        _ => Err("usage: udp_blast send ADDRESS:PORT SECONDS BYTES | sink ADDRESS:PORT | spread ADDRESS:PORT SECONDS BYTES FLOWS | sinks ADDRESS:PORT FLOWS".into()),
     }
 }

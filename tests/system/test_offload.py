@@ -5,8 +5,10 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -233,6 +235,168 @@ def scenario_rewriting(lab):
     assert dict(zip(header, values))["InCsumErrors"] == "0", snmp
 
 
+FIREWALL = [
+    "priority=10,arp,actions=NORMAL",
+    "priority=20,ip,ct_state=-trk,actions=ct(table=1,zone=5)",
+    "priority=20,ipv6,ct_state=-trk,actions=NORMAL",
+    "table=1,in_port=va,ct_state=+trk+new,ip,actions=ct(commit,zone=5,exec(set_field:7->ct_mark)),vb",
+    "table=1,in_port=va,ct_state=+trk+est,ip,actions=vb",
+    "table=1,in_port=vb,ct_state=+trk+est+rpl,ct_mark=7,ip,actions=va",
+]
+
+
+def conversation(lab, server, client, address, port=7000):
+    """A connection of TCP between two namespaces: both of its sockets."""
+    def listen():
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("0.0.0.0", port))
+        sock.listen()
+        return sock
+
+    def connect():
+        return socket.create_connection((address, port), timeout=30)
+    with lab.net.socket(server, listen) as listener:
+        there = lab.net.socket(client, connect)
+        here, _ = listener.accept()
+    for sock in (here, there):
+        sock.settimeout(10)
+    return here, there
+
+
+def says(a, b, text=b"x" * 1000):
+    """One end says something and the other hears it."""
+    a.sendall(text)
+    heard = b""
+    while len(heard) < len(text):
+        data = b.recv(65536)
+        assert data, "the connection was closed"
+        heard += data
+    assert heard == text
+
+
+def talk(sw, here, there):
+    """Both ends talk until the program has their connection and forwards what they say."""
+    def forwards():
+        before = stats(sw)["forwarded-packets"]
+        for _ in range(20):
+            says(there, here)
+            says(here, there)
+        now = stats(sw)
+        return now["connections"] > 0 and now["forwarded-packets"] - before >= 40
+    wait_for("the program to forward the connection", forwards)
+
+
+@limit(200)
+def scenario_connections(lab):
+    """Established connections are forwarded by the program, and come back when they close, change or are flushed."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    sw.ofctl("del-flows", "br0")
+    for rule in FIREWALL:
+        sw.ofctl("add-flow", "br0", rule)
+    lab.net.ping(a, "10.1.0.2")
+    lab.net.no_ping(b, "10.1.0.1")
+    here, there = conversation(lab, b, a, "10.1.0.2")
+    talk(sw, here, there)
+    says_so = sw.appctl("heddle/offload")
+    assert "connections, too" in says_so, says_so
+    assert "established connections" in sw.appctl("heddle/offload", "tcp,in_port=va"), sw.appctl("heddle/offload", "tcp")
+    # A long transfer, of which the switch sees the first and the last.
+    before = stats(sw)
+    end = iperf(lab, b, a, "10.1.0.2", "-t", "4")
+    after = stats(sw)
+    share = (after["forwarded-bytes"] - before["forwarded-bytes"]) / end["sum_received"]["bytes"]
+    lab.trace.note(f"{share:.0%} of the bytes were forwarded by the program")
+    assert share > 0.5, (before, after, end["sum_received"])
+    # A half that is closed: the other one talks on, by way of the switch, with windows learned anew.
+    here.shutdown(socket.SHUT_WR)
+    assert there.recv(10) == b""
+    for _ in range(20):
+        says(there, here)
+    wait_for("it to come back", lambda: stats(sw)["connections"] == 0)
+    there.close()
+    assert here.recv(10) == b""
+    here.close()
+    # Flushed: packets are new ones to rules, at once.
+    here, there = conversation(lab, b, a, "10.1.0.2", port=7001)
+    talk(sw, here, there)
+    sw.ofctl("--strict", "del-flows", "br0", "table=1,in_port=va,ct_state=+trk+new,ip")
+    says(there, here)
+    sw.appctl("dpctl/flush-conntrack")
+    there.sendall(b"lost")
+    here.settimeout(2)
+    try:
+        heard = here.recv(10)
+    except TimeoutError:
+        heard = None
+    assert heard is None, heard
+    here.close()
+    there.close()
+
+
+@limit(200)
+def scenario_connections_are_marked(lab):
+    """A connection that gets another mark is judged by rules about that, at once."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    sw.ofctl("del-flows", "br0")
+    for rule in FIREWALL:
+        sw.ofctl("add-flow", "br0", rule)
+    sw.ofctl("add-flow", "br0", "table=1,priority=40000,tcp,in_port=va,nw_tos=32,ct_state=+trk+est,"
+                                "actions=ct(commit,zone=5,exec(set_field:8->ct_mark)),vb")
+    here, there = conversation(lab, b, a, "10.1.0.2", port=7002)
+    talk(sw, here, there)
+    there.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 32)
+    says(there, here)
+    shown = sw.appctl("dpctl/dump-conntrack")
+    assert "mark=8" in shown, shown
+    here.sendall(b"lost")
+    there.settimeout(2)
+    try:
+        heard = there.recv(10)
+    except TimeoutError:
+        heard = None
+    assert heard is None, (heard, shown)
+    here.close()
+    there.close()
+
+
+@limit(200)
+def scenario_translated_connections(lab):
+    """Addresses and ports of established connections are translated by the program, of both families."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw, ipv6=True)
+    for ns, last in ((a, 1), (b, 2)):
+        lab.net.ip(ns, "addr", "add", f"fd00::{last}/64", "dev", "eth0", "nodad")
+    mac = lab.net.run(a, "cat", "/sys/class/net/eth0/address").strip()
+    other = lab.net.run(b, "cat", "/sys/class/net/eth0/address").strip()
+    for address in ("10.1.0.240", "fd00::240"):
+        lab.net.ip(b, "neigh", "add", address, "lladdr", mac, "dev", "eth0", "nud", "permanent")
+    for address in ("10.1.0.2", "fd00::2"):
+        lab.net.ip(a, "neigh", "replace", address, "lladdr", other, "dev", "eth0", "nud", "permanent")
+    sw.ofctl("del-flows", "br0")
+    for rule in ("priority=10,arp,actions=NORMAL",
+                 "priority=30,icmp6,actions=NORMAL",
+                 "priority=20,in_port=va,ip,actions=ct(commit,zone=1,nat(src=10.1.0.240)),vb",
+                 "priority=20,in_port=vb,ip,ct_state=-trk,actions=ct(table=1,zone=1,nat)",
+                 "priority=20,in_port=va,ipv6,actions=ct(commit,zone=1,nat(src=fd00::240)),vb",
+                 "priority=20,in_port=vb,ipv6,ct_state=-trk,actions=ct(table=1,zone=1,nat)",
+                 "table=1,in_port=vb,ct_state=+trk+est,actions=va"):
+        sw.ofctl("add-flow", "br0", rule)
+    for target in ("10.1.0.2", "fd00::2"):
+        before = stats(sw)
+        end = iperf(lab, b, a, target, "-t", "4")
+        after = stats(sw)
+        share = (after["forwarded-bytes"] - before["forwarded-bytes"]) / end["sum_received"]["bytes"]
+        lab.trace.note(f"{target}: {share:.0%} of the bytes were forwarded by the program")
+        assert share > 0.5, (target, before, after, end["sum_received"])
+    for ns in (a, b):
+        snmp = lab.net.run(ns, "cat", "/proc/net/snmp")
+        header, values = [line.split()[1:] for line in snmp.splitlines() if line.startswith("Tcp:")]
+        assert dict(zip(header, values))["InCsumErrors"] == "0", snmp
+
+
 def scenario_without_the_right(lab):
     """A switch that may not load programs says so in one line, and forwards as ever."""
     if not shutil.which("capsh"):
@@ -254,6 +418,24 @@ def scenario_without_the_right(lab):
     lines = [line for line in sw.log().splitlines() if "eBPF is off" in line]
     assert len(lines) == 1, sw.log()
     assert "offload is off" in sw.appctl("heddle/offload")
+
+
+def scenario_one_switch_has_a_device(lab):
+    """A second switch does not take a device away from the first one."""
+    sw = offloading(lab)
+    a, _ = two_pods(lab, sw)
+    settled(lab, sw, a)
+    other = lab.switch(start=False)
+    other.netns = sw.netns
+    other.start_ovsdb()
+    other.vsctl("--no-wait", "set", "open_vswitch", ".", "other_config:hw-offload=true")
+    other.start_daemon()
+    lab.bridge(other, "br1")
+    other.vsctl("--no-wait", "add-port", "br1", "va")
+    wait_for("the second switch to say why it has not got the port",
+             lambda: "another switch on this machine" in other.vsctl("get", "interface", "va", "error"))
+    lab.net.ping(a, "10.1.0.2", count=5)
+    settled(lab, sw, a)
 
 
 @limit(200)
@@ -295,16 +477,52 @@ def scenario_devices_change(lab):
     assert left.count("hdm") == 2, left
 
 
+@limit(200)
+def scenario_a_flood_starves_nobody(lab):
+    """While one pod sends what no flow takes, others' packets that need the switch come through."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    c = lab.veth_pod(sw, "c", "10.1.0.3/24")
+    settled(lab, sw, a)
+    settled(lab, sw, c)
+    # Fragments always go up.
+    mac = lab.net.run(b, "cat", "/sys/class/net/eth0/address").strip()
+    payload = frames.udp("10.1.0.3", "10.1.0.2", 9, 9, b"x" * 64)
+    packet = frames.ipv4("10.1.0.3", "10.1.0.2", 17, payload, frag=0x2000)
+    frame = frames.ethernet(mac, lab.net.run(c, "cat", "/sys/class/net/eth0/address").strip(), 0x0800, packet)
+    sock = lab.net.raw(c, "eth0")
+    ends = time.monotonic() + 8
+    sent = [0]
+
+    def flood():
+        while time.monotonic() < ends:
+            for _ in range(64):
+                sock.send(frame)
+            sent[0] += 64
+    thread = threading.Thread(target=flood)
+    before = stats(sw)
+    thread.start()
+    try:
+        # Fragments, too: each ping is four packets that the switch forwards.
+        answers = lab.net.ping(a, "10.1.0.2", count=30, size=2500, lossless=False)
+    finally:
+        thread.join()
+    after = stats(sw)
+    lab.trace.note(f"{sent[0]} frames of the flood, {after['limited'] - before['limited']} limited, {answers} of 30 pings")
+    assert sent[0] > 5000 and after["up-odd"] - before["up-odd"] > 5000, (sent, before, after)
+    assert answers >= 25, answers
+
+
 def scenario_explained(lab):
     """heddle offload says what is where, and why the rest is not."""
     sw = offloading(lab)
     a, _ = two_pods(lab, sw)
     settled(lab, sw, a)
-    sw.ofctl("add-flow", "br0", "priority=9,icmp,actions=ct(commit),NORMAL")
+    sw.ofctl("add-flow", "br0", "priority=9,icmp,actions=ct(commit,force),NORMAL")
     lab.net.ping(a, "10.1.0.2")
-    wait_for("a reason", lambda: "its action ct is done by workers only" in sw.appctl("heddle/offload"))
+    wait_for("a reason", lambda: "its action ct(force) is done by workers only" in sw.appctl("heddle/offload"))
     says = sw.appctl("heddle/offload", "icmp")
-    assert "not offloaded: its action ct" in says, says
+    assert "not offloaded: its action ct(force)" in says, says
     sw.ofctl("del-flows", "--strict", "br0", "priority=9,icmp")
     settled(lab, sw, a)
     assert "offloaded to ebpf" in sw.appctl("heddle/offload", "icmp")

@@ -4,6 +4,7 @@ use crate::events::Event;
 use crate::hash::{Hash, Keys};
 use crate::helper::Expectations;
 use crate::index::{Entry, Index};
+use crate::offloaded::Ender;
 use crate::slots::Slots;
 use crate::timeouts::{Policy, PolicyError, Timeouts};
 use crate::tuple::{Endpoint, Tuple};
@@ -67,6 +68,7 @@ pub struct Conntrack {
     dice: AtomicU64,
     pub(crate) sweep_at: AtomicU32,
     pub(crate) sweeping: Mutex<()>,
+    pub(crate) ender: Ender,
 }
 
 impl Conntrack {
@@ -87,6 +89,7 @@ impl Conntrack {
             dice: AtomicU64::new(config.seed),
             sweep_at: AtomicU32::new(0),
             sweeping: Mutex::new(()),
+            ender: Ender::default(),
         })
     }
     /// Where a packet of this tuple is looked for. Both directions have the same.

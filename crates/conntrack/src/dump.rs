@@ -113,9 +113,9 @@ impl Conntrack {
     /// Ends connections of the next records, as [`Conntrack::dump`] shows them. How many, and where to go on.
     pub fn flush(&self, now_ms: u64, at: u32, budget: u32, filter: &Filter) -> (usize, Option<u32>) {
         let mut n = 0;
-        let next = self.walk(now_ms, at, budget, |_, r| {
+        let next = self.walk(now_ms, at, budget, |number, r| {
             if is(filter.zone, r.zone()) && filter.matches(&self.conn(now_ms, r)) {
-                n += usize::from(r.kill());
+                n += usize::from(self.kill(number, r));
             }
         });
         (n, next)
@@ -147,7 +147,7 @@ impl Conntrack {
             };
             (is && r.is_alive(now_ms)).then_some((e.number, r))
         });
-        let ended = found.filter(|(_, r)| r.kill());
+        let ended = found.filter(|(number, r)| self.kill(*number, r));
         if let Some((number, _)) = ended {
             self.sweep_from(now_ms, number, 1);
         }
@@ -158,7 +158,13 @@ impl Conntrack {
         self.index.len()
     }
 
-    fn walk(&self, now_ms: u64, at: u32, budget: u32, mut see: impl FnMut(u32, &Record)) -> Option<u32> {
+    pub(crate) fn walk(
+        &self,
+        now_ms: u64,
+        at: u32,
+        budget: u32,
+        mut see: impl FnMut(u32, &Record),
+    ) -> Option<u32> {
         let _reading = ReadGuard::begin();
         let used = self.slots.used();
         let to = at.saturating_add(budget).min(used);

@@ -14,6 +14,7 @@
 //! numbers), `slots` (who has which number), `record` (what a number stands for). How they move: `track`,
 //! `short` (the usual ones), `tcp`, `timeouts`, `zones`, `nat`. What they announce: `helper`. What others
 //! see: `dump`, `format`.
+//! What goes another way than through here: `offloaded`.
 //! Fragments wait in `ipf`, which the datapath asks before it hands the tracker what they are pieces of.
 //!
 //! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is none.
@@ -37,6 +38,7 @@ pub mod helper;
 mod index;
 pub mod ipf;
 mod nat;
+pub mod offloaded;
 mod packet;
 mod record;
 mod rewrite;

@@ -24,6 +24,7 @@
 
 use crate::hash::{Hash, Keys, halves};
 use crate::helper::Skew;
+use crate::offloaded::{LOOSE, OFFLOADED};
 use crate::rewrite::Ends4;
 use crate::tcp::{Peer, Scale, State};
 use crate::tuple::{Endpoint, Tuple};
@@ -71,6 +72,7 @@ const LABELLED: u64 = 1 << 3;
 /// State: what was seen of UDP, ICMP and others.
 const PHASE: u32 = 4;
 const PHASE_MASK: u64 = 3 << PHASE;
+// Bits 6 and 7: see [`crate::offloaded`].
 /// State: counts labels written.
 const LABEL_COUNT: u32 = 16;
 
@@ -443,6 +445,23 @@ impl Record {
     pub(crate) fn kill(&self) -> bool {
         let was = self.w[5].fetch_or(DEAD, AcqRel);
         was & (USED | DEAD) == USED
+    }
+    /// What UDP or ICMP have seen.
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::of_state(self.state())
+    }
+    /// Sets a bit of the state. `false`: it was set.
+    pub(crate) fn set_state(&self, bit: u64) -> bool {
+        self.w[5].fetch_or(bit, AcqRel) & bit == 0
+    }
+    /// Clears a bit of the state.
+    pub(crate) fn clear_state(&self, bit: u64) {
+        self.w[5].fetch_and(!bit, AcqRel);
+    }
+    /// A back end has it no more.
+    pub(crate) fn comes_back(&self) {
+        self.set_state(LOOSE);
+        self.clear_state(OFFLOADED);
     }
     /// Takes note of a packet; gives what was seen before, and now.
     #[inline]

@@ -39,7 +39,7 @@ impl Conntrack {
             }
             let over = state & DEAD != 0 || now_ms >= r.expires_ms();
             if over {
-                r.kill();
+                self.kill(number, r);
                 if self.unlink(number, r) {
                     freed.push(number);
                 }

@@ -190,6 +190,33 @@ pub fn first(s: &Segment) -> [Peer; 2] {
     [src, dst]
 }
 
+/// Whether a segment says where its connection is: it is no SYN.
+pub fn resumes(s: &Segment) -> bool {
+    s.flags & SYN == 0 && !contradict(s.flags)
+}
+
+/// Moves the windows of an established connection to where a segment that [`resumes`] says they are: what
+/// came before it was not seen.
+pub fn resume(peers: &mut [Peer; 2], reply: bool, s: &Segment) {
+    let [a, b] = peers;
+    let (src, dst) = if reply { (b, a) } else { (a, b) };
+    let (src_shift, dst_shift) = match (src.scale, dst.scale) {
+        (Scale::Known(s), Scale::Known(d)) => (s, d),
+        (Scale::Unknown, Scale::Unknown) => (MAX_SCALE, MAX_SCALE),
+        _ => (0, 0),
+    };
+    let end = s
+        .seq
+        .wrapping_add(s.len)
+        .wrapping_add(u32::from(s.flags & FIN != 0));
+    src.lo = s.seq;
+    src.hi = end.wrapping_add(wide(dst.window, dst_shift));
+    if s.flags & ACK != 0 && (s.flags & RST == 0 || s.ack != 0) {
+        dst.lo = s.ack;
+        dst.hi = s.ack.wrapping_add(wide(s.window, src_shift).max(1));
+    }
+}
+
 /// Moves the ends by a segment that the first (`reply`: the second) has sent. `check`: segments must lie in
 /// the windows.
 pub fn update(peers: &mut [Peer; 2], reply: bool, s: &Segment, check: bool) -> Outcome {

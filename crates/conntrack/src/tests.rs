@@ -1,5 +1,6 @@
 mod frames;
 mod fuzz;
+mod offloaded;
 mod random;
 mod twin;
 

@@ -12,6 +12,7 @@ use crate::hash::Hash;
 use crate::helper::{self, Control, Expectation, Parent};
 use crate::index::{Entry, Judgement, NotInserted};
 use crate::nat;
+use crate::offloaded::{LOOSE, OFFLOADED};
 use crate::packet::{Invalid, Segment, Subject};
 use crate::record::{CONTROL, DNAT, FTP, Key, New, Phase, RELATED, Record, SNAT};
 use crate::rewrite::{Ends, Rewrite};
@@ -183,7 +184,7 @@ impl Conntrack {
                 ) {
                     return self.finish(now_ms, known, v, Some(h), h.reply, subject, action);
                 }
-                h.record.kill();
+                self.kill(h.number, h.record);
             } else {
                 absent = true;
             }
@@ -236,7 +237,7 @@ impl Conntrack {
         if action.force
             && let Some(h) = hit.filter(|h| h.reply)
         {
-            h.record.kill();
+            self.kill(h.number, h.record);
             hit = None;
         }
         if hit.is_none() && natted && action.nat.is_none() {
@@ -249,7 +250,7 @@ impl Conntrack {
             Some(h) => match self.advance(now_ms, h, reply, Moving::of(&subject), &mut known.state, v) {
                 Moved::Stays => {}
                 Moved::Again => {
-                    h.record.kill();
+                    self.kill(h.number, h.record);
                     hit = None;
                     begins = true;
                 }
@@ -381,7 +382,7 @@ impl Conntrack {
             *state |= REL;
         }
         let established = if let Some(segment) = s.tcp {
-            match self.advance_tcp(now_ms, r, reply, segment, *state & NATTED != 0, v) {
+            match self.advance_tcp(now_ms, h, reply, segment, *state & NATTED != 0, v) {
                 Some(established) => established,
                 None => return Moved::Again,
             }
@@ -422,13 +423,16 @@ impl Conntrack {
     fn advance_tcp(
         &self,
         now_ms: u64,
-        r: &Record,
+        h: Hit<'_>,
         reply: bool,
         segment: &Segment,
         natted: bool,
         v: &mut Verdict,
     ) -> Option<Option<bool>> {
+        let r = h.record;
         let check = self.tcp_seq_chk();
+        // A back end has forwarded what was not seen here.
+        let unseen = r.state() & (OFFLOADED | LOOSE) != 0 && tcp::resumes(segment);
         let counted;
         let segment = if r.flags() & CONTROL == 0 {
             segment
@@ -436,12 +440,23 @@ impl Conntrack {
             counted = as_sent(r, reply, segment, natted);
             &counted
         };
-        let Some(out) = r.with_peers(|peers| tcp::update(peers, reply, segment, check)) else {
+        let Some(out) = r.with_peers(|peers| {
+            if unseen {
+                tcp::resume(peers, reply, segment);
+            }
+            tcp::update(peers, reply, segment, check)
+        }) else {
             // The connection goes on; its windows are wide enough for a segment that was not seen.
             v.events.add(Event::Busy);
             return Some(Some(true));
         };
+        if unseen {
+            r.clear_state(LOOSE);
+        }
         if let Some(class) = out.class {
+            if class != Class::TcpEstablished {
+                self.leaves(h.number, r);
+            }
             r.touch(now_ms + self.timeouts.ms(r.policy(), class));
         }
         if out.bypassed {
@@ -646,7 +661,7 @@ impl Conntrack {
             if r.is_alive(now_ms) {
                 return Judgement::Taken;
             }
-            r.kill();
+            self.kill(e.number, r);
             Judgement::Dead
         };
         let entry = Entry { number, generation };
@@ -716,10 +731,16 @@ impl Conntrack {
         known.orig = Some(r.parent().unwrap_or_else(|| r.orig()));
         if flags & RELATED == 0 {
             if let Some((value, mask)) = action.mark {
-                known.mark = r.set_mark(value, mask);
+                let before = std::mem::replace(&mut known.mark, r.set_mark(value, mask));
+                if known.mark != before {
+                    self.leaves(h.number, r);
+                }
             }
             if let Some((value, mask)) = action.label {
-                known.label = r.set_label(value, mask);
+                let before = std::mem::replace(&mut known.label, r.set_label(value, mask));
+                if known.label != before {
+                    self.leaves(h.number, r);
+                }
             }
         }
     }

@@ -6,8 +6,9 @@
 // One owner per packet: a packet of a port is forwarded here, or goes to the port's miss device, whose other
 // end the switch reads, or is dropped. Never does the host's stack see it.
 //
-// No packet is written before all is known that could send it up: length, masks, a flow of the right
-// generation, its outputs.
+// No packet is written before all is known that could send it up: length, masks, flows of the right
+// generation, connections. So what a flow does to headers is first done to the key (hd_walk), by which the
+// next stage is looked up behind a recirculation, and to the packet when its last stage is known (hd_run).
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -17,6 +18,10 @@
 
 #define MASKS_PER_PORT 8
 #define MAX_OPS 16
+#define MAX_STAGES 4
+// No more packets of a port go up in a window of 2^24 ns: half a million a second, about what a worker reads.
+#define WINDOW_SHIFT 24
+#define MOST_UP 8192
 #define MAX_CPUS 1024
 
 #define ETH_P_IP 0x0800
@@ -41,24 +46,55 @@ struct key {
     __u16 tp_dst;
     __u8 src[16];
     __u8 dst[16];
+    // What a packet carries behind a recirculation, in the machine's order but for the label.
+    __u32 recirc;
+    __u32 ct_mark;
+    __u16 ct_zone;
+    __u8 ct_state;
+    __u8 era;      // of the process that gave the number of the recirculation
+    __u32 pad;
+    __u8 ct_label[16];
 };
+
+#define WORDS 12
 
 union words {
     struct key key;
-    __u64 w[8];
+    __u64 w[WORDS];
+};
+
+struct masks {
+    __u32 n;
+    __u8 ids[MASKS_PER_PORT];
 };
 
 struct port {
     __u32 miss;    // index of the device for packets that go up, 0: none
-    __u32 n_masks;
+    struct masks masks;
     __u8 mac[6];   // of the peer
     __u8 peer;     // the device is a veth whose peer is in another network namespace
     __u8 pad;
-    __u8 masks[MASKS_PER_PORT];
+    __u64 window;  // of time, and how many packets have gone up in it
+    __u32 n_up;
+    __u32 pad2;
+};
+
+// Packets of a port behind a recirculation.
+struct stage {
+    __u32 in_ifindex;
+    __u32 recirc;
+    __u32 era;
 };
 
 enum { OP_OUTPUT = 1, OP_ETH_DST, OP_ETH_SRC, OP_IPV4_SRC, OP_IPV4_DST, OP_TOS, OP_TTL, OP_L4_SRC, OP_L4_DST,
-       OP_PUSH_VLAN, OP_POP_VLAN };
+       OP_PUSH_VLAN, OP_POP_VLAN, OP_CT, OP_CT_CLEAR, OP_RECIRC };
+
+// Of OP_CT, bits of y: whether to translate, whether the connection's mark has to be data[0..4] in the bits
+// of data[4..8] (or the action would change it).
+#define CT_NAT 1
+#define CT_MARK 2
+// Of OP_OUTPUT, x: the last one of the packet.
+#define LAST 1
 
 struct op {
     __u16 kind;
@@ -67,13 +103,48 @@ struct op {
     __u8 data[8];
 };
 
+// A direction of an established connection. Ports in network order.
+struct conn_key {
+    __u8 src[16];
+    __u8 dst[16];
+    __u16 tp_src;
+    __u16 tp_dst;
+    __u16 zone;
+    __u8 proto;
+    __u8 v6;
+};
+
+// Of struct conn, what is translated.
+#define NAT_SRC 1
+#define NAT_DST 2
+
+struct conn {
+    __u32 live;    // index of the word that says whether it still is
+    __u32 generation;
+    __u32 mark;
+    __u8 state;    // bits of ct_state
+    __u8 nat;
+    __u16 tp_src;  // as translated
+    __u16 tp_dst;
+    __u16 pad;
+    __u32 pad2;
+    __u8 label[16];
+    __u8 src[16];
+    __u8 dst[16];
+};
+
+struct live {
+    __u64 generation; // of the connection that has the word, 0: none
+    __u64 touched;
+};
+
 struct flow {
     __u32 count;   // index of its counters
     __u32 slot;    // index of the generation that it is of
     __u32 generation;
     __u32 mtu;
     __u32 n_ops;
-    __u32 pad;
+    __u32 walks;   // it tracks or recirculates
     struct op ops[MAX_OPS];
 };
 
@@ -84,7 +155,7 @@ struct count {
     __u64 pad;
 };
 
-enum { UP_ODD, UP_TCP, UP_NO_FLOW, UP_STALE, UP_LONG, UP_NO_OUTPUT, N_UP };
+enum { UP_ODD, UP_TCP, UP_NO_FLOW, UP_STALE, UP_LONG, UP_NO_CONN, UP_NO_STAGE, N_UP };
 
 struct cpu {
     __u64 entered; // packets whose treatment has begun
@@ -92,7 +163,8 @@ struct cpu {
     __u64 up[N_UP];
     __u64 dropped;
     __u64 peer;
-    __u64 pad[6];
+    __u64 limited; // packets that were too many to go up
+    __u64 pad[4];
 };
 
 struct {
@@ -119,6 +191,30 @@ struct {
 } hd_flows SEC(".maps");
 
 struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 65536);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct stage);
+    __type(value, struct masks);
+} hd_stages SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_HASH);
+    __uint(max_entries, 131072);
+    __uint(map_flags, BPF_F_NO_PREALLOC);
+    __type(key, struct conn_key);
+    __type(value, struct conn);
+} hd_conns SEC(".maps");
+
+struct {
+    __uint(type, BPF_MAP_TYPE_ARRAY);
+    __uint(max_entries, 131072);
+    __uint(map_flags, BPF_F_MMAPABLE);
+    __type(key, __u32);
+    __type(value, struct live);
+} hd_live SEC(".maps");
+
+struct {
     __uint(type, BPF_MAP_TYPE_ARRAY);
     __uint(max_entries, 131072);
     __uint(map_flags, BPF_F_MMAPABLE);
@@ -143,16 +239,56 @@ struct {
     __type(value, struct cpu);
 } hd_cpus SEC(".maps");
 
+// How a connection translates a packet; ports in network order.
+struct nat {
+    __u32 what;
+    __u16 tp_src;
+    __u16 tp_dst;
+    __u8 src[16];
+    __u8 dst[16];
+};
+
 struct packet {
     union words k;
     __u32 l4;        // offset of the TCP, UDP or ICMP header
     __u32 payload;   // offset behind it
     __u32 flags;     // of TCP
+    __u32 bytes;     // as the stage has it
+    struct nat nat[MAX_STAGES];
+};
+
+// The packet that a processor is at. On the stack the verifier would follow each of its words, and give up.
+// For the same reason the functions that are not static are verified alone, for any arguments (Linux 5.12).
+struct {
+    __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+    __uint(max_entries, 1);
+    __type(key, __u32);
+    __type(value, struct packet);
+} hd_packet SEC(".maps");
+
+// What becomes of a packet in a stage.
+struct step {
+    struct flow *flow;
+    struct count *count;
+    __u64 bytes;
 };
 
 static __always_inline int up(struct port *port, struct cpu *cpu, int why)
 {
-    cpu->up[why]++;
+    __u64 window;
+    if (why >= 0 && why < N_UP)
+        cpu->up[why]++;
+    // Processors that race here let some packets more through.
+    window = bpf_ktime_get_ns() >> WINDOW_SHIFT;
+    if (port->window != window) {
+        port->window = window;
+        port->n_up = 0;
+    }
+    if (port->n_up >= MOST_UP) {
+        cpu->limited++;
+        return TC_ACT_SHOT;
+    }
+    port->n_up++;
     if (!port->miss)
         return TC_ACT_SHOT;
     return bpf_redirect(port->miss, 0);
@@ -394,6 +530,46 @@ static __always_inline void run(struct __sk_buff *skb, struct packet *p, struct 
     }
 }
 
+// An address of IPv6. The kernel may know the sum of the packet's bytes (CHECKSUM_COMPLETE): the address and
+// the checksum of the upper layer change that by the same amount, in opposite ways.
+static __always_inline void set_ip6(struct __sk_buff *skb, struct packet *p, __u32 at, __u8 *new)
+{
+    for (__u32 i = 0; i < 16; i += 4) {
+        __u32 old, word;
+        __builtin_memcpy(&word, new + i, 4);
+        if (bpf_skb_load_bytes(skb, at + i, &old, 4) || old == word)
+            continue;
+        bpf_l4_csum_replace(skb, l4_csum(p), old, word,
+                            (p->k.key.nw_proto == 17 ? BPF_F_MARK_MANGLED_0 : 0) | BPF_F_PSEUDO_HDR | 4);
+        bpf_skb_store_bytes(skb, at + i, &word, 4, BPF_F_RECOMPUTE_CSUM);
+    }
+}
+
+// The packet of a translated connection.
+static __always_inline void translate(struct __sk_buff *skb, struct packet *p, struct nat *nat)
+{
+    int v4 = p->k.key.dl_type == bpf_htons(ETH_P_IP);
+    __u32 word;
+    if (nat->what & NAT_SRC) {
+        __builtin_memcpy(&word, nat->src, 4);
+        if (v4)
+            set_ip4(skb, p, 14 + offsetof(struct ip4, src), word);
+        else
+            set_ip6(skb, p, 14 + offsetof(struct ip6, src), nat->src);
+    }
+    if (nat->what & NAT_DST) {
+        __builtin_memcpy(&word, nat->dst, 4);
+        if (v4)
+            set_ip4(skb, p, 14 + offsetof(struct ip4, dst), word);
+        else
+            set_ip6(skb, p, 14 + offsetof(struct ip6, dst), nat->dst);
+    }
+    if (nat->what) {
+        set_port(skb, p, p->l4, nat->tp_src);
+        set_port(skb, p, p->l4 + 2, nat->tp_dst);
+    }
+}
+
 // The last output.
 static __always_inline int leave_by(struct __sk_buff *skb, struct cpu *cpu, __u32 ifindex)
 {
@@ -412,20 +588,20 @@ static __always_inline int leave_by(struct __sk_buff *skb, struct cpu *cpu, __u3
     return bpf_redirect(ifindex, 0);
 }
 
-static __always_inline struct flow *find(struct port *port, struct packet *p)
+static __noinline struct flow *find(struct masks *masks, struct packet *p)
 {
     union words k;
     for (int i = 0; i < MASKS_PER_PORT; i++) {
         __u32 id;
         union words *mask;
         struct flow *flow;
-        if (i >= port->n_masks)
+        if (i >= masks->n)
             break;
-        id = port->masks[i];
+        id = masks->ids[i];
         mask = bpf_map_lookup_elem(&hd_masks, &id);
         if (!mask)
             break;
-        for (int j = 0; j < 8; j++)
+        for (int j = 0; j < WORDS; j++)
             k.w[j] = p->k.w[j] & mask->w[j];
         k.key.mask_id = id;
         flow = bpf_map_lookup_elem(&hd_flows, &k);
@@ -435,54 +611,265 @@ static __always_inline struct flow *find(struct port *port, struct packet *p)
     return NULL;
 }
 
-static __always_inline int treat(struct __sk_buff *skb, struct port *port, struct cpu *cpu)
+// The packet, whose connection is established and alive, carries from here on what is known of that. 0: it
+// is not.
+static __always_inline int track(struct __sk_buff *skb, struct packet *p, struct op *op, struct nat *nat)
 {
-    struct packet p = {};
+    struct key *k = &p->k.key;
+    struct conn_key c = {};
+    struct conn *conn;
+    struct live *live;
+    __u32 i, word, mask;
+    __u8 state;
+    // Translated in this zone: the switch knows by what to look for it.
+    if (k->ct_state & 0xc0 && k->ct_zone == op->x)
+        return 0;
+    if (k->nw_proto != 6 && k->nw_proto != 17)
+        return 0;
+    if (k->dl_type == bpf_htons(ETH_P_IP)) {
+        __u32 header[5];
+        __s64 sum;
+        // The switch says of broken headers that they are invalid.
+        if (bpf_skb_load_bytes(skb, 14, header, sizeof header))
+            return 0;
+        sum = bpf_csum_diff(NULL, 0, header, sizeof header, 0);
+        sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
+        sum = (sum & 0xffff) + (sum >> 16);
+        if (sum != 0xffff)
+            return 0;
+    } else {
+        c.v6 = 1;
+    }
+    __builtin_memcpy(c.src, k->src, 16);
+    __builtin_memcpy(c.dst, k->dst, 16);
+    c.tp_src = k->tp_src;
+    c.tp_dst = k->tp_dst;
+    c.zone = op->x;
+    c.proto = k->nw_proto;
+    conn = bpf_map_lookup_elem(&hd_conns, &c);
+    if (!conn)
+        return 0;
+    i = conn->live;
+    live = bpf_map_lookup_elem(&hd_live, &i);
+    if (!live || live->generation != ((__u64)1 << 32 | conn->generation))
+        return 0;
+    __builtin_memcpy(&word, op->data, 4);
+    __builtin_memcpy(&mask, op->data + 4, 4);
+    if (op->y & CT_MARK && (conn->mark & mask) != word)
+        return 0;
+    if (!live->touched)
+        live->touched = 1;
+    state = conn->state;
+    nat->what = op->y & CT_NAT ? conn->nat : 0;
+    if (nat->what) {
+        nat->tp_src = conn->tp_src;
+        nat->tp_dst = conn->tp_dst;
+        __builtin_memcpy(nat->src, conn->src, 16);
+        __builtin_memcpy(nat->dst, conn->dst, 16);
+        __builtin_memcpy(k->src, conn->src, 16);
+        __builtin_memcpy(k->dst, conn->dst, 16);
+        k->tp_src = conn->tp_src;
+        k->tp_dst = conn->tp_dst;
+        state |= conn->nat == NAT_SRC ? 0x40 : 0x80;
+    }
+    k->ct_state = state;
+    k->ct_zone = op->x;
+    k->ct_mark = conn->mark;
+    __builtin_memcpy(k->ct_label, conn->label, 16);
+    return 1;
+}
+
+// What a step does to the key.
+static __always_inline void apply(struct packet *p, struct op *op)
+{
+    struct key *k = &p->k.key;
+    switch (op->kind) {
+    case OP_ETH_DST:
+        __builtin_memcpy(k->dl_dst, op->data, 6);
+        break;
+    case OP_ETH_SRC:
+        __builtin_memcpy(k->dl_src, op->data, 6);
+        break;
+    case OP_IPV4_SRC:
+        __builtin_memcpy(k->src, &op->y, 4);
+        break;
+    case OP_IPV4_DST:
+        __builtin_memcpy(k->dst, &op->y, 4);
+        break;
+    case OP_TOS:
+        k->nw_tos = (k->nw_tos & ~(op->x >> 8)) | (op->x & 0xff);
+        break;
+    case OP_TTL:
+        k->nw_ttl = op->x;
+        break;
+    case OP_L4_SRC:
+        k->tp_src = op->x;
+        break;
+    case OP_L4_DST:
+        k->tp_dst = op->x;
+        break;
+    case OP_PUSH_VLAN:
+        k->vlan = op->x | VLAN_PRESENT;
+        p->bytes += 4;
+        break;
+    case OP_POP_VLAN:
+        k->vlan = 0;
+        p->bytes -= 4;
+        break;
+    case OP_CT_CLEAR:
+        k->ct_state = 0;
+        k->ct_zone = 0;
+        k->ct_mark = 0;
+        __builtin_memset(k->ct_label, 0, 16);
+        break;
+    }
+}
+
+enum { WALK_UP = -1, WALK_END, WALK_ON };
+
+// Does the steps of a flow, the n-th, to the key: whether there is another stage.
+__noinline int hd_walk(struct __sk_buff *skb, struct flow *flow, __u32 stage)
+{
+    __u32 n_ops, zero = 0;
+    struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
+    if (!p || !flow)
+        return WALK_UP;
+    n_ops = flow->n_ops;
+    for (__u32 n = 0; n < MAX_OPS; n++) {
+        struct op *op = &flow->ops[n];
+        if (n >= n_ops)
+            break;
+        if (op->kind == OP_CT) {
+            if (!track(skb, p, op, &p->nat[stage & (MAX_STAGES - 1)]))
+                return WALK_UP;
+        } else if (op->kind == OP_RECIRC) {
+            p->k.key.recirc = op->y;
+            p->k.key.era = op->x;
+            return WALK_ON;
+        } else {
+            apply(p, op);
+        }
+    }
+    return WALK_END;
+}
+
+// Does the steps of a flow to the packet. The device of the last output, if it has that, or 0.
+__noinline int hd_run(struct __sk_buff *skb, struct flow *flow, __u32 stage)
+{
+    __u32 n_ops, zero = 0;
+    struct packet *p = bpf_map_lookup_elem(&hd_packet, &zero);
+    if (!p || !flow)
+        return 0;
+    n_ops = flow->n_ops;
+    for (__u32 n = 0; n < MAX_OPS; n++) {
+        struct op *op = &flow->ops[n];
+        if (n >= n_ops)
+            break;
+        if (op->kind == OP_CT) {
+            if (op->y & CT_NAT)
+                translate(skb, p, &p->nat[stage & (MAX_STAGES - 1)]);
+        } else if (op->kind != OP_OUTPUT) {
+            run(skb, p, op);
+        } else if (op->x & LAST) {
+            return op->y;
+        } else {
+            bpf_clone_redirect(skb, op->y, 0);
+        }
+    }
+    return 0;
+}
+
+enum { RESOLVE_MORE = N_UP, RESOLVE_KNOWN };
+
+// Finds the flow of a stage, and what it does to the key. Or why the packet goes up.
+static __always_inline int resolve(struct __sk_buff *skb, struct masks *masks, struct packet *p, __u32 l3_len,
+                                   struct step *step, __u32 stage, int missing)
+{
     struct flow *flow;
-    struct count *count;
     __u64 *generation;
-    __u32 l3_len, i, bytes, n_ops;
-    if (parse(skb, &p))
-        return up(port, cpu, UP_ODD);
-    if (p.flags & TCP_UP)
-        return up(port, cpu, UP_TCP);
-    flow = find(port, &p);
+    __u32 i;
+    int more;
+    flow = find(masks, p);
     if (!flow)
-        return up(port, cpu, UP_NO_FLOW);
+        return missing;
     i = flow->slot;
     generation = bpf_map_lookup_elem(&hd_slots, &i);
     if (!generation || *generation != flow->generation)
-        return up(port, cpu, UP_STALE);
-    l3_len = skb->gso_size ? p.payload - 14 + skb->gso_size : skb->len - 14;
+        return UP_STALE;
     if (l3_len > flow->mtu)
-        return up(port, cpu, UP_LONG);
+        return UP_LONG;
     i = flow->count;
-    count = bpf_map_lookup_elem(&hd_counts, &i);
+    step->count = bpf_map_lookup_elem(&hd_counts, &i);
+    if (!step->count)
+        return UP_STALE;
+    step->flow = flow;
+    step->bytes = p->bytes;
+    if (!flow->walks)
+        return RESOLVE_KNOWN;
+    more = hd_walk(skb, flow, stage);
+    if (more == WALK_UP)
+        return UP_NO_CONN;
+    return more == WALK_ON ? RESOLVE_MORE : RESOLVE_KNOWN;
+}
+
+static __always_inline int resolve_next(struct __sk_buff *skb, struct packet *p, __u32 l3_len, struct step *step,
+                                        __u32 n)
+{
+    struct stage stage = {p->k.key.in_ifindex, p->k.key.recirc, p->k.key.era};
+    struct masks *masks = bpf_map_lookup_elem(&hd_stages, &stage);
+    if (!masks)
+        return UP_NO_STAGE;
+    return resolve(skb, masks, p, l3_len, step, n, UP_NO_STAGE);
+}
+
+// Counts the packet for a flow, and does its steps.
+static __always_inline int finish(struct __sk_buff *skb, struct packet *p, struct step *step, __u32 stage)
+{
+    struct count *count = step->count;
     if (!count)
-        return up(port, cpu, UP_STALE);
-    bytes = skb->len + (skb->vlan_present ? 4 : 0);
+        return 0;
     __sync_fetch_and_add(&count->packets, 1);
-    __sync_fetch_and_add(&count->bytes, bytes);
-    if ((count->tcp_flags & p.flags) != p.flags)
-        count->tcp_flags |= p.flags;
+    __sync_fetch_and_add(&count->bytes, step->bytes);
+    if ((count->tcp_flags & p->flags) != p->flags)
+        count->tcp_flags |= p->flags;
+    return hd_run(skb, step->flow, stage);
+}
+
+static __always_inline int treat(struct __sk_buff *skb, struct port *port, struct cpu *cpu)
+{
+    struct packet *p;
+    struct step steps[MAX_STAGES] = {};
+    __u32 l3_len, zero = 0;
+    int what, out;
+    p = bpf_map_lookup_elem(&hd_packet, &zero);
+    if (!p)
+        return up(port, cpu, UP_ODD);
+    __builtin_memset(p, 0, offsetof(struct packet, nat));
+    if (parse(skb, p))
+        return up(port, cpu, UP_ODD);
+    if (p->flags & TCP_UP)
+        return up(port, cpu, UP_TCP);
+    l3_len = skb->gso_size ? p->payload - 14 + skb->gso_size : skb->len - 14;
+    p->bytes = skb->len + (skb->vlan_present ? 4 : 0);
+    what = resolve(skb, &port->masks, p, l3_len, &steps[0], 0, UP_NO_FLOW);
+    if (what == RESOLVE_MORE)
+        what = resolve_next(skb, p, l3_len, &steps[1], 1);
+    if (what == RESOLVE_MORE)
+        what = resolve_next(skb, p, l3_len, &steps[2], 2);
+    if (what == RESOLVE_MORE)
+        what = resolve_next(skb, p, l3_len, &steps[3], 3);
+    if (what != RESOLVE_KNOWN)
+        return up(port, cpu, what < N_UP ? what : UP_NO_STAGE);
     skb->mark = 0;
-    n_ops = flow->n_ops;
-    for (__u32 n = 0; n < MAX_OPS; n++) {
-        struct op *op;
-        __u64 at = n;
-        if (n >= n_ops)
-            break;
-        // The verifier has to see the bound where it is used.
-        asm volatile("%0 &= 15" : "+r"(at));
-        op = &flow->ops[at];
-        if (op->kind != OP_OUTPUT) {
-            run(skb, &p, op);
-            continue;
-        }
-        if (n + 1 >= n_ops)
-            return leave_by(skb, cpu, op->y);
-        bpf_clone_redirect(skb, op->y, 0);
-    }
+    out = finish(skb, p, &steps[0], 0);
+    if (!out)
+        out = finish(skb, p, &steps[1], 1);
+    if (!out)
+        out = finish(skb, p, &steps[2], 2);
+    if (!out)
+        out = finish(skb, p, &steps[3], 3);
+    if (out)
+        return leave_by(skb, cpu, out);
     cpu->dropped++;
     return TC_ACT_SHOT;
 }

@@ -12,8 +12,10 @@
 //! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, the old actions run for no packet any
 //! more, and what they counted is in the answer. That is what lets a change be confirmed.
 
-use crate::{Rule, Why};
+use crate::{ConnUse, Rule, Why};
+use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_datapath::{FlowCounts, PortNo};
+use std::sync::Arc;
 
 /// A flow's name between [`crate::Offload`] and a back end; it is given to another one after it was removed.
 pub type Handle = u32;
@@ -54,6 +56,27 @@ pub trait Backend: Send {
     /// These are the ports now. Returns those of which flows must be installed anew, or can be for the first
     /// time.
     fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo>;
+    /// Most connections.
+    fn conn_capacity(&self) -> usize {
+        0
+    }
+    /// Who ends connections at once, from any thread; `None`: the back end has none.
+    fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
+        None
+    }
+    /// Has rules find a connection where they track.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn install_conn(&mut self, _conn: &Offloadable) -> Result<(), Why> {
+        Err(Why::Action("ct"))
+    }
+    /// Takes connections out.
+    fn remove_conns(&mut self, _ids: &[ConnId]) {}
+    /// What became of a connection since it was asked last.
+    fn conn_use(&mut self, _id: ConnId) -> ConnUse {
+        ConnUse::Ended
+    }
     /// Takes out what an earlier process left and this one has not taken over.
     fn drop_adopted(&mut self) {}
     /// Its own counters, for people.

@@ -8,6 +8,7 @@
 //! * [`rule`]: what a flow asks for, in the words that all back ends share, or why it cannot be said in them.
 //! * [`policy`]: which flows are worth a place where places are few.
 //! * [`observer`]: keeps a back end at what the revalidator finds right, and gives its counts back.
+//! * [`conns`]: established connections, which flows that track need beside them.
 //! * [`backend`]: what a back end must do.
 //! * [`ebpf`]: the back end for kernel devices.
 //!
@@ -16,6 +17,7 @@
 //! doubt there is none.
 
 pub mod backend;
+pub mod conns;
 pub mod ebpf;
 pub mod observer;
 pub mod policy;
@@ -25,8 +27,9 @@ mod tests;
 mod why;
 
 pub use backend::{Backend, Handle, PortLink};
+pub use conns::ConnUse;
 pub use ebpf::Ebpf;
 pub use observer::{Explained, Offload, Stats};
 pub use policy::Policy;
-pub use rule::{Headers, Op, Rule};
+pub use rule::{Ct, Headers, Op, Rule};
 pub use why::Why;

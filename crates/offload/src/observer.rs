@@ -8,8 +8,10 @@
 //! **Threads.** The revalidator calls under its lock; commands read under this module's. Nobody holds this
 //! module's lock while he waits for the revalidator.
 
+use crate::conns::{Conns, zones};
 use crate::policy::Weight;
 use crate::{Backend, Handle, Op, Policy, PortLink, Rule, Why};
+use heddle_conntrack::Conntrack;
 use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -52,6 +54,8 @@ struct Inner {
     stats: Stats,
     /// What ports received and sent in the back end, with the devices that they have.
     ports: HashMap<PortNo, (u32, PortCounts)>,
+    /// `None`: it has no connections.
+    conns: Option<Conns>,
     /// What an earlier process left stays, although changes are confirmed.
     hold_adopted: bool,
     clock: Box<dyn Fn() -> u64 + Send>,
@@ -76,6 +80,8 @@ pub struct Stats {
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Connections that are in the back end.
+    pub connections: u64,
 }
 
 /// What there is to say of one flow.
@@ -103,12 +109,16 @@ fn count(
     rule: Option<&Rule>,
     n: FlowCounts,
 ) {
-    stats.packets += n.packets;
-    stats.bytes += n.bytes;
     let Some(rule) = rule.filter(|_| n.packets > 0) else {
         return;
     };
-    if let Some((_, p)) = ports.get_mut(&rule.in_port) {
+    // Each stage counts its packets; they came in once.
+    let first = rule.key.recirc == 0;
+    if first {
+        stats.packets += n.packets;
+        stats.bytes += n.bytes;
+    }
+    if let Some((_, p)) = ports.get_mut(&rule.in_port).filter(|_| first) {
         p.rx_packets += n.packets;
         p.rx_bytes += n.bytes;
     }
@@ -130,8 +140,18 @@ fn count(
 }
 
 impl Offload {
-    /// Flows for this back end. `clock`: milliseconds of the datapath's clock.
-    pub fn new(backend: Box<dyn Backend>, policy: Policy, clock: impl Fn() -> u64 + Send + 'static) -> Self {
+    /// Flows for this back end, and connections of this tracker. `clock`: milliseconds of the datapath's
+    /// clock, which is the tracker's.
+    pub fn new(
+        backend: Box<dyn Backend>,
+        tracker: Option<Arc<Conntrack>>,
+        policy: Policy,
+        clock: impl Fn() -> u64 + Send + 'static,
+    ) -> Self {
+        let conns = tracker.and_then(|tracker| {
+            tracker.set_end_offload(backend.end_conns()?);
+            Some(Conns::new(tracker))
+        });
         Self(Arc::new(Mutex::new(Inner {
             backend,
             policy,
@@ -142,6 +162,7 @@ impl Offload {
             crowded: false,
             stats: Stats::default(),
             ports: HashMap::new(),
+            conns,
             hold_adopted: false,
             clock: Box::new(clock),
         })))
@@ -160,6 +181,7 @@ impl Offload {
         let stats = Stats {
             told: inner.by_id.len() as u64,
             offloaded: inner.installed as u64,
+            connections: inner.conns.as_ref().map_or(0, |c| c.len() as u64),
             ..inner.stats
         };
         (inner.backend.name(), stats, inner.backend.stats())
@@ -186,7 +208,12 @@ impl Offload {
     }
     /// Ends the back end's work for good: all packets go up, or to where they went without it.
     pub fn shutdown(&self) {
-        self.0.lock().backend.shutdown();
+        let inner = &mut *self.0.lock();
+        let now_ms = (inner.clock)();
+        if let Some(conns) = &mut inner.conns {
+            conns.clear(inner.backend.as_mut(), now_ms);
+        }
+        inner.backend.shutdown();
     }
 }
 
@@ -277,6 +304,16 @@ impl Inner {
             Some(None) => Explained::Offloaded(self.backend.name()),
             Some(Some(why)) => Explained::Waits(why),
         }
+    }
+    /// Connections come and go.
+    fn turn_conns(&mut self) {
+        let now_ms = (self.clock)();
+        let Some(conns) = self.conns.as_mut().filter(|c| c.due(now_ms)) else {
+            return;
+        };
+        let installed = self.records.iter().flatten().filter(|r| r.waits.is_none());
+        let zones = zones(installed.filter_map(|r| r.rule.as_deref().ok()));
+        conns.turn(self.backend.as_mut(), now_ms, &zones);
     }
     /// The round is over: heavy ones take the place of light ones.
     fn turn(&mut self) {
@@ -431,7 +468,9 @@ impl FlowObserver for Offload {
             .map_or(PortCounts::default(), |(_, n)| *n)
     }
     fn pass_ends(&mut self) {
-        self.0.lock().turn();
+        let inner = &mut *self.0.lock();
+        inner.turn();
+        inner.turn_conns();
     }
     fn place(&self, id: FlowId) -> Option<&'static str> {
         match self.explain(id) {

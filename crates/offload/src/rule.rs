@@ -6,6 +6,10 @@
 //! recognised packet meets; otherwise the flow has no rule ([`Why`]). A mask bit too many costs an entry, one
 //! too few misforwards.
 //!
+//! **Stages.** A flow may recirculate, and one that is behind a recirculation is a rule, too: it names the
+//! number, and what `ct` has said. A packet that is tracked has a rule's answer only if its connection is in
+//! the back end ([`crate::conns`]); all others go up, from their first stage.
+//!
 //! Which packets a back end recognises: Ethernet, at most one 802.1Q tag, IPv4 without options or IPv6
 //! without extension headers, no fragment, whole TCP, UDP or ICMP header, no neighbour discovery, and of TCP
 //! no SYN, FIN or RST.
@@ -51,6 +55,16 @@ pub struct Headers {
     pub src: [u8; 16],
     /// Destination address.
     pub dst: [u8; 16],
+    /// Recirculation id, 0: none; always matched.
+    pub recirc: u32,
+    /// Connection mark.
+    pub ct_mark: u32,
+    /// Connection label, network order.
+    pub ct_label: [u8; 16],
+    /// Connection zone.
+    pub ct_zone: u16,
+    /// Connection state bits.
+    pub ct_state: u8,
 }
 
 /// One step of what is done to a packet.
@@ -83,6 +97,23 @@ pub enum Op {
     PushVlan(u16),
     /// Pop the tag.
     PopVlan,
+    /// Track it.
+    Ct(Ct),
+    /// Forget what was said of its connection.
+    CtClear,
+    /// Look it up again.
+    Recirc(u32),
+}
+
+/// What tracking asks for of an established connection.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ct {
+    /// Zone.
+    pub zone: u16,
+    /// Translate it, if its connection is translated.
+    pub nat: bool,
+    /// Its connection has this mark (value, mask), or the action would change it.
+    pub mark: Option<(u32, u32)>,
 }
 
 /// What a back end is asked for.
@@ -117,8 +148,9 @@ impl Rule {
         for action in actions {
             add(&mut ops, action, &k, &m)?;
         }
-        // What comes after the last output changes nothing that anybody sees.
-        let seen = ops.iter().rposition(|op| matches!(op, Op::Output(_)));
+        // What comes after the last output changes nothing that anybody sees, but connections.
+        let lasts = |op: &Op| matches!(op, Op::Output(_) | Op::Ct(_) | Op::Recirc(_));
+        let seen = ops.iter().rposition(lasts);
         ops.truncate(seen.map_or(0, |at| at + 1));
         Ok(Rule {
             in_port: PortNo(key.in_port),
@@ -141,7 +173,7 @@ impl Rule {
 fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     let mut rest = key.masked(mask);
     let m = &mask.0;
-    if std::mem::take(&mut rest.recirc_id) != 0 {
+    if key.recirc_id != 0 && carries_more(m) {
         return Err(Why::Stage);
     }
     let (mut k, mut km) = (take(&mut rest), take(&mut m.clone()));
@@ -154,6 +186,11 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
         dl_src: [0; 6],
         dl_type: 0,
         vlan: 0,
+        recirc: 0,
+        ct_mark: 0,
+        ct_label: [0; 16],
+        ct_zone: 0,
+        ct_state: 0,
         ..km
     };
     if m.dl_type != u16::MAX && l3 != Headers::default() {
@@ -186,6 +223,13 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     }
 }
 
+/// Whether a mask asks for something that a packet may carry behind a recirculation, and rules have no word
+/// for.
+fn carries_more(m: &FlowKey) -> bool {
+    let orig = (m.ct_nw_src | m.ct_nw_dst) != 0 || m.ct_ipv6_src != [0; 16] || m.ct_ipv6_dst != [0; 16];
+    orig || m.ct_tp_src | m.ct_tp_dst != 0 || m.ct_nw_proto != 0 || m.ct_state & !0xff != 0
+}
+
 /// Moves what rules have words for out of a key.
 fn take(from: &mut FlowKey) -> Headers {
     fn t<T: Default>(x: &mut T) -> T {
@@ -211,6 +255,11 @@ fn take(from: &mut FlowKey) -> Headers {
         tp_dst: t(&mut from.tp_dst),
         src,
         dst,
+        recirc: t(&mut from.recirc_id),
+        ct_mark: t(&mut from.ct_mark),
+        ct_label: t(&mut from.ct_label),
+        ct_zone: t(&mut from.ct_zone),
+        ct_state: u8::try_from(t(&mut from.ct_state) & 0xff).unwrap_or(0),
     }
 }
 
@@ -299,6 +348,22 @@ fn add(ops: &mut Vec<Op>, action: &Action, k: &Headers, m: &Headers) -> Result<(
             _ => return Err(Why::Vlan),
         },
         Action::Drop(_) => {}
+        Action::Ct(action) => {
+            if action.force {
+                return Err(Why::Action("ct(force)"));
+            }
+            if action.commit && action.label.is_some() {
+                return Err(Why::Action("ct(commit,label)"));
+            }
+            let mark = action.mark.filter(|_| action.commit).map(|(v, m)| (v & m, m));
+            ops.push(Op::Ct(Ct {
+                zone: action.zone,
+                nat: action.nat.is_some(),
+                mark,
+            }));
+        }
+        Action::CtClear => ops.push(Op::CtClear),
+        Action::Recirc(id) => ops.push(Op::Recirc(*id)),
         other => return Err(Why::Action(name_of(other))),
     }
     Ok(())
@@ -351,10 +416,7 @@ fn name_of(action: &Action) -> &'static str {
         Action::Sample { .. } => "sample",
         Action::Meter(_) => "meter",
         Action::Hash { .. } => "hash",
-        Action::Recirc(_) => "recirc",
         Action::CheckPktLen { .. } => "check_pkt_len",
-        Action::Ct(_) => "ct",
-        Action::CtClear => "ct_clear",
         Action::TunnelPush(_) => "tnl_push",
         Action::TunnelPop(_) => "tnl_pop",
         Action::SetTunnel(_) => "set(tunnel)",
@@ -363,6 +425,9 @@ fn name_of(action: &Action) -> &'static str {
         | Action::SetIpv4 { .. }
         | Action::SetIpv6 { .. }
         | Action::PopVlan
+        | Action::Ct(_)
+        | Action::CtClear
+        | Action::Recirc(_)
         | Action::Drop(_) => "that",
     }
 }

@@ -1,7 +1,8 @@
 //! A back end that is a table, beside a plain model: whatever is told, the table has what the model says, and
 //! each packet is counted once.
 
-use crate::{Backend, Explained, Handle, Offload, Op, Policy, PortLink, Rule, Why};
+use crate::{Backend, Ct, Explained, Handle, Offload, Op, Policy, PortLink, Rule, Why};
+use heddle_conntrack::CtAction;
 use heddle_datapath::action::{Action, Masked};
 use heddle_datapath::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
@@ -148,7 +149,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// An output; that by port 4 comes with an action that only workers have.
 fn actions(out: u32) -> Vec<Action> {
     match out {
-        4 => vec![Action::CtClear, Action::Output(PortNo(out))],
+        4 => vec![Action::PopEth, Action::Output(PortNo(out))],
         _ => vec![Action::Output(PortNo(out))],
     }
 }
@@ -158,7 +159,7 @@ proptest! {
     fn the_table_has_what_the_model_says(steps in steps(), capacity in 1_usize..6) {
         let double = Double::default();
         (double.0.lock().capacity, double.0.lock().late) = (capacity, 1);
-        let mut offload = Offload::new(Box::new(double.clone()), Policy::default(), || 1);
+        let mut offload = Offload::new(Box::new(double.clone()), None, Policy::default(), || 1);
         let mut ports: BTreeSet<u32> = (1..4).collect();
         offload.set_ports(&ports.iter().map(|no| link(*no)).collect::<Vec<_>>());
         // The model: flows that are there, by name, and what was forwarded and given back.
@@ -250,8 +251,15 @@ fn what_rules_have_no_word_for_stays_up() {
         f(&mut k, &mut m.0);
         rule(&k, &m, &out).err()
     };
-    assert_eq!(with(&|k, _| k.recirc_id = 3), Some(Why::Stage));
-    assert_eq!(with(&|k, m| (k.ct_state, m.ct_state) = (2, 2)), Some(Why::Match));
+    assert_eq!(with(&|k, _| k.recirc_id = 3), None);
+    let behind = |k: &mut FlowKey| (k.recirc_id, k.ct_state) = (3, 0x22);
+    assert_eq!(with(&|k, m| (behind(k), m.ct_state = 0xff).1), None);
+    let orig = |k: &mut FlowKey, m: &mut FlowKey| (behind(k), m.ct_nw_src = 1).1;
+    assert_eq!(
+        with(&orig),
+        Some(Why::Stage),
+        "even if that is zero in this packet"
+    );
     assert_eq!(
         with(&|_, m| m.ct_state = 2),
         None,
@@ -325,8 +333,33 @@ fn actions_become_steps() {
         Ok(4)
     );
     assert_eq!(ops(&[push.clone(), push, out()], &untagged), Err(Why::Vlan));
+    // Tracking: what comes behind it is kept, the mark only where it would be written.
+    let ct = |commit, force| {
+        Action::Ct(Arc::new(CtAction {
+            commit,
+            force,
+            zone: 5,
+            mark: Some((0xff, 0x0f)),
+            ..CtAction::default()
+        }))
+    };
+    let step = |mark| {
+        Op::Ct(Ct {
+            zone: 5,
+            nat: false,
+            mark,
+        })
+    };
     assert_eq!(
-        ops(&[Action::CtClear, out()], &mask),
-        Err(Why::Action("ct_clear"))
+        ops(&[ct(false, false), Action::Recirc(7)], &mask),
+        Ok(vec![step(None), Op::Recirc(7)])
+    );
+    assert_eq!(
+        ops(&[out(), ct(true, false)], &mask),
+        Ok(vec![Op::Output(PortNo(2)), step(Some((0xf, 0xf)))])
+    );
+    assert_eq!(
+        ops(&[ct(true, true), out()], &mask),
+        Err(Why::Action("ct(force)"))
     );
 }

@@ -5,7 +5,7 @@ use std::fmt;
 /// Why a flow is not offloaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Why {
-    /// It is a stage behind a recirculation.
+    /// It is a stage behind a recirculation, and matches on more than a back end knows there.
     Stage,
     /// It matches on what a back end does not see: connection state, tunnels, marks, headers that few
     /// packets have.
@@ -37,7 +37,7 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Why::Stage => "it is a stage behind a recirculation",
+            Why::Stage => "it matches on the original tuple of connections",
             Why::Match => "it matches on connections, tunnels, marks or rare headers",
             Why::Protocol => "it is not TCP, UDP or ICMP over IPv4 or IPv6",
             Why::TcpFlags => "it matches on TCP flags",

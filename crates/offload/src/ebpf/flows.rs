@@ -10,16 +10,18 @@
 //! of it at once; their entries are taken out later.
 
 use super::layout::{
-    self, COUNT_WORDS, CPU_DROPPED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, FLOWS, FlowHead, KeyBytes, MASKS,
-    MASKS_PER_PORT, SLOTS, UP,
+    self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, CPUS, ConnKeyBytes, FLOWS,
+    FlowHead, KeyBytes, LIVE_WORDS, MASKS, MASKS_PER_PORT, Origin, SLOTS, UP,
 };
 use super::load::Loaded;
 use crate::{Handle, Rule, Why};
 use aya::maps::MapError;
+use heddle_conntrack::offloaded::ConnId;
 use heddle_datapath::{FlowCounts, PortNo};
 use heddle_sys::veth::{Peer, Peers};
 use heddle_sys::{TapQueue, shared_words};
 use std::collections::HashMap;
+use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,9 +34,9 @@ pub(super) struct Diverted {
     /// The index of the tap device.
     pub(super) miss: u32,
     pub(super) slot: u32,
-    /// Masks that its flows have, and how many of them.
-    pub(super) masks: Vec<(u8, usize)>,
     pub(super) peer: Option<(Peer, [u8; 6])>,
+    /// Keeps other switches from the device.
+    pub(super) _claim: Option<UnixDatagram>,
 }
 
 /// Where a port's packets leave.
@@ -57,6 +59,8 @@ pub(super) struct Adopted {
     /// Flows, with the index of their counters.
     flows: HashMap<KeyBytes, u32>,
     slots: Vec<u32>,
+    /// Connections, with the words that say whether they are there.
+    pub(super) conns: HashMap<ConnKeyBytes, u32>,
     /// Devices.
     pub(super) ports: Vec<u32>,
 }
@@ -70,6 +74,12 @@ pub(super) struct State {
     pub(super) peers: Option<Peers>,
     pub(super) rounds: u32,
     masks: Vec<Option<(KeyBytes, usize)>>,
+    /// Masks that flows of an origin have, and how many of them.
+    by_origin: HashMap<Origin, Vec<(u8, usize)>>,
+    /// Tells recirculation ids of this process from those of earlier ones.
+    era: u8,
+    /// Connections, with their keys.
+    pub(super) conns: HashMap<ConnId, [ConnKeyBytes; 2]>,
     by_mask: HashMap<KeyBytes, u8>,
     installed: HashMap<Handle, Installed>,
     free_counts: Vec<u32>,
@@ -80,8 +90,22 @@ pub(super) struct State {
     n_cpus: usize,
 }
 
+/// One more flow has this mask. `true`: it is the first.
+fn add_mask(masks: &mut Vec<(u8, usize)>, id: u8) -> bool {
+    match masks.iter_mut().find(|(m, _)| *m == id) {
+        Some((_, n)) => {
+            *n += 1;
+            false
+        }
+        None => {
+            masks.push((id, 1));
+            true
+        }
+    }
+}
+
 /// What a refusal of a map means.
-fn refused(error: &MapError) -> Why {
+pub(super) fn refused(error: &MapError) -> Why {
     let errno = match error {
         MapError::SyscallError(e) => e.io_error.raw_os_error(),
         _ => None,
@@ -103,6 +127,9 @@ impl State {
             peers: Peers::new().ok(),
             rounds: 0,
             masks: vec![None; MASKS],
+            by_origin: HashMap::new(),
+            era: 1,
+            conns: HashMap::new(),
             by_mask: HashMap::new(),
             installed: HashMap::new(),
             free_counts: Vec::new(),
@@ -130,13 +157,18 @@ impl State {
             match entry {
                 Some((_, n)) => *n += 1,
                 None => {
-                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 64]);
+                    let bytes = self.loaded.masks.get(&u32::from(id), 0).unwrap_or([0; 96]);
                     *entry = Some((bytes, 1));
                     self.by_mask.insert(bytes, id);
                 }
             }
+            let origin = Origin::of(&key);
+            add_mask(self.by_origin.entry(origin).or_default(), id);
+            self.era = self.era.max(origin.era.checked_add(1).unwrap_or(1));
             self.adopted.flows.insert(key, count);
         }
+        let conns = self.loaded.conns.iter().filter_map(Result::ok);
+        self.adopted.conns = conns.map(|(key, c)| (key, layout::conn_live(&c))).collect();
         self.adopted.ports = self.loaded.ports.keys().filter_map(Result::ok).collect();
         log::info!(
             target: "netdev_offload",
@@ -145,19 +177,6 @@ impl State {
     }
     pub(super) fn adopted(&self) -> usize {
         self.adopted.flows.len()
-    }
-    /// The masks that flows of a device have which an earlier process left.
-    pub(super) fn adopted_masks(&self, ifindex: u32) -> Vec<(u8, usize)> {
-        let mut masks: Vec<(u8, usize)> = Vec::new();
-        let of = |key: &&KeyBytes| layout::in_ifindex(key) == ifindex;
-        for key in self.adopted.flows.keys().filter(of) {
-            let id = layout::mask_id(key);
-            match masks.iter_mut().find(|(m, _)| *m == id) {
-                Some((_, n)) => *n += 1,
-                None => masks.push((id, 1)),
-            }
-        }
-        masks
     }
 
     // -- numbers
@@ -211,22 +230,42 @@ impl State {
 
     // -- masks
 
+    /// The masks of an origin.
+    pub(super) fn mask_ids(&self, origin: Origin) -> Vec<u8> {
+        let masks = self.by_origin.get(&origin);
+        masks.map_or(Vec::new(), |all| all.iter().map(|(id, _)| *id).collect())
+    }
     /// Writes what the program reads of a port.
     pub(super) fn write_port(&mut self, ifindex: u32) -> Result<(), Why> {
         let Some(d) = self.diverted.get(&ifindex) else {
             return Err(Why::InPort);
         };
-        let masks: Vec<u8> = d.masks.iter().map(|(id, _)| *id).collect();
+        let masks = self.mask_ids(Origin::port(ifindex));
         let bytes = layout::port(d.miss, &masks, d.peer.map(|(_, mac)| mac));
         self.loaded
             .ports
             .insert(ifindex, bytes, 0)
             .map_err(|e| refused(&e))
     }
-    /// A flow of a port is to have this mask: its number.
-    fn take_mask(&mut self, ifindex: u32, mask: &KeyBytes) -> Result<u8, Why> {
+    /// Writes the masks of an origin.
+    fn write_masks(&mut self, origin: Origin) -> Result<(), Why> {
+        if origin.recirc == 0 {
+            return self.write_port(origin.ifindex);
+        }
+        let masks = self.mask_ids(origin);
+        if masks.is_empty() {
+            let _ = self.loaded.stages.remove(&origin.stage());
+            return Ok(());
+        }
+        self.loaded
+            .stages
+            .insert(origin.stage(), layout::masks(&masks), 0)
+            .map_err(|e| refused(&e))
+    }
+    /// A flow of an origin is to have this mask: its number.
+    fn take_mask(&mut self, origin: Origin, mask: &KeyBytes) -> Result<u8, Why> {
         let known = self.by_mask.get(mask).copied();
-        let masks = &self.diverted.get(&ifindex).ok_or(Why::InPort)?.masks;
+        let masks = self.by_origin.get(&origin).map_or(&[][..], Vec::as_slice);
         let has = known.is_some_and(|id| masks.iter().any(|(m, _)| *m == id));
         if !has && masks.len() >= MASKS_PER_PORT {
             return Err(Why::TooManyMasks);
@@ -252,34 +291,26 @@ impl State {
         if let Some((_, n)) = &mut self.masks[usize::from(id)] {
             *n += 1;
         }
-        let written = match self.diverted.get_mut(&ifindex) {
-            Some(d) => match d.masks.iter_mut().find(|(m, _)| *m == id) {
-                Some((_, n)) => {
-                    *n += 1;
-                    Ok(())
-                }
-                None => {
-                    d.masks.push((id, 1));
-                    self.write_port(ifindex)
-                }
-            },
-            None => Err(Why::InPort),
-        };
-        if let Err(why) = written {
-            self.give_mask(ifindex, id);
+        if add_mask(self.by_origin.entry(origin).or_default(), id)
+            && let Err(why) = self.write_masks(origin)
+        {
+            self.give_mask(origin, id);
             return Err(why);
         }
         Ok(id)
     }
-    /// A flow of a port has it no more, and no program that may have found the flow runs.
-    fn give_mask(&mut self, ifindex: u32, id: u8) {
-        if let Some(d) = self.diverted.get_mut(&ifindex)
-            && let Some(at) = d.masks.iter().position(|(m, _)| *m == id)
+    /// A flow of an origin has it no more, and no program that may have found the flow runs.
+    fn give_mask(&mut self, origin: Origin, id: u8) {
+        if let Some(masks) = self.by_origin.get_mut(&origin)
+            && let Some(at) = masks.iter().position(|(m, _)| *m == id)
         {
-            d.masks[at].1 -= 1;
-            if d.masks[at].1 == 0 {
-                d.masks.swap_remove(at);
-                let _ = self.write_port(ifindex);
+            masks[at].1 -= 1;
+            if masks[at].1 == 0 {
+                masks.swap_remove(at);
+                if masks.is_empty() {
+                    self.by_origin.remove(&origin);
+                }
+                let _ = self.write_masks(origin);
             }
         }
         let entry = &mut self.masks[usize::from(id)];
@@ -307,6 +338,7 @@ impl State {
             slot,
             generation,
             mtu,
+            era: self.era,
         };
         layout::flow(head, &rule.ops, |no| self.ways.get(&no.0).map(|w| w.ifindex)).ok_or(Why::TooManyActions)
     }
@@ -315,11 +347,13 @@ impl State {
         let ifindex = self.ways.get(&rule.in_port.0).ok_or(Why::InPort)?.ifindex;
         let slot = self.diverted.get(&ifindex).ok_or(Why::InPort)?.slot;
         self.encode(rule, 0, slot)?;
-        let id = self.take_mask(ifindex, &layout::mask(rule))?;
-        let key = layout::key(rule, ifindex, id);
+        let mask = layout::mask(rule);
+        let origin = Origin::of(&layout::key(rule, ifindex, 0, self.era));
+        let id = self.take_mask(origin, &mask)?;
+        let key = layout::key(rule, ifindex, id, self.era);
         let left = self.adopted.flows.remove(&key);
         let Some(count) = left.or_else(|| self.take_count()) else {
-            self.give_mask(ifindex, id);
+            self.give_mask(origin, id);
             return Err(Why::Full);
         };
         let done = self
@@ -328,11 +362,11 @@ impl State {
         if left.is_some() {
             // Its flow had the mask, too.
             self.wait();
-            self.give_mask(ifindex, id);
+            self.give_mask(origin, id);
         }
         if let Err(why) = done {
             self.free_counts.push(count);
-            self.give_mask(ifindex, id);
+            self.give_mask(origin, id);
             return Err(why);
         }
         // What an earlier process's flow has counted is nobody's.
@@ -389,7 +423,7 @@ impl State {
         self.wait();
         let counts = self.more(flow.count, &mut flow.read, 0);
         self.free_counts.push(flow.count);
-        self.give_mask(layout::in_ifindex(&flow.key), layout::mask_id(&flow.key));
+        self.give_mask(Origin::of(&flow.key), layout::mask_id(&flow.key));
         counts
     }
     pub(super) fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
@@ -407,8 +441,12 @@ impl State {
     /// generations; then their entries, and devices that are no ports any more.
     pub(super) fn drop_adopted(&mut self) {
         let adopted = std::mem::take(&mut self.adopted);
-        if adopted.flows.is_empty() && adopted.ports.is_empty() {
+        if adopted.flows.is_empty() && adopted.ports.is_empty() && adopted.conns.is_empty() {
             return;
+        }
+        for (key, live) in &adopted.conns {
+            self.loaded.live.store(*live as usize * LIVE_WORDS, 0);
+            let _ = self.loaded.conns.remove(key);
         }
         adopted.slots.iter().for_each(|slot| self.end_slot(*slot));
         for key in adopted.flows.keys() {
@@ -417,7 +455,7 @@ impl State {
         self.wait();
         for (key, count) in &adopted.flows {
             self.free_counts.push(*count);
-            self.give_mask(layout::in_ifindex(key), layout::mask_id(key));
+            self.give_mask(Origin::of(key), layout::mask_id(key));
         }
         let gone: Vec<u32> = adopted
             .ports
@@ -442,10 +480,13 @@ impl State {
         let mut all = vec![
             ("ports".to_owned(), self.diverted.len() as u64),
             ("masks".to_owned(), self.by_mask.len() as u64),
+            ("connections".to_owned(), self.conns.len() as u64),
             ("adopted-flows".to_owned(), self.adopted.flows.len() as u64),
+            ("adopted-connections".to_owned(), self.adopted.conns.len() as u64),
             ("packets".to_owned(), sum(0)),
             ("to-peer".to_owned(), sum(CPU_PEER)),
             ("dropped".to_owned(), sum(CPU_DROPPED)),
+            ("limited".to_owned(), sum(CPU_LIMITED)),
         ];
         let up = UP.iter().enumerate();
         all.extend(up.map(|(i, name)| (format!("up-{name}"), sum(CPU_UP + i))));

@@ -5,6 +5,8 @@
 
 use crate::rule::VLAN_PRESENT;
 use crate::{Headers, Op, Rule};
+use heddle_conntrack::Tuple;
+use heddle_conntrack::offloaded::Offloadable;
 use heddle_datapath::PortNo;
 
 /// Entries of the map of flows.
@@ -23,30 +25,45 @@ pub const CPU_WORDS: usize = 16;
 pub const MASKS: usize = 256;
 /// Masks that packets of one port are looked up with.
 pub const MASKS_PER_PORT: usize = 8;
+/// Connections that may be there, each in both directions; words that say whether they still are.
+pub const LIVE: usize = 131_072;
+/// Words of each: its generation, and whether it was used.
+pub const LIVE_WORDS: usize = 2;
 /// Most steps of a flow.
 pub const MAX_OPS: usize = 16;
 /// Why packets went up, in the order of their counters, from [`CPU_UP`] on.
-pub const UP: [&str; 6] = [
+pub const UP: [&str; 7] = [
     "odd",
     "tcp-syn-fin-rst",
     "no-flow",
     "stale",
     "too-long",
-    "no-output",
+    "no-connection",
+    "no-stage",
 ];
 /// Where these begin among a processor's counters.
 pub const CPU_UP: usize = 2;
 /// Packets that flows without an output dropped.
-pub const CPU_DROPPED: usize = 8;
+pub const CPU_DROPPED: usize = 9;
 /// Packets that went straight into a veth's peer.
-pub const CPU_PEER: usize = 9;
+pub const CPU_PEER: usize = 10;
+/// Packets that were too many of one port to go up.
+pub const CPU_LIMITED: usize = 11;
 
 /// A key, or a mask.
-pub type KeyBytes = [u8; 64];
+pub type KeyBytes = [u8; 96];
 /// A flow.
 pub type FlowBytes = [u8; 24 + 16 * MAX_OPS];
+/// Masks that packets of a stage are looked up with.
+pub type MasksBytes = [u8; 12];
+/// A stage: a device, a recirculation id, and the era of the process that gave it.
+pub type StageBytes = [u8; 12];
+/// A direction of a connection.
+pub type ConnKeyBytes = [u8; 40];
+/// A connection.
+pub type ConnBytes = [u8; 72];
 /// A port.
-pub type PortBytes = [u8; 24];
+pub type PortBytes = [u8; 40];
 
 /// Offset of the mask's number in a key.
 const MASK_ID: usize = 23;
@@ -68,8 +85,8 @@ impl<const N: usize> Writer<N> {
     }
 }
 
-fn headers(h: &Headers, ifindex: u32) -> KeyBytes {
-    Writer::<64>::new()
+fn headers(h: &Headers, ifindex: u32, era: u8) -> KeyBytes {
+    Writer::<96>::new()
         .put(&ifindex.to_ne_bytes())
         .put(&h.dl_type.to_be_bytes())
         .put(&h.vlan.to_ne_bytes())
@@ -81,12 +98,17 @@ fn headers(h: &Headers, ifindex: u32) -> KeyBytes {
         .put(&h.tp_dst.to_be_bytes())
         .put(&h.src)
         .put(&h.dst)
+        .put(&h.recirc.to_ne_bytes())
+        .put(&h.ct_mark.to_ne_bytes())
+        .put(&h.ct_zone.to_ne_bytes())
+        .put(&[h.ct_state, era, 0, 0, 0, 0])
+        .put(&h.ct_label)
         .bytes
 }
 
 /// The key of a rule.
-pub fn key(rule: &Rule, ifindex: u32, mask_id: u8) -> KeyBytes {
-    let mut all = headers(&rule.key, ifindex);
+pub fn key(rule: &Rule, ifindex: u32, mask_id: u8, era: u8) -> KeyBytes {
+    let mut all = headers(&rule.key, ifindex, if rule.key.recirc == 0 { 0 } else { era });
     let mask = mask(rule);
     all.iter_mut().zip(mask).for_each(|(k, m)| *k &= m);
     all[MASK_ID] = mask_id;
@@ -96,12 +118,12 @@ pub fn key(rule: &Rule, ifindex: u32, mask_id: u8) -> KeyBytes {
 /// The key of a packet with these headers.
 #[cfg(test)]
 pub fn packet(h: &Headers, ifindex: u32) -> KeyBytes {
-    headers(h, ifindex)
+    headers(h, ifindex, 0)
 }
 
 /// The mask of a rule.
 pub fn mask(rule: &Rule) -> KeyBytes {
-    headers(&rule.mask, u32::MAX)
+    headers(&rule.mask, u32::MAX, u8::MAX)
 }
 
 /// The mask's number in a key.
@@ -112,6 +134,117 @@ pub fn mask_id(key: &KeyBytes) -> u8 {
 /// The device's index in a key.
 pub fn in_ifindex(key: &KeyBytes) -> u32 {
     u32::from_ne_bytes([key[0], key[1], key[2], key[3]])
+}
+
+/// Where a key is looked up.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Origin {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// Recirculation id; 0: none.
+    pub recirc: u32,
+    /// The era of the process that gave it.
+    pub era: u8,
+}
+
+impl Origin {
+    /// Of packets that come in.
+    pub fn port(ifindex: u32) -> Self {
+        Self {
+            ifindex,
+            recirc: 0,
+            era: 0,
+        }
+    }
+    /// Of a key.
+    pub fn of(key: &KeyBytes) -> Self {
+        Self {
+            ifindex: in_ifindex(key),
+            recirc: u32::from_ne_bytes([key[64], key[65], key[66], key[67]]),
+            era: key[75],
+        }
+    }
+    /// Its key among stages.
+    pub fn stage(self) -> StageBytes {
+        Writer::<12>::new()
+            .put(&self.ifindex.to_ne_bytes())
+            .put(&self.recirc.to_ne_bytes())
+            .put(&u32::from(self.era).to_ne_bytes())
+            .bytes
+    }
+}
+
+/// Masks, of which the first [`MASKS_PER_PORT`] count.
+pub fn masks(ids: &[u8]) -> MasksBytes {
+    let n = u32::try_from(ids.len().min(MASKS_PER_PORT)).unwrap_or(0);
+    Writer::<12>::new()
+        .put(&n.to_ne_bytes())
+        .put(&ids[..n as usize])
+        .bytes
+}
+
+/// An address of a tuple; one of IPv4 in the first four bytes.
+fn address(addr: u128, ipv6: bool) -> [u8; 16] {
+    match ipv6 {
+        true => addr.to_be_bytes(),
+        // Its upper bits are zero.
+        false => (addr << 96).to_be_bytes(),
+    }
+}
+
+/// A port of a tuple.
+#[allow(clippy::cast_possible_truncation)] // ports of TCP and UDP
+fn tp(l4: u32) -> [u8; 2] {
+    (l4 as u16).to_be_bytes()
+}
+
+/// A direction of a connection as it is looked up.
+pub fn conn_key(t: &Tuple, zone: u16) -> ConnKeyBytes {
+    Writer::<40>::new()
+        .put(&address(t.src.addr, t.ipv6))
+        .put(&address(t.dst.addr, t.ipv6))
+        .put(&tp(t.src.l4))
+        .put(&tp(t.dst.l4))
+        .put(&zone.to_ne_bytes())
+        .put(&[t.proto, u8::from(t.ipv6)])
+        .bytes
+}
+
+/// Which word says whether a connection is there.
+pub fn live_index(number: u32) -> u32 {
+    number % u32::try_from(LIVE).unwrap_or(u32::MAX)
+}
+
+/// What that word is if it is.
+pub fn live_word(generation: u32) -> u64 {
+    1 << 32 | u64::from(generation)
+}
+
+/// A direction of a connection, as its packets find it.
+pub fn conn(c: &Offloadable, reply: bool) -> ConnBytes {
+    // A translated packet becomes the reverse of what comes back.
+    let back = if reply { &c.orig } else { &c.reply };
+    let nat = match (c.snat, c.dnat) {
+        (false, false) => 0,
+        (snat, _) => 1 + u8::from(snat == reply),
+    };
+    Writer::<72>::new()
+        .put(&live_index(c.id.number).to_ne_bytes())
+        .put(&c.id.generation.to_ne_bytes())
+        .put(&c.mark.to_ne_bytes())
+        .put(&[Offloadable::state(reply), nat])
+        .put(&tp(back.dst.l4))
+        .put(&tp(back.src.l4))
+        .put(&[0; 6])
+        .put(&c.label.to_be_bytes())
+        .put(&address(back.dst.addr, back.ipv6))
+        .put(&address(back.src.addr, back.ipv6))
+        .bytes
+}
+
+/// The word that a connection's entry names.
+pub fn conn_live(conn: &ConnBytes) -> u32 {
+    u32::from_ne_bytes([conn[0], conn[1], conn[2], conn[3]])
 }
 
 /// What a flow names besides its steps.
@@ -125,6 +258,8 @@ pub struct FlowHead {
     pub generation: u32,
     /// Largest IP packet that all of its outputs take.
     pub mtu: u32,
+    /// The era of this process's recirculation ids.
+    pub era: u8,
 }
 
 /// Where [`FlowHead::count`] and [`FlowHead::slot`] of a flow point to.
@@ -136,13 +271,24 @@ pub fn head(flow: &FlowBytes) -> (u32, u32) {
 /// A flow. `None`: it has too many steps, or a port has no device.
 pub fn flow(head: FlowHead, ops: &[Op], device: impl Fn(PortNo) -> Option<u32>) -> Option<FlowBytes> {
     let n_ops = u32::try_from(ops.len()).ok().filter(|n| *n as usize <= MAX_OPS)?;
+    let walks = ops.iter().any(|op| matches!(op, Op::Ct(_) | Op::Recirc(_)));
+    let ends = !ops.iter().any(|op| matches!(op, Op::Recirc(_)));
+    let last = ops.iter().rposition(|op| matches!(op, Op::Output(_)));
     let mut w = Writer::new();
-    for word in [head.count, head.slot, head.generation, head.mtu, n_ops, 0] {
+    for word in [
+        head.count,
+        head.slot,
+        head.generation,
+        head.mtu,
+        n_ops,
+        u32::from(walks),
+    ] {
         w = w.put(&word.to_ne_bytes());
     }
-    for op in ops {
+    for (i, op) in ops.iter().enumerate() {
+        let mut rest = [0; 2];
         let (kind, x, y, data) = match op {
-            Op::Output(no) => (1, 0, device(*no)?, [0; 6]),
+            Op::Output(no) => (1, u16::from(ends && last == Some(i)), device(*no)?, [0; 6]),
             Op::EthDst(mac) => (2, 0, 0, *mac),
             Op::EthSrc(mac) => (3, 0, 0, *mac),
             Op::Ipv4Src(a) => (4, 0, u32::from_ne_bytes(*a), [0; 6]),
@@ -153,6 +299,15 @@ pub fn flow(head: FlowHead, ops: &[Op], device: impl Fn(PortNo) -> Option<u32>) 
             Op::L4Dst(p) => (9, p.to_be(), 0, [0; 6]),
             Op::PushVlan(tci) => (10, tci & !VLAN_PRESENT, 0, [0; 6]),
             Op::PopVlan => (11, 0, 0, [0; 6]),
+            Op::Ct(ct) => {
+                let (value, mask) = ct.mark.unwrap_or_default();
+                let [v, m] = [value, mask].map(u32::to_ne_bytes);
+                rest = [m[2], m[3]];
+                let flags = u32::from(ct.nat) | u32::from(ct.mark.is_some()) << 1;
+                (12, ct.zone, flags, [v[0], v[1], v[2], v[3], m[0], m[1]])
+            }
+            Op::CtClear => (13, 0, 0, [0; 6]),
+            Op::Recirc(id) => (14, u16::from(head.era), *id, [0; 6]),
         };
         let (kind, x): (u16, u16) = (kind, x);
         w = w
@@ -160,19 +315,17 @@ pub fn flow(head: FlowHead, ops: &[Op], device: impl Fn(PortNo) -> Option<u32>) 
             .put(&x.to_ne_bytes())
             .put(&y.to_ne_bytes())
             .put(&data)
-            .put(&[0; 2]);
+            .put(&rest);
     }
     Some(w.bytes)
 }
 
 /// A port: the index of the device by which its packets go up, its masks, and its peer's address.
-pub fn port(miss: u32, masks: &[u8], peer: Option<[u8; 6]>) -> PortBytes {
-    let n = u32::try_from(masks.len().min(MASKS_PER_PORT)).unwrap_or(0);
-    Writer::<24>::new()
+pub fn port(miss: u32, ids: &[u8], peer: Option<[u8; 6]>) -> PortBytes {
+    Writer::<40>::new()
         .put(&miss.to_ne_bytes())
-        .put(&n.to_ne_bytes())
+        .put(&masks(ids))
         .put(&peer.unwrap_or_default())
         .put(&[u8::from(peer.is_some()), 0])
-        .put(&masks[..n as usize])
         .bytes
 }

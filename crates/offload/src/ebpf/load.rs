@@ -4,7 +4,10 @@
 //! pinned. The next process looks through the kernel's programs for one whose maps name the same owner and
 //! the same version. A program of another version cannot be taken over: its filters are replaced.
 
-use super::layout::{COUNT_WORDS, CPU_WORDS, CPUS, FLOWS, FlowBytes, KeyBytes, PortBytes, SLOTS};
+use super::layout::{
+    COUNT_WORDS, CPU_WORDS, CPUS, ConnBytes, ConnKeyBytes, FLOWS, FlowBytes, KeyBytes, LIVE, LIVE_WORDS,
+    MasksBytes, PortBytes, SLOTS, StageBytes,
+};
 use aya::maps::{Array, HashMap, Map, MapData, MapInfo};
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs, tc};
@@ -13,15 +16,19 @@ use std::collections::HashMap as StdMap;
 use std::error::Error;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/classifier.bpf.o"));
 
 /// The program's name, and those of its maps.
 const PROGRAM: &str = "hd_ingress";
-const NAMES: [&str; 6] = [
+const NAMES: [&str; 9] = [
     "hd_ports",
     "hd_masks",
     "hd_flows",
+    "hd_stages",
+    "hd_conns",
+    "hd_live",
     "hd_counts",
     "hd_slots",
     "hd_cpus",
@@ -37,6 +44,9 @@ pub(super) struct Loaded {
     pub(super) ports: HashMap<MapData, u32, PortBytes>,
     pub(super) masks: Array<MapData, KeyBytes>,
     pub(super) flows: HashMap<MapData, KeyBytes, FlowBytes>,
+    pub(super) stages: HashMap<MapData, StageBytes, MasksBytes>,
+    pub(super) conns: HashMap<MapData, ConnKeyBytes, ConnBytes>,
+    pub(super) live: Arc<SharedWords>,
     pub(super) counts: SharedWords,
     pub(super) slots: SharedWords,
     pub(super) cpus: SharedWords,
@@ -79,6 +89,9 @@ fn assemble(program: SchedClassifier, mut maps: StdMap<String, Map>) -> Result<L
         ports: HashMap::try_from(take("hd_ports")?).map_err(e)?,
         masks: Array::try_from(take("hd_masks")?).map_err(e)?,
         flows: HashMap::try_from(take("hd_flows")?).map_err(e)?,
+        stages: HashMap::try_from(take("hd_stages")?).map_err(e)?,
+        conns: HashMap::try_from(take("hd_conns")?).map_err(e)?,
+        live: Arc::new(words(take("hd_live")?, LIVE * LIVE_WORDS)?),
         counts: words(take("hd_counts")?, FLOWS * COUNT_WORDS)?,
         slots: words(take("hd_slots")?, SLOTS)?,
         cpus: words(take("hd_cpus")?, CPUS * CPU_WORDS)?,

@@ -5,11 +5,13 @@
 //! * [`load`]: the program comes into the kernel, or is found there, where an earlier process left it.
 //! * [`ports`]: devices are diverted, and given back.
 //! * [`flows`]: rules become entries of maps, with masks, generations and counters.
+//! * [`conns`]: connections become entries of maps.
 //! * [`twin`]: a plain twin of the program, for tests.
 //!
 //! **Ends.** The program stays at the devices when the process ends, and forwards on. Who wants an end of it
 //! says so ([`crate::Backend::shutdown`]).
 
+mod conns;
 mod flows;
 pub mod layout;
 mod load;
@@ -19,7 +21,8 @@ mod tests;
 #[cfg(test)]
 mod twin;
 
-use crate::{Backend, Handle, PortLink, Rule, Why};
+use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why};
+use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_datapath::{FlowCounts, PortNo};
 use heddle_port::types::Divert;
 use heddle_sys::TapQueue;
@@ -97,6 +100,21 @@ impl Backend for Ebpf {
     }
     fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
         self.0.lock().set_ports(ports)
+    }
+    fn conn_capacity(&self) -> usize {
+        layout::LIVE / 2
+    }
+    fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
+        Some(Arc::new(conns::Live(Arc::clone(&self.0.lock().loaded.live))))
+    }
+    fn install_conn(&mut self, conn: &Offloadable) -> Result<(), Why> {
+        self.0.lock().install_conn(conn)
+    }
+    fn remove_conns(&mut self, ids: &[ConnId]) {
+        self.0.lock().remove_conns(ids);
+    }
+    fn conn_use(&mut self, id: ConnId) -> ConnUse {
+        self.0.lock().conn_use(id)
     }
     fn drop_adopted(&mut self) {
         self.0.lock().drop_adopted();

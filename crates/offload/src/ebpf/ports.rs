@@ -12,6 +12,8 @@ use heddle_datapath::PortNo;
 use heddle_sys::{LinkCtl, TapOpen, TapQueue};
 use std::collections::HashMap;
 use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 
 /// After so many looks at ports, other ends of veth devices are asked for their addresses again.
@@ -20,6 +22,19 @@ const ASK_AGAIN: u32 = 10;
 /// The miss device of a device.
 fn miss_name(ifindex: u32) -> String {
     format!("hdm{ifindex}")
+}
+
+/// Takes a device for this process, as long as what is returned lives: a name among the abstract sockets of
+/// the network namespace, which ends with its process.
+fn claim(ifindex: u32) -> io::Result<UnixDatagram> {
+    let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
+    UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "another switch on this machine has the device",
+        ),
+        _ => error,
+    })
 }
 
 /// Makes a miss device: its queue and its index.
@@ -40,6 +55,7 @@ impl State {
         if let Some(d) = self.diverted.get(&ifindex) {
             return Ok(Arc::clone(&d.tap));
         }
+        let claim = claim(ifindex)?;
         let (tap, miss) = make_miss(ifindex)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
         let tap = Arc::new(tap);
@@ -47,8 +63,8 @@ impl State {
             tap: Arc::clone(&tap),
             miss,
             slot,
-            masks: self.adopted_masks(ifindex),
             peer: None,
+            _claim: Some(claim),
         };
         self.diverted.insert(ifindex, d);
         self.find_peers(Some(ifindex));

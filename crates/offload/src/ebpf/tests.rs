@@ -1,10 +1,12 @@
 //! The program in the kernel beside its twin. The kernel runs it on packets that are given to it
 //! (`BPF_PROG_TEST_RUN`), which needs root: without it, nothing is tested and the test says so.
 
+use super::conns::Live;
 use super::flows::{Diverted, State, Way};
 use super::{layout, load, twin};
-use crate::{Headers, Op, Rule};
+use crate::{ConnUse, Ct, Headers, Op, Rule};
 use aya::programs::{TestRun as _, TestRunOptions};
+use heddle_conntrack::offloaded::{ConnId, EndOffload as _, Offloadable};
 use heddle_datapath::PortNo;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -184,8 +186,8 @@ fn state() -> Option<State> {
             tap: tap.into(),
             miss: 0,
             slot,
-            masks: Vec::new(),
             peer: None,
+            _claim: None,
         },
     );
     state.write_port(LOOPBACK).unwrap();
@@ -273,6 +275,209 @@ fn one_write_ends_a_ports_flows_and_masks_are_bounded() {
     for at in 0..12 {
         state.remove(at);
     }
-    assert_eq!(state.diverted[&LOOPBACK].masks, []);
+    assert_eq!(state.mask_ids(layout::Origin::port(LOOPBACK)), []);
     assert_eq!(state.loaded.flows.keys().count(), 0);
+}
+
+/// A stage behind the first: what it matches of connections, what it writes, and whether it tracks again.
+#[derive(Clone, Debug)]
+struct Behind {
+    fields: u8,
+    writes: u16,
+    ct: Option<(u16, bool, bool)>,
+    clears: bool,
+}
+
+fn behind() -> impl Strategy<Value = Behind> {
+    let ct = prop::option::of((5_u16..8, any::<bool>(), prop::bool::weighted(0.2)));
+    (any::<u8>(), 0_u16..256, ct, prop::bool::weighted(0.2)).prop_map(|(fields, writes, ct, clears)| Behind {
+        fields,
+        writes,
+        ct,
+        clears,
+    })
+}
+
+/// A connection of packets like this one in a zone.
+fn connection(s: &Shape, number: u32, nat: Option<bool>, reversed: bool) -> Offloadable {
+    let (_, h) = twin::read(&frame(s));
+    let mut orig = twin::tuple(&h);
+    if reversed {
+        orig = orig.reversed();
+    }
+    let mut reply = orig.reversed();
+    match nat {
+        Some(true) => (reply.dst.addr, reply.dst.l4) = (reply.dst.addr + 0x0100, 777),
+        Some(false) => (reply.src.addr, reply.src.l4) = (reply.src.addr + 0x0200, 888),
+        None => {}
+    }
+    Offloadable {
+        id: ConnId {
+            number,
+            generation: 9,
+        },
+        zone: 5 + u16::try_from(number).unwrap() % 3,
+        orig,
+        reply,
+        snat: nat == Some(true),
+        dnat: nat == Some(false),
+        mark: 0x12,
+        label: u128::from(number) << 96 | 7,
+    }
+}
+
+/// Pipelines with connections: as the twin has it, to the byte and the counter.
+#[test]
+fn stages_and_connections_are_as_in_the_twin() {
+    let Some(mut state) = state() else { return };
+    let mut runner = TestRunner::new(ProptestConfig::with_cases(1500));
+    let flags = |s: Shape| Shape {
+        flags: 0x10,
+        options: false,
+        fragment: false,
+        proto: if s.proto == 6 { 6 } else { 17 },
+        ..s
+    };
+    let conns = prop::collection::vec((any::<Option<bool>>(), any::<bool>()), 1..4);
+    let all = (
+        (shape().prop_map(flags), 0_u16..1024, any::<u8>()),
+        (0_u16..256, any::<bool>(), prop::bool::weighted(0.2)),
+        prop::collection::vec(behind(), 1..4),
+        conns,
+    );
+    let mut depths = [0; 5];
+    let seen = std::cell::RefCell::new((&mut state, &mut depths));
+    runner
+        .run(
+            &all,
+            |((of, fields, value), (writes, nat, marks), behind, conns)| {
+                let (state, depths) = &mut *seen.borrow_mut();
+                let packet = frame(&of);
+                let mut first = rule(&of, fields, writes & 0x30, value);
+                let ct = |zone, nat, marks: bool| {
+                    Op::Ct(Ct {
+                        zone,
+                        nat,
+                        mark: marks.then_some((2, 0x0f)),
+                    })
+                };
+                let mut ops = first.ops[..first.ops.len() - 1].to_vec();
+                ops.extend([ct(5, nat, marks), Op::Recirc(1)]);
+                first.ops = ops.into();
+                let conns: Vec<Offloadable> = (0..)
+                    .zip(&conns)
+                    .map(|(n, (nat, reversed))| connection(&of, n, *nat, *reversed))
+                    .collect();
+                let mut rules = vec![first];
+                for (n, b) in (1_u32..).zip(&behind) {
+                    // What the packet is by now: by what the stages so far made of it, as far as they go.
+                    let mut probe = rules.clone();
+                    let mut all = rule(&of, 0, 0, 0);
+                    (all.key, all.mask) = (Headers::default(), Headers::default());
+                    (all.key.recirc, all.mask.recirc) = (n, u32::MAX);
+                    probe.push(all);
+                    let Some((now, _)) = twin::forward_all(&probe, &conns, &packet) else {
+                        break;
+                    };
+                    let (_, mut h) = twin::read(&now);
+                    h.recirc = n;
+                    let m = |bit: u8, mask: u8| if b.fields & 1 << bit != 0 { mask } else { 0 };
+                    let mut r = rule(&of, 0, b.writes & if of.v6 { 0xf3 } else { 0xff }, value);
+                    r.mask = Headers {
+                        recirc: u32::MAX,
+                        dl_type: u16::MAX,
+                        dl_src: [m(0, 0xff); 6],
+                        src: [m(1, 0xff); 16],
+                        dst: [m(2, 0xff); 16],
+                        tp_src: u16::from_be_bytes([m(3, 0xff); 2]),
+                        nw_ttl: m(4, 0xff),
+                        ct_state: m(5, 0x2a),
+                        ct_mark: u32::from(m(6, 0xff)),
+                        ct_zone: u16::from(m(7, 0xff)),
+                        ..Headers::default()
+                    };
+                    if !of.v6 {
+                        (r.mask.src[4..].fill(0), r.mask.dst[4..].fill(0));
+                    }
+                    r.key = h;
+                    // Most often what was said; else a flow of another connection.
+                    (r.key.ct_state, r.key.ct_mark, r.key.ct_zone) = (0x22, 0x12, 5);
+                    let mut ops = r.ops[..r.ops.len() - 1].to_vec();
+                    ops.extend(b.clears.then_some(Op::CtClear));
+                    match b.ct {
+                        Some((zone, nat, marks)) => ops.extend([ct(zone, nat, marks), Op::Recirc(n + 1)]),
+                        None => ops.push(Op::Output(PortNo(1))),
+                    }
+                    r.ops = ops.into();
+                    rules.push(r);
+                    if b.ct.is_none() {
+                        break;
+                    }
+                }
+                for (at, rule) in (0..).zip(&rules) {
+                    state.install(at, rule).unwrap();
+                }
+                for c in &conns {
+                    state.install_conn(c).unwrap();
+                }
+                let expected = twin::forward_all(&rules, &conns, &packet);
+                let (verdict, bytes) = run(state, &packet);
+                let used: Vec<_> = conns.iter().map(|c| state.conn_use(c.id)).collect();
+                let again = expected.is_some().then(|| {
+                    // Ended by the tracker: nothing passes any more.
+                    Live(std::sync::Arc::clone(&state.loaded.live)).end(conns[0].id.number);
+                    run(state, &packet).0
+                });
+                let ids: Vec<_> = conns.iter().map(|c| c.id).collect();
+                state.remove_conns(&ids);
+                let without = run(state, &packet).0;
+                let at = 0..u32::try_from(rules.len()).unwrap();
+                let counts: Vec<u64> = at.map(|at| state.remove(at).packets).collect();
+                prop_assert_eq!(state.loaded.conns.keys().count(), 0);
+                prop_assert_eq!(state.loaded.stages.keys().count(), 0);
+                prop_assert_eq!(verdict, if expected.is_some() { REDIRECT } else { SHOT });
+                prop_assert_eq!(without, SHOT);
+                let Some((expected, passed)) = expected else {
+                    prop_assert!(counts.iter().all(|n| *n == 0));
+                    return Ok(());
+                };
+                depths[passed.len()] += 1;
+                prop_assert_eq!(again, Some(SHOT), "the first stage is of the first connection");
+                prop_assert_eq!(used[0], ConnUse::Used);
+                prop_assert_eq!(bytes, expected);
+                for (at, n) in counts.iter().enumerate() {
+                    prop_assert_eq!(*n, u64::from(passed.contains(&at)));
+                }
+                Ok(())
+            },
+        )
+        .unwrap();
+    assert!(depths[2] > 50 && depths[3] > 5, "{depths:?}");
+}
+
+/// What a port sends up is limited in the program: a flood does not fill the processor of those who read it.
+#[test]
+fn a_flood_of_misses_is_limited() {
+    let Some(state) = state() else { return };
+    let limited = |state: &State| {
+        let all = state.stats();
+        all.into_iter().find(|(name, _)| name == "limited").unwrap().1
+    };
+    let packet = [0; 60];
+    for _ in 0..100 {
+        run(&state, &packet);
+    }
+    assert_eq!(limited(&state), 0);
+    let flood = 1 << 20;
+    let options = TestRunOptions {
+        data_in: Some(&packet),
+        repeat: flood,
+        ..TestRunOptions::new()
+    };
+    let before = std::time::Instant::now();
+    state.loaded.program().test_run(options).unwrap();
+    // Windows of 17 ms that it may have met.
+    let windows = before.elapsed().as_millis() / 16 + 2;
+    let passed = u128::from(flood) - u128::from(limited(&state));
+    assert!(passed <= windows * 8192, "{passed} of {flood} went up");
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use heddle_datapath::Action;
 use heddle_flow::Match;
 
 use super::flows::{self, Lines, Style};
@@ -53,6 +54,11 @@ fn stats_show(switch: &Switch, args: &[&str]) -> Reply {
     Ok(out)
 }
 
+/// Whether actions ask for connections.
+fn tracks(actions: &[Action]) -> bool {
+    actions.iter().any(|a| matches!(a, Action::Ct(_)))
+}
+
 /// Flows that are forwarded elsewhere, and how many are not, and why; or the same of the flows that a match
 /// takes.
 fn show(switch: &Switch, args: &[&str]) -> Reply {
@@ -69,6 +75,9 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
             "{name}: {} of {} flows are offloaded",
             stats.offloaded, stats.told
         );
+        if stats.connections > 0 {
+            let _ = writeln!(out, "  {} connections, too", stats.connections);
+        }
         for (why, n) in offload.waiting() {
             let _ = writeln!(out, "  {n} are not: {why}");
         }
@@ -95,6 +104,9 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
             return;
         }
         let says = match (flow.place, &flow.waits) {
+            (Some(place), _) if tracks(&flow.actions) => {
+                format!("offloaded to {place}: of established connections of TCP and UDP that it has")
+            }
             (Some(place), _) => format!("offloaded to {place}"),
             (None, Some(why)) => format!("not offloaded: {why}"),
             (None, None) => "not offloaded: it is new, and looked at within a second".to_owned(),

@@ -85,7 +85,12 @@ impl Reconciler {
         };
         o.began = Some(Instant::now());
         let clock = self.switch.clock.clone();
-        let offload = Offload::new(Box::new(ebpf.clone()), Policy::default(), move || clock.now_ms());
+        let offload = Offload::new(
+            Box::new(ebpf.clone()),
+            Some(Arc::clone(self.switch.datapath.conntrack())),
+            Policy::default(),
+            move || clock.now_ms(),
+        );
         self.switch.datapath.set_observer(Some(Box::new(offload.clone())));
         *self.switch.offload.write() = Some(offload.clone());
         o.offload = Some(offload);

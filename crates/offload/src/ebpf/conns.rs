@@ -1,0 +1,77 @@
+//! Connections become entries of maps: one for each direction, and a word that says whether they still count.
+//!
+//! **Invariants.** The word is written when both entries are there, and is zero before they go. The tracker
+//! writes a zero from any thread, and so ends both at once ([`Live`]). A word belongs to one connection at a
+//! time: others whose number shares it wait until it is free.
+
+use super::flows::{State, refused};
+use super::layout::{self, LIVE_WORDS};
+use crate::{ConnUse, Why};
+use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
+use heddle_sys::shared_words::SharedWords;
+use std::sync::Arc;
+
+/// Ends connections.
+pub(super) struct Live(pub(super) Arc<SharedWords>);
+
+/// Where the word of a connection is.
+fn word(number: u32) -> usize {
+    layout::live_index(number) as usize * LIVE_WORDS
+}
+
+impl EndOffload for Live {
+    fn end(&self, number: u32) {
+        self.0.store(word(number), 0);
+    }
+}
+
+impl State {
+    pub(super) fn install_conn(&mut self, c: &Offloadable) -> Result<(), Why> {
+        let at = word(c.id.number);
+        if self.loaded.live.load(at) != 0 || self.conns.contains_key(&c.id) {
+            return Err(Why::Full);
+        }
+        let keys = [
+            layout::conn_key(&c.orig, c.zone),
+            layout::conn_key(&c.reply, c.zone),
+        ];
+        for (key, reply) in keys.iter().zip([false, true]) {
+            self.adopted.conns.remove(key);
+            if let Err(error) = self.loaded.conns.insert(key, layout::conn(c, reply), 0) {
+                let _ = self.loaded.conns.remove(&keys[0]);
+                return Err(refused(&error));
+            }
+        }
+        self.loaded.live.store(at + 1, 0);
+        self.loaded.live.store(at, layout::live_word(c.id.generation));
+        self.conns.insert(c.id, keys);
+        Ok(())
+    }
+    pub(super) fn remove_conns(&mut self, ids: &[ConnId]) {
+        for id in ids {
+            let Some(keys) = self.conns.remove(id) else {
+                continue;
+            };
+            let at = word(id.number);
+            if self.loaded.live.load(at) == layout::live_word(id.generation) {
+                self.loaded.live.store(at, 0);
+            }
+            for key in &keys {
+                let _ = self.loaded.conns.remove(key);
+            }
+        }
+        self.wait();
+    }
+    pub(super) fn conn_use(&mut self, id: ConnId) -> ConnUse {
+        let at = word(id.number);
+        let live = &self.loaded.live;
+        if live.load(at) != layout::live_word(id.generation) {
+            return ConnUse::Ended;
+        }
+        if live.load(at + 1) == 0 {
+            return ConnUse::Rests;
+        }
+        live.store(at + 1, 0);
+        ConnUse::Used
+    }
+}
