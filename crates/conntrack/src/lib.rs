@@ -17,8 +17,9 @@
 //! What goes another way than through here: `offloaded`.
 //! Fragments wait in `ipf`, which the datapath asks before it hands the tracker what they are pieces of.
 //!
-//! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is none.
-//! An error of ICMPv6 about TCP is read if eight bytes of that are quoted, as those of ICMP are (there: twenty).
+//! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is
+//! none. An error of ICMPv6 about TCP is read if eight bytes of that are quoted, as those of ICMP are
+//! (there: twenty).
 
 pub mod action;
 /// What models replace (`tests/model.rs`).

@@ -62,53 +62,44 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     (key.nw_proto, mask.0.nw_proto) = (17, u8::MAX);
     (mask.0.nw_src, mask.0.nw_dst, mask.0.tp_src, mask.0.tp_dst) = (u32::MAX, u32::MAX, u16::MAX, u16::MAX);
     let before = map_bytes();
-    let mut each =
-        |what: &str, offload: &mut Offload, mut f: Box<dyn FnMut(&mut Offload, &ObservedFlow<'_>)>| {
-            let began = Instant::now();
-            for i in 0..n {
-                key.nw_src = 0x0a00_0000 | i;
-                let actions = Arc::from([Action::Output(PortNo(1))]);
-                f(
-                    offload,
-                    &ObservedFlow {
-                        id: FlowId::made_up(i.into()),
-                        key: &key,
-                        mask: &mask,
-                        actions: &actions,
-                        credits: &[],
-                    },
-                );
-            }
-            let took: Duration = began.elapsed();
-            println!("{what:9} {n} flows: {:8.1} ms", took.as_secs_f64() * 1e3);
-        };
-    each("install", &mut offload, Box::new(|o, f| o.added(f)));
+    let mut each = |what: &str, offload: &mut Offload, f: fn(&mut Offload, &ObservedFlow<'_>)| {
+        let began = Instant::now();
+        for i in 0..n {
+            key.nw_src = 0x0a00_0000 | i;
+            let actions = Arc::from([Action::Output(PortNo(1))]);
+            f(
+                offload,
+                &ObservedFlow {
+                    id: FlowId::made_up(i.into()),
+                    key: &key,
+                    mask: &mask,
+                    actions: &actions,
+                    credits: &[],
+                },
+            );
+        }
+        let took: Duration = began.elapsed();
+        println!("{what:9} {n} flows: {:8.1} ms", took.as_secs_f64() * 1e3);
+    };
+    each("install", &mut offload, |o, f| o.added(f));
     println!(
         "{} flows are there; {:.1} MB of maps, {:.1} MB before",
         offload.stats().1.offloaded,
         map_bytes() as f64 / 1e6,
         before as f64 / 1e6
     );
-    each(
-        "change",
-        &mut offload,
-        Box::new(|o, f| {
-            o.changed(f);
-        }),
-    );
+    each("change", &mut offload, |o, f| {
+        o.changed(f);
+    });
     let began = Instant::now();
     offload.counters(&mut |_, _| {});
     println!(
         "counters  {n} flows: {:8.1} ms",
         began.elapsed().as_secs_f64() * 1e3
     );
-    each(
-        "remove",
-        &mut offload,
-        Box::new(|o, f| {
-            o.gone(f.id);
-        }),
-    );
+    each("remove", &mut offload, |o, f| {
+        o.gone(f.id);
+    });
     offload.shutdown();
     Ok(())
 }

@@ -5,9 +5,9 @@
 //! goes through [`LOOKS`] records and installs [`INSTALLS`] at most.
 //!
 //! **Invariants.** Each connection that the back end has is marked in the tracker, which ends it there at
-//! once when it is over, closes, or has another mark or label ([`heddle_conntrack::offloaded`]). What ended that
-//! way still has entries, which count nothing, until the next round. A connection that the back end forwards
-//! lives as long as packets come; one that rests for [`REST_MS`] comes back, and its age goes on.
+//! once when it is over, closes, or has another mark or label ([`heddle_conntrack::offloaded`]). What ended
+//! that way still has entries, which count nothing, until the next round. A connection that the back end
+//! forwards lives as long as packets come; one that rests for [`REST_MS`] comes back, and its age goes on.
 
 use crate::{Backend, Rule};
 use heddle_conntrack::Conntrack;

@@ -132,8 +132,8 @@ proptest! {
     }
 }
 
-/// A packet that came in a tunnel with long headers begins behind the end of the small area. Its copies, which
-/// need not be big, began there too, and the worker that made one ended.
+/// A packet that came in a tunnel with long headers begins behind the end of the small area. Its copies,
+/// which need not be big, began there too, and the worker that made one ended.
 #[test]
 fn copies_of_what_lost_long_headers() {
     let bytes: Vec<u8> = (0..700).map(|i| (i % 251) as u8).collect();

@@ -5,8 +5,9 @@
 //! are not understood, options that have to be understood. Fragments are refused: an outer packet is put
 //! together before it comes here, or not at all. Each refusal has a name ([`PopError`]).
 //!
-//! **Padding.** Bytes behind the outer packet go where a UDP header says how long it is. GRE says nothing of that:
-//! they stay behind the inner packet, whose own header says where it ends, as they do in Open vSwitch.
+//! **Padding.** Bytes behind the outer packet go where a UDP header says how long it is. GRE says nothing
+//! of that: they stay behind the inner packet, whose own header says where it ends, as they do in Open
+//! vSwitch.
 //!
 //! **Trains.** A train that was put into a tunnel as one comes out as one: its metadata is about headers that
 //! lie behind the outer ones. A train of outer packets is for the caller to cut ([`PopError::Train`]).

@@ -397,7 +397,8 @@ fn stages_and_connections_are_as_in_the_twin() {
                         ..Headers::default()
                     };
                     if !of.v6 {
-                        (r.mask.src[4..].fill(0), r.mask.dst[4..].fill(0));
+                        r.mask.src[4..].fill(0);
+                        r.mask.dst[4..].fill(0);
                     }
                     r.key = h;
                     // Most often what was said; else a flow of another connection.

@@ -64,7 +64,8 @@ impl Ctx<'_> {
             self.mirrored = old_mirrored;
         }
         self.restore_tunnel_mask(&old_wc);
-        // What ended the other bridge's pipeline does not end this one, and has a name if nothing else is done.
+        // What ended the other bridge's pipeline does not end this one, and has a name if nothing else is
+        // done.
         self.exit = false;
         if let Some(error) = self.error.take() {
             self.drop_hint.get_or_insert(error.drop_reason());
