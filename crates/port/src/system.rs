@@ -105,14 +105,19 @@ impl SystemPort {
         Self { divert, ..self }
     }
 
-    /// The queue of a diverted device, or none.
-    fn divert(&self, index: u32) -> Option<Box<dyn RxQueue>> {
+    /// The queue of a diverted device, or none. An error: somebody else has the device, and packets would be
+    /// forwarded by both.
+    fn divert(&self, index: u32) -> io::Result<Option<Box<dyn RxQueue>>> {
         let name = &self.name;
-        match self.divert.as_ref()?.divert(name, index) {
-            Ok(tap) => Some(crate::tap::receiver(tap)),
+        let Some(divert) = &self.divert else {
+            return Ok(None);
+        };
+        match divert.divert(name, index) {
+            Ok(tap) => Ok(Some(crate::tap::receiver(tap))),
+            Err(e) if e.kind() == io::ErrorKind::ResourceBusy => Err(e),
             Err(e) => {
                 log::warn!(target: "netdev_offload", "{name}: nothing is offloaded, packets come by packet sockets ({e})");
-                None
+                Ok(None)
             }
         }
     }
@@ -202,7 +207,7 @@ impl Port for SystemPort {
         let index = self.link.ifindex(&self.name).map_err(fail)?;
         let mut state = self.state.lock();
         state.diverted = None;
-        if let Some(queue) = self.divert(index) {
+        if let Some(queue) = self.divert(index).map_err(fail)? {
             state.diverted = Some(index);
             state.receivers.clear();
             state.stale = false;
