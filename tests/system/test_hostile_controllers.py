@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.openflow import Connection, V10, V13, V15, message
@@ -99,6 +100,64 @@ def scenario_everything_is_said_again(lab):
     assert sent - got <= 1 and sent > 20, (sent, got)
 
 
+BFD_PEER = """
+import os,socket,struct,sys,time,random
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('10.1.0.1',3784)); s.settimeout(0.02)
+out=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); out.bind(('10.1.0.1',49160)); out.setsockopt(socket.IPPROTO_IP,socket.IP_TTL,255)
+state,theirs,flood=1,0,False
+r=random.Random(7); n=0; last=0
+while True:
+    try:
+        d=s.recv(200); theirs=struct.unpack('!I',d[4:8])[0]; said=d[1]>>6; poll=d[1]&0x20
+        state={1:{1:2,2:3}.get(said,1),2:{1:2,2:3,3:3}.get(said,1),3:{0:1,1:1}.get(said,3)}[state]
+        if poll: out.sendto(struct.pack('!BBBBIIIII',0x20,state<<6|0x10,5,24,77,theirs,100000,100000,0),('10.1.0.2',3784))
+    except OSError: pass
+    now=time.monotonic()
+    if now-last>0.08:
+        last=now
+        out.sendto(struct.pack('!BBBBIIIII',0x20,state<<6,5,24,77,theirs,100000,100000,0),('10.1.0.2',3784))
+    if os.path.exists(sys.argv[1]):
+        # Other versions, lengths and discriminators, demands, authentication, multipoint, no discriminator of its own: none of the session.
+        for _ in range(100):
+            odd=[struct.pack('!BBBBIIIII',r.choice([0,0x40,0xe0,0x20]),r.choice([0x04,0x01,0x05]),0,r.choice([24,23,255,0]),r.choice([0,9]),r.getrandbits(32)|1<<31,1,1,1),
+                 r.randbytes(r.randrange(60)), struct.pack('!BBBBIIIII',0x20,0,3,24,0,theirs,0,0,0), struct.pack('!BBBBIIIII',0x20,0,0,24,77,theirs,0,0,0)]
+            try: out.sendto(r.choice(odd),('10.1.0.2',3784)); n+=1
+            except OSError: pass
+        if n>=60000: open(sys.argv[1]+'.done','w').write(str(n)); break
+while True:
+    try: s.recv(200)
+    except OSError: pass
+    out.sendto(struct.pack('!BBBBIIIII',0x20,state<<6,5,24,77,theirs,100000,100000,0),('10.1.0.2',3784))
+    time.sleep(0.05)
+"""
+
+
+def scenario_a_flood_of_bfd(lab):
+    """Messages that are no session's, tens of thousands: the session beside them stays up, and the switch's other work goes on."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    a = lab.veth_pod(sw, "a", "10.1.0.1/24", mac="02:00:00:00:66:66")
+    b, c = lab.veth_pod(sw, "b", "10.1.0.3/24"), lab.veth_pod(sw, "c", "10.1.0.4/24")
+    del c
+    sw.vsctl("set", "interface", "va", "bfd:enable=true", "bfd:min_tx=100", "bfd:min_rx=100", "bfd:mult=20", "bfd:bfd_src_ip=10.1.0.2", "bfd:bfd_dst_ip=10.1.0.1",
+             'bfd:bfd_local_dst_mac="02:00:00:00:66:66"', 'bfd:bfd_remote_dst_mac="02:00:00:00:77:77"')
+    lab.net.ip(a, "neigh", "replace", "10.1.0.2", "lladdr", "02:00:00:00:77:77", "dev", "eth0")
+    flag = f"{sw.dir}/flood"
+    peer = subprocess.Popen(["ip", "netns", "exec", a, "python3", "-c", BFD_PEER, flag])
+    status = lambda: sw.vsctl("get", "interface", "va", "bfd_status")
+    try:
+        wait_for("the session", lambda: 'state=up' in status().replace('"', ""))
+        flaps = re.search(r'flap_count="(\d+)"', status())[1]
+        open(flag, "w").close()
+        while not os.path.exists(f"{flag}.done"):
+            lab.net.ping(b, "10.1.0.4", count=2)
+            time.sleep(0.1)
+        assert 'state=up' in status().replace('"', "") and re.search(r'flap_count="(\d+)"', status())[1] == flaps, status()
+        assert memory_mb(sw) < 300
+    finally:
+        peer.kill()
+
+
 def sample4(probability=65535, domain=(0, 7), point=(0, 9), direction=0, zeros=b"\0" * 5, collector=9):
     """`sample` whose numbers may come from fields: (header, bits) each."""
     ids = b"".join(struct.pack("!IHxx", header, value) if header else struct.pack("!II", 0, value) for header, value in (domain, point))
@@ -157,6 +216,32 @@ def scenario_nonsense_of_rates(lab):
     lab.net.ping(a, "10.1.0.2")
     sw.vsctl("clear", "port", "vb", "qos")
     lab.net.ping(a, "10.1.0.2")
+
+
+def scenario_killed_in_the_middle_of_a_restore(lab):
+    """Nothing is forwarded by half of the rules; the next restore is a whole one."""
+    sw, a, _ = two_pods(lab, "fail_mode=secure")
+    rules = "\n".join([f"priority=3,udp,tp_src={n % 60000},nw_dst=10.9.{n // 60000}.1,actions=drop" for n in range(1, 40_001)] + ["priority=1,actions=NORMAL"])
+    sw.ofctl("--bundle", "add-flows", "br0", "-", stdin=rules)
+    lab.net.ping(a, "10.1.0.2")
+    sw.vsctl("set", "open_vswitch", ".", "other_config:flow-restore-wait=true")
+    sw.stop_daemon(signal.SIGKILL)
+    sw.start_daemon()
+    # Half of them, as somebody who is in the middle.
+    half = Connection.to_bridge(sw, "br0", V13)
+    add = struct.pack("!QQBBHHHIIIHH", 0, 0, 0, 0, 0, 0, 1, 0xffffffff, 0xffffffff, 0xffffffff, 0, 0)
+    half.sock.sendall(b"".join(message(V13, FLOW_MOD, n, add.replace(b"\0\1\xff", struct.pack("!H", n) + b"\xff", 1) + struct.pack("!HHxxxx", 1, 4)) for n in range(1, 20_001)))
+    wait_for("some rules", lambda: int(sw.ofctl("dump-aggregate", "br0").rsplit("flow_count=", 1)[1]) > 100)
+    sw.stop_daemon(signal.SIGKILL)
+    half.close()
+    sw.start_daemon()
+    assert "flow_count=0" in sw.ofctl("dump-aggregate", "br0")
+    sw.ofctl("add-flow", "br0", "priority=1,actions=NORMAL")
+    lab.net.no_ping(a, "10.1.0.2")
+    sw.ofctl("--bundle", "replace-flows", "br0", "-", stdin=rules)
+    sw.vsctl("remove", "open_vswitch", ".", "other_config", "flow-restore-wait")
+    lab.net.ping(a, "10.1.0.2")
+    assert "flow_count=40001" in sw.ofctl("dump-aggregate", "br0")
 
 
 if __name__ == "__main__":

@@ -263,6 +263,8 @@ pub enum DropReason {
     TunnelNeighbour,
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation,
+    /// Rules are restored after a restart (`flow-restore-wait`): until all are there, none decides.
+    Restoring,
     /// The pipeline itself failed, by a mistake of its own.
     Fault,
 }
@@ -309,8 +311,9 @@ pub trait UpcallData: Send + Sync {
     fn receiver(&self) -> u64 {
         0
     }
-    /// Whether one packet more is wanted now. Called by workers: it does not wait.
-    fn admit(&self) -> bool {
+    /// Whether one packet more is wanted now, this one, of which `_head` has the first bytes. Called by
+    /// workers: it does not wait.
+    fn admit(&self, _head: &[u8]) -> bool {
         true
     }
     /// To get the issuer's type back.

@@ -108,6 +108,8 @@ kinds! {
     TunnelNeighbour = "drop_action_tunnel_neighbour",
     /// A recirculation id that nobody gave out, or no longer.
     NoRecirculation = "drop_action_no_recirculation_context",
+    /// Rules are restored after a restart: until all are there, none decides.
+    Restoring = "drop_action_flow_restore_wait",
     /// The translation panicked: a fault of this program, which is in the log.
     Fault = "drop_action_translation_fault",
     /// Reserved multicast, spanning tree, port roles.
@@ -133,6 +135,7 @@ impl From<DropReason> for DropKind {
             DropReason::TunnelRoute => DropKind::TunnelRoute,
             DropReason::TunnelNeighbour => DropKind::TunnelNeighbour,
             DropReason::NoRecirculation => DropKind::NoRecirculation,
+            DropReason::Restoring => DropKind::Restoring,
             DropReason::Fault => DropKind::Fault,
         }
     }

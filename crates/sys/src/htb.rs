@@ -33,6 +33,9 @@ const RATE_TO_QUANTUM: u64 = 10;
 const LINKLAYER_ETHERNET: u8 = 1;
 /// Shortest frame.
 const MIN_FRAME: u16 = 64;
+/// What the kernel says of a qdisc that is another one, and of none.
+const INVALID: i32 = rustix::io::Errno::INVAL.raw_os_error();
+const NO_ENTRY: i32 = rustix::io::Errno::NOENT.raw_os_error();
 /// Length of a tick in which the kernel counts (`PSCHED_SHIFT`).
 const TICK_NS: u64 = 64;
 
@@ -149,25 +152,14 @@ impl Htb {
     /// # Errors
     /// As for [`Htb::make`].
     pub fn remove(&self, ifindex: u32) -> io::Result<()> {
-        if !self.has_own(ifindex)? {
-            return Ok(());
+        // The kernel removes it only if it has this handle and this kind. So nothing has to be asked first,
+        // which would be a list of all devices' qdiscs: of thousands that each ask once, millions of lines.
+        let mut m = Self::message(ifindex, handle(0), TcHandle::ROOT);
+        m.attributes = vec![TcAttribute::Kind(KIND.into())];
+        match self.send(RouteNetlinkMessage::DelQueueDiscipline(m), 0) {
+            Err(e) if [Some(INVALID), Some(NO_ENTRY)].contains(&e.raw_os_error()) => Ok(()),
+            done => done,
         }
-        let m = Self::message(ifindex, handle(0), TcHandle::ROOT);
-        self.send(RouteNetlinkMessage::DelQueueDiscipline(m), 0)
-    }
-
-    fn has_own(&self, ifindex: u32) -> io::Result<bool> {
-        let mut own = false;
-        let m = Self::message(ifindex, TcHandle::UNSPEC, TcHandle::UNSPEC);
-        let index = m.header.index;
-        self.requests
-            .ask(RouteNetlinkMessage::GetQueueDiscipline(m), NLM_F_DUMP, |answer| {
-                if let RouteNetlinkMessage::NewQueueDiscipline(q) = answer {
-                    let is_htb = q.attributes.contains(&TcAttribute::Kind(KIND.into()));
-                    own |= q.header.index == index && is_htb && q.header.handle == handle(0);
-                }
-            })?;
-        Ok(own)
     }
 
     /// Makes or changes the class that all queues are in; its rate is the device's.
@@ -330,9 +322,16 @@ mod tests {
             htb.remove(index).unwrap();
             let after = run("tc qdisc show dev h0");
             htb.remove(index).unwrap();
-            Some((classes, counts, after))
+            // Somebody else's: of another kind, or with another handle.
+            let others = ["handle 1: prio", "handle 7: htb"].map(|theirs| {
+                run(&format!("tc qdisc replace dev h0 root {theirs}"));
+                htb.remove(index).unwrap();
+                run("tc qdisc show dev h0 root; tc qdisc del dev h0 root")
+            });
+            assert!(htb.remove(index + 1000).is_err());
+            Some((classes, counts, after, others))
         });
-        let Some((classes, counts, after)) = done.join().unwrap() else {
+        let Some((classes, counts, after, others)) = done.join().unwrap() else {
             eprintln!("no namespaces, or no HTB here");
             return;
         };
@@ -345,5 +344,9 @@ mod tests {
         }
         assert_eq!(counts, [(0, HtbCounts::default())]);
         assert!(!after.contains("htb"), "{after}");
+        assert!(
+            others[0].contains("prio 1:") && others[1].contains("htb 7:"),
+            "{others:?}"
+        );
     }
 }

@@ -521,7 +521,7 @@ impl Exec<'_> {
     }
 
     fn userspace(&mut self, upcall: &Arc<Upcall>, cut: u32, id: LiveId, meta: &Meta) {
-        if !self.upcalls.has_room(upcall.kind) || !upcall.cookie.0.admit() {
+        if !self.upcalls.has_room(upcall.kind) || !upcall.cookie.0.admit(self.live.get(id).head()) {
             // A sample is a copy: the packet itself goes on.
             let lost = match upcall.kind {
                 UpcallKind::Sample => DropKind::Sample,

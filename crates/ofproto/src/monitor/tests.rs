@@ -16,7 +16,9 @@ fn watch(filter: Filter) -> Watch {
         shared: Arc::new(Shared {
             id: 7,
             forwarding: false.into(),
+            disc: 0x1234_5678,
             came: 0.into(),
+            came_known: 0.into(),
         }),
         filter,
     }
@@ -119,7 +121,9 @@ fn messages_of_two_sessions_are_not_mixed_up() {
         let shared = Shared {
             id,
             forwarding: false.into(),
+            disc: 0x1234_5678,
             came: 0.into(),
+            came_known: 0.into(),
         };
         let filter = Filter::default();
         UpcallCookie(
@@ -139,10 +143,31 @@ fn messages_of_two_sessions_are_not_mixed_up() {
 fn a_session_has_its_share_of_the_ring_and_no_more() {
     let w = watch(Filter::default());
     let cookie = w.cookie();
-    let admitted = (0..1000).filter(|_| cookie.admit()).count();
-    assert_eq!(admitted, MAX_WAITING_MESSAGES as usize);
-    w.shared.came.store(0, Relaxed);
-    assert!(cookie.admit());
+    let admitted = |frame: &[u8]| (0..1000).filter(|_| cookie.admit(frame)).count();
+    // From 10.0.0.2 to 10.0.0.1, UDP to port 3784, and a message that is up.
+    let frame = |your_disc: u32, mult: u8| {
+        let mut f = vec![0, 0x23, 0x20, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0];
+        f.extend([
+            0x45, 0, 0, 52, 0, 0, 0, 0, 255, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 1,
+        ]);
+        f.extend([0xc0, 0, 0x0e, 0xc8, 0, 32, 0, 0, 0x20, 0xc0, mult, 24, 0, 0, 0, 9]);
+        f.extend(your_disc.to_be_bytes());
+        f.extend([0; 12]);
+        f
+    };
+    // Whatever others make up, the peer's messages have room.
+    let all = MAX_WAITING_MESSAGES as usize;
+    assert_eq!(
+        (
+            admitted(&[]),
+            admitted(&frame(7, 3)),
+            admitted(&frame(0x1234_5678, 0))
+        ),
+        (all, 0, 0)
+    );
+    assert_eq!(admitted(&frame(0x1234_5678, 3)), all);
+    w.shared.refill();
+    assert!(cookie.admit(&frame(7, 3)) && cookie.admit(&frame(0x1234_5678, 3)));
     assert_eq!(cookie.text(), "slow_path(bfd)");
 }
 

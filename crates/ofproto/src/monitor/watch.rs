@@ -1,7 +1,7 @@
 //! A session as translation sees it.
 
 use crate::parts::Part;
-use heddle_bfd::Filter;
+use heddle_bfd::{Filter, Message, udp_of};
 use heddle_datapath::action::UpcallData;
 use heddle_flow::key::frag;
 use heddle_flow::{FlowKey, FlowMask};
@@ -24,8 +24,21 @@ pub(crate) struct Shared {
     /// Whether packets may be sent that way. A generation is counted up after each change
     /// ([`Part::Link`]).
     pub(super) forwarding: AtomicBool,
+    /// The session's discriminator: its peer says it in each message once it knows it, others would have to
+    /// guess.
+    pub(super) disc: u32,
     /// Messages that came since the monitor has last allowed some.
     pub(super) came: AtomicU32,
+    /// ... of those with the session's discriminator.
+    pub(super) came_known: AtomicU32,
+}
+
+impl Shared {
+    /// As many messages as before may come again.
+    pub(super) fn refill(&self) {
+        self.came.store(0, Relaxed);
+        self.came_known.store(0, Relaxed);
+    }
 }
 
 /// A session's part of an OpenFlow port: which packets are for it, and what it says.
@@ -104,11 +117,14 @@ impl UpcallData for Cookie {
     fn receiver(&self) -> u64 {
         self.0.id
     }
-    fn admit(&self) -> bool {
+    fn admit(&self, head: &[u8]) -> bool {
+        let message = udp_of(head).and_then(|udp| Message::read(udp.payload));
+        let known = message.is_some_and(|m| m.your_disc == self.0.disc && m.my_disc != 0 && m.mult != 0);
+        let came = if known { &self.0.came_known } else { &self.0.came };
         // Who looks and counts at the same time lets some more in, one per worker.
-        let room = self.0.came.load(Relaxed) < MAX_WAITING_MESSAGES;
+        let room = came.load(Relaxed) < MAX_WAITING_MESSAGES;
         if room {
-            self.0.came.fetch_add(1, Relaxed);
+            came.fetch_add(1, Relaxed);
         }
         room
     }

@@ -95,6 +95,34 @@ fn a_rule_samples_for_a_set() {
     assert_eq!(actions(set(1), vec![Action::Sample(unknown), out(2)]), "2");
 }
 
+/// What OVN asks for, to sample the connections that an access list allows.
+#[test]
+fn numbers_of_samples_come_from_fields() {
+    let Action::Sample(mut s) = sample(u16::MAX) else {
+        panic!()
+    };
+    let field = |text: &str| ObservationId::Field(text.parse().expect("a subfield"));
+    (s.obs_domain_id, s.obs_point_id) = (field("NXM_NX_REG3[8..31]"), field("NXM_OF_IP_DST[0..7]"));
+    let mut lab = Lab::new(&[3]);
+    let load = Action::Load {
+        value: 0x1234_5678,
+        dst: "NXM_NX_REG3[]".parse().expect("a subfield"),
+    };
+    lab.rule((0, 0), "", vec![load, Action::Sample(s), out(2)]);
+    lab.bridges[0].ipfix = Some(set(1));
+    lab.publish();
+    for (to, point) in [("10.0.0.2", 2), ("10.0.0.77", 77)] {
+        let text = IP.replace("10.0.0.2", to);
+        let said = lab.actions(&text);
+        let t = lab.translate(&Lab::key(&text), Purpose::Miss);
+        assert!(
+            said.contains(&format!("obs_domain_id={},obs_point_id={point},", 0x12_3456)),
+            "{said}"
+        );
+        assert_eq!(t.mask.0.nw_dst & 0xff, 0xff);
+    }
+}
+
 #[test]
 fn samples_know_whether_the_packet_goes_on() {
     for (list, forwards) in [

@@ -86,6 +86,8 @@ pub struct Pipeline {
     underlay: Underlay,
     /// Answers are for packets that are equal in every bit: for tests that want to see each of them.
     exact: AtomicBool,
+    /// Rules are being restored: packets are dropped, whatever the rules say that are there already.
+    restoring: AtomicBool,
 }
 
 impl Pipeline {
@@ -97,6 +99,7 @@ impl Pipeline {
             generations,
             recircs: Recircs::default(),
             exact: AtomicBool::new(false),
+            restoring: AtomicBool::new(false),
         }
     }
     /// Replaces the configuration. Cached translations that depend on what is different now die on their next
@@ -140,6 +143,11 @@ impl Pipeline {
     pub fn set_megaflows(&self, on: bool) {
         self.exact.store(!on, Relaxed);
     }
+    /// Whether rules are being restored after a restart. Some of them would let packets pass that all of them
+    /// do not. What a controller sends itself goes out.
+    pub fn set_restoring(&self, on: bool) {
+        self.restoring.store(on, Relaxed);
+    }
     /// Time passes: call once in a while, less often than packets take.
     pub fn expire(&self) {
         self.recircs.expire();
@@ -168,6 +176,11 @@ impl Pipeline {
 
 impl Translate for Pipeline {
     fn translate(&self, request: &Request<'_>, out: &mut Translation) {
+        if request.purpose == Purpose::Miss && self.restoring.load(Relaxed) {
+            drop_for(DropReason::Restoring, out);
+            out.uncacheable = true;
+            return;
+        }
         let config = self.generations.read(Snapshot::CONFIG_SLOT);
         self.translate_in(&ReadGuard::begin(), request, out);
         out.uncacheable |= !self.is_of(config);

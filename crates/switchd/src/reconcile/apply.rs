@@ -31,6 +31,7 @@ impl Reconciler {
         let desired = Desired::read(db);
         let globals = self.globals.renewed(&desired.other_config);
         globals.apply(&self.globals, &self.switch.datapath);
+        self.switch.ofproto.pipeline().set_restoring(globals.restore_wait);
         self.globals = globals;
         if let Some(metrics) = self.switch.metrics.get() {
             metrics.configure(desired.other_config.get("heddle-metrics").unwrap_or_default());
