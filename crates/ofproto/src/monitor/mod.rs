@@ -14,10 +14,10 @@
 //! when it changes, and no flow is stale but those that chose a port because it is up, or would have.
 //! Controllers are told by another thread, since that takes the bridge's lock ([`Monitor::take_moved`]).
 //!
-//! **Floods.** Of each session [`MAX_WAITING_MESSAGES`](watch) messages are taken per [`REFILL_MS`]; workers drop the
-//! others before they copy them. So messages that somebody makes up cost a bounded part of a processor, and
-//! those of other sessions are not lost. Those that say the session's own number are counted apart: who has
-//! not seen it cannot silence the peer by a flood of others.
+//! **Floods.** Of each session [`MAX_WAITING_MESSAGES`](watch) messages are taken per [`REFILL_MS`];
+//! workers drop the others before they copy them. So messages that somebody makes up cost a bounded part of
+//! a processor, and those of other sessions are not lost. Those that say the session's own number are
+//! counted apart: who has not seen it cannot silence the peer by a flood of others.
 //!
 //! **Order of locks.** `sessions` is the last one; nothing is called with it held but sessions.
 
