@@ -293,6 +293,8 @@ mod tests {
             if rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).is_err() {
                 return None;
             }
+            // Nothing is sent there but by this test.
+            run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
             run("ip link add h0 type veth peer name h1 && ip link set h0 up && ip link set h1 up");
             let index = crate::LinkCtl::new().ok()?.ifindex("h0").ok()?;
             let htb = Htb::new().unwrap();
