@@ -294,7 +294,7 @@ mod tests {
                 return None;
             }
             // Nothing is sent there but by this test.
-            run("sysctl -qw net.ipv6.conf.default.disable_ipv6=1");
+            run("echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6");
             run("ip link add h0 type veth peer name h1 && ip link set h0 up && ip link set h1 up");
             let index = crate::LinkCtl::new().ok()?.ifindex("h0").ok()?;
             let htb = Htb::new().unwrap();
@@ -303,7 +303,7 @@ mod tests {
             }
             // In place of what somebody else has put there.
             run(
-                "tc qdisc replace dev h0 root handle 7: prio; tc qdisc del dev h1 root; tc qdisc add dev h1 root noqueue",
+                "tc qdisc replace dev h0 root handle 7: pfifo; tc qdisc del dev h1 root; tc qdisc add dev h1 root noqueue",
             );
             htb.make(index).unwrap();
             htb.make(crate::LinkCtl::new().ok()?.ifindex("h1").ok()?).unwrap();
@@ -325,7 +325,7 @@ mod tests {
             let after = run("tc qdisc show dev h0");
             htb.remove(index).unwrap();
             // Somebody else's: of another kind, or with another handle.
-            let others = ["handle 1: prio", "handle 7: htb"].map(|theirs| {
+            let others = ["handle 1: pfifo", "handle 7: htb"].map(|theirs| {
                 run(&format!("tc qdisc replace dev h0 root {theirs}"));
                 htb.remove(index).unwrap();
                 run("tc qdisc show dev h0 root; tc qdisc del dev h0 root")
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(counts, [(0, HtbCounts::default())]);
         assert!(!after.contains("htb"), "{after}");
         assert!(
-            others[0].contains("prio 1:") && others[1].contains("htb 7:"),
+            others[0].contains("pfifo 1:") && others[1].contains("htb 7:"),
             "{others:?}"
         );
     }

@@ -111,11 +111,14 @@ fn frame(s: &Shape) -> Vec<u8> {
 fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
     let has = |bit: u16| fields & 1 << bit != 0;
     let b = |bit, mask| if has(bit) { mask } else { 0 };
+    let ports = matches!(s.proto, 6 | 17);
+    // Who writes ports has matched on the protocol.
+    let writes_ports = ports && writes & 0xc0 != 0;
     let mut mask = Headers {
         dl_dst: [b(0, 0xff); 6],
         dl_src: [b(1, 0xff); 6],
         dl_type: 0xffff,
-        nw_proto: b(2, 0xff),
+        nw_proto: if writes_ports { 0xff } else { b(2, 0xff) },
         nw_tos: b(3, 0xfc),
         nw_ttl: b(4, 0xff),
         label: u32::from(b(5, 0xff)),
@@ -127,7 +130,6 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
     mask.src[..n].fill(b(8, 0xff));
     mask.dst[..n].fill(b(9, 0xff));
     let (_, key) = twin::read(&frame(s));
-    let ports = matches!(s.proto, 6 | 17);
     let able = [
         (true, Op::EthDst([2, 0, 0, 0, 9, value])),
         (true, Op::EthSrc([2, 0, 0, 0, 8, value])),
