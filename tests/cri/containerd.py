@@ -14,28 +14,9 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import ROOT
-from lab.cri import Runtime
+from lab.cri import Runtime, service, several_networks
 from lab.runner import limit, main
 from lab.shell import wait_for
-
-# Stands in for Multus: the first network, then those that are attached, each with a device of its own.
-SEVERAL = """#!/usr/bin/env python3
-import json, os, subprocess, sys
-conf = json.load(sys.stdin)
-command = os.environ["CNI_COMMAND"]
-answer = None
-delegates = list(enumerate(conf["delegates"]))
-for number, inner in reversed(delegates) if command == "DEL" else delegates:
-    env = {**os.environ, "CNI_IFNAME": f"net{number}" if number else os.environ["CNI_IFNAME"]}
-    done = subprocess.run([os.path.join(os.environ["CNI_PATH"].split(":")[0], inner["type"])], env=env, input=json.dumps(
-        {"cniVersion": conf["cniVersion"], "name": conf["name"], **inner}), capture_output=True, text=True)
-    if done.returncode:
-        print(done.stdout)
-        sys.exit(1)
-    answer = answer or done.stdout
-if command == "ADD":
-    print(answer)
-"""
 
 
 def start(lab, *conf, plugin=None):
@@ -70,12 +51,8 @@ def scenario_pods_run(lab):
     meet(runtime, one, web[2], "10.1.0.1")
     lab.net.ping(sw.netns, one[2])
     assert "default via 10.1.0.1" in runtime.inside(one[1], "ip", "route")
-    # A service: its address leads to the pod and back, by connection tracking.
     mac = re.search(r"link/ether (\S+)", runtime.inside(web[1], "ip", "link", "show", "eth0")).group(1)
-    for flow in (f"priority=10,tcp,nw_dst=10.96.0.1,tp_dst=80,actions=ct(commit,zone=5,nat(dst={web[2]}:8080),table=1)",
-                 f"priority=10,tcp,nw_src={web[2]},tp_src=8080,actions=ct(zone=5,nat,table=2)", "priority=0,actions=NORMAL",
-                 f"table=1,actions=mod_dl_dst:{mac},NORMAL", "table=2,actions=NORMAL"):
-        sw.ofctl("add-flow", "br0", flow)
+    service(sw, "br0", "10.96.0.1", 80, web[2], 8080, mac)
     wait_for("the service", lambda: "it works" in runtime.inside(one[1], "nc", "-w", "2", "10.96.0.1", "80", check=False))
     for pod in (one, web):
         runtime.remove(pod[0])
@@ -151,9 +128,7 @@ def scenario_second_network(lab):
         attached = json.loads(file.read().partition("config: |")[2])
 
     def several(node, own):
-        with open(f"{node.dir}/bin/several", "w") as file:
-            file.write(SEVERAL)
-        os.chmod(f"{node.dir}/bin/several", 0o755)
+        several_networks(node)
         second = {**attached, "database": node.switch.db, "ipam": {**attached["ipam"], "dataDir": f"{node.dir}/ipam"}}
         return [{"type": "several", "delegates": [own, second]}]
     sw, runtime = start(lab, plugin=several)

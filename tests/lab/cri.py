@@ -14,10 +14,11 @@ import tarfile
 import threading
 
 from . import ROOT
+from .cgroups import Cgroups
 from .cni import Node
 from .runner import Skip
 from .shell import wait_for
-from .switch import end_process, process_alive
+from .switch import end_process
 
 TOOLS = os.path.join(ROOT, "target", "cri")
 IMAGE = "localhost/busybox:1"
@@ -77,6 +78,20 @@ def image(path):
     shutil.rmtree(work)
 
 
+def service(switch, bridge, address, port, pod, pod_port, mac):
+    """Rules in place of a kube-proxy: TCP to a service's address goes to a pod, and comes back from it, by connection tracking."""
+    for flow in (f"priority=10,tcp,nw_dst={address},tp_dst={port},actions=ct(commit,zone=5,nat(dst={pod}:{pod_port}),table=1)",
+                 f"priority=10,tcp,nw_src={pod},tp_src={pod_port},actions=ct(zone=5,nat,table=2)", "priority=0,actions=NORMAL",
+                 f"table=1,actions=mod_dl_dst:{mac},NORMAL", "table=2,actions=NORMAL"):
+        switch.ofctl("add-flow", bridge, flow)
+
+
+def several_networks(node):
+    """Puts the plug-in `several`, which stands in for Multus, beside the others."""
+    shutil.copy(os.path.join(os.path.dirname(__file__), "several.py"), f"{node.dir}/bin/several")
+    os.chmod(f"{node.dir}/bin/several", 0o755)
+
+
 class Runtime:
     """containerd, and the pods that it was asked for."""
 
@@ -91,6 +106,7 @@ class Runtime:
         with open(f"{self.dir}/config.toml", "w") as file:
             file.write(CONFIG.format(dir=self.dir, image=IMAGE, cni=self.node.dir))
         self.process, self.count, self.lock = None, 0, threading.Lock()
+        self.groups, self.ids = Cgroups(f"heddle-containerd-{os.getpid()}"), set()
         # Before namespaces go, and whatever the scenario did.
         lab.cleanups.append(self.close)
 
@@ -101,7 +117,7 @@ class Runtime:
         env = {**os.environ, "PATH": f"{TOOLS}/bin:{os.environ['PATH']}"}
         log = open(f"{self.dir}/containerd.log", "a")
         self.process = subprocess.Popen(["nsenter", f"--net=/run/netns/{self.switch.netns}", f"{TOOLS}/bin/containerd", "--config",
-                                         f"{self.dir}/config.toml"], stdout=log, stderr=log, env=env)
+                                         f"{self.dir}/config.toml"], stdout=log, stderr=log, env=env, preexec_fn=self.groups.enter)
         log.close()
         wait_for("the container runtime", self.ready, 60, 0.2)
         if IMAGE not in self.ctr("images", "ls"):
@@ -140,13 +156,14 @@ class Runtime:
         return found
 
     def reboot(self):
-        """All processes, namespaces and mounts are gone; files are not."""
+        """All processes, namespaces, mounts and control groups are gone; files are not."""
         self.stop()
         for pid in self.shims():
             children = subprocess.run(["ps", "--no-headers", "-o", "pid", "--ppid", str(pid)], capture_output=True, text=True).stdout.split()
             for one in (pid, *map(int, children)):
                 end_process(one, signal.SIGKILL)
         self.unmount()
+        self.groups.remove(self.ids)
         shutil.rmtree(f"{self.dir}/state", ignore_errors=True)
 
     def unmount(self):
@@ -182,7 +199,9 @@ class Runtime:
         config = {"metadata": {"name": name, "uid": f"uid-{number}", "namespace": "default"}, "log_directory": f"{self.dir}/logs", "linux": {}}
         pod = self.call("RunPodSandbox", config=config)["pod_sandbox_id"]
         inside = {"metadata": {"name": "main"}, "image": {"image": IMAGE}, "command": list(command), "log_path": f"{name}.log", "linux": {}}
+        self.ids.add(pod)
         container = self.call("CreateContainer", pod_sandbox_id=pod, config=inside, sandbox_config=config)["container_id"]
+        self.ids.add(container)
         self.call("StartContainer", container_id=container)
         status = self.call("PodSandboxStatus", pod_sandbox_id=pod)["status"]
         assert status.get("state", 0) == 0, status
