@@ -3,7 +3,6 @@
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -41,35 +40,6 @@ def pods(lab, rules):
     for rule in rules:
         sw.ofctl("add-flow", "br0", rule)
     return sw, a, b
-
-
-def page_blocks():
-    """The commands of docs/connections.md, block by block."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    with open(os.path.join(root, "docs", "connections.md")) as page:
-        blocks = page.read().split("```")[1::2]
-    return [[shlex.split(line, comments=True) for line in block.strip().splitlines()] for block in blocks]
-
-
-@limit(100)
-def scenario_page_of_connections(lab):
-    """All commands of the page work, and the first rules do what it says."""
-    sw = lab.switch()
-    lab.bridge(sw)
-    a = lab.veth_pod(sw, "a", "10.0.0.1/24", column=["--", "set", "interface", "va", "ofport_request=1"])
-    b = lab.veth_pod(sw, "b", "10.0.0.2/24", column=["--", "set", "interface", "vb", "ofport_request=2"])
-    sw.ofctl("del-flows", "br0")
-    tools = {"ovs-ofctl": sw.ofctl, "ovs-appctl": sw.appctl, "ovs-vsctl": sw.vsctl}
-    for number, block in enumerate(page_blocks()):
-        for tool, *words in block:
-            out = tools[tool](*words)
-            if "dump-conntrack" in words:
-                assert "icmp,orig=(src=10.0.0.1,dst=10.0.0.2" in out, out
-            if "ofproto/trace" in words:
-                assert "ct_state" in out and "Datapath actions: ct(" in out, out
-        if number == 0:
-            lab.net.ping(a, "10.0.0.2")
-            lab.net.no_ping(b, "10.0.0.1")
 
 
 @limit(200)

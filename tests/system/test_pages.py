@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""The pages of the documentation, done: their commands run from top to bottom, and print what the pages show."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import REFERENCE, ROOT, daemon_path
+from lab import cni
+from lab.pages import Machine, blocks, commands, follow, missing
+from lab.runner import Skip, limit, main
+from lab.shell import CommandError, wait_for
+from lab.vhost import heddle_path
+
+# Pages that are not followed here, and what runs what they say. None of them: they have no commands that are theirs.
+ELSEWHERE = {
+    "architecture": None, "benchmarks": "Makefile", "conformance": "Makefile", "first-hour": "scripts/doors",
+    "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "lab": "tests/lab/run-guests",
+    "measuring": "tests/system/test_measure.py", "node": "tests/system/test_node.py", "offload": "tests/system/test_offload.py",
+    "ovn": "tests/ovn/run", "support": None, "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
+}
+
+DATABASE = """
+ovsdb-tool create /etc/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
+ovsdb-server --remote=punix:/run/openvswitch/db.sock --pidfile --detach --log-file -vconsole:off /etc/openvswitch/conf.db
+ovs-vsctl --no-wait init
+"""
+DAEMON = "heddled --pidfile --detach --log-file -vconsole:warn\n"
+# pod NAME ADDRESS BRIDGE PORT [COLUMN...]: a namespace on a system port.
+POD = """
+pod() {
+    ip netns add "$1" && ip link add "$4" type veth peer name eth0 netns "$1" && ip link set "$4" up
+    ip -n "$1" link set lo up && ip -n "$1" addr add "$2" dev eth0 && ip -n "$1" link set eth0 up
+    ovs-vsctl add-port "$3" "$4" -- set interface "$4" "${@:5}" type=system
+}
+wire() { ip link add "$1" type veth peer name "$1-far" && ip link set "$1" up && ip link set "$1-far" up; }
+"""
+BRIDGE = "ovs-vsctl add-br {0} -- set bridge {0} datapath_type=netdev\n"
+PING = "ip netns exec {} ping -n -c 1 -W 1 {}"
+
+
+def machine(lab, *setup):
+    """A machine, its commands so far run one by one."""
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+    if os.path.realpath(daemon_path()) == os.path.realpath(REFERENCE):
+        raise Skip("this is Open vSwitch itself")
+    made = Machine(lab)
+    lab.cleanups.append(lambda: lab.trace.note("the daemon's log ends:\n" + "\n".join(log(made).splitlines()[-40:])))
+    for text in setup:
+        for command in commands(text):
+            made.run(command)
+    return made
+
+
+def log(made):
+    try:
+        return made.run("cat /var/log/openvswitch/ovs-vswitchd.log", check=False, timeout=20)
+    except (CommandError, OSError):
+        return ""
+
+
+def with_bridge(lab, *setup, bridge="br0"):
+    return machine(lab, DATABASE, DAEMON, POD, BRIDGE.format(bridge), *setup)
+
+
+def done(made):
+    """At the end: the daemon lives, and has not complained of itself."""
+    made.run("kill -0 $(cat /run/openvswitch/ovs-vswitchd.pid)")
+    assert " panicked at " not in log(made), log(made)[-3000:]
+
+
+def two_pods(bridge="br0"):
+    return f"pod red 10.0.0.1/24 {bridge} red0 ofport_request=1\npod blue 10.0.0.2/24 {bridge} blue0 ofport_request=2"
+
+
+TELNET = """cat >/run/page/telnet.py <<'END'
+import socket, time
+while True:
+    for port in (23, 80):
+        s = socket.socket()
+        s.setblocking(False)
+        s.connect_ex(("10.0.0.2", port))
+        time.sleep(0.01)
+        s.close()
+END
+ip netns exec red python3 /run/page/telnet.py &"""
+NO_TELNET = "ovs-ofctl add-flow {} priority=200,cookie=0x77,tcp,nw_dst=10.0.0.2,tp_dst=23,actions=drop"
+
+
+def scenario_readme(lab):
+    made = machine(lab, POD, "wire eth1")
+    follow(made, "README.md", {"ovs-vsctl show": lambda out: made.run("ip netns list")})
+    made.run("unset OVS_RUNDIR OVS_LOGDIR OVS_DBDIR OVS_SYSCONFDIR")
+    assert "eth1" in made.run("ovs-vsctl list-ports br0")
+    done(made)
+
+
+def scenario_from_openvswitch(lab):
+    if not os.access(REFERENCE, os.X_OK):
+        raise Skip("no Open vSwitch on this machine")
+    # What the units of openvswitch-switch do, for want of systemd. Modules are this machine's.
+    service = """cat >/usr/local/sbin/systemctl <<'END'
+#!/bin/sh
+[ "$*" = "restart openvswitch-switch" ] || exit 1
+exec /usr/share/openvswitch/scripts/ovs-ctl --no-monitor --system-id=random --no-record-hostname restart
+END
+chmod 755 /usr/local/sbin/systemctl
+for program in modprobe rmmod; do rm -f /usr/sbin/$program; printf '#!/bin/sh\n' >/usr/sbin/$program; chmod 755 /usr/sbin/$program; done"""
+    made = machine(lab, service, POD, "systemctl restart openvswitch-switch")
+    made.run(BRIDGE.format("br0"))
+    made.run(two_pods())
+    who = []
+
+    def look(_):
+        who.append("Heddle" in made.run("ovs-appctl version"))
+        made.wait(PING.format("red", "10.0.0.2"))
+
+    made.run("ip netns exec red ethtool -K eth0 tx off; ip netns exec blue ethtool -K eth0 tx off")
+    look(None)
+    follow(made, "docs/from-openvswitch.md", {"systemctl restart openvswitch-switch   ": look, "--remove": look})
+    assert who == [False, True, False], who
+
+
+def scenario_troubleshooting(lab):
+    made = with_bridge(lab, two_pods("br-int"), NO_TELNET.format("br-int"), TELNET, bridge="br-int")
+    wait_for("an example of the drop", lambda: "cookie 0x77" in made.run("heddle drops --port red0"))
+
+    def captured(out):
+        assert "10.0.0.2.23" in out and "10.0.0.2.80" not in out, out
+
+    follow(made, "docs/troubleshooting.md", {
+        "--follow": lambda out: check("cookie 0x77" in out, out), "-w red0.pcapng": lambda out: check(" 0 packets captured" not in out, out),
+        "tcpdump": captured, "--count 100": lambda out: check("100 packets captured" in out, out)})
+    done(made)
+
+
+def check(true, out):
+    assert true, out
+
+
+def scenario_internal_ports(lab):
+    made = with_bridge(lab)
+    follow(made, "docs/internal-ports.md")
+    done(made)
+
+
+def scenario_vhost_user(lab):
+    made = with_bridge(lab, two_pods())
+    follow(made, "docs/vhost-user.md", {"status:num_of_vrings": lambda out: made.wait(PING.format("red", "10.0.0.9"))})
+    done(made)
+
+
+def scenario_cni(lab):
+    made = with_bridge(lab, f"mkdir -p /opt/cni/bin /etc/cni/net.d && cp {cni.reference()}/* target/release/heddle-cni /opt/cni/bin/",
+                       f"PATH=$PATH:{cni.REFERENCE}")
+    texts = [block.text for block in blocks("docs/cni.md") if block.kind == "json"]
+    # The first as it stands; of the others some are a piece of a list.
+    for text in texts:
+        json.loads(text if text.lstrip().startswith("{") and '"cniVersion"' in text else "{" + text + "}")
+    with open(f"{made.dir}/conflist", "w") as file:
+        file.write(texts[0])
+    made.run("cp conflist /etc/cni/net.d/10-heddle.conflist")
+    follow(made, "docs/cni.md", {"cnitool add": lambda out: check(json.loads(out)["ips"][0]["address"].startswith("10.1.0."), out)})
+    assert made.run("ovs-vsctl list-ports br0") == ""
+    done(made)
+
+
+def scenario_qos(lab):
+    made = with_bridge(lab, "wire eth1", "ovs-vsctl add-port br0 eth1")
+    follow(made, "docs/qos.md", {"qos/show eth1": lambda out: check("min-rate" in out, out),
+                                 "ingress_policing_rate": lambda out: made.run("ovs-vsctl get interface eth1 ingress_policing_rate")})
+    assert "htb" in made.run("tc qdisc show dev eth1")
+    done(made)
+
+
+def scenario_ipfix(lab):
+    made = with_bridge(lab, two_pods())
+    follow(made, "docs/ipfix.md")
+    made.run(PING.format("red", "10.0.0.2"))
+    assert "sample(" in made.run("ovs-ofctl dump-flows br0")
+    for table in ("bridge", "flow"):
+        assert "cache" not in made.run(f"ovs-ofctl dump-ipfix-{table} br0").split("\n")[0]
+    done(made)
+
+
+def scenario_metrics(lab):
+    made = machine(lab, DATABASE)
+    follow(made, "docs/metrics.md", {"curl": lambda out: check("# EOF" in out and "heddle_build_info" in out, out[-300:]),
+                                     "--metrics=tcp:9310": lambda out: made.run("curl -sf http://127.0.0.1:9310/metrics | grep heddle_ports")})
+    done(made)
+
+
+def scenario_drops(lab):
+    made = with_bridge(lab, two_pods(), NO_TELNET.format("br0"), TELNET)
+    wait_for("a drop", lambda: made.run("ovs-appctl coverage/read-counter drop_action_of_pipeline").strip() not in ("", "0"))
+    follow(made, "docs/drops.md")
+    done(made)
+
+
+def scenario_workers(lab):
+    made = with_bridge(lab, two_pods())
+    follow(made, "docs/workers.md", {"pmd-rxq-show": lambda out: check("core_id 0" in out and "port: red0" in out, out),
+                                     "heddle top": lambda out: check("red0" in out, out)})
+    done(made)
+
+
+def scenario_controllers(lab):
+    made = with_bridge(lab)
+    after = {"--columns=target": lambda out: check("ptcp:6653:127.0.0.1" in out, out)}
+    if shutil.which("ovs-pki"):
+        after["ssl:127.0.0.1:6654"] = lambda out: check("OFPT_FEATURES_REPLY" in out, out)
+    follow(made, "docs/controllers.md", after)
+    done(made)
+
+
+@limit(120)
+def scenario_tunnels(lab):
+    """Both nodes, as the page says: the second with its own addresses."""
+    nodes = [machine(lab, DATABASE, DAEMON, POD) for _ in range(2)]
+    subprocess.run(["nsenter", f"--net=/proc/{nodes[0].pid()}/ns/net", "ip", "link", "add", "eth1", "type", "veth", "peer", "name", "eth1",
+                    "netns", str(nodes[1].pid())], check=True, timeout=20)
+    swap = {"172.31.0.1": "172.31.0.2", "172.31.0.2": "172.31.0.1"}
+
+    def other(command):
+        for mine, its in swap.items():
+            if mine in command:
+                return command.replace(mine, its)
+        return command
+
+    for i, node in enumerate(nodes):
+        node.run("ip link set eth1 up")
+        follow(node, "docs/tunnels.md", change=other if i else str)
+        node.run(f"pod red 10.0.0.{i + 1}/24 br-int red0")
+    nodes[0].wait(PING.format("red", "10.0.0.2"))
+    assert "tnl_push" in nodes[0].run("ovs-appctl dpctl/dump-flows")
+    for node in nodes:
+        done(node)
+
+
+def scenario_connections(lab):
+    made = with_bridge(lab, two_pods(), "ovs-ofctl del-flows br0")
+    first = [block for block in blocks("docs/connections.md") if block.kind == "sh"][0]
+    last = list(commands(first.text))[-1]
+
+    def only_answers(_):
+        made.wait(PING.format("red", "10.0.0.2"))
+        made.run(f"! {PING.format('blue', '10.0.0.1')}")
+
+    follow(made, "docs/connections.md", {
+        last: only_answers, "dump-conntrack": lambda out: check("icmp,orig=(src=10.0.0.1,dst=10.0.0.2" in out, out),
+        "ofproto/trace": lambda out: check("ct_state" in out and "Datapath actions: ct(" in out, out)})
+    done(made)
+
+
+def scenario_every_page(_):
+    """Each page is followed here, or somewhere that is named."""
+    here = {name.removeprefix("scenario_").replace("_", "-") for name in globals() if name.startswith("scenario_")}
+    for name in sorted(os.listdir(f"{ROOT}/docs")):
+        page = name.removesuffix(".md")
+        if not name.endswith(".md"):
+            continue
+        assert (page in here) != (page in ELSEWHERE), f"docs/{name}: what runs its commands?"
+        where = ELSEWHERE.get(page)
+        assert where is None or os.path.exists(f"{ROOT}/{where}"), f"docs/{name}: no {where}"
+
+
+def scenario_what_is_shown(_):
+    """An output that is not what was printed is found."""
+    real = "one: about 12 packets\n  rule    bridge br0, cookie 0x77\n\nlast 0.5 s\n"
+    for good in (real, "one: about 3 packets\nlast 9 s", "rule ... cookie 0x77", "...br0...\nlast 1.25 s"):
+        assert missing(good, real) is None, good
+    for bad in ("one: about packets", "last 9 s\none: about 3 packets", "rule bridge br1, ...", "... cookie 0x78", "cookie 0x77"):
+        assert missing(bad, real) is not None, bad
+    assert list(commands("a \\\n  b\n# no\nfor i in 1; do\n c\ndone\ncat <<E\nx\nE\n")) == [
+        "a \\\n  b", "for i in 1; do\n c\ndone", "cat <<E\nx\nE"]
+
+
+if __name__ == "__main__":
+    main()
