@@ -164,6 +164,11 @@ impl Endpoint {
     fn accept(&mut self) {
         while let Some(listener) = &self.listener {
             let now = Instant::now();
+            // The session rests, so its end would go unseen: who comes waits in the listener's queue.
+            if self.session.is_some() && now < self.rest {
+                self.deaf = self.rest;
+                return;
+            }
             if let Err(until) = self.gate.pass(now) {
                 self.deaf = until;
                 return;

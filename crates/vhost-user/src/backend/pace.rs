@@ -106,6 +106,8 @@ impl Budget {
     /// Beyond this debt the session rests until it is down to [`Budget::LEAST`].
     const MOST: Duration = Duration::from_millis(40);
     const LEAST: Duration = Duration::from_millis(20);
+    /// No debt is more: what takes longer was not the session's work, but the process was stopped meanwhile.
+    const CEILING: Duration = Duration::from_millis(500);
 
     pub(super) fn new(now: Instant) -> Self {
         Self {
@@ -116,7 +118,8 @@ impl Budget {
     /// The time from `began` to `now` was used. Returns until when the session is to rest, if it has to.
     pub(super) fn used(&mut self, began: Instant, now: Instant) -> Option<Instant> {
         let paid = now.saturating_duration_since(self.at) / Self::PRICE;
-        self.debt = self.debt.saturating_sub(paid) + now.saturating_duration_since(began);
+        let debt = self.debt.saturating_sub(paid) + now.saturating_duration_since(began);
+        self.debt = debt.min(Self::CEILING);
         self.at = now;
         (self.debt > Self::MOST).then(|| now + (self.debt - Self::LEAST) * Self::PRICE)
     }
@@ -174,6 +177,14 @@ mod tests {
             let at = now + i * Duration::from_millis(2);
             assert_eq!(budget.used(at, at + Duration::from_micros(400)), None);
         }
+    }
+
+    #[test]
+    fn a_process_that_was_stopped_hears_its_front_end_soon_again() {
+        let began = Instant::now();
+        let now = began + Duration::from_secs(60);
+        let rest = Budget::new(began).used(began, now);
+        assert!(rest.is_some_and(|r| r <= now + 2 * RETRY), "{rest:?}");
     }
 
     #[test]
